@@ -3,14 +3,14 @@
 #   docker build -t sinews .
 #   docker run -p 8080:8080 --ulimit nofile=1048576:1048576 --stop-timeout 20 sinews
 #
-# Docker's default seccomp profile refuses io_uring: the server says so in one line of its log and uses epoll.
-# docs/deploy.md says how to permit it, and how to give the server a configuration and keys.
+# Docker's default seccomp profile denies io_uring: the server logs one line about it and uses epoll.
+# docs/deploy.md describes how to permit it, and how to provide a configuration and keys.
 
-# The same Debian as below, so that the same C library is there. `ring` wants a C compiler, which the image has.
+# The same Debian release as below, for the same C library. `ring` needs a C compiler, which the image has.
 FROM rust:1-slim-bookworm AS build
 WORKDIR /build
 COPY . .
-# What `sinews --version` names: `--build-arg SINEWS_COMMIT=$(git rev-parse --short HEAD)`.
+# The commit in `sinews --version`: `--build-arg SINEWS_COMMIT=$(git rev-parse --short HEAD)`.
 ARG SINEWS_COMMIT=unknown
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/build/target \
@@ -23,7 +23,7 @@ ENV SINEWS_LISTEN=0.0.0.0:8080
 EXPOSE 8080
 # SIGTERM, which `docker stop` sends, stops gracefully within 15 s.
 STOPSIGNAL SIGTERM
-# There is no HEALTHCHECK: it would need a program within the image that speaks HTTP. Whoever runs the container asks
-# from outside: GET /healthz whether to restart it, GET /readyz whether to send it clients.
+# There is no HEALTHCHECK: it would need an HTTP client within the image. The orchestrator probes from outside:
+# GET /healthz decides on a restart, GET /readyz on new clients.
 ENTRYPOINT ["/usr/local/bin/sinews"]
 CMD ["serve"]

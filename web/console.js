@@ -1,7 +1,7 @@
 // The console at /console: subscribe and publish by hand.
 import { connect } from "/sinews.js";
 
-/** Entries of the log; older ones go. */
+/** Limit of log entries; the oldest entries are removed. */
 const LOG_MAX = 500;
 
 const at = (id) => document.getElementById(id);
@@ -21,7 +21,7 @@ function open(token) {
   for (const topic of subscriptions.keys()) subscribe(topic);
 }
 
-/** Says why a token is needed, or another one, where it can be given. */
+/** Shows at the token form why a token is required. */
 function needToken(problem) {
   at("auth-problem").hidden = !problem;
   at("auth-problem").textContent = problem && `Rejected: ${problem}. Give a token that allows it.`;
@@ -94,11 +94,11 @@ at("say").onsubmit = async (event) => {
   event.preventDefault();
   const [topic, text] = [at("say-topic").value.trim(), at("say-text").value];
   let data = text;
-  // A number or a word is more likely meant as text.
-  try { if (/^\s*[[{]/.test(text)) data = JSON.parse(text); } catch { /* Then it is text. */ }
+  // Only objects and lists are parsed as JSON: a number or a word is more likely text.
+  try { if (/^\s*[[{]/.test(text)) data = JSON.parse(text); } catch { /* The message is text. */ }
   try {
     const { reached } = await client.publish(topic, data);
-    if (reached === 0) note(topic, "published; nobody is subscribed");
+    if (reached === 0) note(topic, "published to 0 subscribers");
   } catch (error) {
     fault(topic, error);
   }

@@ -1,8 +1,8 @@
-// The dashboard at /dashboard: what the server tells of itself each second, drawn.
+// The dashboard at /dashboard: charts of the server's metrics, updated each second.
 
-/** Seconds that the charts show. */
+/** Time span of the charts, in seconds. */
 const SPAN = 60;
-/** Height of the line of the greatest value, of 100 from the top. */
+/** Position of the line of the greatest value, in percent from the top. */
 const TOP = 8;
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -16,7 +16,7 @@ const rate = (value) => `${number.format(value)}/s`;
 const ms = (value) => (value < 10 ? `${value.toFixed(1)} ms` : `${Math.round(value)} ms`);
 const percent = (value) => `${Math.round(value * 100)} %`;
 
-/** [name, what is shown of it, how it is written, what the second line is and its name] */
+/** [name, title, value, format, value of the second line, its label] */
 const CHARTS = [
   ["connections", "Connections", (now) => now.connections, number.format.bind(number), (now) => now.websockets, "WebSockets"],
   ["messages", "Messages sent", (now, d) => d("messages_sent"), rate, (_, d) => d("messages_received"), "received"],
@@ -37,7 +37,7 @@ class Chart {
     const caption = document.createElement("figcaption");
     const part = (tag, of, text) => Object.assign(document.createElement(tag), { className: of, textContent: text });
     this.output = part("output", "", "–");
-    // Always there, so that the card keeps its height.
+    // Always present, so that the card has a constant height.
     this.small = part("small", "key", "\u00a0");
     this.key = key;
     this.most = part("small", "most", "");
@@ -109,7 +109,7 @@ function rates(topics) {
 const plain = new Intl.NumberFormat();
 const plural = (count, one, many) => `${plain.format(count)} ${count === 1 ? one : many}`;
 
-/** One row of the table of streams; `before` is what was told of it the last time. */
+/** One row of the table of streams; `before` is the previous report of the stream. */
 function streamRow(now, before, seconds) {
   const per = (key) => (before && seconds > 0 ? Math.max(0, now[key] - before[key]) / seconds : 0);
   const row = document.createElement("tr");
@@ -124,7 +124,7 @@ function streamRow(now, before, seconds) {
   if (now.failure) {
     const fault = document.createElement("small");
     fault.className = "fault";
-    fault.textContent = `takes nothing more: ${now.failure}`;
+    fault.textContent = `appends fail: ${now.failure}`;
     name.append(fault);
   }
   cell("Records in", rate(per("records")), `${bytes(per("bytes"))}/s`);
@@ -157,7 +157,7 @@ function streams(now, before, seconds) {
   more.textContent = `and ${plural(now.count - now.shown.length, "stream", "streams")} with less traffic`;
 }
 
-/** "3 d 4 h", "12 min 5 s": the two greatest units. */
+/** "3 d 4 h", "12 min 5 s": the two largest units. */
 function duration(seconds) {
   const units = [["d", 86_400], ["h", 3_600], ["min", 60], ["s", 1]];
   const from = Math.max(0, units.findIndex(([, size]) => seconds >= size));
@@ -180,7 +180,7 @@ const form = document.getElementById("auth");
 let token = new URLSearchParams(location.hash.slice(1)).get("token");
 let attempts = 0;
 
-/** Close codes after which the same attempt would be rejected again. */
+/** Close codes after which a retry would be rejected again. */
 const FINAL = new Set([4400, 4401, 4403, 4404]);
 
 form.onsubmit = (event) => {
@@ -191,10 +191,10 @@ form.onsubmit = (event) => {
   open();
 };
 
-/** What no subprotocol can hold (RFC 6455 section 4.1) cannot be sent as a token. */
+/** A token is sent as a subprotocol, which limits its characters (RFC 6455 section 4.1). */
 const isToken = (text) => /^[\w.~+-]+$/.test(text);
 
-/** Says why nothing is shown; a token is asked for where one helps. */
+/** Shows the reason of a rejection and the token form. */
 function rejected(code, reason) {
   [state.textContent, state.dataset.status] = ["rejected", "waiting"];
   form.hidden = false;
@@ -202,7 +202,7 @@ function rejected(code, reason) {
 }
 
 function open() {
-  if (token && !isToken(token)) return rejected(4401, "this is no token (JWT)");
+  if (token && !isToken(token)) return rejected(4401, "the token is not a JWT");
   const url = new URL("/dashboard/feed", location.href.replace(/^http/, "ws"));
   const socket = new WebSocket(url, token ? ["sinews.raw", `sinews.bearer.${token}`] : ["sinews.raw"]);
   let last = null;

@@ -1,35 +1,35 @@
 /**
- * The browser's side of the protocol at /ws (docs/protocol.md): topics that survive lost connections.
+ * Browser client of the protocol at /ws (docs/protocol.md). Subscriptions survive lost connections.
  *
  *   import { connect } from "/sinews.js";
  *   const client = connect();
  *   client.subscribe("chat.*", ({ topic, data }) => console.log(topic, data));
  *   await client.publish("chat.room", { text: "hello" });
  *
- * One file, nothing from elsewhere. Types: /sinews.d.ts.
+ * One file without dependencies. Types: /sinews.d.ts.
  */
 
-/** Messages that wait for a connection, at most; more are refused at once. */
+/** Limit of requests queued while disconnected; further requests are rejected at once. */
 const QUEUE_MAX = 256;
-/** Acknowledgements that are waited for, at most. */
+/** Limit of pending requests. */
 const AWAITED_MAX = 4096;
-/** Close codes: the token has expired or is rejected; the path, the origin or a missing right is, for every attempt. */
+/** Close codes: invalid or expired token; path, origin or missing right, which no retry can fix. */
 const TOKEN_REJECTED = 4401;
 const REJECTED = new Set([4400, 4403, 4404]);
-/** What can be sent as a subprotocol (RFC 6455 section 4.1). */
+/** The characters of a subprotocol (RFC 6455 section 4.1). */
 const IS_TOKEN = /^[\w!#$%&'*+.^`|~-]+$/;
-/** A token is renewed when this share of its time is left, and at most so many milliseconds before its end. */
+/** A token is renewed when this share of its lifetime is left, at most this many milliseconds before it expires. */
 const RENEWAL_SHARE = 0.2;
 const RENEWAL_MAX = 60_000;
-/** Milliseconds between attempts to renew. */
+/** Milliseconds between renewal attempts. */
 const RENEWAL_RETRY = 5_000;
-/** The longest time of a timer. */
+/** Longest delay of a timer, in milliseconds. */
 const TIMER_MAX = 2 ** 31 - 1;
-/** Error code of what keeps streams and cannot just now, and milliseconds until it is asked again. */
+/** Error code of a store that is temporarily unavailable, and milliseconds before a retry. */
 const STORE = 503;
 const AGAIN = 1_000;
 
-/** What the server, or this client, says went wrong; `code` is that of docs/protocol.md, or a word. */
+/** An error of the server or of this client; `code` is a code of docs/protocol.md, or a word. */
 export class SinewsError extends Error {
   /** @param {number | string} code @param {string} message @param {object} [needs] */
   constructor(code, message, needs) {
@@ -40,12 +40,12 @@ export class SinewsError extends Error {
   }
 }
 
-/** Connects, and stays connected until `close`. */
+/** Connects, and reconnects until `close`. */
 export function connect(url, options) {
   return new Client(url, options);
 }
 
-/** One connection to a server, over and over again. */
+/** A connection to a server that reconnects automatically. */
 export class Client {
   #url;
   #options;
@@ -62,17 +62,17 @@ export class Client {
   #consumptions = new Set();
   #welcome = null;
   #renewal = 0;
-  /** The token of the connection, and the one that the server has rejected last. */
+  /** The connection's token, and the token that the server has rejected last. */
   #token;
   #rejectedToken = null;
 
-  /** Called with each change of state: `{ status, attempt, delay, code, reason }`. */
+  /** Called on each change of state: `{ status, attempt, delay, code, reason }`. */
   onstatus = null;
 
   constructor(url, options = {}) {
     if (!(options.WebSocket ?? globalThis.WebSocket)) {
       throw new SinewsError("no-websocket", "this runtime has no global WebSocket (Node.js has one from version 22 on): "
-        + "pass a class, for example connect(url, { WebSocket }) with the one of the package ws");
+        + "pass a class, for example connect(url, { WebSocket }) with the WebSocket of the package ws");
     }
     const base = globalThis.location?.href;
     this.#url = new URL(url ?? "/ws", base);
@@ -82,7 +82,7 @@ export class Client {
     this.#options = { minDelay: 250, maxDelay: 30_000, silence: 30_000, patience: 10_000, ...options };
     this.onstatus = options.onstatus ?? null;
     globalThis.addEventListener?.("online", this.#online);
-    // So that whoever made it can set `onstatus` first.
+    // The caller can set `onstatus` first.
     queueMicrotask(() => this.#open());
   }
 
@@ -92,8 +92,8 @@ export class Client {
   }
 
   /**
-   * Hears a topic, or all that match a pattern, from now on and after every reconnect. A topic that the server keeps is
-   * resumed behind the last message that was heard; what was forgotten meanwhile is told by `ongap`.
+   * Subscribes to a topic or a pattern, and again after every reconnect. A topic with a history resumes after the last
+   * received message; `ongap` reports messages that the history no longer has.
    */
   subscribe(topic, onmessage, options = {}) {
     const subscription = new Subscription(this, topic, onmessage, options, () => this.#unsubscribe(subscription));
@@ -105,23 +105,23 @@ export class Client {
   }
 
   /**
-   * Publishes JSON, or bytes (an ArrayBuffer or a view of one). Resolves when the server has it. What is published
-   * while there is no connection waits for one; what was sent when it was lost is rejected with the code "lost", since
-   * nobody knows whether it arrived.
+   * Publishes JSON, or bytes (an ArrayBuffer or a view of it). Resolves when the server acknowledges. Publications are
+   * queued while disconnected. A publication in flight when the connection is lost is rejected with the code "lost",
+   * because its delivery is unknown.
    */
   publish(topic, data) {
     const bytes = toBytes(data);
     return this.#request(bytes ? { op: "publish", topic, b64: toBase64(bytes) } : { op: "publish", topic, data });
   }
 
-  /** What the server keeps of a topic: the last so many messages. */
+  /** Fetches the last `last` messages of a topic's history. */
   async history(topic, last = 100) {
     const { messages } = await this.#request({ op: "history", topic, last });
     for (const message of messages) if ("b64" in message) message.data = fromBase64(message.b64);
     return messages;
   }
 
-  /** A stream of the server (docs/streams.md): what is appended to it stays, and is read from any place on. */
+  /** A durable stream of the server (docs/streams.md): it is appended to, and read from any offset. */
   stream(name) {
     return new Stream(name, {
       request: (words) => this.#request(words),
@@ -137,12 +137,12 @@ export class Client {
     });
   }
 
-  /** How many are subscribed to a topic by its name. */
+  /** The number of subscribers of a topic by its name. */
   async presence(topic) {
     return (await this.#request({ op: "presence", topic })).subscribers;
   }
 
-  /** Ends the connection, for good. */
+  /** Closes the connection permanently. */
   close() {
     this.#end("closed", 1000, "closed by the page");
     this.#socket?.close(1000);
@@ -169,13 +169,13 @@ export class Client {
       const { code, reason } = this.#rejectedToken;
       return this.#end("closed", code, reason);
     }
-    if (token && !IS_TOKEN.test(token)) return this.#end("closed", TOKEN_REJECTED, "the token is no JWT");
+    if (token && !IS_TOKEN.test(token)) return this.#end("closed", TOKEN_REJECTED, "the token is not a JWT");
     this.#token = token;
     const protocols = token ? ["sinews.v1", `sinews.bearer.${token}`] : ["sinews.v1"];
     const Socket = this.#options.WebSocket ?? WebSocket;
     const socket = new Socket(this.#url, protocols);
     this.#socket = socket;
-    this.#welcome = setTimeout(() => this.#lose(socket, 0, "no answer"), this.#options.patience);
+    this.#welcome = setTimeout(() => this.#lose(socket, 0, "connect timeout"), this.#options.patience);
     socket.onmessage = (event) => socket === this.#socket && this.#hear(event.data);
     socket.onclose = (event) => this.#lose(socket, event.code, event.reason);
   }
@@ -198,13 +198,13 @@ export class Client {
     }
     this.#awaited.clear();
     if (code === TOKEN_REJECTED) this.#rejectedToken = { token: this.#token, code, reason };
-    // A token that never changes is rejected again. A function is asked for another one.
+    // A constant token is rejected again. A function may return another token.
     const isFinal = REJECTED.has(code) || (code === TOKEN_REJECTED && typeof this.#options.token !== "function");
     if (isFinal) this.#end("closed", code, reason);
     else this.#wait(code, reason);
   }
 
-  /** The next attempt: twice as late each time, and not all clients of a server at once. */
+  /** Schedules the next attempt, with exponential backoff and jitter. */
   #wait(code, reason) {
     const { minDelay, maxDelay } = this.#options;
     const most = Math.min(maxDelay, minDelay * 2 ** Math.min(this.#attempt, 30));
@@ -280,7 +280,7 @@ export class Client {
     for (const { words, resolve, reject } of queue) this.#send(words, resolve, reject);
   }
 
-  /** Asks the function for the next token before the connection's ends, in so many seconds. */
+  /** Requests the next token before the current token expires in `expiresIn` seconds. */
   #renewBefore(expiresIn) {
     clearTimeout(this.#renewal);
     if (expiresIn === undefined || typeof this.#options.token !== "function") return;
@@ -293,7 +293,7 @@ export class Client {
     this.#renewal = setTimeout(() => (step < delay ? this.#renewAfter(delay - step) : this.#renew()), step);
   }
 
-  /** Without a new token the connection goes on until its token ends, and is opened anew then. */
+  /** Renews the token. Without a new token, the connection is closed when the token expires, and reconnects then. */
   async #renew() {
     const socket = this.#socket;
     if (!socket) return;
@@ -312,7 +312,7 @@ export class Client {
     }, again);
   }
 
-  /** Silence is broken by a ping, and when that stays without an answer, the connection is gone. */
+  /** Sends a ping after a silence, and drops the connection if the answer times out. */
   #listen() {
     const { silence, patience } = this.#options;
     clearTimeout(this.#watch);
@@ -321,7 +321,7 @@ export class Client {
       if (this.#heard) return this.#listen();
       const socket = this.#socket;
       this.#send({ op: "ping" }, () => {}, () => {});
-      this.#watch = setTimeout(() => (this.#heard ? this.#listen() : this.#lose(socket, 0, "silence")), patience);
+      this.#watch = setTimeout(() => (this.#heard ? this.#listen() : this.#lose(socket, 0, "ping timeout")), patience);
     }, silence);
   }
 
@@ -336,7 +336,7 @@ export class Client {
     });
   }
 
-  /** Asks for a stream from where this client has come to. */
+  /** Consumes a stream from the client's next offset. */
   #consume(consumption) {
     const id = this.#send(consumption._wishes(), (ack) => consumption._settle(ack), (error) => {
       if (error.code === STORE) this.#later(() => this.#consumptions.has(consumption) && this.#consume(consumption));
@@ -350,7 +350,7 @@ export class Client {
     consumption._refuse(error);
   }
 
-  /** The server could not go on with something that it had acknowledged: it is asked again. */
+  /** The server has ended an acknowledged subscription or consumption: requests it again. */
   #ended({ id, topic }) {
     for (const consumption of this.#consumptions) {
       if (id !== undefined && consumption._id === id) {
@@ -364,7 +364,7 @@ export class Client {
     }
   }
 
-  /** In a while, if this connection is still there; with another one everything is asked again anyway. */
+  /** Retries after a delay on the same connection; a new connection requests everything again anyway. */
   #later(again) {
     const socket = this.#socket;
     setTimeout(() => socket && socket === this.#socket && this.#status === "open" && again(), AGAIN);
@@ -385,13 +385,13 @@ export class Client {
     return new Promise((resolve, reject) => {
       if (this.#status === "closed") return reject(new SinewsError("closed", "the client is closed"));
       if (this.#status === "open") return this.#send(words, resolve, reject);
-      if (this.#queue.length >= QUEUE_MAX) return reject(new SinewsError("full", "too much waits for a connection"));
+      if (this.#queue.length >= QUEUE_MAX) return reject(new SinewsError("full", "too many requests are queued while disconnected (limit 256)"));
       this.#queue.push({ words, resolve, reject });
     });
   }
 
   #send(words, resolve, reject) {
-    if (this.#awaited.size >= AWAITED_MAX) return reject(new SinewsError("full", "too much waits for an answer"));
+    if (this.#awaited.size >= AWAITED_MAX) return reject(new SinewsError("full", "too many requests are pending (limit 4096)"));
     const id = this.#nextId++;
     this.#awaited.set(id, { resolve, reject });
     this.#socket.send(JSON.stringify({ ...words, id }));
@@ -399,7 +399,7 @@ export class Client {
   }
 }
 
-/** What `subscribe` answers. */
+/** The result of `subscribe`. */
 class Subscription {
   #onmessage;
   #options;
@@ -416,9 +416,9 @@ class Subscription {
     this.#onmessage = onmessage;
     this.#options = options;
     this.#matches = matcher(topic);
-    /** Resolves when the server has it for the first time; rejects if it refuses. */
+    /** Resolves on the first acknowledgement; rejects on an error. */
     this.ready = new Promise((resolve, reject) => ([this.#resolve, this.#reject] = [resolve, reject]));
-    // Whoever does not ask does not have to catch.
+    // A caller that ignores it need not catch.
     this.ready.catch(() => {});
   }
 
@@ -434,7 +434,7 @@ class Subscription {
     if (!this.#matches(message.topic)) return;
     if ("seq" in message && message.topic === this.topic) {
       const { epoch, seq } = message;
-      // What another subscription asked for again.
+      // A duplicate that another subscription requested.
       if (this.#position?.epoch === epoch && seq <= this.#position.seq) return;
       this.#position = { epoch, seq };
     }
@@ -452,7 +452,7 @@ class Subscription {
   }
 
   _settle(ack) {
-    // The server that was restarted counts from the beginning.
+    // A restarted server counts from the beginning.
     this.#changes = -1;
     if ("subscribers" in ack) this._present(ack);
     if ("seq" in ack) {
@@ -468,7 +468,7 @@ class Subscription {
   }
 }
 
-/** What `stream` answers. */
+/** The result of `stream`. */
 class Stream {
   #client;
 
@@ -478,8 +478,8 @@ class Stream {
   }
 
   /**
-   * Appends JSON, or bytes. Resolves with `{ partition, offset }` when it is on disk, or with the option `ack: "memory"`
-   * when it has its place. Without a connection, and when one is lost, as `publish`.
+   * Appends JSON, or bytes. Resolves with `{ partition, offset }` when the record is on disk, or with the option
+   * `ack: "memory"` when it has its offset. While disconnected, and on a lost connection, as `publish`.
    */
   append(data, { key, partition, ack } = {}) {
     const bytes = toBytes(data);
@@ -488,9 +488,9 @@ class Stream {
   }
 
   /**
-   * Hears each record once, in the order of its partition: from `from` on ("earliest", "latest", `{ offset }` or `{ time }`
-   * in microseconds since 1970; "latest" unless told), or as a member of a `group` from where that has come to. After a
-   * reconnect it goes on behind the last one. A client has one consumption of each stream.
+   * Delivers each record once, in the order of its partition: from `from` on ("earliest", "latest", `{ offset }` or
+   * `{ time }` in microseconds since 1970; default "latest"), or as a member of a `group` from its committed offset.
+   * After a reconnect it resumes after the last record. A client has one consumption of each stream.
    */
   consume(onrecord, options = {}) {
     const consumption = new Consumption(this.name, onrecord, options, this.#client);
@@ -498,26 +498,26 @@ class Stream {
     return consumption;
   }
 
-  /** Records once, from an offset on, about so many bytes: `{ records, next, end }`. */
+  /** Reads records once from an offset on, about `max` bytes: `{ records, next, end }`. */
   async read(offset, { partition = 0, max } = {}) {
     const answer = await this.#client.request({ op: "read", stream: this.name, partition, offset, max });
     return { records: answer.records.map(readable), next: answer.next, end: answer.end };
   }
 
-  /** Where its partitions begin and end, and how far its groups have come. */
+  /** The first and end offsets of the partitions, and the committed offsets of the groups. */
   async info() {
     const { partitions, groups } = await this.#client.request({ op: "stream", stream: this.name });
     return { partitions, groups };
   }
 }
 
-/** What `consume` answers. */
+/** The result of `consume`. */
 class Consumption {
   #onrecord;
   #options;
   #client;
   #next = new Map();
-  /** The server has acknowledged it: what came before that is of another one. */
+  /** Set by the acknowledgement; earlier messages belong to a previous consumption. */
   #begun = false;
   #resolve;
   #reject;
@@ -527,13 +527,13 @@ class Consumption {
     this.#onrecord = onrecord;
     this.#options = options;
     this.#client = client;
-    /** Resolves when the server has it for the first time; rejects if it refuses. */
+    /** Resolves on the first acknowledgement; rejects on an error. */
     this.ready = new Promise((resolve, reject) => ([this.#resolve, this.#reject] = [resolve, reject]));
-    // Whoever does not ask does not have to catch.
+    // A caller that ignores it need not catch.
     this.ready.catch(() => {});
   }
 
-  /** Stores that the group goes on behind the records that were heard so far. */
+  /** Commits the group's offset after the records delivered so far. */
   commit() {
     const { group } = this.#options;
     const stored = [...this.#next].map(([partition, offset]) =>
@@ -541,7 +541,7 @@ class Consumption {
     return Promise.all(stored);
   }
 
-  /** Ends it. A group goes on without it from where it has committed. */
+  /** Stops. The other members of a group continue from its committed offset. */
   stop() {
     this.#client.end(this);
   }
@@ -550,7 +550,7 @@ class Consumption {
     this.#begun = false;
     const { from, group, partition } = this.#options;
     const words = { op: "consume", stream: this.stream, from, group, partition };
-    // One offset for all partitions: what comes again of one that is further is not heard again.
+    // One offset for all partitions: duplicates of partitions that are further are skipped.
     if (!group && this.#next.size > 0) words.from = { offset: Math.min(...this.#next.values()) };
     return words;
   }
@@ -568,7 +568,7 @@ class Consumption {
     const { partition } = message;
     switch (message.op) {
       case "assigned":
-        // What another member has read meanwhile is not asked of this one.
+        // Another member may have committed a later offset meanwhile.
         this.#next = new Map(message.partitions.map(({ partition, offset }) =>
           [partition, Math.max(offset, this.#next.get(partition) ?? 0)]));
         this.#options.onassigned?.([...this.#next.keys()]);
@@ -599,7 +599,7 @@ function readable(record) {
   return "b64" in record ? { ...record, data: fromBase64(record.b64) } : record;
 }
 
-/** `*` stands for one token between dots, `>` at the end for one or more. */
+/** `*` matches one token between dots, `>` at the end one or more. */
 function matcher(pattern) {
   const tokens = pattern.split(".");
   if (!tokens.includes("*") && !tokens.includes(">")) return (topic) => topic === pattern;

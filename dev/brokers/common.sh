@@ -1,17 +1,17 @@
-# What the scripts of this directory share. Each starts one broker for tests, on the loopback interface:
+# Shared functions of the scripts in this directory. Each starts one broker for tests, on the loopback interface:
 #
 #   kafka.sh|redis.sh|nats.sh  fetch | up | down | kill | stop | cont | status
 #
-# `up` prints host:port once the broker answers, and keeps what an earlier one stored; `kill` ends it as a crash would
-# (SIGKILL) and keeps what is stored; `stop` and `cont` freeze it and let it go on; `down` ends it and removes
-# everything it stored. A broker ends by itself after BROKER_SECONDS (900). Exit status 77: it cannot be had on this
-# machine, and one line says what is missing. BROKER_PORT, BROKER_RUN (what it stores, its log) and BROKER_CACHE (what
-# was downloaded) can be set, so that two checkouts can run side by side.
+# `up` prints host:port once the broker answers, and keeps data of an earlier run; `kill` ends it like a crash
+# (SIGKILL) and keeps its data; `stop` and `cont` freeze and resume it; `down` stops it and removes
+# its data. A broker exits by itself after BROKER_SECONDS (900). Exit status 77: it is unavailable on this
+# machine, and one line names the missing program. BROKER_PORT, BROKER_RUN (data and log) and BROKER_CACHE
+# (downloads) can be set, so that two checkouts can run side by side.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cache=${BROKER_CACHE:-$root/.cache/brokers}
 seconds=${BROKER_SECONDS:-900}
-# How long a start may take: a loaded machine needs 10 s for the slowest of them.
+# Time limit of a start: a loaded machine needs 10 s for the slowest broker.
 ready_seconds=60
 
 missing() {
@@ -41,7 +41,7 @@ start() {
   failed "did not start: $1"
 }
 
-# Waits until the command given succeeds; the broker must live so long.
+# Waits until the given command succeeds; fails if the broker exits first.
 wait_until() {
   for ((turn = 0; turn < ready_seconds * 20; turn++)); do
     alive || { tail -n 20 "$run/log" >&2; failed "ended at its start"; }
@@ -61,7 +61,7 @@ unpack() {
   work=$(mktemp --directory)
   # Without its lists apt knows no package; only root may fetch them.
   if ! apt-cache show "$1" >/dev/null 2>&1; then timeout 120 apt-get update -q >"$work/log" 2>&1 || true; fi
-  # A library may have another name elsewhere: whether the program starts is asked afterwards.
+  # Another distribution may name a library differently: the caller checks afterwards whether the program starts.
   (cd "$work" && for package in "$@"; do timeout 120 apt-get download -q "$package" >>log 2>&1 || true; done)
   mkdir -p "$to"
   for file in "$work"/*.deb; do
@@ -84,7 +84,7 @@ end() {
   kill -KILL "$pid" 2>/dev/null || true
 }
 
-# up, down and the rest, by what a script has defined: name, port, run, fetch, launch, answers.
+# Runs the subcommand with the definitions of the script: name, port, run, fetch, launch, answers.
 main() {
   case "${1:-}" in
     fetch) fetch ;;
@@ -106,7 +106,7 @@ main() {
     cont) kill -CONT "$(cat "$run/pid")" ;;
     status) if alive; then echo "up, process $(cat "$run/pid"), 127.0.0.1:$port"; else echo down; fi ;;
     *)
-      # What stands at the top of this file, up to the first empty line.
+      # Prints the top of this file, up to the first empty line.
       sed -n '/^$/q; s/^#$//p; s/^# //p' "${BASH_SOURCE[0]}" >&2
       exit 2
       ;;

@@ -15,7 +15,7 @@ fetch() {
   [[ -f $jars/complete ]] && return
   have mvn || missing "no mvn to fetch the broker with (apt-get install maven)"
   mkdir -p "$jars"
-  # The broker and its own dependencies. Among them is nothing that writes a log; slf4j-simple writes it to stderr.
+  # The broker and its own dependencies. They contain no log writer; slf4j-simple writes the log to stderr.
   cat >"$jars/pom.xml" <<POM
 <project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -39,7 +39,7 @@ POM
 }
 
 java_options() {
-  # Neither files of the JVM outside the run directory nor a compiler that pays only after minutes.
+  # No files of the JVM outside the run directory, and no compiler that pays off only after minutes.
   printf '%s\n' -XX:-UsePerfData -XX:+UseSerialGC "-XX:TieredStopAtLevel=${KAFKA_TIER:-1}" \
     "-Djava.io.tmpdir=$run" -Dorg.slf4j.simpleLogger.defaultLogLevel=warn \
     -Dorg.slf4j.simpleLogger.log.kafka.server.KafkaRaftServer=info -cp "$jars/*"

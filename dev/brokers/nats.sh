@@ -7,7 +7,7 @@ port=${BROKER_PORT:-14222}
 run=${BROKER_RUN:-${TMPDIR:-/tmp}/sinews-brokers.$(id -u)/nats-$port}
 unpacked=$cache/nats
 
-# Packages put it into usr/sbin or into usr/bin.
+# Packages install it in usr/sbin or in usr/bin.
 find_program() {
   local directory
   program=$(command -v nats-server || true)

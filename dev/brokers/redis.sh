@@ -23,12 +23,12 @@ fetch() {
 }
 
 launch() {
-  # The limit of what waits for a slow subscriber is small, so that tests see what happens beyond it.
+  # The output buffer limit of a slow subscriber is small, so that tests reach it.
   start "$program" --bind 127.0.0.1 --port "$port" --dir "$run" --save "" --appendonly yes \
     --appendfsync "${REDIS_FSYNC:-always}" --client-output-buffer-limit "${REDIS_PUBSUB_LIMIT:-pubsub 32mb 8mb 60}"
 }
 
-# It listens before it has read its file again, and says so.
+# It listens before it has loaded its file, and answers with an error until then.
 answers() {
   local reply
   { exec 3<>"/dev/tcp/127.0.0.1/$port"; } 2>/dev/null || return 1

@@ -1,4 +1,4 @@
-//! Agreements between a client and a server, made by real handshakes: nothing else can make one.
+//! Negotiation results of a client and a server, from real handshakes: no other code can create them.
 
 use sinews_proto::Negotiated;
 use sinews_proto::deflate::{DeflateConfig, DeflateMode};
@@ -8,14 +8,14 @@ use sinews_proto::http::{HeadLimits, HeaderSlots, RequestHead};
 use crate::inflate::Window;
 use crate::input::Input;
 
-/// What both ends hold after a handshake.
+/// Results of both ends after a handshake.
 #[derive(Debug)]
 pub(crate) struct Agreement {
     pub(crate) client: Negotiated,
     pub(crate) server: Negotiated,
 }
 
-/// A client and a server that offer these things meet.
+/// Runs a handshake between a client and a server with these configurations.
 pub(crate) fn agree(client: Option<&DeflateConfig>, server: Option<&DeflateConfig>) -> Agreement {
     let mut request = ClientRequest::new("fuzz", "/").expect("host and path are sound");
     let mut options = ServerOptions::new();
@@ -42,7 +42,7 @@ pub(crate) fn agree(client: Option<&DeflateConfig>, server: Option<&DeflateConfi
     }
 }
 
-/// Wishes for compression: five bytes.
+/// Reads a compression configuration: five bytes.
 pub(crate) fn read_config(input: &mut Input<'_>) -> DeflateConfig {
     let flags = input.byte();
     let mode = if flags & 1 == 0 { DeflateMode::Dedicated } else { DeflateMode::Shared };
@@ -57,7 +57,7 @@ pub(crate) fn read_config(input: &mut Input<'_>) -> DeflateConfig {
         .with_threshold(input.below(256))
 }
 
-/// The windows that the client and the server may refer back to.
+/// Returns the LZ77 windows of the client and the server.
 pub(crate) fn windows(negotiated: Negotiated) -> Option<(Window, Window)> {
     let params = negotiated.deflate()?;
     let client =

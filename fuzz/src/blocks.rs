@@ -1,9 +1,9 @@
-//! Deflate blocks from decisions: sound ones for the most part, of the kinds that compressors rarely make.
+//! Builds deflate blocks from decisions: mostly valid blocks, of kinds that compressors rarely produce.
 
 use crate::inflate::{DISTANCES, LENGTHS};
 use crate::input::Input;
 
-/// A payload of up to eight blocks, without its tail.
+/// Builds a payload of up to eight blocks, without its tail.
 pub(crate) fn build(input: &mut Input<'_>) -> Vec<u8> {
     let mut writer = Writer::default();
     for _ in 0..=input.below(8) {
@@ -19,12 +19,12 @@ pub(crate) fn build(input: &mut Input<'_>) -> Vec<u8> {
         }
     }
     match input.below(4) {
-        // As it should be: the head of an empty stored block, whose rest is the tail.
+        // The regular end: the header of an empty stored block, with the tail as its rest.
         0 | 1 => {
             writer.bits(0, 3);
             writer.align();
         }
-        // The same, marked final.
+        // The regular end, marked final.
         2 => {
             writer.bits(1, 3);
             writer.align();
@@ -37,7 +37,7 @@ pub(crate) fn build(input: &mut Input<'_>) -> Vec<u8> {
 #[derive(Default)]
 struct Writer {
     bytes: Vec<u8>,
-    /// Bits used of the last byte; zero: all.
+    /// Used bits of the last byte; zero: all bits.
     used: usize,
 }
 
@@ -54,7 +54,7 @@ impl Writer {
         }
     }
 
-    /// A code is written from its highest bit on (RFC 1951 section 3.1.1).
+    /// A code is written from its highest bit (RFC 1951 section 3.1.1).
     fn code(&mut self, code: usize, count: usize) {
         for place in (0..count).rev() {
             self.bits(code >> place & 1, 1);
@@ -105,7 +105,7 @@ impl Writer {
         }
     }
 
-    /// A block with codes of its own: two or four symbols, one or no distances.
+    /// Writes a block with its own codes: two or four symbols, one or no distances.
     fn dynamic(&mut self, input: &mut Input<'_>, is_final: bool) {
         self.bits(usize::from(is_final) | 4, 3);
         let letters = [input.below(256), input.below(256)];
@@ -121,7 +121,7 @@ impl Writer {
         self.bits(1, 5);
         self.bits(distances / 2, 5);
         self.bits(15, 4);
-        // All nineteen lengths: thirteen of four bits and six of five make a whole code.
+        // All nineteen lengths: thirteen of four bits and six of five form a complete code.
         for &symbol in &[16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15_usize] {
             self.bits(if symbol < 13 { 4 } else { 5 }, 3);
         }
@@ -134,7 +134,7 @@ impl Writer {
         for _ in 0..input.below(12) {
             let code = input.below(4);
             self.code(code, depth);
-            // The highest code is that of a match: its distance follows, if there is a code for it.
+            // The highest code is a match: its distance follows, if distances have a code.
             if depth == 2 && code == 3 {
                 self.code(input.below(2), 1);
             }

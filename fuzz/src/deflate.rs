@@ -1,4 +1,4 @@
-//! permessage-deflate: what is agreed on, and what travels under the agreement.
+//! permessage-deflate: negotiation, and messages under the negotiated parameters.
 
 use sinews_proto::handshake::{ClientRequest, ClientStep, RequestView, ServerOptions, accept};
 use sinews_proto::http::Version;
@@ -12,10 +12,10 @@ use crate::heads;
 use crate::input::{Chunks, Input};
 use crate::reference::{self, End, Rules, Said};
 
-/// Negotiation and both codecs.
+/// Fuzzes negotiation and both codecs.
 ///
-/// The first byte decides what is tried: offers to a server, answers to a client, messages that our
-/// compressor makes, blocks built from decisions, or bytes as they come.
+/// The first byte selects the input: offers to a server, answers to a client, messages of our compressor,
+/// blocks built from decisions, or raw bytes.
 pub fn deflate(data: &[u8]) {
     let mut input = Input::new(data);
     match input.below(6) {
@@ -28,7 +28,7 @@ pub fn deflate(data: &[u8]) {
     }
 }
 
-/// A request that carries any bytes as extensions: HTTP/2, where there is no head to break.
+/// A request with arbitrary bytes as extensions: HTTP/2, which has no header lines to break.
 struct Offers(Vec<Vec<u8>>);
 
 impl RequestView for Offers {
@@ -50,7 +50,7 @@ impl RequestView for Offers {
     }
 }
 
-/// The server's side: takes what it can meet, and answers within what was offered.
+/// Tests the server: it accepts the offers that it supports, and its answer stays within the offer.
 fn offers(input: &mut Input<'_>) {
     let config = input.flag().then(|| agree::read_config(input));
     let lines: Vec<Vec<u8>> = (0..input.below(3)).map(|_| extension_line(input)).collect();
@@ -64,7 +64,7 @@ fn offers(input: &mut Input<'_>) {
         return;
     };
     let accepted = accepted.expect("a list by the grammar");
-    // A window of 256 bytes is more than the compressor can do.
+    // The compressor does not support a window of 256 bytes.
     let possible = |offer: &Meaning| offer.server_bits != Some(8);
     let offer = list.iter().filter_map(extensions::meaning).find(possible).filter(|_| config.is_some());
     match (offer, accepted.extensions(), accepted.negotiated().deflate()) {
@@ -81,7 +81,7 @@ fn offers(input: &mut Input<'_>) {
     }
 }
 
-/// The client's side: takes an answer exactly if it follows the offer and can be kept.
+/// Tests the client: it accepts an answer exactly if the answer follows the offer and is supported.
 fn answers(input: &mut Input<'_>) {
     let config = agree::read_config(input);
     let request = ClientRequest::new("fuzz", "/").expect("host and path are sound").with_deflate(config);
@@ -97,7 +97,7 @@ fn answers(input: &mut Input<'_>) {
     response.extend_from_slice(b"\r\n\r\n");
     let step = handshake.read_response(&response);
     let answer = single(&line).filter(|answer| extensions::answers(answer, &offer));
-    // A client that is told to keep a window of 256 bytes cannot.
+    // A client does not support an answer that requires a window of 256 bytes.
     let answer = answer.filter(|answer| answer.client_bits != Some(Some(8)));
     match (answer, step) {
         (None, Err(_)) => {}
@@ -118,12 +118,12 @@ fn single(line: &[u8]) -> Option<Meaning> {
     }
 }
 
-/// A line of a head has no control bytes, and no spaces around its value that would count.
+/// A header line has no control bytes, and no significant spaces around its value.
 fn printable(byte: u8) -> u8 {
     if byte.is_ascii_control() { b' ' } else { byte }
 }
 
-/// Bytes as they come, or words that belong here.
+/// Raw bytes, or tokens of extension headers.
 fn extension_line(input: &mut Input<'_>) -> Vec<u8> {
     let len = input.below(48);
     if input.flag() {
@@ -166,8 +166,8 @@ const WORDS: [&str; 27] = [
     "\u{e4}",
 ];
 
-/// What our compressor makes of messages: the reference reads them, within the window agreed on, and so
-/// does the other end, however they are cut.
+/// Compresses messages: the reference decodes them within the negotiated window, and so does the peer, with
+/// any chunking.
 fn round_trip(input: &mut Input<'_>) {
     let (client, server) = (agree::read_config(input), agree::read_config(input));
     let Agreement { client, server } = agree::agree(Some(&client), Some(&server));
@@ -177,11 +177,11 @@ fn round_trip(input: &mut Input<'_>) {
     let (stream, sent) = compress(sender, input);
     let setup = receiving(receiver, 1 << 20, fragments);
     let reading = reference::read(&stream, setup.rules());
-    assert_eq!((reading.said, reading.end), (sent, End::Waiting), "what the compressor made");
+    assert_eq!((reading.said, reading.end), (sent, End::Waiting), "output of the compressor");
     setup.check(&stream, chunks);
 }
 
-/// Messages from decisions, sent by a connection.
+/// Builds messages from decisions, and sends them on a connection.
 fn compress(sender: Negotiated, input: &mut Input<'_>) -> (Vec<u8>, Vec<Said>) {
     let mut connection = Connection::new(sender, <_>::default(), Time::ZERO);
     let mut shared = PerThread::new(|| [9, 8, 7, 6]);
@@ -208,7 +208,7 @@ fn compress(sender: Negotiated, input: &mut Input<'_>) -> (Vec<u8>, Vec<Said>) {
     (stream, sent)
 }
 
-/// ASCII that repeats itself, what came before, or something new.
+/// Generates repetitive ASCII, a repetition of earlier content, or new content.
 fn content(input: &mut Input<'_>, what: u8, all: &[u8]) -> Vec<u8> {
     let len = match what >> 2 & 3 {
         0 => input.below(16),
@@ -233,7 +233,7 @@ fn content(input: &mut Input<'_>, what: u8, all: &[u8]) -> Vec<u8> {
     }
 }
 
-/// All that is sent before no more is made up.
+/// Total length of content, after which no more is generated.
 const CONTENT_MAX: usize = 100 << 10;
 
 #[derive(Clone, Copy)]
@@ -243,8 +243,8 @@ enum Payloads {
     Raw,
 }
 
-/// Compressed payloads that need not be sound: what is made of them is what the reference makes of them,
-/// and never more than the limit.
+/// Tests compressed payloads that may be invalid: the decoder's output equals the reference's, and never
+/// exceeds the limit.
 fn payloads(input: &mut Input<'_>, what: Payloads) {
     let config = agree::read_config(input);
     let Agreement { client, server } = agree::agree(Some(&config), Some(&config));
@@ -282,7 +282,7 @@ fn payloads(input: &mut Input<'_>, what: Payloads) {
     setup.check(&stream, chunks);
 }
 
-/// Frames a payload as a compressed message: whole, or in two fragments with a ping between them.
+/// Frames a payload as a compressed message: in one frame, or in two fragments with a ping between them.
 fn message(stream: &mut Vec<u8>, payload: &[u8], how: u8, receiver: Role) {
     let masked = receiver == Role::Server;
     let opcode = 1 + (how & 1);

@@ -1,5 +1,5 @@
 //! `Sec-WebSocket-Extensions` by the grammar of RFC 6455 section 9.1, and the rules of RFC 7692 section 7.1
-//! for permessage-deflate: first words, then a list, then its meaning.
+//! for permessage-deflate: parses tokens, then a list, then its meaning.
 
 use sinews_proto::deflate::DeflateParams;
 
@@ -21,7 +21,7 @@ enum Word {
     Mark(u8),
 }
 
-/// The list that the lines make up. Without any line there is no header.
+/// Parses the list of all header lines. Without any line there is no header.
 pub(crate) fn parse<'a>(lines: impl IntoIterator<Item = &'a [u8]>) -> Result<Vec<Extension>, Malformed> {
     let mut list = Vec::new();
     let mut any_line = false;
@@ -102,7 +102,7 @@ fn is_token_byte(byte: u8) -> bool {
     byte.is_ascii_graphic() && !b"\"(),/:;<=>?@[\\]{}".contains(&byte)
 }
 
-/// permessage-deflate parameters that make sense together; `None` inside: without a value.
+/// Valid permessage-deflate parameters; `None` inside: without a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Meaning {
     pub(crate) server_no_context_takeover: bool,
@@ -111,7 +111,7 @@ pub(crate) struct Meaning {
     pub(crate) client_bits: Option<Option<u8>>,
 }
 
-/// What an element of an offer or an answer means, if it is permessage-deflate and makes sense.
+/// Returns the meaning of an element of an offer or an answer, if it is valid permessage-deflate.
 pub(crate) fn meaning(extension: &Extension) -> Option<Meaning> {
     if extension.name != "permessage-deflate" {
         return None;
@@ -146,7 +146,7 @@ pub(crate) fn answers(answer: &Meaning, offer: &Meaning) -> bool {
     };
     let client_bits = match (offer.client_bits, answer.client_bits) {
         (_, None) => true,
-        // Only where the client says that it understands one, and with a value.
+        // Permitted only if the client offers the parameter, and with a value.
         (None, Some(_)) | (_, Some(None)) => false,
         (Some(limit), Some(Some(bits))) => bits <= limit.unwrap_or(15),
     };
@@ -154,7 +154,7 @@ pub(crate) fn answers(answer: &Meaning, offer: &Meaning) -> bool {
     server_bits && client_bits && takeover
 }
 
-/// Whether parameters are what an answer says; an end may bind itself further than it has to.
+/// Whether parameters comply with an answer; an end may choose a stricter value than required.
 pub(crate) fn is_within(params: DeflateParams, answer: &Meaning) -> bool {
     let client_bits = answer.client_bits.flatten().unwrap_or(15);
     let server_bits = answer.server_bits.unwrap_or(15);

@@ -1,4 +1,4 @@
-//! A connection against the reference decoder.
+//! Compares a connection with the reference decoder.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::agree;
 use crate::input::{Chunks, Input};
 use crate::reference::{self, End, Reading, Rules, Said};
 
-/// A stream of frames as either role reads it, whole and in pieces, as messages and as fragments.
+/// Fuzzes a stream of frames in either role, whole and in chunks, as messages and as fragments.
 ///
-/// The first bytes decide role, limits, compression and chunking. What follows is the stream itself, or
-/// decisions of which a stream is built, so that deep states are reached without luck.
+/// The first bytes select role, limits, compression and chunking. The rest is the stream itself, or decisions
+/// to build a stream, so that the fuzzer reaches deep states easily.
 pub fn frames(data: &[u8]) {
     let mut input = Input::new(data);
     let setup = Setup::read(&mut input);
@@ -25,7 +25,7 @@ pub fn frames(data: &[u8]) {
     setup.check(&stream, chunks);
 }
 
-/// A receiver, and what it may be sent.
+/// A receiver, and the limits on its input.
 #[derive(Debug)]
 pub(crate) struct Setup {
     negotiated: Negotiated,
@@ -35,7 +35,7 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// Four bytes, and as many for the compression.
+    /// Reads four bytes, and another four for the compression.
     pub(crate) fn read(input: &mut Input<'_>) -> Self {
         let flags = input.byte();
         let role = if flags & 1 == 0 { Role::Server } else { Role::Client };
@@ -63,7 +63,7 @@ impl Setup {
         Self { negotiated, rules: Rules { deflate, ..rules }, fragments, built }
     }
 
-    /// Reads the stream in several ways, each of which must come to what the reference says.
+    /// Reads the stream in several ways, each of which must agree with the reference.
     pub(crate) fn check(&self, stream: &[u8], chunks: Chunks) {
         let reading = reference::read(stream, &self.rules);
         let whole = self.hear(stream, Chunks::whole());
@@ -116,7 +116,7 @@ impl Setup {
         listener.heard
     }
 
-    /// Judges what was heard.
+    /// Compares the received events with the reference.
     fn compare(&self, reading: &Reading, heard: &Heard, way: &str) {
         let expected = &reading.said;
         let same = heard.said.iter().zip(expected).take_while(|(one, other)| one == other).count();
@@ -138,7 +138,7 @@ impl Setup {
         self.compare_replies(heard, &context);
     }
 
-    /// In fragment delivery: what came of an unfinished message is the beginning of what it holds.
+    /// In fragment delivery: the delivered fragments of an unfinished message are a prefix of its content.
     fn compare_open(&self, reading: &Reading, heard: &Heard, context: &dyn Fn() -> String) {
         let Some((kind, pieces)) = &heard.open else { return };
         let Some((expected, content)) = &reading.open else {
@@ -150,7 +150,7 @@ impl Setup {
         assert!(!all || content.len() == pieces.len(), "pieces held back, {}", context());
     }
 
-    /// Each ping is answered, then the Close or the fault, and nothing else is said.
+    /// Each ping is answered, then the Close or the fault; no other frames are sent.
     fn compare_replies(&self, heard: &Heard, context: &dyn Fn() -> String) {
         let role = if self.rules.role == Role::Server { Role::Client } else { Role::Server };
         let rules = Rules { role, deflate: None, max_message: 0, max_frame: 125, ..self.rules.clone() };
@@ -174,10 +174,10 @@ impl Setup {
     }
 }
 
-/// Streams up to this length are also given byte by byte.
+/// Streams up to this length are also fed byte by byte.
 const SHORT: usize = 600;
 
-/// What a connection made of a stream.
+/// Events of a connection for a stream.
 #[derive(Debug, Default)]
 struct Heard {
     said: Vec<Said>,
@@ -191,7 +191,7 @@ struct Listener {
     shared: PerThread,
     assembly: Vec<u8>,
     held: Vec<u8>,
-    /// Bytes before which nothing more can be said.
+    /// Bytes that the connection needs before its next event.
     wanted: usize,
     assembly_max: usize,
     heard: Heard,
@@ -273,11 +273,11 @@ impl Listener {
     }
 }
 
-/// What may be left over: a control frame but for its last byte, as the documentation of
-/// [`Event::NeedMore`] says.
+/// Maximum unconsumed bytes: a control frame without its last byte, as the documentation of
+/// [`Event::NeedMore`] states.
 const HELD_MAX: usize = 130;
 
-/// Builds a stream of frames that are mostly sound.
+/// Builds a stream of mostly valid frames.
 fn build(input: &mut Input<'_>, setup: &Setup) -> Vec<u8> {
     let mut stream = Vec::new();
     let mut open = false;
@@ -289,7 +289,7 @@ fn build(input: &mut Input<'_>, setup: &Setup) -> Vec<u8> {
             6 => 110 + input.below(32),
             _ => input.below(1200),
         };
-        // Payload beyond the input is made up.
+        // Payload beyond the input is generated.
         let mut payload = input.take(len).to_vec();
         payload.resize(len, b'a');
         let (opcode, fin) = match what & 15 {
@@ -310,7 +310,7 @@ fn build(input: &mut Input<'_>, setup: &Setup) -> Vec<u8> {
     stream
 }
 
-/// Appends a frame; `long` makes its length longer than it need be.
+/// Appends a frame; `long` encodes its length in a longer form than necessary.
 pub(crate) fn frame(stream: &mut Vec<u8>, first: u8, payload: &[u8], masked: bool, long: usize) {
     let len = payload.len();
     let form = long.max(usize::from(len > 125) + usize::from(len > 65_535));
@@ -334,5 +334,5 @@ pub(crate) fn frame(stream: &mut Vec<u8>, first: u8, payload: &[u8], masked: boo
     stream.extend(payload.iter().zip(key.iter().cycle()).map(|(byte, key)| byte ^ key));
 }
 
-/// Where building stops.
+/// Stream length at which building stops.
 const BUILT_MAX: usize = 8 << 10;

@@ -1,4 +1,4 @@
-//! The opening handshake, as either end reads it.
+//! The opening handshake, as read by either end.
 
 use sinews_proto::Role;
 use sinews_proto::deflate::DeflateConfig;
@@ -12,9 +12,9 @@ use crate::extensions;
 use crate::heads::{self, Head};
 use crate::input::{Chunks, Input};
 
-/// A head as a server or as a client reads it, in pieces and with bytes behind it.
+/// Fuzzes a request or response head, in chunks and with bytes behind it.
 ///
-/// What is accepted is exactly what the lists of RFC 6455 sections 4.1 and 4.2.1 allow.
+/// The accepted heads are exactly the heads that the lists of RFC 6455 sections 4.1 and 4.2.1 allow.
 pub fn handshake(data: &[u8]) {
     let mut input = Input::new(data);
     if input.flag() { client(&mut input) } else { server(&mut input) }
@@ -25,7 +25,7 @@ fn read_limits(input: &mut Input<'_>) -> HeadLimits {
     HeadLimits::new().with_max_bytes(max_bytes).with_max_headers([100, 100, 8, 5][input.below(4)])
 }
 
-/// The origins that a server lets in.
+/// The origins that a server accepts.
 #[derive(Clone, Copy, Debug)]
 struct Origins {
     rule: usize,
@@ -96,7 +96,7 @@ fn server(input: &mut Input<'_>) {
             return;
         }
     };
-    let head = split.expect("what was parsed can be taken apart");
+    let head = split.expect("a parsed head can be split");
     check_parsed(&request, &head, end);
     let expected = judge_request(&head, request.authority(), origins);
     match (accept(&request, &options), &expected[..]) {
@@ -106,7 +106,7 @@ fn server(input: &mut Input<'_>) {
     }
 }
 
-/// Finds the end of a head at once and in pieces, to the same result.
+/// Finds the end of a head at once and in chunks, with the same result.
 fn scan(bytes: &[u8], limits: &HeadLimits, mut chunks: Chunks) -> Option<usize> {
     let whole = HeadScanner::new().scan(bytes, limits);
     let mut scanner = HeadScanner::new();
@@ -126,7 +126,7 @@ fn scan(bytes: &[u8], limits: &HeadLimits, mut chunks: Chunks) -> Option<usize> 
     whole.unwrap_or(None)
 }
 
-/// A head that nobody could object to, whatever it asks for.
+/// Whether a head is valid, independent of its request.
 fn is_sound(head: &Head<'_>, limits: &HeadLimits) -> bool {
     let [method, target, version] = head.first;
     let token = |bytes: &[u8]| std::str::from_utf8(bytes).is_ok_and(extensions::is_token);
@@ -155,8 +155,8 @@ fn check_parsed(request: &RequestHead<'_>, head: &Head<'_>, end: usize) {
     assert_eq!(request.wire_len(), end, "the length of the head");
 }
 
-/// RFC 6455 section 4.2.1, sections 9.1 and 11.3.4, and RFC 9110 section 7.8: with which of
-/// these a request may be refused; with none if it is to be accepted.
+/// Returns the statuses with which a request may be rejected, none if it is to be accepted (RFC 6455 section
+/// 4.2.1, sections 9.1 and 11.3.4, and RFC 9110 section 7.8).
 fn judge_request(head: &Head<'_>, authority: Option<&str>, origins: Origins) -> Vec<u16> {
     let [method, _, version] = head.first;
     let is_zero = |value: &[u8]| value == b"0";
@@ -181,7 +181,7 @@ fn judge_request(head: &Head<'_>, authority: Option<&str>, origins: Origins) -> 
     checks.into_iter().filter(|(holds, _)| !holds).map(|(_, status)| status).collect()
 }
 
-/// The subprotocols that a client offers; `None` if the header is no list of distinct tokens.
+/// Returns the subprotocols that a client offers; `None` if the header is not a list of distinct tokens.
 fn names(head: &Head<'_>) -> Option<Vec<String>> {
     let present = !head.all("sec-websocket-protocol").is_empty();
     let mut names = Vec::new();
@@ -196,7 +196,7 @@ fn names(head: &Head<'_>) -> Option<Vec<String>> {
     fits.then_some(names)
 }
 
-/// The answer proves that the key was read and says nothing that was not asked for.
+/// Checks that the answer proves the receipt of the key and contains only requested values.
 fn check_accepted(accepted: &Accepted, head: &Head<'_>, options: &ServerOptions) {
     assert_eq!(accepted.negotiated().role(), Role::Server);
     let mut answer = Vec::new();
@@ -213,11 +213,11 @@ fn check_accepted(accepted: &Accepted, head: &Head<'_>, options: &ServerOptions)
     let chosen = reply.only("sec-websocket-extensions").is_some();
     let offers = extensions::parse(head.all("sec-websocket-extensions")).expect("it was accepted");
     let asked = offers.iter().any(|offer| extensions::meaning(offer).is_some());
-    assert!(!chosen || asked && options.deflate().is_some(), "an extension that nobody asked for");
+    assert!(!chosen || asked && options.deflate().is_some(), "an extension without an offer");
     assert_eq!(chosen, accepted.negotiated().deflate().is_some());
 }
 
-/// A refusal is a whole response that says how its body ends.
+/// Checks that a rejection is a complete response with a defined end of its body.
 fn check_refusal(refusal: &Refusal, why: &[u16], head: &[u8]) {
     assert!(why.contains(&refusal.status()), "{refusal:?} instead of {why:?}: {}", head.escape_ascii());
     let mut answer = Vec::new();
@@ -263,7 +263,7 @@ fn client(input: &mut Input<'_>) {
     assert_eq!(deflate, head.0.only("sec-websocket-extensions").is_some());
 }
 
-/// What a client made of an answer, as far as it may not depend on how the answer was cut.
+/// The client's result for an answer, without the parts that depend on the chunking of the answer.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
     NeedMore,
@@ -299,7 +299,7 @@ fn in_pieces(mut handshake: ClientHandshake, bytes: &[u8], mut chunks: Chunks) -
     Outcome::NeedMore
 }
 
-/// The head that counts, behind interim ones, and where it begins.
+/// Returns the final head behind interim heads, and its offset.
 fn final_head(bytes: &[u8]) -> Option<(Head<'_>, usize)> {
     let mut at = 0;
     loop {
@@ -312,7 +312,7 @@ fn final_head(bytes: &[u8]) -> Option<(Head<'_>, usize)> {
     }
 }
 
-/// RFC 6455 section 4.1, the list at its end.
+/// Checks the list at the end of RFC 6455 section 4.1.
 fn judge_response(head: &Head<'_>, offered: &[&str], deflate: bool) -> bool {
     let proof = heads::proof(b"BwcHBwcHBwcHBwcHBwcHBw==");
     let [version, status, _] = head.first;
@@ -321,7 +321,7 @@ fn judge_response(head: &Head<'_>, offered: &[&str], deflate: bool) -> bool {
     let lines = head.all("sec-websocket-extensions");
     let extensions = match (&lines[..], extensions::parse(lines.iter().copied()).as_deref()) {
         ([], _) => true,
-        // What the answer may say is the deflate target's part.
+        // The deflate target tests the content of the extension.
         ([_], Ok([extension])) => deflate && extensions::meaning(extension).is_some(),
         _ => false,
     };
@@ -333,7 +333,7 @@ fn judge_response(head: &Head<'_>, offered: &[&str], deflate: bool) -> bool {
         && extensions
 }
 
-/// Whether the answer is one that nobody could object to.
+/// Whether the answer is valid.
 fn may_establish(bytes: &[u8], limits: &HeadLimits, offered: &[&str], deflate: bool) -> bool {
     let Some((head, 0)) = final_head(bytes) else { return false };
     let token = |bytes: &[u8]| std::str::from_utf8(bytes).is_ok_and(extensions::is_token);
@@ -347,7 +347,7 @@ fn may_establish(bytes: &[u8], limits: &HeadLimits, offered: &[&str], deflate: b
         && judge_response(&head, offered, deflate)
 }
 
-/// A head from decisions: lines that belong there, some left out, others added, and bytes behind.
+/// Builds a head from decisions: expected lines, some left out, further lines added, and bytes behind it.
 fn build(input: &mut Input<'_>, sound: &[&str], others: &[&str]) -> Vec<u8> {
     let mut head = Vec::new();
     let missing = input.byte();

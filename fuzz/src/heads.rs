@@ -1,10 +1,10 @@
-//! Heads of HTTP/1.x, taken apart at their line ends and looked at with the plainest means.
+//! Heads of HTTP/1.x, split at their line ends and examined with the simplest means.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sha1::{Digest as _, Sha1};
 
-/// A head, its lines apart.
+/// A head, split into its lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Head<'a> {
     pub(crate) first: [&'a [u8]; 3],
@@ -13,7 +13,7 @@ pub(crate) struct Head<'a> {
     pub(crate) len: usize,
 }
 
-/// Takes a head apart; `None` if it does not end or a line has no place in it.
+/// Splits a head; `None` if it has no end or contains an invalid line.
 pub(crate) fn split(bytes: &[u8]) -> Option<Head<'_>> {
     let start = if bytes.starts_with(b"\r\n") { 2 } else { 0 };
     let end = start + bytes[start..].windows(4).position(|four| four == b"\r\n\r\n")?;
@@ -63,7 +63,7 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// The elements of a list over all lines of a name.
+    /// Returns the elements of a list over all lines of a name.
     pub(crate) fn elements(&self, name: &str) -> Vec<&'a [u8]> {
         let lines = self.all(name).into_iter();
         let elements = lines.flat_map(|line| line.split(|&byte| byte == b',')).map(trim);
@@ -75,13 +75,13 @@ impl<'a> Head<'a> {
     }
 }
 
-/// The proof for a key (RFC 6455 section 4.2.2).
+/// Returns the proof for a key (RFC 6455 section 4.2.2).
 pub(crate) fn proof(key: &[u8]) -> String {
     let text = [key, b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"].concat();
     STANDARD.encode(Sha1::digest(text))
 }
 
-/// A sound answer to a key, without its empty line.
+/// Returns a valid answer to a key, without its empty line.
 pub(crate) fn answer(key: &[u8; 16]) -> Vec<u8> {
     let proof = proof(STANDARD.encode(key).as_bytes());
     let text = format!(
@@ -91,8 +91,8 @@ pub(crate) fn answer(key: &[u8; 16]) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// Sixteen bytes in base64, canonically: 22 characters of which the last stands for two bits, and two
-/// signs of padding.
+/// Whether a value is sixteen bytes in canonical base64: 22 characters of which the last represents two bits,
+/// and two padding characters.
 pub(crate) fn is_key(value: &[u8]) -> bool {
     let place = |byte: &u8| match byte {
         b'A'..=b'Z' => Some(byte - b'A'),

@@ -1,25 +1,25 @@
-//! An inflater written from RFC 1951 and RFC 7692 section 7.2.2: bit by bit, and a block that is cut short
-//! is read again from its start when more has come.
+//! An inflater written from RFC 1951 and RFC 7692 section 7.2.2. It works bit by bit, and reads a truncated
+//! block again from its start when more input has arrived.
 
 use std::collections::BTreeMap;
 
-/// What the sender may refer back to.
+/// The sender's LZ77 window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
     /// Base-2 logarithm of its size.
     pub(crate) bits: u8,
-    /// It lives on from message to message.
+    /// Preserved from message to message.
     pub(crate) takeover: bool,
 }
 
-/// What has come of a message.
+/// Result of a message so far.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Inflated {
     /// At most one byte more than the limit.
     pub(crate) content: Vec<u8>,
     /// The data are not deflate, or the message ends inside a block.
     pub(crate) bad: bool,
-    /// The RFCs leave open whether this is taken.
+    /// The RFCs do not specify whether a decoder accepts this.
     pub(crate) unspecified: bool,
 }
 
@@ -28,27 +28,27 @@ pub(crate) struct Inflated {
 pub(crate) struct Inflater {
     window: Window,
     max: usize,
-    /// What earlier messages left in the window.
+    /// Content of earlier messages in the window.
     history: Vec<u8>,
     /// Compressed bytes of this message.
     input: Vec<u8>,
-    /// Where the next block begins, in bits.
+    /// Offset of the next block, in bits.
     at: usize,
-    /// Output of the blocks before it.
+    /// Output of the earlier blocks.
     done: Vec<u8>,
     last_block: Block,
     restarts: u32,
     inflated: Inflated,
 }
 
-/// What a block was, as far as it matters for what may follow.
+/// Properties of a block that determine its valid successors.
 #[derive(Clone, Copy, Debug, Default)]
 struct Block {
     is_final: bool,
     is_empty_stored: bool,
 }
 
-/// Why a block could not be read.
+/// Reason why a block could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stop {
     Short,
@@ -57,7 +57,7 @@ enum Stop {
     Unspecified,
 }
 
-/// Blocks marked final inside one message that the decoder promises to take.
+/// Blocks marked final that the decoder accepts within one message.
 const FINAL_BLOCKS_MAX: u32 = 1024;
 
 impl Inflater {
@@ -75,7 +75,7 @@ impl Inflater {
         }
     }
 
-    /// Takes more of a message; `last`: that was all of it.
+    /// Takes more of a message; `last`: the payload completes the message.
     pub(crate) fn feed(&mut self, payload: &[u8], last: bool) -> Inflated {
         self.input.extend_from_slice(payload);
         let had_input = !self.input.is_empty();
@@ -89,7 +89,7 @@ impl Inflater {
                 if stop == Stop::Short && !(had_input && whole) {
                     stop = Stop::Bad;
                 } else if stop == Stop::Short && !self.last_block.is_empty_stored {
-                    // The tail was no tail, yet happens to end a block.
+                    // The tail is not a tail, yet happens to end a block.
                     stop = Stop::Unspecified;
                 }
             }
@@ -118,12 +118,12 @@ impl Inflater {
         self.inflated = Inflated::default();
     }
 
-    /// Reads blocks until something stops it; [`Stop::Short`] between two blocks is the good end.
+    /// Reads blocks until one fails; [`Stop::Short`] between two blocks is the regular end.
     fn blocks(&mut self) -> Stop {
         loop {
             let behind_final = self.last_block.is_final;
             if behind_final {
-                // What follows a final block begins with the next byte.
+                // Data behind a final block starts at the next byte.
                 self.at = self.at.next_multiple_of(8);
                 if self.at == self.input.len() * 8 {
                     self.inflated.content.clone_from(&self.done);
@@ -234,7 +234,7 @@ impl Reader<'_> {
         if distance > self.history.len() + self.out.len() {
             return Err(Stop::Bad);
         }
-        // The sender promised not to. Whoever keeps a larger window need not notice.
+        // The sender violates its window. A decoder with a larger window need not notice.
         if distance > self.window {
             return Err(Stop::Unspecified);
         }
@@ -262,7 +262,7 @@ impl Reader<'_> {
         }
         let code = Code::new(&lengths);
         if code.longest == 0 {
-            // Wrong in any case, but when it shows is a matter of taste.
+            // Invalid in any case, but decoders may detect it at different points.
             return Err(Stop::Unspecified);
         }
         if code.left != 0 {
@@ -295,7 +295,7 @@ impl Reader<'_> {
         Ok((literals, distances))
     }
 
-    /// Section 3.2.2, the code read bit by bit.
+    /// Decodes a symbol bit by bit (section 3.2.2).
     fn symbol(&mut self, code: &Code) -> Result<usize, Stop> {
         let mut bits = 0;
         for len in 1..=code.longest.max(1) {
@@ -310,10 +310,10 @@ impl Reader<'_> {
 
 /// A prefix code.
 struct Code {
-    /// By length and bits of the code.
+    /// Symbols by length and bits of the code.
     symbols: BTreeMap<(usize, usize), usize>,
     longest: usize,
-    /// What is left of the space of codes, in units of the longest; below zero: too many.
+    /// Unused part of the code space, in units of the longest code; below zero: oversubscribed.
     left: i32,
 }
 
@@ -343,7 +343,7 @@ fn fixed_literals() -> Code {
     Code::new(&lengths)
 }
 
-/// The order of the lengths of the code of lengths (section 3.2.7).
+/// The order of the code length codes (section 3.2.7).
 const ORDER: [usize; 19] = [16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15];
 
 /// Base and extra bits of each length symbol from 257 (section 3.2.5).

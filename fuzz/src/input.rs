@@ -1,7 +1,7 @@
 //! Decisions read from fuzz input.
 
-/// Reads decisions from bytes. Behind the end everything is zero, so that each input means something and
-/// a shorter one means less: what libFuzzer wants in order to minimise.
+/// Reads decisions from bytes. Beyond the end all bytes are zero, so that each input is valid and a shorter
+/// input has less content: this suits libFuzzer's minimization.
 #[derive(Debug)]
 pub(crate) struct Input<'a> {
     bytes: &'a [u8],
@@ -26,7 +26,7 @@ impl<'a> Input<'a> {
         self.byte() & 1 != 0
     }
 
-    /// A number below `end`, which is at most 65,536.
+    /// Returns a number below `end`, which is at most 65,536.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         let mut number = usize::from(self.byte());
         if end > 256 {
@@ -35,7 +35,7 @@ impl<'a> Input<'a> {
         number % end.max(1)
     }
 
-    /// The next `len` bytes, or what is left.
+    /// Returns the next `len` bytes, or the remaining bytes.
     pub(crate) fn take(&mut self, len: usize) -> &'a [u8] {
         let (taken, rest) = self.bytes.split_at(len.min(self.bytes.len()));
         self.bytes = rest;
@@ -47,7 +47,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// How a stream is cut into chunks: these sizes, over and over.
+/// Chunk sizes of a stream, used cyclically.
 #[derive(Clone, Debug)]
 pub(crate) struct Chunks {
     sizes: Vec<usize>,
@@ -63,7 +63,7 @@ impl Chunks {
         Self { sizes: vec![1], next: 0 }
     }
 
-    /// Up to four sizes of 1 to 255, and now and then one of thousands.
+    /// Reads up to four sizes of 1 to 255, and occasionally one of thousands.
     pub(crate) fn read(input: &mut Input<'_>) -> Self {
         let count = 1 + input.below(4);
         let size = |_| match usize::from(input.byte()) {

@@ -2,14 +2,14 @@
 //!
 //! A target is a function over bytes that panics when the code under test is wrong. [`libFuzzer`] drives
 //! it through `cargo fuzz`, and the test `brief` drives it in every ordinary test run, over the seeds and
-//! some thousands of inputs made from them.
+//! some thousands of inputs derived from them.
 //!
 //! | target | code under test | oracle |
 //! |---|---|---|
 //! | [`frames`] | `Connection`, receiving | a decoder written from the RFCs for clarity |
 //! | [`handshake`] | heads, `accept`, `ClientHandshake` | the lists of RFC 6455 section 4, checked again |
 //! | [`deflate`] | negotiation, both codecs | RFC 7692 section 7.1, an inflater written from RFC 1951 |
-//! | [`session`] | `Session` over a hostile link | what was sent is what arrives, and every wait ends |
+//! | [`session`] | `Session` over a hostile link | messages arrive as sent, and every wait ends |
 //! | [`records`] | records and batches of streams | a decoder written from their tables, a checksum bit by bit |
 //!
 //! [`libFuzzer`]: https://llvm.org/docs/LibFuzzer.html

@@ -1,20 +1,20 @@
-//! Records and batches of streams, beside a decoder written from their tables and a checksum made bit by bit.
+//! Records and batches of streams, compared with a decoder written from their tables and a bitwise checksum.
 
 use bytes::Bytes;
 use sinews_stream::record::{self, Kind, Limits, RecordBuilder, Records};
 
 use crate::input::Input;
 
-/// Bytes that may be permitted, so that limits are met.
+/// Maximum of all sizes, so that inputs reach the limits.
 const MOST: usize = 4096;
 const MOST_RECORDS: u32 = 16;
 
-/// The first byte says whether the rest is taken as it is, is given checksums that are right, or is what records are
-/// made from.
+/// Fuzzes records and batches. The first byte selects the use of the rest: as is, with corrected checksums,
+/// or as decisions to build records.
 ///
 /// # Panics
 ///
-/// If the decoders do not agree, or what was made is not what is read.
+/// If the decoders do not agree, or the decoded records differ from the built records.
 pub fn records(data: &[u8]) {
     let mut input = Input::new(data);
     match input.below(4) {
@@ -25,7 +25,7 @@ pub fn records(data: &[u8]) {
     }
 }
 
-/// A record as the table has it.
+/// A record as described in the table.
 #[derive(Debug, PartialEq, Eq)]
 struct Read<'a> {
     offset: u64,
@@ -39,7 +39,7 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
-/// CRC-32C by its polynomial, reflected.
+/// Computes CRC-32C by its polynomial, reflected.
 fn checksum(bytes: &[u8]) -> u64 {
     let mut crc = !0u32;
     for &byte in bytes {
@@ -51,7 +51,7 @@ fn checksum(bytes: &[u8]) -> u64 {
     u64::from(!crc)
 }
 
-/// All of it as records, or nothing.
+/// Decodes all bytes as records, or returns `None`.
 fn decode(mut bytes: &[u8], mut offset: u64) -> Option<Vec<Read<'_>>> {
     let mut found = Vec::new();
     while !bytes.is_empty() {
@@ -76,7 +76,7 @@ fn compare(found: &record::Record<'_>, wanted: &Read<'_>) {
     assert_eq!(found, (wanted.offset, wanted.timestamp, kind, wanted.key, wanted.value));
 }
 
-/// What a producer sends.
+/// Tests the bytes of a producer.
 fn sent(bytes: &[u8]) {
     let limits = Limits::default().bytes(MOST).count(MOST_RECORDS);
     let wanted = decode(bytes, 0)
@@ -91,7 +91,7 @@ fn sent(bytes: &[u8]) {
     found.iter().zip(&wanted).for_each(|(found, wanted)| compare(&found.expect("it was checked"), wanted));
 }
 
-/// What a server sends, and a file has: as far as it is right.
+/// Tests the bytes of a server or a file, up to the first error.
 fn stored(bytes: &[u8]) {
     let mut rest = bytes;
     let mut batches = record::iter(bytes);
@@ -112,15 +112,15 @@ fn stored(bytes: &[u8]) {
         rest = &rest[length..];
     }
     assert_eq!(batches.next().map(|batch| batch.is_err()), (!rest.is_empty()).then_some(true));
-    assert!(batches.next().is_none(), "nothing is read behind what is wrong");
+    assert!(batches.next().is_none(), "reading stops at the first error");
 }
 
-/// Bytes of a header, by its flags.
+/// Returns the length of a header, by its flags.
 fn size_of_header(bytes: &[u8]) -> Option<usize> {
     Some(if number(bytes.get(28..32)?) == 1 { 40 } else { 32 })
 }
 
-/// The header of a batch that is all there, and its length.
+/// Returns the header of a complete batch, and its length.
 fn batch(bytes: &[u8]) -> Option<(&[u8], usize)> {
     let head = bytes.get(..size_of_header(bytes)?)?;
     let (length, count) = (number(&head[4..8]), number(&head[24..28]));
@@ -138,8 +138,8 @@ enum Shape {
     Batch,
 }
 
-/// The same bytes, with the checksums that records or batches of these sizes would have: otherwise hardly any would be
-/// looked at further.
+/// Replaces the checksums at the positions of records or batches of these sizes: otherwise almost no input
+/// passes the checksum.
 fn with_checksums(bytes: &[u8], from: usize, shape: Shape) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let mut at = from;
@@ -160,7 +160,8 @@ fn with_checksums(bytes: &[u8], from: usize, shape: Shape) -> Vec<u8> {
     bytes
 }
 
-/// What a producer makes is what the tables say, and what is read.
+/// Builds records as a producer does: their bytes follow the tables, and the decoder returns the same
+/// records.
 fn made(input: &mut Input<'_>) {
     let mut builder = RecordBuilder::with_limits(Limits::default().bytes(MOST).count(MOST_RECORDS));
     let mut wanted = Vec::new();

@@ -1,7 +1,7 @@
-//! A decoder of frames written from RFC 6455 and RFC 7692, whole stream at a time, for clarity alone.
+//! A decoder of frames written from RFC 6455 and RFC 7692, for whole streams and for clarity alone.
 //!
-//! Where several things are wrong with one frame, the RFCs do not say which to complain about first, so
-//! the answer is the set of complaints that would be right.
+//! For a frame with several faults, the RFCs do not define which to report first. So the decoder returns the
+//! set of correct faults.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use sinews_proto::{Kind, PeerMisbehaved, Role};
 
 use crate::inflate::{Inflater, Window};
 
-/// What the receiver holds the sender to.
+/// Limits of the receiver.
 #[derive(Clone, Debug)]
 pub(crate) struct Rules {
     /// The receiver's role.
@@ -23,7 +23,7 @@ pub(crate) struct Rules {
     pub(crate) pings: usize,
 }
 
-/// What a whole message or control frame said.
+/// Content of a complete message or control frame.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Said {
     Message(Kind, Vec<u8>),
@@ -32,29 +32,30 @@ pub(crate) enum Said {
     Close(Option<u16>, Vec<u8>),
 }
 
-/// How the stream ends.
+/// End of the stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// More could come.
+    /// More frames may follow.
     Waiting,
-    /// More could come, but one of these faults may be noticed already: part of a head is there.
+    /// More bytes may follow, but one of these faults may be reported already: part of a frame header is
+    /// present.
     MayFail(BTreeSet<Fault>),
-    /// Behind a Close.
+    /// After a Close.
     Closed,
     /// One of these faults.
     Failed(BTreeSet<Fault>),
-    /// The RFCs leave open what comes from here on.
+    /// The RFCs do not specify the rest.
     Unspecified,
 }
 
-/// A fault by its text, since the RFC has an order among them as little as the type has.
+/// A fault by its text, since neither the RFC nor the type defines an order of faults.
 pub(crate) type Fault = String;
 
-/// What a whole stream means.
+/// Meaning of a whole stream.
 #[derive(Debug)]
 pub(crate) struct Reading {
     pub(crate) said: Vec<Said>,
-    /// The unfinished message: what has come of it.
+    /// The unfinished message, as far as it has been received.
     pub(crate) open: Option<(Kind, Vec<u8>)>,
     pub(crate) end: End,
 }
@@ -90,7 +91,7 @@ pub(crate) fn read(stream: &[u8], rules: &Rules) -> Reading {
     Reading { said: decoder.said, open, end }
 }
 
-/// A head by the book: what is there of it, and what is wrong with it.
+/// A frame header by the RFC: its fields so far, and its faults.
 struct Head {
     fin: bool,
     rsv1: bool,
@@ -129,7 +130,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// RFC 6455 section 5.2. Answers what there is of a head, and whether that is all of it.
+    /// RFC 6455 section 5.2. Returns the header so far, and whether it is complete.
     fn head(&self, rest: &mut &[u8]) -> (Head, bool) {
         let mut head =
             Head { fin: false, rsv1: false, opcode: 0, len: 0, key: [0; 4], faults: BTreeSet::new() };
@@ -191,7 +192,7 @@ impl Decoder<'_> {
             (message.wire, message.fragments, message.empty, message.compressed)
         });
         let rules = self.rules;
-        // Compressed data may be longer than what it stands for, by a documented margin.
+        // Compressed data may be longer than their content, by a documented margin.
         let wire_max = if compressed { rules.max_message * 2 + 1024 } else { rules.max_message };
         head.complain_if(head.len > rules.max_frame as u64, P::FrameTooBig);
         head.complain_if(head.len.saturating_add(wire as u64) > wire_max as u64, P::MessageTooBig);
@@ -258,7 +259,7 @@ impl Decoder<'_> {
                 }
                 if message.content.len() > self.rules.max_message {
                     faults.insert(name(PeerMisbehaved::MessageTooBig));
-                    // Whoever looks for one byte more may find that it is broken.
+                    // A decoder that reads one byte ahead may find it broken.
                     faults.insert(name(PeerMisbehaved::BadDeflate));
                 }
             }
@@ -267,7 +268,7 @@ impl Decoder<'_> {
         let broken = match std::str::from_utf8(&message.content) {
             _ if message.kind == Kind::Binary => false,
             Ok(_) => false,
-            // A cut code point may still be completed, unless the message ends with it.
+            // A truncated code point may still be completed, unless the message ends with it.
             Err(error) => error.error_len().is_some() || last,
         };
         if broken {
@@ -294,7 +295,7 @@ impl Head {
     }
 }
 
-/// How a fault is called here.
+/// Returns the name of a fault.
 pub(crate) fn name(fault: PeerMisbehaved) -> Fault {
     fault.to_string()
 }

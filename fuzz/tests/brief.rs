@@ -1,6 +1,6 @@
-//! Each target on its seeds, and on inputs made from them: a short run of what `cargo fuzz` does for long.
+//! Runs each target on its seeds, and on inputs derived from them: a short version of `cargo fuzz`.
 //!
-//! `SINEWS_FUZZ_RUNS` sets how many inputs each target gets.
+//! `SINEWS_FUZZ_RUNS` sets the number of inputs for each target.
 
 use std::fs;
 use std::panic::{self, UnwindSafe};
@@ -31,7 +31,7 @@ fn records() {
     brief("records", sinews_fuzz::records, 20_000);
 }
 
-/// Runs the seeds, then `runs` inputs made from a fixed seed.
+/// Runs the seeds, then `runs` inputs derived from a fixed seed.
 fn brief(name: &str, target: fn(&[u8]), runs: usize) {
     let runs = std::env::var("SINEWS_FUZZ_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(runs);
     let seeds = seeds(name);
@@ -45,7 +45,7 @@ fn brief(name: &str, target: fn(&[u8]), runs: usize) {
     }
 }
 
-/// A panic of the target becomes one that shows the input.
+/// Converts a panic of the target into a panic with the input.
 fn try_one(name: &str, target: fn(&[u8]), input: &[u8]) {
     let run: Box<dyn FnOnce() + UnwindSafe> = {
         let input = input.to_vec();
@@ -84,7 +84,7 @@ impl Random {
         (self.next() % end.max(1) as u64) as usize
     }
 
-    /// Every fourth input from nothing, the others from one or two seeds.
+    /// Creates every fourth input from nothing, the other inputs from one or two seeds.
     fn input(&mut self, seeds: &[Vec<u8>]) -> Vec<u8> {
         if seeds.is_empty() || self.below(4) == 0 {
             let len = self.below(400);

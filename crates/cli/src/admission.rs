@@ -20,7 +20,7 @@ use crate::echo::brief;
 use crate::live::Policy;
 use crate::routes::close;
 
-/// Why something is rejected, as metrics and the log name it.
+/// Why a request is rejected, with its name in metrics and the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
     /// The name in `Host` is not this server's.
@@ -86,7 +86,7 @@ impl Rejection {
     }
 }
 
-/// Close codes of the application begin here; behind them is the status.
+/// Base of the application's close codes; the status is added.
 const CODES: u16 = 4000;
 
 impl From<Denied> for Rejection {
@@ -123,7 +123,7 @@ pub(crate) fn admit<H: Handler + 'static>(
         Ok(handler) => return Ok(Box::new(handler)),
         Err(rejection) => rejection,
     };
-    // The others are counted where they are found.
+    // Other rejections are counted where they are detected.
     if matches!(rejection.reason, Reason::Rights | Reason::Request) {
         policy.rejections().note(rejection.reason, &Source::of(request), &rejection.text);
     }
@@ -134,7 +134,7 @@ pub(crate) fn admit<H: Handler + 'static>(
     Err(rejection.refusal)
 }
 
-/// Where a rejected request came from, cut to what the log may repeat.
+/// The origin of a rejected request, cut to the length that the log may repeat.
 pub(crate) struct Source {
     client: IpAddr,
     path: String,
@@ -166,21 +166,21 @@ pub(crate) struct Rejections {
     log: Mutex<LogInterval>,
 }
 
-/// Lines of the log in the interval that runs.
+/// Log lines of the current interval.
 #[derive(Debug, Default)]
 struct LogInterval {
     begin: Option<Instant>,
     lines: u32,
-    /// Rejections without a line since the last one.
+    /// Rejections without a line since the last line.
     suppressed: u64,
 }
 
-/// Rejections that are logged in each [`LOG_INTERVAL`]; the next one tells how many were not.
+/// Rejections that are logged in each [`LOG_INTERVAL`]; the next line has the number of suppressed lines.
 const LOG_LINES_MAX: u32 = 10;
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 impl LogInterval {
-    /// How many were suppressed since the last line, if another one may be written.
+    /// The number of suppressed lines since the last line, if another line may be written.
     fn line(&mut self, now: Instant) -> Option<u64> {
         if self.begin.is_none_or(|begin| now.duration_since(begin) >= LOG_INTERVAL) {
             (self.begin, self.lines) = (Some(now), 0);
@@ -211,7 +211,7 @@ impl Rejections {
     }
 }
 
-/// What Prometheus is told.
+/// The metrics of rejections.
 #[derive(Debug)]
 pub(crate) struct RejectionMetrics(pub(crate) Arc<Rejections>);
 
@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn log_lines_are_limited_per_interval_and_the_next_tells_the_rest() {
+    fn log_lines_are_limited_per_interval_and_the_next_line_counts_suppressed_lines() {
         let (mut log, begin) = (LogInterval::default(), Instant::now());
         for _ in 0..LOG_LINES_MAX {
             assert_eq!(log.line(begin), Some(0));
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn browser_learns_status_and_reason_by_the_close_code() {
+    fn browser_receives_status_and_reason_in_the_close() {
         for (rejection, code) in [
             (Rejection::origin("https://a.example"), 4403),
             (Rejection::request(400, "no name"), 4400),

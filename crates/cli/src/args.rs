@@ -11,13 +11,13 @@ use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use serde::Deserialize;
+use sinews_bench::BenchArgs;
 
 pub(crate) use self::connection::{HttpArgs, RejectBrowsers, Slow, WebSocketArgs};
 pub(crate) use self::listen::{ListenArgs, ProxyHeader};
 pub(crate) use self::server::{Full, LimitArgs, StopArgs};
 pub(crate) use self::streams::{StoreArgs, StreamArgs};
 pub(crate) use self::tls::TlsArgs;
-use crate::bench::BenchArgs;
 use crate::config::units::{Bytes, Keep, Wait};
 use crate::connect::ConnectArgs;
 use crate::copy::StreamsCommand;

@@ -1,4 +1,4 @@
-//! Who may publish and subscribe to which topics: tokens (JWT, RFC 7519) with rights by pattern.
+//! Rights to publish and subscribe to topics: tokens (JWT, RFC 7519) that grant patterns.
 
 pub(crate) mod crypto;
 pub(crate) mod keys;
@@ -22,26 +22,26 @@ use crate::echo::{ECHO_MAX, brief, brief_error};
 use crate::settings::AuthSettings;
 use crate::streams::Creator;
 
-/// What a token says that concerns us, beside what its check concerns.
+/// Claims of a token that this server uses, besides the registered claims that the check covers.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct Claims {
     /// In seconds since 1970.
     exp: f64,
-    /// Patterns of topics that it may publish to.
+    /// Patterns of topics that the client may publish to.
     #[serde(default)]
     publish: OneOrMore<String>,
-    /// Patterns of topics that it may subscribe to.
+    /// Patterns of topics that the client may subscribe to.
     #[serde(default)]
     subscribe: OneOrMore<String>,
-    /// Patterns of streams that it may delete.
+    /// Patterns of streams that the client may delete.
     #[serde(default)]
     delete: OneOrMore<String>,
-    /// The client that it stands for.
+    /// The client that the token identifies.
     #[serde(default)]
     sub: Option<String>,
 }
 
-/// Patterns of one token for each right, at most.
+/// Limit of patterns in one claim.
 const PATTERNS_MAX: usize = 256;
 
 /// Checks tokens.
@@ -53,7 +53,7 @@ pub(crate) struct Auth {
     public: Arc<Grant>,
 }
 
-/// What one connection or request may do.
+/// The rights of one connection or request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rights(Option<Arc<Grant>>, Option<IpAddr>);
 
@@ -63,43 +63,43 @@ struct Grant {
     subscribe: Vec<String>,
     delete: Vec<String>,
     subject: Option<Box<str>>,
-    /// It came with a token, which ends then.
+    /// When the token that granted the rights expires.
     until: Option<Instant>,
 }
 
-/// One thing that somebody wants to do.
+/// An action that requires a right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Want<'a> {
     Publish(&'a str),
     Subscribe(&'a str),
-    /// A stream.
+    /// The name of a stream.
     Delete(&'a str),
 }
 
-/// Somebody may not do what they want.
+/// A denied action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Denied {
-    /// 401: a token, or another one, would help; 403: this one does not.
+    /// 401: a valid token may help; 403: this token lacks the right.
     pub(crate) status: u16,
     pub(crate) problem: String,
-    /// The token itself is good, or there is none.
+    /// The token itself is valid, or there is none.
     lacks_right: bool,
-    /// The right, and the topic or pattern unless its name is too long to be repeated.
+    /// The right and the topic or pattern, unless the name is too long to be repeated.
     needs: Option<(&'static str, String)>,
 }
 
 impl Auth {
-    /// Reads the keys; `None` if there is no source of any, so that everybody may do everything.
+    /// Reads the keys; `None` without a source of keys, so that every client has all rights.
     ///
     /// # Errors
-    /// What is wrong with a key or a pattern, behind the name of the key of the configuration.
+    /// The configuration key and the fault of a key or pattern.
     pub(crate) fn new(settings: &AuthSettings) -> Result<Option<Self>, (&'static str, String)> {
         for (key, patterns) in [
             ("auth.public_subscribe", &settings.public_subscribe),
             ("auth.public_publish", &settings.public_publish),
         ] {
             if let Some(bad) = patterns.iter().find(|pattern| !pattern::is_valid(pattern)) {
-                return Err((key, format!("{bad:?} is no pattern of topics")));
+                return Err((key, format!("{bad:?} is not a topic pattern")));
             }
         }
         let keys = settings.keys.read().map_err(|error| (settings.keys.key(), error))?;
@@ -119,15 +119,15 @@ impl Auth {
         }))
     }
 
-    /// What the sender of a request may do.
+    /// The rights of the sender of a request.
     ///
     /// # Errors
-    /// [`Denied`] if it has a token that is none, or is over.
+    /// [`Denied`] if the token is invalid or expired.
     pub(crate) fn rights(&self, request: &Request<'_>) -> Result<Rights, Denied> {
         self.rights_of(token_of(request)?)
     }
 
-    /// What whoever has this token may do.
+    /// The rights that this token grants.
     ///
     /// # Errors
     /// As [`rights`](Self::rights).
@@ -154,14 +154,14 @@ impl Auth {
         UNIX_EPOCH + seconds(claims.exp) + self.leeway
     }
 
-    /// The claims of a token whose signature, times, audience and issuer are as they should be.
+    /// Returns the claims of a token after checking its signature, times, audience and issuer.
     ///
     /// # Errors
-    /// Why it is refused.
+    /// Why the token is rejected.
     pub(crate) fn verify(&self, token: &str) -> Result<Claims, String> {
-        let header = decode_header(token).map_err(|_| "this is no token (JWT)".to_owned())?;
+        let header = decode_header(token).map_err(|_| "the token is not a JWT".to_owned())?;
         if has_critical_extension(token) {
-            return Err("the token's header has crit, and this server knows no extensions of JWT".to_owned());
+            return Err("the token's header has crit; JWT extensions are not supported".to_owned());
         }
         let mut refused = None;
         for key in &self.keys {
@@ -178,34 +178,34 @@ impl Auth {
             let required = required.into_iter().filter(|(_, required)| *required);
             validation.required_spec_claims.extend(required.map(|(claim, _)| claim.to_owned()));
             match decode::<Claims>(token, &key.key, &validation) {
-                // To the fraction of a second, which is when connections end.
+                // Compare fractions of a second, because connections end with that precision.
                 Ok(data) if self.end_of(&data.claims) <= SystemTime::now() => {
                     return Err(words(&ErrorKind::ExpiredSignature));
                 }
                 Ok(data) => return check(data.claims),
                 // Another key may have signed it.
                 Err(error) if *error.kind() == ErrorKind::InvalidSignature => {
-                    refused = Some("the token's signature is not by a key of this server".to_owned());
+                    refused = Some("the token's signature matches no key of this server".to_owned());
                 }
                 Err(error) => return Err(words(error.kind())),
             }
         }
         Err(refused.unwrap_or_else(|| {
             let id = header.kid.map_or_else(String::new, |id| format!(" and kid {:?}", brief(&id)));
-            format!("no key of this server is for the token's alg {:?}{id}", header.alg)
+            format!("no key of this server matches the token's alg {:?}{id}", header.alg)
         }))
     }
 }
 
-/// Whether the header has `crit`, whatever its value: a token that does is rejected by servers that do not know each
-/// extension that it lists (RFC 7515 section 4.1.11), and this one knows none.
+/// Whether the header has `crit`, with any value. A server must reject a token that lists an extension it does not know
+/// (RFC 7515 section 4.1.11); this server knows none.
 fn has_critical_extension(token: &str) -> bool {
     let header = URL_SAFE_NO_PAD.decode(token.split('.').next().unwrap_or_default()).unwrap_or_default();
     let header = serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(&header);
     header.is_ok_and(|header| header.contains_key("crit"))
 }
 
-/// The rights that it claims must make sense.
+/// Checks that the claimed rights are valid patterns.
 fn check(claims: Claims) -> Result<Claims, String> {
     for (claim, OneOrMore(patterns)) in
         [("publish", &claims.publish), ("subscribe", &claims.subscribe), ("delete", &claims.delete)]
@@ -214,7 +214,7 @@ fn check(claims: Claims) -> Result<Claims, String> {
             return Err(format!("the token's {claim} has more than {PATTERNS_MAX} patterns"));
         }
         if let Some(bad) = patterns.iter().find(|pattern| !pattern::is_valid(pattern)) {
-            return Err(format!("the token's {claim}: {:?} is no pattern of topics", brief(bad)));
+            return Err(format!("the token's {claim}: {:?} is not a topic pattern", brief(bad)));
         }
     }
     Ok(claims)
@@ -227,19 +227,19 @@ fn words(kind: &ErrorKind) -> String {
         ErrorKind::InvalidAudience => "the token is meant for another audience (aud)".to_owned(),
         ErrorKind::InvalidIssuer => "the token comes from another issuer (iss)".to_owned(),
         ErrorKind::MissingRequiredClaim(claim) => format!("the token has no {claim}"),
-        ErrorKind::InvalidClaimFormat(claim) => format!("the token's {claim} is not what it should be"),
+        ErrorKind::InvalidClaimFormat(claim) => format!("the token's {claim} has an invalid format"),
         ErrorKind::Json(error) => format!("the token's claims: {}", brief_error(error)),
-        _ => "this is no token (JWT)".to_owned(),
+        _ => "the token is not a JWT".to_owned(),
     }
 }
 
-/// Seconds since 1970, as a claim has them; what no clock shows is the end of time.
+/// Seconds since 1970 as a claim states them. Values beyond the range of the clock become its end.
 pub(crate) fn seconds(claim: f64) -> Duration {
     const YEAR_9999: f64 = 253_402_300_799.0;
     Duration::from_secs_f64(if claim.is_finite() { claim.clamp(0.0, YEAR_9999) } else { YEAR_9999 })
 }
 
-/// How a browser, which cannot set headers of a WebSocket, hands its token over beside the subprotocol.
+/// Prefix of the subprotocol in which a browser passes its token, because it cannot set headers of a WebSocket.
 pub(crate) const BEARER_PROTOCOL: &str = "sinews.bearer.";
 
 /// The token of a request: from `Authorization`, the list of subprotocols, or the query.
@@ -261,17 +261,17 @@ fn token_of<'a>(request: &Request<'a>) -> Result<Option<&'a str>, Denied> {
 }
 
 impl Rights {
-    /// Everything: where no tokens are asked for.
+    /// All rights, for servers without tokens.
     pub(crate) fn all() -> Self {
         Self(None, None)
     }
 
-    /// The same for a client at this address.
+    /// The same rights for a client at this address.
     pub(crate) fn of_client(self, address: IpAddr) -> Self {
         Self(self.0, Some(address))
     }
 
-    /// The client that creates streams with these rights.
+    /// The client that counts as the creator of streams.
     pub(crate) fn creator(&self) -> Creator {
         match (self.0.as_ref().and_then(|grant| grant.subject.clone()), self.1) {
             (Some(subject), _) => Creator::Subject(subject),
@@ -280,10 +280,10 @@ impl Rights {
         }
     }
 
-    /// Whether this may be done.
+    /// Checks whether the rights cover an action.
     ///
     /// # Errors
-    /// [`Denied`] says what is missing.
+    /// [`Denied`] names the missing right.
     pub(crate) fn check(&self, want: Want<'_>) -> Result<(), Denied> {
         let Some(grant) = &self.0 else { return Ok(()) };
         let (patterns, name) = match want {
@@ -297,20 +297,20 @@ impl Rights {
         Err(Denied::rights(want, grant.until.is_some()))
     }
 
-    /// When they end.
+    /// When the rights expire.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.0.as_ref()?.until
     }
 
-    /// Whole seconds until they end, if a token says when.
+    /// Whole seconds until the rights expire, if the token has an expiry.
     pub(crate) fn expires_in(&self) -> Option<u64> {
         self.deadline().map(|until| until.saturating_duration_since(Instant::now()).as_secs())
     }
 }
 
-/// The same moment on the clock that is never set.
+/// The same time on the monotonic clock.
 fn instant(time: SystemTime) -> Instant {
-    /// Some clocks cannot show what is very far; nothing here runs so long.
+    /// Some clocks cannot represent times in the far future; no process runs for so long.
     const YEARS_100: Duration = Duration::from_secs(100 * 365 * 86_400);
     let left = time.duration_since(SystemTime::now()).unwrap_or_default();
     Instant::now() + left.min(YEARS_100)
@@ -339,12 +339,12 @@ impl Denied {
         }
     }
 
-    /// Whether a right is missing, and not the token itself bad.
+    /// Whether a right is missing, rather than the token invalid.
     pub(crate) fn lacks_right(&self) -> bool {
         self.lacks_right
     }
 
-    /// What the token would have to hold, as JSON.
+    /// The right that a token would have to grant, as JSON.
     pub(crate) fn needs(&self) -> serde_json::Value {
         self.needs.as_ref().map_or_else(|| json!({}), |(right, name)| json!({ *right: [name] }))
     }
@@ -353,7 +353,7 @@ impl Denied {
         format!("{}\n", json!({ "error": self.problem, "needs": self.needs() }))
     }
 
-    /// What the client is to send (RFC 6750 section 3).
+    /// The challenge of `WWW-Authenticate` (RFC 6750 section 3).
     fn challenge(&self) -> &'static str {
         match (self.status, self.lacks_right) {
             (401, true) => "Bearer realm=\"sinews\"",
@@ -376,7 +376,7 @@ impl Denied {
                 .with_header("Content-Type", "application/json")?
                 .with_header("Cache-Control", "no-store")
         };
-        // The status is one of two, and the headers are constants.
+        // The status is 401 or 403, and the headers are constants.
         refusal().expect("401 and 403 with constant headers").with_body(self.body())
     }
 }

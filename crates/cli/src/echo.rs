@@ -1,4 +1,4 @@
-//! What may be repeated: input of clients in errors, cut to 64 bytes, and URLs without their credentials.
+//! Input of clients in errors, cut to 64 bytes.
 
 use std::fmt::Display;
 
@@ -24,18 +24,6 @@ pub(crate) fn brief_error(error: &impl Display) -> String {
     let (head, rest) = text.split_at(quote);
     let (input, tail) = rest.split_at(rest.rfind(", expected").unwrap_or(rest.len()));
     if input.len() <= ECHO_MAX { text } else { [head, &brief(input), tail].concat() }
-}
-
-/// A URL without the password and the credentials of its query, to be printed.
-pub(crate) fn shown_url(url: &str) -> String {
-    let url = sinews_server::redact_credentials(url);
-    let Some((scheme, rest)) = url.split_once("://") else { return url.into_owned() };
-    let end = rest.find(['/', '?']).unwrap_or(rest.len());
-    let (authority, path) = rest.split_at(end);
-    match authority.rsplit_once('@').and_then(|(user, place)| Some((user.split_once(':')?.0, place))) {
-        Some((user, place)) => format!("{scheme}://{user}:***@{place}{path}"),
-        None => url.into_owned(),
-    }
 }
 
 #[cfg(test)]
@@ -82,18 +70,6 @@ mod tests {
             let error = error(&json);
             assert!(error.starts_with(begins) && error.ends_with(ends), "{error}");
             assert!(error.matches('Q').count() <= ECHO_MAX, "{error}");
-        }
-    }
-
-    #[test]
-    fn printed_urls_have_no_credentials() {
-        for (url, printed) in [
-            ("ws://a/ws?token=b.c.d&x=1", "ws://a/ws?token=***&x=1"),
-            ("ws://u:p@a:1/x@y", "ws://u:***@a:1/x@y"),
-            ("ws://u@a", "ws://u@a"),
-            ("a?token=b", "a?token=***"),
-        ] {
-            assert_eq!(shown_url(url), printed);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `WS /dashboard/feed`: what the server tells of itself, once a second while somebody looks.
+//! `WS /dashboard/feed`: metrics of the server, once a second while a dashboard is open.
 
 use std::io;
 use std::sync::Arc;
@@ -18,18 +18,18 @@ use crate::routes::{TOKEN_EXPIRED, close};
 use crate::streams::{Store, report};
 use crate::version;
 
-/// The right to subscribe to this is the right to look: the numbers name topics.
+/// The right to subscribe to this topic is required to view the dashboard: the report names topics.
 const TOPIC: &str = "sinews.dashboard";
 
-/// The same, as the server below knows it; no client can name it there.
+/// The topic in the server below; no client can name it there.
 const FEED: &str = "m.feed";
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Topics whose rates are told: the busiest.
+/// Topics whose rates are reported, by descending rate.
 const TOPICS_MAX: usize = 20;
 
-/// Somebody who looks.
+/// A connected dashboard.
 pub(crate) struct Viewer {
     rights: Rights,
     hub: Arc<Hub>,
@@ -55,7 +55,7 @@ impl Handler for Viewer {
         }
     }
 
-    /// Whatever comes is answered at once, so that the page sees how long that takes.
+    /// Each message is answered at once, so that the page can measure the round trip.
     fn message(&mut self, _: Payload<'_>, cx: &mut Context<'_>) {
         let _ = cx.send_text("pong");
     }
@@ -75,12 +75,12 @@ impl Handler for Viewer {
     }
 }
 
-/// Facts about the server that stay the same while it runs.
+/// Facts about the server that do not change while it runs.
 pub(crate) struct Facts {
     pub(crate) threads: usize,
     /// `io_uring` or `readiness`.
     pub(crate) backend: &'static str,
-    /// `a directory` or the scheme of the broker; none without streams.
+    /// `a directory` or the scheme of the broker; `None` without streams.
     pub(crate) store: Option<String>,
 }
 
@@ -98,12 +98,12 @@ impl Facts {
     }
 }
 
-/// The name of the machine, by which one node is told from another.
+/// The host name, which identifies the node.
 fn node() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Publishes the numbers, on a thread that ends with the process.
+/// Publishes the report on a thread that ends with the process.
 ///
 /// # Errors
 /// If no thread can be started.
@@ -126,24 +126,24 @@ pub(crate) fn start(
             let metrics = monitor.metrics();
             let share = busy.busiest(&metrics.loops, Instant::now());
             let mut words = words(&metrics, share, &hub.take_rates(TOPICS_MAX), begin);
-            // They are no refused handshakes, since they were accepted to be closed.
+            // They do not count as failed handshakes, since the server accepts them to close them.
             words["refused"] = json!(refused(&metrics) + live.policy().rejections().closed());
             words["server"] = facts.to_json(begin);
             if let Some(store) = &store {
                 words["streams"] = report::words(store);
             }
             let words = words.to_string();
-            // A server that stops has nobody left to tell.
+            // A server that is stopping has no subscribers left.
             let _ = publisher.publish(FEED, &Prepared::text(words));
         }
     })?;
     Ok(())
 }
 
-/// How much the loops have worked, and when that was asked.
+/// Busy times of the workers at the last sample.
 struct Busy {
     at: Instant,
-    /// Of each loop: the processor time of its thread, or the turns that were timed where that is not known.
+    /// For each worker: the CPU time of its thread, or the timed turns where the CPU time is unknown.
     loops: Vec<(Option<Duration>, Duration, Duration)>,
 }
 
@@ -152,7 +152,7 @@ impl Busy {
         Self { at: Instant::now(), loops: Vec::new() }
     }
 
-    /// The largest share of a processor that a loop has used since it was asked last.
+    /// The largest share of a CPU that a worker has used since the last sample.
     fn busiest(&mut self, loops: &[Stats], at: Instant) -> f64 {
         let passed = at.saturating_duration_since(self.at);
         let now: Vec<_> =
@@ -166,7 +166,7 @@ impl Busy {
                     (busy, busy + waiting.saturating_sub(before.2))
                 }
             };
-            // The clocks differ by what has happened while they were read.
+            // The clocks are read one after the other and differ slightly.
             if whole.is_zero() { 0.0 } else { (part.as_secs_f64() / whole.as_secs_f64()).min(1.0) }
         });
         let most = shares.fold(0.0, f64::max);
@@ -201,12 +201,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_busiest_loop_is_told_by_processor_time_and_by_timed_turns_where_that_is_unknown() {
+    fn busiest_worker_is_measured_by_cpu_time_or_by_timed_turns() {
         let begin = Instant::now();
         let at = |seconds| begin + Duration::from_secs(seconds);
         let mut busy = Busy { at: begin, loops: Vec::new() };
         let (mut one, mut other) = (Stats::default(), Stats::default());
-        // Sends within the call that waits: its turns are short.
+        // It sends within the waiting system call: its turns are short.
         (one.cpu, one.timed_busy, one.timed_waiting) =
             (Some(Duration::from_millis(900)), Duration::from_millis(1), Duration::from_millis(99));
         other.cpu = Some(Duration::from_millis(300));

@@ -1,19 +1,19 @@
-//! A hot restart: SIGUSR2 starts the program anew, and the new process takes the place of this one.
+//! Hot restart: SIGUSR2 starts the program again, and the successor process replaces this one.
 //!
 //! ```text
-//!   old                                        new, its standard input is the other end
+//!   predecessor                                successor, its standard input is the other end
 //!    │ Hello, listeners ───────────────────────▶ reads its configuration, binds
 //!    │ ◀──────────────────────────────── Bound  (or Failed: nothing changes)
 //!    │ Topic, Kept … End ──────────────────────▶ restores histories
-//!    │ Publish ────────────────────────────────▶ publishes ─┐ from here on it decides on the order
+//!    │ Publish ────────────────────────────────▶ publishes ─┐ from here on it assigns positions
 //!    │ ◀──────────────────────────── Published ◀────────────┘
 //!    │ ◀────────────────────────────── Serving
-//!    │ gives streams back, tells its clients 1001; forwards what they publish, delivers what is published
+//!    │ releases streams, closes clients with 1001; forwards their publications, delivers those of the successor
 //!    │ Bye ────────────────────────────────────▶
 //!    │ ◀────────────────────────────────── Bye
 //! ```
 //!
-//! As long as the new process has not said that it serves, the old one goes on if anything goes wrong.
+//! Until the successor has sent `Serving`, the predecessor continues to serve after any failure.
 
 pub(crate) mod former;
 pub(crate) mod wire;
@@ -37,20 +37,20 @@ use self::wire::{Address, Frame, Head, VERSION, Waiting, outbox, send_descriptor
 use crate::hub::{Content, Hub};
 use crate::streams::Store;
 
-/// Tells the new process that it is one: the id of the process that started it, so that what inherits the variable by
-/// accident is not taken for it.
+/// Marks a process as a successor: the id of the process that started it. A process that inherits the variable by
+/// accident has another parent.
 pub(crate) const VARIABLE: &str = "SINEWS_HANDOVER";
 
-/// How long the new process may say nothing before it serves: reading keys and restoring histories take less.
+/// Longest silence of the successor before it serves. Reading keys and restoring histories take less.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
-/// How long this process waits at its end until the new one has all that was published here.
+/// Time that this process waits at shutdown until the successor has all publications of this process.
 const FINISH_MAX: Duration = Duration::from_secs(10);
 
-/// How long a process that has said its last word may take to exit.
+/// Time that a process has to exit after its last frame.
 const EXIT_MAX: Duration = Duration::from_secs(2);
 
-/// Hands this process's place over when it is asked to.
+/// Replaces this process by a successor on request.
 #[derive(Clone)]
 pub(crate) struct Handover(Arc<Shared>);
 
@@ -59,7 +59,7 @@ struct Shared {
     store: Option<Arc<Store>>,
     publisher: Publisher,
     stop: StopHandle,
-    /// As the program was started, before anything could change it.
+    /// The program's path at start, before anything could change it.
     program: OsString,
     executable: Option<PathBuf>,
     stopping: AtomicBool,
@@ -67,14 +67,14 @@ struct Shared {
     ended: Condvar,
 }
 
-/// How far it has come.
+/// Progress of the handover.
 enum Phase {
     Idle,
-    /// The new process is starting; this is the way to it, once there is one.
+    /// The successor is starting; holds the socket to it, once it exists.
     Starting(Option<UnixStream>),
-    /// It serves.
+    /// The successor serves.
     Served,
-    /// It serves, and knows everything.
+    /// The successor serves and has received all frames.
     Over,
 }
 
@@ -99,45 +99,45 @@ impl Handover {
         }))
     }
 
-    /// Starts the new process, unless one is starting or has taken over, or this one stops.
+    /// Starts a successor, unless one exists or this process is stopping.
     pub(crate) fn start(&self) {
         if std::process::id() == 1 {
-            let why = "SIGUSR2: the first process of a container cannot be replaced, the container would end with it: \
-                       start another container beside it";
+            let why = "SIGUSR2: the first process of a container cannot be replaced, because the container ends with it: \
+                       start another container";
             return tracing::error!("{why}");
         }
         if self.0.stopping.load(Ordering::SeqCst) {
-            return tracing::warn!("SIGUSR2: the server is stopping, so no new process is started");
+            return tracing::warn!("SIGUSR2 ignored: the server is shutting down");
         }
         let mut phase = self.0.lock();
         if !matches!(*phase, Phase::Idle) {
-            return tracing::warn!("SIGUSR2: a new process is taking over already");
+            return tracing::warn!("SIGUSR2 ignored: a handover is in progress");
         }
         *phase = Phase::Starting(None);
         drop(phase);
         let shared = Arc::clone(&self.0);
         let spawned = thread::Builder::new().name("handover".to_owned()).spawn(move || shared.run());
         if let Err(error) = spawned {
-            tracing::error!(%error, "SIGUSR2: no thread to start a new process from");
+            tracing::error!(%error, "SIGUSR2: cannot start the handover thread");
             self.0.set(Phase::Idle);
         }
     }
 
-    /// This process stops for good: who has not taken over is not to.
+    /// This process stops for good: a successor that does not serve yet must not take over.
     pub(crate) fn abandon(&self) {
         self.0.stopping.store(true, Ordering::SeqCst);
         if let Phase::Starting(Some(link)) = &*self.0.lock() {
-            // It ends when it cannot read on.
+            // The successor exits when its read fails.
             let _ = link.shutdown(Shutdown::Both);
         }
     }
 
-    /// Whether another process serves in place of this one.
+    /// Whether a successor serves.
     pub(crate) fn is_served(&self) -> bool {
         matches!(*self.0.lock(), Phase::Served | Phase::Over)
     }
 
-    /// The server has ended: waits until the new process has what was published here.
+    /// The server has shut down: waits until the successor has all publications of this process.
     pub(crate) fn finish(&self) {
         self.0.hub.finish_handover();
         let phase = self.0.lock();
@@ -145,7 +145,7 @@ impl Handover {
         let waited = self.0.ended.wait_timeout_while(phase, FINISH_MAX, is_under_way);
         let (phase, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         if timeout.timed_out() && matches!(*phase, Phase::Served) {
-            tracing::error!("the new process has not taken all that was published here");
+            tracing::error!("the successor process has not received all publications before the timeout");
         }
     }
 }
@@ -160,30 +160,30 @@ impl Shared {
         self.ended.notify_all();
     }
 
-    /// The whole of it, on a thread of its own.
+    /// Runs the handover on a thread of its own.
     fn run(&self) {
         let mut child = None;
         let result = self.hand_over(&mut child);
         let is_served = matches!(*self.lock(), Phase::Served);
         if self.hub.end_handover(&mut self.publisher.clone()) && is_served {
-            tracing::error!("the new process has gone before the last clients here have");
+            tracing::error!("the successor process exited before the last client of this process");
         }
         self.set(if is_served { Phase::Over } else { Phase::Idle });
         let Err(error) = result else { return };
         let end = child.map_or_else(String::new, |child| end_of(child, is_served));
         if is_served {
-            tracing::error!("the new process: {error}{end}");
+            tracing::error!("successor process: {error}{end}");
         } else {
-            tracing::error!("the new process does not take over, and this one goes on: {error}{end}");
+            tracing::error!("handover failed, this process continues: {error}{end}");
         }
     }
 
     fn hand_over(&self, child: &mut Option<Child>) -> Result<(), String> {
         let said = |error: io::Error| match error.kind() {
             io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
-                "it has ended without a word".to_owned()
+                "the successor exited during the handover".to_owned()
             }
-            io::ErrorKind::WouldBlock => format!("it has said nothing for {} s", SILENCE_MAX.as_secs()),
+            io::ErrorKind::WouldBlock => format!("no frame for {} s", SILENCE_MAX.as_secs()),
             _ => error.to_string(),
         };
         let link = self.spawn(child).map_err(|error| error.to_string())?;
@@ -192,7 +192,7 @@ impl Shared {
         let version = match Frame::read(&mut input).map_err(said)?.head {
             Head::Bound { version } => version,
             Head::Failed { why } => return Err(why),
-            other => return Err(format!("it says {other:?} in place of what is expected")),
+            other => return Err(format!("unexpected frame {other:?}")),
         };
         if version == VERSION {
             let (outbox, waiting) = outbox();
@@ -202,13 +202,13 @@ impl Shared {
             writer.spawn(move || write(&output, kept, waiting)).map_err(said)?;
         } else {
             tracing::warn!(
-                "the new process is of another version ({version} and {VERSION}): histories begin anew there"
+                "handover version of the successor differs ({version}, here {VERSION}): histories are not transferred"
             );
         }
         self.listen(&link, &mut input, child.as_ref().map_or(0, Child::id)).map_err(said)
     }
 
-    /// Starts the program as it was started: what its path names now.
+    /// Starts the program from its original path, which may name a new version.
     fn spawn(&self, child: &mut Option<Child>) -> io::Result<UnixStream> {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_read_timeout(Some(SILENCE_MAX))?;
@@ -228,11 +228,11 @@ impl Shared {
         let started = started.map_err(|error| {
             io::Error::new(error.kind(), format!("cannot start {}: {error}", self.program.display()))
         })?;
-        tracing::info!(process = started.id(), "SIGUSR2: a new process is started to take over");
+        tracing::info!(process = started.id(), "SIGUSR2: successor process started");
         *child = Some(started);
         let mut phase = self.lock();
         *phase = Phase::Starting(Some(ours.try_clone()?));
-        // Whoever stopped before this looked for nobody.
+        // A stop before this line found no successor to cancel.
         if self.stopping.load(Ordering::SeqCst) {
             ours.shutdown(Shutdown::Both)?;
         }
@@ -246,13 +246,13 @@ impl Shared {
         listeners.iter().try_for_each(|(_, socket)| send_descriptor(link, socket))
     }
 
-    /// Whether what the new process has published is to be heard here: of topics in streams this one may have it itself.
+    /// Whether to deliver a publication of the successor here; this process may relay durable topics itself.
     fn goes_on(&self, topic: &str, position: Option<Position>) -> bool {
         let (Some(store), Some(position)) = (&self.store, position) else { return true };
         store.topics().goes_on(topic, position)
     }
 
-    /// Does what the new process says, until it says no more.
+    /// Executes the successor's frames until the last one.
     fn listen(&self, link: &UnixStream, input: &mut BufReader<UnixStream>, process: u32) -> io::Result<()> {
         let mut publisher = self.publisher.clone();
         loop {
@@ -262,16 +262,19 @@ impl Shared {
                     link.set_read_timeout(None)?;
                     let mut phase = self.lock();
                     if self.stopping.load(Ordering::SeqCst) {
-                        return Err(io::Error::other("this process stops for good"));
+                        return Err(io::Error::other("this process is shutting down"));
                     }
                     *phase = Phase::Served;
                     drop(phase);
                     notify(&[NotifyState::MainPid(process)]);
-                    tracing::info!(process, "the new process serves; this one ends with its last client");
-                    // The new process cannot have the streams as long as this one does, and clients come to it now.
+                    tracing::info!(
+                        process,
+                        "the successor process serves; this process exits after its last client"
+                    );
+                    // The successor waits for the streams that this process owns, and clients connect to it now.
                     if let Some(store) = self.store.as_ref().filter(|store| !store.has_own_directory()) {
                         store.close();
-                        // The new process publishes what comes behind it.
+                        // The successor publishes all later records.
                         store.topics().finish();
                     }
                     self.stop.hand_over();
@@ -289,20 +292,20 @@ impl Shared {
                 Head::Bye => return Ok(()),
                 Head::Failed { why } => return Err(io::Error::other(why)),
                 other => {
-                    return Err(io::Error::other(format!("it says {other:?} in place of what is expected")));
+                    return Err(io::Error::other(format!("unexpected frame {other:?}")));
                 }
             }
         }
     }
 }
 
-/// Writes what is kept, then what is published, then the end.
+/// Writes histories, then publications, then the end mark.
 fn write(link: &UnixStream, kept: (Vec<KeptTopic>, Vec<u8>), waiting: Waiting) {
     let mut output = BufWriter::with_capacity(64 << 10, link);
     let written = write_topics(kept, &mut output).and_then(|()| waiting.write_all(&mut output));
     if let Err(error) = written {
-        // The reader hears of it, if it is not over anyway.
-        tracing::debug!(%error, "nothing can be said to the new process any more");
+        // The reading thread reports the failure if it matters.
+        tracing::debug!(%error, "cannot write to the successor process");
         let _ = link.shutdown(Shutdown::Both);
     }
 }
@@ -321,7 +324,7 @@ fn write_topics((kept, epochs): (Vec<KeptTopic>, Vec<u8>), output: &mut impl io:
     output.flush()
 }
 
-/// How a process that is of no use any more has ended. One that serves is left alone.
+/// The exit status of a successor that failed. A successor that serves keeps running.
 fn end_of(mut child: Child, is_served: bool) -> String {
     let until = Instant::now() + EXIT_MAX;
     loop {
@@ -334,12 +337,12 @@ fn end_of(mut child: Child, is_served: bool) -> String {
     }
     let _ = child.kill();
     let _ = child.wait();
-    " (and does not end, so it was killed)".to_owned()
+    " (killed after the timeout)".to_owned()
 }
 
-/// Tells the service manager, if there is one.
+/// Notifies the service manager, if there is one.
 pub(crate) fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
-        tracing::warn!(%error, "the service manager cannot be told");
+        tracing::warn!(%error, "cannot notify the service manager");
     }
 }

@@ -1,7 +1,7 @@
-//! Names by which the server may be called: the host in the `Host` header.
+//! Names of this server: the allowed hosts in the `Host` header.
 //!
-//! A page can have its own name resolve to an address of this machine (DNS rebinding). To the browser, requests to that
-//! name are then of the page's own origin; their `Host` shows the name.
+//! A page can make its own name resolve to an address of this machine (DNS rebinding). The browser then treats requests
+//! to that name as same-origin with the page; their `Host` shows the name.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -9,31 +9,31 @@ use sinews_server::Request;
 
 use crate::echo::brief;
 
-/// Which names are accepted.
+/// The accepted names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hosts {
     rule: Rule,
-    /// Hosts of the origins that are allowed, which are names of this server behind a proxy.
+    /// Hosts of the allowed origins, which are names of this server behind a proxy.
     of_origins: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Rule {
     Any,
-    /// Any name, but for clients of this machine only names of this machine.
+    /// Any name, but only names of this machine for clients of this machine.
     Default {
-        /// A connection from this machine may have come to an address that other machines reach, too.
+        /// A connection from this machine may use an address that other machines reach, too.
         any_address: bool,
     },
-    /// These names, in lower case; `*.` before one stands for what is below it.
+    /// These names, in lower case; a prefix `*.` matches all subdomains.
     Named(Vec<String>),
 }
 
 impl Hosts {
-    /// With the value of the setting, if there is one, the listen addresses, and the origins that are allowed.
+    /// Creates the rule from the setting, if there is one, the listen addresses, and the allowed origins.
     ///
     /// # Errors
-    /// The entry that is no name of a host.
+    /// The entry that is not a valid host name.
     pub(crate) fn new(
         names: Option<&[String]>,
         listen: impl Iterator<Item = SocketAddr>,
@@ -48,10 +48,10 @@ impl Hosts {
         Ok(Self { rule, of_origins })
     }
 
-    /// Whether a request names this server by a name that is its own.
+    /// Checks whether the `Host` of a request is a name of this server.
     ///
     /// # Errors
-    /// The name that is not.
+    /// The rejected name.
     pub(crate) fn check(&self, request: &Request<'_>) -> Result<(), String> {
         let names = match &self.rule {
             Rule::Any => return Ok(()),
@@ -63,7 +63,7 @@ impl Hosts {
             }
             Rule::Named(names) => names,
         };
-        // Browsers always send one.
+        // Browsers always send the header.
         let Some(authority) = request.head().authority() else { return Ok(()) };
         let host = host_of(authority).unwrap_or_default();
         let is_known = is_of_machine(&host)
@@ -73,7 +73,7 @@ impl Hosts {
     }
 }
 
-/// The host of an authority in lower case, without its port and the dot of the root.
+/// The host of an authority in lower case, without its port and the final dot.
 fn host_of(authority: &str) -> Option<String> {
     let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
     let host = match authority.rsplit_once(':') {
@@ -84,8 +84,8 @@ fn host_of(authority: &str) -> Option<String> {
     (!host.is_empty()).then_some(host)
 }
 
-/// An address, or a name that resolvers keep to this machine (RFC 6761 section 6.3): no page can have it resolve to
-/// another address.
+/// Whether the host is an address, or a name that resolvers map to this machine only (RFC 6761 section 6.3): no page
+/// can make it resolve to another address.
 fn is_of_machine(host: &str) -> bool {
     let in_brackets = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     in_brackets.is_some_and(|host| host.parse::<Ipv6Addr>().is_ok())
@@ -102,7 +102,7 @@ fn covers(name: &str, host: &str) -> bool {
     }
 }
 
-/// A name as it is compared.
+/// Normalizes a name for comparison.
 fn checked(name: &str) -> Result<String, String> {
     let host = host_of(name).filter(|host| !name.contains(':') && host.len() <= NAME_MAX);
     let is_label = |label: &str| {
@@ -114,7 +114,7 @@ fn checked(name: &str) -> Result<String, String> {
     };
     host.filter(is_name).ok_or_else(|| {
         format!(
-            "{name:?} is no name of a host, such as ws.example.com or *.example.com, without scheme and port"
+            "{name:?} is not a host name such as ws.example.com or *.example.com, without scheme and port"
         )
     })
 }
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn host_is_compared_without_case_port_and_root() {
+    fn host_is_compared_without_case_port_and_final_dot() {
         for (authority, host) in [
             ("A.Example:80", Some("a.example")),
             ("a.example.", Some("a.example")),
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn entry_that_is_no_host_name_is_an_error() {
+    fn invalid_host_name_is_an_error() {
         for name in ["a.example", "A.example.", "*.example.com", "sinews", "a_b"] {
             assert!(checked(name).is_ok(), "{name}");
         }

@@ -1,8 +1,8 @@
-//! Topics as this program has them. Each is heard in two forms, as the payload itself (`/topics/{name}`) and as a
-//! message of the protocol (`/ws`), and tells how many hear it.
+//! The topics of this program. Each has two forms: the payload itself (`/topics/{name}`), and a message of the protocol
+//! (`/ws`). Topics report the number of their subscribers.
 //!
-//! To the server below each form is a topic of its own, so that a message is framed once for all who hear that form.
-//! What is published goes to both; a form that nobody hears is not made.
+//! For the server below, each form is a topic of its own, so a message is framed once for all subscribers of a form. A
+//! publication goes to both forms; a form without subscribers is not encoded.
 
 pub(crate) mod authority;
 
@@ -20,48 +20,48 @@ use sinews_server::{Context, InvalidTopic, Kind, Position, Prepared, PublishErro
 use self::authority::{Authority, Origin, published};
 use crate::auth::pattern;
 
-/// What those who publish and subscribe share.
+/// State that publishers and subscribers share.
 #[derive(Debug, Default)]
 pub(crate) struct Hub {
-    /// Subscriptions to payloads, on all threads.
+    /// Subscriptions to payloads, on all workers.
     plain: AtomicUsize,
     /// Subscriptions to messages of the protocol.
     framed: AtomicUsize,
     rooms: Mutex<HashMap<String, Room>>,
-    /// Those who look at the dashboard.
+    /// Open dashboards.
     watching: AtomicUsize,
-    /// Publications of each topic since somebody asked last; counted while somebody looks.
+    /// Publications of each topic since the last request; counted while a dashboard is open.
     rates: Mutex<HashMap<String, u64>>,
-    /// Patterns of the topics whose last messages are kept.
+    /// Patterns of the topics that have a history.
     kept: Vec<String>,
-    /// Held for writing while it changes hands, so that nothing is published in between.
+    /// Write-locked during a change of authority, so that no publication happens in between.
     authority: RwLock<Authority>,
 }
 
-/// Topics that are counted at once: one more is one more only.
+/// Topics that are counted between two reports; further topics are not counted.
 const RATES_MAX: usize = 1_024;
 
-/// Who is at one topic.
+/// Presence of one topic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Room {
     subscribers: usize,
-    /// Those who want to hear of every change.
+    /// Subscribers to presence.
     watchers: usize,
-    /// How many changes there were.
+    /// Number of changes so far.
     changes: u64,
 }
 
-/// In which form somebody hears a topic.
+/// The form in which a subscriber receives a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     Plain,
     Framed,
-    /// How many hear it, whenever that changes.
+    /// The number of subscribers, on each change.
     Presence,
 }
 
 impl Form {
-    /// As the server below knows it.
+    /// The name of the topic in the server below.
     pub(crate) fn topic(self, name: &str) -> String {
         let prefix = match self {
             Self::Plain => "r.",
@@ -73,19 +73,19 @@ impl Form {
 }
 
 impl Form {
-    /// The name of a topic of the server below.
+    /// The public name of a topic of the server below.
     pub(crate) fn name(topic: &str) -> Option<&str> {
         ["r.", "j.", "p."].iter().find_map(|prefix| topic.strip_prefix(prefix))
     }
 }
 
-/// Longest name of a topic, in bytes: what the server takes, and room for the form.
+/// Longest topic name in bytes: the limit of the server below, less the prefix of the form.
 pub(crate) const NAME_MAX: usize = 250;
 
-/// Tokens of a pattern that is never rejected for the steps of matching; the form is one more.
+/// Tokens of a pattern that is never rejected for its matching steps; the form is one more token.
 const FREE_TOKENS: usize = Topics::FREE_TOKENS - 1;
 
-/// Why a subscription was rejected, in few enough bytes for the reason of a Close.
+/// Why a subscription was rejected, short enough for a Close reason.
 pub(crate) fn subscription_fault(error: InvalidTopic) -> String {
     match error {
         InvalidTopic::TooAmbiguous => format!(
@@ -96,7 +96,7 @@ pub(crate) fn subscription_fault(error: InvalidTopic) -> String {
     }
 }
 
-/// What is wrong with the name of a topic that is to be published to.
+/// Checks the topic name of a publication.
 pub(crate) fn check_name(name: &str) -> Result<(), String> {
     if pattern::is_pattern(name) {
         return Err("wildcards are for subscriptions: name one topic".to_owned());
@@ -104,29 +104,29 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
     check_subscription(name)
 }
 
-/// What is wrong with the name or pattern of topics that are to be subscribed to.
+/// Checks the topic name or pattern of a subscription.
 pub(crate) fn check_subscription(name: &str) -> Result<(), String> {
     if name.is_empty() || name.len() > NAME_MAX || name.chars().any(char::is_control) {
         return Err(format!("a topic's name has 1 to {NAME_MAX} bytes and no control characters"));
     }
     if pattern::has_empty_token(name) {
-        return Err("a topic's name has a token between its dots: none is empty".to_owned());
+        return Err("a topic's name has an empty token between its dots".to_owned());
     }
     if !pattern::is_valid(name) {
-        return Err("the wildcard > stands at the end of a pattern only".to_owned());
+        return Err("the wildcard > is valid at the end of a pattern only".to_owned());
     }
     Ok(())
 }
 
-/// Where something is published: by a connection, or by a request.
+/// The origin of a publication: a connection or a request.
 pub(crate) trait Outlet {
-    /// Publishes to everybody, the publisher too; answers how many that are.
+    /// Publishes to all subscribers, including the publisher; returns the number of subscribers reached.
     fn publish(&mut self, topic: &str, message: &Prepared) -> usize;
 
-    /// Publishes to everybody what is made of where it will stand in its topic, if that is kept.
+    /// Publishes to all subscribers; the message is made from its position if the topic has a history.
     fn publish_with(&mut self, topic: &str, make: impl FnOnce(Option<Position>) -> Prepared) -> usize;
 
-    /// Publishes to everybody else.
+    /// Publishes to all other subscribers.
     fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> usize;
 }
 
@@ -184,22 +184,22 @@ fn reached(result: Result<usize, PublishError>) -> usize {
 }
 
 impl Hub {
-    /// With the patterns of the topics that are kept.
+    /// Creates a hub with the patterns of the topics that have a history.
     pub(crate) fn new(kept: Vec<String>) -> Self {
         Self { kept, ..Self::default() }
     }
 
-    /// Whether the last messages of a topic are kept.
+    /// Whether a topic has a history.
     pub(crate) fn keeps(&self, topic: &str) -> bool {
         self.kept.iter().any(|pattern| pattern::covers(pattern, topic))
     }
 
-    /// Whether somebody hears the protocol's form, now or later.
+    /// Whether the protocol's form has subscribers or a history.
     fn is_framed(&self, topic: &str) -> bool {
         self.framed.load(Ordering::Acquire) > 0 || self.keeps(topic)
     }
 
-    /// Publishes to both forms; answers how many subscriptions of this process it reaches.
+    /// Publishes to both forms; returns the number of subscriptions of this process that it reaches.
     pub(crate) fn publish(
         &self,
         out: &mut impl Outlet,
@@ -214,13 +214,13 @@ impl Hub {
         reached + self.publish_plain(out, topic, content, include_self)
     }
 
-    /// Publishes what a stream that keeps a topic has at a place, here and in the process that was before this one.
+    /// Publishes a record of a durable topic's stream here and in the predecessor process.
     pub(crate) fn relay(&self, out: &mut Publisher, topic: &str, content: &Content, position: Position) {
         self.count(topic);
         if let Some(former) = self.read_authority().former_of(Origin::Here) {
             former.put_or_cut(published(topic, content, Some(position), Origin::Here));
         }
-        // Who comes later begins in the stream.
+        // A later subscriber starts in the stream.
         if self.framed.load(Ordering::Acquire) > 0 {
             let message = content.framed(topic, Some(position));
             reached(out.publish_at(&Form::Framed.topic(topic), position, &message));
@@ -228,7 +228,7 @@ impl Hub {
         self.publish_plain(out, topic, content, true);
     }
 
-    /// Tells subscribers that the stream of a topic was deleted: the topic begins anew, with another epoch.
+    /// Notifies subscribers that the stream of a topic was deleted: the topic starts again with a new epoch.
     pub(crate) fn tell_reset(&self, out: &mut Publisher, topic: &str) {
         if self.framed.load(Ordering::Acquire) > 0 {
             let message = serde_json::json!({ "op": "reset", "topic": topic }).to_string();
@@ -250,7 +250,7 @@ impl Hub {
         if include_self { out.publish(&topic, &message) } else { out.publish_to_others(&topic, &message) }
     }
 
-    /// Publishes a message of the protocol here, or has another process do it that this one hands over to.
+    /// Publishes a message of the protocol here, or forwards it to the successor process.
     fn publish_framed(
         &self,
         authority: &Authority,
@@ -274,7 +274,7 @@ impl Hub {
             return 0;
         }
         out.publish_with(&Form::Framed.topic(topic), |position| {
-            // While the topic is locked: so it is told in its order.
+            // The topic is locked, so the predecessor receives messages in order.
             if let Some(former) = former {
                 former.put_or_cut(published(topic, content, position, origin));
             }
@@ -282,7 +282,7 @@ impl Hub {
         })
     }
 
-    /// Counts a subscription that was made, and tells who wants to hear of it.
+    /// Counts a new subscription and notifies subscribers to presence.
     pub(crate) fn joined(&self, out: &mut impl Outlet, form: Form, topic: &str) {
         match form {
             Form::Plain => self.plain.fetch_add(1, Ordering::AcqRel),
@@ -292,7 +292,7 @@ impl Hub {
         self.change(out, topic, |room| room.subscribers += 1);
     }
 
-    /// The same for one that is over.
+    /// Counts the end of a subscription and notifies subscribers to presence.
     pub(crate) fn left(&self, out: &mut impl Outlet, form: Form, topic: &str) {
         match form {
             Form::Plain => self.plain.fetch_sub(1, Ordering::AcqRel),
@@ -304,12 +304,12 @@ impl Hub {
         self.change(out, topic, |room| room.subscribers = room.subscribers.saturating_sub(1));
     }
 
-    /// How many are subscribed to a topic by its name, and after how many changes.
+    /// The number of subscribers of a topic by its name, and the number of changes.
     pub(crate) fn presence(&self, topic: &str) -> (usize, u64) {
         self.rooms().get(topic).map_or((0, 0), |room| (room.subscribers, room.changes))
     }
 
-    /// Somebody begins to look at the dashboard, or ends.
+    /// Counts a dashboard that opens or closes.
     pub(crate) fn watch(&self, begins: bool) {
         if begins {
             self.watching.fetch_add(1, Ordering::AcqRel);
@@ -322,7 +322,7 @@ impl Hub {
         self.watching.load(Ordering::Acquire) > 0
     }
 
-    /// The busiest topics, and how often each was published to since the last time.
+    /// The busiest topics, and their publications since the last call.
     pub(crate) fn take_rates(&self, most: usize) -> Vec<(String, u64)> {
         let rates = std::mem::take(&mut *self.rates.lock().unwrap_or_else(PoisonError::into_inner));
         let mut rates: Vec<_> = rates.into_iter().collect();
@@ -344,7 +344,7 @@ impl Hub {
     }
 
     fn change(&self, out: &mut impl Outlet, topic: &str, change: impl FnOnce(&mut Room)) {
-        // Who is subscribed by a pattern is at no topic.
+        // Pattern subscriptions do not count as members of a topic.
         if pattern::is_pattern(topic) {
             return;
         }
@@ -376,18 +376,18 @@ impl Hub {
     }
 }
 
-/// What is published.
+/// The content of a publication.
 #[derive(Clone, Debug)]
 pub(crate) enum Content {
     /// A payload that is UTF-8.
     Text(Bytes),
-    /// JSON as it was written: a string is heard as its text in the plain form.
+    /// JSON text as received; the plain form of a string is its text.
     Json(Bytes),
     Binary(Bytes),
 }
 
 impl Content {
-    /// A payload as it came.
+    /// The content of a received payload.
     pub(crate) fn payload(kind: Kind, bytes: Bytes) -> Self {
         if kind == Kind::Text { Self::Text(bytes) } else { Self::Binary(bytes) }
     }
@@ -411,7 +411,7 @@ impl Content {
         Prepared::text(self.framed_text(topic, position))
     }
 
-    /// As a message of the protocol.
+    /// Encodes a message of the protocol.
     pub(crate) fn framed_text(&self, topic: &str, position: Option<Position>) -> String {
         let topic = json!(topic);
         let place = position.map_or_else(String::new, |Position { epoch, sequence }| {

@@ -1,4 +1,4 @@
-//! What can change while the server runs: from where, and by whom it may be used.
+//! Settings that can change while the server runs: allowed hosts and origins, and tokens.
 
 use std::net::IpAddr;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -12,7 +12,7 @@ use crate::hosts::Hosts;
 use crate::routes::failure;
 use crate::settings::Settings;
 
-/// What holds for new connections and requests.
+/// The settings for new connections and requests.
 pub(crate) struct Policy {
     origin: OriginPolicy,
     hosts: Hosts,
@@ -25,7 +25,7 @@ impl Policy {
     /// Reads the keys that the settings name.
     ///
     /// # Errors
-    /// Which setting is wrong, and why.
+    /// The invalid setting, and the reason.
     pub(crate) fn new(settings: &Settings) -> Result<Self, String> {
         let named = |(key, problem)| format!("{}: {problem}", settings.name(key));
         Ok(Self {
@@ -37,7 +37,7 @@ impl Policy {
         })
     }
 
-    /// Whether tokens are asked for.
+    /// Whether tokens are required.
     pub(crate) fn has_auth(&self) -> bool {
         self.auth.is_some()
     }
@@ -52,9 +52,9 @@ impl Policy {
         &self.rejections
     }
 
-    /// The answer to a request that calls this server by a name that is not its own.
+    /// The answer to a request whose `Host` is not a name of this server.
     pub(crate) fn check_host(&self, request: &Request<'_>) -> Option<Response> {
-        // What these tell is no secret, and load balancers ask them by any name.
+        // These paths reveal no secret, and load balancers request them by any name.
         if matches!(request.head().path(), "/healthz" | "/readyz") {
             return None;
         }
@@ -65,10 +65,10 @@ impl Policy {
         Some(failure(421, &text))
     }
 
-    /// Whether the page that makes the request may.
+    /// Checks the `Origin` of a request.
     ///
     /// # Errors
-    /// Its origin is not allowed.
+    /// The origin is not allowed.
     pub(crate) fn check_origin(&self, request: &Request<'_>) -> Result<(), Rejection> {
         self.origin.check(request.head()).map_err(|_| {
             let origin = request.head().header("origin").next().unwrap_or_default();
@@ -78,10 +78,10 @@ impl Policy {
         })
     }
 
-    /// What the sender of a request may do.
+    /// The rights of the sender of a request.
     ///
     /// # Errors
-    /// [`Denied`] if it has a token that is none, or is over.
+    /// [`Denied`] if the token is invalid or expired.
     pub(crate) fn rights(&self, request: &Request<'_>) -> Result<Rights, Denied> {
         let rights = self.auth.as_ref().map_or_else(|| Ok(Rights::all()), |auth| auth.rights(request));
         let rights = rights.map(|rights| rights.of_client(request.client()));
@@ -90,7 +90,7 @@ impl Policy {
         })
     }
 
-    /// The rights that a token grants on a connection that is open.
+    /// The rights that a token grants on an open connection.
     ///
     /// # Errors
     /// As [`rights`](Self::rights).
@@ -107,7 +107,7 @@ impl Policy {
     }
 }
 
-/// The policy of the moment.
+/// The current policy.
 #[derive(Clone)]
 pub(crate) struct Live(Arc<RwLock<Arc<Policy>>>);
 
@@ -120,9 +120,9 @@ impl Live {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Connections that are open keep what they were given.
+    /// Replaces the policy. Open connections retain their rights.
     pub(crate) fn replace(&self, policy: Policy) {
-        // Counters go on.
+        // Counters continue.
         let rejections = Arc::clone(&self.policy().rejections);
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Policy { rejections, ..policy });
     }

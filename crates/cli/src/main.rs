@@ -4,7 +4,6 @@
 mod admission;
 mod args;
 mod auth;
-mod bench;
 mod config;
 mod connect;
 mod copy;
@@ -25,7 +24,6 @@ mod serve;
 mod settings;
 mod streams;
 mod token;
-mod trust;
 mod version;
 
 use std::process::ExitCode;
@@ -40,7 +38,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(*args),
         Command::Completions(args) => manual::completions(&args).map_err(Into::into),
         Command::Config(command) => serve::config(&command).map_err(Into::into),
-        Command::Bench(args) => match bench::run(*args) {
+        Command::Bench(args) => match sinews_bench::run(*args) {
             Ok(code) => return code,
             Err(error) => Err(error.into()),
         },

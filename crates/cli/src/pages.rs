@@ -1,8 +1,8 @@
-//! The pages: files without a build step, nothing from elsewhere.
+//! The pages: files without a build step or external resources.
 
 use sinews_server::{Asset, Router};
 
-/// The chat is one file, whose script and style stand in it.
+/// The chat is one file with inline script and style.
 const CHAT: &str = include_str!("../../../web/chat.html");
 const START: &str = include_str!("../../../web/start.html");
 const CONSOLE: &str = include_str!("../../../web/console.html");
@@ -11,19 +11,19 @@ const DASHBOARD: &str = include_str!("../../../web/dashboard.html");
 const DASHBOARD_SCRIPT: &str = include_str!("../../../web/dashboard.js");
 const STYLE: &str = include_str!("../../../web/pages.css");
 
-/// The browser's side of the protocol, and its types.
+/// The browser client of the protocol, and its types.
 const CLIENT: &str = include_str!("../../../web/sinews.js");
 const CLIENT_TYPES: &str = include_str!("../../../web/sinews.d.ts");
 
-/// What the chat page may do: only what it brings, and connect to where it came from. `'self'` says so for WebSockets
-/// too: in CSP Level 3 it matches `ws:` and `wss:` of the same host and port, and so it does in Firefox, in
-/// Chromium since 2018 and in Safari since 16 (2022). Older ones show the page and do not connect; naming `ws: wss:`
-/// for them would let injected script talk to any host.
+/// The chat page's policy: its inline script and style, and connections to its own origin. `'self'` covers WebSockets
+/// too: in CSP Level 3 it matches `ws:` and `wss:` of the same host and port. Firefox implements this, Chromium since
+/// 2018 and Safari since 16 (2022). Older browsers show the page and do not connect; naming `ws: wss:` for them would
+/// let injected script connect to any host.
 const CHAT_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
      img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; \
      frame-ancestors 'none'";
 
-/// The same for pages whose script and style are files: nothing that stands in the page itself runs.
+/// The policy of pages whose script and style are files: inline script does not run.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; \
      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -39,7 +39,7 @@ pub(crate) fn add_to(router: Router) -> Router {
         ("/console.js", asset(SCRIPT, CONSOLE_SCRIPT)),
         ("/dashboard.js", asset(SCRIPT, DASHBOARD_SCRIPT)),
         ("/pages.css", asset("text/css; charset=utf-8", STYLE)),
-        // Pages of any origin may load the client: whether they may connect is decided elsewhere.
+        // Pages of any origin may load the client; the policy decides whether they may connect.
         ("/sinews.js", asset(SCRIPT, CLIENT).with_header("Access-Control-Allow-Origin", "*")),
         ("/sinews.d.ts", asset("text/plain; charset=utf-8", CLIENT_TYPES)),
     ];
@@ -52,7 +52,7 @@ fn page(text: &'static str, policy: &'static str) -> Asset {
     asset("text/html; charset=utf-8", text).with_header("Content-Security-Policy", policy)
 }
 
-/// Asked for again each time, and answered with 304 while it is the same.
+/// An asset that browsers revalidate each time; the answer is 304 if it has not changed.
 fn asset(content_type: &'static str, text: &'static str) -> Asset {
     Asset::new(content_type, text.as_bytes())
         .with_header("X-Content-Type-Options", "nosniff")

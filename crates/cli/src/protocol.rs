@@ -1,4 +1,4 @@
-//! `WS /ws`: many topics over one socket, in JSON. docs/protocol.md says what may be said.
+//! `WS /ws`: many topics on one WebSocket, in JSON. docs/protocol.md describes the messages.
 
 mod incoming;
 
@@ -28,62 +28,62 @@ use crate::streams::json::{self as streams, Side};
 /// The subprotocol, for clients that name one.
 pub(crate) const NAME: &str = "sinews.v1";
 
-/// One client of the protocol.
+/// The handler of one client of the protocol.
 pub(crate) struct Client {
     hub: Arc<Hub>,
     rights: Rights,
-    /// Checks the tokens that take the place of the first.
+    /// Checks renewed tokens.
     live: Live,
-    /// Largest message of either side, in bytes.
+    /// Largest message in either direction, in bytes.
     max_message: usize,
     subscriptions: Vec<Subscription>,
     streams: Side,
 }
 
-/// A topic or pattern that is subscribed to.
+/// A subscription to a topic or a pattern.
 struct Subscription {
     topic: String,
-    /// It is told how many are there, too.
+    /// The client receives the number of subscribers, too.
     presence: bool,
-    /// Where it stands, if the topic is kept in a stream.
+    /// Position in the stream of a durable topic.
     follow: Option<Follow>,
 }
 
-/// Why something was not done.
+/// An error of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Problem {
     pub(crate) code: u16,
     pub(crate) text: String,
-    /// What a token would have to hold.
+    /// The right that a token would have to grant.
     pub(crate) needs: Option<Value>,
 }
 
-/// What a client did wrong. The numbers are those of HTTP where that has one for it.
+/// Error codes. They are HTTP status codes where HTTP has a matching one.
 pub(crate) mod code {
-    /// No JSON object, or one that says nothing: a field is missing, unknown or of another type.
+    /// Not a JSON object, or a field is missing, unknown or of another type.
     pub(crate) const MALFORMED: u16 = 400;
-    /// A token that is over.
+    /// An expired token.
     pub(crate) const TOKEN: u16 = 401;
     /// No such `op`.
     pub(crate) const UNKNOWN_OP: u16 = 404;
-    /// No such stream, or partition.
+    /// Unknown stream or partition.
     pub(crate) const NO_STREAM: u16 = 404;
-    /// Nothing is subscribed to by that name.
+    /// No subscription to that name.
     pub(crate) const NOT_SUBSCRIBED: u16 = 409;
-    /// Nothing is kept of the topic, or the stream was deleted.
+    /// The topic has no history, or the stream was deleted.
     pub(crate) const NOT_KEPT: u16 = 410;
-    /// More at once than is taken.
+    /// A message or batch exceeds a limit.
     pub(crate) const TOO_LARGE: u16 = 413;
-    /// No name or pattern of topics, or a pattern where one topic is meant.
+    /// An invalid topic name or pattern, or a pattern where a topic name is required.
     pub(crate) const TOPIC: u16 = 422;
-    /// More subscriptions than one connection may have.
+    /// More subscriptions than the limit of a connection.
     pub(crate) const TOO_MANY: u16 = 429;
-    /// What keeps streams has failed, or is full.
+    /// The log or the broker has failed, or its queue is full.
     pub(crate) const STORE: u16 = 503;
 }
 
 impl Problem {
-    /// As a message.
+    /// Encodes the error as a message.
     pub(crate) fn words(self) -> Value {
         let Self { code, text, needs } = self;
         let mut words = json!({ "op": "error", "code": code, "error": text });
@@ -116,7 +116,7 @@ impl Client {
         Ok(Self { hub, rights, live: live.clone(), max_message, subscriptions: Vec::new(), streams })
     }
 
-    /// Does what is asked; answers what the acknowledgement says beside the id.
+    /// Executes a request; returns the fields of the acknowledgement besides the id.
     fn obey(&mut self, op: Op<'_>, id: &Option<Value>, cx: &mut Context<'_>) -> Result<Answer, Problem> {
         match op {
             Op::Subscribe { topic, presence, start } => self.subscribe(&topic, presence, start, id, cx),
@@ -150,7 +150,7 @@ impl Client {
         }
     }
 
-    /// Does what a message says, and answers.
+    /// Executes a message and answers it.
     fn hear(&mut self, read: Result<Incoming<'_>, (Option<Value>, Problem)>, cx: &mut Context<'_>) {
         let (id, result) = match read {
             Ok(Incoming { id, op }) => {
@@ -177,7 +177,7 @@ impl Client {
                 fields
             }
             Ok(Answer::Own(answer)) => answer,
-            // Behind a Close there is nobody to hear it.
+            // After a Close, the message is dropped.
             Ok(Answer::Words(words)) => {
                 let _ = cx.send_text(&words);
                 return;
@@ -191,10 +191,10 @@ impl Client {
         say(cx, &answer);
     }
 
-    /// Has a token take the place of the one before. What it does not allow any more ends.
+    /// Replaces the token. Subscriptions that the new token does not allow end.
     fn renew(&mut self, token: &str, cx: &mut Context<'_>) -> Result<Answer, Problem> {
         self.rights = self.live.policy().rights_of(Some(token), cx.peer().ip(), "/ws")?;
-        // The deadline may be nearer than before: the server asks for it behind a wake.
+        // The deadline may be earlier than before: the server reads it after a wakeup.
         cx.waker().wake();
         let mut ack = json!({});
         if let Some(left) = self.rights.expires_in() {
@@ -203,7 +203,7 @@ impl Client {
         Ok(Answer::Renewed(ack, self.end_denied(cx)))
     }
 
-    /// Ends the subscriptions that the rights do not cover; answers an error for each.
+    /// Ends the subscriptions that the rights do not cover; returns an error for each.
     fn end_denied(&mut self, cx: &mut Context<'_>) -> Vec<Value> {
         let mut ended = Vec::new();
         let mut place = 0;
@@ -265,7 +265,7 @@ impl Client {
                     ack["replayed"] = json!(joined.replayed);
                     ack["complete"] = json!(joined.complete);
                 }
-                // It is not kept, so nobody knows what came before.
+                // The topic has no history, so earlier messages are unknown.
                 None if start.is_some() => ack["complete"] = json!(false),
                 None => {}
             }
@@ -275,14 +275,14 @@ impl Client {
         Ok(Answer::Ack(ack))
     }
 
-    /// Notes a subscription that was made.
+    /// Registers a new subscription.
     fn join(&mut self, topic: &str, follow: Option<Follow>, cx: &mut Context<'_>) -> usize {
         self.hub.joined(cx, Form::Framed, topic);
         self.subscriptions.push(Subscription { topic: topic.to_owned(), presence: false, follow });
         self.subscriptions.len() - 1
     }
 
-    /// Tells how many are there to those who want to know, now and from now on.
+    /// Subscribes to presence if requested, and adds the number of subscribers to the acknowledgement.
     fn tell_presence(
         &mut self,
         place: usize,
@@ -305,7 +305,7 @@ impl Client {
         Ok(())
     }
 
-    /// Subscribes to a topic that is kept in a stream, by its name.
+    /// Subscribes to a durable topic by its name.
     fn subscribe_to_stream(
         &mut self,
         (store, topic): (&Arc<Store>, &str),
@@ -316,7 +316,7 @@ impl Client {
     ) -> Result<Answer, Problem> {
         let mut ack = json!({ "topic": topic });
         let known = self.subscriptions.iter().position(|known| known.topic == topic);
-        // It is counted first: what is published from here on is meant for it, too.
+        // Count the subscription first: it receives all later publications.
         let place = known.unwrap_or_else(|| self.join(topic, None, cx));
         if known.is_none() || start.is_some() {
             let mut follow = Follow::new(store, topic, start, id);
@@ -340,7 +340,7 @@ impl Client {
         Ok(if waits { Answer::Later } else { Answer::Ack(ack) })
     }
 
-    /// Goes on with those who could not begin before, and feeds those who are being fed.
+    /// Starts subscriptions that were waiting, and feeds subscriptions that are catching up.
     fn follow(&mut self, cx: &mut Context<'_>) {
         let Some(store) = self.streams.store().cloned() else { return };
         let mut place = 0;
@@ -357,7 +357,7 @@ impl Client {
             match result {
                 Ok(true) => place += 1,
                 Ok(false) => {
-                    // The next one first, the next time: one that is never done keeps nobody waiting.
+                    // Rotate: the next subscription is first the next time, so that a busy topic starves none.
                     self.subscriptions.rotate_left(place + 1);
                     return;
                 }
@@ -374,7 +374,7 @@ impl Client {
         }
     }
 
-    /// Whether what was dropped will be read from a stream instead.
+    /// Whether the dropped messages will be read from a stream instead.
     fn goes_back(&mut self, missed: &Missed, cx: &mut Context<'_>) -> bool {
         let topic = missed.topic().and_then(Form::name);
         let (Some(topic), Some(first)) = (topic, missed.first()) else { return false };
@@ -412,7 +412,7 @@ impl Client {
             return Ok(Answer::Later);
         }
         if !self.hub.keeps(topic) {
-            return Err(problem(code::NOT_KEPT, format!("nothing is kept of {}", brief(topic))));
+            return Err(problem(code::NOT_KEPT, format!("topic {} has no history", brief(topic))));
         }
         let start = match start {
             Start::Last(count) => Start::Last(count.min(HISTORY_MAX)),
@@ -420,14 +420,14 @@ impl Client {
         };
         let mut left = HISTORY_BYTES_MAX;
         let kept = cx.topics().history(&Form::Framed.topic(topic), start).into_iter().take(HISTORY_MAX);
-        // At least one, however large.
+        // At least one message, however large.
         let kept = kept.enumerate().take_while(|(at, (_, message))| {
             let len = message.payload().len();
             let fits = *at == 0 || len <= left;
             left = left.saturating_sub(len);
             fits
         });
-        // They are messages of the protocol, so this fails for none.
+        // They are valid messages of the protocol, so none fails.
         let messages: Vec<Value> =
             kept.filter_map(|(_, (_, message))| serde_json::from_slice(message.payload()).ok()).collect();
         Ok(Answer::Own(json!({ "op": "history", "topic": topic, "messages": messages })))
@@ -441,7 +441,7 @@ impl Client {
         Ok(Answer::Ack(json!({ "topic": topic })))
     }
 
-    /// Ends a subscription; answers of what.
+    /// Ends a subscription; returns its topic.
     fn leave(&mut self, place: usize, cx: &mut Context<'_>) -> String {
         let gone = self.subscriptions.swap_remove(place);
         for form in gone.forms() {
@@ -453,17 +453,17 @@ impl Client {
 }
 
 impl Subscription {
-    /// Who is told of presence is told no more before it is told of its own leave.
+    /// The presence topic is left first: a client does not receive its own leave.
     fn forms(&self) -> impl Iterator<Item = Form> + use<> {
         let presence = self.presence.then_some(Form::Presence);
         presence.into_iter().chain([Form::Framed])
     }
 }
 
-/// Subscribes, from a message on if one is told and the topic is kept; `None` if it is not.
+/// Subscribes, from a position if one is given and the topic has a history; `None` if it has none.
 fn join_from(topic: &str, start: Option<Start>, cx: &mut Context<'_>) -> Result<Option<Joined>, Problem> {
     let topic = Form::Framed.topic(topic);
-    // Where it stands is told to those who want nothing of what was, too: for when they come back.
+    // A client that wants no history needs the current position, too: it resumes from there.
     match cx.subscribe_from(&topic, start.unwrap_or(Start::Last(0))) {
         Ok(joined) => Ok(Some(joined)),
         Err(InvalidTopic::NotKept) => cx.subscribe(&topic).map(|()| None).map_err(refused),
@@ -479,21 +479,21 @@ fn refused(error: InvalidTopic) -> Problem {
     problem(code, hub::subscription_fault(error))
 }
 
-/// Messages in one answer to `history`, at most, and their bytes.
+/// Limits of one answer to `history`: messages and bytes.
 pub(crate) const HISTORY_MAX: usize = 1_000;
 pub(crate) const HISTORY_BYTES_MAX: usize = 1 << 20;
 
-/// What follows on what was asked.
+/// The answer to a request.
 enum Answer {
-    /// Fields of an acknowledgement, for those who gave an id.
+    /// Fields of an acknowledgement, for requests with an id.
     Ack(Value),
-    /// The same, and what ends since the token does not allow it.
+    /// The same, and an error for each subscription that the new token ends.
     Renewed(Value, Vec<Value>),
-    /// A message of its own.
+    /// A message of its own kind.
     Own(Value),
-    /// The same with its id.
+    /// The same, encoded and with its id.
     Words(String),
-    /// It comes later.
+    /// The answer follows later.
     Later,
 }
 
@@ -581,6 +581,6 @@ impl Handler for Client {
 }
 
 fn say(cx: &mut Context<'_>, words: &Value) {
-    // Behind a Close there is nobody to hear it.
+    // After a Close, the message is dropped.
     let _ = cx.send_text(&words.to_string());
 }

@@ -1,4 +1,4 @@
-//! What `sinews serve` serves.
+//! The routes of `sinews serve`.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -73,7 +73,7 @@ pub(crate) fn router(settings: &Settings, live: &Live, hub: &Arc<Hub>, store: Op
     add_streams(router, settings, live, hub, store)
 }
 
-/// What is said to streams: by requests, in JSON and in binary messages.
+/// Adds the routes of streams: requests, JSON and binary messages.
 fn add_streams(
     router: Router,
     settings: &Settings,
@@ -107,8 +107,8 @@ fn add_streams(
         )
 }
 
-/// What a connection to one stream is made with: nothing that is queued for it is dropped, and batches leave as they lie
-/// in the log, not compressed.
+/// Route options of a connection to one stream: queued messages are never dropped, and batches are sent from the log's
+/// memory, uncompressed.
 fn stream_route<H: Handler + 'static>(
     settings: &Settings,
     handler: impl Fn(&Request<'_>) -> Result<H, Refusal> + Send + Sync + 'static,
@@ -128,15 +128,15 @@ fn stream_config(settings: &Settings) -> Config {
     config.with_max_message(max).with_max_frame(max)
 }
 
-/// Who speaks in binary messages over plain TCP.
+/// The route for binary messages over plain TCP.
 pub(crate) fn messages(settings: &Settings, live: &Live, store: &Arc<Store>) -> MessageRoute {
     let (live, store, max) = (live.clone(), Arc::clone(store), settings.max_message);
     let handler = move |_peer| Binary::plain(live.clone(), Arc::clone(&store), max);
     MessageRoute::new(handler).with_config(stream_config(settings))
 }
 
-/// The subprotocol of sockets whose messages are the payloads themselves: browsers that hand over a token in the
-/// list of subprotocols need another one that the server can choose.
+/// The subprotocol of sockets whose messages are the payloads themselves. Browsers that pass a token in the list of
+/// subprotocols need a second entry that the server can select.
 const RAW: &str = "sinews.raw";
 
 fn route<H: Handler + 'static>(
@@ -146,7 +146,7 @@ fn route<H: Handler + 'static>(
 ) -> WebSocketRoute {
     let max = settings.max_message as u64;
     let config = settings.websocket.config().with_max_message(max).with_max_frame(max);
-    // The origin is checked by the handler: which ones are allowed may change.
+    // The handler checks the origin: the allowed origins may change.
     let options = ServerOptions::new()
         .with_origin(OriginPolicy::any())
         .with_subprotocol(subprotocol)
@@ -159,26 +159,26 @@ fn route<H: Handler + 'static>(
     settings.limits.limit_messages(WebSocketRoute::new(handler)).with_options(options).with_config(config)
 }
 
-/// `WS /echo`: what comes goes back.
+/// `WS /echo`: returns each message.
 struct Echo;
 
 impl Handler for Echo {
     fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
-        // After a Close of either side there is nobody to answer.
+        // After a Close of either side, the message is dropped.
         let _ = cx.send_payload(payload);
     }
 }
 
-/// `WS /topics/{name}`: what comes goes to every subscriber of the topic. A pattern only listens.
+/// `WS /topics/{name}`: a message goes to all subscribers of the topic. A pattern only receives.
 struct Subscriber {
     topic: String,
-    /// The sender gets its own messages too.
+    /// The sender receives its own messages too.
     include_self: bool,
     rights: Rights,
     hub: Arc<Hub>,
-    /// It is counted as a subscriber.
+    /// The connection counts as a subscriber.
     joined: bool,
-    /// If the topic is kept in a stream.
+    /// Set for durable topics.
     stream: Option<ToStream>,
 }
 
@@ -194,14 +194,11 @@ impl Subscriber {
         let include_self = match request.query("self") {
             None | Some("true") => true,
             Some("false") => false,
-            Some(_) => return Err(Rejection::request(400, "the query's `self` is true or false")),
+            Some(_) => return Err(Rejection::request(400, "query parameter `self` must be true or false")),
         };
         let store = store.filter(|store| store.topics().backs(&topic));
         if store.is_some() && !include_self {
-            return Err(Rejection::request(
-                400,
-                "the topic is kept in a stream, which everybody hears all of: no self=false",
-            ));
+            return Err(Rejection::request(400, "self=false is not supported for durable topics"));
         }
         let allowed = |rights: Rights| {
             rights.check(Want::Subscribe(&topic))?;
@@ -223,14 +220,14 @@ impl Handler for Subscriber {
                     stream.open(&self.topic, cx);
                 }
             }
-            // The name was checked before the upgrade, so this is another limit; the client is told.
+            // The name was checked before the upgrade, so this is another limit; the client receives it as the reason.
             Err(error) => close(cx, CloseCode::POLICY, &hub::subscription_fault(error)),
         }
     }
 
     fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
         if let Err(problem) = hub::check_name(&self.topic) {
-            // A pattern is for listening.
+            // A pattern only receives.
             return close(cx, CloseCode::POLICY, &problem);
         }
         if let Err(denied) = self.rights.check(Want::Publish(&self.topic)) {
@@ -266,10 +263,10 @@ impl Handler for Subscriber {
     }
 }
 
-/// The connection's token has expired; one with a new token may follow.
+/// The connection's token has expired; the client may reconnect with a new token.
 pub(crate) const TOKEN_EXPIRED: CloseCode = own(4401);
 
-/// The connection's token does not allow what was sent.
+/// The connection's token does not allow the message.
 pub(crate) const FORBIDDEN: CloseCode = own(4403);
 
 const fn own(code: u16) -> CloseCode {
@@ -279,23 +276,23 @@ const fn own(code: u16) -> CloseCode {
     }
 }
 
-/// Closes with a reason that may be too long for a Close (RFC 6455 section 5.5).
+/// Closes with a reason that is cut to the limit of a Close (RFC 6455 section 5.5).
 pub(crate) fn close(cx: &mut Context<'_>, code: CloseCode, reason: &str) {
     const REASON_MAX: usize = 123;
     let ends = reason.char_indices().map(|(at, char)| at + char.len_utf8());
     let end = ends.take_while(|end| *end <= REASON_MAX).last().unwrap_or(0);
-    // Fails only if a Close is under way, which does as well.
+    // Fails only if a Close is in progress, which has the same effect.
     let _ = cx.close(code, &reason[..end]);
 }
 
-/// `POST /topics/{name}`: the body goes to every subscriber.
+/// `POST /topics/{name}`: the body goes to all subscribers.
 fn publish(
     policy: &Policy,
     hub: &Hub,
     store: Option<&Arc<Store>>,
     request: &mut Request<'_>,
 ) -> Result<Answer, Denied> {
-    // A page elsewhere can make a browser post here, too.
+    // A page of another origin can make a browser post here, too.
     if let Err(rejection) = policy.check_origin(request) {
         return Ok(failure(403, rejection.text()).into());
     }
@@ -316,18 +313,18 @@ fn publish(
     Ok(Response::json(format!("{}\n", json!({ "topic": topic, "subscribers": subscribers }))).into())
 }
 
-/// What a body holds, by its type as for streams: JSON, bytes, or else text if it is UTF-8.
+/// The content of a body by its type, as for streams: JSON, bytes, or else text if it is UTF-8.
 fn content_of(request: &Request<'_>) -> Result<Content, (u16, String)> {
     let body = request.body();
     let bytes = || Bytes::copy_from_slice(body);
     match &*media_type(request) {
         "application/json" => match serde_json::from_slice::<&RawValue>(body) {
             Ok(_) => Ok(Content::Json(bytes())),
-            Err(error) => Err((400, format!("the body is no JSON: {error}"))),
+            Err(error) => Err((400, format!("the body is not valid JSON: {error}"))),
         },
         "application/octet-stream" => Ok(Content::Binary(bytes())),
         "application/x-ndjson" | "application/jsonl" => {
-            Err((415, "a topic takes one message in a request; lines of JSON are for /streams".to_owned()))
+            Err((415, "a topic accepts one message in a request; lines of JSON are for /streams".to_owned()))
         }
         _ if std::str::from_utf8(body).is_ok() => Ok(Content::Text(bytes())),
         _ => Ok(Content::Binary(bytes())),

@@ -1,14 +1,14 @@
-//! Durable streams: what the log keeps, over WebSocket, plain TCP and HTTP. docs/streams.md says what may be said.
+//! Durable streams over WebSocket, plain TCP and HTTP. docs/streams.md describes the protocols.
 //!
 //! ```text
 //!   binary (WebSocket, TCP) ─┐                        ┌─▶ log: append, watch, read
 //!   JSON (WebSocket) ────────┼─▶ Desk of a connection ┤
-//!   HTTP ────────────────────┘   what is awaited,     └─▶ groups: who reads which partition
-//!                                who is to be fed
+//!   HTTP ────────────────────┘   pending answers,     └─▶ groups: assignment of partitions
+//!                                subscriptions            to members
 //! ```
 //!
-//! Topics that are kept in streams are of [`backing`], and of [`follow`] for those who come to them.
-//! With a broker, that keeps the streams, and the log of this node follows it: [`bridge`].
+//! [`backing`] serves the durable topics, [`follow`] their subscribers. With a broker, the broker stores the streams
+//! and the log of this node follows it: [`bridge`].
 
 pub(crate) mod backing;
 pub(crate) mod binary;
@@ -63,48 +63,48 @@ use crate::protocol::{Client, Problem, code, problem};
 
 /// The streams of this server.
 pub(crate) struct Store {
-    /// Not there as long as the process whose place this one takes has them.
+    /// Empty while the predecessor process still owns the streams.
     streams: OnceLock<Streams>,
-    /// Who writes in place of the log's threads.
+    /// The server's workers, which write in place of the log's threads.
     loops: OnceLock<Arc<Loops>>,
-    /// How streams are kept that come into being by being published to.
+    /// Configuration of streams that a publication creates.
     config: StreamConfig,
     limits: Limits,
     groups: Groups,
     quota: Arc<Quota>,
     rules: Rules,
     topics: Arc<Backing>,
-    /// What keeps the streams, if the log of this node does not.
+    /// The broker that stores the streams, if there is one.
     bridge: Option<Arc<Bridge>>,
-    /// A directory that is removed at the end.
+    /// A temporary directory, removed on shutdown.
     made: Mutex<Option<TempDir>>,
     closed: AtomicBool,
 }
 
-/// What holds for streams that their first use creates.
+/// Rules for streams that their first use creates.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rules {
     pub(crate) creation: CreationLimits,
-    /// How long a stream stays that nobody appends to or reads.
+    /// Time after which a stream without appends and reads is deleted.
     pub(crate) expire_unused: Option<Duration>,
 }
 
-/// A stream that is not there comes into being for those who may publish to it.
+/// Action when a stream does not exist. Only a client with the right to publish creates it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Missing {
     Made,
     Refused,
 }
 
-/// Which partition something is meant for.
+/// The partition that a request addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Which {
-    /// By the key of the first record, or in turn; of those that are read, all.
+    /// Publications: by the key of the first record, or in turn. Reads: all partitions.
     Any,
     This(u32),
 }
 
-/// When a producer is answered.
+/// When a publication is acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Ack {
@@ -116,7 +116,7 @@ pub(crate) enum Ack {
 }
 
 impl Ack {
-    /// What has to be reached; `None` for those who do not want to know.
+    /// The durability that an acknowledgement requires; `None` without acknowledgement.
     pub(crate) fn durability(self) -> Option<Durability> {
         match self {
             Self::None => None,
@@ -128,8 +128,8 @@ impl Ack {
 }
 
 impl Store {
-    /// Without streams at first; with the patterns of topics that are kept in them, the largest message that anybody may
-    /// send, and the broker that keeps the streams.
+    /// Creates a store without streams. Takes the patterns of durable topics, the largest message of a client, and the
+    /// broker that stores the streams.
     pub(crate) fn new(
         config: StreamConfig,
         topics: Vec<String>,
@@ -155,30 +155,30 @@ impl Store {
         })
     }
 
-    /// Removes its directory when it is closed.
+    /// Takes ownership of a directory that is removed on close.
     pub(crate) fn own(&self, directory: TempDir) {
         *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Some(directory);
     }
 
-    /// Whether no other process can want to have what is here: all of it is at the broker.
+    /// Whether the directory is this process's own: no successor needs it, since the broker stores the streams.
     pub(crate) fn has_own_directory(&self) -> bool {
         self.made.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// Has the streams from now on.
+    /// Installs the opened streams.
     pub(crate) fn begin(&self, streams: Streams) {
-        // Whoever comes second has opened nothing: the directory is locked.
+        // A second call has opened nothing: the directory is locked.
         let _ = self.streams.set(streams);
         self.carry();
         self.topics.wake_all();
     }
 
-    /// The topics that are kept here.
+    /// The durable topics.
     pub(crate) fn topics(&self) -> &Arc<Backing> {
         &self.topics
     }
 
-    /// The way to a topic that is kept in a stream, and what is to be put into that.
+    /// The line of a durable topic, and the records to append to its stream.
     pub(crate) fn to_publish_to_topic(
         &self,
         topic: &str,
@@ -189,13 +189,13 @@ impl Store {
         Ok((line, backing::record_of(content, self.limits())?))
     }
 
-    /// The way of a topic that is kept here, if there is a stream for it.
+    /// The line of a durable topic, if its stream exists.
     pub(crate) fn line(&self, topic: &str) -> Result<Option<Arc<Line>>, Problem> {
         self.open_stream(topic)?.map(|stream| self.topics.line(&stream)).transpose()
     }
 
-    /// What has to be waited for before a topic that is kept in a stream can be heard; nothing, as a rule. Who waits has
-    /// the right to hear it.
+    /// What a subscription to a durable topic has to wait for; usually nothing. The caller has checked the right to
+    /// subscribe.
     pub(crate) fn opening_of_topic(self: &Arc<Self>, topic: &str) -> Option<Opening> {
         if let Some(streams) = self.streams.get() {
             return match &self.bridge {
@@ -214,14 +214,14 @@ impl Store {
         Some(open.shared())
     }
 
-    /// Has the server's loops write from now on.
+    /// Makes the server's workers write from now on.
     pub(crate) fn carried_by(&self, appender: Appender) {
         // Called once.
         let _ = self.loops.set(Loops::new(appender));
         self.carry();
     }
 
-    /// Called behind either, whichever comes first.
+    /// Called when the streams or the workers are set; takes effect when both are set.
     fn carry(&self) {
         if let (Some(streams), Some(loops)) = (self.streams.get(), self.loops.get()) {
             streams.carried_by(loops.clone());
@@ -230,11 +230,11 @@ impl Store {
 
     fn streams(&self) -> Result<&Streams, Problem> {
         self.streams.get().ok_or_else(|| {
-            problem(code::STORE, "the streams are being taken over from another process: come again")
+            problem(code::STORE, "the predecessor process still owns the streams; retry later")
         })
     }
 
-    /// Why nothing can be appended to any stream, if so: their directory is gone.
+    /// Why no stream accepts appends, if the directory has failed.
     pub(crate) fn failure(&self) -> Option<Arc<str>> {
         self.streams.get()?.failure()
     }
@@ -243,14 +243,15 @@ impl Store {
         &self.limits
     }
 
-    /// How the broker is, and how much it has refused, if one keeps the streams.
+    /// The health of the broker and the number of rejected requests, if a broker stores the streams.
     pub(crate) fn broker(&self) -> Option<(Health, u64)> {
         self.bridge.as_ref().map(|bridge| (bridge.health(), bridge.refused()))
     }
 
-    /// Waits a while for what the broker is to acknowledge, writes what waits, and gives the directory back.
+    /// Waits for the broker's outstanding acknowledgements up to a limit, writes what is queued, and releases the
+    /// directory.
     pub(crate) fn close(&self) {
-        // Before whoever waits is woken.
+        // Before waiting tasks are woken.
         self.closed.store(true, Ordering::Release);
         if let Some(bridge) = &self.bridge {
             bridge.close();
@@ -261,7 +262,7 @@ impl Store {
         if let Some(made) = self.made.lock().unwrap_or_else(PoisonError::into_inner).take() {
             let path = made.path().to_owned();
             if let Err(error) = made.close() {
-                tracing::warn!("{}: not removed: {error}", path.display());
+                tracing::warn!("cannot remove {}: {error}", path.display());
             }
         }
     }
@@ -270,45 +271,45 @@ impl Store {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// The streams that are open, the oldest first; none, as long as another process has them.
+    /// The open streams, oldest first; empty while another process owns them.
     fn open(&self) -> Vec<Stream> {
         let mut all = self.streams.get().map(Streams::list_open).unwrap_or_default();
         all.sort_by_key(Stream::created);
         all
     }
 
-    /// Streams that are not open, by name: of the first so many of all.
+    /// Streams that are not open, by name, among the first `most` of all.
     fn not_open(&self, most: usize) -> Vec<StreamInfo> {
         let mut infos = self.streams.get().map(|streams| streams.describe_first(most)).unwrap_or_default();
         infos.retain(|info| info.state == StreamState::Closed);
         infos
     }
 
-    /// How many streams there are.
+    /// The number of streams.
     fn count(&self) -> usize {
         self.streams.get().map_or(0, Streams::count)
     }
 
-    /// The streams that cannot be opened, and why.
+    /// The streams that cannot be opened, and the reasons.
     pub(crate) fn damaged(&self) -> Vec<(Arc<str>, Arc<str>)> {
         self.streams.get().map(Streams::list_damaged).unwrap_or_default()
     }
 
-    /// Those that may be read with these rights, by name.
+    /// The streams that may be read with these rights, by name.
     pub(crate) fn list(&self, rights: &Rights) -> Result<Vec<StreamInfo>, Problem> {
         let mut list = self.streams()?.describe_all();
         list.retain(|info| rights.check(Want::Subscribe(&info.name)).is_ok());
         Ok(list)
     }
 
-    /// A stream to publish to.
+    /// Returns a stream to publish to.
     pub(crate) fn to_publish(&self, name: &str, rights: &Rights) -> Result<Stream, Problem> {
         hub::check_name(name).map_err(|text| problem(code::TOPIC, text))?;
         rights.check(Want::Publish(name))?;
         self.find(name, Missing::Made)
     }
 
-    /// A stream to read. Who may publish to it may be there first.
+    /// Returns a stream to read. The right to publish creates it.
     pub(crate) fn to_read(&self, name: &str, rights: &Rights) -> Result<Stream, Problem> {
         hub::check_name(name).map_err(|text| problem(code::TOPIC, text))?;
         rights.check(Want::Subscribe(name))?;
@@ -317,8 +318,8 @@ impl Store {
         self.find(name, missing)
     }
 
-    /// What has to be waited for before anybody with these rights can have the stream; nothing, as a rule. What is wrong
-    /// with it says [`to_publish`](Self::to_publish) or [`to_read`](Self::to_read), afterwards.
+    /// What a client with these rights has to wait for before it can use the stream; usually nothing. Errors are
+    /// reported by [`to_publish`](Self::to_publish) or [`to_read`](Self::to_read) afterwards.
     fn opening(&self, name: &str, want: Want<'_>, rights: &Rights) -> Option<Opening> {
         let streams = self.streams().ok()?;
         let is_open = || matches!(streams.lookup(name), Lookup::Open(_));
@@ -351,7 +352,7 @@ impl Store {
         Some(open.shared())
     }
 
-    /// Opens a stream of this node in the background, or creates it; nothing, if it is open or cannot be opened.
+    /// Opens or creates a stream of this node in the background; `None` if it is open or cannot be opened.
     fn opening_here(&self, streams: &Streams, name: &str, missing: Missing) -> Option<Opening> {
         match (streams.lookup(name), missing) {
             (Lookup::Open(_) | Lookup::Damaged(_), _) | (Lookup::Missing, Missing::Refused) => return None,
@@ -365,7 +366,7 @@ impl Store {
         let open: Open = Box::pin(async move {
             let stream = opening.await.map_err(|error| unusable(&name, &error))?;
             if let Some(stream) = stream.filter(|_| topics.backs(&name)) {
-                // One that keeps no topic has no line, which is told to those who want one.
+                // A stream that backs no topic has no line; callers of `line` receive the error.
                 let _ = topics.line(&stream);
             }
             Ok(())
@@ -373,14 +374,14 @@ impl Store {
         Some(open.shared())
     }
 
-    /// How a stream is kept that its first use creates.
+    /// Configuration of a stream that its first use creates.
     fn config_of(&self, name: &str) -> StreamConfig {
         let config = self.config.clone().automatic(true);
-        // A topic has one order.
+        // A topic is ordered, so it has one partition.
         if self.topics.backs(name) { config.partitions(1) } else { config }
     }
 
-    /// A stream that is there, and followed if a broker keeps it.
+    /// Returns an existing stream; with a broker, a stream that this node follows.
     fn open_stream(&self, name: &str) -> Result<Option<Stream>, Problem> {
         let streams = self.streams()?;
         if self.bridge.as_ref().is_some_and(|bridge| !bridge.is_open(name)) {
@@ -399,16 +400,19 @@ impl Store {
             return Ok(stream);
         }
         if self.bridge.is_some() {
-            return Err(problem(code::STORE, format!("stream {}: come again", brief(name))));
+            return Err(problem(
+                code::STORE,
+                format!("stream {} is not ready yet; retry later", brief(name)),
+            ));
         }
         if missing == Missing::Refused {
-            return Err(problem(code::NO_STREAM, format!("there is no stream {}", brief(name))));
+            return Err(problem(code::NO_STREAM, format!("stream {} does not exist", brief(name))));
         }
-        // It is created before a message gets here, and was deleted since.
+        // A message waits for the creation before it gets here, so the stream was deleted since.
         Err(not_open(name))
     }
 
-    /// Puts records behind the others.
+    /// Appends records to a partition.
     fn append(&self, stream: &Stream, partition: u32, records: Records) -> Result<Pending, AppendError> {
         let found = stream.partition(partition).ok_or_else(|| AppendError::Failed(NO_PARTITION.into()))?;
         let Some(bridge) = &self.bridge else { return found.append(records) };
@@ -416,7 +420,7 @@ impl Store {
         sent.inspect_err(|_| bridge.count_refused())
     }
 
-    /// Whether what found no room may find some now. Otherwise the waker is called when it may.
+    /// Whether a rejected append may fit now. Otherwise the waker is called when it may.
     fn has_room(&self, stream: &Stream, partition: u32, waker: &Waker) -> bool {
         match &self.bridge {
             Some(bridge) => bridge.broker().room(waker),
@@ -424,19 +428,19 @@ impl Store {
         }
     }
 
-    /// Stores where a group goes on.
+    /// Commits the offset of a group.
     fn commit(&self, stream: &Stream, partition: u32, group: &str, offset: u64) -> Result<Under, Problem> {
         let Some(bridge) = &self.bridge else {
             return Ok(Under::Way(stream.commit(group, partition, offset)?));
         };
         find_partition(stream, partition)?;
-        // For those who list groups here; dropped, it is stored all the same.
+        // For lists of groups on this node; the commit is stored even if the future is dropped.
         stream.commit(group, partition, offset)?;
         let answer = bridge.broker().commit(stream.name(), partition, group, offset);
         Ok(Under::Asked(Arc::clone(bridge), answer))
     }
 
-    /// Where a group goes on in a partition, if that is known here.
+    /// The committed offset of a group in a partition, or the request for it.
     fn committed(&self, stream: &Stream, partition: u32, group: &str) -> Committed {
         match &self.bridge {
             None => Committed::Known(stream.committed(group, partition)),
@@ -447,12 +451,12 @@ impl Store {
         }
     }
 
-    /// Whether a commit of the group may be missing. A broker keeps its own groups.
+    /// Whether a commit of the group may be lost. A broker stores the commits of its groups itself.
     fn is_doubtful(&self, stream: &Stream, partition: u32, group: &str) -> bool {
         self.bridge.is_none() && stream.is_doubtful(group, partition)
     }
 
-    /// The offset at which one begins to read.
+    /// The offset at which reading starts.
     fn seek(&self, stream: &Stream, number: u32, start: Start) -> Result<u64, Problem> {
         let partition = find_partition(stream, number)?;
         match &self.bridge {
@@ -461,7 +465,7 @@ impl Store {
         }
     }
 
-    /// What a reader reads from.
+    /// The source of batches for a reader.
     fn source(&self, stream: &Stream, number: u32) -> Result<Source, Problem> {
         let partition = find_partition(stream, number)?;
         Ok(match &self.bridge {
@@ -470,7 +474,7 @@ impl Store {
         })
     }
 
-    /// The first offset that may be there, and the end of what this node has.
+    /// The first offset that may exist, and the end of this node's log.
     fn ends(&self, stream: &Stream, number: u32, partition: &Partition) -> (u64, u64) {
         let ends = partition.ends();
         match &self.bridge {
@@ -479,12 +483,12 @@ impl Store {
         }
     }
 
-    /// The offset of the first record that a stream has ever had.
+    /// The offset of the first record that a new stream has.
     fn first_offset(&self) -> u64 {
         self.bridge.as_ref().map_or(0, |bridge| bridge.broker().first_offset())
     }
 
-    /// The end of what can be read once: with a broker, where that is now.
+    /// The end of the readable records; with a broker, its current end.
     async fn end(&self, stream: &Stream, number: u32) -> Result<u64, Problem> {
         if self.bridge.as_ref().is_some_and(|bridge| !bridge.health().ready) {
             return Ok(find_partition(stream, number)?.ends().readable);
@@ -492,7 +496,7 @@ impl Store {
         self.last_end(stream, number).await
     }
 
-    /// The end of all that is there, which this node may not have seen yet.
+    /// The end of all records, including records that this node has not read from the broker yet.
     async fn last_end(&self, stream: &Stream, number: u32) -> Result<u64, Problem> {
         let known = find_partition(stream, number)?.ends().readable;
         let Some(bridge) = &self.bridge else { return Ok(known) };
@@ -501,12 +505,12 @@ impl Store {
     }
 }
 
-/// The stream has to be opened first, which takes place before a message gets that far: it was closed since.
+/// The problem for a stream that was closed after it was opened for a message.
 fn not_open(name: &str) -> Problem {
     problem(code::STORE, format!("stream {name} is not open; retry"))
 }
 
-/// Why a stream cannot be used.
+/// The problem for a stream that cannot be used.
 fn unusable(name: &str, error: &StreamError) -> Problem {
     let code = match error {
         StreamError::Name => code::TOPIC,
@@ -517,7 +521,7 @@ fn unusable(name: &str, error: &StreamError) -> Problem {
     problem(code, format!("stream {name}: {error}{setting}"))
 }
 
-/// Why a stream could not be made.
+/// The problem for a stream that could not be created.
 fn created(name: &str, error: &CreateError) -> Problem {
     let code = match error {
         CreateError::Name => code::TOPIC,
@@ -527,14 +531,14 @@ fn created(name: &str, error: &CreateError) -> Problem {
     problem(code, format!("stream {}: {error}", brief(name)))
 }
 
-/// What is under way to where it is kept.
+/// An append or commit in flight.
 pub(crate) enum Under {
     Way(Pending),
     Asked(Arc<Bridge>, broker::Answer<()>),
 }
 
 impl Under {
-    /// Where it is, once it is as safe as that; nowhere, if it is no records.
+    /// The offset once the requested durability is reached; `None` for an empty batch.
     fn poll(
         &mut self,
         durability: Durability,
@@ -552,7 +556,7 @@ impl Under {
     }
 }
 
-/// Where a group goes on: known, or asked for.
+/// A group's committed offset: known, or requested from the broker.
 pub(crate) enum Committed {
     Known(Option<u64>),
     Asked(Arc<Bridge>, broker::Answer<Option<u64>>),
@@ -572,7 +576,7 @@ impl Committed {
 
 const NO_PARTITION: &str = "the stream has no such partition";
 
-/// The partition that records are meant for.
+/// Chooses the partition of a publication.
 fn choose(stream: &Stream, which: Which, records: &Records) -> Result<u32, Problem> {
     match which {
         Which::This(partition) => find_partition(stream, partition).map(|_| partition),
@@ -586,16 +590,19 @@ fn choose(stream: &Stream, which: Which, records: &Records) -> Result<u32, Probl
 fn find_partition(stream: &Stream, partition: u32) -> Result<Partition, Problem> {
     stream.partition(partition).ok_or_else(|| {
         let (name, count) = (brief(stream.name()), stream.partitions());
-        problem(code::NO_STREAM, format!("{name} has {count} partitions, counted from 0: no {partition}"))
+        problem(
+            code::NO_STREAM,
+            format!("stream {name} has no partition {partition} ({count} partitions, from 0)"),
+        )
     })
 }
 
-/// The stream was deleted.
+/// The problem for a deleted stream.
 fn deleted(name: &str) -> Problem {
     problem(code::NOT_KEPT, format!("{name}: {}", AppendError::Deleted))
 }
 
-/// `WS /streams/{name}`: in binary messages if the client wants them, else in JSON.
+/// `WS /streams/{name}`: binary messages if the client offers that subprotocol, JSON otherwise.
 pub(crate) fn connect(
     request: &Request<'_>,
     live: &Live,
@@ -642,25 +649,25 @@ impl From<CommitError> for Problem {
     }
 }
 
-/// Where somebody begins who has read nothing yet.
+/// Where a reader without a position starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Begin {
     pub(crate) start: Start,
-    /// Where this group has stored that it goes on, if it has.
+    /// The group whose committed offset takes precedence.
     pub(crate) group: Option<String>,
 }
 
-/// What was read for somebody who asks once.
+/// The result of one fetch.
 pub(crate) struct Fetched {
     /// The first offset that counts.
     from: u64,
-    /// That of what can be read.
+    /// The end of the readable records.
     end: u64,
-    /// Nothing at the end.
+    /// `None` at the end.
     read: Option<Read>,
 }
 
-/// Reads once. Of what is forgotten nothing comes: it begins with what is there.
+/// Reads once. If old records are gone, the result starts at the first one that exists.
 async fn fetch(
     store: Arc<Store>,
     stream: Stream,
@@ -679,7 +686,7 @@ async fn fetch(
     }
 }
 
-/// Reads what is there, and tells the end of that. The broker may have more than this node has seen.
+/// Reads once and returns the end, too. The broker may have more records than this node has read.
 async fn read_once(
     store: &Store,
     stream: &Stream,
@@ -701,8 +708,8 @@ async fn read_once(
     Ok((read, end))
 }
 
-/// Bytes of a batch that anybody may publish: what comes back from a broker has no more either.
+/// Largest batch of a publication, in bytes: a broker returns no larger batches.
 const BATCH_MAX: usize = 8 << 20;
 
-/// Bytes that are read at once. A batch comes whole, however large.
+/// Bytes of one read. A batch is returned whole, even if it is larger.
 const READ_BYTES: usize = 256 << 10;

@@ -4,8 +4,7 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 
 use bytes::Bytes;
-
-use crate::AppendFile;
+use sinews_file::AppendFile;
 
 /// Bytes on their way to the end of a file, see [`Io::append`](crate::Io::append).
 #[derive(Debug)]

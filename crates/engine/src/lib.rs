@@ -96,8 +96,8 @@
 //!
 //! # Files
 //!
-//! [`AppendFile`] is a file that only grows, and lends its bytes as the system keeps them: for logs whose readers are
-//! connections. It is apart from the loop, and blocks.
+//! An [`Append`] writes to an [`AppendFile`](sinews_file::AppendFile) of the crate `sinews-file`. On a ring it is an operation of
+//! the loop.
 //!
 //! # Backends
 //!
@@ -121,7 +121,6 @@
 compile_error!("the engine runs on Unix: it relies on edges as epoll and kqueue report them");
 
 mod app;
-mod append;
 mod appending;
 mod backend;
 mod config;
@@ -141,7 +140,6 @@ mod stats;
 mod wheel;
 
 pub use app::{Accepted, App, Chain, Closed, Flow, Large};
-pub use append::AppendFile;
 pub use appending::Append;
 pub use backend::check_io_uring;
 pub use config::{BackendChoice, Config, InvalidConfig, UnknownBackend};

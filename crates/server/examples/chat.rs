@@ -1,7 +1,7 @@
-//! Rooms to talk in: `cargo run -p sinews-server --example chat -- [PORT] [auto|poll|uring]`.
+//! Chat rooms: `cargo run -p sinews-server --example chat -- [PORT] [auto|poll|uring]`.
 //!
-//! The path names the room and who comes: `python3 -m websockets ws://127.0.0.1:8080/garden/Ada`, and in another
-//! terminal `…/garden/Grace`. What one says, all in the room hear, whatever thread serves them.
+//! The path names the room and the member: `python3 -m websockets ws://127.0.0.1:8080/garden/Ada`, and in another
+//! terminal `…/garden/Grace`. Each message is broadcast to all members of the room, on all threads.
 
 use std::error::Error;
 
@@ -16,8 +16,8 @@ struct Member {
 }
 
 impl Member {
-    /// Refuses a room or a name that cannot be: empty, too long, with line breaks in it, or a pattern such as `>`, by
-    /// which one would hear every room.
+    /// Rejects an invalid room or name: empty, too long, with line breaks, or a pattern such as `>`, which would
+    /// subscribe to every room.
     fn new(request: &Request<'_>) -> Result<Self, Refusal> {
         let part = |of| request.param(of).filter(|part| Topics::check(part).is_ok()).map(String::from);
         let (Some(room), Some(name)) = (part("room"), part("name")) else {
@@ -29,7 +29,7 @@ impl Member {
 
     fn tell_all(&self, words: &str, cx: &mut Context<'_>) {
         let message = Prepared::text(format!("{} {words}", self.name));
-        // Framed once, however many are in the room.
+        // Encoded once, for any number of members.
         cx.publish(&self.room, &message).expect("the name was found to be valid");
     }
 }
@@ -44,21 +44,21 @@ impl Handler for Member {
         match payload.text() {
             Some(text) => self.tell_all(&format!("says: {text}"), cx),
             None => {
-                // Fails only if a Close is under way, which does as well.
+                // Fails only after a Close, which has the same effect.
                 let _ = cx.close(CloseCode::UNSUPPORTED, "this is a room for text");
             }
         }
     }
 
     fn close(&mut self, _: &Closed, cx: &mut Context<'_>) {
-        // The subscription is gone already: the others hear it.
+        // The own subscription has ended already: only the other members get this.
         self.tell_all("has left", cx);
     }
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
     let argument = |at, default: &str| std::env::args().nth(at).unwrap_or_else(|| default.to_owned());
-    // One who talks all the time, or in books, ends up outside.
+    // Too many or too large messages end the connection.
     let room = WebSocketRoute::new(Member::new)
         .with_config(Config::default().with_max_message(4 << 10))
         .with_message_rate(10, 50);

@@ -1,6 +1,6 @@
-//! What comes goes back: `cargo run -p sinews-server --example echo -- [PORT] [auto|poll|uring]`.
+//! Echo server: `cargo run -p sinews-server --example echo -- [PORT] [auto|poll|uring]`.
 //!
-//! Any client talks to it, for instance `python3 -m websockets ws://127.0.0.1:8080/`.
+//! Use any client, for example `python3 -m websockets ws://127.0.0.1:8080/`.
 
 use std::error::Error;
 
@@ -10,7 +10,7 @@ struct Echo;
 
 impl Handler for Echo {
     fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
-        // Fails once a Close is under way: nobody listens any more.
+        // Fails only after a Close.
         let _ = cx.send_payload(payload);
     }
 }

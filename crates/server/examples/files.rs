@@ -1,9 +1,9 @@
-//! Serves a directory, and counts what is asked for:
-//! `cargo run -p sinews-server --example files -- [PORT] [auto|poll|uring] [DIRECTORY]`.
+//! Serves a directory and counts its requests: `cargo run -p sinews-server --example files -- [PORT]
+//! [auto|poll|uring] [DIRECTORY]`.
 //!
 //! ```sh
 //! curl -i http://127.0.0.1:8080/                      # index.html, with its validators
-//! curl -r 0-99 http://127.0.0.1:8080/film.mp4         # a part
+//! curl -r 0-99 http://127.0.0.1:8080/film.mp4         # a range
 //! curl --compressed http://127.0.0.1:8080/script.js   # gzip, or script.js.br beside it
 //! curl http://127.0.0.1:8080/count
 //! ```

@@ -1,5 +1,5 @@
-//! Answers `GET /hello`, and nothing else: what a request costs at least.
-//! `cargo run --release -p sinews-server --example hello_http -- [PORT] [auto|poll|uring] [THREADS]`.
+//! Answers `GET /hello` only, to measure the minimum cost of a request. `cargo run --release -p sinews-server
+//! --example hello_http -- [PORT] [auto|poll|uring] [THREADS]`.
 //!
 //! ```sh
 //! curl -i http://127.0.0.1:8080/hello

@@ -1,8 +1,7 @@
-//! JSON-RPC 2.0, a call for each message: `cargo run -p sinews-server --example json_rpc -- [PORT] [auto|poll|uring]`.
+//! JSON-RPC 2.0, one call per message: `cargo run -p sinews-server --example json_rpc -- [PORT] [auto|poll|uring]`.
 //!
-//! Requests, notifications, batches and errors are those of <https://www.jsonrpc.org/specification>. Try
-//! `{"jsonrpc": "2.0", "method": "subtract", "params": [42, 23], "id": 1}` with `python3 -m websockets
-//! ws://127.0.0.1:8080/`.
+//! Requests, notifications, batches and errors follow <https://www.jsonrpc.org/specification>. Try `{"jsonrpc":
+//! "2.0", "method": "subtract", "params": [42, 23], "id": 1}` with `python3 -m websockets ws://127.0.0.1:8080/`.
 
 use std::error::Error;
 
@@ -19,7 +18,7 @@ const INVALID_REQUEST: Fault = Fault(-32600, "Invalid Request");
 const METHOD_NOT_FOUND: Fault = Fault(-32601, "Method not found");
 const INVALID_PARAMS: Fault = Fault(-32602, "Invalid params");
 
-/// What the server can do.
+/// Executes a method of the server.
 fn call(method: &str, params: &Value) -> Result<Value, Fault> {
     let number = |at: usize, name: &str| {
         params.get(at).or_else(|| params.get(name)).and_then(Value::as_i64).ok_or(INVALID_PARAMS)
@@ -40,7 +39,7 @@ fn call(method: &str, params: &Value) -> Result<Value, Fault> {
     }
 }
 
-/// Answers what a message holds, if it wants an answer.
+/// Answers the calls of a message, except notifications.
 fn answer(message: &[u8]) -> Option<Value> {
     match serde_json::from_slice(message) {
         Ok(Value::Array(batch)) if !batch.is_empty() => {
@@ -61,7 +60,7 @@ fn answer_one(request: &Value) -> Option<Value> {
     match request.get("method").and_then(Value::as_str) {
         Some(method) if sound => {
             let result = call(method, params);
-            // A request without an id is a notification: nobody waits for what comes of it.
+            // A request without an id is a notification: its result is not sent.
             id.map(|id| response(id, result))
         }
         _ => Some(response(&Value::Null, Err(INVALID_REQUEST))),
@@ -81,7 +80,7 @@ struct Caller;
 
 impl Handler for Caller {
     fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
-        // Both fail only if a Close is under way: nobody listens any more.
+        // Both fail only after a Close.
         if payload.text().is_none() {
             let _ = cx.close(CloseCode::UNSUPPORTED, "JSON is text");
         } else if let Some(answer) = answer(&payload) {
@@ -92,7 +91,7 @@ impl Handler for Caller {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let argument = |at, default: &str| std::env::args().nth(at).unwrap_or_else(|| default.to_owned());
-    // It bounds a batch, too.
+    // This bounds a batch, too.
     let config = Config::default().with_max_message(64 << 10);
     let router = Router::new().websocket("/", WebSocketRoute::new(|_| Ok(Caller)).with_config(config));
     let server = Server::new(router)

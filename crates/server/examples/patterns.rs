@@ -1,5 +1,5 @@
-//! Measures what a publication costs beside patterns that are made to be slow:
-//! `cargo run --release -p sinews-server --example patterns`.
+//! Measures the cost of a publication beside patterns that are expensive to match: `cargo run --release -p
+//! sinews-server --example patterns`.
 //!
 //! 32 connections subscribe to 1,024 patterns each, of `*` and `a` in every combination. Each publication has a new name,
 //! which matches none of them.
@@ -17,7 +17,7 @@ const CONNECTIONS: usize = 32;
 const PATTERNS: usize = 1_024;
 const PUBLICATIONS: usize = 2_000;
 
-/// So many tokens in front of the last one.
+/// Number of tokens in front of the last one.
 struct Subscriber(usize, Arc<AtomicUsize>);
 
 impl Handler for Subscriber {
@@ -86,7 +86,7 @@ fn connect(address: SocketAddr) -> std::io::Result<BufReader<TcpStream>> {
     Ok(BufReader::new(stream))
 }
 
-/// Sends a request and reads the head of the answer.
+/// Sends a request and reads the head of the response.
 fn ask(client: &mut BufReader<TcpStream>, request: &str, status: &str) -> Result<(), Box<dyn Error>> {
     client.get_mut().write_all(request.as_bytes())?;
     let mut head = String::new();
@@ -98,7 +98,7 @@ fn ask(client: &mut BufReader<TcpStream>, request: &str, status: &str) -> Result
     if head.starts_with(status) { Ok(()) } else { Err(head.into()) }
 }
 
-/// Nanoseconds that all threads but this one have run.
+/// Returns the processor time of all threads but this one, in nanoseconds.
 fn server_cpu() -> Result<u64, Box<dyn Error>> {
     let main = process::id().to_string();
     let mut sum = 0;

@@ -1,8 +1,7 @@
-//! Prices, as they change: `cargo run -p sinews-server --example ticker -- [PORT] [auto|poll|uring] [MILLISECONDS]`.
+//! Price ticker: `cargo run -p sinews-server --example ticker -- [PORT] [auto|poll|uring] [MILLISECONDS]`.
 //!
-//! A thread publishes them; `python3 -m websockets ws://127.0.0.1:8080/ACME` shows one. Who reads more slowly than
-//! prices change misses some, and gets the last one as soon as it takes it: nobody else waits for it, and what it
-//! costs is bounded.
+//! A thread publishes prices; `python3 -m websockets ws://127.0.0.1:8080/ACME` shows one symbol. A slow client misses
+//! some prices and gets the last one as soon as it reads: other clients are not delayed, and the cost is bounded.
 
 use std::error::Error;
 use std::thread;
@@ -15,12 +14,12 @@ use sinews_server::{
 
 const SYMBOLS: [&str; 3] = ["ACME", "INITECH", "UMBRELLA"];
 
-/// A client that looks at one symbol.
+/// Client of one symbol.
 struct Viewer(&'static str);
 
 impl Handler for Viewer {
     fn open(&mut self, cx: &mut Context<'_>) {
-        // The last price, and then each that follows.
+        // The last price, and then each later price.
         cx.subscribe_from(self.0, Start::Last(1)).expect("the topics of all symbols are kept");
     }
 
@@ -44,10 +43,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     thread::spawn(move || {
         for tick in 0_u64.. {
             for (at, symbol) in SYMBOLS.iter().enumerate() {
-                // A wave for each, in place of a market.
+                // A sine wave for each symbol, instead of a market.
                 let price = 100.0 + 10.0 * (tick as f64 / 50.0 + at as f64).sin();
                 let text = format!(r#"{{"symbol":"{symbol}","price":{price:.2},"tick":{tick}}}"#);
-                // Fails where a thread is too busy to take it: the next price follows.
+                // Fails while a thread is too busy: the next price follows.
                 let _ = publisher.publish(symbol, &Prepared::text(text));
             }
             thread::sleep(pause);

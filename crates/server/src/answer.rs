@@ -1,4 +1,4 @@
-//! What a handler answers with: a response, or who will make one.
+//! Answers of handlers: a response, a future or blocking work that produces one.
 
 use std::fmt;
 use std::future::Future;
@@ -6,11 +6,11 @@ use std::pin::Pin;
 
 use crate::request::Response;
 
-/// What a plain request is answered with: a [`Response`] that is there, or one that comes later.
+/// Answer to a plain request: a finished [`Response`], a future, or blocking work.
 ///
-/// While an answer is awaited, further requests on its connection wait, so that answers leave in the order of the
-/// requests; other connections do not. It is awaited for
-/// [`HttpConfig::with_handler_timeout`](crate::HttpConfig::with_handler_timeout) at most, and given up when the
+/// Until the answer is ready, further requests on its connection wait, so that answers leave in the order of the
+/// requests. Other connections are not affected. An answer has to be ready within
+/// [`HttpConfig::with_handler_timeout`](crate::HttpConfig::with_handler_timeout), and is cancelled when the
 /// connection closes.
 ///
 /// ```
@@ -20,7 +20,7 @@ use crate::request::Response;
 ///     .get("/now", |_| Response::text("at once\n"))
 ///     .get("/later", |request| {
 ///         let request = request.to_owned();
-///         Answer::later(async move { Response::text(format!("{} is there\n", request.path())) })
+///         Answer::later(async move { Response::text(format!("{} is ready\n", request.path())) })
 ///     })
 ///     .get("/slow", |_| {
 ///         Answer::blocking(|| match std::fs::read_to_string("/etc/hostname") {
@@ -43,19 +43,20 @@ pub(crate) type Later = Pin<Box<dyn Future<Output = Response>>>;
 pub(crate) type Work = Box<dyn FnOnce() -> Response + Send>;
 
 impl Answer {
-    /// What this future comes to. It runs on the thread of its connection, between callbacks, and need not be
-    /// `Send`; who wakes it may be on any thread. No runtime comes with it: what needs Tokio's reactor is spawned
-    /// there, and its end awaited here. It must not block: other connections wait meanwhile.
+    /// Answers with the output of this future. It runs on the thread of its connection, between callbacks, and need
+    /// not be `Send`; it may be woken from any thread. No runtime is included: spawn work that needs Tokio's reactor
+    /// on a Tokio runtime, and await its result here. The future must not block: it would delay all other connections
+    /// of the thread.
     ///
-    /// When its time is up, the client is answered with 503. Then, and when its connection closes, it is dropped.
+    /// On timeout the client is answered with 503. The future is dropped on timeout and when its connection closes.
     #[must_use]
     pub fn later(response: impl Future<Output = Response> + 'static) -> Self {
         Self(Kind::Later(Box::pin(response)))
     }
 
-    /// What this comes to on a thread where it may block, one of the server's
-    /// [pool](crate::Server::blocking). If the pool has no place left, the client is answered with 503 and
-    /// `Retry-After`. If its connection closes before it has begun, it is not run.
+    /// Answers with the result of work that may block. It runs on a thread of the server's
+    /// [pool](crate::Server::blocking). If the pool's queue is full, the client is answered with 503 and
+    /// `Retry-After`. If the connection closes before the work has begun, it does not run.
     #[must_use]
     pub fn blocking(work: impl FnOnce() -> Response + Send + 'static) -> Self {
         Self(Kind::Blocking(Box::new(work)))

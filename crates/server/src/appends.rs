@@ -1,4 +1,4 @@
-//! Files that the server's threads append to, beside serving connections.
+//! Appends to files on the server's threads, beside their connections.
 
 use std::cell::Cell;
 use std::fmt;
@@ -7,34 +7,35 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use sinews_engine::{Append, AppendFile, Io, Post};
+use sinews_engine::{Append, Io, Post};
+use sinews_file::AppendFile;
 use slab::Slab;
 
 use crate::mail::Mail;
 
-/// Somebody who appends to a file, one write after the other.
+/// Writer that appends to a file, one write at a time.
 pub trait AppendJob: Send {
-    /// What is to be written next: the file, and what to put at its end. `None`: nothing, and the job is over. Called on
-    /// a thread of the server, which it must not block.
+    /// Returns the next write: the file and the buffers to append. `None`: the job is done. Runs on a thread of the
+    /// server and must not block it.
     fn next(&mut self) -> Option<(Arc<AppendFile>, Vec<Bytes>)>;
 
-    /// How it went: so many bytes are in the file, and what went wrong then. When the thread is to end, the
-    /// job is asked nothing more, and dropped.
+    /// Takes the result of a write: the number of bytes in the file, and the error that stopped it, if any. When the
+    /// thread ends, the job is dropped without further calls.
     fn done(&mut self, written: u64, result: io::Result<()>);
 }
 
-/// Gives the threads of a server something to append, see [`BoundServer::appender`](crate::BoundServer::appender).
+/// Passes append jobs to the threads of a server, see [`BoundServer::appender`](crate::BoundServer::appender).
 #[derive(Clone)]
 pub struct Appender {
     queues: Arc<[Arc<Queue>]>,
-    /// Whose turn it is.
+    /// Thread that gets the next job.
     next: Arc<AtomicUsize>,
 }
 
-/// Jobs that a thread has not begun. Each comes from somebody who has one at a time, so there are no more than those.
+/// Jobs that a thread has not begun. Each caller has one job at a time, which bounds the queue.
 pub(crate) struct Queue {
     jobs: Mutex<Jobs>,
-    /// Looked at without the lock.
+    /// Checked without the lock.
     any: AtomicBool,
     post: Post<Mail>,
 }
@@ -47,7 +48,7 @@ struct Jobs {
 }
 
 thread_local! {
-    /// Which of the threads this is.
+    /// Number of the server thread that runs here.
     static HERE: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
@@ -56,8 +57,8 @@ impl Appender {
         Self { queues: queues.collect(), next: Arc::default() }
     }
 
-    /// Has a job carried out: by the calling thread, if it is one of the server's, and otherwise by any of them. If that
-    /// thread ends before it begins, the job is dropped.
+    /// Runs a job on the calling thread, if it is one of the server's, and otherwise on any of them. If that thread
+    /// ends before the job begins, the job is dropped.
     pub fn run(&self, job: Box<dyn AppendJob>) {
         let in_turn = || self.next.fetch_add(1, Ordering::Relaxed) % self.queues.len();
         let at = HERE.get().filter(|at| *at < self.queues.len()).unwrap_or_else(in_turn);
@@ -72,7 +73,7 @@ impl Appender {
         jobs.waiting.push(job);
         queue.any.store(true, Ordering::SeqCst);
         drop(jobs);
-        // A thread that is awake is told without a system call.
+        // A wakeup of a thread that is awake takes no system call.
         queue.post.wake();
     }
 }
@@ -106,15 +107,15 @@ impl Queue {
     }
 }
 
-/// What one thread appends.
+/// Appends of one thread.
 pub(crate) struct Appends {
     queue: Arc<Queue>,
-    /// Of which something is with the loop.
+    /// Jobs with a write in flight.
     jobs: Slab<Box<dyn AppendJob>>,
 }
 
 impl Drop for Appends {
-    /// What nobody begins any more goes back to who wants it written.
+    /// Drops jobs that have not begun; their callers see the drop.
     fn drop(&mut self) {
         HERE.set(None);
         self.queue.end();
@@ -126,12 +127,12 @@ impl Appends {
         Self { queue, jobs: Slab::new() }
     }
 
-    /// This thread is the one of that number from now on.
+    /// Sets the number of the calling thread.
     pub(crate) fn begin(&self, at: usize) {
         HERE.set(Some(at));
     }
 
-    /// Begins what has come.
+    /// Begins queued jobs.
     pub(crate) fn take_new(&mut self, io: &mut Io) {
         for job in self.queue.take() {
             let place = self.jobs.insert(job);
@@ -139,7 +140,7 @@ impl Appends {
         }
     }
 
-    /// One is back from the loop.
+    /// Handles the completion of a write.
     pub(crate) fn appended(&mut self, io: &mut Io, append: &Append, result: io::Result<()>) {
         let place = append.tag() as usize;
         let Some(job) = self.jobs.get_mut(place) else { return };
@@ -149,7 +150,7 @@ impl Appends {
 
     fn step(&mut self, io: &mut Io, place: usize) {
         if io.is_ending() {
-            // There may be no end to what comes next, and the loop would wait for it.
+            // A job may return writes without end, and the loop would wait for them.
             self.jobs.remove(place);
             return;
         }
@@ -159,7 +160,7 @@ impl Appends {
             return;
         };
         if io.append(Append::new(file, pieces, false, place as u64)).is_err() {
-            // There is an `Appender` only where all threads have a ring.
+            // An `Appender` exists only if all threads have a ring.
             self.jobs.remove(place);
         }
     }

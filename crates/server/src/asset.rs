@@ -8,8 +8,8 @@ use crate::compress::{self, Accepted};
 use crate::files::conditions::{Validators, Verdict};
 use crate::{Request, Response};
 
-/// A file that is compiled into the program, such as a page: answers GET and HEAD with an `ETag`, conditional requests
-/// with 304 or 412 (RFC 9110 section 13), and compresses it once, when it is made.
+/// File that is compiled into the program, such as a page. Answers GET and HEAD with an `ETag` and conditional
+/// requests with 304 or 412 (RFC 9110 section 13). Compresses the content once, on construction.
 ///
 /// ```
 /// use sinews_server::{Asset, Router};
@@ -30,12 +30,13 @@ pub struct Asset {
 #[derive(Clone, Debug)]
 struct Representation {
     content: Bytes,
-    /// With its quotes.
+    /// Includes the quotes.
     etag: String,
 }
 
 impl Asset {
-    /// An asset of this type. Text, scripts, style sheets and JSON are also kept in gzip, if that is smaller.
+    /// Creates an asset with this content type. Text, scripts, style sheets and JSON are also stored in gzip, if that
+    /// is smaller.
     #[must_use]
     pub fn new(content_type: &'static str, content: &'static [u8]) -> Self {
         let mut hasher = DefaultHasher::new();
@@ -51,14 +52,14 @@ impl Asset {
         }
     }
 
-    /// Adds a header to every answer, 304 included.
+    /// Adds a header to every response, 304 included.
     #[must_use]
     pub fn with_header(mut self, name: &'static str, value: &'static str) -> Self {
         self.headers.push((name, value));
         self
     }
 
-    /// The answer to a GET or HEAD request.
+    /// Answers a GET or HEAD request.
     #[must_use]
     pub fn answer(&self, request: &Request<'_>) -> Response {
         let head = request.head();
@@ -81,5 +82,5 @@ impl Asset {
     }
 }
 
-/// Compressed once, as small as it gets.
+/// Compression runs once, so it takes the best level.
 const GZIP_LEVEL: u32 = 9;

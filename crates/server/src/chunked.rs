@@ -1,47 +1,45 @@
-//! Bodies in chunks (RFC 9112 section 7.1), decoded as they come.
+//! Incremental decoder of chunked bodies (RFC 9112 section 7.1).
 //!
-//! Strict where leniency lets two parsers in a row disagree about the end of a request: a chunk size is
-//! plain hexadecimal digits, each line ends with CR LF, and the data of a chunk is followed by nothing
-//! else. Chunk extensions and trailers mean nothing (sections 7.1.1 and 7.1.2), but have to be what they are, and are
-//! bounded.
+//! Strict where leniency lets two parsers in a row disagree about the end of a request: a chunk size is plain
+//! hexadecimal digits, each line ends with CR LF, and CR LF directly follows the data of a chunk. Chunk extensions
+//! and trailers are ignored (sections 7.1.1 and 7.1.2), but have to match the grammar, and are bounded.
 
-/// A body that is coming in chunks.
+/// Decoder of one chunked body.
 #[derive(Debug)]
 pub(crate) struct ChunkedBody {
     state: State,
     body: Vec<u8>,
     max: usize,
-    /// Bytes of extensions and trailers that may still come.
+    /// Remaining bytes of extensions and trailers.
     passed_over_left: usize,
 }
 
-/// Why a chunked body cannot be taken. Where the next request would begin is unknown then.
+/// Reason to reject a chunked body. The start of the next request is unknown then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChunkError {
-    /// Against the grammar.
+    /// The body does not match the grammar.
     Malformed,
-    /// More bytes than the body may have.
+    /// The body exceeds its limit.
     TooLarge,
-    /// More bytes of extensions and trailers than [`PASSED_OVER_MAX`].
+    /// Extensions and trailers exceed [`PASSED_OVER_MAX`].
     TooMuchBeside,
 }
 
-/// Bytes of extensions and trailers of one body. They carry nothing for us; without a bound they would
-/// cost work without end.
+/// Limit of extensions and trailers of one body, in bytes. They are ignored; the limit bounds the work on them.
 pub(crate) const PASSED_OVER_MAX: usize = 4 << 10;
 
 /// Hexadecimal digits of a chunk size, leading zeros included: 64 bits.
 const SIZE_DIGITS_MAX: u8 = 16;
 
-/// What the next byte is.
+/// Expected next byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// A digit of the size, or what ends it.
+    /// A digit of the size, or its terminator.
     Size {
         size: u64,
         digits: u8,
     },
-    /// The space that may stand before an extension.
+    /// Optional space before an extension.
     Blank {
         size: u64,
     },
@@ -58,11 +56,11 @@ enum State {
     Data {
         left: u64,
     },
-    /// The carriage return behind data.
+    /// The carriage return after data.
     DataReturn,
-    /// The line feed behind data.
+    /// The line feed after data.
     DataEnd,
-    /// The first byte of a trailer line, or of the empty line that ends the body.
+    /// The first byte of a trailer line, or of the empty line that terminates the body.
     Trailer,
     /// Part of a trailer's name.
     TrailerName,
@@ -70,12 +68,12 @@ enum State {
     TrailerValue,
     /// The line feed of a trailer line.
     TrailerEnd,
-    /// The last line feed.
+    /// The final line feed.
     End,
     Done,
 }
 
-/// What has come of an extension: `;name`, `;name=value` or `;name="value"`.
+/// Parsed part of an extension: `;name`, `;name=value` or `;name="value"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extension {
     Semicolon,
@@ -91,14 +89,14 @@ enum Extension {
 }
 
 impl ChunkedBody {
-    /// A body of at most `max` bytes, decoded.
+    /// Creates a decoder of a body of at most `max` bytes.
     pub(crate) fn new(max: usize) -> Self {
         let state = State::Size { size: 0, digits: 0 };
         Self { state, body: Vec::new(), max, passed_over_left: PASSED_OVER_MAX }
     }
 
-    /// Decodes what has come; answers how many bytes belong to the body. Fewer than were given: the body
-    /// has ended.
+    /// Decodes input and returns how many bytes belong to the body. A smaller count than the input's length means
+    /// that the body has ended.
     pub(crate) fn receive(&mut self, input: &[u8]) -> Result<usize, ChunkError> {
         let mut at = 0;
         while at < input.len() && !self.is_done() {
@@ -116,12 +114,12 @@ impl ChunkedBody {
         Ok(at)
     }
 
-    /// Whether the body has ended.
+    /// Returns whether the body has ended.
     pub(crate) fn is_done(&self) -> bool {
         self.state == State::Done
     }
 
-    /// The body as far as it has come.
+    /// Returns the bytes decoded so far.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.body
     }
@@ -137,7 +135,7 @@ impl ChunkedBody {
             (State::DataReturn, b'\r') => Ok(State::DataEnd),
             (State::DataEnd, b'\n') => Ok(State::Size { size: 0, digits: 0 }),
             (State::Trailer, b'\r') => Ok(State::End),
-            // A line that began with a space would fold onto the one before.
+            // A line that begins with a space would fold onto the line before.
             (State::Trailer | State::TrailerName, byte) if is_token(byte) => {
                 self.passed_over(State::TrailerName)
             }
@@ -165,11 +163,11 @@ impl ChunkedBody {
         if digits == SIZE_DIGITS_MAX {
             return Err(ChunkError::Malformed);
         }
-        // Sixteen digits fill 64 bits: nothing is shifted out.
+        // Sixteen digits fill 64 bits, so the shift loses no digit.
         Ok(State::Size { size: size << 4 | u64::from(value), digits: digits + 1 })
     }
 
-    /// RFC 9112 section 7.1.1. No line ends within one, whether it is quoted or not.
+    /// Parses an extension (RFC 9112 section 7.1.1). It contains no line break, quoted or not.
     fn extension(&mut self, size: u64, part: Extension, byte: u8) -> Result<State, ChunkError> {
         use Extension::{Blank, Equals, Escape, Name, Quoted, Semicolon, Unquoted, Value};
         let part = match (part, byte) {
@@ -190,7 +188,7 @@ impl ChunkedBody {
         self.passed_over(State::Extension { size, part })
     }
 
-    /// Refused before its bytes have come; nothing is allocated for what is only declared.
+    /// Checks a declared size before its bytes arrive; no buffer is allocated for a declared size.
     fn data(&self, size: u64) -> Result<State, ChunkError> {
         if size > (self.max - self.body.len()) as u64 {
             return Err(ChunkError::TooLarge);
@@ -204,12 +202,12 @@ impl ChunkedBody {
     }
 }
 
-/// Whether the byte may stand in an extension or in a field value: no control byte but the tab.
+/// Returns whether the byte is allowed in an extension or in a field value: no control byte but the tab.
 fn is_text(byte: u8) -> bool {
     byte == b'\t' || !byte.is_ascii_control()
 }
 
-/// Whether the byte may stand in a token (RFC 9110 section 5.6.2).
+/// Returns whether the byte is allowed in a token (RFC 9110 section 5.6.2).
 pub(crate) fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
@@ -220,7 +218,7 @@ mod tests {
 
     const MAX: usize = 64;
 
-    /// The body and how many bytes it took, from bytes that come in these pieces.
+    /// Decodes pieces; returns the body and how many bytes it took.
     fn decode(pieces: &[&[u8]], max: usize) -> Result<Option<(Vec<u8>, usize)>, ChunkError> {
         let mut body = ChunkedBody::new(max);
         let mut used = 0;
@@ -251,11 +249,11 @@ mod tests {
     ];
 
     #[test]
-    fn bodies_are_the_same_however_they_are_cut() {
+    fn bodies_decode_alike_however_they_are_split() {
         for (wire, expected) in SAMPLES {
             let wanted = Ok(Some((expected.to_vec(), wire.len())));
             let next = [wire, b"GET / HTTP/1.1\r\n"].concat();
-            assert_eq!(whole(&next), wanted, "what follows is left alone");
+            assert_eq!(whole(&next), wanted, "later bytes are not consumed");
             for first in 0..=wire.len() {
                 for second in first..=wire.len() {
                     let pieces = [&next[..first], &next[first..second], &next[second..]];
@@ -268,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn every_prefix_waits_for_more() {
+    fn every_prefix_needs_more_input() {
         for (wire, _) in SAMPLES {
             for len in 0..wire.len() {
                 assert_eq!(whole(&wire[..len]), Ok(None), "{:?}", &wire[..len]);
@@ -277,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_parsers_disagree_about_is_refused() {
+    fn ambiguous_framing_is_rejected() {
         for wrong in [
             &b"\r\n"[..],
             b";x\r\n",
@@ -322,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_is_bounded_before_the_bytes_come() {
+    fn size_limit_applies_before_the_bytes_arrive() {
         assert!(matches!(decode(&[b"5\r\nhello\r\n0\r\n\r\n"], 5), Ok(Some(_))));
         assert_eq!(decode(&[b"6\r\n"], 5), Err(ChunkError::TooLarge));
         assert_eq!(decode(&[b"3\r\nabc\r\n3\r\n"], 5), Err(ChunkError::TooLarge));
@@ -330,11 +328,11 @@ mod tests {
         assert_eq!(decode(&[b"ffffffffffffffff\r\n"], usize::MAX - 1), Err(ChunkError::TooLarge));
         let mut body = ChunkedBody::new(usize::MAX);
         assert_eq!(body.receive(b"7fffffffffffffff\r\nabc"), Ok(21));
-        assert!(body.body.capacity() < 64, "memory follows what came, not what was declared");
+        assert!(body.body.capacity() < 64, "memory follows received bytes, not the declared size");
     }
 
     #[test]
-    fn what_is_passed_over_is_bounded_over_the_whole_body() {
+    fn extensions_and_trailers_are_bounded_over_the_whole_body() {
         let extension = "x".repeat(PASSED_OVER_MAX);
         assert!(matches!(whole(format!("0;{extension}\r\n\r\n").as_bytes()), Ok(Some(_))));
         let too_much = Err(ChunkError::TooMuchBeside);

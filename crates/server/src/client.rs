@@ -1,11 +1,11 @@
-//! Who a request comes from, behind proxies that are trusted to say so.
+//! Client address of a request behind trusted proxies.
 
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use sinews_proto::http::RequestHead;
 
-/// Proxies whose word about their clients is taken, and the header that they say it in.
+/// Trusted proxies and the header in which they pass the client address.
 ///
 /// ```
 /// use sinews_server::{Router, Server, TrustedProxies};
@@ -28,22 +28,22 @@ enum Header {
 }
 
 impl Default for TrustedProxies {
-    /// None.
+    /// Trusts no proxy.
     fn default() -> Self {
         Self::x_forwarded_for([])
     }
 }
 
 impl TrustedProxies {
-    /// Proxies of these networks, which append the address of whoever connects to them to `X-Forwarded-For`, as most
-    /// do. The other header is not looked at: a proxy passes on what it does not know, and a client may have
-    /// written it.
+    /// Trusts proxies of these networks, which append the address of their client to `X-Forwarded-For`, as most do.
+    /// `Forwarded` is ignored: a proxy passes on headers that it does not know, and a client may have written it.
     #[must_use]
     pub fn x_forwarded_for(networks: impl IntoIterator<Item = IpNet>) -> Self {
         Self { networks: networks.into_iter().collect(), header: Header::XForwardedFor }
     }
 
-    /// Proxies of these networks, which append to `Forwarded` (RFC 7239), where `for` names the client.
+    /// Trusts proxies of these networks, which append to `Forwarded` (RFC 7239), where `for` names the client.
+    /// `X-Forwarded-For` is ignored.
     #[must_use]
     pub fn forwarded(networks: impl IntoIterator<Item = IpNet>) -> Self {
         Self { networks: networks.into_iter().collect(), header: Header::Forwarded }
@@ -54,8 +54,8 @@ impl TrustedProxies {
         self.networks.iter().any(|network| network.contains(&address))
     }
 
-    /// Who a request comes from: the last address that no trusted proxy has. What stands before it in the header may
-    /// be anybody's invention.
+    /// Returns the client address of a request: the last address that belongs to no trusted proxy. Addresses before
+    /// it in the header may be forged.
     pub(crate) fn client(&self, head: &RequestHead<'_>, peer: SocketAddr) -> IpAddr {
         let mut client = peer.ip().to_canonical();
         if !self.trusts(client) {
@@ -74,7 +74,7 @@ impl TrustedProxies {
         while self.trusts(client)
             && let Some(hop) = hops.next()
         {
-            // A hop without a name ends what is known.
+            // Addresses before an unnamed hop cannot be trusted.
             let Some(address) = std::str::from_utf8(hop).ok().and_then(read) else { break };
             client = address.to_canonical();
         }
@@ -94,7 +94,7 @@ fn split(value: &[u8], separator: u8) -> Vec<&[u8]> {
     parts.collect()
 }
 
-/// The `for` of one element of `Forwarded` (RFC 7239 section 4).
+/// Parses the `for` parameter of one element of `Forwarded` (RFC 7239 section 4).
 fn forwarded_for(element: &str) -> Option<IpAddr> {
     let pairs = split(element.as_bytes(), b';').into_iter().filter_map(|pair| std::str::from_utf8(pair).ok());
     let mut values = pairs.filter_map(|pair| {
@@ -106,7 +106,7 @@ fn forwarded_for(element: &str) -> Option<IpAddr> {
     node(unquoted.unwrap_or(value))
 }
 
-/// An address, perhaps with a port, and an IPv6 address perhaps in brackets (RFC 7239 section 6).
+/// Parses an address with an optional port; an IPv6 address may have brackets (RFC 7239 section 6).
 fn node(text: &str) -> Option<IpAddr> {
     let text = text.trim();
     let bare = || text.strip_prefix('[')?.strip_suffix(']')?.parse().ok().map(IpAddr::V6);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_trusted_proxy_is_believed_and_only_about_who_connected_to_it() {
+    fn only_trusted_proxies_name_the_client() {
         let proxies = TrustedProxies::x_forwarded_for(networks());
         for (peer, lines, expected) in [
             ("192.0.2.9", "X-Forwarded-For: 192.0.2.1\r\n", "192.0.2.9"),
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn forwarded_is_read_as_its_rfc_says() {
+    fn forwarded_parses_as_in_rfc_7239() {
         let proxies = TrustedProxies::forwarded(networks());
         for (lines, expected) in [
             ("Forwarded: for=192.0.2.1\r\n", "192.0.2.1"),

@@ -1,4 +1,4 @@
-//! Content codings (RFC 9110 section 8.4): what a client takes, and gzip.
+//! Content codings (RFC 9110 section 8.4): negotiation and gzip.
 
 use std::io::Write;
 
@@ -7,7 +7,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use sinews_proto::http::RequestHead;
 
-/// Which codings a client takes (RFC 9110 section 12.5.3).
+/// Codings that a client accepts (RFC 9110 section 12.5.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Accepted {
     pub(crate) brotli: bool,
@@ -15,7 +15,7 @@ pub(crate) struct Accepted {
 }
 
 impl Accepted {
-    /// From `Accept-Encoding`. Without it, none: what a client takes that does not say so is a guess.
+    /// Parses `Accept-Encoding`. Without the header no coding is used: support would be a guess.
     pub(crate) fn of(head: &RequestHead<'_>) -> Self {
         Self::from_values(head.header("accept-encoding"))
     }
@@ -27,7 +27,7 @@ impl Accepted {
             let mut parts = element.split(';').map(str::trim);
             let coding = parts.next().unwrap_or_default();
             let taken = parts.filter_map(|part| part.split_once('=')).all(|(name, value)| {
-                // A weight that is none takes nothing away.
+                // An invalid weight counts as 1.
                 !name.trim().eq_ignore_ascii_case("q") || value.trim().parse::<f32>() != Ok(0.0)
             });
             match coding.to_ascii_lowercase().as_str() {
@@ -42,7 +42,7 @@ impl Accepted {
     }
 }
 
-/// Whether what has this type gets smaller.
+/// Returns whether this content type compresses well.
 pub(crate) fn is_compressible(content_type: &str) -> bool {
     let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     essence.starts_with("text/")
@@ -52,10 +52,10 @@ pub(crate) fn is_compressible(content_type: &str) -> bool {
             .contains(&essence.as_str())
 }
 
-/// The same in gzip, if that is smaller.
+/// Returns the content in gzip, if that is smaller.
 pub(crate) fn gzip(content: &[u8], level: u32) -> Option<Bytes> {
     let mut encoder = GzEncoder::new(Vec::with_capacity(content.len() / 2), Compression::new(level));
-    // Into memory nothing fails.
+    // Writes to memory do not fail.
     encoder.write_all(content).ok()?;
     let compressed = encoder.finish().ok()?;
     (compressed.len() < content.len()).then(|| compressed.into())
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_taken_follows_the_weights() {
+    fn codings_are_chosen_by_weight() {
         let of = |values: &[&str]| {
             let Accepted { brotli, gzip } =
                 Accepted::from_values(values.iter().map(|value| value.as_bytes()));
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn text_gets_smaller_and_pictures_do_not() {
+    fn text_is_compressible_and_images_are_not() {
         for text in ["text/html", "Text/Plain; charset=utf-8", "application/json", "image/svg+xml"] {
             assert!(is_compressible(text), "{text}");
         }
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn gzip_is_what_others_take_for_it() {
+    fn gzip_output_decodes_to_the_input() {
         let text = "the same, ".repeat(1_000);
         let compressed = gzip(text.as_bytes(), 6).unwrap();
         let mut back = String::new();

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use sinews_proto::Time;
 
-/// The date as HTTP writes it, and until when it holds.
+/// Current date in HTTP format, and the end of its second.
 #[derive(Debug, Default)]
 pub(crate) struct Date {
     text: String,
@@ -12,7 +12,7 @@ pub(crate) struct Date {
 }
 
 impl Date {
-    /// The date now. The system's clock is looked at once a second of the loop's.
+    /// Returns the current date. Reads the system clock once per second of loop time.
     pub(crate) fn at(&mut self, now: Time) -> &str {
         if self.until.is_none_or(|until| now >= until) {
             self.text = httpdate::fmt_http_date(SystemTime::now());

@@ -1,4 +1,4 @@
-//! Files of a directory.
+//! Static files of a directory.
 
 pub(crate) mod conditions;
 mod path;
@@ -16,21 +16,20 @@ use self::store::{Content, Entry, Miss, Store, Variant};
 use crate::compress::Accepted;
 use crate::request::{Body, FilePart, Request, Response};
 
-/// A directory whose files are served, by [`Router::files`](crate::Router::files).
+/// Directory served as static files, by [`Router::files`](crate::Router::files).
 ///
-/// Small files are kept in memory, bounded, and looked at again when they may have changed. Larger ones are read in
-/// pieces of 128 KiB as the peer takes them, on the connection's thread, as most servers do: the disk should answer
-/// quickly.
+/// Small files are cached in memory, within a limit, and revalidated. Larger files are read in pieces of 128 KiB as
+/// the peer takes them, on the connection's thread, as most servers do: the disk should answer quickly.
 ///
-/// * A path that ends in a slash means the index file there; a directory without the slash is redirected to the one
-///   with it. Directories are not listed.
-/// * `ETag` and `Last-Modified` are sent, and all conditions of RFC 9110 section 13 are honoured. One range is served
-///   (206, 416); a request for several gets the whole file, as section 14.2 permits.
-/// * A client that takes brotli or gzip gets `name.br` or `name.gz`, if that lies beside the file and is not older, or
-///   else text that is in memory in gzip. A request for a range gets it of the file itself.
-/// * A name that begins with a dot is not found, but `.well-known` is. No path and no symbolic link leads out of the
+/// * A path that ends in a slash means the index file of that directory; a directory path without the slash is
+///   redirected to the path with it. Directories are not listed.
+/// * `ETag` and `Last-Modified` are sent, and all conditions of RFC 9110 section 13 are honored. One range is served
+///   (206, 416); a request for several ranges gets the whole file, as section 14.2 permits.
+/// * A client that accepts brotli or gzip gets `name.br` or `name.gz`, if that file exists and is not older.
+///   Otherwise it gets text that is in memory in gzip. A range request gets a range of the uncompressed file.
+/// * Names that begin with a dot are not found, except `.well-known`. No path and no symbolic link leads out of the
 ///   directory. Only regular files are served.
-/// * A file that may not be read is 403; errors of the disk are 500, and the log says why.
+/// * An unreadable file is answered with 403. Disk errors are answered with 500 and logged.
 ///
 /// ```
 /// use std::time::Duration;
@@ -54,10 +53,11 @@ pub struct Files {
 }
 
 impl Files {
-    /// The files of this directory. It is looked up anew when files are, so that another may take its place.
+    /// Serves the files of this directory. Its path is resolved again for each lookup, so that another directory may
+    /// replace it.
     ///
     /// # Errors
-    /// If it is no directory or cannot be read.
+    /// If the path is no directory or cannot be read.
     pub fn open(directory: impl Into<PathBuf>) -> io::Result<Self> {
         let root = directory.into();
         std::fs::read_dir(&root)?;
@@ -65,37 +65,38 @@ impl Files {
         Ok(Self { store: Store::new(root), index, cache_control, dotfiles: false })
     }
 
-    /// The file that a directory is answered with; `None`: directories are not found. Default `index.html`.
+    /// Index file of a directory. `None`: directories are not found. Default `index.html`.
     #[must_use]
     pub fn with_index(mut self, name: Option<&str>) -> Self {
         self.index = name.map(str::to_owned);
         self
     }
 
-    /// The value of `Cache-Control`. Default `no-cache`: clients keep files and ask whether they have changed, which is
-    /// always right and costs a 304. Empty: without that header.
+    /// Value of `Cache-Control`. Default `no-cache`: clients cache files and revalidate them, which is always correct
+    /// and costs a 304. Empty: no such header.
     #[must_use]
     pub fn with_cache_control(mut self, value: impl Into<Cow<'static, str>>) -> Self {
         self.cache_control = value.into();
         self
     }
 
-    /// Serves names that begin with a dot too. Default: not, since they are seldom meant for others (`.git`, `.env`).
+    /// Serves names that begin with a dot too. Default: no, since they are seldom meant for publication (`.git`,
+    /// `.env`).
     #[must_use]
     pub fn with_dotfiles(mut self, serve: bool) -> Self {
         self.dotfiles = serve;
         self
     }
 
-    /// Follows symbolic links wherever they lead. Default: only inside of the directory, and only relative ones.
+    /// Follows all symbolic links. Default: only relative links inside the directory.
     #[must_use]
     pub fn with_links_followed(mut self, follow: bool) -> Self {
         self.store.limits.follow_links = follow;
         self
     }
 
-    /// Compresses text where no file beside it holds it compressed. Default: yes; each version of a file in memory is
-    /// compressed once, when it is first asked for.
+    /// Compresses text without a precompressed file. Default: yes; each version of a file in memory is compressed
+    /// once, at its first request.
     #[must_use]
     pub fn with_compression(mut self, compress: bool) -> Self {
         self.store.limits.compress = compress;
@@ -109,23 +110,24 @@ impl Files {
         self
     }
 
-    /// Bytes of files that are kept in memory, of all and of one. Default 16 MiB and 256 KiB: a site's pages and
-    /// scripts, and none of its films. No more than 4,096 files are kept. Zero of one: every file is read each time.
+    /// Size of the file cache in bytes, in total and for one file. Default 16 MiB and 256 KiB: room for a site's
+    /// pages and scripts, not for its films. At most 4,096 files are cached. With zero for one file, every request
+    /// reads from disk.
     #[must_use]
     pub fn with_cache(mut self, bytes: usize, of_one: usize) -> Self {
         (self.store.limits.cache, self.store.limits.file) = (bytes, of_one);
         self
     }
 
-    /// How long a file in memory is served before it is looked at again, by its length and its time of modification.
-    /// Default 1 s.
+    /// How long a cached file is served before it is revalidated by its length and its time of modification. Default
+    /// 1 s.
     #[must_use]
     pub fn with_revalidation(mut self, after: Duration) -> Self {
         self.store.limits.revalidate = after;
         self
     }
 
-    /// Answers a GET or HEAD of what stands behind the prefix.
+    /// Answers a GET or HEAD of a path below the prefix.
     pub(crate) fn answer(&self, request: &Request<'_>) -> Response {
         let rest = request.raw_param(REST).unwrap_or_default();
         let found = Place::new(rest, self.dotfiles).ok_or_else(|| io::ErrorKind::NotFound.into());
@@ -139,7 +141,7 @@ impl Files {
         }
     }
 
-    /// Answers a GET or HEAD of the prefix without its slash.
+    /// Answers a GET or HEAD of the prefix without its trailing slash.
     pub(crate) fn answer_prefix(request: &Request<'_>) -> Response {
         to_directory(request)
     }
@@ -156,7 +158,7 @@ impl Files {
     fn serve(&self, request: &Request<'_>, entry: &Entry) -> Response {
         let head = request.head();
         let (variant, coding) = choose(request, entry);
-        // A date of the future would be one that no clock has seen (RFC 9110 section 8.8.2.1).
+        // RFC 9110 section 8.8.2.1 forbids dates in the future.
         let modified = entry.modified.min(SystemTime::now());
         let validators = Validators { etag: &variant.etag, modified: Some(modified) };
         let len = variant.content.len();
@@ -193,10 +195,10 @@ impl Files {
     }
 }
 
-/// The parameter that holds what stands behind the prefix.
+/// Route parameter that holds the path below the prefix.
 pub(crate) const REST: &str = "file";
 
-/// The coding that the client gets. A part is of the file itself, so that parts fit together.
+/// Chooses the coding of the response. A range is of the uncompressed file, so that ranges fit together.
 fn choose<'a>(request: &Request<'_>, entry: &'a Entry) -> (&'a Variant, Option<&'static str>) {
     if !entry.varies() || request.head().header("range").next().is_some() {
         return (&entry.identity, None);
@@ -215,14 +217,14 @@ fn choose<'a>(request: &Request<'_>, entry: &'a Entry) -> (&'a Variant, Option<&
 impl Content {
     fn part(&self, first: u64, count: u64) -> Body {
         match self {
-            // It lies inside, or it would not have been asked for.
+            // `choose` has checked that the range is inside the file.
             Self::Memory(bytes) => Body::Bytes(bytes.slice(first as usize..(first + count) as usize)),
             Self::Open(file, _) => Body::File(FilePart { file: Arc::clone(file), at: first, len: count }),
         }
     }
 }
 
-/// The same path with its slash: relative links on the page are relative to that.
+/// Redirects to the path with a trailing slash, which relative links on the page need.
 fn to_directory(request: &Request<'_>) -> Response {
     let head = request.head();
     let query = head.query().map_or_else(String::new, |query| format!("?{query}"));
@@ -239,7 +241,7 @@ fn failed(path: &str, error: &io::Error) -> Response {
         NotFound | NotADirectory | InvalidFilename => not_found(),
         PermissionDenied => Response::text("forbidden\n").with_status(403),
         _ => {
-            tracing::error!(path, %error, "a file cannot be read");
+            tracing::error!(path, %error, "failed to read file");
             Response::text("the file cannot be read\n").with_status(500)
         }
     }

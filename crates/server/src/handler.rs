@@ -1,4 +1,4 @@
-//! What an application does with a WebSocket connection.
+//! Application callbacks of a WebSocket connection.
 
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
@@ -13,81 +13,81 @@ use crate::topics::backlog::{Backlog, Missed};
 use crate::topics::{InvalidTopic, Joined, Position, Start, SubscriptionChange, Topics};
 use crate::websocket::deliver;
 
-/// One WebSocket connection's application. All callbacks run on the connection's thread, one at a time;
-/// everything they send leaves in one send when what arrived together has been handled.
+/// Application side of one WebSocket connection. All callbacks run on the connection's thread, one at a time.
+/// Everything they send in response to messages that arrived together leaves in one send.
 ///
-/// `open` and `close` are called once each.
+/// `open` and `close` run once each.
 pub trait Handler {
-    /// The connection is open.
+    /// Handles the open connection.
     fn open(&mut self, cx: &mut Context<'_>) {
         let _ = cx;
     }
 
-    /// A message has come. The payload is lent: [`Payload::detach`] keeps it.
+    /// Handles a message. The payload is borrowed: [`Payload::detach`] keeps it.
     fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>);
 
-    /// A piece of a message, after [`Tx::deliver_fragments`]: for messages larger than memory. The limits still
-    /// hold; raise them for streams: [`Config::max_message`](crate::Config::max_message) on the whole,
-    /// [`Config::max_frame`](crate::Config::max_frame) on each frame of it, and
-    /// [`Config::max_fragments`](crate::Config::max_fragments) on how many frames it has.
+    /// Handles a piece of a message, after [`Tx::deliver_fragments`]: for messages larger than memory. The limits
+    /// still apply; raise them for streams: [`Config::max_message`](crate::Config::max_message) for the message,
+    /// [`Config::max_frame`](crate::Config::max_frame) for each frame of it, and
+    /// [`Config::max_fragments`](crate::Config::max_fragments) for the number of frames.
     fn fragment(&mut self, fragment: Fragment<'_>, cx: &mut Context<'_>) {
         let _ = (fragment, cx);
     }
 
-    /// A pong has come: the answer to a ping, or unasked. `round_trip` tells how long our newest keepalive ping
-    /// took, if this answers it. Pings are answered without the handler's help.
+    /// Handles a pong, solicited or not. `round_trip` is the round-trip time of the newest keepalive ping, if this
+    /// pong answers it. Pings are answered without the handler.
     fn pong(&mut self, payload: &[u8], round_trip: Option<Duration>, cx: &mut Context<'_>) {
         let _ = (payload, round_trip, cx);
     }
 
-    /// What waits to be sent has fallen below half of the high-water mark, after
+    /// Handles a drained outbound queue: it has fallen below half of the high-water mark, after
     /// [`Sent::Backpressure`](crate::Sent::Backpressure).
     fn drain(&mut self, cx: &mut Context<'_>) {
         let _ = cx;
     }
 
-    /// When [`expired`](Self::expired) is to be called: for what ends while nothing comes, such as a token or a lease.
-    /// Asked behind [`open`](Self::open) and [`woken`](Self::woken), and whenever a timer of the connection rings: at the
-    /// latest when the answer before has passed. So a handler whose deadline moves ahead of that wakes itself. After a
-    /// call, only one that lies ahead makes another. Default: never.
+    /// Returns when to call [`expired`](Self::expired), for example at the expiry of a token or a lease. Evaluated
+    /// after [`open`](Self::open) and [`woken`](Self::woken), and whenever a timer of the connection fires: at the
+    /// latest at the previous deadline. So a handler whose deadline moves to an earlier time has to wake itself. After a call,
+    /// only a deadline in the future leads to another call. Default: never.
     fn deadline(&self) -> Option<Instant> {
         None
     }
 
-    /// The [`deadline`](Self::deadline) has passed.
+    /// Handles the [`deadline`](Self::deadline).
     fn expired(&mut self, cx: &mut Context<'_>) {
         let _ = cx;
     }
 
-    /// The [waker](Context::waker) of this connection was woken, by whatever thread: once in a turn of the loop, however
-    /// often it was. Wakes that come from here on lead to another call. A connection that is closing is still told;
-    /// one that is over is not.
+    /// Handles a wakeup by the [waker](Context::waker) of this connection, from any thread. Wakeups are coalesced:
+    /// one call per turn of the loop. Wakeups during the call lead to another call. A closing connection is still
+    /// woken, a closed connection is not.
     fn woken(&mut self, cx: &mut Context<'_>) {
         let _ = cx;
     }
 
-    /// Messages of topics were dropped, since this connection takes them more slowly than they come
-    /// ([`SlowConsumer`](crate::SlowConsumer)). Told once the running callback has returned. What is published from
-    /// here to a topic that this connection is too slow for comes back here.
+    /// Handles dropped messages of topics: this connection was slower than its topics
+    /// ([`SlowConsumer`](crate::SlowConsumer)). Runs after the running callback has returned. Publishing from here to
+    /// a topic that this connection is too slow for leads to another call.
     fn dropped(&mut self, dropped: &Missed, cx: &mut Context<'_>) {
         let _ = (dropped, cx);
     }
 
-    /// A subscription of this connection by name has begun or ended, and how many there are now: for topics whose
-    /// [`TopicRule::with_presence`](crate::TopicRule::with_presence) says so. Told once the running callback has returned;
-    /// those that end with the connection come before [`close`](Self::close).
+    /// Handles the start or end of a subscription of this connection by name, with the current count: for topics with
+    /// [`TopicRule::with_presence`](crate::TopicRule::with_presence). Runs after the running callback has returned.
+    /// Subscriptions that end with the connection are reported before [`close`](Self::close).
     fn subscription(&mut self, change: &SubscriptionChange, cx: &mut Context<'_>) {
         let _ = (change, cx);
     }
 
-    /// The connection is over: by a Close of either side, a fault, a wait that ended, or the end of the
-    /// transport. Nothing can be sent any more; its subscriptions are gone.
+    /// Handles the end of the connection: a Close of either side, an error, a timeout, or the end of the transport.
+    /// Nothing can be sent any more, and the subscriptions have ended.
     fn close(&mut self, closed: &Closed, cx: &mut Context<'_>) {
         let _ = (closed, cx);
     }
 }
 
-/// Whoever handles the connections of one route need not be of one type.
+/// Lets one route use handlers of several types.
 impl<H: Handler + ?Sized> Handler for Box<H> {
     fn open(&mut self, cx: &mut Context<'_>) {
         (**self).open(cx);
@@ -134,14 +134,14 @@ impl<H: Handler + ?Sized> Handler for Box<H> {
     }
 }
 
-/// What a callback may do: everything of [`Tx`] on its own connection, and topics.
+/// Interface of a callback: everything of [`Tx`] on its own connection, and topics.
 #[derive(Debug)]
 pub struct Context<'a> {
     tx: Tx<'a>,
     topics: &'a mut Topics,
-    /// What waits for it, if it is slow.
+    /// Queued messages of topics, if the connection is slow.
     backlog: &'a mut Option<Box<Backlog>>,
-    /// It is not given messages.
+    /// Reads are paused: the handler gets no messages.
     held: &'a mut bool,
     tasks: &'a Tasks,
     conn: ConnId,
@@ -162,52 +162,52 @@ impl<'a> Context<'a> {
         Self { tx, topics, backlog, held, tasks, conn, peer }
     }
 
-    /// The peer's address.
+    /// Returns the peer's address.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.peer
     }
 
-    /// What calls [`Handler::woken`] on the thread of this connection, from any thread and as often as one likes: for
-    /// what is done elsewhere and awaited here. No wake is lost, and one for a connection that has gone does nothing.
-    /// Clones are the same waker ([`Waker::will_wake`]); a connection that never asks has none.
+    /// Returns a waker that calls [`Handler::woken`] on the thread of this connection. It may be used from any thread
+    /// and any number of times, to signal work that completes elsewhere. No wakeup is lost; waking a closed
+    /// connection does nothing. Clones are the same waker ([`Waker::will_wake`]). A connection that never calls this
+    /// has no waker.
     #[must_use]
     pub fn waker(&self) -> Waker {
         Waker::from(self.tasks.waker_of(self.conn))
     }
 
-    /// Asks for no further message until [`release`](Self::release): for a handler that can do nothing with it yet, as
-    /// while what it writes to is full. What has come by then waits with the connection, one chunk at most, and the
-    /// rest with the peer. Nothing else is held up: [`Handler::woken`], [`Handler::drain`] and what is sent go on. The
-    /// pongs of a peer wait with the rest, so one that is held for longer than
-    /// [`Config::ping_interval`](crate::Config::ping_interval) and [`Config::pong_timeout`](crate::Config::pong_timeout)
-    /// together is closed.
+    /// Pauses reads: the handler gets no further message until [`release`](Self::release), for example while its own
+    /// destination is full. Input that has already arrived is buffered with the connection, at most one chunk; the
+    /// rest stays with the peer. [`Handler::woken`], [`Handler::drain`] and sends go on. Pongs of the peer are not
+    /// read either, so a connection that is paused for longer than
+    /// [`Config::ping_interval`](crate::Config::ping_interval) and
+    /// [`Config::pong_timeout`](crate::Config::pong_timeout) together is closed.
     pub fn hold(&mut self) {
         *self.held = true;
     }
 
-    /// Goes on where [`hold`](Self::hold) has stopped, once [`Handler::woken`], [`Handler::drain`] or
-    /// [`Handler::expired`] has returned; in another callback, with the next of these.
+    /// Resumes reads after [`hold`](Self::hold), once [`Handler::woken`], [`Handler::drain`] or [`Handler::expired`]
+    /// has returned. Called in another callback, it takes effect with the next of these.
     pub fn release(&mut self) {
         *self.held = false;
     }
 
-    /// Subscribes this connection to a topic, or to all that match a pattern ([`Topics`]); twice is once. What
-    /// overlapping subscriptions match is delivered once.
+    /// Subscribes this connection to a topic, or to all topics that match a pattern ([`Topics`]). Repeated
+    /// subscriptions count once. A message that matches several subscriptions is delivered once.
     ///
     /// # Errors
-    /// [`InvalidTopic`]: the name, or one subscription too many.
+    /// [`InvalidTopic`]: the name is invalid, or the subscription limit is reached.
     pub fn subscribe(&mut self, topic: &str) -> Result<(), InvalidTopic> {
         self.topics.subscribe(topic, self.conn)
     }
 
-    /// Subscribes to a topic that is kept ([`TopicRule::with_history`](crate::TopicRule::with_history)), from a message
-    /// on that was published before: what is kept of it follows, then what is published, in order, nothing twice and
-    /// nothing left out. It is read from the history as fast as the connection takes it, so that it costs no memory;
-    /// what is forgotten before it was read is told ([`Handler::dropped`]). What the connection sends meanwhile may
-    /// stand between.
+    /// Subscribes to a topic with history ([`TopicRule::with_history`](crate::TopicRule::with_history)), starting at
+    /// an earlier message. The retained messages follow, then new ones, in order, without duplicates or gaps. The
+    /// history is read as fast as the connection takes it, so replay costs no memory. Messages that expire before
+    /// they are read are reported ([`Handler::dropped`]). Other messages to this connection may come in between.
     ///
-    /// If it is subscribed already, it gets everything from there on once more.
+    /// An existing subscription is replayed from that position again.
     ///
     /// # Errors
     /// [`InvalidTopic::NotKept`], and as [`subscribe`](Self::subscribe).
@@ -215,10 +215,10 @@ impl<'a> Context<'a> {
         self.topics.subscribe_from(topic, start, self.conn, self.backlog)
     }
 
-    /// Subscribes to a topic that is kept without getting anything of it, by this name or by a pattern, until
-    /// [`subscribe_from`](Self::subscribe_from) says from where on. For a handler that has older messages from
-    /// elsewhere, from a disk for instance, and sends those first; or that had to leave out some
-    /// ([`Missed::first`](crate::Missed::first)) and goes back to them. Subscribed already or not, it is so from now on.
+    /// Subscribes to a topic with history, by this name or by a pattern, but delivers nothing until
+    /// [`subscribe_from`](Self::subscribe_from) sets the start. For a handler that sends older messages from another
+    /// source first, such as a disk, or that goes back to dropped messages ([`Missed::first`](crate::Missed::first)).
+    /// An existing subscription is suspended alike.
     ///
     /// # Errors
     /// [`InvalidTopic::NotKept`], and as [`subscribe`](Self::subscribe).
@@ -226,22 +226,23 @@ impl<'a> Context<'a> {
         self.topics.subscribe_later(topic, self.conn, self.backlog)
     }
 
-    /// Topics as such: what is kept of them, and where they stand.
+    /// Returns the topics: retained messages and positions.
     #[must_use]
     pub fn topics(&self) -> &Topics {
         self.topics
     }
 
-    /// Ends a subscription. Answers whether there was one.
+    /// Ends a subscription. Returns whether it existed.
     pub fn unsubscribe(&mut self, topic: &str) -> bool {
         self.topics.unsubscribe(topic, self.conn)
     }
 
-    /// Publishes to every subscriber, this connection included if it is one. What it sends afterwards
-    /// comes behind, unless the topic is kept ([`History`](crate::History)). Answers how many subscriptions that reaches ([`Topics::publish`]).
+    /// Publishes to every subscriber, this connection included if it is subscribed. Later sends of this connection
+    /// come after the message, unless the topic has history ([`History`](crate::History)). Returns the number of
+    /// subscriptions that match ([`Topics::publish`]).
     ///
     /// # Errors
-    /// [`InvalidTopic`]: no name that may be published to, a pattern for instance.
+    /// [`InvalidTopic`]: the name cannot be published to, for example a pattern.
     pub fn publish(&mut self, topic: &str, message: &Prepared) -> Result<usize, InvalidTopic> {
         let place = self.topics.resolve(topic)?;
         let own = place.map_or(0, |place| self.topics.reaches(place, self.conn));
@@ -253,8 +254,7 @@ impl<'a> Context<'a> {
         Ok(own + self.topics.publish_to(place, topic, message, Some(self.conn)))
     }
 
-    /// Publishes what is made of where it will stand in its topic to every subscriber
-    /// ([`Topics::publish_with`]).
+    /// Publishes a message built from its position in the topic to every subscriber ([`Topics::publish_with`]).
     ///
     /// # Errors
     /// As [`publish`](Self::publish).
@@ -270,7 +270,7 @@ impl<'a> Context<'a> {
         self.publish(topic, &make(None))
     }
 
-    /// Publishes to every other subscriber. Answers how many subscriptions that reaches.
+    /// Publishes to every other subscriber. Returns the number of subscriptions that match.
     ///
     /// # Errors
     /// As [`publish`](Self::publish).
@@ -288,7 +288,7 @@ impl<'a> Deref for Context<'a> {
 }
 
 impl<'a> DerefMut for Context<'a> {
-    /// What is sent must not overtake what waits.
+    /// Flushes queued messages first, so that sends do not overtake them.
     #[inline]
     fn deref_mut(&mut self) -> &mut Tx<'a> {
         if let Some(backlog) = self.backlog {

@@ -1,4 +1,4 @@
-//! What runs before and after the answers.
+//! Hooks before and after the answers.
 
 mod compression;
 mod cors;
@@ -14,7 +14,7 @@ pub use self::cors::Cors;
 pub use self::redact::redact_credentials;
 use crate::request::{Request, Response};
 
-/// In the order in which they were given.
+/// In registration order.
 #[derive(Default)]
 pub(crate) struct Hooks {
     before: Vec<(Prefix, BeforeFn)>,
@@ -50,7 +50,7 @@ impl Hooks {
         !self.after.is_empty()
     }
 
-    /// The first answer that one of them has.
+    /// Returns the first response of a hook.
     pub(crate) fn before(&self, request: &mut Request<'_>) -> Option<Response> {
         let path = Path::new(request.head().path());
         self.before.iter().filter(|(prefix, _)| prefix.covers(&path)).find_map(|(_, hook)| hook(request))
@@ -73,10 +73,11 @@ impl fmt::Debug for Hooks {
 /// The first segments of a path, without a slash at their end.
 struct Prefix(String);
 
-/// A path as hooks see it. They guard what stands behind a prefix, so a path that any reading puts there is there.
+/// Path as hooks see it. A path that any interpretation puts below a prefix matches the prefix, since hooks guard
+/// access.
 struct Path<'a> {
     decoded: Cow<'a, [u8]>,
-    /// Without empty segments and dots, where that is another one.
+    /// Without empty segments and dots, if that differs.
     normalized: Option<Vec<u8>>,
 }
 
@@ -121,7 +122,7 @@ fn normalize(path: &[u8]) -> Vec<u8> {
     segments.iter().flat_map(|segment| [&b"/"[..], segment]).flatten().copied().collect()
 }
 
-/// One line of the log for each answer. Credentials in the query are redacted.
+/// Logs one line for each answer. Credentials in the query are redacted.
 pub(crate) fn log_access(request: &Request<'_>, response: &Response) {
     let head = request.head();
     tracing::info!(
@@ -142,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prefix_covers_whole_segments_however_they_are_written() {
+    fn prefix_covers_whole_segments_in_every_encoding() {
         let covers = |prefix: &str, path: &str| Prefix::new(prefix).covers(&Path::new(path));
         for path in [
             "/api",
@@ -174,7 +175,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "begins with a slash")]
-    fn a_prefix_is_no_pattern() {
+    fn prefix_with_parameters_panics() {
         let _ = Prefix::new("/api/{name}");
     }
 }

@@ -1,4 +1,4 @@
-//! One connection while it speaks HTTP/1.1.
+//! HTTP/1.1 state of one connection.
 
 mod answer;
 mod config;
@@ -31,7 +31,7 @@ use crate::shard::NEVER;
 use crate::tasks::Tasks;
 use crate::topics::Topics;
 
-/// What the requests of a thread are answered with.
+/// Shared state of a thread that requests are answered with.
 pub(crate) struct Service<'a> {
     pub(crate) router: &'a Router,
     pub(crate) config: &'a HttpConfig,
@@ -48,53 +48,53 @@ pub(crate) struct Service<'a> {
 }
 
 impl Service<'_> {
-    /// What a handler may use.
+    /// Returns the part that a handler may use.
     fn beside(&mut self, elapsed: Duration) -> Beside<'_> {
         Beside { topics: self.topics, pool: self.tasks.pool(), elapsed, proxies: self.proxies }
     }
 }
 
-/// The state of one connection.
+/// State of one connection.
 #[derive(Debug)]
 pub(crate) struct Http {
-    /// Part of a request, or requests that wait.
+    /// Partial request, or pipelined requests.
     buffer: BytesMut,
     scanner: HeadScanner,
     stage: Stage,
     pub(crate) outbound: Outbound,
     pub(crate) paused: bool,
-    /// No further request is read: what is queued or under way leaves, then the connection ends.
+    /// No further request is read: queued answers and the current one leave, then the connection closes.
     ending: bool,
-    /// When the request under way began, or its body, or the connection.
+    /// Start of the current request, of its body, or of the connection.
     started: Option<Time>,
-    /// When bytes came last.
+    /// Time of the last received bytes.
     received: Time,
-    /// When an answer was queued, or bytes of one left.
+    /// Time when an answer was queued, or bytes of an answer left.
     moved: Time,
     /// When the loop's timer fires.
     pub(crate) armed: Time,
     pub(crate) peer: SocketAddr,
 }
 
-/// What comes next belongs to this.
+/// Meaning of the next input.
 #[derive(Debug, Default)]
 enum Stage {
     /// The head of a request.
     #[default]
     Head,
-    /// The body of a request, which lies in the buffer behind its head.
+    /// The body of a request, buffered after its head.
     Body { head: usize, whole: usize },
-    /// The chunks of a body.
+    /// A chunked body.
     Upload(Box<Upload>),
-    /// A body that nobody wants, whose request is answered.
+    /// A body that is discarded, since its request is answered.
     Unwanted { left: usize, whole: usize },
-    /// Nothing: the answer is awaited.
+    /// None: the answer is pending.
     Answering(Box<Answering>),
-    /// Nothing: what is left of a file waits to be sent.
+    /// None: the rest of a file is queued.
     Sending(Box<FilePart>),
 }
 
-/// A request became a WebSocket.
+/// Request that becomes a WebSocket.
 pub(crate) struct Upgrade {
     pub(crate) negotiated: Negotiated,
     pub(crate) handler: Box<dyn Handler>,
@@ -102,19 +102,19 @@ pub(crate) struct Upgrade {
     pub(crate) pace: Option<Pace>,
 }
 
-/// What handling input came to.
+/// Result of handling input.
 pub(crate) enum Handled {
-    /// All that can be answered is answered.
+    /// All requests that can be answered are answered.
     Waiting,
-    /// The rest of the input is the WebSocket's.
+    /// The rest of the input belongs to the WebSocket.
     Upgraded(Upgrade, Rest),
 }
 
-/// Input behind an upgrade.
+/// Input after an upgrade.
 pub(crate) enum Rest {
-    /// What the chunk holds from here on.
+    /// The chunk from this offset on.
     Chunk(usize),
-    /// What was kept.
+    /// Buffered input.
     Kept(BytesMut),
 }
 
@@ -135,28 +135,28 @@ impl Http {
         }
     }
 
-    /// Whether nothing is under way: no part of a request, no answer that is awaited or waits to leave.
+    /// Returns whether the connection is idle: no partial request, no pending or queued answer.
     pub(crate) fn is_idle(&self) -> bool {
         !self.has_part() && self.outbound.is_empty()
     }
 
-    /// Whether nothing has ever come.
+    /// Returns whether the connection has received no bytes yet.
     pub(crate) fn is_new(&self) -> bool {
         self.is_idle() && self.started.is_some()
     }
 
-    /// Bytes of memory that hold what has come of a request that is not whole.
+    /// Returns the memory of an incomplete request, in bytes.
     pub(crate) fn incomplete(&self) -> usize {
         let upload = if let Stage::Upload(upload) = &self.stage { upload.len() } else { 0 };
         self.buffer.capacity() + upload
     }
 
-    /// Whether part of a request has come, or its answer is awaited.
+    /// Returns whether a request has arrived in part, or its answer is pending.
     fn has_part(&self) -> bool {
         !self.buffer.is_empty() || !matches!(self.stage, Stage::Head)
     }
 
-    /// Whether what comes belongs to a request that is answered.
+    /// Returns whether the next input belongs to a request that is answered already.
     fn is_answered(&self) -> bool {
         match &self.stage {
             Stage::Unwanted { .. } | Stage::Sending(_) => true,
@@ -165,27 +165,27 @@ impl Http {
         }
     }
 
-    /// Whether an answer is being made: requests behind it wait.
+    /// Returns whether an answer is pending: later requests wait.
     pub(crate) fn is_busy(&self) -> bool {
         matches!(self.stage, Stage::Answering(_) | Stage::Sending(_))
     }
 
-    /// Whether everything that will ever be sent is queued.
+    /// Returns whether the last answer is queued.
     pub(crate) fn is_over(&self) -> bool {
         self.ending && !self.is_busy()
     }
 
-    /// The peer has ended its side, or nothing further is to be read: what is under way is finished.
+    /// Ends input: the peer has closed its side, or no further request is read. The current request is finished.
     pub(crate) fn end(&mut self) {
         self.ending = true;
     }
 
-    /// Whether taking a chain home can wait: nothing hangs on it.
+    /// Returns whether the completion of a send can wait: no state depends on it.
     pub(crate) fn finish_may_wait(&self) -> bool {
         !self.paused && !self.ending && !self.is_busy() && !self.outbound.has_gathered()
     }
 
-    /// When waiting, for the peer or for an answer, ends.
+    /// Returns the deadline of the peer or of a pending answer.
     pub(crate) fn deadline(&self, config: &HttpConfig) -> Time {
         let written = self.moved + config.write_timeout;
         match (&self.stage, self.started) {
@@ -195,7 +195,7 @@ impl Http {
             }
             (Stage::Sending(_), _) => written,
             _ if self.ending || !self.outbound.is_empty() => written,
-            // Counted from the first byte: a drip of bytes gains nothing.
+            // Counted from the first byte: a slow drip of bytes does not extend it.
             (Stage::Head, Some(started)) => started + config.head_timeout,
             (Stage::Head, None) => self.moved + config.keep_alive_timeout,
             (Stage::Body { head, .. }, _) => {
@@ -206,14 +206,14 @@ impl Http {
         }
     }
 
-    /// When waiting for more of a body ends, of which so much has come.
+    /// Returns the deadline of a body of which `bytes` have arrived.
     fn body_deadline(&self, bytes: usize, config: &HttpConfig) -> Time {
-        // It may have been told to go on only then.
+        // The client may have waited for 100 (Continue) until `moved`.
         let idle = self.received.max(self.moved) + config.body_idle_timeout;
         idle.min(config.upload_deadline(self.started.unwrap_or(self.received), bytes))
     }
 
-    /// Whether more may be received.
+    /// Returns whether to receive more.
     pub(crate) fn flow(&self) -> Flow {
         if self.paused { Flow::Pause } else { Flow::Continue }
     }
@@ -228,8 +228,8 @@ impl Http {
             return Handled::Waiting;
         }
         self.received = service.now;
-        // One chunk is the most that comes while an answer is awaited: a peer that sends none is still received
-        // from, so that its going is noticed.
+        // At most one chunk is received while an answer is pending. A peer that sends none is still received from,
+        // so that its close is noticed.
         self.paused |= self.is_busy();
         if !self.buffer.is_empty() || self.paused {
             self.buffer.extend_from_slice(chunk);
@@ -244,7 +244,7 @@ impl Http {
         }
     }
 
-    /// Goes on with what is in the buffer.
+    /// Handles buffered input.
     pub(crate) fn resume(&mut self, service: &mut Service<'_>) -> Handled {
         self.paused = false;
         let mut buffer = mem::take(&mut self.buffer);
@@ -260,7 +260,7 @@ impl Http {
         Handled::Waiting
     }
 
-    /// Keeps the beginning of a request.
+    /// Buffers the beginning of a request.
     fn keep(&mut self, rest: &[u8], now: Time) {
         if !rest.is_empty() && !self.ending {
             self.buffer.extend_from_slice(rest);
@@ -268,8 +268,8 @@ impl Http {
         }
     }
 
-    /// Answers requests until the input is used up, an answer ends the connection or is awaited, too much waits to
-    /// leave, or one is an upgrade. Answers how many bytes are done with.
+    /// Answers requests until the input is consumed, an answer ends the connection or is pending, the outbound queue
+    /// is above its high-water mark, or a request is an upgrade. Returns the number of consumed bytes.
     fn handle(&mut self, input: &[u8], service: &mut Service<'_>) -> (usize, Option<Upgrade>) {
         let mut at = 0;
         while at < input.len() && !self.ending {
@@ -287,11 +287,11 @@ impl Http {
         (at, None)
     }
 
-    /// The wait is over. Answers whether the connection is to be closed at once.
+    /// Handles a timeout. Returns whether the connection closes at once.
     pub(crate) fn time_out(&mut self, service: &mut Service<'_>) -> bool {
         if let Stage::Answering(answering) = &self.stage {
             if answering.since + service.config.handler_timeout > service.now {
-                // The peer takes nothing of what was answered before.
+                // The peer takes no bytes of earlier answers.
                 return true;
             }
             self.give_up_answer(service);

@@ -1,4 +1,4 @@
-//! Listening sockets that one server leaves to another.
+//! Listening sockets that a server hands over to its successor.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,21 +11,21 @@ use sinews_engine::Listener;
 
 use crate::listen::{Place, SocketFile};
 
-/// Where a socket was asked to listen.
+/// Listen address as configured.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ListenAddress {
-    /// At an address; port 0 if it was to be a free one.
+    /// An address; port 0 if any free port was requested.
     Tcp(SocketAddr),
-    /// At a path.
+    /// A path.
     Unix(PathBuf),
 }
 
-/// The listening sockets of a server, for one that takes its place: mostly in another process, which gets the
-/// descriptors through a Unix socket (`SCM_RIGHTS`).
+/// Listening sockets of a server for its successor, usually in another process, which receives the descriptors
+/// through a Unix socket (`SCM_RIGHTS`).
 ///
-/// Both may listen at a time, since it is the same sockets: who connects is accepted by one of them. The first leaves
-/// with [`StopHandle::hand_over`](crate::StopHandle::hand_over), and nobody is refused.
+/// Both servers may listen at the same time, since they share the sockets: one of them accepts each connection. The
+/// predecessor leaves with [`StopHandle::hand_over`](crate::StopHandle::hand_over), and no connection is rejected.
 ///
 /// ```
 /// use std::os::fd::OwnedFd;
@@ -49,28 +49,27 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Adds a socket that listens already, and the address that it was asked to listen at.
+    /// Adds a listening socket, and its configured listen address.
     ///
     /// # Errors
-    /// [`InvalidInput`](io::ErrorKind::InvalidInput) if it is no TCP or Unix stream socket; otherwise those of the
-    /// system.
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) if it is no TCP or Unix stream socket; otherwise system errors.
     pub fn push(&mut self, address: ListenAddress, socket: OwnedFd) -> io::Result<()> {
         self.sockets.push((address, Listener::from_fd(socket)?));
         Ok(())
     }
 
-    /// The sockets, in the order in which they were added. An address has one for each thread that served it.
+    /// Returns the sockets, in insertion order. An address has one socket for each thread that served it.
     pub fn iter(&self) -> impl Iterator<Item = (&ListenAddress, BorrowedFd<'_>)> {
         self.sockets.iter().map(|(address, socket)| (address, socket.as_fd()))
     }
 
-    /// How many there are.
+    /// Returns the number of sockets.
     #[must_use]
     pub fn len(&self) -> usize {
         self.sockets.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether it contains no socket.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.sockets.is_empty()
@@ -83,7 +82,7 @@ impl Listeners {
         Ok(())
     }
 
-    /// Takes out what listens at a place: what was asked to, or what came to be there.
+    /// Removes the sockets of a listen address, configured or bound.
     pub(crate) fn take(&mut self, place: &Place) -> Vec<Listener> {
         let wanted = place.address();
         let bound = |listener: &Listener| listener.local_addr().ok();
@@ -92,7 +91,7 @@ impl Listeners {
         };
         let found = self.sockets.iter().find(|(address, listener)| is_there(address, listener));
         let Some(at) = found.map(|(_, listener)| bound(listener)) else { return Vec::new() };
-        // Port 0, asked for twice, is two ports.
+        // Port 0, requested twice, is two ports.
         let (taken, rest) = std::mem::take(&mut self.sockets)
             .into_iter()
             .partition(|(address, listener)| is_there(address, listener) && bound(listener) == at);
@@ -101,7 +100,7 @@ impl Listeners {
         taken.into_iter().map(|(_, listener)| listener).collect()
     }
 
-    /// Closes what nobody listens at any more, and removes the files of Unix sockets.
+    /// Closes unused sockets, and removes the files of Unix sockets.
     pub(crate) fn close(self) {
         for (address, _) in self.sockets {
             if let ListenAddress::Unix(path) = address
@@ -113,7 +112,7 @@ impl Listeners {
     }
 }
 
-/// What a server listens with, as long as it can be handed over.
+/// Listening sockets of a server, as long as they can be handed over.
 #[derive(Debug, Default)]
 pub(crate) struct Doors {
     listeners: Mutex<Listeners>,
@@ -137,12 +136,12 @@ impl Doors {
         Ok(clones)
     }
 
-    /// What is kept for handing over would keep the addresses open.
+    /// Closes the sockets; open descriptors would keep the addresses in use.
     pub(crate) fn close(&self) {
         *self.lock() = Listeners::default();
     }
 
-    /// Another process listens now: the files of Unix sockets are its own.
+    /// Leaves the files of Unix sockets to the successor.
     pub(crate) fn hand_over(&self) {
         self.handed_over.store(true, Ordering::SeqCst);
         self.close();

@@ -1,4 +1,4 @@
-//! HTTP/1.1 and WebSocket on one event loop for each core: routes, handlers, topics.
+//! HTTP/1.1 and WebSocket server on one event loop per core: routes, handlers, topics.
 //!
 //! ```text
 //!   listener ─▶ shard (a thread) ─▶ HTTP: any method ─▶ Router ─▶ Response, at once or later; Files
@@ -7,25 +7,24 @@
 //!                 │                WebSocket ─▶ Handler: open, message, drain, close
 //!                 │                   ▲                 │ Context: send, subscribe, publish
 //!                 ├─ topics ──────────┴─────────────────┘
-//!                 └─ mail to the other shards: what is published, stop
+//!                 └─ mail to the other shards: publications, stop
 //! ```
 //!
-//! A connection lives on one thread from its first byte to its last, and so does its [`Handler`]; nothing is
-//! shared between threads but the names of topics. What a burst of messages is answered with leaves in one
-//! send, and so does what a burst of publications brings a subscriber. A handler that sends more than its
-//! peer takes is not asked for more until the peer has caught up ([`Config::high_water`]).
+//! A connection and its [`Handler`] stay on one thread. Threads share only the directory of topics. All answers to a
+//! burst of messages leave in one send, and so do all publications of a burst to a subscriber. When a handler sends
+//! more than its peer takes, reads of its connection pause until the peer has caught up ([`Config::high_water`]).
 //!
 //! ```
 //! use sinews_server::{
 //!     Context, Handler, Payload, Prepared, Response, Router, Server, WebSocketRoute,
 //! };
 //!
-//! /// What one says, all hear.
+//! /// Broadcasts each message to all clients.
 //! struct Chat;
 //!
 //! impl Handler for Chat {
 //!     fn open(&mut self, cx: &mut Context<'_>) {
-//!         // Fails for names that may not be, and this one may.
+//!         // Fails for invalid names; this name is valid.
 //!         let _ = cx.subscribe("room");
 //!     }
 //!
@@ -45,15 +44,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A plain request is answered with a [`Response`] that is there, or with an [`Answer`] that comes later: a future on the
-//! connection's thread, or work that may block on a pool. [`Files`] serves a directory; [`Router::before`] and
-//! [`Router::after`] guard and change what others answer.
+//! A plain request is answered with a [`Response`], or with an [`Answer`] that completes later: a future on the
+//! connection's thread, or blocking work on a pool. [`Files`] serves a directory. [`Router::before`] and
+//! [`Router::after`] guard routes and change their answers.
 //!
-//! Browsers may connect from pages of the same origin unless [`ServerOptions::with_origin`] says otherwise.
-//! Limits and waits: [`HttpConfig`] before the upgrade, [`Config`] behind it, [`TopicConfig`] for what is published,
-//! [`TopicRule`] for those who are slow to take it, [`Limits`] for the server as a whole.
-//! Other threads publish with a [`Publisher`]. What happens is counted: [`Monitor`], and [`Router::metrics`] for
-//! Prometheus.
+//! Browsers may connect from pages of the same origin unless [`ServerOptions::with_origin`] allows more. Limits and
+//! timeouts: [`HttpConfig`] for HTTP, [`Config`] for WebSocket, [`TopicConfig`] for publications, [`TopicRule`] for
+//! slow subscribers, [`Limits`] for the server as a whole. Other threads publish with a [`Publisher`]. Metrics:
+//! [`Monitor`], and [`Router::metrics`] for Prometheus.
 #![forbid(unsafe_code)]
 
 mod answer;

@@ -1,4 +1,4 @@
-//! How much a server takes on, and how much of it one client may have.
+//! Limits of a server as a whole, and of each client.
 
 mod gate;
 mod memory;
@@ -12,13 +12,13 @@ pub(crate) use self::rate::Pace;
 pub(crate) use self::refused::Refused;
 use crate::metrics::reason_enum;
 
-/// How much a server takes on in all. Without a setting there is no limit but that of memory, the system's, and those of
-/// each connection ([`Config`](crate::Config), [`HttpConfig`](crate::HttpConfig)).
+/// Limits of the server as a whole. Without them, the limits are memory, the system's limits, and the limits of each
+/// connection ([`Config`](crate::Config), [`HttpConfig`](crate::HttpConfig)).
 ///
-/// What is beyond a limit is refused in words that HTTP has for it: 503 where the server is full, 429 where one
-/// client wants too much, both with `Retry-After`. Each refusal is counted
-/// ([`Metrics::limited`](crate::Metrics::limited)), and one line of the log every ten seconds names the limit and the
-/// setting. [`Server::bind`](crate::Server::bind) refuses limits of zero.
+/// Excess connections and handshakes are rejected with the HTTP status for the case: 503 if the server is
+/// full, 429 if one client exceeds its share, both with `Retry-After`. Each rejection is counted
+/// ([`Metrics::limited`](crate::Metrics::limited)). A log line, at most every ten seconds, names the limit and the
+/// setting. [`Server::bind`](crate::Server::bind) rejects limits of zero.
 ///
 /// ```
 /// use sinews_server::{Limits, Router, Server};
@@ -40,10 +40,10 @@ pub struct Limits {
     pub(crate) when_full: WhenFull,
 }
 
-/// How much queues may hold.
+/// Memory limit of queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MaxMemory {
-    /// So many hundredths of the memory that there is.
+    /// Percentage of the available memory.
     Share(u8),
     Bytes(usize),
     Unlimited,
@@ -56,85 +56,85 @@ impl Default for MaxMemory {
 }
 
 impl Limits {
-    /// TCP connections at a time, over all threads and listeners. Default: none but the limit of descriptors, at
-    /// which further ones wait in the kernel unanswered; below that, this one answers them with 503.
+    /// Maximum number of open TCP connections, over all threads and listeners. Default: none but the limit of
+    /// descriptors, at which further connections wait in the kernel without an answer. Below that, this limit rejects
+    /// them with 503.
     #[must_use]
     pub fn with_max_connections(mut self, connections: usize) -> Self {
         self.max_connections = Some(connections);
         self
     }
 
-    /// TCP connections at a time of one client: of an IPv4 address, or of the first 64 bits of an IPv6 address, which
-    /// is what one household or one machine gets. Default: none, since a whole company may share an IPv4 address, and
-    /// behind a proxy everybody has the proxy's. Beyond it: 429.
+    /// Maximum number of open TCP connections of one client: of an IPv4 address, or of the first 64 bits of an IPv6
+    /// address, the prefix of one household or one machine. Default: none, since a whole company may share an IPv4
+    /// address, and all clients behind a proxy share its address. Excess connections are rejected with 429.
     #[must_use]
     pub fn with_max_connections_per_address(mut self, connections: usize) -> Self {
         self.max_connections_per_address = Some(connections);
         self
     }
 
-    /// WebSockets opened in a second, over all threads; after a quiet second that many at once. Default: none. Beyond
-    /// it: 503. It holds the rush of clients that come back all at once off the handlers, which mostly ask others who
-    /// somebody is.
+    /// Maximum number of WebSocket handshakes per second, over all threads; after a quiet second, that many at once.
+    /// Default: none. Excess handshakes are rejected with 503. The limit protects handlers from mass reconnects,
+    /// since most handlers authenticate clients at a backend.
     #[must_use]
     pub fn with_handshakes_per_second(mut self, handshakes: u32) -> Self {
         self.handshakes_per_second = Some(handshakes);
         self
     }
 
-    /// Bytes that queues may hold in all: what waits to be sent ([`Metrics::queued_bytes`](crate::Metrics)), and what
-    /// has come of messages and requests that are not whole. Default: a [share](Self::with_memory_share). It is an
-    /// estimate, in which a message that waits for many counts for each of them; the limit is exceeded when the process
-    /// holds as much, too. The rest of the process comes beside it. What happens beyond it is said by
-    /// [`when_full`](Self::with_when_full).
+    /// Maximum memory of all queues in bytes: outbound queues ([`Metrics::queued_bytes`](crate::Metrics)), and
+    /// incomplete messages and requests. Default: a [share](Self::with_memory_share) of the memory. The count is an
+    /// estimate, in which a message counts once for each recipient; the limit is exceeded only when the resident
+    /// memory of the process exceeds it, too. Other memory of the process is extra.
+    /// [`when_full`](Self::with_when_full) sets the action beyond the limit.
     #[must_use]
     pub fn with_max_memory(mut self, bytes: usize) -> Self {
         self.max_memory = MaxMemory::Bytes(bytes);
         self
     }
 
-    /// The same, in hundredths of the memory that there is when the server is bound: that of the machine, or of the
-    /// control group (version 1 or 2) where that has less, as in a container. Default: 50, so that as much is left for
-    /// the rest of the process and for the sockets. Where the system does not tell how much there is, there is no limit.
+    /// The same as a percentage of the memory available at bind: that of the machine, or of the control group
+    /// (version 1 or 2) if that has less, as in a container. Default: 50, which leaves as much for the rest of the
+    /// process and for the sockets. If the system does not report its memory, there is no limit.
     #[must_use]
     pub fn with_memory_share(mut self, percent: u8) -> Self {
         self.max_memory = MaxMemory::Share(percent);
         self
     }
 
-    /// Queues may hold what their connections' own limits let them.
+    /// Removes the common limit of queues; the limits of each connection remain.
     #[must_use]
     pub fn without_max_memory(mut self) -> Self {
         self.max_memory = MaxMemory::Unlimited;
         self
     }
 
-    /// Bytes that queues may hold in all, here and now.
+    /// Returns the memory limit of queues in bytes.
     fn memory_bytes(&self) -> Option<u64> {
         match self.max_memory {
             MaxMemory::Bytes(bytes) => Some(bytes as u64),
             MaxMemory::Unlimited => None,
             MaxMemory::Share(percent) => {
                 let Some((bytes, of)) = memory::available() else {
-                    tracing::warn!("how much memory there is cannot be read: queues have no common limit");
+                    tracing::warn!("cannot read the available memory: queues have no common limit");
                     return None;
                 };
                 let max_memory = bytes / 100 * u64::from(percent) + bytes % 100 * u64::from(percent) / 100;
-                tracing::debug!(max_memory, percent, of, "the memory that queues may hold in all");
+                tracing::debug!(max_memory, percent, of, "memory limit of all queues");
                 Some(max_memory)
             }
         }
     }
 
-    /// What happens while queues hold more than [`max_memory`](Self::with_max_memory). Default:
-    /// [`WhenFull::Close`].
+    /// Action while queues exceed [`max_memory`](Self::with_max_memory). Default: [`WhenFull::Close`].
     #[must_use]
     pub fn with_when_full(mut self, when_full: WhenFull) -> Self {
         self.when_full = when_full;
         self
     }
 
-    /// Whether the settings make sense; otherwise what does not.
+    /// Checks the settings; names the invalid one.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         let zeros = [
             (self.max_connections == Some(0), "max_connections must be at least 1"),
@@ -151,32 +151,33 @@ impl Limits {
     }
 }
 
-/// What a server does while its queues hold more than [`Limits::with_max_memory`].
+/// Action of a server while its queues exceed [`Limits::with_max_memory`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhenFull {
-    /// New connections and handshakes are refused with 503. Those that are open go on, within their own limits.
+    /// Rejects new connections and handshakes with 503. Open connections go on, within their own limits.
     Refuse,
-    /// And of all connections that hold more than 64 KiB the one that holds most is closed at once, without a Close frame,
-    /// which would wait behind all the rest, and then the next one until they hold less: connections that take what they
-    /// are sent are left alone.
+    /// Rejects as above, and closes the connection with the largest queues at once, repeatedly, until queues are
+    /// below the limit. Only connections that hold more than 64 KiB are closed, so fast readers are not affected. No
+    /// Close frame is sent: it would wait for the queue.
     #[default]
     Close,
 }
 
 reason_enum! {
-    /// A limit that something was beyond.
+    /// Exceeded limit.
     Limit {
-        /// [`Limits::with_max_connections`]: a connection was refused with 503.
+        /// [`Limits::with_max_connections`]: a connection was rejected with 503.
         Connections = "connections",
-        /// [`Limits::with_max_connections_per_address`]: a connection was refused with 429.
+        /// [`Limits::with_max_connections_per_address`]: a connection was rejected with 429.
         Address = "address",
-        /// [`Limits::with_handshakes_per_second`]: a handshake was refused with 503.
+        /// [`Limits::with_handshakes_per_second`]: a handshake was rejected with 503.
         Handshakes = "handshakes",
         /// [`WebSocketRoute::with_message_rate`](crate::WebSocketRoute::with_message_rate): a WebSocket was closed
         /// with 1008.
         Messages = "messages",
-        /// [`Limits::with_max_memory`]: a connection or a handshake was refused with 503, or a connection closed.
+        /// [`Limits::with_max_memory`]: a connection or a handshake was rejected with 503, or a connection was
+        /// closed.
         Memory = "memory",
     }
 }
@@ -189,7 +190,7 @@ impl Limit {
         }
     }
 
-    /// Whole seconds, for `Retry-After`: the rate's second, or what it may take until others have gone.
+    /// Returns `Retry-After` in whole seconds: one second for a rate, else an estimate until capacity is free.
     const fn retry_after(self) -> &'static str {
         match self {
             Self::Handshakes => "1",
@@ -207,7 +208,7 @@ impl Limit {
         }
     }
 
-    /// What the client is told.
+    /// Returns the response to the client.
     pub(crate) fn refusal(self) -> Refusal {
         let body = match self {
             Self::Address => "too many connections from this address\n",
@@ -216,7 +217,7 @@ impl Limit {
         let refusal = Refusal::new(self.status()).and_then(|refusal| {
             refusal.with_header("Retry-After", self.retry_after())?.with_header("Content-Type", "text/plain")
         });
-        refusal.expect("status and headers are constants that may be sent").with_body(body)
+        refusal.expect("static status and headers are valid").with_body(body)
     }
 }
 
@@ -226,7 +227,7 @@ mod tests {
     use crate::metrics::Reason;
 
     #[test]
-    fn every_limit_has_an_answer() {
+    fn every_limit_has_a_response() {
         for limit in Limit::ALL {
             let mut out = Vec::new();
             limit.refusal().write_response(&mut out);
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_zero_is_named() {
+    fn limit_of_zero_is_named_in_the_error() {
         let limits = Limits::default;
         for (wrong, name) in [
             (limits().with_max_connections(0), "max_connections "),

@@ -1,4 +1,4 @@
-//! Where a server listens, and what it expects there.
+//! Listen addresses, and the protocols of their connections.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -13,7 +13,7 @@ use crate::inherit::ListenAddress;
 use crate::messages::MessageRoute;
 use crate::tls::TlsConfig;
 
-/// One place to listen at, for [`Server::listen_on`](crate::Server::listen_on).
+/// Listen address and protocol, for [`Server::listen_on`](crate::Server::listen_on).
 ///
 /// ```
 /// use sinews_server::{Listen, Router, Server};
@@ -35,57 +35,55 @@ pub(crate) enum Place {
     Unix { path: PathBuf, mode: u32 },
 }
 
-/// What a connection of a listener begins with.
+/// Protocol layers of a listener's connections.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Expects {
-    /// A PROXY header.
+    /// Connections begin with a PROXY header.
     pub(crate) proxy: bool,
-    /// A TLS handshake.
+    /// Connections speak TLS.
     pub(crate) tls: Option<TlsConfig>,
-    /// No HTTP.
+    /// Connections carry messages instead of HTTP.
     pub(crate) messages: Option<Arc<MessageRoute>>,
 }
 
 impl Listen {
-    /// A TCP address; port 0 takes a free one.
+    /// Listens on a TCP address; port 0 takes a free one.
     #[must_use]
     pub fn tcp(address: SocketAddr) -> Self {
         Self { place: Place::Tcp(address), expects: Expects::default() }
     }
 
-    /// A Unix socket at a path, for what stands in front of the server on the same machine. `mode` is its permissions:
-    /// `0o660` lets the user and the group of the process connect. A socket that was left behind there by a server
-    /// that has ended is replaced, and the file is removed when this one ends. What comes through it has the
-    /// [peer](crate::Request::peer) `0.0.0.0:0`; to believe its headers trust `0.0.0.0/32`
-    /// ([`Server::trusted_proxies`](crate::Server::trusted_proxies)).
+    /// Listens on a Unix socket, for a proxy on the same machine. `mode` is its permissions: `0o660` lets the user
+    /// and the group of the process connect. A stale socket file of an ended server is replaced, and the file is
+    /// removed at the end of this server. Connections have the [peer](crate::Request::peer) `0.0.0.0:0`; to trust
+    /// their headers, trust `0.0.0.0/32` ([`Server::trusted_proxies`](crate::Server::trusted_proxies)).
     #[must_use]
     pub fn unix(path: impl Into<PathBuf>, mode: u32) -> Self {
         Self { place: Place::Unix { path: path.into(), mode }, expects: Expects::default() }
     }
 
-    /// Every connection begins with a PROXY header, version 1 or 2, as HAProxy, nginx, Envoy and the load balancers of
-    /// clouds send it. The client that it names is the [`peer`](crate::Request::peer) then, and the one whose
-    /// connections are [counted](crate::Limits::with_max_connections_per_address). A connection that begins
-    /// otherwise, or whose header is not whole within
-    /// [`head_timeout`](crate::HttpConfig::with_head_timeout), is closed.
+    /// Requires a PROXY header, version 1 or 2, on every connection, as HAProxy, nginx, Envoy and cloud load
+    /// balancers send it. The client in it becomes the [`peer`](crate::Request::peer), and its connections are
+    /// [counted](crate::Limits::with_max_connections_per_address). A connection without a complete header within
+    /// [`head_timeout`](crate::HttpConfig::with_head_timeout), or with an invalid one, is closed.
     ///
-    /// Whoever can connect here can name any client, so only the proxy may be able to: bind an address that it alone
-    /// reaches, or have a firewall see to it. Default: no header.
+    /// Any peer of this address can claim any client address, so only the proxy may reach it: bind an address that
+    /// only the proxy can reach, or use a firewall. Default: no header.
     #[must_use]
     pub fn with_proxy_protocol(mut self) -> Self {
         self.expects.proxy = true;
         self
     }
 
-    /// Every connection speaks TLS; behind the PROXY header, if there is one. Default: it does not.
+    /// Requires TLS on every connection, after the PROXY header if there is one. Default: no TLS.
     #[must_use]
     pub fn with_tls(mut self, tls: TlsConfig) -> Self {
         self.expects.tls = Some(tls);
         self
     }
 
-    /// Every connection is one of [messages](MessageRoute) from its first byte on, behind the PROXY header and TLS if
-    /// there are such. One that is beyond a limit is closed without a word. Default: HTTP.
+    /// Makes every connection one of [messages](MessageRoute) from its first byte on, after the PROXY header and TLS
+    /// if enabled. A connection beyond a limit is closed without an answer. Default: HTTP.
     #[must_use]
     pub fn with_messages(mut self, route: MessageRoute) -> Self {
         self.expects.messages = Some(Arc::new(route));
@@ -93,7 +91,7 @@ impl Listen {
     }
 }
 
-/// A listener for each thread, or more, and what is to be known of them.
+/// Bound listeners, at least one for each thread.
 pub(crate) struct Bound {
     pub(crate) listeners: Vec<Listener>,
     pub(crate) address: Option<SocketAddr>,
@@ -108,7 +106,7 @@ impl Place {
         }
     }
 
-    /// Listens there, for so many threads, with what listens there already.
+    /// Binds listeners for this number of threads, and reuses inherited ones.
     pub(crate) fn bind(&self, threads: usize, mut inherited: Vec<Listener>) -> io::Result<Bound> {
         let options = ListenOptions::default();
         match self {
@@ -126,7 +124,7 @@ impl Place {
                 Ok(Bound { listeners, address, file: None })
             }
             Self::Unix { path, mode } => {
-                // All that may be inherited are the same socket; and without its file nobody finds it.
+                // All inherited listeners share one socket, and clients find it only by its file.
                 let found = inherited.pop().filter(|_| path.exists());
                 let is_own = found.is_none();
                 let first = found.map_or_else(|| Listener::bind_unix(path, *mode, &options), Ok)?;
@@ -146,7 +144,7 @@ impl Place {
     }
 }
 
-/// The file of a Unix socket: if it is one's own, removed when this is dropped, unless another has taken its place.
+/// File of a Unix socket. An owned file is removed on drop, unless another file has replaced it.
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
@@ -155,7 +153,7 @@ pub(crate) struct SocketFile {
 }
 
 impl SocketFile {
-    /// One that is another server's still.
+    /// Takes a file that still belongs to another server.
     pub(crate) fn new(path: &Path) -> io::Result<Self> {
         Ok(Self { path: path.to_owned(), identity: identity(path)?, is_own: false })
     }
@@ -164,7 +162,7 @@ impl SocketFile {
         self.is_own = true;
     }
 
-    /// It is another server's now.
+    /// Leaves the file to another server.
     pub(crate) fn disown(&mut self) {
         self.is_own = false;
     }
@@ -176,7 +174,7 @@ impl Drop for SocketFile {
             && identity(&self.path).is_ok_and(|identity| identity == self.identity)
             && let Err(error) = fs::remove_file(&self.path)
         {
-            tracing::warn!(%error, path = %self.path.display(), "cannot remove the socket's file");
+            tracing::warn!(%error, path = %self.path.display(), "cannot remove the socket file");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What threads tell each other.
+//! Mail between threads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -11,20 +11,20 @@ use crate::topics::Position;
 /// Mail to a shard.
 #[derive(Debug)]
 pub(crate) enum Mail {
-    /// A message for the subscribers of a topic there.
+    /// A message for the subscribers of a topic on this shard.
     Publish(Published),
-    /// Of all connections, one there holds most memory, and all together hold too much.
+    /// This shard has the connection with the largest queues, and the memory limit is exceeded.
     Shed,
 }
 
-/// A message on its way between threads.
+/// Publication in transit between threads.
 #[derive(Debug)]
 pub(crate) struct Published {
     pub(crate) topic: Arc<str>,
     pub(crate) message: Prepared,
-    /// Where it stands in its topic, if that is kept.
+    /// Its position in the topic, if the topic has history.
     pub(crate) position: Option<Position>,
-    /// A subscriber there that does not get it.
+    /// A subscriber that is excluded.
     pub(crate) except: Option<ConnId>,
 }
 
@@ -35,15 +35,15 @@ impl Mail {
     }
 }
 
-/// How a server is to stop, if at all. No mail, since a box may be full: shards look at it when they are woken.
+/// Requested stop of a server. Not mail, since a mailbox may be full: shards check it when they are woken.
 #[derive(Debug, Default)]
 pub(crate) struct StopLevel(AtomicU8);
 
-/// What [`StopLevel`] has come to; it only rises.
+/// Levels of [`StopLevel`], which only rises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stop {
     No,
-    /// Gracefully, and another process accepts in its place.
+    /// Gracefully, and another process accepts instead.
     HandedOver,
     /// Gracefully.
     InOrder,

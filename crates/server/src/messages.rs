@@ -1,4 +1,4 @@
-//! Messages over a plain stream, for a listener that serves nothing else.
+//! Messages over a plain stream, for a listener without HTTP.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -10,14 +10,13 @@ use crate::handler::Handler;
 use crate::http::Upgrade;
 use crate::limits::Pace;
 
-/// Who handles the connections of a listener that speaks no HTTP: each message, in both directions, stands behind its
-/// length, four bytes with the lowest first ([`Listen::with_messages`](crate::Listen::with_messages)).
+/// Handlers of a listener without HTTP. Each message, in both directions, follows its length: four bytes,
+/// little-endian ([`Listen::with_messages`](crate::Listen::with_messages)).
 ///
-/// The [`Handler`] is the one of a WebSocket, and so is everything around it: threads, limits, backpressure, wakers,
-/// topics, the stop. Every message is [binary](crate::Kind::Binary), whatever kind it is sent as. There are no pings,
-/// and no Close: either side ends the stream, between messages, and a client that ends its side hears no more answers
-/// than were sent before. Messages cannot be sent in fragments
-/// ([`Misuse::Prefixed`](crate::Misuse::Prefixed)).
+/// The [`Handler`] and its environment are as for a WebSocket: threads, limits, backpressure, wakers, topics, stop.
+/// Every message is [binary](crate::Kind::Binary), regardless of its kind. There are no pings, and no Close: either
+/// side ends the stream between messages. A client that ends its side receives only answers that were sent before.
+/// Messages cannot be sent in fragments ([`Misuse::Prefixed`](crate::Misuse::Prefixed)).
 ///
 /// ```
 /// use sinews_server::{Context, Handler, Listen, MessageRoute, Payload, Router, Server};
@@ -44,16 +43,15 @@ pub struct MessageRoute {
 type HandlerFn = Box<dyn Fn(SocketAddr) -> Box<dyn Handler> + Send + Sync>;
 
 impl MessageRoute {
-    /// Connections are handled by what `handler` makes for the address of each peer.
+    /// Creates a route that handles each connection with the handler that `handler` makes for its peer address.
     pub fn new<H: Handler + 'static>(handler: impl Fn(SocketAddr) -> H + Send + Sync + 'static) -> Self {
         let config = Config::default().with_ping_interval(None);
         Self { handler: Box::new(move |peer| Box::new(handler(peer))), config: Arc::new(config), pace: None }
     }
 
-    /// Limits and waits of the connections. Pings, frames and fragments there are none, so settings of these do
-    /// nothing: of a peer that is gone without a word only
-    /// [`idle_timeout`](Config::with_idle_timeout) and [`write_timeout`](Config::with_write_timeout) know. Default:
-    /// [`Config::default`].
+    /// Sets limits and timeouts of the connections. Settings of pings, frames and fragments have no effect, since
+    /// there are none; only [`idle_timeout`](Config::with_idle_timeout) and
+    /// [`write_timeout`](Config::with_write_timeout) detect a lost peer. Default: [`Config::default`].
     #[must_use]
     pub fn with_config(mut self, config: Config) -> Self {
         let max = config.max_message();
@@ -61,7 +59,8 @@ impl MessageRoute {
         self
     }
 
-    /// As [`WebSocketRoute::with_message_rate`](crate::WebSocketRoute::with_message_rate).
+    /// Limits the message rate as [`WebSocketRoute::with_message_rate`](crate::WebSocketRoute::with_message_rate)
+    /// does.
     #[must_use]
     pub fn with_message_rate(mut self, per_second: u32, burst: u32) -> Self {
         self.pace = Some(Pace::new(per_second, burst));
@@ -72,7 +71,7 @@ impl MessageRoute {
         self.config.check()
     }
 
-    /// What a connection becomes as soon as it is there.
+    /// Returns the upgrade of a new connection.
     pub(crate) fn upgrade(&self, peer: SocketAddr) -> Upgrade {
         let (negotiated, config) = (Negotiated::prefixed(Role::Server), Arc::clone(&self.config));
         Upgrade { negotiated, handler: (self.handler)(peer), config, pace: self.pace }

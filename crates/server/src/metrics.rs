@@ -1,4 +1,4 @@
-//! What the server counts, and how it is read.
+//! Metrics of the server and their readers.
 //!
 //! ```text
 //!   shard ─▶ Counters: a load and a store each, no locked operation    ─┐
@@ -25,8 +25,8 @@ use crate::topics::Directory;
 
 /// Reads a server's metrics from any thread, at no cost to its loops. Clones are cheap.
 ///
-/// [`Router::monitor`](crate::Router::monitor) and [`BoundServer::monitor`](crate::BoundServer::monitor) give the
-/// same one. Before the server is bound every number is 0.
+/// [`Router::monitor`](crate::Router::monitor) and [`BoundServer::monitor`](crate::BoundServer::monitor) return the
+/// same monitor. Before the server is bound every number is 0.
 ///
 /// ```
 /// use sinews_server::{Response, Router, Server};
@@ -39,8 +39,8 @@ use crate::topics::Directory;
 /// # drop(router);
 /// ```
 ///
-/// It is a [`Collector`](prometheus_client::collector::Collector), too: a program that has metrics of its own in a
-/// `Registry` of `prometheus-client` registers the monitor there and answers with both.
+/// It implements [`Collector`](prometheus_client::collector::Collector), too: a program with its own `Registry` of
+/// `prometheus-client` can register the monitor and export both.
 #[derive(Clone, Debug, Default)]
 pub struct Monitor(Arc<OnceLock<Sources>>);
 
@@ -53,13 +53,13 @@ pub(crate) struct Sources {
 }
 
 impl Monitor {
-    /// The server is bound. A second time does nothing.
+    /// Connects the monitor to a bound server. A second call does nothing.
     pub(crate) fn attach(&self, sources: Sources) {
-        // A router serves one server, so there is no second time.
+        // A router serves one server, so there is no second call.
         let _ = self.0.set(sources);
     }
 
-    /// The numbers of now. Each is right by itself; the threads go on counting meanwhile.
+    /// Returns the current numbers. Each is consistent by itself; the threads keep counting meanwhile.
     #[must_use]
     pub fn metrics(&self) -> Metrics {
         let mut metrics = Metrics { process: Process::read(), ..Metrics::default() };
@@ -77,10 +77,10 @@ impl Monitor {
         metrics
     }
 
-    /// Whether the server should be sent new clients; otherwise why not.
+    /// Returns whether load balancers should send new clients, or the reason against it.
     ///
     /// # Errors
-    /// [`NotReady`], with the reason.
+    /// [`NotReady`] with the reason.
     pub fn ready(&self) -> Result<(), NotReady> {
         match self.0.get() {
             Some(sources) if sources.stop.read() < Stop::InOrder => {
@@ -91,13 +91,13 @@ impl Monitor {
     }
 }
 
-/// Why a server should not be sent new clients.
+/// Reason why a server should get no new clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotReady {
-    /// It is stopping, or not bound.
+    /// The server is stopping, or not bound.
     Stopping,
-    /// As many connections are open as may be, or queues hold as much as they may.
+    /// The connection limit or the memory limit of queues is reached.
     AtLimit(Limit),
 }
 
@@ -112,88 +112,87 @@ impl std::fmt::Display for NotReady {
 
 impl std::error::Error for NotReady {}
 
-/// A server's numbers, over all its threads; totals count since it was bound.
+/// Metrics of a server, over all its threads. Totals count since bind.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Metrics {
     /// TCP connections accepted.
     pub accepted: u64,
-    /// TCP connections that have ended, by how.
+    /// TCP connections that have ended, by reason.
     pub closed: Tally<ConnectionEnd>,
     /// Requests that became WebSockets.
     pub handshakes: u64,
-    /// Handshakes that were refused, by the status of the answer: those with a count.
+    /// Rejected handshakes by response status; statuses with a count only.
     pub handshakes_refused: Vec<(u16, u64)>,
-    /// WebSockets that have ended, by who ended them or what.
+    /// WebSockets that have ended, by reason.
     pub websockets_closed: Tally<WebSocketEnd>,
     /// Answers to plain requests, by the first digit of the status, from 1 to 5.
     pub responses: [u64; 5],
-    /// Data messages received. One that is delivered in fragments counts with its last.
+    /// Data messages received. A message that is delivered in fragments counts with its last fragment.
     pub messages_received: u64,
-    /// Their payloads, after inflating.
+    /// Payload bytes of received messages, after decompression.
     pub message_bytes_received: u64,
     /// Data messages queued to be sent.
     pub messages_sent: u64,
-    /// Their payloads, before deflating.
+    /// Payload bytes of sent messages, before compression.
     pub message_bytes_sent: u64,
-    /// Messages that were not sent, by why.
+    /// Messages that were not sent, by reason.
     pub dropped: Tally<Dropped>,
-    /// Publications that a thread has delivered to its subscribers. One with subscribers on several threads counts
-    /// on each.
+    /// Publications delivered to subscribers, counted on each thread that has subscribers.
     pub publications: u64,
-    /// Messages of publications handed to a subscriber's queue, or to its overflow policy.
+    /// Messages of publications passed to a subscriber's queue, or to its overflow policy.
     pub deliveries: u64,
-    /// TLS handshakes that came to an end.
+    /// Completed TLS handshakes.
     pub tls_handshakes: u64,
-    /// Connections on which TLS failed, in the handshake or later: by what the client did, or a certificate it does
-    /// not like.
+    /// Connections on which TLS failed, during the handshake or later: by an error of the client, or a certificate
+    /// that it rejects.
     pub tls_failures: u64,
-    /// Bytes that wait to be sent to clients, of WebSockets and answers. A message that waits for many counts for
-    /// each of them, although it lies in memory once.
+    /// Bytes in outbound queues of WebSockets and answers. A message counts once for each recipient, although it is
+    /// in memory once.
     pub queued_bytes: u64,
-    /// Bytes of memory that hold what has come of messages and requests that are not whole yet.
+    /// Bytes of buffers with incomplete messages and requests.
     pub incomplete_bytes: u64,
-    /// Bytes that those two may come to together; `None` without a limit
+    /// Limit of `queued_bytes` and `incomplete_bytes` together; `None` without a limit
     /// ([`Limits::with_max_memory`](crate::Limits::with_max_memory)).
     pub max_memory_bytes: Option<u64>,
-    /// Bytes that the histories of all topics take, about.
+    /// Approximate bytes of all topic histories.
     pub history_bytes: u64,
-    /// Topics whose history was evicted, since all took more memory than they may
+    /// Topic histories evicted, since all histories together exceeded their limit
     /// ([`TopicConfig::with_max_history_bytes`](crate::TopicConfig::with_max_history_bytes)).
     pub histories_evicted: u64,
-    /// Those of them that had subscribers.
+    /// Evicted histories of topics with subscribers.
     pub subscribed_histories_evicted: u64,
-    /// What was beyond one of the server's [`Limits`](crate::Limits) and therefore refused or closed.
+    /// Rejections and closes by an exceeded limit of the server ([`Limits`](crate::Limits)).
     pub limited: Tally<Limit>,
-    /// The event loops, one for each thread: turns, bytes through sockets, how busy they are.
+    /// Statistics of the event loops, one for each thread: turns, socket bytes, load.
     pub loops: Vec<Stats>,
     /// The process.
     pub process: Process,
 }
 
 impl Metrics {
-    /// TCP connections that are open.
+    /// Returns the number of open TCP connections.
     #[must_use]
     pub fn connections(&self) -> u64 {
         self.accepted.saturating_sub(self.closed.total())
     }
 
-    /// WebSockets that are open.
+    /// Returns the number of open WebSockets.
     #[must_use]
     pub fn websockets(&self) -> u64 {
         self.handshakes.saturating_sub(self.websockets_closed.total())
     }
 }
 
-/// What the system knows of the process. A number is `None` where the system does not tell it: all of them are read
-/// from `/proc`, which is Linux's.
+/// Process metrics of the system. A number is `None` if the system does not report it: all are read from `/proc`,
+/// which is Linux's.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Process {
-    /// Bytes of memory that are in use (resident set).
+    /// Resident set in bytes.
     pub resident_bytes: Option<u64>,
-    /// Time that all threads have spent on a processor, in the system's ticks of 10 ms.
+    /// Processor time of all threads, in the system's ticks of 10 ms.
     pub cpu: Option<Duration>,
-    /// Descriptors that are open. A ring's connections are none.
+    /// Open descriptors. Connections of a ring use none.
     pub open_descriptors: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! Threads for work that blocks.
+//! Threads for blocking work.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use futures_channel::oneshot;
 
-/// How much may block at a time, and how much may wait for that. [`Server::bind`](crate::Server::bind) refuses a
-/// pool without threads.
+/// Capacity of the pool for blocking work. [`Server::bind`](crate::Server::bind) rejects a pool without threads.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockingConfig {
     pub(crate) threads: usize,
@@ -25,16 +24,16 @@ impl Default for BlockingConfig {
 }
 
 impl BlockingConfig {
-    /// Threads of the whole server for what blocks. They are started when they are needed and end after 10 s
-    /// without work. Default 16: disks and databases are seldom faster with more at a time.
+    /// Maximum number of threads for the whole server. Threads start on demand and end after 10 s without work.
+    /// Default 16: disks and databases are seldom faster with more concurrency.
     #[must_use]
     pub fn with_threads(mut self, threads: usize) -> Self {
         self.threads = threads;
         self
     }
 
-    /// Jobs that may wait while all threads are busy. One more is refused, and its client told to come back: a longer
-    /// queue would only keep everybody waiting. Default 1,024.
+    /// Maximum number of queued jobs while all threads are busy. Further jobs are rejected, and the client is asked
+    /// to retry later: a longer queue would only add latency. Default 1,024.
     #[must_use]
     pub fn with_queue(mut self, jobs: usize) -> Self {
         self.queue = jobs;
@@ -46,8 +45,8 @@ impl BlockingConfig {
     }
 }
 
-/// The server's threads for work that blocks, for a future that has to wait for some
-/// ([`Request::pool`](crate::Request::pool)). Clones are the same pool.
+/// Thread pool of the server for blocking work, also for use in futures ([`Request::pool`](crate::Request::pool)).
+/// Clones are the same pool.
 ///
 /// ```
 /// use sinews_server::{Answer, Response, Router};
@@ -71,7 +70,7 @@ pub struct BlockingPool {
 
 struct Shared {
     state: Mutex<State>,
-    /// There is work, or the pool is closed.
+    /// Signals new work, or that the pool is closed.
     changed: Condvar,
     config: BlockingConfig,
 }
@@ -87,13 +86,13 @@ struct State {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Work was not done: all threads were busy and the queue was full, or the server has ended.
+/// Error of a job that was not run: all threads were busy and the queue was full, or the server has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NotRun;
 
 impl NotRun {
-    /// What to tell the client: 503, and to come back in a second.
+    /// Returns the response for the client: 503 with `Retry-After` of one second.
     #[must_use]
     pub fn response(self) -> crate::Response {
         crate::Response::text("too much to do\n").with_status(503).with_header("Retry-After", "1")
@@ -102,7 +101,7 @@ impl NotRun {
 
 impl fmt::Display for NotRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the pool for blocking work has no place left, or is gone")
+        f.write_str("blocking pool queue is full, or the pool is closed")
     }
 }
 
@@ -113,14 +112,14 @@ impl BlockingPool {
         Self { shared: Arc::new(Shared { state: Mutex::default(), changed: Condvar::new(), config }) }
     }
 
-    /// Does this work on one of the threads, from now on; the future, which may be awaited anywhere, is its result.
-    /// Work whose future is dropped before it has begun is not done.
+    /// Runs work on one of the threads, starting at once; the future is its result and may be awaited on any thread.
+    /// Work whose future is dropped before it has begun does not run.
     ///
     /// # Errors
     /// [`NotRun`].
     ///
     /// # Panics
-    /// The future panics as the work did.
+    /// The future panics if the work panicked.
     pub fn run<T, F>(&self, work: F) -> impl Future<Output = Result<T, NotRun>> + Send + use<T, F>
     where
         T: Send + 'static,
@@ -133,24 +132,27 @@ impl BlockingPool {
             }
             let result = catch_unwind(AssertUnwindSafe(work));
             if let Err(Err(panic)) = sender.send(result) {
-                tracing::error!(panic = message(&*panic), "work that nobody waits for any more has panicked");
+                tracing::error!(
+                    panic = message(&*panic),
+                    "blocking work panicked after its future was dropped"
+                );
             }
         };
         let taken = self.push(Box::new(job));
         async move {
             taken?;
-            // Dropped undone, when the server ended.
+            // The job was dropped when the server stopped.
             let done = receiver.await.map_err(|_| NotRun)?;
             Ok(done.unwrap_or_else(|panic| resume_unwind(panic)))
         }
     }
 
-    /// Has one of the threads do it, if there is room. Nobody is told when it is done.
+    /// Queues work, if there is capacity. Its completion is not reported.
     pub(crate) fn start(&self, work: impl FnOnce() + Send + 'static) -> Result<(), NotRun> {
         self.push(Box::new(work))
     }
 
-    /// Threads end when they are done with what they do; what waits is not done.
+    /// Closes the pool: threads end after their current job, and queued jobs are dropped.
     pub(crate) fn close(&self) {
         let mut state = self.shared.lock();
         state.closed = true;
@@ -163,7 +165,7 @@ impl BlockingPool {
     fn push(&self, job: Job) -> Result<(), NotRun> {
         let mut state = self.shared.lock();
         let may_start = state.threads < self.shared.config.threads;
-        // Idle ones have been told of as many jobs in the queue, and take them first.
+        // Idle threads are signaled for as many queued jobs, and take those jobs first.
         let is_full = state.queue.len() >= self.shared.config.queue.saturating_add(state.idle);
         if state.closed || is_full && !may_start {
             return Err(NotRun);
@@ -219,7 +221,7 @@ impl Shared {
     }
 }
 
-/// How long a thread without work stays.
+/// How long a thread stays without work.
 const IDLE_MAX: Duration = Duration::from_secs(10);
 
 fn message(panic: &(dyn Any + Send)) -> &str {
@@ -265,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_run_at_a_time_as_there_may_be_threads() {
+    fn jobs_run_on_at_most_the_configured_threads() {
         let pool = pool(3, 0);
         let together = Arc::new(Barrier::new(3));
         for _ in 0..100 {
@@ -277,7 +279,7 @@ mod tests {
                 .collect();
             let leaders = jobs.into_iter().map(wait).filter(|led| *led == Ok(true)).count();
             assert_eq!(leaders, 1);
-            // They are idle again before the next three come, or those would be too many.
+            // All threads have to be idle before the next three jobs, or the queue would reject a job.
             while pool.shared.lock().idle < 3 {
                 thread::yield_now();
             }
@@ -286,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_place_is_not_run() {
+    fn job_beyond_the_queue_is_not_run() {
         let pool = pool(1, 2);
         let (go, gate) = channel::<()>();
         let (started, starts) = channel();
@@ -296,7 +298,7 @@ mod tests {
         });
         starts.recv().unwrap();
         let second = pool.run(|| 2);
-        let dropped = pool.run(|| -> () { panic!("nobody waits for it") });
+        let dropped = pool.run(|| -> () { panic!("its future was dropped") });
         assert_eq!(wait(pool.run(|| 4)), Err(NotRun));
         drop(dropped);
         go.send(()).unwrap();
@@ -305,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_carried_to_who_waits() {
+    fn panic_is_propagated_to_the_awaiting_future() {
         let pool = pool(1, 8);
         let job = pool.run(|| panic!("on purpose"));
         let caught = catch_unwind(AssertUnwindSafe(|| wait::<Result<(), _>>(job))).unwrap_err();
@@ -314,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_pool_runs_nothing() {
+    fn closed_pool_runs_no_job() {
         let pool = pool(1, 8);
         let (go, gate) = channel::<()>();
         let (started, starts) = channel();
@@ -328,7 +330,7 @@ mod tests {
         assert_eq!(wait(waiting), Err(NotRun));
         assert_eq!(wait(pool.run(|| ())), Err(NotRun));
         go.send(()).unwrap();
-        assert_eq!(wait(first), Ok(true), "what runs is finished");
+        assert_eq!(wait(first), Ok(true), "running jobs finish");
         while pool.shared.lock().threads > 0 {
             thread::yield_now();
         }

@@ -1,25 +1,25 @@
-//! The PROXY protocol: what a proxy says about its client before the client's first byte.
+//! The PROXY protocol: the client address that a proxy sends before the client's first byte.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// What has come of a connection that begins with a PROXY header.
+/// Received part of a PROXY header.
 #[derive(Debug)]
 pub(crate) struct Preface {
     peer: SocketAddr,
-    /// By which it came.
+    /// The listener that accepted the connection.
     pub(crate) listener: usize,
-    /// A header that is not whole.
+    /// Incomplete header.
     begun: Vec<u8>,
 }
 
-/// What handling input came to.
+/// Result of handling input.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Announced {
-    /// The header is not whole.
+    /// The header is incomplete.
     Nothing,
-    /// The client, and what came behind the header: the rest of the chunk from there on, or what was kept.
+    /// The client, and the input after the header: the rest of the chunk from an offset, or a buffer.
     Client(SocketAddr, Behind),
-    /// This is no header.
+    /// The header is invalid.
     Malformed,
 }
 
@@ -63,14 +63,14 @@ impl Preface {
 enum Parsed {
     Incomplete,
     Malformed,
-    /// `client` is `None` where the proxy speaks for itself, or of an address that is none of the internet's.
+    /// `client` is `None` if the proxy connects for itself, or the address is no internet address.
     Header {
         client: Option<SocketAddr>,
         len: usize,
     },
 }
 
-/// Reads either version: "The PROXY protocol", versions 1 and 2, section 2.
+/// Parses either version: "The PROXY protocol", versions 1 and 2, section 2.
 fn parse(input: &[u8]) -> Parsed {
     let begins = |with: &[u8]| input.iter().zip(with).all(|(byte, expected)| byte == expected);
     match () {
@@ -80,7 +80,7 @@ fn parse(input: &[u8]) -> Parsed {
     }
 }
 
-/// Version 2: a signature, a command, a family, a length, addresses, and extensions that are passed over.
+/// Parses version 2: a signature, a command, a family, a length, addresses, and extensions, which are skipped.
 fn parse_binary(input: &[u8]) -> Parsed {
     let Some((head, body)) = input.split_at_checked(HEAD) else { return Parsed::Incomplete };
     let (command, family) = (head[12], head[13]);
@@ -94,7 +94,7 @@ fn parse_binary(input: &[u8]) -> Parsed {
         (0, _) => Some(None),
         (_, TCP4) => body.first_chunk::<12>().map(|body| Some(ipv4(body))),
         (_, TCP6) => body.first_chunk::<36>().map(|body| Some(ipv6(body))),
-        // Of no address that we could tell anybody.
+        // An address family without internet addresses.
         _ => Some(None),
     };
     client.map_or(Parsed::Malformed, |client| Parsed::Header { client, len: HEAD + len })
@@ -111,7 +111,7 @@ fn ipv6(body: &[u8; 36]) -> SocketAddr {
     SocketAddr::new(Ipv6Addr::from(address).into(), u16::from_be_bytes([body[32], body[33]]))
 }
 
-/// Version 1: one line of text.
+/// Parses version 1: one line of text.
 fn parse_line(input: &[u8]) -> Parsed {
     let line = &input[..input.len().min(LINE_MAX)];
     let Some(end) = line.windows(2).position(|two| two == b"\r\n") else {
@@ -138,7 +138,7 @@ fn parse_line(input: &[u8]) -> Parsed {
     }
 }
 
-/// Digits only: `parse` would take a sign.
+/// Parses digits only: `parse` would accept a sign.
 fn decimal(text: &str) -> Option<u16> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
@@ -148,12 +148,12 @@ const HEAD: usize = 16;
 const TCP4: u8 = 0x11;
 const TCP6: u8 = 0x21;
 
-/// Bytes of addresses and extensions: much more than any proxy sends, with a client's certificate too.
+/// Limit of addresses and extensions in bytes: much more than any proxy sends, even with a client's certificate.
 const BODY_MAX: usize = 16 << 10;
 
 const V1: &[u8] = b"PROXY ";
 
-/// Longest line, its end included (section 2.1).
+/// Maximum length of a line, its end included (section 2.1).
 const LINE_MAX: usize = 107;
 
 #[cfg(test)]
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_is_read_however_it_is_cut() {
+    fn header_parses_alike_however_it_is_split() {
         let peer = "127.0.0.1:9".parse().unwrap();
         for (header, client) in headers() {
             let wire = [&header[..], b"GET /"].concat();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_header_is_refused_at_the_first_byte_that_tells() {
+    fn invalid_header_is_rejected_at_the_first_invalid_byte() {
         let long = format!("PROXY UNKNOWN {}", "x".repeat(LINE_MAX));
         for wrong in [
             &b"G"[..],
@@ -225,7 +225,7 @@ mod tests {
         ] {
             assert_eq!(parse(wrong), Parsed::Malformed, "{}", String::from_utf8_lossy(wrong));
         }
-        // Version 1 in the binary form, an unknown command, no room for the addresses, too long.
+        // Version 1 in the binary form, an unknown command, too short for the addresses, too long.
         for (command, family, len) in [(0x11, TCP4, 12), (0x22, TCP4, 12), (0x21, TCP4, 11), (0x21, TCP6, 35)]
         {
             assert_eq!(parse(&binary(command, family, &vec![0; len])), Parsed::Malformed);

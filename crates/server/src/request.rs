@@ -1,4 +1,4 @@
-//! A plain HTTP request and its answer.
+//! HTTP requests and responses.
 
 mod owned;
 
@@ -18,7 +18,7 @@ use crate::client::TrustedProxies;
 use crate::pool::BlockingPool;
 use crate::topics::{Publisher, Topics};
 
-/// A request as a handler sees it; it lives for the call ([`to_owned`](Self::to_owned) keeps it).
+/// HTTP request as a handler sees it, valid during the call ([`to_owned`](Self::to_owned) copies it).
 #[derive(Debug)]
 pub struct Request<'a> {
     head: &'a RequestHead<'a>,
@@ -29,7 +29,7 @@ pub struct Request<'a> {
     beside: Beside<'a>,
 }
 
-/// What a request's handler may use beside the request.
+/// Resources that a handler may use beside the request.
 #[derive(Debug)]
 pub(crate) struct Beside<'a> {
     pub(crate) topics: &'a mut Topics,
@@ -49,101 +49,102 @@ impl<'a> Request<'a> {
         Self { head, params, body, peer, subprotocol: None, beside }
     }
 
-    /// The same, once it is a handshake that was accepted.
+    /// Marks the request as an accepted handshake.
     pub(crate) fn accepted(self, subprotocol: Option<&'a str>) -> Self {
         Self { subprotocol, ..self }
     }
 
-    /// The same, as it is before its body has come.
+    /// Hides the body, for hooks that run before it has arrived.
     pub(crate) fn without_body(self) -> Self {
         Self { body: &[], ..self }
     }
 
-    /// The subprotocol that was chosen, in a WebSocket handshake: the first of
+    /// Returns the negotiated subprotocol of a WebSocket handshake: the first of
     /// [`ServerOptions::with_subprotocol`](crate::ServerOptions::with_subprotocol) that the client offers.
     #[must_use]
     pub fn subprotocol(&self) -> Option<&'a str> {
         self.subprotocol
     }
 
-    /// The head: method, target, headers.
+    /// Returns the head: method, target, headers.
     #[must_use]
     pub fn head(&self) -> &'a RequestHead<'a> {
         self.head
     }
 
-    /// What stands in the path where the route has `{name}`, percent-decoded; `None` if the route has no
-    /// such place or it does not decode to UTF-8.
+    /// Returns the value of the path parameter `{name}`, percent-decoded; `None` if the route has no such parameter
+    /// or the value does not decode to UTF-8.
     #[must_use]
     pub fn param(&self, name: &str) -> Option<Cow<'a, str>> {
         decoded(self.params.get(name)?)
     }
 
-    /// As it came.
+    /// Returns the value of a path parameter without decoding.
     pub(crate) fn raw_param(&self, name: &str) -> Option<&'a str> {
         self.params.get(name)
     }
 
-    /// The first value of `name` in the query, as it came.
+    /// Returns the first value of `name` in the query, without decoding.
     #[must_use]
     pub fn query(&self, name: &str) -> Option<&'a str> {
         value_in(self.head.query()?, name)
     }
 
-    /// The body; empty in a WebSocket handshake.
+    /// Returns the body; empty in a WebSocket handshake.
     #[must_use]
     pub fn body(&self) -> &'a [u8] {
         self.body
     }
 
-    /// The peer's address: of whoever has connected, or of whom the PROXY header of the connection names
+    /// Returns the peer's address: of the transport connection, or of the client in its PROXY header
     /// ([`Listen::with_proxy_protocol`](crate::Listen::with_proxy_protocol)).
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.peer
     }
 
-    /// How long ago the request came, or the body of one that has some; by the time of the loop's turn, so zero for
-    /// what is answered at once.
+    /// Returns the time since the request was received, or its body, if it has one. It uses the time of the loop's
+    /// turn, so it is zero for an immediate answer.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         self.beside.elapsed
     }
 
-    /// The client's address: the peer's, or what a proxy that is trusted says of its client
-    /// ([`Server::trusted_proxies`](crate::Server::trusted_proxies)). IPv4 addresses are given as such, also where a
-    /// socket has them in an IPv6 address.
+    /// Returns the client's address: the peer's, or the address that a trusted proxy passes on
+    /// ([`Server::trusted_proxies`](crate::Server::trusted_proxies)). IPv4-mapped IPv6 addresses are returned as
+    /// IPv4.
     #[must_use]
     pub fn client(&self) -> IpAddr {
         self.beside.proxies.client(self.head, self.peer)
     }
 
-    /// The topics of this thread, to publish.
+    /// Returns the topics of this thread, for publishing.
     #[must_use]
     pub fn topics(&mut self) -> &mut Topics {
         self.beside.topics
     }
 
-    /// A handle that publishes from wherever an answer that comes later is made.
+    /// Returns a handle that publishes from any thread, for answers that complete later.
     #[must_use]
     pub fn publisher(&self) -> Publisher {
         self.beside.topics.publisher()
     }
 
-    /// The server's threads for work that blocks; [`Answer::blocking`](crate::Answer::blocking) uses them too.
+    /// Returns the server's thread pool for blocking work, which [`Answer::blocking`](crate::Answer::blocking) uses
+    /// too.
     #[must_use]
     pub fn pool(&self) -> &'a BlockingPool {
         self.beside.pool
     }
 
-    /// A copy that outlives the call, for an answer that comes later.
+    /// Returns a copy that outlives the call, for answers that complete later.
     #[must_use]
     pub fn to_owned(&self) -> OwnedRequest {
         OwnedRequest::new(self.head, self.params, self.body, self.peer, self.client())
     }
 }
 
-/// An answer to a request.
+/// Response to an HTTP request.
 #[derive(Clone, Debug)]
 pub struct Response {
     pub(crate) status: u16,
@@ -157,7 +158,7 @@ pub(crate) enum Body {
     File(FilePart),
 }
 
-/// Part of a file that is open.
+/// Part of an open file.
 #[derive(Clone, Debug)]
 pub(crate) struct FilePart {
     pub(crate) file: Arc<File>,
@@ -166,7 +167,7 @@ pub(crate) struct FilePart {
 }
 
 impl FilePart {
-    /// The next piece, of at most so many bytes; `None` at the end.
+    /// Reads the next piece, of at most `most` bytes; `None` at the end.
     pub(crate) fn read(&mut self, most: usize) -> io::Result<Option<Bytes>> {
         let count = usize::try_from(self.len).unwrap_or(most).min(most);
         if count == 0 {
@@ -198,34 +199,33 @@ impl Body {
 }
 
 impl Response {
-    /// An answer with this status and no body.
+    /// Creates a response with this status and no body.
     ///
-    /// Statuses are 200 to 599; another one, which no client could make sense of as the end of an
-    /// exchange, goes out as 500.
+    /// Valid statuses are 200 to 599. Other statuses do not end an exchange for a client, and are sent as 500.
     #[must_use]
     pub fn new(status: u16) -> Self {
         Self { status: final_status(status), headers: Vec::new(), body: Body::Bytes(Bytes::new()) }
     }
 
-    /// The answer to a handshake, for hooks to add to.
+    /// Creates the 101 of a handshake, for hooks to add headers.
     pub(crate) fn switching(headers: Vec<(String, String)>) -> Self {
         let headers = headers.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
         Self { status: 101, headers, body: Body::Bytes(Bytes::new()) }
     }
 
-    /// A page.
+    /// Creates an HTML response.
     #[must_use]
     pub fn html(body: impl Into<Bytes>) -> Self {
         Self::new(200).with_header("Content-Type", "text/html; charset=utf-8").with_body(body)
     }
 
-    /// Plain text.
+    /// Creates a plain text response.
     #[must_use]
     pub fn text(body: impl Into<Bytes>) -> Self {
         Self::new(200).with_header("Content-Type", "text/plain; charset=utf-8").with_body(body)
     }
 
-    /// JSON, already written.
+    /// Creates a JSON response from encoded JSON.
     #[must_use]
     pub fn json(body: impl Into<Bytes>) -> Self {
         Self::new(200).with_header("Content-Type", "application/json").with_body(body)
@@ -238,21 +238,22 @@ impl Response {
         self
     }
 
-    /// Sets the body. The server writes its length. Statuses 204 and 304 have no body (RFC 9110 section
-    /// 6.4.1): it is left out there.
+    /// Sets the body. The server writes its length. Statuses 204 and 304 have no body (RFC 9110 section 6.4.1): it is
+    /// omitted.
     #[must_use]
     pub fn with_body(mut self, body: impl Into<Bytes>) -> Self {
         self.body = Body::Bytes(body.into());
         self
     }
 
-    /// The status.
+    /// Returns the status.
     #[must_use]
     pub fn status(&self) -> u16 {
         self.status
     }
 
-    /// The values of each header with this name, in any case, in order; not of those that the server writes itself.
+    /// Returns the values of each header with this name, in any case, in order. Headers that the server writes itself
+    /// are not included.
     pub fn header(&self, name: &str) -> impl Iterator<Item = &str> {
         self.headers
             .iter()
@@ -260,7 +261,7 @@ impl Response {
             .map(|(_, value)| &**value)
     }
 
-    /// Bytes of the body.
+    /// Returns the length of the body in bytes.
     #[must_use]
     pub fn body_len(&self) -> u64 {
         self.body.len()
@@ -271,14 +272,14 @@ impl Response {
         self.headers.push((name.into(), value.into()));
     }
 
-    /// The same in place of all headers with this name.
+    /// Replaces all headers with this name.
     pub fn set_header(&mut self, name: impl Into<Cow<'static, str>>, value: impl Into<Cow<'static, str>>) {
         let name = name.into();
         self.headers.retain(|(known, _)| !known.eq_ignore_ascii_case(&name));
         self.add_header(name, value);
     }
 
-    /// Adds to the headers of requests that the answer depends on.
+    /// Adds to `Vary`.
     pub(crate) fn vary(&mut self, names: &str) {
         let known: Vec<&str> = self.header("vary").collect();
         if !known.iter().any(|list| list.split(',').any(|name| name.trim().eq_ignore_ascii_case(names))) {
@@ -292,9 +293,8 @@ impl Response {
         self
     }
 
-    /// Adds a header. One that may not be on the wire, with a line break for instance, is left out when
-    /// the answer is written, as are the ones that the server writes itself: `Connection`,
-    /// `Content-Length`, `Date`, `Transfer-Encoding`.
+    /// Adds a header. An invalid header, for example with a line break, is omitted from the response. So are headers
+    /// that the server writes itself: `Connection`, `Content-Length`, `Date`, `Transfer-Encoding`.
     #[must_use]
     pub fn with_header(
         mut self,
@@ -323,12 +323,12 @@ fn final_status(status: u16) -> u16 {
     if (200..=599).contains(&status) { status } else { 500 }
 }
 
-/// Percent-decoded, if that is UTF-8.
+/// Percent-decodes, if the result is UTF-8.
 fn decoded(text: &str) -> Option<Cow<'_, str>> {
     percent_decode_str(text).decode_utf8().ok()
 }
 
-/// The first value of `name` in a query.
+/// Returns the first value of `name` in a query.
 fn value_in<'a>(query: &'a str, name: &str) -> Option<&'a str> {
     let pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
     pairs.into_iter().find(|(key, _)| *key == name).map(|(_, value)| value)

@@ -1,4 +1,4 @@
-//! Which path does what.
+//! Routes: paths, methods and hooks.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,11 +17,11 @@ use crate::limits::Pace;
 use crate::metrics::{Metrics, Monitor};
 use crate::request::{Request, Response};
 
-/// Paths and what answers there, by method. A path may hold `{name}` for one segment and `{*name}` for the rest,
-/// which is at least a byte. Where several match, the one that is fixed for longer wins.
+/// Routes of a server, by path and method. A path may contain `{name}` for one segment and `{*name}` for the rest,
+/// which is at least a byte. Of several matches, the route with the longer fixed part wins.
 ///
-/// A path that is there but does not answer the method is answered with 405, and OPTIONS with 204, both with
-/// `Allow`; a path that is not there with 404.
+/// If a path has no answer to the method, the server answers 405, or 204 to OPTIONS, both with `Allow`; an unknown
+/// path gets 404.
 ///
 /// ```
 /// use sinews_server::{Context, Handler, Payload, Response, Router, WebSocketRoute};
@@ -41,7 +41,7 @@ use crate::request::{Request, Response};
 /// ```
 #[derive(Debug, Default)]
 pub struct Router {
-    /// Finds the place of a path in `entries`.
+    /// Maps a path to its index in `entries`.
     paths: matchit::Router<usize>,
     places: Vec<String>,
     entries: Vec<Entry>,
@@ -49,12 +49,12 @@ pub struct Router {
     pub(crate) hooks: Hooks,
 }
 
-/// What answers at one path: by method, and by upgrade.
+/// Responders of one path: by method, and for upgrades.
 #[derive(Debug, Default)]
 pub(crate) struct Entry {
-    /// In the order in which they were given.
+    /// In registration order.
     answers: Vec<(Cow<'static, str>, Responder)>,
-    /// Answers every method that has no answer of its own.
+    /// Responder to methods without a responder of their own.
     any: Option<Responder>,
     pub(crate) websocket: Option<WebSocketRoute>,
 }
@@ -81,20 +81,19 @@ impl fmt::Debug for Responder {
 }
 
 impl Router {
-    /// No paths: everything is answered with 404.
+    /// Creates a router without routes: every request is answered with 404.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Answers this method at `path`; names of methods are case-sensitive. The answer is asked for when the body has
-    /// come whole, and may publish ([`Request::topics`]). It is a [`Response`](crate::Response), or an [`Answer`] that
-    /// comes later. A later answer to the same method takes the place of an
-    /// earlier one.
+    /// Answers this method at `path`; method names are case-sensitive. The handler runs when the whole body has
+    /// arrived, and may publish ([`Request::topics`]). It returns a [`Response`](crate::Response), or an [`Answer`]
+    /// that completes later. A later registration of the same method replaces an earlier one.
     ///
     /// # Panics
-    /// If the path is malformed or conflicts with an earlier one, or the method is no token: mistakes in the
-    /// program, found when it starts.
+    /// If the path is malformed or conflicts with an earlier one, or the method is no token: errors of the program,
+    /// found at startup.
     #[must_use]
     pub fn route<A: Into<Answer>>(
         self,
@@ -105,7 +104,7 @@ impl Router {
         let method = method.into();
         assert!(
             !method.is_empty() && method.bytes().all(is_token),
-            "route {path}: {method:?} is no method (RFC 9110 section 5.6.2)"
+            "route {path}: method {method:?} is not a token (RFC 9110 section 5.6.2)"
         );
         self.with(path, |entry| entry.set(method, Responder::new(answer)))
     }
@@ -175,7 +174,7 @@ impl Router {
         self.route("DELETE", path, answer)
     }
 
-    /// Answers OPTIONS at `path`. Without it the server does: 204, and what is allowed there in `Allow`.
+    /// Answers OPTIONS at `path`. Without this route the server answers 204 with the allowed methods in `Allow`.
     ///
     /// # Panics
     /// As [`route`](Self::route).
@@ -188,7 +187,7 @@ impl Router {
         self.route("OPTIONS", path, answer)
     }
 
-    /// Answers every method at `path` that has no answer of its own there, OPTIONS included.
+    /// Answers every method at `path` without a route of its own, OPTIONS included.
     ///
     /// # Panics
     /// As [`route`](Self::route).
@@ -201,7 +200,7 @@ impl Router {
         self.with(path, |entry| entry.any = Some(Responder::new(answer)))
     }
 
-    /// Answers GET and HEAD below `prefix` with the files of a directory; `/` as prefix is everything that has no
+    /// Answers GET and HEAD below `prefix` with the files of a directory. The prefix `/` covers every path without a
     /// route of its own.
     ///
     /// # Panics
@@ -227,13 +226,13 @@ impl Router {
         self.with(path, |entry| entry.websocket = Some(route))
     }
 
-    /// Asks `hook` before whatever answers a request whose path begins with the segments of `prefix`, `/` being all,
-    /// with a route or without, handshakes of WebSockets too. What it answers is the answer; with `None` the request
-    /// goes on to the next hook, in the order in which they were given, and then to its route.
+    /// Runs `hook` before the route of a request whose path begins with the segments of `prefix`; `/` matches every
+    /// path. It runs for paths without a route and for WebSocket handshakes, too. If it returns a response, that is
+    /// the answer; with `None` the request goes on to the next hook, in registration order, and then to its route.
     ///
-    /// It is asked once the head is there and sees no body, so that nobody is told to send one that nobody wants. The
-    /// path is compared percent-decoded, and also without empty segments and dots: however a path is written, no
-    /// reading of it gets around a hook.
+    /// The hook runs when the head has arrived and sees no body, so that clients are not asked to send an unwanted
+    /// body. The path is compared percent-decoded, and also without empty segments and dots: no spelling of a path
+    /// bypasses a hook.
     ///
     /// ```
     /// use sinews_server::{Response, Router};
@@ -241,7 +240,7 @@ impl Router {
     /// let router = Router::new()
     ///     .before("/admin", |request| {
     ///         let token = request.head().header("authorization").next();
-    ///         // A real one compares in constant time.
+    ///         // Production code compares in constant time.
     ///         (token != Some(b"Bearer secret"))
     ///             .then(|| Response::new(401).with_header("WWW-Authenticate", "Bearer"))
     ///     })
@@ -261,11 +260,11 @@ impl Router {
         self
     }
 
-    /// Shows `hook` each answer to a request below `prefix` before it is sent, whoever made it: to add headers, or to
-    /// take note. The request's body is there only for answers that were made at once.
+    /// Runs `hook` on each answer to a request below `prefix` before it is sent, including answers of hooks and of
+    /// the server: to add headers, or to log. The request's body is available only for immediate answers.
     ///
-    /// Of a handshake, the answer has status 101, or that of the refusal, and only headers that are added count.
-    /// What no request could be read of (400, 408, 431) is not shown.
+    /// The answer to a handshake has status 101, or that of the rejection, and only added headers take effect.
+    /// Answers to unreadable requests (400, 408, 431) are excluded.
     ///
     /// # Panics
     /// As [`before`](Self::before).
@@ -279,8 +278,8 @@ impl Router {
         self
     }
 
-    /// Lets pages of other origins use what is below `prefix`. Handshakes of WebSockets have
-    /// [a policy of their own](crate::ServerOptions::with_origin).
+    /// Allows pages of other origins to read answers below `prefix`. WebSocket handshakes have [a policy of their
+    /// own](crate::ServerOptions::with_origin).
     ///
     /// # Panics
     /// As [`before`](Self::before).
@@ -302,9 +301,9 @@ impl Router {
     }
 
     /// Logs each answer below `prefix`, at level info to the target `sinews_server::access`: the peer, the
-    /// [client](Request::client), method and target of the request, the status, the bytes of the body and how long it
-    /// took. Values of query parameters that name a credential, such as `token`, `access_token` or `password`, are
-    /// logged as `***`. Given behind the hooks that change answers, it logs what they made of them.
+    /// [client](Request::client), method and target of the request, the status, the bytes of the body and the
+    /// duration. Values of query parameters with credentials, such as `token`, `access_token` or `password`, are
+    /// logged as `***`. Register it after hooks that change answers to log the final answer.
     ///
     /// # Panics
     /// As [`before`](Self::before).
@@ -313,9 +312,9 @@ impl Router {
         self.after(prefix, |request, response| log_access(request, response))
     }
 
-    /// Answers GET at `path` with the server's metrics, as Prometheus reads them ([`Metrics::to_text`]). Whoever may
-    /// read them sees how much the server has to do and what its clients do wrong, but nothing of what they say: a
-    /// public server answers at a path that its proxy does not pass on.
+    /// Answers GET at `path` with the server's metrics in the format of Prometheus ([`Metrics::to_text`]). Metrics
+    /// reveal the load of the server and errors of its clients, but no message contents: on a public server, use a
+    /// path that its proxy does not forward.
     ///
     /// # Panics
     /// As [`get`](Self::get).
@@ -328,8 +327,8 @@ impl Router {
         })
     }
 
-    /// Answers GET at `path` with 200 as long as the thread that serves the connection turns: whether to start the
-    /// process anew.
+    /// Answers GET at `path` with 200 while the connection's thread runs: a liveness check, which decides about a
+    /// restart of the process.
     ///
     /// # Panics
     /// As [`get`](Self::get).
@@ -338,8 +337,8 @@ impl Router {
         self.get(path, |_| Response::text("ok\n").with_header("Cache-Control", "no-store"))
     }
 
-    /// Answers GET at `path` with 200 if the server should be sent new clients, else with 503 and the reason
-    /// ([`Monitor::ready`]): for the health checks of whatever stands in front of it.
+    /// Answers GET at `path` with 200 if the server accepts new clients, else with 503 and the reason
+    /// ([`Monitor::ready`]): for the health checks of load balancers.
     ///
     /// # Panics
     /// As [`get`](Self::get).
@@ -355,7 +354,7 @@ impl Router {
         })
     }
 
-    /// Reads the metrics of the server that these routes will be served by.
+    /// Returns a monitor of the metrics of the server with these routes.
     #[must_use]
     pub fn monitor(&self) -> Monitor {
         self.monitor.clone()
@@ -378,7 +377,7 @@ impl Router {
         self
     }
 
-    /// Whether every route's settings make sense; the path of one that does not, and why.
+    /// Checks the settings of every route; returns the path of an invalid one and the fault.
     pub(crate) fn check(&self) -> Result<(), (&str, InvalidConfig)> {
         for (path, entry) in self.places.iter().zip(&self.entries) {
             if let Some(route) = &entry.websocket {
@@ -388,7 +387,7 @@ impl Router {
         Ok(())
     }
 
-    /// The methods that are answered anywhere, for `OPTIONS *` (RFC 9110 section 9.3.7).
+    /// Returns the methods of all routes, for `OPTIONS *` (RFC 9110 section 9.3.7).
     pub(crate) fn allowed(&self) -> Vec<&str> {
         let mut allowed: Vec<&str> = self.entries.iter().flat_map(Entry::allowed).collect();
         allowed.sort_unstable();
@@ -414,20 +413,20 @@ impl Entry {
         self.answers.iter().find(|(known, _)| known == method).map(|(_, answer)| answer)
     }
 
-    /// The route of a request that becomes a WebSocket, or has to be told that it should. A path that
-    /// also has an answer to plain GET becomes one only on demand.
+    /// Returns the route of a request that becomes a WebSocket, or that lacks a required upgrade. A path with a plain
+    /// GET route upgrades only on request.
     pub(crate) fn upgrade(&self, head: &RequestHead<'_>) -> Option<&WebSocketRoute> {
         let route = self.websocket.as_ref().filter(|_| head.method() == "GET")?;
         (wants_upgrade(head) || self.responder("GET").is_none()).then_some(route)
     }
 
-    /// What answers a plain request with this method.
+    /// Returns the responder to a plain request with this method.
     pub(crate) fn responder(&self, method: &str) -> Option<&Responder> {
         let of_get = || self.of("GET").filter(|_| method == "HEAD");
         self.of(method).or_else(of_get).or(self.any.as_ref())
     }
 
-    /// The methods that are answered here, for `Allow` (RFC 9110 section 10.2.1).
+    /// Returns the methods of this path, for `Allow` (RFC 9110 section 10.2.1).
     pub(crate) fn allowed(&self) -> Vec<&str> {
         let mut allowed: Vec<&str> = self.answers.iter().map(|(method, _)| &**method).collect();
         if self.websocket.is_some() && !allowed.contains(&"GET") {
@@ -444,12 +443,12 @@ impl Entry {
     }
 }
 
-/// Whether the client wants to leave HTTP.
+/// Returns whether the client asks to switch protocols.
 pub(crate) fn wants_upgrade(head: &RequestHead<'_>) -> bool {
     head.header("upgrade").next().is_some()
 }
 
-/// A WebSocket route: who handles its connections, what is negotiated, and their limits.
+/// WebSocket route: its handlers, negotiated options, and limits.
 pub struct WebSocketRoute {
     pub(crate) handler: HandlerFn,
     pub(crate) headers: Option<HeadersFn>,
@@ -463,10 +462,10 @@ type HeadersFn = Box<dyn Fn(&Request<'_>) -> Vec<(String, String)> + Send + Sync
 type HandlerFn = Box<dyn Fn(&Request<'_>) -> Result<Box<dyn Handler>, Refusal> + Send + Sync>;
 
 impl WebSocketRoute {
-    /// A route whose connections are handled by what `handler` makes of each handshake request: path, headers,
-    /// and what was negotiated ([`Request::subprotocol`]). The request is gone afterwards, so the handler keeps
-    /// of it what it needs. It may refuse with any status. It is asked after the request was found to be a sound handshake of an
-    /// allowed origin.
+    /// Creates a route whose connections are handled by the handler that `handler` makes from each handshake request:
+    /// path, headers, and negotiated subprotocol ([`Request::subprotocol`]). The request is valid only during the
+    /// call, so the handler copies the parts it needs. `handler` may reject with any status. It runs only for valid
+    /// handshakes of an allowed origin.
     pub fn new<H: Handler + 'static>(
         handler: impl Fn(&Request<'_>) -> Result<H, Refusal> + Send + Sync + 'static,
     ) -> Self {
@@ -479,9 +478,9 @@ impl WebSocketRoute {
         }
     }
 
-    /// Further headers of the 101 that opens a connection, such as `Set-Cookie`. Asked once the handler is made.
-    /// One that may not be there ([`HandshakeMisuse`](sinews_proto::handshake::HandshakeMisuse)) is our side's
-    /// mistake: the client gets a 500 and the log the reason.
+    /// Adds headers to the 101 that opens a connection, such as `Set-Cookie`. Runs after the handler is made. An
+    /// invalid header ([`HandshakeMisuse`](sinews_proto::handshake::HandshakeMisuse)) is an error of the server: the
+    /// client gets a 500, and the reason is logged.
     #[must_use]
     pub fn with_headers(
         mut self,
@@ -491,27 +490,26 @@ impl WebSocketRoute {
         self
     }
 
-    /// Subprotocols, compression, allowed origins. Default: no subprotocol, no compression, pages of the
-    /// same origin.
+    /// Sets subprotocols, compression, allowed origins. Default: no subprotocol, no compression, pages of the same
+    /// origin.
     #[must_use]
     pub fn with_options(mut self, options: ServerOptions) -> Self {
         self.options = options;
         self
     }
 
-    /// Limits and waits of the connections. Default: [`Config::default`]. [`Server::bind`](crate::Server::bind)
-    /// refuses what makes no sense ([`Config::check`]).
+    /// Sets limits and timeouts of the connections. Default: [`Config::default`].
+    /// [`Server::bind`](crate::Server::bind) rejects invalid settings ([`Config::check`]).
     #[must_use]
     pub fn with_config(mut self, config: Config) -> Self {
         self.config = Arc::new(config);
         self
     }
 
-    /// Messages that each connection may send in a second, and how many of them at once after a pause; each at least
-    /// one. Default: no limit but the handler's own pace, since one that is busy is not received from. A client that
-    /// is faster is closed with 1008, and what else it has sent is passed over: to hold it back instead would only
-    /// fill the buffers between, and leave the client as it is. Pings have a limit of their own
-    /// ([`Config::ping_rate`](crate::Config::ping_rate)).
+    /// Limits the messages of each connection per second, with a burst after a pause; each at least 1. Default: no
+    /// limit but the handler's pace, since a busy handler's connection is not read. A faster client is closed with
+    /// 1008, and its further input is discarded: throttled reads would only fill the buffers in between, and the
+    /// client would not change. Pings have a limit of their own ([`Config::ping_rate`](crate::Config::ping_rate)).
     #[must_use]
     pub fn with_message_rate(mut self, per_second: u32, burst: u32) -> Self {
         self.message_pace = Some(Pace::new(per_second, burst));

@@ -1,4 +1,4 @@
-//! Binding, threads, stopping.
+//! Server configuration, bind, threads and stop.
 
 use std::fmt;
 use std::io;
@@ -26,7 +26,7 @@ use crate::tasks::Tasks;
 use crate::tls::TlsConfig;
 use crate::topics::{Directory, Publisher, Rules, TopicConfig, TopicRule, Topics};
 
-/// A server that is not bound yet.
+/// Configuration of a server that is not bound yet.
 ///
 /// ```
 /// use sinews_server::{Response, Router, Server};
@@ -56,7 +56,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server of these routes.
+    /// Creates a server of these routes.
     #[must_use]
     pub fn new(router: Router) -> Self {
         Self {
@@ -81,7 +81,7 @@ impl Server {
         self.listen_on(Listen::tcp(address))
     }
 
-    /// Adds a Unix socket to listen at: [`Listen::unix`].
+    /// Adds a Unix socket to listen on: [`Listen::unix`].
     #[must_use]
     pub fn listen_unix(self, path: impl Into<PathBuf>, mode: u32) -> Self {
         self.listen_on(Listen::unix(path, mode))
@@ -93,110 +93,109 @@ impl Server {
         self.listen_on(Listen::tcp(address).with_tls(tls))
     }
 
-    /// Adds a place to listen at.
+    /// Adds a listen address with its protocol.
     #[must_use]
     pub fn listen_on(mut self, listen: Listen) -> Self {
         self.listens.push(listen);
         self
     }
 
-    /// How many threads serve, each with listeners of its own. Default: one for each processor.
+    /// Sets the number of threads, each with listeners of its own. Default: one for each processor.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);
         self
     }
 
-    /// How many threads will serve.
+    /// Returns the number of threads.
     #[must_use]
     pub fn thread_count(&self) -> usize {
         self.threads
     }
 
-    /// Limits and waits of plain HTTP.
+    /// Sets limits and timeouts of plain HTTP.
     #[must_use]
     pub fn http(mut self, http: HttpConfig) -> Self {
         self.http = http;
         self
     }
 
-    /// Settings of the event loops, the backend among them.
+    /// Configures the event loops, including the backend.
     #[must_use]
     pub fn engine(mut self, engine: engine::Config) -> Self {
         self.engine = engine;
         self
     }
 
-    /// How much a thread publishes at a time, and how much may wait.
+    /// Sets the publication budget of a thread, and the limits of queued publications and history.
     #[must_use]
     pub fn topics(mut self, topics: TopicConfig) -> Self {
         self.topics = topics;
         self
     }
 
-    /// Adds a rule for topics. Of those that match a topic the one that was added first holds, and it alone.
-    /// Default: none.
+    /// Adds a rule for topics. The first rule that matches a topic applies, and only that rule. Default: none.
     #[must_use]
     pub fn topic_rule(mut self, rule: TopicRule) -> Self {
         self.rules.push(rule);
         self
     }
 
-    /// How much the server takes on in all. Default: what each connection's limits allow.
+    /// Limits the server as a whole. Default: [`Limits::default`].
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// How much work of [`Answer::blocking`](crate::Answer::blocking) is done at a time, and how much may wait. One
-    /// pool serves all threads; it starts none before there is work.
+    /// Configures the thread pool of [`Answer::blocking`](crate::Answer::blocking). One pool serves all threads; it
+    /// starts threads on demand.
     #[must_use]
     pub fn blocking(mut self, blocking: BlockingConfig) -> Self {
         self.blocking = blocking;
         self
     }
 
-    /// Proxies that are believed when they say who their client is: [`Request::client`](crate::Request::client).
-    /// Default: none. Their connections are many clients', so
-    /// [`Limits::with_max_connections_per_address`](crate::Limits::with_max_connections_per_address) passes them over.
+    /// Sets the proxies that may pass the address of their client: [`Request::client`](crate::Request::client).
+    /// Default: none. Their connections carry many clients, so
+    /// [`Limits::with_max_connections_per_address`](crate::Limits::with_max_connections_per_address) does not apply
+    /// to them.
     #[must_use]
     pub fn trusted_proxies(mut self, proxies: TrustedProxies) -> Self {
         self.proxies = proxies;
         self
     }
 
-    /// How long a graceful stop goes on as before, but for [`Monitor::ready`] and [`Router::readyz`], so that whatever
-    /// sends clients here can notice before nobody is accepted any more. Default: zero, since it helps only where
-    /// something asks; there, two of its intervals.
+    /// Time to keep serving as before after the start of a graceful stop, while [`Monitor::ready`] and
+    /// [`Router::readyz`] already fail, so that a load balancer can notice before new connections are rejected.
+    /// Default: zero, since it helps only with health checks; use twice their interval.
     #[must_use]
     pub fn stop_delay(mut self, delay: Duration) -> Self {
         self.stop_times.delay = delay;
         self
     }
 
-    /// Over how long a time a graceful stop spreads the Close with 1001 that every WebSocket gets, so that those who
-    /// come back to another server do not come all at once. Until its turn each is served as before. Default 5 s. A
-    /// thread tells 64 clients every 20 ms at least, so that one with few does not use up the time; with 100,000,
-    /// five seconds are 20,000 a second.
+    /// Time over which a graceful stop spreads the Close with 1001 to all WebSockets, so that clients do not
+    /// reconnect to another server all at once. Each connection is served until its turn. Default 5 s. A thread
+    /// closes at least 64 connections every 20 ms, so that a thread with few does not use up the time; with 100,000
+    /// connections, five seconds are 20,000 a second.
     #[must_use]
     pub fn drain_window(mut self, window: Duration) -> Self {
         self.stop_times.window = window;
         self
     }
 
-    /// How long a graceful stop waits for clients to answer their Close, counted from when the last one was told.
-    /// Default 10 s. Then those who are left are closed.
+    /// Time that a graceful stop waits for clients to answer their Close, counted from the last Close. Default 10 s.
+    /// Then the remaining connections are closed.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
         self.stop_times.grace = grace;
         self
     }
 
-    /// Listens with sockets of another server, which this one is to take the place of, where it was told to listen at
-    /// their addresses. Every one of them is served, whatever the number of threads is here and was there. What it was
-    /// not told to listen at is closed when it [runs](BoundServer::run), and binding changes nothing for the other one.
-    /// Default: none.
+    /// Takes over listening sockets of another server at this server's listen addresses. Every socket is served, for
+    /// any number of threads of either server. Sockets of other addresses are closed when this server
+    /// [runs](BoundServer::run); binding does not affect the predecessor. Default: none.
     #[must_use]
     pub fn inherit(mut self, listeners: Listeners) -> Self {
         self.inherited = listeners;
@@ -206,7 +205,7 @@ impl Server {
     /// Binds every address.
     ///
     /// # Errors
-    /// [`BindError`] names the address or the setting at fault, or says that a loop could not be made.
+    /// [`BindError`] names the address or the setting at fault, or reports that an event loop could not be created.
     pub fn bind(mut self) -> Result<BoundServer, BindError> {
         self.check()?;
         let Entrances { addresses, files, by_thread, doors } = self.enter()?;
@@ -274,7 +273,7 @@ impl Server {
     }
 }
 
-/// Where clients come in.
+/// Bound listeners of a server.
 struct Entrances {
     addresses: Vec<SocketAddr>,
     files: Vec<SocketFile>,
@@ -283,7 +282,7 @@ struct Entrances {
 }
 
 impl Server {
-    /// Binds every address, for every thread.
+    /// Binds every address for every thread.
     fn enter(&mut self) -> Result<Entrances, BindError> {
         let (mut addresses, mut files, mut kept) = (Vec::new(), Vec::new(), Listeners::default());
         let mut by_thread: Vec<Vec<(Listener, Expects)>> = (0..self.threads).map(|_| Vec::new()).collect();
@@ -327,8 +326,8 @@ impl Server {
     }
 }
 
-/// Threads share the socket of a path, and with it whether accepting waits: a ring wants that it does, a loop by
-/// readiness that it does not.
+/// Threads share the socket of a path, and its blocking mode: a ring needs a blocking socket, a readiness loop a
+/// non-blocking one.
 fn check_backends(engines: &[Engine<Shard>], shares_sockets: bool) -> Result<(), BindError> {
     let mut backends = engines.iter().map(Engine::backend);
     let first = backends.next();
@@ -340,12 +339,12 @@ fn check_backends(engines: &[Engine<Shard>], shares_sockets: bool) -> Result<(),
     Ok(())
 }
 
-/// A server whose addresses are bound; connections wait until it runs.
+/// Server with bound addresses; connections wait until it runs.
 pub struct BoundServer {
     addresses: Vec<SocketAddr>,
-    /// Of Unix sockets, while the server is there.
+    /// Files of Unix sockets, removed at the end of the server.
     files: Vec<SocketFile>,
-    /// Sockets of another server that this one does not listen with.
+    /// Inherited sockets that this server does not use.
     unused: Listeners,
     shards: Vec<(Engine<Shard>, ShardParts)>,
     publisher: Publisher,
@@ -355,58 +354,58 @@ pub struct BoundServer {
 }
 
 impl BoundServer {
-    /// What the event loops came to run on: the choice of [`Server::engine`], or what it fell back on.
+    /// Returns the backend in use: the choice of [`Server::engine`], or its fallback.
     #[must_use]
     pub fn backend(&self) -> BackendChoice {
         self.shards.first().map_or(BackendChoice::Auto, |(engine, _)| engine.backend())
     }
 
-    /// The TCP addresses, with the ports that were taken.
+    /// Returns the TCP addresses, with the bound ports.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// A handle that stops the server from any thread.
+    /// Returns a handle that stops the server from any thread.
     #[must_use]
     pub fn stop_handle(&self) -> StopHandle {
         self.stop.clone()
     }
 
-    /// A handle that has the threads append to files, from any thread; none where they cannot, since they run by
-    /// readiness, in which files have no part.
+    /// Returns a handle that appends to files on the server's threads, from any thread. `None` on the readiness
+    /// backend, which has no asynchronous file I/O.
     #[must_use]
     pub fn appender(&self) -> Option<Appender> {
         let all = self.shards.iter().all(|(engine, _)| engine.backend() == BackendChoice::Uring);
         all.then(|| Appender::new(self.shards.iter().map(|(_, parts)| Arc::clone(&parts.appends))))
     }
 
-    /// A handle that publishes from any thread.
+    /// Returns a handle that publishes from any thread.
     #[must_use]
     pub fn publisher(&self) -> Publisher {
         self.publisher.clone()
     }
 
-    /// Reads the server's metrics from any thread.
+    /// Returns a monitor that reads the server's metrics from any thread.
     #[must_use]
     pub fn monitor(&self) -> Monitor {
         self.monitor.clone()
     }
 
-    /// Serves until stopped, on threads of its own. Work that blocks and is still running then is not waited for.
+    /// Serves on its own threads until stopped. Blocking work that is still running then is not awaited.
     ///
     /// # Errors
-    /// If a thread cannot be started or its loop cannot go on; the others are stopped then.
+    /// If a thread cannot be started or its loop fails; the other threads are stopped then.
     ///
     /// # Panics
-    /// With the panic of a handler, after the other threads have been stopped in order: a server with
-    /// one thread missing would look alive and answer some clients never.
+    /// If a handler panics, after the other threads have shut down: a server without one of its threads would look
+    /// alive and never answer some clients.
     pub fn run(self) -> io::Result<()> {
         self.run_with(|| {})
     }
 
-    /// As [`run`](Self::run), and calls `serving` when every thread has been started, so that whoever waits for this
-    /// server can be told.
+    /// Serves as [`run`](Self::run) does, and calls `serving` when every thread has started, for example to notify a
+    /// supervisor.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -452,7 +451,7 @@ impl BoundServer {
     }
 }
 
-/// Closes the pool when the last thread has ended, or one of them panicked.
+/// Closes the pool when the last thread has ended, or a thread has panicked.
 struct CloseOnDrop(BlockingPool);
 
 impl Drop for CloseOnDrop {
@@ -487,26 +486,27 @@ pub struct StopHandle {
 }
 
 impl StopHandle {
-    /// Stops gracefully: [`Router::readyz`] says so, and after [`Server::stop_delay`] no connection is accepted any
-    /// more; each WebSocket gets a Close with 1001 within [`Server::drain_window`], each request under way its
-    /// answer; then [`Server::grace`] bounds the wait for the peers. A second call changes nothing.
+    /// Stops gracefully. [`Router::readyz`] fails at once. After [`Server::stop_delay`] no connection is accepted any
+    /// more. Each WebSocket gets a Close with 1001 within [`Server::drain_window`], and each pending request its
+    /// answer. [`Server::grace`] then bounds the wait for the peers. A second call changes nothing.
     pub fn stop(&self) {
         self.doors.close();
         self.raise(Stop::InOrder);
     }
 
-    /// Stops gracefully, since another process serves the same [listeners](Self::listeners) now. As [`stop`](Self::stop),
-    /// but nobody is to notice: it begins at once and stays ready; a connection that is kept alive may ask once more
-    /// within [`Server::drain_window`], and one that has not asked for anything as long as
-    /// [`HttpConfig::with_head_timeout`](crate::HttpConfig::with_head_timeout) and [`Server::grace`] let it; the answer
-    /// says that it was the last (`Connection: close`, RFC 9112 section 9.6). The files of Unix sockets stay.
+    /// Stops gracefully after a successor process has taken over the [listeners](Self::listeners). As
+    /// [`stop`](Self::stop), but without visible effect for clients: it begins at once and readiness does not fail. A
+    /// keep-alive connection may send one more request within [`Server::drain_window`], and a connection without any
+    /// request yet within [`HttpConfig::with_head_timeout`](crate::HttpConfig::with_head_timeout) and
+    /// [`Server::grace`]; the answer carries `Connection: close` (RFC 9112 section 9.6). The files of Unix sockets
+    /// stay.
     pub fn hand_over(&self) {
         self.doors.hand_over();
         self.raise(Stop::HandedOver);
     }
 
-    /// The server's listening sockets, for a process that is to take its place ([`Server::inherit`]); none when the
-    /// server has begun to stop. They stay open as long as these are there.
+    /// Returns the server's listening sockets, for a successor process ([`Server::inherit`]); none after the server
+    /// has begun to stop. The sockets stay open as long as the returned value lives.
     ///
     /// # Errors
     /// If descriptors run out.
@@ -526,7 +526,8 @@ impl StopHandle {
     }
 }
 
-/// An address could not be bound, a loop could not be made, or a setting makes no sense.
+/// Error of [`Server::bind`]: an address could not be bound, an event loop could not be created, or a setting is
+/// invalid.
 #[derive(Debug)]
 pub struct BindError {
     fault: Fault,
@@ -545,7 +546,7 @@ impl BindError {
         Self { fault: Fault::Setting, error: io::Error::new(io::ErrorKind::InvalidInput, what) }
     }
 
-    /// The address, if one is at fault.
+    /// Returns the TCP address at fault, if any.
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
         match self.fault {
@@ -554,7 +555,7 @@ impl BindError {
         }
     }
 
-    /// The path of the Unix socket, if one is at fault.
+    /// Returns the path of the Unix socket at fault, if any.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         match &self.fault {
@@ -563,7 +564,7 @@ impl BindError {
         }
     }
 
-    /// What the system said; [`InvalidInput`](io::ErrorKind::InvalidInput) of a setting.
+    /// Returns the system error; [`InvalidInput`](io::ErrorKind::InvalidInput) for a setting.
     #[must_use]
     pub fn io_error(&self) -> &io::Error {
         &self.error
@@ -584,7 +585,7 @@ impl fmt::Display for BindError {
 }
 
 impl std::error::Error for BindError {
-    /// The cause behind the one that [`Display`](fmt::Display) has named already.
+    /// Returns the cause below the error that [`Display`](fmt::Display) prints.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.error.source()
     }

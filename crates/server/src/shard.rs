@@ -1,4 +1,4 @@
-//! One thread: its connections, and what the loop tells it.
+//! State of one thread: its connections, and its event handlers.
 
 mod memory;
 mod publish;
@@ -36,7 +36,7 @@ use crate::tls::Tls;
 use crate::topics::Topics;
 use crate::websocket::{Lent, WebSocket};
 
-/// What lives on one loop.
+/// State of one event loop.
 pub(crate) struct Shard {
     router: Arc<Router>,
     http: Arc<HttpConfig>,
@@ -47,13 +47,13 @@ pub(crate) struct Shard {
     topics: Topics,
     tasks: Tasks,
     appends: Appends,
-    /// Which of the threads this is.
+    /// Number of this thread.
     number: usize,
-    /// A publication that the budget cut short.
+    /// A publication interrupted by the budget.
     under_way: Option<UnderWay>,
-    /// Deliveries that this turn may still make.
+    /// Remaining deliveries of this turn.
     deliveries_left: usize,
-    /// Connections that are not received from until what they published has been delivered.
+    /// Connections with paused reads, until their publications are delivered.
     held_back: VecDeque<ConnId>,
     resources: Resources,
     counters: Arc<Counters>,
@@ -62,30 +62,31 @@ pub(crate) struct Shard {
     /// By the listener.
     expects: Arc<[Expects]>,
     proxies: Arc<TrustedProxies>,
-    /// Plaintext of what has just come by TLS.
+    /// Plaintext of received TLS records.
     plaintext: Vec<u8>,
-    /// Plaintext of a record on its way out.
+    /// Plaintext of a record to be sent.
     scratch: Vec<u8>,
-    /// Connections that are refused in words.
+    /// Number of connections that are being rejected with an answer.
     refusing: usize,
     date: Date,
     epoch: Instant,
     /// The turn's time on the loop's clock, and on that of the sessions.
     turn: (Instant, Time),
     phase: Phase,
-    /// Nobody is accepted any more.
+    /// No connections are accepted.
     stopping: bool,
-    /// For how long connections that are kept alive may still ask once more, although nobody is accepted.
+    /// How long keep-alive connections may still send one request after accepting has ended.
     patience: Option<Duration>,
-    /// Another process has taken over: who was accepted here may ask once, however late this thread hears of it.
+    /// A successor process has taken over: connections accepted here may send one request, however late this thread
+    /// sees it.
     handed_over: bool,
-    /// The loop's timer looks after memory that messages have left.
+    /// The loop's timer for releasing unused memory is set.
     releasing: bool,
-    /// Spare buffers that were freed and connections that were closed since free memory was last given back.
+    /// Spare buffers freed and connections closed since free memory was last returned.
     freed: usize,
 }
 
-/// What a shard is made of, on the thread that it will live on.
+/// Parts of a shard, which is built on its own thread.
 pub(crate) struct ShardParts {
     pub(crate) router: Arc<Router>,
     pub(crate) http: Arc<HttpConfig>,
@@ -103,12 +104,12 @@ pub(crate) struct ShardParts {
 
 struct Conn {
     id: ConnId,
-    /// What it holds, as it was counted last.
+    /// Memory as last counted.
     holds: Held,
-    /// It is not received from, since what it published waits.
+    /// Reads are paused, since its publications are queued.
     held_back: bool,
     protocol: Protocol,
-    /// What stands between the loop and the protocol.
+    /// TLS between the loop and the protocol.
     tls: Option<Box<Tls>>,
 }
 
@@ -116,12 +117,12 @@ enum Protocol {
     Http(Box<Http>),
     WebSocket(Box<WebSocket>),
     Refused(Box<Refused>),
-    /// What the proxy says is awaited.
+    /// The PROXY header is pending.
     Preface(Box<Preface>),
 }
 
 impl Protocol {
-    /// All it has to send.
+    /// Returns all queued output.
     #[inline]
     fn start_send(&mut self) -> Option<Box<Chain>> {
         match self {
@@ -133,7 +134,7 @@ impl Protocol {
     }
 }
 
-/// A session's chain as the loop sends it.
+/// Chain of a session in the form that the loop sends.
 pub(crate) struct Outgoing(Box<Chain>);
 
 impl engine::Chain for Outgoing {
@@ -201,7 +202,7 @@ impl Shard {
         }
     }
 
-    /// The turn's time, reckoned once a turn.
+    /// Returns the turn's time, computed once per turn.
     #[inline]
     fn time(&mut self, io: &Io) -> Time {
         if self.turn.0 != io.now() {
@@ -219,7 +220,7 @@ impl Shard {
         self.conns.get(conn.index())?.as_ref().filter(|found| found.id == conn)
     }
 
-    /// The connection's protocol, and what its callbacks need.
+    /// Returns the connection's protocol and the resources of its callbacks.
     fn lend(&mut self, conn: ConnId, now: Time) -> Option<(&mut Protocol, Lent<'_>)> {
         let found = self.conns.get_mut(conn.index())?.as_mut().filter(|found| found.id == conn)?;
         let Self { topics, resources, counters, gate, tasks, .. } = self;
@@ -227,7 +228,7 @@ impl Shard {
         Some((&mut found.protocol, lent))
     }
 
-    /// The connection, if it speaks HTTP, and what answers it.
+    /// Returns the HTTP state of the connection and the service that answers it.
     fn serve(&mut self, conn: ConnId, now: Time) -> Option<(&mut Http, Service<'_>)> {
         let found = self.conns.get_mut(conn.index())?.as_mut().filter(|found| found.id == conn)?;
         let Protocol::Http(http) = &mut found.protocol else { return None };
@@ -260,7 +261,7 @@ impl Shard {
         flow
     }
 
-    /// An answer has left: what was held back goes on.
+    /// Handles a sent answer: resumes waiting requests.
     fn sent_http(&mut self, io: &mut Io, conn: ConnId) {
         let now = self.time(io);
         let Some((http, mut service)) = self.serve(conn, now) else { return };
@@ -269,7 +270,7 @@ impl Shard {
         self.go_on_http(io, conn);
     }
 
-    /// The future of an answer was woken, or a handler.
+    /// Handles a wakeup of an answer's future or of a handler.
     fn woken(&mut self, io: &mut Io, conn: ConnId) {
         let (now, epoch) = (self.time(io), self.epoch);
         let held_back = self.find(conn).is_some_and(|found| found.held_back);
@@ -284,7 +285,7 @@ impl Shard {
                 }
             }
             Some((Protocol::Http(_), _)) => return self.poll_http(io, conn),
-            // One that has gone.
+            // The connection has closed.
             Some((Protocol::Refused(_) | Protocol::Preface(_), _)) | None => return,
         }
         self.settle(io, conn);
@@ -298,7 +299,7 @@ impl Shard {
         }
     }
 
-    /// Goes on with the requests that wait, unless something else holds them.
+    /// Handles waiting requests, unless reads are paused.
     fn go_on_http(&mut self, io: &mut Io, conn: ConnId) {
         let held_back = self.find(conn).is_some_and(|found| found.held_back);
         match self.lend(conn, Time::ZERO) {
@@ -309,7 +310,7 @@ impl Shard {
         }
     }
 
-    /// Goes on with requests that were held back.
+    /// Resumes waiting requests.
     fn resume_http(&mut self, io: &mut Io, conn: ConnId) {
         let now = self.time(io);
         let Some((http, mut service)) = self.serve(conn, now) else { return };
@@ -352,7 +353,7 @@ impl Shard {
         self.go_on_http(io, conn);
     }
 
-    /// The answer is queued; from here on the connection is a WebSocket.
+    /// Turns the connection into a WebSocket; the answer is queued.
     fn upgrade(&mut self, io: &mut Io, conn: ConnId, upgrade: Upgrade) {
         let (now, epoch) = (self.time(io), self.epoch);
         let Some((protocol, mut lent)) = self.lend(conn, now) else { return };
@@ -380,7 +381,7 @@ impl Shard {
         }
     }
 
-    /// Carries out what the connection wants after something happened to it, then what was published.
+    /// Applies the state of a connection after an event, then delivers its publications.
     #[inline]
     fn settle(&mut self, io: &mut Io, conn: ConnId) {
         self.settle_one(io, conn);
@@ -409,7 +410,7 @@ impl Shard {
                 Held::new(websocket.session.buffered() + waiting, websocket.session.incomplete())
             }
             Protocol::Http(http) => {
-                // Without further requests, an answer that has left was the last.
+                // Without further requests, the sent answer was the last.
                 let may_ask = self.patience.is_some() || self.handed_over && http.is_new();
                 if self.stopping && !may_ask && http.is_idle() {
                     http.end();
@@ -424,21 +425,21 @@ impl Shard {
         self.hold(io, conn, before, holds);
     }
 
-    /// Has the memory of what was freed given back, if that was much: the allocator keeps it otherwise, between what is in
-    /// use. It takes a lock of the allocator, so another thread does it.
+    /// Returns freed memory to the system, if it is much: the allocator would keep it between used blocks. It locks
+    /// the allocator, so another thread does it.
     fn give_back(&mut self) {
         if self.freed >= FREED_MIN && self.tasks.pool().start(engine::give_back_free_memory).is_ok() {
             self.freed = 0;
         }
     }
 
-    /// Something was beyond a limit.
+    /// Counts and reports an exceeded limit.
     fn limited(&self, limit: Limit) {
         self.counters.limited.add(limit);
         self.gate.report(limit);
     }
 
-    /// How a client's connection goes on.
+    /// Admits or rejects a client's connection.
     fn admit(
         &mut self,
         io: &mut Io,
@@ -454,12 +455,12 @@ impl Shard {
                 let http = Protocol::Http(Box::new(Http::new(peer, now)));
                 (http, self.begin_tls(io, conn, listener))
             }
-            // To say so by TLS would cost more than to serve.
+            // A rejection over TLS would cost more than service.
             Err(limit) => (self.refuse(io, conn, limit, in_words), None),
         }
     }
 
-    /// Where a listener speaks no HTTP, the connection begins where others come to by a handshake.
+    /// Starts messages on a listener without HTTP, where other connections start after a handshake.
     fn begin_messages(&mut self, io: &mut Io, conn: ConnId, listener: usize) {
         let Some(route) = self.expects.get(listener).and_then(|expects| expects.messages.clone()) else {
             return;
@@ -475,7 +476,7 @@ impl Shard {
         }
     }
 
-    /// What a proxy says has come, or part of it.
+    /// Handles input before the end of the PROXY header.
     fn receive_preface(&mut self, io: &mut Io, conn: ConnId, chunk: &mut [u8]) -> engine::Flow {
         let now = self.time(io);
         let Some(Conn { protocol: Protocol::Preface(preface), .. }) = self.find(conn) else {
@@ -486,7 +487,7 @@ impl Shard {
             Announced::Client(peer, behind) => (peer, behind),
             Announced::Nothing => return engine::Flow::Continue,
             Announced::Malformed => {
-                tracing::debug!("closed: the listener expects a PROXY header, and this began otherwise");
+                tracing::debug!("closed: PROXY header expected, other input received");
                 io.close(conn);
                 return engine::Flow::Continue;
             }
@@ -505,7 +506,7 @@ impl Shard {
         }
     }
 
-    /// A connection that does not get in. It is told so, unless many are being told just now.
+    /// Rejects a connection, with an answer unless too many are being rejected.
     fn refuse(&mut self, io: &mut Io, conn: ConnId, limit: Limit, in_words: bool) -> Protocol {
         self.limited(limit);
         self.refusing += 1;
@@ -517,7 +518,7 @@ impl Shard {
         Protocol::Refused(Box::new(Refused::new(limit)))
     }
 
-    /// The request of one that is refused begins to come.
+    /// Handles the first request bytes of a rejected connection.
     fn receive_refused(&mut self, io: &mut Io, conn: ConnId) {
         let now = self.time(io);
         let Some(found) = self.conns.get_mut(conn.index()).and_then(Option::as_mut) else { return };
@@ -528,7 +529,7 @@ impl Shard {
         }
     }
 
-    /// What the client says, or what a proxy says before it.
+    /// Handles plaintext of the client, or of its proxy.
     #[inline]
     fn receive_plain(&mut self, io: &mut Io, conn: ConnId, chunk: &mut [u8]) -> engine::Flow {
         let now = self.time(io);
@@ -549,7 +550,7 @@ impl Shard {
         engine_flow(flow)
     }
 
-    /// The client has ended its side.
+    /// Handles the end of the client's stream.
     fn end_plain(&mut self, io: &mut Io, conn: ConnId) {
         let now = self.time(io);
         match self.lend(conn, now) {
@@ -562,7 +563,7 @@ impl Shard {
         self.settle(io, conn);
     }
 
-    /// A chain of the protocol is home.
+    /// Handles the completion of a protocol's chain.
     #[inline]
     fn finish_plain(&mut self, io: &mut Io, conn: ConnId, chain: Outgoing) {
         let now = self.time(io);
@@ -724,7 +725,7 @@ impl App for Shard {
                 Protocol::Preface(_) => {}
             }
         }
-        // What the handler published as its last words.
+        // The handler may have published in `close`.
         self.settle(io, conn);
     }
 
@@ -736,7 +737,7 @@ impl App for Shard {
                 websocket.armed = NEVER;
                 if let Some(deadline) = websocket.session.deadline().filter(|deadline| *deadline <= now) {
                     if now.since(deadline) > HELD_UP_MIN {
-                        // The thread was held up, and what came meanwhile may still be in the socket.
+                        // The thread was delayed, so input may still be in the socket.
                         websocket.session.note_unread(now);
                     }
                     websocket.session.handle_timeout(lent.resources, now);
@@ -747,7 +748,7 @@ impl App for Shard {
                         websocket.go_on(io, &mut lent);
                     }
                 }
-                // One that stays in the past would ring for ever.
+                // A deadline in the past would fire forever.
                 if let Some(deadline) = websocket.deadline().filter(|deadline| *deadline > io.now()) {
                     arm_for_handler(websocket, io, conn, deadline, epoch);
                 }
@@ -782,7 +783,7 @@ impl App for Shard {
         }
         self.topics.mail_is_read();
         if let Some(conn) = self.topics.next_changed() {
-            // One that has gone is told no more.
+            // A closed connection gets no call.
             self.settle(io, conn);
             self.topics.take_changes(conn);
         }
@@ -800,21 +801,21 @@ impl App for Shard {
     }
 }
 
-/// Connections of one thread that are told at a time that they do not get in; further ones are closed without a word.
-/// They are beyond the limit, so they must not be many.
+/// Maximum number of connections of one thread that are being rejected with an answer; further connections are closed
+/// without one. They are beyond the limit, so they must be few.
 const REFUSING_MAX: usize = 256;
 
-/// How long one of them may take to send its request and to read the refusal.
+/// Time for a rejected connection to send its request and to read the rejection.
 const REFUSING_TIME: Duration = Duration::from_secs(2);
 
-/// How late a timer fires at least if its thread was held up, or the process was stopped.
+/// Minimum delay of a timer that indicates a stalled thread, or a stopped process.
 const HELD_UP_MIN: Duration = Duration::from_millis(100);
 
-/// So many buffers freed or connections closed are worth giving their memory back: a buffer has up to 64 KiB, and they are
-/// mostly fewer while little happens.
+/// Minimum number of freed buffers or closed connections to return memory for: a buffer has up to 64 KiB, and under
+/// low load they are mostly fewer.
 const FREED_MIN: usize = 64;
 
-/// How long memory of messages waits for the next one: it is given back after one to two of these.
+/// How long unused memory of messages is kept: it is returned after one to two intervals.
 const RELEASE_INTERVAL: Duration = Duration::from_secs(2);
 
 #[inline]
@@ -833,7 +834,7 @@ fn settle_websocket(websocket: &mut WebSocket, io: &mut Io, lent: &mut Lent<'_>,
     }
     match websocket.session.fate() {
         Fate::Open | Fate::AwaitEnd => {}
-        // Once is as good as often.
+        // Repeated calls have no effect.
         Fate::Finish => io.shutdown(lent.conn),
         Fate::Drop => io.close(lent.conn),
     }
@@ -842,7 +843,7 @@ fn settle_websocket(websocket: &mut WebSocket, io: &mut Io, lent: &mut Lent<'_>,
     }
 }
 
-/// The loop's timer rings no later than the handler wants to be told.
+/// Sets the loop's timer no later than the handler's deadline.
 fn arm_for_handler(websocket: &mut WebSocket, io: &mut Io, conn: ConnId, deadline: Instant, epoch: Instant) {
     let deadline = Time::ZERO + deadline.saturating_duration_since(epoch);
     arm(io, conn, &mut websocket.armed, deadline, epoch);
@@ -853,18 +854,17 @@ fn settle_http(http: &mut Http, io: &mut Io, conn: ConnId, config: &HttpConfig, 
         io.send(conn);
     }
     if http.is_over() {
-        // Once is as good as often.
+        // Repeated calls have no effect.
         io.shutdown(conn);
     }
     let deadline = http.deadline(config);
     arm(io, conn, &mut http.armed, deadline, epoch);
 }
 
-/// When a timer fires that is not set. No `Option`: there is one for each connection.
+/// Deadline of a timer that is not set. Not an `Option`: each connection has one.
 pub(crate) const NEVER: Time = Time::from_micros(u64::MAX);
 
-/// Moves the loop's timer only if the deadline comes earlier: when a timer fires, the deadline, which
-/// mostly moves later, is looked at again.
+/// Sets the loop's timer only to an earlier time. Deadlines mostly move later, and are checked when the timer fires.
 #[inline]
 fn arm(io: &mut Io, conn: ConnId, armed: &mut Time, deadline: Time, epoch: Instant) {
     if deadline < *armed {
@@ -885,17 +885,17 @@ mod sizes {
     use super::*;
     use crate::websocket::WebSocket;
 
-    /// The engine's part, 80 bytes and the chain in flight, has a test of its own there; what it all comes
-    /// to is measured in `tests/memory.rs`.
+    /// The engine's part, 80 bytes and the chain in flight, has its own test in the engine; `tests/memory.rs`
+    /// measures the total.
     #[test]
-    fn an_idle_websocket_is_small() {
+    fn idle_websocket_state_is_small() {
         let engine = 80 + size_of::<Outgoing>();
         let server = size_of::<Option<Conn>>() + size_of::<WebSocket>();
         assert!(engine + server <= 512, "{engine} and {server} bytes");
     }
 
     #[test]
-    fn a_connection_that_speaks_http_is_small() {
+    fn http_connection_state_is_small() {
         let http = size_of::<Option<Conn>>() + size_of::<Http>();
         assert!(http <= 256, "{http} bytes");
     }

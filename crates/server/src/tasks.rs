@@ -1,4 +1,4 @@
-//! Answers that come later, and handlers that wait for something: who was woken, and where work may block.
+//! Wakeups of answers that complete later and of handlers, and blocking work.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -12,31 +12,32 @@ use sinews_engine::{ConnId, Post};
 use crate::mail::Mail;
 use crate::pool::BlockingPool;
 
-/// Futures and handlers called in a turn. Many are woken at once, by a batch that is on disk or acknowledged by a
-/// broker; the first answers leave, and what they bring is taken up, before the last are made. (128 clients that
-/// wait for Kafka would go in step otherwise: all answered, then all asking, and nothing done while Kafka works.)
+/// Maximum number of futures and handlers called in a turn. Many wake at once, for a batch that is synced to disk or
+/// acknowledged by a broker. The first answers leave, and their results are handled, before the last are computed.
+/// (Otherwise 128 clients that wait for Kafka would go in step: all answered, then all asking, and no work done while
+/// Kafka is busy.)
 pub(crate) const WOKEN_PER_TURN: usize = 16;
 
-/// What a thread needs for its futures and handlers. They lie with their connections.
+/// Futures and handlers of a thread. Their state is with their connections.
 #[derive(Debug)]
 pub(crate) struct Tasks {
     woken: Arc<Woken>,
     pool: BlockingPool,
-    /// Of the connections whose handler has asked for one: most have none, and need no place for it.
+    /// Wakers of connections whose handler has asked for one: most have none, and use no memory for it.
     wakers: RefCell<FxHashMap<ConnId, Arc<TaskWaker>>>,
 }
 
-/// Connections whose future or handler was woken. No mail, since a box may be full; bounded all the same, since each
-/// is listed once.
+/// Connections whose future or handler was woken. Not mail, since a mailbox may be full; still bounded, since each
+/// connection is listed once.
 #[derive(Debug)]
 struct Woken {
     conns: Mutex<VecDeque<ConnId>>,
-    /// Looked at without the lock.
+    /// Checked without the lock.
     any: AtomicBool,
     post: Post<Mail>,
 }
 
-/// Wakes one future of a connection, or its handler.
+/// Waker of a connection's future or handler.
 #[derive(Debug)]
 pub(crate) struct TaskWaker {
     conn: ConnId,
@@ -45,7 +46,7 @@ pub(crate) struct TaskWaker {
 }
 
 impl Tasks {
-    /// Those of the loop that this post belongs to.
+    /// Creates the tasks of the loop that this post belongs to.
     pub(crate) fn new(post: Post<Mail>, pool: BlockingPool) -> Self {
         let woken = Woken { conns: Mutex::default(), any: AtomicBool::new(false), post };
         Self { woken: Arc::new(woken), pool, wakers: RefCell::default() }
@@ -59,17 +60,17 @@ impl Tasks {
         Arc::new(TaskWaker { conn, listed: AtomicBool::new(false), woken: Arc::clone(&self.woken) })
     }
 
-    /// What wakes the handler of a connection, always the same.
+    /// Returns the waker of a connection's handler, always the same one.
     pub(crate) fn waker_of(&self, conn: ConnId) -> Arc<TaskWaker> {
         Arc::clone(self.wakers.borrow_mut().entry(conn).or_insert_with(|| self.waker(conn)))
     }
 
-    /// The handler of a connection is about to be told that it was woken, if it has a waker.
+    /// Marks the waker of a connection as handled; returns whether it exists.
     pub(crate) fn answers_waker(&self, conn: ConnId) -> bool {
         self.wakers.borrow().get(&conn).inspect(|waker| waker.polled()).is_some()
     }
 
-    /// The connection has gone.
+    /// Removes a closed connection.
     #[inline]
     pub(crate) fn forget(&self, conn: ConnId) {
         let mut wakers = self.wakers.borrow_mut();
@@ -78,8 +79,8 @@ impl Tasks {
         }
     }
 
-    /// Those that were woken first. One that has gone or finished meanwhile may be among them. If there are more, the
-    /// loop comes back in its next turn.
+    /// Returns the connections that were woken first. Some may be closed or finished meanwhile. If more remain, the
+    /// loop continues in its next turn.
     pub(crate) fn take_woken(&self) -> Vec<ConnId> {
         if !self.woken.any.load(Ordering::SeqCst) {
             return Vec::new();
@@ -98,7 +99,7 @@ impl Tasks {
 }
 
 impl TaskWaker {
-    /// It is about to be called: whoever wakes it from here on wakes it again.
+    /// Marks the future as polled: later wakeups schedule it again.
     pub(crate) fn polled(&self) {
         self.listed.store(false, Ordering::SeqCst);
     }

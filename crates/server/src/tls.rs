@@ -1,13 +1,12 @@
-//! TLS between a loop and a protocol, by rustls.
+//! TLS between an event loop and a protocol, by rustls.
 //!
 //! ```text
 //!   loop ─▶ chunk ─▶ receive: records ─▶ plaintext of the whole chunk ─▶ HTTP or WebSocket
 //!   loop ◀─ chain ◀─ start_send: records, 256 KiB at a time ◀──────────── chain
 //! ```
 //!
-//! Records are encrypted into chains of the thread's pool, and plaintext lies in one buffer of the thread. A
-//! connection that is idle keeps the state of its cipher and nothing else: part of a record and what has not left are
-//! kept only while they are there.
+//! Records are encrypted into chains of the thread's pool, and plaintext is in one buffer of the thread. An idle
+//! connection holds only its cipher state: buffers of partial records and of unsent output exist only while needed.
 
 mod certificates;
 
@@ -20,19 +19,19 @@ use sinews_session::{Chain, Outbound, Resources};
 
 pub use self::certificates::{Certificates, InvalidTls, TlsConfig};
 
-/// The TLS of one connection.
+/// TLS state of one connection.
 pub(crate) struct Tls {
     connection: UnbufferedServerConnection,
-    /// Records, on their way out.
+    /// Outbound records.
     wire: Outbound,
-    /// Part of a record, or of a message of the handshake.
+    /// Partial record, or partial handshake message.
     begun: Vec<u8>,
-    /// The protocol's chain in flight, as far as it is not encrypted.
+    /// Unencrypted part of the protocol's chain in flight.
     plain: Option<Box<Chain>>,
     state: State,
-    /// The protocol has said its last: close_notify follows.
+    /// The protocol has queued its last output: close_notify follows.
     finishing: bool,
-    /// That it has ended has been told.
+    /// The end of input has been reported.
     told: bool,
     failed: bool,
 }
@@ -41,17 +40,17 @@ pub(crate) struct Tls {
 enum State {
     Handshake,
     Open,
-    /// The peer sends nothing more.
+    /// The peer has closed its side.
     PeerClosed,
-    /// close_notify is on its way, or the connection has failed: nothing more is sent.
+    /// close_notify is queued, or the connection has failed: no more output follows.
     Closed,
 }
 
 impl Tls {
-    /// `None` if the configuration cannot serve at all.
+    /// Returns `None` if the configuration is unusable.
     pub(crate) fn new(config: &TlsConfig) -> Option<Self> {
         let connection = UnbufferedServerConnection::new(config.current())
-            .inspect_err(|error| tracing::error!(%error, "TLS cannot be served"))
+            .inspect_err(|error| tracing::error!(%error, "invalid TLS configuration"))
             .ok()?;
         Some(Self {
             connection,
@@ -65,15 +64,15 @@ impl Tls {
         })
     }
 
-    /// Whether the handshake is over.
+    /// Returns whether the handshake is complete.
     pub(crate) fn is_open(&self) -> bool {
         self.state != State::Handshake
     }
 
-    /// Handles what has come: appends its plaintext to `plain`.
+    /// Handles received records: appends their plaintext to `plain`.
     ///
     /// # Errors
-    /// What the peer did wrong. An alert says so to it.
+    /// Protocol errors of the peer. An alert reports them to it.
     pub(crate) fn receive(
         &mut self,
         chunk: &mut [u8],
@@ -97,7 +96,7 @@ impl Tls {
         Ok(())
     }
 
-    /// Handles records as far as they are whole. Answers how many bytes are done with.
+    /// Handles complete records. Returns the number of consumed bytes.
     fn process(
         &mut self,
         input: &mut [u8],
@@ -122,7 +121,7 @@ impl Tls {
                     true
                 }
                 ConnectionState::TransmitTlsData(data) => {
-                    // Whatever is queued leaves in its order.
+                    // Queued records leave in order.
                     data.done();
                     true
                 }
@@ -143,7 +142,7 @@ impl Tls {
         }
     }
 
-    /// The peer is told why the connection fails.
+    /// Queues an alert with the reason of the failure.
     pub(crate) fn fail(&mut self, resources: &mut Resources) {
         (self.state, self.failed) = (State::Closed, true);
         while let UnbufferedStatus { state: Ok(state), .. } = self.connection.process_tls_records(&mut []) {
@@ -159,32 +158,32 @@ impl Tls {
         self.failed
     }
 
-    /// Whether the peer has ended its side within TLS, asked for the first time since.
+    /// Returns whether the peer has closed its side within TLS; true once.
     pub(crate) fn takes_end(&mut self) -> bool {
         self.state >= State::PeerClosed && !std::mem::replace(&mut self.told, true)
     }
 
-    /// The transport has ended. Whether that is the first that is heard of an end.
+    /// Handles the end of the transport. Returns whether the end was not reported before.
     pub(crate) fn takes_transport_end(&mut self) -> bool {
         !std::mem::replace(&mut self.told, true)
     }
 
-    /// Whether something of its own is to be sent.
+    /// Returns whether records of TLS itself are queued.
     pub(crate) fn wants_send(&self) -> bool {
         self.wire.wants_send()
     }
 
-    /// The protocol sends nothing behind what it has queued.
+    /// Marks the queued output of the protocol as its last.
     pub(crate) fn finish(&mut self) {
         self.finishing = true;
     }
 
-    /// Bytes of memory that hold what is not whole.
+    /// Returns the bytes of buffers with incomplete input.
     pub(crate) fn incomplete(&self) -> usize {
         self.begun.capacity()
     }
 
-    /// What leaves now. `next` is asked for the protocol's chain when the one before is home.
+    /// Returns the next output. Calls `next` for the protocol's chain when the previous chain has completed.
     pub(crate) fn start_send(
         &mut self,
         next: impl FnOnce() -> Option<Box<Chain>>,
@@ -200,7 +199,7 @@ impl Tls {
         self.wire.start()
     }
 
-    /// Encrypts what comes next, and close_notify if that was the last.
+    /// Encrypts the next output, and close_notify after the last.
     fn encrypt(&mut self, resources: &mut Resources, scratch: &mut Vec<u8>) {
         let has_plain = self.plain.as_ref().is_some_and(|plain| !plain.is_empty());
         if !has_plain && !self.finishing {
@@ -233,12 +232,12 @@ impl Tls {
         }
     }
 
-    /// Bytes of the records in flight have left.
+    /// Counts sent bytes of the records in flight.
     pub(crate) fn progressed(&mut self, bytes: usize) {
         self.wire.progressed(bytes);
     }
 
-    /// Records are home. Answers the protocol's chain if all of it has left.
+    /// Handles the completion of records. Returns the protocol's chain if all of it has left.
     pub(crate) fn finish_send(
         &mut self,
         records: Box<Chain>,
@@ -248,7 +247,7 @@ impl Tls {
         self.plain.take_if(|plain| plain.is_empty())
     }
 
-    /// Whether part of the protocol's chain is still to be encrypted.
+    /// Returns whether part of the protocol's chain is not encrypted yet.
     pub(crate) fn has_more(&self) -> bool {
         self.plain.as_ref().is_some_and(|plain| !plain.is_empty())
     }
@@ -272,7 +271,7 @@ fn seal(
     Ok(())
 }
 
-/// As much as a record holds: of one piece where it is large, else of several, gathered.
+/// Returns the plaintext of one record: a slice of a large piece, or several pieces gathered.
 fn next_record<'a>(plain: &'a Chain, scratch: &'a mut Vec<u8>) -> &'a [u8] {
     if let Some(piece) = plain.pieces().next()
         && piece.len() >= RECORD
@@ -291,11 +290,11 @@ fn next_record<'a>(plain: &'a Chain, scratch: &'a mut Vec<u8>) -> &'a [u8] {
 }
 
 fn encode(mut data: EncodeTlsData<'_, ServerConnectionData>, wire: &mut Outbound, resources: &mut Resources) {
-    // It is encoded once, so this cannot fail once there is room.
+    // The alert is encoded once, so this cannot fail with enough capacity.
     let _ = wire.gathering(resources).write(|out| append(out, 0, |room| data.encode(room)));
 }
 
-/// Appends what `write` puts into the room it is given: so much, or as much as it says that it needs.
+/// Appends the output of `write`, with as much capacity as it reports to need.
 fn append<E: NeedsRoom>(
     out: &mut Vec<u8>,
     room: usize,
@@ -321,7 +320,7 @@ fn append<E: NeedsRoom>(
     }
 }
 
-/// An error that may say how much room would do.
+/// Error that may report the needed capacity.
 trait NeedsRoom {
     fn room(&self) -> Option<usize>;
 }
@@ -347,12 +346,11 @@ impl NeedsRoom for EncryptError {
 /// Plaintext of one record (RFC 8446 section 5.1).
 const RECORD: usize = 16 << 10;
 
-/// What a record adds: its head, a nonce or the inner type, the tag. Where it is more, it is asked for.
+/// Overhead of a record: its header, a nonce or the inner type, the tag. If it is more, rustls reports that.
 const RECORD_OVERHEAD: usize = 32;
 
-/// Plaintext that is encrypted for one send: enough to fill a socket, and all the memory that a large message takes
-/// once more.
+/// Plaintext encrypted for one send: enough to fill a socket, and the most extra memory of a large message.
 const SEALED_AT_ONCE: usize = 256 << 10;
 
-/// Longest beginning of a record or of a message of the handshake that is kept: rustls takes handshakes of 64 KiB.
+/// Maximum size of a buffered partial record or handshake message: rustls accepts handshakes of 64 KiB.
 const BEGUN_MAX: usize = 80 << 10;

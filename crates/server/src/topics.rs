@@ -1,4 +1,4 @@
-//! Topics: by exact name and by pattern, subscribers on this thread, counts for the others.
+//! Topics: by exact name and by pattern, with local subscribers and counts of the other threads' subscribers.
 
 pub(crate) mod backlog;
 mod config;
@@ -39,113 +39,112 @@ pub(crate) use self::rule::{RuleId, Rules};
 pub use self::rule::{SlowConsumer, TopicRule};
 use crate::mail::{Mail, Published};
 
-/// The topics of one thread.
+/// Topics of one thread.
 ///
-/// A name consists of tokens between dots. A subscription may hold wildcards, as NATS writes them: the token `*`
-/// stands for any one token, `>` at the end for one or more. `prices.*.eur` matches `prices.gold.eur`, `prices.>`
-/// matches that and `prices.gold`, but not `prices`. A wildcard is a whole token: `a*` is a name like any other.
+/// A topic name consists of tokens separated by dots. A subscription may contain the wildcards of NATS: the token `*`
+/// matches any one token, `>` at the end matches one or more. `prices.*.eur` matches `prices.gold.eur`, `prices.>`
+/// matches that and `prices.gold`, but not `prices`. A wildcard is a whole token: `a*` is an ordinary name.
 ///
-/// A publish is recorded and carried out when the running callback has returned, in order, as far as the
-/// turn's budget goes ([`TopicConfig`]); other threads get it by mail. A connection whose subscriptions overlap gets
-/// it once. The names and the counts of subscribers of each thread are shared: the
-/// counts without a lock, the names under one, when a thread's first subscriber comes or its last goes and when a
-/// thread publishes to a topic that it has no subscriber of. Which patterns match a topic is kept on each thread
-/// until a pattern comes or goes.
+/// Publications are queued and delivered after the running callback has returned, in order, within the turn's budget
+/// ([`TopicConfig`]); other threads receive them by mail. A connection with overlapping subscriptions gets a message
+/// once. Threads share the names and the subscriber counts of each thread. Counts need no lock. Names are locked when
+/// a thread's first subscriber joins or its last leaves, and when a thread publishes to a topic without a local
+/// subscriber. Each thread caches the patterns that match a topic until a pattern is added or removed.
 #[derive(Debug)]
 pub struct Topics {
     shard: usize,
-    /// Topics and patterns of this thread. Names come from strangers, so their hash is keyed.
+    /// Topics and patterns of this thread. Names are chosen by clients, so their hash is keyed.
     names: HashMap<Arc<str>, usize>,
     topics: Slab<Topic>,
     subscriptions: FxHashMap<ConnId, Vec<Subscription>>,
     config: TopicConfig,
     publications: VecDeque<Publication>,
-    /// Their payloads.
+    /// Payload bytes of the queued publications.
     waiting_bytes: usize,
-    /// Messages that this thread has put into its own mailbox since it was read.
+    /// Messages that this thread has put into its own mailbox since it was last read.
     mailed: usize,
-    /// Whether any topic is kept.
+    /// Whether any topic has history.
     keeps: bool,
-    /// Something was published since [`take_published`](Self::take_published).
+    /// Set by each publication, cleared by [`take_published`](Self::take_published).
     published: bool,
-    /// Most publications that ever waited.
+    /// Maximum length of the publication queue so far.
     #[cfg(test)]
     pub(crate) most_waiting: usize,
     scratch: Vec<ConnId>,
-    /// By the index of a connection: the list of subscribers that it was put on last.
+    /// By the index of a connection: the last subscriber list that contains it.
     listed: Vec<u32>,
     list: u32,
     pub(crate) counters: TopicCounters,
-    /// What handlers are still to be told.
+    /// Changes to report to handlers.
     changes: Vec<(ConnId, SubscriptionChange)>,
     directory: Arc<Directory>,
     posts: Arc<[Post<Mail>]>,
-    /// The directory's patterns are those that the routes were made of as long as this is its generation.
+    /// Generation of the directory's patterns from which the routes were built.
     generation: u64,
     any_patterns: bool,
-    /// Topics that have a route.
+    /// Topics with a route.
     routed: Vec<usize>,
 }
 
-/// A topic or a pattern.
+/// Topic or pattern.
 #[derive(Debug)]
 struct Topic {
     entry: Arc<Entry>,
     subscribers: Vec<ConnId>,
-    /// What refers to it, publications and a route: its place must not be taken by another before.
+    /// References by publications and a route: its index must not be reused before they end.
     awaited: u32,
     rule: RuleId,
-    /// Which patterns match it, if it was published to lately.
+    /// Cached patterns that match it, if it was published to recently.
     route: Option<Box<Route>>,
-    /// If it is kept and somebody is subscribed to it by name.
+    /// Progress of its history, if it has one and a local subscriber by name.
     heard: Option<Box<Heard>>,
 }
 
-/// The patterns that match a topic.
+/// Patterns that match a topic.
 #[derive(Debug)]
 struct Route {
-    /// Those with subscribers on this thread, in order of their places.
+    /// Patterns with subscribers on this thread, in order of their indices.
     local: Box<[usize]>,
-    /// Those of all threads.
+    /// Patterns of all threads.
     all: Box<[Arc<Entry>]>,
 }
 
-/// Where a connection stands among a topic's subscribers.
+/// Index of a connection among a topic's subscribers.
 #[derive(Debug)]
 struct Subscription {
     topic: usize,
     at: usize,
 }
 
-/// A message on its way to the subscribers of this thread.
+/// Message for the subscribers of this thread.
 #[derive(Debug)]
 pub(crate) struct Publication {
     pub(crate) topic: usize,
     pub(crate) message: Prepared,
     pub(crate) except: Option<ConnId>,
-    /// Where it stands in a topic that is kept; otherwise 0.
+    /// Its sequence in a topic with history; otherwise 0.
     pub(crate) sequence: u64,
 }
 
-/// Topics whose matching patterns are kept on a thread, at most; beyond that they are found anew.
+/// Maximum number of topics per thread with cached patterns; for further topics, patterns are matched again.
 const ROUTES_MAX: usize = 4_096;
 
 impl Topics {
-    /// Longest name in bytes: enough for any path, and it bounds what a stranger can make us keep.
+    /// Maximum length of a name in bytes: enough for any path, and a bound on memory that clients can use.
     pub const NAME_MAX: usize = 256;
 
-    /// Most subscriptions of one connection: bounds what closing it costs.
+    /// Maximum number of subscriptions of one connection: bounds the cost of its close.
     pub const SUBSCRIPTIONS_MAX: usize = 1_024;
 
-    /// Most steps that matching a name against the patterns of all subscribers takes, each a look at one token: some
-    /// tens of microseconds. A pattern that could lead to more is rejected ([`InvalidTopic::TooAmbiguous`]).
+    /// Maximum number of steps to match a name against the patterns of all subscribers, each a look at one token:
+    /// some tens of microseconds. A pattern that could lead to more is rejected ([`InvalidTopic::TooAmbiguous`]).
     pub const MATCH_STEPS_MAX: usize = 2_048;
 
-    /// A pattern of at most so many tokens is never rejected for [`MATCH_STEPS_MAX`](Self::MATCH_STEPS_MAX): all of those
-    /// together take half of its steps.
+    /// A pattern of at most this many tokens is never rejected for [`MATCH_STEPS_MAX`](Self::MATCH_STEPS_MAX): all
+    /// such patterns together take half of its steps.
     pub const FREE_TOKENS: usize = 9;
 
-    /// A handle that publishes from any thread.
+    /// Returns a handle that publishes from any thread.
     #[must_use]
     pub fn publisher(&self) -> Publisher {
         Publisher::new(Arc::clone(&self.directory), Arc::clone(&self.posts))
@@ -183,7 +182,7 @@ impl Topics {
         }
     }
 
-    /// Whether `name` may be published to.
+    /// Checks whether `name` may be published to.
     ///
     /// # Errors
     /// [`InvalidTopic::Name`] and [`InvalidTopic::Wildcard`].
@@ -191,7 +190,7 @@ impl Topics {
         name::check(name)
     }
 
-    /// Whether `name`, which may be a pattern, may be subscribed to.
+    /// Checks whether `name`, which may be a pattern, may be subscribed to.
     ///
     /// # Errors
     /// As [`check`](Self::check).
@@ -211,7 +210,7 @@ impl Topics {
         let topic = match known {
             Some(topic) => {
                 if self.topics[topic].subscribers.is_empty() {
-                    // Kept for a publication only: the other threads may have forgotten it.
+                    // Another thread may have removed the entry of a topic without subscribers.
                     self.topics[topic].entry = self.directory.enter(name, self.shard)?;
                 }
                 topic
@@ -232,7 +231,7 @@ impl Topics {
 
     fn insert(&mut self, entry: Arc<Entry>) -> usize {
         if entry.is_pattern {
-            // Other threads may have it already, so that the directory does not tell.
+            // Other threads may have the pattern already, so the directory reports no change.
             self.forget_routes();
         }
         let (name, rule) = (entry.name.clone(), entry.rule);
@@ -255,14 +254,14 @@ impl Topics {
         true
     }
 
-    /// The connection is over.
+    /// Ends all subscriptions of a closed connection.
     pub(crate) fn unsubscribe_all(&mut self, conn: ConnId) {
         for subscription in self.subscriptions.remove(&conn).unwrap_or_default() {
             self.leave(subscription);
         }
     }
 
-    /// Takes a subscriber out by putting the last one into its place.
+    /// Removes a subscriber by moving the last one into its index.
     fn leave(&mut self, left: Subscription) {
         let topic = &mut self.topics[left.topic];
         let gone = topic.subscribers.swap_remove(left.at);
@@ -283,7 +282,7 @@ impl Topics {
         self.prune(left.topic);
     }
 
-    /// Forgets a topic without subscribers, unless something still refers to it.
+    /// Removes a topic without subscribers, unless it is still referenced.
     fn prune(&mut self, topic: usize) {
         if self.topics.get(topic).is_some_and(|topic| topic.awaited == 0 && topic.subscribers.is_empty()) {
             let topic = self.topics.remove(topic);
@@ -305,8 +304,8 @@ impl Topics {
         subscriptions.into_iter().any(|sub| sub.topic == topic)
     }
 
-    /// The place of a topic that is published to; none if nobody on this thread is subscribed to it by name, and
-    /// no pattern of any thread matches it.
+    /// Returns the index of a topic to publish to; `None` if no connection on this thread is subscribed to it by
+    /// name, and no pattern of any thread matches it.
     pub(crate) fn resolve(&mut self, name: &str) -> Result<Option<usize>, InvalidTopic> {
         self.renew_routes();
         if let Some(&topic) = self.names.get(name) {
@@ -326,7 +325,7 @@ impl Topics {
         Ok(Some(topic))
     }
 
-    /// Forgets the routes if patterns have come or gone.
+    /// Clears the routes if patterns have changed.
     #[inline]
     fn renew_routes(&mut self) {
         let generation = self.directory.generation();
@@ -337,7 +336,7 @@ impl Topics {
         }
     }
 
-    /// Finds the patterns that match a topic, unless it is known or there are none.
+    /// Computes the patterns that match a topic, unless cached or without patterns.
     #[inline]
     fn route(&mut self, topic: usize) {
         if self.any_patterns && self.topics.get(topic).is_some_and(|topic| topic.route.is_none()) {
@@ -348,7 +347,7 @@ impl Topics {
 
     #[cold]
     fn set_route(&mut self, topic: usize, all: Box<[Arc<Entry>]>) {
-        // Its place is kept whatever is forgotten first.
+        // The reference keeps its index while other routes are removed.
         self.topics[topic].awaited += 1;
         if self.routed.len() >= ROUTES_MAX {
             self.forget_routes();
@@ -368,7 +367,7 @@ impl Topics {
         }
     }
 
-    /// How many of a connection's subscriptions a topic that was just resolved reaches.
+    /// Returns how many of a connection's subscriptions match a topic that was just resolved.
     pub(crate) fn reaches(&self, topic: usize, conn: ConnId) -> usize {
         let local = self.local(topic);
         let subscriptions = self.subscriptions.get(&conn).into_iter().flatten();
@@ -376,22 +375,22 @@ impl Topics {
         subscriptions.filter(hears).count()
     }
 
-    /// The patterns of this thread that match a topic.
+    /// Returns the patterns of this thread that match a topic.
     fn local(&self, topic: usize) -> &[usize] {
         let route = self.topics.get(topic).and_then(|topic| topic.route.as_ref());
         route.map_or(&[], |route| &*route.local)
     }
 
-    /// Whether a connection hears what is published to a topic now.
+    /// Returns whether a connection is subscribed to a topic now.
     pub(crate) fn hears(&mut self, topic: usize, conn: ConnId) -> bool {
         self.renew_routes();
         self.route(topic);
         self.reaches(topic, conn) > 0
     }
 
-    /// Publishes what is made of where it will stand in its topic, if that is kept ([`History`]): so that the message
-    /// itself can tell. Otherwise as [`publish`](Self::publish). The topic is locked while it is made: nothing may be
-    /// published meanwhile.
+    /// Publishes a message built from its position in the topic, if the topic has history ([`History`]), so that the
+    /// message can contain the position. Otherwise as [`publish`](Self::publish). The topic is locked while the
+    /// message is built: the callback must not publish.
     ///
     /// # Errors
     /// As [`publish`](Self::publish).
@@ -418,7 +417,7 @@ impl Topics {
         self.publish_to(topic, name, &make(None), except)
     }
 
-    /// Whether a topic is kept.
+    /// Returns whether a topic has history.
     #[inline]
     pub(crate) fn keeps(&self, topic: Option<usize>, name: &str) -> bool {
         self.keeps
@@ -428,24 +427,24 @@ impl Topics {
             }
     }
 
-    /// What holds for the slow subscribers of a topic.
+    /// Returns the rule of a topic for slow subscribers.
     #[inline]
     pub(crate) fn rule(&self, topic: usize) -> RuleId {
         self.topics.get(topic).map_or(RuleId::NONE, |topic| topic.rule)
     }
 
-    /// What names a topic to those who wait for it, the rules, and where drops are counted.
+    /// Returns the name of a topic, the rules, and the counters of drops.
     pub(crate) fn policy(&mut self, topic: usize) -> Option<(&Arc<str>, &Rules, &mut TopicCounters)> {
         let topic = self.topics.get(topic)?;
         Some((&topic.entry.name, &self.directory.rules, &mut self.counters))
     }
 
-    /// See [`Backlog::make_way`].
+    /// Runs [`Backlog::make_way`].
     pub(crate) fn make_way(&mut self, backlog: &mut Backlog, tx: &mut Tx<'_>) {
         backlog.make_way(tx, &self.directory.rules, &mut self.counters);
     }
 
-    /// Sends mail to a thread. Answers whether there was room for it.
+    /// Sends mail to a thread. Returns whether its mailbox had capacity.
     pub(crate) fn tell(&self, thread: usize, mail: Mail) -> bool {
         self.posts[thread].send(mail).is_ok()
     }
@@ -454,17 +453,17 @@ impl Topics {
         &self.directory.rules
     }
 
-    /// What topics have come to on this thread.
+    /// Returns the counters of topics on this thread.
     #[must_use]
     pub fn counters(&self) -> TopicCounters {
         self.counters
     }
 
-    /// Publishes to every subscriber on every thread, except one of this thread. Answers how many subscriptions
-    /// that reaches; one whose subscriptions overlap counts for each of them, and gets the message once.
+    /// Publishes to every subscriber on every thread, except one of this thread. Returns the number of matching
+    /// subscriptions. A connection with overlapping subscriptions counts once for each, and gets the message once.
     ///
     /// # Errors
-    /// [`InvalidTopic`]: no name that may be published to.
+    /// [`InvalidTopic`]: the name cannot be published to.
     pub fn publish(
         &mut self,
         name: &str,
@@ -501,7 +500,7 @@ impl Topics {
         let found = &self.topics[local];
         let elsewhere;
         let exact = if found.subscribers.is_empty() {
-            // Its entry may be one that the other threads do not know.
+            // The local entry may differ from the entry of the other threads.
             elsewhere = self.directory.find(name);
             elsewhere.as_deref()
         } else {
@@ -518,23 +517,23 @@ impl Topics {
         reached
     }
 
-    /// Tells the other threads.
+    /// Sends a publication to the other threads.
     fn post(&self, audience: Audience<'_>, message: &Prepared) -> (usize, usize) {
         let (reached, lost) = audience.post(message, &self.posts, Some(self.shard));
         if lost > 0 {
             tracing::warn!(
                 topic = &**audience.name,
                 subscribers = lost,
-                "mailbox full: a publication is lost there"
+                "mailbox full: publication dropped for its subscribers"
             );
         }
         (reached, lost)
     }
 
-    /// A publication of another thread.
+    /// Queues a publication of another thread.
     pub(crate) fn publish_here(&mut self, published: Published) {
         let Published { topic, message, position, except } = published;
-        // The name was checked where it came from.
+        // The publishing thread has checked the name.
         let Ok(Some(topic)) = self.resolve(&topic) else { return };
         if position.is_none_or(|position| self.hear(topic, position)) {
             let sequence = position.map_or(0, |position| position.sequence);
@@ -561,42 +560,42 @@ impl Topics {
         &self.counters
     }
 
-    /// Publications that wait, but for one that is under way.
+    /// Returns the number of queued publications, without the current one.
     #[cfg(test)]
     pub(crate) fn waiting(&self) -> usize {
         self.publications.len()
     }
 
-    /// Whether as much waits as may.
+    /// Returns whether the publication queue is full.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.publications.len() + self.mailed >= self.config.max_waiting_messages
             || self.waiting_bytes >= self.config.max_waiting_bytes
     }
 
-    /// Publications wait on this thread: its next turn comes at once.
+    /// Marks this thread as behind: its next turn follows at once.
     pub(crate) fn fall_behind(&self) {
         self.directory.behind[self.shard].store(true, Ordering::SeqCst);
         self.wake_own();
     }
 
-    /// Nothing waits on this thread any more: who is held back on others may go on.
+    /// Marks this thread as caught up: publishers on other threads may resume.
     #[inline]
     pub(crate) fn catch_up(&self) {
         let behind = &self.directory.behind[self.shard];
-        // Written by this thread only.
+        // Only this thread writes it.
         if behind.load(Ordering::Relaxed) {
             behind.store(false, Ordering::SeqCst);
             self.posts.iter().for_each(Post::wake);
         }
     }
 
-    /// Whether publications wait on any thread. When none does any more, every thread is woken.
+    /// Returns whether any thread has queued publications. When the last has caught up, every thread is woken.
     pub(crate) fn is_any_behind(&self) -> bool {
         self.directory.behind.iter().any(|behind| behind.load(Ordering::SeqCst))
     }
 
-    /// The loop of this thread does not sleep before its next turn.
+    /// Makes the loop of this thread start its next turn without sleep.
     pub(crate) fn wake_own(&self) {
         self.posts[self.shard].wake();
     }
@@ -610,8 +609,8 @@ impl Topics {
         std::mem::take(&mut self.published)
     }
 
-    /// The next publication, with its subscribers as they are now: copied, since delivering may change
-    /// them. Hand the list back to [`delivered`](Self::delivered).
+    /// Returns the next publication and its current subscribers: a copy, since delivery may change them. Return the
+    /// list to [`delivered`](Self::delivered).
     pub(crate) fn next_publication(&mut self) -> Option<(Publication, Vec<ConnId>)> {
         let publication = self.publications.pop_front()?;
         self.waiting_bytes -= publication.message.payload().len();
@@ -630,7 +629,7 @@ impl Topics {
         Some((publication, subscribers))
     }
 
-    /// Adds the subscribers of the patterns that match a topic, and leaves each connection on the list once.
+    /// Adds the subscribers of matching patterns, and removes duplicates from the list.
     #[cold]
     fn add_by_pattern(&mut self, topic: usize, subscribers: &mut Vec<ConnId>) {
         let exact = subscribers.len();
@@ -653,7 +652,7 @@ impl Topics {
         });
     }
 
-    /// A publication has reached those it was for.
+    /// Releases a delivered publication.
     pub(crate) fn delivered(&mut self, publication: Publication, mut subscribers: Vec<ConnId>) {
         self.topics[publication.topic].awaited -= 1;
         self.prune(publication.topic);

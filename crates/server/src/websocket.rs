@@ -1,4 +1,4 @@
-//! One connection while it is a WebSocket.
+//! WebSocket state of one connection.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -15,33 +15,33 @@ use crate::tasks::Tasks;
 use crate::topics::backlog::{Backlog, Delivery, is_ready};
 use crate::topics::{RuleId, Topics};
 
-/// A session and who handles it.
+/// Session and its handler.
 pub(crate) struct WebSocket {
     pub(crate) session: Session,
     handler: Box<dyn Handler>,
-    /// What waits for it of topics, if it is slow.
+    /// Queued publications, if the connection is slow.
     pub(crate) backlog: Option<Box<Backlog>>,
-    /// The handler has been told that it is over.
+    /// The handler has got `close`.
     told: bool,
-    /// The handler wants no message now.
+    /// The handler has paused reads.
     held: bool,
-    /// Counts its messages, if their rate is limited.
+    /// Rate meter of its messages, if limited.
     meter: Option<Box<Meter>>,
     /// When the loop's timer fires.
     pub(crate) armed: Time,
     peer: SocketAddr,
 }
 
-/// How far a connection is ahead of the rate that its messages may have.
+/// State of the message rate of a connection.
 struct Meter {
     pace: Pace,
     /// When its next message is due, in nanoseconds of the loop's time.
     due: u64,
-    /// It was too fast, and is being closed.
+    /// The rate was exceeded, and the connection is closing.
     exceeded: bool,
 }
 
-/// What callbacks need of their thread.
+/// Resources of the thread for callbacks.
 pub(crate) struct Lent<'a> {
     pub(crate) topics: &'a mut Topics,
     pub(crate) resources: &'a mut Resources,
@@ -63,12 +63,12 @@ impl WebSocket {
         Self { session, handler, backlog: None, told: false, held: false, meter, armed: NEVER, peer }
     }
 
-    /// Whether it paused in the middle of its input, and nothing of its own keeps it from going on.
+    /// Returns whether reads paused in the middle of the input, and the connection itself can resume.
     pub(crate) fn wants_resume(&self) -> bool {
         self.session.wants_resume() && !self.held
     }
 
-    /// Whether nothing follows what is queued.
+    /// Returns whether the queued output is the last.
     pub(crate) fn has_finished(&self) -> bool {
         self.session.fate() == Fate::Finish
     }
@@ -87,7 +87,7 @@ impl WebSocket {
         session.receive(chunk, resources, events.now, &mut events)
     }
 
-    /// The message's own buffer is back, with so many bytes received into it.
+    /// Handles bytes received into the message's own buffer.
     pub(crate) fn receive_appended(&mut self, buffer: Vec<u8>, received: usize, lent: &mut Lent<'_>) -> Flow {
         let (session, resources, mut events) = self.split(lent);
         session.receive_appended(buffer, received, resources, events.now, &mut events)
@@ -98,7 +98,7 @@ impl WebSocket {
         session.resume(resources, events.now, &mut events)
     }
 
-    /// Goes on with input that was left, if nothing of its own keeps it from that.
+    /// Handles remaining input, unless the connection itself has paused reads.
     pub(crate) fn go_on(&mut self, io: &mut Io, lent: &mut Lent<'_>) {
         if self.wants_resume() && self.resume(lent) == Flow::Continue {
             io.resume(lent.conn);
@@ -112,24 +112,24 @@ impl WebSocket {
         }
     }
 
-    /// When the handler wants to be told.
+    /// Returns the handler's deadline.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         if self.told { None } else { self.handler.deadline() }
     }
 
-    /// The handler's deadline has passed.
+    /// Handles the expiry of the handler's deadline.
     pub(crate) fn expire(&mut self, lent: &mut Lent<'_>) {
         self.with_context(lent, |handler, cx| handler.expired(cx));
     }
 
-    /// Somebody has woken it. One whose waker was never asked for is meant by none.
+    /// Handles a wakeup. A wakeup of a handler without a waker is ignored.
     pub(crate) fn woken(&mut self, lent: &mut Lent<'_>) {
         if lent.tasks.answers_waker(lent.conn) && !self.told {
             self.with_context(lent, |handler, cx| handler.woken(cx));
         }
     }
 
-    /// A message of a topic.
+    /// Delivers a message of a topic.
     #[inline]
     pub(crate) fn deliver(&mut self, of: (usize, RuleId), message: (&Prepared, u64), lent: &mut Lent<'_>) {
         let mut tx = self.session.tx(lent.resources, lent.now);
@@ -137,7 +137,7 @@ impl WebSocket {
         self.session.after_tx(lent.resources, lent.now);
     }
 
-    /// Goes on with what waits, and tells the handler what was dropped.
+    /// Sends queued publications, and reports drops to the handler.
     #[cold]
     pub(crate) fn work_off(&mut self, lent: &mut Lent<'_>) {
         let Some(backlog) = &mut self.backlog else { return };
@@ -154,7 +154,7 @@ impl WebSocket {
         }
         self.session.after_tx(resources, now);
         if let Some((code, reason)) = overflown {
-            // One that is closing already is left to it; the reason is short enough, as was checked.
+            // A connection that is closing already goes on; the reason's length was checked.
             let _ = self.session.close_overflown(code, &reason, resources, now);
         }
         let untold = backlog.take_untold();
@@ -168,8 +168,8 @@ impl WebSocket {
         }
     }
 
-    /// Tells the handler which subscriptions have begun and ended. What it changes meanwhile it is told in the next
-    /// turn, so that others have theirs.
+    /// Reports changes of subscriptions to the handler. Changes made by the callback are reported in the next turn,
+    /// so that other connections get theirs.
     #[cold]
     pub(crate) fn tell_changes(&mut self, lent: &mut Lent<'_>) {
         for change in lent.topics.take_changes(lent.conn) {
@@ -182,21 +182,21 @@ impl WebSocket {
         }
     }
 
-    /// Puts everything that waits on its way.
+    /// Moves all queued publications to the session.
     pub(crate) fn flush(&mut self, lent: &mut Lent<'_>) {
         if let Some(backlog) = &mut self.backlog {
             backlog.flush(&mut self.session.tx(lent.resources, lent.now), &mut lent.topics.counters);
         }
     }
 
-    /// Tells the handler that it is over, once. Its subscriptions go first.
+    /// Calls the handler's `close`, once, after its subscriptions have ended.
     pub(crate) fn close(&mut self, closed: &Closed, lent: &mut Lent<'_>) {
         lent.topics.unsubscribe_all(lent.conn);
         self.tell_changes(lent);
         lent.counters.websockets_closed.add(closed.cause().into());
         self.told = true;
         self.with_context(lent, |handler, cx| handler.close(closed, cx));
-        // A subscription made while closing would never end.
+        // A subscription made in `close` would never end.
         lent.topics.unsubscribe_all(lent.conn);
         lent.topics.take_changes(lent.conn);
     }
@@ -233,7 +233,7 @@ impl WebSocket {
     }
 }
 
-/// A message of a topic with a rule, and its sequence, for one connection: on its way at once, unless the connection is
+/// Delivers a message of a topic with a rule, and its sequence, to one connection: at once, unless the connection is
 /// slow.
 #[inline]
 pub(crate) fn deliver(
@@ -244,7 +244,7 @@ pub(crate) fn deliver(
     (message, sequence): (&Prepared, u64),
 ) {
     if backlog.is_none() && is_ready(tx, rule) {
-        // One that is closing gets no more.
+        // A closing connection gets no more messages.
         let queued = tx.queue_prepared(message, rule != RuleId::NONE).is_ok();
         topics.counters.delivered += u64::from(queued);
     } else {
@@ -260,7 +260,7 @@ fn deliver_slowly(
     (topic, rule): (usize, RuleId),
     (message, sequence): (&Prepared, u64),
 ) {
-    // A connection may have a backlog for other reasons than being slow.
+    // A connection may have a backlog without being slow.
     if backlog.as_ref().is_none_or(|backlog| backlog.is_empty()) && is_ready(tx, rule) {
         let queued = tx.queue_prepared(message, rule != RuleId::NONE).is_ok();
         topics.counters.delivered += u64::from(queued);
@@ -271,7 +271,7 @@ fn deliver_slowly(
     backlog.get_or_insert_default().offer(tx, delivery, rules, counters);
 }
 
-/// Carries a session's events to the handler.
+/// Passes a session's events to the handler.
 struct Callbacks<'a> {
     handler: &'a mut dyn Handler,
     topics: &'a mut Topics,
@@ -295,8 +295,8 @@ impl Callbacks<'_> {
         (&mut *self.handler, cx)
     }
 
-    /// Whether a message, or a piece of one, is to be passed over, since the client is faster than it may be. The
-    /// first one that is closes the connection.
+    /// Returns whether to discard a message, or a piece of one, since the client exceeds its rate. The first
+    /// discarded message closes the connection.
     #[inline]
     fn passes_over(&mut self, first: bool, tx: &mut Tx<'_>) -> bool {
         let Some(meter) = &mut self.meter else { return false };
@@ -310,7 +310,7 @@ impl Callbacks<'_> {
                 meter.exceeded = true;
                 self.counters.limited.add(Limit::Messages);
                 self.gate.report(Limit::Messages);
-                // One that is closing already is left to it.
+                // A connection that is closing already goes on.
                 let _ = tx.close(CloseCode::POLICY, "too many messages");
             }
         }
@@ -325,7 +325,7 @@ impl Events for Callbacks<'_> {
         if self.passes_over(true, tx) {
             return;
         }
-        // Behind a wait that has ended the connection, messages may still come until the peer's Close.
+        // After a timeout has ended the connection, messages may arrive until the peer's Close.
         if !self.told {
             let (handler, mut cx) = self.context(tx);
             handler.message(payload, &mut cx);

@@ -1,4 +1,4 @@
-//! The examples, as a newcomer starts them.
+//! The examples, started as programs.
 
 #[path = "shared/backend.rs"]
 #[allow(dead_code, reason = "the examples choose their backend by name")]
@@ -28,7 +28,8 @@ struct Example {
 impl Example {
     fn start(name: &str, arguments: &[&str]) -> Self {
         let tests = std::env::current_exe().expect("a running program has a path");
-        // `cargo test` builds them, in a folder beside the tests'; for this test alone, `cargo build --examples` does.
+        // `cargo test` builds them, in a directory beside the tests'; for this test alone, `cargo build
+        // --examples` does.
         let path: PathBuf = tests.ancestors().nth(2).expect("target/debug").join("examples").join(name);
         let backend = std::env::var("SINEWS_TEST_BACKEND").unwrap_or_else(|_| "auto".to_owned());
         let mut command = Command::new(&path);
@@ -46,7 +47,7 @@ impl Example {
         Client::connect(self.address)
     }
 
-    /// Whose kernel takes little, so that what waits for it waits in the server.
+    /// Connects with a small receive buffer, so that messages queue in the server.
     fn connect_narrow(&self) -> Client {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
         socket.set_recv_buffer_size(32 << 10).expect("a buffer may be small");
@@ -76,7 +77,7 @@ fn hello_is_answered() {
 }
 
 #[test]
-fn what_is_sent_is_echoed() {
+fn message_is_echoed() {
     let example = Example::start("echo", &[]);
     let mut peer = example.websocket("/");
     peer.send(&Frame::text("one")).expect(&Reply::text("one"));
@@ -85,7 +86,7 @@ fn what_is_sent_is_echoed() {
 }
 
 #[test]
-fn a_room_hears_who_comes_what_is_said_and_who_leaves() {
+fn chat_room_gets_joins_messages_and_leaves() {
     let example = Example::start("chat", &[]);
     let mut ada = example.websocket("/garden/Ada");
     ada.expect(&Reply::text("Ada is here"));
@@ -105,7 +106,7 @@ fn a_room_hears_who_comes_what_is_said_and_who_leaves() {
 }
 
 #[test]
-fn a_name_of_two_lines_and_a_room_that_is_a_pattern_are_refused() {
+fn name_of_two_lines_and_room_with_wildcard_are_rejected() {
     let example = Example::start("chat", &[]);
     for path in ["/garden/a%0Ab", "/%3E/Ada", "/*/Ada"] {
         let mut client = example.connect();
@@ -115,25 +116,25 @@ fn a_name_of_two_lines_and_a_room_that_is_a_pattern_are_refused() {
 }
 
 #[test]
-fn a_viewer_gets_the_last_price_and_those_that_follow() {
+fn viewer_gets_the_last_price_and_later_prices() {
     let example = Example::start("ticker", &["1"]);
     let mut peer = example.websocket("/INITECH");
     let first = tick(&mut peer, "INITECH");
     let ticks: Vec<u64> = (0..20).map(|_| tick(&mut peer, "INITECH")).collect();
     assert!(ticks.is_sorted(), "{ticks:?}");
-    assert!(ticks[19] > first, "{ticks:?} behind {first}");
+    assert!(ticks[19] > first, "{ticks:?} after {first}");
     let mut client = example.connect();
     client.send(support::handshake("/NOBODY", ""));
     assert_eq!(client.status_line(), 404);
 }
 
 #[test]
-fn a_viewer_that_falls_behind_misses_prices_and_gets_the_last() {
+fn slow_viewer_misses_prices_and_gets_the_last() {
     let example = Example::start("ticker", &["0"]);
     let mut slow = example.connect_narrow().upgrade("/ACME");
     let mut before = tick(&mut slow, "ACME");
     let mut client = example.connect();
-    // It is the only viewer: what is replaced was on its way to it.
+    // It is the only viewer: replaced prices were queued for it.
     let begun = Instant::now();
     while !client.send(get("/metrics")).answer().text().lines().any(is_conflated) {
         assert!(begun.elapsed() < PATIENCE, "nothing is replaced");
@@ -146,10 +147,10 @@ fn a_viewer_that_falls_behind_misses_prices_and_gets_the_last() {
         missed |= next > before + 1;
         before = next;
     }
-    assert!(missed, "what was replaced is a gap");
+    assert!(missed, "replaced prices leave a gap");
 }
 
-/// A line of the metrics that counts prices that gave way to later ones.
+/// Returns whether a metrics line counts prices replaced by later prices.
 fn is_conflated(line: &str) -> bool {
     line.starts_with("sinews_messages_dropped_total{reason=\"conflated\"}") && !line.ends_with(" 0")
 }
@@ -169,7 +170,7 @@ fn read(peer: &mut Peer) -> Value {
 }
 
 #[test]
-fn a_directory_is_served_and_counted() {
+fn directory_is_served_and_requests_are_counted() {
     let example = Example::start("files", &[env!("CARGO_MANIFEST_DIR")]);
     let mut client = example.connect();
     let file = client.send(get("/Cargo.toml")).answer();
@@ -179,7 +180,7 @@ fn a_directory_is_served_and_counted() {
     assert_eq!(client.send(get("/count")).answer().text(), "3\n");
 }
 
-/// The examples of the specification, section 7: what is sent, and what is answered, or `""`.
+/// The examples of the specification, section 7: the request, and the response, or `""`.
 const CALLS: &[(&str, &str)] = &[
     (
         r#"{"jsonrpc": "2.0", "method": "subtract", "params": [42, 23], "id": 1}"#,
@@ -231,7 +232,7 @@ const CALLS: &[(&str, &str)] = &[
             {"jsonrpc": "2.0", "method": "notify_hello", "params": [7]}]"#,
         "",
     ),
-    // Beyond those of the specification.
+    // Not in the specification's examples.
     (
         r#"{"jsonrpc": "2.0", "method": "sum", "params": ["one"], "id": null}"#,
         r#"{"jsonrpc": "2.0", "error": {"code": -32602, "message": "Invalid params"}, "id": null}"#,
@@ -243,13 +244,13 @@ const CALLS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn calls_are_answered_as_the_specification_has_it() {
+fn calls_are_answered_as_in_the_specification() {
     let example = Example::start("json_rpc", &[]);
     let mut peer = example.websocket("/");
     for (call, answer) in CALLS {
         peer.send(&Frame::text(call));
         if answer.is_empty() {
-            // Its answer would come first.
+            // A response would come first.
             peer.sync();
         } else {
             let answer: Value = serde_json::from_str(answer).expect("the specification speaks JSON");

@@ -1,5 +1,5 @@
-//! How long an idle server takes for the first byte of an answer that its blocking pool makes. A test program of its own,
-//! with one test, so that no other test runs beside it.
+//! Latency of the first byte of an answer from the blocking pool, on an idle server. A test program of its own, with
+//! one test, so that no other test runs beside it.
 
 #[path = "shared/backend.rs"]
 mod backend;
@@ -10,24 +10,24 @@ use std::time::{Duration, Instant};
 
 use sinews_server::{Answer, Response, Router, Server};
 
-/// No first byte may take longer on an idle server. A loop that sleeps until its next event takes a second.
+/// Maximum latency of the first byte on an idle server. A loop that sleeps until its next event takes a second.
 const BOUND: Duration = Duration::from_millis(50);
-/// Of each request.
+/// Rounds of each case.
 const ROUNDS: usize = 5;
-/// A read that takes so long has lost its answer.
+/// Timeout of a read, after which the answer is lost.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const BLOCKING: &str = "GET /blocking HTTP/1.1\r\nhost: a\r\n\r\n";
 const PLAIN: &str = "GET /plain HTTP/1.1\r\nhost: a\r\n\r\n";
 const UPLOAD: &str = "POST /blocking HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nbody";
 
-/// Requests that leave together on one connection. All but the last have their answers before the last one's first byte.
+/// Requests that are sent together on one connection. All but the last are answered before the last one's first byte.
 const CASES: [(&str, &[&str]); 5] = [
     ("a request", &[BLOCKING]),
     ("a request with a body", &[UPLOAD]),
-    ("a request behind one without blocking work", &[PLAIN, BLOCKING]),
-    ("a request behind another one with blocking work", &[BLOCKING, BLOCKING]),
-    ("a request without blocking work behind one with it", &[BLOCKING, PLAIN]),
+    ("a request after one without blocking work", &[PLAIN, BLOCKING]),
+    ("a request after another with blocking work", &[BLOCKING, BLOCKING]),
+    ("a request without blocking work after one with it", &[BLOCKING, PLAIN]),
 ];
 
 /// Reads answers, one after the other.
@@ -51,7 +51,7 @@ impl Client {
         self.received.extend_from_slice(&chunk[..count]);
     }
 
-    /// The time until the first byte of the last answer.
+    /// Returns the time until the first byte of the last answer.
     fn ask(&mut self, requests: &[&str]) -> Duration {
         let begun = Instant::now();
         self.stream.write_all(requests.concat().as_bytes()).unwrap();
@@ -79,7 +79,7 @@ impl Client {
     }
 }
 
-/// The times of each case, on a connection that is new each time or kept, in order of size.
+/// Returns the times of each case, sorted, on a connection that is new each time or kept.
 fn measure(address: SocketAddr, requests: &[&str], is_kept: bool) -> Vec<Duration> {
     let mut client = Client::connect(address);
     client.ask(&[PLAIN]);
@@ -105,12 +105,12 @@ fn first_byte_of_a_blocking_answer_comes_within_50_ms_on_an_idle_server() {
     let bound = server.bind().unwrap();
     let (address, stop) = (bound.addresses()[0], bound.stop_handle());
     let thread = std::thread::spawn(|| bound.run());
-    // The machine may look away once.
+    // The machine may be late once.
     let is_late = |times: &[Duration]| times[ROUNDS - 2] > BOUND;
     for (name, requests) in CASES {
         for is_kept in [false, true] {
             let times = measure(address, requests, is_kept);
-            // A machine that is busy with other work is late here and there; a server that sleeps is late again.
+            // A machine that is busy with other work is late now and then; a server that sleeps is late again.
             let again = if is_late(&times) { measure(address, requests, is_kept) } else { times };
             assert!(!is_late(&again), "{name} on a connection (kept: {is_kept}) took {again:?}");
         }

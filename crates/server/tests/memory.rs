@@ -1,5 +1,5 @@
-//! What a connection costs in memory of the process, counted by the allocator. One test in a binary of its
-//! own: whatever else ran would be counted too.
+//! Memory of a connection in the process, counted by the allocator. One test in a binary of its own, since other
+//! tests would be counted too.
 
 #[path = "shared/backend.rs"]
 mod backend;
@@ -57,7 +57,7 @@ const HANDSHAKE: &[u8] =
     b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
 
-/// An open WebSocket; nothing of it is on this side's heap.
+/// Opens a WebSocket without heap memory on the client side.
 fn open(address: SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -76,7 +76,7 @@ fn open(address: SocketAddr) -> TcpStream {
 fn exchange(stream: &mut TcpStream, size: usize) {
     let mut buffer = [0; LARGE + 32];
     let (first, second) = (size / 2, size - size / 2);
-    // With a mask of zero the payload stands as it is.
+    // With a mask of zero the payload is unchanged.
     let head = |opcode: u8, len: usize| {
         let len = u16::try_from(len).unwrap().to_be_bytes();
         if len[0] == 0 && len[1] < 126 {
@@ -98,7 +98,7 @@ fn exchange(stream: &mut TcpStream, size: usize) {
 const LARGE: usize = 60_000;
 
 #[test]
-fn an_idle_websocket_takes_at_most_512_bytes() {
+fn idle_websocket_takes_at_most_512_bytes() {
     let router = Router::new().websocket("/", WebSocketRoute::new(|_| Ok(Echo)));
     let server = Server::new(router).engine(backend::engine()).threads(1);
     let server = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
@@ -113,12 +113,12 @@ fn an_idle_websocket_takes_at_most_512_bytes() {
     let many = LIVE.load(Ordering::SeqCst);
     let each = (many - few) / (MANY - FEW) as isize;
     assert!(each <= 512, "{each} bytes for a connection");
-    assert!(each >= 100, "{each} bytes: what was measured?");
+    assert!(each >= 100, "{each} bytes: too few, the measurement is broken");
 
-    // A large message costs memory while it is there.
+    // A large message costs memory only while it exists.
     streams.iter_mut().for_each(|stream| exchange(stream, LARGE));
     let after = LIVE.load(Ordering::SeqCst);
-    assert!(after - many <= 256 << 10, "{} bytes stay of messages that are gone", after - many);
+    assert!(after - many <= 256 << 10, "{} bytes of finished messages remain", after - many);
     println!("{each} bytes for an idle WebSocket; {} stay of {MANY} messages of {LARGE}", after - many);
 
     drop(streams);
@@ -127,7 +127,7 @@ fn an_idle_websocket_takes_at_most_512_bytes() {
     running.join().unwrap().unwrap();
 }
 
-/// Connections that come, do something and go in every way leave nothing behind.
+/// Connections that open, exchange messages and end in every way leave no memory behind.
 fn comes_and_goes(address: SocketAddr) {
     let mut steady = open(address);
     let mut base = None;
@@ -145,7 +145,7 @@ fn comes_and_goes(address: SocketAddr) {
             let mut stranger = TcpStream::connect(address).unwrap();
             stranger.write_all(&HANDSHAKE[..number % HANDSHAKE.len()]).unwrap();
         }
-        // The loop notices one after the other; it is asked until they have gone.
+        // The loop notices the ends one after the other; poll until all have ended.
         let most = base.map_or(isize::MAX, |base: isize| base + REMAINS);
         let mut turns = 0;
         while {
@@ -156,7 +156,7 @@ fn comes_and_goes(address: SocketAddr) {
             turns += 1;
             assert!(turns < 100_000, "round {round}: {} bytes, of {most}", LIVE.load(Ordering::SeqCst));
         }
-        // In the first round tables grow; by the end of these turns its guests have gone.
+        // In the first round tables grow; by the end of these turns its connections have ended.
         base.get_or_insert_with(|| {
             (0..2000).for_each(|_| exchange(&mut steady, 2));
             LIVE.load(Ordering::SeqCst)
@@ -166,7 +166,7 @@ fn comes_and_goes(address: SocketAddr) {
 
 const GUESTS: usize = 100;
 
-/// What spare buffers and tables may differ by.
+/// Allowed difference by spare buffers and tables.
 const REMAINS: isize = 16 << 10;
 
 const FEW: usize = 64;

@@ -1,4 +1,4 @@
-//! A million topics with one subscriber each: what one takes, and how long a publication does.
+//! A million topics with one subscriber each: memory of a topic, and time of a publication.
 //!
 //! ```text
 //! cargo test --release -p sinews-server --test million -- --ignored --nocapture
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use sinews_server::{Context, Handler, Payload, Prepared, Response, Router, Server, WebSocketRoute};
 
-/// Topics of a connection: nearly as many as it may have.
+/// Topics of a connection: nearly the maximum.
 const EACH: usize = 1_000;
 const CONNECTIONS: usize = 1_000;
 
@@ -56,7 +56,7 @@ fn router(patterns: usize) -> Router {
     Router::new().websocket("/", route).post("/publish", move |request| {
         let mut reached = 0;
         for _ in 0..BURST {
-            // All of them, in an order that no cache likes.
+            // All of them, in an order that defeats the cache.
             let number = at.fetch_add(7_919 * 1_009, Ordering::Relaxed) % (EACH * CONNECTIONS);
             reached += request.topics().publish(&name(number), &message, None).expect("a sound name");
         }

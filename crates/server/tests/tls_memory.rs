@@ -1,5 +1,5 @@
-//! What an idle connection costs in memory when it speaks TLS, counted by the allocator on the server's thread: the
-//! clients, whose TLS costs more, live in the same process. One test in a binary of its own.
+//! Memory of an idle connection with TLS, counted by the allocator on the server's thread: the clients, whose TLS
+//! costs more, live in the same process. One test in a binary of its own.
 
 #[path = "shared/backend.rs"]
 mod backend;
@@ -24,7 +24,7 @@ static ALLOCATOR: Counting = Counting;
 static LIVE: AtomicIsize = AtomicIsize::new(0);
 
 thread_local! {
-    /// This is the server's thread.
+    /// Set on the server's thread.
     static COUNTS: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -70,7 +70,7 @@ const HANDSHAKE: &[u8] =
 
 type Client = StreamOwned<ClientConnection, TcpStream>;
 
-/// An open WebSocket that has echoed a message of 10,000 bytes, over several segments.
+/// Opens a WebSocket that has echoed a message of 10,000 bytes, over several segments.
 fn open(address: SocketAddr, config: &Arc<ClientConfig>) -> Client {
     let name = ServerName::try_from("localhost").unwrap();
     let connection = ClientConnection::new(Arc::clone(config), name).unwrap();
@@ -90,7 +90,7 @@ fn open(address: SocketAddr, config: &Arc<ClientConfig>) -> Client {
 }
 
 #[test]
-fn an_idle_connection_keeps_the_state_of_its_cipher_and_no_buffer() {
+fn idle_connection_keeps_its_cipher_state_and_no_buffer() {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let (chain, key) = (made.cert.pem(), made.signing_key.serialize_pem());
     let certificates = Certificates::new().with_pem(chain.as_bytes(), key.as_bytes()).unwrap();
@@ -121,7 +121,7 @@ fn an_idle_connection_keeps_the_state_of_its_cipher_and_no_buffer() {
         let each = (LIVE.load(Ordering::SeqCst) - few) / (MANY - FEW) as isize;
         println!("{each} bytes for an idle WebSocket on {version:?}");
         assert!(each <= MOST, "{each} bytes for a connection");
-        assert!(each >= 512, "{each} bytes: what was measured?");
+        assert!(each >= 512, "{each} bytes: too few, the measurement is broken");
     }
     stop.stop_now();
     running.join().unwrap().unwrap();
@@ -130,5 +130,5 @@ fn an_idle_connection_keeps_the_state_of_its_cipher_and_no_buffer() {
 const FEW: usize = 64;
 const MANY: usize = 256;
 
-/// Bytes.
+/// In bytes.
 const MOST: isize = 4096;

@@ -1,4 +1,4 @@
-//! What the library adds to the system calls: an echo over a transport of memory, polled as a runtime polls.
+//! Overhead of the library beyond the system calls: an echo over an in-memory transport, polled as a runtime polls.
 //!
 //! `cargo bench -p sinews --bench echo`
 
@@ -12,7 +12,7 @@ use sinews::{Config, WebSocket};
 use sinews_testkit::{Frame, negotiate};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Every other receive brings a burst; everything that is sent is gone.
+/// Every other receive returns a burst; sent bytes are discarded.
 struct Memory {
     burst: Vec<u8>,
     ready: bool,

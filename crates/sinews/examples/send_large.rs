@@ -1,5 +1,5 @@
-//! Measures what a client's messages of 1 MB cost, which are masked, and the memory that is touched for the first time:
-//! `cargo run --release -p sinews --example send_large -- [MESSAGES]`.
+//! Measures the cost of a client's messages of 1 MB, which are masked, and the memory that is touched for the first
+//! time: `cargo run --release -p sinews --example send_large -- [MESSAGES]`.
 
 use std::error::Error;
 use std::io::Read as _;
@@ -45,7 +45,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Page faults of this thread that needed no disk (proc_pid_stat(5), field 10).
+/// Page faults of this thread without disk access (proc_pid_stat(5), field 10).
 fn faults() -> Result<u64, Box<dyn Error>> {
     let stat = fs::read_to_string("/proc/thread-self/stat")?;
     let behind_name = stat.rsplit(')').next().unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Measures how long a server with silent clients takes to close them all:
 //! `cargo run --release -p sinews --example shut_down -- [CLIENTS]`.
 //!
-//! The clients make the handshake and read nothing from then on, so that no Close is answered.
+//! The clients make the handshake and read nothing afterwards, so that no Close is answered.
 
 use std::error::Error;
 use std::time::Instant;
@@ -50,7 +50,7 @@ async fn close(mut ws: WebSocket<TcpStream>, how: How) {
             write.close_now(CloseCode::GOING_AWAY, "").await.expect("sent");
             reading.await.expect("no panic");
         }
-        // It is an error that the client has not answered.
+        // Returns an error, since the client has not answered.
         How::Close => drop(ws.close(CloseCode::GOING_AWAY, "").await),
     }
 }

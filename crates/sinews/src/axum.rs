@@ -44,17 +44,18 @@
 //! # }
 //! ```
 //!
-//! # What is different from `axum::extract::ws`
+//! # Differences from `axum::extract::ws`
 //!
-//! * **Pages of other origins are refused with 403** unless [`origin`](WebSocketUpgrade::origin) lists them, since a
-//!   browser would send the user's cookies along with their requests. Clients that are no browsers, which name no
-//!   origin, pass. Behind a proxy that rewrites `Host` no page has the same origin: list the public one there, or
-//!   allow [any](crate::OriginPolicy::any) if nothing hangs on cookies. The check is made by
-//!   [`on_upgrade`](WebSocketUpgrade::on_upgrade), as it can be set until then: your handler runs before it.
-//! * **Requests are checked by the letter** of RFC 6455 section 4.2.1: a key that is not 16 bytes or a `Host` that
-//!   is missing is a 400, what is not for WebSocket at all a 426.
-//! * **A connection that is idle is pinged, and ends** if nothing comes; see [`Config`](crate::Config).
-//! * [`deflate`](WebSocketUpgrade::deflate) there is.
+//! * **Pages of other origins are rejected with 403** unless [`origin`](WebSocketUpgrade::origin) lists them, since a
+//!   browser would send the user's cookies along with their requests. Clients other than browsers send no origin, and
+//!   are accepted. Behind a proxy that rewrites `Host` no page has the same origin: list the public origin there, or
+//!   allow [any](crate::OriginPolicy::any) if the application does not rely on cookies.
+//!   [`on_upgrade`](WebSocketUpgrade::on_upgrade) makes the check, as the setting can change until then: your handler
+//!   runs before it.
+//! * **Requests are validated strictly** by RFC 6455 section 4.2.1: a key that is not 16 bytes or a missing `Host` is
+//!   a 400, a request that is not for WebSocket a 426.
+//! * **An idle connection is pinged, and closed** if nothing is received; see [`Config`](crate::Config).
+//! * [`deflate`](WebSocketUpgrade::deflate) is available.
 
 use std::fmt;
 use std::future::Future;
@@ -69,18 +70,17 @@ use hyper::upgrade::OnUpgrade;
 use crate::hyper::{self as ours, Upgraded, View};
 use crate::server::{AcceptError, OriginPolicy, Settings, setters};
 
-/// A WebSocket of axum's.
+/// A WebSocket of axum.
 pub type WebSocket = crate::WebSocket<Upgraded>;
 
-/// Extracts a request for a WebSocket; [`on_upgrade`](Self::on_upgrade) makes it one.
+/// Extracts a WebSocket request; [`on_upgrade`](Self::on_upgrade) accepts it.
 ///
-/// For HTTP/1.1 the route answers GET, for HTTP/2 CONNECT (with the feature `http2`, here and of
-/// axum): `any` has both. An
-/// `Option<WebSocketUpgrade>` is `None` for a request that does not ask to change the protocol, so that one path has a
-/// page and a WebSocket.
+/// For HTTP/1.1 the route must accept GET, for HTTP/2 CONNECT (with the feature `http2`, here and of axum): `any` has
+/// both. An `Option<WebSocketUpgrade>` is `None` for a request that does not ask to change the protocol, so that one
+/// path can serve a page and a WebSocket.
 #[must_use = "the request is not answered until `on_upgrade` is called and its response returned"]
 pub struct WebSocketUpgrade<F = DefaultOnFailedUpgrade> {
-    /// What the handshake needs of it, and hyper's promise of the connection.
+    /// The request as the handshake needs it, and hyper's upgrade future.
     request: Request<()>,
     settings: Settings,
     on_failed_upgrade: F,
@@ -93,14 +93,14 @@ impl<F> WebSocketUpgrade<F> {
         &mut self.settings
     }
 
-    /// Bytes in one message ([`Config::max_message`](crate::Config::max_message)). Default 16 MiB. Above that,
-    /// [`max_frame_size`](Self::max_frame_size) has to grow with it: a message may come in one frame.
+    /// Sets the maximum size of a message in bytes ([`Config::max_message`](crate::Config::max_message)). Default 16
+    /// MiB. For larger messages also raise [`max_frame_size`](Self::max_frame_size): a message may be a single frame.
     pub fn max_message_size(mut self, bytes: usize) -> Self {
         self.settings.change_config(|config| config.with_max_message(bytes as u64));
         self
     }
 
-    /// Bytes in one frame ([`Config::max_frame`](crate::Config::max_frame)). Default 16 MiB.
+    /// Sets the maximum size of a frame in bytes ([`Config::max_frame`](crate::Config::max_frame)). Default 16 MiB.
     pub fn max_frame_size(mut self, bytes: usize) -> Self {
         self.settings.change_config(|config| config.with_max_frame(bytes as u64));
         self
@@ -113,15 +113,15 @@ impl<F> WebSocketUpgrade<F> {
         lines.flat_map(|line| line.split(',')).map(str::trim).filter(|name| !name.is_empty())
     }
 
-    /// The first of the [`protocols`](Self::protocols) named until now that the client offers; `None` if there is none,
-    /// or if the request is to be refused.
+    /// The first of the [`protocols`](Self::protocols) set so far that the client offers; `None` if the client offers
+    /// none of them, or if the request is to be rejected.
     #[must_use]
     pub fn selected_protocol(&self) -> Option<&str> {
         self.settings.subprotocol(&View::of(&self.request))
     }
 
-    /// What to do if there is no WebSocket in the end: the response was never sent, since the connection broke; or
-    /// there was none to send, since the origin is not allowed or a setting cannot be. Default: nothing.
+    /// Sets a callback for a failed upgrade: the connection broke before the response was sent, the origin is not
+    /// allowed, or a setting is invalid. Default: no action.
     pub fn on_failed_upgrade<C: FnOnce(AcceptError) + Send + 'static>(
         self,
         callback: C,
@@ -130,7 +130,7 @@ impl<F> WebSocketUpgrade<F> {
         WebSocketUpgrade { request, settings, on_failed_upgrade: callback }
     }
 
-    /// Answers the request, and calls back with the WebSocket once the response has left, in a task of its own.
+    /// Responds to the request, and calls back with the WebSocket once the response has left, in a task of its own.
     pub fn on_upgrade<C, Fut>(mut self, callback: C) -> Response
     where
         C: FnOnce(WebSocket) -> Fut + Send + 'static,
@@ -156,7 +156,7 @@ impl<F> WebSocketUpgrade<F> {
     }
 }
 
-/// Shows no headers of the request: their values may be secrets.
+/// Omits the headers of the request: their values may be secrets.
 impl<F> fmt::Debug for WebSocketUpgrade<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WebSocketUpgrade")
@@ -166,9 +166,9 @@ impl<F> fmt::Debug for WebSocketUpgrade<F> {
     }
 }
 
-/// What is done about an upgrade that fails: any function of the error.
+/// Handler of a failed upgrade: any function of the error.
 pub trait OnFailedUpgrade: Send + 'static {
-    /// Is told the error.
+    /// Handles the error.
     fn call(self, error: AcceptError);
 }
 
@@ -178,7 +178,7 @@ impl<F: FnOnce(AcceptError) + Send + 'static> OnFailedUpgrade for F {
     }
 }
 
-/// Does nothing about it.
+/// Ignores the error.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct DefaultOnFailedUpgrade;

@@ -1,7 +1,7 @@
-//! What the drivers of both runtimes do alike: the rules of when what is queued leaves, one poll at a time.
+//! The driver logic of both runtimes: the rules of when queued bytes leave, one poll at a time.
 //!
-//! A driver owns a [`Link`], a transport and a timer, and keeps everything that a poll leaves half done, so that any
-//! future may be dropped.
+//! A driver owns a [`Link`], a transport and a timer, and stores all partial progress of a poll, so that any future
+//! may be dropped.
 
 use std::ops::Range;
 use std::task::{Context, Poll, ready};
@@ -15,28 +15,28 @@ use crate::link::{Lent, Link, Next};
 use crate::message::Message;
 use crate::resources;
 
-/// A caller that only sends looks this often for what came: pings, and a Close.
+/// Interval at which a caller that only sends checks for input: pings, and a Close.
 pub(crate) const ASK_EVERY: Duration = Duration::from_millis(10);
 
-/// How often in a row what producers have queued is sent, before what came has its turn.
+/// How often in a row messages of producers are sent before received input is processed.
 const COLLECTED_MAX: usize = 8;
 
-/// Messages and receives that are dropped by a close that does not wait.
+/// Limit of messages and receives that a close without waiting drops.
 const DISCARDED_MAX: usize = 256;
 
-/// How long a timeout that has come waits until it is decided. The runtime looks at its transports before the timer rings
-/// again, so that what the peer sent in time is read first.
+/// Delay between the expiry of a timeout and its execution. The runtime polls its transports before the timer fires
+/// again, so that input that the peer sent in time is read first.
 const GRACE: Duration = Duration::from_millis(1);
 
-/// What a driver keeps beside its link and its transport.
+/// State of a driver beside its link and its transport.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// Calls that sent since the transport was last asked for what came, and when that was.
+    /// Calls that sent since the transport was last polled for input, and the time of that poll.
     sent: u32,
     asked: Time,
-    /// When the timer rings, if it is set.
+    /// When the timer fires, if it is set.
     armed: Option<Time>,
-    /// A timeout has come and is decided when the timer rings again.
+    /// A timeout has expired; it is executed when the timer fires again.
     grace: bool,
 }
 
@@ -55,36 +55,36 @@ pub(crate) trait Driver {
     /// The time of the runtime's clock.
     fn clock() -> Time;
 
-    /// Gives the transport everything that the link has queued, and flushes it. Failures are the link's to tell.
+    /// Gives the transport all bytes that the link has queued, and flushes it. The link reports errors.
     fn poll_queued(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 
-    /// Whether [`poll_send`](Self::poll_send) has something to do, what producers may queue later aside.
+    /// Whether [`poll_send`](Self::poll_send) has work, apart from messages that producers may queue later.
     fn wants_send(&mut self) -> bool;
 
     /// Ends the sending side.
     fn poll_shut(&mut self, cx: &mut Context<'_>);
 
-    /// Receives once. Ready: something came, if only the end. What came has the newest time.
+    /// Receives once. Ready: bytes or the end were received. `now` of the link is then current.
     fn poll_transport(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 
-    /// Receives payload of a message in pieces where the application wants it, at most as much as fits. Answers how
-    /// much came and whether it ends the message; `None`: nothing came that way.
+    /// Receives payload of a message in pieces into the application's memory, at most as much as fits. Returns the
+    /// number of bytes and whether they end the message; `None`: nothing was received this way.
     fn poll_piece(&mut self, cx: &mut Context<'_>, into: &mut [u8]) -> Option<(usize, bool)>;
 
-    /// Sets the timer, or sets it anew.
+    /// Sets or resets the timer.
     fn set_timer(&mut self, at: Time);
 
-    /// Ready: the time came for which the timer was set.
+    /// Ready: the timer fired.
     fn poll_ring(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 
-    /// Sends what is queued, all of it. Failures are the link's to tell.
+    /// Sends all queued bytes. The link reports errors.
     #[inline]
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if !self.wants_send() && !self.link().has_inbox() {
             return Poll::Ready(());
         }
         if self.link().is_stalled() {
-            // What leaves now leaves now, and not when the wait began.
+            // The send time is now, not the time when the wait began.
             self.link().now = Self::clock();
         }
         let sent = self.poll_send_all(cx);
@@ -109,7 +109,7 @@ pub(crate) trait Driver {
         Poll::Ready(())
     }
 
-    /// Receives once. Ready: something came, if only the end.
+    /// Receives once. Ready: bytes or the end were received.
     #[inline]
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let received = self.poll_transport(cx);
@@ -117,7 +117,7 @@ pub(crate) trait Driver {
         received
     }
 
-    /// The transport was asked for what came, just now.
+    /// The transport was just polled for input.
     #[inline]
     fn note_asked(&mut self) {
         let now = self.link().now;
@@ -125,12 +125,12 @@ pub(crate) trait Driver {
         (pace.sent, pace.asked) = (0, now);
     }
 
-    /// Whether something was due when the transport was last asked that a peer puts off by no input. Its silence is
-    /// [decided](Self::poll_timer) when there is nothing to read.
+    /// Whether a deadline that no input postpones had expired when the transport was last polled. The silence of the
+    /// peer is [decided](Self::poll_timer) when there is nothing to read.
     #[inline]
     fn is_late(&mut self) -> bool {
         let Pace { asked, armed, .. } = *self.pace();
-        // The timer never rings behind the deadline, and is looked at for less.
+        // The timer never fires after the deadline, and is cheaper to check.
         let is_early = armed.is_some_and(|armed| asked < armed) && !self.link().awaits_recheck();
         !is_early && self.link().is_due_at(asked) && self.link().awaits_in_spite_of_input() && {
             self.link().note_driven(asked);
@@ -138,7 +138,7 @@ pub(crate) trait Driver {
         }
     }
 
-    /// Whether a caller that sends should look for what came. One that also receives does not pay for the clock.
+    /// Whether a caller that sends should check for input. A caller that also receives does not read the clock.
     #[inline]
     fn is_aside_due(&mut self) -> bool {
         let pace = self.pace();
@@ -151,7 +151,7 @@ pub(crate) trait Driver {
         self.link().now.since(asked) > ASK_EVERY
     }
 
-    /// What was sent has left by now, as far as the idle timeout is concerned.
+    /// Queued messages have left by now, as far as the idle timeout is concerned.
     fn note_sent(&mut self) {
         self.link().now = Self::clock();
         if self.link().has_sent() {
@@ -159,7 +159,8 @@ pub(crate) trait Driver {
         }
     }
 
-    /// Ready: the deadline came, and what was due is done. The transport has nothing to read, or it must not be read.
+    /// Ready: the deadline expired, and its actions are executed. The transport has nothing to read, or must not be
+    /// read.
     fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.link().has_sent() {
             self.note_sent();
@@ -183,7 +184,8 @@ pub(crate) trait Driver {
         }
     }
 
-    /// Whether what is due now may be done. What ends the connection waits for [`GRACE`] first.
+    /// Whether the actions that are due may be executed. An action that ends the connection waits for [`GRACE`]
+    /// first.
     fn is_decided(&mut self) -> bool {
         let now = self.link().now;
         let grace = std::mem::take(&mut self.pace().grace);
@@ -202,7 +204,7 @@ pub(crate) trait Driver {
         false
     }
 
-    /// Sets the timer, if it would ring too late: for the link's deadline, or to free spare memory.
+    /// Sets the timer, if it would fire too late: for the link's deadline, or to free spare memory.
     #[cold]
     fn recheck(&mut self) {
         if self.pace().grace {
@@ -218,7 +220,7 @@ pub(crate) trait Driver {
         }
     }
 
-    /// The next event, if it is a whole message in what came.
+    /// The next event, if it is a whole message in the received input.
     #[inline]
     fn poll_whole(&mut self, cx: &mut Context<'_>) -> Option<(Kind, Range<usize>)> {
         let whole = self.link().pull_whole()?;
@@ -228,7 +230,7 @@ pub(crate) trait Driver {
         Some(whole)
     }
 
-    /// The next event; `None`: the connection is over.
+    /// The next event; `None`: the connection has ended.
     fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Arrived>> {
         loop {
             if let Some(event) = self.arrived(cx) {
@@ -240,7 +242,7 @@ pub(crate) trait Driver {
         }
     }
 
-    /// The next event of what came.
+    /// The next event in the received input.
     #[inline]
     fn arrived(&mut self, cx: &mut Context<'_>) -> Option<Arrived> {
         let event = self.link().pull()?;
@@ -250,14 +252,14 @@ pub(crate) trait Driver {
         Some(event)
     }
 
-    /// Sends, and receives what is next. Answers whether more may have come; if not, it is over.
+    /// Sends, and receives more. Returns whether more may have been received; if not, the connection has ended.
     fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         loop {
             let congested = self.link().is_congested();
             let blocked = self.poll_send(cx).is_pending();
             match self.link().next() {
                 Next::Over => {
-                    // The peer need not wait for the application to let go of us.
+                    // The peer need not wait until the application drops the connection.
                     self.poll_shut(cx);
                     return Poll::Ready(false);
                 }
@@ -266,11 +268,11 @@ pub(crate) trait Driver {
                 Next::Shut | Next::Go => {}
             }
             if congested && !self.link().is_congested() {
-                // What came before may be looked at now.
+                // Earlier input can be processed now.
                 return Poll::Ready(true);
             }
             if !self.link().is_congested() && self.link().receives() {
-                // A peer that never stops talking keeps nothing from being due.
+                // A peer that never stops sending does not delay deadlines.
                 if self.is_late() {
                     self.link().timeout();
                     continue;
@@ -283,7 +285,7 @@ pub(crate) trait Driver {
         }
     }
 
-    /// For a caller that sends: handles what came without it, and keeps the first thing that is not ours to handle.
+    /// For a caller that sends: handles input, and parks the first event that is for the application.
     fn poll_aside(&mut self, cx: &mut Context<'_>) {
         self.link().pass_over_handled();
         while !self.link().is_parked() && !self.link().is_congested() && self.link().receives() {
@@ -295,8 +297,8 @@ pub(crate) trait Driver {
         }
     }
 
-    /// The next message, in the form that an application gets, so that it is not moved again; `None`: the connection is
-    /// over.
+    /// The next message, in the form returned to the application, so that it is not moved again; `None`: the
+    /// connection has ended.
     #[inline]
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Message, Error>>> {
         self.link().expect_pieces(false);
@@ -314,7 +316,8 @@ pub(crate) trait Driver {
         }
     }
 
-    /// The next data message, to be lent; `None`: the connection is over, and [`Link::last_words`] says how.
+    /// The next data message, borrowed; `None`: the connection has ended, and [`Link::last_words`] returns the
+    /// reason.
     fn poll_borrow(&mut self, cx: &mut Context<'_>) -> Poll<Option<Lent>> {
         self.link().expect_pieces(false);
         while let Some(event) = ready!(self.poll_event(cx)) {
@@ -325,7 +328,7 @@ pub(crate) trait Driver {
         Poll::Ready(None)
     }
 
-    /// Queues once, when there is room, and sends, or leaves it to the last answer of a burst.
+    /// Queues once, when there is capacity, and sends, or leaves it to the last reply of a burst.
     #[inline]
     fn poll_queue(
         &mut self,
@@ -345,7 +348,7 @@ pub(crate) trait Driver {
         self.poll_out(cx)
     }
 
-    /// Queues a piece of a message, once there is room.
+    /// Queues a piece of a message, once there is capacity.
     fn poll_part(
         &mut self,
         cx: &mut Context<'_>,
@@ -355,7 +358,7 @@ pub(crate) trait Driver {
         Poll::Ready(self.link().queue_piece(kind, part, last).map(drop))
     }
 
-    /// Waits until there is room for a message.
+    /// Waits until there is capacity for a message.
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.link().is_congested() {
             ready!(self.poll_progress(cx));
@@ -363,7 +366,7 @@ pub(crate) trait Driver {
         Poll::Ready(())
     }
 
-    /// Sends all that is queued; keeps deadlines meanwhile, and looks for what came.
+    /// Sends all that is queued; executes deadlines meanwhile, and checks for input.
     #[inline]
     fn poll_out(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         while self.wants_send() {
@@ -389,13 +392,13 @@ pub(crate) trait Driver {
         self.poll_timer(cx)
     }
 
-    /// Begins the closing handshake behind what is queued.
+    /// Begins the closing handshake behind queued messages.
     fn start_close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
         self.link().now = Self::clock();
         self.link().close(code, reason)
     }
 
-    /// The same, unless it has begun.
+    /// The same, unless the closing handshake has begun.
     fn begin_close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
         match self.start_close(code, reason) {
             Ok(()) | Err(Error::Closed(_) | Error::Misuse(Misuse::Closing)) => Ok(()),
@@ -403,7 +406,7 @@ pub(crate) trait Driver {
         }
     }
 
-    /// Sends what is queued and ends the sending side, without waiting for what the peer says to it.
+    /// Sends all queued bytes and ends the sending side, without waiting for the peer's reply.
     fn poll_close_now(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         ready!(self.poll_send(cx));
         if !self.link().is_shut() && self.link().check_sending().is_ok() {
@@ -416,7 +419,7 @@ pub(crate) trait Driver {
         Poll::Ready(self.link().check_sending())
     }
 
-    /// Drops what has come. Input that is unread when a socket is closed makes a reset of it, which may overtake the Close.
+    /// Drops received input. A socket that is closed with unread input is reset, and a reset may overtake the Close.
     fn discard_received(&mut self, cx: &mut Context<'_>) {
         for _ in 0..DISCARDED_MAX {
             let done = |link: &mut Link| !link.receives() || link.is_congested();
@@ -426,7 +429,7 @@ pub(crate) trait Driver {
         }
     }
 
-    /// Waits for the end; messages that still come are dropped.
+    /// Waits for the end; drops messages that still arrive.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<Closed, Error>> {
         self.link().hold_words();
         while ready!(self.poll_borrow(cx)).is_some() {}

@@ -1,40 +1,40 @@
-//! What goes wrong, and whose fault it is.
+//! Errors of a connection, and the side at fault.
 
 use std::{fmt, io};
 
 use sinews_proto::{CloseCode, Misuse};
 use sinews_session::{Cause, Closed};
 
-/// Why a connection cannot go on, or a call cannot be done.
+/// An error that ends a connection, or rejects a call.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The connection is over. [`Closed::cause`] says by whom or what: a Close of either side, a peer that broke the
-    /// protocol or a limit, a wait that ended, a transport that ended without a Close.
+    /// The connection has ended. [`Closed::cause`] tells why: a Close of either side, a peer that violated the
+    /// protocol or a limit, a timeout, or a transport that ended without a Close.
     Closed(Closed),
-    /// The call is not possible: nothing was sent, and the connection goes on.
+    /// The call is not possible: nothing was sent, and the connection stays open.
     Misuse(Misuse),
-    /// The transport failed. Of the kind [`WouldBlock`](io::ErrorKind::WouldBlock), which comes from streams that block
-    /// with a timeout, or not at all, it says only that the call was not done in time: the connection goes on.
+    /// The transport failed. The kind [`WouldBlock`](io::ErrorKind::WouldBlock) comes only from streams that are
+    /// nonblocking or block with a timeout: the call was not completed in time, and the connection stays open.
     Io(io::Error),
 }
 
-/// Who must act on an error.
+/// The side that must act on an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AtFault {
-    /// The other end broke the protocol or a limit, or was too slow.
+    /// The peer violated the protocol or a limit, or was too slow.
     Peer,
-    /// The caller of this library: [`Misuse`], or sending on a connection that this end has closed.
+    /// The caller of this library: [`Misuse`], or a send on a connection that this side has closed.
     Caller,
-    /// The network, or the end of the other program.
+    /// The network failed, or the peer's process ended.
     Transport,
-    /// Nobody: the other end closed the connection in order.
+    /// No side: the peer closed the connection in order.
     Nobody,
 }
 
 impl Error {
-    /// Who must act.
+    /// The side that must act.
     #[must_use]
     pub fn at_fault(&self) -> AtFault {
         match self {
@@ -49,7 +49,7 @@ impl Error {
         }
     }
 
-    /// The code of the Close frame that ended the connection, the peer's or, where the peer was at fault, ours.
+    /// The code of the Close frame that ended the connection: the peer's or, where the peer was at fault, ours.
     #[must_use]
     pub fn close_code(&self) -> Option<CloseCode> {
         match self {
@@ -58,8 +58,8 @@ impl Error {
         }
     }
 
-    /// Whether the connection is over. After [`Misuse`] it is not, nor where the transport
-    /// [would block](io::ErrorKind::WouldBlock).
+    /// Whether the connection has ended. It has not after [`Misuse`], nor where the transport [would
+    /// block](io::ErrorKind::WouldBlock).
     #[must_use]
     pub fn is_fatal(&self) -> bool {
         match self {
@@ -81,7 +81,8 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {
-    /// The cause behind the one that [`Display`](fmt::Display) has named already, so that a report names each once.
+    /// The source behind the error that [`Display`](fmt::Display) already includes, so that a report shows each error
+    /// once.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Closed(_) | Self::Misuse(_) => None,

@@ -1,25 +1,25 @@
-//! One error for the handshakes of both sides.
+//! One error type for the handshakes of both sides.
 
 use std::error::Error;
 use std::fmt;
 
 use crate::{AcceptError, ConnectError};
 
-/// Why an opening handshake failed, on either side: for a function that accepts and connects, and returns one type.
-/// `?` converts [`AcceptError`] and [`ConnectError`] into it.
+/// Error of an opening handshake on either side, for a function that both accepts and connects. `?` converts
+/// [`AcceptError`] and [`ConnectError`] into it.
 ///
-/// It prints as the error that it holds, and has the same source.
+/// It displays as the error that it contains, and has the same source.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum HandshakeError {
-    /// A server has not accepted a request.
+    /// A server did not accept a request.
     Accept(AcceptError),
-    /// A client has not connected.
+    /// A client did not connect.
     Connect(ConnectError),
 }
 
 impl HandshakeError {
-    /// The status of the response that rejected the handshake, if there was one: the one that was sent, or received.
+    /// The status of the response that rejected the handshake, if a response was sent or received.
     #[must_use]
     pub fn status(&self) -> Option<u16> {
         match self {
@@ -28,7 +28,7 @@ impl HandshakeError {
         }
     }
 
-    /// Whether a timeout ended the handshake: that of `accept(…).timeout`, or of `connect(…).timeout`.
+    /// Whether a timeout ended the handshake: `accept(…).timeout` or `connect(…).timeout`.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
         match self {
@@ -75,7 +75,7 @@ mod tests {
     use crate::server::Phase;
 
     #[test]
-    fn both_handshake_errors_convert_and_print_as_themselves() {
+    fn handshake_error_displays_as_the_converted_error() {
         fn accept() -> Result<(), HandshakeError> {
             Err(AcceptError::TimedOut(Phase::Head))?;
             Ok(())

@@ -1,12 +1,11 @@
 //! WebSocket for Tokio, axum, hyper and compio, or without a runtime; client and server (RFC 6455, RFC 7692, RFC 8441).
 //!
-//! What you can rely on has a table each: [when bytes leave](#when-bytes-leave),
-//! [what a dropped future means](#cancel-safety), [how a connection ends](#how-a-connection-ends),
-//! [who is at fault](#errors), [what is bounded, and by what](guide::limits). Those who come from another library find
-//! it in [`guide::migration`].
+//! Each guarantee has a table: [when bytes leave](#when-bytes-leave), [the effect of a dropped
+//! future](#cancel-safety), [how a connection ends](#how-a-connection-ends), [which side is at fault](#errors),
+//! [limits and their defaults](guide::limits). [`guide::migration`] maps the APIs of other libraries to this one.
 //!
-//! What it is not: a server with routes (that is axum's or hyper's part), a client that reconnects by itself (only the
-//! application knows what to resume; a [`Connect`] can be cloned and awaited again), or a protocol on top of WebSocket.
+//! Out of scope: a server with routes (use axum or hyper), a client that reconnects by itself (only the application
+//! knows the state to resume; a [`Connect`] can be cloned and awaited again), and protocols on top of WebSocket.
 //!
 //! # A server and a client
 //!
@@ -26,7 +25,7 @@
 //!     while let Some(message) = ws.next().await {
 //!         let message = message?;
 //!         if message.is_data() {
-//!             ws.send(message).await?; // the answers to what came together leave together
+//!             ws.send(message).await?; // replies to messages received together leave in one write
 //!         }
 //!     }
 //!     Ok::<_, Box<dyn std::error::Error + Send + Sync>>(ws.closed().cloned())
@@ -38,7 +37,7 @@
 //! let closed = ws.close(CloseCode::NORMAL, "done").await?;
 //! assert_eq!(closed.code(), Some(CloseCode::NORMAL));
 //!
-//! let closed = server.await??.expect("it is over");
+//! let closed = server.await??.expect("connection is closed");
 //! assert_eq!(closed.reason(), "done");
 //! # Ok(())
 //! # }
@@ -46,74 +45,74 @@
 //! # fn main() {}
 //! ```
 //!
-//! [`connect`] has a builder's methods (headers, subprotocols, deflate, proxies, redirects, TLS, time), and so has
-//! [`accept`] (a callback that sees the request, origins, subprotocols, limits): await them as they are, or set things
-//! before. `sinews::axum` is an extractor, `sinews::hyper` upgrades a request of hyper's, and `sinews::compio` has the
-//! same on compio, with buffers that go down by value; `sinews::blocking` needs no runtime. What follows is said of
-//! Tokio; where another differs, its module says so.
+//! [`connect`] and [`accept`] return builders: set options, then await. [`connect`] has headers, subprotocols,
+//! deflate, proxies, redirects, TLS and timeouts; [`accept`] has a request callback, origins, subprotocols and
+//! limits. `sinews::axum` is an extractor, `sinews::hyper` upgrades a hyper request, `sinews::compio` is the same API
+//! on compio with owned buffers, and `sinews::blocking` needs no runtime. This page describes Tokio; each module
+//! states its differences.
 //!
 //! # Features
 //!
-//! They only add: none changes what another one does.
+//! Features are additive: no feature changes the behavior of another.
 //!
-//! | feature | default | what it adds |
+//! | feature | default | adds |
 //! |---|---|---|
 //! | `tokio` | yes | [`WebSocket`] over anything that is `AsyncRead + AsyncWrite`, client and server |
-//! | `deflate` | yes | permessage-deflate (RFC 7692). Off until asked for, as it costs more time than it saves where messages are small |
-//! | `url-connect` | yes | `connect(url)`: names, addresses, proxies, redirects. Without it, connect over a stream of your own: `connect(url).over(stream)` |
-//! | `rustls` | | `wss://` by rustls, with a configuration of your own; on Tokio with `tokio-rustls` |
-//! | `tokio-rustls` | | `rustls` on Tokio: brings the crate of that name |
-//! | `rustls-native-roots` | | the same, trusting the certificates of the operating system |
-//! | `rustls-webpki-roots` | | the same, trusting Mozilla's, compiled in |
+//! | `deflate` | yes | permessage-deflate (RFC 7692). Disabled until configured: for small messages it costs more time than it saves |
+//! | `url-connect` | yes | `connect(url)`: name resolution, addresses, proxies, redirects. Without it, connect over your own stream: `connect(url).over(stream)` |
+//! | `rustls` | | `wss://` by rustls, with your own configuration; on Tokio use `tokio-rustls` |
+//! | `tokio-rustls` | | `rustls` on Tokio: adds the `tokio-rustls` crate |
+//! | `rustls-native-roots` | | `rustls`, trusting the certificates of the operating system |
+//! | `rustls-webpki-roots` | | `rustls`, trusting Mozilla's certificates, compiled in |
 //! | `native-tls` | | `wss://` by the TLS library of the platform, on Tokio |
 //! | `hyper` | | `sinews::hyper::upgrade` |
-//! | `http2` | | the same for extended CONNECT over HTTP/2 (RFC 8441), also in axum |
+//! | `http2` | | `hyper` with extended CONNECT over HTTP/2 (RFC 8441), also for axum |
 //! | `axum` | | `sinews::axum::WebSocketUpgrade`, an extractor |
 //! | `compio` | | `sinews::compio`: client and server on compio 0.19 |
 //! | `blocking` | | `sinews::blocking`: client and server over `Read + Write`, without a runtime |
 //!
 //! # Ways to receive and to send
 //!
-//! | to | take |
+//! | task | method |
 //! |---|---|
-//! | have messages of your own | [`next`](WebSocket::next): a [`Message`] shares its memory, a clone is a count |
-//! | look at messages without a copy | [`next_borrowed`](WebSocket::next_borrowed) |
-//! | have a message in your own memory, aligned if need be | [`recv_into`](WebSocket::recv_into); [`next_head`](WebSocket::next_head) tells the length before |
-//! | read what is larger than memory | [`next_reader`](WebSocket::next_reader): piece by piece, or as an `AsyncRead` |
-//! | send | [`send`](WebSocket::send); [`send_text`](WebSocket::send_text) and [`send_binary`](WebSocket::send_binary) for what is only lent |
-//! | send several pieces as one message, without a copy | [`send_vectored`](WebSocket::send_vectored) |
-//! | send memory of a type of your own, without a copy | [`Message::from_owner`] |
-//! | send what is larger than memory | [`writer`](WebSocket::writer): piece by piece, or as an `AsyncWrite` |
+//! | receive owned messages | [`next`](WebSocket::next): a [`Message`] is reference-counted and cheap to clone |
+//! | inspect messages without a copy | [`next_borrowed`](WebSocket::next_borrowed) |
+//! | receive into your own memory, aligned if needed | [`recv_into`](WebSocket::recv_into); [`next_head`](WebSocket::next_head) returns the length first |
+//! | receive a message larger than memory | [`next_reader`](WebSocket::next_reader): in chunks, or as an `AsyncRead` |
+//! | send | [`send`](WebSocket::send); [`send_text`](WebSocket::send_text) and [`send_binary`](WebSocket::send_binary) for borrowed payloads |
+//! | send several buffers as one message, without a copy | [`send_vectored`](WebSocket::send_vectored) |
+//! | send memory of your own type, without a copy | [`Message::from_owner`] |
+//! | send a message larger than memory | [`writer`](WebSocket::writer): in chunks, or as an `AsyncWrite` |
 //! | queue without waiting | [`try_send`](WebSocket::try_send) |
-//! | queue what was framed once for many connections | [`publish`](WebSocket::publish) |
-//! | receive and send on different tasks | [`split`](WebSocket::split), and `reunite` the halves; streams of your own by [`split_locked`](WebSocket::split_locked) |
-//! | send from many tasks | a [`Sender`] for each ([`sender`](WebSocket::sender)): a bounded queue that whoever drives the connection empties |
-//! | use it where a `Stream` and a `Sink` are wanted | it is both |
+//! | queue a message that is framed once for many connections | [`publish`](WebSocket::publish) |
+//! | receive and send on different tasks | [`split`](WebSocket::split), and `reunite` the halves; for your own streams [`split_locked`](WebSocket::split_locked) |
+//! | send from many tasks | a [`Sender`] for each ([`sender`](WebSocket::sender)): a bounded queue, emptied by the task that drives the connection |
+//! | use a `Stream` and a `Sink` | `WebSocket` implements both |
 //!
 //! # When bytes leave
 //!
-//! A connection has no task of its own: bytes move while one of its methods is being awaited, and then in both
-//! directions. **While nothing of a connection is awaited, nothing moves**: no answer, no pong, no deadline.
+//! A connection has no task of its own: bytes move while one of its methods is awaited, and then in both directions.
+//! **While no method of a connection is awaited, nothing moves**: no reply, no pong, no deadline.
 //!
-//! | what | leaves |
+//! | source | bytes that leave, and when |
 //! |---|---|
-//! | [`send`](WebSocket::send), when all that came was looked at | at once: it returns when the transport has taken everything that was queued |
-//! | [`send`](WebSocket::send), while messages that came together still wait to be read | with the answer to the last of them, in one write for all. It returns at once |
-//! | the same, past [`high_water`](Config::high_water), or the second answer to one message and later ones, from 1 ms after the first | everything, before it returns |
-//! | [`feed`](WebSocket::feed), [`try_send`](WebSocket::try_send), [`publish`](WebSocket::publish), [`start_close`](WebSocket::start_close) | with whatever comes first of the following |
+//! | [`send`](WebSocket::send), when all received messages are read | at once: it returns when the transport has taken everything that was queued |
+//! | [`send`](WebSocket::send), while messages received together are still unread | with the reply to the last of them, in one write for all. It returns at once |
+//! | the same, past [`high_water`](Config::high_water), or from the second reply to one message on, 1 ms after the first | everything, before it returns |
+//! | [`feed`](WebSocket::feed), [`try_send`](WebSocket::try_send), [`publish`](WebSocket::publish), [`start_close`](WebSocket::start_close) | with the first of the calls below |
 //! | [`flush`](WebSocket::flush), [`close`](WebSocket::close) | everything, before they return |
-//! | [`next`](WebSocket::next) and all that receives, when there is nothing to return | everything, before it waits |
-//! | the same, amid messages that came together, from 1 ms after they came | everything. Looked at with the first message behind an answer, then with every 8th: a fast application should not pay for the clock |
-//! | what a [`Sender`] was given | in one write with what else waits, while the connection is awaited in `next`, `send` or `flush` |
-//! | `send` of the writing half of a [`split`](WebSocket::split) | at once: it does not know what the reader has still to read. `feed` and `flush` join |
-//! | the answer to a ping | before `next` shows the ping; if messages that came with it still wait, with the answers to them |
-//! | the answer to a Close | before `next` shows the Close |
-//! | what [`writer`](WebSocket::writer) was given | past `high_water`, with its `flush`, or with the end of the message |
+//! | [`next`](WebSocket::next) and every other receive method, when no message is available | everything, before it waits |
+//! | the same, amid messages received together, from 1 ms after their arrival | everything. Checked with the first message after a reply, then with every 8th: reading the clock per message would slow a fast application |
+//! | messages of a [`Sender`] | in one write with the other queued messages, while the connection is awaited in `next`, `send` or `flush` |
+//! | `send` of the writing half of a [`split`](WebSocket::split) | at once: the half does not know the unread input of the reader. Use `feed` and `flush` to coalesce |
+//! | the pong for a ping | before `next` returns the ping; if messages received with it are unread, with the replies to them |
+//! | the reply to a Close | before `next` returns the Close |
+//! | data of a [`writer`](WebSocket::writer) | past `high_water`, with its `flush`, or with the end of the message |
 //!
-//! So a loop of `next` and `send` answers fifty messages that came together in one write, without `feed` and `flush`;
-//! and an answer never waits for something that may not come. One thing is yours: if you `send` amid a burst and then
-//! wait for something else (a database, another connection), the answer waits with you: [`flush`](WebSocket::flush)
-//! before that.
+//! So a loop of `next` and `send` replies to fifty messages received together in one write, without `feed` and
+//! `flush`; and a reply never waits for input that may not arrive. One case needs care: if you `send` amid a burst
+//! and then await something else (a database, another connection), the reply waits too. Call
+//! [`flush`](WebSocket::flush) first.
 //!
 //! ```
 //! # #[cfg(feature = "tokio")]
@@ -133,7 +132,7 @@
 //! while let Some(message) = ws.next().await {
 //!     if let Message::Text(query) = message? {
 //!         ws.send("working on it").await?;
-//!         ws.flush().await?; // more may have come together with this one
+//!         ws.flush().await?; // further messages may have arrived together with this one
 //!         ws.send(slow_query(&query).await).await?;
 //!     }
 //! }
@@ -146,20 +145,20 @@
 //! # fn main() {}
 //! ```
 //!
-//! Who only receives gets pings answered, and what was queued leaves. Who only sends gets that too: at the latest every
-//! second `send` or `flush`, if nobody has looked for 10 ms, takes what has come, answers pings and a Close, and keeps
-//! the first text or binary message for `next`. Behind that it takes nothing more, since memory would have no bound:
-//! receive as well where a peer sends more than pings. The halves of a split do the same: who holds the one need not
-//! wait for the other.
+//! A task that only receives also answers pings and sends queued messages. A task that only sends also receives:
+//! every second `send` or `flush` at the latest reads input, if none was read for 10 ms. It answers pings and a
+//! Close, and keeps the first text or binary message for `next`. It reads nothing behind that message, since memory
+//! would be unbounded: call `next` too where a peer sends more than pings. The halves of a split behave the same:
+//! neither half depends on the other to make progress.
 //!
 //! # Broadcasting
 //!
-//! One message for many connections is a [`Prepared`]: framed once, compressed once for each class of connections, shared
-//! by count. Each connection is a task that waits for the next message of its peer and of the broadcast at the same
-//! time, and never for a slow peer: [`publish`](WebSocket::publish) queues, and the `next` of the next turn sends.
-//! What waits is bounded by [`Config::max_outbound`], where [`Config::overflow`] says what becomes of a consumer that is
-//! too slow: the connection ends (the default, and both `publish` and `next` say so at once), the new message is
-//! dropped, or the oldest.
+//! A [`Prepared`] is one message for many connections: framed once, compressed once per class of connections, and
+//! reference-counted. Each connection is a task that waits for the next message of its peer and of the broadcast at
+//! the same time, and never for a slow peer: [`publish`](WebSocket::publish) queues, and the `next` of the next turn
+//! sends. [`Config::max_outbound`] bounds the queue, and [`Config::overflow`] sets the action for a slow consumer:
+//! close the connection (the default; both `publish` and `next` report it at once), drop the new message, or drop the
+//! oldest.
 //!
 //! ```
 //! # #[cfg(feature = "tokio")]
@@ -179,7 +178,7 @@
 //! loop {
 //!     tokio::select! {
 //!         message = ws.next() => match message.transpose()? {
-//!             Some(_) => {} // what the peer says
+//!             Some(_) => {} // a message of the peer
 //!             None => break,
 //!         },
 //!         price = news.recv() => match price {
@@ -209,80 +208,80 @@
 //!
 //! # Cancel-safety
 //!
-//! What is half done lives in the connection and never in a future. So any future may be dropped at any point, as
-//! `select!` and timeouts do, and no byte is lost, doubled or sent in halves.
+//! Partial progress is stored in the connection and never in a future. So any future may be dropped at any point, as
+//! `select!` and timeouts do, and no byte is lost, duplicated or sent in part.
 //!
-//! | a dropped | means |
+//! | dropped future | effect |
 //! |---|---|
-//! | `next`, `next_borrowed`, `next_reader`, `next_head` | nothing: the next call goes on |
-//! | `recv_into` | nothing: call again with the same buffer, and it goes on behind what is there. On compio, where the buffer goes by value, that of a dropped call stays with the connection, and the next one copies from it |
-//! | `MessageReader::next_chunk`, a read | nothing. A reader that is dropped passes over the rest of its message |
-//! | `send`, `send_text`, `send_binary`, `send_vectored`, `feed` | the message is queued whole and leaves with the next call; or, if the call still waited for room, it is not sent at all |
-//! | [`Sender::send`] | the message is queued, or not at all; the place in the line is lost |
+//! | `next`, `next_borrowed`, `next_reader`, `next_head` | none: the next call continues |
+//! | `recv_into` | none: call again with the same buffer, and it continues behind the bytes already received. On compio, where the buffer is passed by value, the connection keeps the buffer of a dropped call, and the next call copies from it |
+//! | `MessageReader::next_chunk`, a read | none. A dropped reader skips the rest of its message |
+//! | `send`, `send_text`, `send_binary`, `send_vectored`, `feed` | the message is queued whole and leaves with the next call; or, if the call still waited for capacity, it is not sent at all |
+//! | [`Sender::send`] | the message is queued, or not at all; the position in the queue is lost |
 //! | `flush` | the rest leaves with the next call |
-//! | `MessageWriter::write` | up to 64 KiB: whole or not at all. Longer pieces: fragments of 64 KiB, some of them |
-//! | `MessageWriter::finish` | the message has ended or is still open; a new [`writer`](WebSocket::writer) goes on with it |
+//! | `MessageWriter::write` | up to 64 KiB: whole or not at all. Longer chunks: some of their 64 KiB fragments |
+//! | `MessageWriter::finish` | the message has ended or is still open; a new [`writer`](WebSocket::writer) continues it |
 //! | `close` | the Close is queued; call it again, or receive until `None` |
-//! | [`accept`], [`connect`] | the handshake ends, and the stream is closed |
-//! | `Sink` and `Stream` | as their contracts say; `poll_ready` reserves nothing |
+//! | [`accept`], [`connect`] | the handshake is aborted, and the stream is closed |
+//! | `Sink` and `Stream` | as their contracts say; `poll_ready` reserves no capacity |
 //!
 //! # How a connection ends
 //!
-//! | what happens | `next` gives | [`closed`](WebSocket::closed) has |
+//! | event | `next` returns | [`closed`](WebSocket::closed) has |
 //! |---|---|---|
 //! | the peer closes | [`Message::Close`], then `None` once the transport has ended | its code and reason, [`Cause::Peer`] |
-//! | you close | messages that still come, the peer's `Message::Close`, then `None` | the peer's code and reason, [`Cause::Local`] |
-//! | the peer breaks the protocol or a limit | [`Error::Closed`] once, then `None`. It was told by a Close with the code for that | [`Cause::Fault`] |
-//! | a wait ends: nothing comes, no pong, nothing is taken, no end | [`Error::Closed`] once, then `None` | [`Cause::Expired`] |
+//! | you close | messages that still arrive, the peer's `Message::Close`, then `None` | the peer's code and reason, [`Cause::Local`] |
+//! | the peer violates the protocol or a limit | [`Error::Closed`] once, then `None`. The peer gets a Close with the matching code | [`Cause::Fault`] |
+//! | a timeout expires: no input, no pong, no write progress, or no end of the transport | [`Error::Closed`] once, then `None` | [`Cause::Expired`] |
 //! | [`max_outbound`](Config::max_outbound) is reached under [`Overflow::Close`] | [`Error::Closed`] once, then `None` | [`Cause::Overflow`] |
-//! | the transport ends without a Close | [`Error::Closed`], or [`Error::Io`] with what the system said; then `None` | [`Cause::Ended`] |
+//! | the transport ends without a Close | [`Error::Closed`], or [`Error::Io`] with the error of the system; then `None` | [`Cause::Ended`] |
 //!
-//! * [`close`](WebSocket::close) does it all: it sends the Close behind what is queued, drops what still comes, and
-//!   waits for the peer's Close and the end of the transport, at most [`close_timeout`](Config::close_timeout).
-//! * [`close_now`](WebSocket::close_now) sends the Close and ends the sending side without waiting for the peer: for a
-//!   shutdown with many connections, of which some peers are silent. Either half has it too and ends the other half: its
-//!   `next` gives `None`, its `send` fails, and [`closed`](WebSocket::closed) has the code and reason of this end with
-//!   [`Cause::Local`]. A server with 550 silent clients closes them in 0.1 to 0.4 s so, and in
+//! * [`close`](WebSocket::close) does the whole handshake: it sends the Close behind the queued messages, drops
+//!   messages that still arrive, and waits for the peer's Close and the end of the transport, at most
+//!   [`close_timeout`](Config::close_timeout).
+//! * [`close_now`](WebSocket::close_now) sends the Close and ends the sending side without waiting for the peer: for
+//!   a shutdown with many connections, of which some peers are silent. Either half has this method and ends the other
+//!   half: its `next` returns `None`, its `send` fails, and [`closed`](WebSocket::closed) has the code and reason of
+//!   this end with [`Cause::Local`]. A server with 550 silent clients closes them in 0.1 to 0.4 s this way, and in
 //!   [`close_timeout`](Config::close_timeout) with `close` (`cargo run --release -p sinews --example shut_down`).
-//! * [`start_close`](WebSocket::start_close) only queues the Close. Receive until `None` to have what the peer still
-//!   says; or [`flush`](WebSocket::flush).
-//! * Sending a [`Message::Close`] is `start_close`, and it leaves as any message does.
-//! * Receive until `None`, also behind a `Message::Close`: the end of the transport belongs to it (RFC 6455 section
+//! * [`start_close`](WebSocket::start_close) only queues the Close. Receive until `None` to get the remaining
+//!   messages of the peer; or call [`flush`](WebSocket::flush).
+//! * Sending a [`Message::Close`] equals `start_close`; the Close leaves as any message does.
+//! * Receive until `None`, also after a `Message::Close`: the end of the transport belongs to it (RFC 6455 section
 //!   7.1.1). A socket that is closed while the peer still sends is reset, and a reset can overtake the Close.
-//! * Dropping a [`WebSocket`] drops the transport; what was queued and has not left is gone, and the peer sees 1006.
+//! * Dropping a [`WebSocket`] drops the transport; queued bytes that have not left are lost, and the peer sees 1006.
 //!
 //! # Errors
 //!
-//! Of an [`Error`], [`Closed`](Error::Closed) and [`Io`](Error::Io) mean that the connection is over,
-//! [`Misuse`](Error::Misuse) that a call was not possible, with nothing sent and nothing lost.
-//! [`at_fault`](Error::at_fault) tells who must act:
+//! The variants [`Closed`](Error::Closed) and [`Io`](Error::Io) of [`Error`] mean that the connection has ended.
+//! [`Misuse`](Error::Misuse) means that a call was not possible: nothing was sent and nothing was lost.
+//! [`at_fault`](Error::at_fault) names the side that must act:
 //!
 //! | [`AtFault`] | when |
 //! |---|---|
-//! | [`Peer`](AtFault::Peer) | the protocol or a limit was broken, or the peer was too slow; [`close_code`](Error::close_code) is what it was told |
-//! | [`Caller`](AtFault::Caller) | a ping over 125 bytes, a reason over 123, a message inside another, sending behind a Close of your own |
-//! | [`Transport`](AtFault::Transport) | the network, or the end of the other program |
+//! | [`Peer`](AtFault::Peer) | the peer violated the protocol or a limit, or was too slow; [`close_code`](Error::close_code) is the code sent to it |
+//! | [`Caller`](AtFault::Caller) | a ping over 125 bytes, a reason over 123, a message inside another, sending after your own Close |
+//! | [`Transport`](AtFault::Transport) | the network failed, or the peer's process ended |
 //! | [`Nobody`](AtFault::Nobody) | the peer closed in order while you were sending |
 //!
-//! Handshakes have errors of their own: [`ConnectError`] with the phase and the peer that failed, and with status,
-//! headers and body of a refusal; [`AcceptError`] with what the client was told.
+//! Handshakes have their own errors: [`ConnectError`] with the phase and the peer that failed, and with status,
+//! headers and body of a rejection; [`AcceptError`] with the response to the client.
 //!
 //! # Memory and threads
 //!
-//! A connection that waits owns no buffer: what it receives into, sends from, gathers messages in and (de)compresses
-//! with is borrowed from its thread while something is there, and goes back. [`guide::limits`] has the numbers.
+//! An idle connection owns no buffer: memory to receive, send, assemble messages and (de)compress is borrowed from
+//! the thread while data is in flight, and returned. [`guide::limits`] has the numbers.
 //!
-//! There is no task, and no lock for a message but in halves over TLS or by `split_locked`, and in halves that have a
-//! [`Sender`] too. A
-//! `WebSocket<S>` is `Send` where `S` is, and may move from thread to thread between two polls; what it borrows it
-//! gives to the thread that it is polled on.
+//! There is no background task. Messages take no lock, except in halves over TLS, in halves by `split_locked`, and in
+//! halves with a [`Sender`]. A `WebSocket<S>` is `Send` where `S` is, and may move from thread to thread between two
+//! polls; it returns buffers to the thread that polls it.
 //!
 //! # Policies
 //!
-//! * **Panics** are our bugs. No input and no misuse causes one.
+//! * **Panics** are bugs. No input and no misuse causes a panic.
 //! * **Unsafe** code is forbidden in this crate.
-//! * **Oldest compiler**: Rust 1.89. A newer one is a minor version, never a patch.
-//! * **Features** only add, and the public API is compared with a list at each change.
+//! * **Oldest compiler**: Rust 1.89. Raising it is a minor version, never a patch.
+//! * **Features** are additive, and the public API is compared with a list at each change.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -317,7 +316,7 @@ pub mod server;
 #[cfg(all(feature = "url-connect", any(feature = "tokio", feature = "compio", feature = "blocking")))]
 #[cfg_attr(
     not(any(feature = "tokio", feature = "compio")),
-    allow(dead_code, reason = "`blocking` makes no TLS")
+    allow(dead_code, reason = "`blocking` opens no TLS streams")
 )]
 mod tls;
 #[cfg(any(feature = "rustls", feature = "native-tls"))]
@@ -338,7 +337,7 @@ pub mod tokio;
 pub use self::server::{AcceptError, OriginPolicy};
 pub use bytes::Bytes;
 pub use error::{AtFault, Error};
-/// The crate of headers, URIs and status codes, in the version that this API speaks.
+/// The `http` crate (headers, URIs, status codes), in the version that this API uses.
 #[cfg(any(feature = "tokio", feature = "compio", feature = "blocking"))]
 pub use http;
 pub use message::{CloseFrame, Filled, Message, MessageHead, MessageRef};
@@ -364,7 +363,7 @@ pub use tls_info::{TlsInfo, TlsTransport};
 #[cfg(feature = "tokio")]
 pub use self::tokio::{WebSocket, accept, connect};
 
-/// The example of the README runs too.
+/// Runs the example of the README as a doctest.
 #[cfg(all(doctest, feature = "tokio", feature = "url-connect"))]
 #[doc = include_str!("../README.md")]
 mod readme {}

@@ -1,9 +1,9 @@
-//! A connection of the library without its transport: what every driver would do again.
+//! A connection of the library without its transport: the logic that all drivers share.
 //!
-//! A driver receives into [`Link::take_room`], sends what [`Link::next_send`] gives, and asks what is next. It knows
-//! no opcode, no close code and no ping.
+//! A driver receives into [`Link::take_room`], sends the output of [`Link::next_send`], and asks for the next step.
+//! It knows no opcode, no close code and no ping.
 
-#[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "only Tokio's connections come apart"))]
+#[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "only connections on Tokio are split"))]
 mod halves;
 #[cfg(not(any(feature = "tokio", feature = "compio")))]
 mod no_inbox;
@@ -29,52 +29,52 @@ use crate::resources::{self, BLOCK};
 #[cfg(any(feature = "tokio", feature = "compio"))]
 use crate::sender::{Inbox, Sender};
 
-/// One connection: its session, what came and was not looked at, what is on its way out.
+/// One connection: its session, received input that is not yet processed, and queued output.
 #[derive(Debug)]
 pub(crate) struct Link {
     session: Session,
-    /// What came: `block[at..]` was not looked at. A pooled block while much is there, empty when idle.
+    /// Received input: `block[at..]` is not yet processed. A pooled block during large receives, empty when idle.
     block: Vec<u8>,
     at: usize,
-    /// Nothing more can be said before more comes.
+    /// The received input holds no further event.
     dry: bool,
-    /// What came while somebody sent, and waits for somebody who receives.
+    /// An event received during a send, for the next receive call.
     parked: Option<Arrived>,
-    /// The send under way, unless a driver has it.
+    /// The send in flight, unless a driver has it.
     sending: Option<Box<Chain>>,
-    /// What others want to send, once somebody does.
+    /// The queue of the producers' messages.
     inbox: Option<Box<Inbox>>,
-    /// The other half lives elsewhere.
+    /// Set if the link is one half of a split connection.
     half: Option<Box<Half>>,
-    /// A driver has it.
+    /// A driver has `sending`.
     lent: bool,
     end: End,
     /// Whether the messages that begin from now on are delivered in pieces.
     pieces: bool,
-    /// The rest of a message in pieces is passed over, since its reader has left.
+    /// The rest of a message in pieces is skipped, since its reader was dropped.
     skipping: bool,
-    /// A message in pieces whose reader never came, as far as it has come; or, whole, one that is lent.
+    /// The received part of a message in pieces without a reader; or a whole borrowed message.
     gathered: Vec<u8>,
     subprotocol: Option<Box<str>>,
-    /// The answer to a ping is queued: it waits for nobody.
+    /// A pong is queued. It is sent without waiting for a reply of the application.
     owes_pong: bool,
-    /// When something was queued to leave with the rest of a burst.
+    /// Time of the first message queued to leave with the rest of a burst.
     queued_at: Option<Time>,
     /// A message was queued at a time that is not known exactly.
     has_sent: bool,
-    /// Messages handed out since.
+    /// Messages handed out since queued bytes were last sent.
     handed_out: u32,
     /// Messages sent since the last one was handed out.
     answers: u32,
-    /// The transport takes nothing for now.
+    /// The transport accepts no bytes for now.
     stalled: bool,
-    /// The deadline may have come to lie earlier.
+    /// The deadline may have moved to an earlier time.
     recheck: bool,
-    /// The driver's newest time: when something last came, or a wait began.
+    /// The driver's newest time: of the last receive, or of the begin of a wait.
     pub(crate) now: Time,
 }
 
-/// What never changes of a connection: what its halves tell without asking each other.
+/// Constant properties of a connection, which both halves report without synchronization.
 #[derive(Debug)]
 pub(crate) struct Facts {
     pub(crate) subprotocol: Option<Box<str>>,
@@ -82,66 +82,66 @@ pub(crate) struct Facts {
     pub(crate) config: Config,
 }
 
-/// How far the connection has come to its end.
+/// Progress of the connection towards its end.
 #[derive(Debug, Default)]
 struct End {
     closed: Option<Box<Closed>>,
-    /// The transport's fault, until it is told.
+    /// The transport's error, until it is reported.
     io: Option<io::Error>,
     /// The peer ended the transport.
     receiving: bool,
-    /// The transport takes nothing any more.
+    /// The transport accepts no more bytes.
     sending: bool,
-    /// The end of our side was sent.
+    /// The end of the sending side was sent.
     shut: bool,
     told: bool,
 }
 
-/// A message that is lent.
+/// A borrowed message.
 #[derive(Debug)]
 pub(crate) struct Lent {
     kind: Kind,
-    /// Where it lies; `None`: it was gathered.
+    /// Its position; `None`: the message is in `gathered`.
     at: Option<Place>,
 }
 
-/// Where the next bytes are received.
+/// The destination of the next receive.
 #[derive(Debug)]
 pub(crate) enum Room {
-    /// In a block, behind what is in it.
+    /// A block, behind its contents.
     Block(Vec<u8>),
-    /// In the memory of a large message, so many at most.
+    /// The memory of a large message, at most so many bytes.
     Message(Vec<u8>, usize),
 }
 
-/// What a driver does with the transport.
+/// The driver's next step with the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Receive and send.
     Go,
     /// End the sending side, once everything has left; and receive.
     Shut,
-    /// It is to be told that the connection ends, which goes on.
+    /// Report that the connection ends, and continue.
     Tell,
-    /// It is over.
+    /// The connection has ended.
     Over,
 }
 
-/// How long an answer waits for the rest of its burst, counted when the connection is next used.
+/// Longest time that a reply waits for the rest of its burst, checked when the connection is next used.
 const BURST_MAX: std::time::Duration = std::time::Duration::from_millis(1);
 
-/// In a burst, the clock is read for the first message behind an answer, and then only for one in so many.
+/// In a burst, the clock is read for the first message after a reply, and then once for so many messages.
 const CLOCK_EVERY: u32 = 8;
 
-/// What is left of a block up to this size moves into memory of its own, so that a connection whose application is
-/// busy pins no block.
+/// A remainder of a block up to this size moves into memory of its own, so that a connection with a busy application
+/// pins no block.
 const REMAINDER_MAX: usize = 2 << 10;
 
-/// Smallest message whose memory is handed over: below it a copy is cheaper than what the memory costs to replace.
+/// Smallest message whose memory is handed over: below it a copy is cheaper than replacing the memory.
 const HAND_OVER_MIN: usize = 16 << 10;
 
 impl Link {
-    /// A connection behind a handshake, and what was received behind that.
+    /// A connection after a handshake, with the bytes received behind the handshake.
     pub(crate) fn new(negotiated: Negotiated, config: Arc<Config>, received: &[u8], now: Time) -> Self {
         Self::of(Session::new(negotiated, config, now), received, now)
     }
@@ -194,9 +194,9 @@ impl Link {
     }
 }
 
-/// What comes.
+/// Receiving.
 impl Link {
-    /// The next event among what came; `None`: receive more.
+    /// The next event in the received input; `None`: receive more.
     #[inline]
     pub(crate) fn pull(&mut self) -> Option<Arrived> {
         self.sync();
@@ -221,8 +221,8 @@ impl Link {
         Some(event.behind(start))
     }
 
-    /// The next event, if it is a whole message in what came, as most are: its kind and where it is. `None`:
-    /// [`pull`](Self::pull).
+    /// The next event, if it is a whole message in the received input, as most are: its kind and its position.
+    /// `None`: call [`pull`](Self::pull).
     #[inline]
     pub(crate) fn pull_whole(&mut self) -> Option<(Kind, Range<usize>)> {
         if self.dry || self.parked.is_some() || self.is_congested() {
@@ -237,7 +237,7 @@ impl Link {
         Some((kind, start + at.start..start + at.end))
     }
 
-    /// A message as one of the application's own.
+    /// Converts a message into an owned one.
     #[inline(always)]
     pub(crate) fn own_whole(&mut self, (kind, at): (Kind, Range<usize>)) -> Message {
         let message = message(kind, self.detach(Place::Input(at)));
@@ -245,8 +245,8 @@ impl Link {
         message
     }
 
-    /// The application has what it was given: the block goes home, or, if little is left of it, into memory of that
-    /// size.
+    /// Called once the application has its message: returns the block to the pool, or moves a small remainder into
+    /// memory of its size.
     #[inline]
     fn keep_tight(&mut self) {
         let left = self.block.len() - self.at;
@@ -258,14 +258,16 @@ impl Link {
         self.at = 0;
     }
 
-    /// Whether more that came waits to be looked at: who answers now answers the rest of a burst.
+    /// Whether further received input is unprocessed: a reply sent now can wait for the replies to the rest of a
+    /// burst.
     #[inline]
     pub(crate) fn is_amid_burst(&self) -> bool {
         self.parked.is_some() || !self.dry && self.session.holds_event(&self.block[self.at..])
     }
 
-    /// Whether what is sent now can wait for the rest of the answers to a burst. It cannot where an event waits that
-    /// came aside, since nobody receives; nor where one message is answered by many for longer than a burst may take.
+    /// Whether a message sent now can wait for the rest of the replies to a burst. It cannot while an event is
+    /// parked, since no receive call is running; nor while one message gets many replies for longer than
+    /// [`BURST_MAX`].
     #[inline]
     pub(crate) fn is_answering(&mut self, now: impl FnOnce() -> Time) -> bool {
         if self.parked.is_some() || !self.is_amid_burst() {
@@ -275,24 +277,25 @@ impl Link {
         self.answers == 1 || now().since(self.queued_at.unwrap_or(self.now)) <= BURST_MAX
     }
 
-    /// Keeps an event for whoever receives next.
+    /// Stores an event for the next receive call.
     pub(crate) fn park(&mut self, event: Arrived) {
         self.parked = Some(event);
     }
 
-    /// Drops what is kept if it is handled already and nobody came to see it: the next ping is behind it.
+    /// Drops the parked event if it is handled already and no receive call has taken it: the next ping is behind it.
     pub(crate) fn pass_over_handled(&mut self) {
         if matches!(self.parked, Some(Arrived::Ping(_) | Arrived::Pong { .. })) {
             self.parked = None;
         }
     }
 
-    /// Whether an event waits for whoever receives next.
+    /// Whether an event is parked for the next receive call.
     pub(crate) fn is_parked(&self) -> bool {
         self.parked.is_some()
     }
 
-    /// An event as a message of its own; a piece has none, unless it is the last of those that nobody read.
+    /// Converts an event into an owned message. A piece yields none, unless it is the last of a message without a
+    /// reader.
     #[inline(always)]
     pub(crate) fn own(&mut self, event: Arrived) -> Option<Message> {
         let message = match event {
@@ -311,7 +314,7 @@ impl Link {
         Some(message)
     }
 
-    /// The payload of a message, or a piece of one, lent.
+    /// The borrowed payload of a message, or of a piece of one.
     pub(crate) fn lend(&mut self, at: Place) -> &mut [u8] {
         match at {
             Place::Input(range) => &mut self.block[range],
@@ -319,7 +322,7 @@ impl Link {
         }
     }
 
-    /// A data message, lent where it lies; `None` for what is none, or not a whole one.
+    /// Borrows a data message where it lies; `None` for other events and for incomplete messages.
     pub(crate) fn borrow(&mut self, event: Arrived) -> Option<Lent> {
         match event {
             Arrived::Message { kind, at } => Some(Lent { kind, at: Some(at) }),
@@ -330,7 +333,7 @@ impl Link {
         }
     }
 
-    /// What [`borrow`](Self::borrow) found.
+    /// The message that [`borrow`](Self::borrow) returned.
     pub(crate) fn borrowed(&mut self, lent: Lent) -> MessageRef<'_> {
         let payload = match lent.at {
             Some(at) => self.lend(at),
@@ -339,8 +342,8 @@ impl Link {
         MessageRef::new(lent.kind, payload)
     }
 
-    /// Keeps a piece that no reader waits for; answers whether that makes a whole message. What bounds it is
-    /// [`Config::max_message`], as for any other.
+    /// Stores a piece of a message without a reader; returns whether the message is now complete.
+    /// [`Config::max_message`] bounds it, as any other message.
     #[cold]
     fn gather(&mut self, first: bool, at: Place, last: bool) -> bool {
         if self.skipping {
@@ -349,7 +352,7 @@ impl Link {
         }
         let mut gathered = std::mem::take(&mut self.gathered);
         if first {
-            // What was lent whole may still be there.
+            // A borrowed whole message may still be in the buffer.
             gathered.clear();
         }
         gathered.extend_from_slice(self.lend(at));
@@ -357,7 +360,7 @@ impl Link {
         last
     }
 
-    /// Handles an event that nobody wants: the rest of a message whose reader has left.
+    /// Discards an event without a recipient: the rest of a message whose reader was dropped.
     pub(crate) fn pass_over(&mut self, event: Arrived) {
         if let Arrived::Fragment { last: true, .. } = event {
             self.skipping = false;
@@ -369,7 +372,7 @@ impl Link {
         self.session.is_mid_message()
     }
 
-    /// Chooses how the messages that begin from now on are delivered.
+    /// Sets how the messages that begin from now on are delivered.
     #[inline]
     pub(crate) fn expect_pieces(&mut self, pieces: bool) {
         if self.pieces != pieces {
@@ -378,19 +381,19 @@ impl Link {
         }
     }
 
-    /// The reader of a message in pieces has left before its end.
+    /// The reader of a message in pieces was dropped before its end.
     pub(crate) fn skip_rest(&mut self) {
         self.skipping = true;
     }
 
-    /// The end of such a message came where nobody looks any more.
+    /// The end of such a message was received without a call to [`pull`](Self::pull).
     #[cfg(feature = "compio")]
     pub(crate) fn skipped(&mut self) {
         self.skipping = false;
     }
 
-    /// Payload bytes of a message in pieces that may be received into memory of the application's: everything that
-    /// came before has been looked at.
+    /// Payload bytes of a message in pieces that may be received into the application's memory: all earlier input has
+    /// been processed.
     #[cfg(any(feature = "tokio", feature = "compio"))]
     pub(crate) fn awaits_piece(&self) -> usize {
         if self.at < self.block.len() || self.parked.is_some() {
@@ -399,8 +402,8 @@ impl Link {
         usize::try_from(self.session.awaits_piece()).unwrap_or(usize::MAX)
     }
 
-    /// Payload bytes of the message in pieces that are known to follow the last piece handed out, and whether the
-    /// message ends with them.
+    /// Payload bytes of the message in pieces that are known to follow the last piece handed out, and whether they
+    /// end the message.
     #[cfg(any(feature = "tokio", feature = "compio"))]
     pub(crate) fn known_to_follow(&mut self) -> (usize, bool) {
         let awaited = usize::try_from(self.session.awaits_piece()).unwrap_or(usize::MAX);
@@ -412,13 +415,13 @@ impl Link {
         (awaited.saturating_add(parked), ends || self.session.awaits_last_piece())
     }
 
-    /// Whether the end of the message in pieces may have come behind the piece handed out last.
+    /// Whether the end of the message in pieces may have been received behind the piece handed out last.
     #[cfg(any(feature = "tokio", feature = "compio"))]
     pub(crate) fn may_end(&self) -> bool {
         self.parked.is_some() || !self.dry && self.session.may_end(&self.block[self.at..])
     }
 
-    /// Such bytes came. Answers whether they end their message; `None`: the connection is over.
+    /// Accounts such bytes as received. Returns whether they end their message; `None`: the connection has ended.
     #[cfg(any(feature = "tokio", feature = "compio"))]
     pub(crate) fn piece_came(&mut self, piece: &mut [u8]) -> Option<bool> {
         let now = self.now;
@@ -447,7 +450,7 @@ impl Link {
         bytes
     }
 
-    /// A message that fills most of a block takes it along; what is behind it is copied.
+    /// A message that fills most of a block takes the block; bytes behind it are copied.
     fn detach_block(&mut self, range: Range<usize>) -> Bytes {
         if self.block.capacity() != BLOCK {
             return Bytes::copy_from_slice(&self.block[range]);
@@ -457,13 +460,13 @@ impl Link {
         Bytes::from(std::mem::replace(&mut self.block, rest)).slice(range)
     }
 
-    /// Where to receive. It must come home through [`came`](Self::came), also if nothing came.
+    /// The destination of the next receive. Return it through [`came`](Self::came), also if no bytes were received.
     #[inline]
     pub(crate) fn take_room(&mut self) -> Room {
         self.take_message().unwrap_or_else(|| self.take_block())
     }
 
-    /// The memory of a large message, if that is where to receive.
+    /// The memory of a large message, if it is the destination.
     #[inline]
     pub(crate) fn take_message(&mut self) -> Option<Room> {
         if self.at != self.block.len() || !self.session.awaits_large() {
@@ -473,7 +476,7 @@ impl Link {
         Some(Room::Message(memory, room))
     }
 
-    /// A block to receive into, whatever is under way.
+    /// A block to receive into, regardless of a large message.
     #[inline]
     pub(crate) fn take_block(&self) -> Room {
         let mut block = resources::take_block();
@@ -481,7 +484,7 @@ impl Link {
         Room::Block(block)
     }
 
-    /// So many bytes came, behind what was there.
+    /// Accounts so many bytes as received behind the contents of `room`.
     #[inline]
     pub(crate) fn came(&mut self, room: Room, count: usize) {
         match room {
@@ -497,14 +500,14 @@ impl Link {
                     resources::with(|shared| self.session.pull_appended(memory, count, shared, now));
                 self.parked = arrived;
                 self.dry = false;
-                // Spare memory will be left of it.
+                // The block becomes spare memory.
                 self.recheck = true;
                 self.note_closed();
             }
         }
     }
 
-    /// The peer ended the transport, or it failed.
+    /// The peer ended the transport, or the transport failed.
     pub(crate) fn ended(&mut self, error: Option<io::Error>) {
         self.session.receive_end(self.now);
         self.end.receiving = true;
@@ -515,7 +518,7 @@ impl Link {
     }
 }
 
-/// What leaves.
+/// Sending.
 impl Link {
     /// Queues a message.
     #[inline(always)]
@@ -541,17 +544,17 @@ impl Link {
         }
     }
 
-    /// Queues a message that was framed for many.
+    /// Queues a message that is framed once for many connections.
     pub(crate) fn publish(&mut self, message: &Prepared) -> Result<Sent, Error> {
         self.send_with(|tx| tx.send_prepared(message))
     }
 
-    /// Queues a message that is lent.
+    /// Queues a borrowed message.
     pub(crate) fn queue_lent(&mut self, kind: Kind, payload: &[u8]) -> Result<Sent, Error> {
         self.send_with(|tx| tx.send(kind, payload))
     }
 
-    /// Queues a message of several pieces.
+    /// Queues a message of several buffers.
     pub(crate) fn queue_pieces(&mut self, kind: Kind, pieces: &[Bytes]) -> Result<Sent, Error> {
         self.send_with(|tx| tx.send_pieces(kind, pieces))
     }
@@ -575,7 +578,7 @@ impl Link {
         }
     }
 
-    /// The connection is closing, or the call was not possible.
+    /// The error of a rejected message: the connection is closing, or the call was not possible.
     #[cold]
     fn settle_end<T>(&mut self, sent: Result<T, Misuse>) -> Result<T, Error> {
         self.recheck = true;
@@ -594,7 +597,7 @@ impl Link {
         self.send_with(|tx| tx.send_fragment(kind, piece, last))
     }
 
-    /// Begins the closing handshake behind what is queued.
+    /// Begins the closing handshake behind queued messages.
     pub(crate) fn close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
         if !self.end.sending {
             self.collect_last();
@@ -602,13 +605,13 @@ impl Link {
         self.send_with(|tx| tx.close(code, reason))
     }
 
-    /// Ends the connection without the peer's Close, unless it has ended. What has not left never will.
+    /// Ends the connection without the peer's Close, unless it has ended. Bytes that have not left are dropped.
     pub(crate) fn end_unanswered(&mut self, code: CloseCode, reason: &str) {
         resources::with(|shared| self.session.end_unanswered(code, reason, shared));
         self.note_closed();
     }
 
-    /// A handle for a producer. The first one decides how many messages may wait.
+    /// A handle for a producer. The first call sets the capacity of the queue.
     #[cfg(any(feature = "tokio", feature = "compio"))]
     pub(crate) fn sender(&mut self, capacity: usize) -> Sender {
         let inbox = self.inbox.get_or_insert_with(|| Box::new(Inbox::new(capacity)));
@@ -626,8 +629,8 @@ impl Link {
         self.inbox.is_some()
     }
 
-    /// Queues what producers have sent, as long as there is room. Answers whether more may be there; if not, the next
-    /// message wakes.
+    /// Queues messages of producers while there is capacity. Returns whether more may be available; if not, the next
+    /// message wakes the task.
     #[inline]
     pub(crate) fn collect(&mut self, cx: &mut Context<'_>) -> bool {
         if self.inbox.is_none() { false } else { self.collect_queued(cx) }
@@ -647,7 +650,7 @@ impl Link {
                 break true;
             }
             match inbox.poll_next(cx) {
-                // It was checked, and the connection is open.
+                // The sender checked the message, and the connection is open.
                 Poll::Ready(message) => drop(self.queue(message)),
                 Poll::Pending => break false,
             }
@@ -656,7 +659,7 @@ impl Link {
         more
     }
 
-    /// What producers have queued leaves before our Close, as far as [`Config::max_outbound`] allows.
+    /// Queues the producers' messages before our Close, up to [`Config::max_outbound`].
     fn collect_last(&mut self) {
         let Some(mut inbox) = self.inbox.take() else { return };
         let most = self.session.config().max_outbound();
@@ -674,15 +677,15 @@ impl Link {
         self.inbox.as_ref().is_some_and(|inbox| !inbox.is_empty()) && !self.session.is_mid_message()
     }
 
-    /// Whether no further message should be queued before some have left.
+    /// Whether no further message should be queued before queued bytes have left.
     #[inline]
     pub(crate) fn is_congested(&self) -> bool {
         self.session.is_congested() && !self.end.sending
     }
 
-    /// Whether something is queued that must not wait for what the application does with this event: an answer to a
-    /// Close, or to a ping that ends a burst, or one that has waited for the rest of its burst long enough. A fast
-    /// application should not pay for the clock at each message.
+    /// Whether a queued reply must leave before the application handles this event: the reply to a Close, the pong
+    /// for a ping that ends a burst, or a reply that has waited for its burst long enough. The clock is not read for
+    /// each message, since that would slow a fast application.
     #[inline]
     pub(crate) fn is_urgent(&mut self, event: &Arrived, now: impl FnOnce() -> Time) -> bool {
         *event == Arrived::Close || self.is_overdue(now)
@@ -700,14 +703,14 @@ impl Link {
             && now().since(queued) > BURST_MAX
     }
 
-    /// Whether something waits to leave.
+    /// Whether bytes wait to leave.
     #[inline]
     pub(crate) fn wants_send(&self) -> bool {
         !self.end.sending
             && (self.lent || self.sending.is_some() || self.session.wants_send() || self.holds_queued())
     }
 
-    /// What leaves next. [`sent`](Self::sent) tells how far it came.
+    /// The bytes to send next. Report progress through [`sent`](Self::sent).
     #[inline]
     pub(crate) fn next_send(&mut self) -> Option<&Chain> {
         if self.end.sending || !self.may_send() {
@@ -721,7 +724,7 @@ impl Link {
         self.sending.as_deref()
     }
 
-    /// What leaves next, by value. It must come home through [`give_send`](Self::give_send).
+    /// The bytes to send next, by value. Return them through [`give_send`](Self::give_send).
     #[inline]
     #[cfg(feature = "compio")]
     pub(crate) fn take_send(&mut self) -> Option<Box<Chain>> {
@@ -730,7 +733,7 @@ impl Link {
         self.sending.take()
     }
 
-    /// A send comes home; [`sent`](Self::sent) tells how far it came.
+    /// Takes a send back; [`sent`](Self::sent) reports its progress.
     #[inline]
     #[cfg(feature = "compio")]
     pub(crate) fn give_send(&mut self, chain: Box<Chain>) {
@@ -738,7 +741,7 @@ impl Link {
         self.sending = Some(chain);
     }
 
-    /// So many bytes have left.
+    /// Accounts so many bytes as sent.
     #[inline]
     pub(crate) fn sent(&mut self, count: usize) {
         let Some(chain) = &mut self.sending else { return };
@@ -748,34 +751,34 @@ impl Link {
         }
         if let Some(chain) = self.sending.take() {
             let now = self.now;
-            // Spare memory will be left of it.
+            // The buffer becomes spare memory.
             self.recheck |= chain.holds_large();
             resources::with(|shared| self.session.finish_send(chain, shared, now));
-            // What begins when a message has left may end before what was waited for meanwhile.
+            // A timeout that starts when a message has left may expire before the current one.
             self.recheck |= self.stalled;
         }
     }
 
-    /// The transport takes nothing more for now.
+    /// The transport accepts no more bytes for now.
     pub(crate) fn stalled(&mut self) {
         self.stalled = true;
         self.recheck = true;
         self.session.stalled(self.now);
     }
 
-    /// Everything has left.
+    /// Everything was sent.
     #[inline]
     pub(crate) fn went_on(&mut self) {
         self.stalled = false;
     }
 
-    /// Whether something has waited for the transport since an earlier call.
+    /// Whether bytes have waited for the transport since an earlier call.
     #[inline]
     pub(crate) fn is_stalled(&self) -> bool {
         self.stalled
     }
 
-    /// The transport takes nothing any more. What the peer has sent may still be read.
+    /// The transport accepts no more bytes. Data of the peer may still be read.
     pub(crate) fn send_failed(&mut self, error: io::Error) {
         self.end.sending = true;
         if self.end.io.is_none() {
@@ -783,7 +786,7 @@ impl Link {
         }
     }
 
-    /// Whether what is queued can still leave.
+    /// Whether queued bytes can still leave.
     pub(crate) fn check_sending(&self) -> Result<(), Error> {
         if self.end.sending { Err(self.over()) } else { Ok(()) }
     }
@@ -793,15 +796,15 @@ impl Link {
         self.end.shut
     }
 
-    /// The end of the sending side was sent.
+    /// Records that the end of the sending side was sent.
     pub(crate) fn shut(&mut self) {
         self.end.shut = true;
     }
 }
 
-/// What is next.
+/// State and deadlines.
 impl Link {
-    /// What to do with the transport.
+    /// The next step with the transport.
     #[inline]
     pub(crate) fn next(&self) -> Next {
         if self.session.is_open() && !self.end.receiving {
@@ -814,7 +817,7 @@ impl Link {
     fn next_in_closing(&self) -> Next {
         match self.session.fate() {
             Fate::Drop => Next::Over,
-            // A peer that is too slow for what waits is too slow to be waited for.
+            // A peer that is too slow for the queued bytes is too slow to wait for.
             _ if !self.end.told && self.is_overflown() => Next::Tell,
             _ if (self.end.receiving || self.is_given_up()) && !self.wants_send() => Next::Over,
             Fate::Finish if !self.end.shut && !self.end.sending => Next::Shut,
@@ -822,30 +825,30 @@ impl Link {
         }
     }
 
-    /// Nobody is there to wait for.
+    /// Whether waiting for the peer is pointless.
     fn is_given_up(&self) -> bool {
         self.closed().is_some_and(|closed| matches!(closed.cause(), Cause::Expired(_)))
     }
 
-    /// Whether anything may still come.
+    /// Whether input may still arrive.
     pub(crate) fn receives(&self) -> bool {
         !self.end.receiving
     }
 
-    /// Whether the [`deadline`](Self::deadline), or spare memory to free, may have come to lie earlier than when this
-    /// was last asked.
+    /// Whether the [`deadline`](Self::deadline), or the time to free spare memory, may have moved earlier since the
+    /// last call.
     #[inline]
     pub(crate) fn take_recheck(&mut self) -> bool {
         std::mem::take(&mut self.recheck)
     }
 
-    /// Whether [`take_recheck`](Self::take_recheck) would say so.
+    /// The result of [`take_recheck`](Self::take_recheck), without resetting it.
     #[inline]
     pub(crate) fn awaits_recheck(&self) -> bool {
         self.recheck
     }
 
-    /// When to call [`timeout`](Self::timeout). It may come to lie later unnoticed.
+    /// When to call [`timeout`](Self::timeout). It may move later unnoticed.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Time> {
         self.session.deadline()
@@ -857,61 +860,61 @@ impl Link {
         self.has_sent
     }
 
-    /// Messages that were queued left by now: the idle timeout is counted from here.
+    /// Queued messages have left by now: the idle timeout starts here.
     #[inline]
     pub(crate) fn note_sent(&mut self) {
         self.has_sent = false;
         self.session.note_sent(self.now);
     }
 
-    /// The caller drives the connection from `since` on. What had come is read.
+    /// The caller drives the connection from `since` on. All earlier input is read.
     pub(crate) fn note_driven(&mut self, since: Time) {
         if self.is_parked() {
-            // The peer has sent what the caller has not asked for.
+            // The peer has sent messages that the caller has not asked for.
             self.session.note_unread(self.now);
         }
         self.session.note_driven(since);
     }
 
-    /// Whether the deadline ends the connection, other than with a ping.
+    /// Whether the deadline ends the connection, rather than sending a ping.
     pub(crate) fn awaits_peer(&self) -> bool {
         self.session.awaits().is_some()
     }
 
-    /// Whether the deadline is one that no input puts off.
+    /// Whether no input postpones the deadline.
     pub(crate) fn awaits_in_spite_of_input(&self) -> bool {
         matches!(self.session.awaits(), Some(Expired::Write | Expired::Close))
     }
 
-    /// Whether the deadline has come.
+    /// Whether the deadline has expired.
     pub(crate) fn is_due(&self) -> bool {
         self.is_due_at(self.now)
     }
 
-    /// Whether it had come by then.
+    /// Whether the deadline expires at or before `now`.
     #[inline]
     pub(crate) fn is_due_at(&self, then: Time) -> bool {
         self.deadline().is_some_and(|deadline| deadline <= then)
     }
 
-    /// Carries out what is due.
+    /// Executes the actions that are due.
     pub(crate) fn timeout(&mut self) {
         if self.is_due() {
             let now = self.now;
             self.recheck = true;
             resources::with(|shared| self.session.handle_timeout(shared, now));
             self.note_closed();
-            // What waits will not leave any more.
+            // Queued bytes will not leave any more.
             self.end.sending |= self.session.fate() == Fate::Drop;
         }
     }
 
-    /// How the connection ended, if it did.
+    /// How the connection ended, if it has ended.
     pub(crate) fn closed(&self) -> Option<&Closed> {
         self.end.closed.as_deref()
     }
 
-    /// What to tell whoever waits for a message, once it is over: a fault once, then nothing.
+    /// The result for a receive call after the end: an error once, then `None`.
     pub(crate) fn last_words(&mut self) -> Option<Error> {
         if std::mem::replace(&mut self.end.told, true) {
             return None;
@@ -924,12 +927,12 @@ impl Link {
         }
     }
 
-    /// Who closes waits for the end itself, and hears of it then.
+    /// Suppresses the error for receive calls: the caller of a close waits for the end itself.
     pub(crate) fn hold_words(&mut self) {
         self.end.told |= self.is_overflown();
     }
 
-    /// How it ended, for who has closed it.
+    /// How the connection ended, for the caller that closed it.
     pub(crate) fn outcome(&mut self) -> Result<Closed, Error> {
         if let Some(error) = self.last_words() {
             return Err(error);
@@ -945,17 +948,17 @@ impl Link {
         self.closed().is_some_and(|closed| closed.cause() == Cause::Overflow)
     }
 
-    /// Whether whoever waits for messages knows that it is over.
+    /// Whether the end was reported to receive calls.
     pub(crate) fn is_told(&self) -> bool {
         self.end.told
     }
 
-    /// Why a message has no end.
+    /// The error for a message without an end.
     pub(crate) fn broken_off(&mut self) -> Error {
         self.last_words().unwrap_or_else(|| self.over())
     }
 
-    /// Why nothing can be sent.
+    /// The error for a send that is not possible.
     pub(crate) fn over(&self) -> Error {
         match (self.end.closed.as_deref(), &self.end.io) {
             (_, Some(error)) => Error::Io(error.kind().into()),
@@ -988,7 +991,7 @@ impl Drop for Link {
     }
 }
 
-/// Text was checked on receipt, so that the check can only succeed.
+/// The text was checked on receipt, so that this check cannot fail.
 #[inline(always)]
 fn message(kind: Kind, payload: Bytes) -> Message {
     match kind {

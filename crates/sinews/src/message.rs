@@ -1,4 +1,4 @@
-//! Messages as an application holds them.
+//! Messages and their parts.
 
 use std::fmt;
 
@@ -6,20 +6,19 @@ use bytes::Bytes;
 use sinews_proto::{CloseCode, Kind};
 use sinews_simd::Utf8Bytes;
 
-/// A message (RFC 6455 section 5.6), or a control frame as `WebSocket::next` shows it. A clone is a
-/// count.
+/// A message (RFC 6455 section 5.6), or a control frame as `WebSocket::next` returns it. Clones share the payload.
 #[derive(Clone, PartialEq, Eq)]
-#[allow(clippy::exhaustive_enums, reason = "the RFC knows no others, and callers match")]
+#[allow(clippy::exhaustive_enums, reason = "the RFC defines no other messages, and callers match")]
 pub enum Message {
-    /// Text, known to be UTF-8.
+    /// Text, valid UTF-8.
     Text(Utf8Bytes),
-    /// Any bytes.
+    /// Binary data.
     Binary(Bytes),
-    /// A ping, at most 125 bytes. One that comes is answered without your help.
+    /// A ping, at most 125 bytes. The library answers received pings.
     Ping(Bytes),
-    /// A pong, at most 125 bytes. One that you send is a heartbeat that nobody answers (RFC 6455 section 5.5.3).
+    /// A pong, at most 125 bytes. A pong that you send is a heartbeat without a reply (RFC 6455 section 5.5.3).
     Pong(Bytes),
-    /// The end: the last message that comes. Sending it is `WebSocket::start_close`.
+    /// A Close: the last message received. Sending it equals `WebSocket::start_close`.
     Close(Option<CloseFrame>),
 }
 
@@ -36,21 +35,21 @@ pub enum Message {
 /// }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(clippy::exhaustive_structs, reason = "the RFC knows no other fields, and callers build it")]
+#[allow(clippy::exhaustive_structs, reason = "the RFC defines no other fields, and callers construct it")]
 pub struct CloseFrame {
-    /// The reason as a number.
+    /// The close code.
     pub code: CloseCode,
     /// The reason as text: at most 123 bytes, possibly empty. Boxed, so that a [`Message`] stays small.
     pub reason: Box<str>,
 }
 
 impl CloseFrame {
-    /// A code, and a reason of at most 123 bytes, which may be empty.
+    /// Creates a Close with a code, and a reason of at most 123 bytes, which may be empty.
     pub fn new(code: CloseCode, reason: impl Into<Box<str>>) -> Self {
         Self { code, reason: reason.into() }
     }
 
-    /// The code.
+    /// The close code.
     #[must_use]
     pub fn code(&self) -> CloseCode {
         self.code
@@ -63,7 +62,7 @@ impl CloseFrame {
     }
 }
 
-/// A message is moved often, so that it should be made of whole words and not too many.
+/// Messages are moved often, so their size is a small number of words.
 const _: () = assert!(size_of::<Message>() == 40);
 
 impl Message {
@@ -77,8 +76,8 @@ impl Message {
         Self::Binary(payload.into())
     }
 
-    /// A binary message in memory of the caller's own type: a pool's buffer, a mapped file, aligned memory. A server
-    /// sends it from where it lies, from 4 KiB on; it is dropped when it has left.
+    /// A binary message in the caller's own type of memory: a pool's buffer, a mapped file, aligned memory. A server
+    /// sends it without a copy, from 4 KiB on; the memory is dropped once it is sent.
     ///
     /// ```
     /// struct Pooled(Box<[u8]>);
@@ -111,7 +110,7 @@ impl Message {
         }
     }
 
-    /// The payload, whatever it is; a Close has none.
+    /// The payload of any message; a Close has none.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         match self {
@@ -121,7 +120,7 @@ impl Message {
         }
     }
 
-    /// The payload without a copy, whatever it is; a Close has none.
+    /// The payload of any message, without a copy; a Close has none.
     #[must_use]
     pub fn into_bytes(self) -> Bytes {
         match self {
@@ -131,7 +130,7 @@ impl Message {
         }
     }
 
-    /// Bytes of the payload.
+    /// Length of the payload in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.as_bytes().len()
@@ -143,19 +142,19 @@ impl Message {
         self.len() == 0
     }
 
-    /// Whether this is text.
+    /// Whether this is a text message.
     #[must_use]
     pub const fn is_text(&self) -> bool {
         matches!(self, Self::Text(_))
     }
 
-    /// Whether this is binary.
+    /// Whether this is a binary message.
     #[must_use]
     pub const fn is_binary(&self) -> bool {
         matches!(self, Self::Binary(_))
     }
 
-    /// Whether this is text or binary, and no control frame.
+    /// Whether this is a text or binary message, not a control frame.
     #[must_use]
     pub const fn is_data(&self) -> bool {
         matches!(self, Self::Text(_) | Self::Binary(_))
@@ -168,7 +167,7 @@ impl Message {
     }
 }
 
-/// Shows the kind, the length and the beginning: a log line, not a dump.
+/// Shows the kind, the length and the beginning of the payload, short enough for a log line.
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -184,7 +183,7 @@ impl fmt::Debug for Message {
     }
 }
 
-/// Characters or bytes of a message that [`Debug`](fmt::Debug) shows.
+/// Maximum characters or bytes of a message that [`Debug`](fmt::Debug) shows.
 const SHOWN: usize = 64;
 
 fn show(f: &mut fmt::Formatter<'_>, name: &str, bytes: &Bytes) -> fmt::Result {
@@ -194,7 +193,7 @@ fn show(f: &mut fmt::Formatter<'_>, name: &str, bytes: &Bytes) -> fmt::Result {
     }
 }
 
-/// A Close.
+/// Converts to [`Message::Close`].
 impl From<CloseFrame> for Message {
     fn from(frame: CloseFrame) -> Self {
         Self::Close(Some(frame))
@@ -207,7 +206,7 @@ impl From<String> for Message {
     }
 }
 
-/// Copies.
+/// Copies the text.
 impl From<&str> for Message {
     fn from(text: &str) -> Self {
         Self::Text(text.into())
@@ -232,14 +231,14 @@ impl From<Vec<u8>> for Message {
     }
 }
 
-/// Copies.
+/// Copies the bytes.
 impl From<&[u8]> for Message {
     fn from(payload: &[u8]) -> Self {
         Self::Binary(Bytes::copy_from_slice(payload))
     }
 }
 
-/// A message where it lies in the connection's memory, lent until the next call.
+/// A message borrowed from the connection's memory until the next call.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct MessageRef<'a> {
@@ -253,14 +252,14 @@ impl<'a> MessageRef<'a> {
         Self { kind, payload }
     }
 
-    /// Text or binary.
+    /// Whether the message is text or binary.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// The text, if this is text. It was checked on receipt; this looks at it a second time (at some 30 GB/s for
-    /// ASCII), so do not ask if you only pass bytes on.
+    /// The text of a text message. It was validated on receipt; this call validates it again (at some 30 GB/s for
+    /// ASCII), so use [`payload`](Self::payload) to pass bytes on.
     #[must_use]
     pub fn text(&self) -> Option<&str> {
         match self.kind {
@@ -275,43 +274,44 @@ impl<'a> MessageRef<'a> {
         self.payload
     }
 
-    /// The payload, for as long as the message is lent.
+    /// The payload, for the lifetime of the borrow.
     #[must_use]
     pub fn into_payload(self) -> &'a mut [u8] {
         self.payload
     }
 
-    /// The payload, to be changed in place: what is decrypted or decoded needs no second buffer.
+    /// The payload, mutably: decrypt or decode in place, without a second buffer.
     #[must_use]
     pub fn payload_mut(&mut self) -> &mut [u8] {
         self.payload
     }
 }
 
-/// The message that `WebSocket::recv_into` receives next, as far as the heads of its frames tell: what a caller needs
-/// to choose its memory.
+/// The message that `WebSocket::recv_into` receives next, as far as the headers of its frames describe it, so that a
+/// caller can choose its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MessageHead {
-    /// Text or binary.
+    /// Whether the message is text or binary.
     pub kind: Kind,
-    /// Bytes of payload that are known to come, from the first one that no call has received: those that are there,
-    /// and what the frame under way declares. At most [`Config::max_message`](crate::Config::max_message).
+    /// Bytes of payload that are known to follow, from the first byte that no call has returned: bytes already
+    /// received, and the declared length of the current frame. At most
+    /// [`Config::max_message`](crate::Config::max_message).
     pub len: usize,
-    /// The message ends with them. If not, further frames follow, or the message is compressed, so that its length is
-    /// known only at its end.
+    /// The message ends with these bytes. If not, further frames follow, or the message is compressed, so that its
+    /// length is known only at its end.
     pub last: bool,
 }
 
-/// What `WebSocket::recv_into` has received.
+/// The result of `WebSocket::recv_into`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Filled {
-    /// Text or binary.
+    /// Whether the message is text or binary.
     pub kind: Kind,
     /// Bytes of the buffer that hold payload.
     pub len: usize,
-    /// The message ends with them. If not, it did not fit, or its end had not come when the buffer was full: then
-    /// `next_head`, or a call with an empty buffer, waits until that is known.
+    /// The message ends with these bytes. If not, the message did not fit, or its end had not arrived when the buffer
+    /// was full: then `next_head`, or a call with an empty buffer, waits until that is known.
     pub last: bool,
 }

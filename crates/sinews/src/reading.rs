@@ -1,4 +1,4 @@
-//! A message that is read piece by piece, or into memory of the application's.
+//! A message that is read in pieces, or into the application's memory.
 
 use std::task::{Context, Poll, ready};
 
@@ -10,25 +10,25 @@ use crate::error::Error;
 use crate::link::Link;
 use crate::message::{Filled, MessageHead};
 
-/// Most bytes of one write that become one fragment: what waits to be sent stays near
+/// Most bytes of one write that become one fragment: the queued bytes stay near
 /// [`high_water`](crate::Config::high_water).
 pub(crate) const FRAGMENT_MAX: usize = 64 << 10;
 
-/// How far a message is read: the piece that came last, and how much of it was taken.
+/// Read position in a message: the last piece, and how much of it was taken.
 #[derive(Debug)]
 pub(crate) struct Reading {
     pub(crate) kind: Kind,
-    /// Where the piece is; `None`: in `kept`. Not looked at once all of it was taken, since it may be gone then.
+    /// Where the piece is; `None`: in `kept`. Not accessed once all of it was taken, since it may be freed then.
     at: Option<Place>,
     kept: Vec<u8>,
     read: usize,
     left: usize,
-    /// It is the last one.
+    /// It is the last piece.
     pub(crate) last: bool,
 }
 
 impl Reading {
-    /// Waits for the next message; `None`: the connection is over.
+    /// Waits for the next message; `None`: the connection has ended.
     pub(crate) fn poll_begin(drive: &mut impl Driver, cx: &mut Context<'_>) -> Poll<Option<Self>> {
         drive.link().expect_pieces(true);
         while let Some(event) = ready!(drive.poll_event(cx)) {
@@ -39,7 +39,7 @@ impl Reading {
         Poll::Ready(None)
     }
 
-    /// Waits until there is something to take; `false`: the message has ended.
+    /// Waits until there are bytes to take; `false`: the message has ended.
     pub(crate) fn poll_some(
         &mut self,
         drive: &mut impl Driver,
@@ -54,12 +54,12 @@ impl Reading {
         Poll::Ready(Ok(self.left > 0))
     }
 
-    /// The beginning of a message, whole or in pieces; `None` for what is none.
+    /// The beginning of a message, whole or in pieces; `None` for other events.
     fn begin(link: &mut Link, event: Arrived) -> Option<Self> {
         let (kind, at, last) = match event {
             Arrived::Message { kind, at } => (kind, at, true),
             Arrived::Fragment { kind, at, first: true, last } => (kind, at, last),
-            // The rest of one whose reader has left.
+            // The rest of a message whose reader was dropped.
             event => {
                 link.pass_over(event);
                 return None;
@@ -69,7 +69,7 @@ impl Reading {
         Some(Self { kind, at: Some(at), kept: Vec::new(), read: 0, left, last })
     }
 
-    /// What came next, if it belongs to the message.
+    /// Continues with the next event, if it belongs to the message.
     fn go_on(&mut self, link: &mut Link, event: Arrived) {
         if let Arrived::Fragment { at, last, .. } = event {
             (self.read, self.left, self.last) = (0, link.lend(at.clone()).len(), last);
@@ -77,7 +77,7 @@ impl Reading {
         }
     }
 
-    /// Bytes that were not taken of the piece.
+    /// Bytes of the piece that were not taken.
     #[cfg(feature = "tokio")]
     pub(crate) fn left(&self) -> usize {
         self.left
@@ -88,7 +88,7 @@ impl Reading {
         self.last && self.left == 0
     }
 
-    /// Takes so many bytes of the piece, at most all that are left.
+    /// Takes so many bytes of the piece, at most its remaining bytes.
     pub(crate) fn take<'a>(&'a mut self, link: &'a mut Link, count: usize) -> &'a mut [u8] {
         let start = self.read;
         let count = count.min(self.left);
@@ -101,7 +101,7 @@ impl Reading {
         }
     }
 
-    /// Other calls may follow before the rest of the piece is wanted: it moves out of their way.
+    /// Moves the rest of the piece to memory of its own, since other calls may follow before it is read.
     fn keep(&mut self, link: &mut Link) {
         if self.at.is_some() {
             let left = self.left;
@@ -111,18 +111,19 @@ impl Reading {
     }
 }
 
-/// Memory of the application's that a message is received into.
+/// The application's memory that a message is received into.
 pub(crate) trait Target {
     /// Bytes that fit into it.
     fn capacity(&mut self) -> usize;
 
-    /// Puts bytes behind the first so many. They fit.
+    /// Copies bytes to an offset. They fit.
     fn put(&mut self, at: usize, bytes: &[u8]);
 
-    /// What is behind the first so many bytes, as far as a transport may receive there.
+    /// The memory from an offset on, as far as a transport may receive there.
     fn behind(&mut self, at: usize) -> &mut [u8];
 
-    /// What a transport has received there by itself: how many bytes, and whether they end the message.
+    /// Takes the result of a transport that received by itself: the number of bytes, and whether they end the
+    /// message.
     fn take_piece(&mut self) -> Option<(usize, bool)> {
         None
     }
@@ -143,15 +144,18 @@ impl Target for [u8] {
     }
 }
 
-/// What is next for memory of the application's.
+/// The next step of a receive into the application's memory.
 pub(crate) enum Step {
     Event(Arrived),
     /// A transport has received there: [`Target::take_piece`].
-    #[cfg_attr(not(feature = "compio"), allow(dead_code, reason = "others are lent the memory for a poll"))]
+    #[cfg_attr(
+        not(feature = "compio"),
+        allow(dead_code, reason = "other transports borrow the memory for a poll")
+    )]
     Piece,
 }
 
-/// A message that goes into memory of the application's, by as many calls as it takes.
+/// A message that is received into the application's memory, by as many calls as it takes.
 #[derive(Debug, Default)]
 pub(crate) struct Filling {
     /// Bytes of the memory that hold payload.
@@ -160,7 +164,7 @@ pub(crate) struct Filling {
 }
 
 impl Filling {
-    /// Goes on where the last call stood; `None`: the connection is over.
+    /// Continues the receive of the last call; `None`: the connection has ended.
     #[cfg(feature = "tokio")]
     pub(crate) fn poll<D: Driver>(
         &mut self,
@@ -171,7 +175,7 @@ impl Filling {
         self.poll_by(drive, cx, target, D::poll_event)
     }
 
-    /// The same for who has a way of its own to the next event.
+    /// The same with a caller-supplied function for the next event.
     #[cfg(feature = "tokio")]
     pub(crate) fn poll_by<D: Driver>(
         &mut self,
@@ -185,7 +189,7 @@ impl Filling {
         })
     }
 
-    /// The same for a transport that receives into the memory by itself; it is told from where on, once that may be.
+    /// The same for a transport that receives into the memory by itself; the result tells the offset, once it may.
     pub(crate) fn poll_step<D: Driver, T: Target + ?Sized>(
         &mut self,
         drive: &mut D,
@@ -195,7 +199,7 @@ impl Filling {
     ) -> Poll<Option<Filled>> {
         drive.link().expect_pieces(true);
         loop {
-            // After a dropped call another buffer may have come, and a smaller one: what is said to be there is.
+            // After a dropped call the caller may pass another, smaller buffer: `filled` is bounded by its capacity.
             self.filled = self.filled.min(target.capacity());
             let room = target.capacity() - self.filled;
             if let Some(reading) = &mut self.reading {
@@ -214,7 +218,7 @@ impl Filling {
                         reading.go_on(drive.link(), event);
                         continue;
                     }
-                    // A call without memory waits for what there is to tell.
+                    // A call without memory waits until the length is known.
                     if reading.left > 0 || target.capacity() > 0 {
                         return Poll::Ready(Some(self.finish(drive.link())));
                     }
@@ -240,9 +244,9 @@ impl Filling {
         }
     }
 
-    /// Waits until something is known of what comes next of the message, or of the next one; `None`: the connection is
-    /// over. `elsewhere` tells of bytes behind those filled that a transport has received by itself, and whether they
-    /// end the message.
+    /// Waits until the next bytes of the message, or of the next message, are known; `None`: the connection has
+    /// ended. `elsewhere` counts bytes behind `filled` that a transport has received by itself, and whether they end
+    /// the message.
     pub(crate) fn poll_head<D: Driver>(
         &mut self,
         drive: &mut D,
@@ -287,7 +291,7 @@ impl Filling {
         filled
     }
 
-    /// What was finished is not handed out from here on: it comes with the next call.
+    /// A finished message is not handed out from here on: the next call returns it.
     #[cfg(feature = "compio")]
     pub(crate) fn give_back(&mut self, rest: &[u8], filled: &Filled) {
         let begin =
@@ -298,13 +302,13 @@ impl Filling {
         (reading.at, reading.read, reading.left) = (None, 0, reading.kept.len());
     }
 
-    /// What was finished goes on in other memory, which holds as much.
+    /// A finished receive continues in other memory of the same capacity.
     #[cfg(feature = "compio")]
     pub(crate) fn resume(&mut self, filled: usize) {
         self.filled = filled;
     }
 
-    /// A transport has received the end of the message, and nobody has looked.
+    /// A transport has received the end of the message, and no call has returned it.
     #[cfg(feature = "compio")]
     pub(crate) fn ended(&mut self) {
         if let Some(reading) = &mut self.reading {
@@ -312,7 +316,7 @@ impl Filling {
         }
     }
 
-    /// Whoever received a message into memory of its own does not want the rest.
+    /// A receiver into its own memory discards the rest of the message.
     #[inline]
     pub(crate) fn leave(&mut self, link: &mut Link) {
         if let Some(reading) = self.reading.take() {

@@ -1,18 +1,18 @@
-//! What the connections of one thread share.
+//! Resources shared by the connections of one thread.
 
 use std::cell::RefCell;
 
 use sinews_proto::Time;
 use sinews_session::Resources;
 
-/// What a receive reads into: as much as the kernel hands over at once on loopback, and within the first two levels
-/// of the cache.
+/// Size of a receive block: as much as the kernel returns at once on loopback, and within the first two levels of the
+/// cache.
 pub(crate) const BLOCK: usize = 64 << 10;
 
 /// Blocks that a thread keeps.
 const BLOCKS_MAX: usize = 16;
 
-/// How long unused memory waits for the next message.
+/// Time after which unused memory is freed.
 const RELEASE_AFTER: std::time::Duration = std::time::Duration::from_secs(2);
 
 struct Local {
@@ -29,7 +29,7 @@ thread_local! {
     });
 }
 
-/// Lends the thread's resources.
+/// Runs a function with the thread's resources.
 #[inline]
 pub(crate) fn with<R>(work: impl FnOnce(&mut Resources) -> R) -> R {
     LOCAL.with_borrow_mut(|local| work(&mut local.resources))
@@ -41,7 +41,7 @@ pub(crate) fn take_block() -> Vec<u8> {
     LOCAL.with_borrow_mut(|local| local.blocks.pop()).unwrap_or_else(|| Vec::with_capacity(BLOCK))
 }
 
-/// Takes a block back, or whatever else held received bytes.
+/// Takes back a block, or another buffer of received bytes.
 #[inline]
 pub(crate) fn give_block(mut block: Vec<u8>) {
     if block.capacity() == BLOCK {
@@ -54,7 +54,7 @@ pub(crate) fn give_block(mut block: Vec<u8>) {
     }
 }
 
-/// Frees what no message has used for a while; answers when to call again, if anything is left.
+/// Frees memory that no message has used for a while; returns when to call again, if any is left.
 pub(crate) fn release(now: Time) -> Option<Time> {
     LOCAL.with_borrow_mut(|local| {
         let due = local.released + RELEASE_AFTER;

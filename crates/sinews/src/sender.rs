@@ -1,4 +1,4 @@
-//! Many producers, one connection: a bounded queue in front of it.
+//! Many producers, one connection: a bounded queue in front of the connection.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -11,16 +11,16 @@ use tokio::sync::mpsc::error::TrySendError;
 
 use crate::message::Message;
 
-/// A handle by which any task may send on a connection that another one drives. A clone is a count.
+/// A handle by which any task may send on a connection that another task drives. Cloning increments a reference count.
 ///
-/// Messages wait in a queue of [`Sender::CAPACITY`] messages, or as many as the connection's owner has chosen, which
-/// all handles of the connection share. Whoever drives the connection takes them out, whether it waits for messages or
-/// sends, and all that wait leave in one write. While the peer takes nothing, so that
-/// [`Config::high_water`](crate::Config::high_water) is passed, nothing is taken out, the queue fills, and producers
-/// wait: in the order in which they came, so that none starves.
+/// All handles of a connection share a queue of [`Sender::CAPACITY`] messages, or of the capacity that the
+/// connection's owner has set. The task that drives the connection, by waiting for messages or by sending, empties
+/// the queue; all queued messages leave in one write. While the peer reads nothing, so that
+/// [`Config::high_water`](crate::Config::high_water) is exceeded, the queue is not emptied, it fills, and producers
+/// wait in FIFO order, so that none starves.
 ///
-/// The messages of one handle leave in their order. Dropping handles changes nothing for the connection. A connection
-/// that is not driven sends nothing.
+/// The messages of one handle leave in order. Dropping handles does not affect the connection. A connection that no
+/// task drives sends nothing.
 #[derive(Clone)]
 pub struct Sender {
     queue: mpsc::Sender<Message>,
@@ -28,18 +28,17 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// How many messages wait by default, before producers do. Enough that those of one turn of the scheduler find
-    /// room; few enough that a queue of small messages is some 10 KiB at most, and that what a producer is told to
-    /// wait for is near.
+    /// Default capacity of the queue in messages. Enough for the messages of one scheduler turn; few enough that a
+    /// queue of small messages takes some 10 KiB at most, and that a waiting producer is near the head of the queue.
     pub const CAPACITY: usize = 64;
 
-    /// Queues a message, once there is room.
+    /// Queues a message, once there is capacity.
     ///
-    /// Cancel-safe: a dropped future has not queued the message; its place in the line is lost.
+    /// Cancel-safe: a dropped future has not queued the message; its position in the queue is lost.
     ///
     /// # Errors
-    /// The connection is over, or the message can never be sent. What is queued when the connection ends is lost, as
-    /// what has left and was not received is.
+    /// The connection has ended, or the message can never be sent. Messages queued when the connection ends are lost,
+    /// as are messages that the peer has not received.
     pub async fn send(&self, message: impl Into<Message>) -> Result<(), SendError> {
         let message = self.check(message.into())?;
         match self.queue.reserve().await {
@@ -51,10 +50,10 @@ impl Sender {
         }
     }
 
-    /// Queues a message if there is room now.
+    /// Queues a message if there is capacity now.
     ///
     /// # Errors
-    /// There is none ([`SendError::is_full`]), the connection is over, or the message can never be sent.
+    /// The queue is full ([`SendError::is_full`]), the connection has ended, or the message can never be sent.
     pub fn try_send(&self, message: impl Into<Message>) -> Result<(), SendError> {
         let message = self.check(message.into())?;
         self.queue.try_send(message).map_err(|refused| match refused {
@@ -63,32 +62,32 @@ impl Sender {
         })
     }
 
-    /// Whether nothing can be sent any more: a Close was decided, or the connection is gone.
+    /// Whether sending is no longer possible: a Close was decided, or the connection has ended.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.queue.is_closed()
     }
 
-    /// Waits until nothing can be sent any more.
+    /// Waits until sending is no longer possible.
     ///
     /// Cancel-safe.
     pub async fn closed(&self) {
         self.queue.closed().await;
     }
 
-    /// How the connection ended, if it did and that is known: a connection whose owner dropped it has no such end.
+    /// How the connection ended, if it has and the end is known: a connection that its owner dropped has no such end.
     #[must_use]
     pub fn end(&self) -> Option<&Closed> {
         self.ended.get()
     }
 
-    /// Messages for which there is room now.
+    /// Free capacity of the queue in messages.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.queue.capacity()
     }
 
-    /// What never fits into a frame is refused here, where somebody hears of it.
+    /// Rejects messages that never fit into a frame here, where the producer gets the error.
     fn check(&self, message: Message) -> Result<Message, SendError> {
         let why = match &message {
             Message::Ping(payload) | Message::Pong(payload) if payload.len() > PING_MAX => {
@@ -111,7 +110,7 @@ impl fmt::Debug for Sender {
     }
 }
 
-/// Why a [`Sender`] did not queue a message, with the message.
+/// The error of a [`Sender`] that did not queue a message. It returns the message.
 #[derive(Debug)]
 pub struct SendError {
     message: Message,
@@ -132,19 +131,19 @@ impl SendError {
         self.message
     }
 
-    /// Whether there was no room: later there may be.
+    /// Whether the queue is full: a later attempt may succeed.
     #[must_use]
     pub fn is_full(&self) -> bool {
         matches!(self.why, Why::Full)
     }
 
-    /// Whether the connection takes no messages any more.
+    /// Whether the connection accepts no more messages.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         matches!(self.why, Why::Over(_))
     }
 
-    /// How the connection ended, where that is known.
+    /// How the connection ended, if known.
     #[must_use]
     pub fn closed(&self) -> Option<&Closed> {
         match &self.why {
@@ -158,7 +157,7 @@ impl fmt::Display for SendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.why {
             Why::Full => f.write_str("the queue is full"),
-            Why::Over(None) => f.write_str("the connection is closing or gone"),
+            Why::Over(None) => f.write_str("the connection is closing or has ended"),
             Why::Over(Some(closed)) => closed.fmt(f),
             Why::Misuse(misuse) => misuse.fmt(f),
         }
@@ -167,16 +166,16 @@ impl fmt::Display for SendError {
 
 impl std::error::Error for SendError {}
 
-/// The end of the queue that a connection has.
+/// The receiving end of the queue, owned by the connection.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     queue: mpsc::Receiver<Message>,
-    /// For new handles. It also keeps the queue from ending when all others are gone.
+    /// The sender for new handles. It also keeps the queue open after all handles are dropped.
     sender: Sender,
 }
 
 impl Inbox {
-    /// A queue of at least one message.
+    /// Creates a queue with capacity for at least one message.
     pub(crate) fn new(capacity: usize) -> Self {
         let (sender, queue) = mpsc::channel(capacity.clamp(1, tokio::sync::Semaphore::MAX_PERMITS));
         Self { queue, sender: Sender { queue: sender, ended: Arc::default() } }
@@ -186,17 +185,18 @@ impl Inbox {
         self.sender.clone()
     }
 
-    /// The oldest message that waits. Pending: there is none, and the next one wakes.
+    /// The oldest queued message. Pending: the queue is empty, and the next message wakes the task.
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Message> {
         match self.queue.poll_recv(cx) {
             Poll::Ready(Some(message)) => Poll::Ready(message),
-            // A task of Tokio's whose budget is used up is told so whatever waits; who flushes must get it all the same.
+            // A Tokio task whose budget is used up gets Pending although messages are queued; a flush must get them
+            // all.
             Poll::Pending if !self.is_empty() => self.next().map_or(Poll::Pending, Poll::Ready),
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
         }
     }
 
-    /// The same for who does not wait.
+    /// The oldest queued message, without waiting.
     pub(crate) fn next(&mut self) -> Option<Message> {
         self.queue.try_recv().ok()
     }
@@ -205,15 +205,15 @@ impl Inbox {
         self.queue.is_empty()
     }
 
-    /// Nothing is sent any more: producers hear so, and what waits is lost.
+    /// Ends sending: producers get an error, and queued messages are lost.
     pub(crate) fn close(&mut self) {
         self.queue.close();
         while self.next().is_some() {}
     }
 
-    /// How it ended, for those who ask.
+    /// Records how the connection ended, for producers.
     pub(crate) fn ended(&mut self, closed: &Closed) {
-        // Told first: whoever finds the queue closed finds out why.
+        // Set first: a producer that finds the queue closed can read the reason.
         let _ = self.sender.ended.set(closed.clone());
         self.close();
     }

@@ -5,7 +5,7 @@ use std::{fmt, io};
 #[cfg(feature = "rustls")]
 use std::sync::Arc;
 
-/// What makes TLS connections: rustls or the library of the platform, with the roots to trust.
+/// Makes TLS connections: rustls or the library of the platform, with trusted roots.
 #[derive(Clone, Debug)]
 pub struct Tls(pub(crate) Library);
 
@@ -18,35 +18,35 @@ pub(crate) enum Library {
     )]
     Rustls(Arc<rustls::ClientConfig>),
     #[cfg(feature = "native-tls")]
-    #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "on compio, TLS is made by rustls"))]
+    #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "on compio, TLS uses rustls"))]
     Native(native_tls::TlsConnector),
 }
 
-/// Why there is no TLS connection.
+/// An error of a TLS connection.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// The features of this crate bring no TLS that knows whom to trust: turn on `rustls-native-roots`,
-    /// `rustls-webpki-roots` or `native-tls`, or, with `rustls`, give `Connect::tls` a configuration.
+    /// The enabled features of this crate contain no TLS with trusted roots: enable `rustls-native-roots`,
+    /// `rustls-webpki-roots` or `native-tls`, or, with `rustls`, pass a configuration to `Connect::tls`.
     Unavailable,
-    /// No root certificate was found on this machine, so that no server can prove who it is.
+    /// No root certificate was found on this machine, so that no server certificate can be verified.
     NoRoots,
-    /// The library refuses its settings.
+    /// The TLS library rejects its settings.
     Setup(String),
-    /// The host is neither a name nor an address that a certificate could be for.
+    /// The host is neither a name nor an address for which a certificate can be issued.
     Name,
-    /// The handshake failed: a certificate that is not trusted or for another name, no version in common, or the end
-    /// of the transport.
+    /// The handshake failed: the certificate is not trusted or is for another name, there is no common version, or
+    /// the transport ended.
     Handshake(io::Error),
-    /// ALPN (RFC 7301) chose another protocol than HTTP/1.1, in which the handshake of WebSocket is: offer `http/1.1`
-    /// alone, or nothing.
+    /// ALPN (RFC 7301) selected a protocol other than HTTP/1.1, which the handshake of WebSocket uses: offer only
+    /// `http/1.1`, or nothing.
     Alpn(String),
 }
 
 impl Tls {
-    /// What the features of this crate bring: rustls with the certificates of the system (`rustls-native-roots`), of
-    /// Mozilla (`rustls-webpki-roots`), or of both if both are on; without them the library of the platform
-    /// (`native-tls`). rustls is made by its provider `ring`, once for the process.
+    /// The default of the enabled features: rustls with the certificates of the system (`rustls-native-roots`), of
+    /// Mozilla (`rustls-webpki-roots`), or of both if both are enabled; without them the library of the platform
+    /// (`native-tls`). rustls uses its provider `ring`, and is configured once for the process.
     ///
     /// # Errors
     /// [`TlsError::Unavailable`], [`TlsError::NoRoots`], [`TlsError::Setup`].
@@ -64,7 +64,7 @@ impl Tls {
         return Err(TlsError::Unavailable);
     }
 
-    /// The library of the platform, with what that trusts, also where rustls is there.
+    /// The library of the platform, with its trusted roots, even if rustls is enabled.
     ///
     /// # Errors
     /// [`TlsError::Setup`].
@@ -97,7 +97,7 @@ impl From<native_tls::TlsConnector> for Tls {
     }
 }
 
-/// Reading the roots of a system takes milliseconds, and sessions are resumed by one configuration only.
+/// Cached: reading the roots of a system takes milliseconds, and sessions resume only within one configuration.
 #[cfg(any(feature = "rustls-native-roots", feature = "rustls-webpki-roots"))]
 fn default_rustls() -> Result<Arc<rustls::ClientConfig>, TlsError> {
     static CONFIG: std::sync::OnceLock<Arc<rustls::ClientConfig>> = std::sync::OnceLock::new();
@@ -118,7 +118,7 @@ fn roots() -> Result<rustls::RootCertStore, TlsError> {
     let mut roots = rustls::RootCertStore::empty();
     #[cfg(feature = "rustls-native-roots")]
     {
-        // Some stores hold a certificate that cannot be parsed; the others are as good.
+        // Some stores contain a certificate that cannot be parsed; it is skipped.
         let found = rustls_native_certs::load_native_certs();
         roots.add_parsable_certificates(found.certs);
     }
@@ -135,7 +135,7 @@ fn roots() -> Result<rustls::RootCertStore, TlsError> {
 )]
 pub(crate) const HTTP11: &[u8] = b"http/1.1";
 
-/// Whether the protocol that ALPN chose is ours, if it chose one.
+/// Whether ALPN selected HTTP/1.1, or no protocol.
 #[cfg(feature = "rustls")]
 #[cfg_attr(
     not(any(feature = "tokio-rustls", feature = "compio")),
@@ -156,21 +156,21 @@ impl fmt::Display for TlsError {
                  sinews, or the feature rustls and a configuration (Connect::tls); on Tokio, rustls needs the feature tokio-rustls",
             ),
             Self::NoRoots => f.write_str(
-                "no root certificates on this machine; the feature rustls-webpki-roots of the crate sinews brings some",
+                "no root certificates on this machine; enable the feature rustls-webpki-roots of the crate sinews",
             ),
             Self::Setup(error) => write!(f, "settings: {error}"),
-            Self::Name => f.write_str("no name that a certificate could be for"),
+            Self::Name => f.write_str("the host is not a valid name for a certificate"),
             Self::Handshake(error) => match explain(error) {
                 Some(sentence) => write!(f, "{sentence} ({error})"),
                 None => error.fmt(f),
             },
-            Self::Alpn(chosen) => write!(f, "ALPN chose {chosen:?}; offer http/1.1 alone, or nothing"),
+            Self::Alpn(chosen) => write!(f, "ALPN selected {chosen:?}; offer only http/1.1, or nothing"),
         }
     }
 }
 
 impl std::error::Error for TlsError {
-    /// The cause behind the one that [`Display`](fmt::Display) has named already.
+    /// The source behind the error that [`Display`](fmt::Display) already includes.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Handshake(error) => error.source(),
@@ -187,7 +187,7 @@ const CA_AS_SERVER: &str = "the server presents the certificate of a certificate
 #[cfg(feature = "rustls")]
 const UNKNOWN_ISSUER: &str = "no trusted root has signed the server's certificate";
 
-/// A sentence for the failures whose own text names only a detail of TLS.
+/// An explanation of failures whose own text names only a detail of TLS.
 fn explain(error: &io::Error) -> Option<&'static str> {
     if error.kind() == io::ErrorKind::UnexpectedEof {
         return Some(ENDED);
@@ -197,7 +197,7 @@ fn explain(error: &io::Error) -> Option<&'static str> {
     if let Some(cause) = cause.downcast_ref() {
         return explain_rustls(cause);
     }
-    // The libraries of the platforms have only a text.
+    // The libraries of the platforms return only a text.
     let text = cause.to_string();
     let is_plain = ["wrong version number", "packet length too long", "http request"];
     is_plain.iter().any(|part| text.contains(part)).then_some(NO_TLS)
@@ -209,7 +209,7 @@ fn explain_rustls(error: &rustls::Error) -> Option<&'static str> {
     match error {
         Error::InvalidMessage(_) => Some(NO_TLS),
         Error::InvalidCertificate(CertificateError::UnknownIssuer) => Some(UNKNOWN_ISSUER),
-        // rustls passes this one on as a value of webpki, of which it exports no type.
+        // rustls wraps this error as a value of webpki, and exports no type for it.
         Error::InvalidCertificate(CertificateError::Other(other))
             if other.to_string().contains("CaUsedAsEndEntity") =>
         {

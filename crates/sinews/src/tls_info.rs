@@ -1,27 +1,27 @@
-//! Facts of a TLS session behind a connection.
+//! Facts of the TLS session of a connection.
 
-/// What a TLS handshake has agreed on: certificate chain of the peer, ALPN and version.
+/// Result of a TLS handshake: certificate chain of the peer, ALPN and version.
 ///
-/// `tls_info` of a WebSocket answers it, after `accept` and after `connect`, on every runtime. A session of rustls that
-/// lies elsewhere is converted: `TlsInfo::from(&*connection)`.
+/// `tls_info` of a WebSocket returns it, after `accept` and after `connect`, on every runtime. Any session of rustls
+/// can be converted: `TlsInfo::from(&*connection)`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TlsInfo {
-    /// The certificates of the peer in DER, its own first. A client without a certificate has none. The libraries of
-    /// platforms (`native-tls`) tell only the first one.
+    /// The certificates of the peer in DER, the leaf first. Empty for a client without a certificate. The libraries
+    /// of platforms (`native-tls`) return only the leaf.
     pub peer_certificates: Vec<Vec<u8>>,
-    /// The protocol that ALPN (RFC 7301) chose. `native-tls` does not tell it.
+    /// The protocol that ALPN (RFC 7301) selected. `native-tls` does not return it.
     pub alpn: Option<Vec<u8>>,
-    /// The version, `TLSv1.2` or `TLSv1.3`. `native-tls` does not tell it.
+    /// The version, `TLSv1.2` or `TLSv1.3`. `native-tls` does not return it.
     pub version: Option<&'static str>,
 }
 
-/// A transport that may be encrypted: what `tls_info` of a WebSocket needs.
+/// A transport that may be encrypted, as required by `tls_info` of a WebSocket.
 ///
-/// Implemented for the streams of tokio-rustls and tokio-native-tls, for [`rustls::StreamOwned`] and for the transport of
-/// `connect`. Implement it for a stream of your own that holds one of these.
+/// Implemented for the streams of tokio-rustls and tokio-native-tls, for [`rustls::StreamOwned`] and for the
+/// transport of `connect`. Implement it for your own stream that contains one of these.
 pub trait TlsTransport {
-    /// What the TLS handshake has agreed on; `None`: the transport is not encrypted.
+    /// The result of the TLS handshake; `None`: the transport is not encrypted.
     fn tls_info(&self) -> Option<TlsInfo>;
 }
 
@@ -103,7 +103,7 @@ impl TlsTransport for crate::tokio::Stream {
 
 #[cfg(feature = "tokio")]
 impl<S: TlsTransport> crate::tokio::WebSocket<S> {
-    /// What the TLS handshake has agreed on; `None`: the connection is not encrypted.
+    /// The result of the TLS handshake; `None`: the connection is not encrypted.
     #[must_use]
     pub fn tls_info(&self) -> Option<TlsInfo> {
         self.transport().tls_info()
@@ -112,7 +112,7 @@ impl<S: TlsTransport> crate::tokio::WebSocket<S> {
 
 #[cfg(feature = "blocking")]
 impl<S: TlsTransport> crate::blocking::WebSocket<S> {
-    /// What the TLS handshake has agreed on; `None`: the connection is not encrypted.
+    /// The result of the TLS handshake; `None`: the connection is not encrypted.
     #[must_use]
     pub fn tls_info(&self) -> Option<TlsInfo> {
         self.get_ref().tls_info()

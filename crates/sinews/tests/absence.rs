@@ -30,7 +30,7 @@ fn expired(end: Option<Result<Message, Error>>) -> Expired {
     }
 }
 
-/// Sends a request and answers it after a while.
+/// Sends a request and replies to it after a while.
 async fn exchange<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSocket<S>, raw: &mut DuplexStream) {
     socket.send("request").await.unwrap();
     let reply = async {
@@ -68,7 +68,7 @@ async fn reply_to_the_second_of_two_requests_after_idle_timeout_is_delivered() {
 async fn message_sent_to_a_silent_peer_restarts_idle_timeout() {
     let (mut socket, mut raw) = server_and_raw(&without_pings());
     let waited = tokio::time::timeout(IDLE - Duration::from_secs(1), socket.next()).await;
-    assert!(waited.is_err(), "nothing has come");
+    assert!(waited.is_err(), "no input");
     socket.send("request").await.unwrap();
     let began = Instant::now();
     let reply = async {
@@ -201,7 +201,7 @@ async fn message_of_the_writing_half_restarts_idle_timeout_of_the_reading_half()
 const REQUEST: &str = "GET / HTTP/1.1\r\nHost: example.com\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
      Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
 
-/// A client that answers each message after a second.
+/// A client that replies to each message after a second.
 #[cfg(feature = "hyper")]
 async fn answer_requests(mut raw: DuplexStream, requests: usize) {
     raw.write_all(REQUEST.as_bytes()).await.unwrap();
@@ -223,7 +223,7 @@ async fn answer_requests(mut raw: DuplexStream, requests: usize) {
     let _ = raw.read_to_end(&mut Vec::new()).await;
 }
 
-/// Asks twice, with more than the idle timeout in between.
+/// Sends two requests, with more than the idle timeout in between.
 #[cfg(feature = "hyper")]
 async fn ask_twice<S: AsyncRead + AsyncWrite + Unpin>(mut socket: WebSocket<S>) {
     for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! `sinews::accept` on streams in memory, and where the system's behaviour counts, over loopback.
+//! `sinews::accept` on in-memory streams, and over loopback where the system's behavior matters.
 #![cfg(feature = "tokio")]
 
 use std::cell::RefCell;
@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio::task::yield_now;
 use tokio::time::Instant;
 
-/// The request of RFC 6455 section 1.3, with more lines in place of the mark.
+/// The request of RFC 6455 section 1.3, with additional header lines.
 fn request(lines: &str) -> String {
     format!(
         "GET /chat?room=7&token=a%20b+c HTTP/1.1\r\nHost: server.example.com\r\nUpgrade: websocket\r\n\
@@ -40,10 +40,10 @@ async fn head(client: &mut DuplexStream) -> String {
     String::from_utf8(answer).expect("text")
 }
 
-/// What becomes of a request that is not to become a WebSocket: the error, and what the client reads.
+/// The result of a rejected request: the error, and the response that the client reads.
 async fn refused(bytes: &[u8]) -> (AcceptError, String) {
     let (mut client, server) = duplex(64 << 10);
-    client.write_all(bytes).await.expect("room for it");
+    client.write_all(bytes).await.expect("capacity for it");
     let accept = async { accept(server).await.expect_err("no WebSocket") };
     let client = async {
         let answer = all(&mut client).await;
@@ -54,7 +54,7 @@ async fn refused(bytes: &[u8]) -> (AcceptError, String) {
 }
 
 #[tokio::test]
-async fn every_way_of_cutting_the_request_gives_the_same() {
+async fn request_split_at_any_byte_is_accepted() {
     let mut bytes = request("Sec-WebSocket-Protocol: chat\r\n").into_bytes();
     bytes.extend_from_slice(HELLO);
     bytes.extend_from_slice(CLOSE);
@@ -86,7 +86,7 @@ async fn every_way_of_cutting_the_request_gives_the_same() {
 }
 
 #[tokio::test]
-async fn byte_by_byte_both_ways() {
+async fn handshake_succeeds_byte_by_byte() {
     let (mut client, server) = duplex(1);
     let client = async {
         client.write_all(request("").as_bytes()).await.expect("written");
@@ -106,7 +106,7 @@ async fn byte_by_byte_both_ways() {
 }
 
 #[tokio::test]
-async fn both_ends_are_ours() {
+async fn client_and_server_of_this_crate_agree() {
     let (client, server) = duplex(4096);
     let connecting = sinews::connect("ws://example.com/chat?room=7").over(client);
     let (client, server) = tokio::join!(connecting.into_future(), accept(server).open());
@@ -120,13 +120,13 @@ async fn both_ends_are_ours() {
 }
 
 #[tokio::test]
-async fn the_callback_sees_the_whole_request() {
+async fn callback_gets_the_whole_request() {
     let peer: SocketAddr = "192.0.2.1:4711".parse().expect("an address");
     let (mut client, server) = duplex(4096);
     let lines = "X-Two: a\r\nCookie: a=1; session=xyz\r\nx-two: b\r\nCookie: b=\"2\"\r\nX-Raw: \u{e9}\r\n\
                  Sec-WebSocket-Protocol: v1, v2\r\nSec-WebSocket-Protocol: v3\r\n";
     client.write_all(request(lines).as_bytes()).await.expect("written");
-    // Neither `Send` nor `'static`: a callback may look at what is around it.
+    // Neither `Send` nor `'static`: a callback may borrow its environment.
     let seen = RefCell::new(Vec::new());
     let (_websocket, kept) = accept(server)
         .peer(peer)
@@ -159,7 +159,7 @@ async fn the_callback_sees_the_whole_request() {
 }
 
 #[tokio::test]
-async fn secrets_are_not_in_what_debug_shows() {
+async fn debug_output_contains_no_secrets() {
     let (mut client, server) = duplex(4096);
     client.write_all(request("Cookie: session=xyz\r\n").as_bytes()).await.expect("written");
     let (_websocket, request) = accept(server).open().await.expect("accepted");
@@ -168,7 +168,7 @@ async fn secrets_are_not_in_what_debug_shows() {
 }
 
 #[tokio::test]
-async fn an_async_callback_may_wait() {
+async fn async_callback_is_awaited() {
     for (token, status) in [("a b c", 101), ("other", 403)] {
         let (mut client, server) = duplex(4096);
         client.write_all(request("").as_bytes()).await.expect("written");
@@ -195,7 +195,7 @@ async fn an_async_callback_may_wait() {
     }
 }
 
-/// A client that only reads what is there: an open connection would not end.
+/// A client that only reads available bytes: an open connection would not end.
 fn client_after<T>(opened: &Result<T, AcceptError>, client: DuplexStream) -> DuplexStream {
     let (mut filler, copy) = duplex(4096);
     if opened.is_err() {
@@ -210,8 +210,8 @@ fn client_after<T>(opened: &Result<T, AcceptError>, client: DuplexStream) -> Dup
 }
 
 #[tokio::test]
-async fn subprotocols_by_the_servers_preference_or_by_choice() {
-    // Offered, supported, the callback's choice, and what it comes to.
+async fn subprotocol_is_selected_by_server_preference_or_callback() {
+    // Offered, supported, the callback's choice, and the result.
     let cases = [
         ("v1, v2", vec!["v2", "v1"], None, Some("v2")),
         ("v1, v2", vec![], None, None),
@@ -240,7 +240,7 @@ async fn subprotocols_by_the_servers_preference_or_by_choice() {
 }
 
 #[tokio::test]
-async fn answers_that_may_not_be_on_the_wire_are_a_500_and_misuse() {
+async fn invalid_replies_are_500_and_misuse() {
     let cases: [(Result<Reply, Reject>, HandshakeMisuse); 6] = [
         (Ok(Reply::new().subprotocol("not-offered")), HandshakeMisuse::Subprotocol),
         (Ok(Reply::new().subprotocol("no token")), HandshakeMisuse::Subprotocol),
@@ -265,7 +265,7 @@ async fn answers_that_may_not_be_on_the_wire_are_a_500_and_misuse() {
 }
 
 #[tokio::test]
-async fn settings_that_cannot_be_are_told() {
+async fn invalid_settings_are_reported() {
     let (mut client, server) = duplex(4096);
     client.write_all(request("").as_bytes()).await.expect("written");
     client.shutdown().await.expect("shut");
@@ -280,7 +280,7 @@ async fn settings_that_cannot_be_are_told() {
 }
 
 #[tokio::test]
-async fn what_is_no_request_for_a_websocket_is_told_why() {
+async fn non_websocket_requests_are_rejected_with_a_reason() {
     let sound = request("");
     let cases = [
         (sound.replace("GET", "POST"), 405, AtFault::Peer),
@@ -302,7 +302,7 @@ async fn what_is_no_request_for_a_websocket_is_told_why() {
 }
 
 #[tokio::test]
-async fn origins_are_those_that_are_allowed() {
+async fn only_allowed_origins_are_accepted() {
     let own = "Origin: https://server.example.com\r\n";
     let other = "Origin: https://elsewhere.example\r\n";
     let listed = OriginPolicy::list(["https://elsewhere.example"]).expect("an origin");
@@ -328,7 +328,7 @@ async fn origins_are_those_that_are_allowed() {
 }
 
 #[tokio::test]
-async fn heads_have_limits() {
+async fn head_limits_are_enforced() {
     let long = |bytes: usize| request(&format!("X-Long: {}\r\n", "x".repeat(bytes)));
     let (error, answer) = refused(long(17 << 10).as_bytes()).await;
     assert!(matches!(error, AcceptError::Head(HeadError::TooLarge)), "{error:?}");
@@ -348,7 +348,7 @@ async fn heads_have_limits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_says_nothing_is_told_408() {
+async fn silent_client_gets_408() {
     let (mut client, server) = duplex(4096);
     let start = Instant::now();
     let (error, answer) = tokio::join!(accept(server), async {
@@ -363,7 +363,7 @@ async fn a_client_that_says_nothing_is_told_408() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drip_of_bytes_gains_no_time() {
+async fn slow_request_does_not_extend_the_timeout() {
     let (mut client, server) = duplex(4096);
     tokio::spawn(async move {
         for byte in request(&"X: y\r\n".repeat(50)).bytes() {
@@ -376,12 +376,12 @@ async fn a_drip_of_bytes_gains_no_time() {
     let start = Instant::now();
     let error = accept(server).timeout(Duration::from_secs(3)).await.expect_err("no time");
     assert!(matches!(error, AcceptError::TimedOut(Phase::Head)), "{error:?}");
-    // The client goes on dripping behind the refusal: that ends too.
+    // The client continues to send after the rejection: that ends too.
     assert_eq!(start.elapsed().as_secs(), 3 + 5);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_decision_that_never_comes_is_a_503() {
+async fn pending_decision_times_out_with_503() {
     let (mut client, server) = duplex(4096);
     client.write_all(request("").as_bytes()).await.expect("written");
     client.shutdown().await.expect("shut");
@@ -392,7 +392,7 @@ async fn a_decision_that_never_comes_is_a_503() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_does_not_take_the_response_is_left() {
+async fn client_that_does_not_read_the_response_times_out() {
     let (mut client, server) = duplex(4);
     let (error, client) = tokio::join!(accept(server), async {
         client.write_all(request("").as_bytes()).await.expect("written");
@@ -405,7 +405,7 @@ async fn a_client_that_does_not_take_the_response_is_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_stays_after_a_refusal_is_left() {
+async fn rejected_client_that_stays_connected_is_dropped() {
     let (mut client, server) = duplex(4096);
     client.write_all(request("").as_bytes()).await.expect("written");
     let start = Instant::now();
@@ -419,7 +419,7 @@ async fn a_client_that_stays_after_a_refusal_is_left() {
 }
 
 #[tokio::test]
-async fn a_client_that_floods_after_a_refusal_is_left() {
+async fn rejected_client_that_keeps_sending_is_dropped() {
     let (mut client, server) = duplex(16 << 10);
     let flood = tokio::spawn(async move {
         client.write_all(request("").as_bytes()).await.expect("written");
@@ -435,19 +435,19 @@ async fn a_client_that_floods_after_a_refusal_is_left() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_is_named() {
+async fn client_disconnect_is_reported() {
     for (bytes, expected) in [("", 0), ("GET / HT", 8)] {
         let (mut client, server) = duplex(4096);
         client.write_all(bytes.as_bytes()).await.expect("written");
         drop(client);
-        let error = accept(server).await.expect_err("nobody is there");
+        let error = accept(server).await.expect_err("no client");
         assert!(matches!(error, AcceptError::ClientLeft { received } if received == expected), "{error:?}");
         assert_eq!((error.at_fault(), error.status()), (AtFault::Transport, None));
     }
 }
 
 #[tokio::test]
-async fn a_refusal_is_read_although_frames_are_on_the_way() {
+async fn rejection_is_readable_with_frames_in_flight() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     let client = tokio::spawn(async move {
@@ -467,7 +467,7 @@ async fn a_refusal_is_read_although_frames_are_on_the_way() {
 
 #[cfg(feature = "deflate")]
 #[tokio::test]
-async fn deflate_is_accepted_when_it_is_set() {
+async fn deflate_is_accepted_if_configured() {
     let line = "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\n";
     for set in [true, false] {
         let (mut client, server) = duplex(4096);
@@ -481,7 +481,7 @@ async fn deflate_is_accepted_when_it_is_set() {
 }
 
 #[tokio::test]
-async fn the_handshake_is_as_sendable_as_its_stream() {
+async fn handshake_future_is_send_if_the_stream_is() {
     fn check<T: Send>(future: T) -> T {
         future
     }

@@ -1,4 +1,4 @@
-//! `sinews::axum` behind `axum::serve`, over loopback.
+//! `sinews::axum` with `axum::serve`, over loopback.
 #![cfg(feature = "axum")]
 
 use std::sync::Arc;
@@ -28,7 +28,7 @@ fn request(path: &str) -> ClientRequest {
     ClientRequest::new("example.com", path).expect("sound")
 }
 
-/// A client's WebSocket, and the head of the answer.
+/// A client's WebSocket, and the head of the response.
 async fn connect(
     mut stream: TcpStream,
     request: ClientRequest,
@@ -50,7 +50,7 @@ async fn connect(
     }
 }
 
-/// The status of the answer to raw bytes, and the rest of it.
+/// The status of the response to raw bytes, and the rest of it.
 async fn answer(app: Router, bytes: &str) -> (u16, String) {
     let mut client = serve(app).await;
     client.write_all(bytes.as_bytes()).await.expect("sent");
@@ -119,7 +119,7 @@ async fn echo_with_deflate() {
 }
 
 #[tokio::test]
-async fn a_subprotocol_is_chosen() {
+async fn subprotocol_is_selected() {
     async fn chat(upgrade: WebSocketUpgrade) -> Response {
         assert_eq!(upgrade.requested_protocols().collect::<Vec<_>>(), ["v1", "v2"]);
         assert_eq!(upgrade.selected_protocol(), None);
@@ -139,24 +139,24 @@ async fn a_subprotocol_is_chosen() {
 }
 
 #[tokio::test]
-async fn large_messages_and_their_limit() {
+async fn large_messages_pass_up_to_the_limit() {
     async fn large(upgrade: WebSocketUpgrade) -> Response {
         upgrade.max_message_size(20 << 20).max_frame_size(20 << 20).on_upgrade(echo)
     }
     let (mut client, ..) =
         connect(serve(Router::new().route("/", any(large))).await, request("/")).await.expect("accepted");
     let payload: Vec<u8> = (0..20 << 20).map(|at: u32| (at % 251) as u8).collect();
-    // Both ends would wait for room if nobody read meanwhile: sending reads aside, and the echo waits.
+    // Both ends would wait for capacity if neither read meanwhile: sending reads aside, and the echo waits.
     client.send(payload.clone()).await.expect("sent");
     assert_eq!(next(&mut client).await.into_bytes(), payload);
-    // Whether it is taken or not.
+    // Whether it is accepted or not.
     let _ = client.send(vec![0; (20 << 20) + 1]).await;
     let Message::Close(Some(close)) = next(&mut client).await else { panic!("the server ends it") };
     assert_eq!(close.code(), sinews::CloseCode::TOO_BIG);
 }
 
 #[tokio::test]
-async fn layers_and_other_extractors_stay_what_they_are() {
+async fn layers_and_other_extractors_work_unchanged() {
     #[derive(serde::Deserialize)]
     struct Who {
         name: String,
@@ -168,7 +168,7 @@ async fn layers_and_other_extractors_stay_what_they_are() {
         upgrade: WebSocketUpgrade,
         headers: HeaderMap,
     ) -> Response {
-        assert!(headers.contains_key("sec-websocket-key"), "the request is left whole");
+        assert!(headers.contains_key("sec-websocket-key"), "the request is unchanged");
         upgrade.on_upgrade(async move |mut websocket: WebSocket| {
             let _ = websocket.send(format!("{greeting}, {} in {room}", who.name)).await;
         })
@@ -188,7 +188,7 @@ async fn layers_and_other_extractors_stay_what_they_are() {
 }
 
 #[tokio::test]
-async fn rejections_are_those_of_accept() {
+async fn rejections_match_those_of_accept() {
     let cases = [
         REQUEST.replace("GET", "POST"),
         REQUEST.replace("Upgrade: websocket\r\n", ""),
@@ -209,7 +209,7 @@ async fn rejections_are_those_of_accept() {
             Router::new().route("/", any(|upgrade: WebSocketUpgrade| async { upgrade.on_upgrade(echo) }));
         let (status, answer) = answer(app, &bytes).await;
         assert_eq!(Some(status), error.status(), "{bytes}");
-        // `Host` is missed by our parser there, and by the handshake here.
+        // A missing `Host` is detected by our parser there, and by the handshake here.
         let AcceptError::Refused(refusal) = &error else { continue };
         assert!(answer.as_bytes().ends_with(refusal.body()), "{answer}");
         for (name, value) in refusal.headers() {
@@ -219,7 +219,7 @@ async fn rejections_are_those_of_accept() {
 }
 
 #[tokio::test]
-async fn origins_are_those_that_are_allowed() {
+async fn only_allowed_origins_are_accepted() {
     let foreign = REQUEST.replace("Version: 13\r\n", "Version: 13\r\nOrigin: https://elsewhere.example\r\n");
     let with = |policy: Option<OriginPolicy>, failed: mpsc::UnboundedSender<AcceptError>| {
         let handler = move |upgrade: WebSocketUpgrade| async move {
@@ -234,7 +234,7 @@ async fn origins_are_those_that_are_allowed() {
     };
     let (tell, mut told) = mpsc::unbounded_channel();
     assert_eq!(answer(with(None, tell.clone()), &foreign).await.0, 403);
-    let error = told.recv().await.expect("the callback is told");
+    let error = told.recv().await.expect("the callback is called");
     assert_eq!(error.status(), Some(403));
     let listed = OriginPolicy::list(["https://elsewhere.example"]).expect("an origin");
     for policy in [OriginPolicy::any(), listed] {
@@ -252,12 +252,12 @@ async fn origins_are_those_that_are_allowed() {
 }
 
 #[tokio::test]
-async fn a_failed_upgrade_is_told() {
+async fn failed_upgrade_calls_the_callback() {
     let (tell, mut told) = mpsc::unbounded_channel();
     let (asked, mut was_asked) = mpsc::unbounded_channel();
     let handler = move |upgrade: WebSocketUpgrade| async move {
         let upgrade = upgrade.on_failed_upgrade(move |error| drop(tell.send(error)));
-        let response = upgrade.on_upgrade(async |_: WebSocket| panic!("there is none"));
+        let response = upgrade.on_upgrade(async |_: WebSocket| panic!("no WebSocket"));
         let _ = asked.send(());
         std::future::pending::<()>().await;
         response
@@ -266,13 +266,13 @@ async fn a_failed_upgrade_is_told() {
     client.write_all(REQUEST.as_bytes()).await.expect("sent");
     was_asked.recv().await.expect("the handler runs");
     drop(client);
-    let error = told.recv().await.expect("the callback is told");
+    let error = told.recv().await.expect("the callback is called");
     assert!(matches!(error, AcceptError::Io(..)), "{error:?}");
 }
 
-/// hyper hands the connection over whichever response it sent.
+/// hyper hands over the connection regardless of the response.
 #[tokio::test]
-async fn a_websocket_whose_response_was_replaced_ends_with_its_first_read() {
+async fn replaced_response_ends_the_websocket_at_its_first_read() {
     let (tell, mut told) = mpsc::unbounded_channel();
     let handler = move |upgrade: WebSocketUpgrade| async move {
         let failed = tell.clone();
@@ -288,11 +288,11 @@ async fn a_websocket_whose_response_was_replaced_ends_with_its_first_read() {
     client.read_exact(&mut answer).await.expect("a status");
     assert_eq!(&answer, b"HTTP/1.1 418");
     drop(client);
-    assert!(!told.recv().await.expect("told"), "no message comes");
+    assert!(!told.recv().await.expect("called"), "no message arrives");
 }
 
 #[tokio::test]
-async fn a_page_and_a_websocket_on_one_path() {
+async fn page_and_websocket_share_one_path() {
     async fn either(upgrade: Option<WebSocketUpgrade>) -> Response {
         match upgrade {
             Some(upgrade) => upgrade.on_upgrade(echo),
@@ -311,7 +311,7 @@ async fn a_page_and_a_websocket_on_one_path() {
 }
 
 #[tokio::test]
-async fn settings_that_cannot_be_are_a_500() {
+async fn invalid_settings_are_a_500() {
     let app = Router::new().route(
         "/",
         any(|upgrade: WebSocketUpgrade| async { upgrade.protocols(["no token"]).on_upgrade(echo) }),

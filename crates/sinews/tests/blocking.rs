@@ -1,4 +1,4 @@
-//! `sinews::blocking`: over streams in memory that wait at every byte, and over loopback with a thread for each end.
+//! `sinews::blocking`: over in-memory streams that block at every byte, and over loopback with a thread per end.
 #![cfg(feature = "blocking")]
 
 use std::cell::RefCell;
@@ -19,7 +19,7 @@ use sinews::{
 };
 use sinews_testkit::{Frame, Reader, Reply as Said, Rng, negotiate};
 
-/// One direction of a link in memory.
+/// One direction of an in-memory link.
 #[derive(Debug, Default)]
 struct Pipe {
     bytes: VecDeque<u8>,
@@ -34,7 +34,8 @@ fn pipe(capacity: usize) -> Shared {
     Rc::new(RefCell::new(Pipe { capacity, ..Pipe::default() }))
 }
 
-/// One end of a link in memory: it never blocks, and, with a seed, often waits, is interrupted, or passes one byte.
+/// One end of an in-memory link: it never blocks, and, with a seed, often returns `WouldBlock`, is interrupted, or
+/// passes one byte.
 #[derive(Debug)]
 struct End {
     incoming: Shared,
@@ -87,7 +88,7 @@ impl Write for End {
     }
 }
 
-/// The two ends of a link that holds so many bytes in each direction.
+/// The two ends of a link with this capacity in each direction.
 fn link(capacity: usize, seed: Option<u64>) -> (End, End) {
     let (up, down) = (pipe(capacity), pipe(capacity));
     let client = End { incoming: down.clone(), outgoing: up.clone(), rng: seed.map(Rng::new) };
@@ -95,7 +96,7 @@ fn link(capacity: usize, seed: Option<u64>) -> (End, End) {
     (client, server)
 }
 
-/// A WebSocket of one role against a peer that is only bytes.
+/// A WebSocket of one role against a raw peer.
 fn against_bytes(role: Role, config: &Config) -> (WebSocket<End>, Shared, Shared) {
     let (client, _) = link(1 << 20, None);
     let (to, from) = (client.incoming.clone(), client.outgoing.clone());
@@ -121,7 +122,7 @@ fn wire(frames: &[Frame]) -> Vec<u8> {
     frames.iter().flat_map(|frame| frame.encode(Role::Client)).collect()
 }
 
-/// What a WebSocket of this role said to a peer that is only bytes.
+/// The frames that a WebSocket of this role sent to a raw peer.
 fn said(role: Role, from: &Shared) -> Vec<Said> {
     let bytes: Vec<u8> = from.borrow_mut().bytes.drain(..).collect();
     Reader::new(role, None).read(&bytes).expect("sound frames")
@@ -131,12 +132,12 @@ fn is_wait(error: &Error) -> bool {
     matches!(error, Error::Io(error) if error.kind() == ErrorKind::WouldBlock)
 }
 
-/// Whether the next call only waits.
+/// Whether the next call would block.
 fn waits(ws: &mut WebSocket<End>) -> bool {
     matches!(ws.next(), Some(Err(error)) if is_wait(&error))
 }
 
-/// Calls until the call answers something else than that it waits.
+/// Retries a call while it would block.
 fn insist<T>(mut call: impl FnMut() -> Option<Result<T, Error>>) -> Option<Result<T, Error>> {
     let start = Instant::now();
     loop {
@@ -148,11 +149,11 @@ fn insist<T>(mut call: impl FnMut() -> Option<Result<T, Error>>) -> Option<Resul
 }
 
 fn next(ws: &mut WebSocket<End>) -> Message {
-    insist(|| ws.next()).expect("not over").expect("in order")
+    insist(|| ws.next()).expect("still open").expect("in order")
 }
 
 #[test]
-fn what_is_sent_alone_leaves_at_once() {
+fn single_message_leaves_at_once() {
     let (mut client, mut server) = pair(&Config::default(), 1 << 20, None);
     for n in 1..=3 {
         client.send(text(n)).unwrap();
@@ -169,7 +170,7 @@ fn what_is_sent_alone_leaves_at_once() {
 }
 
 #[test]
-fn large_messages_are_read_in_large_pieces_and_not_beyond_their_end() {
+fn large_messages_are_read_in_large_chunks_up_to_their_end() {
     let (mut client, mut server) = pair(&Config::default(), 8 << 20, None);
     let message = |len: usize, first: u8| -> Vec<u8> {
         (0..len).map(|place| (place as u8).wrapping_mul(31).wrapping_add(first)).collect()
@@ -184,8 +185,8 @@ fn large_messages_are_read_in_large_pieces_and_not_beyond_their_end() {
     }
 }
 
-/// What has waited for the rest of its burst for a millisecond leaves before that, so one counts in which this thread was
-/// not held up for so long.
+/// Replies of a burst leave after a millisecond at the latest, so an attempt counts only if this thread was not
+/// delayed for so long.
 fn undisturbed<T>(mut burst: impl FnMut() -> T) -> T {
     for _ in 0..1_000 {
         let begun = Instant::now();
@@ -194,18 +195,18 @@ fn undisturbed<T>(mut burst: impl FnMut() -> T) -> T {
             return outcome;
         }
     }
-    panic!("there is never a millisecond for this thread alone");
+    panic!("this thread is always delayed for over a millisecond");
 }
 
 #[test]
-fn the_answers_to_a_burst_leave_in_one_write() {
+fn replies_to_a_burst_leave_in_one_write() {
     const BURST: usize = 20;
     let (mut client, mut server) = pair(&Config::default(), 1 << 20, None);
     for n in 0..BURST {
         client.feed(text(n)).unwrap();
     }
     client.flush().unwrap();
-    assert_eq!(client.get_ref().outgoing.borrow().writes, 1, "so does what was fed");
+    assert_eq!(client.get_ref().outgoing.borrow().writes, 1, "so do fed messages");
     let writes = undisturbed(|| {
         let before = client.get_ref().incoming.borrow().writes;
         for n in 0..BURST {
@@ -213,7 +214,7 @@ fn the_answers_to_a_burst_leave_in_one_write() {
             assert_eq!(message, text(n));
             server.send(message).unwrap();
         }
-        // Without another call of `next`: the last answer knows that it is the last.
+        // Without another call of `next`: the last reply knows that it is the last.
         let writes = client.get_ref().incoming.borrow().writes - before;
         for n in 0..BURST {
             assert_eq!(client.next().unwrap().unwrap(), text(n));
@@ -225,9 +226,9 @@ fn the_answers_to_a_burst_leave_in_one_write() {
     assert_eq!(writes, 1);
 }
 
-/// What comes behind the last whole message of a burst is only part of one: nobody waits for it.
+/// Behind the last whole message of a burst is part of another: replies do not wait for it.
 #[test]
-fn half_a_message_does_not_hold_the_answers_back() {
+fn incomplete_message_does_not_delay_replies() {
     let bytes = wire(&[Frame::text("one"), Frame::text("two"), Frame::text("three")]);
     let (writes, said) = undisturbed(|| {
         let (mut server, to, from) = against_bytes(Role::Server, &Config::default());
@@ -244,7 +245,7 @@ fn half_a_message_does_not_hold_the_answers_back() {
 }
 
 #[test]
-fn what_is_queued_leaves_before_a_read() {
+fn queued_bytes_leave_before_a_read() {
     let (mut client, _, from) = against_bytes(Role::Client, &Config::default());
     client.feed("fed").unwrap();
     client.try_send("tried").unwrap();
@@ -255,18 +256,18 @@ fn what_is_queued_leaves_before_a_read() {
 }
 
 #[test]
-fn a_ping_is_answered_though_nobody_sends() {
+fn ping_is_answered_without_a_send() {
     let (mut server, to, from) = against_bytes(Role::Server, &Config::default());
     to.borrow_mut().bytes.extend(wire(&[Frame::ping("1"), Frame::ping("2")]));
     assert_eq!(server.next().unwrap().unwrap(), Message::Ping("1".into()));
     assert_eq!(server.next().unwrap().unwrap(), Message::Ping("2".into()));
-    // Before the application does anything with it.
+    // Before the application handles it.
     assert_eq!(said(Role::Server, &from), [Said::Pong(b"1".to_vec()), Said::Pong(b"2".to_vec())]);
     assert_eq!(from.borrow().writes, 1);
 }
 
 #[test]
-fn waiting_at_every_byte_loses_nothing() {
+fn would_block_at_every_byte_loses_nothing() {
     let (mut server, to, _) = against_bytes(Role::Server, &Config::default());
     let (mut bytes, mut expected, mut heard) = (Vec::new(), Vec::new(), Vec::new());
     for n in 0..40 {
@@ -277,7 +278,7 @@ fn waiting_at_every_byte_loses_nothing() {
     for byte in bytes {
         to.borrow_mut().bytes.push_back(byte);
         loop {
-            match server.next().expect("not over") {
+            match server.next().expect("still open") {
                 Ok(message) => heard.push(message),
                 Err(error) if is_wait(&error) => break,
                 Err(error) => panic!("{error}"),
@@ -287,9 +288,9 @@ fn waiting_at_every_byte_loses_nothing() {
     assert_eq!(heard, expected);
 }
 
-/// Both ends wait, are interrupted, and pass one byte or some, on a link that is mostly full.
+/// Both ends block, are interrupted, and pass one byte or several, on a link that is mostly full.
 #[test]
-fn streams_that_wait_everywhere_carry_everything_in_order() {
+fn unreliable_streams_preserve_messages_and_order() {
     for seed in 0..9 {
         let config = Config::default().with_high_water(1000);
         let (mut client, mut server) = pair(&config, 37 + 400 * (seed as usize % 3), Some(seed));
@@ -297,7 +298,7 @@ fn streams_that_wait_everywhere_carry_everything_in_order() {
         let size = |n: usize| if n % 50 == 49 { 70_000 } else { n * 13 % 300 };
         let message = |n: usize| Message::binary(vec![n as u8; size(n)]);
         while heard < 150 {
-            // Two ends that both have more to say than the other takes would wait for each other.
+            // Two ends that both send more than the other reads would wait for each other.
             let under_way: usize = (heard..sent).map(size).sum();
             if sent < 150 && (heard == sent || under_way + size(sent) < 900) {
                 match client.send(message(sent)) {
@@ -306,7 +307,7 @@ fn streams_that_wait_everywhere_carry_everything_in_order() {
                 }
             }
             if echoed.is_none() {
-                echoed = match server.next().expect("not over") {
+                echoed = match server.next().expect("still open") {
                     Ok(message) => Some(message),
                     Err(error) => {
                         assert!(is_wait(&error), "{error}");
@@ -320,7 +321,7 @@ fn streams_that_wait_everywhere_carry_everything_in_order() {
                 assert!(is_wait(&error), "{error}");
                 echoed = Some(message);
             }
-            match client.next().expect("not over") {
+            match client.next().expect("still open") {
                 Ok(back) => {
                     assert_eq!(back, message(heard), "seed {seed}");
                     heard += 1;
@@ -332,15 +333,15 @@ fn streams_that_wait_everywhere_carry_everything_in_order() {
 }
 
 #[test]
-fn what_the_stream_did_not_take_leaves_later() {
+fn unsent_bytes_leave_with_a_later_call() {
     let (client, mut server) = link(10, None);
     let outgoing = client.outgoing.clone();
     let config = Arc::new(Config::default().with_high_water(100));
     let mut client = WebSocket::from_negotiated(client, negotiate(None, None).client, config, &[]);
     client.send_binary(&[7; 150]).expect("queued");
     assert_eq!(outgoing.borrow().bytes.len(), 10);
-    assert!(is_wait(&client.flush().expect_err("not all of it")));
-    assert!(is_wait(&client.send("more").expect_err("too much waits")));
+    assert!(is_wait(&client.flush().expect_err("partly sent")));
+    assert!(is_wait(&client.send("more").expect_err("queue is full")));
     let mut bytes = Vec::new();
     while client.flush().is_err() {
         let mut part = [0; 10];
@@ -349,12 +350,12 @@ fn what_the_stream_did_not_take_leaves_later() {
     }
     bytes.extend(outgoing.borrow_mut().bytes.drain(..));
     let heard = Reader::new(Role::Client, None).read(&bytes).expect("sound");
-    assert_eq!(heard, [Said::binary([7; 150])], "and not what was refused");
-    client.send("more").expect("room again");
+    assert_eq!(heard, [Said::binary([7; 150])], "without the rejected message");
+    client.send("more").expect("capacity again");
 }
 
 #[test]
-fn either_side_closes() {
+fn either_side_can_close() {
     for client_first in [true, false] {
         for seed in 0..20 {
             let (mut client, mut server) = pair(&Config::default(), 64, Some(seed));
@@ -375,7 +376,7 @@ fn either_side_closes() {
                         Some(Err(error)) => assert!(is_wait(&error), "{error}"),
                         None if !*done => {
                             *done = true;
-                            // It is dropped now.
+                            // The stream is dropped.
                             ws.get_ref().outgoing.borrow_mut().ended = true;
                         }
                         None => {}
@@ -394,7 +395,7 @@ fn either_side_closes() {
 }
 
 #[test]
-fn with_a_way_to_shut_down_the_server_reads_to_the_end() {
+fn server_with_shutdown_reads_until_the_end() {
     let (server, to, from) = against_bytes(Role::Server, &Config::default());
     let mut server = server.with_shutdown(|end| {
         end.outgoing.borrow_mut().ended = true;
@@ -411,7 +412,7 @@ fn with_a_way_to_shut_down_the_server_reads_to_the_end() {
 }
 
 #[test]
-fn faults_are_told_once() {
+fn errors_are_returned_once() {
     // The transport ends without a Close.
     let (mut server, to, _) = against_bytes(Role::Server, &Config::default());
     to.borrow_mut().bytes.extend(&wire(&[Frame::text("cut")])[..5]);
@@ -420,7 +421,7 @@ fn faults_are_told_once() {
     assert!(server.next().is_none());
     assert!(server.next_borrowed().is_none());
 
-    // It takes nothing more; what the peer said is still read.
+    // It accepts no more bytes; input of the peer is still read.
     let (mut server, to, from) = against_bytes(Role::Server, &Config::default());
     from.borrow_mut().ended = true;
     to.borrow_mut().bytes.extend(wire(&[Frame::text("heard")]));
@@ -428,7 +429,7 @@ fn faults_are_told_once() {
     assert!(matches!(sent, Err(Error::Io(error)) if error.kind() == ErrorKind::BrokenPipe));
     assert_eq!(server.next().unwrap().unwrap(), Message::text("heard"));
 
-    // The peer breaks the protocol, and is told so.
+    // The peer violates the protocol, and gets a Close.
     let (mut server, to, from) = against_bytes(Role::Server, &Config::default());
     to.borrow_mut().bytes.extend(wire(&[Frame::text("in clear").unmasked()]));
     match server.next() {
@@ -441,7 +442,7 @@ fn faults_are_told_once() {
     assert_eq!(said(Role::Server, &from)[0].close_code(), Some(1002));
 }
 
-/// A stream that answers with what it is told to.
+/// A stream that returns scripted results.
 struct Told {
     read: fn(&mut [u8]) -> io::Result<usize>,
     write: fn(&[u8]) -> io::Result<usize>,
@@ -469,7 +470,7 @@ fn told(read: fn(&mut [u8]) -> io::Result<usize>, write: fn(&[u8]) -> io::Result
 }
 
 #[test]
-fn odd_streams_end_the_connection() {
+fn misbehaving_streams_end_the_connection() {
     let wait = |_: &mut [u8]| Err(ErrorKind::WouldBlock.into());
     let all = |buf: &[u8]| Ok(buf.len());
     let mut ws = told(|_| Err(ErrorKind::ConnectionReset.into()), all);
@@ -479,13 +480,13 @@ fn odd_streams_end_the_connection() {
     let mut ws = told(wait, |_| Ok(0));
     assert!(matches!(ws.send("a"), Err(Error::Io(error)) if error.kind() == ErrorKind::WriteZero));
 
-    // More than there was room for: nobody believes it, and nobody panics.
+    // More than the buffer holds: the count is not trusted, and causes no panic.
     let mut ws = told(|buf| Ok(buf.len() + 1), |buf| Ok(buf.len() + 1));
     ws.send("a").unwrap();
     assert!(matches!(ws.next(), Some(Err(Error::Closed(_)))));
 }
 
-/// A peer that does not answer any more is not a timeout that somebody has set.
+/// A peer that no longer responds is not an expired read timeout.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_dead_peer_ends_the_connection() {
@@ -499,11 +500,11 @@ fn a_dead_peer_ends_the_connection() {
 }
 
 #[test]
-fn deadlines_are_kept_when_reads_time_out() {
+fn deadlines_are_executed_when_reads_time_out() {
     let moment = Duration::from_micros(1);
     let long = Duration::from_secs(3600);
 
-    // A ping, and no answer to it.
+    // A ping without a pong.
     let config = Config::default().with_ping_interval(Some(moment)).with_pong_timeout(moment);
     let (mut client, _, from) = against_bytes(Role::Client, &config);
     let closed = match insist(|| client.next()) {
@@ -515,36 +516,36 @@ fn deadlines_are_kept_when_reads_time_out() {
     assert!(matches!(&said[..], [Said::Ping(_), Said::Close(Some(1011), _)]), "{said:?}");
     assert!(insist(|| client.next()).is_none());
 
-    // Nothing comes.
+    // No input.
     let config = Config::default().with_ping_interval(None).with_idle_timeout(Some(moment));
     let (mut client, _, _) = against_bytes(Role::Client, &config);
     assert!(
         matches!(insist(|| client.next()), Some(Err(Error::Closed(closed))) if closed.cause() == Cause::Expired(Expired::Idle))
     );
 
-    // Nothing is taken.
+    // Bytes are not accepted.
     let config = Config::default().with_write_timeout(moment).with_idle_timeout(Some(long));
     let (mut client, mut server) = pair(&config, 5, None);
     client.try_send("more than fits").expect("queued");
-    let stalled = insist(|| Some(client.flush())).expect("told");
+    let stalled = insist(|| Some(client.flush())).expect("returned");
     assert!(
         matches!(stalled, Err(Error::Closed(closed)) if closed.cause() == Cause::Expired(Expired::Write))
     );
     assert!(server.get_mut().read(&mut [0; 9]).is_ok());
 
-    // No answer to our Close, and no end.
+    // No reply to our Close, and no end.
     let config = Config::default().with_close_timeout(moment);
     let (mut client, _, _) = against_bytes(Role::Client, &config);
-    let closed = insist(|| Some(client.close(CloseCode::NORMAL, ""))).expect("told");
+    let closed = insist(|| Some(client.close(CloseCode::NORMAL, ""))).expect("returned");
     assert!(
         matches!(&closed, Err(Error::Closed(closed)) if closed.cause() == Cause::Expired(Expired::Close)),
         "{closed:?}"
     );
 }
 
-/// What lies in the transport is no silence, however long nobody looked.
+/// Unread input in the transport is not silence, regardless of the caller's absence.
 #[test]
-fn who_was_away_for_long_reads_before_judging() {
+fn absent_caller_reads_before_deadlines_are_executed() {
     let moment = Duration::from_micros(1);
     let config = Config::default()
         .with_idle_timeout(Some(moment))
@@ -562,9 +563,9 @@ fn who_was_away_for_long_reads_before_judging() {
     assert_eq!(said(Role::Server, &from), [Said::text("queued long ago")]);
 }
 
-/// A peer that talks without end does not keep a connection open that is to end.
+/// A peer that sends endlessly does not keep a closing connection open.
 #[test]
-fn close_ends_though_the_peer_never_stops() {
+fn close_completes_although_the_peer_never_stops_sending() {
     let negotiated = negotiate(None, None).client;
     let config = Config::default().with_close_timeout(Duration::from_micros(1));
     let talk = |buf: &mut [u8]| (&b"\x82\x00"[..]).read(buf);
@@ -577,7 +578,7 @@ fn close_ends_though_the_peer_never_stops() {
     );
 }
 
-/// A stream within a WebSocket, itself a stream that is read while another read is under way.
+/// A stream within a WebSocket, which is read during another read.
 struct Tunnel {
     outer: WebSocket<End>,
     rest: VecDeque<u8>,
@@ -610,7 +611,7 @@ impl Write for Tunnel {
 }
 
 #[test]
-fn a_websocket_within_a_websocket() {
+fn websocket_runs_inside_a_websocket() {
     let (client, server) = pair(&Config::default(), 1 << 20, None);
     let agreed = negotiate(None, None);
     let tunnel = |outer| Tunnel { outer, rest: VecDeque::new() };
@@ -628,7 +629,7 @@ const REQUEST: &str = "GET /chat HTTP/1.1\r\nHost: server.example.com\r\nUpgrade
      Sec-WebSocket-Protocol: chat\r\nSec-WebSocket-Version: 13\r\n\r\n";
 
 #[test]
-fn a_handshake_is_accepted_byte_by_byte_and_nothing_behind_it_is_lost() {
+fn handshake_byte_by_byte_keeps_the_bytes_behind_it() {
     for seed in [None, Some(3)] {
         let (client, server) = link(1 << 20, seed);
         let mut bytes = REQUEST.as_bytes().to_vec();
@@ -653,7 +654,7 @@ fn a_handshake_is_accepted_byte_by_byte_and_nothing_behind_it_is_lost() {
 }
 
 #[test]
-fn what_is_refused_is_answered() {
+fn rejected_requests_get_a_response() {
     let (client, server) = link(1 << 20, None);
     client.outgoing.borrow_mut().bytes.extend(REQUEST.as_bytes());
     let refused = accept(server).on_request(|_| Err(Reject::new(403).body("not you"))).open();
@@ -661,7 +662,7 @@ fn what_is_refused_is_answered() {
     let answer: Vec<u8> = client.incoming.borrow_mut().bytes.drain(..).collect();
     assert!(answer.starts_with(b"HTTP/1.1 403 ") && answer.ends_with(b"\r\n\r\nnot you"));
 
-    // A client that leaves, one that says nothing, one that says something else.
+    // A client that disconnects, a silent client, and a client that sends a non-WebSocket request.
     let (client, server) = link(1 << 20, None);
     client.outgoing.borrow_mut().bytes.extend(b"GET");
     client.outgoing.borrow_mut().ended = true;
@@ -675,7 +676,7 @@ fn what_is_refused_is_answered() {
 }
 
 #[test]
-fn a_server_that_says_nothing_is_left() {
+fn silent_server_times_out() {
     let (client, _server) = link(1 << 20, None);
     let opened = connect("ws://example.com/").timeout(Duration::from_millis(2)).over(client).open();
     assert!(matches!(opened, Err(ConnectError::TimedOut { phase: Phase::Handshake, .. })));
@@ -688,10 +689,10 @@ fn a_server_that_says_nothing_is_left() {
     }
 }
 
-/// A refusal whose body has no end in sight: what came of it is told when the second for the rest is over, or, here,
-/// when the server ends.
+/// A rejection with a body without an end: its received part is returned after a second of silence, or, here, when
+/// the server ends.
 #[test]
-fn a_refusal_comes_with_its_body() {
+fn rejection_includes_its_body() {
     let (client, server) = link(1 << 20, Some(5));
     let answer = b"HTTP/1.1 403 Forbidden\r\nX-Why: a\r\n\r\nnot today";
     server.outgoing.borrow_mut().bytes.extend(answer);
@@ -704,7 +705,7 @@ fn a_refusal_comes_with_its_body() {
     }
 }
 
-/// An echo on its own thread for one connection; answers how that ended.
+/// Serves an echo on its own thread for one connection; returns how the connection ended.
 fn serve<S: Read + Write + 'static>(
     open: impl FnOnce(TcpStream) -> S + Send + 'static,
     shutdown: Option<fn(&mut S) -> io::Result<()>>,
@@ -731,7 +732,7 @@ fn serve<S: Read + Write + 'static>(
     (port, serving)
 }
 
-/// So that no test hangs.
+/// Sets timeouts, so that no test hangs.
 fn bounded(tcp: &TcpStream) {
     tcp.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket");
     tcp.set_write_timeout(Some(Duration::from_secs(20))).expect("a socket");
@@ -741,14 +742,14 @@ fn echoes<S: Read + Write>(ws: &mut WebSocket<S>) {
     let messages =
         [Message::text("grün"), Message::binary(vec![]), Message::binary(vec![0xa5; 1_000_000]), text(4)];
     for message in messages {
-        // In pieces that both sockets can hold: who blocks in a write does not read.
+        // In chunks that both sockets can hold: a thread that blocks in a write does not read.
         ws.send(message.clone()).expect("sent");
-        assert_eq!(ws.next().expect("not over").expect("in order"), message);
+        assert_eq!(ws.next().expect("still open").expect("in order"), message);
     }
 }
 
 #[test]
-fn loopback_with_a_thread_for_each_end() {
+fn loopback_with_a_thread_per_end_echoes() {
     for with_shutdown in [false, true] {
         let (port, serving) = match with_shutdown {
             true => serve(|tcp| tcp, Some(|tcp: &mut TcpStream| tcp.shutdown(Shutdown::Write))),
@@ -769,9 +770,9 @@ fn loopback_with_a_thread_for_each_end() {
     }
 }
 
-/// A real socket says that its time was over, in the middle of a frame, and then goes on.
+/// A read of a real socket times out in the middle of a frame, and the connection continues.
 #[test]
-fn a_socket_with_a_timeout_goes_on() {
+fn socket_continues_after_a_read_timeout() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let mut peer = TcpStream::connect(listener.local_addr().expect("an address")).expect("connected");
     let (tcp, _) = listener.accept().expect("a client");
@@ -779,14 +780,14 @@ fn a_socket_with_a_timeout_goes_on() {
     let mut ws = WebSocket::from_negotiated(tcp, negotiate(None, None).server, Arc::default(), &[]);
     let bytes = wire(&[Frame::text("cut in two")]);
     peer.write_all(&bytes[..7]).expect("written");
-    let error = ws.next().expect("not over").expect_err("only half of it");
+    let error = ws.next().expect("still open").expect_err("only half a frame");
     assert!(is_wait(&error) && !error.is_fatal(), "{error:?}");
     peer.write_all(&bytes[7..]).expect("written");
-    assert_eq!(insist(|| ws.next()).expect("not over").expect("in order"), Message::text("cut in two"));
+    assert_eq!(insist(|| ws.next()).expect("still open").expect("in order"), Message::text("cut in two"));
 }
 
 #[test]
-fn a_refused_client_reads_why_though_it_goes_on_sending() {
+fn rejected_client_that_keeps_sending_reads_the_response() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let mut client = TcpStream::connect(listener.local_addr().expect("an address")).expect("connected");
     bounded(&client);
@@ -806,7 +807,7 @@ fn a_refused_client_reads_why_though_it_goes_on_sending() {
 
 #[cfg(feature = "url-connect")]
 #[test]
-fn a_url_is_enough() {
+fn connect_opens_a_socket_for_a_url() {
     let (port, serving) = serve(|tcp| tcp, None);
     let (mut ws, _) = connect(format!("ws://localhost:{port}/")).open().expect("opened");
     assert_eq!(ws.get_ref().read_timeout().expect("a socket"), None);
@@ -815,17 +816,17 @@ fn a_url_is_enough() {
     serving.join().expect("no panic");
 
     let unused = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port");
-    let error = connect(format!("ws://{unused}/")).open().expect_err("nobody is there");
+    let error = connect(format!("ws://{unused}/")).open().expect_err("no listener");
     assert!(matches!(error, ConnectError::Tcp { .. }), "{error:?}");
     let error = connect("wss://localhost/").open().expect_err("no TLS");
     assert_eq!(
         error.to_string(),
-        "TLS with localhost: settings: sinews::blocking makes no TLS streams: hand one to Connect::over"
+        "TLS with localhost: settings: sinews::blocking does not open TLS streams: pass a TLS stream to Connect::over"
     );
 }
 
 #[test]
-fn tls_streams_are_streams() {
+fn websocket_runs_over_tls_streams() {
     use rustls::crypto::ring::default_provider;
     use rustls::pki_types::PrivateKeyDer;
     use rustls::{
@@ -839,7 +840,7 @@ fn tls_streams_are_streams() {
         .expect("versions")
         .with_no_client_auth()
         .with_single_cert(vec![made.cert.der().clone()], key)
-        .expect("a key that fits");
+        .expect("a matching key");
     let (port, serving) = serve(
         move |tcp| StreamOwned::new(ServerConnection::new(Arc::new(config)).expect("a configuration"), tcp),
         Some(|tls: &mut StreamOwned<ServerConnection, TcpStream>| {

@@ -12,10 +12,10 @@ use sinews::blocking::WebSocket;
 use sinews::{Cause, CloseCode, Config, Error, Expired, Message, Role};
 use sinews_testkit::{Frame, negotiate};
 
-/// Long enough for a machine with other work to answer in time; short, since the test passes it by the clock.
+/// Long enough for a loaded machine to respond in time; short, since the test waits for it in real time.
 const IDLE: Duration = Duration::from_millis(100);
 
-/// What the peer has sent; a read without any takes a moment and times out.
+/// Input of the peer; a read without input waits briefly and times out.
 #[derive(Clone, Default)]
 struct Peer {
     bytes: Rc<RefCell<VecDeque<u8>>>,
@@ -50,7 +50,7 @@ impl Write for Peer {
     }
 }
 
-/// Time passes.
+/// Waits in real time.
 fn pass(time: Duration) {
     let began = Instant::now();
     while began.elapsed() < time {
@@ -100,7 +100,7 @@ fn reply_to_a_request_after_idle_timeout_is_delivered() {
 fn caller_that_returns_waits_idle_timeout_again() {
     let (mut socket, peer) = socket_and_peer(without_pings(), Duration::ZERO);
     pass(IDLE * 3 / 2);
-    assert_eq!(expired(socket.next()), None, "the caller was away");
+    assert_eq!(expired(socket.next()), None, "the caller was absent");
     peer.send(Frame::text("late"));
     assert_eq!(socket.next().unwrap().unwrap(), Message::text("late"));
 }
@@ -113,7 +113,7 @@ fn reads_that_time_out_notice_idle_timeout() {
         if let Some(end) = expired(socket.next()) {
             break end;
         }
-        assert!(began.elapsed() < IDLE * 50, "the connection does not end");
+        assert!(began.elapsed() < IDLE * 50, "the connection stays open");
     };
     assert_eq!(end, Expired::Idle);
 }

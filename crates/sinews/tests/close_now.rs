@@ -117,7 +117,7 @@ mod tokio_runtime {
         }
     }
 
-    /// Input that is unread when a socket is closed makes a reset of it, which may overtake the Close.
+    /// A socket that is closed with unread input is reset, and a reset may overtake the Close.
     #[tokio::test]
     async fn close_now_of_either_half_drops_received_input() {
         for by_writer in [true, false] {
@@ -173,7 +173,7 @@ mod compio_runtime {
 
     use super::*;
 
-    /// A server's connection of which a wait for the peer would be noticed, and the peer's end.
+    /// A server's connection with long timeouts, so that a wait for the peer is detected, and the peer's end.
     async fn pair() -> (WebSocket<TcpStream>, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

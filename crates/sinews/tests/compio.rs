@@ -1,4 +1,4 @@
-//! A connection on compio: what leaves when and in how many operations, what survives cancellation, how it ends.
+//! A connection on compio: when bytes leave and in how many operations, cancellation, and the end.
 #![cfg(feature = "compio")]
 
 use std::cell::Cell;
@@ -19,7 +19,7 @@ use sinews::compio::{Transport, WebSocket};
 use sinews::{AtFault, Cause, CloseCode, Config, Error, Expired, Message, Misuse};
 use sinews_testkit::{Frame, negotiate};
 
-/// Runs on compio, with so many managed buffers; says so where the machine has no io_uring to offer.
+/// Runs on compio, with this many managed buffers; prints a note on machines without io_uring.
 fn run_with<F: Future<Output = ()>>(buffers: u16, test: impl FnOnce() -> F) {
     let mut proactor = ProactorBuilder::new();
     proactor.buffer_pool_size(NonZero::new(buffers).unwrap()).single_issuer(true).defer_taskrun(true);
@@ -56,7 +56,7 @@ fn pair() -> (End, End) {
     pair_with(&Config::default())
 }
 
-/// A server against a peer that is only bytes.
+/// A server against a raw peer.
 fn server_and_raw(config: &Config) -> (End, UnixStream) {
     let (raw, server) = sockets();
     let negotiated = negotiate(None, None).server;
@@ -87,7 +87,7 @@ impl<S: AsyncWrite> AsyncWrite for Counted<S> {
     }
 }
 
-/// A reader that gives a few bytes at a time.
+/// A reader that returns a few bytes at a time.
 struct Drops<S>(S, usize);
 
 impl<S: AsyncRead> AsyncRead for Drops<S> {
@@ -101,7 +101,7 @@ impl<S: AsyncRead> AsyncRead for Drops<S> {
 
 type CountedEnd = WebSocket<(UnixStream, Counted<UnixStream>)>;
 
-/// A server whose sends are counted.
+/// A server with counted sends.
 fn counting_pair() -> (End, CountedEnd, Rc<Cell<usize>>) {
     let agreed = negotiate(None, None);
     let (client, server) = sockets();
@@ -129,7 +129,7 @@ fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
     pin!(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Lets the runtime go on, so that operations complete: bytes go through the kernel and back.
+/// Yields to the runtime, so that operations complete: bytes go through the kernel and back.
 async fn turn() {
     let (mut one, mut other) = sockets();
     for _ in 0..3 {
@@ -149,7 +149,7 @@ async fn echo<S: Transport>(mut socket: WebSocket<S>) -> Result<(), Error> {
 }
 
 #[test]
-fn messages_of_each_kind_come_as_they_were_sent() {
+fn messages_of_each_kind_arrive_unchanged() {
     run(|| async {
         let (mut client, mut server) = pair();
         let sent = [
@@ -171,12 +171,12 @@ fn messages_of_each_kind_come_as_they_were_sent() {
         };
         futures_util::join!(flushing, hearing);
         assert!(poll_once(server.next()).is_pending());
-        assert_eq!(client.next().await.unwrap().unwrap(), Message::Pong(vec![1, 2, 3].into()), "the answer");
+        assert_eq!(client.next().await.unwrap().unwrap(), Message::Pong(vec![1, 2, 3].into()), "the pong");
     });
 }
 
 #[test]
-fn the_answers_to_a_burst_leave_in_one_operation() {
+fn replies_to_a_burst_leave_in_one_operation() {
     run(|| async {
         const BURST: usize = 20;
         let (mut client, mut server, writes) = counting_pair();
@@ -196,23 +196,23 @@ fn the_answers_to_a_burst_leave_in_one_operation() {
             for n in 0..BURST {
                 assert_eq!(client.next().await.unwrap().unwrap(), text(n));
             }
-            // An answer that has waited for the rest of its burst for a millisecond leaves before that.
+            // A reply that has waited a millisecond for its burst leaves earlier.
             if took < Duration::from_millis(1) {
                 assert_eq!(made, 1);
                 break;
             }
-            attempts.next().expect("a millisecond for this thread alone");
+            attempts.next().expect("an attempt without a delay");
         }
         let before = writes.get();
         for n in 0..3 {
             server.send(text(n)).await.unwrap();
-            assert_eq!(writes.get(), before + 1 + n, "what is sent alone leaves at once");
+            assert_eq!(writes.get(), before + 1 + n, "a single message leaves at once");
         }
     });
 }
 
 #[test]
-fn what_was_queued_leaves_when_the_reader_waits() {
+fn queued_messages_leave_when_the_reader_waits() {
     run(|| async {
         let (mut client, mut server) = pair();
         client.feed("fed").await.unwrap();
@@ -223,9 +223,9 @@ fn what_was_queued_leaves_when_the_reader_waits() {
     });
 }
 
-/// `next` is dropped at every byte of what comes, while its receive is in flight and after it has completed.
+/// `next` is dropped at every byte of the input, while its receive is in flight and after it has completed.
 #[test]
-fn a_dropped_next_loses_nothing() {
+fn dropped_next_loses_nothing() {
     run(|| async {
         let (mut server, mut raw) = server_and_raw(&Config::default());
         let mut expected = Vec::new();
@@ -255,7 +255,7 @@ fn a_dropped_next_loses_nothing() {
 
 /// In the middle of a message that is received into its own memory.
 #[test]
-fn a_dropped_next_loses_nothing_of_a_large_message() {
+fn dropped_next_loses_nothing_of_a_large_message() {
     run(|| async {
         let (mut server, mut raw) = server_and_raw(&Config::default());
         let payload: Vec<u8> = (0..3_000_000_u32).map(|n| (n / 3) as u8).collect();
@@ -278,9 +278,9 @@ fn a_dropped_next_loses_nothing_of_a_large_message() {
     });
 }
 
-/// `send` is dropped while the kernel has the bytes, and while it has none yet.
+/// `send` is dropped during its operation, and before it.
 #[test]
-fn a_dropped_send_is_sent_whole_or_not_at_all() {
+fn dropped_send_sends_whole_messages_or_nothing() {
     run(|| async {
         let config = Config::default().with_high_water(100_000).with_max_outbound(1 << 20);
         let (mut client, mut server) = pair_with(&config);
@@ -323,7 +323,7 @@ fn a_dropped_send_is_sent_whole_or_not_at_all() {
 
 /// The operation in flight outlives the future, and so it does not belong to the future's cancel token.
 #[test]
-fn a_cancel_token_cancels_the_future_and_not_the_connection() {
+fn cancel_token_cancels_the_future_not_the_connection() {
     run(|| async {
         let (mut client, mut server) = pair();
         for n in 0..5 {
@@ -342,7 +342,7 @@ fn a_cancel_token_cancels_the_future_and_not_the_connection() {
 }
 
 #[test]
-fn sixteen_mebibytes_pass_both_ways_at_once() {
+fn sixteen_mebibytes_pass_in_both_directions_concurrently() {
     run(|| async {
         let (mut client, server, _) = counting_pair();
         let server = compio::runtime::spawn(echo(server));
@@ -356,9 +356,9 @@ fn sixteen_mebibytes_pass_both_ways_at_once() {
     });
 }
 
-/// Who sends receives meanwhile, as long as no more is queued than may be.
+/// A sender receives meanwhile, while the queue is below its limit.
 #[test]
-fn both_send_much_at_once() {
+fn large_sends_in_both_directions_do_not_deadlock() {
     run(|| async {
         let config = Config::default().with_high_water(8 << 20).with_max_outbound(16 << 20);
         let (mut one, mut other) = pair_with(&config);
@@ -375,9 +375,9 @@ fn both_send_much_at_once() {
     });
 }
 
-/// The runtime's buffers are all taken: receives go on, in memory of their own.
+/// All of the runtime's buffers are taken: receives continue in memory of their own.
 #[test]
-fn connections_that_find_no_managed_buffer_go_on() {
+fn connections_without_a_managed_buffer_continue() {
     run_with(1, || async {
         let mut pairs: Vec<_> = (0..20).map(|_| pair()).collect();
         for round in 0..5 {
@@ -395,9 +395,9 @@ fn connections_that_find_no_managed_buffer_go_on() {
     });
 }
 
-/// Bytes come in any portions, also exactly as many as there is room for.
+/// Bytes arrive in chunks of any size, also exactly as many as fit.
 #[test]
-fn any_portions_give_the_same_messages() {
+fn messages_are_independent_of_read_sizes() {
     run(|| async {
         for portion in [1, 2, 3, 7, 100, 1024, 5000] {
             let agreed = negotiate(None, None);
@@ -421,7 +421,7 @@ fn any_portions_give_the_same_messages() {
 }
 
 #[test]
-fn a_borrowed_message_is_where_it_lies() {
+fn borrowed_message_is_not_copied() {
     run(|| async {
         let (mut client, mut server) = pair();
         client.feed("abc").await.unwrap();
@@ -437,7 +437,7 @@ fn a_borrowed_message_is_where_it_lies() {
 }
 
 #[test]
-fn who_only_sends_answers_pings() {
+fn sender_without_receives_answers_pings() {
     run(|| async {
         let (mut server, mut raw) = server_and_raw(&Config::default());
         server.send("first").await.unwrap();
@@ -460,15 +460,15 @@ fn who_only_sends_answers_pings() {
             }
         };
         futures_util::future::select(pin!(sending), pin!(hearing)).await;
-        assert!(sent < 10_000, "what is sent leaves, though a message waits for a reader: {sent}");
+        assert!(sent < 10_000, "messages leave although received input is unread: {sent}");
         assert!(opcodes.iter().all(|&opcode| opcode == 0x81));
-        // The ping was answered, and nobody was there to see it.
+        // The ping was answered without a receive call.
         assert_eq!(server.next().await.unwrap().unwrap(), Message::text("later"));
     });
 }
 
 #[test]
-fn a_close_of_the_peer_is_shown_answered_and_told() {
+fn close_of_the_peer_is_returned_answered_and_recorded() {
     run(|| async {
         let (mut client, mut server) = pair();
         client.send("last").await.unwrap();
@@ -480,10 +480,10 @@ fn a_close_of_the_peer_is_shown_answered_and_told() {
                 panic!("a Close")
             };
             assert_eq!((frame.code().as_u16(), frame.reason()), (4000, "bye"));
-            let error = server.send("nobody listens").await.unwrap_err();
+            let error = server.send("too late").await.unwrap_err();
             assert_eq!((error.at_fault(), error.close_code().unwrap().as_u16()), (AtFault::Nobody, 4000));
             assert!(server.next().await.is_none());
-            assert!(server.next().await.is_none(), "and stays so");
+            assert!(server.next().await.is_none(), "permanently");
             server
         });
         assert!(client.next().await.unwrap().unwrap().is_close());
@@ -496,7 +496,7 @@ fn a_close_of_the_peer_is_shown_answered_and_told() {
 }
 
 #[test]
-fn both_may_close_at_once() {
+fn simultaneous_close_is_in_order() {
     run(|| async {
         let (mut client, mut server) = pair();
         let (one, two) = futures_util::join!(
@@ -508,19 +508,19 @@ fn both_may_close_at_once() {
 }
 
 #[test]
-fn an_end_without_a_close_is_an_error_once() {
+fn end_without_a_close_is_an_error_once() {
     run(|| async {
         let (mut client, server) = pair();
         drop(server);
         let error = client.next().await.unwrap().unwrap_err();
         assert_eq!(error.at_fault(), AtFault::Transport);
         assert!(client.next().await.is_none());
-        assert!(client.send("nobody is there").await.is_err());
+        assert!(client.send("too late").await.is_err());
     });
 }
 
 #[test]
-fn a_silent_peer_is_pinged_and_then_given_up() {
+fn silent_peer_is_pinged_and_disconnected_at_pong_timeout() {
     run(|| async {
         let config = Config::default()
             .with_idle_timeout(None)
@@ -541,7 +541,7 @@ fn a_silent_peer_is_pinged_and_then_given_up() {
 }
 
 #[test]
-fn a_peer_that_takes_nothing_ends_the_send() {
+fn write_timeout_ends_a_blocked_send() {
     run(|| async {
         let config = Config::default().with_write_timeout(Duration::from_millis(100));
         let (mut server, raw) = server_and_raw(&config);
@@ -559,7 +559,7 @@ fn a_peer_that_takes_nothing_ends_the_send() {
 }
 
 #[test]
-fn it_is_a_stream_and_a_sink() {
+fn websocket_is_a_stream_and_a_sink() {
     run(|| async {
         use futures_util::{SinkExt as _, StreamExt as _};
         let (client, server) = pair();
@@ -576,7 +576,7 @@ fn it_is_a_stream_and_a_sink() {
 }
 
 #[test]
-fn what_came_behind_the_handshake_comes_first() {
+fn bytes_behind_the_handshake_are_delivered_first() {
     run(|| async {
         let (mut raw, server) = sockets();
         let received = wire(&[Frame::text("early"), Frame::text("bird")]);
@@ -590,7 +590,7 @@ fn what_came_behind_the_handshake_comes_first() {
 }
 
 #[test]
-fn it_runs_over_tcp() {
+fn websocket_runs_over_tcp() {
     run(|| async {
         let listener = compio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -611,9 +611,9 @@ fn it_runs_over_tcp() {
     });
 }
 
-/// The runtime goes while an operation is in flight.
+/// The runtime is dropped while an operation is in flight.
 #[test]
-fn a_runtime_may_end_before_its_connections() {
+fn runtime_can_be_dropped_before_its_connections() {
     run(|| async {
         let (mut client, server) = pair();
         compio::runtime::spawn(echo(server)).detach();
@@ -631,9 +631,9 @@ fn a_runtime_may_end_before_its_connections() {
     }
 }
 
-/// Each half has a task of its own; both wait at the same time.
+/// Each half has a task of its own; both wait concurrently.
 #[test]
-fn halves_live_on_two_tasks_and_are_reunited() {
+fn halves_run_on_two_tasks_and_reunite() {
     run(|| async {
         let (mut client, server) = pair();
         let (mut writer, mut reader) = server.split();
@@ -661,7 +661,7 @@ fn halves_live_on_two_tasks_and_are_reunited() {
                 drop((stranger, other));
                 (reader, writer)
             }
-            Ok(_) => panic!("they are of two connections"),
+            Ok(_) => panic!("halves of two connections"),
         };
         let mut server = reader.reunite(writer).unwrap();
         client.send("whole").await.unwrap();
@@ -671,7 +671,7 @@ fn halves_live_on_two_tasks_and_are_reunited() {
 
 /// The reader waits already when the writer queues, and when it closes.
 #[test]
-fn a_waiting_reader_does_what_the_writer_began() {
+fn waiting_reader_completes_operations_of_the_writer() {
     run(|| async {
         let (mut client, server) = pair();
         let (mut writer, mut reader) = server.split();
@@ -694,9 +694,9 @@ fn a_waiting_reader_does_what_the_writer_began() {
     });
 }
 
-/// What the writer found while it sent is the reader's.
+/// Messages that the writer received while it sent are returned by the reader.
 #[test]
-fn a_writer_that_waits_leaves_messages_to_the_reader() {
+fn waiting_writer_leaves_messages_to_the_reader() {
     run(|| async {
         let config = Config::default().with_high_water(4 << 20).with_max_outbound(8 << 20);
         let (mut client, server) = pair_with(&config);

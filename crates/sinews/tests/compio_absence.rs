@@ -18,7 +18,7 @@ fn without_pings() -> Config {
     Config::default().with_ping_interval(None).with_idle_timeout(Some(IDLE))
 }
 
-/// Pings so often that one is due in each absence.
+/// Short ping intervals, so that a ping is due in each absence.
 fn with_pings() -> Config {
     let config = Config::default().with_idle_timeout(Some(IDLE));
     config.with_ping_interval(Some(IDLE / 4)).with_pong_timeout(IDLE * 25)
@@ -83,7 +83,7 @@ fn half_that_reads_after_idle_timeout_gets_the_reply() {
 fn caller_that_returns_waits_idle_timeout_again() {
     run(|| async {
         let (mut socket, mut raw) = socket_and_raw(without_pings());
-        assert!(timeout(IDLE / 4, socket.next()).await.is_err(), "nothing comes");
+        assert!(timeout(IDLE / 4, socket.next()).await.is_err(), "no input");
         sleep(IDLE * 3 / 2).await;
         let (message, ()) = futures_util::join!(socket.next(), reply(&mut raw));
         check_reply(message);

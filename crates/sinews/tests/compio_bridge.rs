@@ -15,7 +15,7 @@ use compio::net::UnixStream;
 use on_compio::{run, sockets};
 use sinews::compio::SyncBridge;
 
-/// Gives and takes whatever is asked for, as a peer that is always ahead; counts the operations.
+/// A peer that returns and accepts as many bytes as requested; counts the operations.
 #[derive(Clone, Default)]
 struct Plenty(Rc<Cell<usize>>);
 
@@ -53,7 +53,7 @@ fn drain(bridge: &mut Bridge) -> usize {
 }
 
 #[test]
-fn sixteen_mebibytes_come_in_few_operations() {
+fn sixteen_mebibytes_are_received_in_few_operations() {
     run(|| async {
         let source = Plenty::default();
         let mut bridge: Bridge = SyncBridge::new((source.clone(), Plenty::default()));
@@ -68,7 +68,7 @@ fn sixteen_mebibytes_come_in_few_operations() {
 }
 
 #[test]
-fn sixteen_mebibytes_leave_in_few_operations() {
+fn sixteen_mebibytes_are_sent_in_few_operations() {
     run(|| async {
         let sink = Plenty::default();
         let mut bridge: Bridge = SyncBridge::new((Plenty::default(), sink.clone()));
@@ -90,7 +90,7 @@ fn sixteen_mebibytes_leave_in_few_operations() {
 }
 
 #[test]
-fn it_grows_by_doubling_and_shrinks_when_less_comes() {
+fn receive_buffer_doubles_and_shrinks_with_demand() {
     run(|| async {
         let (one, mut peer) = sockets();
         let mut bridge = SyncBridge::new(one);
@@ -113,7 +113,7 @@ fn it_grows_by_doubling_and_shrinks_when_less_comes() {
 }
 
 #[test]
-fn what_nobody_reads_meets_the_limit_and_is_not_lost() {
+fn unread_bytes_are_bounded_by_the_limit_and_kept() {
     run(|| async {
         let mut bridge: Bridge = SyncBridge::with_limit((Plenty::default(), Plenty::default()), 20 << 10);
         let error = loop {
@@ -122,14 +122,17 @@ fn what_nobody_reads_meets_the_limit_and_is_not_lost() {
             }
         };
         assert_eq!(error.kind(), ErrorKind::OutOfMemory);
-        assert_eq!(error.to_string(), "20480 bytes, the limit, were received and not read");
+        assert_eq!(
+            error.to_string(),
+            "receive buffer is full: 20480 unread bytes reach the limit of the bridge"
+        );
         assert_eq!(drain(&mut bridge), 20 << 10);
         bridge.fill().await.unwrap();
     });
 }
 
 #[test]
-fn what_nobody_flushes_meets_the_limit() {
+fn unflushed_bytes_are_bounded_by_the_limit() {
     let test = || async {
         let mut bridge: Bridge = SyncBridge::with_limit((Plenty::default(), Plenty::default()), 10_000);
         assert_eq!(bridge.write(&[1; 20_000]).unwrap(), 10_000);
@@ -160,7 +163,7 @@ fn dropped_futures_lose_nothing() {
             poll(pin!(async { one.flush().await.unwrap() }));
             poll(pin!(async { drop(other.fill().await) }));
             if n % 5 == 0 {
-                // What is in flight goes on meanwhile.
+                // Operations in flight continue meanwhile.
                 one.flush().await.unwrap();
             }
             while let Ok(count) = other.read(&mut buffer) {
@@ -175,13 +178,13 @@ fn dropped_futures_lose_nothing() {
             }
         }
         assert!(heard == sent);
-        assert_eq!(other.read(&mut buffer).unwrap(), 0, "nothing follows");
+        assert_eq!(other.read(&mut buffer).unwrap(), 0, "end of input");
     });
 }
 
-/// Each waits for the other's bytes while its own are not taken yet.
+/// Each side waits for the other's bytes before its own are accepted.
 #[test]
-fn both_directions_go_on_at_once() {
+fn both_directions_progress_concurrently() {
     run(|| async {
         let (one, other) = sockets();
         let (mut one, mut other) = (SyncBridge::new(one), SyncBridge::new(other));
@@ -203,7 +206,7 @@ fn both_directions_go_on_at_once() {
 }
 
 #[test]
-fn the_end_is_an_end() {
+fn end_of_input_is_permanent() {
     run(|| async {
         let (one, mut peer) = sockets();
         let mut bridge = SyncBridge::new(one);

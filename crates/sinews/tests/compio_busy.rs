@@ -1,4 +1,4 @@
-//! An application that takes its time with a message.
+//! An application that handles a message slowly.
 #![cfg(feature = "compio")]
 
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use sinews::{Config, Message};
 use sinews_testkit::negotiate;
 
 #[test]
-fn what_lies_in_the_socket_is_no_silence() {
+fn unread_input_in_the_socket_is_not_silence() {
     let Ok(runtime) = Runtime::new() else { return println!("skipped: no runtime") };
     runtime.block_on(async {
         let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();

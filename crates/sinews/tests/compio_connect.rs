@@ -1,4 +1,4 @@
-//! Both sides of the handshake on compio: over a transport of one's own, by URL, through a proxy, with TLS.
+//! Both sides of the handshake on compio: over a custom transport, by URL, through a proxy, with TLS.
 #![cfg(feature = "compio")]
 
 mod on_compio;
@@ -20,7 +20,7 @@ async fn echo<S: Transport>(mut socket: WebSocket<S>) {
 }
 
 #[test]
-fn a_client_and_a_server_agree() {
+fn client_and_server_complete_the_handshake() {
     run(|| async {
         let (one, other) = sockets();
         let serving = async {
@@ -61,7 +61,7 @@ fn bytes_behind_the_request_are_not_lost() {
         .await
         .unwrap();
         let mut server = accept(other).await.unwrap();
-        // An unmasked fragment, which a client may not send: it was seen.
+        // An unmasked fragment, which a client may not send: it must be detected.
         let leaving = async {
             raw.read_to_end(Vec::new()).await.unwrap();
             drop(raw);
@@ -72,7 +72,7 @@ fn bytes_behind_the_request_are_not_lost() {
 }
 
 #[test]
-fn a_request_that_is_refused_is_answered_and_ended() {
+fn rejected_request_gets_a_response_and_is_closed() {
     run(|| async {
         let (one, other) = sockets();
         let serving = async {
@@ -89,7 +89,7 @@ fn a_request_that_is_refused_is_answered_and_ended() {
 }
 
 #[test]
-fn who_says_nothing_is_not_waited_for() {
+fn silent_peers_time_out() {
     run(|| async {
         let (mut silent, other) = sockets();
         let leaving = async {
@@ -113,7 +113,7 @@ mod by_url {
     use super::*;
 
     #[test]
-    fn a_url_leads_to_a_server() {
+    fn connect_opens_a_url() {
         run(|| async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
@@ -130,7 +130,7 @@ mod by_url {
     }
 
     #[test]
-    fn nobody_listens() {
+    fn connect_without_a_listener_is_a_tcp_error() {
         run(|| async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
@@ -141,7 +141,7 @@ mod by_url {
     }
 
     #[test]
-    fn a_proxy_leads_to_a_server() {
+    fn connect_through_a_proxy() {
         run(|| async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
@@ -165,7 +165,7 @@ mod by_url {
 
     #[cfg(feature = "rustls")]
     #[test]
-    fn wss_leads_to_a_server_with_tls() {
+    fn connect_to_wss_uses_tls() {
         use std::sync::Arc;
 
         use rustls::pki_types::PrivateKeyDer;

@@ -1,4 +1,4 @@
-//! What a connection on compio keeps while it is idle, by counting what is allocated.
+//! Memory of an idle connection on compio, by counting allocations.
 #![cfg(feature = "compio")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -16,7 +16,7 @@ use sinews::compio::WebSocket;
 use sinews::{Config, Message};
 use sinews_testkit::negotiate;
 
-/// Bytes that are allocated.
+/// Allocated bytes.
 static ALLOCATED: AtomicIsize = AtomicIsize::new(0);
 
 struct Counting;
@@ -25,7 +25,7 @@ struct Counting;
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATED.fetch_add(layout.size() as isize, Ordering::Relaxed);
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller upholds the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
@@ -78,14 +78,14 @@ async fn exchange((client, server): &mut (End, End), message: Message, times: us
     };
     futures_util::join!(sending, hearing);
     for _ in 0..2 {
-        // The second time after a look at whether more is there has come back.
+        // The second receive begins after the check for more input has completed.
         wait(client);
         wait(server);
         turn().await;
     }
 }
 
-/// Lets the runtime go on: bytes go through the kernel and back.
+/// Yields to the runtime: bytes go through the kernel and back.
 async fn turn() {
     let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();
     let (mut one, mut other) = (UnixStream::from_std(one).unwrap(), UnixStream::from_std(other).unwrap());
@@ -97,17 +97,17 @@ async fn turn() {
 
 const CONNECTIONS: usize = 50;
 
-/// What one end keeps, its own size and its receive in flight included.
+/// Maximum memory of one end, including its own size and its receive in flight.
 const END_MAX: isize = 1536;
 
-/// Length and number of the messages of a burst: short ones, one that is received into its own memory, and such that
-/// fill the managed buffers exactly.
+/// Length and number of the messages of a burst: short messages, a message that is received into its own memory, and
+/// messages that fill the managed buffers exactly.
 const HISTORIES: [(usize, usize); 3] = [(64, 50), (256 << 10, 1), (8192 - 8, 4)];
 
-/// All connections wait until the spare memory of the thread, which is nobody's, is freed: that is some seconds.
+/// All connections wait some seconds, until the spare memory of the thread is freed, which belongs to no connection.
 async fn settle(pairs: &mut [(End, End)]) -> isize {
     for _ in 0..2 {
-        // What is due waits a millisecond more for a receive that was just begun.
+        // A deadline waits a millisecond more for a receive that was just begun.
         for pause in [2100, 5] {
             compio::time::sleep(Duration::from_millis(pause)).await;
             for (client, server) in &mut *pairs {
@@ -121,7 +121,7 @@ async fn settle(pairs: &mut [(End, End)]) -> isize {
 }
 
 #[test]
-fn an_idle_connection_is_small_after_any_history() {
+fn idle_connection_is_small_after_any_history() {
     let mut proactor = ProactorBuilder::new();
     proactor.buffer_pool_size(NonZero::new(16).unwrap());
     let runtime = match RuntimeBuilder::new().with_proactor(proactor).build() {
@@ -129,7 +129,7 @@ fn an_idle_connection_is_small_after_any_history() {
         Err(error) => return println!("skipped: no runtime: {error}"),
     };
     runtime.block_on(async {
-        // What the thread shares is there before anything is measured.
+        // Allocate the thread's shared memory before the measurement.
         let mut first = [pair()];
         for (len, times) in HISTORIES {
             exchange(&mut first[0], Message::binary(vec![1; len]), times).await;

@@ -1,4 +1,4 @@
-//! On compio: messages in pieces, into memory of the application's, from lent memory and from many producers.
+//! On compio: messages in chunks, into the caller's memory, from borrowed memory and from many producers.
 #![cfg(feature = "compio")]
 
 mod on_compio;
@@ -19,7 +19,7 @@ fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
     pin!(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Lets the runtime go on, so that operations complete.
+/// Yields to the runtime, so that operations complete.
 async fn turn() {
     let (mut one, mut other) = sockets();
     for _ in 0..3 {
@@ -33,7 +33,7 @@ fn noise(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn lent_memory_is_sent_whole() {
+fn borrowed_payloads_are_sent_whole() {
     run(|| async {
         let (mut client, mut server) = pair();
         client.send_text("text").await.unwrap();
@@ -44,7 +44,7 @@ fn lent_memory_is_sent_whole() {
 }
 
 #[test]
-fn a_large_message_passes_in_pieces() {
+fn large_message_passes_in_chunks() {
     run(|| async {
         let (mut client, mut server) = pair();
         let part = noise(50_000);
@@ -75,7 +75,7 @@ fn a_large_message_passes_in_pieces() {
 }
 
 #[test]
-fn it_reads_and_writes_as_bytes_do() {
+fn reader_and_writer_are_async_read_and_async_write() {
     run(|| async {
         let (mut client, mut server) = pair();
         let text = "Ein Strom von Wörtern, ".repeat(5000);
@@ -94,7 +94,7 @@ fn it_reads_and_writes_as_bytes_do() {
 }
 
 #[test]
-fn what_a_reader_leaves_is_passed_over() {
+fn rest_of_a_dropped_reader_is_skipped() {
     run(|| async {
         let (mut server, mut raw) = server_and_raw();
         let frames = [
@@ -122,9 +122,9 @@ fn what_a_reader_leaves_is_passed_over() {
     });
 }
 
-/// Memory of a direct write to a disk: its address is a multiple of 4,096, and it is passed on by value.
+/// Memory for a direct write to a disk: its address is a multiple of 4,096, and it is passed on by value.
 #[test]
-fn a_message_is_received_into_aligned_memory() {
+fn message_is_received_into_aligned_memory() {
     run(|| async {
         let (mut client, mut server) = pair();
         let mut memory = vec![0; (1 << 20) + 4096];
@@ -144,7 +144,7 @@ fn a_message_is_received_into_aligned_memory() {
 }
 
 #[test]
-fn a_dropped_call_gives_back_what_its_memory_held() {
+fn bytes_of_a_dropped_call_are_copied_by_the_next() {
     run(|| async {
         let (mut client, mut server) = pair();
         let payload = noise(500_000);
@@ -153,7 +153,7 @@ fn a_dropped_call_gives_back_what_its_memory_held() {
             let mut heard = Vec::new();
             let mut dropped = 0;
             loop {
-                // Smaller and larger buffers, with and without bytes in them.
+                // Smaller and larger buffers, empty and partly filled.
                 let memory = match dropped % 3 {
                     0 => Vec::with_capacity(1_000_000),
                     1 => vec![1; 1_000_000],
@@ -176,7 +176,7 @@ fn a_dropped_call_gives_back_what_its_memory_held() {
         };
         let (sent, ()) = futures_util::join!(sending, receiving);
         sent.unwrap();
-        // The rest of one that is not wanted.
+        // The rest of an unwanted message.
         client.feed(noise(1000)).await.unwrap();
         client.send("behind").await.unwrap();
         let (received, _) = server.recv_into(vec![0; 10]).await;
@@ -185,7 +185,7 @@ fn a_dropped_call_gives_back_what_its_memory_held() {
     });
 }
 
-/// Waits for a call that is dropped at any point; `None`: it was.
+/// Awaits a call that is dropped at any point; `None`: it was dropped.
 async fn drop_somewhere<F: Future>(rng: &mut Rng, call: F) -> Option<F::Output> {
     let mut call = pin!(call);
     for _ in 0..rng.below(4) {
@@ -197,7 +197,7 @@ async fn drop_somewhere<F: Future>(rng: &mut Rng, call: F) -> Option<F::Output> 
     None
 }
 
-/// Memory of each kind, with room for some bytes: a part of it, filled, and not filled.
+/// Memory of each kind, with some capacity: a slice, filled, and uninitialized.
 enum Memory {
     Slice(compio::buf::Slice<Vec<u8>>),
     Vec(Vec<u8>),
@@ -232,7 +232,7 @@ async fn receive_somewhere(rng: &mut Rng, server: &mut End) -> Option<(Filled, V
 }
 
 #[test]
-fn calls_that_are_dropped_anywhere_lose_nothing() {
+fn calls_dropped_at_any_point_lose_nothing() {
     for seed in 0..12 {
         run(|| async move {
             let mut rng = Rng::new(seed);
@@ -282,7 +282,7 @@ fn calls_that_are_dropped_anywhere_lose_nothing() {
 }
 
 #[test]
-fn what_is_received_for_a_dropped_call_is_passed_over_by_others() {
+fn other_receive_methods_skip_the_message_of_a_dropped_call() {
     for turns in 0..6 {
         run(|| async {
             let (mut client, mut server) = pair();
@@ -307,7 +307,7 @@ fn what_is_received_for_a_dropped_call_is_passed_over_by_others() {
 }
 
 #[test]
-fn memory_comes_home_from_a_connection_that_ends() {
+fn memory_is_returned_when_the_connection_ends() {
     run(|| async {
         let config = Config::default()
             .with_idle_timeout(None)
@@ -317,7 +317,7 @@ fn memory_comes_home_from_a_connection_that_ends() {
         let mut raw = raw;
         let mut server =
             WebSocket::from_negotiated(server, negotiate(None, None).server, Arc::new(config), &[]);
-        // Most of it never comes.
+        // Most of it never arrives.
         let message = Frame::binary(noise(500_000)).encode(Role::Client);
         raw.write_all(message[..100_000].to_vec()).await.0.unwrap();
         let (received, memory) = server.recv_into(vec![0; 500_000]).await;
@@ -339,7 +339,7 @@ fn memory_comes_home_from_a_connection_that_ends() {
 }
 
 #[test]
-fn halves_have_them_too() {
+fn halves_support_chunks_and_recv_into() {
     run(|| async {
         let (client, server) = pair();
         let (_writer, mut reader) = server.split();
@@ -425,7 +425,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
 }
 
 #[test]
-fn memory_is_chosen_from_the_head_of_a_message() {
+fn memory_can_be_chosen_by_message_head() {
     run(|| async {
         let (mut server, mut raw) = server_and_raw();
         let payload = noise(300_000);
@@ -441,7 +441,7 @@ fn memory_is_chosen_from_the_head_of_a_message() {
 }
 
 #[test]
-fn message_that_fills_its_buffer_tells_its_end() {
+fn message_that_fills_its_buffer_reports_its_end() {
     run(|| async {
         let (mut server, mut raw) = server_and_raw();
         let frames = [Frame::binary([7; 10]).fin(false), Frame::continuation("")];
@@ -450,12 +450,12 @@ fn message_that_fills_its_buffer_tells_its_end() {
         raw.write_all(wire.clone()).await.unwrap();
         let (received, _) = server.recv_into(vec![0; 10]).await;
         let filled = received.unwrap().unwrap();
-        assert_eq!((filled.len, filled.last), (10, true), "its end has come");
+        assert_eq!((filled.len, filled.last), (10, true), "its end is received");
 
         raw.write_all(first.to_vec()).await.unwrap();
         let (received, _) = server.recv_into(vec![0; 10]).await;
         let filled = received.unwrap().unwrap();
-        assert_eq!((filled.len, filled.last), (10, false), "its end has not come");
+        assert_eq!((filled.len, filled.last), (10, false), "its end is not received");
         assert!(poll_once(server.recv_into(Vec::new())).is_pending());
         raw.write_all(end.to_vec()).await.unwrap();
         let (received, _) = server.recv_into(Vec::new()).await;
@@ -486,7 +486,7 @@ fn head_counts_what_a_dropped_call_has_received() {
 }
 
 #[test]
-fn reading_half_tells_heads_too() {
+fn reading_half_returns_message_heads() {
     run(|| async {
         let (mut client, server) = pair();
         let (_write, mut read) = server.split();

@@ -1,4 +1,4 @@
-//! TLS on compio: both directions at once, cancellation, and ends that somebody else may have made.
+//! TLS on compio: both directions at once, cancellation, and ends that may be truncation.
 #![cfg(all(feature = "compio", feature = "rustls"))]
 
 use std::io::Write as _;
@@ -80,7 +80,7 @@ fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
     pin!(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Lets the runtime go on: bytes go through the kernel and back.
+/// Yields to the runtime: bytes go through the kernel and back.
 async fn turn() {
     let (mut one, mut other) = sockets();
     for _ in 0..3 {
@@ -118,9 +118,9 @@ fn messages_pass_and_the_connection_closes() {
     });
 }
 
-/// A receive in flight holds no send back.
+/// A receive in flight does not delay a send.
 #[test]
-fn both_send_much_at_once() {
+fn large_sends_in_both_directions_do_not_deadlock() {
     run(|| async {
         let config = Config::default().with_high_water(8 << 20).with_max_outbound(16 << 20);
         let (mut one, mut other) = pair_with(&config).await;
@@ -170,7 +170,7 @@ fn dropped_futures_lose_nothing() {
 }
 
 #[test]
-fn an_end_that_nobody_signed_is_an_error() {
+fn end_without_close_notify_is_an_error() {
     run(|| async {
         let (mut client, server) = pair_with(&Config::default()).await;
         drop(server);
@@ -181,7 +181,7 @@ fn an_end_that_nobody_signed_is_an_error() {
 }
 
 #[test]
-fn a_server_of_another_name_is_refused_and_hears_why() {
+fn server_with_another_name_is_rejected_with_an_alert() {
     run(|| async {
         let (client, server) = configs();
         let (one, other) = sockets();
@@ -195,7 +195,7 @@ fn a_server_of_another_name_is_refused_and_hears_why() {
 }
 
 #[test]
-fn bytes_that_are_no_tls_are_refused() {
+fn non_tls_bytes_are_rejected() {
     run(|| async {
         let (_, server) = configs();
         let (mut raw, other) = sockets();
@@ -205,9 +205,9 @@ fn bytes_that_are_no_tls_are_refused() {
     });
 }
 
-/// Nothing behind the last words counts, however much there is of it.
+/// Bytes behind close_notify are ignored, regardless of their number.
 #[test]
-fn what_follows_the_last_words_is_not_waited_for() {
+fn bytes_behind_close_notify_are_ignored() {
     let (client, server) = configs();
     let (mut peer, other) = std::os::unix::net::UnixStream::pair().unwrap();
     let peer = std::thread::spawn(move || {

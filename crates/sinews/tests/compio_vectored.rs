@@ -1,4 +1,4 @@
-//! On compio: messages of several buffers, which come back when they have left.
+//! On compio: messages of several buffers, which are returned once sent.
 #![cfg(feature = "compio")]
 
 mod on_compio;
@@ -19,7 +19,7 @@ use sinews::compio::WebSocket;
 use sinews::{Bytes, Kind, Message, Misuse};
 use sinews_testkit::negotiate;
 
-/// A writer that notes where what it takes lies.
+/// A writer that records the addresses of the sent bytes.
 struct Noting(UnixStream, Rc<RefCell<Vec<usize>>>);
 
 impl AsyncWrite for Noting {
@@ -42,7 +42,7 @@ impl AsyncWrite for Noting {
     }
 }
 
-/// Memory of an application's own type, which tells when it is freed.
+/// Memory of an application's own type, which records when it is freed.
 struct Own {
     memory: Vec<u8>,
     is_freed: Arc<AtomicBool>,
@@ -65,7 +65,7 @@ fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
 }
 
 #[test]
-fn buffers_leave_from_where_they_lie_and_come_back() {
+fn buffers_are_sent_without_a_copy_and_returned() {
     run(|| async {
         let agreed = negotiate(None, None);
         let (client, server) = sockets();
@@ -87,7 +87,7 @@ fn buffers_leave_from_where_they_lie_and_come_back() {
 }
 
 #[test]
-fn masked_buffers_come_back_and_halves_send_them_too() {
+fn masked_buffers_are_returned_also_from_halves() {
     run(|| async {
         let (client, mut server) = pair();
         let (mut write, _read) = client.split();
@@ -111,7 +111,7 @@ fn dropped_call_frees_the_buffers_when_the_message_has_left() {
             poll_once(server.send_vectored(Kind::Binary, [own])).is_pending(),
             "more than a socket takes"
         );
-        assert!(!is_freed.load(Ordering::SeqCst), "part of it is with the kernel");
+        assert!(!is_freed.load(Ordering::SeqCst), "part of it is in flight");
         let flushing = server.flush();
         let receiving = raw.read_exact(vec![0; 10 + (4 << 20)]);
         let (flushed, received) = futures_util::join!(flushing, receiving);
@@ -122,7 +122,7 @@ fn dropped_call_frees_the_buffers_when_the_message_has_left() {
 }
 
 #[test]
-fn buffers_that_cannot_be_sent_come_back_with_the_reason() {
+fn unsendable_buffers_are_returned_with_the_error() {
     run(|| async {
         let (_client, mut server) = pair();
         server.start_close(sinews::CloseCode::NORMAL, "").unwrap();

@@ -1,4 +1,4 @@
-//! Connecting, against servers that are only bytes.
+//! Connecting to scripted servers.
 #![cfg(all(feature = "tokio", feature = "url-connect"))]
 
 mod servers;
@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::mpsc;
 
 #[tokio::test]
-async fn connection_splits_as_it_comes_and_its_halves_move_to_other_tasks() {
+async fn connection_splits_and_its_halves_move_to_other_tasks() {
     let address = serve(|stream| async move { drop(echo(stream).await) }).await;
     let (mut write, mut read) = connect(format!("ws://{address}/")).await.expect("connected").split();
     let reading = tokio::spawn(async move { read.next().await.expect("open").expect("sound") });
@@ -23,7 +23,7 @@ async fn connection_splits_as_it_comes_and_its_halves_move_to_other_tasks() {
 }
 
 #[tokio::test]
-async fn a_request_holds_what_was_asked_for() {
+async fn request_contains_the_configured_headers() {
     let (heads, mut seen) = mpsc::unbounded_channel();
     let address = serve(move |stream| {
         let heads = heads.clone();
@@ -79,7 +79,7 @@ async fn deflate_is_offered_and_used() {
 }
 
 #[tokio::test]
-async fn frames_behind_the_answer_are_not_lost() {
+async fn frames_behind_the_response_are_not_lost() {
     let address = serve(|mut stream| async move {
         let (mut response, _) = answer(&read_head(&mut stream).await, &[]);
         response.extend_from_slice(b"\x81\x05hello\x82\x01");
@@ -98,15 +98,15 @@ async fn frames_behind_the_answer_are_not_lost() {
 }
 
 #[tokio::test]
-async fn a_name_is_looked_up_and_each_address_tried() {
-    // Where the name stands for an address of each family, the first may be the one where nobody listens.
+async fn each_address_of_a_name_is_tried() {
+    // Where the name resolves to an address of each family, the first may have no listener.
     let address = serve(|stream| async { drop(echo(stream).await) }).await;
     let mut ws = connect(format!("ws://localhost:{}", address.port())).await.expect("connected");
     assert_echoes(&mut ws).await;
 }
 
 #[tokio::test]
-async fn an_address_of_ipv6_is_in_brackets() {
+async fn ipv6_host_is_in_brackets() {
     let Ok(listener) = tokio::net::TcpListener::bind("[::1]:0").await else {
         return println!("this machine has no IPv6");
     };
@@ -121,7 +121,7 @@ async fn an_address_of_ipv6_is_in_brackets() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_local_address_is_where_it_comes_from() {
+async fn local_address_is_the_source_address() {
     let (peers, mut seen) = mpsc::unbounded_channel();
     let address = serve(move |stream| {
         peers.send(stream.peer_addr().expect("connected").ip()).expect("the test waits");
@@ -138,13 +138,13 @@ async fn a_local_address_is_where_it_comes_from() {
 }
 
 #[tokio::test]
-async fn a_refusal_says_why() {
+async fn rejection_contains_status_headers_and_body() {
     let address = serve(|mut stream| async move {
         read_head(&mut stream).await;
         let response = b"HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Basic\r\nContent-Length: 20\r\n\r\n";
         stream.write_all(response).await.expect("the client reads");
         stream.write_all(b"\n no such user\nsorry").await.expect("the client reads");
-        // It stays open: the length says where the end is.
+        // The server stays open: the length determines the end.
         let _ = stream.read_to_end(&mut Vec::new()).await;
     })
     .await;
@@ -161,24 +161,24 @@ async fn a_refusal_says_why() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test(start_paused = true)]
-async fn a_server_that_does_not_accept_is_left() {
+async fn unaccepted_connection_times_out() {
     let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
     socket.bind(([127, 0, 0, 1], 0).into()).expect("loopback");
     let listener = socket.listen(1).expect("bound");
     let address = listener.local_addr().expect("bound");
-    // Once its queue is full, the kernel answers nobody.
+    // Once its queue is full, the kernel accepts no connection.
     let mut waiting: Vec<_> = (0..8).map(|_| Box::pin(tokio::net::TcpStream::connect(address))).collect();
     for connecting in &mut waiting {
-        // As far as it comes.
+        // As far as it gets.
         let _ = futures_util::FutureExt::now_or_never(connecting.as_mut());
     }
-    let error = connect(format!("ws://{address}")).await.expect_err("no room");
+    let error = connect(format!("ws://{address}")).await.expect_err("no capacity");
     assert!(matches!(&error, ConnectError::TimedOut { phase: Phase::Connect, .. }), "{error:?}");
-    assert!(error.to_string().starts_with(&format!("TCP to {address} was not done")), "{error}");
+    assert!(error.to_string().starts_with(&format!("TCP to {address} exceeded the timeout")), "{error}");
 }
 
 #[tokio::test]
-async fn a_timeout_may_be_as_long_as_one_likes() {
+async fn timeout_accepts_the_maximum_duration() {
     let address = serve(|stream| async { drop(echo(stream).await) }).await;
     let connect = connect(format!("ws://{address}"));
     for timeout in [None, Some(Duration::MAX)] {
@@ -187,7 +187,7 @@ async fn a_timeout_may_be_as_long_as_one_likes() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_asked_for_is_told_before_anything_is_sent() {
+async fn invalid_requests_fail_before_connecting() {
     let fault =
         |connect: sinews::Connect<sinews::tokio::Tokio>| async { connect.await.expect_err("not valid") };
     let error = fault(connect("ws://u:secret@example.com/#x")).await;
@@ -206,15 +206,15 @@ async fn what_cannot_be_asked_for_is_told_before_anything_is_sent() {
 }
 
 #[tokio::test]
-async fn failures_say_where() {
+async fn errors_name_the_failed_phase() {
     let address = nobody().await;
-    let error = connect(format!("ws://{address}/")).await.expect_err("nobody listens");
+    let error = connect(format!("ws://{address}/")).await.expect_err("no listener");
     assert!(
         matches!(&error, ConnectError::Tcp { error, .. } if error.kind() == std::io::ErrorKind::ConnectionRefused)
     );
     assert!(error.to_string().starts_with(&format!("cannot connect to {address}: ")), "{error}");
 
-    // Longer than a name can be, so that no server is asked about it.
+    // Longer than a name can be, so that no name server is queried.
     let name = "x".repeat(300);
     let error = connect(format!("ws://{name}/")).no_proxy().await.expect_err("no such name");
     assert!(matches!(&error, ConnectError::Resolve { host, .. } if *host == name), "{error:?}");
@@ -239,7 +239,7 @@ async fn failures_say_where() {
 }
 
 #[tokio::test]
-async fn redirects_are_followed_if_asked_for() {
+async fn redirects_are_followed_if_enabled() {
     let (heads, mut seen) = mpsc::unbounded_channel();
     let last = heads.clone();
     let goal = serve(move |stream| {
@@ -247,7 +247,7 @@ async fn redirects_are_followed_if_asked_for() {
         async move { last.send(echo(stream).await).expect("the test waits") }
     })
     .await;
-    // From the first place to another on the same server, then to the other server.
+    // From the first path to another on the same server, then to the other server.
     let first = serve(move |mut stream| {
         let heads = heads.clone();
         async move {
@@ -290,7 +290,7 @@ async fn redirects_are_followed_if_asked_for() {
 }
 
 #[tokio::test]
-async fn a_circle_of_redirects_has_an_end() {
+async fn redirect_loop_ends_at_the_limit() {
     let asked = Arc::new(AtomicUsize::new(0));
     let counted = asked.clone();
     let address = serve(move |mut stream| {
@@ -309,13 +309,13 @@ async fn a_circle_of_redirects_has_an_end() {
 
 #[cfg(not(any(feature = "rustls-native-roots", feature = "rustls-webpki-roots", feature = "native-tls")))]
 #[tokio::test]
-async fn without_tls_wss_names_the_features() {
+async fn wss_without_tls_names_the_features() {
     let error = connect(format!("wss://{}", nobody().await)).await.expect_err("no TLS");
     assert!(error.to_string().contains("rustls-native-roots"), "{error}");
 }
 
 #[tokio::test]
-async fn a_server_may_be_somewhere_else_than_its_url_says() {
+async fn connect_to_replaces_the_host_and_port() {
     let (heads, mut seen) = mpsc::unbounded_channel();
     let address = serve(move |stream| {
         let heads = heads.clone();
@@ -334,7 +334,7 @@ async fn a_server_may_be_somewhere_else_than_its_url_says() {
 }
 
 #[tokio::test]
-async fn the_way_to_a_server_can_be_had_alone() {
+async fn dial_connects_without_a_handshake() {
     let address = serve(|mut stream| async move {
         let mut said = [0; 5];
         stream.read_exact(&mut said).await.expect("the client writes");

@@ -1,4 +1,4 @@
-//! The handshake over a stream of one's own, which needs no feature but `tokio`.
+//! The handshake over a custom stream, which needs no feature except `tokio`.
 #![cfg(feature = "tokio")]
 
 mod servers;
@@ -12,7 +12,7 @@ use sinews::{CloseCode, Config, ConnectError, connect};
 use tokio::io::AsyncWriteExt as _;
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_without_an_end_is_not_waited_for() {
+async fn rejection_without_an_end_returns_after_a_second_of_silence() {
     let (client, mut server) = tokio::io::duplex(1024);
     let opening = tokio::spawn(connect("ws://example.com/").over(client).into_future());
     read_head(&mut server).await;
@@ -24,7 +24,7 @@ async fn a_refusal_without_an_end_is_not_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_says_nothing_is_left() {
+async fn silent_server_times_out() {
     let (client, server) = tokio::io::duplex(1024);
     let opening = connect("ws://example.com/").timeout(Duration::from_secs(3)).over(client);
     let start = tokio::time::Instant::now();
@@ -32,12 +32,12 @@ async fn a_server_that_says_nothing_is_left() {
     assert!(error.is_timeout() && start.elapsed() >= Duration::from_secs(3));
     assert_eq!(
         error.to_string(),
-        "WebSocket handshake with example.com:80 was not done when the timeout of 3s was over (Connect::timeout)"
+        "WebSocket handshake with example.com:80 exceeded the timeout of 3s (Connect::timeout)"
     );
     assert!(matches!(error, ConnectError::TimedOut { phase: Phase::Handshake, .. }));
     drop(server);
 
-    // Each byte of a drip gains no time.
+    // Single bytes do not extend the timeout.
     let (client, mut server) = tokio::io::duplex(1024);
     let opening = tokio::spawn(connect("ws://example.com/").over(client).into_future());
     let start = tokio::time::Instant::now();
@@ -49,7 +49,7 @@ async fn a_server_that_says_nothing_is_left() {
 }
 
 #[tokio::test]
-async fn your_own_stream_needs_no_socket() {
+async fn custom_stream_needs_no_socket() {
     let (client, server) = tokio::io::duplex(1024);
     let echo = tokio::spawn(echo(server));
     let opening = connect("wss://example.com/chat").subprotocol("v1").config(Config::default()).over(client);

@@ -1,4 +1,4 @@
-//! Errors as programs print them: with `{}`, or with all their causes.
+//! Errors as programs print them: with `{}`, or with all their sources.
 #![cfg(feature = "tokio")]
 
 use std::error::Error as _;
@@ -7,7 +7,7 @@ use std::io;
 use sinews::client::{Phase, RedirectError, UrlError};
 use sinews::{AcceptError, ConnectError, Error, Misuse, server};
 
-/// An error from the system with text of its own, as a library wraps it.
+/// An error of the system with its own text, as a library wraps it.
 #[derive(Debug)]
 struct Outer(io::Error);
 
@@ -23,7 +23,7 @@ impl std::error::Error for Outer {
     }
 }
 
-/// The error and its causes, joined as programs print them.
+/// The error and its sources, joined as programs print them.
 fn printed(error: &(dyn std::error::Error + 'static)) -> String {
     let mut line = error.to_string();
     let mut cause = error.source();
@@ -46,7 +46,7 @@ fn assert_printed_once(error: &(dyn std::error::Error + 'static), cause: &str) {
 }
 
 #[test]
-fn causes_are_printed_once() {
+fn sources_are_printed_once() {
     assert_printed_once(&Error::Misuse(Misuse::PingTooLong), &Misuse::PingTooLong.to_string());
     assert_printed_once(&Error::Io(reset()), "connection reset");
     let transport =
@@ -59,7 +59,7 @@ fn causes_are_printed_once() {
 }
 
 #[test]
-fn the_cause_of_a_wrapped_error_stays_in_the_chain() {
+fn source_of_a_wrapped_error_stays_in_the_chain() {
     let error = Error::Io(io::Error::other(Outer(reset())));
     let line = printed(&error);
     assert_eq!(line, "transport: outer: connection reset");
@@ -68,7 +68,7 @@ fn the_cause_of_a_wrapped_error_stays_in_the_chain() {
 
 #[cfg(feature = "url-connect")]
 #[test]
-fn causes_of_name_lookup_proxies_and_redirects_are_printed_once() {
+fn sources_of_name_resolution_proxies_and_redirects_are_printed_once() {
     let resolve = ConnectError::Resolve { host: "example.com".into(), error: reset() };
     assert_printed_once(&resolve, "connection reset");
     let tcp = ConnectError::Tcp { address: "example.com:80".into(), error: reset() };
@@ -82,7 +82,7 @@ fn causes_of_name_lookup_proxies_and_redirects_are_printed_once() {
 }
 
 #[tokio::test]
-async fn causes_of_a_refused_message_are_printed_once() {
+async fn sources_of_a_rejected_message_are_printed_once() {
     let agreed = sinews_testkit::negotiate(None, None);
     let (io, _peer) = tokio::io::duplex(64);
     let mut ws = sinews::WebSocket::from_negotiated(io, agreed.server, std::sync::Arc::default(), &[]);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sinews::{Bytes, Cause, CloseCode, Closed, Kind, Message, Prepared, Role};
 use sinews_testkit::negotiate;
 
-/// Sends in each way, receives in each way, and closes.
+/// Calls each send method and each receive method, and closes.
 macro_rules! exercise {
     ($near:expr, $far:expr) => {{
         let (mut write, mut read) = $near.split();
@@ -32,7 +32,7 @@ macro_rules! exercise {
         }
         let head = far_read.next_head().await.unwrap().unwrap();
         assert_eq!(head.kind, Kind::Text);
-        // Any way to receive but `recv_into` passes over it from here on.
+        // Every other receive method skips it from here on.
         for expected in ["sender", "behind the ping"] {
             assert_eq!(far_read.next_data().await.unwrap().unwrap(), Message::text(expected));
         }

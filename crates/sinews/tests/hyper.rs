@@ -1,4 +1,4 @@
-//! `sinews::hyper` over loopback: what comes in between is hyper's.
+//! `sinews::hyper` over loopback, served by hyper.
 #![cfg(feature = "hyper")]
 
 use std::sync::Arc;
@@ -17,17 +17,17 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
-/// How a connection is served.
+/// Server type.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Serve {
     Http1,
     Auto,
     WithoutUpgrades,
-    /// Behind something that is no `TcpStream`.
+    /// Over a stream that is not a `TcpStream`.
     Wrapped,
 }
 
-/// Serves one connection. Answers the client's end, and what becomes of the request.
+/// Serves one connection. Returns the client's end, and the result of the upgrade.
 async fn serve(
     how: Serve,
     upgrade: Upgrade,
@@ -140,7 +140,7 @@ async fn connect(mut stream: TcpStream, request: ClientRequest) -> (WebSocket<Tc
 }
 
 #[tokio::test]
-async fn every_way_of_serving_leads_to_a_websocket() {
+async fn upgrade_works_with_each_server_type() {
     for how in [Serve::Http1, Serve::Auto, Serve::Wrapped] {
         let upgrade =
             Upgrade::new().subprotocols(["v2", "v1"]).config(Config::default().with_max_message(64));
@@ -148,9 +148,9 @@ async fn every_way_of_serving_leads_to_a_websocket() {
         let request = ClientRequest::new("example.com", "/chat").expect("sound");
         let request = request.with_subprotocol("v1").expect("a token");
         let (mut client, head) = connect(client, request).await;
-        assert!(head.contains("x-room: 7"), "what is added to the response leaves: {head}");
+        assert!(head.contains("x-room: 7"), "added headers are sent: {head}");
 
-        let mut server = told.await.expect("told").expect("upgraded");
+        let mut server = told.await.expect("returned").expect("upgraded");
         assert_eq!(server.subprotocol(), Some("v1"));
         assert_eq!(server.get_ref().tcp().is_some(), how != Serve::Wrapped, "{how:?}");
         if let Some(tcp) = server.get_ref().tcp() {
@@ -182,14 +182,14 @@ async fn frames_behind_the_request_are_not_lost() {
         let mut bytes = REQUEST.as_bytes().to_vec();
         bytes.extend_from_slice(b"\x81\x85\x00\x00\x00\x00hello\x88\x80\x00\x00\x00\x00");
         client.write_all(&bytes).await.expect("sent");
-        let mut server = told.await.expect("told").expect("upgraded");
+        let mut server = told.await.expect("returned").expect("upgraded");
         let first = server.next().await.expect("a message").expect("in order");
         assert_eq!(first, Message::text("hello"), "{how:?}");
     }
 }
 
 #[tokio::test]
-async fn what_cannot_be_is_answered_with_the_status_for_it() {
+async fn invalid_requests_get_the_matching_status() {
     let cases = [
         (REQUEST.replace("GET", "POST"), 405),
         (REQUEST.replace("Upgrade: websocket\r\n", ""), 426),
@@ -201,7 +201,7 @@ async fn what_cannot_be_is_answered_with_the_status_for_it() {
     for (bytes, status) in cases {
         let (mut client, told) = serve(Serve::Http1, Upgrade::new()).await;
         client.write_all(bytes.as_bytes()).await.expect("sent");
-        let error = told.await.expect("told").expect_err("refused");
+        let error = told.await.expect("returned").expect_err("refused");
         assert_eq!(error.status(), Some(status), "{bytes}");
         // The connection ends, since the client may have sent frames.
         let mut answer = String::new();
@@ -213,15 +213,15 @@ async fn what_cannot_be_is_answered_with_the_status_for_it() {
 }
 
 #[tokio::test]
-async fn a_connection_without_upgrades_and_bad_settings_are_a_500() {
+async fn connection_without_upgrades_and_invalid_settings_are_a_500() {
     let (mut client, told) = serve(Serve::WithoutUpgrades, Upgrade::new()).await;
     client.write_all(REQUEST.as_bytes()).await.expect("sent");
-    // hyper promises, and fails the promise; or does not promise.
-    assert!(told.await.expect("told").is_err());
+    // hyper returns a future that fails, or none.
+    assert!(told.await.expect("returned").is_err());
 
     let (mut client, told) = serve(Serve::Http1, Upgrade::new().subprotocols(["no token"])).await;
     client.write_all(REQUEST.as_bytes()).await.expect("sent");
-    let error = told.await.expect("told").expect_err("misuse");
+    let error = told.await.expect("returned").expect_err("misuse");
     assert!(matches!(error, AcceptError::Misuse(_)) && error.status() == Some(500), "{error:?}");
 
     let idle = Config::default().with_idle_timeout(Some(Duration::ZERO));
@@ -231,7 +231,7 @@ async fn a_connection_without_upgrades_and_bad_settings_are_a_500() {
 }
 
 #[test]
-fn a_request_that_is_not_hypers_cannot_be_upgraded() {
+fn request_not_from_hyper_cannot_be_upgraded() {
     let request = Request::builder()
         .header("host", "example.com")
         .header("upgrade", "websocket")
@@ -245,7 +245,7 @@ fn a_request_that_is_not_hypers_cannot_be_upgraded() {
 
 #[cfg(not(feature = "http2"))]
 #[test]
-fn http2_is_refused_without_its_feature() {
+fn http2_without_its_feature_is_rejected() {
     let request = Request::connect("https://example.com/chat").version(http::Version::HTTP_2);
     let mut request = request.header("sec-websocket-version", "13").body(()).expect("sound");
     let error = sinews::hyper::upgrade::<_, ()>(&mut request).expect_err("refused");

@@ -1,4 +1,5 @@
-//! Peers that only talk, transports that only give, tasks that never pause: nothing may be put off by them for ever.
+//! Peers that only send, transports that only receive, tasks that never yield: none of them may postpone deadlines
+//! forever.
 #![cfg(feature = "tokio")]
 
 mod common;
@@ -16,16 +17,16 @@ use sinews::{Cause, CloseCode, Config, Error, Expired, Message, Role};
 use sinews_testkit::{Frame, negotiate, split_frames};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 
-/// What a transport does with what it is given.
+/// What a transport does with bytes to send: accept, wait, or fail.
 const TAKES: u8 = 0;
 const WAITS: u8 = 1;
 const FAILS: u8 = 2;
 
-/// A transport that is never without something to read, until its input ends.
+/// A transport that always has input, until its input ends.
 struct OneSided {
     input: Vec<u8>,
     at: usize,
-    /// The input begins anew.
+    /// The input repeats.
     endless: bool,
     output: Arc<AtomicU8>,
 }
@@ -65,7 +66,7 @@ impl AsyncWrite for OneSided {
     }
 }
 
-/// A server whose peer sends these frames, and the switch of what the transport takes.
+/// A server whose peer sends these frames, and the switch of how the transport handles bytes to send.
 fn one_sided(frames: &[Frame], endless: bool, output: u8) -> (WebSocket<OneSided>, Arc<AtomicU8>) {
     let input = frames.iter().flat_map(|frame| frame.encode(Role::Client)).collect();
     let output = Arc::new(AtomicU8::new(output));
@@ -74,7 +75,7 @@ fn one_sided(frames: &[Frame], endless: bool, output: u8) -> (WebSocket<OneSided
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_never_stops_talking_puts_off_no_deadline() {
+async fn endless_input_does_not_postpone_deadlines() {
     for (output, wait) in [(TAKES, Expired::Close), (WAITS, Expired::Write)] {
         let (mut server, _) = one_sided(&[Frame::text("more")], true, output);
         server.next().await.unwrap().unwrap();
@@ -93,7 +94,7 @@ async fn a_peer_that_never_stops_talking_puts_off_no_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_same_holds_for_a_message_that_is_received_where_the_application_wants_it() {
+async fn endless_input_into_caller_memory_does_not_postpone_deadlines() {
     let (mut server, _) = one_sided(&[Frame::binary(vec![0; 8 << 20])], false, TAKES);
     let mut memory = vec![0; 64 << 10];
     assert!(!server.recv_into(&mut memory).await.unwrap().unwrap().last);
@@ -108,7 +109,7 @@ async fn the_same_holds_for_a_message_that_is_received_where_the_application_wan
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_only_sends_finds_out_that_nobody_answers() {
+async fn sender_without_receives_notices_pong_timeout() {
     let (mut server, mut raw) = server_and_raw(&Config::default());
     let peer = tokio::spawn(async move {
         let mut all = Vec::new();
@@ -128,7 +129,7 @@ async fn who_only_sends_finds_out_that_nobody_answers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_timer_that_is_set_at_the_end_of_a_tasks_budget_still_rings() {
+async fn timer_set_at_the_end_of_the_task_budget_fires() {
     let (mut server, mut raw) = server_and_raw(&Config::default());
     let _server = tokio::spawn(async move {
         for _ in 0..128 {
@@ -142,7 +143,7 @@ async fn a_timer_that_is_set_at_the_end_of_a_tasks_budget_still_rings() {
 }
 
 #[tokio::test]
-async fn what_the_peer_has_sent_may_be_read_when_much_waited_for_a_transport_that_failed() {
+async fn received_input_is_readable_after_a_failed_congested_transport() {
     let frames: Vec<Frame> = (0..100).map(|n| Frame::text(format!("message {n}"))).collect();
     let (mut server, output) = one_sided(&frames, false, WAITS);
     server.try_send(vec![0; 1 << 20]).unwrap();
@@ -155,7 +156,7 @@ async fn what_the_peer_has_sent_may_be_read_when_much_waited_for_a_transport_tha
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_is_whole_again_waits_for_nothing_that_never_leaves() {
+async fn reunited_connection_does_not_wait_for_discarded_bytes() {
     let (mut raw, server) = tokio::io::duplex(1 << 10);
     let server = WebSocket::from_negotiated(server, negotiate(None, None).server, Arc::default(), &[]);
     let (mut write, mut read) = server.split();
@@ -163,21 +164,21 @@ async fn a_connection_that_is_whole_again_waits_for_nothing_that_never_leaves() 
     assert!(poll_once(read.close(CloseCode::NORMAL, "")).is_pending());
     let mut close = [0; 4];
     raw.read_exact(&mut close).await.unwrap();
-    assert_eq!(close, [0x88, 2, 3, 0xe8], "in front of the message");
+    assert_eq!(close, [0x88, 2, 3, 0xe8], "before the message");
     assert!(matches!(poll_once(write.flush()), Poll::Ready(Err(_))), "which never leaves");
     let mut server = read.reunite(write).unwrap();
     raw.write_all(&Frame::text("late").encode(Role::Client)).await.unwrap();
-    let late = tokio::time::timeout(Duration::from_secs(1), server.next()).await.expect("it is read");
+    let late = tokio::time::timeout(Duration::from_secs(1), server.next()).await.expect("read in time");
     assert_eq!(late.unwrap().unwrap(), Message::text("late"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn pongs_follow_a_message_whose_sender_has_given_up() {
+async fn pongs_follow_a_message_of_a_dropped_send() {
     let (mut raw, server) = tokio::io::duplex(64 << 10);
     let server = WebSocket::from_negotiated(server, negotiate(None, None).server, Arc::default(), &[]);
     let (mut write, mut read) = server.split();
     assert!(poll_once(write.send(vec![0; 200_000])).is_pending());
-    // More than the reader may add to what waits.
+    // More than the reader may add to the waiting bytes.
     let pings: Vec<u8> = (0..40).flat_map(|_| Frame::ping([7; 125]).encode(Role::Client)).collect();
     raw.write_all(&pings).await.unwrap();
     let _reader = tokio::spawn(async move { while let Some(Ok(_)) = read.next().await {} });
@@ -188,7 +189,7 @@ async fn pongs_follow_a_message_whose_sender_has_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn halves_keep_the_deadlines_that_the_whole_had_and_the_other_way_round() {
+async fn deadlines_survive_split_and_reunite() {
     let (mut server, mut raw) = server_and_raw(&Config::default());
     assert!(poll_once(server.next()).is_pending());
     let (write, mut read) = server.split();
@@ -216,7 +217,7 @@ async fn halves_keep_the_deadlines_that_the_whole_had_and_the_other_way_round() 
 }
 
 #[tokio::test]
-async fn producers_and_a_task_without_a_pause_come_to_an_end() {
+async fn busy_producers_do_not_cause_an_endless_loop() {
     let (mut server, mut raw) = server_and_raw(&Config::default());
     let (done, is_done) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -236,7 +237,7 @@ async fn producers_and_a_task_without_a_pause_come_to_an_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_whose_message_nobody_takes_is_not_called_silent() {
+async fn peer_with_an_unread_message_is_not_silent() {
     let agreed = negotiate(None, None);
     let (client, server) = tokio::io::duplex(1 << 20);
     let mut client = WebSocket::from_negotiated(client, agreed.client, Arc::default(), &[]);

@@ -1,4 +1,4 @@
-//! Messages read and written piece by piece, and into memory of the application's.
+//! Messages read and written in chunks, and received into the caller's memory.
 #![cfg(feature = "tokio")]
 
 mod common;
@@ -15,7 +15,7 @@ fn noise(len: usize) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_message_larger_than_any_buffer_passes_through() {
+async fn message_larger_than_any_buffer_passes() {
     let config = Config::default().with_max_message(u64::MAX).with_max_frame(u64::MAX);
     let (mut client, mut server) = pair_with(&config, 64 << 10, None);
     let part = noise(50_000);
@@ -46,7 +46,7 @@ async fn a_message_larger_than_any_buffer_passes_through() {
 }
 
 #[tokio::test]
-async fn it_reads_and_writes_as_bytes_do() {
+async fn reader_and_writer_are_async_read_and_async_write() {
     for seed in 0..10 {
         for deflate in [false, true] {
             let config = Config::default();
@@ -73,7 +73,7 @@ async fn it_reads_and_writes_as_bytes_do() {
 }
 
 #[tokio::test]
-async fn whole_messages_have_readers_too() {
+async fn reader_returns_whole_messages() {
     let (mut client, mut server) = pair();
     for n in [0, 5, 70_000] {
         client.feed(vec![7; n]).await.unwrap();
@@ -91,7 +91,7 @@ async fn whole_messages_have_readers_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_reader_leaves_is_passed_over() {
+async fn rest_of_a_dropped_reader_is_skipped() {
     let (mut server, mut raw) = server_and_raw(&Config::default());
     let send = async |frames: &[Frame], raw: &mut tokio::io::DuplexStream| {
         for frame in frames {
@@ -109,7 +109,7 @@ async fn what_a_reader_leaves_is_passed_over() {
     .await;
     assert_eq!(server.next().await.unwrap().unwrap(), Message::Ping("!".into()));
     assert_eq!(server.next().await.unwrap().unwrap(), Message::text("whole"));
-    // A reader that never came leaves nothing.
+    // A missing reader leaves no message behind.
     assert!(poll_once(server.next_reader()).is_pending());
     send(&[Frame::text("half").fin(false)], &mut raw).await;
     look_aside(&mut server).await;
@@ -126,7 +126,7 @@ async fn what_a_reader_leaves_is_passed_over() {
     assert_eq!(message.text(), Some("last"));
 }
 
-/// Who only sends looks for what came, now and then.
+/// A sender checks for input now and then.
 async fn look_aside<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut sinews::WebSocket<S>) {
     for _ in 0..2 {
         tokio::time::advance(std::time::Duration::from_millis(20)).await;
@@ -134,14 +134,14 @@ async fn look_aside<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut sinews::WebS
     }
 }
 
-/// Memory of a direct write to a disk: its address is a multiple of 4,096.
+/// Memory for a direct write to a disk: its address is a multiple of 4,096.
 fn aligned(memory: &mut [u8], len: usize) -> &mut [u8] {
     let skip = memory.as_ptr().align_offset(4096);
     &mut memory[skip..skip + len]
 }
 
 #[tokio::test]
-async fn a_message_is_received_where_the_application_wants_it() {
+async fn message_is_received_into_caller_memory() {
     for seed in [None, Some(1), Some(2)] {
         let (mut client, mut server) = pair_with(&Config::default(), 256 << 10, seed);
         for len in [0, 1, 4096, 100_000, 3 << 20] {
@@ -149,7 +149,7 @@ async fn a_message_is_received_where_the_application_wants_it() {
             let mut memory = vec![0; (4 << 20) + 4096];
             let buffer = aligned(&mut memory, 4 << 20);
             let receiving = async {
-                // Dropped again and again: it goes on where it stood.
+                // Dropped repeatedly: it continues behind the bytes already received.
                 loop {
                     if let Poll::Ready(filled) = poll_once(server.recv_into(buffer)) {
                         break filled.unwrap().unwrap();
@@ -166,7 +166,7 @@ async fn a_message_is_received_where_the_application_wants_it() {
 }
 
 #[tokio::test]
-async fn what_does_not_fit_comes_with_the_next_call() {
+async fn rest_of_a_message_is_received_by_the_next_call() {
     let (mut client, mut server) = pair_with(&Config::default(), 1 << 20, None);
     let payload = noise(250_000);
     client.feed(payload.clone()).await.unwrap();
@@ -177,14 +177,14 @@ async fn what_does_not_fit_comes_with_the_next_call() {
     loop {
         let filled = server.recv_into(&mut buffer).await.unwrap().unwrap();
         heard.extend_from_slice(&buffer[..filled.len]);
-        // Sending in between, which looks for what came, does no harm.
+        // A send in between, which checks for input, has no effect.
         server.send("go on").await.unwrap();
         if filled.last {
             break;
         }
     }
     assert!(heard == payload);
-    // The rest of one that is not wanted.
+    // The rest of an unwanted message.
     client.feed(payload).await.unwrap();
     client.feed("behind it").await.unwrap();
     client.flush().await.unwrap();
@@ -193,9 +193,9 @@ async fn what_does_not_fit_comes_with_the_next_call() {
     assert_eq!(server.next().await.unwrap().unwrap(), Message::text("behind it"));
 }
 
-/// Against the contract, and yet no reason to claim bytes that are not there.
+/// A violation of the contract must not report bytes that were not received.
 #[tokio::test]
-async fn a_smaller_buffer_after_a_dropped_call_is_not_overrun() {
+async fn smaller_buffer_after_a_dropped_call_is_not_overrun() {
     let (mut client, mut server) = pair_with(&Config::default(), 1000, None);
     let _ = poll_once(client.send(noise(5000)));
     assert!(poll_once(server.recv_into(&mut [0; 4096])).is_pending());
@@ -205,7 +205,7 @@ async fn a_smaller_buffer_after_a_dropped_call_is_not_overrun() {
 }
 
 #[tokio::test]
-async fn a_message_without_an_end_is_an_error() {
+async fn message_without_an_end_is_an_error() {
     let (mut server, mut raw) = server_and_raw(&Config::default());
     raw.write_all(&Frame::text("be").fin(false).encode(sinews::Role::Client)).await.unwrap();
     let mut reader = server.next_reader().await.unwrap().unwrap();
@@ -220,7 +220,7 @@ async fn a_message_without_an_end_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_message_in_pieces_is_left_open_until_its_end() {
+async fn dropped_writer_leaves_the_message_open() {
     let (mut client, mut server) = pair();
     client.writer(Kind::Text).write(b"begun").await.unwrap();
     assert!(matches!(client.send("other").await, Err(Error::Misuse(Misuse::MessageOpen))));

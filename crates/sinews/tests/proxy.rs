@@ -1,4 +1,4 @@
-//! Proxies: HTTP CONNECT and SOCKS5, over small ones of our own.
+//! Proxies: HTTP CONNECT and SOCKS5, over small proxies of this test.
 #![cfg(all(feature = "tokio", feature = "url-connect"))]
 
 mod servers;
@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
-/// An HTTP proxy that wants this `Proxy-Authorization`, and leads everybody to one server.
+/// An HTTP proxy that requires this `Proxy-Authorization`, and connects every client to one server.
 async fn http_proxy(
     to: SocketAddr,
     authorization: Option<&'static str>,
@@ -38,7 +38,7 @@ async fn http_proxy(
     (proxy, seen)
 }
 
-/// A SOCKS5 proxy that wants this name and password, and leads everybody to one server. Answers what was asked for.
+/// A SOCKS5 proxy that requires this name and password, and connects every client to one server. Returns the request.
 async fn socks5_proxy(
     to: SocketAddr,
     login: Option<&'static [u8]>,
@@ -84,8 +84,8 @@ async fn read(stream: &mut TcpStream, count: usize) -> Vec<u8> {
 }
 
 async fn relay(mut stream: TcpStream, to: SocketAddr) {
-    let mut server = TcpStream::connect(to).await.expect("it listens");
-    // However it ends: the client says what it saw.
+    let mut server = TcpStream::connect(to).await.expect("a listener");
+    // Regardless of its end: the client reports errors.
     let _ = copy_bidirectional(&mut stream, &mut server).await;
 }
 
@@ -101,7 +101,7 @@ async fn refusal(connect: Connect<sinews::tokio::Tokio>) -> (ProxyError, String)
 }
 
 #[tokio::test]
-async fn an_http_proxy_leads_to_a_name_that_only_it_knows() {
+async fn http_proxy_resolves_the_server_name() {
     let (proxy, mut seen) = http_proxy(echo_server().await, Some("Basic bWU6cHcg")).await;
     let way = connect("ws://inside.invalid/chat").proxy(format!("http://me:pw%20@{proxy}"));
     let mut ws = way.await.expect("connected");
@@ -111,18 +111,18 @@ async fn an_http_proxy_leads_to_a_name_that_only_it_knows() {
 }
 
 #[tokio::test]
-async fn an_http_proxy_that_refuses_says_why() {
+async fn http_proxy_rejection_contains_status_and_body() {
     let (proxy, _seen) = http_proxy(nobody().await, Some("Basic x")).await;
     let (error, name) =
         refusal(connect("ws://inside.invalid/").proxy(format!("http://me:wrong@{proxy}"))).await;
     assert_eq!(name, format!("http://{proxy}"));
-    assert_eq!(error.to_string(), "answered CONNECT with 407 Proxy Authentication Required: who, me?");
+    assert_eq!(error.to_string(), "responded to CONNECT with 407 Proxy Authentication Required: who, me?");
     let ProxyError::Refused(response) = error else { panic!("{error:?}") };
     assert_eq!((response.status().as_u16(), response.body()), (407, b"who, me?".as_slice()));
 }
 
 #[tokio::test]
-async fn a_socks5_proxy_is_told_the_name_or_the_address() {
+async fn socks5_proxy_gets_the_name_or_the_address() {
     let server = echo_server().await;
     let (proxy, mut seen) = socks5_proxy(server, None).await;
     let mut ws =
@@ -140,7 +140,7 @@ async fn a_socks5_proxy_is_told_the_name_or_the_address() {
 }
 
 #[tokio::test]
-async fn a_socks5_proxy_may_want_a_password() {
+async fn socks5_proxy_can_require_a_password() {
     let (proxy, _seen) = socks5_proxy(echo_server().await, Some(b"\x01\x02me\x02pw")).await;
     let mut ws =
         connect("ws://inside.invalid/").proxy(format!("socks5h://me:pw@{proxy}")).await.expect("connected");
@@ -154,7 +154,7 @@ async fn a_socks5_proxy_may_want_a_password() {
 }
 
 #[tokio::test]
-async fn a_socks5_proxy_that_refuses_says_why() {
+async fn socks5_proxy_rejection_contains_the_reply() {
     let proxy = serve(|mut stream| async move {
         read(&mut stream, 3).await;
         stream.write_all(&[5, 0]).await.expect("the client reads");
@@ -164,11 +164,11 @@ async fn a_socks5_proxy_that_refuses_says_why() {
     .await;
     let (error, _) = refusal(connect("ws://192.0.2.1/").proxy(format!("socks5://{proxy}"))).await;
     assert!(matches!(error, ProxyError::Socks(reply) if reply.code() == 4), "{error:?}");
-    assert_eq!(error.to_string(), "refused: host unreachable (SOCKS reply 4)");
+    assert_eq!(error.to_string(), "connection rejected: host unreachable (SOCKS reply 4)");
 }
 
 #[tokio::test]
-async fn bytes_that_answer_nobody_are_refused() {
+async fn unsolicited_bytes_from_a_proxy_are_rejected() {
     let proxy = serve(|mut stream| async move {
         read_head(&mut stream).await;
         stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nHTTP/1.1 101 ").await.expect("the client reads");
@@ -180,12 +180,12 @@ async fn bytes_that_answer_nobody_are_refused() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_cannot_be_used_is_named() {
+async fn unusable_proxy_is_named_in_the_error() {
     let (error, name) = refusal(connect("ws://a/").proxy("https://me:secret@proxy")).await;
     assert!(matches!(error, ProxyError::Scheme), "{error:?}");
     assert_eq!(name, "https://proxy");
     let proxy = nobody().await;
-    let error = connect("ws://a/").proxy(format!("http://{proxy}")).await.expect_err("nobody listens");
+    let error = connect("ws://a/").proxy(format!("http://{proxy}")).await.expect_err("no listener");
     assert!(
         matches!(&error, ConnectError::Tcp { address, .. } if *address == proxy.to_string()),
         "{error:?}"
@@ -193,19 +193,19 @@ async fn a_proxy_that_cannot_be_used_is_named() {
 }
 
 #[tokio::test]
-async fn no_proxy_goes_straight() {
+async fn no_proxy_connects_directly() {
     let server = echo_server().await;
     let way = connect(format!("ws://{server}")).proxy(format!("http://{}", nobody().await)).no_proxy();
     assert_echoes(&mut way.await.expect("connected")).await;
 }
 
-/// Starts itself anew, since the environment of a process is not to be changed while it runs.
+/// Starts itself as a child, since the environment of a process must not change while it runs.
 #[tokio::test]
-async fn the_environment_names_a_proxy() {
-    const NAME: &str = "the_environment_names_a_proxy";
+async fn environment_selects_a_proxy() {
+    const NAME: &str = "environment_selects_a_proxy";
     if let Ok(proxy) = std::env::var("SINEWS_TEST_PROXY") {
         for way in [connect("ws://inside.invalid/"), connect("ws://a/").no_proxy().proxy_from_environment()] {
-            let error = way.await.expect_err("nobody listens");
+            let error = way.await.expect_err("no listener");
             assert!(matches!(&error, ConnectError::Tcp { address, .. } if *address == proxy), "{error:?}");
         }
         return;
@@ -222,7 +222,7 @@ async fn the_environment_names_a_proxy() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_proxy_that_says_nothing_is_left() {
+async fn silent_proxy_times_out() {
     let proxy = serve(|stream| async move {
         let (_stream, forever) = (stream, std::future::pending::<()>());
         forever.await;
@@ -232,5 +232,5 @@ async fn a_proxy_that_says_nothing_is_left() {
         connect("ws://inside.invalid/").proxy(format!("socks5h://{proxy}")).timeout(Duration::from_secs(9));
     let error = way.await.expect_err("no answer");
     assert!(matches!(&error, ConnectError::TimedOut { phase: Phase::Proxy, .. }), "{error:?}");
-    assert!(error.to_string().contains(&format!("asking the proxy {proxy}")), "{error}");
+    assert!(error.to_string().contains(&format!("tunnel through proxy {proxy}")), "{error}");
 }

@@ -14,7 +14,7 @@ async fn send_raw(raw: &mut DuplexStream, frames: &[Frame]) {
 }
 
 #[tokio::test]
-async fn message_that_fills_its_buffer_is_last_when_its_empty_end_has_come() {
+async fn message_that_fills_its_buffer_is_last_once_its_empty_end_is_received() {
     let (mut server, mut raw) = server_and_raw(&Config::default());
     send_raw(&mut raw, &[Frame::binary([7; 10]).fin(false), Frame::continuation("")]).await;
     let mut buffer = [0; 10];
@@ -23,13 +23,13 @@ async fn message_that_fills_its_buffer_is_last_when_its_empty_end_has_come() {
 }
 
 #[tokio::test]
-async fn empty_buffer_asks_whether_the_message_has_ended() {
+async fn empty_buffer_waits_for_the_end_of_the_message() {
     let (mut server, mut raw) = server_and_raw(&Config::default());
     send_raw(&mut raw, &[Frame::binary([7; 10]).fin(false)]).await;
     let mut buffer = [0; 10];
     let filled = server.recv_into(&mut buffer).await.unwrap().unwrap();
-    assert_eq!((filled.len, filled.last), (10, false), "the end has not come");
-    assert!(poll_once(server.recv_into(&mut [])).is_pending(), "nothing is known yet");
+    assert_eq!((filled.len, filled.last), (10, false), "the end is not received");
+    assert!(poll_once(server.recv_into(&mut [])).is_pending(), "the end is not known");
     send_raw(&mut raw, &[Frame::continuation(""), Frame::binary([8; 3])]).await;
     let filled = server.recv_into(&mut []).await.unwrap().unwrap();
     assert_eq!((filled.len, filled.last), (0, true));
@@ -41,7 +41,7 @@ async fn empty_buffer_asks_whether_the_message_has_ended() {
 }
 
 #[tokio::test]
-async fn head_tells_the_length_of_a_message_before_it_has_come() {
+async fn head_returns_the_length_before_the_payload_is_received() {
     let (mut server, mut raw) = server_and_raw(&Config::default());
     let payload = Rng::new(1).bytes(100_000);
     let wire = Frame::binary(payload.clone()).encode(Role::Client);
@@ -49,7 +49,7 @@ async fn head_tells_the_length_of_a_message_before_it_has_come() {
     raw.write_all(first).await.unwrap();
     let head = server.next_head().await.unwrap().unwrap();
     assert_eq!((head.kind, head.len, head.last), (Kind::Binary, payload.len(), true));
-    assert_eq!(server.next_head().await.unwrap().unwrap(), head, "another call tells the same");
+    assert_eq!(server.next_head().await.unwrap().unwrap(), head, "another call returns the same");
     let mut memory = vec![0; head.len];
     let receiving = server.recv_into(&mut memory);
     let (filled, sent) = tokio::join!(receiving, raw.write_all(rest));
@@ -60,7 +60,7 @@ async fn head_tells_the_length_of_a_message_before_it_has_come() {
 }
 
 #[tokio::test]
-async fn head_of_a_fragmented_message_tells_what_is_known() {
+async fn head_of_a_fragmented_message_returns_the_known_length() {
     let (mut server, mut raw) = server_and_raw(&Config::default());
     assert!(poll_once(server.next_head()).is_pending());
     send_raw(&mut raw, &[Frame::text("first").fin(false), Frame::ping("!")]).await;
@@ -76,7 +76,7 @@ async fn head_of_a_fragmented_message_tells_what_is_known() {
     let filled = server.recv_into(&mut buffer).await.unwrap().unwrap();
     assert_eq!((filled.len, filled.last), (5, false));
     let head = server.next_head().await.unwrap().unwrap();
-    assert_eq!((head.len, head.last), (1, true), "the rest of what did not fit");
+    assert_eq!((head.len, head.last), (1, true), "the rest that did not fit");
     let filled = server.recv_into(&mut buffer).await.unwrap().unwrap();
     assert_eq!((&buffer[..1], filled.len, filled.last), (&b"d"[..], 1, true));
 }
@@ -106,7 +106,7 @@ async fn compressed_messages_are_received_by_their_heads() {
 }
 
 #[tokio::test]
-async fn messages_cut_anywhere_are_received_by_their_heads() {
+async fn messages_split_at_any_byte_are_received_by_their_heads() {
     for seed in 0..20 {
         let (mut client, mut server) = pair_with(&Config::default(), 4096, Some(seed));
         let payloads: Vec<Vec<u8>> = (0..8).map(|at| Rng::new(seed + at).bytes(1 << (2 * at))).collect();
@@ -129,7 +129,7 @@ async fn messages_cut_anywhere_are_received_by_their_heads() {
 }
 
 #[tokio::test]
-async fn reading_half_tells_heads_too() {
+async fn reading_half_returns_message_heads() {
     let (server, mut raw) = server_and_raw(&Config::default());
     let (_write, mut read) = server.split();
     send_raw(&mut raw, &[Frame::binary([7; 10])]).await;
@@ -142,7 +142,7 @@ async fn reading_half_tells_heads_too() {
     assert!(read.next_head().await.is_none());
 }
 
-/// Receives a message into memory that grows as the heads tell; each call has room for what its head has told.
+/// Receives a message into memory that grows with the heads; each call has capacity for the length of its head.
 async fn receive_by_heads<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSocket<S>) -> Vec<u8> {
     let mut message = Vec::new();
     loop {

@@ -18,13 +18,13 @@ async fn text<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSocket<S>) -> S
 }
 
 #[tokio::test]
-async fn what_waits_leaves_in_one_write_and_dropped_handles_change_nothing() {
+async fn queued_messages_leave_in_one_write_and_dropped_handles_have_no_effect() {
     let (mut client, mut server) = pair();
     let counts = server.get_ref().counts();
     for number in 0..50 {
         server.sender().try_send(format!("{number}")).expect("room");
     }
-    assert!(poll_once(server.next()).is_pending(), "who waits for messages sends");
+    assert!(poll_once(server.next()).is_pending(), "a waiting receive sends");
     assert_eq!(counts.writes(), 1);
     for number in 0..50 {
         assert_eq!(text(&mut client).await, number.to_string());
@@ -34,7 +34,7 @@ async fn what_waits_leaves_in_one_write_and_dropped_handles_change_nothing() {
 }
 
 #[tokio::test]
-async fn who_flushes_or_sends_sends_what_waits() {
+async fn flush_and_send_also_send_queued_messages() {
     let (mut client, mut server) = pair();
     let sender = server.sender();
     sender.try_send("a").expect("room");
@@ -42,13 +42,13 @@ async fn who_flushes_or_sends_sends_what_waits() {
     sender.try_send("b").expect("room");
     server.send("c").await.expect("open");
     for expected in ["a", "b", "c"] {
-        // Those of a producer and those of the owner are in no order between them.
+        // Messages of a producer and of the owner are not ordered.
         assert!(["a", "b", "c"].contains(&&*text(&mut client).await), "{expected}");
     }
 }
 
 #[tokio::test]
-async fn a_message_wakes_whoever_drives() {
+async fn queued_message_wakes_the_driving_task() {
     let (mut client, mut server) = pair();
     let sender = server.sender();
     let driver = tokio::spawn(async move { server.next().await });
@@ -60,12 +60,12 @@ async fn a_message_wakes_whoever_drives() {
 }
 
 #[tokio::test]
-async fn a_peer_that_does_not_read_makes_producers_wait_in_their_order() {
+async fn producers_wait_in_order_for_a_peer_that_does_not_read() {
     let config = Config::default().with_high_water(1000);
     let (mut client, mut server) = pair_with(&config, 100, None);
     let sender = server.sender_with_capacity(4);
     let message = |number: u8| Message::binary(vec![number; 600]);
-    // Two pass the mark, four fill the queue.
+    // Two exceed the high-water mark, four fill the queue.
     let mut sent = 0;
     while sent < 2 {
         sender.try_send(message(sent)).expect("room");
@@ -78,9 +78,9 @@ async fn a_peer_that_does_not_read_makes_producers_wait_in_their_order() {
         assert!(poll_once(server.next()).is_pending());
     }
     assert_eq!(sender.capacity(), 0);
-    let full = sender.try_send(message(sent)).expect_err("no room");
+    let full = sender.try_send(message(sent)).expect_err("full");
     assert!(full.is_full() && !full.is_closed());
-    assert_eq!(full.into_message(), message(6), "it comes back");
+    assert_eq!(full.into_message(), message(6), "the message is returned");
 
     let (mut first, mut second) = (Box::pin(sender.send(message(6))), Box::pin(sender.send(message(7))));
     assert!(poll_once(&mut first).is_pending() && poll_once(&mut second).is_pending());
@@ -134,7 +134,7 @@ async fn eight_producers_lose_nothing_and_keep_their_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn producers_hear_how_the_connection_ended() {
+async fn producers_get_the_cause_of_the_end() {
     let (mut client, mut server) = pair();
     let sender = server.sender();
     client.start_close(CloseCode::GOING_AWAY, "restart").expect("open");
@@ -145,11 +145,11 @@ async fn producers_hear_how_the_connection_ended() {
     assert_eq!(error.closed().and_then(|closed| closed.code()), Some(CloseCode::GOING_AWAY));
     assert_eq!(error.to_string(), "closed by the peer with 1001: restart");
     assert_eq!(error.into_message(), Message::from("late"));
-    assert!(server.sender().is_closed(), "a handle made late hears it too");
+    assert!(server.sender().is_closed(), "a later handle knows it too");
 }
 
 #[tokio::test]
-async fn a_dropped_connection_ends_the_waiting() {
+async fn dropped_connection_wakes_waiting_producers() {
     let (_client, mut server) = pair();
     let sender = server.sender_with_capacity(1);
     sender.try_send("first").expect("room");
@@ -162,7 +162,7 @@ async fn a_dropped_connection_ends_the_waiting() {
 }
 
 #[tokio::test]
-async fn what_waits_leaves_before_a_close_and_a_producer_may_close() {
+async fn queued_messages_leave_before_a_close_and_producers_can_close() {
     for by_producer in [false, true] {
         let (mut client, mut server) = pair();
         let sender = server.sender();
@@ -181,7 +181,7 @@ async fn what_waits_leaves_before_a_close_and_a_producer_may_close() {
 }
 
 #[tokio::test]
-async fn what_can_never_be_sent_is_refused_where_somebody_hears_it() {
+async fn invalid_message_is_rejected_at_the_producer() {
     let (_client, mut server) = pair();
     let sender = server.sender();
     let ping = Message::Ping(vec![0; 126].into());
@@ -195,7 +195,7 @@ async fn what_can_never_be_sent_is_refused_where_somebody_hears_it() {
 }
 
 #[tokio::test]
-async fn a_message_in_pieces_is_not_broken_into() {
+async fn fragmented_message_is_not_interrupted() {
     let (mut client, mut server) = pair();
     let sender = server.sender();
     let mut writer = server.writer(sinews::Kind::Text);

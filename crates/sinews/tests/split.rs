@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 type Server = (WriteHalf<DuplexStream>, ReadHalf<DuplexStream>, DuplexStream);
 
-/// The halves of a server, against a peer that is only bytes; the link holds so many in each direction.
+/// The halves of a server, against a raw peer; the link has this capacity in each direction.
 fn halves_and_raw(config: &Config, capacity: usize) -> Server {
     let (raw, server) = tokio::io::duplex(capacity);
     let negotiated = negotiate(None, None).server;
@@ -29,7 +29,7 @@ async fn send_raw(raw: &mut DuplexStream, frame: Frame) {
     raw.write_all(&frame.encode(Role::Client)).await.unwrap();
 }
 
-/// What comes until nothing more does.
+/// The frames received until no more arrive.
 async fn frames(raw: &mut DuplexStream) -> Vec<RawFrame> {
     let (mut all, mut buffer) = (Vec::new(), [0; 4096]);
     while let Poll::Ready(Ok(count @ 1..)) = poll_once(raw.read(&mut buffer)) {
@@ -45,7 +45,7 @@ fn opcodes(frames: &[RawFrame]) -> Vec<u8> {
 }
 
 #[test]
-fn halves_go_where_their_stream_goes() {
+fn halves_are_send_if_their_stream_is() {
     fn movable<T: Send + Sync + Unpin + 'static>() {}
     movable::<WriteHalf<TcpStream>>();
     movable::<ReadHalf<TcpStream>>();
@@ -53,7 +53,7 @@ fn halves_go_where_their_stream_goes() {
 }
 
 #[tokio::test]
-async fn who_only_reads_answers_pings() {
+async fn reader_alone_answers_pings() {
     let (_write, mut read, mut raw) = halves_and_raw(&Config::default(), 1 << 16);
     for payload in ["one", "two"] {
         send_raw(&mut raw, Frame::ping(payload)).await;
@@ -65,7 +65,7 @@ async fn who_only_reads_answers_pings() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_only_writes_answers_pings_and_a_close() {
+async fn writer_alone_answers_pings_and_a_close() {
     for reader in ["unused", "waiting", "dropped"] {
         let (mut write, mut read, mut raw) = halves_and_raw(&Config::default(), 1 << 16);
         let mut read = match reader {
@@ -97,13 +97,13 @@ async fn who_only_writes_answers_pings_and_a_close() {
 }
 
 #[tokio::test]
-async fn an_answer_waits_for_the_end_of_a_message_on_its_way_and_needs_no_writer() {
+async fn pong_follows_the_message_in_flight_and_needs_no_writer() {
     let (mut write, mut read, mut raw) = halves_and_raw(&Config::default(), 100);
     assert!(poll_once(write.send(Message::binary(vec![7; 1000]))).is_pending());
     send_raw(&mut raw, Frame::ping("hello")).await;
     assert!(matches!(poll_once(read.next()), Poll::Ready(Some(Ok(Message::Ping(_))))));
     assert!(poll_once(read.next()).is_pending());
-    // The writer is left alone from here on; the reader sends what it has left behind.
+    // The writer is idle from here on; the reader sends its remaining bytes.
     let reader = tokio::spawn(async move { read.next().await });
     let mut bytes = vec![0; 4 + 1000 + 7];
     raw.read_exact(&mut bytes).await.unwrap();
@@ -116,7 +116,7 @@ async fn an_answer_waits_for_the_end_of_a_message_on_its_way_and_needs_no_writer
 }
 
 #[tokio::test]
-async fn what_waited_leaves_in_one_write() {
+async fn queued_messages_leave_in_one_write() {
     let (mut client, server) = pair();
     let counts = server.get_ref().counts();
     let (mut write, _read) = server.split_locked();
@@ -132,13 +132,13 @@ async fn what_waited_leaves_in_one_write() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_writer_closes_and_the_reader_hears_the_end() {
+async fn writer_closes_and_reader_sees_the_end() {
     let (mut client, server) = pair();
     let (mut write, mut read) = server.split_locked();
     write.feed("last").await.unwrap();
     write.close(CloseCode::GOING_AWAY, "restart").await.unwrap();
     assert!(matches!(write.send("late").await, Err(Error::Misuse(Misuse::Closing))));
-    write.close(CloseCode::NORMAL, "again").await.expect("as good");
+    write.close(CloseCode::NORMAL, "again").await.expect("no error");
     assert_eq!(client.next().await.unwrap().unwrap(), Message::from("last"));
     assert!(client.next().await.unwrap().unwrap().is_close());
     assert!(read.next().await.unwrap().unwrap().is_close());
@@ -152,7 +152,7 @@ async fn the_writer_closes_and_the_reader_hears_the_end() {
 }
 
 #[tokio::test]
-async fn the_reader_closes_and_the_writer_hears_of_it() {
+async fn reader_closes_and_writer_gets_an_error() {
     let (mut client, server) = pair();
     let (mut write, mut read) = server.split_locked();
     let peer = tokio::spawn(async move {
@@ -164,7 +164,7 @@ async fn the_reader_closes_and_the_writer_hears_of_it() {
     let closed = read.close(CloseCode::NORMAL, "done").await.unwrap();
     assert_eq!(closed.cause(), Cause::Local);
     assert!(matches!(write.send("late").await, Err(Error::Closed(_))));
-    write.close(CloseCode::NORMAL, "").await.expect("as good");
+    write.close(CloseCode::NORMAL, "").await.expect("no error");
     assert_eq!(
         peer.await.unwrap().closed().map(|closed| closed.reason().to_owned()).as_deref(),
         Some("done")
@@ -172,13 +172,13 @@ async fn the_reader_closes_and_the_writer_hears_of_it() {
 }
 
 #[tokio::test]
-async fn one_close_leaves_whoever_wants_it_and_nothing_behind_it() {
+async fn one_close_of_either_half_leaves_and_nothing_follows() {
     for seed in 0..64u64 {
         let (mut write, mut read, mut raw) = halves_and_raw(&Config::default(), 1 << 16);
         let mut rng = Rng::new(seed);
         let mut closed = false;
         for _ in 0..6 {
-            // Polled by hand, a task that never yields would run out of budget.
+            // Polled by hand, a task that never yields would use up its budget.
             tokio::task::yield_now().await;
             match rng.below(5) {
                 0 => closed |= poll_once(write.close(CloseCode::NORMAL, "writer")).is_ready(),
@@ -208,48 +208,48 @@ async fn one_close_leaves_whoever_wants_it_and_nothing_behind_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_takes_nothing_ends_the_connection_for_both() {
+async fn write_timeout_ends_the_connection_for_both_halves() {
     let (mut write, mut read, _raw) = halves_and_raw(&Config::default(), 100);
-    let error = write.send(Message::binary(vec![0; 1000])).await.expect_err("nobody reads");
+    let error = write.send(Message::binary(vec![0; 1000])).await.expect_err("the peer does not read");
     let expired = Some(Cause::Expired(Expired::Write));
     assert!(matches!(&error, Error::Closed(closed) if Some(closed.cause()) == expired), "{error}");
-    let error = read.next().await.expect("told once").expect_err("over");
+    let error = read.next().await.expect("returned once").expect_err("ended");
     assert!(matches!(&error, Error::Closed(closed) if Some(closed.cause()) == expired), "{error}");
     assert!(read.next().await.is_none());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_takes_nothing_ends_it_also_when_only_the_reader_waits() {
+async fn write_timeout_expires_while_only_the_reader_waits() {
     let (mut write, mut read, _raw) = halves_and_raw(&Config::default(), 100);
     assert!(poll_once(write.send(Message::binary(vec![0; 1000]))).is_pending());
-    let error = read.next().await.expect("told once").expect_err("over");
+    let error = read.next().await.expect("returned once").expect_err("ended");
     let expired = Cause::Expired(Expired::Write);
     assert!(matches!(&error, Error::Closed(closed) if closed.cause() == expired), "{error}");
     assert!(matches!(write.send("late").await, Err(Error::Closed(_))));
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_reader_pings_a_silent_peer_and_gives_it_up() {
+async fn reader_pings_a_silent_peer_and_times_out() {
     let (mut write, mut read, mut raw) = halves_and_raw(&Config::default(), 1 << 16);
     write.send("hello").await.unwrap();
-    let error = read.next().await.expect("told once").expect_err("over");
+    let error = read.next().await.expect("returned once").expect_err("ended");
     let expired = Cause::Expired(Expired::Pong);
     assert!(matches!(&error, Error::Closed(closed) if closed.cause() == expired), "{error}");
     assert_eq!(opcodes(&frames(&mut raw).await), [1, 9, 8]);
 }
 
 #[tokio::test]
-async fn a_waiting_writer_hears_that_the_connection_is_over() {
+async fn waiting_writer_gets_an_error_at_the_end_of_the_connection() {
     let (mut write, mut read, raw) = halves_and_raw(&Config::default(), 100);
     let writer = tokio::spawn(async move { write.send(Message::binary(vec![0; 1000])).await });
     tokio::task::yield_now().await;
     drop(raw);
-    assert!(read.next().await.expect("told once").is_err());
+    assert!(read.next().await.expect("returned once").is_err());
     assert!(writer.await.unwrap().is_err());
 }
 
 #[tokio::test]
-async fn halves_of_different_connections_come_back() {
+async fn halves_of_different_connections_are_returned() {
     let (first, _a, _raw) = halves_and_raw(&Config::default(), 100);
     let (_b, second, _raw) = halves_and_raw(&Config::default(), 100);
     let error = second.reunite(first).expect_err("strangers");
@@ -258,7 +258,7 @@ async fn halves_of_different_connections_come_back() {
 }
 
 #[tokio::test]
-async fn split_and_reunited_at_any_moment_every_message_comes_once() {
+async fn split_and_reunite_at_any_time_preserve_messages() {
     for seed in 0..40u64 {
         let (mut client, server) = match seed % 2 {
             0 => pair_with(&Config::default().with_high_water(500), 300, Some(seed)),
@@ -312,7 +312,7 @@ async fn split_and_reunited_at_any_moment_every_message_comes_once() {
     }
 }
 
-/// Both halves on tasks of their own, each future dropped now and then.
+/// Both halves on tasks of their own; each future is dropped now and then.
 async fn echo_in_halves<T: Split + 'static>(write: WriteHalf<T>, read: ReadHalf<T>, seed: u64)
 where
     WriteHalf<T>: Send,
@@ -403,7 +403,7 @@ where
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn in_memory_under_load_nothing_is_lost_or_out_of_order() {
+async fn load_in_memory_preserves_messages_and_order() {
     for seed in 0..6u64 {
         let agreed = negotiate(None, None);
         let (client, server) = tokio::io::duplex(700);
@@ -421,7 +421,7 @@ async fn in_memory_under_load_nothing_is_lost_or_out_of_order() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn over_sockets_under_load_nothing_is_lost_or_out_of_order() {
+async fn load_over_sockets_preserves_messages_and_order() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (server, _) = listener.accept().await.unwrap();
@@ -437,7 +437,7 @@ async fn over_sockets_under_load_nothing_is_lost_or_out_of_order() {
 }
 
 #[tokio::test]
-async fn a_stream_and_a_sink() {
+async fn halves_are_a_stream_and_a_sink() {
     let (mut client, server) = pair();
     let (write, read) = server.split_locked();
     let echo = tokio::spawn(
@@ -455,7 +455,7 @@ async fn a_stream_and_a_sink() {
 }
 
 #[tokio::test]
-async fn sink_close_is_a_close() {
+async fn sink_close_sends_a_close() {
     let (mut client, server) = pair();
     let (mut write, _read) = server.split_locked();
     SinkExt::close(&mut write).await.unwrap();
@@ -463,7 +463,7 @@ async fn sink_close_is_a_close() {
 }
 
 #[tokio::test]
-async fn producers_are_served_by_either_half() {
+async fn either_half_sends_messages_of_producers() {
     for dropped in [false, true] {
         let (mut client, server) = pair();
         let (mut write, mut read) = server.split_locked();
@@ -487,7 +487,7 @@ async fn producers_are_served_by_either_half() {
 }
 
 #[tokio::test]
-async fn what_a_dropped_writer_had_queued_leaves_with_the_reader() {
+async fn reader_sends_messages_queued_by_a_dropped_writer() {
     let (mut client, server) = pair();
     let (mut write, mut read) = server.split_locked();
     write.feed("left behind").await.unwrap();
@@ -497,7 +497,7 @@ async fn what_a_dropped_writer_had_queued_leaves_with_the_reader() {
 }
 
 #[tokio::test]
-async fn producers_go_along_and_come_back() {
+async fn producers_survive_split_and_reunite() {
     let (mut client, mut server) = pair();
     let sender = server.sender();
     let (write, mut read) = server.split_locked();
@@ -511,7 +511,7 @@ async fn producers_go_along_and_come_back() {
 }
 
 #[tokio::test]
-async fn halves_know_what_was_agreed_on_and_send_what_is_lent() {
+async fn halves_know_the_handshake_and_send_borrowed_payloads() {
     let (client, mut server) = pair();
     let (mut write, read) = client.split_locked();
     assert_eq!((write.role(), read.role()), (Role::Client, Role::Client));
@@ -525,7 +525,7 @@ async fn halves_know_what_was_agreed_on_and_send_what_is_lent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_half_receives_where_the_application_wants_it() {
+async fn reading_half_receives_into_caller_memory() {
     for seed in [None, Some(3)] {
         let (mut client, server) = pair_with(&Config::default(), 64 << 10, seed);
         let (mut write, mut read) = server.split_locked();
@@ -538,7 +538,7 @@ async fn a_half_receives_where_the_application_wants_it() {
         let receiving = async {
             let mut buffer = vec![0; 300_000];
             let filled = loop {
-                // Dropped again and again, while the writer looks for what came.
+                // Dropped repeatedly, while the writer checks for input.
                 if let Poll::Ready(filled) = poll_once(read.recv_into(&mut buffer)) {
                     break filled.unwrap().unwrap();
                 }

@@ -51,7 +51,7 @@ fn acceptor(
         .expect("versions")
         .with_no_client_auth()
         .with_single_cert(vec![certificate], key)
-        .expect("a key that fits");
+        .expect("a matching key");
     config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
     tokio_rustls::TlsAcceptor::from(Arc::new(config))
 }
@@ -97,7 +97,7 @@ async fn rustls_carries_messages_of_all_sizes() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_is_not_trusted_is_refused() {
+async fn untrusted_certificate_is_rejected() {
     let (address, _) = tls_server(&[]).await;
     let (_, other) = tls_server(&[]).await;
     let error = connect(url(address)).tls(Arc::new(trusting(other))).await.expect_err("another root");
@@ -106,7 +106,7 @@ async fn a_certificate_that_is_not_trusted_is_refused() {
 }
 
 #[tokio::test]
-async fn a_certificate_for_another_name_is_refused() {
+async fn certificate_for_another_name_is_rejected() {
     let (address, certificate) = tls_server(&[]).await;
     let error =
         connect(format!("wss://{address}")).tls(trusting(certificate)).await.expect_err("no such name");
@@ -114,7 +114,7 @@ async fn a_certificate_for_another_name_is_refused() {
 }
 
 #[tokio::test]
-async fn the_name_in_a_certificate_may_be_another_than_the_url_s() {
+async fn server_name_can_differ_from_the_url() {
     let (address, certificate) = tls_server(&[]).await;
     let way = connect(format!("wss://{address}")).tls(trusting(certificate)).server_name("localhost");
     assert_echoes(&mut way.await.expect("connected")).await;
@@ -122,21 +122,21 @@ async fn the_name_in_a_certificate_may_be_another_than_the_url_s() {
 
 #[cfg(any(feature = "rustls-native-roots", feature = "rustls-webpki-roots"))]
 #[tokio::test]
-async fn the_default_roots_trust_no_stranger() {
+async fn default_roots_reject_a_self_signed_certificate() {
     let (address, _) = tls_server(&[]).await;
     let error = fault(connect(url(address)).await.expect_err("made for the test"));
-    // A machine without roots trusts nobody either.
+    // A machine without roots trusts no certificate either.
     assert!(matches!(error, TlsError::Handshake(_) | TlsError::NoRoots), "{error:?}");
 }
 
 #[cfg(feature = "rustls-webpki-roots")]
 #[test]
-fn there_is_a_default() {
+fn default_tls_is_available() {
     sinews::Tls::new().expect("Mozilla's roots are compiled in");
 }
 
 #[tokio::test]
-async fn alpn_that_leads_elsewhere_is_refused() {
+async fn alpn_other_than_http1_is_rejected() {
     let (address, certificate) = tls_server(&["h2", "http/1.1"]).await;
     let mut config = trusting(certificate);
     config.alpn_protocols = vec![b"h2".to_vec()];
@@ -147,7 +147,7 @@ async fn alpn_that_leads_elsewhere_is_refused() {
 }
 
 #[tokio::test]
-async fn a_server_without_tls_is_told_apart() {
+async fn server_without_tls_is_detected() {
     let address = serve(|mut stream| async move {
         let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
     })
@@ -173,7 +173,7 @@ async fn tls_against_a_plain_port_names_the_cause() {
 }
 
 #[tokio::test]
-async fn certificate_of_an_authority_in_the_place_of_a_servers_names_the_cause() {
+async fn authority_certificate_as_server_certificate_names_the_cause() {
     let mut params = rcgen::CertificateParams::new(["localhost".to_owned()]).expect("sound");
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     let key = rcgen::KeyPair::generate().expect("a key");
@@ -189,7 +189,7 @@ async fn certificate_of_an_authority_in_the_place_of_a_servers_names_the_cause()
     assert!(text.contains("basicConstraints"), "{text}");
 }
 
-/// Sends in one task and receives in another, and then with both halves together.
+/// Sends in one task and receives in another, and then echoes with both halves joined.
 async fn assert_halves_move<S>(ws: WebSocket<S>)
 where
     S: Split<Stream = S, Read: Send, Write: Send> + AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -208,7 +208,7 @@ where
     assert_echoes(&mut read.reunite(write).expect("one connection")).await;
 }
 
-/// Echoes by halves, of which each is in a task of its own.
+/// Echoes by halves, each in a task of its own.
 #[cfg(any(feature = "hyper", feature = "native-tls"))]
 async fn echo_in_halves<S>(ws: WebSocket<S>)
 where
@@ -234,7 +234,7 @@ async fn connection_over_tls_splits_and_its_halves_move_to_other_tasks() {
     assert_halves_move(connect(url(address)).tls(trusting(certificate)).await.expect("connected")).await;
 }
 
-/// axum's WebSocket is of the same type.
+/// axum's WebSocket has the same type.
 #[cfg(feature = "hyper")]
 #[tokio::test]
 async fn websocket_of_hyper_over_tls_splits_and_its_halves_move_to_other_tasks() {
@@ -304,7 +304,7 @@ async fn both_ends_over_native_tls_split_and_their_halves_move_to_other_tasks() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_says_nothing_is_left() {
+async fn silent_server_times_out() {
     let (_, certificate) = tls_server(&[]).await;
     let address = serve(|stream| async move {
         let (_stream, forever) = (stream, std::future::pending::<()>());
@@ -317,13 +317,13 @@ async fn a_server_that_says_nothing_is_left() {
 }
 
 #[tokio::test]
-async fn tls_goes_through_a_tunnel() {
+async fn tls_works_through_a_tunnel() {
     let (address, certificate) = tls_server(&[]).await;
     let proxy = serve(move |mut stream| async move {
         let head = read_head(&mut stream).await;
         assert!(head.starts_with("CONNECT localhost:443 "), "{head}");
         stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.expect("the client reads");
-        let mut server = TcpStream::connect(address).await.expect("it listens");
+        let mut server = TcpStream::connect(address).await.expect("a listener");
         let _ = copy_bidirectional(&mut stream, &mut server).await;
     })
     .await;
@@ -333,7 +333,7 @@ async fn tls_goes_through_a_tunnel() {
 
 #[cfg(feature = "native-tls")]
 #[tokio::test]
-async fn the_library_of_the_platform_does_the_same() {
+async fn native_tls_connects_and_rejects_like_rustls() {
     let (address, certificate) = tls_server(&[]).await;
     let root = native_tls::Certificate::from_der(&certificate).expect("a certificate");
     let connector =

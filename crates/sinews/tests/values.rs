@@ -1,9 +1,9 @@
-//! Values as callers build, match and convert them.
+//! Values as callers construct, match and convert them.
 
 use sinews::{CloseCode, CloseFrame, Message};
 
 #[test]
-fn close_frame_is_built_and_matched_by_its_fields() {
+fn close_frame_is_constructed_and_matched_by_its_fields() {
     let message = Message::Close(Some(CloseFrame { code: CloseCode::GOING_AWAY, reason: "restart".into() }));
     assert_eq!(message, Message::from(CloseFrame::new(CloseCode::GOING_AWAY, String::from("restart"))));
     let described = match &message {
@@ -22,7 +22,7 @@ fn close_code_converts_into_its_number() {
 }
 
 #[test]
-fn messages_stay_five_words() {
+fn message_size_is_five_words() {
     assert_eq!(size_of::<Message>(), 5 * size_of::<usize>());
 }
 

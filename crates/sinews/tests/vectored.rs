@@ -1,4 +1,4 @@
-//! Messages of several pieces, and memory of the application's own type, without a copy.
+//! Messages of several buffers, and memory of the application's own type, without a copy.
 #![cfg(feature = "tokio")]
 
 mod common;
@@ -14,7 +14,7 @@ use sinews::{Bytes, Config, Kind, Message, WebSocket};
 use sinews_testkit::{Rng, negotiate};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 
-/// A stream that notes where what it takes lies.
+/// A stream that records the addresses of the sent bytes.
 struct Noting {
     io: DuplexStream,
     lies: Arc<Mutex<Vec<usize>>>,
@@ -58,7 +58,7 @@ impl AsyncWrite for Noting {
     }
 }
 
-/// A server whose stream notes, its notes, and a client.
+/// A server with a recording stream, the records, and a client.
 fn noting_pair() -> (WebSocket<Noting>, Arc<Mutex<Vec<usize>>>, WebSocket<DuplexStream>) {
     let agreed = negotiate(None, None);
     let (io, far) = tokio::io::duplex(1 << 20);
@@ -71,7 +71,7 @@ fn noting_pair() -> (WebSocket<Noting>, Arc<Mutex<Vec<usize>>>, WebSocket<Duplex
     )
 }
 
-/// Memory of an application's own type, which tells when it is freed.
+/// Memory of an application's own type, which records when it is freed.
 struct Own {
     memory: Vec<u8>,
     is_freed: Arc<AtomicBool>,
@@ -90,7 +90,7 @@ impl Drop for Own {
 }
 
 #[tokio::test]
-async fn pieces_are_one_message_and_large_ones_are_not_copied() {
+async fn large_buffers_of_a_message_are_not_copied() {
     let (mut server, lies, mut client) = noting_pair();
     let pieces = [Bytes::from(vec![1; 20]), Bytes::from(vec![2; 10_000]), Bytes::from(vec![3; 50_000])];
     server.send_vectored(Kind::Binary, &pieces).await.unwrap();
@@ -100,7 +100,7 @@ async fn pieces_are_one_message_and_large_ones_are_not_copied() {
 }
 
 #[tokio::test]
-async fn pieces_may_be_empty_small_masked_and_compressed() {
+async fn buffers_can_be_empty_small_masked_and_compressed() {
     let pairs = [pair(), deflating_pair(&Config::default(), 1 << 20, None)];
     for (mut client, mut server) in pairs {
         for lens in [&[][..], &[0], &[3, 0, 1], &[125, 1], &[5, 70_001, 3], &[65_536, 9]] {
@@ -119,7 +119,7 @@ async fn pieces_may_be_empty_small_masked_and_compressed() {
 }
 
 #[tokio::test]
-async fn memory_of_the_applications_own_type_leaves_from_where_it_lies_and_is_freed() {
+async fn custom_memory_is_sent_without_a_copy_and_freed() {
     let (mut server, lies, mut client) = noting_pair();
     let is_freed = Arc::new(AtomicBool::new(false));
     let own = Own { memory: vec![7; 10_000], is_freed: is_freed.clone() };
@@ -132,7 +132,7 @@ async fn memory_of_the_applications_own_type_leaves_from_where_it_lies_and_is_fr
 }
 
 #[tokio::test]
-async fn writing_half_sends_pieces_too() {
+async fn writing_half_sends_several_buffers() {
     let (client, mut server) = pair();
     let (mut write, _read) = client.split_locked();
     write.send_vectored(Kind::Binary, &[Bytes::from_static(b"ab"), Bytes::from_static(b"cd")]).await.unwrap();

@@ -1,4 +1,4 @@
-//! A connection on Tokio: what leaves when, what survives cancellation, how it ends.
+//! A connection on Tokio: when bytes leave, cancellation, and the end.
 #![cfg(feature = "tokio")]
 
 mod common;
@@ -23,7 +23,7 @@ fn wire(frames: &[Frame]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn messages_of_each_kind_come_as_they_were_sent() {
+async fn messages_of_each_kind_arrive_unchanged() {
     let (mut client, mut server) = pair();
     let sent = [
         Message::text("grün"),
@@ -39,11 +39,11 @@ async fn messages_of_each_kind_come_as_they_were_sent() {
     for message in &sent {
         assert_eq!(server.next().await.unwrap().unwrap(), *message);
     }
-    assert_eq!(client.next().await.unwrap().unwrap(), Message::Pong(vec![1, 2, 3].into()), "the answer");
+    assert_eq!(client.next().await.unwrap().unwrap(), Message::Pong(vec![1, 2, 3].into()), "the pong");
 }
 
 #[tokio::test]
-async fn what_is_sent_alone_leaves_at_once() {
+async fn single_message_leaves_at_once() {
     let (mut client, _server) = pair();
     let counts = client.get_ref().counts();
     for n in 1..=3 {
@@ -53,28 +53,28 @@ async fn what_is_sent_alone_leaves_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_answers_to_a_burst_leave_in_one_write() {
+async fn replies_to_a_burst_leave_in_one_write() {
     let (mut client, mut server) = pair();
     for n in 0..50 {
         client.feed(text(n)).await.unwrap();
     }
     client.flush().await.unwrap();
-    assert_eq!(client.get_ref().counts().writes(), 1, "so does what was fed");
+    assert_eq!(client.get_ref().counts().writes(), 1, "so do fed messages");
     for n in 0..50 {
         let message = server.next().await.unwrap().unwrap();
         assert_eq!(message, text(n));
         server.send(message).await.unwrap();
     }
-    // Without another call of `next`: the last answer knows that it is the last.
+    // Without another call of `next`: the last reply knows that it is the last.
     assert_eq!(server.get_ref().counts().writes(), 1);
     for n in 0..50 {
         assert_eq!(client.next().await.unwrap().unwrap(), text(n));
     }
 }
 
-/// What comes behind the last whole message of a burst is only part of one: nobody waits for it.
+/// Behind the last whole message of a burst is part of another: replies do not wait for it.
 #[tokio::test]
-async fn half_a_message_does_not_hold_the_answers_back() {
+async fn incomplete_message_does_not_delay_replies() {
     let (mut server, mut raw) = server_and_raw(&Config::default());
     let bytes = wire(&[Frame::text("one"), Frame::text("two"), Frame::text("three")]);
     raw.write_all(&bytes[..bytes.len() - 1]).await.unwrap();
@@ -88,7 +88,7 @@ async fn half_a_message_does_not_hold_the_answers_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_handler_does_not_hold_its_answers_back_for_the_burst() {
+async fn slow_handler_does_not_delay_replies_to_a_burst() {
     let (mut client, mut server) = pair();
     for n in 0..3 {
         client.feed(text(n)).await.unwrap();
@@ -96,7 +96,7 @@ async fn a_slow_handler_does_not_hold_its_answers_back_for_the_burst() {
     client.flush().await.unwrap();
     for n in 0..3 {
         let message = server.next().await.unwrap().unwrap();
-        // The answer to the one before has left when this one is handed out.
+        // The previous reply has left when this message is returned.
         assert_eq!(server.get_ref().counts().writes(), n);
         server.send(message).await.unwrap();
         tokio::time::advance(Duration::from_millis(5)).await;
@@ -104,9 +104,9 @@ async fn a_slow_handler_does_not_hold_its_answers_back_for_the_burst() {
     assert_eq!(server.get_ref().counts().writes(), 3);
 }
 
-/// Who has read the first message of a burst and then only sends is waited for by nobody.
+/// Replies do not wait for a caller that reads the first message of a burst and then only sends.
 #[tokio::test(start_paused = true)]
-async fn one_answer_of_many_messages_is_no_burst() {
+async fn several_replies_to_one_message_are_not_delayed() {
     let (mut client, mut server) = pair();
     for n in 0..3 {
         client.feed(text(n)).await.unwrap();
@@ -121,7 +121,7 @@ async fn one_answer_of_many_messages_is_no_burst() {
 }
 
 #[tokio::test]
-async fn what_was_queued_leaves_when_the_reader_waits() {
+async fn queued_messages_leave_when_the_reader_waits() {
     let (mut client, mut server) = pair();
     client.feed("fed").await.unwrap();
     client.try_send("tried").unwrap();
@@ -130,9 +130,9 @@ async fn what_was_queued_leaves_when_the_reader_waits() {
     assert_eq!(server.next().await.unwrap().unwrap(), Message::text("tried"));
 }
 
-/// `next` is dropped at every byte of what comes.
+/// `next` is dropped at every byte of the input.
 #[tokio::test]
-async fn a_dropped_next_loses_nothing() {
+async fn dropped_next_loses_nothing() {
     let (mut server, mut raw) = server_and_raw(&Config::default());
     let mut expected = Vec::new();
     let mut bytes = Vec::new();
@@ -152,9 +152,9 @@ async fn a_dropped_next_loses_nothing() {
     assert_eq!(heard, expected);
 }
 
-/// `send` is dropped wherever the link is full, in the middle of frames too.
+/// `send` is dropped whenever the link is full, also in the middle of frames.
 #[tokio::test]
-async fn a_dropped_send_is_sent_whole_or_not_at_all() {
+async fn dropped_send_sends_whole_messages_or_nothing() {
     for seed in 0..20 {
         let config = Config::default().with_high_water(1000);
         let (mut client, mut server) = pair_with(&config, 37, Some(seed));
@@ -166,7 +166,8 @@ async fn a_dropped_send_is_sent_whole_or_not_at_all() {
                     sending.unwrap();
                     sent += 1;
                 }
-                // Dropped: it may have been queued. The next one has another number, so that the order tells.
+                // Dropped: it may have been queued. The next message has another number, so that the order is
+                // visible.
                 Poll::Pending => sent += 1,
             }
             while let Poll::Ready(message) = poll_once(server.next()) {
@@ -196,7 +197,7 @@ async fn a_dropped_send_is_sent_whole_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn any_link_gives_the_same_messages() {
+async fn messages_are_independent_of_the_link() {
     for seed in 0..30 {
         let (mut client, server) = pair_with(&Config::default(), 4096, Some(seed));
         let server = tokio::spawn(echo(server));
@@ -223,7 +224,7 @@ async fn sixteen_mebibytes_pass() {
 }
 
 #[tokio::test]
-async fn a_borrowed_message_is_where_it_lies() {
+async fn borrowed_message_is_not_copied() {
     let (mut client, mut server) = pair();
     client.feed("abc").await.unwrap();
     client.feed(Message::Ping("between".into())).await.unwrap();
@@ -237,7 +238,7 @@ async fn a_borrowed_message_is_where_it_lies() {
 }
 
 #[tokio::test]
-async fn who_only_receives_answers_pings() {
+async fn receiver_without_sends_answers_pings() {
     let (mut server, mut raw) = server_and_raw(&Config::default());
     raw.write_all(&wire(&[Frame::ping("one"), Frame::ping("two")])).await.unwrap();
     assert_eq!(server.next().await.unwrap().unwrap(), Message::Ping("one".into()));
@@ -249,7 +250,7 @@ async fn who_only_receives_answers_pings() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_only_sends_answers_pings_and_closes() {
+async fn sender_without_receives_answers_pings_and_closes() {
     let (mut server, mut raw) = server_and_raw(&Config::default());
     server.send("first").await.unwrap();
     raw.write_all(&wire(&[Frame::ping("are you there"), Frame::text("later"), Frame::close(1001, "")]))
@@ -261,14 +262,14 @@ async fn who_only_sends_answers_pings_and_closes() {
     raw.read_exact(&mut bytes).await.unwrap();
     let (frames, _) = split_frames(&bytes);
     assert_eq!(frames.iter().map(|frame| frame.opcode).collect::<Vec<_>>(), [1, 1, 10]);
-    // What is not ours to handle is still there.
+    // An event for the application is still available.
     assert_eq!(server.next().await.unwrap().unwrap(), Message::Ping("are you there".into()));
     assert_eq!(server.next().await.unwrap().unwrap(), Message::text("later"));
     assert!(server.next().await.unwrap().unwrap().is_close());
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_only_sends_answers_every_ping() {
+async fn sender_without_receives_answers_every_ping() {
     let (mut server, mut raw) = server_and_raw(&Config::default());
     for number in 0..5u8 {
         raw.write_all(&wire(&[Frame::ping([number])])).await.unwrap();
@@ -282,7 +283,7 @@ async fn who_only_sends_answers_every_ping() {
 }
 
 #[tokio::test]
-async fn a_close_of_the_peer_is_shown_answered_and_told() {
+async fn close_of_the_peer_is_returned_answered_and_recorded() {
     let (mut client, mut server) = pair();
     client.send("last").await.unwrap();
     client.start_close(CloseCode::new(4000).unwrap(), "bye").unwrap();
@@ -291,10 +292,10 @@ async fn a_close_of_the_peer_is_shown_answered_and_told() {
         assert_eq!(server.next().await.unwrap().unwrap(), Message::text("last"));
         let Message::Close(Some(frame)) = server.next().await.unwrap().unwrap() else { panic!("a Close") };
         assert_eq!((frame.code().as_u16(), frame.reason()), (4000, "bye"));
-        let error = server.send("nobody listens").await.unwrap_err();
+        let error = server.send("too late").await.unwrap_err();
         assert_eq!((error.at_fault(), error.close_code().unwrap().as_u16()), (AtFault::Nobody, 4000));
         assert!(server.next().await.is_none());
-        assert!(server.next().await.is_none(), "and stays so");
+        assert!(server.next().await.is_none(), "permanently");
         server
     });
     assert!(client.next().await.unwrap().unwrap().is_close());
@@ -306,7 +307,7 @@ async fn a_close_of_the_peer_is_shown_answered_and_told() {
 }
 
 #[tokio::test]
-async fn both_may_close_at_once() {
+async fn simultaneous_close_is_in_order() {
     let (mut client, mut server) = pair();
     let (one, two) =
         tokio::join!(client.close(CloseCode::NORMAL, "a"), server.close(CloseCode::GOING_AWAY, "b"));
@@ -314,7 +315,7 @@ async fn both_may_close_at_once() {
 }
 
 #[tokio::test]
-async fn an_end_without_a_close_is_an_error_once() {
+async fn end_without_a_close_is_an_error_once() {
     let (mut client, server) = pair();
     drop(server);
     let error = client.next().await.unwrap().unwrap_err();
@@ -323,11 +324,11 @@ async fn an_end_without_a_close_is_an_error_once() {
     );
     assert_eq!(error.at_fault(), AtFault::Transport);
     assert!(client.next().await.is_none());
-    assert!(client.send("nobody is there").await.is_err());
+    assert!(client.send("too late").await.is_err());
 }
 
 #[tokio::test]
-async fn a_peer_that_breaks_the_protocol_hears_it_and_we_say_who() {
+async fn protocol_violation_is_sent_to_the_peer_and_reported() {
     let (mut server, mut raw) = server_and_raw(&Config::default());
     raw.write_all(&wire(&[Frame::text("fine")])).await.unwrap();
     raw.write_all(&wire(&[Frame::text(b"\xff\xff")])).await.unwrap();
@@ -351,7 +352,7 @@ async fn a_peer_that_breaks_the_protocol_hears_it_and_we_say_who() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_peer_is_pinged_and_then_given_up() {
+async fn silent_peer_is_pinged_and_disconnected_at_pong_timeout() {
     let (mut server, mut raw) = server_and_raw(&Config::default().with_idle_timeout(None));
     let began = tokio::time::Instant::now();
     let peer = async {
@@ -371,7 +372,7 @@ async fn a_silent_peer_is_pinged_and_then_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_takes_nothing_ends_the_send() {
+async fn write_timeout_ends_a_blocked_send() {
     let (mut server, raw) = server_and_raw(&Config::default());
     let began = tokio::time::Instant::now();
     let error = loop {
@@ -388,13 +389,13 @@ async fn a_peer_that_takes_nothing_ends_the_send() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_takes_little_at_a_time_is_waited_for() {
+async fn slow_progress_of_the_peer_restarts_write_timeout() {
     let (mut client, mut server) = pair_with(&Config::default(), 1000, None);
     let began = tokio::time::Instant::now();
     let slow = async {
         let mut taken = [0; 1000];
         for _ in 0..15 {
-            // Longer than the write timeout in all, but not at once.
+            // Longer than the write timeout in total, but with progress.
             tokio::time::sleep(Duration::from_secs(20)).await;
             client.get_mut().read_exact(&mut taken).await.unwrap();
         }
@@ -405,7 +406,7 @@ async fn a_peer_that_takes_little_at_a_time_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_ends_before_a_stalled_send_would_have_ended_is_kept() {
+async fn earlier_deadline_is_executed_during_a_stalled_send() {
     let config = Config::default()
         .with_write_timeout(Duration::from_secs(1000))
         .with_ping_interval(Some(Duration::from_secs(10)))
@@ -418,19 +419,19 @@ async fn a_wait_that_ends_before_a_stalled_send_would_have_ended_is_kept() {
     };
     let silent = async {
         tokio::time::sleep(Duration::from_secs(5)).await;
-        // It takes what it is sent, and answers nothing.
+        // It reads all bytes, and sends no reply.
         let mut taken = vec![0; 3004 + 6];
         client.get_mut().read_exact(&mut taken).await.unwrap();
         (taken[3004], began.elapsed().as_secs())
     };
     tokio::select! {
-        _ = driving => panic!("nothing ends"),
+        _ = driving => panic!("the connection stays open"),
         (head, elapsed) = silent => assert_eq!((head, elapsed), (0x89, 15), "a ping"),
     }
 }
 
 #[tokio::test]
-async fn what_is_not_waited_for_meets_the_policy() {
+async fn try_send_applies_the_overflow_policy() {
     let small = Config::default().with_high_water(1000).with_max_outbound(3000);
     let (mut server, _raw) = server_and_raw(&small.clone().with_overflow(Overflow::DropNewest));
     let sent: Vec<_> = (0..5).map(|_| server.try_send(vec![0; 1000]).unwrap()).collect();
@@ -443,14 +444,14 @@ async fn what_is_not_waited_for_meets_the_policy() {
     assert!(overflow(&error), "{error}");
     let error = server.send("too late").await.unwrap_err();
     assert!(overflow(&error), "{error}");
-    // Who waits for messages hears it now, though the peer takes nothing.
+    // A receive call returns the error now, although the peer reads nothing.
     let Poll::Ready(Some(Err(error))) = poll_once(server.next()) else { panic!("an error") };
     assert!(overflow(&error), "{error}");
-    assert!(poll_once(server.next()).is_pending(), "then what waits is sent, for as long as it may take");
+    assert!(poll_once(server.next()).is_pending(), "then queued bytes are sent, until the write timeout");
 }
 
 #[tokio::test]
-async fn what_is_published_is_framed_once_and_the_oldest_gives_way() {
+async fn publish_frames_once_and_drops_the_oldest() {
     let small = Config::default().with_max_outbound(3000).with_overflow(Overflow::DropOldest);
     let (mut client, mut server) = pair_with(&small, 1 << 20, None);
     let news: Vec<Prepared> = (0..10).map(|n| Prepared::text(format!("{n}{}", "x".repeat(999)))).collect();
@@ -462,11 +463,11 @@ async fn what_is_published_is_framed_once_and_the_oldest_gives_way() {
     while let Poll::Ready(message) = poll_once(client.next_data()) {
         heard.push(message.unwrap().unwrap().as_text().unwrap()[..1].to_owned());
     }
-    assert_eq!(heard, ["8", "9"], "the newest that fit");
+    assert_eq!(heard, ["8", "9"], "the newest messages that fit");
 }
 
 #[tokio::test]
-async fn misuse_costs_nothing() {
+async fn misuse_leaves_the_connection_open() {
     let (mut client, mut server) = pair();
     let error = client.send(Message::Ping(vec![0; 126].into())).await.unwrap_err();
     assert!(matches!(error, Error::Misuse(Misuse::PingTooLong)) && !error.is_fatal());
@@ -477,7 +478,7 @@ async fn misuse_costs_nothing() {
 }
 
 #[tokio::test]
-async fn it_is_a_stream_and_a_sink() {
+async fn websocket_is_a_stream_and_a_sink() {
     use futures_util::{SinkExt as _, StreamExt as _};
     let (client, server) = pair();
     let server = tokio::spawn(async move {
@@ -491,9 +492,9 @@ async fn it_is_a_stream_and_a_sink() {
     let _ = server.await.unwrap();
 }
 
-/// Bytes that came with the handshake are the beginning of the stream.
+/// Bytes received with the handshake are the beginning of the stream.
 #[tokio::test]
-async fn what_came_behind_the_handshake_comes_first() {
+async fn bytes_behind_the_handshake_are_delivered_first() {
     let (_raw, server) = tokio::io::duplex(1024);
     let received = wire(&[Frame::text("early"), Frame::text("bird")]);
     let negotiated = sinews_testkit::negotiate(None, None).server;

@@ -1,4 +1,4 @@
-//! How fast batches are appended and read, and what that costs, beside the same bytes written to a plain file.
+//! Measures throughput and CPU cost of appending and reading batches, and of writing the same bytes to a plain file.
 //!
 //! `cargo run --release -p sinews-stream --example append -- DIRECTORY [SECONDS]`
 
@@ -16,7 +16,8 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let directory = PathBuf::from(arguments.next().ok_or("where? append DIRECTORY [SECONDS]")?);
+    let directory =
+        PathBuf::from(arguments.next().ok_or("missing DIRECTORY; usage: append DIRECTORY [SECONDS]")?);
     let seconds = arguments.next().map_or(Ok(3), |text| text.parse())?;
     let time = Duration::from_secs(seconds);
     std::fs::create_dir_all(&directory)?;
@@ -46,7 +47,7 @@ fn records(count: u64, size: usize) -> Records {
     builder.finish().expect("there are records")
 }
 
-/// The same bytes with `write` and `fdatasync`: what the disk does.
+/// Writes the same bytes with `write` and `fdatasync`: the speed of the disk.
 fn plain(directory: &Path, records: &Records, time: Duration) -> Result<()> {
     let path = directory.join("plain");
     let mut file = File::create(&path)?;
@@ -95,7 +96,7 @@ fn append(
     Ok(())
 }
 
-/// Appends, waits until it is on disk, and appends the next.
+/// Appends a batch, waits until it is on disk, and repeats.
 fn produce(
     partition: &Partition,
     records: &Records,
@@ -113,7 +114,7 @@ fn produce(
     Ok(latencies)
 }
 
-/// The walk over what a producer has sent.
+/// Checks the records that a producer has sent.
 fn check(records: &Records, time: Duration) -> Result<()> {
     let (start, cpu) = (Instant::now(), cpu());
     let mut batches = 0;
@@ -125,7 +126,7 @@ fn check(records: &Records, time: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Everything, again and again, 1 MiB at a time: lent, and not looked at.
+/// Reads all batches repeatedly, 1 MiB at a time, shared and without decoding them.
 fn read(directory: &Path, time: Duration) -> Result<()> {
     let path = directory.join("log");
     let _ = std::fs::remove_dir_all(&path);
@@ -169,10 +170,10 @@ fn report(
     );
 }
 
-/// Seconds of CPU that this process has used, in steps of a hundredth; 0 where the system does not say.
+/// CPU seconds that this process has used, in steps of a hundredth; 0 where the system does not report them.
 fn cpu() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // Behind the name, which may hold anything, the twelfth and thirteenth: user and system.
+    // Behind the name, which may contain any characters: fields 12 and 13 are user and system time.
     let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
     fields.skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum::<f64>() / 100.0
 }

@@ -1,9 +1,10 @@
-//! How long a directory of many streams takes to start, to hand over and to delete.
+//! Measures start, handover and deletion of a directory with many streams.
 //!
 //! `cargo run --release -p sinews-stream --example many -- DIRECTORY [STREAMS] [THREADS] [batch|never]`
 //!
-//! The directory is emptied first. "handover" is from the first rejected append of the old process to the first accepted
-//! one of the new: `close`, `open`, and one append, which the line before says apart. "all in use" means that each stream has got a record in this run.
+//! The directory is emptied first. "handover" is the time from the first rejected append of the old process to the
+//! first accepted append of the new one: `close`, `open`, and one append, which the preceding line lists separately.
+//! "all in use" means that each stream has received a record in this run.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -18,14 +19,17 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let directory =
-        PathBuf::from(arguments.next().ok_or("where? many DIRECTORY [STREAMS] [THREADS] [batch|never]")?);
+    let directory = PathBuf::from(
+        arguments
+            .next()
+            .ok_or("missing DIRECTORY; usage: many DIRECTORY [STREAMS] [THREADS] [batch|never]")?,
+    );
     let count: usize = arguments.next().map_or(Ok(1_000), |text| text.parse())?;
     let threads: usize = arguments.next().map_or(Ok(16), |text| text.parse())?;
     let fsync = match arguments.next().as_deref() {
         None | Some("batch") => Fsync::Batch,
         Some("never") => Fsync::Never,
-        Some(other) => return Err(format!("{other}: batch or never").into()),
+        Some(other) => return Err(format!("{other}: expected batch or never").into()),
     };
     if directory.exists() {
         std::fs::remove_dir_all(&directory)?;
@@ -105,7 +109,7 @@ fn append(streams: &Streams, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Does something with each name, by so many threads.
+/// Calls `work` with each name, on this many threads.
 fn each(names: &[String], threads: usize, work: impl Fn(&str) -> Result<()> + Sync) -> Result<Duration> {
     let begun = Instant::now();
     let (next, failed) = (AtomicUsize::new(0), Mutex::new(None));

@@ -1,34 +1,37 @@
-//! Writing by somebody else than the log's own threads: a loop that appends to files beside its connections.
+//! Writing through a [`Carrier`], such as an event loop that appends to files beside its connections, instead of the
+//! log's own threads.
 //!
-//! Only what need not be synced is: a ring gives a sync to a thread of the kernel, which costs more than a thread of ours.
+//! A carrier gets only writes that need no sync: an io_uring ring passes a sync to a kernel thread, which costs more
+//! than a writer thread of the log.
 
 use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sinews_engine::AppendFile;
+use sinews_file::AppendFile;
 
 use crate::partition::{Core, Write};
 
-/// Carries out the writes of a log's partitions in place of its threads, see [`Streams::carried_by`](crate::Streams::carried_by).
+/// Executes the writes of a log's partitions in place of its threads; see
+/// [`Streams::carried_by`](crate::Streams::carried_by).
 pub trait Carrier: Send + Sync {
-    /// A partition has something to write. Called on the thread that has appended it, which it must not block. A task
-    /// that is dropped goes to the log's threads.
+    /// Accepts a partition that has records to write. Called on the appending thread, which it must not block. A
+    /// dropped task goes to the log's threads.
     fn carry(&self, task: Task);
 }
 
 thread_local! {
-    /// This thread is telling those who wait for what it has carried.
+    /// Whether this thread is reporting the result of a carried write to its waiters.
     static TELLING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the caller comes from a waker that a carrier calls: it cannot wait for that carrier.
+/// Whether the caller runs inside a waker that a carrier calls: it must not wait for that carrier.
 pub(crate) fn is_telling() -> bool {
     TELLING.get()
 }
 
-/// A partition that has something to do. It does one thing at a time, so there is one of these for it at most.
+/// A partition with pending work. A partition does one thing at a time, so at most one task exists for it.
 pub struct Task {
     core: Option<Arc<Core>>,
 }
@@ -38,8 +41,8 @@ impl Task {
         Self { core: Some(core) }
     }
 
-    /// What is to be written next. `None`: nothing, or something that only the log's threads do, such as beginning a
-    /// segment; they have it now.
+    /// Starts the next write. `None`: there is nothing to do, or the work is reserved to the log's threads, such as
+    /// creating a segment; they have it now.
     #[must_use]
     pub fn begin(mut self) -> Option<Carried> {
         let core = self.core.take()?;
@@ -62,8 +65,8 @@ impl std::fmt::Debug for Task {
     }
 }
 
-/// A write of a partition: [`pieces`](Self::pieces) to the end of [`file`](Self::file). If it is dropped in place of [`finish`](Self::finish), the partition fails, since nobody
-/// knows what is in its file.
+/// A write of a partition: [`pieces`](Self::pieces) are appended to [`file`](Self::file). Dropping it without
+/// [`finish`](Self::finish) fails the partition, since the content of its file is then unknown.
 pub struct Carried {
     core: Arc<Core>,
     file: Arc<AppendFile>,
@@ -71,20 +74,20 @@ pub struct Carried {
 }
 
 impl Carried {
-    /// To append to.
+    /// The file to append to.
     #[must_use]
     pub fn file(&self) -> &Arc<AppendFile> {
         &self.file
     }
 
-    /// What to append, one behind the other.
+    /// The buffers to append, in order.
     #[must_use]
     pub fn pieces(&self) -> &[Bytes] {
         self.write.as_ref().map_or(&[], |write| &write.pieces)
     }
 
-    /// How it went: so many bytes are in the file, and what went wrong then. Whoever waits is told. `None`: there is
-    /// nothing more to do for the carrier.
+    /// Reports the result of the write: the number of bytes in the file, and the error if one followed. Wakes the
+    /// waiters. `None`: the carrier has nothing more to do.
     #[must_use]
     pub fn finish(mut self, written: u64, result: io::Result<()>) -> Option<Task> {
         let write = self.write.take()?;
@@ -102,7 +105,7 @@ impl Carried {
 impl Drop for Carried {
     fn drop(&mut self) {
         if let Some(write) = self.write.take() {
-            let gone = io::Error::other("whoever wrote it has gone");
+            let gone = io::Error::other("the carrier dropped the write");
             if self.told(write, 0, Err(gone)) {
                 self.core.give_back();
             }

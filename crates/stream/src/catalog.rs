@@ -1,8 +1,8 @@
 //! The catalog: a file that lists the streams of a directory, so that starting opens none of them.
 //!
-//! It is an append-only log of entries, each with a length and a checksum, and is written anew at a clean stop. It says
-//! nothing that the directories do not say: what it lacks is added from them, and opening a stream reads the stream's
-//! own files. So a catalog that is damaged, stale or missing costs time and no records.
+//! It is an append-only log of entries, each with a length and a checksum, and is rewritten at a clean stop. It holds
+//! no information that the directories lack: missing entries are added from them, and opening a stream reads the
+//! stream's own files. So a damaged, stale or missing catalog costs time and no records.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,46 +16,47 @@ use crate::disk::{self, Disk, File, append_all};
 use crate::index::{self, Index, Summary};
 use crate::{Fsync, StreamConfig};
 
-/// What is known of a stream that is not open.
+/// Metadata of a closed stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Known {
     pub(crate) created: u64,
     pub(crate) config: StreamConfig,
     pub(crate) last_append: Option<u64>,
     pub(crate) last_read: Option<u64>,
-    /// As of its last clean close; none if it was open when a process ended.
+    /// As of its last clean close; none if the stream was open when a process ended.
     pub(crate) extents: Option<Vec<Extent>>,
     pub(crate) groups: Vec<Committed>,
-    /// As of its last clean close, like `extents`. Goes with the first open.
+    /// As of its last clean close, like `extents`. Removed by the first open.
     pub(crate) clean: Option<Clean>,
 }
 
-/// What a clean close has left on the disk, all of it synced: the next open needs neither read nor sync it.
+/// Synced state of the files after a clean close: the next open need neither read nor sync them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Clean {
     /// Length of the file of committed offsets.
     pub(crate) groups_bytes: u64,
-    /// The last segment of each partition; none, if its head was never synced.
+    /// The last segment of each partition; none if its head was never synced.
     pub(crate) tails: Vec<Option<Tail>>,
 }
 
-/// The last segment of a partition that was closed.
+/// The last segment of a closed partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tail {
     /// [`Head::checksum`](crate::seal::Head::checksum) of the segment.
     pub(crate) head: u32,
     pub(crate) summary: Summary,
-    /// None: it has more than [`INDEX_ENTRIES_MAX`] entries, and a file.
+    /// None: the index has more than [`INDEX_ENTRIES_MAX`] entries, and its own file.
     pub(crate) index: Option<Index>,
 }
 
-/// Entries of an index that is kept in the catalog: 20 bytes each, one for 64 KiB of a segment. A larger index has a file.
+/// Maximum entries of an index stored in the catalog: 20 bytes each, one for 64 KiB of a segment. A larger index has a
+/// file.
 pub(crate) const INDEX_ENTRIES_MAX: usize = 32;
 
-/// A group, and its offset in each partition.
+/// A group and its offset in each partition.
 pub(crate) type Committed = (Box<str>, Vec<(u32, u64)>);
 
-/// How far a partition goes.
+/// Sizes and offsets of a partition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Extent {
     pub(crate) earliest: u64,
@@ -75,9 +76,9 @@ pub(crate) type List = HashMap<Arc<str>, Known>;
 pub(crate) struct Catalog {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
-    /// None after it could not be written: the next start reads the directories.
+    /// None after a failed write: the next start reads the directories.
     file: Option<Arc<dyn File>>,
-    /// Entries since it was written anew.
+    /// Entries appended since the file was rewritten.
     appended: usize,
 }
 
@@ -93,11 +94,11 @@ const STREAM: u8 = 1;
 const OPENED: u8 = 2;
 const DELETED: u8 = 3;
 
-/// Entries that are always appended before the file is written anew.
+/// Minimum number of appended entries before the file is rewritten.
 const COMPACT_LEAST: usize = 16_384;
 
 impl Catalog {
-    /// Reads the catalog of a directory. Without one that can be read, the list is empty.
+    /// Reads the catalog of a directory. The list is empty if there is no readable catalog.
     pub(crate) fn open(disk: Arc<dyn Disk>, dir: &Path) -> (Self, List) {
         let mut catalog = Self { disk, dir: dir.to_owned(), file: None, appended: 0 };
         let mut list = List::new();
@@ -128,12 +129,12 @@ impl Catalog {
         Ok(())
     }
 
-    /// Notes that a stream was created, configured or closed.
+    /// Records that a stream was created, configured or closed.
     pub(crate) fn put(&mut self, name: &str, known: &Known) {
         self.append(&stream_body(name, known));
     }
 
-    /// Notes that a stream is open: what was known of how far it goes does not hold from now on.
+    /// Records that a stream is open: its recorded extents are no longer valid.
     pub(crate) fn opened(&mut self, name: &str, now: u64) {
         let mut body = vec![OPENED];
         put_name(&mut body, name);
@@ -147,7 +148,7 @@ impl Catalog {
         self.append(&body);
     }
 
-    /// Not synced: an entry that is lost is found again from the directories.
+    /// Not synced: a lost entry is restored from the directories.
     fn append(&mut self, body: &[u8]) {
         let Some(file) = &self.file else { return };
         let mut entry = Vec::with_capacity(HEAD + body.len());
@@ -158,7 +159,7 @@ impl Catalog {
         }
     }
 
-    /// Waits until the disk has what was noted.
+    /// Syncs the recorded entries.
     pub(crate) fn sync(&mut self) {
         if let Some(file) = &self.file
             && let Err(error) = file.sync()
@@ -167,9 +168,9 @@ impl Catalog {
         }
     }
 
-    /// What it says of streams may be out of date from now on, so it goes.
+    /// Removes the catalog, whose entries may become stale.
     fn give_up(&mut self, error: &io::Error) {
-        tracing::warn!(%error, "the catalog cannot be written, and the next start takes longer");
+        tracing::warn!(%error, "the catalog cannot be written; the next start takes longer");
         self.file = None;
         if let Err(error) = self.disk.remove(&self.dir.join(NAME)) {
             tracing::warn!(%error, "the catalog cannot be removed");
@@ -181,7 +182,7 @@ impl Catalog {
         self.file.is_some() && self.appended > COMPACT_LEAST + 4 * streams
     }
 
-    /// Writes the file anew.
+    /// Rewrites the file.
     pub(crate) fn replace<'a>(&mut self, list: impl Iterator<Item = (&'a str, &'a Known)>) -> io::Result<()> {
         let mut content = MAGIC.to_vec();
         let mut count = 0;
@@ -204,7 +205,7 @@ fn put_entry(out: &mut Vec<u8>, body: &[u8]) {
     out.extend_from_slice(body);
 }
 
-/// The body of the entry at the beginning, if that is whole and right.
+/// Body of the first entry, if that is complete and valid.
 fn next_body(bytes: &[u8]) -> Option<&[u8]> {
     let (mut head, rest) = bytes.split_at_checked(HEAD)?;
     let (length, crc) = (head.get_u32_le(), head.get_u32_le());
@@ -318,7 +319,7 @@ fn put_clean(out: &mut Vec<u8>, clean: Option<&Clean>) {
     }
 }
 
-/// None as well where an earlier version has written the entry.
+/// Also none if an earlier version has written the entry.
 fn take_clean(body: &mut &[u8]) -> Option<Clean> {
     let groups_bytes = body.try_get_u64_le().ok()?;
     let count = body.try_get_u32_le().ok()?;
@@ -460,7 +461,7 @@ mod tests {
                 };
                 found.created == created && found.config == known(1).config
             }));
-            assert!(!list.contains_key("c"), "an entry behind damage is not believed: {at}");
+            assert!(!list.contains_key("c"), "an entry behind damage is ignored: {at}");
         }
     }
 }

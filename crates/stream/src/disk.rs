@@ -1,4 +1,4 @@
-//! Files and directories: the system's, and for tests some that fail and lose power.
+//! File system access: the real one, and for tests a simulated one that fails and loses power.
 
 mod handles;
 mod real;
@@ -11,79 +11,79 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sinews_engine::AppendFile;
+use sinews_file::AppendFile;
 
 pub(crate) use handles::Handles;
 pub(crate) use real::RealDisk;
 
-/// Directories. What is created, renamed or removed is durable after [`sync_dir`](Self::sync_dir) on its directory.
+/// Directory operations. A creation, rename or removal is durable after [`sync_dir`](Self::sync_dir) on its directory.
 pub(crate) trait Disk: Send + Sync {
-    /// Makes a directory, unless it is there.
+    /// Creates a directory, unless it exists.
     fn create_dir(&self, path: &Path) -> io::Result<()>;
-    /// The names in a directory.
+    /// Lists the names in a directory.
     fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
-    /// Creates a file, or opens one that is there.
+    /// Creates a file, or opens an existing one.
     fn create(&self, path: &Path) -> io::Result<Arc<dyn File>>;
-    /// Opens a file that is there.
+    /// Opens an existing file.
     fn open(&self, path: &Path) -> io::Result<Arc<dyn File>>;
-    /// Gives a file the name of another one, which goes. Renames a directory to a name that is free.
+    /// Renames a file and replaces an existing target. Renames a directory to an unused name.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Removes an empty directory.
     fn remove_dir(&self, path: &Path) -> io::Result<()>;
-    /// Whether this is a directory.
+    /// Whether the path is a directory.
     fn is_dir(&self, path: &Path) -> bool;
-    /// Writes the bytes of a file from a position on to their places again, and syncs the file. After a sync that failed,
-    /// the system's memory may hold bytes that the disk lacks, and count them as written: the next sync covers them only
-    /// after a second write.
+    /// Rewrites the bytes of a file from a position on in place, and syncs the file. After a failed sync, the system's
+    /// memory may hold bytes that the disk lacks and count them as written: the next sync covers them only after a
+    /// second write.
     fn rewrite(&self, path: &Path, from: u64) -> io::Result<()>;
-    /// Waits until the disk has the names in a directory.
+    /// Syncs the names in a directory.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
-    /// Locks a file against other processes for as long as the answer lives; none if another one has it.
+    /// Locks a file against other processes until the returned lock is dropped. None: another process has the lock.
     fn lock(&self, path: &Path) -> io::Result<Option<Lock>>;
 }
 
-/// A lock on a directory; dropped, it is free.
+/// A lock on a directory, released when dropped.
 pub(crate) type Lock = Arc<dyn HeldLock>;
 
-/// The file that is locked.
+/// The locked file.
 pub(crate) trait HeldLock: Send + Sync {
-    /// Whether the path of the lock leads to another file, or to none: then the lock keeps no process out any more.
+    /// Whether the lock's path now leads to another file or to none: then the lock no longer excludes other processes.
     fn is_replaced(&self) -> bool;
 }
 
-/// A file that is appended to. See [`AppendFile`](sinews_engine::AppendFile), which is the real one.
+/// An append-only file. The real implementation is [`AppendFile`](sinews_file::AppendFile).
 pub(crate) trait File: Send + Sync {
-    /// Writes at the end, maybe less than all.
+    /// Appends to the file. The write may be short.
     fn append(&self, slices: &[IoSlice<'_>]) -> io::Result<usize>;
-    /// Waits until the disk has what was written.
+    /// Syncs the written bytes.
     fn sync(&self) -> io::Result<()>;
-    /// Cuts off what is behind.
+    /// Truncates the file to this length.
     fn truncate(&self, bytes: u64) -> io::Result<()>;
-    /// The file's length.
+    /// Length of the file.
     fn bytes(&self) -> io::Result<u64>;
-    /// Shares what is there.
+    /// Shares a range of the file's bytes.
     fn lend(&self, range: Range<u64>) -> io::Result<Bytes>;
-    /// As the system's, if it is one.
+    /// The [`AppendFile`], if this is a real file.
     fn real(self: Arc<Self>) -> Option<Arc<AppendFile>> {
         None
     }
 }
 
-/// Whether the disk, a quota or the table of open files is full: it may pass by itself.
+/// Whether the error is a full disk, a full quota or too many open files: such errors may pass without intervention.
 pub(crate) fn is_shortage(error: &io::Error) -> bool {
     use io::ErrorKind::{QuotaExceeded, StorageFull};
-    // ENFILE and EMFILE have no kind of their own; the numbers are the same on all Unix systems we know.
+    // ENFILE and EMFILE have no `ErrorKind`; the numbers are the same on all supported Unix systems.
     matches!(error.kind(), StorageFull | QuotaExceeded) || matches!(error.raw_os_error(), Some(23 | 24))
 }
 
-/// Writes all of it; a short write goes on. Says how much was written before the error, if there was one.
+/// Writes all pieces and continues after short writes. Returns the number of bytes written before the error, if any.
 pub(crate) fn append_all(file: &dyn File, pieces: &[Bytes]) -> (u64, io::Result<()>) {
     let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
     let mut rest = &mut slices[..];
     let mut written = 0;
-    // Empty slices at the front go, too.
+    // Also skips empty slices at the front.
     IoSlice::advance_slices(&mut rest, 0);
     while !rest.is_empty() {
         match file.append(rest) {
@@ -120,24 +120,24 @@ pub(crate) fn remove_tree(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     missing_is_ok(disk.remove_dir(path))
 }
 
-/// Writes a small file so that there is the old one or the new one, whatever happens.
+/// Replaces a small file atomically: after a crash either the old or the new content exists.
 pub(crate) fn replace(disk: &dyn Disk, dir: &Path, name: &str, content: &[u8]) -> io::Result<()> {
     prepare(disk, dir, name, content)?;
     rename(disk, dir, name)?;
     disk.sync_dir(dir)
 }
 
-/// The first part of [`replace`], which changes nothing yet. Answers the new file.
+/// First part of [`replace`]: writes the new file, returns it, and leaves the old one unchanged.
 pub(crate) fn prepare(disk: &dyn Disk, dir: &Path, name: &str, content: &[u8]) -> io::Result<Arc<dyn File>> {
     let file = disk.create(&dir.join(new_name(name)))?;
-    // One that was left behind, if there is one.
+    // Left behind by an earlier attempt, if the file exists.
     file.truncate(0)?;
     append_all(&*file, &[Bytes::copy_from_slice(content)]).1?;
     file.sync()?;
     Ok(file)
 }
 
-/// The second part of [`replace`], which is durable when the directory is synced.
+/// Second part of [`replace`]; durable once the directory is synced.
 pub(crate) fn rename(disk: &dyn Disk, dir: &Path, name: &str) -> io::Result<()> {
     disk.rename(&dir.join(new_name(name)), &dir.join(name))
 }

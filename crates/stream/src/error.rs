@@ -1,32 +1,32 @@
-//! What can go wrong, and who must act.
+//! Error types of the crate.
 
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Why records were not appended, or are not as durable as was asked for.
+/// Error of an append: the records were not appended, or did not reach the requested durability.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AppendError {
-    /// As much waits to be written as may ([`StreamsConfig::max_pending`](crate::StreamsConfig::max_pending)). The
-    /// caller waits for [`Past::Room`](crate::Past::Room), or passes the backpressure on.
+    /// The partition's write queue is full ([`StreamsConfig::max_pending`](crate::StreamsConfig::max_pending)). The
+    /// caller waits for [`Past::Room`](crate::Past::Room) or propagates the backpressure.
     Busy,
-    /// The batch is larger than this log takes, in bytes with its header.
+    /// The batch, header included, exceeds the maximum size.
     TooLarge {
-        /// The largest.
+        /// The maximum size in bytes.
         most: u64,
     },
-    /// The disk or a quota is full, or no further file can be opened. It is tried again with an append a second later,
-    /// and goes on by itself when there is room.
+    /// The disk or a quota is full, or the limit of open files is reached. An append at least a second later tries
+    /// again, and succeeds once there is space.
     NoSpace,
-    /// The partition has failed and takes nothing more until the log is opened again; the text says why. Records
-    /// whose append ended so may be found afterwards, or not.
+    /// The partition has failed and rejects appends until the log is opened again; the text has the cause. Records of a
+    /// failed append may or may not be found afterwards.
     Failed(Arc<str>),
-    /// The broker that keeps the stream has refused the records, or does not say whether it has them: the text says
-    /// which. The partition goes on.
+    /// The broker that stores the stream has rejected the records, or has not confirmed them: the text says which. The
+    /// partition remains usable.
     Broker(Arc<str>),
-    /// The offset is below the next one, or the time before the last.
+    /// The offset is below the next offset, or the time is before that of the last batch.
     OutOfOrder {
         /// The next offset.
         next: u64,
@@ -40,12 +40,14 @@ pub enum AppendError {
 impl fmt::Display for AppendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Busy => f.write_str("as much waits to be written as may"),
-            Self::TooLarge { most } => write!(f, "a batch has at most {most} bytes"),
+            Self::Busy => f.write_str("the partition's write queue is full (max_pending)"),
+            Self::TooLarge { most } => write!(f, "the batch exceeds the maximum of {most} bytes"),
             Self::NoSpace => f.write_str("no space is left on the disk"),
             Self::Failed(why) => write!(f, "the partition has failed: {why}"),
-            Self::Broker(why) => write!(f, "the broker has not taken the records: {why}"),
-            Self::OutOfOrder { next } => write!(f, "the next offset is {next}"),
+            Self::Broker(why) => write!(f, "the broker did not accept the records: {why}"),
+            Self::OutOfOrder { next } => {
+                write!(f, "the offset or time is out of order; the next offset is {next}")
+            }
             Self::Deleted => f.write_str("the stream was deleted"),
             Self::Closed => f.write_str("the log has been closed"),
         }
@@ -54,30 +56,30 @@ impl fmt::Display for AppendError {
 
 impl std::error::Error for AppendError {}
 
-/// Why nothing could be read.
+/// Error of a read.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// The records were removed by retention. What is left begins here.
+    /// Retention has removed the records.
     Gone {
-        /// The earliest offset.
+        /// The earliest offset that is left.
         earliest: u64,
     },
-    /// The offset is one that readers may not see yet.
+    /// The offset is not visible to readers yet.
     Ahead {
-        /// The end of what they may see.
+        /// The end of the records that readers may see.
         readable: u64,
     },
-    /// What lies there is damaged. Reading can go on behind it.
+    /// The records at this offset are damaged. Reading can continue behind them.
     Damaged {
         /// The first offset behind the damage.
         resume: u64,
-        /// What is wrong, and in which file.
+        /// The cause and the file.
         why: Arc<str>,
     },
     /// The stream was deleted.
     Deleted,
-    /// The system could not read.
+    /// The operating system failed to read.
     Io(io::Error),
 }
 
@@ -85,7 +87,9 @@ impl fmt::Display for ReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Gone { earliest } => write!(f, "removed by retention; the earliest offset is {earliest}"),
-            Self::Ahead { readable } => write!(f, "not there yet; the end is {readable}"),
+            Self::Ahead { readable } => {
+                write!(f, "the offset is not readable yet; the readable end is {readable}")
+            }
             Self::Damaged { resume, why } => write!(f, "damaged up to offset {resume}: {why}"),
             Self::Deleted => f.write_str("the stream was deleted"),
             Self::Io(error) => write!(f, "cannot be read: {error}"),
@@ -94,28 +98,28 @@ impl fmt::Display for ReadError {
 }
 
 impl std::error::Error for ReadError {
-    /// The cause behind the one that [`Display`](fmt::Display) has named already.
+    /// The cause behind the error that [`Display`](fmt::Display) already shows.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         if let Self::Io(error) = self { error.source() } else { None }
     }
 }
 
-/// Why a log was not opened.
+/// Error of opening a log.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// Another process has it open.
+    /// Another process has locked the directory.
     Locked(PathBuf),
-    /// A file is not what this version writes: the path, and what is wrong. Nothing was changed.
+    /// A file has a format that this version does not write: the path and the cause. Nothing was changed.
     Unknown(PathBuf, Box<str>),
-    /// The system refused.
+    /// The operating system failed.
     Io(PathBuf, io::Error),
 }
 
 impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Locked(path) => write!(f, "{}: another process has the streams open", path.display()),
+            Self::Locked(path) => write!(f, "{}: the streams are locked by another process", path.display()),
             Self::Unknown(path, what) => write!(f, "{}: {what}", path.display()),
             Self::Io(path, error) => write!(f, "{}: {error}", path.display()),
         }
@@ -123,31 +127,31 @@ impl fmt::Display for OpenError {
 }
 
 impl std::error::Error for OpenError {
-    /// The cause behind the one that [`Display`](fmt::Display) has named already.
+    /// The cause behind the error that [`Display`](fmt::Display) already shows.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         if let Self::Io(_, error) = self { error.source() } else { None }
     }
 }
 
-/// Why a stream was not created.
+/// Error of creating a stream.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CreateError {
-    /// The name is none: see [`Streams::create`](crate::Streams::create).
+    /// The name is invalid: see [`Streams::create`](crate::Streams::create).
     Name,
-    /// A stream has 1 to [`StreamConfig::PARTITIONS_MAX`](crate::StreamConfig::PARTITIONS_MAX) partitions, and never
-    /// fewer than it had.
+    /// The number of partitions is not within 1 to
+    /// [`StreamConfig::PARTITIONS_MAX`](crate::StreamConfig::PARTITIONS_MAX), or is less than before.
     Partitions {
-        /// How many it has.
+        /// Current number of partitions.
         has: u32,
     },
-    /// As many streams are there as may be ([`StreamsConfig::max_streams`](crate::StreamsConfig::max_streams)).
+    /// The limit of streams is reached ([`StreamsConfig::max_streams`](crate::StreamsConfig::max_streams)).
     TooMany,
-    /// A stream of this name is there, and is damaged.
+    /// A stream of this name exists and is damaged.
     Damaged(Arc<str>),
     /// The log has been closed.
     Closed,
-    /// The system refused.
+    /// The operating system failed.
     Io(io::Error),
 }
 
@@ -158,8 +162,8 @@ impl fmt::Display for CreateError {
                 "a stream's name has no control character, and takes at most 240 bytes as a file's, in which all but \
                  a-z, 0-9, `.`, `-` and `_` take three",
             ),
-            Self::Partitions { has } => write!(f, "the stream has {has} partitions, and can only get more"),
-            Self::TooMany => f.write_str("there are as many streams as may be"),
+            Self::Partitions { has } => write!(f, "the stream has {has} partitions; their number can only grow"),
+            Self::TooMany => f.write_str("the limit of streams is reached (max_streams)"),
             Self::Damaged(why) => write!(f, "the stream is damaged: {why}"),
             Self::Closed => f.write_str("the log has been closed"),
             Self::Io(error) => write!(f, "{error}"),
@@ -168,27 +172,27 @@ impl fmt::Display for CreateError {
 }
 
 impl std::error::Error for CreateError {
-    /// The cause behind the one that [`Display`](fmt::Display) has named already.
+    /// The cause behind the error that [`Display`](fmt::Display) already shows.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         if let Self::Io(error) = self { error.source() } else { None }
     }
 }
 
-/// Why a stream cannot be used.
+/// Error of using a stream.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum StreamError {
-    /// Its files are damaged, or were written by a newer version. The text says what is wrong, and in which file.
+    /// The stream's files are damaged, or were written by a newer version. The text has the cause and the file.
     Damaged(Arc<str>),
-    /// The name is none: see [`Streams::create`](crate::Streams::create).
+    /// The name is invalid: see [`Streams::create`](crate::Streams::create).
     Name,
-    /// A stream has 1 to [`StreamConfig::PARTITIONS_MAX`](crate::StreamConfig::PARTITIONS_MAX) partitions, and never
-    /// fewer than it had.
+    /// The number of partitions is not within 1 to
+    /// [`StreamConfig::PARTITIONS_MAX`](crate::StreamConfig::PARTITIONS_MAX), or is less than before.
     Partitions {
-        /// How many it has.
+        /// Current number of partitions.
         has: u32,
     },
-    /// The directory has as many streams as it may ([`StreamsConfig::max_streams`](crate::StreamsConfig::max_streams)).
+    /// The limit of streams is reached ([`StreamsConfig::max_streams`](crate::StreamsConfig::max_streams)).
     TooMany {
         /// The limit.
         max: usize,
@@ -237,14 +241,13 @@ impl From<StreamError> for CreateError {
     }
 }
 
-/// Why a stream was not deleted.
+/// Error of deleting a stream.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum DeleteError {
     /// The log has been closed.
     Closed,
-    /// The operating system failed. The stream is still in its place, but takes no more appends until the log is
-    /// opened again.
+    /// The operating system failed. The stream still exists, but rejects appends until the log is opened again.
     Io(io::Error),
 }
 
@@ -263,17 +266,17 @@ impl std::error::Error for DeleteError {
     }
 }
 
-/// Why a group's offset was not stored.
+/// Error of committing a group's offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CommitError {
-    /// A group's name has 1 to 255 bytes.
+    /// The group's name is not 1 to 255 bytes long.
     Name,
-    /// The stream has no such partition.
+    /// The stream has no partition of this number.
     Partition,
-    /// The stream has as many groups as it may ([`StreamsConfig::max_groups`](crate::StreamsConfig::max_groups)).
+    /// The limit of groups is reached ([`StreamsConfig::max_groups`](crate::StreamsConfig::max_groups)).
     TooMany,
-    /// It could not be written.
+    /// The offset could not be written.
     Append(AppendError),
 }
 
@@ -282,7 +285,7 @@ impl fmt::Display for CommitError {
         match self {
             Self::Name => f.write_str("a group's name has 1 to 255 bytes"),
             Self::Partition => f.write_str("the stream has no such partition"),
-            Self::TooMany => f.write_str("the stream has as many groups as it may"),
+            Self::TooMany => f.write_str("the limit of groups of the stream is reached (max_groups)"),
             Self::Append(error) => write!(f, "{error}"),
         }
     }
@@ -290,19 +293,19 @@ impl fmt::Display for CommitError {
 
 impl std::error::Error for CommitError {}
 
-/// What opening found to be damaged, and took out of use: cut off, or left in its file where nobody reads it.
+/// Damage found while opening and taken out of use: cut off, or left in its file and never read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Loss {
     /// The stream.
     pub stream: String,
-    /// The partition, or none: then offsets of groups.
+    /// The partition. None: the damage is in the offsets of groups.
     pub partition: Option<u32>,
-    /// The first offset that is not there.
+    /// The first lost offset.
     pub offset: u64,
-    /// Bytes that are no longer in use.
+    /// Bytes taken out of use.
     pub bytes: u64,
-    /// What is wrong, and in which file.
+    /// The cause and the file.
     pub why: String,
 }
 

@@ -1,4 +1,4 @@
-//! Where groups of consumers go on: a small log of its own for each stream, written anew when most of it is old.
+//! Committed offsets of consumer groups: a small log for each stream, rewritten when most of it is obsolete.
 
 mod file;
 
@@ -21,7 +21,7 @@ type Offsets = BTreeMap<Box<str>, BTreeMap<u32, Stored>>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stored {
     offset: u64,
-    /// The file was damaged behind this commit: a later one may be lost.
+    /// The file was damaged behind this commit: a later commit may be lost.
     is_doubtful: bool,
 }
 
@@ -35,10 +35,10 @@ impl Stored {
     }
 }
 
-/// What changes: the last word of each group and partition. None: it is forgotten.
+/// Pending changes: the last value of each group and partition. None: the offset is removed.
 type Changes = HashMap<(Box<str>, u32), Option<u64>>;
 
-/// One of them.
+/// A pending change.
 type Change = ((Box<str>, u32), Option<u64>);
 
 /// The offsets of a stream's groups.
@@ -54,37 +54,37 @@ struct State {
     file: Arc<dyn File>,
     /// Bytes of the file.
     end: u64,
-    /// How long the file may be before it is looked whether most of it is old.
+    /// Length of the file above which compaction is considered.
     compact_at: u64,
     offsets: Offsets,
-    /// Since when offsets of groups may be missing, because the file was damaged; in microseconds since 1970.
+    /// Time since which offsets of groups may be missing because the file was damaged, in microseconds since 1970.
     doubt: Option<u64>,
     changes: Changes,
-    /// Changes on their way to the disk.
+    /// Changes that are being written.
     under_way: Changes,
-    /// Who waits for the changes.
+    /// Completers of the pending changes.
     waiting: Waiting,
-    /// The file has been given its name, and the disk has not said yet that it keeps that.
+    /// The file was renamed, and its directory is not synced yet.
     is_unsettled: bool,
     busy: bool,
-    /// Something was written and not synced.
+    /// Some written bytes are not synced.
     is_dirty: bool,
     closed: bool,
     failed: Option<Arc<str>>,
 }
 
-/// The offsets of a stream's groups that were opened.
+/// Result of opening the offsets of a stream's groups.
 pub(crate) struct Opened {
     pub(crate) groups: Arc<Groups>,
     pub(crate) losses: Vec<Loss>,
-    /// Whether the file was found as it was closed.
+    /// Whether the file is as the last close left it.
     pub(crate) is_clean: bool,
 }
 
-/// Who waits, and for which offset to be stored.
+/// Completers with the offset whose commit they report.
 type Waiting = Vec<(Completer, u64)>;
 
-/// Changes on their way.
+/// Changes being written.
 struct Write {
     file: Arc<dyn File>,
     start: u64,
@@ -96,23 +96,23 @@ struct Write {
 
 enum Job {
     Write(Write),
-    /// Everything that is known, as the whole file.
+    /// Rewrites the whole file with this content.
     Compact(Vec<u8>),
-    /// The name of the file is to be made durable.
+    /// Makes the name of the file durable.
     Settle,
 }
 
 pub(crate) const NAME: &str = "groups.log";
 
-/// A file below this is not written anew.
+/// A shorter file is not rewritten.
 const COMPACT_LEAST: u64 = 256 << 10;
 
-/// Commits of a stream that may wait to be written.
+/// Maximum number of pending commits of a stream.
 const WAITING_MAX: usize = 65_536;
 
 impl Groups {
-    /// Opens what is in the stream's directory, or begins it. `clean` is how long the file was when it was closed, if it
-    /// was: then it is durable.
+    /// Opens the file in the stream's directory, or creates it. `clean` is the length of the file at its last clean
+    /// close, if there was one: then the file is durable.
     pub(crate) fn open(
         stream: Arc<str>,
         dir: PathBuf,
@@ -157,7 +157,7 @@ impl Groups {
         }
         is_clean &= found.wrong.is_none() && !found.is_stale;
         if !is_clean {
-            // A killed process may have left offsets that it did not sync, or failed to sync. Consumers are told them from
+            // A killed process may have left offsets that it did not sync, or failed to sync. Consumers see them from
             // now on, so they must be durable.
             disk.rewrite(&dir.join(NAME), 0).map_err(failed)?;
         }
@@ -181,7 +181,7 @@ impl Groups {
         Ok(Opened { groups, losses, is_clean })
     }
 
-    /// Length of the file, once it was closed and all of it is durable.
+    /// Length of the file, if it was closed and is fully durable.
     pub(crate) fn clean_bytes(&self) -> Option<u64> {
         let state = self.state();
         let is_clean = state.closed && state.failed.is_none() && !state.is_unsettled && !state.is_dirty;
@@ -219,7 +219,7 @@ impl Groups {
             if state.offsets.len() >= self.pool.limits.max_groups {
                 return Err(CommitError::TooMany);
             }
-            // Its place is taken; it has no offset until that is stored.
+            // Reserves the group's slot; it has no offset until that is stored.
             state.offsets.insert(group.into(), BTreeMap::new());
         }
         let offset = offset.min(file::FORGOTTEN - 1);
@@ -230,7 +230,7 @@ impl Groups {
     pub(crate) fn forget(self: &Arc<Self>, group: &str) -> Result<Option<Pending>, CommitError> {
         let state = self.state();
         let stored = state.offsets.get(group).into_iter().flat_map(|offsets| offsets.keys().copied());
-        // What was committed before and is not stored yet goes, too.
+        // Also removes commits that are not stored yet.
         let coming = state.under_way.keys().chain(state.changes.keys());
         let coming = coming.filter(|(name, _)| **name == *group).map(|(_, partition)| *partition);
         let changes: Changes =
@@ -271,23 +271,23 @@ impl Groups {
         self.state().fsync = config.fsync;
     }
 
-    /// Whether a thread writes to the file, or will.
+    /// Whether a thread writes to the file or is scheduled to.
     pub(crate) fn is_busy(&self) -> bool {
         self.state().busy
     }
 
-    /// Rejects further commits for good, and fails pending ones.
+    /// Rejects further commits for good, and fails pending commits.
     pub(crate) fn fail_for_good(&self, why: &Arc<str>) {
         self.state().failed = Some(why.clone());
         self.refuse(&AppendError::Failed(why.clone()));
     }
 
-    /// Takes no more. What waits is still written.
+    /// Rejects further commits. Pending commits are still written.
     pub(crate) fn stop(&self) {
         self.state().closed = true;
     }
 
-    /// Writes what came too late for the writers, which have ended, and syncs what was written.
+    /// Writes the commits that arrived after the writers ended, and syncs the file.
     pub(crate) fn close(&self) {
         while self.step() {}
         let mut state = self.state();
@@ -303,7 +303,7 @@ impl Groups {
         }
     }
 
-    /// Does one thing, if there is one to do.
+    /// Does one step, if work is pending.
     fn step(&self) -> bool {
         match self.begin() {
             Some(Job::Write(write)) => self.write(write),
@@ -357,7 +357,7 @@ impl Groups {
             },
             Err(error) => Err(self.fail("writing", &error)),
             Ok(()) if write.sync => write.file.sync().map_err(|error| {
-                // As a partition does: what could not be synced is not shown to the next process.
+                // As in a partition: changes that could not be synced must not be visible to the next process.
                 let _ = write.file.truncate(write.start);
                 self.fail("syncing", &error)
             }),
@@ -381,7 +381,7 @@ impl Groups {
         }
     }
 
-    /// Writes the file anew. One that cannot be written leaves the old one as it is.
+    /// Rewrites the file. On failure the old file remains unchanged.
     fn compact(&self, content: &[u8]) {
         let disk = &*self.pool.disk;
         let file = match disk::prepare(disk, &self.dir, NAME, content) {
@@ -397,33 +397,33 @@ impl Groups {
             }
             Err(error) if is_shortage(&error) => self.put_off(&error),
             Err(error) => {
-                // Which of both files has the name is not known.
-                let error = self.fail("writing anew", &error);
+                // Either file may have the name.
+                let error = self.fail("rewriting the file", &error);
                 self.refuse(&error);
             }
         }
     }
 
-    /// It is written anew when it is longer.
+    /// Postpones the next attempt until the file has doubled.
     fn put_off(&self, error: &io::Error) {
-        tracing::warn!(stream = %self.stream, %error, "offsets of groups could not be written anew");
+        tracing::warn!(stream = %self.stream, %error, "offsets of groups could not be rewritten");
         self.state().compact_at *= 2;
     }
 
-    /// Makes sure that the file which was written anew is the one that is found after a loss of power. Nothing is written
-    /// to it before. If no more files can be opened, the next commit tries again.
+    /// Makes the rename of the rewritten file durable. Nothing is written to it before. If no more files can be opened,
+    /// the next commit tries again.
     fn settle(&self) {
         match self.pool.disk.sync_dir(&self.dir) {
             Ok(()) => self.state().is_unsettled = false,
             Err(error) if is_shortage(&error) => self.refuse(&AppendError::NoSpace),
             Err(error) => {
-                let error = self.fail("writing anew", &error);
+                let error = self.fail("rewriting the file", &error);
                 self.refuse(&error);
             }
         }
     }
 
-    /// What waits is not stored.
+    /// Fails the pending commits.
     fn refuse(&self, error: &AppendError) {
         let mut state = self.state();
         state.changes.clear();
@@ -435,19 +435,19 @@ impl Groups {
 
     fn fail(&self, what: &str, error: &io::Error) -> AppendError {
         let why: Arc<str> = format!("{what}: {error}").into();
-        tracing::error!(stream = %self.stream, %why, "offsets of groups cannot be stored any more");
+        tracing::error!(stream = %self.stream, %why, "offsets of groups can no longer be stored");
         self.state().failed = Some(why.clone());
         AppendError::Failed(why)
     }
 
-    /// Nothing here panics while it is held.
+    /// No code panics while holding the lock.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
-    /// Groups that have taken a place, and have stored nothing and want nothing, give it back.
+    /// Releases the slots of groups without stored offsets and without pending commits.
     fn give_back_places(&mut self) {
         let changes = &self.changes;
         let wants = |name: &str| changes.keys().any(|(group, _)| **group == *name);
@@ -467,7 +467,7 @@ impl Work for Groups {
     fn rest(&self) {}
 }
 
-/// The file, if it is as long as it was when it was closed.
+/// The file, if it is as long as at its last close.
 fn as_closed(disk: &dyn Disk, dir: &Path, bytes: u64) -> Option<Arc<dyn File>> {
     let file = disk.open(&dir.join(NAME)).ok()?;
     file.bytes().is_ok_and(|found| found == bytes).then_some(file)

@@ -1,10 +1,10 @@
-//! Where batches are in a segment, roughly: one entry for each 64 KiB.
+//! Sparse index of the batches of a segment: one entry for each 64 KiB.
 
 use bytes::Bytes;
 
 use crate::record::{BatchHeader, u32_at, u64_at};
 
-/// Bytes between two entries at least. A reader looks at the headers between, a microsecond or two of small batches; the
+/// Minimum bytes between two entries. A reader scans the headers between, a microsecond or two of small batches; the
 /// index has 20 bytes for 65,536.
 pub(crate) const STEP: u64 = 64 << 10;
 
@@ -13,10 +13,10 @@ pub(crate) const HEAD: usize = 64;
 
 const ENTRY: usize = 20;
 
-/// Tells the file from others, and its version. Version 1, which knows no heads of segments, must not trust it.
+/// Identifies the file and its version. Version 1, which does not support segment heads, must not trust it.
 const MAGIC: u32 = 0x32_58_4e_53;
 
-/// What version 1 wrote, of files without heads.
+/// The magic of version 1, for segments without heads.
 const MAGIC_1: u32 = 0x31_58_4e_53;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,16 +26,16 @@ struct Entry {
     position: u32,
 }
 
-/// Where batches begin.
+/// Positions of batches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Index {
     entries: Vec<Entry>,
-    /// Where the last entry is, or the file's beginning.
+    /// Position of the last entry, or the file's beginning.
     last: u64,
 }
 
 impl Index {
-    /// Notes a batch that lies behind all others, if the last entry is far enough away.
+    /// Adds a batch behind all others, if it is far enough from the last entry.
     pub(crate) fn note(&mut self, position: u64, header: &BatchHeader) {
         if position >= self.last + STEP {
             self.last = position;
@@ -45,23 +45,23 @@ impl Index {
         }
     }
 
-    /// Where to begin looking for the batch that holds an offset.
+    /// Position from which to search for the batch that holds an offset.
     pub(crate) fn position(&self, offset: u64) -> u64 {
         self.before(self.entries.partition_point(|entry| entry.offset <= offset))
     }
 
-    /// Where to begin looking for the first batch of this time or later.
+    /// Position from which to search for the first batch of this time or later.
     pub(crate) fn position_of_time(&self, time: u64) -> u64 {
         self.before(self.entries.partition_point(|entry| entry.appended < time))
     }
 
-    /// The first entry behind a position: where a batch begins, and its offset.
+    /// The first entry behind a position: the position of a batch and its offset.
     pub(crate) fn behind(&self, position: u64) -> Option<(u64, u64)> {
         let place = self.entries.partition_point(|entry| u64::from(entry.position) <= position);
         self.entries.get(place).map(|entry| (entry.position.into(), entry.offset))
     }
 
-    /// How many entries it has.
+    /// Number of entries.
     pub(crate) fn count(&self) -> usize {
         self.entries.len()
     }
@@ -71,35 +71,35 @@ impl Index {
     }
 }
 
-/// What is known about a segment that is full.
+/// Summary of a full segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Summary {
-    /// Its name: the offset behind the last record of the segment before.
+    /// Name of the segment: the offset behind the last record of the previous segment.
     pub(crate) base: u64,
-    /// Offset of its first record: more than that, if offsets have jumped.
+    /// Offset of the first record: more than the base if offsets have jumped.
     pub(crate) first: u64,
-    /// The offset behind its last record.
+    /// The offset behind the last record.
     pub(crate) end: u64,
     /// Bytes of the file up to the end of its last batch, head included.
     pub(crate) bytes: u64,
-    /// When its first batch was appended.
+    /// Time of the first batch.
     pub(crate) first_time: u64,
-    /// When its last batch was appended.
+    /// Time of the last batch.
     pub(crate) last_time: u64,
 }
 
 impl Summary {
-    /// An empty segment, whose batches begin at this byte.
+    /// Summary of an empty segment whose batches begin at this byte.
     pub(crate) fn empty(base: u64, bytes: u64, time: u64) -> Self {
         Self { base, first: base, end: base, bytes, first_time: time, last_time: time }
     }
 
-    /// Whether it has no batch.
+    /// Whether the segment has no batch.
     pub(crate) fn is_empty(&self) -> bool {
         self.end == self.base
     }
 
-    /// Counts a batch that lies behind the others.
+    /// Adds a batch behind the others.
     pub(crate) fn add(&mut self, header: &BatchHeader) {
         if self.is_empty() {
             self.first = header.base;
@@ -111,7 +111,7 @@ impl Summary {
     }
 }
 
-/// The file: a head of 64 bytes with a checksum of its own, so that opening reads no more; then the entries.
+/// Encodes the file: a head of 64 bytes with its own checksum, so that opening reads no more, then the entries.
 pub(crate) fn encode(summary: &Summary, index: &Index) -> Bytes {
     let mut entries = Vec::with_capacity(HEAD + index.entries.len() * ENTRY);
     entries.resize(HEAD, 0);
@@ -136,7 +136,7 @@ pub(crate) fn encode(summary: &Summary, index: &Index) -> Bytes {
     file.into()
 }
 
-/// The head of the file, if it is right.
+/// Decodes the head of the file, if it is valid.
 pub(crate) fn decode_head(file: &[u8]) -> Option<Summary> {
     let head: &[u8; HEAD] = file.first_chunk()?;
     let right = u32_at(head, 0) == crc32c::crc32c(&head[4..]) && matches!(u32_at(head, 4), MAGIC | MAGIC_1);
@@ -151,7 +151,7 @@ pub(crate) fn decode_head(file: &[u8]) -> Option<Summary> {
     right.then_some(summary)
 }
 
-/// The whole file, if it is right.
+/// Decodes the whole file, if it is valid.
 pub(crate) fn decode(file: &[u8]) -> Option<Index> {
     let summary = decode_head(file)?;
     let body = &file[HEAD..];
@@ -179,12 +179,12 @@ mod tests {
     }
 
     #[test]
-    fn it_leads_to_or_before_what_is_looked_for() {
+    fn lookup_returns_position_at_or_before_the_target() {
         let mut index = Index::default();
         for number in 0..10 {
             index.note(number * 40_000, &header(number * 10, number * 100));
         }
-        // Batches 2, 4, 6 and 8 are the first beyond 64 KiB from the one before.
+        // Batches 2, 4, 6 and 8 are the first beyond 64 KiB from the previous entry.
         let positions: Vec<u32> = index.entries.iter().map(|entry| entry.position).collect();
         assert_eq!(positions, [80_000, 160_000, 240_000, 320_000]);
         assert_eq!(
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_is_none() {
+    fn damaged_index_is_rejected() {
         let mut index = Index::default();
         let mut summary = Summary::empty(5, 0, 0);
         for number in 0..5 {

@@ -1,10 +1,10 @@
-//! A stream as the directory's list knows it.
+//! Metadata of streams, available without opening them.
 
 use std::sync::Arc;
 
 use crate::Stream;
 
-/// A stream, known without opening it.
+/// Metadata of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StreamInfo {
@@ -12,31 +12,32 @@ pub struct StreamInfo {
     pub name: Arc<str>,
     /// [`Stream::created`](crate::Stream::created).
     pub created: u64,
-    /// Whether its first use has created it: see [`StreamConfig::automatic`](crate::StreamConfig::automatic).
+    /// Whether the stream was created by its first use: see
+    /// [`StreamConfig::automatic`](crate::StreamConfig::automatic).
     pub automatic: bool,
-    /// Time of the last append, in microseconds since 1970, if the stream has ever had a record. A broker's records
-    /// have the broker's time.
+    /// Time of the last append, in microseconds since 1970; none if the stream never had a record. For records of a
+    /// broker it is the broker's time.
     pub last_append: Option<u64>,
-    /// Time of the last read, in microseconds since 1970, if it is known. After a crash it is not.
+    /// Time of the last read, in microseconds since 1970. Unknown after a crash.
     pub last_read: Option<u64>,
-    /// Whether its files are open.
+    /// Whether the stream's files are open.
     pub state: StreamState,
-    /// Its partitions. Of a stream that is not open, as of the last time that it was.
+    /// The stream's partitions; for a closed stream, as of its last close.
     pub partitions: Vec<PartitionInfo>,
-    /// Its groups. Of a stream that is not open, as of the last time that it was.
+    /// The stream's groups; for a closed stream, as of its last close.
     pub groups: Vec<GroupInfo>,
 }
 
 impl StreamInfo {
-    /// Time of the last use, in microseconds since 1970: created, appended to, or read. A stream that was in use when
-    /// a process crashed counts as used when the log was opened again.
+    /// Time of the last use, in microseconds since 1970: creation, append or read. A stream that was open during a
+    /// crash counts as used when the log was opened again.
     #[must_use]
     pub fn last_used(&self) -> u64 {
         self.created.max(self.last_append.unwrap_or(0)).max(self.last_read.unwrap_or(0))
     }
 }
 
-/// A partition, known without opening it.
+/// Metadata of a partition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PartitionInfo {
@@ -54,11 +55,11 @@ pub struct PartitionInfo {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StreamState {
-    /// They are.
+    /// The files are open.
     Open,
-    /// The first use opens them.
+    /// The files are closed; the first use opens them.
     Closed,
-    /// They cannot be opened. The text says why, and names the file.
+    /// The files cannot be opened. The text has the cause and the file.
     Damaged(Arc<str>),
 }
 
@@ -68,20 +69,20 @@ pub enum StreamState {
 pub struct GroupInfo {
     /// Name of the group.
     pub name: Box<str>,
-    /// Partitions with a committed offset.
+    /// Committed offsets, as pairs of partition and offset.
     pub offsets: Vec<(u32, u64)>,
 }
 
-/// What [`Streams::lookup`](crate::Streams::lookup) finds.
+/// Result of [`Streams::lookup`](crate::Streams::lookup).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Lookup {
-    /// There is no such stream.
+    /// The stream does not exist.
     Missing,
-    /// It is open.
+    /// The stream is open.
     Open(Stream),
-    /// It has to be [opened](crate::Streams::opening) first.
+    /// The stream has to be [opened](crate::Streams::opening) first.
     Closed,
-    /// It cannot be opened. The text says why, and names the file.
+    /// The stream cannot be opened. The text has the cause and the file.
     Damaged(Arc<str>),
 }

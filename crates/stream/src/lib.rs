@@ -1,8 +1,8 @@
-//! Durable streams: an embedded log.
+//! Durable streams: an embedded log of partitioned streams.
 //!
-//! A stream has partitions; a partition is a sequence of records, each with an offset, kept in segments on disk.
-//! Nothing here knows a socket or a runtime: appending never blocks, whoever waits leaves a [`Waker`](std::task::Waker),
-//! and the only threads are the log's writers.
+//! A stream has partitions. A partition is a sequence of records in segment files on disk; each record has an offset.
+//! The crate depends on no socket and no async runtime: appends never block, waiting callers register a
+//! [`Waker`](std::task::Waker), and the only threads are the log's writer and opener threads.
 //!
 //! ```
 //! use sinews_stream::record::{self, Kind, RecordBuilder};
@@ -10,7 +10,7 @@
 //!
 //! # let directory = std::env::temp_dir().join(format!("sinews-stream-doc-{}", std::process::id()));
 //! let (streams, losses) = Streams::open(&directory, StreamsConfig::default())?;
-//! assert!(losses.is_empty()); // what opening found to be damaged, by name
+//! assert!(losses.is_empty()); // damage found while opening, by stream
 //! let stream = streams.create("orders", &StreamConfig::default().partitions(4))?;
 //!
 //! let mut builder = RecordBuilder::new();

@@ -1,16 +1,16 @@
-//! What a stream's directory says about it: a few lines of text, so that people can read them, too.
+//! A stream's metadata file: a few lines of text, readable by people.
 
 use std::fmt::Write;
 use std::time::Duration;
 
 use crate::{Fsync, StreamConfig};
 
-/// The file's name. A directory without it was not finished when it was created, and is none.
+/// Name of the file. A directory without it is an unfinished creation, and no stream.
 pub(crate) const NAME: &str = "stream";
 
 const FIRST: &str = "sinews-stream 1";
 
-/// Line of a stream that its first use has created.
+/// Line of a stream that was created by its first use.
 const AUTOMATIC: &str = "automatic";
 
 pub(crate) fn encode(config: &StreamConfig, created: u64) -> Vec<u8> {
@@ -36,7 +36,7 @@ pub(crate) fn encode(config: &StreamConfig, created: u64) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// And when it was created. None: it is damaged, or of a newer version.
+/// Decodes the configuration and the time of creation. None: the file is damaged, or of a newer version.
 pub(crate) fn decode(bytes: &[u8]) -> Option<(StreamConfig, u64)> {
     let text = std::str::from_utf8(bytes).ok()?;
     let (body, crc) = text.split_at_checked(text.rfind("crc32c ")?)?;
@@ -59,7 +59,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<(StreamConfig, u64)> {
     };
     let retain_bytes = limit("retain-bytes")?;
     let retain_age = limit("retain-age")?.map(Duration::from_micros);
-    // The first ones did not say.
+    // The first version did not store the time of creation.
     let created = lines.next().map_or(Some(0), |line| line.strip_prefix("created ")?.parse().ok())?;
     let automatic = lines.next() == Some(AUTOMATIC);
     Some((StreamConfig { partitions, fsync, segment_bytes, retain_bytes, retain_age, automatic }, created))
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn encoded_metadata_decodes_to_the_same_values() {
         let plain = StreamConfig::default().partitions(3);
         let other = plain.clone().fsync(Fsync::Interval(Duration::from_millis(5))).segment_bytes(1 << 20);
         let kept =

@@ -1,10 +1,10 @@
-//! Names of streams as names of directories.
+//! Encoding of stream names as directory names.
 
 use std::path::Path;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
-/// What stays as it is. Capital letters do not, since some systems do not tell them from small ones.
+/// Characters that are percent-encoded. Capital letters are, since some file systems are case-insensitive.
 const ENCODED: &AsciiSet = &{
     let mut set = NON_ALPHANUMERIC.remove(b'.').remove(b'-').remove(b'_');
     let mut letter = b'A';
@@ -15,34 +15,34 @@ const ENCODED: &AsciiSet = &{
     set
 };
 
-/// Most systems take 255 bytes.
+/// Maximum length of a directory name; most systems permit 255 bytes.
 const BYTES_MAX: usize = 240;
 
-/// Begins the name of a directory whose stream was deleted: no stream's directory begins so.
+/// Prefix of the directory of a deleted stream. No stream's own directory has it.
 pub(crate) const REMOVED: &str = "%removed-";
 
-/// Begins the name of a directory whose stream is being created: no stream's directory begins so.
+/// Prefix of the directory of a stream during its creation. No stream's own directory has it.
 pub(crate) const CREATED: &str = "%created-";
 
-/// When the stream of such a directory was to be created.
+/// Time of creation in the name of such a directory.
 pub(crate) fn created(directory: &Path) -> Option<u64> {
     directory.file_name()?.to_str()?.strip_prefix(CREATED)?.parse().ok()
 }
 
-/// The directory of a stream, if that is a name: not empty, no control character, and not too long.
+/// Directory name of a stream. None if the stream's name is empty, too long, or has a control character.
 pub(crate) fn encode(name: &str) -> Option<String> {
     if name.is_empty() || name.chars().any(char::is_control) {
         return None;
     }
     let mut encoded = utf8_percent_encode(name, ENCODED).to_string();
-    // Neither `.` nor `..` nor what is hidden.
+    // Excludes `.`, `..` and hidden files.
     if encoded.starts_with('.') {
         encoded.replace_range(..1, "%2E");
     }
     (encoded.len() <= BYTES_MAX).then_some(encoded)
 }
 
-/// The stream of a directory, if that is one of ours.
+/// Stream name of a directory. None if the directory is not a stream's.
 pub(crate) fn decode(directory: &str) -> Option<String> {
     let name = percent_decode_str(directory).decode_utf8().ok()?.into_owned();
     (encode(&name)? == directory).then_some(name)
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_lead_nowhere_else() {
+    fn encoded_name_cannot_escape_its_directory() {
         for (name, directory) in [
             ("orders.eu-1_x", "orders.eu-1_x"),
             ("Orders", "%4Frders"),

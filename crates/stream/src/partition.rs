@@ -1,4 +1,4 @@
-//! One sequence of records.
+//! A partition: one sequence of records.
 
 mod queue;
 mod read;
@@ -28,54 +28,54 @@ use crate::{AppendError, Fsync, Loss, OpenError, Pending, ReadError, StreamConfi
 use read::Window;
 use state::{Counters, Recent, State};
 
-/// Where to begin reading.
+/// Position at which to begin reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Start {
-    /// At the first record that is there.
+    /// At the first available record.
     Earliest,
-    /// Behind the last one that may be seen: what comes from now on.
+    /// Behind the last visible record: only new records.
     Latest,
-    /// At this offset, or the nearest one that is there.
+    /// At this offset, or the nearest available one.
     Offset(u64),
-    /// At the first batch that was appended at this time or later, in microseconds since 1970.
+    /// At the first batch appended at or after this time, in microseconds since 1970.
     Time(u64),
 }
 
-/// What a waker waits for: see [`Partition::watch`].
+/// Event that a waker waits for: see [`Partition::watch`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Past {
-    /// Readers may see the record of this offset.
+    /// The record of this offset is visible to readers.
     Readable(u64),
     /// The record of this offset has been synced.
     Durable(u64),
-    /// There is room to append: less than half of what may wait does.
+    /// The write queue has space: less than half of its limit is used.
     Room,
 }
 
-/// How far a partition goes. Each is the offset behind the last record of that kind.
+/// Offsets that bound a partition's records. Each except `earliest` is the offset behind the last such record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Ends {
-    /// The first record that is there.
+    /// Offset of the first available record.
     pub earliest: u64,
-    /// What readers may see.
+    /// End of the records visible to readers.
     pub readable: u64,
-    /// What has been synced.
+    /// End of the synced records.
     pub durable: u64,
-    /// What has been appended: the offset that comes next.
+    /// End of the appended records: the offset of the next append.
     pub next: u64,
 }
 
-/// What was read.
+/// Result of a read.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Read {
-    /// Whole batches, shared and not copied; none at the end. The first holds the offset that was asked for, so
-    /// that records before it may have to be skipped.
+    /// Whole batches, shared and not copied; empty at the end of the partition. The first batch contains the requested
+    /// offset, so the caller may have to skip records before it.
     pub batches: Bytes,
-    /// Where to read on.
+    /// Offset of the next read.
     pub next: u64,
 }
 
@@ -87,7 +87,7 @@ pub struct Statistics {
     pub bytes: u64,
     /// Segments on disk.
     pub segments: u64,
-    /// Bytes that wait to be written.
+    /// Bytes waiting to be written.
     pub pending: u64,
     /// Records appended.
     pub records: u64,
@@ -95,59 +95,59 @@ pub struct Statistics {
     pub batches: u64,
     /// Bytes written.
     pub written: u64,
-    /// Calls that wrote.
+    /// Number of write calls.
     pub writes: u64,
-    /// Writes that were synced: groups of batches, or what was written before.
+    /// Number of syncs, each of a group of batches or of earlier writes.
     pub syncs: u64,
-    /// How long those took, from the first byte written to the end of the sync.
+    /// Total time of these syncs, from the first byte written to the end of the sync.
     pub sync_time: Duration,
     /// Records read, by all readers.
     pub read_records: u64,
     /// Bytes read, by all readers.
     pub read_bytes: u64,
-    /// Wakers that wait.
+    /// Number of registered wakers.
     pub waiters: u64,
-    /// Whether it has failed.
+    /// Whether the partition has failed.
     pub failed: bool,
 }
 
-/// One sequence of records. Cheap to clone.
+/// Handle of a partition, a sequence of records. Cheap to clone.
 #[derive(Clone)]
 pub struct Partition {
     core: Arc<Core>,
 }
 
-/// What is known of a partition that is opened.
+/// Prior knowledge of a partition that is opened.
 #[derive(Clone, Copy)]
 pub(crate) enum Origin<'a> {
-    /// Nothing: it may have been in use when a process ended.
+    /// None: the partition may have been open when a process ended.
     Unknown,
-    /// It was closed, and ended so.
+    /// The partition was cleanly closed with this last segment.
     Closed(&'a Tail),
-    /// This process has just created it.
+    /// This process has just created the partition.
     New(&'a Tail),
 }
 
-/// A partition that was opened.
+/// Result of opening a partition.
 pub(crate) struct Opened {
     pub(crate) partition: Partition,
     pub(crate) losses: Vec<Loss>,
-    /// Whether it was found as its origin says.
+    /// Whether the files match the origin.
     pub(crate) is_clean: bool,
 }
 
 /// [`Partition::failure`] of a partition whose stream was deleted.
 const DELETED: &str = "the stream was deleted";
 
-/// Where records are to go.
+/// Offset and time of an append.
 enum Place {
-    /// Behind the others, with the time of now.
+    /// At the end, with the current time.
     Next,
-    /// Where somebody else says, if what the log has ends where he says, too.
+    /// At an offset and time given by the caller, if the log ends at `behind`.
     At { base: u64, appended: u64, behind: Option<u64> },
 }
 
-/// What all clones share.
+/// State shared by all clones.
 pub(crate) struct Core {
     stream: Arc<str>,
     number: u32,
@@ -157,7 +157,7 @@ pub(crate) struct Core {
     limits: StreamsConfig,
     clock: Clock,
     state: Mutex<State>,
-    /// What was lent last of the end of the log: many readers want the same.
+    /// Last shared window at the end of the log, since many readers want the same bytes.
     window: Mutex<Option<Window>>,
     read_records: AtomicU64,
     read_bytes: AtomicU64,
@@ -165,14 +165,14 @@ pub(crate) struct Core {
     last_read: AtomicU64,
     /// Whether the stream was deleted: reads and appends fail.
     deleted: AtomicBool,
-    /// Why nothing is appended until the log is opened again, also if a failure of the disk is repaired.
+    /// Reason why appends are rejected until the log is opened again, even after a disk failure is repaired.
     lost: OnceLock<Arc<str>>,
-    /// Tells that a carrier has given it back.
+    /// Notified when a carrier has returned the partition.
     carriers: Condvar,
 }
 
 impl Partition {
-    /// Opens what is in the directory, which is there, or begins it.
+    /// Opens an existing directory, or creates the partition in it.
     pub(crate) fn open(
         (stream, number): (Arc<str>, u32),
         dir: PathBuf,
@@ -242,32 +242,32 @@ impl Partition {
         Ok(Opened { partition: Self { core }, losses: recovered.losses, is_clean })
     }
 
-    /// What the clock is to look at.
+    /// The partition as a unit of the pool.
     pub(crate) fn work(&self) -> Arc<dyn Work> {
         self.core.clone()
     }
 
-    /// Puts records behind the others, as one batch, and never blocks. What becomes of them says [`Pending`], which may
-    /// be dropped.
+    /// Appends records as one batch. Never blocks. The returned [`Pending`] reports the outcome and may be dropped.
     ///
     /// # Errors
     ///
-    /// [`AppendError`]; nothing is appended then.
+    /// [`AppendError`]; then nothing is appended.
     pub fn append(&self, records: Records) -> Result<Pending, AppendError> {
         self.core.append(Place::Next, &records)
     }
 
-    /// The same with an offset and a time that somebody else has given: a broker. The offset is at least
-    /// [`Ends::next`]. The time, in microseconds since 1970, counts as that of the batch before if it is earlier.
+    /// Appends records at an offset and a time that the caller has, from a broker. The offset is at least
+    /// [`Ends::next`]. A time before that of the previous batch, in microseconds since 1970, is raised to it.
     ///
     /// # Errors
     ///
-    /// [`AppendError`]; nothing is appended then.
+    /// [`AppendError`]; then nothing is appended.
     pub fn append_at(&self, base: u64, appended: u64, records: Records) -> Result<Pending, AppendError> {
         self.core.append(Place::At { base, appended, behind: None }, &records)
     }
 
-    /// The same, if the log ends at `behind`: it may have given up what it had taken before, so that its end is earlier.
+    /// As [`append_at`](Self::append_at), if the log ends at `behind`: the log may have dropped earlier appends, so its
+    /// end may be lower.
     #[cfg(any(feature = "kafka", feature = "redis", feature = "nats"))]
     pub(crate) fn append_behind(
         &self,
@@ -278,22 +278,22 @@ impl Partition {
         self.core.append(Place::At { base, appended, behind: Some(behind) }, &records)
     }
 
-    /// How far it goes.
+    /// Current end offsets.
     pub fn ends(&self) -> Ends {
         self.core.state().ends()
     }
 
-    /// The offset at which reading begins. Within what is there: an offset that retention has removed gives the
-    /// earliest one, and one that is not there yet the end.
+    /// Offset at which reading begins, clamped to the available records: an offset removed by retention becomes the
+    /// earliest one, and an offset beyond the end becomes the end.
     pub fn seek(&self, start: Start) -> u64 {
         self.core.seek(start)
     }
 
-    /// Whole batches from the one that holds `from` on, as many as `max_bytes` permits and one at least. At the end there
-    /// are none: [`watch`](Self::watch) says when there are.
+    /// Reads whole batches from the batch that contains `from`, up to `max_bytes` and at least one. At the end the
+    /// result is empty: [`watch`](Self::watch) waits for more.
     ///
-    /// The bytes are the system's own pages of the file. Reading may wait for the disk, if they are not in memory.
-    /// Checksums of headers have been checked; those of records are when one goes over them.
+    /// The bytes are pages of the file in the system's page cache. Reading may wait for the disk if they are not in
+    /// memory. Headers have verified checksums; iterating over records verifies theirs.
     ///
     /// # Errors
     ///
@@ -309,8 +309,8 @@ impl Partition {
         Ok(read)
     }
 
-    /// The same for a thread that must not wait long. Where an index has to be made again first, which takes a second for
-    /// a segment of 1 GiB, the log's threads do that and call the waker.
+    /// As [`read`](Self::read), for a thread that must not block long. If an index must be rebuilt first, which takes a
+    /// second for a segment of 1 GiB, the log's threads rebuild it and call the waker.
     ///
     /// # Errors
     ///
@@ -323,11 +323,11 @@ impl Partition {
         }
     }
 
-    /// Whether it has happened already. If not, the waker is called once when it has. If the partition fails or is closed
-    /// before, it is called too; after that the answer is false for what will never happen, and true for
-    /// [`Past::Room`], so that whoever appends is told.
+    /// Returns whether the event has happened. If not, the waker is called once when it has, or when the partition
+    /// fails or is closed. After a failure or close it returns false for events that will never happen, and true for
+    /// [`Past::Room`], so that the caller's next append reports the error.
     ///
-    /// A waker may be called early, when more wait than may: who is woken looks again.
+    /// Wakeups may be spurious when the limit of waiters is exceeded: the task checks again.
     pub fn watch(&self, past: Past, waker: &Waker) -> bool {
         let mut state = self.core.state();
         let Some(happened) = state.has_happened(past, self.core.limits.max_pending) else { return false };
@@ -364,19 +364,19 @@ impl Partition {
         }
     }
 
-    /// Why it takes nothing more, if it has failed. What could be read still can.
+    /// Reason of the failure, if the partition has failed and rejects appends. Readable records remain readable.
     pub fn failure(&self) -> Option<Arc<str>> {
         self.core.state().failed.clone()
     }
 
-    /// Time of the last append and of the last read since the partition was opened, in microseconds since 1970.
+    /// Times of the last append and the last read since the partition was opened, in microseconds since 1970.
     pub(crate) fn last_used(&self) -> (Option<u64>, Option<u64>) {
         let last = self.core.state().last().summary;
         let read = self.core.last_read.load(Ordering::Relaxed);
         ((last.end > 0).then_some(last.last_time), (read > 0).then_some(read))
     }
 
-    /// How far it goes, for when it is not open.
+    /// Extent of the partition, recorded for the time that it is closed.
     pub(crate) fn extent(&self) -> Extent {
         let state = self.core.state();
         let (ends, last) = (state.ends(), state.last());
@@ -391,7 +391,7 @@ impl Partition {
         }
     }
 
-    /// The last segment, once the partition was closed; none, if the next process has to read it.
+    /// The last segment of a closed partition. None if the next process must read it.
     pub(crate) fn tail(&self) -> Option<Tail> {
         let state = self.core.state();
         let is_durable = !state.has_unsynced_head && !state.has_unsynced_end;
@@ -402,16 +402,16 @@ impl Partition {
         Some(Tail { head: state.head?.checksum(), summary: state.last().summary, index })
     }
 
-    /// Whether no damage is known in it.
+    /// Whether the partition has no known damage.
     pub(crate) fn is_right(&self) -> bool {
         self.core.state().entries.iter().all(state::Entry::is_right)
     }
 
-    /// Whether nothing has a handle of it but its stream and the clock, and it was not used for so long.
+    /// Whether only the stream and the clock have handles, and the partition was not used for `idle`.
     pub(crate) fn is_unused(&self, now: u64, idle: u64) -> bool {
         let (append, read) = self.last_used();
         let last = append.max(read).unwrap_or(0);
-        // One is the stream's, one the clock's, and one the caller's.
+        // Handles of the stream, the clock and the caller.
         let is_held = Arc::strong_count(&self.core) > 3;
         let state = self.core.state();
         !is_held
@@ -433,9 +433,9 @@ impl Partition {
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// Rejects further appends for good, and fails pending appends. Reads go on.
+    /// Rejects further appends for good, and fails pending appends. Reads continue.
     pub(crate) fn fail_for_good(&self, why: &Arc<str>) {
-        // The first reason stays.
+        // The first reason is kept.
         let _ = self.core.lost.set(why.clone());
         let mut state = self.core.state();
         state.failed = Some(why.clone());
@@ -453,22 +453,22 @@ impl Partition {
         state.busy || state.carried > 0
     }
 
-    /// Is kept so from now on.
+    /// Applies a new configuration.
     pub(crate) fn set_config(&self, config: &StreamConfig) {
         self.core.state().config = config.clone();
     }
 
-    /// Takes no more. What waits is still written.
+    /// Rejects further appends. Pending records are still written.
     pub(crate) fn stop(&self) {
         self.core.state().closed = true;
     }
 
-    /// Waits for who writes in place of the threads.
+    /// Waits for the carrier to return the partition.
     pub(crate) fn wait_for_carrier(&self) {
         self.core.wait_for_carrier();
     }
 
-    /// Syncs what was written, and stores an index that the catalog does not take. The writers have ended.
+    /// Syncs written records, and stores an index that is too large for the catalog. The writers have ended.
     pub(crate) fn close(&self) {
         self.core.finish();
         let mut state = self.core.state();
@@ -481,7 +481,7 @@ impl Partition {
                     state.durable = state.last().summary.end;
                     let last = state.last();
                     let is_large = state.index.count() > INDEX_ENTRIES_MAX;
-                    // Without it, opening reads the segment.
+                    // Without the index file, opening reads the segment.
                     if is_large && !state.is_index_stored && last.is_right() {
                         let _ = last.segment.store(&*self.core.disk, &last.summary, &state.index);
                     }
@@ -524,7 +524,7 @@ impl Core {
         }
         let (base, appended, behind) = match place {
             Place::Next => (state.next, state.time_of(now), None),
-            // Times of a broker are those of its producers, which need not agree.
+            // A broker's times are set by its producers and need not be in order.
             Place::At { base, appended, behind } => (base, appended.max(state.time), behind),
         };
         if base < state.next || behind.is_some_and(|behind| behind != state.next) {
@@ -552,7 +552,7 @@ impl Core {
         Ok(answer)
     }
 
-    /// Gives it to who writes in place of the threads, if there is somebody and it can be something for him.
+    /// Passes the partition to the carrier, if there is one and the work suits it.
     fn carry(self: &Arc<Self>, mut state: MutexGuard<'_, State>) -> bool {
         if state.closed || state.config.fsync == Fsync::Batch {
             return false;
@@ -564,7 +564,7 @@ impl Core {
         true
     }
 
-    /// The log's threads are to do what there is to do.
+    /// Queues the partition for the log's threads.
     pub(crate) fn push(self: &Arc<Self>) {
         self.pool.push(self.clone());
     }
@@ -573,7 +573,7 @@ impl Core {
         self.deleted.load(Ordering::Acquire)
     }
 
-    /// Nothing panics while it is held but where a comment says why it cannot.
+    /// No code panics while holding the lock, except where a comment gives the reason why it cannot.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

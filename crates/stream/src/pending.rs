@@ -1,4 +1,4 @@
-//! What became of an append.
+//! The outcome of an append.
 
 use std::fmt;
 use std::future::Future;
@@ -8,36 +8,36 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use crate::AppendError;
 
-/// How safe records must be before their producer is told.
+/// The durability that records must reach before their producer is notified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Durability {
-    /// They have their place in the order, and wait to be written.
+    /// The records have their offsets and wait to be written.
     Memory,
-    /// They are as safe as [`Fsync`](crate::Fsync) says: synced, or written. Readers see them.
+    /// The records are as durable as [`Fsync`](crate::Fsync) says: synced, or written. Readers see them.
     #[default]
     Disk,
-    /// The broker has acknowledged them. Where no broker keeps the stream, this is the disk.
+    /// The broker has acknowledged the records. For a stream without a broker, equal to [`Disk`](Durability::Disk).
     Broker,
 }
 
-/// Where records are.
+/// Position of appended records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Appended {
     /// Offset of the first record.
     pub first: u64,
-    /// Records.
+    /// Number of records.
     pub count: u32,
 }
 
-/// An append that is under way. Dropping it changes nothing about the records.
+/// An append in progress. Dropping it does not affect the records.
 pub struct Pending {
     place: Arc<Place>,
     count: u32,
 }
 
-/// The other end of a [`Pending`]: the store's. Dropped before its end, the append has failed.
+/// The store's end of a [`Pending`]. Dropping it without a result fails the append.
 pub struct Completer {
     place: Arc<Place>,
 }
@@ -49,36 +49,36 @@ struct State {
     first: Option<u64>,
     reached: Option<Durability>,
     failed: Option<AppendError>,
-    /// Who waits, and for what: a pending append has one owner.
+    /// The waker, and the durability that it waits for. A pending append has one owner, so there is only one.
     waker: Option<(Durability, Waker)>,
 }
 
 impl Pending {
-    /// Both ends of an append of so many records, for a store of another kind.
+    /// Creates both ends of an append of `count` records, for a store of another kind.
     pub fn channel(count: u32) -> (Completer, Self) {
         let place = Arc::new(Place::default());
         (Completer { place: place.clone() }, Self { place, count })
     }
 
-    /// Both ends of an append that has its place already.
+    /// Creates both ends of an append whose offset is known.
     pub(crate) fn placed(first: u64, count: u32) -> (Completer, Self) {
         let state = State { first: Some(first), reached: Some(Durability::Memory), ..State::default() };
         let place = Arc::new(Mutex::new(state));
         (Completer { place: place.clone() }, Self { place, count })
     }
 
-    /// Offset of the first record, once it is known: at once in the embedded log.
+    /// Offset of the first record, once known. The embedded log knows it immediately.
     pub fn first(&self) -> Option<u64> {
         lock(&self.place).first
     }
 
-    /// Records of the append.
+    /// Number of records of the append.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// Whether the records are as safe as asked for, or never will be. Otherwise the waker is called, the last one
-    /// that was given.
+    /// Polls until the records reach `durability` or the append fails. If pending, the last waker passed in is called
+    /// on completion.
     ///
     /// # Errors
     ///
@@ -102,12 +102,12 @@ impl Pending {
         Poll::Pending
     }
 
-    /// The same as a future.
+    /// Returns a future that resolves as [`poll`](Self::poll) does.
     pub fn wait(&mut self, durability: Durability) -> Wait<'_> {
         Wait { pending: self, durability }
     }
 
-    /// The same for a thread of one's own, which sleeps.
+    /// Blocks the current thread until [`poll`](Self::poll) is ready.
     ///
     /// # Errors
     ///
@@ -130,7 +130,7 @@ impl fmt::Debug for Pending {
     }
 }
 
-/// See [`Pending::wait`].
+/// Future returned by [`Pending::wait`].
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct Wait<'a> {
@@ -148,7 +148,7 @@ impl Future for Wait<'_> {
 }
 
 impl Completer {
-    /// The records are where they are, and so safe. Less than before changes nothing.
+    /// Reports the offset and the durability reached. A durability below the current one changes nothing.
     pub fn reached(&self, durability: Durability, first: u64) {
         let mut state = lock(&self.place);
         if state.failed.is_some() {
@@ -161,7 +161,7 @@ impl Completer {
         }
     }
 
-    /// It will not become safer than it is.
+    /// Fails the append: it reaches no higher durability.
     pub fn fail(self, error: AppendError) {
         self.end(|| error);
     }
@@ -183,11 +183,11 @@ impl fmt::Debug for Completer {
 
 impl Drop for Completer {
     fn drop(&mut self) {
-        self.end(|| AppendError::Failed("the store has gone".into()));
+        self.end(|| AppendError::Failed("the store dropped the append".into()));
     }
 }
 
-/// Calls the waker without the lock, since it may come back at once.
+/// Calls the waker without holding the lock, since the waker may poll immediately.
 fn wake(mut state: std::sync::MutexGuard<'_, State>) {
     let waker = state.waker.take();
     drop(state);
@@ -196,7 +196,7 @@ fn wake(mut state: std::sync::MutexGuard<'_, State>) {
     }
 }
 
-/// Nothing in here can panic halfway, so a poisoned lock guards whole values.
+/// No code can panic while holding the lock with partial changes, so a poisoned lock is usable.
 fn lock(place: &Place) -> std::sync::MutexGuard<'_, State> {
     place.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -8,19 +8,20 @@
 //! 20 key, then value
 //! ```
 //!
-//! A **batch** is a header of 40 bytes and its records. It is appended, and found again, whole or not at all:
+//! A **batch** is a header of 40 bytes and its records. It is appended and recovered as a whole or not at all:
 //!
 //! ```text
 //!  0 u32 CRC-32C of bytes 4..40      4 u32 length, header included     8 u64 offset of the first record
 //! 16 u64 appended, µs since 1970: the log's clock
-//! 24 u32 count of records, 1 or more   28 u32 flags, 1: others belong to a newer version
+//! 24 u32 count of records, 1 or more   28 u32 flags, 1: other values belong to a newer version
 //! 32 u64 tag, which ties the header to its place in the log and which only the log can check
 //! ```
 //!
 //! With the flags 0 the header has 32 bytes, and no tag: batches of version 1, and records of a broker.
 //!
-//! A record's offset is that of its batch and its place therein. So a producer makes records once, with their checksums
-//! ([`RecordBuilder`]); the server walks over them once ([`Records::check`]); and nobody encodes them again.
+//! A record's offset is the offset of its batch plus its index in the batch. So a producer encodes records once, with
+//! their checksums ([`RecordBuilder`]); the server checks them once ([`Records::check`]); and no later stage encodes
+//! them again.
 //!
 //! ```
 //! use sinews_stream::record::{Kind, Limits, RecordBuilder, Records};
@@ -55,7 +56,7 @@ pub const PLAIN_HEADER: usize = 32;
 /// Bytes of a record before its key.
 pub const RECORD_HEADER: usize = 20;
 
-/// What a value is, as its producer says. Nobody checks it on the way: who shows a text must.
+/// Type of a value as declared by its producer. The server does not verify it: a consumer that displays text must.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
@@ -74,23 +75,23 @@ impl Kind {
     }
 }
 
-/// One record of a batch, where it lies.
+/// One record of a batch, borrowed from the batch's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Record<'a> {
-    /// Its place in the partition. Records that are not in a log yet count from 0.
+    /// Offset in the partition. Records outside a log count from 0.
     pub offset: u64,
-    /// When its producer made it, in microseconds since 1970.
+    /// Creation time set by the producer, in microseconds since 1970.
     pub timestamp: u64,
-    /// Records of one key go to one partition, in order. Empty: none.
+    /// Key: records of one key are stored in one partition, in order. Empty: no key.
     pub key: &'a [u8],
     /// The message.
     pub value: &'a [u8],
-    /// What the value is.
+    /// Type of the value.
     pub kind: Kind,
 }
 
-/// How large records may be that somebody sends.
+/// Limits for records received from a client.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     bytes: usize,
@@ -104,15 +105,15 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Bytes of all records of a batch, 8 MiB by default: a reader is lent whole batches, so one is what a slow reader
-    /// holds at least.
+    /// Maximum bytes of all records of a batch, 8 MiB by default: readers borrow whole batches, so a slow reader holds
+    /// at least one.
     #[must_use]
     pub fn bytes(mut self, most: usize) -> Self {
         self.bytes = most.min(u32::MAX as usize - BATCH_HEADER);
         self
     }
 
-    /// Records of a batch, 1,048,576 by default, which is more than fit into the bytes unless they are tiny.
+    /// Maximum records of a batch, 1,048,576 by default: more than fit into the byte limit unless the records are tiny.
     #[must_use]
     pub fn count(mut self, most: u32) -> Self {
         self.count = most;
@@ -120,7 +121,7 @@ impl Limits {
     }
 }
 
-/// Bytes that are no records, or no batch.
+/// Error of bytes that are not valid records or not a valid batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Malformed {
@@ -128,7 +129,7 @@ pub enum Malformed {
     Empty,
     /// The bytes end within a record or a batch.
     Truncated,
-    /// A size is smaller than what it must hold, or records do not fill their batch.
+    /// A size is below its minimum, or the records do not fill their batch.
     Size,
     /// A checksum differs.
     Checksum,
@@ -136,9 +137,9 @@ pub enum Malformed {
     Reserved,
     /// More bytes or records than [`Limits`] permit, or a key above 65,535 bytes.
     TooLarge,
-    /// The count in a batch's header is another one than that of its records.
+    /// The count in a batch's header differs from the number of its records.
     Count,
-    /// An offset or a time is less than in the batch before.
+    /// An offset or a time is less than in the previous batch.
     Order,
 }
 
@@ -147,10 +148,10 @@ impl fmt::Display for Malformed {
         f.write_str(match self {
             Self::Empty => "no records",
             Self::Truncated => "the bytes end within a record",
-            Self::Size => "a size does not fit what it holds",
+            Self::Size => "a size does not match its content",
             Self::Checksum => "a checksum differs",
-            Self::Reserved => "something is set that this version does not know",
-            Self::TooLarge => "more bytes or records than are permitted",
+            Self::Reserved => "a byte or flag unknown to this version is set",
+            Self::TooLarge => "the bytes, the records or a key exceed the limit",
             Self::Count => "the count of records differs",
             Self::Order => "an offset or a time goes back",
         })
@@ -159,7 +160,7 @@ impl fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
-/// One or more records that were checked: sizes, checksums and limits hold. Cheap to clone.
+/// One or more records whose sizes, checksums and limits have been checked. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Records {
     bytes: Bytes,
@@ -167,11 +168,11 @@ pub struct Records {
 }
 
 impl Records {
-    /// Walks once over what somebody sent.
+    /// Checks received records in one pass.
     ///
     /// # Errors
     ///
-    /// [`Malformed`], which says what is wrong with the first record that is none.
+    /// [`Malformed`] with the defect of the first invalid record.
     pub fn check(bytes: Bytes, limits: &Limits) -> Result<Self, Malformed> {
         if bytes.is_empty() {
             return Err(Malformed::Empty);
@@ -191,29 +192,29 @@ impl Records {
         Ok(Self { bytes, count })
     }
 
-    /// The records, one after the other.
+    /// The encoded records.
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// The records as what is sent to a server.
+    /// The encoded records, as sent to a server.
     pub fn into_bytes(self) -> Bytes {
         self.bytes
     }
 
-    /// How many there are, 1 at least.
+    /// Number of records, at least 1.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// The records, with offsets that count from 0.
+    /// Iterates over the records, with offsets that count from 0.
     pub fn iter(&self) -> RecordIter<'_> {
         RecordIter { rest: &self.bytes, next: 0 }
     }
 }
 
-/// Records one after the other, each with its checksum checked: see [`Batch::records`] and [`Records::iter`]. Ends
-/// after the first that is malformed.
+/// Iterator over records that verifies each checksum: see [`Batch::records`] and [`Records::iter`]. Ends after the
+/// first malformed record.
 #[derive(Clone, Debug)]
 pub struct RecordIter<'a> {
     rest: &'a [u8],
@@ -236,7 +237,7 @@ impl<'a> Iterator for RecordIter<'a> {
     }
 }
 
-/// Takes the first record off, if it is whole and its checksum is right.
+/// Splits off the first record, if it is complete and its checksum is right.
 fn split_record<'a>(rest: &mut &'a [u8], offset: u64) -> Result<Record<'a>, Malformed> {
     let (head, _) = rest.split_first_chunk::<RECORD_HEADER>().ok_or(Malformed::Truncated)?;
     let size = u32_at(head, 4) as usize;
@@ -254,7 +255,7 @@ fn split_record<'a>(rest: &mut &'a [u8], offset: u64) -> Result<Record<'a>, Malf
     Ok(Record { offset, timestamp: u64_at(head, 8), key, value, kind })
 }
 
-/// The number at a place that the caller knows to be within `bytes`.
+/// The number at `at`, which the caller guarantees to be within `bytes`.
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     bytes[at..].first_chunk().map_or(0, |four| u32::from_le_bytes(*four))
 }

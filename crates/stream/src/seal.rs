@@ -1,8 +1,8 @@
-//! The secret of a segment: a key that no client sees, and the tags that it makes.
+//! Segment seals: a secret key per segment and the tags computed with it.
 //!
-//! A payload may hold any bytes, those of a batch with right checksums too. So a batch behind damage is believed only if
-//! its header carries the tag of its place: SipHash-2-4 under a key that is random for each segment and never leaves the
-//! file's head. `docs/streams-format.md` has the argument.
+//! A payload may hold any bytes, including a batch with valid checksums. So a batch behind damage is accepted only if
+//! its header carries the tag of its position: SipHash-2-4 under a key that is random for each segment and never leaves
+//! the file's head. `docs/streams-format.md` has the argument.
 
 use std::io;
 
@@ -14,19 +14,19 @@ pub(crate) const HEAD: usize = 2 * COPY;
 /// Bytes of one copy of the head.
 const COPY: usize = 64;
 
-/// In the place of a batch's flags, so that version 1 takes the file for one of a newer version.
+/// At the position of a batch's flags, so that version 1 takes the file for a newer version's.
 const MAGIC: u32 = 0x32_53_4e_53;
 
-/// The first copy may differ from the second by so many bits, if the second is to be used: one byte.
+/// Maximum number of bits in which the first copy may differ from the second if the second is to be used: one byte.
 const FLIPPED_MOST: u32 = 8;
 
-/// Attribute: what readers see of the segment was synced before.
+/// Attribute: readers see only synced records of the segment.
 const SYNCED: u32 = 1;
 
-/// Attribute: the segment replaces what the one before has from this segment's base on.
+/// Attribute: the segment replaces the records of the previous segment from this segment's base on.
 const REPLACES: u32 = 2;
 
-/// What stands before the batches of a segment.
+/// Content of a segment's head, before its batches.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) seal: Seal,
@@ -34,28 +34,28 @@ pub(crate) struct Head {
     pub(crate) created: u64,
     /// Readers see only batches that were synced.
     pub(crate) synced: bool,
-    /// Batches of the segment before, from this one's base on, could not be synced and do not count.
+    /// Batches of the previous segment, from this segment's base on, could not be synced and do not count.
     pub(crate) replaces: bool,
 }
 
-/// The key of a segment, and its base.
+/// The key and the base of a segment.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Seal {
     base: u64,
     key: (u64, u64),
 }
 
-/// How batches lie in a segment.
+/// Layout of a segment's file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Framing {
-    /// Where the first batch begins.
+    /// Position of the first batch.
     pub(crate) start: u64,
-    /// None: version 1, which has no tags, or both copies of the key are damaged.
+    /// None: version 1, which has no tags, or both copies of the head are damaged.
     pub(crate) head: Option<Head>,
 }
 
 impl Seal {
-    /// A seal of a new segment.
+    /// Creates the seal of a new segment.
     pub(crate) fn random(base: u64) -> io::Result<Self> {
         let mut key = [0; 16];
         getrandom::fill(&mut key).map_err(io::Error::other)?;
@@ -67,7 +67,7 @@ impl Seal {
         Self { base, key }
     }
 
-    /// The tag of a header at a position of the file. Of its bytes, those that say what the batch is count.
+    /// Computes the tag of a header at a position of the file, from the fields that describe the batch.
     pub(crate) fn tag(&self, position: u64, header: &[u8; BATCH_HEADER]) -> u64 {
         let word = |at| u64_at(header, at);
         let length_and_count = u64::from(u32_at(header, 4)) | u64::from(u32_at(header, 24)) << 32;
@@ -77,7 +77,7 @@ impl Seal {
 }
 
 impl std::fmt::Debug for Seal {
-    /// Without the key.
+    /// Omits the key.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Seal").field("base", &self.base).finish_non_exhaustive()
     }
@@ -105,12 +105,12 @@ impl Head {
         head
     }
 
-    /// Tells the segment from any other, since the key is random.
+    /// Identifies the segment, since the key is random.
     pub(crate) fn checksum(&self) -> u32 {
         crc32c::crc32c(&self.encode())
     }
 
-    /// One copy, if it is right and of the segment of this base.
+    /// Decodes one copy, if it is valid and belongs to the segment of this base.
     fn decode(copy: &[u8], base: u64) -> Option<Self> {
         let is_right = |at: usize, end: usize| u32_at(copy, at) == crc32c::crc32c(&copy[at + 4..end]);
         let is_head = is_right(0, 32) && is_right(32, COPY) && u32_at(copy, 28) == MAGIC;
@@ -125,21 +125,23 @@ impl Head {
 }
 
 impl Framing {
-    /// Of a segment that is begun with this head.
+    /// Framing of a segment created with this head.
     pub(crate) fn of(head: Head) -> Self {
         Self { start: HEAD as u64, head: Some(head) }
     }
 
-    /// Of the segment of this base whose file begins with these bytes, [`HEAD`] of them if it has so many.
+    /// Framing of the segment of this base whose file begins with `bytes`: [`HEAD`] bytes, or fewer if the file is
+    /// shorter.
     pub(crate) fn decode(bytes: &[u8], base: u64) -> Self {
         let is_begun = |bytes: &[u8]| u32_at(bytes, 28) == MAGIC;
         let Some(bytes) = bytes.first_chunk::<HEAD>() else {
-            // A head that was not finished, or a file of version 1 that may have a batch.
+            // An unfinished head, or a file of version 1 that may hold a batch.
             let is_torn = bytes.len() < PLAIN_HEADER || is_begun(bytes);
             return Self { start: if is_torn { bytes.len() as u64 } else { 0 }, head: None };
         };
         let (first, second) = bytes.split_at(COPY);
-        // In a file of version 1 the second copy's place belongs to a payload. So the first must be nearly the same.
+        // In a file of version 1 a payload occupies the position of the second copy. So the first copy must be nearly
+        // the same.
         let flipped = || first.iter().zip(second).map(|(a, b)| (a ^ b).count_ones()).sum::<u32>();
         let head = Head::decode(first, base)
             .or_else(|| Head::decode(second, base).filter(|_| flipped() <= FLIPPED_MOST));
@@ -147,7 +149,7 @@ impl Framing {
         Self { start: if has_head { HEAD as u64 } else { 0 }, head }
     }
 
-    /// Of the segment of this base, whose file has so many bytes and begins with these.
+    /// Framing of the segment of this base whose file has this length and begins with `bytes`.
     pub(crate) fn of_file(bytes: &[u8], length: u64, base: u64) -> Self {
         let framing = Self::decode(bytes, base);
         let is_whole = bytes.len() as u64 == length;
@@ -162,7 +164,7 @@ impl Framing {
     }
 }
 
-/// Whether a file is a head that a loss of power has left in parts, and nothing else: each byte is one of a head, or zero.
+/// Whether a file holds only a head torn by a power loss: each byte has the head's value, or is zero.
 fn is_unfinished(file: &[u8], base: u64) -> bool {
     let is_batch = |header: &[u8]| u32_at(header, 0) == crc32c::crc32c(&header[4..]);
     if file.len() > HEAD || file.get(..PLAIN_HEADER).is_some_and(is_batch) {
@@ -171,7 +173,7 @@ fn is_unfinished(file: &[u8], base: u64) -> bool {
     let seal = Seal { base, key: (0, 0) };
     let known = Head { seal, created: 0, synced: false, replaces: false }.encode();
     file.iter().zip(known).enumerate().all(|(at, (&byte, known))| {
-        // Checksums, time of creation, attributes and key.
+        // Checksums, creation time, attributes and key.
         let is_any = matches!(at % COPY, 0..4 | 16..24 | 32..37 | 40..56);
         is_any || byte == 0 || byte == known
     })
@@ -221,7 +223,7 @@ mod tests {
     #[test]
     #[allow(deprecated)]
     fn tag_is_siphash_2_4() {
-        // The standard library has the same function, deprecated since it is named after its algorithm.
+        // The standard library has the same function, deprecated because its name is that of its algorithm.
         use std::hash::{Hasher, SipHasher};
         let key = (0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908);
         for seed in 0..100u64 {
@@ -233,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn flipped_byte_of_head_leaves_the_key() {
+    fn key_survives_flipped_byte_in_head() {
         let good = head().encode();
         assert!(Framing::decode(&good, 7) == Framing::of(head()));
         for at in 0..HEAD {
@@ -243,7 +245,7 @@ mod tests {
                 assert!(Framing::decode(&bad, 7) == Framing::of(head()), "{at}");
             }
         }
-        // Of another segment, the key is none.
+        // The head is invalid for another segment.
         assert!(Framing::decode(&good, 8).head.is_none());
     }
 
@@ -266,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn head_that_was_not_finished_has_nothing_behind_it() {
+    fn unfinished_head_is_followed_by_no_batches() {
         let good = head().encode();
         for end in 0..HEAD {
             let framing = Framing::decode(&good[..end], 7);

@@ -1,4 +1,4 @@
-//! A file of batches, and what is known about it.
+//! A segment: a file of batches with an index.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,9 +10,10 @@ use crate::disk::{Disk, File, append_all};
 use crate::index::{self, Index, Summary};
 use crate::seal::{Framing, HEAD, Head};
 
-/// A segment on disk. Its file is open, and its index in memory, while somebody reads it.
+/// A segment on disk. Its file is open and its index is in memory while readers use it.
 pub(crate) struct Segment {
-    /// Its name: the offset behind the last record of the segment before, so that one that is missing is noticed.
+    /// Name of the segment: the offset behind the last record of the previous segment. So a missing segment is
+    /// detected.
     pub(crate) base: u64,
     dir: PathBuf,
     log: PathBuf,
@@ -25,7 +26,7 @@ struct Opened {
     file: Option<Arc<dyn File>>,
     index: Option<Arc<Index>>,
     framing: Option<Framing>,
-    /// Since the last [`Segment::rest`].
+    /// Used since the last [`Segment::rest`].
     used: bool,
 }
 
@@ -38,30 +39,34 @@ impl Segment {
         Self { base, dir: dir.to_owned(), log: path(LOG), index: path(INDEX), opened: Mutex::default() }
     }
 
-    /// The segment that a file's name names.
+    /// Base of the segment with this file name.
     pub(crate) fn base_of_log(name: &str) -> Option<u64> {
         parse(name.strip_suffix(LOG)?)
     }
 
-    /// The segment that an index belongs to.
+    /// Base of the segment with an index of this file name.
     pub(crate) fn base_of_index(name: &str) -> Option<u64> {
         parse(name.strip_suffix(INDEX)?)
     }
 
-    /// The path of its file, for messages.
+    /// Path of the file, for messages.
     pub(crate) fn path(&self) -> &Path {
         &self.log
     }
 
-    /// Creates its file, with a head and no batch, and makes the name durable. The head is synced with what follows.
+    /// Creates the file with a head and no batch, and makes its name durable. The head is synced with the first write.
     pub(crate) fn create(&self, disk: &dyn Disk, head: &Head) -> io::Result<Arc<dyn File>> {
         let file = disk.create(&self.log)?;
         if file.bytes()? > HEAD as u64 {
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "a segment of this offset is there"));
+            return Err(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                "a segment with this base offset exists",
+            ));
         }
         let begun = self.begin(&*file, head).and_then(|()| disk.sync_dir(&self.dir));
         if let Err(error) = begun {
-            // The segment before goes on, past this one's name. If it cannot be removed, opening does that.
+            // The previous segment continues past this one's base. If this file cannot be removed now, opening the log
+            // removes it.
             let _ = disk.remove(&self.log);
             return Err(error);
         }
@@ -70,7 +75,7 @@ impl Segment {
         Ok(file)
     }
 
-    /// Gives a segment without batches another head.
+    /// Writes a new head to a segment without batches.
     pub(crate) fn renew(&self, disk: &dyn Disk, head: &Head) -> io::Result<()> {
         self.remove_index(disk)?;
         self.begin(&*self.file(disk)?, head)?;
@@ -83,7 +88,7 @@ impl Segment {
         append_all(file, &[Bytes::copy_from_slice(&head.encode())]).1
     }
 
-    /// Gives its file a name that is none of a segment, and makes that durable.
+    /// Renames the file so that it no longer counts as a segment, and makes the name durable.
     pub(crate) fn put_aside(&self, disk: &dyn Disk) -> io::Result<()> {
         self.remove_index(disk)?;
         disk.rename(&self.log, &self.log.with_extension("damaged"))?;
@@ -92,12 +97,12 @@ impl Segment {
         Ok(())
     }
 
-    /// Whether no batch is in it.
+    /// Whether the segment has no batch.
     pub(crate) fn is_empty(&self, disk: &dyn Disk) -> io::Result<bool> {
         Ok(self.file(disk)?.bytes()? <= self.framing(disk)?.start)
     }
 
-    /// How its batches lie in it.
+    /// Layout of the file.
     pub(crate) fn framing(&self, disk: &dyn Disk) -> io::Result<Framing> {
         let file = self.file(disk)?;
         if let Some(framing) = self.opened().framing {
@@ -110,7 +115,7 @@ impl Segment {
         Ok(framing)
     }
 
-    /// Its file, opened if need be.
+    /// The file, opened on demand.
     pub(crate) fn file(&self, disk: &dyn Disk) -> io::Result<Arc<dyn File>> {
         let mut opened = self.opened();
         opened.used = true;
@@ -122,7 +127,7 @@ impl Segment {
         Ok(file)
     }
 
-    /// What its index file says, if it is right and of this file.
+    /// Summary in the index file, if that is valid and matches this file.
     pub(crate) fn summary(&self, disk: &dyn Disk) -> Option<Summary> {
         let head = disk.open(&self.index).ok()?.lend(0..index::HEAD as u64).ok()?;
         let summary = index::decode_head(&head)?;
@@ -130,18 +135,18 @@ impl Segment {
         (summary.base == self.base && summary.bytes == bytes).then_some(summary)
     }
 
-    /// Its index file, if it is right.
+    /// Content of the index file, if that is valid.
     pub(crate) fn stored_index(&self, disk: &dyn Disk) -> Option<Index> {
         let file = disk.open(&self.index).ok()?;
         index::decode(&file.lend(0..file.bytes().ok()?).ok()?)
     }
 
-    /// Its index file, if it is right and says this.
+    /// Content of the index file, if that is valid and has this summary.
     pub(crate) fn index_of(&self, disk: &dyn Disk, summary: &Summary) -> Option<Index> {
         self.summary(disk).filter(|found| found == summary).and_then(|_| self.stored_index(disk))
     }
 
-    /// Its index, if it is in memory or its file is right.
+    /// The index, if it is in memory or its file is valid.
     pub(crate) fn index(&self, disk: &dyn Disk) -> Option<Arc<Index>> {
         if let Some(index) = &self.opened().index {
             return Some(index.clone());
@@ -157,22 +162,23 @@ impl Segment {
         opened.index = Some(index);
     }
 
-    /// Stores what is known, so that opening need not read all of it. Not synced: a checksum and the file's length tell
-    /// whether it is right.
+    /// Stores the summary and the index, so that opening need not read the whole segment. Not synced: a checksum and
+    /// the file's length show whether the file is valid.
     pub(crate) fn store(&self, disk: &dyn Disk, summary: &Summary, index: &Index) -> io::Result<()> {
         let file = disk.create(&self.index)?;
         file.truncate(0)?;
         append_all(&*file, &[index::encode(summary, index)]).1
     }
 
-    /// Removes its files, and makes that durable.
+    /// Removes the segment's files durably.
     pub(crate) fn remove(&self, disk: &dyn Disk) -> io::Result<()> {
         disk.remove(&self.log)?;
         self.remove_index(disk)?;
         disk.sync_dir(&self.dir)
     }
 
-    /// Removes its index file: what is appended from now on may make the file as long as that says, with other batches.
+    /// Removes the index file: later appends could give the segment the length recorded in the index, with other
+    /// batches.
     pub(crate) fn remove_index(&self, disk: &dyn Disk) -> io::Result<()> {
         match disk.remove(&self.index) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -180,7 +186,7 @@ impl Segment {
         }
     }
 
-    /// Closes what nobody has used since the last time. What is lent stays.
+    /// Closes the file and drops the index if they were not used since the last call. Shared buffers remain valid.
     pub(crate) fn rest(&self) {
         let mut opened = self.opened();
         if !std::mem::take(&mut opened.used) {
@@ -188,7 +194,7 @@ impl Segment {
         }
     }
 
-    /// Nothing here panics while it is held.
+    /// No code panics while holding the lock.
     fn opened(&self) -> MutexGuard<'_, Opened> {
         self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }

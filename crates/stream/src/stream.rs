@@ -1,4 +1,4 @@
-//! One stream: its partitions and its groups.
+//! A stream with its partitions and groups.
 
 use std::fmt;
 use std::io;
@@ -18,17 +18,17 @@ use crate::{
 /// Time in microseconds after which a stream without handles is closed.
 const IDLE: u64 = 60_000_000;
 
-/// A stream. Cheap to clone; it lives as long as its [`Streams`](crate::Streams).
+/// Handle of a stream. Cheap to clone; usable as long as its [`Streams`](crate::Streams).
 #[derive(Clone)]
 pub struct Stream {
     inner: Arc<Inner>,
 }
 
-/// A stream that was opened.
+/// Result of opening a stream.
 pub(crate) struct Opened {
     pub(crate) stream: Stream,
     pub(crate) losses: Vec<Loss>,
-    /// Whether it was found as it was closed.
+    /// Whether the files are as the last close left them.
     pub(crate) is_clean: bool,
 }
 
@@ -36,19 +36,19 @@ struct Inner {
     name: Arc<str>,
     created: u64,
     automatic: bool,
-    /// When it was opened, in microseconds since 1970.
+    /// Time of opening, in microseconds since 1970.
     opened: u64,
-    /// Whether this process has created it.
+    /// Whether this process has created the stream.
     is_new: bool,
     partitions: RwLock<Vec<Partition>>,
-    /// Who is next, of what has no key.
+    /// Next partition for records without a key.
     turn: AtomicU32,
     groups: Arc<Groups>,
 }
 
 impl Stream {
-    /// Opens what is in the directory of a stream that is there. A partition that is not there any more is begun anew, and
-    /// is a loss. `clean` is how it was closed, if it was.
+    /// Opens the files of an existing stream. A missing partition is created anew and reported as a loss. `clean` is
+    /// the state of the last clean close, if there was one.
     pub(crate) fn open(
         name: (&str, u64),
         dir: PathBuf,
@@ -59,7 +59,7 @@ impl Stream {
         Self::open_or_create(name, dir, pool, config, (clean, false))
     }
 
-    /// Opens what this process has just created.
+    /// Opens a stream that this process has just created.
     pub(crate) fn open_new(
         name: (&str, u64),
         dir: PathBuf,
@@ -106,7 +106,7 @@ impl Stream {
         Ok(Opened { stream, losses, is_clean })
     }
 
-    /// Is kept so from now on.
+    /// Applies a new configuration.
     pub(crate) fn configure(&self, dir: &Path, pool: &Arc<Pool>, config: &StreamConfig) -> io::Result<Self> {
         let before = self.partitions();
         self.add_partitions(dir, pool, config, |_| Origin::Unknown).map_err(into_io)?;
@@ -116,18 +116,19 @@ impl Stream {
         Ok(self.clone())
     }
 
-    /// The clock looks at it from now on, which holds it: only when it is there for good.
+    /// Registers the stream with the pool's clock, which then holds a handle: only for a stream whose creation is
+    /// complete.
     pub(crate) fn begin(&self, pool: &Pool) {
         pool.add(self.inner.groups.clone());
         self.join(pool, 0);
     }
 
-    /// The same for partitions from this one on.
+    /// Registers the partitions from this number on with the clock.
     fn join(&self, pool: &Pool, from: u32) {
         self.all().iter().skip(from as usize).for_each(|partition| pool.add(partition.work()));
     }
 
-    /// Whether all were found as their origin says, too.
+    /// Opens further partitions. Returns whether all were found as their origin says.
     fn add_partitions<'a>(
         &self,
         dir: &Path,
@@ -159,18 +160,18 @@ impl Stream {
         Ok((losses, is_clean))
     }
 
-    /// Its name.
+    /// Name of the stream.
     pub fn name(&self) -> &str {
         &self.inner.name
     }
 
-    /// When it was created, in microseconds since 1970: what tells it from another one that had its name before. 0 if its
-    /// directory does not say.
+    /// Time of creation, in microseconds since 1970. Distinguishes the stream from an earlier stream of the same name.
+    /// 0 if its directory does not record it.
     pub fn created(&self) -> u64 {
         self.inner.created
     }
 
-    /// Whether it was created since the log was opened.
+    /// Whether the stream was created since the log was opened.
     pub fn is_new(&self) -> bool {
         self.inner.is_new
     }
@@ -179,13 +180,13 @@ impl Stream {
         self.inner.automatic
     }
 
-    /// How many partitions it has.
+    /// Number of partitions.
     pub fn partitions(&self) -> u32 {
         // At most `StreamConfig::PARTITIONS_MAX`.
         self.inner.partitions.read().unwrap_or_else(PoisonError::into_inner).len() as u32
     }
 
-    /// One of them, from 0.
+    /// The partition of this number, counted from 0.
     pub fn partition(&self, partition: u32) -> Option<Partition> {
         let partitions = self.inner.partitions.read().unwrap_or_else(PoisonError::into_inner);
         partitions.get(partition as usize).cloned()
@@ -195,8 +196,9 @@ impl Stream {
         self.inner.partitions.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Which partition records of this key go to, the same on every machine while their number is the same: the upper
-    /// 32 bits of the key's CRC-32C times the number of partitions. Without a key, each in turn.
+    /// Partition for records of this key, the same on every machine while the number of partitions is unchanged: the
+    /// upper 32 bits of the key's CRC-32C times the number of partitions. Records without a key are distributed
+    /// round-robin.
     pub fn pick(&self, key: &[u8]) -> u32 {
         let partitions = self.partitions();
         if key.is_empty() {
@@ -206,18 +208,18 @@ impl Stream {
         ((u64::from(crc32c::crc32c(key)) * u64::from(partitions)) >> 32) as u32
     }
 
-    /// The groups that have stored an offset, by name.
+    /// Names of the groups with committed offsets, sorted.
     pub fn groups(&self) -> Vec<String> {
         self.inner.groups.names()
     }
 
-    /// Stores where a group goes on: the offset of the next record it wants. Never blocks; of several for the same
-    /// partition that wait to be stored, the last one counts. As durable as the stream's batches are under
-    /// [`Fsync::Batch`], and otherwise written.
+    /// Commits a group's offset: the next record that the group wants. Never blocks. Of several pending commits for the
+    /// same partition, the last one counts. As durable as the stream's batches under [`Fsync::Batch`], and otherwise
+    /// written.
     ///
     /// # Errors
     ///
-    /// [`CommitError`]; nothing is stored then.
+    /// [`CommitError`]; then nothing is stored.
     pub fn commit(&self, group: &str, partition: u32, offset: u64) -> Result<Pending, CommitError> {
         if partition >= self.partitions() {
             return Err(CommitError::Partition);
@@ -225,28 +227,28 @@ impl Stream {
         self.inner.groups.commit(group, partition, offset)
     }
 
-    /// Where a group goes on, once that is stored.
+    /// Committed offset of a group, once stored.
     pub fn committed(&self, group: &str, partition: u32) -> Option<u64> {
         self.inner.groups.committed(group, partition)
     }
 
-    /// Whether a commit of this group may be missing: the file of offsets was damaged in both of its copies, and the group
-    /// has committed nothing in this partition since. What [`committed`](Self::committed) answers is then an earlier
-    /// offset, or none. True for 30 days after the damage was found.
+    /// Whether a commit of this group may be missing: both copies of the file of offsets were damaged, and the group
+    /// has committed nothing in this partition since. [`committed`](Self::committed) then returns an earlier offset or
+    /// none. True for 30 days after the damage was found.
     pub fn is_doubtful(&self, group: &str, partition: u32) -> bool {
         self.inner.groups.is_doubtful(group, partition)
     }
 
-    /// Removes what is stored of a group; none, if nothing is.
+    /// Removes the committed offsets of a group. None if it has no offsets.
     ///
     /// # Errors
     ///
-    /// [`CommitError`]; nothing is removed then.
+    /// [`CommitError`]; then nothing is removed.
     pub fn forget(&self, group: &str) -> Result<Option<Pending>, CommitError> {
         self.inner.groups.forget(group)
     }
 
-    /// How far it goes, and when it was used.
+    /// Sizes and times of last use.
     pub(crate) fn info(&self) -> StreamInfo {
         let all = self.all();
         let used = all.iter().map(Partition::last_used);
@@ -264,7 +266,7 @@ impl Stream {
         }
     }
 
-    /// The groups, with their offsets.
+    /// The groups with their offsets.
     fn stored(&self) -> Vec<Committed> {
         let offsets = |group: &str| {
             let offsets = (0..self.partitions()).map(|number| (number, self.committed(group, number)));
@@ -273,13 +275,13 @@ impl Stream {
         self.groups().into_iter().map(|group| (group.as_str().into(), offsets(&group))).collect()
     }
 
-    /// Notes how far it goes, for when it is not open. It was closed.
+    /// Records the stream's metadata for the time that it is closed. The stream must be closed.
     pub(crate) fn note(&self, known: &mut Known) {
         let info = self.info();
         known.last_append = info.last_append.max(known.last_append);
         known.last_read = info.last_read.max(known.last_read);
         let extents = self.all().iter().map(Partition::extent).collect();
-        // Damage is named each time that the log is opened.
+        // Damage is reported at each opening of the log.
         let is_right = !self.has_failed() && self.all().iter().all(Partition::is_right);
         known.extents = is_right.then_some(extents);
         known.clean = if is_right { self.clean() } else { None };
@@ -295,7 +297,7 @@ impl Stream {
         self.all().iter().any(|partition| partition.failure().is_some())
     }
 
-    /// Whether nothing has a handle of it but the list, and it was not used for [`IDLE`].
+    /// Whether only the list has a handle of the stream, and it was not used for [`IDLE`].
     pub(crate) fn is_unused(&self, now: u64) -> bool {
         // The list's own handle.
         Arc::strong_count(&self.inner) == 1
@@ -304,13 +306,13 @@ impl Stream {
             && self.all().iter().all(|partition| partition.is_unused(now, IDLE))
     }
 
-    /// Rejects everything from now on, and wakes all waiters. What is in flight goes on.
+    /// Rejects all further operations and wakes all waiters. Operations in flight continue.
     pub(crate) fn discard(&self) {
         self.inner.groups.stop();
         self.all().iter().for_each(Partition::discard);
     }
 
-    /// Rejects appends and commits for good. What was appended can be read.
+    /// Rejects appends and commits for good. Records remain readable.
     pub(crate) fn fail_for_good(&self, why: &Arc<str>) {
         self.inner.groups.fail_for_good(why);
         self.all().iter().for_each(|partition| partition.fail_for_good(why));
@@ -321,7 +323,7 @@ impl Stream {
         self.inner.groups.is_busy() || self.all().iter().any(Partition::is_busy)
     }
 
-    /// The clock no longer looks at it.
+    /// Removes the stream from the pool's clock.
     pub(crate) fn leave(&self, pool: &Pool) {
         let mut members: Vec<Arc<dyn Work>> = self.all().iter().map(Partition::work).collect();
         members.push(self.inner.groups.clone());

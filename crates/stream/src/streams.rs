@@ -37,15 +37,15 @@ use crate::{
     StreamsConfig, meta, name,
 };
 
-/// All streams below one directory, which is locked against other processes. Cheap to clone; with the last clone
-/// everything is closed.
+/// All streams below one directory, which is locked against other processes. Cheap to clone; dropping the last clone
+/// closes everything.
 #[derive(Clone)]
 pub struct Streams {
     inner: Arc<Owner>,
 }
 
-/// What the clones share. Threads of the pool hold an [`Inner`] for moments only, and none of them closes it: after the
-/// last clone is dropped the directory is unlocked.
+/// State shared by the clones. The pool's threads hold an [`Inner`] only briefly, and none of them closes it: dropping
+/// the last clone unlocks the directory before it returns.
 struct Owner(Arc<Inner>);
 
 impl Deref for Owner {
@@ -63,7 +63,7 @@ impl Drop for Owner {
 }
 
 struct Inner {
-    /// Where each stream has a directory.
+    /// Parent of the streams' directories.
     dir: PathBuf,
     pool: Arc<Pool>,
     /// The pool's disk.
@@ -72,48 +72,48 @@ struct Inner {
     state: Mutex<State>,
     /// Held while a clone of the lock may exist, so that closing unlocks the directory.
     checking: Mutex<()>,
-    /// A slot is no longer busy.
+    /// Notified when a slot is no longer busy.
     changed: Condvar,
-    /// Shared by each operation on the files of a stream that is not open; closing waits for all of them.
+    /// Locked shared by each operation on the files of a stream that is not open; closing waits for all of them.
     gate: RwLock<()>,
     /// Locked alone, or before the state.
     catalog: Mutex<Catalog>,
     /// Held while a stream is configured.
     configuring: Mutex<()>,
-    /// A job opens streams for retention.
+    /// Set while a job opens streams for retention.
     opens_due: AtomicBool,
 }
 
 struct State {
     slots: BTreeMap<Arc<str>, Slot>,
-    /// None: closed.
+    /// None: the streams are closed.
     lock: Option<Lock>,
-    /// Why nothing is appended or created any more.
+    /// Reason why all appends and creations are rejected.
     lost: Option<Arc<str>>,
-    /// Deletions so far.
+    /// Number of deletions.
     removed: u64,
-    /// When the youngest stream was created, deleted ones included.
+    /// Creation time of the youngest stream, deleted streams included.
     created_last: u64,
 }
 
 const LOCK: &str = "lock";
 const STREAMS: &str = "streams";
 
-/// Threads that close streams, and streams that are worth one.
+/// Maximum number of threads that close streams, and the number of streams that justifies one more.
 const CLOSERS: usize = 8;
 const CLOSE_EACH: usize = 64;
 
 impl Streams {
-    /// Opens a directory, made if it is not there, and starts the writers. Streams are opened by their first use.
+    /// Opens a directory, creates it if it is missing, and starts the writers. Each stream is opened by its first use.
     ///
-    /// A stream that was in use when a process crashed is recovered: here, or in the background if there are many
-    /// streams. What was written last and is not whole is cut off; what is damaged elsewhere stays in its file and is
-    /// not read. Both are told as [`Loss`], and neither was acknowledged, unless the disk or somebody else has changed
-    /// it. A stream that cannot be opened is [damaged](StreamError::Damaged), and the others go on.
+    /// A stream that was open when a process crashed is recovered: here, or in the background if there are many
+    /// streams. An incomplete last write is cut off; other damage stays in its file and is skipped by reads. Both are
+    /// reported as [`Loss`]; neither was acknowledged, unless the disk or another program has changed the file. A
+    /// stream that cannot be opened is [damaged](StreamError::Damaged); the other streams remain usable.
     ///
     /// # Errors
     ///
-    /// [`OpenError`]: another process has it open, or the system refuses.
+    /// [`OpenError`]: another process has locked the directory, or the operating system failed.
     pub fn open(directory: &Path, config: StreamsConfig) -> Result<(Self, Vec<Loss>), OpenError> {
         let (streams, losses) = Self::open_on(Arc::new(RealDisk), directory, config, system_clock())?;
         let pool = &streams.inner.pool;
@@ -121,7 +121,7 @@ impl Streams {
         Ok((streams, losses))
     }
 
-    /// The same on a disk and with a clock of one's own, and without threads.
+    /// As [`open`](Self::open), on the given disk and clock, and without threads.
     pub(crate) fn open_on(
         disk: Arc<dyn Disk>,
         directory: &Path,
@@ -134,7 +134,7 @@ impl Streams {
         let lock = lock.ok_or_else(|| OpenError::Locked(directory.to_owned()))?;
         let dir = directory.join(STREAMS);
         disk.create_dir(&dir).map_err(failed)?;
-        // What is there may be seen without being durable, after a process that failed or was killed.
+        // After a failed or killed process, existing entries may be visible without being durable.
         disk.sync_dir(directory).and_then(|()| disk.sync_dir(&dir)).map_err(failed)?;
         let names = disk.list(&dir).map_err(failed)?;
         let handles = Handles::new(disk);
@@ -143,7 +143,7 @@ impl Streams {
         let (mut catalog, list) = Catalog::open(disk, directory);
         let mut removed = Vec::new();
         let names = names.into_iter().filter(|name| {
-            // A creation that has not ended was not answered.
+            // An unfinished creation was not acknowledged.
             let is_removed = name.starts_with(name::REMOVED) || name.starts_with(name::CREATED);
             if is_removed {
                 removed.push(dir.join(name));
@@ -183,13 +183,13 @@ impl Streams {
         Ok((Self { inner: Arc::new(Owner(inner)) }, losses))
     }
 
-    /// The stream of this name, opened if need be; none, if it is missing or cannot be opened. Waits for the disk: an
-    /// event loop takes [`lookup`](Self::lookup) and [`opening`](Self::opening).
+    /// The stream of this name, opened if need be. None if it is missing or cannot be opened. Waits for the disk: an
+    /// event loop uses [`lookup`](Self::lookup) and [`opening`](Self::opening).
     pub fn stream(&self, name: &str) -> Option<Stream> {
         self.find(name).ok().flatten()
     }
 
-    /// The same, with the reason why it cannot be opened.
+    /// As [`stream`](Self::stream), with the reason if the stream cannot be opened.
     ///
     /// # Errors
     ///
@@ -198,7 +198,7 @@ impl Streams {
         Ok(self.inner.find(name, None)?.stream)
     }
 
-    /// Whether the stream of this name can be used at once. Never blocks.
+    /// Looks up a stream without opening it. Never blocks.
     pub fn lookup(&self, name: &str) -> Lookup {
         let now = (self.inner.pool.clock)();
         match self.inner.state().slots.get(name) {
@@ -211,23 +211,23 @@ impl Streams {
         }
     }
 
-    /// Opens a stream in the background. The future is done when that is done; it has none if there is no such stream.
+    /// Opens a stream in the background. The future resolves when the stream is open; to none if it does not exist.
     #[must_use]
     pub fn opening(&self, name: &str) -> Opening {
         Opening::new(self.inner.clone(), name, None)
     }
 
-    /// Opens a stream in the background, or creates it if it is missing: a name and a configuration are as for
-    /// [`create`](Self::create), but one that is there is not configured.
+    /// Opens a stream in the background, or creates it if it is missing. Name and configuration are as for
+    /// [`create`](Self::create), but an existing stream is not reconfigured.
     #[must_use]
     pub fn creating(&self, name: &str, config: &StreamConfig) -> Opening {
         Opening::new(self.inner.clone(), name, Some(config.clone()))
     }
 
-    /// Creates a stream, or changes how the one that is there is kept. Waits for the disk.
+    /// Creates a stream, or reconfigures an existing one. Waits for the disk.
     ///
-    /// A name is any text without control characters, as for topics; its directory is named so that it leads nowhere
-    /// else, and 240 bytes at most.
+    /// A name is any text without control characters, as for topics. It is encoded as a directory name of at most 240
+    /// bytes that cannot escape the parent directory.
     ///
     /// # Errors
     ///
@@ -269,21 +269,21 @@ impl Streams {
         Ok(stream)
     }
 
-    /// Why nothing is appended, committed or created until the directory is opened again, if so: the directory was
-    /// removed or replaced while it was open, so that its lock keeps no process out any more. The writers look for
-    /// that every second, and every 100 ms while they write. What was read before can still be read.
+    /// Reason why appends, commits and creations are rejected until the directory is opened again, if so: the directory
+    /// was removed or replaced while it was open, so its lock no longer excludes other processes. The writers check for
+    /// that every second, and every 100 ms while they write. Records that were readable before remain readable.
     pub fn failure(&self) -> Option<Arc<str>> {
         self.inner.state().lost.clone()
     }
 
-    /// All streams, by name. Opens each that can be, and waits for the disk: see
-    /// [`describe_all`](Self::describe_all).
+    /// All streams, by name. Opens each stream that can be opened, and waits for the disk: see
+    /// [`describe_all`](Self::describe_all) for their metadata alone.
     pub fn list(&self) -> Vec<Stream> {
         let names: Vec<Arc<str>> = self.inner.state().slots.keys().cloned().collect();
         names.iter().filter_map(|name| self.stream(name)).collect()
     }
 
-    /// The streams that are open, by name.
+    /// The open streams, by name.
     pub fn list_open(&self) -> Vec<Stream> {
         let state = self.inner.state();
         let open = state.slots.values().filter_map(|slot| match &slot.life {
@@ -293,7 +293,7 @@ impl Streams {
         open.collect()
     }
 
-    /// The streams that cannot be opened, by name, and why.
+    /// The damaged streams, by name, each with the reason.
     pub fn list_damaged(&self) -> Vec<(Arc<str>, Arc<str>)> {
         let state = self.inner.state();
         let damaged = state.slots.iter().filter_map(|(name, slot)| match &slot.life {
@@ -303,48 +303,48 @@ impl Streams {
         damaged.collect()
     }
 
-    /// A stream as the list knows it. Does not open it.
+    /// Metadata of a stream. Does not open it.
     pub fn describe(&self, name: &str) -> Option<StreamInfo> {
         let state = self.inner.state();
         state.slots.get_key_value(name).map(|(name, slot)| slot.info(name))
     }
 
-    /// All streams as the list knows them, by name. Opens none.
+    /// Metadata of all streams, by name. Opens none.
     pub fn describe_all(&self) -> Vec<StreamInfo> {
         self.inner.state().slots.iter().map(|(name, slot)| slot.info(name)).collect()
     }
 
-    /// The first of them, so many at most.
+    /// Metadata of the first `count` streams, by name.
     pub fn describe_first(&self, count: usize) -> Vec<StreamInfo> {
         self.inner.state().slots.iter().take(count).map(|(name, slot)| slot.info(name)).collect()
     }
 
-    /// How many streams there are.
+    /// Number of streams.
     pub fn count(&self) -> usize {
         self.inner.state().slots.len()
     }
 
-    /// Has somebody else carry out what the log's threads would write: a loop that appends to files, for instance. The
-    /// threads go on doing everything else, and take over again with [`close`](Self::close). Before the process ends,
-    /// whoever carries must have given back or finished what it has.
+    /// Passes the log's writes to a carrier, such as an event loop that appends to files. The threads continue all
+    /// other work, and take over again with [`close`](Self::close). Before the process ends, the carrier must have
+    /// dropped all its tasks and finished all its writes.
     pub fn carried_by(&self, carrier: Arc<dyn Carrier>) {
         self.inner.pool.set_carrier(Some(carrier));
     }
 
-    /// Whether one more stream may come into being, as far as [`StreamsConfig::max_streams`] goes.
+    /// Whether one more stream may be created within [`StreamsConfig::max_streams`].
     pub fn has_room(&self) -> bool {
         self.count() < self.inner.pool.limits.max_streams
     }
 
-    /// Does one thing that a writer would, here: for a program that has no threads for it
-    /// ([`StreamsConfig::writers`] of 0) and calls this in a loop of its own. False: there is nothing to do now. Waits
+    /// Does one step of a writer's work on this thread: for a program without writer threads
+    /// ([`StreamsConfig::writers`] of 0) that calls this in its own loop. Returns false if no work is pending. Waits
     /// for the disk.
     pub fn work(&self) -> bool {
         self.inner.pool.work()
     }
 
-    /// Writes and syncs what waits, whatever the stream's rule is, and unlocks the directory. Appends fail from now on;
-    /// reading streams that are open still works. Waits for the disk.
+    /// Writes and syncs pending records, regardless of the stream's [`Fsync`](crate::Fsync), and unlocks the directory.
+    /// Further appends fail; open streams can still be read. Waits for the disk.
     pub fn close(&self) {
         self.inner.close();
     }
@@ -402,14 +402,14 @@ impl Inner {
         drop(lock);
     }
 
-    /// The streams are closed.
+    /// Writes the catalog. All streams must be closed.
     fn write_catalog(&self) {
         let mut catalog = self.catalog();
         let state = self.state();
         let known: Vec<(&Arc<str>, Known)> =
             state.slots.iter().map(|(name, slot)| (name, slot.to_known())).collect();
         if let Err(error) = catalog.replace(known.iter().map(|(name, known)| (&***name, known))) {
-            tracing::warn!(%error, "the catalog cannot be written, and the next start takes longer");
+            tracing::warn!(%error, "the catalog cannot be written; the next start takes longer");
         }
     }
 
@@ -423,7 +423,7 @@ impl Inner {
         }
     }
 
-    /// Fails all streams for good if the directory is another one than was opened.
+    /// Fails all streams for good if the directory is not the one that was opened.
     fn check_lock(&self) -> Option<Arc<str>> {
         let _checking = self.checking.lock().unwrap_or_else(PoisonError::into_inner);
         let state = self.state();
@@ -432,7 +432,7 @@ impl Inner {
         }
         let lock = state.lock.clone()?;
         drop(state);
-        // The file system may take its time.
+        // Slow file systems may block here.
         if !lock.is_replaced() {
             return None;
         }
@@ -459,7 +459,7 @@ impl Inner {
         Some(why)
     }
 
-    /// Nothing here panics while it is held.
+    /// No code panics while holding the lock.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -475,7 +475,7 @@ impl fmt::Debug for Streams {
     }
 }
 
-/// The streams of these directories, as the catalog knows them, and whether it has to be written anew.
+/// Slots of the streams in these directories, from the catalog where listed, and whether the catalog must be rewritten.
 fn slots_of(
     pool: &Pool,
     dir: &Path,
@@ -497,25 +497,25 @@ fn slots_of(
     }
     for name in list.keys() {
         is_new = true;
-        tracing::warn!(stream = %name, "a stream of the catalog has no directory any more");
+        tracing::warn!(stream = %name, "a stream in the catalog has no directory");
     }
     (slots, is_new)
 }
 
-/// A stream that the catalog does not list; none, if its directory is not that of one.
+/// Slot of a stream that the catalog does not list. None if the directory is not a stream's.
 fn found(pool: &Pool, dir: &Path) -> Option<Slot> {
     match read_config(&*pool.disk, dir) {
-        // Without this file, the stream was being created when the process ended, and nobody was told of it.
+        // Without this file, the process ended during the stream's creation, which was not acknowledged.
         Ok(None) => None,
         Ok(Some((config, created))) => {
             Some(Slot::new(Known { created, config, ..Known::default() }, Life::Closed))
         }
-        // Opening it tells what is wrong.
+        // Opening it reports the error.
         Err(_) => Some(Slot::new(Known::default(), Life::Closed)),
     }
 }
 
-/// Makes a directory, with those above it, and makes their names durable.
+/// Creates a directory and its parents, and makes their names durable.
 fn make_dir(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
     let parent = match dir.parent() {
         // The root.
@@ -528,13 +528,13 @@ fn make_dir(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
     }
     disk.create_dir(dir)?;
     match disk.sync_dir(parent) {
-        // A directory that we may not read was not made by us.
+        // A directory without read permission was not created by this process.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
         result => result,
     }
 }
 
-/// How a stream is kept, and since when; none, if its directory is not that of one.
+/// Configuration and creation time of a stream. None if the directory is not a stream's.
 fn read_config(disk: &dyn Disk, dir: &Path) -> Result<Option<(StreamConfig, u64)>, OpenError> {
     let path = dir.join(meta::NAME);
     let content = match disk.open(&path) {

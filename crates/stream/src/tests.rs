@@ -1,4 +1,4 @@
-//! The whole log on a disk that fails, loses power and has a clock that is a number.
+//! Tests of the whole log on a simulated disk that fails and loses power, with a settable clock.
 
 mod clock;
 mod crash;
@@ -42,7 +42,7 @@ fn open(disk: &Simulated, config: StreamsConfig, hand: &Hand) -> Result<(Streams
     Streams::open_on(Arc::new(disk.clone()), Path::new("/log"), config.writers(0), clock)
 }
 
-/// A log with one stream, which is called `s`.
+/// A log with one stream named `s`.
 struct One {
     disk: Simulated,
     hand: Hand,
@@ -66,7 +66,7 @@ impl One {
         Self { disk, hand, streams, stream, partition }
     }
 
-    /// Appends records of these numbers, one after the other, and writes each.
+    /// Appends records with these numbers, one after the other, and writes each.
     fn fill(&self, numbers: std::ops::Range<u64>, size: usize) {
         for number in numbers {
             let mut pending = self.partition.append(numbered([number], size)).unwrap();
@@ -79,7 +79,7 @@ impl One {
         while self.streams.work() {}
     }
 
-    /// What the next process finds, with what it says was lost.
+    /// Opens the log as the next process does, and returns the losses.
     fn reopen(self, kill: bool) -> (Self, Vec<Loss>) {
         let Self { disk, hand, streams, .. } = self;
         let disk = if kill { disk.after(After::Kill) } else { disk };
@@ -91,7 +91,7 @@ impl One {
     }
 }
 
-/// Segments of 4,000 bytes, which is less than anybody may choose.
+/// Segments of 4,000 bytes, less than the public minimum.
 fn small() -> StreamConfig {
     StreamConfig { segment_bytes: 4000, ..StreamConfig::default() }
 }
@@ -116,7 +116,7 @@ fn poll(pending: &mut Pending, durability: Durability) -> Option<Result<u64, App
 
 type Pairs = Vec<(u64, u64)>;
 
-/// Everything that can be read, as offsets and numbers; and the gaps that damage has left, as offsets.
+/// All readable records, as offsets and numbers, and the gaps left by damage, as offsets.
 fn read_all(partition: &Partition, most: usize) -> (Pairs, Pairs) {
     let (mut found, mut gaps) = (Vec::new(), Vec::new());
     let mut from = partition.ends().earliest;

@@ -1,4 +1,4 @@
-//! The threads that write, and the clock that reminds them.
+//! The writer threads, and the clock that schedules periodic work.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,27 +12,27 @@ use crate::{Carrier, StreamsConfig};
 /// Microseconds since 1970.
 pub(crate) type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// What has work for a writer now and then: a partition, or the offsets of a stream's groups. It is in the line once at
-/// most, since it knows whether it is; so the line is as long as there are of these.
+/// A unit of work for the writers: a partition, or the offsets of a stream's groups. It tracks whether it is queued and
+/// is in the queue once at most; so the queue is no longer than the number of units.
 pub(crate) trait Work: Send + Sync {
-    /// Does one thing. Whether there may be more; if not, it is in the line no longer.
+    /// Does one step. Returns whether more work may remain; if not, the unit is no longer queued.
     fn work(self: Arc<Self>) -> bool;
-    /// Looks at the clock. Whether there is something to do, and it is not in the line yet: now it is.
+    /// Checks for work that is due. Returns whether the unit must be queued now and was not queued before.
     fn tick(&self, now: u64) -> bool;
-    /// Gives back what was not used since the last time.
+    /// Releases resources not used since the last call.
     fn rest(&self);
 }
 
-/// The line, and what all share.
+/// The queue and the state shared by all writers.
 pub(crate) struct Pool {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) limits: StreamsConfig,
     pub(crate) clock: Clock,
     line: Mutex<Line>,
     wake: Condvar,
-    /// Looks whether the directory is still the one that was opened.
+    /// Checks that the directory is still the one that was opened.
     guard: OnceLock<Box<dyn Fn() + Send + Sync>>,
-    /// Who writes in place of the threads.
+    /// Writes in place of the threads.
     carrier: RwLock<Option<Arc<dyn Carrier>>>,
 }
 
@@ -41,7 +41,7 @@ struct Line {
     members: Members,
     threads: Vec<JoinHandle<()>>,
     stopped: bool,
-    /// Nobody looks at the line any more.
+    /// No thread reads the queue any more.
     ended: bool,
     tick: Duration,
     next_tick: Instant,
@@ -49,11 +49,11 @@ struct Line {
     next_guard: Instant,
 }
 
-/// What the clock looks at.
+/// The units that the clock visits.
 #[derive(Default)]
 struct Members {
     list: Vec<Arc<dyn Work>>,
-    /// Where each is in the list, by its address.
+    /// Index of each unit in the list, by its address.
     places: HashMap<usize, usize>,
 }
 
@@ -77,19 +77,19 @@ fn address(member: &Arc<dyn Work>) -> usize {
     Arc::as_ptr(member).cast::<()>().addr()
 }
 
-/// How often everything is looked at, where no stream wants to be synced more often.
+/// Period of the clock if no stream requires a shorter one.
 const TICK: Duration = Duration::from_secs(1);
 
-/// The most often.
+/// Minimum period of the clock.
 const TICK_LEAST: Duration = Duration::from_millis(5);
 
-/// How often [`Pool::settle`] looks.
+/// Polling period of [`Pool::settle`].
 const SETTLE: Duration = Duration::from_millis(1);
 
-/// How often the directory is looked at while something is written.
+/// Period of the directory check while records are written.
 const GUARD: Duration = Duration::from_millis(100);
 
-/// How long a segment stays open that nobody reads.
+/// Time after which an unused segment is closed.
 const REST: Duration = Duration::from_secs(60);
 
 impl Pool {
@@ -117,7 +117,7 @@ impl Pool {
         }
     }
 
-    /// Starts the threads.
+    /// Starts the writer threads.
     pub(crate) fn start(self: &Arc<Self>) -> std::io::Result<()> {
         for number in 0..self.limits.writers {
             let pool = self.clone();
@@ -128,27 +128,27 @@ impl Pool {
         Ok(())
     }
 
-    /// Is called by the threads from now on: every [`TICK`], and every [`GUARD`] while they write.
+    /// Sets the directory check, which the threads call every [`TICK`], and every [`GUARD`] while they write.
     pub(crate) fn guard(&self, guard: impl Fn() + Send + Sync + 'static) {
         // Called once.
         let _ = self.guard.set(Box::new(guard));
     }
 
-    /// Is looked at by the clock from now on.
+    /// Adds a unit to the clock.
     pub(crate) fn add(&self, member: Arc<dyn Work>) {
         self.line().members.add(member);
     }
 
-    /// The clock no longer looks at these.
+    /// Removes units from the clock.
     pub(crate) fn remove(&self, members: &[Arc<dyn Work>]) {
         let mut line = self.line();
         let gone: Vec<_> = members.iter().filter_map(|member| line.members.remove(member)).collect();
         drop(line);
-        // The last handle may have much to drop.
+        // Dropping the last handle may be expensive.
         drop(gone);
     }
 
-    /// Somebody wants to be looked at that often.
+    /// Requests that the clock ticks at least this often.
     pub(crate) fn tick_within(&self, period: Duration) {
         let mut line = self.line();
         line.tick = line.tick.min(period).max(TICK_LEAST);
@@ -157,7 +157,7 @@ impl Pool {
         self.wake.notify_one();
     }
 
-    /// From now on partitions that have something to write are given to it; `None`: to the threads.
+    /// Sets the carrier that partitions with pending writes are passed to; `None`: the threads write.
     pub(crate) fn set_carrier(&self, carrier: Option<Arc<dyn Carrier>>) {
         *self.carrier.write().unwrap_or_else(PoisonError::into_inner) = carrier;
     }
@@ -166,7 +166,7 @@ impl Pool {
         self.carrier.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Puts it in the line. Who comes when the threads have ended does it himself.
+    /// Queues a unit. After the threads have ended, the caller does the work itself.
     pub(crate) fn push(&self, work: Arc<dyn Work>) {
         let mut line = self.line();
         if line.ended {
@@ -179,7 +179,7 @@ impl Pool {
         self.wake.notify_one();
     }
 
-    /// Does one thing of the first in the line, here. Whether there was one.
+    /// Does one step of the first unit in the queue, on this thread. Returns whether there was one.
     pub(crate) fn work(&self) -> bool {
         self.look_at_clock();
         let work = self.line().ready.pop_front();
@@ -194,7 +194,7 @@ impl Pool {
         self.line().stopped
     }
 
-    /// Waits until it is so, and helps the writers meanwhile.
+    /// Waits until the condition holds, and works on the queue meanwhile.
     pub(crate) fn settle(&self, is_so: impl Fn() -> bool) {
         while !is_so() {
             if !self.work() {
@@ -203,7 +203,7 @@ impl Pool {
         }
     }
 
-    /// Everything in the line is done, and the threads end.
+    /// Finishes all queued work and ends the threads.
     pub(crate) fn stop(&self) {
         let mut line = self.line();
         line.stopped = true;
@@ -211,9 +211,9 @@ impl Pool {
         drop(line);
         self.wake.notify_all();
         for thread in threads {
-            // A waker that drops the last handle is called by a writer.
+            // A waker that drops the last handle runs on a writer thread.
             if thread.thread().id() != thread::current().id() {
-                // It ends by itself; what it would say is in the log.
+                // A panicked thread is ignored: its message is in the log.
                 let _ = thread.join();
             }
         }
@@ -222,7 +222,7 @@ impl Pool {
             let mut line = self.line();
             if line.ready.is_empty() {
                 line.ended = true;
-                // They know the pool, and it them.
+                // Members and pool refer to each other.
                 let members = std::mem::take(&mut line.members);
                 drop(line);
                 drop(members);
@@ -236,7 +236,7 @@ impl Pool {
         self.line().members.list.len()
     }
 
-    /// Takes what is in the line, as if it had not come yet.
+    /// Takes the queued work, as if it had not been queued.
     #[cfg(test)]
     pub(crate) fn take_line(&self) -> VecDeque<Arc<dyn Work>> {
         std::mem::take(&mut self.line().ready)
@@ -261,7 +261,7 @@ impl Pool {
         }
     }
 
-    /// At the end of the line. Its writer is awake: it wakes another one only if somebody else waits, too.
+    /// Queues a unit at the end. The current writer is awake, so it wakes another one only if more units are queued.
     fn push_again(&self, work: Arc<dyn Work>) {
         let mut line = self.line();
         line.ready.push_back(work);
@@ -306,14 +306,14 @@ impl Pool {
         }
     }
 
-    /// Has everything give back what was not used since the last time.
+    /// Makes all members release unused resources.
     #[cfg(test)]
     pub(crate) fn rest(&self) {
         let members = self.line().members.list.clone();
         members.iter().for_each(|member| member.rest());
     }
 
-    /// Looks at everything now.
+    /// Ticks all members now.
     #[cfg(test)]
     pub(crate) fn tick(&self) {
         if let Some(guard) = self.guard.get() {
@@ -323,7 +323,7 @@ impl Pool {
         self.tick_members(members);
     }
 
-    /// Nothing here panics while it is held.
+    /// No code panics while holding the lock.
     fn line(&self) -> MutexGuard<'_, Line> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -339,19 +339,20 @@ pub(crate) fn system_clock() -> Clock {
     steady(wall, move || u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX))
 }
 
-/// A clock that was set counts as set when it has stayed so for this long, in microseconds. Until then time goes on as
-/// before: a batch that is appended meanwhile has the right time, and retention removes nothing.
+/// Time in microseconds for which a clock change must persist before it is followed. Until then time continues as
+/// before: batches appended meanwhile have the right time, and retention removes nothing.
 const CLOCK_SETTLE: u64 = 60_000_000;
 
-/// A difference above this is a clock that was set; below it is followed at once.
+/// A larger difference is a clock that was set; a smaller one is followed immediately.
 const STEP_LEAST: u64 = 5_000_000;
 
-/// The time by a clock on the wall, without its jumps: another one counts from anywhere, and never jumps.
+/// Wall-clock time without jumps. `counter` has an arbitrary origin and never jumps.
 pub(crate) fn steady(
     wall: impl Fn() -> u64 + Send + Sync + 'static,
     counter: impl Fn() -> u64 + Send + Sync + 'static,
 ) -> Clock {
-    // What the wall is ahead of the counter, as it is believed; and as it was seen when it jumped, and since when.
+    // Accepted lead of the wall clock over the counter. `jumped` holds the lead seen at a jump and the counter at that
+    // time.
     let lead = AtomicU64::new(wall().wrapping_sub(counter()));
     let jumped = Mutex::new(None::<(u64, u64)>);
     let has_jumped = AtomicBool::new(false);

@@ -1,5 +1,5 @@
-//! The bridges opposite brokers that are really there, which these tests kill and freeze: `cargo xtask brokers` starts
-//! them, and says where they are and which script controls them.
+//! Tests of the bridges against real brokers, which they kill and freeze: `cargo xtask brokers` starts the brokers, and
+//! passes their URL and control script.
 
 #![cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 
@@ -19,14 +19,14 @@ use sinews_stream::{AppendError, Pending, Start};
 use broker::{LIMIT, Node, Seen, acked, publish, publish_acked, read, records, until, values, wait_for};
 use real::{control, unused, url};
 
-/// Records in one append of the long test.
+/// Records per append of the long test.
 const BATCH: usize = 20;
 
 fn broker(settings: &str) -> Arc<dyn Broker> {
     connect(&url(settings), &BTreeMap::new()).expect("the settings are known")
 }
 
-fn records_come_back_on_every_node(settings: &str) {
+fn records_are_delivered_to_every_node(settings: &str) {
     let stream = unused("plain");
     let (one, two) = (broker(settings), broker(settings));
     assert_eq!(one.partitions(&stream).block(), Ok(1));
@@ -60,7 +60,7 @@ fn records_come_back_on_every_node(settings: &str) {
     assert_eq!(old.next, first + 4);
 }
 
-fn groups_are_kept(settings: &str) {
+fn committed_offsets_are_stored_at_the_broker(settings: &str) {
     let stream = unused("groups");
     let one = broker(settings);
     publish_acked(&*one, &stream, 0, &["a", "b"]);
@@ -70,8 +70,8 @@ fn groups_are_kept(settings: &str) {
     assert_eq!(one.committed(&stream, 0, "others").block(), Ok(None));
 }
 
-/// Publishes much while the broker is killed, started again, frozen and let go. What was acknowledged is there, at the
-/// offset that was named; `exactly` says that nothing is there twice either.
+/// Publishes records while the broker is killed, restarted, frozen and resumed. Acknowledged records are stored at the
+/// reported offsets; with `exactly`, no record is stored twice.
 fn nothing_acknowledged_is_lost(settings: &str, count: usize, exactly: bool) {
     let stream = unused("hard");
     let (writer, reader, node) = (broker(settings), broker(settings), Node::new());
@@ -109,11 +109,11 @@ fn nothing_acknowledged_is_lost(settings: &str, count: usize, exactly: bool) {
             acknowledged.extend(waiting.drain(..).filter_map(answered));
         }
         if number >= count {
-            // The trouble is not over: slowly from here on.
+            // The faults continue: slow down.
             thread::park_timeout(Duration::from_millis(20));
         }
     }
-    trouble.join().expect("the broker came back");
+    trouble.join().expect("the fault thread has not panicked");
     acknowledged.extend(waiting.drain(..).filter_map(answered));
     let last = publish_acked(&*writer, &stream, 0, &["last"]);
     check(&read(&partition, 0, last + 1), &acknowledged, number, exactly);
@@ -138,28 +138,28 @@ fn check(all: &[Seen], acknowledged: &[(usize, u64)], sent: usize, exactly: bool
         .filter(|number| !times.contains_key(&*number.to_string()));
     assert_eq!(lost.count(), 0, "acknowledged and lost");
     if exactly {
-        assert_eq!(acknowledged.len() * BATCH, sent, "all was acknowledged in the end");
+        assert_eq!(acknowledged.len() * BATCH, sent, "all records are acknowledged in the end");
         assert_eq!(times.values().filter(|times| **times > 1).count(), 0, "stored twice");
         assert_eq!(all.len(), sent + 2);
     }
 }
 
-/// Why a stream that was made anew is not followed, when that is noticed.
+/// Waits until a recreated stream is reported, and returns the error.
 fn noticed(broker: &dyn Broker, stream: &str) -> Arc<str> {
     let why = || broker.health().error.unwrap_or_default();
-    until("the stream made anew is noticed", || !broker.health().ready && why().contains("made anew"));
+    until("the recreated stream is reported", || !broker.health().ready && why().contains("recreated"));
     assert!(why().contains(stream), "{}", why());
     why()
 }
 
 fn assert_rejected(rejected: Result<(), AppendError>) {
     let Err(AppendError::Broker(why)) = &rejected else { panic!("{rejected:?}") };
-    assert!(why.contains("made anew"), "{why}");
+    assert!(why.contains("recreated"), "{why}");
 }
 
-/// The broker's stream is emptied, and filled with so many other records, by `renew`: appends that readers of this node
-/// would not see are rejected, and the copy keeps what it has. Other streams go on.
-fn stream_made_anew_is_not_followed(settings: &str, counts: &[usize], renew: impl Fn(&str, usize)) {
+/// `renew` empties the broker's stream and fills it with other records: appends invisible to readers of this node are
+/// rejected, and the copy keeps its records. Other streams are unaffected.
+fn recreated_stream_is_not_followed(settings: &str, counts: &[usize], renew: impl Fn(&str, usize)) {
     for &filled in counts {
         let (stream, other) = (unused("anew"), unused("other"));
         let (broker, node) = (broker(settings), Node::new());
@@ -184,8 +184,8 @@ fn stream_made_anew_is_not_followed(settings: &str, counts: &[usize], renew: imp
     }
 }
 
-/// The same while this node does not run: the copy is of the former stream.
-fn copy_of_a_former_stream_is_not_continued(settings: &str, renew: impl Fn(&str, usize)) {
+/// The same while this node is stopped: the copy is of the deleted stream.
+fn copy_of_a_deleted_stream_is_not_continued(settings: &str, renew: impl Fn(&str, usize)) {
     let (stream, node) = (unused("former"), Node::new());
     let partition = node.partition(&stream, 0);
     let before = broker(settings);
@@ -216,36 +216,36 @@ mod kafka {
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only kafka"]
-    fn records_come_back_on_every_node() {
-        super::records_come_back_on_every_node("");
+    fn records_are_delivered_to_every_node() {
+        super::records_are_delivered_to_every_node("");
     }
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only kafka"]
-    fn groups_are_kept() {
-        super::groups_are_kept("");
+    fn committed_offsets_are_stored_at_the_broker() {
+        super::committed_offsets_are_stored_at_the_broker("");
     }
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only kafka"]
     fn nothing_acknowledged_is_lost() {
-        // librdkafka sends some of it twice after some failures, see docs/brokers.md.
+        // librdkafka sends some records twice after some failures, see docs/brokers.md.
         super::nothing_acknowledged_is_lost("reconnect.backoff.max.ms=500", 100_000, false);
     }
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only kafka"]
-    fn stream_made_anew_is_not_followed() {
-        super::stream_made_anew_is_not_followed("", &[0], renew);
+    fn recreated_stream_is_not_followed() {
+        super::recreated_stream_is_not_followed("", &[0], renew);
     }
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only kafka"]
-    fn copy_of_a_former_stream_is_not_continued() {
-        super::copy_of_a_former_stream_is_not_continued("", renew);
+    fn copy_of_a_deleted_stream_is_not_continued() {
+        super::copy_of_a_deleted_stream_is_not_continued("", renew);
     }
 
-    /// Another node makes the topic anew.
+    /// Recreates the topic, as another node does.
     fn renew(stream: &str, filled: usize) {
         let hosts = url("").trim_start_matches("kafka://").trim_end_matches('?').to_owned();
         let admin: AdminClient<DefaultClientContext> =
@@ -291,14 +291,14 @@ mod nats {
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only nats"]
-    fn records_come_back_on_every_node() {
-        super::records_come_back_on_every_node("");
+    fn records_are_delivered_to_every_node() {
+        super::records_are_delivered_to_every_node("");
     }
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only nats"]
-    fn groups_are_kept() {
-        super::groups_are_kept("");
+    fn committed_offsets_are_stored_at_the_broker() {
+        super::committed_offsets_are_stored_at_the_broker("");
     }
 
     #[test]
@@ -316,19 +316,19 @@ mod nats {
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only nats"]
-    fn stream_made_anew_is_not_followed() {
-        super::stream_made_anew_is_not_followed("", &[0, 10], renew);
+    fn recreated_stream_is_not_followed() {
+        super::recreated_stream_is_not_followed("", &[0, 10], renew);
     }
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only nats"]
-    fn copy_of_a_former_stream_is_not_continued() {
-        super::copy_of_a_former_stream_is_not_continued("", renew);
+    fn copy_of_a_deleted_stream_is_not_continued() {
+        super::copy_of_a_deleted_stream_is_not_continued("", renew);
     }
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only nats"]
-    fn deleted_stream_is_reported_until_it_is_made_anew() {
+    fn deleted_stream_is_reported_until_it_is_recreated() {
         let stream = unused("deleted");
         let (broker, node) = (broker(""), Node::new());
         broker.follow(&stream, 0, Start::Earliest, node.partition(&stream, 0));
@@ -354,7 +354,7 @@ mod nats {
         }
     }
 
-    /// Says something to the server, and waits for its answer.
+    /// Sends a request to the server, and waits for its answer.
     fn ask(subject: &str, body: &str) {
         let url = url("");
         let address = url.trim_start_matches("nats://").trim_end_matches('?');
@@ -384,14 +384,14 @@ mod redis {
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only redis"]
-    fn records_come_back_on_every_node() {
-        super::records_come_back_on_every_node("");
+    fn records_are_delivered_to_every_node() {
+        super::records_are_delivered_to_every_node("");
     }
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only redis"]
-    fn groups_are_kept() {
-        super::groups_are_kept("");
+    fn committed_offsets_are_stored_at_the_broker() {
+        super::committed_offsets_are_stored_at_the_broker("");
     }
 
     #[test]
@@ -400,11 +400,11 @@ mod redis {
         super::nothing_acknowledged_is_lost("", 20_000, false);
     }
 
-    /// Redis closes the connection of a subscriber that is slow, and drops what it was to get; others add to a stream
-    /// without a message.
+    /// Redis closes the connection of a slow subscriber, and drops its messages; other programs add to a stream without
+    /// a message.
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only redis"]
-    fn a_message_that_is_lost_costs_no_record() {
+    fn lost_wakeup_message_costs_no_record() {
         let stream = unused("silent");
         let (broker, node) = (broker(""), Node::new());
         let partition = node.partition(&stream, 0);
@@ -420,13 +420,13 @@ mod redis {
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only redis"]
     fn stream_emptied_while_redis_runs_is_not_followed() {
-        super::stream_made_anew_is_not_followed("", &[0, 10], renew);
+        super::recreated_stream_is_not_followed("", &[0, 10], renew);
     }
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only redis"]
-    fn copy_of_a_former_stream_is_not_continued() {
-        super::copy_of_a_former_stream_is_not_continued("", renew);
+    fn copy_of_a_deleted_stream_is_not_continued() {
+        super::copy_of_a_deleted_stream_is_not_continued("", renew);
     }
 
     fn renew(stream: &str, filled: usize) {
@@ -457,12 +457,12 @@ mod redis {
         let why = broker.health().error.unwrap_or_default();
         assert!(why.contains("every append fails") && why.contains("maxmemory"), "{why}");
         say("CONFIG SET maxmemory 0");
-        // Redis is asked whether it takes appends again: no append is needed.
+        // The probe asks Redis whether it accepts appends again: no append is needed.
         until("it takes appends again", || broker.health().ready);
         publish_acked(&*broker, &stream, 0, &["taken again"]);
     }
 
-    /// The other tests have no password.
+    /// Removes the password, which other tests do not use.
     struct Unlock;
 
     impl Drop for Unlock {
@@ -473,7 +473,7 @@ mod redis {
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only redis"]
-    fn redis_that_asks_for_a_password_is_not_ready_until_it_takes_appends_again() {
+    fn redis_that_requires_a_password_is_not_ready_until_it_accepts_appends() {
         let (stream, broker) = (unused("locked"), broker(""));
         publish_acked(&*broker, &stream, 0, &["before"]);
         say("CONFIG SET requirepass secret");

@@ -1,4 +1,4 @@
-//! Errors as programs print them with all their causes.
+//! Tests that printing an error with its sources names each cause once.
 
 use std::error::Error;
 use std::io;

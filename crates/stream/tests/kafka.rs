@@ -1,5 +1,5 @@
-//! The bridge to Kafka, opposite the cluster of brokers that librdkafka has for tests. It runs in this process, and keeps
-//! 5 MB of a partition.
+//! Tests of the bridge to Kafka against librdkafka's mock cluster, which runs in this process and retains 5 MB per
+//! partition.
 
 #![cfg(feature = "kafka")]
 
@@ -29,19 +29,19 @@ impl Cluster {
 
     fn connect(&self, settings: &str) -> Arc<dyn Broker> {
         let hosts = self.mock.bootstrap_servers();
-        // Tests do not wait for what is patient by default.
+        // Shorter backoffs than the defaults, so that tests do not wait.
         let url = format!("kafka://{hosts}?reconnect.backoff.max.ms=200&retry.backoff.ms=20&{settings}");
         connect(&url, &BTreeMap::new()).expect("the settings are known")
     }
 
-    /// A topic whose partitions lie with the first broker.
+    /// A topic whose partitions are on the first broker.
     fn topic(&self, name: &str, partitions: i32) {
         self.mock.create_topic(name, partitions, 1).expect("it is new");
     }
 }
 
 #[test]
-fn records_come_back_as_they_were_with_kafkas_offsets() {
+fn records_are_delivered_unchanged_with_kafka_offsets() {
     let cluster = Cluster::new(1);
     cluster.topic("orders", 2);
     let (broker, node) = (cluster.connect(""), Node::new());
@@ -63,12 +63,12 @@ fn records_come_back_as_they_were_with_kafkas_offsets() {
     assert_eq!(all.iter().map(|record| &*record.key).collect::<Vec<_>>(), ["ann", "", "bob", ""]);
     let kinds: Vec<_> = all.iter().map(|record| record.kind).collect();
     assert_eq!(kinds, [Kind::Json, Kind::Text, Kind::Bytes, Kind::Bytes]);
-    // Kafka keeps milliseconds.
+    // Kafka stores milliseconds.
     assert_eq!((all[0].timestamp, all[1].timestamp), (1_700_000_000_123_000, 1_700_000_000_124_000));
 }
 
 #[test]
-fn two_nodes_see_the_same_and_one_that_comes_back_goes_on_where_it_was() {
+fn two_nodes_see_the_same_records_and_a_restarted_node_resumes() {
     let cluster = Cluster::new(1);
     cluster.topic("news", 1);
     let (one, two) = (Node::new(), Node::new());
@@ -85,7 +85,7 @@ fn two_nodes_see_the_same_and_one_that_comes_back_goes_on_where_it_was() {
     }
     publish_acked(&*first, "news", 0, &["d", "e"]);
     let second = cluster.connect("");
-    // What it has is not read again.
+    // Stored records are not read again.
     second.follow("news", 0, Start::Earliest, partitions[1].clone());
     publish_acked(&*second, "news", 0, &["f"]);
     for partition in &partitions {
@@ -94,7 +94,7 @@ fn two_nodes_see_the_same_and_one_that_comes_back_goes_on_where_it_was() {
 }
 
 #[test]
-fn one_who_begins_at_the_end_or_at_a_time_sees_what_comes_from_there_on() {
+fn following_from_the_end_or_a_time_delivers_later_records() {
     let cluster = Cluster::new(1);
     cluster.topic("late", 1);
     let broker = cluster.connect("");
@@ -102,7 +102,7 @@ fn one_who_begins_at_the_end_or_at_a_time_sees_what_comes_from_there_on() {
     let node = Node::new();
     let partition = node.partition("late", 0);
     broker.follow("late", 0, Start::Latest, partition.clone());
-    // Following has begun when the broker has said where the end is; a little of what comes may be before it.
+    // Following begins when the broker has reported its end offset; a few records may precede that.
     let mut next = 0;
     until("the first record arrives", || {
         publish_acked(&*broker, "late", 0, &["c"]);
@@ -122,7 +122,7 @@ fn one_who_begins_at_the_end_or_at_a_time_sees_what_comes_from_there_on() {
 }
 
 #[test]
-fn errors_of_the_broker_are_tried_again_and_nothing_is_stored_twice() {
+fn broker_errors_are_retried_and_records_are_stored_once() {
     use RDKafkaRespErr::{
         RD_KAFKA_RESP_ERR__TRANSPORT as DISCONNECT,
         RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE as LEADER_NOT_AVAILABLE,
@@ -147,20 +147,21 @@ fn errors_of_the_broker_are_tried_again_and_nothing_is_stored_twice() {
 }
 
 #[test]
-fn who_publishes_is_not_told_an_offset_that_the_broker_has_not_named() {
+fn publisher_gets_no_offset_that_the_broker_did_not_report() {
     let duplicate = RDKafkaRespErr::RD_KAFKA_RESP_ERR_DUPLICATE_SEQUENCE_NUMBER;
     let cluster = Cluster::new(1);
     cluster.topic("twice", 1);
     let broker = cluster.connect("linger.ms=500");
     assert_eq!(publish_acked(&*broker, "twice", 0, &["before"; 10]), 0);
-    // What a broker says that has them already, from before a connection was lost. This one has others in their place.
+    // The answer of a broker that already has the records, from before a lost connection. This broker has other records
+    // at the same offsets.
     cluster.mock.request_errors(RDKafkaApiKey::Produce, &[duplicate]);
     let sent = ["d", "e", "f", "g"];
     let mut pending: Vec<_> = sent.iter().map(|value| publish(&*broker, "twice", 0, &[value])).collect();
     let answers: Vec<_> = pending.iter_mut().map(acked).collect();
     let refused = |answer: &_| matches!(answer, Err(AppendError::Broker(why)) if why.contains("where"));
     assert!(refused(&answers[0]), "{answers:?}");
-    // As a rule all of them went together; what follows has its place.
+    // Usually all records were sent together; later records have offsets.
     let told = sent.iter().zip(&answers).filter(|(_, answer)| !refused(answer));
     let last = publish_acked(&*broker, "twice", 0, &["h"]);
     let stored = broker.fetch("twice", 0, 0, 1 << 20).block().expect("it is there");
@@ -172,7 +173,7 @@ fn who_publishes_is_not_told_an_offset_that_the_broker_has_not_named() {
 }
 
 #[test]
-fn a_leader_that_moves_is_followed() {
+fn moved_partition_leader_is_followed() {
     let cluster = Cluster::new(3);
     cluster.mock.create_topic("moving", 1, 3).expect("it is new");
     let (broker, node) = (cluster.connect("topic.metadata.refresh.interval.ms=500"), Node::new());
@@ -190,7 +191,7 @@ fn a_leader_that_moves_is_followed() {
 }
 
 #[test]
-fn while_the_broker_is_down_a_bounded_queue_fills_and_then_everything_arrives() {
+fn queue_is_bounded_while_the_broker_is_down_and_delivered_afterwards() {
     let cluster = Cluster::new(1);
     cluster.topic("down", 1);
     let (broker, node) = (cluster.connect("queue.buffering.max.messages=100"), Node::new());
@@ -208,7 +209,7 @@ fn while_the_broker_is_down_a_bounded_queue_fills_and_then_everything_arrives() 
             Ok(one) => pending.push(one),
             Err(error) => break error,
         }
-        assert!(pending.len() <= 100, "the queue has no end");
+        assert!(pending.len() <= 100, "the queue is not bounded");
     };
     assert_eq!((busy, pending.len()), (AppendError::Busy, 100));
     assert_eq!(broker.health().waiting, 100);
@@ -225,7 +226,7 @@ fn while_the_broker_is_down_a_bounded_queue_fills_and_then_everything_arrives() 
 }
 
 #[test]
-fn an_append_larger_than_the_queue_is_taken_whole() {
+fn append_larger_than_the_queue_is_accepted_as_a_whole() {
     let cluster = Cluster::new(1);
     cluster.topic("wide", 1);
     let (broker, node) = (cluster.connect("queue.buffering.max.messages=10"), Node::new());
@@ -234,14 +235,14 @@ fn an_append_larger_than_the_queue_is_taken_whole() {
     let sent: Vec<String> = (0..95).map(|number| number.to_string()).collect();
     let all: Vec<&str> = sent.iter().map(String::as_str).collect();
     let mut first = broker.publish("wide", 0, records(&all)).expect("room");
-    // Nothing overtakes what is left of it.
+    // No append overtakes the rest of the first one.
     let mut second = publish(&*broker, "wide", 0, &["behind"]);
     assert_eq!((acked(&mut first), acked(&mut second)), (Ok(0), Ok(95)));
     assert_eq!(values(&read(&partition, 0, 96)), [&all[..], &["behind"]].concat());
 }
 
 #[test]
-fn what_can_never_be_stored_is_refused_before_any_of_it_is() {
+fn append_with_an_oversized_record_is_rejected_as_a_whole() {
     let cluster = Cluster::new(1);
     cluster.topic("small", 1);
     let broker = cluster.connect("message.max.bytes=2000");
@@ -249,15 +250,15 @@ fn what_can_never_be_stored_is_refused_before_any_of_it_is() {
     let error = broker.publish("small", 0, records(&["fits", &large])).expect_err("it is larger");
     assert_eq!(error, AppendError::TooLarge { most: 2000 });
     let error = broker.publish("no/topic", 0, records(&["a"])).expect_err("no legal name");
-    assert!(error.to_string().contains("`no/topic` is no topic of Kafka"), "{error}");
-    // The first is the first: nothing was stored before.
+    assert!(error.to_string().contains("`no/topic` is not a valid Kafka topic"), "{error}");
+    // The first offset: no record was stored before.
     assert_eq!(publish_acked(&*broker, "small", 0, &["a"]), 0);
     let refused = broker.publish("small", 7, records(&["a"])).and_then(|mut pending| acked(&mut pending));
     assert!(matches!(refused, Err(AppendError::Broker(_))), "{refused:?}");
 }
 
 #[test]
-fn old_records_are_fetched_and_what_retention_took_is_named() {
+fn old_records_are_fetched_and_removed_records_are_reported_as_gone() {
     let cluster = Cluster::new(1);
     cluster.topic("old", 1);
     let broker = cluster.connect("");
@@ -281,14 +282,14 @@ fn old_records_are_fetched_and_what_retention_took_is_named() {
         assert_eq!(offsets, (from..read.next).collect::<Vec<_>>());
         from = read.next;
     }
-    let end = broker.fetch("old", 0, next, 1000).block().expect("there is nothing, and that is no error");
+    let end = broker.fetch("old", 0, next, 1000).block().expect("an empty result is no error");
     assert_eq!((end.batches.len(), end.next), (0, next));
     let again = broker.fetch("old", 0, next - 1, 1).block().expect("it is there");
     assert_eq!(seen(&again.batches).len(), 1);
 }
 
 #[test]
-fn groups_go_on_where_they_were_on_another_connection() {
+fn committed_offsets_are_visible_on_another_connection() {
     let cluster = Cluster::new(1);
     cluster.topic("work", 2);
     let one = cluster.connect("");
@@ -306,7 +307,7 @@ fn groups_go_on_where_they_were_on_another_connection() {
 }
 
 #[test]
-fn a_producer_that_fails_for_good_is_replaced() {
+fn permanently_failed_producer_is_replaced() {
     let cluster = Cluster::new(1);
     cluster.topic("again", 1);
     let denied = RDKafkaRespErr::RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED;
@@ -320,7 +321,7 @@ fn a_producer_that_fails_for_good_is_replaced() {
 }
 
 #[test]
-fn closing_waits_for_what_is_under_way_and_fails_the_rest() {
+fn close_waits_for_pending_appends_and_fails_the_rest() {
     let cluster = Cluster::new(1);
     cluster.topic("end", 1);
     let broker = cluster.connect("linger.ms=50");

@@ -1,6 +1,6 @@
-//! A process is killed while it appends: what it was told is on disk is there, once, in order.
+//! Kills a process while it appends: acknowledged records are found on disk, once, in order.
 //!
-//! The test starts itself again as the process that is killed.
+//! The test starts itself again as the process to kill.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -10,22 +10,22 @@ use std::time::{Duration, Instant};
 use sinews_stream::record::{self, Kind, RecordBuilder, Records};
 use sinews_stream::{AppendError, Durability, Fsync, Pending, StreamConfig, Streams, StreamsConfig};
 
-/// Where the other process appends; without it, [`the_other_process`] is no test.
+/// Directory of the other process; without it, [`other_process`] does nothing.
 const DIRECTORY: &str = "SINEWS_STREAM_KILL_DIRECTORY";
 
 const WAYS: [Fsync; 3] = [Fsync::Batch, Fsync::Interval(Duration::from_millis(5)), Fsync::Never];
 
-/// With it, the other process appends batches of 4 MiB whose payloads hold batches.
+/// If set, the other process appends batches of 4 MiB whose payloads contain batches.
 const FORGED: &str = "SINEWS_STREAM_KILL_FORGED";
 
-/// In a forged record, in place of the number of an append.
+/// Value of a forged record, in place of the number of an append.
 const FORGED_NUMBER: u64 = u64::MAX;
 
 fn config(turn: usize, is_forged: bool) -> StreamConfig {
     if is_forged {
         return StreamConfig::default().fsync(WAYS[turn % WAYS.len()]);
     }
-    // Small segments, so that some are killed while they begin a new one.
+    // Small segments, so that some kills happen during the creation of one.
     StreamConfig::default().fsync(WAYS[turn % WAYS.len()]).segment_bytes(64 << 10)
 }
 
@@ -38,7 +38,7 @@ fn records(number: u64) -> Records {
     builder.finish().unwrap()
 }
 
-/// The same record with what looks like batches at each 4 KiB, with the offset that the append itself has and the next.
+/// The same record with forged batches at each 4 KiB, with the offset of the append itself and the next.
 fn forging(number: u64) -> Records {
     let mut value = number.to_le_bytes().to_vec();
     value.resize(4 << 20, 0);
@@ -51,7 +51,7 @@ fn forging(number: u64) -> Records {
         let length = (head.len() + inner.len()) as u32;
         head[4..8].copy_from_slice(&length.to_le_bytes());
         head[8..16].copy_from_slice(&base.to_le_bytes());
-        // Later than any other, so that time does not go back.
+        // Later than any other time, so that time does not go back.
         head[16..24].copy_from_slice(&(1u64 << 60).to_le_bytes());
         (head[24], head[28]) = (1, u8::from(is_tagged));
         let crc = crc32c::crc32c(&head[4..]);
@@ -64,9 +64,9 @@ fn forging(number: u64) -> Records {
     builder.finish().unwrap()
 }
 
-/// Appends until it is killed, and prints each offset and number that was acknowledged. Numbers go on from the last.
+/// Appends until it is killed, and prints each acknowledged offset and number. Numbers continue from the last run.
 #[test]
-fn the_other_process() {
+fn other_process() {
     let Some(directory) = std::env::var_os(DIRECTORY) else { return };
     let (streams, _) = Streams::open(Path::new(&directory), StreamsConfig::default()).unwrap();
     let partition = streams.stream("s").unwrap().partition(0).unwrap();
@@ -77,7 +77,7 @@ fn the_other_process() {
     for number in partition.ends().next.. {
         match partition.append(make(number)) {
             Ok(pending) => under_way.push_back((pending, number)),
-            Err(AppendError::Busy) => panic!("more is under way than may be"),
+            Err(AppendError::Busy) => panic!("max_pending is exceeded"),
             Err(error) => panic!("{error}"),
         }
         if under_way.len() == most {
@@ -88,12 +88,13 @@ fn the_other_process() {
     }
 }
 
-/// Runs it until so many acknowledgements have come and a little longer, and kills it. The last one that came.
+/// Runs the other process until this many acknowledgements have arrived, and for `longer`, then kills it. Returns the
+/// last acknowledged offset.
 fn run_and_kill(directory: &Path, acknowledgements: usize, longer: Duration, is_forged: bool) -> Option<u64> {
     let program = std::env::current_exe().unwrap();
     let mut child = Command::new(program)
         .envs(is_forged.then_some((FORGED, "1")))
-        .args(["--exact", "the_other_process", "--nocapture"])
+        .args(["--exact", "other_process", "--nocapture"])
         .env(DIRECTORY, directory)
         .stdout(Stdio::piped())
         .spawn()
@@ -111,13 +112,13 @@ fn run_and_kill(directory: &Path, acknowledgements: usize, longer: Duration, is_
     };
     let count = lines.by_ref().filter_map(&mut note).take(acknowledgements).count();
     assert_eq!(count, acknowledgements, "the other process has ended by itself");
-    // When it is killed is left to chance; nothing depends on it.
+    // The time of the kill is random; the result does not depend on it.
     let until = Instant::now() + longer;
     while Instant::now() < until {
         std::hint::spin_loop();
     }
     child.kill().unwrap();
-    // What it has printed is in the pipe. A cut line is one without its end, and its number may be, too.
+    // Output before the kill is in the pipe. The last line may be cut, and its number, too.
     let mut rest: Vec<_> = lines.collect();
     rest.pop();
     for line in rest {
@@ -133,7 +134,7 @@ fn kill_and_look(times: usize, is_forged: bool) {
     let _ = std::fs::remove_dir_all(&directory);
     for turn in 0..times {
         if turn % 10 == 0 {
-            // It would grow, and opening all of it again takes longer than appending.
+            // The directory would grow, and reading all of it takes longer than appending.
             let _ = std::fs::remove_dir_all(&directory);
         }
         let (streams, _) = Streams::open(&directory, StreamsConfig::default()).unwrap();
@@ -143,7 +144,7 @@ fn kill_and_look(times: usize, is_forged: bool) {
         let acknowledgements = if is_forged { 1 + turn % 4 } else { 1 + turn * 37 % 150 };
         let last = run_and_kill(&directory, acknowledgements, longer, is_forged);
         let (streams, losses) = Streams::open(&directory, StreamsConfig::default()).unwrap();
-        // Only the end of a write that was under way may be missing.
+        // Only the end of an unfinished write may be missing.
         assert!(losses.iter().all(|loss| loss.why.contains("cut off")), "{losses:?}");
         let partition = streams.stream("s").unwrap().partition(0).unwrap();
         let mut next = 0;
@@ -162,13 +163,13 @@ fn kill_and_look(times: usize, is_forged: bool) {
 }
 
 #[test]
-fn what_was_acknowledged_survives_a_kill() {
+fn acknowledged_records_survive_a_kill() {
     kill_and_look(21, false);
 }
 
 #[test]
 #[ignore = "takes minutes: a few hundred kills, before a release or when writing or opening has changed"]
-fn what_was_acknowledged_survives_hundreds_of_kills() {
+fn acknowledged_records_survive_hundreds_of_kills() {
     kill_and_look(300, false);
 }
 

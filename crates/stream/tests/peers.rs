@@ -1,4 +1,4 @@
-//! The bridges opposite brokers of a few lines, which do what real ones do seldom and not when a test wants it.
+//! Tests of the bridges against scripted brokers, which cause rare behavior of real ones at will.
 
 #![cfg(any(feature = "nats", feature = "redis"))]
 
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
-/// Accepts connections, each with a thread of its own that ends with it.
+/// Accepts connections, each served by its own thread.
 struct Peer {
     address: SocketAddr,
     is_over: Arc<AtomicBool>,
@@ -30,7 +30,7 @@ impl Peer {
                     return;
                 }
                 let (serve, stream) = (serve.clone(), stream.expect("a connection"));
-                // The other side ends it.
+                // The client closes the connection.
                 thread::spawn(move || drop(serve(stream)));
             }
         });
@@ -46,7 +46,7 @@ impl Drop for Peer {
     }
 }
 
-/// The next line without its end; none when the other side has gone.
+/// The next line without its end; an error when the client has closed.
 fn line(reader: &mut BufReader<TcpStream>) -> io::Result<String> {
     let mut line = String::new();
     if reader.read_line(&mut line)? == 0 {
@@ -55,7 +55,7 @@ fn line(reader: &mut BufReader<TcpStream>) -> io::Result<String> {
     Ok(line.trim_end().to_owned())
 }
 
-/// So many bytes, and the end of the line behind them.
+/// Reads this many bytes, and the end of the line behind them.
 fn bytes(reader: &mut BufReader<TcpStream>, count: usize) -> io::Result<String> {
     let mut bytes = vec![0; count + 2];
     reader.read_exact(&mut bytes)?;
@@ -79,7 +79,7 @@ mod redis {
 
     fn serve(stream: TcpStream, stored: &Mutex<Vec<&str>>, is_full: &AtomicBool) -> io::Result<()> {
         let mut reader = BufReader::new(stream);
-        // Entries of a transaction, if there is one.
+        // Entries of the current transaction, if there is one.
         let mut queued: Option<usize> = None;
         loop {
             let count = line(&mut reader)?.trim_start_matches('*').parse().expect("a command");
@@ -171,12 +171,12 @@ mod redis {
     }
 
     #[test]
-    fn a_stream_that_was_made_anew_is_not_put_behind_the_former_one() {
+    fn recreated_stream_is_not_appended_to_the_old_copy() {
         let Followed { stored, broker, partition, .. } = &Followed::new();
         until("it is ready", || broker.health().ready);
         *stored.lock().unwrap() = vec!["other"];
         until("that is noticed", || {
-            !broker.health().ready && broker.health().error.is_some_and(|why| why.contains("made anew"))
+            !broker.health().ready && broker.health().error.is_some_and(|why| why.contains("recreated"))
         });
         *stored.lock().unwrap() = vec!["other"; 10];
         assert_eq!(broker.ends("s", 0).block(), Ok((1, 11)));
@@ -185,38 +185,38 @@ mod redis {
     }
 
     #[test]
-    fn append_to_an_emptied_stream_is_rejected_since_no_reader_of_this_node_sees_it() {
+    fn append_to_an_emptied_stream_is_rejected() {
         let Followed { stored, broker, .. } = &Followed::new();
         stored.lock().unwrap().clear();
         let rejected = acked(&mut publish(&**broker, "s", 0, &["x"]));
         assert!(
-            matches!(&rejected, Err(AppendError::Broker(why)) if why.contains("made anew")),
+            matches!(&rejected, Err(AppendError::Broker(why)) if why.contains("recreated")),
             "{rejected:?}"
         );
         until("that is noticed", || !broker.health().ready);
         let end = stored.lock().unwrap().len();
         let rejected = broker.publish("s", 0, super::broker::records(&["y"])).map(drop);
         assert!(
-            matches!(&rejected, Err(AppendError::Broker(why)) if why.contains("made anew")),
+            matches!(&rejected, Err(AppendError::Broker(why)) if why.contains("recreated")),
             "{rejected:?}"
         );
-        assert_eq!(stored.lock().unwrap().len(), end, "nothing more is sent");
-        // Another stream goes on.
+        assert_eq!(stored.lock().unwrap().len(), end, "no further append is sent");
+        // Other streams are unaffected.
         assert_eq!(acked(&mut publish(&**broker, "t", 0, &["z"])), Ok(end as u64 + 1));
     }
 
     #[test]
-    fn stream_that_was_emptied_and_filled_beyond_what_this_node_has_seen_is_not_followed() {
+    fn stream_emptied_and_refilled_beyond_the_copy_is_not_followed() {
         let Followed { stored, broker, partition, .. } = &Followed::new();
         *stored.lock().unwrap() = vec!["other"; 10];
         until("that is noticed", || {
-            broker.health().error.is_some_and(|why| why.contains("made anew")) && !broker.health().ready
+            broker.health().error.is_some_and(|why| why.contains("recreated")) && !broker.health().ready
         });
         assert_eq!(values(&read(partition, 0, 4)), ["a", "b", "c"]);
     }
 
     #[test]
-    fn broker_that_refuses_every_append_is_not_ready_until_it_takes_them_again() {
+    fn broker_that_rejects_every_append_is_not_ready_until_it_accepts_them() {
         let (stored, is_full) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(true)));
         let peer = Peer::new({
             let (stored, is_full) = (stored.clone(), is_full.clone());
@@ -254,14 +254,14 @@ mod nats {
     const STATE: &str = r#""created":"2024-01-01T00:00:00Z","state":{"messages":0,"bytes":0,"first_seq":1,
         "first_ts":"2024-01-01T00:00:00Z","last_seq":0,"last_ts":"2024-01-01T00:00:00Z","consumer_count":0}"#;
 
-    /// More than a client sends before it gives up.
+    /// More attempts than the client makes.
     const SENDS_MAX: usize = 20;
 
     #[derive(Default)]
     struct Jetstream {
-        /// How the stream was made.
+        /// The configuration with which the stream was created.
         config: Mutex<Option<String>>,
-        /// The ids of what was published.
+        /// The ids of the published messages.
         ids: Mutex<Vec<String>>,
         acknowledges: Mutex<bool>,
     }
@@ -280,7 +280,7 @@ mod nats {
                         reader.get_mut().write_all(b"PONG\r\n")?;
                         continue;
                     }
-                    // Answers come by one subscription.
+                    // All answers arrive on one subscription.
                     "SUB" => {
                         words[words.len() - 1].clone_into(&mut inbox);
                         continue;
@@ -322,19 +322,22 @@ mod nats {
     }
 
     #[test]
-    fn what_was_sent_so_long_ago_that_nats_may_have_forgotten_it_is_not_sent_again() {
+    fn append_older_than_the_duplicate_window_is_not_resent() {
         let jetstream = Arc::new(Jetstream::default());
         let peer = Peer::new({
             let jetstream = jetstream.clone();
             move |stream| jetstream.serve(stream)
         });
-        // Ids are remembered as long as messages are kept.
+        // Ids are remembered as long as messages are retained.
         let url = format!("nats://{}?max.age.seconds=1", peer.address);
         let broker = connect(&url, &BTreeMap::new()).expect("a URL");
         let refused = acked(&mut publish(&*broker, "s", 0, &["a"]));
         assert!(matches!(&refused, Err(AppendError::Broker(why)) if why.contains("in time")), "{refused:?}");
         let sent = std::mem::take(&mut *jetstream.ids.lock().unwrap());
-        assert!(!sent.is_empty() && sent.iter().all(|id| *id == sent[0]), "each time as the same: {sent:?}");
+        assert!(
+            !sent.is_empty() && sent.iter().all(|id| *id == sent[0]),
+            "each attempt has the same id: {sent:?}"
+        );
         *jetstream.acknowledges.lock().unwrap() = true;
         assert_eq!(acked(&mut publish(&*broker, "s", 0, &["b"])), Ok(7));
         assert!(!jetstream.ids.lock().unwrap().contains(&sent[0]));

@@ -1,4 +1,4 @@
-//! A program without a standard library that speaks WebSocket: it is compiled, never run.
+//! A WebSocket program without a standard library: it is compiled, never run.
 #![no_std]
 
 extern crate alloc;
@@ -8,10 +8,10 @@ use core::alloc::{GlobalAlloc, Layout};
 
 use sinews_proto::{Config, Connection, Negotiated, Time};
 
-/// Memory is for whoever runs this to give.
+/// An allocator without memory; a real program provides its own.
 struct Nothing;
 
-// SAFETY: a null pointer is the answer of an allocator that has nothing; nothing is ever freed.
+// SAFETY: a null pointer is the answer of an allocator without memory; no memory is ever freed.
 unsafe impl GlobalAlloc for Nothing {
     unsafe fn alloc(&self, _: Layout) -> *mut u8 {
         core::ptr::null_mut()
@@ -23,7 +23,7 @@ unsafe impl GlobalAlloc for Nothing {
 #[global_allocator]
 static NOTHING: Nothing = Nothing;
 
-/// Needs the whole machine.
+/// Refers to all parts of the machine.
 #[must_use]
 pub fn connection(negotiated: Negotiated) -> Connection {
     Connection::new(negotiated, Arc::new(Config::default()), Time::ZERO)

@@ -1,4 +1,4 @@
-//! What compression costs and saves, beside libdeflate on the same messages; `docs/deflate.md` draws the
+//! Cost and savings of compression, beside libdeflate on the same messages; `docs/deflate.md` draws the
 //! conclusions.
 //!
 //! ```text
@@ -25,7 +25,7 @@ const SIZES: [usize; 6] = [64, 100, 512, 1 << 10, 16 << 10, 128 << 10];
 const LEVELS: [u8; 3] = [1, 2, 6];
 const WINDOW_BITS: u8 = 15;
 
-/// More text than a window holds, so that with takeover no message meets itself.
+/// Exceeds the window, so that with takeover no message repeats within it.
 const CORPUS: usize = 512 << 10;
 
 type Group<'a> = BenchmarkGroup<'a, WallTime>;
@@ -50,7 +50,7 @@ fn main() {
     criterion.final_summary();
 }
 
-/// Compressed size as a part of the original, which no timing shows.
+/// Prints the compressed size as a part of the original size; timings do not show it.
 fn print_sizes() {
     println!("compressed size in percent, by level; libdeflate with the octet that RFC 7692 adds");
     println!(
@@ -85,7 +85,7 @@ fn print_sizes() {
     }
 }
 
-/// Every message in a context that knows nothing.
+/// Compresses every message in a fresh context.
 fn fresh(group: &mut Group<'_>, messages: &[Vec<u8>]) {
     let size = messages[0].len();
     for level in LEVELS {
@@ -111,7 +111,7 @@ fn fresh(group: &mut Group<'_>, messages: &[Vec<u8>]) {
     }
 }
 
-/// Every message over the window of those before it; libdeflate has no such thing.
+/// Compresses every message over the window of its predecessors; libdeflate has no equivalent.
 fn takeover(group: &mut Group<'_>, messages: &[Vec<u8>]) {
     let size = messages[0].len();
     for level in LEVELS {
@@ -128,7 +128,7 @@ fn takeover(group: &mut Group<'_>, messages: &[Vec<u8>]) {
     }
 }
 
-/// Without takeover. libdeflate is told the size beforehand, which a WebSocket peer never does.
+/// Decompresses without takeover. libdeflate gets the size beforehand; a WebSocket peer never does.
 fn inflate(group: &mut Group<'_>, messages: &[Vec<u8>]) {
     let size = messages[0].len();
     let mut deflater = Deflater::new(6, WINDOW_BITS);
@@ -143,7 +143,7 @@ fn inflate(group: &mut Group<'_>, messages: &[Vec<u8>]) {
     let mut turn = payloads.iter().cycle();
     group.bench_function(BenchmarkId::new("sinews", size), |b| {
         b.iter(|| {
-            // The message buffer is grown anew: that is part of the price.
+            // The measurement includes the growth of the message buffer.
             let mut out = Vec::new();
             inflater.reset();
             inflater.inflate(black_box(turn.next().unwrap()), &mut out, size).unwrap();
@@ -178,7 +178,7 @@ fn final_block(compressor: &mut Compressor, message: &[u8], out: &mut [u8]) -> u
     compressor.deflate_compress(message, out).unwrap()
 }
 
-/// Chat-like records, cut to size wherever that falls.
+/// Chat-like records, cut to size at any byte.
 fn messages(size: usize) -> Vec<Vec<u8>> {
     let mut random = Random(size as u32 | 1);
     (0..(CORPUS / size).max(4)).map(|_| json(&mut random, size)).collect()
@@ -209,7 +209,7 @@ fn json(random: &mut Random, size: usize) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// The same numbers in every run.
+/// Generates the same numbers in every run.
 struct Random(u32);
 
 impl Random {

@@ -13,11 +13,12 @@ use crate::round::Plan;
 use crate::syscalls;
 use crate::target::{Deflate, ServeOptions, Target, Threads};
 
-/// Measures what a server's work costs over loopback: `sinews serve` beside plain TCP echoes and other
-/// libraries. Without a subcommand: what an echoed message costs.
+/// Measures the cost of a server's work over loopback: `sinews serve` beside plain TCP echoes and other
+/// libraries. Without a subcommand, measures the cost of an echoed message.
 ///
-/// Needs two processors, `taskset`, and the scheduler's books in /proc (Linux). The server has core 0, the load
-/// core 1. Servers are measured in turns; ratios are taken within a round. Figures are medians.
+/// Needs two processors, `taskset`, and the scheduler's statistics in /proc (Linux). The server runs on core
+/// 0, the load on core 1. Servers are measured in turns; ratios are taken within a round. Figures are
+/// medians.
 #[derive(Debug, Parser)]
 #[command(name = "sinews-loopback", args_conflicts_with_subcommands = true)]
 pub(crate) struct Cli {
@@ -30,40 +31,40 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// What a delivery costs: one publisher, many subscribers of a topic.
+    /// Cost of a delivery: one publisher, many subscribers of a topic.
     Fanout(FanoutArgs),
-    /// The same with more subscribers than a process may have descriptors, and what they take of memory.
+    /// Cost of a delivery and memory use with more subscribers than the descriptor limit of one process.
     Crowd(CrowdArgs),
-    /// How long a delivery takes, alone and beside subscribers that do not read.
+    /// Latency of a delivery, alone and beside subscribers that do not read.
     Slow(SlowArgs),
-    /// What an idle connection takes of memory.
+    /// Memory of an idle connection.
     Idle(IdleArgs),
-    /// What a request of `GET /healthz` costs.
+    /// Cost of a request of `GET /healthz`.
     Http(HttpArgs),
-    /// What a request of `GET /hello` costs, by wrk, beside other HTTP servers.
+    /// Cost of a request of `GET /hello`, by wrk, beside other HTTP servers.
     Hello(HelloArgs),
-    /// What a request costs whose body goes to Kafka, by wrk, beside hyper on Tokio and on compio.
+    /// Cost of a request with a body that goes to Kafka, by wrk, beside hyper on Tokio and on compio.
     Ingest(IngestArgs),
-    /// What a message costs on one thread and on two.
+    /// Cost of a message on one thread and on two.
     Scaling(ScalingArgs),
-    /// What a server asks of the kernel for a message, counted by strace.
+    /// System calls of a server for a message, counted by strace.
     Syscalls(SyscallsArgs),
     /// The plain echo on mio: prints its address and serves until its standard input is closed.
     PlainMio {
-        /// Port on 127.0.0.1; 0 takes a free one
+        /// Port on 127.0.0.1; 0 picks a free port
         #[arg(default_value_t = 0)]
         port: u16,
     },
-    /// The plain echo on io_uring, likewise.
+    /// The plain echo on io_uring: prints its address and serves until its standard input is closed.
     PlainRing {
-        /// Port on 127.0.0.1; 0 takes a free one
+        /// Port on 127.0.0.1; 0 picks a free port
         #[arg(default_value_t = 0)]
         port: u16,
     },
-    /// The connections of `idle`, as a process of its own.
+    /// Runs the connections of `idle` in a separate process.
     #[command(hide = true)]
     IdleClients(IdleClientsArgs),
-    /// Some subscribers of `crowd`, as a process of their own.
+    /// Runs some subscribers of `crowd` in a separate process.
     #[command(hide = true)]
     CrowdClients(CrowdClientsArgs),
 }
@@ -73,7 +74,7 @@ pub(crate) struct EchoArgs {
     #[command(flatten)]
     pub(crate) plan: PlanArgs,
 
-    /// Only this load; may be given several times [default: all]
+    /// Load to measure; may be given several times [default: all]
     #[arg(long = "load", value_name = "NAME", value_parser = load)]
     loads: Vec<&'static Load>,
 
@@ -89,12 +90,12 @@ pub(crate) struct EchoArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct SyscallsArgs {
-    /// Only this load; may be given several times [default: all: one message after the other, bursts of 50, and
-    /// 16 MiB]
+    /// Load to measure; may be given several times [default: all: one message after the other, bursts of 50,
+    /// and 16 MiB]
     #[arg(long = "load", value_name = "NAME", value_parser = syscalls_load)]
     loads: Vec<&'static Load>,
 
-    /// Milliseconds that calls are counted for, and until there are 20 messages
+    /// Milliseconds to count calls, extended until there are 20 messages
     #[arg(long = "window", value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     window_ms: u64,
 
@@ -113,7 +114,7 @@ pub(crate) struct FanoutArgs {
     #[command(flatten)]
     pub(crate) plan: PlanArgs,
 
-    /// Subscribers; may be given several times [default: 50, 1000 and 10000]
+    /// Number of subscribers; may be given several times [default: 50, 1000 and 10000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=19_000))]
     subscribers: Vec<u16>,
 
@@ -130,8 +131,8 @@ pub(crate) struct FanoutArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct CrowdArgs {
-    /// Subscribers: beyond some 16,000 only of servers on io_uring, since each ring may have as many descriptors as a
-    /// process
+    /// Number of subscribers; more than about 16,000 only for servers on io_uring, where the descriptor limit
+    /// applies to each ring instead of the process
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = connections)]
     pub(crate) subscribers: usize,
 
@@ -139,7 +140,7 @@ pub(crate) struct CrowdArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     burst: Vec<u16>,
 
-    /// Bursts that count
+    /// Bursts to measure
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) rounds: u16,
 
@@ -164,19 +165,19 @@ pub(crate) struct CrowdClientsArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct SlowArgs {
-    /// Rounds; each has its own servers and connections
+    /// Rounds; each starts its own servers and connections
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) rounds: u16,
 
-    /// Seconds that are published in each round
+    /// Seconds of publishing in each round
     #[arg(long = "seconds", value_name = "S", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=600))]
     pub(crate) seconds: u32,
 
-    /// Subscribers that are looked at; as many more read, or do not
+    /// Measured subscribers; the same number of further subscribers either reads or does not
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=9_000))]
     pub(crate) subscribers: u16,
 
-    /// Messages published a second
+    /// Messages published per second
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) rate: u32,
 
@@ -192,7 +193,7 @@ pub(crate) struct HttpArgs {
     #[command(flatten)]
     pub(crate) plan: PlanArgs,
 
-    /// Connections, which all stay
+    /// Persistent connections
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = connections)]
     pub(crate) connections: usize,
 
@@ -220,19 +221,19 @@ pub(crate) struct HelloArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pipeline: Vec<u16>,
 
-    /// Threads of each server and of wrk; with two, all share both cores
+    /// Threads of each server and of wrk; with two, server and wrk share both cores
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     pub(crate) threads: u8,
 
-    /// Only this server; may be given several times [default: all]
+    /// Server to measure; may be given several times [default: all]
     #[arg(long = "server", value_name = "NAME", value_enum)]
     servers: Vec<HelloServer>,
 
-    /// The server's `hello_http` example, instead of building it
+    /// Path of the server's `hello_http` example, instead of building it
     #[arg(long, value_name = "PATH")]
     pub(crate) hello: Option<PathBuf>,
 
-    /// The `sinews-peers` program (feature `peers`), instead of building it
+    /// Path of the `sinews-peers` program (feature `peers`), instead of building it
     #[arg(long, value_name = "PATH")]
     pub(crate) sinews_peers: Option<PathBuf>,
 }
@@ -246,31 +247,31 @@ pub(crate) struct IngestArgs {
     #[arg(long, value_name = "N", value_parser = connections)]
     connections: Vec<usize>,
 
-    /// Bytes of a body
+    /// Bytes of a request body
     #[arg(long, value_name = "N", default_value_t = 512)]
     pub(crate) bytes: usize,
 
-    /// Instead of wrk, each server in turn has connections come and go for so many seconds [default connections: 1,000]
+    /// Seconds of connection churn against each server in turn, instead of wrk [default connections: 1,000]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) churn: Option<u64>,
 
-    /// The most requests of a connection that comes and goes
+    /// Maximum requests of a connection under `--churn`
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) requests: u32,
 
-    /// Only this server; may be given several times [default: all]
+    /// Server to measure; may be given several times [default: all]
     #[arg(long = "server", value_name = "NAME", value_enum)]
     servers: Vec<IngestServer>,
 
-    /// A Kafka that runs, instead of one that dev/brokers/kafka.sh starts
+    /// Address of a running Kafka, instead of starting it with dev/brokers/kafka.sh
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) kafka: Option<String>,
 
-    /// The `sinews-ingest` program (feature `kafka`), instead of building it
+    /// Path of the `sinews-ingest` program (feature `kafka`), instead of building it
     #[arg(long, value_name = "PATH")]
     pub(crate) sinews_ingest: Option<PathBuf>,
 
-    /// The `sinews-peers` program (feature `peers`), instead of building it
+    /// Path of the `sinews-peers` program (feature `peers`), instead of building it
     #[arg(long, value_name = "PATH")]
     pub(crate) sinews_peers: Option<PathBuf>,
 }
@@ -280,7 +281,7 @@ pub(crate) struct ScalingArgs {
     #[command(flatten)]
     pub(crate) plan: PlanArgs,
 
-    /// Only this load; may be given several times [default: 64x64 and 512x512]
+    /// Load to measure; may be given several times [default: 64x64 and 512x512]
     #[arg(long = "load", value_name = "NAME", value_parser = load)]
     loads: Vec<&'static Load>,
 
@@ -293,16 +294,16 @@ pub(crate) struct ScalingArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct IdleArgs {
-    /// Connections: beyond some 16,000 on several threads, since each ring may have as many descriptors as a
-    /// process. Servers on readiness cannot go beyond the limit of open files
+    /// Connections; more than about 16,000 need several threads, since the descriptor limit applies to each
+    /// ring. Servers on readiness cannot exceed the limit of open files
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = connections)]
     pub(crate) connections: usize,
 
-    /// What the connections have done before
+    /// Traffic of the connections before they idle
     #[arg(long, value_enum, value_name = "HISTORY", default_value = "handshake")]
     pub(crate) after: History,
 
-    /// Compression that `sinews serve` and the clients agree on
+    /// Compression negotiated between `sinews serve` and the clients
     #[arg(long, value_enum, value_name = "MODE", default_value = "off")]
     pub(crate) deflate: Deflate,
 
@@ -310,7 +311,7 @@ pub(crate) struct IdleArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
 
-    /// Seconds of rest before each of the two readings of memory
+    /// Seconds to wait before each of the two readings of memory
     #[arg(long = "settle", value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(0..=600))]
     settle_s: u64,
 
@@ -330,10 +331,10 @@ pub(crate) struct IdleClientsArgs {
     pub(crate) deflate: Deflate,
 }
 
-/// What a connection has done before it idles.
+/// Traffic of a connection before it idles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum History {
-    /// Nothing but to open
+    /// Handshake only
     Handshake,
     /// 1,500 messages of 64 bytes echoed, in bursts of 50
     Small,
@@ -343,29 +344,29 @@ pub(crate) enum History {
 
 #[derive(Debug, Args)]
 pub(crate) struct TargetArgs {
-    /// Only this target; may be given several times [default: ours]
+    /// Target to measure; may be given several times [default: ours]
     #[arg(long = "target", value_name = "NAME", value_enum)]
     targets: Vec<Target>,
 
-    /// The other libraries, too, as their users write them first: `send` for each message
+    /// Add the other libraries in their simplest form: `send` for each message
     #[arg(long)]
     peers: bool,
 
-    /// The other libraries, too, in their fastest forms
+    /// Add the other libraries in their fastest forms
     #[arg(long)]
     fastest: bool,
 
-    /// The library, too
+    /// Add the library
     #[arg(long)]
     library: bool,
 }
 
 #[derive(Debug, Args)]
 struct ThreadArgs {
-    /// Tokio's runtime under the other libraries and under the library on axum (on Tokio alone, the library is a
-    /// target of its own: `sinews-tokio-multi`). `multi` is the runtime of many threads with two, both on core 0 as
-    /// all servers are: that shows what its scheduler costs, and not how it scales, since the other core has the load.
-    /// Servers on compio have one thread anyway
+    /// Tokio's runtime under the other libraries and under the library on axum (on Tokio alone, the library
+    /// is a separate target: `sinews-tokio-multi`). `multi` is the multi-threaded runtime with two threads,
+    /// both on core 0 like all servers: this shows the cost of its scheduler, not its scaling, since the load
+    /// runs on the other core. Servers on compio always have one thread
     #[arg(long = "threads", value_enum, value_name = "HOW MANY", default_value = "one")]
     runtime: Threads,
 }
@@ -377,7 +378,7 @@ impl ThreadArgs {
 }
 
 impl TargetArgs {
-    /// Those that are named, or ours; and the library and the others, if they are asked for.
+    /// Returns the named targets, or ours; adds the library and the other libraries on request.
     fn among_all(&self, ours: &[Target]) -> Vec<Target> {
         let asked = |flag: bool, of: &'static [Target]| {
             of.iter().filter(move |target| flag || self.targets.contains(target))
@@ -389,7 +390,7 @@ impl TargetArgs {
         all
     }
 
-    /// Likewise, where the library and the fastest forms have no part.
+    /// Like `among_all`, for measurements without the library and the fastest forms.
     fn among(&self, ours: &[Target], peers: &[Target]) -> Vec<Target> {
         let none = self.targets.is_empty() && !self.peers && !self.library && !self.fastest;
         let ours = ours.iter().filter(|it| none || self.targets.contains(it));
@@ -404,26 +405,26 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
 
-    /// Milliseconds that each target is measured in each round
+    /// Milliseconds of measurement for each target in each round
     #[arg(long = "window", value_name = "MS", default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..=600_000))]
     window_ms: u64,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ProgramArgs {
-    /// The `sinews` program, instead of building it
+    /// Path of the `sinews` program, instead of building it
     #[arg(long, value_name = "PATH")]
     pub(crate) sinews: Option<PathBuf>,
 
-    /// The engine's `tcp_echo` example, instead of building it
+    /// Path of the engine's `tcp_echo` example, instead of building it
     #[arg(long, value_name = "PATH")]
     pub(crate) tcp_echo: Option<PathBuf>,
 
-    /// The `sinews-peers` program (feature `peers`), instead of building it
+    /// Path of the `sinews-peers` program (feature `peers`), instead of building it
     #[arg(long, value_name = "PATH")]
     pub(crate) sinews_peers: Option<PathBuf>,
 
-    /// The `sinews-library` program, instead of building it
+    /// Path of the `sinews-library` program, instead of building it
     #[arg(long, value_name = "PATH")]
     pub(crate) sinews_library: Option<PathBuf>,
 }
@@ -489,7 +490,7 @@ impl CrowdArgs {
         self.threads.map_or_else(|| self.subscribers.div_ceil(CONNECTIONS_PER_THREAD), usize::from)
     }
 
-    /// Readiness takes part as far as a process's descriptors go.
+    /// Readiness targets take part up to the descriptor limit of a process.
     pub(crate) fn targets(&self) -> Vec<Target> {
         let ours = if self.subscribers > CONNECTIONS_PER_THREAD {
             &Target::SINEWS[1..]
@@ -569,7 +570,7 @@ fn or_default(given: &[u16], default: &[usize]) -> Vec<usize> {
     if given.is_empty() { default.to_vec() } else { given.iter().copied().map(usize::from).collect() }
 }
 
-/// A number of connections.
+/// Parses a number of connections.
 fn connections(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(number @ 1..=CONNECTIONS_MAX) => Ok(number),
@@ -577,10 +578,10 @@ fn connections(text: &str) -> Result<usize, String> {
     }
 }
 
-/// What one pair of addresses has ports for, times the source addresses 127.0.1.1 to 127.0.255.1.
+/// Ports of one address pair, times the source addresses 127.0.1.1 to 127.0.255.1.
 const CONNECTIONS_MAX: usize = 1_000_000;
 
-/// Connections are spread over threads by chance, and a ring with direct descriptors may hold as many as the limit
+/// Connections are distributed over threads at random; a ring holds as many direct descriptors as the limit
 /// of open files, often 20,000.
 const CONNECTIONS_PER_THREAD: usize = 16_000;
 
@@ -614,7 +615,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_are_measured_unless_others_are_named() {
+    fn default_targets_are_ours() {
         let targets = |arguments: &[&str]| {
             let all = [&["sinews-loopback"], arguments].concat();
             Cli::parse_from(all).echo.targets()
@@ -631,7 +632,7 @@ mod tests {
     }
 
     #[test]
-    fn every_target_is_of_one_kind() {
+    fn every_target_belongs_to_one_kind() {
         use clap::ValueEnum;
         let kinds = [
             &Target::OURS[..],

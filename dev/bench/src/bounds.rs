@@ -1,8 +1,8 @@
-//! How far a median may be off: bounds of 95 % confidence by the bootstrap, as criterion has them.
+//! Confidence intervals of medians: 95 % by the bootstrap, as in criterion.
 
 use crate::report::{median, significant};
 
-/// A median, and between which bounds it lies with a confidence of 95 %.
+/// A median with its confidence interval of 95 %.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Bounded {
     pub(crate) median: f64,
@@ -11,8 +11,9 @@ pub(crate) struct Bounded {
 }
 
 impl Bounded {
-    /// Of one number for each round, at least one. Rounds are drawn anew, as many as there were and some of them
-    /// several times; what the middle 95 % of such draws have for a median is what another run may well have.
+    /// Computes the interval from one number for each round, at least one. Each draw picks rounds with
+    /// replacement, as many as there are. The interval covers the medians of the middle 95 % of the draws: a
+    /// repeated run likely has a median within it.
     pub(crate) fn of(rounds: &[f64]) -> Self {
         let mut random = Random(SEED);
         let mut medians: Vec<f64> = (0..DRAWS)
@@ -32,7 +33,7 @@ impl std::fmt::Display for Bounded {
     }
 }
 
-/// xorshift64*. The same rounds have the same bounds.
+/// xorshift64*. The same rounds have the same interval.
 struct Random(u64);
 
 impl Random {
@@ -47,7 +48,7 @@ impl Random {
 
 const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// As criterion draws by default.
+/// The default of criterion.
 const DRAWS: usize = 100_000;
 
 #[cfg(test)]

@@ -27,13 +27,13 @@ struct Connection {
     stream: TcpStream,
     /// Bytes of the request that the kernel has taken.
     sent: usize,
-    /// Bytes of the reply that have come.
+    /// Bytes of the reply that have arrived.
     received: usize,
 }
 
 impl Client {
-    /// Connects, shakes hands if `websocket` names the path to ask for, and has every connection do one batch
-    /// whose content is checked, if it is known.
+    /// Connects and runs one batch on every connection. Performs a WebSocket handshake if `websocket`
+    /// contains the request path. Verifies the content of the reply if it is known.
     pub(crate) fn connect(
         address: SocketAddr,
         connections: usize,
@@ -69,7 +69,7 @@ impl Client {
         }
         let mut active = self.connections.len();
         while active > 0 {
-            // Without sleeping: waking this thread would be charged to the server, which sends.
+            // Polls without sleeping: a wakeup of this thread would be charged to the server, which sends.
             self.poll.poll(&mut self.events, Some(Duration::ZERO))?;
             let now = Instant::now();
             for event in &self.events {
@@ -97,10 +97,11 @@ impl Client {
 }
 
 impl Work for Client {
-    /// Sends batches until the time is over and everything in flight is answered. The length of each reply is
-    /// checked.
+    /// Sends batches until the time has passed and every message in flight is answered. Verifies the length
+    /// of each reply.
     fn run(&mut self, window: Duration) -> Result<Done, Error> {
-        // Pings, if the others' turns took long. What is sent next answers them.
+        // Discards the pings that arrived during long turns of other servers. The next message serves as the
+        // answer.
         for connection in &mut self.connections {
             connection.discard(&mut self.buffer)?;
         }
@@ -114,7 +115,7 @@ impl Connection {
         self.write(batch)
     }
 
-    /// Writes what is left of the request, as far as the kernel takes it.
+    /// Writes the rest of the request until the kernel takes no more.
     fn write(&mut self, batch: &Batch) -> io::Result<()> {
         while self.sent < batch.request.len() {
             match self.stream.write(&batch.request[self.sent..]) {
@@ -137,7 +138,7 @@ impl Connection {
         }
     }
 
-    /// Receives what is there. Whether the reply is complete.
+    /// Receives the available bytes. Returns whether the reply is complete.
     fn read<const CHECK: bool>(&mut self, batch: &Batch, buffer: &mut [u8]) -> Result<bool, Error> {
         loop {
             let bytes = match self.stream.read(buffer) {
@@ -148,16 +149,16 @@ impl Connection {
             };
             let expected = &batch.reply[self.received..];
             if bytes > expected.len() {
-                return Err("the target sent more than it was asked for".into());
+                return Err("the target sent more bytes than expected".into());
             }
             if CHECK && buffer[..bytes] != expected[..bytes] {
-                return Err("the echo differs from what was sent".into());
+                return Err("the echo differs from the sent bytes".into());
             }
             self.received += bytes;
             if self.received == batch.reply.len() {
                 return Ok(true);
             }
-            // A short receive has emptied the socket; more will be a new edge.
+            // A short receive has emptied the socket; more data triggers a new edge.
             if bytes < buffer.len() {
                 return Ok(false);
             }
@@ -165,7 +166,7 @@ impl Connection {
     }
 }
 
-/// Fits the caches, and is what the servers use.
+/// Fits into the caches; the servers use the same size.
 const RECEIVE_BYTES: usize = 64 << 10;
 
 #[cfg(test)]
@@ -175,7 +176,7 @@ mod tests {
 
     use super::*;
 
-    /// A server for one connection that returns `reply` for each four bytes, or closes if that is empty.
+    /// A server for one connection that replies with `reply` to each four bytes, or closes if it is empty.
     fn server(reply: &'static [u8]) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! Connecting and shaking hands, with sockets that block.
+//! Blocking connects and handshakes.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,8 +15,8 @@ pub(crate) fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     connect_from(address, None)
 }
 
-/// Connects from an address of this machine, as a client elsewhere would: there are only some 28,000 ports for
-/// one pair of addresses.
+/// Connects from an address of this machine, like a client elsewhere: one address pair has only some 28,000
+/// ports.
 pub(crate) fn connect_from(address: SocketAddr, source: Option<SocketAddr>) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     socket.set_tcp_nodelay(true)?;
@@ -28,7 +28,7 @@ pub(crate) fn connect_from(address: SocketAddr, source: Option<SocketAddr>) -> i
     Ok(socket.into())
 }
 
-/// Begins to connect to a server on this machine. When the socket can be written to, it is connected or has failed.
+/// Begins to connect to a server on this machine. Once the socket is writable, it is connected or has failed.
 pub(crate) fn begin_to_connect(address: SocketAddr) -> io::Result<mio::net::TcpStream> {
     let stream = mio::net::TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
@@ -36,7 +36,8 @@ pub(crate) fn begin_to_connect(address: SocketAddr) -> io::Result<mio::net::TcpS
     Ok(stream)
 }
 
-/// The system's default may pace (BBR does, even over loopback), which would measure the pacing.
+/// The system's default may pace (BBR does, even over loopback), and the measurement would include the
+/// pacing.
 fn set_congestion(socket: &Socket) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     return socket.set_tcp_congestion(CONGESTION.as_bytes());
@@ -47,7 +48,7 @@ fn set_congestion(socket: &Socket) -> io::Result<()> {
     }
 }
 
-/// Opens a WebSocket. The number makes the key; deflate is offered if there is a configuration for it.
+/// Opens a WebSocket. The number determines the key; deflate is offered if it is configured.
 pub(crate) fn shake_hands(
     stream: &mut TcpStream,
     path: &str,
@@ -56,7 +57,7 @@ pub(crate) fn shake_hands(
 ) -> Result<Negotiated, Error> {
     stream.set_read_timeout(Some(STALL_LIMIT))?;
     let mut key = [0; 16];
-    // No proxy is in between that a predictable key could mislead.
+    // A predictable key is safe here: no proxy is between client and server.
     key[..8].copy_from_slice(&number.to_be_bytes());
     let mut request = ClientRequest::new("localhost", path)?;
     if let Some(deflate) = deflate {
@@ -76,7 +77,7 @@ pub(crate) fn shake_hands(
             if done.consumed() == answer.len() {
                 return Ok(done.negotiated());
             }
-            return Err("the target sent frames before it was asked anything".into());
+            return Err("the target sent frames before the first request".into());
         }
     }
 }
@@ -84,5 +85,5 @@ pub(crate) fn shake_hands(
 /// Congestion control of the load's sockets.
 pub(crate) const CONGESTION: &str = "cubic";
 
-/// A target that is silent for so long has lost something.
+/// Maximum silence of a target; a longer silence indicates lost data.
 pub(crate) const STALL_LIMIT: Duration = Duration::from_secs(10);

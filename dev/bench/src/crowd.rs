@@ -1,4 +1,4 @@
-//! Fan-out to more subscribers than one process may have descriptors.
+//! Fan-out to more subscribers than the descriptor limit of one process.
 
 use std::env;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -17,7 +17,7 @@ use crate::process::Server;
 use crate::report::{median, significant};
 use crate::target::{Programs, ServeOptions, Target};
 
-/// Measures what the arguments say and prints a table for each burst.
+/// Runs the measurement of the arguments and prints a table for each burst.
 pub(crate) fn run(args: &CrowdArgs) -> Result<(), Error> {
     let programs = Programs::build(&args.programs, &args.targets())?;
     crate::prepare_load()?;
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &CrowdArgs) -> Result<(), Error> {
 }
 
 fn measure(args: &CrowdArgs, programs: &Programs, target: Target, burst: usize) -> Result<(), Error> {
-    // Who is still connecting its others answers no ping.
+    // A client process that is still connecting subscribers does not answer pings of its other connections.
     let options = ServeOptions { threads: args.threads(), ping_interval: "off", ..ServeOptions::default() };
     let server = programs.start(target, &options)?;
     let before = Memory::now(server.pid())?;
@@ -57,7 +57,7 @@ fn measure(args: &CrowdArgs, programs: &Programs, target: Target, burst: usize) 
     let request = burst_of(burst, Role::Client);
     let (mut costs, mut times) = (Vec::new(), Vec::new());
     let deliveries = (args.subscribers * burst) as f64;
-    // The first makes room everywhere, and does not count.
+    // The first burst grows all buffers, and does not count.
     for round in 0..=args.rounds {
         let used = server.settled_usage()?;
         let begun = Instant::now();
@@ -93,22 +93,22 @@ struct Members {
 }
 
 impl Members {
-    /// Starts it and waits until all of them are subscribed.
+    /// Starts the process and waits until all its subscribers are subscribed.
     fn start(server: &Server, number: usize, count: usize, burst: usize) -> Result<Self, Error> {
-        // Each has a source address of its own, and with it ports of its own.
+        // Each process has its own source address, and with it its own ports.
         let mut child = Command::new(env::current_exe()?)
             .args(["crowd-clients", &server.address.to_string(), &format!("127.0.{}.1:0", number + 1)])
             .args([count.to_string(), burst.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
-        let said = BufReader::new(child.stdout.take().ok_or("the standard output was asked for")?);
+        let said = BufReader::new(child.stdout.take().ok_or("standard output is piped")?);
         let mut members = Self { child, said };
         members.have_it()?;
         Ok(members)
     }
 
-    /// Waits until it says that all of them have what is awaited.
+    /// Waits until the process reports that all subscribers have the awaited message.
     fn have_it(&mut self) -> Result<(), Error> {
         let mut line = String::new();
         self.said.read_line(&mut line)?;
@@ -123,7 +123,7 @@ impl Drop for Members {
     }
 }
 
-/// The process of some of the subscribers.
+/// Runs the process of some of the subscribers.
 pub(crate) fn clients(args: &CrowdClientsArgs) -> Result<(), Error> {
     thread::spawn(|| {
         let _ = io::stdin().read_to_end(&mut Vec::new());
@@ -137,14 +137,14 @@ pub(crate) fn clients(args: &CrowdClientsArgs) -> Result<(), Error> {
     }
 }
 
-/// What is said when all are subscribed, and when all have a burst.
+/// Line that reports all subscriptions, and later the arrival of a burst at all subscribers.
 const DONE: &str = "done\n";
 
-/// A connection is a descriptor of the client, and the limit is often 20,000.
+/// A connection takes a descriptor of the client process, and the limit is often 20,000.
 const SUBSCRIBERS_PER_PROCESS: usize = 15_000;
 
-/// Several processes share the load's core: who has nothing to do leaves it to the others.
+/// Several processes share the load's core: an idle process leaves it to the other processes.
 const SLEEP: Duration = Duration::from_secs(1);
 
-/// All the others are subscribed before the first burst.
+/// Time for all other subscriptions before the first burst.
 const PATIENCE: Duration = Duration::from_secs(300);

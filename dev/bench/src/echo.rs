@@ -8,7 +8,7 @@ use crate::report;
 use crate::round::{Plan, Rounds};
 use crate::target::{Programs, ServeOptions, Target, Threads, named};
 
-/// Measures what the arguments say and prints a table for each load.
+/// Runs the measurement of the arguments and prints a table for each load.
 pub(crate) fn run(args: &EchoArgs) -> Result<(), Error> {
     let programs = Programs::build(&args.programs, &args.targets())?;
     crate::prepare_load()?;

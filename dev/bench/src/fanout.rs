@@ -18,7 +18,7 @@ use crate::report;
 use crate::round::{Done, Rounds, Work};
 use crate::target::{Programs, ServeOptions, named};
 
-/// Measures what the arguments say and prints a table for each number of subscribers and each burst.
+/// Runs the measurement of the arguments and prints a table for each number of subscribers and each burst.
 pub(crate) fn run(args: &FanoutArgs) -> Result<(), Error> {
     let programs = Programs::build(&args.programs, &args.targets())?;
     crate::prepare_load()?;
@@ -56,13 +56,13 @@ struct Fanout {
 }
 
 impl Fanout {
-    /// Connects everyone and publishes one burst whose content is checked.
+    /// Connects the publisher and all subscribers, and publishes one burst with verified content.
     fn connect(server: &Server, subscribers: usize, burst: usize) -> Result<Self, Error> {
         let subscribers = Subscribers::connect(server.address, None, subscribers, burst)?;
         let mut publisher = connect(server.address)?;
-        // What it publishes does not come back to it.
+        // The publisher does not receive its own messages.
         shake_hands(&mut publisher, "/topics/fanout?self=false", subscribers.all.len() as u64, None)?;
-        // Where subscribing is a task of its own, it has been done when the server sleeps.
+        // The server may subscribe in a separate task, which has completed once the server sleeps.
         server.settled_usage()?;
         let request = burst_of(burst, Role::Client);
         let mut fanout = Self { publisher, subscribers, request, burst: burst as u64 };
@@ -70,22 +70,22 @@ impl Fanout {
         Ok(fanout)
     }
 
-    /// Publishes one burst and waits until everyone has it.
+    /// Publishes one burst and waits until all subscribers have received it.
     fn publish<const CHECK: bool>(&mut self) -> Result<(), Error> {
         self.publisher.write_all(&self.request)?;
-        // Without sleeping: waking this thread would be charged to the server, which sends.
+        // Polls without sleeping: a wakeup of this thread would be charged to the server, which sends.
         self.subscribers.receive::<CHECK>(Duration::ZERO, STALL_LIMIT)
     }
 
-    /// How many packets with data a subscriber is sent for a burst, which is the number of sends: `TCP_NODELAY`
-    /// is set, and a burst is smaller than a segment. From the counter of this network namespace, so nobody
-    /// else may use it meanwhile.
+    /// Counts the packets with data that a subscriber receives for a burst. This is the number of sends:
+    /// `TCP_NODELAY` is set, and a burst is smaller than a segment. The counter covers this network
+    /// namespace, so no other program may use it meanwhile.
     fn sends(&mut self) -> Result<f64, Error> {
         let before = packets_with_data()?;
         for _ in 0..SENDS_BURSTS {
             self.publish::<false>()?;
         }
-        // The publisher's are among them, one for each burst.
+        // The count includes the publisher's packets, one for each burst.
         let packets = packets_with_data()? - before - SENDS_BURSTS;
         Ok(packets as f64 / (SENDS_BURSTS * self.subscribers.all.len() as u64) as f64)
     }
@@ -103,7 +103,7 @@ impl Work for Fanout {
     }
 }
 
-/// Those who wait for bursts.
+/// The subscribers that receive bursts.
 pub(crate) struct Subscribers {
     poll: Poll,
     events: Events,
@@ -114,12 +114,12 @@ pub(crate) struct Subscribers {
 
 struct Subscriber {
     stream: TcpStream,
-    /// Bytes of the burst that have come.
+    /// Bytes of the burst that have arrived.
     received: usize,
 }
 
 impl Subscribers {
-    /// Connects them, from this address if one is given, for bursts of so many messages.
+    /// Connects the subscribers, from the given address if any, for bursts of `messages` messages.
     pub(crate) fn connect(
         server: SocketAddr,
         source: Option<SocketAddr>,
@@ -140,8 +140,8 @@ impl Subscribers {
         Ok(Self { poll, events, all, burst: burst_of(burst, Role::Server), buffer })
     }
 
-    /// Waits until everyone has a burst, asleep for at most so long at a time. It is an error if nothing comes for
-    /// the whole of the limit.
+    /// Waits until every subscriber has a burst; one sleep lasts at most `sleep`. Fails if no data arrives
+    /// for the whole limit.
     pub(crate) fn receive<const CHECK: bool>(
         &mut self,
         sleep: Duration,
@@ -166,7 +166,7 @@ impl Subscribers {
     }
 }
 
-/// The bytes of a burst of so many messages.
+/// Returns the bytes of a burst of `messages` messages.
 pub(crate) fn burst_of(messages: usize, from: Role) -> Vec<u8> {
     let payload =
         |number| (0..MESSAGE_BYTES).map(|at| b'a' + ((at + number) % 26) as u8).collect::<Vec<u8>>();
@@ -174,7 +174,7 @@ pub(crate) fn burst_of(messages: usize, from: Role) -> Vec<u8> {
 }
 
 impl Subscriber {
-    /// Receives what is there. Whether the burst is complete.
+    /// Receives the available bytes. Returns whether the burst is complete.
     fn receive<const CHECK: bool>(&mut self, burst: &[u8], buffer: &mut [u8]) -> Result<bool, Error> {
         let mut complete = false;
         loop {
@@ -193,7 +193,7 @@ impl Subscriber {
                 let expected = &burst[self.received..][..FRAME_BYTES - self.received % FRAME_BYTES];
                 let (part, rest) = chunk.split_at(chunk.len().min(expected.len()));
                 if complete || CHECK && part != &expected[..part.len()] {
-                    return Err("what was delivered differs from what was published".into());
+                    return Err("the delivered bytes differ from the published bytes".into());
                 }
                 self.received += part.len();
                 chunk = rest;
@@ -201,14 +201,15 @@ impl Subscriber {
                     (self.received, complete) = (0, true);
                 }
             }
-            // A short receive has emptied the socket; more will be a new edge.
+            // A short receive has emptied the socket; more data triggers a new edge.
             if bytes < buffer.len() {
                 return Ok(complete);
             }
         }
     }
 
-    /// Who only receives is asked now and then whether it is still there. Answers what is behind the ping.
+    /// Answers a ping of the server, which checks idle subscribers from time to time. Returns the bytes
+    /// behind the ping.
     fn answer_ping<'a>(&mut self, chunk: &'a [u8]) -> Result<&'a [u8], Error> {
         let length = usize::from(*chunk.get(1).ok_or("half a ping")?);
         let payload = chunk.get(2..2 + length).ok_or("half a ping")?;
@@ -217,14 +218,14 @@ impl Subscriber {
     }
 }
 
-/// `TCPOrigDataSent` of this network namespace: packets with data, without repetitions.
+/// Returns `TCPOrigDataSent` of this network namespace: packets with data, without retransmissions.
 fn packets_with_data() -> Result<u64, Error> {
     let all = fs::read_to_string("/proc/net/netstat")?;
     counter(&all, "TcpExt:", "TCPOrigDataSent")
         .ok_or_else(|| "the kernel does not count TCPOrigDataSent".into())
 }
 
-/// A counter in a file that has a line of names and then a line of values for each group.
+/// Reads a counter from a file that has a line of names and a line of values for each group.
 fn counter(file: &str, group: &str, name: &str) -> Option<u64> {
     let mut lines = file.lines().filter(|line| line.starts_with(group));
     let (names, values) = (lines.next()?, lines.next()?);
@@ -232,7 +233,7 @@ fn counter(file: &str, group: &str, name: &str) -> Option<u64> {
     pairs.find(|(found, _)| *found == name)?.1.parse().ok()
 }
 
-/// Payload of a published message, and with the head of a frame.
+/// Payload of a published message, and its size with the frame header.
 const MESSAGE_BYTES: usize = 64;
 const FRAME_BYTES: usize = 2 + MESSAGE_BYTES;
 
@@ -241,7 +242,7 @@ const PING: u8 = 0x89;
 
 const RECEIVE_BYTES: usize = 64 << 10;
 
-/// Bursts that sends are counted of.
+/// Number of bursts for the count of sends.
 const SENDS_BURSTS: u64 = 50;
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! `GET /hello` by wrk: this server beside other HTTP servers, on one thread and on two.
 //!
-//! Each answers 13 bytes of text with `Date`, `Content-Length` and `Content-Type`. On one thread the server has core 0
-//! and wrk core 1; with two threads each, both cores are for all of them, so that only the CPU time says anything.
+//! Each server replies with 13 bytes of text and `Date`, `Content-Length` and `Content-Type`. On one thread
+//! the server runs on core 0 and wrk on core 1. With two threads each, server and wrk share both cores, so
+//! that only the CPU time is meaningful.
 
 use std::ffi::OsString;
 use std::fs;
@@ -21,16 +22,16 @@ use crate::report;
 use crate::round::{Done, Measure, Rounds};
 use crate::target::cargo_build;
 
-/// What is measured.
+/// A server to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum HelloServer {
     /// The server's `hello_http` example on readiness
     Poll,
     /// The same on io_uring
     Ring,
-    /// `return 200`, without a log
+    /// `return 200`, without an access log
     Nginx,
-    /// On Tokio, flushing once for what came together (`pipeline_flush`)
+    /// On Tokio, with one flush for pipelined requests (`pipeline_flush`)
     Hyper,
     /// On Tokio and hyper
     Axum,
@@ -59,14 +60,14 @@ impl HelloServer {
     }
 }
 
-/// Measures what the arguments say and prints a table for each depth of pipelining.
+/// Runs the measurement of the arguments and prints a table for each depth of pipelining.
 pub(crate) fn run(args: &HelloArgs) -> Result<(), Error> {
     let bench = Bench { programs: HelloPrograms::build(args)?, args };
     crate::prepare_load()?;
     if Command::new("wrk").arg("-v").output().is_err() {
         return Err("wrk is needed (apt-get install wrk)".into());
     }
-    // nginx removes a file when it ends.
+    // nginx deletes a file when it exits.
     let folder = Scratch::new("pipeline.lua", PIPELINE)?;
     let mut servers = Vec::new();
     for kind in args.servers() {
@@ -84,7 +85,7 @@ pub(crate) fn run(args: &HelloArgs) -> Result<(), Error> {
             let (kind, server) = &servers[index];
             let mut measure = Measure::of(server, || bench.load(server.address, depth, &folder.file))
                 .map_err(|error| format!("{}: {error}", kind.name()))?;
-            // Where both cores are for all, each waits for the others: more rounds would not be quieter.
+            // With shared cores, all processes wait for each other: more rounds would not be quieter.
             measure.quiet |= args.threads > 1;
             Ok(measure)
         })?;
@@ -109,14 +110,14 @@ struct Bench<'a> {
     args: &'a HelloArgs,
 }
 
-/// The programs of ours and of others.
+/// Our programs and the programs of other projects.
 struct HelloPrograms {
     hello: PathBuf,
     peers: PathBuf,
 }
 
 impl HelloPrograms {
-    /// Builds what the servers need and the arguments do not name.
+    /// Builds the missing programs of the servers: paths in the arguments take precedence.
     fn build(args: &HelloArgs) -> Result<Self, Error> {
         let this = std::env::current_exe()?;
         let directory = this.ancestors().nth(2).ok_or("this program is not in a target directory")?;
@@ -197,7 +198,7 @@ impl Bench<'_> {
     }
 }
 
-/// How many requests wrk says were answered, if all went well.
+/// Returns the number of answered requests in wrk's output, if wrk reports no errors.
 fn requests(text: &str) -> Option<u64> {
     if text.contains("Socket errors") || text.contains("Non-2xx") {
         return None;
@@ -206,7 +207,7 @@ fn requests(text: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// Whether the answer is what all of them are to answer.
+/// Checks the answer of a server against the answer that all servers must give.
 fn check(address: SocketAddr) -> Result<(), Error> {
     let mut stream = connect(address)?;
     stream.set_read_timeout(Some(STALL_LIMIT))?;
@@ -218,10 +219,10 @@ fn check(address: SocketAddr) -> Result<(), Error> {
     if has.iter().all(|part| lower.contains(part)) && answer.ends_with("\r\n\r\nHello, world!") {
         return Ok(());
     }
-    Err(format!("this is not what /hello answers: {answer:?}").into())
+    Err(format!("unexpected answer to GET /hello: {answer:?}").into())
 }
 
-/// A folder with a file, which is there while it is needed.
+/// A temporary folder with a file, deleted on drop.
 pub(crate) struct Scratch {
     path: PathBuf,
     pub(crate) file: PathBuf,
@@ -243,7 +244,7 @@ impl Drop for Scratch {
     }
 }
 
-/// So many requests in one write.
+/// Sends a number of requests in one write.
 const PIPELINE: &str = "\
 function init(args)
   local one = wrk.format(nil, \"/hello\")
@@ -255,7 +256,8 @@ function request()
 end
 ";
 
-/// As its documentation has it for speed: no logs, one listener for each worker, connections that stay.
+/// The fast configuration of its documentation: no logs, one listener for each worker, persistent
+/// connections.
 const NGINX: &str = "\
 daemon off;
 pid nginx.pid;
@@ -285,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_wrk_says_is_read_if_all_went_well() {
+    fn output_of_wrk_is_parsed_without_errors_only() {
         let text = "Running 2s test\n  239804 requests in 2.00s, 30.19MB read\nRequests/sec: 119902.00\n";
         assert_eq!(requests(text), Some(239_804));
         assert_eq!(requests(&format!("{text}  Socket errors: connect 0, read 3\n")), None);

@@ -1,4 +1,4 @@
-//! HTTP: `GET /healthz` on connections that stay, one by one and pipelined.
+//! HTTP: `GET /healthz` on persistent connections, one by one and pipelined.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use crate::report;
 use crate::round::Rounds;
 use crate::target::{Programs, ServeOptions, named};
 
-/// Measures what the arguments say and prints a table for each depth of pipelining.
+/// Runs the measurement of the arguments and prints a table for each depth of pipelining.
 pub(crate) fn run(args: &HttpArgs) -> Result<(), Error> {
     let programs = Programs::build(&args.programs, &args.targets())?;
     crate::prepare_load()?;
@@ -43,14 +43,15 @@ pub(crate) fn run(args: &HttpArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// So many requests, and as much as this server answers them with: its answers differ in their dates only.
+/// Builds a batch of `depth` requests, with the length of this server's answers, which differ in their dates
+/// only.
 fn batch(address: SocketAddr, depth: usize) -> Result<Batch, Error> {
     let answer = answer(address)?;
     let (request, reply) = (REQUEST.repeat(depth), answer.repeat(depth));
     Ok(Batch { request, reply, messages: depth as u64, exact: false })
 }
 
-/// One answer, checked.
+/// Fetches one answer and checks it.
 fn answer(address: SocketAddr) -> Result<Vec<u8>, Error> {
     let mut stream = connect(address)?;
     stream.set_read_timeout(Some(STALL_LIMIT))?;
@@ -62,7 +63,7 @@ fn answer(address: SocketAddr) -> Result<Vec<u8>, Error> {
             bytes => answer.extend_from_slice(&chunk[..bytes]),
         }
         if answer.len() > ANSWER_MAX {
-            return Err("this is not what GET /healthz answers".into());
+            return Err("unexpected answer to GET /healthz".into());
         }
     }
     if answer.starts_with(STATUS) { Ok(answer) } else { Err("GET /healthz is not answered with 200".into()) }
@@ -70,6 +71,6 @@ fn answer(address: SocketAddr) -> Result<Vec<u8>, Error> {
 
 const REQUEST: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
 const STATUS: &[u8] = b"HTTP/1.1 200 ";
-/// With the end of the head.
+/// The body, with the end of the head.
 const BODY: &[u8] = b"\r\n\r\nok\n";
 const ANSWER_MAX: usize = 4096;

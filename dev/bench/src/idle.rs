@@ -1,4 +1,4 @@
-//! Idle connections: what they take of the server's memory and of the kernel's.
+//! Idle connections: memory of the server and of the kernel.
 
 pub(crate) mod clients;
 pub(crate) mod memory;
@@ -16,7 +16,7 @@ use crate::args::IdleArgs;
 use crate::process::Server;
 use crate::target::{Programs, ServeOptions, Target};
 
-/// Measures what the arguments say and prints a table.
+/// Runs the measurement of the arguments and prints a table.
 pub(crate) fn run(args: &IdleArgs) -> Result<(), Error> {
     let programs = Programs::build(&args.programs, &args.targets())?;
     crate::prepare_load()?;
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &IdleArgs) -> Result<(), Error> {
             grown.caches.iter().map(|(name, bytes)| format!("{name} {}", each(*bytes))).collect();
         caches.push(format!("{}: {}", target.name(), grew.join(", ")));
     }
-    println!("\nThe kernel's memory is everybody's: nothing else may come or go meanwhile.");
+    println!("\nAll processes share the kernel's memory: no other connections may open or close meanwhile.");
     println!("\nKernel caches that grew most, bytes a connection, both ends:\n");
     caches.iter().for_each(|line| println!("* {line}"));
     Ok(())
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &IdleArgs) -> Result<(), Error> {
 fn measure(args: &IdleArgs, programs: &Programs, target: Target) -> Result<Memory, Error> {
     let options = ServeOptions { threads: args.threads(), deflate: args.deflate, ..ServeOptions::default() };
     let server = programs.start(target, &options)?;
-    // Until what the last target left of sockets is gone.
+    // Waits until the kernel has freed the sockets of the last target.
     thread::sleep(args.settle());
     let before = Memory::now(server.pid())?;
     let mut clients = Vec::new();
@@ -75,12 +75,12 @@ fn measure(args: &IdleArgs, programs: &Programs, target: Target) -> Result<Memor
 struct Clients(Child);
 
 impl Clients {
-    /// Starts it and waits until its connections have done what is asked.
+    /// Starts the process and waits until its connections have run their history.
     fn start(args: &IdleArgs, server: &Server, number: usize, connections: usize) -> Result<Self, Error> {
         let name = |value: Option<clap::builder::PossibleValue>| {
             value.map(|value| value.get_name().to_owned()).unwrap_or_default()
         };
-        // Each has a source address of its own, and with it ports of its own.
+        // Each process has its own source address, and with it its own ports.
         let child = Command::new(env::current_exe()?)
             .args(["idle-clients", &server.address.to_string(), &format!("127.0.{}.1", number + 1)])
             .args([connections.to_string(), name(args.after.to_possible_value())])
@@ -89,7 +89,7 @@ impl Clients {
             .stdout(Stdio::piped())
             .spawn()?;
         let mut clients = Self(child);
-        let stdout = clients.0.stdout.take().ok_or("the standard output was asked for")?;
+        let stdout = clients.0.stdout.take().ok_or("standard output is piped")?;
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line)?;
         if line == clients::READY {
@@ -107,5 +107,5 @@ impl Drop for Clients {
     }
 }
 
-/// A connection is a descriptor of the client, and the limit is often 20,000.
+/// A connection takes a descriptor of the client process, and the limit is often 20,000.
 const CONNECTIONS_PER_CLIENT: usize = 15_000;

@@ -1,7 +1,9 @@
-//! HTTP to Kafka: each request's body becomes one message, answered when the broker has acknowledged it. Our server on
-//! both backends beside hyper on Tokio and on compio, all with librdkafka and the same settings of it.
+//! HTTP to Kafka: the body of each request becomes one message, answered after the broker's acknowledgement.
+//! Our server on both backends beside hyper on Tokio and on compio, all with librdkafka and the same settings
+//! of it.
 //!
-//! Core 0 has the server, one thread for HTTP and librdkafka's own; core 1 has Kafka and the load.
+//! The server runs on core 0, with one thread for HTTP and librdkafka's own threads; Kafka and the load run
+//! on core 1.
 
 mod churn;
 mod kafka;
@@ -24,7 +26,7 @@ use crate::target::cargo_build;
 
 use kafka::Kafka;
 
-/// What is measured.
+/// A server to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum IngestServer {
     /// `sinews-ingest` on readiness
@@ -57,8 +59,8 @@ impl IngestServer {
     }
 }
 
-/// Measures what the arguments say and prints a table for each number of connections, or one row for each server where
-/// connections come and go.
+/// Runs the measurement of the arguments and prints a table for each number of connections, or one row for
+/// each server under churn.
 pub(crate) fn run(args: &IngestArgs) -> Result<(), Error> {
     let programs = Programs::build(args)?;
     crate::prepare_load()?;
@@ -82,24 +84,24 @@ pub(crate) fn run(args: &IngestArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// What the hypervisor took in the worst of a round's windows.
+/// Returns the largest share of stolen time among the windows of a round.
 fn stolen(round: &[Measured]) -> f64 {
     round.iter().map(|measured| measured.stolen).fold(0., f64::max)
 }
 
-/// One for the server, one for Kafka and the load.
+/// One processor for the server, one for Kafka and the load.
 const PROCESSORS: f64 = 2.;
 
-/// Of the time of both processors, in a window that counts as quiet.
+/// Maximum share of stolen time in a quiet window, over both processors.
 const STOLEN_MAX: f64 = 0.03;
 
-/// Rounds that others disturb are repeated, but not for ever.
+/// Limits the repetition of disturbed rounds.
 const ATTEMPTS_PER_ROUND: usize = 3;
 
-/// Of each server, before what counts.
+/// Warm-up of each server before the measurement.
 const WARM_UP: Duration = Duration::from_secs(5);
 
-/// Longer than any measurement; it ends by itself if this program is killed.
+/// Longer than any measurement; Kafka exits by itself if this program is killed.
 const KAFKA_SECONDS: u64 = 3_600;
 
 struct Bench<'a> {
@@ -109,7 +111,7 @@ struct Bench<'a> {
     servers: Vec<(IngestServer, Server)>,
 }
 
-/// The programs of ours and of others.
+/// Our programs and the programs of other projects.
 struct Programs {
     ingest: PathBuf,
     peers: PathBuf,
@@ -132,18 +134,18 @@ impl Programs {
     }
 }
 
-/// What one round of one server came to.
+/// Result of one round of one server.
 #[derive(Clone, Copy, Debug)]
 struct Measured {
     per_second: f64,
     p50_ms: f64,
     p99_ms: f64,
-    /// CPU time an event of the server's process, in nanoseconds: all of it, and of its parts.
+    /// CPU time of the server's process per event, in nanoseconds: the total and its parts.
     cpu_ns: f64,
     http_ns: f64,
     reports_ns: f64,
     librdkafka_ns: f64,
-    /// The part of the processors' time that the hypervisor gave to others.
+    /// Share of the processors' time that the hypervisor took for other machines.
     stolen: f64,
 }
 
@@ -155,18 +157,18 @@ impl Bench<'_> {
             IngestServer::Hyper => (&self.programs.peers, "kafka-hyper"),
             IngestServer::HyperCompio => (&self.programs.peers, "kafka-hyper-compio"),
         };
-        // The topic is made before anybody writes to it.
+        // Creates the topic before the first message.
         self.kafka.next(&self.programs.ingest, kind.topic())?;
         let arguments = [name, "--kafka", &self.kafka.address, "--topic", kind.topic()];
         let arguments: Vec<OsString> = arguments.into_iter().map(OsString::from).collect();
         Server::start(program, &arguments, SERVER_CORE)
     }
 
-    /// Measures in rounds, every other one backward, until there are enough in which the hypervisor left the machine
-    /// alone. If there never are, those count that it disturbed least.
+    /// Measures in rounds, every other one backward, until enough rounds are free of steal by the hypervisor.
+    /// Otherwise, the rounds with the least steal count.
     fn rounds(&self, connections: usize, script: &Path) -> Result<Vec<Vec<Measured>>, Error> {
         let plan = self.args.plan.plan();
-        // Kafka's compiler takes seconds until it has what runs often.
+        // Kafka's just-in-time compiler takes seconds to compile its hot code.
         self.round(connections, plan.window.max(WARM_UP), script, false)?;
         let mut rounds = Vec::new();
         for number in 0..plan.rounds * ATTEMPTS_PER_ROUND {
@@ -180,7 +182,7 @@ impl Bench<'_> {
         Ok(rounds)
     }
 
-    /// Each server once.
+    /// Measures each server once.
     fn round(
         &self,
         connections: usize,
@@ -214,9 +216,11 @@ impl Bench<'_> {
         let (used, parts) = (server.settled_usage()?.since(used), Parts::of(server)?.since(parts));
         let taken = (process::stolen()? - taken) / (begun.elapsed().as_secs_f64() * PROCESSORS);
         let events = next()? - events;
-        // wrk leaves when its time is up, and does not hear of what is under way.
+        // wrk exits at its deadline, and does not count the requests in flight.
         if !(posted.answered..=posted.answered + connections as u64).contains(&events) {
-            return Err(format!("{} were acknowledged, and {events} are there", posted.answered).into());
+            return Err(
+                format!("{} events were acknowledged, but the topic has {events}", posted.answered).into()
+            );
         }
         let each = |ns: u64| ns as f64 / events as f64;
         Ok(Measured {
@@ -271,7 +275,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Each server has connections come and go for so long; then its topic holds what was acknowledged, or not.
+    /// Runs connection churn against each server; then compares its topic with the acknowledged messages.
     fn churn(&self, time: Duration) -> Result<(), Error> {
         let connections = self.args.connections()[0];
         println!(
@@ -311,11 +315,11 @@ const HEAD: [&str; 8] = [
     "p99 ms",
 ];
 
-/// Nanoseconds of a server's threads, by what they are for.
+/// Nanoseconds of a server's threads, by purpose.
 #[derive(Clone, Copy, Debug, Default)]
 struct Parts {
     http: u64,
-    /// Those who pick up delivery reports.
+    /// Threads that collect delivery reports.
     reports: u64,
     librdkafka: u64,
 }

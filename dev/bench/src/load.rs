@@ -1,4 +1,4 @@
-//! The loads, and the bytes they are made of.
+//! The loads, and their bytes.
 
 use sinews_proto::Role;
 use sinews_testkit::Frame;
@@ -13,35 +13,35 @@ pub(crate) struct Load {
     pub(crate) connections: usize,
     /// Payload bytes of a message.
     pub(crate) size: usize,
-    /// Messages of one write; the next follows when all their echoes are there.
+    /// Messages of one write; the next write follows when all their echoes have arrived.
     pub(crate) in_flight: usize,
     /// Text or binary.
     text: bool,
-    /// What `sinews` is to cost at most.
+    /// Maximum costs of `sinews`.
     bars: &'static [Bar],
 }
 
-/// What a message is to cost `sinews` at most, as a multiple of what it costs others.
+/// Maximum cost of a message on `sinews`, as a multiple of its cost on another target.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bar {
     beside: Beside,
     pub(crate) most: f64,
 }
 
-/// What a bar compares with.
+/// Targets that a bar compares with.
 #[derive(Clone, Copy, Debug)]
 enum Beside {
-    /// The plain echo that waits as `sinews` does: on mio, or on io_uring.
+    /// The plain echo with the same kind of wait as `sinews`: on mio, or on io_uring.
     Plain,
     /// The plain echo on the engine, with the same backend.
     Engine,
     /// Each of the other libraries.
     Peers,
-    /// Each of them that sends message by message.
+    /// Each of the other libraries that sends message by message.
     Sends,
 }
 
-/// The loads of `docs/performance.md`. The bars are those of the design.
+/// The loads of `docs/performance.md`. The bars are from the design.
 pub(crate) const LOADS: [Load; 8] = [
     Load::new("64x64", 64, 64, 1).bars(&[Bar::plain(1.05), Bar::peers(1.)]),
     Load::new("64x64x16", 64, 64, 16).bars(&[Bar::engine(1.3), Bar::peers(1.), Bar::sends(1. / 8.)]),
@@ -68,7 +68,7 @@ impl Load {
         self
     }
 
-    /// The bars as they apply to a backend of `sinews` beside these targets: with what, and the bar.
+    /// Returns the bars of a backend of `sinews` beside these targets, each with the target to compare with.
     pub(crate) fn bars_of(&self, sinews: Target, targets: &[Target]) -> Vec<(Target, Bar)> {
         let all = self.bars.iter().flat_map(|bar| targets.iter().map(move |target| (*target, *bar)));
         all.filter(|(target, bar)| match bar.beside {
@@ -82,7 +82,7 @@ impl Load {
         .collect()
     }
 
-    /// What a client writes at once, and what the target has to answer.
+    /// Returns the bytes of one write of a client, and the expected reply of the target.
     pub(crate) fn batch(&self, target: Target) -> Batch {
         let (mut request, mut frames) = (Vec::new(), Vec::new());
         for number in 0..self.in_flight {
@@ -114,18 +114,18 @@ impl Bar {
     }
 }
 
-/// What one connection has in flight.
+/// The messages in flight on one connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Batch {
     pub(crate) request: Vec<u8>,
     pub(crate) reply: Vec<u8>,
-    /// What it counts for.
+    /// Number of messages in the batch.
     pub(crate) messages: u64,
     /// The reply is the same each time, byte for byte.
     pub(crate) exact: bool,
 }
 
-/// Masks that differ, with no byte zero: a server that leaves one out cannot pass.
+/// Returns masks that differ and have no zero byte: a server that skips unmasking cannot pass.
 fn key(number: usize) -> [u8; 4] {
     [0x9d, 0x05, 0xe1, 0x7a].map(|byte: u8| byte.wrapping_add(number as u8) | 1)
 }
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn names_say_what_the_loads_are() {
+    fn load_names_match_their_parameters() {
         for load in &LOADS {
             let prefix = format!("{}x", load.connections);
             assert!(load.name.starts_with(&prefix), "{}", load.name);

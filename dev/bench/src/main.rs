@@ -1,8 +1,8 @@
-//! What a server's work costs, measured over loopback: `sinews serve` beside plain TCP echoes and other
+//! Measures the cost of a server's work over loopback: `sinews serve` beside plain TCP echoes and other
 //! libraries.
 //!
 //! Several servers answer the same load in turns. The figure is the server's CPU time per message, from the
-//! scheduler's own books, and the ratios between the servers, taken within one round.
+//! scheduler's statistics, and the ratios between the servers, taken within one round.
 //!
 //! ```text
 //!            core 1                                     core 0
@@ -12,10 +12,10 @@
 //!   └─────────────────────────┘  echoes           └────────────────────┘
 //! ```
 //!
-//! The plain echoes, one on mio and one on io_uring, are limits: the least that a server can do. They are sent
-//! the same bytes, masked frames and all, and return them as they are; WebSocket servers return frames without
-//! mask. Other libraries are in `sinews-peers`, a package of its own. `docs/performance.md` has results and
-//! what they do not show.
+//! The plain echoes, one on mio and one on io_uring, are limits: the minimum work of a server. They receive the
+//! same bytes, including masked frames, and return them unchanged; WebSocket servers return frames without mask.
+//! Other libraries are in the separate package `sinews-peers`. `docs/performance.md` has the results and their
+//! limits.
 #![deny(unsafe_code)]
 
 mod args;
@@ -51,7 +51,7 @@ type Error = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Error> {
     let cli = Cli::parse();
-    // The servers inherit it.
+    // The servers inherit this limit.
     rlimit::increase_nofile_limit(u64::MAX)?;
     match cli.command {
         Some(Command::PlainMio { port }) => plain_mio::run(port),
@@ -74,7 +74,7 @@ fn main() -> Result<(), Error> {
     }
 }
 
-/// Puts this process on the load's core, and says what the network is set to.
+/// Pins this process to the load's core, and prints the network settings.
 fn prepare_load() -> Result<(), Error> {
     process::pin_load()?;
     let default = fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default();

@@ -1,7 +1,7 @@
-//! The plain echo on mio: the least that a readiness server does, with nothing of ours in it.
+//! The plain echo on mio: the minimum work of a readiness server, without any code of ours.
 //!
-//! What it leaves out is what makes it a limit and not a product: no timers, no fairness between
-//! connections, no accept pause, no shutdown.
+//! It is a limit and not a product: it has no timers, no fairness between connections, no accept pause, no
+//! shutdown.
 
 use std::io::{self, Read, Write};
 use std::thread;
@@ -33,7 +33,7 @@ struct Server {
 
 struct Connection {
     stream: TcpStream,
-    /// What the kernel has not taken. While there is any, nothing is received.
+    /// Bytes that the kernel has not taken. While there are any, receiving is paused.
     pending: Vec<u8>,
 }
 
@@ -49,7 +49,7 @@ impl Server {
         let mut events = Events::with_capacity(1024);
         loop {
             match self.poll.poll(&mut events, None) {
-                // Somebody looks at this process, as strace does.
+                // A tracer such as strace interrupts the call.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 polled => polled?,
             }
@@ -87,7 +87,7 @@ impl Server {
 }
 
 impl Connection {
-    /// Receives and sends until one of them would wait. An error ends the connection.
+    /// Receives and sends until a call would block. An error closes the connection.
     fn turn(&mut self, buffer: &mut [u8], closed: bool) -> io::Result<()> {
         let outcome = self.flush().and_then(|()| {
             loop {
@@ -103,7 +103,7 @@ impl Connection {
                     self.pending.extend_from_slice(&buffer[sent..bytes]);
                     return Ok(());
                 }
-                // A short receive has emptied the socket; more will be a new edge.
+                // A short receive has emptied the socket; more data triggers a new edge.
                 if bytes < buffer.len() && !closed {
                     return Ok(());
                 }
@@ -127,7 +127,7 @@ impl Connection {
 const STOP: Token = Token(usize::MAX - 1);
 const LISTENER: Token = Token(usize::MAX - 2);
 
-/// As the engine's.
+/// The buffer size of the engine.
 const BUFFER: usize = 64 << 10;
 
 #[cfg(test)]
@@ -135,12 +135,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_comes_back_to_a_peer_that_reads_late() {
+    fn late_reader_receives_every_byte() {
         let mut server = Server::bind(0).unwrap();
         let address = server.listener.local_addr().unwrap();
         let stop = Waker::new(server.poll.registry(), STOP).unwrap();
         let serving = thread::spawn(move || server.serve().unwrap());
-        // More than both directions of the sockets hold, so the server has to keep some and to stop reading.
+        // More than both directions of the sockets hold, so the server has to buffer bytes and pause
+        // receiving.
         let sent: Vec<u8> =
             (0..24 << 20).map(|at: u32| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         let mut reader = std::net::TcpStream::connect(address).unwrap();

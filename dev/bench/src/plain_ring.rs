@@ -1,17 +1,17 @@
-//! The plain echo on io_uring: the least that a completion server does, with nothing of ours in it.
+//! The plain echo on io_uring: the minimum work of a completion server, without any code of ours.
 //!
-//! What arrives goes back out of the buffer it arrived in. Connections are accepted into direct descriptors;
-//! each has one multishot receive into an incremental buffer ring (a few big buffers that fill up bit by
-//! bit); what a turn brought to a connection leaves in one send, submitted with everyone else's by the one
-//! enter of the turn.
+//! Bytes are sent from the buffer that received them. Connections are accepted into direct descriptors; each
+//! has one multishot receive into an incremental buffer ring (a few big buffers that fill up gradually). The
+//! bytes that a turn received on a connection leave in one send. One enter at the end of the turn submits the
+//! sends of all connections.
 //!
-//! Sends are tried: `MSG_DONTWAIT` has them complete within the enter, `MSG_WAITALL` has a short one reported,
-//! and `SKIP_SUCCESS` keeps a complete one silent. So when an enter returns and no failure is in the
-//! completion queue, everything has left. A connection whose peer takes less falls *behind*: the rest is
-//! copied and leaves by ordinary sends, one at a time, and nothing more is received until it has.
+//! Sends are tried: `MSG_DONTWAIT` makes them complete within the enter, `MSG_WAITALL` reports a short send,
+//! and `SKIP_SUCCESS` omits the completion of a full send. So when an enter returns without a failure in the
+//! completion queue, all bytes have left. A connection whose peer takes less falls *behind*: the rest is
+//! copied and leaves by ordinary sends, one at a time, and receiving is paused until it has left.
 //!
-//! What it leaves out is what makes it a limit and not a product: no timers, no fairness between
-//! connections, no accept pause, no shutdown.
+//! It is a limit and not a product: it has no timers, no fairness between connections, no accept pause, no
+//! shutdown.
 #![allow(unsafe_code)]
 
 mod buffers;
@@ -37,12 +37,12 @@ pub(crate) fn run(port: u16) -> Result<(), Error> {
 
 fn listen(port: u16) -> io::Result<TcpListener> {
     let listener = TcpListener::bind(("127.0.0.1", port))?;
-    // Inherited by what it accepts.
+    // Accepted connections inherit it.
     socket2::SockRef::from(&listener).set_tcp_nodelay(true)?;
     Ok(listener)
 }
 
-/// Echoes until `stop` is at its end.
+/// Echoes until `stop` is closed.
 fn serve(listener: &TcpListener, stop: BorrowedFd<'_>) -> Result<(), Error> {
     let mut ring = builder().setup_cqsize(COMPLETIONS).build(SUBMISSIONS)?;
     ring.submitter().register_files_sparse(descriptors()?)?;
@@ -52,7 +52,8 @@ fn serve(listener: &TcpListener, stop: BorrowedFd<'_>) -> Result<(), Error> {
     let mut echo = Echo {
         submitter,
         submissions,
-        // Never freed: the kernel takes the ring down at its leisure, and with it what it works on.
+        // Never freed: the kernel tears the ring down asynchronously, and still accesses the memory of
+        // pending operations.
         connections: mem::ManuallyDrop::new(Vec::new()),
         buffers,
         ready: Vec::new(),
@@ -65,8 +66,8 @@ fn serve(listener: &TcpListener, stop: BorrowedFd<'_>) -> Result<(), Error> {
     echo.accept()?;
     echo.watch_stop()?;
     loop {
-        // Unless the consumed head is published first, the kernel takes what was handled for new completions
-        // and returns at once: two enters a turn.
+        // Without publishing the consumed head first, the kernel takes the handled completions for new
+        // completions and returns at once: two enters a turn.
         completions.sync();
         echo.submissions.sync();
         match echo.submitter.submit_and_wait(1) {
@@ -75,8 +76,8 @@ fn serve(listener: &TcpListener, stop: BorrowedFd<'_>) -> Result<(), Error> {
         }
         echo.submissions.sync();
         completions.sync();
-        // The sends out of these buffers are over. Those that failed are among the completions to come, and
-        // until the next enter nobody writes where they point; unless a completion had no place.
+        // The sends from these buffers have completed. Failed sends are among the pending completions, and
+        // their buffers stay unwritten until the next enter, unless the completion queue has overflowed.
         if !echo.submissions.cq_overflow() {
             echo.buffers.give_back();
         }
@@ -95,7 +96,7 @@ fn builder() -> Builder<squeue::Entry, cqueue::Entry> {
     builder
 }
 
-/// Direct descriptors count as open files for the limit of each ring.
+/// Direct descriptors count toward the limit of open files for each ring.
 fn descriptors() -> io::Result<u32> {
     Ok(rlimit::increase_nofile_limit(DESCRIPTORS)?.min(DESCRIPTORS) as u32)
 }
@@ -103,15 +104,15 @@ fn descriptors() -> io::Result<u32> {
 struct Echo<'a> {
     submitter: Submitter<'a>,
     submissions: SubmissionQueue<'a>,
-    /// By direct descriptor.
+    /// Connections by direct descriptor.
     connections: mem::ManuallyDrop<Vec<Connection>>,
     buffers: Buffers,
-    /// Connections with something to send at the end of the turn.
+    /// Connections to send on at the end of the turn.
     ready: Vec<u32>,
-    /// Connections whose receive is to be started at the end of the turn, behind the sends: a failed send is
-    /// then reported before what is received next.
+    /// Connections that start a receive at the end of the turn, after the sends: the completion of a failed
+    /// send then precedes the next receive.
     to_receive: Vec<u32>,
-    /// What the messages of this turn's submissions point at.
+    /// Vectors that the messages of this turn's submissions point at.
     vectors: Vec<Vector>,
     listener: Fd,
     stop: Fd,
@@ -120,38 +121,38 @@ struct Echo<'a> {
 
 #[derive(Debug, Default)]
 struct Connection {
-    /// To be sent at the end of the turn, unless the connection is behind.
+    /// Ranges to send at the end of the turn, unless the connection is behind.
     queued: Vec<Range>,
-    /// What the last tried send was of.
+    /// Ranges of the last tried send.
     tried: Vec<Range>,
     behind: Option<Behind>,
     receiving: bool,
-    /// Nothing more will be received.
+    /// The receiving side is closed.
     ended: bool,
-    /// Nothing more can be sent.
+    /// The sending side has failed.
     dead: bool,
 }
 
-/// What the kernel did not take when it was tried.
+/// Bytes that a tried send left over.
 #[derive(Debug)]
 struct Behind {
-    /// Owned by an ordinary send until that is complete.
+    /// Owned by an ordinary send until it completes.
     in_flight: Vec<u8>,
-    /// Bytes of it that are gone.
+    /// Bytes of it that are sent.
     done: usize,
-    /// Arrived since. Little: receiving is being cancelled.
+    /// Bytes received since. Few: the receive is being cancelled.
     waiting: Vec<u8>,
 }
 
-/// A message in pieces: in boxes, since the vector of them may move.
+/// A message in pieces, boxed since the vector of messages may move.
 struct Vector {
     message: Box<libc::msghdr>,
-    /// What the message points at.
+    /// The pieces that the message points at.
     _pieces: Box<[libc::iovec]>,
 }
 
 impl Echo<'_> {
-    /// Whether it was the last one.
+    /// Handles a completion. Returns whether it was the last completion.
     fn handle(&mut self, completion: &cqueue::Entry) -> Result<bool, Error> {
         let (result, slot) = (completion.result(), completion.user_data() as u32);
         match completion.user_data() & !u64::from(u32::MAX) {
@@ -197,7 +198,7 @@ impl Echo<'_> {
                     }
                 }
             }
-            // Out of buffers, which come back with the next turn; or cancelled since the connection is behind.
+            // Out of buffers, which the next turn returns; or cancelled since the connection is behind.
             (result, _) if result == -libc::ENOBUFS || result == -libc::ECANCELED => {}
             (0, _) => connection.ended = true,
             _ => (connection.ended, connection.dead) = (true, true),
@@ -209,7 +210,7 @@ impl Echo<'_> {
         Ok(())
     }
 
-    /// What comes after the end of a receive, or of being behind.
+    /// Decides the next step of a connection after a receive has ended, or after it has caught up.
     fn go_on(&mut self, slot: u32) -> Result<(), Error> {
         let connection = &mut self.connections[slot as usize];
         if connection.receiving || connection.behind.is_some() {
@@ -223,19 +224,19 @@ impl Echo<'_> {
             connection.queued.clear();
             return self.push(opcode::Close::new(Fixed(slot)).build().user_data(CLOSE | u64::from(slot)));
         }
-        // The last words must be known to have left before the socket is closed.
+        // The last bytes must have left before the socket is closed.
         let words = mem::take(&mut connection.queued);
         let in_flight = words.iter().flat_map(|range| self.buffers.bytes(*range)).copied().collect();
         connection.behind = Some(Behind { in_flight, done: 0, waiting: Vec::new() });
         self.fly(slot)
     }
 
-    /// A tried send failed after that many bytes, or at once.
+    /// Handles a tried send that failed after `result` bytes, or at once.
     fn fell_behind(&mut self, slot: u32, result: i32) -> Result<(), Error> {
         let connection = &mut self.connections[slot as usize];
         let queued = mem::take(&mut connection.queued);
         if result < 0 && result != -libc::EAGAIN {
-            // The receive reports the same and ends.
+            // The receive reports the same error and ends.
             connection.dead = true;
             return Ok(());
         }
@@ -249,7 +250,7 @@ impl Echo<'_> {
         self.fly(slot)
     }
 
-    /// Submits an ordinary send of what is left in flight.
+    /// Submits an ordinary send of the bytes in flight.
     fn fly(&mut self, slot: u32) -> Result<(), Error> {
         let Some(behind) = &self.connections[slot as usize].behind else { return Ok(()) };
         let rest = &behind.in_flight[behind.done..];
@@ -259,7 +260,7 @@ impl Echo<'_> {
         self.push(send.user_data(IN_FLIGHT | u64::from(slot)))
     }
 
-    /// An ordinary send has come home.
+    /// Handles the completion of an ordinary send.
     fn flew(&mut self, slot: u32, result: i32) -> Result<(), Error> {
         let connection = &mut self.connections[slot as usize];
         let Some(behind) = &mut connection.behind else { return Ok(()) };
@@ -277,9 +278,9 @@ impl Echo<'_> {
         self.fly(slot)
     }
 
-    /// Queues what the turn has gathered.
+    /// Queues the submissions of the turn.
     fn finish_turn(&mut self) -> Result<(), Error> {
-        // The last turn's have been submitted.
+        // The last turn's vectors have been submitted.
         self.vectors.clear();
         let mut ready = mem::take(&mut self.ready);
         ready.drain(..).try_for_each(|slot| self.try_to_send(slot))?;
@@ -325,9 +326,10 @@ impl Echo<'_> {
     }
 
     fn push(&mut self, entry: squeue::Entry) -> Result<(), Error> {
-        // SAFETY: what an entry points at outlives the operation: the memory of the buffers and the stop byte
-        // are leaked; a tried send is over when its enter returns, before buffers are given back and vectors
-        // dropped; what is in flight is left alone until its completion, and connections are never freed.
+        // SAFETY: the memory of an entry outlives its operation. The memory of the buffers and the stop byte
+        // are leaked. A tried send has completed when its enter returns, before buffers are given back and
+        // vectors dropped. The bytes in flight stay untouched until their completion, and connections are
+        // never freed.
         while unsafe { self.submissions.push(&entry) }.is_err() {
             self.submissions.sync();
             self.submitter.submit()?;
@@ -351,12 +353,12 @@ impl Vector {
     }
 }
 
-/// The value of a result, or its error.
+/// Returns the value of a result, or its error.
 fn succeeded(result: i32) -> io::Result<u32> {
     u32::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
 }
 
-// What an operation is, above the number of the connection.
+// The kind of an operation, above the number of the connection.
 const ACCEPT: u64 = 1 << 32;
 const RECEIVE: u64 = 2 << 32;
 const TRIED: u64 = 3 << 32;
@@ -365,11 +367,11 @@ const CANCEL: u64 = 5 << 32;
 const CLOSE: u64 = 6 << 32;
 const STOP: u64 = 7 << 32;
 
-/// Submissions before a turn has to enter early.
+/// Submissions that force an early enter.
 const SUBMISSIONS: u32 = 4096;
-/// Completions of a turn; more are kept by the kernel, and cost it an allocation.
+/// Completions of a turn; the kernel stores more at the cost of an allocation.
 const COMPLETIONS: u32 = 16 << 10;
-/// Connections, as far as the limit of open files allows.
+/// Connections, up to the limit of open files.
 const DESCRIPTORS: u64 = 64 << 10;
 
 #[cfg(test)]
@@ -381,7 +383,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs the server beside the test, or says that the kernel refuses it.
+    /// Runs the server beside the test, or prints that the kernel denies io_uring.
     fn with_server(test: impl FnOnce(SocketAddr)) {
         let probe: io::Result<IoUring> = builder().build(1);
         if let Err(error) = probe.and_then(|ring| Buffers::register(&ring.submitter())) {
@@ -402,7 +404,7 @@ mod tests {
         (0..bytes).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
     }
 
-    /// Sends everything, then ends, and reads what comes back from the moment that `read` allows.
+    /// Sends all bytes, closes the sending side, and reads the echo after `read` returns.
     fn echo(mut reader: TcpStream, sent: &[u8], read: impl FnOnce()) -> Vec<u8> {
         let mut writer = reader.try_clone().unwrap();
         thread::scope(|scope| {
@@ -418,10 +420,10 @@ mod tests {
     }
 
     #[test]
-    fn everything_comes_back_to_a_peer_that_reads_late() {
+    fn late_reader_receives_every_byte() {
         with_server(|address| {
-            // More than both directions of the sockets hold, so sends come short and receiving is cancelled.
-            // Another connection is served meanwhile, and says when nothing moves any more.
+            // More than both directions of the sockets hold, so sends fall short and the receive is
+            // cancelled. Another connection works meanwhile, and shows when the transfer has stalled.
             let sent = noise(24 << 20);
             let reader = TcpStream::connect(address).unwrap();
             let mut other = TcpStream::connect(address).unwrap();
@@ -438,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_that_fill_all_buffers_at_once_get_their_own_back() {
+    fn connections_that_fill_all_buffers_receive_their_own_bytes() {
         with_server(|address| {
             thread::scope(|scope| {
                 for number in 1..=8 {
@@ -453,12 +455,12 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_resets_harms_nobody() {
+    fn reset_does_not_affect_other_connections() {
         with_server(|address| {
             for _ in 0..100 {
                 let mut stream = TcpStream::connect(address).unwrap();
                 stream.write_all(&noise(300 << 10)).unwrap();
-                // Unread echoes make this a reset.
+                // The unread echoes turn this close into a reset.
                 drop(stream);
             }
             let back = echo(TcpStream::connect(address).unwrap(), b"still there", || {});

@@ -1,4 +1,5 @@
-//! Servers as processes: pinned to a core, watched in the scheduler's books, and ended by their process id.
+//! Server processes: pinned to a core, measured by the scheduler's statistics, and stopped by their process
+//! id.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
@@ -11,7 +12,7 @@ use std::{fs, thread};
 
 use crate::Error;
 
-/// Binds the calling process to the load's core.
+/// Pins the calling process to the load's core.
 pub(crate) fn pin_load() -> Result<(), Error> {
     let pid = std::process::id().to_string();
     let output = Command::new("taskset").args(["--cpu-list", "--pid", LOAD_CORE, &pid]).output();
@@ -22,7 +23,7 @@ pub(crate) fn pin_load() -> Result<(), Error> {
     Err(format!("no second processor to put the load on: {}", String::from_utf8_lossy(&output.stderr)).into())
 }
 
-/// A server, alone on its core; dropping it ends the process.
+/// A server, alone on its core; dropping it stops the process.
 #[derive(Debug)]
 pub(crate) struct Server {
     child: Child,
@@ -30,9 +31,9 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a server and waits until it says where it listens.
+    /// Starts a server and waits until it prints its listen address.
     pub(crate) fn start(program: &Path, arguments: &[OsString], cores: &str) -> Result<Self, Error> {
-        // taskset becomes the server, so the process id is the server's.
+        // taskset execs the server, so the process id is the server's.
         let mut child = Command::new("taskset")
             .args(["--cpu-list", cores])
             .arg(program)
@@ -41,10 +42,10 @@ impl Server {
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|error| format!("taskset (of util-linux) is needed: {error}"))?;
-        let stdout = child.stdout.take().ok_or("the standard output was asked for")?;
+        let stdout = child.stdout.take().ok_or("standard output is piped")?;
         let (said, heard) = mpsc::channel();
         thread::spawn(move || {
-            // To the end, so that no write of the server meets a closed pipe.
+            // Reads to the end, so that no write of the server meets a closed pipe.
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 let _ = address_in(&line).map(|address| said.send(address));
             }
@@ -54,12 +55,12 @@ impl Server {
             Err(_) => {
                 child.kill()?;
                 child.wait()?;
-                Err(format!("{} did not say where it listens", program.display()).into())
+                Err(format!("{} did not print its listen address", program.display()).into())
             }
         }
     }
 
-    /// Starts a server that is told where to listen, and may have processes of its own; waits until it listens.
+    /// Starts a server with a given listen address and possibly child processes; waits until it listens.
     pub(crate) fn start_at(
         program: &Path,
         arguments: &[OsString],
@@ -86,7 +87,8 @@ impl Server {
         self.child.id()
     }
 
-    /// What the server's threads have used, read when they sleep: the books of a running thread lag.
+    /// Returns the CPU usage of the server's threads, read while they sleep: the statistics of a running
+    /// thread lag.
     pub(crate) fn settled_usage(&self) -> Result<Usage, Error> {
         let mut before = Usage::of_family(self.child.id())?;
         for _ in 0..SETTLE_ATTEMPTS {
@@ -97,13 +99,13 @@ impl Server {
             }
             before = after;
         }
-        Err("the server does not come to rest although nothing is asked of it".into())
+        Err("the server stays busy without any load".into())
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // One that has processes ends them itself, if it is asked to.
+        // A server with child processes stops them on SIGTERM.
         let own = children(self.child.id()).unwrap_or_default();
         if !own.is_empty() {
             let _ = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
@@ -115,30 +117,30 @@ impl Drop for Server {
     }
 }
 
-/// The processes that a process has started and not yet waited for.
+/// Returns the child processes that a process has not waited for.
 fn children(pid: u32) -> Result<Vec<u32>, Error> {
     let mut found = Vec::new();
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
-        // Only kernels with CONFIG_PROC_CHILDREN say.
+        // Only kernels with CONFIG_PROC_CHILDREN have this file.
         let listed = fs::read_to_string(task?.path().join("children")).unwrap_or_default();
         found.extend(listed.split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
     }
     Ok(found)
 }
 
-/// The first loopback address in a line.
+/// Returns the first loopback address in a line.
 fn address_in(line: &str) -> Option<SocketAddr> {
     let from = &line[line.find("127.0.0.1:")?..];
     let end = from.find(|char: char| !(char.is_ascii_digit() || matches!(char, '.' | ':')));
     from[..end.unwrap_or(from.len())].parse().ok()
 }
 
-/// The scheduler's books of a process, all threads together.
+/// The scheduler's statistics of a process, summed over its threads.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
     /// Nanoseconds on a processor.
     pub(crate) run_ns: u64,
-    /// Nanoseconds ready to run, while something else had the processor.
+    /// Nanoseconds ready to run, while another thread had the processor.
     pub(crate) wait_ns: u64,
 }
 
@@ -153,7 +155,7 @@ impl Usage {
         Ok(sum)
     }
 
-    /// Of each thread, with its name: its first 15 bytes.
+    /// Returns the statistics of each thread with its name, which has at most 15 bytes.
     pub(crate) fn by_thread(pid: u32) -> Result<Vec<(String, Self)>, Error> {
         let mut all = Vec::new();
         for task in fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -173,7 +175,7 @@ impl Usage {
         Ok(Self { run_ns: run?, wait_ns: wait? })
     }
 
-    /// Of a process and of those that it has started.
+    /// Sums the statistics of a process and its child processes.
     fn of_family(pid: u32) -> Result<Self, Error> {
         let mut sum = Self::of(pid)?;
         for child in children(pid)? {
@@ -184,9 +186,9 @@ impl Usage {
         Ok(sum)
     }
 
-    /// What was used since.
+    /// Returns the usage since an earlier reading.
     pub(crate) fn since(self, earlier: Self) -> Self {
-        // The books of a thread that has ended are gone, so a sum can shrink.
+        // The statistics of an exited thread disappear, so a sum can shrink.
         Self {
             run_ns: self.run_ns.saturating_sub(earlier.run_ns),
             wait_ns: self.wait_ns.saturating_sub(earlier.wait_ns),
@@ -194,8 +196,8 @@ impl Usage {
     }
 }
 
-/// What the hypervisor has given to others of the time that this machine's processors had something to do: seconds, all
-/// processors together. Nothing on hardware of its own.
+/// Returns the stolen time of this machine's processors: seconds, all processors together. Zero on bare
+/// metal.
 pub(crate) fn stolen() -> Result<f64, Error> {
     let books = fs::read_to_string("/proc/stat")?;
     // user, nice, system, idle, iowait, irq, softirq, steal
@@ -203,14 +205,14 @@ pub(crate) fn stolen() -> Result<f64, Error> {
     Ok(ticks.ok_or("no steal in /proc/stat")? as f64 / TICKS_PER_SECOND)
 }
 
-/// Of the numbers in /proc/stat: USER_HZ, 100 on all of Linux's architectures but one.
+/// Unit of the numbers in /proc/stat: USER_HZ is 100 on all architectures of Linux except one.
 const TICKS_PER_SECOND: f64 = 100.;
 
-/// As `taskset --cpu-list` takes it.
+/// In the format of `taskset --cpu-list`.
 pub(crate) const SERVER_CORE: &str = "0";
 const LOAD_CORE: &str = "1";
 
-/// A server that has been built starts in milliseconds; a busy machine needs more.
+/// A built server starts in milliseconds; a busy machine needs more time.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
 const SETTLE_PAUSE: Duration = Duration::from_millis(2);
@@ -221,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_found_in_what_servers_print() {
+    fn addresses_are_found_in_the_output_of_servers() {
         let expected = Some(([127, 0, 0, 1], 4711).into());
         assert_eq!(address_in("127.0.0.1:4711"), expected);
         assert_eq!(address_in("  echo      ws://127.0.0.1:4711/echo"), expected);
@@ -230,10 +232,10 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn time_on_the_processor_is_seen() {
+    fn processor_time_is_measured() {
         let before = Usage::of(std::process::id()).unwrap();
         let mut numbers = 0_u64;
-        // The books of a running thread are brought up to date with the clock's tick.
+        // The clock's tick updates the statistics of a running thread.
         while Usage::of(std::process::id()).unwrap().since(before).run_ns == 0 {
             numbers = std::hint::black_box(numbers + 1);
         }

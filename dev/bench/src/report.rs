@@ -1,9 +1,9 @@
-//! Medians, ratios, and the table they make.
+//! Medians, ratios, and their tables.
 
 use crate::round::{Rounds, WAITED_MAX};
 
-/// Prints a table: a row for each server, and a column of ratios for each of those it is compared with. What
-/// is counted has a name for one and one for many.
+/// Prints a table: a row for each server, and a column of ratios for each server it is compared with. The
+/// unit has a singular and a plural name.
 pub(crate) fn table(
     title: &str,
     [unit, units]: [&str; 2],
@@ -30,7 +30,7 @@ pub(crate) fn table(
     }
 }
 
-/// What became of a bar: the cost of this server is to be at most so many times that of the other.
+/// Prints the result of a bar: the maximum cost of this server as a multiple of the other server's cost.
 pub(crate) fn bar(load: &str, names: &[String], this: usize, other: usize, most: f64, rounds: &Rounds) {
     let ratio = median(rounds.ratios(this, other));
     let outcome = if ratio <= most { "met" } else { "MISSED" };
@@ -43,14 +43,14 @@ pub(crate) fn bar(load: &str, names: &[String], this: usize, other: usize, most:
     println!("{load}: {} ÷ {} = {ratio:.3}, at most {most}: {outcome}{caveat}", names[this], names[other]);
 }
 
-/// Median, minimum and maximum.
+/// Formats the median, minimum and maximum.
 fn spread(ratios: &[f64]) -> String {
     let low = ratios.iter().copied().fold(f64::MAX, f64::min);
     let high = ratios.iter().copied().fold(0., f64::max);
     format!("**{:.3}** ({low:.3}–{high:.3})", median(ratios.iter().copied()))
 }
 
-/// The middle one, or the mean of the middle two.
+/// Returns the middle number, or the mean of the two middle numbers.
 pub(crate) fn median(numbers: impl IntoIterator<Item = f64>) -> f64 {
     let mut numbers: Vec<f64> = numbers.into_iter().collect();
     numbers.sort_by(f64::total_cmp);
@@ -58,7 +58,7 @@ pub(crate) fn median(numbers: impl IntoIterator<Item = f64>) -> f64 {
     if numbers.len() % 2 == 1 { numbers[middle] } else { (numbers[middle - 1] + numbers[middle]) / 2. }
 }
 
-/// Three digits or more, as the noise allows.
+/// Formats a number with three digits or more, as the noise allows.
 pub(crate) fn significant(number: f64) -> String {
     if number < 10. {
         format!("{number:.2}")

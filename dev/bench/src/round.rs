@@ -1,24 +1,25 @@
-//! Rounds: every server once, forward and backward in turns, so that what drifts drifts for all.
+//! Rounds: each measures every server once, alternating forward and backward, so that drift affects all
+//! servers equally.
 
 use std::time::Duration;
 
 use crate::Error;
 use crate::process::{Server, Usage};
 
-/// What was measured of one server in one round.
+/// Measurement of one server in one round.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Measure {
     /// The server's CPU time per unit, in nanoseconds.
     pub(crate) ns: f64,
     pub(crate) units_per_s: f64,
-    /// The share of the time that the server ran.
+    /// Share of the time that the server ran.
     pub(crate) busy: f64,
-    /// Neither the server nor the load waited much for its core.
+    /// Neither the server nor the load waited long for its core.
     pub(crate) quiet: bool,
 }
 
 impl Measure {
-    /// Has the load work for a while and reads what it cost the server.
+    /// Runs the load and measures its cost on the server.
     pub(crate) fn of(server: &Server, load: impl FnOnce() -> Result<Done, Error>) -> Result<Self, Error> {
         let own = Usage::of(std::process::id())?;
         let before = server.settled_usage()?;
@@ -36,13 +37,13 @@ impl Measure {
     }
 }
 
-/// A load that is connected to a server.
+/// A load with connections to a server.
 pub(crate) trait Work {
-    /// Keeps the server busy for this time and until everything in flight is answered.
+    /// Keeps the server busy for this time and until every message in flight is answered.
     fn run(&mut self, window: Duration) -> Result<Done, Error>;
 }
 
-/// What a load has done.
+/// Work that a load has completed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Done {
     /// Messages, deliveries or requests.
@@ -50,26 +51,26 @@ pub(crate) struct Done {
     pub(crate) elapsed: Duration,
 }
 
-/// The rounds that count of one load.
+/// The counted rounds of one load.
 #[derive(Debug)]
 pub(crate) struct Rounds {
-    /// By round, then by server.
+    /// Measurements by round, then by server.
     pub(crate) measures: Vec<Vec<Measure>>,
-    /// All of them are quiet. If there were too few, all count, and this says so.
+    /// All rounds are quiet. If there are too few quiet rounds, all count, and this is false.
     pub(crate) quiet: bool,
 }
 
-/// How long is measured.
+/// Number and duration of measurements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     /// Quiet rounds.
     pub(crate) rounds: usize,
-    /// Of each server in each round.
+    /// Duration of one server's measurement in a round.
     pub(crate) window: Duration,
 }
 
 impl Rounds {
-    /// Measures each of so many servers in each round, until there are enough quiet rounds.
+    /// Measures each server in each round, until there are enough quiet rounds.
     pub(crate) fn run(
         plan: Plan,
         servers: usize,
@@ -93,8 +94,8 @@ impl Rounds {
         Ok(Self { measures: all, quiet: enough })
     }
 
-    /// Measures servers under a load of so many connections to each. All stay connected if this process may
-    /// have that many descriptors; else each server is connected to for its turn.
+    /// Measures servers under a load of `connections` connections to each. If the descriptor limit allows,
+    /// all connections stay open; otherwise each server gets its connections for its turn.
     pub(crate) fn of_servers<W: Work>(
         plan: Plan,
         servers: &[(String, &Server)],
@@ -119,31 +120,31 @@ impl Rounds {
             let mut work = connect(index)?;
             let measure = measure(&mut work)?;
             drop(work);
-            // The others are measured when the end of these connections has been worked off.
+            // The next measurement starts after the server has closed these connections.
             server.settled_usage()?;
             Ok(measure)
         })
     }
 
-    /// One number of one server, by round.
+    /// Returns one number of one server, by round.
     pub(crate) fn of(&self, server: usize, what: fn(&Measure) -> f64) -> impl Iterator<Item = f64> {
         self.measures.iter().map(move |round| what(&round[server]))
     }
 
-    /// What a unit costs one server, as a multiple of what it costs another. Within each round: what disturbs
-    /// a round disturbs both.
+    /// Returns the cost of a unit on one server as a multiple of its cost on another. The ratios are taken
+    /// within each round: a disturbance of the round affects both servers.
     pub(crate) fn ratios(&self, this: usize, other: usize) -> Vec<f64> {
         self.measures.iter().map(|round| round[this].ns / round[other].ns).collect()
     }
 }
 
-/// Rounds that others disturb are repeated, but not for ever.
+/// Limits the repetition of rounds that other processes disturb.
 const ATTEMPTS_PER_ROUND: usize = 4;
 
-/// For what is no connection.
+/// Descriptors beside the connections.
 const DESCRIPTORS_SPARE: u64 = 200;
 
-/// Of the window, waiting for the core while something else has it.
+/// Maximum share of the window that a process may wait for its core.
 pub(crate) const WAITED_MAX: f64 = 0.04;
 
 #[cfg(test)]

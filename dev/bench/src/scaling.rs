@@ -1,7 +1,7 @@
 //! Threads: the same load on one thread of the server and on two.
 //!
-//! Two cores do not show how far throughput scales, since the load needs one. They show what a message costs:
-//! threads that share nothing make it no dearer, on one core beside each other or on two.
+//! Two cores do not show the scaling of throughput, since the load needs one. They show the cost of a
+//! message: threads that share nothing do not increase it, on one shared core or on two.
 
 use crate::Error;
 use crate::args::ScalingArgs;
@@ -12,7 +12,7 @@ use crate::report;
 use crate::round::Rounds;
 use crate::target::{Programs, ServeOptions, Target};
 
-/// Measures what the arguments say and prints a table for each load and backend.
+/// Runs the measurement of the arguments and prints a table for each load and backend.
 pub(crate) fn run(args: &ScalingArgs) -> Result<(), Error> {
     let programs = Programs::build(&args.programs, &args.targets())?;
     crate::prepare_load()?;
@@ -38,7 +38,7 @@ fn measure(args: &ScalingArgs, programs: &Programs, target: Target, load: &Load)
         Client::connect(servers[index].1.address, load.connections, Some("/echo"), load.batch(target))
     })?;
     let title = format!("{}, {}", target.name(), load.name);
-    // Each pair of placements differs in threads only.
+    // The placements of a pair differ only in the number of threads.
     let names: Vec<String> = named.iter().map(|(name, _)| name.clone()).collect();
     report::table(&title, ["message", "messages"], &names, &[0, 2], &rounds);
     Ok(())

@@ -1,4 +1,5 @@
-//! What slow subscribers are to the others: the time from publishing to delivery, beside some who do not read.
+//! Effect of slow subscribers on other subscribers: the latency of a delivery beside subscribers that do not
+//! read.
 
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
@@ -16,13 +17,13 @@ use crate::process::Server;
 use crate::report::{median, significant};
 use crate::target::{Programs, ServeOptions, Target};
 
-/// Who is there beside those that are looked at.
+/// The subscribers beside the measured subscribers, in equal number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Others {
     Nobody,
-    /// As many that read what comes.
+    /// Subscribers that read their messages.
     Readers,
-    /// As many that read nothing, with what the server does about it (`--websocket-overflow`).
+    /// Subscribers that read nothing, with the server's overflow policy (`--websocket-overflow`).
     Stuck(&'static str),
 }
 
@@ -44,7 +45,7 @@ impl Others {
     }
 }
 
-/// Measures what the arguments say and prints a table for each server.
+/// Runs the measurement of the arguments and prints a table for each server.
 pub(crate) fn run(args: &SlowArgs) -> Result<(), Error> {
     let programs = Programs::build(&args.programs, &args.targets())?;
     crate::prepare_load()?;
@@ -83,7 +84,7 @@ pub(crate) fn run(args: &SlowArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// What was seen in one round; times in microseconds.
+/// Measurement of one round; times in microseconds.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     median: f64,
@@ -117,22 +118,22 @@ fn measure(args: &SlowArgs, programs: &Programs, target: Target, others: Others)
     })
 }
 
-/// One that subscribes and reads nothing more.
+/// Opens a subscriber that reads nothing.
 fn idle(server: &Server, number: usize) -> Result<std::net::TcpStream, Error> {
     let mut stream = connect(server.address)?;
-    // What lies in the kernel is not the server's to bound.
+    // The server cannot limit the bytes in the kernel's buffers.
     SockRef::from(&stream).set_recv_buffer_size(STUCK_RECEIVE_BUFFER)?;
     shake_hands(&mut stream, "/topics/slow", number as u64, None)?;
     Ok(stream)
 }
 
-/// The publisher and those that read.
+/// The publisher and the reading subscribers.
 struct Audience {
     poll: Poll,
     events: Events,
     publisher: std::net::TcpStream,
     all: Vec<(TcpStream, Reader)>,
-    /// The first so many are looked at.
+    /// The first `looked_at` subscribers are measured.
     looked_at: usize,
     buffer: Box<[u8]>,
 }
@@ -155,8 +156,8 @@ impl Audience {
         Ok(Self { poll, events, publisher, all, looked_at, buffer })
     }
 
-    /// Publishes at the rate and answers how long each delivery took, in nanoseconds, from when it was to be
-    /// published: a publisher that is held up does not hide it.
+    /// Publishes at the rate and returns the latencies of all deliveries in nanoseconds. A latency starts at
+    /// the scheduled time, so that a delayed publisher does not hide it.
     fn run(&mut self, args: &SlowArgs) -> Result<Vec<u64>, Error> {
         let pause = Duration::from_secs(1) / args.rate;
         let messages = args.rate * args.seconds;
@@ -193,7 +194,7 @@ impl Audience {
     }
 }
 
-/// The stamps of the messages that have come.
+/// Returns the timestamps of the received messages.
 fn receive(stream: &mut TcpStream, reader: &mut Reader, buffer: &mut [u8]) -> Result<Vec<u64>, Error> {
     let mut stamps = Vec::new();
     loop {
@@ -213,7 +214,7 @@ fn receive(stream: &mut TcpStream, reader: &mut Reader, buffer: &mut [u8]) -> Re
                 other => return Err(format!("{other:?} to a connection that reads").into()),
             }
         }
-        // A short receive has emptied the socket; more will be a new edge.
+        // A short receive has emptied the socket; more data triggers a new edge.
         if bytes < buffer.len() {
             return Ok(stamps);
         }
@@ -229,7 +230,7 @@ fn metrics(server: &Server) -> Result<String, Error> {
     Ok(answer)
 }
 
-/// The value of a line of metrics whose name begins so.
+/// Returns the value of the line of metrics that starts with `name`.
 fn value(line: &str, name: &str) -> Option<f64> {
     line.strip_prefix(name)?.rsplit(' ').next()?.parse().ok()
 }
@@ -245,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_metrics_are_read() {
+    fn metric_lines_are_parsed() {
         let line = "sinews_messages_dropped_total{reason=\"newest\"} 7";
         assert_eq!(value(line, "sinews_messages_dropped_total{"), Some(7.));
         assert_eq!(value("# HELP sinews_messages_dropped", "sinews_messages_dropped_total{"), None);

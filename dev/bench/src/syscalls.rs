@@ -1,8 +1,8 @@
-//! System calls: what a server asks of the kernel for each message.
+//! System calls of a server for each message.
 //!
-//! strace counts, which slows the server down by much, but not what it asks for: of one message after the other, and of
-//! a burst that is written at once, the numbers are the same each time. How many receives and sends a large message
-//! takes depends on how much waits in the socket, and so on the machine.
+//! strace counts the calls. It slows the server down, but the calls stay the same: for one message after the
+//! other, and for a burst written at once, the numbers are the same each time. The number of receives and
+//! sends of a large message depends on the bytes in the socket, and so on the machine.
 
 use std::env;
 use std::fs;
@@ -20,12 +20,12 @@ use crate::process::Server;
 use crate::round::Work;
 use crate::target::{Programs, Target};
 
-/// On one connection: one message after the other, bursts of 50 written at once, and one large message after the
+/// One connection: one message after the other, bursts of 50 written at once, and one large message after the
 /// other.
 pub(crate) const LOADS: [Load; 3] =
     [Load::new("1x64", 1, 64, 1), Load::new("1x64x50", 1, 64, 50), Load::new("1x16m", 1, 16 << 20, 1)];
 
-/// Counts what the arguments say and prints a table for each load.
+/// Counts the calls and prints a table for each load.
 pub(crate) fn run(args: &SyscallsArgs) -> Result<(), Error> {
     println!("Counted by {}.", sinews_strace::version().map_err(|error| error.to_string())?);
     let programs = Programs::build(&args.programs, &args.targets())?;
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &SyscallsArgs) -> Result<(), Error> {
     outcome
 }
 
-/// What was counted of one server under one load.
+/// System calls of one server under one load.
 #[derive(Debug)]
 struct Counted {
     messages: u64,
@@ -64,7 +64,7 @@ fn count(
 ) -> Result<Counted, Error> {
     let path = target.speaks_websocket().then_some("/echo");
     let mut client = Client::connect(server.address, load.connections, path, load.batch(target))?;
-    // What is done once is no cost of each.
+    // The warm-up excludes one-time calls.
     client.run(WARM_UP)?;
     let strace = Strace::attach(server.pid(), log)?;
     let before = page_faults(server.pid())?;
@@ -93,7 +93,7 @@ fn row(name: &str, counted: &Counted) -> String {
     format!("| {name} | {} | {} |", cells.join(" | "), counted.messages)
 }
 
-/// Two digits behind the point: a call for 50 messages is 0.02 of each.
+/// Formats a number with two decimals: one call for 50 messages is 0.02 for each.
 fn number(number: f64) -> String {
     match number {
         0. => "0".to_owned(),
@@ -116,12 +116,13 @@ const LEGEND: &str = "receive: read, readv, recvfrom, recvmsg. send: write, writ
     wait: epoll_wait and its likes. memory: mmap, mremap, brk, madvise, munmap. other: futex and all else. \
     ring operations: what is handed to io_uring by its calls. page faults: pages that were mapped and touched.";
 
-/// Enough for pools to have what they keep.
+/// Long enough to fill the pools.
 const WARM_UP: Duration = Duration::from_millis(200);
 
-/// A call more or less is then no tenth of a message, however large and slow that is.
+/// One call more or less then stays below a tenth of a call for each message, even for large and slow
+/// messages.
 const MESSAGES_MIN: u64 = 20;
-/// But not for ever.
+/// Upper limit of the counting time.
 const COUNT_MAX: Duration = Duration::from_secs(20);
 
 #[cfg(test)]
@@ -139,12 +140,12 @@ mod tests {
     }
 
     #[test]
-    fn a_call_for_fifty_messages_is_seen() {
+    fn one_call_for_fifty_messages_is_shown() {
         assert_eq!([0., 0.004, 0.02, 3., 513.4].map(number), ["0", "< 0.01", "0.02", "3.00", "513"]);
     }
 
     #[test]
-    fn no_call_is_of_two_kinds() {
+    fn each_call_belongs_to_one_kind() {
         let mut all: Vec<&str> = KINDS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
         let count = all.len();
         all.sort_unstable();
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn loads_are_named_as_the_others_are() {
+    fn load_names_follow_their_parameters() {
         for load in &LOADS {
             assert!(load.name.starts_with(&format!("{}x", load.connections)));
             assert_eq!(load.name.ends_with("x50"), load.in_flight == 50);

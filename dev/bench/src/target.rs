@@ -1,4 +1,4 @@
-//! What is measured, and the programs it is in.
+//! The measured targets, and their programs.
 
 use std::env;
 use std::ffi::OsString;
@@ -11,7 +11,7 @@ use crate::Error;
 use crate::args::ProgramArgs;
 use crate::process::{SERVER_CORE, Server};
 
-/// What is measured.
+/// A measured target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Target {
     /// This program's `plain-mio`
@@ -28,41 +28,41 @@ pub(crate) enum Target {
     SinewsRing,
     /// On Tokio
     TokioTungstenite,
-    /// `feed`, and a flush for all that came together
+    /// On Tokio with `feed`, and one flush for messages that arrived together
     TokioTungsteniteFeed,
-    /// The same, with 4 KiB to read into
+    /// On Tokio with `feed` and a read buffer of 4 KiB
     #[value(name = "tokio-tungstenite-feed-4k")]
     TokioTungsteniteFeed4k,
     /// On Tokio and hyper
     Fastwebsockets,
-    /// Through a buffer that is flushed when nothing more has come
+    /// With a write buffer that is flushed when no further message has arrived
     FastwebsocketsBuffered,
     /// On Tokio
     TokioWebsockets,
-    /// `feed`, and a flush for all that came together
+    /// On Tokio with `feed`, and one flush for messages that arrived together
     TokioWebsocketsFeed,
     /// sockudo-ws on Tokio
     Sockudo,
-    /// The same with `feed`
+    /// sockudo-ws on Tokio with `feed`
     SockudoFeed,
     /// sockudo-ws on compio
     SockudoCompio,
-    /// The same on a ring of its best flags
+    /// sockudo-ws on compio, with the best flags for its ring
     SockudoCompioTuned,
     /// On compio
     CompioWs,
-    /// `feed`, and a flush for all that came together; a ring of its best flags
+    /// With `feed`, one flush for messages that arrived together, and the best flags for its ring
     CompioWsFeed,
-    /// The same, with 4 KiB to read into
+    /// With `feed`, the best flags for its ring, and a read buffer of 4 KiB
     #[value(name = "compio-ws-feed-4k")]
     CompioWsFeed4k,
     /// tungstenite over the library's `SyncBridge`, on compio
     TungsteniteBridge,
     /// On Tokio, hyper and tungstenite
     Axum,
-    /// `feed`, and a flush for all that came together
+    /// With `feed`, and one flush for messages that arrived together
     AxumFeed,
-    /// The same, with 4 KiB to read into
+    /// With `feed` and a read buffer of 4 KiB
     #[value(name = "axum-feed-4k")]
     AxumFeed4k,
     /// HTTP only, on Tokio
@@ -89,11 +89,11 @@ impl Target {
 
     pub(crate) const SINEWS: [Self; 2] = [Self::SinewsPoll, Self::SinewsRing];
 
-    /// The library, measured where it or `--library` is named.
+    /// The library: measured by name or with `--library`.
     pub(crate) const LIBRARY: [Self; 4] =
         [Self::SinewsTokio, Self::SinewsTokioMulti, Self::SinewsAxum, Self::SinewsCompio];
 
-    /// Other libraries that speak WebSocket, as their users write them first.
+    /// Other WebSocket libraries in their simplest form.
     pub(crate) const PEERS: [Self; 8] = [
         Self::TokioTungstenite,
         Self::Fastwebsockets,
@@ -105,7 +105,7 @@ impl Target {
         Self::Axum,
     ];
 
-    /// The same, in forms that are faster for some load.
+    /// The same libraries in forms that are faster for some loads.
     pub(crate) const FASTEST: [Self; 10] = [
         Self::TokioTungsteniteFeed,
         Self::TokioTungsteniteFeed4k,
@@ -168,12 +168,12 @@ impl Target {
         matches!(self, Self::SinewsTokio | Self::SinewsTokioMulti | Self::SinewsAxum | Self::SinewsCompio)
     }
 
-    /// A library that is not ours.
+    /// Whether the target is a library of another project.
     pub(crate) const fn is_peer(self) -> bool {
         self.speaks_websocket() && !self.is_sinews() && !self.is_library() || matches!(self, Self::Hyper)
     }
 
-    /// Its program takes `--threads`.
+    /// Whether its program takes `--threads`.
     const fn has_threads(self) -> bool {
         matches!(
             self,
@@ -194,7 +194,7 @@ impl Target {
         )
     }
 
-    /// The name, and how many threads it has where that is chosen.
+    /// Returns the name, and the number of threads where it is configurable.
     pub(crate) fn full_name(self, threads: Threads) -> String {
         match threads {
             Threads::Multi if self.has_threads() => format!("{}, threads", self.name()),
@@ -202,31 +202,31 @@ impl Target {
         }
     }
 
-    /// Needs io_uring, which a kernel or a container may refuse.
+    /// Whether the target needs io_uring, which a kernel or a container may deny.
     pub(crate) const fn needs_ring(self) -> bool {
         matches!(self, Self::PlainRing | Self::TcpEchoRing | Self::SinewsRing | Self::SinewsCompio)
     }
 }
 
-/// The servers with their names.
+/// Returns the servers with their names.
 pub(crate) fn named(servers: &[(Target, Server)]) -> Vec<(String, &Server)> {
     servers.iter().map(|(target, server)| (target.name().to_owned(), server)).collect()
 }
 
-/// How servers are started, where it matters.
+/// Options of a server start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ServeOptions {
-    /// Of `sinews serve`.
+    /// Number of threads of `sinews serve`.
     pub(crate) threads: usize,
-    /// Of `sinews serve`.
+    /// Compression of `sinews serve`.
     pub(crate) deflate: Deflate,
-    /// Of `sinews serve`: what happens to subscribers that do not keep up.
+    /// Overflow policy of `sinews serve` for slow subscribers.
     pub(crate) overflow: &'static str,
-    /// Of `sinews serve`: how often silent clients are asked whether they are still there.
+    /// Ping interval of `sinews serve` on idle connections.
     pub(crate) ping_interval: &'static str,
-    /// Of Tokio, where it is chosen.
+    /// Tokio's runtime, where it is configurable.
     pub(crate) runtime: Threads,
-    /// As `taskset --cpu-list` takes them.
+    /// In the format of `taskset --cpu-list`.
     pub(crate) cores: &'static str,
 }
 
@@ -243,7 +243,7 @@ impl Default for ServeOptions {
 pub(crate) enum Threads {
     /// One thread
     One,
-    /// Tokio's runtime of many threads, with two
+    /// Tokio's multi-threaded runtime, with two threads
     Multi,
 }
 
@@ -265,7 +265,7 @@ impl Deflate {
     }
 }
 
-/// The programs.
+/// Paths of the programs.
 #[derive(Debug)]
 pub(crate) struct Programs {
     sinews: PathBuf,
@@ -276,8 +276,8 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
-    /// Builds what the targets need and the arguments do not name, with optimisation, into the target
-    /// directory this program is in.
+    /// Builds the missing programs of the targets, optimized, into the target directory of this program:
+    /// paths in the arguments take precedence.
     pub(crate) fn build(args: &ProgramArgs, targets: &[Target]) -> Result<Self, Error> {
         let this = env::current_exe()?;
         let directory = this.ancestors().nth(2).ok_or("this program is not in a target directory")?;
@@ -316,7 +316,8 @@ impl Programs {
         })
     }
 
-    /// Those of the targets that can be started: the others need io_uring, and it is said why they cannot.
+    /// Returns the targets that can start. If io_uring is not available, prints the reason and leaves out the
+    /// targets that need it.
     pub(crate) fn startable(&self, targets: &[Target]) -> Result<Vec<Target>, Error> {
         let mut startable = Vec::with_capacity(targets.len());
         for target in targets {
@@ -334,7 +335,7 @@ impl Programs {
         Server::start(program, &arguments, options.cores)
     }
 
-    /// Starts them on the core of servers, beside one another.
+    /// Starts all targets on the server core.
     pub(crate) fn start_all(
         &self,
         targets: &[Target],

@@ -1,4 +1,4 @@
-//! The pages as axe-core judges them: no violation of WCAG 2.2 A and AA, or of its best practices.
+//! Tests the pages with axe-core: no violation of WCAG 2.2 A and AA, or of its best practices.
 
 use std::{fs, path::Path};
 
@@ -24,7 +24,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("axe finds no violation on the dashboard", |w| w.examine("dashboard", "live")),
 ];
 
-/// Runs all checks with the script of axe-core, and answers how many passed and how many failed.
+/// Runs all checks with the script of axe-core, and returns the numbers of passed and failed checks.
 pub(crate) fn run(binary: &Path, tools: &Tools, axe: &Path) -> Result<[usize; 2], Failure> {
     let axe = fs::read_to_string(axe).map_err(|error| Failure::new(format!("{}: {error}", axe.display())))?;
     let server = Server::start(binary)?;

@@ -1,6 +1,7 @@
-//! What the page promises, each promise checked in the windows of two people, Anna and Ben.
+//! Checks of the chat page in the windows of two people, Anna and Ben.
 //!
-//! The checks run in order in the same two windows: a failed one may take later ones with it, the first is the cause.
+//! The checks run in order in the same two windows. A failed check may cause later failures; the first is the
+//! cause.
 
 use std::path::Path;
 
@@ -23,7 +24,7 @@ impl World<'_> {
     }
 }
 
-/// What is promised, and the function that sees whether it is kept.
+/// The function of a check.
 type Check = fn(&mut World<'_>) -> Result<(), Failure>;
 
 const CHECKS: &[(&str, Check)] = &[
@@ -32,25 +33,22 @@ const CHECKS: &[(&str, Check)] = &[
     ("Enter sends, Shift+Enter breaks the line", enter_sends),
     ("the echo confirms delivery", echo_confirms),
     ("markup stays text, addresses become safe links", markup_stays_text),
-    ("what a terminal publishes is announced in both windows", terminal_is_announced),
+    ("a publication of a terminal is announced in both windows", terminal_is_announced),
     ("malformed frames change nothing", malformed_frames_are_ignored),
     ("a message that comes twice is shown once", repeated_message_is_shown_once),
-    ("the other window shows who is typing", typing_is_shown),
-    ("a new name is told to the others", rename_is_told),
-    ("rooms are isolated, and what happens in the other room is counted", rooms_are_isolated),
+    ("the other window shows a typing person", typing_is_shown),
+    ("a new name is shown in the other window", rename_is_told),
+    ("rooms are isolated, and messages in the other room are counted", rooms_are_isolated),
     ("a hidden tab counts unread messages in its title", hidden_tab_counts),
-    ("who crashes disappears when the lease runs out", lease_runs_out),
-    ("who closes the window leaves at once", closing_says_bye),
-    ("a stopped server is explained, what is typed meanwhile waits", stop_is_explained),
+    ("a crashed member disappears when the lease expires", lease_runs_out),
+    ("closing the window leaves at once", closing_says_bye),
+    ("a stopped server is explained, new messages are queued", stop_is_explained),
     ("\"Try now\" tries at once", try_now_tries),
-    ("both windows reconnect, what waited is delivered once", reconnect_delivers),
+    ("both windows reconnect, queued messages are delivered once", reconnect_delivers),
     ("a crashed server is survived too", crash_is_survived),
     ("name and room survive a reload", reload_remembers),
     ("a message over the limit cannot be sent", limit_is_kept),
-    (
-        "a message the server finds too long is given up, not sent again and again",
-        refused_message_is_given_up,
-    ),
+    ("a message that the server rejects as too long is not retried", refused_message_is_given_up),
     ("a connection that went silent is replaced", silence_is_noticed),
     ("the log keeps 500 entries, follows its end, and leaves the reader alone", log_is_bounded),
     ("every control has a name for a screen reader", controls_are_named),
@@ -58,7 +56,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("the console holds no error", console_is_clean),
 ];
 
-/// Runs all checks and answers how many passed and how many failed.
+/// Runs all checks and returns the numbers of passed and failed checks.
 pub(crate) fn run(binary: &Path, tools: &Tools) -> Result<[usize; 2], Failure> {
     let server = Server::start(binary)?;
     let driver = Driver::start(tools)?;
@@ -83,7 +81,7 @@ fn message_by_click(w: &mut World<'_>) -> Result<(), Failure> {
 }
 
 fn enter_sends(w: &mut World<'_>) -> Result<(), Failure> {
-    // E008 holds Shift until E000 lets go of all.
+    // E008 holds Shift until E000 releases all keys.
     w.ben.session.press("#message", &format!("Loud\u{E008}{ENTER}\u{E000}and clear{ENTER}"))?;
     w.anna.until_message("Loud\nand clear")
 }
@@ -131,7 +129,7 @@ fn malformed_frames_are_ignored(w: &mut World<'_>) -> Result<(), Failure> {
     ] {
         w.server.publish(&w.lobby(), &frame)?;
     }
-    // Published last, so that all of the above has been seen once it is shown.
+    // Published last: once it is shown, all earlier messages have been processed.
     w.server.publish(&w.lobby(), r#"{"not": "ours"}"#)?;
     w.anna.until_announced(r#"{"not": "ours"}"#)?;
     let more = w.anna.count(".log:not([hidden]) > *")? - entries;
@@ -141,7 +139,7 @@ fn malformed_frames_are_ignored(w: &mut World<'_>) -> Result<(), Failure> {
 }
 
 fn repeated_message_is_shown_once(w: &mut World<'_>) -> Result<(), Failure> {
-    // As after a connection that was lost between a message and its echo. The goodbye takes the speaker away again.
+    // Simulates a lost connection between a message and its echo. The goodbye removes the speaker again.
     let frame = |more: &str| format!(r#"{{"sinews":1,"id":"c0ffeec0ffee","name":"Ghost",{more}}}"#);
     for more in [r#""t":"msg","m":"abcdef012345","text":"Twice""#; 2] {
         w.server.publish(&w.lobby(), &frame(more))?;
@@ -157,11 +155,11 @@ fn typing_is_shown(w: &mut World<'_>) -> Result<(), Failure> {
     w.anna.until("Ben is shown as typing", || Ok(w.anna.session.text("#typing")? == "Ben is typing…"))?;
     w.ben.session.press("#message", &format!(" then{ENTER}"))?;
     w.anna.until_message("Well then")?;
-    w.anna.until("nobody is shown as typing", || Ok(w.anna.session.text("#typing")?.is_empty()))
+    w.anna.until("no person is shown as typing", || Ok(w.anna.session.text("#typing")?.is_empty()))
 }
 
 fn rename_is_told(w: &mut World<'_>) -> Result<(), Failure> {
-    // Names are written by strangers as much as messages are: markup must stay text here too.
+    // Names come from strangers like messages do: markup must stay text here too.
     w.ben.rename("<u>Ben</u>")?;
     w.anna.until_notice("Ben is now called <u>Ben</u>")?;
     w.anna.until_people(&["<u>Ben</u>", "Anna"])?;
@@ -187,7 +185,7 @@ fn rooms_are_isolated(w: &mut World<'_>) -> Result<(), Failure> {
     w.ben.say("Back again")?;
     w.anna.until_message("Back again")?;
     let lobby = w.anna.messages()?;
-    ensure(!lobby.contains(&attic[0]), || "the lobby heard what was said in the attic".to_owned())
+    ensure(!lobby.contains(&attic[0]), || "the lobby received the message of the attic".to_owned())
 }
 
 fn hidden_tab_counts(w: &mut World<'_>) -> Result<(), Failure> {
@@ -217,7 +215,7 @@ fn closing_says_bye(w: &mut World<'_>) -> Result<(), Failure> {
     w.anna.until_people(&["Anna", "Ben", "Cleo"])?;
     cleo.until_people(&["Anna", "Ben", "Cleo"])?;
     cleo.session.close_window()?;
-    // A lease lasts 45 s, longer than this waits: only the goodbye can bring the notice.
+    // A lease lasts 45 s, longer than the time limit here: only the goodbye can cause the notice.
     w.anna.until_notice("Cleo left")?;
     w.ben.until_people(&["Anna", "Ben"])
 }
@@ -237,8 +235,8 @@ fn stop_is_explained(w: &mut World<'_>) -> Result<(), Failure> {
 }
 
 fn try_now_tries(w: &mut World<'_>) -> Result<(), Failure> {
-    // Counts the attempts, and leads them astray for as long as the next check wants Anna away. The countdown is far
-    // from its end, so the one attempt that is seen is the click's.
+    // Counts the attempts, and makes them fail until the next check has Anna offline. The countdown is far
+    // from its end, so the single attempt is the click's.
     let count = "window.attempts = 0;
         window.astray = true;
         window.WebSocket = class extends WebSocket {
@@ -267,9 +265,9 @@ fn reconnect_delivers(w: &mut World<'_>) -> Result<(), Failure> {
     let retry = "document.querySelector('#retry').click()";
     w.ben.session.script(retry, &[])?;
     w.ben.until_connected()?;
-    // Anna is still away, and the server keeps nothing: said now, it would be lost on her.
+    // Anna is still offline, and the server has no history: a message sent now would be lost for her.
     w.ben.until("the message waits for Anna", || {
-        Ok(w.ben.session.text(".log:not([hidden]) .pending .mark")? == "waiting for the others")
+        Ok(w.ben.session.text(".log:not([hidden]) .pending .mark")? == "waiting for other people")
     })?;
     w.anna.session.script(&format!("window.astray = false; {retry}"), &[])?;
     w.anna.until_connected()?;
@@ -306,7 +304,7 @@ fn reload_remembers(w: &mut World<'_>) -> Result<(), Failure> {
 }
 
 fn limit_is_kept(w: &mut World<'_>) -> Result<(), Failure> {
-    // Pasted, as long texts are.
+    // Pasted, like a long text.
     let paste =
         "const box = document.querySelector('#message'); box.value = 'x'.repeat(Number(arguments[0]));
         box.dispatchEvent(new Event('input', {bubbles: true}));";
@@ -320,7 +318,7 @@ fn limit_is_kept(w: &mut World<'_>) -> Result<(), Failure> {
 }
 
 fn refused_message_is_given_up(w: &mut World<'_>) -> Result<(), Failure> {
-    // What the page can type fits every server's limit, so the refusal is played to it.
+    // Every message that the page can send fits every server's limit, so the rejection is simulated.
     let refuse = "const send = WebSocket.prototype.send;
         WebSocket.prototype.send = function (frame) {
             if (!frame.includes('\"msg\"')) return send.call(this, frame);
@@ -341,7 +339,7 @@ fn refused_message_is_given_up(w: &mut World<'_>) -> Result<(), Failure> {
 }
 
 fn silence_is_noticed(w: &mut World<'_>) -> Result<(), Failure> {
-    // A cable pulled out: nothing goes out, nothing comes in, and no event tells.
+    // Simulates a pulled cable: no bytes pass in either direction, and no event reports it.
     let cut = "const send = WebSocket.prototype.send;
         let dead = null;
         WebSocket.prototype.send = function (frame) {
@@ -412,7 +410,7 @@ fn phone_fits(w: &mut World<'_>) -> Result<(), Failure> {
 
 fn console_is_clean(w: &mut World<'_>) -> Result<(), Failure> {
     for page in [&w.anna, &w.ben] {
-        // The attempts to reach the stopped server are in the log as network errors, rightly.
+        // The attempts to reach the stopped server are expected in the log as network errors.
         let refused = |message: &str| {
             message.contains("WebSocket connection to") || message.ends_with("net::ERR_CONNECTION_REFUSED")
         };

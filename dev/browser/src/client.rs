@@ -1,4 +1,4 @@
-//! What `/sinews.js` promises, driven in a page that holds nothing else; then the pages that use it.
+//! Checks of `/sinews.js` in an otherwise empty page, then of the pages that use it.
 
 use std::path::Path;
 
@@ -15,27 +15,27 @@ struct World<'d> {
     session: Session<'d>,
 }
 
-/// What is promised, and the function that sees whether it is kept.
+/// The function of a check.
 type Check = fn(&mut World<'_>) -> Result<(), Failure>;
 
 const CHECKS: &[(&str, Check)] = &[
-    ("the client connects, subscribes and hears what it publishes", publishes_and_hears),
-    ("text and bytes of others are heard, by name and by pattern", hears_others),
-    ("what the server refuses is told with its code", refusals_are_told),
+    ("the client connects, subscribes and receives its own publications", publishes_and_hears),
+    ("text and binary messages of other clients arrive, by name and by pattern", hears_others),
+    ("rejections of the server are reported with their code", refusals_are_told),
     ("presence is told as it changes", presence_is_told),
     ("a crashed server is waited for, and subscriptions are made again", survives_a_crash),
-    ("what is published meanwhile waits, what was lost is told", nothing_is_lost_unnoticed),
+    ("publications are queued while offline, lost messages are reported", nothing_is_lost_unnoticed),
     ("a topic that is kept is resumed without loss or repetition", kept_topic_is_resumed),
     ("waits grow, and differ", waits_grow),
     ("close is for good", close_is_final),
-    ("the start page leads to the others", start_leads_on),
-    ("the console hears what it publishes, and says what was refused", console_talks),
-    ("the dashboard draws what happens", dashboard_draws),
+    ("the start page links to the other pages", start_leads_on),
+    ("the console receives its own publications, and shows rejections", console_talks),
+    ("the dashboard draws the activity", dashboard_draws),
     ("no page is wider than a phone", phone_fits),
     ("the console holds no error", console_is_clean),
 ];
 
-/// Runs all checks and answers how many passed and how many failed.
+/// Runs all checks and returns the numbers of passed and failed checks.
 pub(crate) fn run(binary: &Path, tools: &Tools) -> Result<[usize; 2], Failure> {
     let server = Server::start(binary)?;
     let driver = Driver::start(tools)?;
@@ -89,7 +89,7 @@ fn hears_others(w: &mut World<'_>) -> Result<(), Failure> {
     w.until_noted("bytes Uint8Array 0,128,255")?;
     w.until_noted("after bytes")?;
     let again = w.notes()?.iter().filter(|note| note.starts_with("bytes ")).count();
-    if again == 1 { Ok(()) } else { Err(Failure::new("it was heard after unsubscribing")) }
+    if again == 1 { Ok(()) } else { Err(Failure::new("a message arrived after unsubscribing")) }
 }
 
 fn refusals_are_told(w: &mut World<'_>) -> Result<(), Failure> {
@@ -134,7 +134,7 @@ fn nothing_is_lost_unnoticed(w: &mut World<'_>) -> Result<(), Failure> {
     w.server.restart()?;
     w.until_noted("heard \"kept back\"")?;
     w.until_noted("waited 1")?;
-    // One that is sent and never answered: the connection breaks in between.
+    // A message that is sent and never answered: the connection breaks in between.
     w.run(
         "const send = WebSocket.prototype.send;
          WebSocket.prototype.send = function () { WebSocket.prototype.send = send; this.close(); };
@@ -155,7 +155,7 @@ fn kept_topic_is_resumed(w: &mut World<'_>) -> Result<(), Failure> {
              last: 5,
              ongap: () => note('a gap'),
          });
-         // Cut off, as by a cable: the next attempt waits until it is let through.
+         // Simulates a pulled cable: the next attempt waits until it is released.
          window.cut = () => {
              const real = WebSocket;
              window.WebSocket = class { close() {} };
@@ -171,13 +171,13 @@ fn kept_topic_is_resumed(w: &mut World<'_>) -> Result<(), Failure> {
     for text in ["2", "3", "4"] {
         w.server.publish(&topic, text)?;
     }
-    // An attempt that hangs is given up after a while of the client's own; "online" does not wait for it.
+    // The client abandons a hanging attempt after its own timeout; "online" does not wait for it.
     w.run("mend(); dispatchEvent(new Event('online'));")?;
     w.until_noted("kept 4: 1,2,3,4")?;
     w.run("note('history ' + (await client.history('kept.room', 2)).map(({ data }) => data));")?;
     w.until_noted("history 3,4")?;
     let gaps = w.notes()?.iter().filter(|note| *note == "a gap").count();
-    if gaps == 0 { Ok(()) } else { Err(Failure::new("a gap was told where there was none")) }
+    if gaps == 0 { Ok(()) } else { Err(Failure::new("a gap was reported although no message was lost")) }
 }
 
 fn waits_grow(w: &mut World<'_>) -> Result<(), Failure> {
@@ -240,7 +240,7 @@ fn console_talks(w: &mut World<'_>) -> Result<(), Failure> {
     w.server.publish(&w.server.url("topics/prices"), "<b>from outside</b>")?;
     heard("<b>from outside</b>")?;
     w.session.press("#hear-topic", "a.>.b\u{E007}")?;
-    heard("the wildcard > stands at the end of a pattern only")?;
+    heard("the wildcard > is valid at the end of a pattern only")?;
     w.session.click("#chips button")?;
     until("no subscription is left", || Ok(w.session.text("#chips")?.is_empty()))
 }
@@ -283,11 +283,11 @@ fn phone_fits(w: &mut World<'_>) -> Result<(), Failure> {
 }
 
 fn console_is_clean(w: &mut World<'_>) -> Result<(), Failure> {
-    // Attempts to reach a server that is away are in the log as network errors, rightly.
+    // Attempts to reach an offline server are expected in the log as network errors.
     let errors = w.session.console_errors()?;
     let errors: Vec<_> =
         errors.into_iter().filter(|(_, message)| !message.contains("WebSocket connection to")).collect();
-    // A page without an icon asks for one.
+    // A page without an icon requests one.
     let errors: Vec<_> = errors.into_iter().filter(|(_, message)| !message.contains("favicon.ico")).collect();
     if errors.is_empty() { Ok(()) } else { Err(Failure::new(format!("{errors:?}"))) }
 }

@@ -1,4 +1,4 @@
-//! The pages and the client of a server that asks for tokens.
+//! The pages and the client of a server that requires tokens.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,13 +18,13 @@ struct World<'d> {
     secret: Secret,
 }
 
-/// What is promised, and the function that sees whether it is kept.
+/// The function of a check.
 type Check = fn(&mut World<'_>) -> Result<(), Failure>;
 
 const CHECKS: &[(&str, Check)] = &[
     ("without a token the page says that one may be asked for", asks_for_a_token),
     ("a token in the address lets in, leaves the address, and survives a reload", token_lets_in),
-    ("a token that may only read hears others, and says so", reader_hears),
+    ("a read-only token receives messages, and the page shows its limits", reader_hears),
     ("the client ends with the reason when its token is rejected", client_ends_on_rejected_token),
     ("the client ends with the reason when its origin is rejected", client_ends_on_rejected_origin),
     ("the client renews its token without a reconnect", client_renews_token),
@@ -32,7 +32,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("the dashboard says that a token is needed, and takes one", dashboard_takes_a_token),
 ];
 
-/// Runs all checks and answers how many passed and how many failed.
+/// Runs all checks and returns the numbers of passed and failed checks.
 pub(crate) fn run(binary: &Path, tools: &Tools) -> Result<[usize; 2], Failure> {
     let secret = Secret::new(binary)?;
     let server = Server::start_with(binary, &["--auth-secret-file", &secret.path(), "--auth-leeway", "0s"])?;
@@ -42,7 +42,7 @@ pub(crate) fn run(binary: &Path, tools: &Tools) -> Result<[usize; 2], Failure> {
     Ok(go_through(&mut world, CHECKS))
 }
 
-/// A secret of the server, in a file that goes with this value.
+/// A secret of the server, in a file that is deleted on drop.
 struct Secret {
     directory: PathBuf,
     binary: PathBuf,
@@ -61,7 +61,7 @@ impl Secret {
         self.directory.join("secret").display().to_string()
     }
 
-    /// As a person makes one.
+    /// Creates a token like an operator does.
     fn token(&self, rights: &[&str]) -> Result<String, Failure> {
         let output = Command::new(&self.binary)
             .args(["token", "--secret-file", &self.path()])
@@ -91,7 +91,7 @@ fn asks_for_a_token(w: &mut World<'_>) -> Result<(), Failure> {
 fn token_lets_in(w: &mut World<'_>) -> Result<(), Failure> {
     let connected = || Ok(w.session.text("#state")? == "connected");
     let token = w.secret.token(&EVERYTHING)?;
-    // Only what stands behind the # changes: the page is not loaded anew.
+    // Only the fragment after the # changes: the page is not reloaded.
     w.session.open(&w.server.url(&format!("chat#room=den&token={token}")))?;
     until("the page is connected", connected)?;
     let place = w.session.script("return location.hash", &[])?;
@@ -107,13 +107,13 @@ fn reader_hears(w: &mut World<'_>) -> Result<(), Failure> {
     let writing = w.secret.token(&EVERYTHING)?;
     let reader = Session::start(w.driver, 1180, 760)?;
     reader.open(&w.server.url(&format!("chat#room=den&token={reading}")))?;
-    // It is told by the first thing that the page says of itself.
+    // The page shows this first.
     until("the page says that it only reads", || Ok(reader.text("#hint")?.contains("to read")))?;
     until("the page is connected", || Ok(reader.text("#state")? == "connected"))?;
     let writer = Page::enter(w.driver, &w.server.url(&format!("chat#room=den&token={writing}")), "Anna")?;
     writer.say("Can you hear me?")?;
     let heard = || Ok(reader.text(".log:not([hidden])")?.contains("Can you hear me?"));
-    until("what Anna says is shown to who only reads", heard)?;
+    until("Anna's message is shown to the read-only member", heard)?;
     reader.press("#message", "No")?;
     let disabled = reader.script("return document.getElementById('send').disabled", &[])?;
     if disabled == true { Ok(()) } else { Err(Failure::new("the button to send can be pressed")) }
@@ -130,7 +130,7 @@ fn client_ends_on_rejected_token(w: &mut World<'_>) -> Result<(), Failure> {
          connect('/ws', { ...quick, token: TOKEN }).onstatus = told('constant');
          connect('/ws', { ...quick, token: () => TOKEN }).onstatus = told('same');
          connect('/ws', { ...quick, token: 'no token' }).onstatus = told('malformed');
-         // A function that answers another one is asked again.
+         // A function that returns a function is called again.
          let asked = 0;
          const other = connect('/ws', { ...quick, token: () => TOKEN + asked++ });
          other.onstatus = () => { if (asked > 3) { other.onstatus = null; other.close(); note('asked again'); } };";
@@ -173,7 +173,7 @@ fn client_renews_token(w: &mut World<'_>) -> Result<(), Failure> {
     );
     notes::run(&w.session, &script)?;
     notes::until_noted(&w.session, "renewed")?;
-    // Published behind the end of the first token, with a right that only the second one grants.
+    // Published after the first token has expired, with a right that only the second grants.
     notes::until_noted(&w.session, "heard later")?;
     let notes = notes::all(&w.session)?;
     let states: Vec<_> = notes.iter().filter(|note| note.starts_with("status ")).collect();
@@ -184,13 +184,13 @@ fn console_takes_a_token(w: &mut World<'_>) -> Result<(), Failure> {
     let session = &w.session;
     let token = w.secret.token(&EVERYTHING)?;
     session.open(&w.server.url(&format!("console#token={token}x")))?;
-    until("the console says what is wrong", || Ok(session.text("#auth-problem")?.contains("signature")))?;
+    until("the console shows the reason", || Ok(session.text("#auth-problem")?.contains("signature")))?;
     until("the console has stopped", || Ok(session.text("#state")?.contains("signature")))?;
     session.press("#token", &token)?;
     session.click("#auth button")?;
     until("the console is connected", || Ok(session.text("#state")? == "connected"))?;
     until("nothing is wrong any more", || Ok(session.text("#auth-problem")?.is_empty()))?;
-    // Without a token it connects, and says what takes one.
+    // Without a token it connects, and shows the operations that need a token.
     session.open(&w.server.url("healthz"))?;
     session.open(&w.server.url("console"))?;
     until("the console is connected", || Ok(session.text("#state")? == "connected"))?;

@@ -1,4 +1,4 @@
-//! What the test needs from the machine: programs, ports, child processes that never outlive it.
+//! Resources of the machine: programs, ports, child processes that never outlive the test.
 
 use std::{
     env, fmt, fs, io,
@@ -12,11 +12,11 @@ use std::{
 
 use ureq::Agent;
 
-/// How long anything may take before a check gives up. Nothing waits this long when all is well.
+/// Time limit of any wait in a check. Successful checks never wait this long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(25);
 
-/// Why a check failed, in words for the person who reads the output.
+/// Reason why a check failed, for the reader of the output.
 #[derive(Debug)]
 pub(crate) struct Failure(String);
 
@@ -44,7 +44,7 @@ impl From<ureq::Error> for Failure {
     }
 }
 
-/// Asks again and again until the answer is true; `what` completes "waited in vain until ...".
+/// Polls until the answer is true; `what` completes "waited in vain until ...".
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> Result<bool, Failure>) -> Result<(), Failure> {
     let deadline = Instant::now() + PATIENCE;
     while !holds()? {
@@ -60,10 +60,10 @@ pub(crate) fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Result<
     if holds { Ok(()) } else { Err(Failure::new(otherwise())) }
 }
 
-/// Sees whether something that is promised is kept.
+/// The function of a check.
 pub(crate) type Check<W> = fn(&mut W) -> Result<(), Failure>;
 
-/// Sees whether all is kept that is promised, a line for each. Answers how many passed and how many failed.
+/// Runs all checks, with one line for each. Returns the numbers of passed and failed checks.
 pub(crate) fn go_through<W>(world: &mut W, checks: &[(&str, Check<W>)]) -> [usize; 2] {
     let mut failed = 0;
     for (name, check) in checks {
@@ -78,7 +78,7 @@ pub(crate) fn go_through<W>(world: &mut W, checks: &[(&str, Check<W>)]) -> [usiz
     [checks.len() - failed, failed]
 }
 
-/// The browser and the program that drives it.
+/// The browser and its driver.
 pub(crate) struct Tools {
     pub(crate) browser: PathBuf,
     pub(crate) driver: PathBuf,
@@ -99,17 +99,18 @@ fn find_program(names: &[&str]) -> Option<PathBuf> {
     names.iter().find_map(|name| directories.iter().map(|d| d.join(name)).find(|p| p.is_file()))
 }
 
-/// Chromium's own sandbox refuses to run as root, which is what containers are.
+/// Chromium's own sandbox does not run as root, which is the usual user in containers.
 pub(crate) fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|me| me.uid() == 0)
 }
 
-/// A port that is free now. Another program could take it first; then the server fails to start and says so.
+/// Returns a port that is free now. Another program could take it first; then the server fails to start and
+/// prints the reason.
 pub(crate) fn free_port() -> Result<u16, Failure> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
-/// HTTP with a deadline on everything; a status is an answer, not an error.
+/// Creates an HTTP client with a deadline on everything; a status is an answer, not an error.
 pub(crate) fn agent() -> Agent {
     Agent::config_builder()
         .timeout_global(Some(Duration::from_secs(60)))
@@ -118,7 +119,7 @@ pub(crate) fn agent() -> Agent {
         .new_agent()
 }
 
-/// A child process that is ended, by its id, when this value goes.
+/// A child process that is killed, by its id, on drop.
 pub(crate) struct Program(Child);
 
 impl Program {
@@ -128,7 +129,7 @@ impl Program {
         child.map(Self).map_err(|error| Failure::new(format!("cannot start {name}: {error}")))
     }
 
-    /// Asks the program to end, as a service manager does, and waits until it has.
+    /// Sends SIGTERM, like a service manager, and waits until the program has exited.
     pub(crate) fn terminate(mut self) -> Result<(), Failure> {
         let asked = Command::new("kill").args(["-TERM", &self.0.id().to_string()]).status()?;
         if !asked.success() {
@@ -140,16 +141,16 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // Both fail only if the process has ended already, which is what is wanted.
+        // Both fail only if the process has exited already, which is the goal.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// The server under test. Its port stays the same over restarts, so that open pages find it again.
+/// The server under test. Its port stays the same across restarts, so that open pages reconnect.
 pub(crate) struct Server {
     binary: PathBuf,
-    /// What it is started with, beside its address.
+    /// Its arguments, beside its address.
     options: Vec<String>,
     address: String,
     agent: Agent,
@@ -169,13 +170,13 @@ impl Server {
         Ok(server)
     }
 
-    /// Another one of the same program.
+    /// Starts another server of the same program.
     pub(crate) fn beside(&self, options: &[&str]) -> Result<Self, Failure> {
         Self::start_with(&self.binary, options)
     }
 
     pub(crate) fn restart(&mut self) -> Result<(), Failure> {
-        // The kernel takes a while to close what a killed one had in its ring.
+        // The kernel takes a while to close the descriptors in the ring of a killed process.
         until("the port is free", || Ok(TcpListener::bind(&*self.address).is_ok()))?;
         let mut command = Command::new(&self.binary);
         let mut program =
@@ -190,12 +191,12 @@ impl Server {
         Ok(())
     }
 
-    /// Ends the server in an orderly way: it has the chance to say goodbye to its connections.
+    /// Stops the server gracefully: it can close its connections.
     pub(crate) fn stop(&mut self) -> Result<(), Failure> {
         self.running.take().map_or(Ok(()), Program::terminate)
     }
 
-    /// Ends the server as a crash does.
+    /// Kills the server, like a crash.
     pub(crate) fn kill(&mut self) {
         self.running = None;
     }
@@ -211,7 +212,7 @@ impl Server {
         format!("http://{}/{path}", self.address)
     }
 
-    /// Publishes by HTTP what `curl -d <text> <url>` publishes.
+    /// Publishes by HTTP, like `curl -d <text> <url>`.
     pub(crate) fn publish(&self, url: &str, text: &str) -> Result<(), Failure> {
         let request = self.agent.post(url).content_type("application/x-www-form-urlencoded");
         let status = request.send(text)?.status();

@@ -5,11 +5,11 @@
 //! cargo run -p sinews-browser -- [--screenshot DIR] [--axe FILE] [--smoke] <path to the sinews binary>
 //! ```
 //!
-//! It starts the server on a free port of 127.0.0.1, opens headless Chromium windows with profiles of their own
-//! through chromedriver, and does what people do: types, clicks, reads what the other window shows. One line per
-//! check, a sum at the end, exit code 1 if a check failed. With `--screenshot` it writes pictures of a staged
-//! conversation instead of checking. With `--axe` the pages are also judged by axe-core, whose script that is. With
-//! `--smoke` only the chat is driven. Without Chromium on the machine it says so and exits 0.
+//! Starts the server on a free port of 127.0.0.1, and opens headless Chromium windows with separate profiles through
+//! chromedriver. Types and clicks like a user, and reads the text in the other window. Prints one line per check and a
+//! sum at the end; the exit code is 1 if a check failed. With `--screenshot` it writes pictures of a staged
+//! conversation instead of checking. With `--axe` it also checks the pages with this script of axe-core. With `--smoke`
+//! it drives only the chat. Without Chromium on the machine it prints a notice and exits 0.
 #![forbid(unsafe_code)]
 
 mod accessibility;
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Answers how many checks failed.
+/// Returns the number of failed checks.
 fn run(arguments: &Arguments, tools: &Tools) -> Result<usize, Failure> {
     match &arguments.pictures {
         Some(directory) => pictures::take(&arguments.server, tools, directory).map(|()| 0),

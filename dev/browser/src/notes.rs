@@ -1,4 +1,4 @@
-//! Script in a page that notes what it sees, for checks to wait for.
+//! Script in a page that records notes, for checks to wait for.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use crate::{
     webdriver::Session,
 };
 
-/// Runs script that may wait for something; what it logs with `note` can be waited for.
+/// Runs script that may wait; its calls of `note` can be awaited.
 pub(crate) fn run(session: &Session<'_>, script: &str) -> Result<(), Failure> {
     let wrapped = format!(
         "window.notes ??= []; window.note = (words) => notes.push(words);
@@ -16,7 +16,7 @@ pub(crate) fn run(session: &Session<'_>, script: &str) -> Result<(), Failure> {
     session.script(&wrapped, &[]).map(drop)
 }
 
-/// What was noted.
+/// Returns the recorded notes.
 pub(crate) fn all(session: &Session<'_>) -> Result<Vec<String>, Failure> {
     let Value::Array(notes) = session.script("return window.notes", &[])? else {
         return Ok(Vec::new());
@@ -24,7 +24,7 @@ pub(crate) fn all(session: &Session<'_>) -> Result<Vec<String>, Failure> {
     Ok(notes.iter().filter_map(|note| note.as_str().map(str::to_owned)).collect())
 }
 
-/// Waits until this was noted.
+/// Waits until this note is recorded.
 pub(crate) fn until_noted(session: &Session<'_>, words: &str) -> Result<(), Failure> {
     let noted =
         until(&format!("the page notes {words:?}"), || Ok(all(session)?.iter().any(|note| note == words)));

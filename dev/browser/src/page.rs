@@ -1,4 +1,4 @@
-//! The chat page as its reader knows it: names instead of selectors.
+//! The chat page in its user's terms: names instead of selectors.
 
 use serde_json::Value;
 
@@ -11,7 +11,7 @@ pub(crate) const ENTER: &str = "\u{E007}";
 /// Control pressed, A, all keys released.
 const SELECT_ALL: &str = "\u{E009}a\u{E000}";
 
-/// What is visible of the current room's log: the text of every entry with the given test id.
+/// The visible part of the current room's log: the text of every entry with the given test id.
 const ENTRIES: &str = "
     const log = document.querySelector('[data-testid=log]:not([hidden])');
     const kind = `[data-testid=${arguments[0]}]`;
@@ -20,14 +20,14 @@ const ENTRIES: &str = "
 const PEOPLE: &str = "
     return [...document.querySelectorAll('[data-testid=person] .name')].map((name) => name.textContent);";
 
-/// One window showing the chat page, and the person in front of it.
+/// One window with the chat page, and its user.
 pub(crate) struct Page<'d> {
     pub(crate) name: &'static str,
     pub(crate) session: Session<'d>,
 }
 
 impl<'d> Page<'d> {
-    /// Opens the page in a new window, waits for the connection and gives the person's name.
+    /// Opens the page in a new window, waits for the connection and enters the person's name.
     pub(crate) fn enter(driver: &'d Driver, url: &str, name: &'static str) -> Result<Self, Failure> {
         let page = Self { name, session: Session::start(driver, 1180, 760)? };
         page.session.open(url)?;
@@ -44,7 +44,7 @@ impl<'d> Page<'d> {
         self.until("the page is connected", || Ok(self.session.text("#state")? == "connected"))
     }
 
-    /// `until`, saying in whose window.
+    /// Calls `until`, with the owner of the window in the error.
     pub(crate) fn until(
         &self,
         what: &str,
@@ -75,7 +75,7 @@ impl<'d> Page<'d> {
         self.session.script(PEOPLE, &[]).map(strings)
     }
 
-    /// How many elements match, in the room that is shown or around it.
+    /// Returns the number of matching elements, in the visible room or around it.
     pub(crate) fn count(&self, css: &str) -> Result<u64, Failure> {
         let count = self.session.script("return document.querySelectorAll(arguments[0]).length", &[css])?;
         Ok(count.as_u64().unwrap_or_default())
@@ -99,7 +99,7 @@ impl<'d> Page<'d> {
         })
     }
 
-    /// Own messages that nobody has echoed yet.
+    /// Waits until all own messages are echoed.
     pub(crate) fn until_nothing_pending(&self) -> Result<(), Failure> {
         self.until("every message is delivered", || Ok(self.count(".pending")? == 0))
     }

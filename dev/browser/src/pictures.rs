@@ -1,4 +1,4 @@
-//! Pictures of a staged conversation, for the README and for whoever works on the looks.
+//! Pictures of a staged conversation, for the README and for work on the design.
 
 use std::{fs, path::Path};
 
@@ -12,7 +12,7 @@ use crate::{
     webdriver::{Driver, Session},
 };
 
-/// (who speaks, what they say); "" is a terminal.
+/// (speaker, text); "" is a terminal.
 const TALK: &[(&str, &str)] = &[
     ("Mara", "Morning! Is the tide table for the weekend out already?"),
     ("Jonas", "Since an hour ago: https://example.org/tides/saturday"),
@@ -42,7 +42,7 @@ pub(crate) fn take(binary: &Path, tools: &Tools, directory: &Path) -> Result<(),
     mara.join("lobby")?;
     mara.go_to("harbour")?;
     mara.until_people(&["Ines", "Jonas", "Mara"])?;
-    // The stage is empty when the play begins: the notices of arrival are of no interest.
+    // The notices of arrival are removed before the conversation.
     mara.session.script("document.querySelectorAll('.notice').forEach((notice) => notice.remove())", &[])?;
     for (who, words) in TALK {
         match *who {
@@ -74,14 +74,14 @@ pub(crate) fn take(binary: &Path, tools: &Tools, directory: &Path) -> Result<(),
 
 fn actor<'d>(driver: &'d Driver, url: &str, name: &'static str, hue: u16) -> Result<Page<'d>, Failure> {
     let page = Page::enter(driver, url, name)?;
-    // Colours are drawn at random; the picture shall not change from one time to the next.
+    // Colors are random; the picture must be reproducible.
     page.session.script("localStorage.setItem('sinews.hue', arguments[0])", &[&hue.to_string()])?;
     page.session.reload()?;
     page.until_connected()?;
     Ok(page)
 }
 
-/// The other pages, with something going on.
+/// Takes pictures of the other pages, with some activity.
 fn pages(server: &Server, driver: &Driver, directory: &Path) -> Result<(), Failure> {
     let page = Page { name: "nobody", session: Session::start(driver, 1180, 760)? };
     for name in ["start", "console", "dashboard"] {
@@ -98,7 +98,7 @@ fn pages(server: &Server, driver: &Driver, directory: &Path) -> Result<(), Failu
         if name == "dashboard" {
             notes::run(&page.session, WORKERS)?;
             notes::until_noted(&page.session, "ready")?;
-            // Until there is a curve to see; each round of a different size.
+            // Waits until a curve is visible; each round has a different size.
             page.until("there is a curve", || {
                 for _ in 0..40 {
                     server.publish(&server.url("topics/prices.gold"), "1")?;
@@ -113,7 +113,7 @@ fn pages(server: &Server, driver: &Driver, directory: &Path) -> Result<(), Failu
         }
         show_both(&page, directory, name)?;
     }
-    // Further down.
+    // Scrolls down.
     page.session.script("document.getElementById('streams-section').scrollIntoView()", &[])?;
     write(&page, directory, "dashboard-streams")?;
     show_on(&page, PHONE)?;
@@ -134,7 +134,7 @@ fn show_both(page: &Page<'_>, directory: &Path, name: &str) -> Result<(), Failur
     show_on(page, DESKTOP)
 }
 
-/// A stream that is written to all the time, and two groups of it: one keeps up, one does not.
+/// A stream with constant writes, and two of its groups: one keeps up, one does not.
 const WORKERS: &str = "
     const url = location.href.replace(/^http/, 'ws').replace('dashboard', 'streams/orders');
     for (const group of ['billing', 'warehouse']) {
@@ -154,7 +154,7 @@ const WORKERS: &str = "
     const order = { item: 'rope, 12 mm', metres: 30, to: 'Pier 3' };
     shop.onopen = () => setInterval(() => shop.send(JSON.stringify({ op: 'append', data: order })), 20);";
 
-/// Width, height, whether fingers touch it.
+/// Width, height, and whether the device has touch input.
 const DESKTOP: (u32, u32, bool) = (1180, 740, false);
 const PHONE: (u32, u32, bool) = (390, 844, true);
 
@@ -170,7 +170,7 @@ fn shoot(page: &Page<'_>, directory: &Path) -> Result<(), Failure> {
     write(page, directory, "phone-menu")
 }
 
-/// Without motion, so that no picture is taken halfway.
+/// Disables animations, so that no picture is taken halfway.
 fn scheme_is(page: &Page<'_>, scheme: &str) -> Result<(), Failure> {
     let features = json!([
         {"name": "prefers-color-scheme", "value": scheme},

@@ -16,19 +16,19 @@ struct World<'d> {
     page: Page,
 }
 
-/// What is promised, and the function that sees whether it is kept.
+/// The function of a check.
 type Check = fn(&mut World<'_>) -> Result<(), Failure>;
 
 const CHECKS: &[(&str, Check)] = &[
-    ("the page of a measurement asks nobody for anything", asks_nobody),
-    ("each chart is there, with its curve inside of it", charts_are_drawn),
+    ("the page of a measurement makes no request", asks_nobody),
+    ("each chart is present, with its curve inside of it", charts_are_drawn),
     ("its table has the numbers of its JSON", numbers_agree),
     ("it fits a desk and a phone, and can be read on both", fits),
-    ("by night it is dark, and its curves are seen", has_a_night),
+    ("in dark mode it is dark, and its curves are visible", has_a_night),
     ("the console holds no error", console_is_clean),
 ];
 
-/// Runs all checks and answers how many passed and how many failed.
+/// Runs all checks and returns the numbers of passed and failed checks.
 pub(crate) fn run(binary: &Path, tools: &Tools) -> Result<[usize; 2], Failure> {
     let page = Page::measure(binary)?;
     let driver = Driver::start(tools)?;
@@ -38,21 +38,21 @@ pub(crate) fn run(binary: &Path, tools: &Tools) -> Result<[usize; 2], Failure> {
     Ok(go_through(&mut world, CHECKS))
 }
 
-/// A page, gone with this value, and what the same run printed.
+/// A page, deleted on drop, and the output of the same run.
 struct Page {
     path: PathBuf,
     printed: Value,
 }
 
 impl Page {
-    /// A second of echoes, of the server that is looked at itself.
+    /// Measures a second of echoes, of the server under test itself.
     fn measure(binary: &Path) -> Result<Self, Failure> {
         let server = Server::start(binary)?;
         let path = std::env::temp_dir().join(format!("sinews-bench-{}.html", std::process::id()));
         let mut command = Command::new(binary);
         command.args(["bench", "--connections", "4", "--duration", "1s", "--warm-up", "0s", "--rate", "500"]);
         command.args(["--pid", &server.pid()?.to_string(), "--json", "--quiet", "--report"]).arg(&path);
-        // What is in a URL is anybody's.
+        // A URL may contain any characters.
         command.arg(server.url("echo?<b>&amp;\"'").replace("http://", "ws://"));
         let output = command.stdin(Stdio::null()).output()?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -72,14 +72,14 @@ impl Drop for Page {
 fn asks_nobody(w: &mut World<'_>) -> Result<(), Failure> {
     let asked = "return performance.getEntriesByType('resource').map((entry) => entry.name)";
     let asked = w.session.script(asked, &[])?;
-    ensure(asked == json!([]), || format!("it asks for {asked}"))?;
+    ensure(asked == json!([]), || format!("the page requests {asked}"))?;
     let scripts = w.session.script("return document.querySelectorAll('script, link, iframe').length", &[])?;
     ensure(scripts == 0, || format!("{scripts} scripts, links or frames"))?;
     let title = w.session.text("h1")?;
     ensure(title.ends_with("/echo?<b>&amp;\"'"), || format!("the heading says {title:?}"))
 }
 
-/// Of each figure: its caption, its size, and whether everything that is drawn lies inside of it.
+/// Returns for each figure: its caption, its size, and whether its drawing lies inside of it.
 const FIGURES: &str = "return [...document.querySelectorAll('figure')].map((figure) => {
     const chart = figure.querySelector('svg');
     const box = chart.getBoundingClientRect();
@@ -152,7 +152,7 @@ fn numbers_agree(w: &mut World<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What a person's number stands for: of bytes, of nanoseconds, or of itself.
+/// Parses a formatted number: of bytes, of nanoseconds, or without a unit.
 fn number(text: &str) -> Option<f64> {
     let mut words = text.split([' ', '(', ',']);
     let number: f64 = words.next()?.parse().ok()?;
@@ -184,7 +184,7 @@ fn fits(w: &mut World<'_>) -> Result<(), Failure> {
     w.session.devtools("Emulation.clearDeviceMetricsOverride", &json!({})).map(drop)
 }
 
-/// How bright the paper, the letters and the curves are, from 0 to 255.
+/// Brightness of the background, the letters and the curves, from 0 to 255.
 const BRIGHTNESS: &str = "const bright = (colour) => {
         const [red, green, blue] = colour.match(/\\d+/g).map(Number);
         return 0.3 * red + 0.6 * green + 0.1 * blue;
@@ -199,7 +199,7 @@ fn has_a_night(w: &mut World<'_>) -> Result<(), Failure> {
         w.session.devtools("Emulation.setEmulatedMedia", &feature)?;
         let found = w.session.script(BRIGHTNESS, &[])?;
         let all: Vec<f64> = found.as_array().into_iter().flatten().filter_map(Value::as_f64).collect();
-        let [paper, ink @ ..] = &all[..] else { return Err(Failure::new(format!("no colours: {found}"))) };
+        let [paper, ink @ ..] = &all[..] else { return Err(Failure::new(format!("no colors: {found}"))) };
         let seen = ink.len() == 3 && ink.iter().all(|ink| (ink - paper).abs() > 90.0);
         ensure(seen && (*paper > 128.0) == paper_is_bright, || format!("{scheme}: {found}"))?;
     }
@@ -216,7 +216,7 @@ mod tests {
     use super::number;
 
     #[test]
-    fn what_a_person_reads_is_a_number_again() {
+    fn formatted_numbers_are_parsed() {
         assert_eq!(number("4.44 ms (median), 4.52 ms (max)"), Some(4.44e6));
         assert_eq!(number("500 (500/s)"), Some(500.0));
         assert_eq!(number("31.2 KiB (31.2 KiB/s)"), Some(31.2 * 1024.0));

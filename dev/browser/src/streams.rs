@@ -1,4 +1,4 @@
-//! Streams, and topics that are kept in them, as pages see them.
+//! Streams and durable topics in the pages.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,21 +17,21 @@ struct World<'d> {
     _directory: Directory,
 }
 
-/// What is promised, and the function that sees whether it is kept.
+/// The function of a check.
 type Check = fn(&mut World<'_>) -> Result<(), Failure>;
 
 const CHECKS: &[(&str, Check)] = &[
     ("a topic in a stream is resumed after a crash, without loss or repetition", topic_survives),
     ("the client appends, and reads from any place on", client_appends_and_reads),
     ("a consumption goes on after a crash, without loss or repetition", consumption_survives),
-    ("a member of a group goes on from what was committed", group_goes_on),
+    ("a member of a group resumes at the committed offset", group_goes_on),
     ("the dashboard says that there are no streams yet", dashboard_is_empty),
-    ("the dashboard shows a stream, what it holds and who is behind", dashboard_shows),
-    ("a stream that takes nothing more says so, and why", failure_is_told),
+    ("the dashboard shows a stream, its size and the lag of its groups", dashboard_shows),
+    ("a stream that rejects appends shows the reason", failure_is_told),
     ("a phone shows streams without sideways scrolling", phone_fits),
 ];
 
-/// Runs all checks and answers how many passed and how many failed.
+/// Runs all checks and returns the numbers of passed and failed checks.
 pub(crate) fn run(binary: &Path, tools: &Tools) -> Result<[usize; 2], Failure> {
     let directory = Directory::new("streams")?;
     let streams = directory.path();
@@ -42,7 +42,7 @@ pub(crate) fn run(binary: &Path, tools: &Tools) -> Result<[usize; 2], Failure> {
     Ok(go_through(&mut world, CHECKS))
 }
 
-/// A directory of its own, gone with this value.
+/// A temporary directory, deleted on drop.
 pub(crate) struct Directory(PathBuf);
 
 impl Directory {
@@ -59,7 +59,7 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // What is left lies in the system's directory for such things.
+        // Leftovers stay in the system's temporary directory.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -85,14 +85,14 @@ fn topic_survives(w: &mut World<'_>) -> Result<(), Failure> {
         w.server.kill();
         w.server.restart()?;
         let words = format!("round {round}");
-        // It may be there before the page is.
+        // It may arrive before the page is open.
         w.server.publish(&w.server.url("topics/kept.room"), &words)?;
         notes::until_noted(&w.session, &format!("heard {words}"))?;
     }
     let heard = w.session.script("return heard.join('|')", &[])?;
     ensure(heard == "1 one|2 round 0|3 round 1|4 round 2", || format!("it heard {heard}"))?;
     let gap = notes::all(&w.session)?.iter().any(|note| note == "gap");
-    ensure(!gap, || "it was told of a gap".to_owned())
+    ensure(!gap, || "a gap was reported".to_owned())
 }
 
 fn client_appends_and_reads(w: &mut World<'_>) -> Result<(), Failure> {
@@ -138,7 +138,7 @@ fn consumption_survives(w: &mut World<'_>) -> Result<(), Failure> {
     let records = w.session.script("return records.join('|')", &[])?;
     ensure(records == "2 two|3 crash 0|4 crash 1|5 crash 2", || format!("it heard {records}"))?;
     let gap = notes::all(&w.session)?.iter().any(|note| note == "gap of a stream");
-    ensure(!gap, || "it was told of a gap".to_owned())
+    ensure(!gap, || "a gap was reported".to_owned())
 }
 
 fn group_goes_on(w: &mut World<'_>) -> Result<(), Failure> {
@@ -150,7 +150,7 @@ fn group_goes_on(w: &mut World<'_>) -> Result<(), Failure> {
          const first = jobs.consume(async ({ data }) => {
              heard.push(data);
              if (data !== 1) return;
-             // Those behind it were heard and not committed.
+             // The later records were received and not committed.
              await first.commit();
              first.stop();
              note('committed with ' + data);
@@ -167,7 +167,7 @@ fn group_goes_on(w: &mut World<'_>) -> Result<(), Failure> {
         notes::until_noted(&w.session, words)?;
     }
     let again = notes::all(&w.session)?.iter().any(|note| note == "second member: 1");
-    ensure(!again, || "what was committed came again".to_owned())?;
+    ensure(!again, || "committed records were delivered again".to_owned())?;
     let info = "client.stream('jobs').info().then(({ groups }) => note('stored ' + groups[0].partitions[0].offset));";
     notes::run(&w.session, info)?;
     notes::until_noted(&w.session, "stored 2")
@@ -210,7 +210,7 @@ fn dashboard_shows(w: &mut World<'_>) -> Result<(), Failure> {
             && row.contains(" 1 file|")
             && row.ends_with("billing: 1 behind"))
     })?;
-    until("what comes in and the time of a sync are measured", || {
+    until("the input and the time of a sync are measured", || {
         publish()?;
         let row = row()?;
         let cells: Vec<&str> = row.split('|').collect();
@@ -226,7 +226,7 @@ fn failure_is_told(w: &mut World<'_>) -> Result<(), Failure> {
     let server = w.server.beside(&["--streams", &directory.path(), "--streams-segment-bytes", "64k"])?;
     let url = server.url("streams/orders");
     server.publish(&url, "x")?;
-    // The next file of the stream has nowhere to be.
+    // The next file of the stream cannot be created.
     fs::remove_dir_all(directory.0.join("streams"))?;
     let large = "x".repeat(40_000);
     while server.publish(&url, &large).is_ok() {}
@@ -235,7 +235,7 @@ fn failure_is_told(w: &mut World<'_>) -> Result<(), Failure> {
         let words = "return document.querySelector('#streams .fault')?.innerText ?? ''";
         let words = w.session.script(words, &[])?;
         let words = words.as_str().unwrap_or_default();
-        Ok(words.starts_with("takes nothing more: ") && words.contains("orders"))
+        Ok(words.starts_with("appends fail: ") && words.contains("orders"))
     })?;
     w.session.open(&w.server.url("dashboard"))
 }

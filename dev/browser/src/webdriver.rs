@@ -1,4 +1,4 @@
-//! The little of WebDriver (W3C, level 2) that the test needs, over HTTP to chromedriver.
+//! The subset of WebDriver (W3C, level 2) that the test needs, over HTTP to chromedriver.
 
 use std::process::{Command, Stdio};
 
@@ -8,7 +8,7 @@ use ureq::Agent;
 
 use crate::host::{Failure, Program, Tools, agent, free_port, is_root, until};
 
-/// The key under which WebDriver names an element (section 12.1 of the specification).
+/// The key of an element reference in WebDriver (section 12.1 of the specification).
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
 /// A running chromedriver.
@@ -62,7 +62,7 @@ impl Driver {
     }
 }
 
-/// One browser with a profile of its own: no storage, no cookie is shared with another session.
+/// One browser with its own profile: it shares no storage and no cookies with another session.
 pub(crate) struct Session<'d> {
     driver: &'d Driver,
     id: String,
@@ -70,7 +70,7 @@ pub(crate) struct Session<'d> {
 
 impl<'d> Session<'d> {
     pub(crate) fn start(driver: &'d Driver, width: u32, height: u32) -> Result<Self, Failure> {
-        // Shared memory is scarce in containers; a second browser would die of it.
+        // Shared memory is scarce in containers; a second browser would crash.
         let mut options = vec![
             "--headless=new".to_owned(),
             "--disable-gpu".to_owned(),
@@ -108,7 +108,7 @@ impl<'d> Session<'d> {
         self.post("refresh", &json!({})).map(drop)
     }
 
-    /// Opens a tab in front of the present one, which is hidden until the answer is dropped.
+    /// Opens a tab in front of the present tab, which stays hidden until the returned value is dropped.
     pub(crate) fn cover_with_new_tab(&self) -> Result<Covered<'_, 'd>, Failure> {
         let under = self.read("window")?;
         let tab = self.post("window/new", &json!({"type": "tab"}))?;
@@ -116,7 +116,7 @@ impl<'d> Session<'d> {
         Ok(Covered { session: self, under })
     }
 
-    /// Closes the window as its user does; the page has the chance to say goodbye.
+    /// Closes the window like its user; the page can send its goodbye.
     pub(crate) fn close_window(&self) -> Result<(), Failure> {
         self.driver.call("DELETE", &format!("/session/{}/window", self.id), None).map(drop)
     }
@@ -138,13 +138,13 @@ impl<'d> Session<'d> {
         self.post(&path, &json!({ "text": text })).map(drop)
     }
 
-    /// The text a person sees: nothing of what is hidden.
+    /// Returns the visible text.
     pub(crate) fn text(&self, css: &str) -> Result<String, Failure> {
         let text = self.read(&format!("element/{}/text", self.element(css)?))?;
         Ok(text.as_str().unwrap_or_default().to_owned())
     }
 
-    /// The name by which a screen reader calls the element.
+    /// Returns the name of the element for a screen reader.
     pub(crate) fn accessible_name(&self, css: &str) -> Result<String, Failure> {
         let label = self.read(&format!("element/{}/computedlabel", self.element(css)?))?;
         Ok(label.as_str().unwrap_or_default().to_owned())
@@ -155,7 +155,7 @@ impl<'d> Session<'d> {
         self.post("execute/sync", &json!({"script": body, "args": values}))
     }
 
-    /// What the browser's console holds since the last call, as (source, message).
+    /// Returns the entries of the browser's console since the last call, as (source, message).
     pub(crate) fn console_errors(&self) -> Result<Vec<(String, String)>, Failure> {
         let entries = self.post("se/log", &json!({"type": "browser"}))?;
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -164,7 +164,7 @@ impl<'d> Session<'d> {
         Ok(errors.map(|entry| (text(&entry["source"]), text(&entry["message"]))).collect())
     }
 
-    /// A command of the Chrome DevTools protocol, for what WebDriver has no word for.
+    /// Sends a command of the Chrome DevTools protocol, for features that WebDriver does not have.
     pub(crate) fn devtools(&self, command: &str, parameters: &Value) -> Result<Value, Failure> {
         self.post("goog/cdp/execute", &json!({"cmd": command, "params": parameters}))
     }
@@ -178,19 +178,19 @@ impl<'d> Session<'d> {
 
 impl Drop for Session<'_> {
     fn drop(&mut self) {
-        // Ends this browser; fails only if its last window was closed, which ended it already.
+        // Closes this browser; fails only if its last window was closed, which closed it already.
         let _ = self.driver.call("DELETE", &format!("/session/{}", self.id), None);
     }
 }
 
-/// A session whose page is behind another tab, and so hidden.
+/// A session with its page behind another tab, and so hidden.
 pub(crate) struct Covered<'s, 'd> {
     session: &'s Session<'d>,
     under: Value,
 }
 
 impl Covered<'_, '_> {
-    /// The titles in the tab strip: the hidden page's among them, read without bringing it to the front.
+    /// Returns the titles in the tab strip, including the hidden page's, without bringing it to the front.
     pub(crate) fn titles(&self) -> Result<Vec<String>, Failure> {
         let targets = self.session.devtools("Target.getTargets", &json!({}))?;
         let targets = targets["targetInfos"].as_array().cloned().unwrap_or_default();
@@ -200,7 +200,7 @@ impl Covered<'_, '_> {
 
 impl Drop for Covered<'_, '_> {
     fn drop(&mut self) {
-        // If this fails, the next command to the page fails too and says so.
+        // If this fails, the next command to the page fails too and reports it.
         let _ = self.session.close_window();
         let _ = self.session.post("window", &json!({"handle": self.under}));
     }

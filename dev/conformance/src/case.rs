@@ -3,8 +3,7 @@ use sinews_proto::{Config, Kind, Negotiated, PeerMisbehaved, Role};
 use sinews_session::{Cause, Fate};
 use sinews_testkit::{Chunks, Codec, Frame, Heard, Machine, Probe, Reply, negotiate, negotiate_plain};
 
-/// A conversation between a peer and a machine that echoes: what the peer sends, and what must come of
-/// it.
+/// A conversation between a peer and an echoing machine: the sent frames and the expected results.
 #[derive(Clone, Debug)]
 pub struct Case {
     id: String,
@@ -15,26 +14,27 @@ pub struct Case {
 enum Step {
     /// The peer sends a frame.
     Frame(Frame),
-    /// The peer sends a part of a frame: from its head or this offset in its payload, to that offset.
+    /// The peer sends a part of a frame: from its header or the first offset in its payload to the second
+    /// offset.
     Part(Frame, Option<usize>, usize),
-    /// The peer sends a message, compressed if that was agreed, in frames of at most so many bytes.
+    /// The peer sends a message, compressed if negotiated, in frames of at most the given length.
     Message(Kind, Vec<u8>, usize),
     Reply(Reply),
     Heard(Heard),
-    /// Nothing but what was expected so far has happened.
+    /// All expected events so far have happened, and no others.
     Sync,
 }
 
-/// What a case is run against.
+/// The environment of a case.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// Role of the machine under test.
     pub role: Role,
-    /// How what the peer sends is cut.
+    /// Chunks of the peer's bytes.
     pub chunks: Chunks,
-    /// How much of a send leaves at once.
+    /// Sizes of partial sends.
     pub takes: Chunks,
-    /// What the handshake agreed on.
+    /// Parameters of the handshake.
     pub negotiated: Negotiated,
     /// The machine's limits.
     pub config: Config,
@@ -47,7 +47,7 @@ impl Setup {
         Self::with(negotiate_plain(role), chunks)
     }
 
-    /// What a handshake agreed on, under the default limits.
+    /// Parameters of a handshake, under the default limits.
     #[must_use]
     pub fn with(negotiated: Negotiated, chunks: Chunks) -> Self {
         let role = negotiated.role();
@@ -56,7 +56,7 @@ impl Setup {
 }
 
 impl Case {
-    /// A case under the number that Autobahn gives it.
+    /// A case with the number from Autobahn.
     pub fn new(id: impl Into<String>) -> Self {
         Self { id: id.into(), steps: Vec::new() }
     }
@@ -90,14 +90,14 @@ impl Case {
         self.then(Step::Part(frame.clone(), Some(from), to))
     }
 
-    /// The peer sends a message, compressed if that was agreed, in frames of at most so many bytes, and
-    /// gets it back.
+    /// The peer sends a message, compressed if negotiated, in frames of at most `frame` bytes, and receives
+    /// it back.
     #[must_use]
     pub fn message(self, kind: Kind, payload: &[u8], frame_max: usize) -> Self {
         self.then(Step::Message(kind, payload.to_vec(), frame_max)).echoes(kind, payload)
     }
 
-    /// The machine tells of a message and sends it back.
+    /// The machine reports a message and sends it back.
     #[must_use]
     pub fn echoes(self, kind: Kind, payload: impl AsRef<[u8]>) -> Self {
         let payload = payload.as_ref();
@@ -105,32 +105,32 @@ impl Case {
             .then(Step::Reply(Reply::Message(kind, payload.to_vec())))
     }
 
-    /// The machine tells of a ping and answers it.
+    /// The machine reports a ping and answers it.
     #[must_use]
     pub fn pongs(self, payload: impl AsRef<[u8]>) -> Self {
         let payload = payload.as_ref().to_vec();
         self.then(Step::Heard(Heard::Ping(payload.clone()))).then(Step::Reply(Reply::Pong(payload)))
     }
 
-    /// The machine tells of something and says nothing.
+    /// The machine reports an event and sends nothing.
     #[must_use]
     pub fn hears(self, heard: Heard) -> Self {
         self.then(Step::Heard(heard))
     }
 
-    /// The machine tells of a pong and says nothing.
+    /// The machine reports a pong and sends nothing.
     #[must_use]
     pub fn hears_pong(self, payload: impl AsRef<[u8]>) -> Self {
         self.hears(Heard::Pong(payload.as_ref().to_vec(), None))
     }
 
-    /// By now all that was expected has happened, and nothing else.
+    /// At this point all expected events have happened, and no others.
     #[must_use]
     pub fn by_now(self) -> Self {
         self.then(Step::Sync)
     }
 
-    /// The machine fails the connection with the Close that names the fault; nothing follows.
+    /// The machine fails the connection with the Close for the fault, and sends nothing after it.
     #[must_use]
     pub fn fails(self, fault: PeerMisbehaved) -> Self {
         let code = fault.close_code().as_u16();
@@ -152,29 +152,30 @@ impl Case {
         self.send(Frame::close(1000, "")).closes(Some(1000))
     }
 
-    /// Runs it in both roles, cut in all the usual ways, against a session and a bare connection machine.
+    /// Runs the case in both roles, cut in all the usual ways, against a session and a bare connection
+    /// machine.
     ///
     /// # Panics
-    /// If a machine does anything else than the case says.
+    /// If a machine deviates from the case.
     pub fn run_everywhere(&self) {
         self.run_under(&Config::default(), None);
     }
 
-    /// As [`run_everywhere`](Self::run_everywhere), with compression of either mode agreed.
+    /// Like [`run_everywhere`](Self::run_everywhere), with compression of either mode negotiated.
     ///
     /// # Panics
-    /// If a machine does anything else than the case says.
+    /// If a machine deviates from the case.
     pub fn run_everywhere_deflated(&self) {
         for mode in [DeflateMode::Shared, DeflateMode::Dedicated] {
             self.run_under(&Config::default(), Some(DeflateConfig::new().with_mode(mode)));
         }
     }
 
-    /// As [`run_everywhere`](Self::run_everywhere), under other limits, and with compression if both
-    /// ends want it.
+    /// Like [`run_everywhere`](Self::run_everywhere), under other limits, and with compression if both ends
+    /// want it.
     ///
     /// # Panics
-    /// If a machine does anything else than the case says.
+    /// If a machine deviates from the case.
     pub fn run_under(&self, config: &Config, deflate: Option<DeflateConfig>) {
         for role in [Role::Server, Role::Client] {
             let negotiated = negotiate(deflate.clone(), deflate.clone()).of(role);
@@ -186,19 +187,19 @@ impl Case {
         }
     }
 
-    /// Runs it against a session; answers how many bytes that sent.
+    /// Runs the case against a session; returns the number of bytes it sent.
     ///
     /// # Panics
-    /// If the machine does anything else than the case says.
+    /// If the machine deviates from the case.
     pub fn run(&self, setup: &Setup) -> usize {
         let probe = Probe::session(setup.negotiated, setup.config.clone());
         self.run_on(probe.taking(setup.takes), setup)
     }
 
-    /// Runs it against a bare connection machine; answers how many bytes that sent.
+    /// Runs the case against a bare connection machine; returns the number of bytes it sent.
     ///
     /// # Panics
-    /// If the machine does anything else than the case says.
+    /// If the machine deviates from the case.
     pub fn run_bare(&self, setup: &Setup) -> usize {
         let probe = Probe::connection(setup.negotiated, setup.config.clone());
         self.run_on(probe.taking(setup.takes), setup)
@@ -231,16 +232,16 @@ impl Case {
         probe.output().len()
     }
 
-    /// Each case ends the connection; what is left is to let go of the transport.
+    /// Checks that the machine has ended the connection and releases the transport.
     fn assert_ended<M: Machine>(&self, probe: &mut Probe<M>, setup: &Setup, context: &str) {
         let by_peer = self.steps.iter().any(|step| matches!(step, Step::Heard(Heard::Over(_, Cause::Peer))));
         let fate = match setup.role {
-            // The server ends the transport first (RFC 6455 section 7.1.1); so does whoever fails it.
+            // The server closes the transport first (RFC 6455 section 7.1.1); so does an end that fails it.
             Role::Client if by_peer => Fate::AwaitEnd,
             _ => Fate::Finish,
         };
         assert_eq!(probe.machine.fate(), fate, "{context}");
-        // What still comes is discarded without an answer.
+        // Further input is discarded without an answer.
         probe.send(&Frame::ping("late").encode(probe.peer()), setup.chunks);
         assert!(probe.finishes(), "{context}: lets go of the transport");
         assert_same(&probe.take_heard(), &[], context);
@@ -248,7 +249,7 @@ impl Case {
     }
 }
 
-/// Compares, and does not print megabytes where that fails.
+/// Compares, without printing megabytes on failure.
 fn assert_same<T: PartialEq + std::fmt::Debug>(found: &[T], expected: &[T], context: &str) {
     if found != expected {
         let show = |list: &[T]| -> Vec<String> {

@@ -1,13 +1,13 @@
-//! What a WebSocket engine must get right, as data.
+//! Requirements on a WebSocket engine, as data.
 //!
 //! * [`autobahn`] holds the case families of the Autobahn suite, to be run in memory against a machine of
 //!   either role, cut in any way.
-//! * [`http`] holds requests, sound and not, with what a server must answer them with.
-//! * [`standards`] holds every line of the project's list of rules and known faults, each with the tests
-//!   that hold us to it.
+//! * [`http`] holds valid and invalid requests, with the expected answers of a server.
+//! * [`standards`] holds every line of the project's list of rules and known faults, each with the tests that
+//!   verify it.
 //!
-//! The tests themselves are in the `tests` folder, and in the programs `http-subject` and `http-cases`, a server and who
-//! asks it: they are all this crate is for.
+//! The tests are in the `tests` folder, and in the programs `http-subject`, a server, and `http-cases`, its
+//! client. This crate has no other purpose.
 #![forbid(unsafe_code)]
 #![allow(clippy::exhaustive_enums, clippy::exhaustive_structs, reason = "tests spell these out")]
 

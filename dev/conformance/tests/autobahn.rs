@@ -18,7 +18,7 @@ fn section_1_messages() {
     let cases = autobahn::section_1();
     assert_eq!(cases.len(), 16);
     run_all(&cases);
-    // 1.1.8 and 1.2.8 come in pieces of 997 bytes.
+    // 1.1.8 and 1.2.8 arrive in chunks of 997 bytes.
     for role in ROLES {
         cases[7].run(&Setup::new(role, Chunks::Fixed(997)));
         cases[15].run(&Setup::new(role, Chunks::Fixed(997)));
@@ -75,7 +75,7 @@ fn section_7_closing() {
     run_all(&cases);
 }
 
-/// 16 MiB, the longest of the suite and our default limit, in one piece; up to 1 MiB in any.
+/// 16 MiB, the longest of the suite and our default limit, in one chunk; up to 1 MiB in all chunkings.
 #[test]
 fn section_9_long_messages() {
     let cases = autobahn::section_9_whole(usize::MAX);
@@ -94,7 +94,7 @@ fn section_9_long_messages() {
     autobahn::section_9_whole(256 << 10)[1].run(&setup);
 }
 
-/// The full 4 MiB in 65,536 fragments once in each role, 256 KiB in all ways.
+/// The full 4 MiB in 65,536 fragments once in each role, 256 KiB in all chunkings.
 #[test]
 fn section_9_many_fragments() {
     let full = autobahn::section_9_fragmented(4 << 20);
@@ -105,7 +105,7 @@ fn section_9_many_fragments() {
     run_all(&autobahn::section_9_fragmented(64 << 10));
 }
 
-/// 9.5 and 9.6: a message of 1 MiB in pieces of 64 to 2,048 bytes.
+/// 9.5 and 9.6: a message of 1 MiB in chunks of 64 to 2,048 bytes.
 #[test]
 fn section_9_chopped() {
     let megabyte = &autobahn::section_9_whole(1 << 20);
@@ -130,7 +130,7 @@ fn section_9_round_trips() {
     }
 }
 
-/// A family's agreement, as our handshake comes to it in either role.
+/// Negotiates a family's parameters with our handshake in either role.
 fn agree(family: &Family, role: Role) -> Negotiated {
     let server = DeflateConfig::new().with_mode(DeflateMode::Dedicated).with_threshold(0);
     match role {
@@ -146,7 +146,8 @@ fn agree(family: &Family, role: Role) -> Negotiated {
     }
 }
 
-/// Each shape once in each role; short messages in `short` rounds and byte by byte, long ones in `long`.
+/// Runs each shape once in each role; short messages in `short` rounds and byte by byte, long messages in
+/// `long` rounds.
 fn run_deflate(families: &[Family], short: usize, long: usize) {
     for role in ROLES {
         for family in families {
@@ -179,8 +180,8 @@ fn section_13_parameters() {
     run_deflate(&autobahn::section_13(), 10, 1);
 }
 
-/// What sections 12 and 13 rest on: what comes back is really compressed, and a window that is taken over
-/// makes it smaller.
+/// The assumptions of sections 12 and 13: echoes are really compressed, and context takeover makes them
+/// smaller.
 #[test]
 fn echoes_are_compressed_and_windows_taken_over() {
     let families = autobahn::section_13();

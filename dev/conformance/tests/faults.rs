@@ -1,4 +1,4 @@
-//! Real faults of others, by class: lengths, growth by small parts, compression, resets, queues.
+//! Real faults of other projects, by class: lengths, growth by small parts, compression, resets, queues.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,7 +42,8 @@ fn absurd_lengths_fail_with_the_head() {
     }
 }
 
-/// Without limits, lengths near the end of 64 bits neither overflow nor panic: the frame is waited for.
+/// Without limits, lengths near the end of 64 bits neither overflow nor panic: the machine waits for the
+/// frame.
 #[test]
 fn lengths_near_the_end_of_64_bits_do_not_overflow() {
     let config = quiet().with_max_frame(u64::MAX).with_max_message(u64::MAX);
@@ -64,7 +65,7 @@ fn lengths_near_the_end_of_64_bits_do_not_overflow() {
             }
         }
     }
-    // Fragments whose sum overflows are over any limit below.
+    // Fragments with an overflowing sum exceed any limit below.
     let config = quiet().with_max_frame(u64::MAX).with_max_message(u64::MAX - 1).with_max_fragments(9);
     let mut probe = Probe::session(negotiate_plain(Role::Server), config);
     probe.send_frame(&Frame::binary("").fin(false), Chunks::Whole);
@@ -74,7 +75,7 @@ fn lengths_near_the_end_of_64_bits_do_not_overflow() {
 }
 
 #[test]
-fn what_the_first_two_bytes_make_wrong_is_wrong_before_the_length_is_there() {
+fn header_errors_are_reported_before_the_length_arrives() {
     for (frame, fault) in [
         (Frame::new(3, "").length(Length::Bits64).declares(1 << 40), Fault::UnknownOpcode(3)),
         (Frame::text("").rsv(2).length(Length::Bits64).declares(1 << 40), Fault::ReservedBits),
@@ -116,7 +117,7 @@ fn empty_continuations_are_counted() {
 }
 
 #[test]
-fn fragments_are_counted_and_those_of_the_suite_pass() {
+fn fragments_are_counted_and_the_suite_stays_below_the_limit() {
     let config = Config::default().with_max_fragments(10);
     let mut case = Case::new("ten").send(Frame::text("x").fin(false));
     for _ in 0..8 {
@@ -129,9 +130,9 @@ fn fragments_are_counted_and_those_of_the_suite_pass() {
     assert!(Config::default().max_fragments() > 65_536, "Autobahn sends as many");
 }
 
-/// A fragment collector of its own must not escape the limit, nor may a frame that is not complete.
+/// A fragment collector must not escape the limit, nor may an incomplete frame.
 #[test]
-fn fragments_and_incomplete_frames_count_towards_the_message_limit() {
+fn fragments_and_incomplete_frames_count_toward_the_message_limit() {
     let config = Config::default().with_max_frame(1000).with_max_message(1000);
     let start = Case::new("fragments").send(Frame::binary([0; 600]).fin(false));
     let head = Frame::continuation("").length(Length::Bits16).declares(401);
@@ -157,8 +158,8 @@ fn pings_faster_than_the_rate_fail() {
     assert_eq!(probe.take_replies(), [Reply::Close(Some(1008), "too many pings".to_owned())]);
 }
 
-/// A peer that floods and never reads: what waits stays near the high-water mark, reading stops, and
-/// once the peer has taken nothing for the write timeout it is dropped.
+/// A peer floods and never reads: the queue stays near the high-water mark, reads are paused, and after the
+/// write timeout without progress the peer is dropped.
 #[test]
 fn a_flood_of_pings_to_a_peer_that_never_reads_is_bounded() {
     let rate = PingRate { per_second: u32::MAX, burst: u32::MAX };
@@ -176,7 +177,7 @@ fn a_flood_of_pings_to_a_peer_that_never_reads_is_bounded() {
     assert_eq!(heard.last(), Some(&Heard::Over(None, Cause::Expired(Expired::Write))));
 }
 
-/// While it waits for room a flood costs one pong, the newest (RFC 6455 section 5.5.3).
+/// While the output is full, a flood costs one pong, the newest (RFC 6455 section 5.5.3).
 #[test]
 fn pongs_without_room_are_reduced_to_the_newest() {
     let config = Arc::new(quiet());
@@ -193,10 +194,10 @@ fn pongs_without_room_are_reduced_to_the_newest() {
     assert_eq!(replies, Ok(vec![Reply::Pong(b"third".to_vec())]));
 }
 
-/// Above the high-water mark no pong is added to what waits, and while bytes wait no keepalive ping is due:
-/// whether the peer takes them says more.
+/// Above the high-water mark no pong is queued. While bytes are queued, no keepalive ping is due: their
+/// progress is the better evidence.
 #[test]
-fn pongs_and_pings_wait_for_room() {
+fn no_pong_or_ping_is_queued_above_the_high_water_mark() {
     let app = App::script(|heard, tx| {
         if *heard == Heard::Ping(b"fill".to_vec()) {
             tx.send_binary(&[0; 2000]).expect("open");
@@ -218,7 +219,7 @@ fn pongs_and_pings_wait_for_room() {
     assert!(matches!(probe.take_replies()[..], [Reply::Ping(_)]), "silent since");
 }
 
-/// An echo to a peer that does not read stops at the high-water mark, and goes on where it stopped.
+/// An echo to a peer that does not read stops at the high-water mark, and later resumes at that point.
 #[test]
 fn reading_pauses_while_the_peer_does_not_read_and_loses_nothing() {
     for chunks in [Chunks::Whole, Chunks::Fixed(1000), Chunks::Random(5)] {
@@ -238,7 +239,7 @@ fn reading_pauses_while_the_peer_does_not_read_and_loses_nothing() {
     }
 }
 
-/// Fills a session's output behind a send in flight, until the policy speaks.
+/// Fills a session's output behind a send in flight, until the overflow policy applies.
 fn fill(policy: Overflow, len: usize) -> (SessionEnd, Vec<Sent>) {
     let config = quiet().with_max_outbound(10_000).with_high_water(5000).with_overflow(policy);
     let negotiated = negotiate_plain(Role::Server);
@@ -259,7 +260,7 @@ fn fill(policy: Overflow, len: usize) -> (SessionEnd, Vec<Sent>) {
     (end, sent)
 }
 
-/// What the peer gets once it reads: the first byte of each binary message, and how it ended.
+/// Returns the frames that the peer reads: the first byte of each binary message, and the end.
 fn drained(end: SessionEnd) -> (Vec<u8>, Vec<Reply>) {
     let mut end = end;
     let mut bytes = vec![0x81];
@@ -318,9 +319,9 @@ fn output_over_the_cap_drops_the_oldest() {
     }
 }
 
-/// Messages of a connection's own are never dropped by that policy.
+/// The policy never drops a connection's own messages.
 #[test]
-fn messages_of_ones_own_outlive_published_ones() {
+fn own_messages_are_not_dropped_by_the_overflow_policy() {
     let config = quiet().with_max_outbound(5000).with_overflow(Overflow::DropOldest);
     let mut end = SessionEnd::new(negotiate_plain(Role::Server), config, App::listener(), Time::ZERO);
     end.act(Time::ZERO, |tx| tx.send_text("in flight").expect("open"));
@@ -336,24 +337,24 @@ fn messages_of_ones_own_outlive_published_ones() {
     let own: Vec<u8> = firsts.iter().copied().filter(|first| *first != 9).collect();
     let all: Vec<u8> = (0..20).filter(|number| *number != 9).collect();
     assert_eq!(own, all);
-    assert!(firsts.len() < 30, "published ones were dropped");
+    assert!(firsts.len() < 30, "published messages were dropped");
 }
 
-/// An application that pings without end fills no memory either.
+/// An application that pings without end does not fill the memory either.
 #[test]
-fn pings_of_ones_own_count_towards_the_cap() {
+fn own_pings_count_toward_the_cap() {
     for policy in [Overflow::Close, Overflow::DropNewest, Overflow::DropOldest] {
         let config = quiet().with_max_outbound(5000).with_overflow(policy);
         let mut end = SessionEnd::new(negotiate_plain(Role::Server), config, App::listener(), Time::ZERO);
         for _ in 0..1000 {
-            // What becomes of those over the cap is the policy's business.
+            // The policy decides on pings over the cap.
             let _ = end.act(Time::ZERO, |tx| tx.send_ping(&[0; 125]));
         }
         assert!(end.waiting() <= 5000 + 2 * 127, "{policy:?}: {}", end.waiting());
     }
 }
 
-/// Nobody keeps a connection that should be over.
+/// A connection whose close times out is dropped.
 #[test]
 fn a_peer_that_does_not_finish_the_closing_handshake_is_dropped() {
     for role in ROLES {
@@ -362,7 +363,7 @@ fn a_peer_that_does_not_finish_the_closing_handshake_is_dropped() {
         probe.machine.act(now, |tx| tx.close(CloseCode::NORMAL, "")).expect("open");
         probe.pump();
         assert_eq!(probe.take_replies(), [Reply::Close(Some(1000), String::new())]);
-        // Messages in between do not put the end off.
+        // Messages in between do not extend the timeout.
         probe.pass(Duration::from_secs(4));
         probe.send_frame(&Frame::text("still here"), Chunks::Whole);
         assert_eq!(probe.machine.fate(), Fate::Open);
@@ -371,7 +372,7 @@ fn a_peer_that_does_not_finish_the_closing_handshake_is_dropped() {
         assert_eq!(probe.take_heard().last(), Some(&Heard::Over(None, Cause::Expired(Expired::Close))));
         assert!(probe.machine.deadline().is_none());
     }
-    // A failed peer that keeps the transport open is let go of too.
+    // The transport of a failed peer that keeps it open is dropped too.
     let mut probe = Probe::session(negotiate_plain(Role::Server), quiet());
     probe.send_frame(&Frame::new(7, ""), Chunks::Whole);
     assert_eq!(probe.machine.fate(), Fate::Finish);
@@ -380,13 +381,13 @@ fn a_peer_that_does_not_finish_the_closing_handshake_is_dropped() {
 }
 
 #[test]
-fn silent_peers_are_asked_and_then_closed() {
+fn silent_peers_are_pinged_and_then_closed() {
     for role in ROLES {
         let mut probe = Probe::session(negotiate_plain(role), Config::default());
         probe.pass(Duration::from_secs(25));
         let replies = probe.take_replies();
         let [Reply::Ping(payload)] = &replies[..] else { panic!("{replies:?}") };
-        // An answer starts the wait again.
+        // An answer restarts the timeout.
         probe.send_frame(&Frame::pong(payload), Chunks::Whole);
         assert_eq!(probe.take_heard(), [Heard::Pong(payload.clone(), Some(Duration::ZERO))]);
         probe.pass(Duration::from_secs(25));
@@ -441,7 +442,8 @@ fn a_bomb_fails_in_one_frame_and_in_many() {
     }
 }
 
-/// The limit ends a bomb while it inflates, in pieces as in whole messages; in pieces no piece is large.
+/// The limit stops a bomb while it inflates, in fragment delivery as in whole messages; no delivered fragment
+/// is large.
 #[test]
 fn a_bomb_in_pieces_stops_at_the_limit() {
     let negotiated = negotiate(shared(), shared()).of(Role::Server);
@@ -470,7 +472,7 @@ impl Events for Messages {
     }
 }
 
-/// The contexts that connections of a thread borrow are clean after one of them failed inside a message.
+/// The contexts that connections of a thread borrow are clean after a connection has failed inside a message.
 #[test]
 fn a_failed_connection_leaves_nothing_in_the_shared_contexts() {
     let agreed = negotiate(shared(), shared());
@@ -488,7 +490,7 @@ fn a_failed_connection_leaves_nothing_in_the_shared_contexts() {
     let over = Frame::binary(codec.compress(&[1; 60_000])).rsv(4).encode(Role::Client);
     let garbage = Frame::binary([0xff; 20]).rsv(4).encode(Role::Client);
     let cut = Frame::binary(&codec.compress(&[2; 3000])[..8]).rsv(4).fin(false).encode(Role::Client);
-    // What refers to a message of another connection finds nothing there.
+    // A reference to a message of another connection finds no data.
     let mut keeper =
         Codec::new(Role::Client, negotiate(dedicated(), dedicated()).server.deflate().expect("agreed"));
     let _ = keeper.compress(b"sound sound sound sound");
@@ -501,8 +503,7 @@ fn a_failed_connection_leaves_nothing_in_the_shared_contexts() {
     }
 }
 
-/// Windows that one side keeps and the other does not, over many messages of which some are plain and
-/// some published.
+/// Context takeover by one side only, over many messages of which some are uncompressed and some published.
 #[test]
 fn windows_stay_in_step_with_plain_and_published_messages_between() {
     for (client_forgets, server_forgets) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -548,7 +549,7 @@ fn windows_stay_in_step_with_plain_and_published_messages_between() {
 
 // Class D: resets.
 
-/// The peer may vanish at any byte: the end is told once, and the transport is let go of.
+/// The peer may vanish at any byte: the end is reported once, and the transport is released.
 #[test]
 fn the_peer_may_vanish_at_every_byte() {
     for deflate in [None, shared(), dedicated()] {
@@ -587,19 +588,19 @@ fn the_peer_may_vanish_at_every_byte() {
     }
 }
 
-/// What an application cannot be told twice.
+/// The end of a connection discards its unfinished message.
 #[test]
 fn an_end_inside_a_message_never_delivers_it() {
     let mut probe = Probe::session(negotiate_plain(Role::Server), Config::default());
     probe.send_frame(&Frame::binary([1; 100]).fin(false), Chunks::Whole);
     probe.end();
     assert_eq!(probe.take_heard(), [Heard::Over(None, Cause::Ended)]);
-    // Not even if bytes are given by mistake behind the end.
+    // Bytes after the end are ignored, even if a driver delivers them by mistake.
     probe.send_frame(&Frame::continuation([1; 100]), Chunks::Whole);
     assert!(probe.take_heard().is_empty());
 }
 
-/// RFC 6455 section 5.5.1: nothing of ours follows our Close.
+/// RFC 6455 section 5.5.1: we send no frames after our Close.
 #[test]
 fn nothing_is_sent_behind_our_close() {
     for role in ROLES {
@@ -632,7 +633,7 @@ fn two_closes_that_cross_answer_each_other() {
     pair.server.act(pair.now, |tx| tx.close(CloseCode::GOING_AWAY, "b")).expect("open");
     pair.drive();
     assert!(pair.is_over());
-    assert_eq!(pair.now, Time::ZERO, "nobody had to wait");
+    assert_eq!(pair.now, Time::ZERO, "no timer had to expire");
     assert_eq!(pair.client.heard(), [Heard::Over(Some(1001), Cause::Local)]);
     assert_eq!(pair.server.heard(), [Heard::Over(Some(1000), Cause::Local)]);
 }

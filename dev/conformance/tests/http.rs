@@ -1,4 +1,4 @@
-//! The HTTP cases as a table; `cargo xtask conformance --target http` asks servers.
+//! The HTTP cases as a table; `cargo xtask conformance --target http` runs them against servers.
 
 use std::collections::BTreeSet;
 
@@ -25,9 +25,9 @@ fn the_table_is_complete() {
     }
 }
 
-/// What is sent is what the name says: a body is as long as its length.
+/// The requests match their names: a body is as long as its declared length.
 #[test]
-fn bodies_that_are_echoed_are_sent() {
+fn echoed_bodies_match_the_requests() {
     for (_, case) in cases() {
         let (Expected::Echoes(body) | Expected::EchoesLast(body)) = case.expected else { continue };
         let bytes = case.wire.bytes();
@@ -38,7 +38,7 @@ fn bodies_that_are_echoed_are_sent() {
 }
 
 #[test]
-fn floods_go_over_what_a_head_may_have() {
+fn floods_exceed_the_head_limits() {
     let longest = cases().map(|(_, case)| case.wire.bytes().len()).max();
     assert!(longest > Some(16 << 10));
     assert!(cases().any(|(_, case)| matches!(case.wire, Wire::Flood(..)) && case.is_refused_head()));

@@ -14,7 +14,7 @@ fn quiet() -> Config {
     Config::default().with_ping_interval(None).with_idle_timeout(None)
 }
 
-/// A probe whose owner runs the script at each thing heard, with and without pieces and compression.
+/// Runs the script as the owner of a probe at each event, with and without fragment delivery and compression.
 fn each_probe(
     script: impl Fn(&Heard, &mut Tx<'_>) + Clone + 'static,
     check: impl Fn(Probe<SessionEnd>, Chunks),
@@ -36,13 +36,13 @@ fn each_probe(
     }
 }
 
-/// One frame for each callback, told apart by what it leads to.
+/// One frame for each callback, identified by its result.
 fn triggers() -> [Frame; 4] {
     [Frame::text("message"), Frame::binary([7; 300]), Frame::ping("ping"), Frame::pong("pong")]
 }
 
 #[test]
-fn closing_inside_any_callback_answers_what_came_before_and_nothing_after() {
+fn closing_inside_any_callback_answers_earlier_frames_only() {
     for trigger in triggers() {
         each_probe(
             |_, tx| {
@@ -53,7 +53,7 @@ fn closing_inside_any_callback_answers_what_came_before_and_nothing_after() {
                 let close = Reply::Close(Some(1001), "enough".to_owned());
                 let replies = probe.take_replies();
                 assert_eq!(replies.last(), Some(&close));
-                // The callbacks of what still comes may close again, to no effect.
+                // The callbacks of further input may close again, without effect.
                 for frame in triggers() {
                     probe.send_frame(&frame, chunks);
                 }
@@ -67,11 +67,11 @@ fn closing_inside_any_callback_answers_what_came_before_and_nothing_after() {
 }
 
 #[test]
-fn sending_behind_a_close_inside_a_callback_is_refused_and_writes_nothing() {
+fn sending_behind_a_close_inside_a_callback_is_rejected() {
     for trigger in triggers() {
         each_probe(
             |_, tx| {
-                // The second callback finds it closing already.
+                // The second callback finds the connection closing already.
                 let _ = tx.close(CloseCode::NORMAL, "");
                 let published = Prepared::text("published");
                 let refused = [
@@ -94,7 +94,7 @@ fn sending_behind_a_close_inside_a_callback_is_refused_and_writes_nothing() {
     }
 }
 
-/// Everything a callback can send leaves in the order of the calls, the automatic pong behind it.
+/// All sends of a callback leave in the order of the calls, the automatic pong behind them.
 #[test]
 fn sending_and_publishing_inside_any_callback_keep_their_order() {
     let published = Prepared::text("published to all, compressed where that was agreed");
@@ -136,10 +136,10 @@ fn sending_and_publishing_inside_any_callback_keep_their_order() {
     }
 }
 
-/// A burst in which an early callback closes: later messages are still told, as RFC 6455 section 7.1.2
-/// leaves them until the peer's own Close.
+/// A burst in which an early callback closes: later messages are still delivered, as RFC 6455 section 7.1.2
+/// requires until the peer's own Close.
 #[test]
-fn messages_behind_our_close_are_told_until_the_peer_closes() {
+fn messages_behind_our_close_are_delivered_until_the_peer_closes() {
     let script = |heard: &Heard, tx: &mut Tx<'_>| {
         if *heard == Heard::Message(Text, b"first".to_vec()) {
             tx.send_text("answer").expect("open");
@@ -175,8 +175,8 @@ fn messages_behind_our_close_are_told_until_the_peer_closes() {
     }
 }
 
-/// A callback that fills the output past every mark: reading stops, the message is not lost, the
-/// connection goes on once there is room.
+/// A callback that fills the output past every mark: reads are paused, the message is not lost, and the
+/// connection resumes once the output has drained.
 #[test]
 fn a_callback_may_fill_the_output() {
     let config = quiet().with_high_water(1000).with_max_outbound(100_000);
@@ -198,8 +198,8 @@ fn a_callback_may_fill_the_output() {
     assert_eq!(probe.machine.app().drains, 10);
 }
 
-/// The end of a session while its send is in flight: nothing is freed under the send, and what it still
-/// takes is whole.
+/// The end of a session while its send is in flight: the buffers of the send stay allocated, and the rest
+/// that it sends is complete.
 #[test]
 fn a_session_may_end_while_a_send_is_in_flight() {
     for role in ROLES {
@@ -213,7 +213,7 @@ fn a_session_may_end_while_a_send_is_in_flight() {
         );
         assert_eq!(end.fate(), Fate::Finish, "both Closes are settled, ours is still to leave");
         end.deliver_end(Time::ZERO);
-        assert_eq!(end.fate(), Fate::Finish, "what is queued may still be read");
+        assert_eq!(end.fate(), Fate::Finish, "queued bytes may still be read");
         while end.waiting() > 0 {
             sent.extend(end.take(999, Time::ZERO));
         }
@@ -224,9 +224,9 @@ fn a_session_may_end_while_a_send_is_in_flight() {
     }
 }
 
-/// The configuration is shared and the sessions are many: ending some leaves the others alone.
+/// The configuration is shared between many sessions: the end of some does not affect the rest.
 #[test]
-fn sessions_of_one_thread_end_apart_from_each_other() {
+fn sessions_of_one_thread_end_independently() {
     let negotiated = negotiate(Some(DeflateConfig::new()), Some(DeflateConfig::new())).server;
     let config = Arc::new(quiet());
     let mut resources = sinews_session::Resources::new();

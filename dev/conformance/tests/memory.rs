@@ -1,7 +1,7 @@
-//! Memory follows the bytes received, never the bytes declared, and goes back when they are gone.
+//! Memory follows the bytes received, never the bytes declared, and is freed with them.
 //!
-//! This binary counts what each thread allocates. Tests run on threads of their own, so each sees itself
-//! alone; nothing it measures crosses threads.
+//! This binary counts the allocations of each thread. Tests run on separate threads, so each test counts only
+//! its own; the measured code stays on one thread.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -22,19 +22,19 @@ thread_local! {
     static COUNTS: Cell<Counts> = const { Cell::new(Counts { live: 0, peak: 0, allocations: 0, largest: 0 }) };
 }
 
-/// What this thread has allocated.
+/// Allocations of this thread.
 #[derive(Clone, Copy, Debug)]
 struct Counts {
     live: isize,
     peak: isize,
-    /// Calls that gave memory, growing in place among them.
+    /// Calls that allocated memory, including growth in place.
     allocations: usize,
-    /// The largest single one.
+    /// The largest single allocation.
     largest: usize,
 }
 
 fn count(freed: usize, given: usize) {
-    // A thread that ends has no counts any more, and nobody reads them.
+    // A thread that exits no longer has counts, which is fine: no code reads them.
     let _ = COUNTS.try_with(|counts| {
         let mut now = counts.get();
         now.live += given as isize - freed as isize;
@@ -47,8 +47,8 @@ fn count(freed: usize, given: usize) {
     });
 }
 
-// SAFETY: each method passes its arguments on to the system's allocator unchanged, under the same
-// contract its caller keeps towards us, and counts beside it without allocating.
+// SAFETY: each method passes its arguments to the system's allocator unchanged, under the contract that its
+// caller keeps, and counts without allocating.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(0, layout.size());
@@ -64,18 +64,20 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         count(layout.size(), 0);
-        // SAFETY: the pointer came from `System`, as all of ours do, and the caller keeps the contract.
+        // SAFETY: the pointer came from `System`, as all of our pointers do, and the caller keeps the
+        // contract.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count(layout.size(), size);
-        // SAFETY: the pointer came from `System`, as all of ours do, and the caller keeps the contract.
+        // SAFETY: the pointer came from `System`, as all of our pointers do, and the caller keeps the
+        // contract.
         unsafe { System.realloc(pointer, layout, size) }
     }
 }
 
-/// What `work` allocated: counts from zero.
+/// Counts the allocations of `work`, from zero.
 fn measure<R>(work: impl FnOnce() -> R) -> (R, Counts) {
     let before = COUNTS.get();
     COUNTS.set(Counts { live: 0, peak: 0, allocations: 0, largest: 0 });
@@ -85,7 +87,7 @@ fn measure<R>(work: impl FnOnce() -> R) -> (R, Counts) {
     (result, counts)
 }
 
-/// An owner that allocates nothing: it counts, echoes if asked to, and keeps nothing.
+/// An owner that allocates nothing: it counts, echoes on request, and retains nothing.
 #[derive(Default)]
 struct Quiet {
     messages: usize,
@@ -108,7 +110,7 @@ impl Events for Quiet {
     }
 }
 
-/// A session with what its thread shares.
+/// A session with the resources that its thread shares.
 struct End {
     session: Session,
     resources: Resources,
@@ -125,7 +127,7 @@ impl End {
         Self::new(negotiate_plain(Role::Server), quiet())
     }
 
-    /// Gives the bytes in chunks, from one buffer that is made before anything is counted.
+    /// Delivers the bytes in chunks, from one buffer that is allocated before the measurement.
     fn deliver(&mut self, bytes: &mut [u8], chunk: usize) -> Flow {
         let mut flow = Flow::Continue;
         for chunk in bytes.chunks_mut(chunk) {
@@ -134,7 +136,7 @@ impl End {
         flow
     }
 
-    /// Sends what waits, and throws it away.
+    /// Sends the queued bytes, and discards them.
     fn drain(&mut self) {
         while let Some(mut chain) = self.session.start_send() {
             chain.advance(chain.len());
@@ -154,7 +156,7 @@ fn dedicated() -> Option<DeflateConfig> {
     Some(DeflateConfig::new().with_mode(DeflateMode::Dedicated).with_threshold(0))
 }
 
-/// Class A: a peer that sends heads only. Nothing that was declared is reserved.
+/// Class A: a peer that sends headers only. Declared lengths reserve no memory.
 #[test]
 fn a_declared_length_reserves_nothing() {
     for (deflate, rsv) in [(None, 0), (dedicated(), 4)] {
@@ -166,14 +168,14 @@ fn a_declared_length_reserves_nothing() {
                 let head = Frame::new(opcode, "").rsv(rsv).length(Length::Bits64).declares(len);
                 let mut bytes = head.encode(Role::Client);
                 let (_, counts) = measure(|| end.deliver(&mut bytes, usize::MAX));
-                // That a message is open is all there is to remember.
+                // An open message needs no state beyond the fact that it is open.
                 assert!(counts.peak <= 64, "{len:#x}: {counts:?}");
             }
         }
     }
 }
 
-/// Nor is it once some of it came: twice what came, at most.
+/// A partial message reserves at most twice its received bytes.
 #[test]
 fn assembly_follows_the_bytes_received() {
     let mut rng = Rng::new(4);
@@ -188,12 +190,12 @@ fn assembly_follows_the_bytes_received() {
         });
         let allowed = 2 * came as isize + 1024;
         assert!(counts.live <= allowed, "{came} bytes in {chunk}s: {counts:?}");
-        // While it grows the old buffer is there beside the new one.
+        // While it grows, the old buffer exists beside the new buffer.
         assert!(counts.peak <= 2 * allowed, "{came} bytes in {chunk}s: {counts:?}");
     }
 }
 
-/// Class A again, in fragment delivery: what is delivered is not kept.
+/// Class A again, in fragment delivery: delivered fragments are not retained.
 #[test]
 fn a_stream_in_pieces_costs_no_memory() {
     let config = quiet().with_max_frame(u64::MAX).with_max_message(u64::MAX);
@@ -207,7 +209,7 @@ fn a_stream_in_pieces_costs_no_memory() {
     assert!(counts.allocations <= 1 && counts.peak <= 64, "{counts:?}");
 }
 
-/// A message of n bytes grows its buffer by doubling, whatever it comes in.
+/// A message of n bytes grows its buffer by doubling, independent of the chunking.
 #[test]
 fn a_message_of_16_mib_costs_few_allocations() {
     let len = 16 << 20;
@@ -221,12 +223,12 @@ fn a_message_of_16_mib_costs_few_allocations() {
         let mut end = End::server();
         let ((), counts) = measure(|| {
             let _ = end.deliver(&mut bytes, chunk);
-            // As a driver does every few seconds.
+            // A driver does this every few seconds.
             assert!(end.resources.release_idle(), "used since the last look");
             assert!(!end.resources.release_idle(), "not used since");
         });
         assert_eq!((end.owner.messages, end.owner.bytes), (1, len));
-        // From 1 KiB to 16 MiB are 14 doublings. Heads cut by a chunk's end are kept in a few bytes.
+        // From 1 KiB to 16 MiB are 14 doublings. Headers cut by a chunk's end are kept in a few bytes.
         let heads_cut = bytes.len() / chunk;
         assert!(counts.allocations <= 16 + 3 * heads_cut, "{frame_max} {chunk}: {counts:?}");
         if frame_max == len {
@@ -263,7 +265,7 @@ fn an_idle_session_owns_no_buffers_after_any_history() {
             }
             for chunk in [usize::MAX, 1000, 7] {
                 let config = Arc::new(quiet().with_max_outbound(10 << 20));
-                // What the thread shares is dropped before the count is taken.
+                // The thread's shared resources are dropped before the count is taken.
                 let (session, counts) = measure(|| busy_session(negotiated, &config, &stream, chunk));
                 let memory = counts.live + own;
                 assert!(memory <= 512, "{role:?} {chunk}: {own} and {counts:?}");
@@ -287,7 +289,7 @@ fn busy_session(negotiated: Negotiated, config: &Arc<Config>, stream: &[u8], chu
     end.session
 }
 
-/// Bytes in segments of one: a head or control frame that is not whole is all that is kept.
+/// Bytes in segments of one: only an incomplete header or control frame is retained.
 #[test]
 fn segments_of_one_byte_cost_no_memory() {
     let mut end = End::server();
@@ -304,13 +306,13 @@ fn segments_of_one_byte_cost_no_memory() {
         }
     });
     assert_eq!(end.owner.messages, 100);
-    // Nearly all of it are the thread's spare buffers, of which there are 256 at most.
+    // Nearly all of it is the thread's spare buffers, of which there are 256 at most.
     assert!(counts.peak <= 300 << 10, "{counts:?}");
     let ((), freed) = measure(|| end.resources = Resources::new());
     assert!(counts.live + freed.live <= 64, "{counts:?} {freed:?}");
 }
 
-/// Class B: a million empty continuations, were they allowed, and a flood of pings to a peer that never
+/// Class B: a million empty continuations, if they were allowed, and a flood of pings to a peer that never
 /// reads.
 #[test]
 fn many_small_parts_cost_no_memory() {
@@ -343,7 +345,7 @@ fn many_small_parts_cost_no_memory() {
     assert!(counts.peak <= 4 * mark as isize, "{counts:?}");
 }
 
-/// Class C: a bomb stops while it inflates; what it cost by then is the limit and not what it declares.
+/// Class C: inflating a bomb stops at the limit; its cost until then is the limit, not the declared length.
 #[test]
 fn a_bomb_costs_no_more_than_the_limit() {
     for deflate in [dedicated(), Some(DeflateConfig::new())] {
@@ -362,8 +364,8 @@ fn a_bomb_costs_no_more_than_the_limit() {
     }
 }
 
-/// A context that each connection owns is made at its first compressed message, not before, and is gone
-/// with the failed connection.
+/// A connection creates its own context at its first compressed message, not before, and frees it when the
+/// connection fails.
 #[test]
 fn deflate_contexts_are_made_on_first_use() {
     let negotiated = negotiate(dedicated(), dedicated()).server;
@@ -373,8 +375,8 @@ fn deflate_contexts_are_made_on_first_use() {
     drop(session);
 }
 
-/// A small message that an application keeps must not hold a large block, nor must one at the end of a
-/// buffer that grew; a large one is handed over without a copy.
+/// A small message that an application keeps must not retain a large block, nor must a message at the end of
+/// a grown buffer; a large message is handed over without a copy.
 #[test]
 fn a_message_that_is_kept_costs_its_own_length() {
     struct Keep(Vec<Bytes>);
@@ -394,7 +396,7 @@ fn a_message_that_is_kept_costs_its_own_length() {
                 }
             });
             assert_eq!(keep.0.iter().map(Bytes::len).sum::<usize>(), len);
-            // What the thread keeps for others is not the message's.
+            // Spare buffers of the thread are not part of the message.
             let ((), freed) = measure(|| end.resources = Resources::new());
             let cost = counts.live + freed.live;
             assert!(cost <= 2 * len as isize + 200, "{len} in {chunk}: {counts:?} {freed:?}");
@@ -402,7 +404,7 @@ fn a_message_that_is_kept_costs_its_own_length() {
     }
 }
 
-/// What leaves takes what it is made of and little more: a large message that is owned is not copied.
+/// Output costs its own bytes and little more: a large owned message is not copied.
 #[test]
 fn an_owned_message_leaves_by_reference() {
     let mut end = End::server();
@@ -415,7 +417,7 @@ fn an_owned_message_leaves_by_reference() {
     assert!(counts.peak < 4096, "{counts:?}");
 }
 
-/// An echo of a message that was put together hands the buffer over.
+/// The echo of an assembled message hands the buffer over.
 #[test]
 fn an_echo_of_a_long_message_does_not_copy_it() {
     let len = 1 << 20;
@@ -429,14 +431,14 @@ fn an_echo_of_a_long_message_does_not_copy_it() {
         end.drain();
     });
     assert_eq!(end.owner.messages, 1);
-    // The buffer and the one it grew from.
+    // The buffer and its smaller predecessor.
     assert!(counts.peak <= 3 * len as isize, "{counts:?}");
     assert!(counts.allocations <= 24, "{counts:?}");
 }
 
-/// The rest that a paused session keeps is what was in the driver's hands, and goes when it resumes.
+/// A paused session retains the rest of the driver's input, and frees it on resume.
 #[test]
-fn what_a_paused_session_keeps_is_given_back() {
+fn a_paused_session_frees_its_retained_bytes_on_resume() {
     let mut end = End::new(negotiate_plain(Role::Server), quiet().with_high_water(1000));
     end.owner.echo = true;
     let mut bytes = Frame::text([b'x'; 200]).encode(Role::Client).repeat(100);

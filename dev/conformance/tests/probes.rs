@@ -1,4 +1,4 @@
-//! What was sent to running servers of others, and got a wrong answer there.
+//! Requests and frames that running servers of other projects answered wrongly.
 
 use sinews_conformance::Case;
 use sinews_proto::Kind::{Binary, Text};
@@ -31,14 +31,14 @@ fn status(request: &str) -> u16 {
     }
 }
 
-/// The sound request without the line that begins so.
+/// Returns the valid request without the line with this prefix.
 fn without(line: &str) -> String {
     let found = SOUND.lines().find(|found| found.starts_with(line)).expect("a line of the request");
     SOUND.replace(&format!("{found}\r\n"), "")
 }
 
 #[test]
-fn a_key_alone_is_no_request_for_a_websocket() {
+fn a_key_alone_is_not_a_websocket_request() {
     assert_eq!(status(SOUND), 101);
     let key_only =
         "GET / HTTP/1.1\r\nHost: example.com\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
@@ -51,7 +51,7 @@ fn a_key_alone_is_no_request_for_a_websocket() {
 }
 
 #[test]
-fn version_8_is_told_which_version_is_spoken() {
+fn version_8_is_rejected_with_the_supported_version() {
     let refusal = decide(&SOUND.replace("Version: 13", "Version: 8")).expect_err("another version");
     assert_eq!(refusal.status(), 426);
     assert!(refusal.headers().any(|header| header == ("Sec-WebSocket-Version", "13")));
@@ -62,12 +62,12 @@ fn twenty_four_characters_are_not_yet_a_key() {
     assert_eq!(status(&SOUND.replace("dGhlIHNhbXBsZSBub25jZQ==", "not base64 but 24 bytes!")), 400);
     let line = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
     assert_eq!(status(&SOUND.replace(line, &line.repeat(2))), 400);
-    // The space around it is not part of it.
+    // The space around the key is not part of it.
     assert_eq!(status(&SOUND.replace("Key: ", "Key: \t ").replace("==\r\n", "== \t\r\n")), 101);
 }
 
 #[test]
-fn offers_that_cannot_be_met_are_declined_and_the_next_is_taken() {
+fn unsupported_offers_are_declined_and_the_next_is_accepted() {
     for offer in [
         "permessage-deflate; unknown",
         "permessage-deflate; server_max_window_bits=16",
@@ -91,8 +91,8 @@ fn offers_that_cannot_be_met_are_declined_and_the_next_is_taken() {
     assert_eq!(negotiated.deflate().map(|params| params.server_max_window_bits()), Some(10));
 }
 
-/// A client may send frames right behind the request in the same segment only after the answer, yet
-/// some do not wait: nothing may be lost. The server's answer may well have frames behind it.
+/// A client may send frames in the segment of the request only after the answer, yet some clients do not
+/// wait: no bytes may be lost. The server's answer may well have frames behind it.
 #[test]
 fn frames_behind_either_head_in_the_same_segment_are_kept() {
     let mut stream = SOUND.as_bytes().to_vec();
@@ -110,7 +110,7 @@ fn frames_behind_either_head_in_the_same_segment_are_kept() {
     accepted.write_response(&[], &mut answer).expect("HTTP/1.1");
     answer.extend(Frame::text("early").encode(Role::Server));
     let ClientStep::Done(done) = client.read_response(&answer).expect("a sound answer") else {
-        panic!("the whole answer is there");
+        panic!("the answer is complete");
     };
     let mut probe = Probe::session(done.negotiated(), Config::default());
     probe.send(&answer[done.consumed()..], Chunks::Whole);
@@ -132,7 +132,7 @@ fn input_that_is_masked_wrongly_for_the_role_fails() {
     for frame in [Frame::text("hello"), Frame::ping(""), Frame::close(1000, ""), Frame::binary([0; 70_000])] {
         wrong(Role::Server, frame.clone().unmasked());
         wrong(Role::Client, frame.clone().key([1, 2, 3, 4]));
-        // A key of zeros is a mask all the same.
+        // A key of zeros is still a mask.
         wrong(Role::Client, frame.key([0; 4]));
     }
     let zero_key = Case::new("zero key").send(Frame::text("hello").key([0; 4])).echoes(Text, "hello").bye();
@@ -175,7 +175,7 @@ fn a_data_frame_of_either_kind_inside_a_message_fails() {
 }
 
 #[test]
-fn a_continuation_of_nothing_fails() {
+fn a_continuation_without_a_message_fails() {
     for fin in [true, false] {
         let stray = Frame::continuation("x").fin(fin);
         Case::new("bare").send(stray.clone()).fails(Fault::NothingToContinue).run_everywhere();
@@ -318,7 +318,7 @@ fn broken_deflate_data_fails_with_1007() {
         ("a stored block whose lengths disagree", vec![0x00, 0x05, 0x00, 0x05, 0x00]),
         ("a match before the start", vec![0x4b, 0x04, 0x92, 0x00]),
     ];
-    // Cut in the middle, the data is no whole message.
+    // Truncated data is not a complete message.
     cases.push(("cut", sound[..sound.len() / 2].to_vec()));
     for (what, payload) in cases {
         let case = Case::new(what).send(Frame::binary(payload).rsv(4));
@@ -406,21 +406,21 @@ fn each_frame_of_a_client_has_a_key_of_its_own() {
     assert_eq!((frames.len(), used), (500, bytes.len()));
     let keys: std::collections::HashSet<[u8; 4]> = frames.iter().filter_map(|frame| frame.key).collect();
     assert!(keys.len() > 495, "{} keys in 500 frames", keys.len());
-    // No bit stands still, as it would with a counter or a constant.
+    // Every bit changes; with a counter or a constant some would not.
     let numbers: Vec<u32> = keys.iter().map(|key| u32::from_be_bytes(*key)).collect();
     let (ones, zeros) = numbers.iter().fold((0, 0), |(ones, zeros), key| (ones | key, zeros | !key));
     assert_eq!((ones, zeros), (u32::MAX, u32::MAX));
 }
 
 #[test]
-fn an_unsolicited_pong_is_told_and_not_answered() {
+fn an_unsolicited_pong_is_reported_and_not_answered() {
     Case::new("pong").send(Frame::pong("x")).hears(Heard::Pong(b"x".to_vec(), None)).bye().run_everywhere();
 }
 
-/// Between the strictest and the most generous of those that are trusted: python `websockets`, Node's
-/// `ws`, `gws`, Centrifugo, NATS, uWebSockets.
+/// Between the strictest and the most generous of the established servers: python `websockets`, Node's `ws`,
+/// `gws`, Centrifugo, NATS, uWebSockets.
 #[test]
-fn defaults_are_those_of_the_trusted() {
+fn defaults_are_within_the_range_of_established_servers() {
     let config = Config::default();
     let seconds = |time: Option<std::time::Duration>| time.map(|time| time.as_secs());
     assert_eq!(config.max_message(), 16 << 20, "as gws; the largest that Autobahn sends");

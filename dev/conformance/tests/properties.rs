@@ -1,4 +1,4 @@
-//! Any chunking of the same bytes gives the same events and the same bytes out.
+//! Any chunking of the same bytes gives the same events and the same output.
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -11,15 +11,15 @@ use sinews_testkit::{
 };
 
 fn quiet() -> Config {
-    // High enough that no pong waits for room: when it does depends on when bytes leave.
+    // High enough that no pong waits for the output to drain: the time of that depends on the time of the
+    // sends.
     Config::default().with_ping_interval(None).with_idle_timeout(None).with_high_water(64 << 20)
 }
 
-/// What a peer does next.
+/// The next action of a peer.
 #[derive(Clone, Debug)]
 enum Act {
-    /// A message of this length in fragments of at most so many bytes, pings between them, compressed
-    /// or not.
+    /// A message of this length in fragments of at most `frame` bytes, pings between them, compressed or not.
     Message {
         text: bool,
         len: usize,
@@ -40,7 +40,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     let frame = prop_oneof![3 => Just(usize::MAX), 1 => 1_usize..50, 1 => 100_usize..5000];
     let message = (any::<bool>(), len, frame, any::<bool>(), any::<bool>()).prop_map(
         |(text, len, frame, pings, compressed)| {
-            // No more fragments than a second's worth of pings.
+            // At most as many fragments as a second allows pings.
             let frame = frame.max(len / 20 + 1);
             Act::Message { text, len, frame, pings, compressed }
         },
@@ -55,7 +55,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     prop::collection::vec(act, 1..8)
 }
 
-/// The bytes of a peer that does all this.
+/// Returns the bytes of a peer with these actions.
 fn stream(acts: &[Act], peer: Role, negotiated: Negotiated, seed: u64) -> Vec<u8> {
     let mut rng = Rng::new(seed);
     let mut codec = negotiated.deflate().map(|params| Codec::new(peer, params));
@@ -106,7 +106,7 @@ fn negotiations() -> Vec<Option<DeflateConfig>> {
     vec![None, Some(config.clone()), Some(config.with_mode(DeflateMode::Dedicated))]
 }
 
-/// What a machine made of a stream: all it told, and all it sent.
+/// Result of a machine for a stream: its events, and its output.
 type Outcome = (Vec<Heard>, Vec<u8>);
 
 fn outcome<M: Machine>(mut probe: Probe<M>, bytes: &[u8], chunks: Chunks, takes: Chunks) -> Outcome {
@@ -118,8 +118,8 @@ fn outcome<M: Machine>(mut probe: Probe<M>, bytes: &[u8], chunks: Chunks, takes:
     one_fault_for_1007((probe.take_heard(), output), probe.machine.role())
 }
 
-/// Compressed text can be broken in two ways at once: the data, and the text that came out before it
-/// broke. Which is found first depends on how far inflating got; the Close says 1007 either way.
+/// Compressed text can be broken in two ways at once: the data, and the text before the broken data. The
+/// first detected fault depends on the progress of inflating; the Close has 1007 either way.
 fn one_fault_for_1007((mut heard, mut output): Outcome, role: Role) -> Outcome {
     if let Some(Heard::Over(Some(1007), Cause::Fault(fault))) = heard.last_mut() {
         let head = if role == Role::Client { 6 } else { 2 };
@@ -133,10 +133,10 @@ fn session(negotiated: Negotiated, app: App) -> SessionEnd {
     SessionEnd::new(negotiated, quiet(), app, Time::ZERO)
 }
 
-/// Puts the pieces of each message together; the connection's end loses what was not whole.
+/// Joins the fragments of each message; the end of the connection loses an incomplete message.
 fn joined(heard: &[Heard]) -> Vec<Heard> {
     let mut whole = Vec::new();
-    // The message so far, and where in it the text known to be whole ends.
+    // The message so far, and the end of its complete text.
     let mut open: Option<(Kind, Vec<u8>, usize)> = None;
     for one in heard {
         match one {
@@ -174,7 +174,7 @@ fn chunkings() -> impl Strategy<Value = (Chunks, Chunks)> {
 
 const ROLES: [(Role, Role); 2] = [(Role::Server, Role::Client), (Role::Client, Role::Server)];
 
-/// The same cases in every run: looking further is what the fuzz targets are for.
+/// Runs the same cases every time: the fuzz targets search further.
 fn config() -> ProptestConfig {
     ProptestConfig {
         cases: 48,
@@ -187,8 +187,8 @@ fn config() -> ProptestConfig {
 proptest! {
     #![proptest_config(config())]
 
-    /// The machine is the same however the bytes are cut on the way in, and the bytes out are the same
-    /// however they are taken.
+    /// The events do not depend on the chunking of the input, and the output does not depend on the sizes of
+    /// the sends.
     #[test]
     fn any_chunking_gives_the_same_events_and_the_same_bytes(
         acts in acts(),
@@ -203,7 +203,7 @@ proptest! {
                 let expected = outcome(probe(), &bytes, Chunks::Whole, Chunks::Whole);
                 let found = outcome(probe(), &bytes, chunks, takes);
                 prop_assert_eq!(&found, &expected, "{:?} {:?}", role, &deflate);
-                // The bare machine under another driver comes to the same.
+                // The bare machine under another driver has the same result.
                 let bare = Probe::new(ConnectionEnd::new(negotiated, quiet(), true, Time::ZERO), negotiated);
                 let bare = outcome(bare, &bytes, chunks, takes);
                 prop_assert_eq!(&bare, &expected, "bare {:?} {:?}", role, &deflate);
@@ -211,7 +211,7 @@ proptest! {
         }
     }
 
-    /// Delivered in pieces, the messages are the same once put together, and so is the end.
+    /// Joined fragments equal the messages, and the end is the same.
     #[test]
     fn pieces_put_together_are_the_messages(acts in acts(), seed: u64, (chunks, takes) in chunkings()) {
         for deflate in negotiations() {
@@ -227,7 +227,7 @@ proptest! {
         }
     }
 
-    /// An echo of pieces, whatever their edges, is the message.
+    /// An echo of fragments, cut anywhere, equals the message.
     #[test]
     fn an_echo_of_pieces_is_the_message(acts in acts(), seed: u64, (chunks, takes) in chunkings()) {
         for deflate in negotiations() {
@@ -250,9 +250,9 @@ proptest! {
         }
     }
 
-    /// Bytes from nowhere: no panic, one end at most, and nothing but the protocol comes back.
+    /// Arbitrary bytes: no panic, one end at most, and valid protocol output only.
     #[test]
-    fn any_bytes_at_all_are_survived(
+    fn arbitrary_bytes_do_not_panic(
         bytes in prop::collection::vec(any::<u8>(), 0..300),
         (chunks, takes) in chunkings(),
     ) {
@@ -270,8 +270,8 @@ proptest! {
     }
 }
 
-/// A send that stops at any byte, and is given up and begun again as often as one likes, leaves the same
-/// bytes: none is lost, repeated or overtaken by what was sent meanwhile.
+/// A send that stops at any byte, and is cancelled and retried any number of times, leaves the same bytes:
+/// none is lost, repeated or overtaken by later output.
 #[test]
 fn a_send_may_stop_at_every_byte() {
     for (role, _) in ROLES {
@@ -299,7 +299,7 @@ fn a_send_may_stop_at_every_byte() {
             queue(&mut end);
             let mut bytes = end.take(cut, Time::ZERO);
             assert_eq!(bytes.len(), cut.min(bytes.len() + end.waiting()));
-            // What is sent while a part is still to leave goes behind it.
+            // Output queued during a partial send follows it.
             late(&mut end);
             while end.waiting() > 0 {
                 bytes.extend(end.take(usize::MAX, Time::ZERO));
@@ -309,9 +309,9 @@ fn a_send_may_stop_at_every_byte() {
     }
 }
 
-/// A message cut at every byte, once: what the peer sends in two segments is what it sends in one.
+/// A message cut at every byte, once: two segments have the same result as one.
 #[test]
-fn two_segments_cut_at_every_byte_are_the_whole() {
+fn two_segments_cut_at_every_byte_equal_the_whole() {
     for deflate in negotiations() {
         for (role, peer) in ROLES {
             let negotiated = negotiate(deflate.clone(), deflate.clone()).of(role);

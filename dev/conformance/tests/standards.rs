@@ -1,4 +1,4 @@
-//! The list of standards is complete, and what it names exists.
+//! The list of standards is complete, and its references exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,8 @@ fn workspace() -> PathBuf {
     here.join("../..").canonicalize().expect("the crate lies in the workspace")
 }
 
-/// Names of the test functions in a source file: a `fn` behind `#[test]`, other attributes between them.
+/// Returns the names of the test functions in a source file: a `fn` behind `#[test]`, other attributes
+/// between them.
 fn tests_in(source: &str) -> BTreeSet<&str> {
     let mut names = BTreeSet::new();
     let mut is_test = false;
@@ -28,7 +29,7 @@ fn tests_in(source: &str) -> BTreeSet<&str> {
 }
 
 #[test]
-fn test_functions_are_told_from_others() {
+fn test_functions_are_recognized() {
     let source = "#[test]\nfn a() {}\nfn b() {}\n  #[test]\n  #[cfg(unix)]\n  // why\n  fn c(x: u8,\n#[test]\nlet x;\nfn d() {}";
     assert_eq!(tests_in(source).into_iter().collect::<Vec<_>>(), ["a", "c"]);
 }
@@ -61,7 +62,7 @@ fn every_line_has_tests_that_exist_or_a_reason() {
     assert!(tests > 150, "{tests} is fewer than there were");
 }
 
-/// Nothing in the tests of this crate goes unnamed: what is not in the list holds us to nothing.
+/// Every test of the faults and probes is in the list: a test outside of it verifies no rule.
 #[test]
 fn every_test_of_the_faults_and_probes_is_named() {
     let root = workspace();
@@ -85,15 +86,12 @@ fn every_test_of_the_faults_and_probes_is_named() {
 }
 
 #[test]
-fn the_page_is_the_list() {
+fn the_page_matches_the_list() {
     let path = workspace().join("dev/conformance/STANDARDS.md");
     let expected = render();
     if std::env::var_os("UPDATE_STANDARDS").is_some() {
         std::fs::write(&path, &expected).expect("the page can be written");
     }
     let page = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        page == expected,
-        "STANDARDS.md is not what src/standards says; write it with UPDATE_STANDARDS=1"
-    );
+    assert!(page == expected, "STANDARDS.md differs from src/standards; write it with UPDATE_STANDARDS=1");
 }

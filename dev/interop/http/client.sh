@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# curl, and a bare socket where curl is too polite, against the server: client.sh BASE LIMITED
+# curl, and a bare socket where curl cannot send the bytes, against the server: client.sh BASE LIMITED
 # Each check prints `ok NAME` or `FAIL NAME: why`.
 set -u
 base=${1/ws:/http:}
@@ -24,7 +24,7 @@ check() {
 # Head and body of the answer, without curl's progress.
 ask() { curl --silent --show-error --include --max-time 20 "$@" 2>&1; }
 
-# What the server answers to these octets until it closes the connection or falls silent.
+# Prints the server's answer to these octets until it closes the connection or falls silent.
 raw() {
   exec 3<>"/dev/tcp/${authority%:*}/${authority#*:}" || return
   printf '%b' "$1" >&3
@@ -39,7 +39,7 @@ check 'unknown path' '^HTTP/1.1 404 ' "$(ask "$base/no/such/page")"
 check 'wrong method' '^HTTP/1.1 405 .*allow: [^ ]*GET' "$(ask --request DELETE "$base/healthz")"
 check 'wrong method on a topic' '^HTTP/1.1 405 .*allow: .*POST' "$(ask --request DELETE "$base/topics/curl")"
 check 'no upgrade where one is needed' '^HTTP/1.1 426 .*upgrade: websocket' "$(ask "$base/echo")"
-check 'publish to nobody' '^HTTP/1.1 200 .*application/json.*"subscribers": ?0' \
+check 'publish without subscribers' '^HTTP/1.1 200 .*application/json.*"subscribers": ?0' \
   "$(ask --data news "$base/topics/curl")"
 check 'query on a path' '^HTTP/1.1 200 ' "$(ask "$base/healthz?x=1&y=%20")"
 
@@ -65,7 +65,7 @@ check 'no Host' '^HTTP/1.1 400 ' "$(raw 'GET /healthz HTTP/1.1\r\n\r\n')"
 check 'no HTTP' '^HTTP/1.1 400 ' "$(raw 'hello\r\n\r\n')"
 check 'two lengths' '^HTTP/1.1 400 ' \
   "$(raw "POST /topics/curl HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\nnews")"
-# Whoever stands in front of the server may have believed the other of the two (RFC 9112 section 6.1).
+# A proxy in front of the server may have used the other header (RFC 9112 section 6.1).
 both='Content-Length: 4\r\nTransfer-Encoding: chunked\r\n'
 check 'a length and chunks' '^HTTP/1.1 400 .*connection: close' \
   "$(raw "POST /topics/curl HTTP/1.1\r\nHost: x\r\n$both\r\n0\r\n\r\n$last")"

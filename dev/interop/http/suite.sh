@@ -30,7 +30,7 @@ same() {
 run() { curl --silent --show-error --max-time 20 "$@" 2>&1; }
 # Head and body of the answer.
 ask() { run --include "$@"; }
-# What both sides said, without the bodies.
+# Prints the heads of both sides, without the bodies.
 talk() { run --verbose --output "$work/out" "$@"; }
 
 head --bytes 900000 /dev/urandom >"$work/body"
@@ -59,12 +59,12 @@ check 'a body over the limit' 'HTTP/1.1 413 ' "$(ask --data-binary "@$work/large
 check 'chunks over the limit' 'HTTP/1.1 413 ' \
   "$(ask --header 'Transfer-Encoding: chunked' --data-binary "@$work/large" "$base/echo")"
 
-check 'leave to send a body' '> Expect: 100-continue.*< HTTP/1.1 100 Continue.*< HTTP/1.1 200 ' \
+check '100-continue for a body' '> Expect: 100-continue.*< HTTP/1.1 100 Continue.*< HTTP/1.1 200 ' \
   "$(talk --expect100-timeout 15 --header 'Expect: 100-continue' --data-binary "@$work/body" "$base/echo")"
-same 'leave to send a body: it came' "$work/out" "$work/body"
-check 'no leave for one over the limit' '^[^4]*HTTP/1.1 413 ' \
+same '100-continue for a body: the body arrives' "$work/out" "$work/body"
+check 'no 100-continue for a body over the limit' '^[^4]*HTTP/1.1 413 ' \
   "$(ask --expect100-timeout 15 --header 'Expect: 100-continue' --data-binary "@$work/large" "$base/echo")"
-check 'no leave for one that nobody wants' '^HTTP/1.1 405 ' \
+check 'no 100-continue for an unwanted body' '^HTTP/1.1 405 ' \
   "$(ask --expect100-timeout 15 --header 'Expect: 100-continue' --data-binary "@$work/body" "$base/only-get")"
 
 check 'the first bytes' '^HTTP/1.1 206 .*[Cc]ontent-[Rr]ange: bytes 0-8/1000.* X000XXXXX$' \

@@ -1,6 +1,6 @@
 // `sinews bench` against servers on the `ws` package and on Node's own http and net: node bench.mjs PROGRAM FOLDER
 // The folder has certificate.pem and key.pem for localhost. The servers count what they see, and the figures of the
-// program are compared with that. Each check prints `ok NAME`, `skipped NAME: why` or `FAIL NAME: why`.
+// program are compared with these counts. Each check prints `ok NAME`, `skipped NAME: why` or `FAIL NAME: why`.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
@@ -19,7 +19,7 @@ const scratch = mkdtempSync(join(tmpdir(), 'sinews-bench-'));
 process.on('exit', () => rmSync(scratch, { recursive: true }));
 const env = Object.fromEntries(Object.entries(process.env).filter(([name]) => !/^SINEWS_/.test(name)));
 
-/** Runs the program to its end: exit code, output, what it said. `watch` is called with it meanwhile. */
+/** Runs the program to its end: exit code, output, error output. `watch` is called with it meanwhile. */
 async function run(args, watch = () => {}) {
   const child = spawn(program, ['bench', ...args], { env, stdio: ['ignore', 'pipe', 'pipe'] });
   const all = { stdout: '', stderr: '' };
@@ -63,7 +63,7 @@ const within = (value, least, most, what) => {
   if (!(value >= least && value <= most)) throw new Error(`${what} is ${value}, and not from ${least} to ${most}`);
 };
 
-/** What the servers have seen since `reset`. */
+/** Counts of the servers since `reset`. */
 let seen;
 const reset = () => {
   seen = { opened: [], open: 0, openMost: 0, messages: 0, text: 0, bytes: 0, wire: 0, waiting: 0, all: [], sources: new Map(), codes: new Map(), extensions: new Set(), protocols: new Set(), headers: new Set(), requests: 0 };
@@ -75,10 +75,10 @@ const rooms = new Map();
 const join_ = (room, socket) => rooms.set(room, [...(rooms.get(room) ?? []), socket]);
 const tell = (room, text) => (rooms.get(room) ?? []).forEach((socket) => socket.send(text));
 
-/** What a server does with a message, by the path. */
+/** Reactions of a server to a message, by the path. */
 const BEHAVIOUR = {
   echo: (socket, data, isBinary) => socket.send(data, { binary: isBinary }),
-  // The second half of a batch shows how many were on their way.
+  // The second half of a batch shows how many messages were in flight.
   batch: (socket, data, isBinary, url) => {
     socket.batch = [...(socket.batch ?? []), data];
     seen.waiting = Math.max(seen.waiting, socket.batch.length);
@@ -87,7 +87,7 @@ const BEHAVIOUR = {
     socket.batch = [];
   },
   late: (socket, data, isBinary) => setTimeout(() => socket.send(data, { binary: isBinary }), 20),
-  // From its tenth message on nothing is answered for a second.
+  // After its tenth message, the server pauses its answers for a second.
   stall: (socket, data, isBinary) => {
     socket.count = (socket.count ?? 0) + 1;
     if (socket.count === 10) socket.stalled = new Promise((resolve) => setTimeout(resolve, 1000));
@@ -195,12 +195,12 @@ const unused = await new Promise((resolve) => {
 const url = (path) => `ws://127.0.0.1:${port}/${path}`;
 const web = (path) => `http://127.0.0.1:${port}/${path}`;
 
-/** Until the servers have seen all connections of the run leave. */
+/** Waits until all connections of the run are closed at the servers. */
 const left = async () => {
   while (seen.open > 0) await new Promise((resolve) => setTimeout(resolve, 5));
 };
 
-/** A count of echoes, where the server has seen just what the program says. */
+/** A run of echoes, after which the counts of the server and the program agree. */
 async function counted(number, ...args) {
   reset();
   const result = await sound(['-n', String(number), ...args]);
@@ -261,17 +261,17 @@ const checks = {
     expect(result.seconds, 0.3, 'seconds');
     within(performance.now() - started, 700, 20_000, 'the time of all');
     within(result.rate * 0.3, result.messages - 1, result.messages + 1, 'the rate times the time');
-    // What was sent while it warmed up is not counted.
+    // Messages of the warm-up are not counted.
     within(seen.messages, result.messages + 4, Infinity, 'messages that the server has seen');
     reset();
     const cold = await sound(['-c', '4', '-d', '300ms', '--warm-up', '0s', url('echo')]);
-    // Those on their way at the end are answered, and not counted.
-    within(seen.messages - cold.messages, 0, 4, 'messages beyond those that count');
+    // Messages in flight at the end are answered, and not counted.
+    within(seen.messages - cold.messages, 0, 4, 'messages beyond the counted messages');
   },
-  'latency and rate are those of the server': async () => {
+  "latency and rate match the server's": async () => {
     const result = await sound(['-c', '5', '-i', '2', '-d', '500ms', url('late')]);
     within(ms(result.latency_us.min), 19, 400, 'the least latency in ms');
-    // Little's law: what is on its way is the rate times the latency.
+    // Little's law: the messages in flight are the rate times the latency.
     within((result.rate * result.latency_us.mean) / 1e6, 8.5, 11, 'messages on their way');
   },
   '--rate': async () => {
@@ -292,7 +292,7 @@ const checks = {
     // A hundred were due while it stalled, and half of them in its first half.
     within(ms(open.latency_us.p75), 400, 5000, '75 % in ms');
     within(ms(open.latency_us.p50), 50, 5000, '50 % in ms');
-    // A closed loop has one message that waits, and sees nothing of it in its percentiles.
+    // A closed loop has one waiting message, which does not show in its percentiles.
     const closed = await sound(['-c', '1', '-n', '300', url('stall')]);
     within(ms(closed.latency_us.max), 990, 5000, 'the longest of a closed loop in ms');
     within(ms(closed.latency_us.p99), 0, 900, '99 % of a closed loop in ms');
@@ -308,7 +308,7 @@ const checks = {
     expect(found.connect_timeout, 3, 'connections that were not made');
     const silent = await bench(['-c', '3', '-d', '100ms', '--timeout', '300ms', url('silent')]);
     expect(JSON.stringify([silent.code, silent.result.errors, silent.result.messages]), '[1,{"no_answer":3},0]', 'the end');
-    // What was not answered has waited as long as it was waited for.
+    // An unanswered message counts with the whole waiting time.
     within(ms(silent.result.latency_us.min), 300, 20_000, 'the least latency in ms');
   },
   '--size': async () => {
@@ -329,7 +329,7 @@ const checks = {
     const file = join(scratch, 'lines');
     writeFileSync(file, '{"a":1}\n\nκόσμε\r\nthird');
     await counted(6, '-c', '1', '--file', file, url('echo'));
-    expect(seen.all.join('|'), '{"a":1}|κόσμε|third|{"a":1}|κόσμε|third', 'what was sent');
+    expect(seen.all.join('|'), '{"a":1}|κόσμε|third|{"a":1}|κόσμε|third', 'sent messages');
     writeFileSync(file, Buffer.from('a\n\xff\xfe\n', 'latin1'));
     has((await run(['--file', file, '-n', '1', url('echo')])).err, 'message 2 is no text');
     await counted(2, '-c', '1', '--binary', '--file', file, url('echo'));
@@ -439,7 +439,7 @@ const checks = {
     expect(seen.messages, 40 + 5, 'messages that the server has seen');
     expect(result.latency_us.count, 40 * 5, 'deliveries');
     has(seen.all[0], '{"op":"join","room":"bench-0"}');
-    expect(JSON.parse(seen.all[10]).text.length, 100, 'the size of what was published');
+    expect(JSON.parse(seen.all[10]).text.length, 100, 'the size of a publication');
     reset();
     const lost = await errors([...room, '--timeout', '500ms', url('forgetful')]);
     expect(lost.not_delivered, 20 * 5, 'deliveries that have not come');
@@ -449,8 +449,8 @@ const checks = {
     const result = await sound(['-m', 'storm', '-c', '4', '-d', '400ms', url('echo')]);
     await left();
     expect(result.latency_us.count, result.messages, 'connections measured');
-    // Those of the beginning, before all are there, and those under way at the end do not count.
-    within(seen.opened.length - result.messages, 0, 40, 'connections beyond those that count');
+    // Connections during the ramp-up, and connections in flight at the end, do not count.
+    within(seen.opened.length - result.messages, 0, 40, 'connections beyond the counted connections');
     within(seen.openMost, 1, 8, 'connections at a time');
     expect(seen.messages, 0, 'messages');
     reset();
@@ -477,12 +477,12 @@ const checks = {
     const { server, messages } = await sound(args);
     const after = process.cpuUsage(before);
     const spent = (after.user + after.system) / 1e6;
-    within(server.cpu_seconds, 0.02, spent * 1.02 + 0.01, 'processor time, of what the server itself has counted');
+    within(server.cpu_seconds, 0.02, spent * 1.02 + 0.01, "processor time, compared with the server's own count");
     within((server.cpu_us_per_message * messages) / 1e6, server.cpu_seconds * 0.999, server.cpu_seconds * 1.001, 'processor time by the message');
     within(server.threads, 2, 100, 'threads');
-    // The program itself is a child of ours.
+    // The program itself is a child of this process.
     const family = await sound([...args, '--children']);
-    within(family.server.threads, server.threads + 1, 100, 'threads with those of the children');
+    within(family.server.threads, server.threads + 1, 100, 'threads including the children');
     within(family.server.memory_bytes, server.memory_bytes, Infinity, 'memory with that of the children');
   },
   '--trace': async () => {
@@ -494,7 +494,7 @@ const checks = {
       has(err, 'system calls were not counted: ');
       throw new Skip(err.trim());
     }
-    // A read and a write each, and what wakes it.
+    // A read and a write each, and the wakeup.
     within(calls, 1, 100, 'system calls for a message');
   },
   '--csv': async () => {
@@ -508,7 +508,7 @@ const checks = {
     const ran = await run(['-c', '2', '-d', '300ms', '--warm-up', '0s', url('echo')]);
     for (const part of ['echoes, verified', 'p99.99', 'connections open']) has(ran.out, part);
     has(ran.err, 'sinews bench: measuring');
-    expect((await run(['-c', '2', '-n', '10', '--quiet', url('echo')])).err, '', 'what is said quietly');
+    expect((await run(['-c', '2', '-n', '10', '--quiet', url('echo')])).err, '', 'error output with --quiet');
   },
   '--report': async () => {
     const page = join(scratch, 'report.html');
@@ -524,7 +524,7 @@ const checks = {
     expect(JSON.stringify(wrong), '{"wrong_bytes":2}', 'the errors, one for each connection');
     const dropped = await errors([...short, url('drop')]);
     expect((dropped.reset_by_server ?? 0) + (dropped.closed_by_server ?? 0), 2, 'connections dropped');
-    // A Close that the server sends on purpose is told from one.
+    // A deliberate Close of the server is distinguished from a drop.
     expect((await errors([...short, url('leave')])).closed_by_server, 2, 'connections closed');
     expect((await errors([...short, url('garbage')])).protocol_violation, 2, 'violations');
     within((await errors([...short, '-i', '4', url('twice')])).wrong_bytes, 1, 2, 'echoes too many');
@@ -538,7 +538,7 @@ const checks = {
     const ran = await run([...args, command('early', unused, 1), command('late', unused, 30)]);
     if (ran.code !== 0) throw new Error(ran.err);
     const [early, later] = JSON.parse(ran.out).servers;
-    expect([early.name, later.name, early.rounds, later.rounds].join(), 'early,late,8,8', 'who was compared');
+    expect([early.name, later.name, early.rounds, later.rounds].join(), 'early,late,8,8', 'compared servers');
     expect(later.rate.differs, true, 'whether their rates differ');
     within(later.median_latency.ratio, 2, 40, 'the ratio of the latencies');
     within(later.median_latency.median / 1e6, 29, 200, 'the latency of the late one in ms');
@@ -546,7 +546,7 @@ const checks = {
     expect(ran.err.match(/round \d of 8: (early|late) /g).length, 16, 'lines');
     const same = await run(['compare', '--rounds', '3', '-c', '1', '-n', '20', '--quiet', url('echo'), url('echo')]);
     has(same.out, 'no difference that this run can show');
-    expect(same.err, '', 'what is said quietly');
+    expect(same.err, '', 'error output with --quiet');
   },
   'compare: --server-core, --load-core': async () => {
     const allowed = (pid) => /Cpus_allowed_list:\s*(\S+)/.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))[1];

@@ -17,10 +17,10 @@ const pem = (name) => readFileSync(`${folder}/${name}.pem`);
 const scratch = mkdtempSync(join(tmpdir(), 'sinews-connect-'));
 process.on('exit', () => rmSync(scratch, { recursive: true }));
 
-// What surrounds the checks must not say where to go.
+// The environment must not affect the checks.
 const env = Object.fromEntries(Object.entries(process.env).filter(([name]) => !/^SINEWS_|_proxy$/i.test(name)));
 
-/** Runs the program to its end: exit code, output, what it said. */
+/** Runs the program to its end: exit code, output, error output. */
 async function run(args, input = '') {
   const child = spawn(program, ['connect', ...args], { env });
   const all = { stdout: [], stderr: [] };
@@ -41,7 +41,7 @@ const has = (text, part) => {
   if (!text.includes(part)) throw new Error(`${JSON.stringify(part)} is not in ${JSON.stringify(text.slice(-400))}`);
 };
 
-/** A server that echoes; by its path it does something else. */
+/** An echo server; special paths have other reactions. */
 function listen(server, where, options = {}) {
   const chosen = (offered) => [...offered].find((name) => name === 'v1') ?? false;
   const sockets = new WebSocketServer({ server, perMessageDeflate: { threshold: 0 }, handleProtocols: chosen, ...options });
@@ -102,13 +102,13 @@ const checks = {
     has((await fine(['--binary', '--show', 'dump', url], 'AB\n')).out, '|AB|');
   },
   '--commands, --verbose': async () => {
-    // By a path of its own: those before it may not have left yet.
+    // On a separate path: earlier clients may still be connected.
     const left = once(plain, 'left /commands');
     const ran = await fine(['--commands', '--verbose', `${url}/commands`], '/ping x\n//a\n/hex 41\n/close 4001 bye\n');
     expect(ran.out, '/a\nA\n', 'the echo');
     has(ran.err, 'pong "x" after ');
     const [code, reason] = await left;
-    expect(`${code} ${reason}`, '4001 bye', 'what the server saw');
+    expect(`${code} ${reason}`, '4001 bye', 'Close at the server');
   },
   '--header, --origin': async () => {
     const seen = await headers('-H', 'Cookie: a=b', '--header', 'X-A: 1', '--origin', 'https://a.example');
@@ -194,7 +194,7 @@ const checks = {
     const ran = await fine(['--insecure', wss], 'hi\n');
     expect(ran.out, 'hi\n', 'the echo');
     has(ran.err, 'WARNING: --insecure');
-    expect((await fine(['--ca', `${folder}/certificate.pem`, wss], 'hi\n')).err, '', 'what is said');
+    expect((await fine(['--ca', `${folder}/certificate.pem`, wss], 'hi\n')).err, '', 'error output');
   },
   '--server-name': async () => {
     const trust = ['--ca', `${folder}/certificate.pem`, '--connect-to', `::127.0.0.1:${securePort}`];

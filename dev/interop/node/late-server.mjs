@@ -1,4 +1,4 @@
-// An echo server that takes its time: node late-server.mjs PORT DELAY_MS
+// An echo server with a delay: node late-server.mjs PORT DELAY_MS
 // Over HTTP it answers with the processors that it may use.
 import { readFileSync } from 'node:fs';
 import http from 'node:http';

@@ -1,4 +1,4 @@
-// The checks that every client with the browser's WebSocket interface goes through.
+// The common checks of all clients with the browser's WebSocket interface.
 // Each prints `ok NAME`, `skipped NAME: why` or `FAIL NAME: why`.
 
 const SIZES = [0, 1, 125, 126, 65535, 65536, 1 << 20];
@@ -7,7 +7,7 @@ const LIMIT_MS = 30_000;
 export const letters = (size) => 'abcdefghijklmnopqrstuvwxyz 0123456789 '.repeat(size / 38 + 1).slice(0, size);
 export const octets = (size) => Uint8Array.from({ length: size }, (_, i) => (i * 31 + (i >> 8)) & 255);
 
-/** A socket whose messages and end can be awaited. */
+/** A socket with awaitable messages and end. */
 export class Socket {
   #messages = [];
   #waiting = [];
@@ -65,7 +65,7 @@ const brief = (value) => {
 export async function run(client, WebSocket, extra = {}) {
   const [base, limited] = process.argv.slice(2);
   const open = (path, root = base) => Socket.open(WebSocket, root + path);
-  // A topic for each check: who leaves one late must not be counted in the next.
+  // A topic for each check: a late leave must not count in the next check.
   const topic = (name) => `/topics/${client}-${name}`;
   const checks = {
     ...Object.fromEntries(SIZES.map((size) => [`text of ${size}`, () => echo(open, letters(size))])),
@@ -85,7 +85,7 @@ export async function run(client, WebSocket, extra = {}) {
   await checkAll(checks);
 }
 
-/** Thrown by a check that needs what is not here. */
+/** Thrown by a check with a missing prerequisite. */
 export class Skip extends Error {}
 
 /** Runs the checks, which map names to functions, and ends the process. */
@@ -133,7 +133,7 @@ async function close(open, code, reason) {
 async function deflate(open) {
   const socket = await open('/echo');
   expect(socket.raw.extensions.split(';')[0], 'permessage-deflate', 'the extension');
-  // Twice: the second uses what the first left in the window.
+  // Twice: the second uses the window of the first.
   for (const message of [letters(100_000), letters(100_000), 'short', octets(70_000)]) {
     socket.raw.send(message);
     expect(await socket.next(), message, 'the echo');
@@ -144,20 +144,20 @@ async function deflate(open) {
 async function topicReachesAll(open, path) {
   const [one, two] = [await open(path), await open(path)];
   one.raw.send('news');
-  expect(await one.next(), 'news', 'what the sender gets');
-  expect(await two.next(), 'news', 'what the other gets');
+  expect(await one.next(), 'news', 'message to the sender');
+  expect(await two.next(), 'news', 'message to the other client');
   two.raw.send(octets(1000));
-  expect(await one.next(), octets(1000), 'what the other gets');
+  expect(await one.next(), octets(1000), 'message to the other client');
   await Promise.all([one.close(1000), two.close(1000)]);
 }
 
 async function topicWithoutSelf(open, path) {
   const [quiet, other] = [await open(`${path}?self=false`), await open(path)];
   quiet.raw.send('from quiet');
-  expect(await other.next(), 'from quiet', 'what the other gets');
-  // Had the first come back, it would be in front of this one.
+  expect(await other.next(), 'from quiet', 'message to the other client');
+  // An echo of the first would arrive before this message.
   other.raw.send('from other');
-  expect(await quiet.next(), 'from other', 'what the quiet one gets');
+  expect(await quiet.next(), 'from other', 'message to the quiet client');
   await Promise.all([quiet.close(1000), other.close(1000)]);
 }
 
@@ -166,8 +166,8 @@ async function topicByPost(open, path, base) {
   const answer = await fetch(base + path, { method: 'POST', body: 'posted' });
   expect(answer.status, 200, 'the status');
   expect((await answer.json()).subscribers, 2, 'subscribers');
-  expect(await one.next(), 'posted', 'what the first gets');
-  expect(await two.next(), 'posted', 'what the second gets');
+  expect(await one.next(), 'posted', 'message to the first client');
+  expect(await two.next(), 'posted', 'message to the second client');
   await Promise.all([one.close(1000), two.close(1000)]);
 }
 

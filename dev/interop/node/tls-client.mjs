@@ -12,7 +12,7 @@ const SIZES = [0, 1, 125, 126, 16_384, 65_535, 65_536, 1 << 20];
 const checks = {};
 for (const version of ['TLSv1.2', 'TLSv1.3']) {
   const options = { ca, minVersion: version, maxVersion: version };
-  // What the class does with the URL alone is not enough here.
+  // The suite passes only the URL to the class; TLS needs options.
   class Tls extends WebSocket {
     constructor(url) {
       super(url, options);

@@ -1,7 +1,7 @@
 """`sinews bench` against servers on the Python `websockets` package, http.server and asyncio: bench.py PROGRAM FOLDER
 
 The folder has certificate.pem and key.pem for localhost. The servers count what they see, and the figures of the
-program are compared with that. Each check prints `ok NAME` or `FAIL NAME: why`.
+program are compared with these counts. Each check prints `ok NAME` or `FAIL NAME: why`.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ ENV = {name: value for name, value in os.environ.items() if not name.startswith(
 
 
 class Seen:
-    """What the servers have seen since it was made."""
+    """Counts of the servers since its creation."""
 
     def __init__(self):
         self.opened, self.open, self.open_most = 0, 0, 0
@@ -45,7 +45,7 @@ def reset():
 
 
 async def run(*args):
-    """Runs the program to its end: exit code, output, what it said."""
+    """Runs the program to its end: exit code, output, error output."""
     pipe = asyncio.subprocess.PIPE
     child = await asyncio.create_subprocess_exec(PROGRAM, "bench", *args, stdout=pipe, stderr=pipe, env=ENV)
     out, err = await child.communicate()
@@ -78,7 +78,7 @@ async def errors(*args):
 
 
 async def counted(number, *args):
-    """A count of echoes, where the server has seen just what the program says."""
+    """A run of echoes, after which the counts of the server and the program agree."""
     reset()
     result = await sound("-n", str(number), *args)
     while seen.open:
@@ -142,7 +142,7 @@ async def converse(connection, path):
         if path == "/wrong" and count == 5:
             message = message[::-1]
         if path == "/stall" and count == 10:
-            # The server does nothing else meanwhile, as one that is busy.
+            # The server blocks meanwhile, like a busy server.
             threading.Event().wait(1)
         if path == "/late":
             await asyncio.sleep(0.02)
@@ -238,7 +238,7 @@ def checks(plain, secure, unix, web, tcp):
         within(seen.messages, result["messages"] + 4, 1e9, "messages that the server has seen")
         late = await sound("-c", "4", "-i", "1", "-d", "500ms", f"{url}/late")
         within(late["latency_us"]["min"], 19_000, 400_000, "the least latency in µs")
-        # Little's law: what is on its way is the rate times the latency.
+        # Little's law: the messages in flight are the rate times the latency.
         within(late["rate"] * late["latency_us"]["mean"] / 1e6, 3.4, 4.4, "messages on their way")
 
     async def open_loop():
@@ -304,7 +304,7 @@ def checks(plain, secure, unix, web, tcp):
     async def idle():
         reset()
         result = await sound("-m", "idle", "-c", "30", "-d", "300ms", *pid, f"{url}/echo")
-        expect((result["connections_open"], seen.open_most, seen.messages), (30, 30, 0), "what is held")
+        expect((result["connections_open"], seen.open_most, seen.messages), (30, 30, 0), "open connections")
         within(result["server"]["memory_bytes"], 1e6, 1e10, "the server's memory")
 
     async def server_usage():
@@ -312,7 +312,7 @@ def checks(plain, secure, unix, web, tcp):
         result = await sound("-c", "4", "-d", "500ms", *pid, f"{url}/echo")
         after = resource.getrusage(resource.RUSAGE_SELF)
         spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        within(result["server"]["cpu_seconds"], 0.02, spent * 1.02 + 0.01, "processor time, of what the server itself has counted")
+        within(result["server"]["cpu_seconds"], 0.02, spent * 1.02 + 0.01, "processor time, compared with the server's own count")
 
     async def faults():
         short = ["-c", "2", "-n", "20", "--timeout", "500ms"]
@@ -327,7 +327,7 @@ def checks(plain, secure, unix, web, tcp):
         code, out, err = await run("compare", "--rounds", "8", "-c", "2", "-n", "10", "--json", "--quiet", *both)
         expect((code, err), (0, ""), "the end")
         early, late = json.loads(out)["servers"]
-        expect((early["rate"]["differs"], late["rate"]["differs"]), (False, True), "what differs")
+        expect((early["rate"]["differs"], late["rate"]["differs"]), (False, True), "the differences")
         within(late["rate"]["ratio"], 0.001, 0.6, "the ratio of the rates")
 
     return [echoes, contents, deflate, request, times, open_loop, stall, tls, ways, http, plain_tcp, fan_out, storm, idle, server_usage, faults, compare]

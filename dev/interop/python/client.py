@@ -16,7 +16,7 @@ from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFact
 SIZES = [0, 1, 125, 126, 65535, 65536, 1 << 20]
 LIMIT_SECONDS = 30
 BASE, LIMITED = sys.argv[1:3]
-# A topic for each check: who leaves one late must not be counted in the next.
+# A topic for each check: a late leave must not count in the next check.
 TOPIC = "/topics/python-"
 
 
@@ -79,7 +79,7 @@ async def deflate(factory):
     async with open_socket("/echo", compression=None, extensions=[factory]) as socket:
         names = [extension.name for extension in socket.protocol.extensions]
         expect(names, ["permessage-deflate"], "the extensions")
-        # Twice: the second uses what the first left in the window.
+        # Twice: the second uses the window of the first.
         for message in [letters(100_000), letters(100_000), "short", octets(70_000)]:
             await socket.send(message)
             expect(await socket.recv(), message, "the echo")
@@ -95,17 +95,17 @@ async def no_deflate():
 async def topic_reaches_all():
     async with open_socket(TOPIC + "all") as one, open_socket(TOPIC + "all") as two:
         await one.send("news")
-        expect(await one.recv(), "news", "what the sender gets")
-        expect(await two.recv(), "news", "what the other gets")
+        expect(await one.recv(), "news", "message to the sender")
+        expect(await two.recv(), "news", "message to the other client")
 
 
 async def topic_without_self():
     async with open_socket(TOPIC + "self?self=false") as quiet, open_socket(TOPIC + "self") as other:
         await quiet.send("from quiet")
-        expect(await other.recv(), "from quiet", "what the other gets")
-        # Had the first come back, it would be in front of this one.
+        expect(await other.recv(), "from quiet", "message to the other client")
+        # An echo of the first would arrive before this message.
         await other.send("from other")
-        expect(await quiet.recv(), "from other", "what the quiet one gets")
+        expect(await quiet.recv(), "from other", "message to the quiet client")
 
 
 async def topic_by_post():
@@ -117,8 +117,8 @@ async def topic_by_post():
     async with open_socket(TOPIC + "post") as one, open_socket(TOPIC + "post") as two:
         answer = await asyncio.to_thread(post)
         expect(answer["subscribers"], 2, "subscribers")
-        expect(await one.recv(), "posted", "what the first gets")
-        expect(await two.recv(), "posted", "what the second gets")
+        expect(await one.recv(), "posted", "message to the first client")
+        expect(await two.recv(), "posted", "message to the second client")
 
 
 async def over_limit():

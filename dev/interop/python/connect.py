@@ -19,7 +19,7 @@ from websockets.exceptions import ConnectionClosed
 PROGRAM, FOLDER = sys.argv[1:3]
 LIMIT_SECONDS = 30
 CERTIFICATE, KEY = f"{FOLDER}/certificate.pem", f"{FOLDER}/key.pem"
-# What surrounds the checks must not say where to go.
+# The environment must not affect the checks.
 ENV = {
     name: value
     for name, value in os.environ.items()
@@ -28,7 +28,7 @@ ENV = {
 
 
 async def run(*args, data=b""):
-    """Runs the program to its end: exit code, output, what it said."""
+    """Runs the program to its end: exit code, output, error output."""
     pipe = asyncio.subprocess.PIPE
     child = await asyncio.create_subprocess_exec(
         PROGRAM, "connect", *args, stdin=pipe, stdout=pipe, stderr=pipe, env=ENV

@@ -22,7 +22,7 @@ upgrade+='Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 
 hello='\x81\x85\x37\xfa\x21\x3d\x7f\x9f\x4d\x51\x58'
 fragments='\x01\x83\x37\xfa\x21\x3d\x7f\x9f\x4d\x89\x82\x00\x00\x00\x00hi\x80\x82\x37\xfa\x21\x3d\x5b\x95'
 bye='\x88\x82\x00\x00\x00\x00\x03\xe8'
-# What comes back, without a mask, as octets.
+# The expected unmasked answer, as octets.
 hello_back='81 05 48 65 6c 6c 6f'
 pong_back='8a 02 68 69'
 bye_back='88 02 03 e8'
@@ -39,7 +39,7 @@ answer=$(mktemp)
 trap 'rm -f "$errors" "$answer"' EXIT
 
 for version in tls1_2 tls1_3; do
-  # Everything at once: the frames are behind the request in one TLS record.
+  # All at once: the frames follow the request in one TLS record.
   printf '%b' "$upgrade$hello$fragments$bye" | timeout 20 bash -c "$(declare -f connect); port=$port folder='$folder' \
     errors='$errors' connect -$version" >"$answer"
   check "$version: status" 'HTTP/1.1 101' "$(head --bytes 12 "$answer")"
@@ -50,7 +50,7 @@ for version in tls1_2 tls1_3; do
 
   # One after the other: each answer is awaited.
   coproc peer { connect "-$version"; }
-  # Subshells have no part in the descriptors of a coprocess, but in copies of them.
+  # Subshells do not inherit the descriptors of a coprocess, only copies of them.
   exec {from}<&"${peer[0]}" {to}>&"${peer[1]}"
   pid=$peer_PID
   printf '%b' "$upgrade" >&"$to"

@@ -1,4 +1,4 @@
-//! A blocking client that is strict about what comes back and has many ways to leave.
+//! A blocking client with strict checks of all received bytes, and many ways to disconnect.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -13,18 +13,18 @@ use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::Fault;
 
-/// Longer than any answer takes on a busy machine; reached only when something is lost.
+/// Longer than any answer takes on a busy machine; reached only when data is lost.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A connection that waits for nothing for ever.
+/// Opens a connection with a time limit on every read and write.
 pub(crate) fn connect(address: SocketAddr) -> Result<TcpStream, Fault> {
     patient(TcpStream::connect_timeout(&address, PATIENCE)?)
 }
 
-/// One that takes in little at a time.
+/// Opens a connection with a small receive buffer.
 pub(crate) fn connect_narrow(address: SocketAddr) -> Result<TcpStream, Fault> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-    // Before the connect: the window is agreed on there.
+    // Set before the connect, which negotiates the window.
     socket.set_recv_buffer_size(NARROW_BYTES)?;
     socket.connect_timeout(&address.into(), PATIENCE)?;
     patient(socket.into())
@@ -37,12 +37,12 @@ fn patient(stream: TcpStream) -> Result<TcpStream, Fault> {
     Ok(stream)
 }
 
-/// Ends a connection by a reset in place of a FIN.
+/// Closes a connection by a reset instead of a FIN.
 pub(crate) fn reset(stream: &TcpStream) -> Result<(), Fault> {
     Ok(SockRef::from(stream).set_linger(Some(Duration::ZERO))?)
 }
 
-/// The client's side of a handshake, and the bytes that begin it.
+/// Returns the client's side of a handshake, and its request bytes.
 pub(crate) fn handshake(
     path: &str,
     deflate: bool,
@@ -60,7 +60,7 @@ pub(crate) fn handshake(
     Ok((handshake, bytes))
 }
 
-/// A WebSocket. What it receives is held to the letter of the protocol.
+/// A WebSocket client, which validates all received bytes against the protocol.
 pub(crate) struct Client {
     stream: TcpStream,
     reader: Reader,
@@ -69,14 +69,14 @@ pub(crate) struct Client {
     chunk: Box<[u8]>,
 }
 
-/// How a client leaves.
+/// How a client disconnects.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Leave {
     /// A Close, its answer, the end of the transport.
     Close,
-    /// Its sending side ends; what the server still says is read to the end.
+    /// Shuts down its sending side, and reads the server's remaining bytes to the end.
     HalfClose,
-    /// Both sides end without a word.
+    /// Closes the socket without a Close frame.
     Drop,
     /// A reset.
     Reset,
@@ -95,7 +95,7 @@ impl Client {
         Self::upgrade(connect(address)?, path, false, rng)
     }
 
-    /// With compression, which the server may decline.
+    /// Opens a WebSocket with an offer of compression, which the server may decline.
     pub(crate) fn open_deflate(address: SocketAddr, path: &str, rng: &mut Rng) -> Result<Self, Fault> {
         Self::upgrade(connect(address)?, path, true, rng)
     }
@@ -111,7 +111,7 @@ impl Client {
         Self::upgraded(stream, handshake)
     }
 
-    /// Reads the answer to a handshake that has been sent.
+    /// Reads the answer to a sent handshake.
     pub(crate) fn upgraded(mut stream: TcpStream, mut handshake: ClientHandshake) -> Result<Self, Fault> {
         let mut chunk = vec![0; CHUNK_BYTES].into_boxed_slice();
         let mut answer = Vec::new();
@@ -143,7 +143,7 @@ impl Client {
         Ok(self.stream.write_all(bytes)?)
     }
 
-    /// The message in one frame, compressed if that was agreed.
+    /// Encodes the message in one frame, compressed if negotiated.
     pub(crate) fn frame(&mut self, kind: Kind, message: &[u8], rng: &mut Rng) -> Frame {
         let frame = match &mut self.codec {
             Some(codec) => data(kind, codec.compress(message)).rsv(4),
@@ -152,7 +152,7 @@ impl Client {
         frame.key(rng.key())
     }
 
-    /// The next thing the server says, or `None` at its end. Pings are answered on the way.
+    /// Returns the next frame of the server, or `None` at the end of the stream. Pings are answered.
     pub(crate) fn next(&mut self) -> Result<Option<Reply>, Fault> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -162,14 +162,14 @@ impl Client {
                     reply => return Ok(Some(reply)),
                 }
             }
-            // Pings keep a connection alive on which the answer has been lost.
+            // Pings could otherwise hide a lost answer.
             if Instant::now() >= deadline {
                 return Err(format!("no answer within {} s", PATIENCE.as_secs()).into());
             }
             match self.stream.read(&mut self.chunk) {
                 Ok(0) => return Ok(None),
                 Ok(count) => self.replies.extend(self.reader.read(&self.chunk[..count])?),
-                // The read's own limit is the same, so the deadline has come.
+                // The read has the same limit, so the deadline has passed.
                 Err(error) if is_timeout(&error) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -183,13 +183,13 @@ impl Client {
         }
     }
 
-    /// Everything sent so far has been handled once this is answered.
+    /// Sends a ping: its pong proves that the server has handled all earlier bytes.
     pub(crate) fn sync(&mut self) -> Result<(), Fault> {
         self.send(&Frame::ping("sync"))?;
         self.expect(&Reply::Pong(b"sync".to_vec()))
     }
 
-    /// Leaves, with every message behind it.
+    /// Disconnects, after all messages are complete.
     pub(crate) fn leave(mut self, how: Leave) -> Result<(), Fault> {
         match how {
             Leave::Close => {
@@ -219,8 +219,8 @@ impl Client {
         }
     }
 
-    /// Sends until the server takes no more for a while, as it must once we do not read: how many bytes it
-    /// and the kernel took.
+    /// Sends until the server takes no more for a while, as it must while we do not read. Returns the number
+    /// of bytes that the server and the kernel took.
     pub(crate) fn send_until_stalled(&mut self, bytes: &[u8]) -> Result<usize, Fault> {
         self.stream.set_write_timeout(Some(STALL))?;
         let mut sent = 0;
@@ -247,7 +247,7 @@ pub(crate) fn data(kind: Kind, payload: impl AsRef<[u8]>) -> Frame {
     }
 }
 
-/// A reply in a few words: messages may be large.
+/// Describes a reply briefly: messages may be large.
 pub(crate) fn brief(reply: Option<&Reply>) -> String {
     match reply {
         None => "the end".to_owned(),
@@ -259,8 +259,8 @@ pub(crate) fn brief(reply: Option<&Reply>) -> String {
     }
 }
 
-/// As little as the kernel gives.
+/// The kernel's minimum is used.
 const NARROW_BYTES: usize = 2048;
 const CHUNK_BYTES: usize = 64 << 10;
-/// That nothing moves for so long is a stall. Nothing depends on it being one: it is what is done next.
+/// Time without progress that counts as a stall. It is not a check: the scenario merely continues.
 const STALL: Duration = Duration::from_millis(200);

@@ -1,4 +1,4 @@
-//! A server that more clients want than it may have descriptors, again and again.
+//! Repeated crowds of more clients than a server has descriptors.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -13,9 +13,10 @@ use crate::server::{Server, Setup};
 use crate::storm::fresh;
 use crate::verdict::Verdict;
 
-/// Crowds come and go; the server must answer those that it has room for, at once or when others have gone.
+/// Crowds of clients connect and disconnect. The server must answer clients within its capacity, at once or
+/// after other clients have left.
 pub(crate) fn run(setup: &Setup<'_>, rng: &mut Rng, verdict: &mut Verdict) -> Result<(), Fault> {
-    println!("\n{CROWD} clients want a server of {DESCRIPTORS} descriptors, {ROUNDS} times");
+    println!("\n{CROWD} clients connect to a server with {DESCRIPTORS} descriptors, {ROUNDS} times");
     let server = Server::start(setup)?;
     let world = World::new(server.address, CROWD);
     let before = server.sample()?;
@@ -35,7 +36,7 @@ pub(crate) fn run(setup: &Setup<'_>, rng: &mut Rng, verdict: &mut Verdict) -> Re
         format!("{} to {}", some.start, some.end),
         some.contains(&most),
     );
-    verdict.result("those that waited are answered, new ones too", &answered);
+    verdict.result("waiting and new clients are answered", &answered);
     let after = server.sample_until(|sample| sample.descriptors <= before.descriptors)?.descriptors;
     verdict.check("descriptors in the end", after, before.descriptors, after <= before.descriptors);
     verdict.complaints(&server.complaints()?);
@@ -46,7 +47,7 @@ pub(crate) fn run(setup: &Setup<'_>, rng: &mut Rng, verdict: &mut Verdict) -> Re
 
 type Knocking = (TcpStream, ClientHandshake);
 
-/// The kernel takes all of them, the server as many as it can.
+/// Connects the crowd: the kernel accepts all connections, the server as many as it can.
 fn gather(world: &World, rng: &mut Rng) -> Result<Vec<Knocking>, Fault> {
     let mut crowd = Vec::with_capacity(CROWD);
     for _ in 0..CROWD {
@@ -58,7 +59,8 @@ fn gather(world: &World, rng: &mut Rng) -> Result<Vec<Knocking>, Fault> {
     Ok(crowd)
 }
 
-/// All but the last go, half of them by a reset; the last and a new one are answered.
+/// Disconnects all but the last clients, half of them by a reset; the last clients and a new client are
+/// answered.
 fn thin_out(world: &World, mut crowd: Vec<Knocking>, rng: &mut Rng) -> Result<(), Fault> {
     let last = crowd.split_off(CROWD - LAST);
     for (stream, _) in crowd.iter().step_by(2) {
@@ -77,8 +79,8 @@ fn thin_out(world: &World, mut crowd: Vec<Knocking>, rng: &mut Rng) -> Result<()
 
 /// The server's limit: more than it needs for itself.
 pub(crate) const DESCRIPTORS: u32 = 128;
-/// Far above the limit, also where each of two threads has a table of files of its own; below the backlog.
+/// Far above the limit, also where each of two threads has its own file table; below the backlog.
 const CROWD: usize = 600;
-/// Those that stay find room.
+/// Few enough for the server's capacity.
 const LAST: usize = 32;
 const ROUNDS: usize = 3;

@@ -1,4 +1,4 @@
-//! Requests over one connection that stays.
+//! Requests over one persistent connection.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -29,7 +29,7 @@ impl Http {
         Ok(self.stream.write_all(request.as_bytes())?)
     }
 
-    /// What the server answers to a body, which must be 200.
+    /// Posts a body, and returns the body of the answer, which must be 200.
     pub(crate) fn post(&mut self, path: &str, body: &[u8]) -> Result<String, Fault> {
         let len = body.len();
         let mut request =
@@ -43,7 +43,7 @@ impl Http {
         Err(format!("POST {path} answered {} {}", answer.status, answer.body).into())
     }
 
-    /// The next answer. They come in the order of the requests.
+    /// Returns the next answer. Answers arrive in the order of the requests.
     pub(crate) fn answer(&mut self) -> Result<Answer, Fault> {
         let end = loop {
             match self.received.windows(4).position(|four| four == b"\r\n\r\n") {

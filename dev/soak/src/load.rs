@@ -1,4 +1,4 @@
-//! All scenarios at once, for some time, on threads of their own.
+//! Runs all scenarios in parallel for some time, on separate threads.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,25 +11,25 @@ use crate::Fault;
 use crate::scenarios::{Resident, SCENARIOS, World, deserter};
 use crate::server::{Sample, Server};
 
-/// What a load came to.
+/// Result of a load.
 #[derive(Default)]
 pub(crate) struct Report {
-    /// What went wrong, with the scenario and where in the sequence of the seed.
+    /// Faults, with the scenario and the position in the sequence of the seed.
     pub(crate) faults: Vec<String>,
-    /// How often each scenario ended well.
+    /// Number of successful runs of each scenario.
     pub(crate) runs: [usize; SCENARIOS.len()],
-    /// The most of each that the server held.
+    /// Maximum resources of the server.
     pub(crate) peak: Sample,
 }
 
-/// Runs scenarios against the server for so long, and until each has come to its end.
+/// Runs scenarios against the server for the given time, and until each scenario has completed.
 pub(crate) fn run(world: &World, server: &Server, seed: u64, time: Duration) -> Result<Report, Fault> {
     let deadline = Instant::now() + time;
     let shared = Shared { deadline, faults: Mutex::default(), runs: Default::default() };
     let peak = thread::scope(|scope| {
         let mut workers = Vec::new();
         for worker in 0..WORKERS {
-            // Far apart in the sequence of seeds, so that no worker does what another does.
+            // Far apart in the sequence of seeds, so that workers differ.
             let rng = Rng::new(Rng::new(seed.wrapping_add(worker as u64)).next_u64());
             let shared = &shared;
             workers.push(scope.spawn(move || work(world, shared, worker, rng)));
@@ -79,7 +79,8 @@ fn work(world: &World, shared: &Shared, worker: usize, mut rng: Rng) {
     let mut step = 0;
     while !shared.is_over() {
         step += 1;
-        // Each step has a sequence of its own: how much one draws, which may depend on timing, changes no other.
+        // Each step has its own sequence: the number of draws in a step may depend on timing, and does not
+        // affect other steps.
         let mut rng = Rng::new(rng.next_u64());
         if let Err(fault) = visit(world, &mut residents, &mut rng) {
             shared.fault(worker, step, "resident", &fault);
@@ -119,7 +120,7 @@ fn pick(rng: &mut Rng) -> usize {
     unreachable!("the place is below the sum of the weights")
 }
 
-/// Uses one of the connections that stay; now and then a new one comes or an old one goes.
+/// Uses a persistent connection; occasionally opens a new one or closes an old one.
 fn visit(world: &World, residents: &mut Vec<Resident>, rng: &mut Rng) -> Result<(), Fault> {
     if residents.len() < RESIDENTS_MAX && rng.below(4) == 0 {
         residents.push(Resident::open(world, rng)?);
@@ -137,13 +138,13 @@ fn visit(world: &World, residents: &mut Vec<Resident>, rng: &mut Rng) -> Result<
     Ok(())
 }
 
-/// More than the processors of a small machine, so that they get in each other's way.
+/// More than the processors of a small machine, so that workers compete.
 const WORKERS: usize = 6;
-/// Connections that stay, of each worker.
+/// Persistent connections of each worker.
 const RESIDENTS_MAX: usize = 12;
-/// A load as long as this has room for a client that the server drops after 30 s.
+/// Minimum load time for a client that the server drops after 30 s.
 const DESERTER_TIME: Duration = Duration::from_secs(60);
-/// Then the load ends: the rest says no more.
+/// Number of faults that stops the load: further faults add nothing.
 const FAULTS_MAX: usize = 10;
 const PROGRESS_EVERY: Duration = Duration::from_secs(30);
 const SAMPLE_EVERY: Duration = Duration::from_millis(100);

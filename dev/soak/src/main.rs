@@ -1,15 +1,16 @@
-//! Everything that clients do to a server, at once and for long, from one seed.
+//! Long parallel load of all client behavior on a server, from one seed.
 //!
 //! ```text
 //! cargo xtask soak [--minutes 10] [--backend poll|uring|both] [--seed N]
 //! cargo xtask syscalls [--backend poll|uring|both]
 //! ```
 //!
-//! The first starts `sinews serve`, loads it with the scenarios of `scenarios.rs` and `storm.rs`, each of which checks every
-//! byte, watches what the process holds, and in the end wants everything given back. Then it does the same to a
-//! server with too few descriptors. The second counts the system calls of a message under three simple loads.
+//! The first command starts `sinews serve` and runs the scenarios of `scenarios.rs` and `storm.rs`, each of
+//! which checks every byte. It monitors the resources of the process, and finally requires that all are
+//! released. Then it repeats this with a server that has too few descriptors. The second command counts the
+//! system calls of a message under three simple loads.
 //!
-//! One line for each check, a sum at the end, exit code 1 if a check failed.
+//! Prints one line for each check and a sum at the end; the exit code is 1 if a check failed.
 #![forbid(unsafe_code)]
 
 mod client;
@@ -37,11 +38,14 @@ use crate::scenarios::{SCENARIOS, World};
 use crate::server::{Sample, Server, Setup};
 use crate::verdict::Verdict;
 
-/// Why something could not be done.
+/// The reason for a failed operation.
 type Fault = Box<dyn Error + Send + Sync>;
 
 #[derive(Parser)]
-#[command(name = "sinews-soak", about = "Load on `sinews serve`, and what becomes of it")]
+#[command(
+    name = "sinews-soak",
+    about = "Long load on `sinews serve`, with checks of its results and resources"
+)]
 struct Arguments {
     #[command(subcommand)]
     task: Task,
@@ -49,20 +53,20 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Everything at once, for some time
+    /// Run all scenarios in parallel for some time
     Load(LoadOptions),
-    /// How many system calls a message costs
+    /// Count the system calls of a message
     Syscalls(Target),
 }
 
 #[derive(Args)]
 struct Target {
-    /// The `sinews` program
+    /// Path of the `sinews` program
     binary: PathBuf,
-    /// What its server waits with
+    /// Backend of the server
     #[arg(long, default_value = "auto")]
     backend: String,
-    /// Where the servers' logs go
+    /// Directory for the logs of the servers
     #[arg(long, value_name = "DIRECTORY", default_value = "target/soak")]
     logs: PathBuf,
 }
@@ -71,10 +75,10 @@ struct Target {
 struct LoadOptions {
     #[command(flatten)]
     target: Target,
-    /// How long the load lasts, without what is before and after it
+    /// Seconds of load, without setup and final checks
     #[arg(long, value_name = "N", default_value_t = 20)]
     seconds: u64,
-    /// What everything that is random comes from
+    /// Seed of all randomness
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 }
@@ -114,7 +118,7 @@ fn storm_size(limit: u64) -> usize {
     usize::try_from(limit / 2).unwrap_or(usize::MAX).clamp(64, STORM_MAX)
 }
 
-/// The load, and what must be true behind it.
+/// Runs the load, and checks the results.
 fn soak(
     setup: &Setup<'_>,
     time: Duration,
@@ -124,7 +128,7 @@ fn soak(
 ) -> Result<(), Fault> {
     let server = Server::start(setup)?;
     let world = World::new(server.address, storm);
-    // The first answer comes when all threads are there; and then its connection has to go.
+    // The first answer proves that all threads run; then its connection has to close.
     let before = server.sample()?.descriptors;
     storm::fresh(&world, rng)?;
     let start = server.sample_until(|sample| sample.descriptors <= before)?;
@@ -169,7 +173,7 @@ fn print_report(world: &World, report: &Report) {
     println!("  {}; at most {}", world.tally, report.peak);
 }
 
-/// What connections took has come back.
+/// Checks that the resources of connections are released.
 fn given_back(start: Sample, base: Sample, end: Sample, verdict: &mut Verdict) {
     let allowed = base.memory_kib + MEMORY_TOLERANCE_KIB;
     verdict.check("descriptors", end.descriptors, start.descriptors, end.descriptors <= start.descriptors);
@@ -183,8 +187,8 @@ fn given_back(start: Sample, base: Sample, end: Sample, verdict: &mut Verdict) {
     );
 }
 
-/// A signal with connections of every kind open: each is told, and the server does not wait for those that are
-/// silent longer than it says.
+/// Stops the server with connections of every kind open. Each client receives a Close, and the server waits
+/// for silent clients no longer than its limit.
 fn stop(server: Server, world: &World, rng: &mut Rng) -> Result<(), Fault> {
     let mut clients = Vec::new();
     for _ in 0..STOPPED_CLIENTS {
@@ -208,17 +212,16 @@ fn stop(server: Server, world: &World, rng: &mut Rng) -> Result<(), Fault> {
     server.wait()
 }
 
-/// Two, so that mail goes between them.
+/// Two, so that messages pass between threads.
 const THREADS: u32 = 2;
-/// So many at once are a storm for any server, and take a second.
+/// Enough connections for a storm on any server; takes a second.
 const STORM_MAX: usize = 4000;
-/// The warm-up lasts this part of the load: long enough that the allocator has met every scenario, and that what
-/// it keeps for good, which levels off, is there. (What is on the heap is counted to the byte by the server's
-/// test `memory`.)
+/// The part of the load for the warm-up. It is long enough for the allocator to reach its plateau in every
+/// scenario. (The server's test `memory` counts the heap to the byte.)
 const WARM_UP_PART: u32 = 2;
-/// Between two rests of the same server, the allocator's remains differ by up to 2 MiB as a rule; this is what 20 s
-/// see as a leak of some 60 bytes for each connection, and 10 minutes as one of 2.
+/// Between two idle phases of the same server, the allocator's retained memory usually differs by up to 2
+/// MiB. With this limit, 20 s detect a leak of some 60 bytes for each connection, and 10 minutes a leak of 2.
 const MEMORY_TOLERANCE_KIB: u64 = 4 << 10;
-/// Now and then more remains, which levels off; what leaks, leaks each time.
+/// Occasionally more memory remains, which levels off; a leak repeats each time.
 const LOADS_MAX: usize = 3;
 const STOPPED_CLIENTS: usize = 64;

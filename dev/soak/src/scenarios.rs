@@ -1,4 +1,4 @@
-//! What one client, or a few together, do to the server. Each checks every byte that comes back.
+//! Scenarios of one client or a few clients. Each checks every received byte.
 
 use std::fmt;
 use std::io::Write;
@@ -15,21 +15,21 @@ use crate::Fault;
 use crate::client::{self, Client, Leave, PATIENCE, data};
 use crate::http::Http;
 
-/// What scenarios share.
+/// State that scenarios share.
 pub(crate) struct World {
     pub(crate) address: SocketAddr,
-    /// Connections of one storm, at most.
+    /// Maximum connections of one storm.
     pub(crate) storm: usize,
     pub(crate) tally: Tally,
-    /// No two uses of topics meet.
+    /// Makes each topic name unique.
     topics: AtomicU64,
 }
 
-/// What has been done.
+/// Amount of completed work.
 #[derive(Default)]
 pub(crate) struct Tally {
     connections: AtomicU64,
-    /// Messages that came back right.
+    /// Correctly echoed messages.
     messages: AtomicU64,
     /// Their bytes.
     bytes: AtomicU64,
@@ -57,7 +57,7 @@ impl fmt::Display for Tally {
 
 type Run = fn(&World, &mut Rng) -> Result<(), Fault>;
 
-/// Name, weight, and what is done. The weights give each about as much of the time.
+/// Name, weight, and function. The weights give each scenario about the same time.
 pub(crate) const SCENARIOS: [(&str, usize, Run); 10] = [
     ("bursts", 30, bursts),
     ("large", 6, large),
@@ -76,7 +76,7 @@ impl World {
         Self { address, storm, tally: Tally::default(), topics: AtomicU64::new(0) }
     }
 
-    /// A WebSocket that echoes.
+    /// Opens a WebSocket to the echo path.
     pub(crate) fn open(&self, rng: &mut Rng) -> Result<Client, Fault> {
         self.tally.connected(1);
         Client::open(self.address, "/echo", rng)
@@ -86,7 +86,7 @@ impl World {
         format!("/topics/soak-{}", self.topics.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Sends messages in one go, and wants them back in order.
+    /// Sends messages in one write, and expects them back in order.
     pub(crate) fn echo(&self, client: &mut Client, rng: &mut Rng, sizes: &[usize]) -> Result<(), Fault> {
         let messages: Vec<_> = sizes.iter().map(|size| message(rng, *size)).collect();
         let mut bytes = Vec::new();
@@ -107,8 +107,8 @@ impl World {
     }
 }
 
-/// A message that cannot be taken for another one: noise, or noise written as text of one to four bytes a
-/// character.
+/// Creates a message that cannot be confused with another: noise, or noise encoded as text of one to four
+/// bytes a character.
 fn message(rng: &mut Rng, size: usize) -> (Kind, Vec<u8>) {
     let noise = rng.bytes(size);
     if rng.below(2) == 0 {
@@ -124,7 +124,7 @@ fn message(rng: &mut Rng, size: usize) -> (Kind, Vec<u8>) {
     (Kind::Text, text.into_bytes())
 }
 
-/// A size below this, now and then a much larger one.
+/// Returns a size below `end`, occasionally a much larger one.
 fn below_mostly(end: usize, rng: &mut Rng) -> usize {
     let end = if rng.below(6) == 0 { LARGE_MIN } else { end };
     rng.below(end)
@@ -132,7 +132,7 @@ fn below_mostly(end: usize, rng: &mut Rng) -> usize {
 
 const WIDE: [char; 3] = ['é', '線', '🦀'];
 
-/// Many small messages at once, several times.
+/// Sends bursts of small messages, several times.
 fn bursts(world: &World, rng: &mut Rng) -> Result<(), Fault> {
     let mut client = world.open(rng)?;
     for _ in 0..=rng.below(8) {
@@ -142,7 +142,7 @@ fn bursts(world: &World, rng: &mut Rng) -> Result<(), Fault> {
     client.leave(Leave::any(rng))
 }
 
-/// A few large messages, one after the other.
+/// Sends a few large messages, one after the other.
 fn large(world: &World, rng: &mut Rng) -> Result<(), Fault> {
     let mut client = world.open(rng)?;
     for _ in 0..=rng.below(3) {
@@ -155,7 +155,7 @@ fn large(world: &World, rng: &mut Rng) -> Result<(), Fault> {
 const LARGE_MIN: usize = 256 << 10;
 const LARGE_MAX: usize = 4 << 20;
 
-/// Messages in fragments with pings between them, the bytes in pieces that respect no frame.
+/// Sends messages in fragments with pings between them, in chunks that ignore the frame boundaries.
 fn fragments(world: &World, rng: &mut Rng) -> Result<(), Fault> {
     let mut client = world.open(rng)?;
     for _ in 0..=rng.below(4) {
@@ -176,7 +176,7 @@ fn fragments(world: &World, rng: &mut Rng) -> Result<(), Fault> {
     client.leave(Leave::any(rng))
 }
 
-/// The bytes, and the payloads of the pings among them: few enough for the server's rate of pings.
+/// Returns the bytes, and the payloads of the pings among them: few enough for the server's ping rate limit.
 fn fragmented(kind: Kind, payload: &[u8], rng: &mut Rng) -> (Vec<u8>, Vec<Vec<u8>>) {
     let (mut bytes, mut pings) = (Vec::new(), Vec::new());
     let count = 1 + rng.below(12);
@@ -199,7 +199,7 @@ fn fragmented(kind: Kind, payload: &[u8], rng: &mut Rng) -> (Vec<u8>, Vec<Vec<u8
     (bytes, pings)
 }
 
-/// Gone in the middle of something: the handshake, a frame, a fragmented message; or before anything.
+/// Disconnects in the middle of the handshake, a frame or a fragmented message, or before any bytes.
 fn cut_off(world: &World, rng: &mut Rng) -> Result<(), Fault> {
     if rng.below(2) == 0 {
         world.tally.connected(1);
@@ -219,13 +219,13 @@ fn cut_off(world: &World, rng: &mut Rng) -> Result<(), Fault> {
 fn leave_raw(stream: &TcpStream, rng: &mut Rng) -> Result<(), Fault> {
     match rng.below(3) {
         0 => client::reset(stream),
-        // Then dropped, with what the server says unread.
+        // Then dropped, with unread bytes from the server.
         1 => Ok(stream.shutdown(Shutdown::Write)?),
         _ => Ok(()),
     }
 }
 
-/// One that sends and does not read until the server stops taking, then reads it all, or goes.
+/// Sends without reading until the server stops taking bytes, then reads all echoes, or disconnects.
 fn slow_reader(world: &World, rng: &mut Rng) -> Result<(), Fault> {
     world.tally.connected(1);
     let stream = client::connect_narrow(world.address)?;
@@ -238,7 +238,7 @@ fn slow_reader(world: &World, rng: &mut Rng) -> Result<(), Fault> {
     }
     let sent = client.send_until_stalled(&bytes)?;
     if sent == bytes.len() {
-        return Err(format!("the server took {sent} bytes although nobody read its answers").into());
+        return Err(format!("the server took {sent} bytes although the client read no answers").into());
     }
     if rng.below(2) == 0 {
         return leave_raw(client.stream(), rng);
@@ -246,12 +246,12 @@ fn slow_reader(world: &World, rng: &mut Rng) -> Result<(), Fault> {
     SockRef::from(client.stream()).set_recv_buffer_size(1 << 20)?;
     let mut writer = client.stream().try_clone()?;
     thread::scope(|scope| {
-        // Reading and writing at once, as the server makes us wait with the one for the other.
+        // Reads and writes in parallel: the server pauses its reads until its output drains.
         let rest = scope.spawn(move || writer.write_all(&bytes[sent..]));
         let read =
             messages.into_iter().try_for_each(|message| world.expect(&mut client, Kind::Binary, message));
         if read.is_err() {
-            // So that the writer does not wait for a server that waits for us.
+            // Unblocks the writer if the server waits for this client.
             let _ = client.stream().shutdown(Shutdown::Both);
         }
         let written = rest.join().map_err(|_| "the writer panicked")?;
@@ -261,8 +261,8 @@ fn slow_reader(world: &World, rng: &mut Rng) -> Result<(), Fault> {
     client.leave(Leave::any(rng))
 }
 
-/// One that never reads again. Nothing leaves for it any more, and the server drops it after its write
-/// timeout of 30 s: no scenario, since that is long.
+/// A client that never reads again. Its output stalls, and the server drops it after its write timeout of 30
+/// s. It is not a regular scenario, since that takes long.
 pub(crate) fn deserter(world: &World, rng: &mut Rng) -> Result<(), Fault> {
     world.tally.connected(1);
     let mut client = Client::upgrade(client::connect_narrow(world.address)?, "/echo", false, rng)?;
@@ -272,18 +272,19 @@ pub(crate) fn deserter(world: &World, rng: &mut Rng) -> Result<(), Fault> {
     while sent < bytes.len() && Instant::now() < deadline {
         match client.send_until_stalled(&bytes[sent..]) {
             Ok(count) => sent += count,
-            // Dropped, as it should be.
+            // Dropped, as expected.
             Err(_) => return Ok(()),
         }
     }
-    Err(format!("{sent} bytes sent, nothing read, and the server holds on to us").into())
+    Err(format!("{sent} bytes sent, nothing read, and the server keeps the connection open").into())
 }
 
-/// More than the buffers between two sockets of a loopback hold (6 to 32 MiB where they may grow; ours does
-/// not, and the server's do not while it does not read) and the 64 KiB of answers at which the server pauses.
+/// More than the buffers between two sockets of a loopback (6 to 32 MiB where they may grow; ours do not, and
+/// the server's do not while it does not read) and the 64 KiB of answers at which the server pauses.
 const SLOW_BYTES: usize = 16 << 20;
 
-/// A subscriber that does not read is cut off once a megabyte waits for it; what it did get is in order.
+/// A subscriber that does not read is disconnected when a megabyte is queued for it; its received messages
+/// are in order.
 fn slow_subscriber(world: &World, rng: &mut Rng) -> Result<(), Fault> {
     let topic = world.topic();
     world.tally.connected(2);
@@ -301,7 +302,7 @@ fn slow_subscriber(world: &World, rng: &mut Rng) -> Result<(), Fault> {
             answer if answer.starts_with("{\"subscribers\":0,") => break,
             answer => return Err(format!("published to one, answered {answer}").into()),
         }
-        // No bound on the number: publishing may be far ahead of a thread that others keep busy.
+        // The number is not limited: a publisher may be far ahead of a busy thread.
         if Instant::now() >= deadline {
             return Err(format!("{published} messages for a subscriber that does not read").into());
         }
@@ -310,11 +311,11 @@ fn slow_subscriber(world: &World, rng: &mut Rng) -> Result<(), Fault> {
         return leave_raw(subscriber.stream(), rng);
     }
     SockRef::from(subscriber.stream()).set_recv_buffer_size(1 << 20)?;
-    // To the server's Close, or to the end if it does not wait for us to take that.
+    // Reads to the server's Close, or to the end if it does not wait until we receive that.
     let mut next = 0;
     while let Ok(Some(Reply::Message(_, payload))) = subscriber.next() {
         if payload[..8] != *format!("{next:08}").as_bytes() || payload[8..] != body {
-            return Err(format!("message {next} is another one").into());
+            return Err(format!("message {next} differs from the published message").into());
         }
         world.tally.right(&payload);
         next += 1;
@@ -322,7 +323,7 @@ fn slow_subscriber(world: &World, rng: &mut Rng) -> Result<(), Fault> {
     if next > published { Err("more than was published".into()) } else { Ok(()) }
 }
 
-/// Requests on one connection, some of them sent before the last answer.
+/// Sends requests on one connection, some of them pipelined.
 fn http(world: &World, rng: &mut Rng) -> Result<(), Fault> {
     world.tally.connected(1);
     let mut http = Http::connect(world.address)?;
@@ -340,7 +341,7 @@ fn http(world: &World, rng: &mut Rng) -> Result<(), Fault> {
         let size = rng.below(3000);
         let answer = http.post(&world.topic(), &rng.bytes(size))?;
         if !answer.starts_with("{\"subscribers\":0,") {
-            return Err(format!("published to nobody, answered {answer}").into());
+            return Err(format!("published to no subscriber, answered {answer}").into());
         }
     }
     leave_raw(http.stream(), rng)
@@ -349,7 +350,7 @@ fn http(world: &World, rng: &mut Rng) -> Result<(), Fault> {
 /// Path, status, and a part of the body.
 const PATHS: [(&str, u16, &str); 3] = [("/healthz", 200, "ok\n"), ("/", 200, "<html"), ("/nowhere", 404, "")];
 
-/// Subscribers, some of which go in between; a socket and requests that publish.
+/// Subscribers, some of which leave meanwhile; a socket and requests that publish.
 fn topics(world: &World, rng: &mut Rng) -> Result<(), Fault> {
     let topic = world.topic();
     let count = 2 + rng.below(15);
@@ -365,7 +366,7 @@ fn topics(world: &World, rng: &mut Rng) -> Result<(), Fault> {
         let sizes: Vec<_> = (0..=rng.below(20)).map(|_| 1 + rng.below(1000)).collect();
         let messages: Vec<_> = sizes.into_iter().map(|size| message(rng, size)).collect();
         for (kind, payload) in &messages {
-            // The first subscriber hears itself, too.
+            // The first subscriber receives its own messages, too.
             let frame = subscribers[0].frame(*kind, payload, rng);
             subscribers[0].send(&frame)?;
         }
@@ -386,7 +387,7 @@ fn topics(world: &World, rng: &mut Rng) -> Result<(), Fault> {
     subscribers.into_iter().try_for_each(|subscriber| subscriber.leave(Leave::any(rng)))
 }
 
-/// Compressed messages both ways.
+/// Exchanges compressed messages in both directions.
 fn deflate(world: &World, rng: &mut Rng) -> Result<(), Fault> {
     world.tally.connected(1);
     let mut client = Client::open_deflate(world.address, "/echo", rng)?;
@@ -397,7 +398,7 @@ fn deflate(world: &World, rng: &mut Rng) -> Result<(), Fault> {
     client.leave(Leave::any(rng))
 }
 
-/// A connection that stays between its uses, until it is used for the last time.
+/// A connection that stays open between its uses, until its last use.
 pub(crate) struct Resident(Client);
 
 impl Resident {

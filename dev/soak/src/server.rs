@@ -1,4 +1,4 @@
-//! The server under test: a process, what `/proc` says about it, and how it ends.
+//! The server under test: its process, its resources in `/proc`, and its shutdown.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -11,29 +11,29 @@ use std::time::{Duration, Instant};
 
 use crate::Fault;
 
-/// How it is started.
+/// Start options.
 pub(crate) struct Setup<'a> {
     pub(crate) binary: &'a Path,
-    /// As `--backend` has it.
+    /// Value of `--backend`.
     pub(crate) backend: &'a str,
     pub(crate) threads: u32,
-    /// The limit of its descriptors; `None`: that of this process.
+    /// Limit of its descriptors; `None` keeps the limit of this process.
     pub(crate) descriptors: Option<u32>,
-    /// Where what it logs goes.
+    /// File of its log.
     pub(crate) log: PathBuf,
 }
 
-/// A running `sinews serve`; dropping it ends the process.
+/// A running `sinews serve`; dropping it kills the process.
 pub(crate) struct Server {
     child: Child,
     pub(crate) address: SocketAddr,
     log: PathBuf,
-    /// Held, so that no write of the server meets a closed pipe.
+    /// Kept open, so that no write of the server meets a closed pipe.
     _table: BufReader<ChildStdout>,
 }
 
 impl Server {
-    /// Starts it on a free port and waits until it says which.
+    /// Starts the server on a free port and waits until it prints the port.
     pub(crate) fn start(setup: &Setup<'_>) -> Result<Self, Fault> {
         if let Some(dir) = setup.log.parent() {
             fs::create_dir_all(dir)?;
@@ -45,7 +45,7 @@ impl Server {
             .stdout(Stdio::piped())
             .stderr(File::create(&setup.log)?)
             .spawn()?;
-        let mut table = BufReader::new(child.stdout.take().ok_or("the standard output was asked for")?);
+        let mut table = BufReader::new(child.stdout.take().ok_or("standard output is piped")?);
         let mut text = String::new();
         while !text.contains("Ctrl-C stops.") {
             if table.read_line(&mut text)? == 0 {
@@ -59,17 +59,17 @@ impl Server {
         Ok(Self { child, address, log: setup.log.clone(), _table: table })
     }
 
-    /// The process.
+    /// Returns the process id.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it holds now.
+    /// Returns its current resources.
     pub(crate) fn sample(&self) -> Result<Sample, Fault> {
         Sample::of(self.id())
     }
 
-    /// Asks again and again until `holds`, and answers with the last sample whether or not it came to that.
+    /// Samples until `holds` is true, and returns the last sample, even after the time limit.
     pub(crate) fn sample_until(&self, mut holds: impl FnMut(Sample) -> bool) -> Result<Sample, Fault> {
         let deadline = Instant::now() + SETTLE_LIMIT;
         loop {
@@ -81,9 +81,9 @@ impl Server {
         }
     }
 
-    /// The sample of a server that has nothing to do any more: at most the descriptors and threads of `start`, since idle
-    /// threads of its pool end after a while, and memory that has stood still for [`REST`]; or the last sample, if it
-    /// does not come to that.
+    /// Samples an idle server: at most the descriptors and threads of `start`, since idle threads of its pool
+    /// exit after a while, and constant memory for [`REST`]. Returns the last sample if the server does not
+    /// reach that state.
     pub(crate) fn sample_at_rest(&self, start: Sample) -> Result<Sample, Fault> {
         let (mut last, mut since) = (Sample::default(), Instant::now());
         self.sample_until(|sample| {
@@ -95,13 +95,13 @@ impl Server {
         })
     }
 
-    /// Sends SIGTERM, as a service manager does.
+    /// Sends SIGTERM, like a service manager.
     pub(crate) fn ask_to_end(&self) -> Result<(), Fault> {
         let asked = Command::new("kill").args(["-TERM", &self.id().to_string()]).status()?;
         if asked.success() { Ok(()) } else { Err("kill -TERM failed".into()) }
     }
 
-    /// Waits until it has ended, with success.
+    /// Waits until it has exited successfully.
     pub(crate) fn wait(mut self) -> Result<(), Fault> {
         let deadline = Instant::now() + END_LIMIT;
         loop {
@@ -116,7 +116,7 @@ impl Server {
         }
     }
 
-    /// Lines of the log that a healthy server does not write.
+    /// Returns log lines that a healthy server does not write.
     pub(crate) fn complaints(&self) -> Result<Vec<String>, Fault> {
         let log = fs::read_to_string(&self.log)?;
         let bad = |line: &&str| line.contains("panicked") || line.contains(" ERROR ");
@@ -126,13 +126,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Both fail only if the process has ended already.
+        // Both fail only if the process has exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The program; in a shell that lowers the limit first and then becomes it, where there is one.
+/// The program; where a shell exists, it lowers the limit first and then execs the program.
 fn command(setup: &Setup<'_>) -> Command {
     let mut command = match setup.descriptors {
         None => Command::new(setup.binary),
@@ -150,19 +150,20 @@ fn command(setup: &Setup<'_>) -> Command {
     command
 }
 
-/// What glibc's allocator keeps is as scattered as it pleases: up to 20 MiB, of which one is in use. With one arena, and
-/// large pieces from the system, a process holds little more than what it uses, so that a leak shows. (Without
-/// these, the threshold grows with what is freed.)
+/// glibc's allocator retains fragmented memory: up to 20 MiB, of which one is in use. With one arena, and
+/// large allocations directly from the system, a process retains little more than it uses, so that a leak
+/// shows. (Without these settings, the threshold grows with freed allocations.)
 const ALLOCATOR: [(&str, &str); 2] = [("MALLOC_ARENA_MAX", "1"), ("MALLOC_MMAP_THRESHOLD_", "16384")];
 
-/// What a process holds.
+/// Resources of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sample {
-    /// Open descriptors, and files in the tables of its rings, which are no descriptors.
+    /// Open descriptors, and files in the tables of its rings, which are not descriptors.
     pub(crate) descriptors: usize,
-    /// Those that it has started.
+    /// Threads that the process started.
     pub(crate) threads: usize,
-    /// Those that the kernel has started in it, for what a ring cannot do without waiting; idle ones stay a while.
+    /// Threads that the kernel started in it, for blocking operations of a ring; idle kernel threads stay a
+    /// while.
     pub(crate) kernel_threads: usize,
     /// Anonymous memory in KiB: heap and stacks, without the program's text.
     pub(crate) memory_kib: u64,
@@ -188,11 +189,11 @@ impl Sample {
             descriptors: descriptors(&process)?,
             threads: own.len(),
             kernel_threads: kernel.len(),
-            memory_kib: anonymous_kib(&rollup).ok_or("smaps_rollup says nothing of anonymous memory")?,
+            memory_kib: anonymous_kib(&rollup).ok_or("smaps_rollup has no count of anonymous memory")?,
         })
     }
 
-    /// The larger of each.
+    /// Returns the maximum of each resource.
     pub(crate) fn max(self, other: Self) -> Self {
         Self {
             descriptors: self.descriptors.max(other.descriptors),
@@ -206,7 +207,7 @@ impl Sample {
 fn thread_names(process: &Path) -> Result<Vec<String>, Fault> {
     let mut names = Vec::new();
     for entry in fs::read_dir(process.join("task"))? {
-        // One that has ended meanwhile has no name any more.
+        // A thread that has exited meanwhile no longer has a name.
         names.extend(fs::read_to_string(entry?.path().join("comm")));
     }
     Ok(names)
@@ -217,7 +218,7 @@ fn descriptors(process: &Path) -> Result<usize, Fault> {
     for entry in fs::read_dir(process.join("fd"))? {
         let entry = entry?;
         count += 1;
-        // One that has been closed meanwhile has no target any more.
+        // A descriptor that has been closed meanwhile no longer has a target.
         let target = fs::read_link(entry.path()).unwrap_or_default();
         if target.to_string_lossy().contains("io_uring") {
             let info = fs::read_to_string(process.join("fdinfo").join(entry.file_name()))?;
@@ -227,7 +228,7 @@ fn descriptors(process: &Path) -> Result<usize, Fault> {
     Ok(count)
 }
 
-/// The files that a ring holds by itself: a line for each follows their heading, slot and path.
+/// Counts the files of a ring: a line for each follows their heading, with slot and path.
 fn files_of_ring(info: &str) -> usize {
     let files = info.lines().skip_while(|line| !line.starts_with("UserFiles:")).skip(1);
     files.take_while(|line| line.starts_with(' ')).count()
@@ -238,14 +239,14 @@ fn anonymous_kib(rollup: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// Until the server is at rest. The longest wait in it is for a peer's answer to its Close, 5 s; memory that
-/// large messages left is given back after a few quiet seconds; a busy machine needs more.
+/// Time limit until the server is idle. Its longest timeout is 5 s, for a peer's answer to its Close; memory
+/// of large messages is freed after a few quiet seconds; a busy machine needs more.
 const SETTLE_LIMIT: Duration = Duration::from_secs(40);
-/// The server gives memory of large messages back in two steps of 2 s.
+/// The server frees memory of large messages in two steps of 2 s.
 const REST: Duration = Duration::from_secs(5);
-/// Short against what is waited for, long against the cost of asking.
+/// Short compared with the awaited changes, long compared with the cost of a sample.
 const SETTLE_PAUSE: Duration = Duration::from_millis(20);
-/// From SIGTERM to the end. Peers that answer at once are gone in milliseconds; a busy machine needs more.
+/// Time from SIGTERM to the exit. Peers that answer at once close in milliseconds; a busy machine needs more.
 const END_LIMIT: Duration = Duration::from_secs(20);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Very many connections at once, and all of them gone at once.
+//! Storms: thousands of connections at once, which all disconnect at once.
 
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
@@ -12,17 +12,17 @@ use crate::Fault;
 use crate::client::{self, Client, Leave};
 use crate::scenarios::World;
 
-/// One storm at a time: two would need the descriptors of two.
+/// One storm at a time: two would need twice the descriptors.
 static ONE: Mutex<()> = Mutex::new(());
 
-/// A storm of some strength, unless there is one.
+/// Runs a storm of some strength, unless another is running.
 pub(crate) fn run(world: &World, rng: &mut Rng) -> Result<(), Fault> {
     let connections = world.storm / 8 + rng.below(world.storm - world.storm / 8);
     storm(world, connections, rng).map(|_| ())
 }
 
-/// Connects so many, has them in every state a connection can be in, resets them all, and connects once more:
-/// how long that one took to be answered. `None` if another storm goes on.
+/// Opens connections in every state, resets them all, and connects once more. Returns the time to the answer
+/// on that connection, or `None` if another storm is running.
 pub(crate) fn storm(world: &World, connections: usize, rng: &mut Rng) -> Result<Option<Duration>, Fault> {
     let _one = match ONE.try_lock() {
         Ok(one) => one,
@@ -62,7 +62,7 @@ fn end_together<'a>(streams: impl Iterator<Item = &'a TcpStream>, rng: &mut Rng)
     let orderly = rng.below(4) == 0;
     for stream in streams {
         if orderly {
-            // One that the server has closed already has no side to end.
+            // Fails if the server has closed the connection already.
             let _ = stream.shutdown(Shutdown::Write);
         } else {
             client::reset(stream)?;
@@ -71,7 +71,7 @@ fn end_together<'a>(streams: impl Iterator<Item = &'a TcpStream>, rng: &mut Rng)
     Ok(())
 }
 
-/// A new connection is answered: how soon.
+/// Opens a new connection, and returns the time to its answer.
 pub(crate) fn fresh(world: &World, rng: &mut Rng) -> Result<Duration, Fault> {
     let started = Instant::now();
     let mut client = Client::open(world.address, "/echo", rng)?;

@@ -1,4 +1,4 @@
-//! What the server asks of the kernel for each message, counted by strace.
+//! Counts the server's system calls for each message with strace.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -12,16 +12,16 @@ use crate::client::Client;
 use crate::server::{Server, Setup};
 use crate::verdict::Verdict;
 
-/// A load that asks the same again and again.
+/// A load of repeated requests.
 struct Case {
     name: &'static str,
     connections: usize,
     /// Messages on each connection before its answers are read.
     burst: usize,
     rounds: usize,
-    /// Calls of each message on io_uring, at most. Submitting and waiting are one call, so one message or one
-    /// burst costs one. Of 64 connections the server may hear in several turns, since it wakes for the first
-    /// before the last have written: 2 to 4 on machines between idle and busy, 6 allowed.
+    /// Maximum calls of each message on io_uring. Submitting and waiting are one call, so one message or one
+    /// burst costs one call. The server may receive from 64 connections in several turns, since it wakes for
+    /// the first before the last has written: 2 to 4 on machines between idle and busy, 6 allowed.
     bar: f64,
 }
 
@@ -31,14 +31,15 @@ const CASES: [Case; 3] = [
     Case { name: "1 connection, bursts of 50", connections: 1, burst: 50, rounds: 500, bar: 1.05 / 50.0 },
 ];
 
-/// Counts every case and prints a table. Without strace, or where it may not look, says so and succeeds.
+/// Counts the calls of every case and prints a table. Without strace or its permissions, prints the reason
+/// and succeeds.
 pub(crate) fn run(setup: &Setup<'_>, verdict: &mut Verdict) -> Result<(), Fault> {
     println!("system calls of backend {} for each message", setup.backend);
     println!("  {:<30} {:>8} {:>8} {:>8} {:>8} {:>8}", "", "wait", "receive", "send", "other", "all");
     for case in &CASES {
         let server = Server::start(setup)?;
         let mut load = Load::connect(&server, case)?;
-        // What is done once, on the first message, is no cost of each.
+        // The first message includes one-time calls.
         load.round()?;
         let calls = match Strace::attach(server.id(), &setup.log.with_extension("strace")) {
             Ok(strace) => {
@@ -64,7 +65,7 @@ fn judge(case: &Case, backend: &str, calls: &Calls, verdict: &mut Verdict) {
     let (bar, holds) = if backend == "uring" {
         (format!("all at most {:.3}", case.bar), all <= case.bar)
     } else {
-        // Whatever waits, what came together leaves together.
+        // Messages that arrive together are answered together, with any backend.
         let most = 1.05 / case.burst as f64;
         (format!("send at most {most:.3}"), send <= most)
     };
@@ -79,7 +80,7 @@ const WAITS: [&str; 4] = ["epoll_wait", "epoll_pwait", "epoll_pwait2", "io_uring
 const RECEIVES: [&str; 4] = ["read", "readv", "recvfrom", "recvmsg"];
 const SENDS: [&str; 4] = ["write", "writev", "sendto", "sendmsg"];
 
-/// Clients of one thread: all write, then all read.
+/// Clients on one thread: all write, then all read.
 struct Load {
     streams: Vec<TcpStream>,
     request: Vec<u8>,
@@ -111,7 +112,7 @@ impl Load {
         for stream in &mut self.streams {
             stream.read_exact(&mut self.buffer)?;
             if self.buffer != self.answer {
-                return Err("an echo differs from what was sent".into());
+                return Err("an echo differs from the sent bytes".into());
             }
         }
         Ok(())

@@ -1,8 +1,8 @@
-//! The checks and what they found, as a table.
+//! The checks and their results, as a table.
 
 use std::fmt::Display;
 
-/// Prints each check as it is made.
+/// Prints each check when it completes.
 #[derive(Default)]
 pub(crate) struct Verdict {
     passed: usize,
@@ -10,13 +10,13 @@ pub(crate) struct Verdict {
 }
 
 impl Verdict {
-    /// One check: what was looked at, what was found, what is allowed.
+    /// Records one check: its subject, the found value, the allowed value.
     pub(crate) fn check(&mut self, what: &str, found: impl Display, allowed: impl Display, holds: bool) {
         let word = self.count(holds);
         println!("  {what:<46} {:>16}  {:<22} {word}", found.to_string(), allowed.to_string());
     }
 
-    /// One check that somebody else prints, with this word.
+    /// Records one check, and returns its result word for the caller to print.
     pub(crate) fn count(&mut self, holds: bool) -> &'static str {
         if holds {
             self.passed += 1;
@@ -27,7 +27,7 @@ impl Verdict {
         }
     }
 
-    /// A check that found no number.
+    /// Records a check without a number.
     pub(crate) fn result<E: Display>(&mut self, what: &str, result: &Result<(), E>) {
         match result {
             Ok(()) => self.check(what, "yes", "yes", true),
@@ -38,19 +38,19 @@ impl Verdict {
         }
     }
 
-    /// What scenarios found wrong.
+    /// Records the faults of scenarios.
     pub(crate) fn faults(&mut self, faults: &[String]) {
         self.check("faults", faults.len(), 0, faults.is_empty());
         faults.iter().for_each(|fault| println!("    {fault}"));
     }
 
-    /// Lines of a server's log that it should not have written.
+    /// Records unexpected lines of a server's log.
     pub(crate) fn complaints(&mut self, lines: &[String]) {
         self.check("panics and errors in the log", lines.len(), 0, lines.is_empty());
         lines.iter().for_each(|line| println!("    {line}"));
     }
 
-    /// Prints the sum, the last line; answers whether all is well.
+    /// Prints the sum as the last line; returns whether all checks passed.
     pub(crate) fn end(&self) -> bool {
         println!("{} passed, {} failed", self.passed, self.failed);
         self.failed == 0

@@ -1,11 +1,11 @@
-//! What a process asks of the kernel, counted by strace.
+//! Counts the system calls of a process with strace.
 //!
 //! ```no_run
-//! // Another process is needed, and the right to look at it.
+//! // Requires another process, and the permission to trace it.
 //! use sinews_strace::Strace;
 //!
 //! let strace = Strace::attach(4711, "calls.log".as_ref())?;
-//! // Whatever is to be counted.
+//! // Run the work to count here.
 //! let calls = strace.detach()?;
 //! println!("{} of {}", calls.of(&["read", "recvfrom"]), calls.all());
 //! # Ok::<_, std::io::Error>(())
@@ -18,11 +18,11 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 
-/// What strace says it is.
+/// Returns the version of strace.
 ///
 /// # Errors
 ///
-/// There is none; the error says how to get it.
+/// strace is missing; the error says how to install it.
 pub fn version() -> io::Result<String> {
     let output = Command::new("strace").arg("--version").output().map_err(how_to_get_it)?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -33,7 +33,7 @@ fn how_to_get_it(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("strace: {error} (apt-get install strace)"))
 }
 
-/// A strace that looks at a process and all its threads. Dropping it lets the process go.
+/// A strace that traces a process and all its threads. Dropping it detaches from the process.
 #[derive(Debug)]
 pub struct Strace {
     child: Child,
@@ -42,12 +42,13 @@ pub struct Strace {
 }
 
 impl Strace {
-    /// Answers when every call is counted. The log is written to `log`, and stays there.
+    /// Attaches to a process; from the return on, every call is counted. The log is written to `log`, and
+    /// stays there.
     ///
     /// # Errors
     ///
-    /// There is no strace, and the error says how to get it; or it may not look at the process, and the error is
-    /// what it says.
+    /// strace is missing, and the error says how to install it; or strace may not trace the process, and the
+    /// error is strace's message.
     pub fn attach(process: u32, log: &Path) -> io::Result<Self> {
         let mut child = Command::new("strace")
             .args(["-f", "-s", "0", "-e", "raw=all", "-e", "signal=none", "-o"])
@@ -57,11 +58,11 @@ impl Strace {
             .stderr(Stdio::piped())
             .spawn()
             .map_err(how_to_get_it)?;
-        let stderr = child.stderr.take().ok_or_else(|| io::Error::other("its words were asked for"))?;
+        let stderr = child.stderr.take().ok_or_else(|| io::Error::other("standard error is piped"))?;
         let mut strace = Self { child, words: BufReader::new(stderr), log: log.to_owned() };
         let mut line = String::new();
         strace.words.read_line(&mut line)?;
-        // With several threads it says this at last, of all together.
+        // With several threads, strace prints this line last, for all of them.
         if line.contains(" attached") {
             Ok(strace)
         } else {
@@ -69,13 +70,13 @@ impl Strace {
         }
     }
 
-    /// Lets the process go.
+    /// Detaches from the process.
     ///
     /// # Errors
     ///
-    /// strace cannot be told to end, or its log not be read.
+    /// strace cannot be stopped, or its log cannot be read.
     pub fn detach(mut self) -> io::Result<Calls> {
-        // At this signal it detaches before it ends.
+        // On this signal it detaches before it exits.
         let asked = Command::new("kill").args(["-INT", &self.child.id().to_string()]).status()?;
         if !asked.success() {
             return Err(io::Error::other("kill -INT failed"));
@@ -91,13 +92,13 @@ impl Strace {
 
 impl Drop for Strace {
     fn drop(&mut self) {
-        // Both fail only if it has ended already.
+        // Both fail only if it has exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The calls that were completed.
+/// The completed calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Calls {
     counts: BTreeMap<String, u64>,
@@ -105,27 +106,27 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// How often these were made, together.
+    /// Returns the total number of the named calls.
     #[must_use]
     pub fn of(&self, names: &[&str]) -> u64 {
         names.iter().filter_map(|name| self.counts.get(*name)).sum()
     }
 
-    /// All calls.
+    /// Returns the number of all calls.
     #[must_use]
     pub fn all(&self) -> u64 {
         self.counts.values().sum()
     }
 
-    /// Operations that were handed to io_uring.
+    /// Returns the number of operations submitted to io_uring.
     #[must_use]
     pub fn submitted(&self) -> u64 {
         self.submitted
     }
 
-    /// A line such as `4711 recvfrom(0x9, 0x7ffe, 0x40, 0, 0, 0) = 0x40`, or, if another thread came between,
-    /// `4711 <... recvfrom resumed>) = 0x40`. The line of its beginning has no result and does not count; nor does
-    /// a wait that attaching interrupts, since it is begun anew.
+    /// Reads a line such as `4711 recvfrom(0x9, 0x7ffe, 0x40, 0, 0, 0) = 0x40`, or, after a switch to another
+    /// thread, `4711 <... recvfrom resumed>) = 0x40`. The first line of such a call has no result and does
+    /// not count; nor does a wait that attaching interrupts, since it is restarted.
     fn read(&mut self, line: &str) {
         let Some((call, result)) = line.rsplit_once(") = ").or_else(|| line.rsplit_once(" = ")) else {
             return;
@@ -144,7 +145,7 @@ impl Calls {
     }
 }
 
-/// A result, which is hexadecimal; `-1` and its likes are none.
+/// Parses a result, which is hexadecimal; `-1` and other errors are `None`.
 fn number(result: &str) -> Option<u64> {
     let result = result.split_whitespace().next()?;
     match result.strip_prefix("0x") {
@@ -153,18 +154,18 @@ fn number(result: &str) -> Option<u64> {
     }
 }
 
-/// Times that a process has had a page of memory put in its place by the kernel, without reading it from a disk:
-/// what it maps and then touches, page by page.
+/// Returns the minor page faults of a process: pages that the kernel provided without a read from a disk,
+/// when the process first touched them.
 ///
 /// # Errors
 ///
-/// There is no such process, or no `/proc`.
+/// The process does not exist, or `/proc` is missing.
 pub fn page_faults(process: u32) -> io::Result<u64> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
-    minor_faults(&stat).ok_or_else(|| io::Error::other("/proc/PID/stat is not as proc(5) says"))
+    minor_faults(&stat).ok_or_else(|| io::Error::other("/proc/PID/stat does not match proc(5)"))
 }
 
-/// The tenth field of proc(5); the second is a name in brackets, in which anything may be.
+/// The tenth field of proc(5); the second is a name in parentheses, which may contain any character.
 fn minor_faults(stat: &str) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(7)?.parse().ok()
 }
@@ -174,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_is_read() {
+    fn a_log_is_parsed() {
         let log = "4711  epoll_wait(0x3, 0x5581, 0x400, 0xffffffff) = -1 EINTR (Interrupted system call)\n\
             4711  epoll_wait(0x3, 0x5581, 0x400, 0xffffffff <unfinished ...>\n\
             4712  futex(0x7f20, 0x80, 0, 0, 0, 0) = -1 EAGAIN (Resource temporarily unavailable)\n\
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_may_hold_anything() {
+    fn a_name_may_contain_any_character() {
         let stat = "4711 (a ) b) S 1 2 3 4 5 6 789 0 0 0";
         assert_eq!(minor_faults(stat), Some(789));
         assert_eq!(minor_faults("4711"), None);

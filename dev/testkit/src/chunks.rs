@@ -1,23 +1,23 @@
 use crate::Rng;
 
-/// How a stream of bytes is cut: on its way in, or by a kernel that takes only part of a send.
+/// How a stream of bytes is cut: on input, or by a kernel that takes only part of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chunks {
-    /// All that is there.
+    /// All available bytes.
     Whole,
     /// One byte at a time.
     OneByte,
-    /// So many bytes at a time.
+    /// A fixed number of bytes at a time.
     Fixed(usize),
-    /// As the seed says: mostly few bytes, sometimes thousands.
+    /// Seeded random sizes: mostly few bytes, sometimes thousands.
     Random(u64),
 }
 
 impl Chunks {
-    /// The ways to cut that a test should try at least.
+    /// The minimum set of chunkings for a test.
     pub const USUAL: [Self; 4] = [Self::Whole, Self::OneByte, Self::Random(1), Self::Random(2)];
 
-    /// Begins to cut.
+    /// Returns the cutter of a stream.
     #[must_use]
     pub const fn start(self) -> Cutter {
         let seed = match self {
@@ -36,7 +36,7 @@ pub struct Cutter {
 }
 
 impl Cutter {
-    /// The length of the next chunk: one at least, `available` at most, which must not be zero.
+    /// Returns the length of the next chunk: at least one, at most `available`, which must not be zero.
     pub fn next(&mut self, available: usize) -> usize {
         let wish = match self.how {
             Chunks::Whole => available,

@@ -2,7 +2,7 @@ use sinews_proto::Role;
 use sinews_proto::deflate::DeflateParams;
 use zlib_rs::{Deflate, DeflateConfig, DeflateFlush, Inflate, InflateFlush, Method, Status, Strategy};
 
-/// permessage-deflate as a peer does it, straight over the library and with none of the machine's code.
+/// permessage-deflate of a peer, directly over the library and without code of the machine.
 pub struct Codec {
     deflate: Deflate,
     inflate: Inflate,
@@ -16,11 +16,11 @@ impl std::fmt::Debug for Codec {
     }
 }
 
-/// What RFC 7692 takes away from the end of a message.
+/// The end of a compressed message that RFC 7692 removes.
 const TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
 
 impl Codec {
-    /// For an end of this role, with what was agreed.
+    /// Creates the codec of an end with this role and the negotiated parameters.
     #[must_use]
     pub fn new(role: Role, params: DeflateParams) -> Self {
         let server = (params.server_max_window_bits(), !params.server_no_context_takeover());
@@ -37,10 +37,10 @@ impl Codec {
         }
     }
 
-    /// A message as the payload of compressed frames.
+    /// Compresses a message into the payload of its frames.
     pub fn compress(&mut self, message: &[u8]) -> Vec<u8> {
         if message.is_empty() {
-            // RFC 7692 section 7.2.3.6: a second flush of nothing would be nothing at all.
+            // RFC 7692 section 7.2.3.6: a second flush without input would have no output.
             return vec![0];
         }
         let mut out = self.compress_flushed(message, DeflateFlush::SyncFlush);
@@ -52,7 +52,7 @@ impl Codec {
         out
     }
 
-    /// A message in one final block (RFC 7692 section 7.2.3.4); the window does not live on.
+    /// Compresses a message into one final block (RFC 7692 section 7.2.3.4), without context takeover.
     pub fn compress_final(&mut self, message: &[u8]) -> Vec<u8> {
         let out = self.compress_flushed(message, DeflateFlush::Finish);
         self.deflate.reset();
@@ -76,10 +76,10 @@ impl Codec {
         }
     }
 
-    /// The message that compressed frames carried, of at most `most` bytes.
+    /// Decompresses the payload of a message's frames, to at most `most` bytes.
     ///
     /// # Errors
-    /// The payload is not deflate data or too much of it.
+    /// The payload is not deflate data, or exceeds the limit.
     pub fn decompress(&mut self, payload: &[u8], most: usize) -> Result<Vec<u8>, String> {
         let input = [payload, &TAIL].concat();
         let mut rest = &input[..];
@@ -119,7 +119,7 @@ fn deflater(window_bits: u8, level: i32) -> Deflate {
     Deflate::new_with_config(DeflateConfig {
         level,
         method: Method::Deflated,
-        // zlib makes no raw stream with less than 9.
+        // zlib does not support a raw stream with a window of less than 9 bits.
         window_bits: -i32::from(window_bits.max(9)),
         mem_level: 8,
         strategy: Strategy::Default,

@@ -1,20 +1,20 @@
-//! Inputs that have caught others out.
+//! Inputs that have triggered faults in other projects.
 
-/// What a sequence of bytes is worth as UTF-8.
+/// Classification of a byte sequence as UTF-8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Valid as a whole.
     Valid,
-    /// The byte at this offset can follow the ones before it in no text at all.
+    /// The byte at this offset is invalid in any text with the preceding bytes.
     Impossible(usize),
-    /// So far so good, and no text ends here.
+    /// Valid so far, but incomplete.
     Incomplete,
 }
 
-/// The verdict on `bytes`, by the table of RFC 3629 section 4 and nothing else.
+/// Classifies `bytes` by the table of RFC 3629 section 4 only.
 #[must_use]
 pub fn verdict(bytes: &[u8]) -> Verdict {
-    // How many continuation bytes are missing, and what the next may be.
+    // The number of missing continuation bytes, and the range of the next.
     let mut missing = 0;
     let (mut low, mut high) = (0x80, 0xbf);
     for (at, &byte) in bytes.iter().enumerate() {
@@ -80,7 +80,7 @@ pub fn kuhn() -> Vec<Vec<Vec<u8>>> {
     ]
 }
 
-/// The last two code points of each plane, which are no characters and yet valid.
+/// The last two code points of each plane, which are noncharacters and yet valid.
 fn non_characters() -> Vec<Vec<u8>> {
     let mut sequences = hex("efbfbe efbfbf");
     for plane in 1..=16_u32 {
@@ -92,28 +92,28 @@ fn non_characters() -> Vec<Vec<u8>> {
     sequences
 }
 
-/// Close codes that may stand on the wire, at the edges of their ranges, the registered ones all.
+/// Close codes that are valid on the wire, at the edges of their ranges, including all registered codes.
 pub const CLOSE_CODES_VALID: [u16; 16] =
     [1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014, 3000, 3999, 4000, 4999];
 
-/// Close codes that may not.
+/// Close codes that are invalid on the wire.
 pub const CLOSE_CODES_INVALID: [u16; 13] =
     [0, 1, 999, 1004, 1005, 1006, 1015, 1016, 1100, 2000, 2999, 5000, 65_535];
 
-/// Payload lengths around everything that changes with the length: forms of the head, vectors, blocks,
-/// the buffers of this workspace.
+/// Payload lengths around all thresholds: forms of the header, vectors, blocks, the buffers of this
+/// workspace.
 pub const LENGTHS: [usize; 27] = [
     0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 124, 125, 126, 127, 128, 255, 256, 1024, 4096,
     65_535, 65_536, 65_537,
 ];
 
-/// Frame lengths that nobody can mean.
+/// Absurd frame lengths.
 pub const LENGTHS_ABSURD: [u64; 5] = [1 << 62, (1 << 63) - 1, 1 << 63, (1 << 63) + 1, u64::MAX];
 
-/// Byte strings in hexadecimal, between spaces.
+/// Parses byte strings in hexadecimal, separated by spaces.
 ///
 /// # Panics
-/// If they are not.
+/// If the text is not hexadecimal.
 #[must_use]
 pub fn hex(text: &str) -> Vec<Vec<u8>> {
     let byte = |pair: &[u8]| {
@@ -142,7 +142,8 @@ mod tests {
                 Ok(_) => Verdict::Valid,
                 Err(error) if error.error_len().is_none() => Verdict::Incomplete,
                 Err(error) => {
-                    // It counts the good bytes of the broken sequence; a bad first byte counts one too.
+                    // It includes the valid bytes of the broken sequence; an invalid first byte counts as
+                    // one.
                     let start = error.valid_up_to();
                     let starts = std::str::from_utf8(&bytes[start..=start]);
                     let good = starts.is_err_and(|first| first.error_len().is_none());

@@ -1,6 +1,6 @@
 use sinews_proto::Role;
 
-/// A frame made by hand, right or wrong.
+/// A hand-made frame, valid or not.
 #[derive(Clone, Debug)]
 pub struct Frame {
     fin: bool,
@@ -12,10 +12,10 @@ pub struct Frame {
     declared: Option<u64>,
 }
 
-/// How the payload length is written.
+/// Encoding of the payload length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
-    /// As short as can be.
+    /// In the shortest form.
     Minimal,
     /// In 7 bits; the length must fit.
     Bits7,
@@ -27,17 +27,17 @@ pub enum Length {
 
 #[derive(Clone, Copy, Debug)]
 enum Mask {
-    /// As the sender's role demands.
+    /// As required for the sender's role.
     ByRole,
     With([u8; 4]),
     Without,
 }
 
-/// The key of frames that were not given one.
+/// The key of frames without an explicit key.
 const KEY: [u8; 4] = [0x9d, 0x05, 0xe1, 0x7a];
 
 impl Frame {
-    /// Any opcode, also one that does not exist; the lower four bits count.
+    /// A frame with any opcode, including undefined opcodes; only the lower four bits are used.
     pub fn new(opcode: u8, payload: impl AsRef<[u8]>) -> Self {
         Self {
             fin: true,
@@ -50,7 +50,7 @@ impl Frame {
         }
     }
 
-    /// A text frame; the payload may be anything.
+    /// A text frame with any payload.
     pub fn text(payload: impl AsRef<[u8]>) -> Self {
         Self::new(1, payload)
     }
@@ -60,7 +60,7 @@ impl Frame {
         Self::new(2, payload)
     }
 
-    /// A continuation, the last one unless [`fin`](Self::fin) says otherwise.
+    /// A continuation; the last frame unless [`fin`](Self::fin) clears FIN.
     pub fn continuation(payload: impl AsRef<[u8]>) -> Self {
         Self::new(0, payload)
     }
@@ -99,41 +99,41 @@ impl Frame {
         self
     }
 
-    /// Masks with this key whatever the role. Default: a client masks.
+    /// Masks with this key, independent of the role. Default: a client masks.
     #[must_use]
     pub const fn key(mut self, key: [u8; 4]) -> Self {
         self.mask = Mask::With(key);
         self
     }
 
-    /// Does not mask, whatever the role.
+    /// Leaves the payload unmasked, independent of the role.
     #[must_use]
     pub const fn unmasked(mut self) -> Self {
         self.mask = Mask::Without;
         self
     }
 
-    /// How the length is written. Default: as short as can be.
+    /// Sets the encoding of the length. Default: the shortest.
     #[must_use]
     pub const fn length(mut self, length: Length) -> Self {
         self.length = length;
         self
     }
 
-    /// Declares this length instead of that of the payload.
+    /// Declares this length instead of the payload's length.
     #[must_use]
     pub const fn declares(mut self, len: u64) -> Self {
         self.declared = Some(len);
         self
     }
 
-    /// The payload.
+    /// Returns the payload.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
         &self.payload
     }
 
-    /// The bytes, as an end of this role sends them.
+    /// Returns the bytes that an end with this role sends.
     #[must_use]
     pub fn encode(&self, from: Role) -> Vec<u8> {
         let key = match (self.mask, from) {

@@ -1,4 +1,4 @@
-//! Handshakes in memory: both ends are the real ones, the bytes between them are real text.
+//! Handshakes in memory: both ends are the real implementations, and exchange real text.
 
 use sinews_proto::deflate::DeflateConfig;
 use sinews_proto::handshake::{
@@ -7,7 +7,7 @@ use sinews_proto::handshake::{
 use sinews_proto::http::{HeadLimits, HeaderSlots, RequestHead};
 use sinews_proto::{Negotiated, Role};
 
-/// What both ends of a handshake came to.
+/// Results of both ends of a handshake.
 #[derive(Clone, Copy, Debug)]
 pub struct Agreed {
     /// The client's ticket.
@@ -17,7 +17,7 @@ pub struct Agreed {
 }
 
 impl Agreed {
-    /// The ticket of one role.
+    /// Returns the ticket of one role.
     #[must_use]
     pub const fn of(self, role: Role) -> Negotiated {
         match role {
@@ -27,10 +27,10 @@ impl Agreed {
     }
 }
 
-/// A handshake between our client and our server, either of which may want compression.
+/// Performs a handshake between our client and our server, each with or without compression.
 ///
 /// # Panics
-/// If they do not come to an agreement.
+/// If the handshake fails.
 #[must_use]
 pub fn negotiate(client: Option<DeflateConfig>, server: Option<DeflateConfig>) -> Agreed {
     let mut request = ClientRequest::new("example.com", "/").expect("a sound host and path");
@@ -43,20 +43,20 @@ pub fn negotiate(client: Option<DeflateConfig>, server: Option<DeflateConfig>) -
     let (answer, server) = answer(&bytes, server).expect("our server takes our client");
     match handshake.read_response(&answer).expect("our client takes our server's answer") {
         ClientStep::Done(done) => Agreed { client: done.negotiated(), server },
-        ClientStep::NeedMore => panic!("the whole answer was given"),
+        ClientStep::NeedMore => panic!("the answer is complete"),
     }
 }
 
-/// The ticket of one role, without compression.
+/// Returns the ticket of one role, without compression.
 #[must_use]
 pub fn negotiate_plain(role: Role) -> Negotiated {
     negotiate(None, None).of(role)
 }
 
-/// The ticket of a server that a client made this offer of extensions, and the extensions of the answer.
+/// Returns the ticket of a server for a client's offer of extensions, and the extensions of the answer.
 ///
 /// # Errors
-/// The refusal.
+/// The rejection.
 pub fn negotiate_offer(offer: &str, config: DeflateConfig) -> Result<(Negotiated, Option<String>), Refusal> {
     let request = request_with_offer(offer);
     let limits = HeadLimits::new();
@@ -66,7 +66,7 @@ pub fn negotiate_offer(offer: &str, config: DeflateConfig) -> Result<(Negotiated
     Ok((accepted.negotiated(), accepted.extensions().map(str::to_owned)))
 }
 
-/// A sound request with this offer of extensions.
+/// Returns a valid request with this offer of extensions.
 #[must_use]
 pub fn request_with_offer(offer: &str) -> String {
     format!(
@@ -76,17 +76,16 @@ pub fn request_with_offer(offer: &str) -> String {
     )
 }
 
-/// What a client with this wish for compression makes of an answer with these header lines behind the
-/// three that every answer has.
+/// Runs a client with this compression on an answer with these header lines after the three mandatory lines.
 ///
 /// # Errors
-/// What the client has against it.
+/// The client's reason for the failure.
 pub fn read_answer(config: Option<DeflateConfig>, lines: &str) -> Result<Established, ClientError> {
     let mut request = ClientRequest::new("example.com", "/").expect("a sound host and path");
     if let Some(config) = config {
         request = request.with_deflate(config);
     }
-    // The key of the example in RFC 6455 section 1.3, whose accept value stands there too.
+    // The key of the example in RFC 6455 section 1.3, which also has its accept value.
     let mut handshake = request.start(*b"the sample nonce");
     let answer = format!(
         "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
@@ -94,7 +93,7 @@ pub fn read_answer(config: Option<DeflateConfig>, lines: &str) -> Result<Establi
     );
     match handshake.read_response(answer.as_bytes())? {
         ClientStep::Done(done) => Ok(done),
-        ClientStep::NeedMore => panic!("the whole answer was given"),
+        ClientStep::NeedMore => panic!("the answer is complete"),
     }
 }
 

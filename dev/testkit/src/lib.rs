@@ -1,6 +1,5 @@
-//! What the tests of this workspace are built from: two ends in memory, a link that cuts bytes as a seed
-//! says, a clock that only moves when told, a peer that sends whatever it likes, and lists of inputs that
-//! have caught others out.
+//! Building blocks of the workspace's tests: two ends in memory, a link that cuts bytes by a seed, a manual clock,
+//! a peer that sends arbitrary bytes, and lists of inputs that have triggered faults in other projects.
 //!
 //! Nothing here opens a socket, reads a clock or draws a random number: a failure repeats.
 //!

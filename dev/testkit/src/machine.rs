@@ -1,4 +1,4 @@
-//! The machines under test, driven the way a driver should.
+//! The machines under test, with reference drivers.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use sinews_session::{Cause, Chain, Events, Fate, Flow, Fragment, Payload, Resour
 
 use crate::Rng;
 
-/// What a machine told its owner.
+/// An event of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heard {
     /// A whole message.
     Message(Kind, Vec<u8>),
-    /// A piece of a message.
+    /// A fragment of a message.
     Fragment {
         /// Text or binary.
         kind: Kind,
-        /// The piece.
+        /// The fragment's bytes.
         bytes: Vec<u8>,
         /// It begins the message.
         first: bool,
@@ -30,48 +30,48 @@ pub enum Heard {
     },
     /// A ping.
     Ping(Vec<u8>),
-    /// A pong, and how long our keepalive ping took if this answers it.
+    /// A pong, with the round-trip time if it answers our keepalive ping.
     Pong(Vec<u8>, Option<Duration>),
-    /// How it ended, with the code if there was one.
+    /// The end of the connection, with its close code if any.
     Over(Option<u16>, Cause),
 }
 
-/// One end of a connection, whatever it is made of. Bytes go in and out; time is told.
+/// One end of a connection, of any implementation. Bytes go in and out; the caller sets the time.
 pub trait Machine {
     /// The role of this end.
     fn role(&self) -> Role;
-    /// Bytes have come.
+    /// Delivers received bytes.
     fn deliver(&mut self, chunk: &mut [u8], now: Time);
-    /// The other end ended the transport.
+    /// Reports that the other end has closed the transport.
     fn deliver_end(&mut self, now: Time);
-    /// Whether it asks for nothing to be delivered.
+    /// Whether reads are paused.
     fn is_paused(&self) -> bool;
-    /// Takes what leaves next, at most so many bytes.
+    /// Takes the next output, at most `most` bytes.
     fn take(&mut self, most: usize, now: Time) -> Vec<u8>;
-    /// Bytes that wait to leave.
+    /// Returns the number of queued output bytes.
     fn waiting(&self) -> usize;
-    /// When it wants to be woken.
+    /// Returns the time of the next timeout.
     fn deadline(&self) -> Option<Time>;
-    /// Wakes it.
+    /// Handles a timeout.
     fn handle_timeout(&mut self, now: Time);
-    /// What is to become of the transport.
+    /// Returns the next step for the transport.
     fn fate(&self) -> Fate;
-    /// What it told, in order.
+    /// Returns the events so far, in order.
     fn heard(&self) -> &[Heard];
-    /// Forgets what it told so far, and answers with it.
+    /// Removes and returns the events so far.
     fn take_heard(&mut self) -> Vec<Heard>;
 }
 
-/// What an end does with what it hears.
+/// An end's reaction to its events.
 #[derive(Default)]
 pub struct App {
     heard: Vec<Heard>,
     behaviour: Behaviour,
-    /// How often the session said that there is room again.
+    /// Number of drain events of the session.
     pub drains: usize,
 }
 
-/// What a script is told, and through what it answers.
+/// A script: receives each event, and can send.
 type Script = Box<dyn FnMut(&Heard, &mut Tx<'_>)>;
 
 #[derive(Default)]
@@ -89,19 +89,19 @@ impl std::fmt::Debug for App {
 }
 
 impl App {
-    /// Only listens.
+    /// Records events only.
     #[must_use]
     pub fn listener() -> Self {
         Self::default()
     }
 
-    /// Sends each message back, and each piece where pieces are delivered.
+    /// Sends each message back, and each fragment in fragment delivery.
     #[must_use]
     pub fn echo() -> Self {
         Self { behaviour: Behaviour::Echo, ..Self::default() }
     }
 
-    /// Does what the script says at each thing heard.
+    /// Runs the script at each event.
     pub fn script(script: impl FnMut(&Heard, &mut Tx<'_>) + 'static) -> Self {
         Self { behaviour: Behaviour::Script(Box::new(script)), ..Self::default() }
     }
@@ -118,7 +118,7 @@ impl Events for App {
     fn message(&mut self, payload: Payload<'_>, tx: &mut Tx<'_>) {
         self.hear(Heard::Message(payload.kind(), payload.to_vec()), tx);
         if let Behaviour::Echo = self.behaviour {
-            // Once a Close is decided there is no echo.
+            // After a Close there is no echo.
             let _ = tx.send_payload(payload);
         }
     }
@@ -150,8 +150,8 @@ pub struct SessionEnd {
     app: App,
     in_flight: Option<Box<Chain>>,
     paused: bool,
-    /// The next input goes into the message's own buffer, if one is lent: every other one, so that both ways of
-    /// receiving are gone, and from each to the other.
+    /// Reads the next input directly into the message's buffer, if the session lends it. Every other input
+    /// does, so that both ways of receiving are tested, and the transitions between them.
     lends: bool,
 }
 
@@ -164,7 +164,7 @@ fn seeded_masks() -> impl FnMut() -> [u8; 4] + Send + 'static {
 }
 
 impl SessionEnd {
-    /// A session as a handshake opens it.
+    /// Creates a session after a handshake.
     #[must_use]
     pub fn new(negotiated: Negotiated, config: Config, app: App, now: Time) -> Self {
         Self {
@@ -178,14 +178,14 @@ impl SessionEnd {
         }
     }
 
-    /// Messages that start from now on come in pieces.
+    /// Delivers later messages in fragments.
     #[must_use]
     pub fn in_fragments(mut self) -> Self {
         self.session.deliver_fragments(true);
         self
     }
 
-    /// Lends the outbound side.
+    /// Gives access to the outbound side.
     pub fn act<R>(&mut self, now: Time, act: impl FnOnce(&mut Tx<'_>) -> R) -> R {
         let result = act(&mut self.session.tx(&mut self.resources, now));
         self.session.after_tx(&mut self.resources, now);
@@ -193,13 +193,13 @@ impl SessionEnd {
         result
     }
 
-    /// The session.
+    /// Returns the session.
     #[must_use]
     pub const fn session(&self) -> &Session {
         &self.session
     }
 
-    /// What its owner is.
+    /// Returns the application.
     #[must_use]
     pub const fn app(&self) -> &App {
         &self.app
@@ -212,14 +212,14 @@ impl SessionEnd {
         assert!(self.session.take_closed().is_none(), "an end is told once");
     }
 
-    /// Receives into the message's own buffer; answers how many bytes went there.
+    /// Receives into the message's own buffer; returns the number of received bytes.
     fn append(&mut self, chunk: &[u8], now: Time) -> usize {
         self.lends = !self.lends;
         if !self.lends || self.paused {
             return 0;
         }
         let Some((mut buffer, room)) = self.session.lend_assembly(&mut self.resources) else { return 0 };
-        assert!(0 < room && room <= buffer.capacity() - buffer.len(), "what is lent has room");
+        assert!(0 < room && room <= buffer.capacity() - buffer.len(), "the lent buffer has spare capacity");
         let took = chunk.len().min(room);
         buffer.extend_from_slice(&chunk[..took]);
         let flow = self.session.receive_appended(buffer, took, &mut self.resources, now, &mut self.app);
@@ -308,7 +308,7 @@ impl Machine for SessionEnd {
     }
 }
 
-/// A bare connection machine, with the least driver that can hold one: a buffer in, a buffer out.
+/// A bare connection machine with a minimal driver: an input buffer and an output buffer.
 #[derive(Debug)]
 pub struct ConnectionEnd {
     connection: Connection,
@@ -324,7 +324,7 @@ pub struct ConnectionEnd {
 }
 
 impl ConnectionEnd {
-    /// A connection as a handshake opens it, which may send each message back.
+    /// Creates a connection after a handshake, optionally as an echo.
     #[must_use]
     pub fn new(negotiated: Negotiated, config: Config, echo: bool, now: Time) -> Self {
         Self {
@@ -341,7 +341,7 @@ impl ConnectionEnd {
         }
     }
 
-    /// Lends the machine, and where it appends what leaves.
+    /// Gives access to the machine and its output buffer.
     pub fn act<R>(
         &mut self,
         now: Time,
@@ -352,13 +352,13 @@ impl ConnectionEnd {
         result
     }
 
-    /// The machine.
+    /// Returns the machine.
     #[must_use]
     pub const fn connection(&self) -> &Connection {
         &self.connection
     }
 
-    /// Bytes that the machine put aside for a message that is not whole.
+    /// Returns the number of bytes that the machine has buffered for an incomplete message.
     #[must_use]
     pub const fn assembly(&self) -> &Vec<u8> {
         &self.assembly
@@ -395,7 +395,7 @@ impl ConnectionEnd {
             Event::Message { kind, at } => {
                 let bytes = Self::bytes(at, input, &self.assembly).to_vec();
                 if self.echo {
-                    // Once a Close is decided there is no echo.
+                    // After a Close there is no echo.
                     let _ = self.connection.send(kind, &bytes, &mut self.shared, &mut self.out);
                 }
                 self.heard.push(Heard::Message(kind, bytes));

@@ -7,8 +7,7 @@ use sinews_session::Fate;
 use crate::chunks::{Chunks, Cutter};
 use crate::{App, ConnectionEnd, Machine, SessionEnd, negotiate};
 
-/// A client and a server with a link between them that cuts as a seed says, and a clock that stands still
-/// until it is told.
+/// A client and a server with a link that cuts by a seed, and a manually advanced clock.
 #[derive(Debug)]
 pub struct Pair<C, S> {
     /// The client's end.
@@ -21,20 +20,20 @@ pub struct Pair<C, S> {
     to_client: Wire,
 }
 
-/// Bytes on their way in one direction.
+/// Bytes in transit in one direction.
 #[derive(Debug)]
 struct Wire {
     bytes: Vec<u8>,
     takes: Cutter,
     chunks: Cutter,
-    /// The sender has ended its side.
+    /// The sender has closed its side.
     shut: bool,
-    /// The receiver has been told.
+    /// The receiver knows that.
     told: bool,
 }
 
 impl Pair<SessionEnd, SessionEnd> {
-    /// Two sessions after a handshake in which both wanted this compression, if any.
+    /// Creates two sessions after a handshake in which both ends want this compression, if any.
     #[must_use]
     pub fn sessions(deflate: Option<DeflateConfig>, config: Config, client: App, server: App) -> Self {
         let agreed = negotiate(deflate.clone(), deflate);
@@ -46,7 +45,7 @@ impl Pair<SessionEnd, SessionEnd> {
 }
 
 impl Pair<ConnectionEnd, ConnectionEnd> {
-    /// Two bare connection machines, of which the server's echoes.
+    /// Creates two bare connection machines; the server echoes.
     #[must_use]
     pub fn connections(deflate: Option<DeflateConfig>, config: Config) -> Self {
         let agreed = negotiate(deflate.clone(), deflate);
@@ -58,7 +57,7 @@ impl Pair<ConnectionEnd, ConnectionEnd> {
 }
 
 impl<C: Machine, S: Machine> Pair<C, S> {
-    /// Two machines with a link that takes and delivers all at once.
+    /// Creates two machines with a link that takes and delivers all bytes at once.
     #[must_use]
     pub const fn new(client: C, server: S) -> Self {
         Self {
@@ -70,7 +69,7 @@ impl<C: Machine, S: Machine> Pair<C, S> {
         }
     }
 
-    /// How much of a send the link takes at once, and in what chunks it delivers, in both directions.
+    /// Sets the sizes of partial sends and of deliveries, in both directions.
     #[must_use]
     pub fn with_link(mut self, takes: Chunks, chunks: Chunks) -> Self {
         self.to_server = Wire::new(takes, chunks);
@@ -78,14 +77,14 @@ impl<C: Machine, S: Machine> Pair<C, S> {
         self
     }
 
-    /// Moves bytes until nothing moves; no time passes.
+    /// Moves bytes until no progress is possible; the clock stays.
     pub fn settle(&mut self) {
         while self.to_server.step(&mut self.client, &mut self.server, self.now)
             | self.to_client.step(&mut self.server, &mut self.client, self.now)
         {}
     }
 
-    /// Lets time pass from deadline to deadline, so long at most.
+    /// Advances the clock from deadline to deadline, by at most `time`.
     pub fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         self.settle();
@@ -95,11 +94,11 @@ impl<C: Machine, S: Machine> Pair<C, S> {
         self.now = end;
     }
 
-    /// Lets time pass until both ends are idle: nothing moves and nobody waits for anything. With a
-    /// keepalive that never happens before one of them is gone.
+    /// Advances the clock until both ends are idle: no bytes move and no timer is set. With a keepalive this
+    /// happens only after an end has closed.
     ///
     /// # Panics
-    /// If a thousand deadlines come and go.
+    /// After a thousand deadlines.
     pub fn drive(&mut self) {
         self.settle();
         for _ in 0..1000 {
@@ -108,14 +107,14 @@ impl<C: Machine, S: Machine> Pair<C, S> {
                 None => return,
             }
         }
-        panic!("the ends do not come to rest");
+        panic!("the ends do not become idle");
     }
 
     fn deadline(&self) -> Option<Time> {
         let mut deadlines =
             [(self.client.fate(), self.client.deadline()), (self.server.fate(), self.server.deadline())];
         for (fate, deadline) in &mut deadlines {
-            // A driver lets go of the transport then, and the session with it.
+            // A driver then releases the transport and the session.
             if *fate == Fate::Drop {
                 *deadline = None;
             }
@@ -134,7 +133,7 @@ impl<C: Machine, S: Machine> Pair<C, S> {
         self.settle();
     }
 
-    /// Whether both ends have let go of the transport.
+    /// Whether both ends have released the transport.
     pub fn is_over(&self) -> bool {
         self.client.fate() == Fate::Drop && self.server.fate() == Fate::Drop
     }
@@ -145,7 +144,7 @@ impl Wire {
         Self { bytes: Vec::new(), takes: takes.start(), chunks: chunks.start(), shut: false, told: false }
     }
 
-    /// Takes and delivers once; whether anything moved.
+    /// Takes and delivers once; returns whether any bytes moved.
     fn step(&mut self, from: &mut impl Machine, to: &mut impl Machine, now: Time) -> bool {
         let mut moved = false;
         if from.waiting() > 0 && !self.shut {
@@ -189,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn two_sessions_talk_and_part() {
+    fn two_sessions_exchange_messages_and_close() {
         for chunks in Chunks::USUAL {
             let mut pair =
                 Pair::sessions(None, quiet(), App::listener(), App::echo()).with_link(chunks, chunks);
@@ -202,12 +201,12 @@ mod tests {
             assert_eq!(pair.client.take_heard(), [Heard::Over(Some(1000), Cause::Local)]);
             let heard = pair.server.take_heard();
             assert_eq!(heard.last(), Some(&Heard::Over(Some(1000), Cause::Peer)));
-            assert_eq!(pair.now, Time::ZERO, "nobody had to wait");
+            assert_eq!(pair.now, Time::ZERO, "no timer had to expire");
         }
     }
 
     #[test]
-    fn two_connections_talk() {
+    fn two_connections_exchange_messages() {
         let mut pair = Pair::connections(Some(DeflateConfig::new()), quiet());
         let message = vec![b'x'; 10_000];
         let sent = pair

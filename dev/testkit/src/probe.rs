@@ -8,7 +8,7 @@ use crate::chunks::Chunks;
 use crate::reader::{Reader, Reply};
 use crate::{App, Codec, ConnectionEnd, Frame, Heard, Machine, SessionEnd};
 
-/// One machine against a peer that sends whatever it likes.
+/// One machine against a peer that sends arbitrary bytes.
 #[derive(Debug)]
 pub struct Probe<M> {
     /// The machine under test.
@@ -17,9 +17,9 @@ pub struct Probe<M> {
     pub now: Time,
     reader: Reader,
     replies: Vec<Reply>,
-    /// Sent by the peer, and not yet taken by a machine that pauses.
+    /// Sent by the peer, and not yet delivered to a paused machine.
     inbox: VecDeque<Vec<u8>>,
-    /// How much of a send leaves at once.
+    /// Sizes of partial sends.
     takes: Chunks,
     reads: bool,
     output: Vec<u8>,
@@ -42,7 +42,7 @@ impl Probe<ConnectionEnd> {
 }
 
 impl<M: Machine> Probe<M> {
-    /// A machine that was opened with this ticket.
+    /// A machine with this handshake result.
     #[must_use]
     pub fn new(machine: M, negotiated: Negotiated) -> Self {
         let role = negotiated.role();
@@ -59,39 +59,39 @@ impl<M: Machine> Probe<M> {
         }
     }
 
-    /// How much of a send leaves at once. Default: all.
+    /// Sets the sizes of partial sends. Default: all bytes at once.
     #[must_use]
     pub const fn taking(mut self, takes: Chunks) -> Self {
         self.takes = takes;
         self
     }
 
-    /// The peer never reads.
+    /// Stops the peer's reads.
     #[must_use]
     pub const fn deaf(mut self) -> Self {
         self.reads = false;
         self
     }
 
-    /// The peer reads again.
+    /// Resumes the peer's reads.
     #[must_use]
     pub const fn hearing(mut self) -> Self {
         self.reads = true;
         self
     }
 
-    /// The role of the peer.
+    /// Returns the role of the peer.
     pub fn peer(&self) -> Role {
         other(self.machine.role())
     }
 
-    /// Sends a frame, cut.
+    /// Sends a frame in chunks.
     pub fn send_frame(&mut self, frame: &Frame, chunks: Chunks) {
         let bytes = frame.encode(self.peer());
         self.send(&bytes, chunks);
     }
 
-    /// Sends bytes, cut, and lets the machine answer in between.
+    /// Sends bytes in chunks, and lets the machine answer in between.
     pub fn send(&mut self, mut bytes: &[u8], chunks: Chunks) {
         let mut cutter = chunks.start();
         while !bytes.is_empty() {
@@ -103,13 +103,13 @@ impl<M: Machine> Probe<M> {
         self.pump();
     }
 
-    /// Ends the peer's side of the transport.
+    /// Closes the peer's side of the transport.
     pub fn end(&mut self) {
         self.machine.deliver_end(self.now);
         self.pump();
     }
 
-    /// Moves bytes until nothing moves.
+    /// Moves bytes until no progress is possible.
     pub fn pump(&mut self) {
         let mut takes = self.takes.start();
         loop {
@@ -134,7 +134,7 @@ impl<M: Machine> Probe<M> {
         }
     }
 
-    /// Lets time pass, and wakes the machine whenever it wants.
+    /// Advances the clock, and handles the machine's timeouts.
     pub fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         while let Some(deadline) = self.machine.deadline().filter(|deadline| *deadline <= end) {
@@ -145,23 +145,23 @@ impl<M: Machine> Probe<M> {
         self.now = end;
     }
 
-    /// What the machine sent since the last call, read.
+    /// Returns the frames that the machine has sent since the last call, parsed.
     pub fn take_replies(&mut self) -> Vec<Reply> {
         std::mem::take(&mut self.replies)
     }
 
-    /// What the machine told its owner since the last call.
+    /// Returns the events of the machine since the last call.
     pub fn take_heard(&mut self) -> Vec<Heard> {
         self.machine.take_heard()
     }
 
-    /// All bytes that the machine has sent.
+    /// Returns all bytes that the machine has sent.
     #[must_use]
     pub fn output(&self) -> &[u8] {
         &self.output
     }
 
-    /// Bytes that a paused machine has not been given.
+    /// Returns the number of bytes not yet delivered to a paused machine.
     #[must_use]
     pub fn undelivered(&self) -> usize {
         self.inbox.iter().map(Vec::len).sum()
@@ -173,8 +173,8 @@ impl<M: Machine> Probe<M> {
         self.reader.is_between_messages()
     }
 
-    /// Sees the transport to its end, as a peer that ends its side at once; answers whether the machine
-    /// lets go of it then, without another byte.
+    /// Closes the transport from the peer's side at once; returns whether the machine then releases it
+    /// without another byte.
     #[must_use]
     pub fn finishes(&mut self) -> bool {
         let sent = self.output.len();

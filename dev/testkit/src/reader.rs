@@ -1,13 +1,13 @@
-//! The replies of a machine, read strictly and with none of its code.
+//! A strict reader of a machine's output, without any code of the machine.
 
 use sinews_proto::{Kind, Role};
 
 use crate::Codec;
 
-/// What a machine sent.
+/// A frame or message from a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// A message, put together and inflated.
+    /// A message, assembled and inflated.
     Message(Kind, Vec<u8>),
     /// A ping.
     Ping(Vec<u8>),
@@ -38,7 +38,7 @@ impl Reply {
     }
 }
 
-/// A frame as it stood on the wire, unmasked.
+/// A frame from the wire, unmasked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawFrame {
     /// FIN.
@@ -51,11 +51,11 @@ pub struct RawFrame {
     pub key: Option<[u8; 4]>,
     /// The payload, unmasked.
     pub payload: Vec<u8>,
-    /// The length was written as short as can be.
+    /// The length has the shortest form.
     pub minimal: bool,
 }
 
-/// Splits bytes into whole frames; answers with them and with how many bytes they took.
+/// Splits bytes into complete frames; returns the frames and their total length.
 #[must_use]
 pub fn split_frames(bytes: &[u8]) -> (Vec<RawFrame>, usize) {
     let mut frames = Vec::new();
@@ -98,7 +98,7 @@ fn first_frame(bytes: &[u8]) -> Option<(RawFrame, usize)> {
     Some((RawFrame { fin, rsv, opcode, key, payload, minimal }, end))
 }
 
-/// Reads what a machine of one role sends, and holds it to the letter of RFC 6455 and RFC 7692.
+/// Reads the output of a machine in one role, and validates it against RFC 6455 and RFC 7692.
 #[derive(Debug)]
 pub struct Reader {
     from: Role,
@@ -108,20 +108,20 @@ pub struct Reader {
     closed: bool,
 }
 
-/// Largest message it takes.
+/// Maximum size of a message.
 const MESSAGE_MAX: usize = 64 << 20;
 
 impl Reader {
-    /// Reads a machine of this role; `codec` is that of the other end, where compression was agreed.
+    /// Reads a machine with this role; `codec` is the other end's codec if compression was negotiated.
     #[must_use]
     pub const fn new(from: Role, codec: Option<Codec>) -> Self {
         Self { from, codec, buffer: Vec::new(), open: None, closed: false }
     }
 
-    /// What further bytes came to.
+    /// Parses further bytes.
     ///
     /// # Errors
-    /// What the sender did wrong.
+    /// The protocol violation of the sender.
     pub fn read(&mut self, bytes: &[u8]) -> Result<Vec<Reply>, String> {
         if self.closed && !bytes.is_empty() {
             return Err(format!("{} bytes behind the Close", bytes.len()));
@@ -139,7 +139,7 @@ impl Reader {
         Ok(replies)
     }
 
-    /// Whether no frame and no message is unfinished.
+    /// Whether all frames and messages are complete.
     #[must_use]
     pub const fn is_between_messages(&self) -> bool {
         self.buffer.is_empty() && self.open.is_none()
@@ -185,7 +185,7 @@ impl Reader {
             return Err("a compression bit out of place".to_owned());
         }
         let (kind, compressed, mut payload) = match (frame.opcode, self.open.take()) {
-            (0, None) => return Err("a continuation of nothing".to_owned()),
+            (0, None) => return Err("a continuation without a message".to_owned()),
             (0, Some(open)) => open,
             (_, Some(_)) => return Err("a message inside a message".to_owned()),
             (1, None) => (Kind::Text, compressed, Vec::new()),
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reader_reads_what_frames_write() {
+    fn the_reader_parses_encoded_frames() {
         let long = vec![7; 70_000];
         for payload in [&b""[..], b"x", &long[..125], &long[..126], &long[..65_535], &long[..65_536], &long] {
             assert_eq!(read(&[Frame::binary(payload)]), Ok(vec![Reply::binary(payload)]));
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reader_refuses_what_no_end_may_send() {
+    fn the_reader_rejects_invalid_frames() {
         for wrong in [
             Frame::text("a").unmasked(),
             Frame::text("a").rsv(4),

@@ -1,15 +1,15 @@
-/// SplitMix64: small, seeded, and good enough to choose where to cut.
+/// SplitMix64: small, seeded, and sufficient to choose chunk sizes.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// The sequence of a seed.
+    /// Starts the sequence of a seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub const fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -18,12 +18,12 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below `end`, which must not be zero.
+    /// Returns a number below `end`, which must not be zero.
     pub const fn below(&mut self, end: usize) -> usize {
         (self.next_u64() % end as u64) as usize
     }
 
-    /// So many bytes.
+    /// Returns random bytes.
     #[must_use]
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(len + 8);
@@ -34,7 +34,7 @@ impl Rng {
         bytes
     }
 
-    /// Four bytes for a mask, never all zero.
+    /// Returns four bytes for a mask, never all zero.
     pub const fn key(&mut self) -> [u8; 4] {
         let [a, b, c, d, ..] = self.next_u64().to_le_bytes();
         [a | 1, b, c, d]

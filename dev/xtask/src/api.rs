@@ -1,4 +1,4 @@
-//! The public API of the library beside a list of it in the repository, so that no change of it goes unseen.
+//! Compares the public API of the library with the lists in the repository, so that every change is reviewed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,7 @@ use crate::count::Count;
 use crate::features;
 use crate::process;
 
-/// The library and the crates below it: what it passes on of them is its API too.
+/// The library and the crates below it: re-exports make their API public too.
 const CRATES: [&str; 4] = ["sinews", "sinews-proto", "sinews-session", "sinews-simd"];
 
 /// Where the lists are.
@@ -20,14 +20,14 @@ const LISTS: &str = "crates/sinews/api";
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Writes the lists anew: what has changed is meant
+    /// Write the lists anew, after an intended change
     #[arg(long)]
     bless: bool,
 }
 
-/// What rustdoc says about a crate.
+/// The output of rustdoc for a crate.
 struct Api {
-    /// The version of what rustdoc writes; another one may name the same thing otherwise.
+    /// Format version of rustdoc's output; another version may name the same item differently.
     format: u64,
     items: String,
 }
@@ -45,7 +45,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
             Ok(api) => count = count + settle(name, &api, options.bless)?,
             Err(why) => {
                 println!(
-                    "skipped: {name}: this compiler's rustdoc writes what cannot be read here ({why}); {HOW}"
+                    "skipped: {name}: this compiler's rustdoc writes an unsupported format ({why}); {HOW}"
                 );
                 return Ok(count + Count::SKIPPED);
             }
@@ -54,12 +54,12 @@ pub(crate) fn run(options: &Options) -> Outcome {
     Ok(count)
 }
 
-/// How to get a compiler that fits.
+/// How to install a suitable compiler.
 const HOW: &str = "rustup toolchain install 1.95 && cargo +1.95 xtask api";
 
-/// The crate as rustdoc describes it to programs. That is not stable yet; the compiler is.
+/// Runs rustdoc with JSON output for a crate. The output format is not stable yet; the compiler is.
 fn document(name: &str) -> Result<PathBuf, String> {
-    // In a directory of its own: build scripts are run again where this variable changes.
+    // Uses a separate directory: cargo reruns build scripts when this variable changes.
     let target = process::target().join("api");
     let log = process::target().join("xtask").join(format!("api-{name}.log"));
     let mut command = process::cargo();
@@ -80,7 +80,8 @@ fn read(json: &Path) -> Result<Api, String> {
     Ok(Api { format, items: lines.map(|line| line + "\n").collect() })
 }
 
-/// What the compiler derives and nobody relies on. `Send`, `Sync` and `Unpin` stay: to lose one breaks callers.
+/// Whether a line is a derived implementation that callers do not depend on. `Send`, `Sync` and `Unpin` stay:
+/// their loss breaks callers.
 fn is_noise(line: &str) -> bool {
     let noise = [
         "Freeze for ",
@@ -92,7 +93,7 @@ fn is_noise(line: &str) -> bool {
     line.starts_with("impl") && noise.iter().any(|noise| line.contains(noise))
 }
 
-/// Compares a crate with its list, or writes that.
+/// Compares a crate with its list, or writes the list.
 fn settle(name: &str, api: &Api, bless: bool) -> Outcome {
     let path = process::root().join(LISTS).join(name).with_extension("txt");
     let listed = fs::read_to_string(&path).unwrap_or_default();
@@ -114,7 +115,7 @@ fn settle(name: &str, api: &Api, bless: bool) -> Outcome {
             );
             Ok(Count::SKIPPED)
         }
-        None => Err(format!("{} is no list; cargo xtask api --bless", path.display())),
+        None => Err(format!("{} is not a list; run cargo xtask api --bless", path.display())),
     }
 }
 
@@ -129,7 +130,7 @@ fn compare(name: &str, listed: &str, found: &str) -> Count {
     Count::FAILED
 }
 
-/// What is gone, and what has come.
+/// Returns the removed and the added lines.
 fn changes(listed: &str, found: &str) -> Vec<String> {
     let (listed, found): (BTreeSet<&str>, BTreeSet<&str>) =
         (listed.lines().collect(), found.lines().collect());
@@ -143,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_gone_and_what_has_come_is_named() {
+    fn removed_and_added_lines_are_named() {
         let listed = "pub fn a()\npub fn b()\n";
         assert_eq!(changes(listed, "pub fn b()\npub fn c()\n"), ["- pub fn a()", "+ pub fn c()"]);
         assert_eq!(changes(listed, listed), [""; 0]);
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn of_derived_traits_those_stay_that_callers_rely_on() {
+    fn derived_auto_traits_stay_in_the_list() {
         assert!(is_noise("impl core::marker::Freeze for a::B"));
         assert!(is_noise("impl<S> core::panic::unwind_safe::UnwindSafe for a::B<S> where S: UnwindSafe"));
         assert!(!is_noise("impl !core::marker::Send for a::B"));

@@ -1,4 +1,4 @@
-//! The backends of the server, each of which has to pass everything; and whether this machine permits them.
+//! The backends of the server, which must all pass every check; and their availability on this machine.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crate::count::Count;
 use crate::process;
 use crate::server::{self, Server};
 
-/// What waits for the sockets.
+/// The event backend of the sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Backend {
     Poll,
@@ -16,7 +16,7 @@ pub(crate) enum Backend {
 }
 
 impl Backend {
-    /// As `--backend` of `sinews serve` and `SINEWS_TEST_BACKEND` of the Rust tests have it.
+    /// Returns the name for `--backend` of `sinews serve` and `SINEWS_TEST_BACKEND` of the Rust tests.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Poll => "poll",
@@ -25,7 +25,7 @@ impl Backend {
     }
 }
 
-/// What `--backend` of a task asks for.
+/// Values of a task's `--backend`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Choice {
     Poll,
@@ -33,7 +33,7 @@ pub(crate) enum Choice {
     Both,
 }
 
-/// The backends to test, and why others cannot be.
+/// The backends to test, and the reasons to skip the remaining backends.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Permitted {
     pub(crate) backends: Vec<Backend>,
@@ -41,7 +41,7 @@ pub(crate) struct Permitted {
 }
 
 impl Permitted {
-    /// Says what is skipped, on the standard output.
+    /// Prints the skipped backends to the standard output.
     pub(crate) fn print_skipped(&self) -> Count {
         self.refused.iter().for_each(|why| println!("skipped: {why}"));
         self.refused.iter().map(|_| Count::SKIPPED).sum()
@@ -57,8 +57,8 @@ impl Choice {
         }
     }
 
-    /// Asks the program itself which of the chosen backends work here. That it does not start for another
-    /// reason is an error.
+    /// Asks the program which of the chosen backends work here. A failure to start for another reason is an
+    /// error.
     pub(crate) fn permitted(self, binary: &Path) -> Result<Permitted, String> {
         let chosen: &[Backend] = match self {
             Self::Poll => &[Backend::Poll],
@@ -77,7 +77,7 @@ impl Choice {
 }
 
 impl Choice {
-    /// Whether io_uring is wanted and permitted here: compio has nothing else.
+    /// Whether io_uring is chosen and permitted here: compio has no other backend.
     pub(crate) fn permitted_uring(self, binary: Option<&Path>) -> Result<Permitted, String> {
         match self {
             Self::Poll => Ok(Permitted::default()),
@@ -86,7 +86,7 @@ impl Choice {
     }
 }
 
-/// Why the machine refuses the backend, if it does.
+/// Returns the reason if the machine denies the backend.
 fn refusal(backend: Backend, binary: &Path) -> Result<Option<String>, String> {
     let log = process::target().join(format!("xtask/backend-{}.log", backend.name()));
     match Server::start(binary, &["--backend", backend.name()], &log) {
@@ -95,7 +95,7 @@ fn refusal(backend: Backend, binary: &Path) -> Result<Option<String>, String> {
     }
 }
 
-/// The program's words for it: its error begins with the option.
+/// Extracts the program's reason: its error begins with the option.
 fn refused_in(fault: &str, backend: Backend) -> Option<String> {
     let prefix = format!("sinews: --backend {}: ", backend.name());
     let why = fault.lines().find_map(|line| line.strip_prefix(&prefix))?;
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refused_backend_is_known_by_the_words_of_the_program() {
+    fn denied_backend_is_recognized_by_the_error_text() {
         let fault = "the server ended: exit status: 1\nsinews: --backend uring: not permitted (EPERM)";
         let why = refused_in(fault, Backend::Uring);
         assert_eq!(why.as_deref(), Some("backend uring: not permitted (EPERM)"));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_fails_otherwise_is_no_reason_to_skip() {
+    fn other_failure_of_the_program_is_an_error() {
         assert!(Choice::Both.permitted(Path::new("/bin/false")).is_err());
         let permitted = Permitted { backends: Vec::new(), refused: vec!["why".to_owned()] };
         assert_eq!(permitted.print_skipped(), Count::SKIPPED);

@@ -1,5 +1,5 @@
-//! The bridges to Kafka, Redis and NATS, opposite brokers that are really there: started by `dev/brokers`, used by the
-//! tests of `sinews-stream` and of the server that are otherwise ignored, killed and frozen by them, and ended.
+//! Tests the bridges to Kafka, Redis and NATS against real brokers. `dev/brokers` starts the brokers. The
+//! ignored tests of `sinews-stream` and of the server use, kill and freeze them; then they are stopped.
 
 use std::env;
 use std::net::TcpListener;
@@ -15,25 +15,25 @@ use crate::count::Count;
 use crate::process::{self, End};
 use crate::tools::Missing;
 
-/// For a broker's download, once, and its start.
+/// Time limit for a broker's first download and its start.
 const START_LIMIT: Duration = Duration::from_secs(6 * 60);
-/// For the tests of one broker, beside those of the others: they take a minute.
+/// Time limit for the tests of one broker, in parallel with the tests of other brokers: they take a minute.
 const TESTS_LIMIT: Duration = Duration::from_secs(4 * 60);
-/// A broker ends by itself after this, in seconds.
+/// A broker exits by itself after this time, in seconds.
 const BROKER_SECONDS: &str = "1500";
-/// What the scripts end with where a broker cannot be had.
+/// Exit status of the scripts when a broker is unavailable.
 const SKIPPED: i32 = 77;
 
 const BROKERS: [&str; 3] = ["kafka", "redis", "nats"];
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Only these: kafka, redis, nats
+    /// Brokers to test: kafka, redis, nats [default: all]
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
 }
 
-/// A broker that runs until this is dropped.
+/// A running broker, stopped on drop.
 struct Broker {
     name: &'static str,
     port: u16,
@@ -41,8 +41,9 @@ struct Broker {
     logs: PathBuf,
 }
 
-/// Starts each broker that can be had, and runs its tests. One that cannot is skipped; in CI, where all should be
-/// there, that is a failure. The tests mostly wait, so those of all brokers run side by side, from one build.
+/// Starts each available broker, and runs its tests. An unavailable broker is skipped; in CI, where all
+/// brokers should be available, that is a failure. The tests mostly wait, so the tests of all brokers run
+/// side by side, from one build.
 pub(crate) fn run(options: &Options) -> Outcome {
     if let Some(unknown) = options.only.iter().find(|only| !BROKERS.contains(&&***only)) {
         return Err(format!("no such broker: {unknown}"));
@@ -52,7 +53,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     let logs = process::target().join("xtask/brokers");
     let started = Instant::now();
     let (brokers, built) = thread::scope(|scope| {
-        // They are fetched and started while the tests are built.
+        // The brokers are downloaded and started while the tests are built.
         let starting: Vec<_> =
             wanted.iter().map(|name| scope.spawn(|| (*name, Broker::start(name, logs.clone())))).collect();
         let log = logs.join("build.log");
@@ -70,7 +71,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
             run_tests("the library and scripted peers", &mut command, &logs.join("library.log"))
         }));
         if wanted.contains(&BROKERS[0]) {
-            // librdkafka brings a cluster of its own, with errors on demand.
+            // librdkafka contains a mock cluster, with errors on demand.
             running.push(scope.spawn(|| {
                 let mut command = tests(&wanted, &["kafka"]);
                 run_tests("kafka in this process", &mut command, &logs.join("kafka-mock.log"))
@@ -101,14 +102,15 @@ fn run_broker(name: &'static str, broker: Result<Broker, Missing>, features: &[&
         }
         Err(missing) => return Ok(missing.report(name)),
     };
-    // One after the other: they kill what the others would use.
+    // Run one after the other: each test kills a broker that other tests need.
     let mut command = tests(features, &["brokers", "program"]);
     command.args(["--", "--ignored", "--test-threads", "1", &format!("{name}::")]);
     broker.configure(&mut command);
     run_tests(name, &mut command, &broker.logs.join(format!("{name}-tests.log")))
 }
 
-/// The tests of the bridges, in the library and in the server. All features at once: each set of them would be a build.
+/// The tests of the bridges, in the library and in the server, with all features at once: each set of
+/// features would be a separate build.
 fn tests(features: &[&str], targets: &[&str]) -> Command {
     let mut command = process::cargo();
     command.args([
@@ -193,7 +195,7 @@ fn script(name: &str) -> PathBuf {
     process::root().join(Path::new("dev/brokers")).join(format!("{name}.sh"))
 }
 
-/// Two ports that nobody has at the moment.
+/// Returns two ports that are free at the moment.
 fn free_ports() -> std::io::Result<[u16; 2]> {
     let listeners = [TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?];
     Ok([listeners[0].local_addr()?.port(), listeners[1].local_addr()?.port()])

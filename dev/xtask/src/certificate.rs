@@ -1,4 +1,4 @@
-//! A certificate of our own, for servers on this machine.
+//! A self-signed certificate for servers on this machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};

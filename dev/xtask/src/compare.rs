@@ -1,5 +1,6 @@
-//! Other people's servers beside ours, by `sinews bench compare`: each started anew for every round on a processor of its
-//! own, in turns, from a load on another. docs/benchmarks.md has what came of it.
+//! Compares servers of other projects with ours, by `sinews bench compare`. Each server starts anew for every
+//! round, on a processor of its own, in turns; the load runs on another processor. docs/benchmarks.md has the
+//! results.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,47 +14,48 @@ use crate::server;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Only these loads
+    /// Loads to measure [default: all]
     #[arg(long, value_enum, value_delimiter = ',')]
     load: Vec<Load>,
-    /// Only these servers beside the first, such as `axum,hyper`; `--list` names them
+    /// Servers to measure beside the first, such as `axum,hyper` [default: all]; `--list` prints their names
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
-    /// Also what the documentation of each library has for speed: `feed`, and one flush for what came together
+    /// Also measure the fast form in the documentation of each library: `feed`, and one flush for messages
+    /// that arrived together
     #[arg(long)]
     fastest: bool,
-    /// How often each server is measured: eight are the fewest that show a difference
+    /// Rounds of each server; a difference needs at least eight to show
     #[arg(long, value_name = "N", default_value_t = 10)]
     rounds: u32,
-    /// How long each measurement lasts
+    /// Duration of each measurement
     #[arg(long, value_name = "TIME", default_value = "2s")]
     duration: String,
-    /// For how long each is loaded before that
+    /// Duration of the warm-up before each measurement
     #[arg(long, value_name = "TIME", default_value = "1s")]
     warm_up: String,
-    /// The servers' processor
+    /// Processor of the servers
     #[arg(long, value_name = "N", default_value = "0")]
     server_core: String,
-    /// The load's processor
+    /// Processor of the load
     #[arg(long, value_name = "N", default_value = "1")]
     load_core: String,
-    /// What all is built with; figures of another profile than release say nothing
+    /// Build profile; profiles other than release have no meaningful figures
     #[arg(long, value_name = "NAME", default_value = "release")]
     profile: String,
-    /// Print JSON, an object for each load, in place of tables
+    /// Print JSON, an object for each load, instead of tables
     #[arg(long)]
     json: bool,
-    /// Name the loads and their servers, and measure nothing
+    /// Print the loads and their servers without measuring
     #[arg(long)]
     list: bool,
 }
 
-/// What is sent.
+/// The traffic to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Load {
     /// 64 connections, 64 bytes, one message in flight
     Echo,
-    /// The same with 16 in flight
+    /// 64 connections, 64 bytes, 16 messages in flight
     Pipelined,
     /// 500 connections, text of 1 KiB
     Text,
@@ -63,7 +65,7 @@ enum Load {
     FanOut,
     /// `GET /hello` on 64 connections
     Http,
-    /// The same with 16 requests in flight
+    /// `GET /hello` on 64 connections with 16 requests in flight
     HttpPipelined,
 }
 
@@ -83,7 +85,7 @@ impl Load {
     fn url(self, port: u16) -> String {
         match self {
             Self::Echo | Self::Pipelined | Self::Text | Self::Large => format!("ws://127.0.0.1:{port}/echo"),
-            // Topics are /topics/{name} at all of them.
+            // All servers have topics at /topics/{name}.
             Self::FanOut => format!("ws://127.0.0.1:{port}/"),
             Self::Http | Self::HttpPipelined => format!("http://127.0.0.1:{port}/hello"),
         }
@@ -103,7 +105,7 @@ impl Load {
     }
 }
 
-/// What a server can be asked for.
+/// Capabilities of a server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Serves {
     Echo,
@@ -113,26 +115,26 @@ enum Serves {
     All,
 }
 
-/// Where a server is.
+/// The program of a server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Program {
     /// `sinews serve`.
     Serve,
-    /// The server as a library: its example.
+    /// The example of the server as a library.
     Hello,
     /// The library, in `dev/bench/library`.
     Library,
-    /// Those of other people, in `dev/bench/peers`.
+    /// A library of another project, in `dev/bench/peers`.
     Peer,
 }
 
 struct Contender {
     name: &'static str,
     program: Program,
-    /// A backend, or what the program calls the server.
+    /// A backend, or the name of the server on the program's command line.
     what: &'static str,
     serves: Serves,
-    /// Not as its users would write it, but as fast as it can be.
+    /// In its fastest form instead of its usual form.
     fastest: bool,
 }
 
@@ -148,7 +150,7 @@ const fn fast(name: &'static str, serves: Serves) -> Contender {
     Contender { fastest: true, ..peer(name, serves) }
 }
 
-/// The first that takes a load is what the others are compared with.
+/// The other servers are compared with the first that supports the load.
 const CONTENDERS: [Contender; 23] = [
     ours("sinews", Program::Serve, "uring", Serves::Messages),
     ours("sinews-poll", Program::Serve, "poll", Serves::Messages),
@@ -175,7 +177,7 @@ const CONTENDERS: [Contender; 23] = [
     peer("actix-web", Serves::Requests),
 ];
 
-/// Measures the loads one after the other. A load in which nothing failed has passed.
+/// Measures the loads one after the other. A load without failures has passed.
 pub(crate) fn run(options: &Options) -> Outcome {
     if let Some(unknown) = options.only.iter().find(|only| !CONTENDERS.iter().any(|one| one.name == **only)) {
         return Err(format!("no such server: {unknown} (--list names them)"));
@@ -205,7 +207,7 @@ fn name(load: Load) -> String {
     load.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
-/// Who takes part; the first always does.
+/// Returns the chosen servers; the first is always among them.
 fn chosen(load: Load, options: &Options) -> Vec<&'static Contender> {
     let all = CONTENDERS.iter().filter(|one| load.takes(one)).enumerate();
     let wants = |one: &Contender| match options.only.is_empty() {
@@ -248,7 +250,7 @@ fn measure(load: Load, options: &Options, programs: &Programs) -> Outcome {
     Ok(if status.success() { Count::PASSED } else { Count::FAILED })
 }
 
-/// What has been built.
+/// Paths of the built programs.
 struct Programs {
     sinews: PathBuf,
     hello: PathBuf,
@@ -279,7 +281,7 @@ impl Programs {
         })
     }
 
-    /// What starts the server on a port, on one thread.
+    /// Returns the command that starts the server on a port, on one thread.
     fn command(&self, one: &Contender, port: u16) -> String {
         let Contender { program, what, .. } = one;
         match program {
@@ -294,7 +296,7 @@ impl Programs {
     }
 }
 
-/// As the shell takes it.
+/// Quotes a path for the shell.
 fn quoted(path: &Path) -> String {
     format!("'{}'", path.display().to_string().replace('\'', "'\\''"))
 }
@@ -320,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_is_first_in_every_load_whoever_else_is_chosen() {
+    fn our_server_is_first_in_every_load() {
         for load in Load::value_variants() {
             for options in [options(&[], false), options(&[], true), options(&["axum"], false)] {
                 let all = chosen(*load, &options);
@@ -333,14 +335,14 @@ mod tests {
     }
 
     #[test]
-    fn names_are_there_once() {
+    fn names_are_unique() {
         for (place, one) in CONTENDERS.iter().enumerate() {
             assert!(CONTENDERS[..place].iter().all(|other| other.name != one.name), "{}", one.name);
         }
     }
 
     #[test]
-    fn a_path_is_one_word_of_the_shell() {
+    fn paths_are_quoted_for_the_shell() {
         assert_eq!(quoted(Path::new("/a b/it's")), "'/a b/it'\\''s'");
     }
 }

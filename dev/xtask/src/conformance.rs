@@ -1,5 +1,5 @@
-//! HTTP cases against the server (see [`crate::http`]); the Autobahn suite against the server, with TLS too, and against
-//! the library: run in shards, judged more strictly than it judges itself (see [`crate::report`]).
+//! HTTP cases against the server (see [`crate::http`]); the Autobahn suite against the server, with TLS too,
+//! and against the library: run in shards, with stricter verdicts than its own (see [`crate::report`]).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,28 +28,29 @@ pub(crate) struct Options {
     /// Messages in each case of sections 12 and 13
     #[arg(long, default_value_t = 20, conflicts_with = "full")]
     count: u32,
-    /// The suite's own 1,000 messages in each case of sections 12 and 13
+    /// Run the suite's default of 1,000 messages in each case of sections 12 and 13
     #[arg(long)]
     full: bool,
     /// Sections run at the same time
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
     jobs: u8,
-    /// Only these: the HTTP cases, the program `sinews serve`, the same over TLS, or the library on a runtime
+    /// Subjects to test [default: all]: the HTTP cases, the program `sinews serve`, the same over TLS, or the
+    /// library on a runtime
     #[arg(long, value_enum, value_delimiter = ',')]
     target: Vec<Target>,
-    /// Only this end of the connection
+    /// End of the connection to test [default: both]
     #[arg(long, value_enum)]
     role: Option<Role>,
-    /// Test this address in place of a server started here
+    /// Address to test, instead of starting a server
     #[arg(long, conflicts_with_all = ["binary", "deflate", "backend", "target", "role"])]
     url: Option<String>,
-    /// The `sinews` program to test, in place of one built here
+    /// Path of the `sinews` program to test, instead of building it
     #[arg(long)]
     binary: Option<PathBuf>,
-    /// How the started `sinews serve` compresses
+    /// Compression of the started `sinews serve`
     #[arg(long, value_enum, default_value_t = Deflate::Dedicated)]
     deflate: Deflate,
-    /// What the started `sinews serve` waits with: all cases run once for each. compio needs `uring`
+    /// Backend of the started `sinews serve`: all cases run once for each. compio needs `uring`
     #[arg(long, value_enum, default_value_t = Choice::Both)]
     backend: Choice,
 }
@@ -76,7 +77,7 @@ enum Deflate {
     Dedicated,
 }
 
-/// A program of `examples/programs`: a server that echoes, or a client that goes through the suite's cases.
+/// A program of `examples/programs`: an echo server, or a client that runs the suite's cases.
 struct Program {
     name: &'static str,
     target: Target,
@@ -100,7 +101,7 @@ impl Options {
         if self.full { Messages::All } else { Messages::Few(self.count) }
     }
 
-    /// Over TLS: what it adds is over with the first messages.
+    /// Fewer messages over TLS: the first messages cover all of its code.
     fn messages_tls(&self) -> Messages {
         if self.full { Messages::All } else { Messages::Few(self.count.min(TLS_COUNT)) }
     }
@@ -117,7 +118,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     if options.target == [Target::Http] { Ok(count) } else { Ok(count + run_suite(options)?) }
 }
 
-/// Sets the suite up, starts what is to be tested and runs every case.
+/// Installs the suite, starts the subject and runs every case.
 fn run_suite(options: &Options) -> Outcome {
     let Some(interpreter) = suite::find_python() else {
         println!(
@@ -148,7 +149,7 @@ struct Run<'a> {
     options: &'a Options,
     messages: Messages,
     expected: &'a [String],
-    /// Where its reports go.
+    /// Directory of its reports.
     out: PathBuf,
 }
 
@@ -188,7 +189,7 @@ impl Run<'_> {
         self.on_server(server, &url)
     }
 
-    /// The suite does not ask who the server is.
+    /// The suite does not verify the server's certificate.
     fn on_backend_tls(&self, backend: Backend, binary: &Path) -> Outcome {
         let certificate = Certificate::make(&self.out)?;
         let log = self.out.join("server.log");
@@ -238,7 +239,7 @@ impl Run<'_> {
         self.on_server(server, &url)
     }
 
-    /// Against a server of ours, which must outlive the run.
+    /// Runs the cases against a server of ours, which must outlive the run.
     fn on_server(&self, mut server: Server, url: &str) -> Outcome {
         let count = self.against(Subject::Server(url))?;
         if let Some(usage) = server.usage() {
@@ -268,7 +269,7 @@ impl Run<'_> {
 
         let mut cases = Vec::new();
         for shard in &shards {
-            // A shard without a report has been named among the faults; its cases count as not run.
+            // A shard without a report is already among the faults; its cases count as not run.
             cases.extend(report::read(&out.join(&shard.name)).unwrap_or_default());
         }
         let count = report::judge(&cases, expected);
@@ -279,7 +280,8 @@ impl Run<'_> {
         Ok(count)
     }
 
-    /// Runs the shards, `--jobs` at a time, the last sections first since they take longest. Answers what went wrong.
+    /// Runs the shards, `--jobs` at a time, the last sections first since they take longest. Returns the
+    /// faults.
     fn run_shards(&self, shards: &[Shard], subject: Subject<'_>) -> Vec<String> {
         let queue = Mutex::new(shards.iter().collect::<Vec<_>>());
         let faults = Mutex::new(Vec::new());
@@ -299,10 +301,10 @@ impl Run<'_> {
     }
 }
 
-/// Messages in each case of sections 12 and 13 over TLS, at most.
+/// Maximum messages in each case of sections 12 and 13 over TLS.
 const TLS_COUNT: u32 = 5;
 
-/// As the command line has it.
+/// Returns the name of a value on the command line.
 fn value_name(value: &impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }

@@ -1,5 +1,5 @@
-//! `sinews connect` and `sinews bench`, every option of them, opposite servers and clients of other people. The scripts
-//! start the program themselves, with servers of their own around it.
+//! Tests every option of `sinews connect` and `sinews bench` against servers and clients of other projects.
+//! The scripts start the program themselves, with their own servers.
 
 use std::fs;
 use std::path::Path;
@@ -27,7 +27,7 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     PEERS.iter().map(|peer| peer.name)
 }
 
-/// Goes through the peers that are wanted.
+/// Runs the chosen peers.
 pub(crate) fn run(binary: &Path, wants: impl Fn(&str) -> bool) -> Outcome {
     println!("sinews connect, sinews bench");
     let folder = process::target().join("xtask/interop/connect");

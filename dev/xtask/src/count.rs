@@ -1,4 +1,4 @@
-//! How many checks passed, failed or were skipped, and how that is written and read.
+//! Counts of passed, failed and skipped checks, and their text form.
 
 use std::fmt;
 use std::iter::Sum;
@@ -34,12 +34,12 @@ impl Count {
         Some(Self { passed, failed, skipped: before(&["skipped", "ignored"]).unwrap_or(0) })
     }
 
-    /// The sum of what cargo says about each test binary and each crate's doc tests.
+    /// Sums the results of each test binary and each crate's doc tests in the output of cargo.
     pub(crate) fn parse_cargo_test(log: &str) -> Self {
         log.lines().filter(|line| line.starts_with("test result:")).filter_map(Self::parse).sum()
     }
 
-    /// What the last line that holds counts says.
+    /// Parses the last line that contains counts.
     pub(crate) fn parse_last(log: &str) -> Option<Self> {
         log.lines().rev().find_map(Self::parse)
     }

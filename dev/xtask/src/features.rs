@@ -1,7 +1,7 @@
-//! The library in every sensible choice of features: each must compile without a warning. Programs that must not
-//! compile are refused with a hint.
+//! Compiles the library with every sensible choice of features: each must compile without a warning. Programs
+//! that must not compile are rejected with a hint.
 //!
-//! A feature brings others with it, so that many choices are the same build; each build is made once.
+//! A feature enables other features, so that many choices are the same build; each build runs once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -14,12 +14,12 @@ use crate::count::Count;
 use crate::hints;
 use crate::process;
 
-/// The crate whose features are chosen from.
+/// The crate of the features.
 pub(crate) const LIBRARY: &str = "sinews";
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Every choice there is, in place of none, each alone, each pair and all: five times as many
+    /// Build every possible choice, instead of none, each alone, each pair and all: five times as many builds
     #[arg(long)]
     every: bool,
 }
@@ -27,13 +27,13 @@ pub(crate) struct Options {
 /// Each feature with the features of the same crate that it turns on.
 type Features = BTreeMap<String, Vec<String>>;
 
-/// Features that are on together.
+/// Features that are enabled together.
 type Choice = BTreeSet<String>;
 
-/// The one that needs something of the system.
+/// The only feature with a system dependency.
 const NATIVE_TLS: &str = "native-tls";
 
-/// How to get it.
+/// How to install it.
 const NO_OPENSSL: &str = "native-tls: no headers of OpenSSL (apt-get install libssl-dev pkg-config)";
 
 pub(crate) fn run(options: &Options) -> Outcome {
@@ -51,7 +51,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     Ok(count + hints::check()?)
 }
 
-/// Why not all features of the library can be built here.
+/// Returns the reason if not all features of the library can be built here.
 pub(crate) fn lacking() -> Option<&'static str> {
     let has_own = !cfg!(target_os = "linux") || env::var_os("OPENSSL_DIR").is_some();
     let is_found =
@@ -59,7 +59,7 @@ pub(crate) fn lacking() -> Option<&'static str> {
     (!has_own && !is_found()).then_some(NO_OPENSSL)
 }
 
-/// Arguments for all of the library's features that can be built here.
+/// Returns arguments for all of the library's features that can be built here.
 pub(crate) fn all() -> Result<Vec<String>, String> {
     if lacking().is_none() {
         return Ok(vec!["--all-features".to_owned()]);
@@ -68,7 +68,7 @@ pub(crate) fn all() -> Result<Vec<String>, String> {
     Ok(vec!["--no-default-features".to_owned(), "--features".to_owned(), names])
 }
 
-/// The same features as `--features` of the whole workspace has them.
+/// Returns the same features in the form of `--features` for the whole workspace.
 pub(crate) fn of_workspace() -> Result<String, String> {
     let names = buildable()?.into_iter().map(|name| format!("{LIBRARY}/{name}"));
     Ok(names.collect::<Vec<_>>().join(","))
@@ -83,7 +83,7 @@ fn check(choice: &Choice) -> Outcome {
     let names = choice.iter().map(String::as_str).collect::<Vec<_>>().join(",");
     let log = process::target().join("xtask/features-one.log");
     let mut command = process::cargo();
-    // Without dev-dependencies, whose features would hide what is missing.
+    // Excludes dev-dependencies: their features would hide missing features.
     command.args([
         "clippy",
         "--package",
@@ -106,12 +106,12 @@ fn check(choice: &Choice) -> Outcome {
     Ok(Count::PASSED)
 }
 
-/// What the manifest says, but for `default`, which is only a choice.
+/// Returns the features of the manifest except `default`, which is only a choice.
 fn features() -> Result<Features, String> {
     let mut command = process::cargo();
     command.args(["metadata", "--no-deps", "--format-version", "1"]);
     let text = process::output_of(&mut command).ok_or("cargo metadata failed")?;
-    parse(&text).ok_or_else(|| format!("cargo metadata knows no features of {LIBRARY}"))
+    parse(&text).ok_or_else(|| format!("cargo metadata has no features of {LIBRARY}"))
 }
 
 fn parse(metadata: &str) -> Option<Features> {
@@ -126,7 +126,7 @@ fn parse(metadata: &str) -> Option<Features> {
     Some(named.map(|(name, brought)| (name.clone(), own(brought))).collect())
 }
 
-/// All builds that up to so many features together make, and the one that all of them make; small ones first.
+/// Returns all builds of at most `together` features, and the build of all features; small builds first.
 fn choices(features: &Features, together: usize) -> Vec<Choice> {
     let mut found = BTreeSet::from([Choice::new()]);
     for _ in 0..together {
@@ -145,7 +145,7 @@ fn choices(features: &Features, together: usize) -> Vec<Choice> {
     found
 }
 
-/// Adds a feature with all that it brings.
+/// Enables a feature and all features that it enables.
 fn turn_on(features: &Features, name: &str, choice: &mut Choice) {
     if choice.insert(name.to_owned()) {
         for brought in features.get(name).into_iter().flatten() {
@@ -175,13 +175,13 @@ mod tests {
     }
 
     #[test]
-    fn all_together_is_always_one_of_them() {
+    fn all_features_are_one_of_the_choices() {
         let features = parse(METADATA).expect("the text is metadata of the crate");
         assert_eq!(names(&choices(&features, 0)), ["", "axum,deflate,hyper,tokio"]);
     }
 
     #[test]
-    fn what_is_no_metadata_of_the_crate_is_none() {
+    fn invalid_metadata_is_rejected() {
         assert!(parse(r#"{"packages": []}"#).is_none());
         assert!(parse("").is_none());
     }

@@ -45,7 +45,7 @@ pub(crate) fn run() -> Outcome {
     }))
 }
 
-/// Makes the workspace; what an earlier run has compiled stays.
+/// Creates the workspace; compiled files of an earlier run stay.
 fn copy(dir: &Path) -> std::io::Result<()> {
     let root = process::root();
     for name in CRATES {
@@ -78,7 +78,7 @@ fn copy_all(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A crate's manifest without what only its tests, benches and examples need.
+/// Removes the sections of a manifest that only tests, benches and examples need.
 fn without_tests(manifest: &str) -> String {
     sections(manifest, |head| {
         !["[dev-dependencies", "[[bench", "[[test", "[[example"].iter().any(|test| head.starts_with(test))
@@ -94,7 +94,7 @@ fn workspace(manifest: &str) -> String {
     format!("[workspace]\nresolver = \"3\"\nmembers = [{}]\n\n{}\n", members.join(", "), kept.join("\n"))
 }
 
-/// The sections of a manifest whose heads are wanted.
+/// Returns the sections of a manifest with matching headings.
 fn sections(manifest: &str, wanted: impl Fn(&str) -> bool) -> String {
     let (mut kept, mut is_wanted) = (String::new(), false);
     for line in manifest.lines() {

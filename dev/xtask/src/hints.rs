@@ -1,4 +1,4 @@
-//! Programs that must not compile, and the hint with which the compiler refuses them.
+//! Programs that must not compile, and the hint in the compiler's error.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,15 +8,15 @@ use crate::count::Count;
 use crate::features::LIBRARY;
 use crate::process;
 
-/// A stream whose sides the library does not know.
+/// A stream type that the library cannot split.
 const SPLIT: &str =
     "pub fn split(ws: sinews::WebSocket<tokio::io::Join<tokio::io::Empty, tokio::io::Sink>>) {
     let _halves = ws.split();
 }
 ";
 
-/// What the compiler has to say about it.
-const SPLIT_HINTS: [&str; 2] = ["`split` does not know the sides of", "call `split_locked()` instead"];
+/// The expected lines of the compiler.
+const SPLIT_HINTS: [&str; 2] = ["`split` does not support", "call `split_locked()` instead"];
 
 /// Compiles each program against the library with the feature `tokio` alone.
 pub(crate) fn check() -> Outcome {
@@ -34,7 +34,7 @@ pub(crate) fn check() -> Outcome {
     Ok(Count::FAILED)
 }
 
-/// What the compiler says about a program that must not compile.
+/// Returns the compiler's error for a program that must not compile.
 fn refusal(built: &str, name: &str, program: &str) -> Result<String, String> {
     let file = process::target().join("xtask").join(name);
     std::fs::create_dir_all(file.parent().unwrap_or_else(|| Path::new(".")))

@@ -1,4 +1,4 @@
-//! The HTTP cases of `dev/conformance`, and curl, against the server: a program with an echo and files on each backend.
+//! The HTTP cases of `dev/conformance`, and curl, against an echo and file server on each backend.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::process;
 use crate::server::{self, Server};
 use crate::tools;
 
-/// Each case against the server with its echo, and those that any server has to answer so against `sinews serve`.
+/// Runs all cases against the echo server, and the cases that apply to any server against `sinews serve`.
 pub(crate) fn run_cases(binary: Option<&Path>, choice: Choice) -> Outcome {
     let binary = server::binary(binary)?;
     let programs = server::build_all_debug(&["http-cases", "http-subject"])?;
@@ -29,7 +29,7 @@ pub(crate) fn run_cases(binary: Option<&Path>, choice: Choice) -> Outcome {
     Ok(count)
 }
 
-/// The cases against a server, which must outlive them.
+/// Runs the cases against a server, which must outlive them.
 fn run(programs: &Path, mut server: Server, which: &str, name: &str, out: &Path) -> Count {
     let mut command = Command::new(programs.join("http-cases"));
     command.arg(server.address().to_string()).arg(which);
@@ -38,7 +38,7 @@ fn run(programs: &Path, mut server: Server, which: &str, name: &str, out: &Path)
     count + outlived(&mut server)
 }
 
-/// curl against the server with its echo: over TCP, a Unix socket and TLS.
+/// Runs curl against the echo server: over TCP, a Unix socket and TLS.
 pub(crate) fn run_curl(backend: Backend) -> Outcome {
     let mut command = match tools::curl("http/suite.sh") {
         Ok(command) => command,
@@ -65,7 +65,7 @@ fn outlived(server: &mut Server) -> Count {
 struct Subject {
     server: Server,
     tls_port: u16,
-    /// Where its files, its certificate and its Unix socket are.
+    /// Directory of its files, its certificate and its Unix socket.
     directory: PathBuf,
 }
 

@@ -1,6 +1,6 @@
-//! Clients and tools of other people against the server, and programs of other people opposite the library (see
-//! [`crate::library`]). The scripts in `dev/interop` drive them; each prints a line per check, `ok NAME` or
-//! `FAIL NAME: why`.
+//! Clients and tools of other projects against the server, and programs of other projects against the library
+//! (see [`crate::library`]). The scripts in `dev/interop` drive them; each prints a line per check, `ok NAME`
+//! or `FAIL NAME: why`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,25 +17,26 @@ use crate::process;
 use crate::server::{self, Server};
 use crate::tools::{self, Missing};
 
-/// The message limit of the second server, in octets: the clients go to it and over it.
+/// The message limit of the second server, in octets: the clients send messages of this length and longer
+/// messages.
 const MESSAGE_OCTETS_MAX: &str = "2000000";
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// The `sinews` program to test, in place of one built here
+    /// Path of the `sinews` program to test, instead of building it
     #[arg(long)]
     binary: Option<PathBuf>,
-    /// Only these, against the server: curl, ws, undici, python, gorilla, coder, curl-suite; opposite the library:
-    /// openssl, ws-tls, python-tls, proxy-chain, go-socks5, pproxy; opposite `sinews connect` and `sinews bench`:
-    /// connect-ws, connect-python, bench-ws, bench-python
+    /// Peers to test [default: all]: curl, ws, undici, python, gorilla, coder, curl-suite against the server;
+    /// openssl, ws-tls, python-tls, proxy-chain, go-socks5, pproxy against the library; connect-ws,
+    /// connect-python, bench-ws, bench-python against `sinews connect` and `sinews bench`
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
-    /// What the servers wait with: the checks run once for each. The library on compio needs `uring`
+    /// Backend of the servers: the checks run once for each. The library on compio needs `uring`
     #[arg(long, value_enum, default_value_t = Choice::Both)]
     backend: Choice,
 }
 
-/// How the servers of one run of all clients are set up.
+/// Options of the servers in one run of all clients.
 #[derive(Clone, Copy)]
 struct Setup {
     backend: Backend,
@@ -43,8 +44,8 @@ struct Setup {
 }
 
 impl Setup {
-    /// Every backend with the compression that remembers, where more can go wrong; the one that does not is
-    /// the default of the program, and knows nothing of backends.
+    /// Pairs every backend with stateful compression, where more can go wrong. Stateless compression is the
+    /// default of the program and independent of backends.
     fn all(backends: &[Backend]) -> Vec<Self> {
         let dedicated = backends.iter().map(|backend| Self { backend: *backend, deflate: "dedicated" });
         let shared = backends.first().map(|backend| Self { backend: *backend, deflate: "shared" });
@@ -72,10 +73,11 @@ const CLIENTS: [Client; 7] = [
     Client { name: "coder", prepare: || tools::go("coder") },
 ];
 
-/// curl against a server with an echo and files, in place of the program.
+/// curl against an echo and file server, in place of the program.
 const CURL_SUITE: &str = "curl-suite";
 
-/// Runs each client against the servers, then `sinews connect`, `sinews bench` and the library opposite their peers.
+/// Runs each client against the servers, then `sinews connect`, `sinews bench` and the library against their
+/// peers.
 pub(crate) fn run(options: &Options) -> Outcome {
     let names = || {
         let clients = CLIENTS.iter().map(|client| client.name);

@@ -1,5 +1,5 @@
-//! The library, on Tokio and on compio, opposite programs of other people: TLS with rustls against OpenSSL, Python and
-//! Node, as a server and as a client; and proxies that nobody here wrote.
+//! The library, on Tokio and on compio, against programs of other projects: TLS with rustls against OpenSSL,
+//! Python and Node, as a server and as a client; and third-party proxies.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -13,9 +13,9 @@ use crate::process;
 use crate::server::{self, Server};
 use crate::tools::{self, Missing};
 
-/// For making a certificate.
+/// Time limit to create a certificate.
 const CERTIFICATE_LIMIT: Duration = Duration::from_secs(60);
-/// What a proxy asks for.
+/// User name for a proxy.
 const USER: &str = "anna";
 const PASSWORD: &str = "sesame";
 
@@ -37,7 +37,7 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     PEERS.iter().map(|peer| peer.name)
 }
 
-/// What the library runs on.
+/// The runtime of the library.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Runtime {
     Tokio,
@@ -45,7 +45,7 @@ pub(crate) enum Runtime {
 }
 
 impl Runtime {
-    /// As `--on` of the program has it.
+    /// Returns the name for `--on` of the program.
     const fn name(self) -> &'static str {
         match self {
             Self::Tokio => "tokio",
@@ -54,7 +54,7 @@ impl Runtime {
     }
 }
 
-/// Goes through the peers that are wanted.
+/// Runs the chosen peers.
 pub(crate) fn run(runtime: Runtime, wants: impl Fn(&str) -> bool) -> Outcome {
     println!("library on {}", runtime.name());
     let mut ground = Ground::prepare(runtime)?;
@@ -69,7 +69,7 @@ pub(crate) fn run(runtime: Runtime, wants: impl Fn(&str) -> bool) -> Outcome {
     Ok(count)
 }
 
-/// Has the program write a certificate for localhost, and its key.
+/// Runs the program to write a certificate for localhost, and its key.
 pub(crate) fn make_certificate(program: &Path, folder: &Path) -> Result<(), String> {
     let log = folder.join("certificate.log");
     let mut command = Command::new(program);
@@ -77,12 +77,12 @@ pub(crate) fn make_certificate(program: &Path, folder: &Path) -> Result<(), Stri
     end.check("a certificate", &log)
 }
 
-/// What all peers meet.
+/// The environment that all peers share.
 struct Ground {
-    /// The library as a program.
+    /// The program on the library.
     program: PathBuf,
     runtime: Runtime,
-    /// The certificate, its key, and logs.
+    /// Folder of the certificate, its key, and logs.
     folder: PathBuf,
     /// Echo servers on the library.
     plain: Server,
@@ -111,25 +111,25 @@ impl Ground {
         self.folder.join(format!("{}.log", name.replace(' ', "-")))
     }
 
-    /// A server or a proxy of others that says where it listens.
+    /// Starts a server or proxy of another project, which prints its listen address.
     fn start(&self, name: &str, command: &mut Command) -> Result<Server, Missing> {
         Server::start_announced(command, &self.log(name)).map_err(Missing::Broken)
     }
 
-    /// A client of others against our TLS server.
+    /// Runs a client of another project against our TLS server.
     fn client(&self, name: &str, command: &mut Command) -> Count {
         let command = command.arg(self.tls.address().port().to_string()).arg(&self.folder);
         tools::run_checks(&format!("{name} as client"), command, &self.log(&format!("{name} client")))
     }
 
-    /// Our client against an echo server.
+    /// Runs our client against an echo server.
     fn check(&self, name: &str, url: &str, further: &[&str]) -> Count {
         let mut command = Command::new(&self.program);
         command.args(["--on", self.runtime.name(), "check", url, "--trust"]).arg(&self.folder).args(further);
         tools::run_checks(name, &mut command, &self.log(name))
     }
 
-    /// Our client against a server of others, without and with TLS.
+    /// Runs our client against a server of another project, without and with TLS.
     fn check_servers(
         &self,
         name: &str,
@@ -141,7 +141,7 @@ impl Ground {
         Ok(count + self.check(&format!("{name} as server, wss"), &url("wss", tls.address()), &[]))
     }
 
-    /// Our client through a proxy to our servers; `start` starts it, with credentials or without.
+    /// Runs our client through a proxy to our servers; `start` starts the proxy, with credentials or without.
     fn check_proxy(
         &self,
         name: &str,
@@ -187,7 +187,7 @@ impl Ground {
     }
 }
 
-/// By name, so that it is looked up at either end.
+/// Contains the host name, so that either end resolves it.
 fn url(scheme: &str, address: SocketAddr) -> String {
     format!("{scheme}://localhost:{}/", address.port())
 }
@@ -226,13 +226,13 @@ fn go_socks5(ground: &Ground) -> Result<Count, Missing> {
     })
 }
 
-/// Both, on one port.
+/// Both protocols, on one port.
 fn pproxy(ground: &Ground) -> Result<Count, Missing> {
     ground.check_proxy("pproxy", &["http", "socks5", "socks5h"], |credentials, log| {
         let address = server::free_address().map_err(Missing::Broken)?;
         let behind = credentials.map_or_else(String::new, |(user, password)| format!("#{user}:{password}"));
         let listen = format!("http+socks5://{address}{behind}");
-        // 0: who has given a password once is asked again.
+        // 0: every connection has to authenticate.
         let mut command = tools::python(&["-m", "pproxy", "-l", &listen, "--auth", "0"])?;
         Server::start_on(&mut command, address, log).map_err(Missing::Broken)
     })

@@ -1,7 +1,7 @@
-//! Tasks of the repository: `cargo xtask test` runs every check, the others run one kind of it.
+//! Tasks of the repository: `cargo xtask test` runs every check, each other task runs one kind of check.
 //!
-//! Each task prints what it did and ends with `N passed, M failed` (and `K skipped` where a tool
-//! of the outside world may be missing); the exit status is 0 when nothing failed.
+//! Each task prints its steps and ends with `N passed, M failed` (and `K skipped` where an external tool may
+//! be missing); the exit status is 0 when nothing failed.
 
 #![forbid(unsafe_code)]
 
@@ -16,6 +16,7 @@ mod connect;
 mod count;
 mod features;
 mod floors;
+mod gates;
 mod hints;
 mod http;
 mod interop;
@@ -36,7 +37,7 @@ use clap::{Parser, Subcommand};
 
 use crate::count::Count;
 
-/// What a task answers: its counts, or why it could not run at all.
+/// Result of a task: its counts, or the reason why it could not run at all.
 pub(crate) type Outcome = Result<Count, String>;
 
 #[derive(Parser)]
@@ -48,29 +49,32 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// What each change must pass: format, lints, layers, all Rust tests, Autobahn's cases, the pages. `--all` adds the long checks
+    /// Checks for each change: format, lints, layers, all Rust tests, Autobahn's cases, the pages. `--all`
+    /// adds the long checks
     Test(steps::Options),
-    /// The inner loop, within a minute: format, rules, lints and unit tests of the packages that changed
+    /// Checks for the inner loop, within a minute: format, rules, lints and unit tests of the changed
+    /// packages
     Quick(quick::Options),
-    /// The rules that neither compiler nor clippy knows: layers, lengths, unsafe, leftovers
+    /// Project rules beyond the compiler and clippy: layers, lengths, unsafe, leftovers
     Tidy,
     /// HTTP cases against the server; the Autobahn suite against the server, with TLS too, and the library
     Conformance(conformance::Options),
-    /// Clients and tools of other people against the server, servers and proxies of theirs for the library
+    /// Clients and tools of other projects against the server, servers and proxies of other projects for the
+    /// library
     Interop(interop::Options),
-    /// The bridges to Kafka, Redis and NATS, opposite real brokers, which are started, killed and frozen
+    /// The bridges to Kafka, Redis and NATS, against real brokers, which are started, killed and frozen
     Brokers(brokers::Options),
     /// The library in every choice of up to two features, and in all: each compiles without a warning
     Features(features::Options),
     /// The library with the oldest version of each dependency that its manifest allows: it compiles
     Floors,
-    /// The public API of the library beside what it was
+    /// The public API of the library, compared with its recorded list
     Api(api::Options),
-    /// Everything that clients do to the server, at once and for long; nothing may leak or come back wrong
+    /// All client behavior against the server, at once and for long, without leaks or wrong results
     Soak(soak::Options),
-    /// Other people's servers beside ours, measured in turns, with what of it is more than noise
+    /// Servers of other projects beside ours, measured in turns, with differences beyond noise
     Compare(compare::Options),
-    /// How many system calls a message costs the server, where strace can count them
+    /// System calls of the server for each message, where strace can count them
     Syscalls(soak::SyscallOptions),
 }
 

@@ -1,4 +1,4 @@
-//! Outside programs: found, run with a time limit, and ended by their process id only.
+//! External programs: found, run with a time limit, and stopped by their process id only.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -9,13 +9,13 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often a running program is looked at. Short against any program's run time, long against
-/// the cost of asking.
+/// Poll interval for a running program. Short compared with any program's run time, long compared with the
+/// cost of a poll.
 const POLL_EVERY: Duration = Duration::from_millis(10);
-/// For any one command. The longest, a release build or a full test build from nothing, needs
-/// about five minutes on two cores; what hangs is ended here.
+/// Time limit of any one command. The longest, a release build or a full test build from nothing, needs about
+/// five minutes on two cores; a hanging command is killed at this limit.
 pub(crate) const COMMAND_LIMIT: Duration = Duration::from_secs(20 * 60);
-/// How much of a failed program's output is shown.
+/// Number of lines printed of a failed program's output.
 pub(crate) const TAIL_LINES: usize = 40;
 
 /// The root of the repository: two levels above this package.
@@ -25,24 +25,24 @@ pub(crate) fn root() -> PathBuf {
     here.ancestors().nth(2).map_or_else(|| here.clone(), Path::to_path_buf)
 }
 
-/// Where cargo builds to.
+/// The target directory of cargo.
 pub(crate) fn target() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
 }
 
-/// Where tools of other people are installed. Ignored by git, kept between runs.
+/// Installation directory of third-party tools. Ignored by git, kept between runs.
 pub(crate) fn cache(name: &str) -> PathBuf {
     root().join(".cache").join(name)
 }
 
-/// The cargo that runs us, so that one toolchain does everything.
+/// The cargo that runs this task, so that one toolchain does everything.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
     command
 }
 
-/// The program's path, if it is an executable file or found on the search path.
+/// Returns the program's path, if it is an executable file or found on the search path.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     if name.contains('/') {
         return Some(PathBuf::from(name)).filter(|path| path.is_file());
@@ -51,17 +51,18 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     env::split_paths(&path).map(|dir| dir.join(name)).find(|candidate| candidate.is_file())
 }
 
-/// How a program ended.
+/// The end of a program.
 #[derive(Debug)]
 pub(crate) enum End {
-    /// It ended by itself.
+    /// The program exited by itself.
     Exit(ExitStatus),
-    /// It was ended by us after this long.
+    /// The program was killed after this time.
     TimeOut(Duration),
 }
 
 impl End {
-    /// `Ok` if the program succeeded, otherwise what it was, how it ended and what it said last.
+    /// Returns an error unless the program succeeded. The error names the program, its exit and its last
+    /// lines.
     pub(crate) fn check(&self, what: &str, log: &Path) -> Result<(), String> {
         let how = match self {
             Self::Exit(status) if status.success() => return Ok(()),
@@ -106,8 +107,8 @@ fn wait(mut child: Child, limit: Duration) -> io::Result<End> {
     }
 }
 
-/// Ends what the process has started and what that has started. A program past its limit is often
-/// a cargo whose test binary hangs: ending cargo alone would leave the test running.
+/// Kills all descendants of the process. A program past its limit is often a cargo with a hanging test
+/// binary: killing cargo alone would leave the test running.
 fn kill_descendants(ancestor: u32) {
     let family = descendants(ancestor, &parents());
     if !family.is_empty() {
@@ -116,7 +117,7 @@ fn kill_descendants(ancestor: u32) {
     }
 }
 
-/// Each process with its parent, from `/proc`; empty where there is none.
+/// Returns each process with its parent, from `/proc`; empty on systems without it.
 fn parents() -> BTreeMap<u32, u32> {
     let Ok(entries) = fs::read_dir("/proc") else { return BTreeMap::new() };
     let processes = entries.flatten().filter_map(|entry| {
@@ -140,7 +141,7 @@ fn descendants(ancestor: u32, parents: &BTreeMap<u32, u32>) -> Vec<u32> {
     family.split_off(1)
 }
 
-/// The last lines of a file; empty if it cannot be read.
+/// Returns the last lines of a file; empty if it cannot be read.
 pub(crate) fn tail(path: &Path, lines: usize) -> String {
     let text = fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
     let all: Vec<&str> = text.lines().collect();
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_past_its_limit_is_ended_with_its_children() {
+    fn program_is_killed_with_its_children_at_the_time_limit() {
         let mut command = Command::new("sh");
         command.args(["-c", "sleep 600 & echo $!; wait"]).stdout(Stdio::piped());
         let mut child = command.spawn().expect("sh runs");
@@ -181,14 +182,14 @@ mod tests {
         assert!(matches!(end, End::TimeOut(_)), "{end:?}");
         let gone = (0..1000).any(|_| {
             thread::sleep(POLL_EVERY);
-            // Until its new parent collects it, an ended process remains as a zombie (state Z).
+            // Until its new parent waits for it, an exited process remains as a zombie (state Z).
             fs::read_to_string(format!("/proc/{sleeper}/stat")).map_or(true, |stat| stat.contains(") Z"))
         });
         assert!(gone, "process {sleeper} outlived its limit");
     }
 
     #[test]
-    fn a_failure_says_what_the_program_said_last() {
+    fn failure_contains_the_last_output() {
         let log = target().join("xtask/self-test-failure.log");
         let mut command = Command::new("sh");
         command.args(["-c", "echo first; echo last words >&2; exit 3"]);

@@ -1,4 +1,4 @@
-//! The Autobahn suite's reports, read and judged.
+//! Reads and judges the reports of the Autobahn suite.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use crate::count::Count;
 
-/// The three cases whose outcome the suite only records: a peer may do either thing.
+/// The three cases that the suite records without a verdict: a peer may do either thing.
 const INFORMATIONAL: [&str; 3] = ["7.1.6", "7.13.1", "7.13.2"];
 
 const SECTIONS: [(u32, &str); 11] = [
@@ -26,12 +26,12 @@ const SECTIONS: [(u32, &str); 11] = [
     (13, "Deflate, parameters"),
 ];
 
-/// What the suite found in one case.
+/// Result of the suite for one case.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     id: String,
     entry: Entry,
-    /// In a case where the peer has to fail the connection: the codes that are right.
+    /// The right codes, in a case where the peer has to fail the connection.
     error_codes: Option<Vec<u16>>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Case {
 struct Entry {
     behavior: String,
     behavior_close: String,
-    /// The code of the Close frame that came, if one came.
+    /// The code of the received Close frame, if there was one.
     remote_close_code: Option<u16>,
     /// In milliseconds.
     duration: u64,
@@ -50,8 +50,8 @@ struct Entry {
     report_file: String,
 }
 
-/// A case's own report, of which only this matters. The rest must not even be decoded: it holds
-/// what was on the wire, lone surrogates among it, which no Rust string can.
+/// The relevant part of a case's own report. The rest must not even be decoded: it holds bytes of the wire,
+/// with lone surrogates among them, which a Rust string cannot hold.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Detail {
@@ -66,20 +66,20 @@ struct ExpectedClose {
 }
 
 impl ExpectedClose {
-    /// The right codes, if this is a case in which the connection must be failed: the suite then
-    /// asks for no clean close and for a code other than 1000.
+    /// Returns the right codes, if this is a case in which the connection must be failed: the suite then
+    /// requires no clean close and a code other than 1000.
     fn error_codes(self) -> Option<Vec<u16>> {
         (!self.require_clean && !self.close_code.contains(&1000)).then_some(self.close_code)
     }
 }
 
 impl Case {
-    /// `None` if the case is as it must be, otherwise what is wrong.
+    /// Returns the fault of the case, `None` if it is correct.
     ///
-    /// The suite's own verdict is not enough: `behavior` says OK to a peer that answers a fatal
-    /// error by dropping the connection without a Close frame, which RFC 6455 section 7.1.7
-    /// discourages and which leaves the other side without a reason; and a protocol violation
-    /// during the closing handshake shows up in `behaviorClose` only.
+    /// The suite's own verdict is not sufficient. `behavior` is OK for a peer that drops the connection
+    /// without a Close frame after a fatal error. RFC 6455 section 7.1.7 discourages this, since the other
+    /// side gets no reason. A protocol violation during the closing handshake shows up in `behaviorClose`
+    /// only.
     pub(crate) fn fault(&self) -> Option<String> {
         let allowed = |verdict: &str| {
             verdict == "OK" || (verdict == "INFORMATIONAL" && INFORMATIONAL.contains(&&*self.id))
@@ -112,7 +112,7 @@ impl Case {
     }
 }
 
-/// Reads `index.json` and the case reports it names.
+/// Reads `index.json` and its case reports.
 pub(crate) fn read(dir: &Path) -> Result<Vec<Case>, String> {
     // By agent, then by case.
     let index: BTreeMap<String, BTreeMap<String, Entry>> = read_json(&dir.join("index.json"))?;
@@ -125,7 +125,7 @@ pub(crate) fn read(dir: &Path) -> Result<Vec<Case>, String> {
     cases.collect()
 }
 
-/// Prints the table of the sections and each fault; `expected` names all cases that had to run.
+/// Prints the table of the sections and each fault; `expected` lists all cases that had to run.
 pub(crate) fn judge(cases: &[Case], expected: &[String]) -> Count {
     println!(
         "{:<24} {:>6} {:>6} {:>10} {:>13} {:>13} {:>7} {:>12} {:>9}",
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn error_cases_are_told_from_the_others() {
+    fn error_cases_are_recognized() {
         let codes = |require_clean, close_code: &[u16]| {
             ExpectedClose { require_clean, close_code: close_code.to_vec() }.error_codes()
         };
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_may_hold_what_is_no_text() {
+    fn report_may_contain_invalid_text() {
         let report =
             r#"{"received": "\ud800", "expectedClose": {"requireClean": false, "closeCode": [1007]}}"#;
         let detail: Detail = serde_json::from_str(report).expect("the string is skipped");

@@ -1,4 +1,4 @@
-//! A server under test: built, started on a free port, watched, and ended by its process id.
+//! A server under test: built, started on a free port, monitored, and stopped by its process id.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -12,22 +12,21 @@ use crate::binaries;
 use crate::certificate::Certificate;
 use crate::process;
 
-/// Until a started server answers its health check. It needs milliseconds; a loaded machine more.
+/// Time limit for a started server's health check. It needs milliseconds; a loaded machine more.
 const START_LIMIT: Duration = Duration::from_secs(20);
-/// For the release build from nothing on a small machine.
+/// Time limit for the release build from nothing on a small machine.
 const BUILD_LIMIT: Duration = Duration::from_secs(20 * 60);
-/// Linux counts process times in these per second, on every architecture we run on.
+/// Unit of process times in Linux, on every architecture we run on.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// A running server, `sinews serve` or another; dropping it ends the process.
+/// A running server, `sinews serve` or another; dropping it stops the process.
 pub(crate) struct Server {
     child: Child,
     address: SocketAddr,
 }
 
 impl Server {
-    /// Starts the server on a free loopback port and waits until it is healthy. Its own output
-    /// goes to `log`.
+    /// Starts the server on a free loopback port and waits until it is healthy. Its output goes to `log`.
     pub(crate) fn start(binary: &Path, options: &[&str], log: &Path) -> Result<Self, String> {
         let address = free_address()?;
         let mut command = Command::new(binary);
@@ -52,14 +51,14 @@ impl Server {
         Self::start_on(&mut command, address, log)
     }
 
-    /// Starts a program that listens on this address, and waits until it does.
+    /// Starts a program that listens on this address, and waits until it listens.
     pub(crate) fn start_on(command: &mut Command, address: SocketAddr, log: &Path) -> Result<Self, String> {
         Self::spawn(command, address, log)?.wait_until(log, "does not listen", |server, _| {
             TcpStream::connect_timeout(&server.address, START_LIMIT).ok().map(|_| server.address)
         })
     }
 
-    /// Starts a program that chooses its address, and says `listening on ADDRESS` when it listens.
+    /// Starts a program that chooses its address, and prints `listening on ADDRESS` when it listens.
     pub(crate) fn start_announced(command: &mut Command, log: &Path) -> Result<Self, String> {
         let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         Self::spawn(command, nowhere, log)?.wait_until(log, "does not say where it listens", |_, log| {
@@ -78,7 +77,7 @@ impl Server {
         Ok(Self { child, address })
     }
 
-    /// The WebSocket address, without a path.
+    /// Returns the WebSocket address, without a path.
     pub(crate) fn url(&self) -> String {
         format!("ws://{}", self.address)
     }
@@ -87,19 +86,19 @@ impl Server {
         self.address
     }
 
-    /// `None` while it runs, otherwise how it ended: a server under test must outlive the test.
+    /// Returns the exit of the server, `None` while it runs: a server under test must outlive the test.
     pub(crate) fn ended(&mut self) -> Option<String> {
         self.child.try_wait().ok().flatten().map(|status| format!("the server ended: {status}"))
     }
 
-    /// What it has used so far, where `/proc` tells.
+    /// Returns its resource usage so far, where `/proc` exists.
     pub(crate) fn usage(&self) -> Option<Usage> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).ok()?;
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
         Usage::parse(&stat, &status)
     }
 
-    /// Until it is ready, which answers where it listens.
+    /// Waits until the server is ready; `is_ready` returns the listen address.
     fn wait_until(
         mut self,
         log: &Path,
@@ -124,13 +123,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Both fail only if the process is already gone.
+        // Both fail only if the process has already exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// What a process has used of the machine.
+/// Resource usage of a process.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Usage {
     /// User and system time of all threads, in seconds.
@@ -153,7 +152,7 @@ impl Usage {
     }
 }
 
-/// The given binary, or the release build of `sinews`, built now.
+/// Returns the given binary, or builds the release build of `sinews`.
 pub(crate) fn binary(given: Option<&Path>) -> Result<PathBuf, String> {
     if let Some(path) = given {
         let found = path.canonicalize();
@@ -162,23 +161,23 @@ pub(crate) fn binary(given: Option<&Path>) -> Result<PathBuf, String> {
     build("sinews-cli", "sinews")
 }
 
-/// The release build of a program of the workspace, built now.
+/// Builds the release build of a program of the workspace.
 pub(crate) fn build(package: &str, program: &str) -> Result<PathBuf, String> {
     Ok(build_package(package, &["--release", "--bin", program])?.join("release").join(program))
 }
 
-/// The debug build of a program of the workspace, built now: where speed is no matter, overflows are noticed.
+/// The debug build of a program of the workspace, built now: for checks of correctness, with overflow checks.
 pub(crate) fn build_debug(program: &str) -> Result<PathBuf, String> {
     Ok(build_all_debug(&[program])?.join(program))
 }
 
-/// The release builds of all programs of a package, built now: the folder that they are in.
+/// Builds the release builds of all programs of a package, and returns their folder.
 pub(crate) fn build_all(package: &str) -> Result<PathBuf, String> {
     Ok(build_package(package, &["--release", "--bins"])?.join("release"))
 }
 
-/// The debug builds of these programs, built now: the folder that they are in. They are those of the Rust tests, so that
-/// nothing is compiled for them after the tests.
+/// Builds the debug builds of these programs, and returns their folder. The Rust tests use the same builds,
+/// so that a later test run compiles nothing for them.
 pub(crate) fn build_all_debug(programs: &[&str]) -> Result<PathBuf, String> {
     let mut arguments = binaries::selection()?;
     arguments.extend(programs.iter().flat_map(|program| ["--bin".to_owned(), (*program).to_owned()]));
@@ -201,7 +200,7 @@ fn build_with(arguments: &[String], name: &str) -> Result<(), String> {
     process::run(&mut build, &log, BUILD_LIMIT)?.check(&format!("build of {name}"), &log)
 }
 
-/// What the line `listening on ADDRESS` says, once it is whole.
+/// Parses the line `listening on ADDRESS`, once it is complete.
 fn announced(log: &str) -> Option<SocketAddr> {
     let lines = log.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
     lines
@@ -209,8 +208,8 @@ fn announced(log: &str) -> Option<SocketAddr> {
         .find_map(|address| address.trim().parse().ok())
 }
 
-/// A port that was free a moment ago. Another program may take it in between; the server then does not start, and
-/// says so.
+/// Returns a port that was free a moment ago. Another program may take it in between; the server then fails
+/// to start, and prints the reason.
 pub(crate) fn free_address() -> Result<SocketAddr, String> {
     let listener =
         TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|error| format!("loopback: {error}"))?;
@@ -252,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_ends_is_no_server() {
+    fn program_that_exits_is_no_server() {
         let log = process::target().join("xtask/self-test-server.log");
         let started = Server::start(Path::new("/bin/false"), &[], &log);
         let why = started.err().expect("it ended at once");

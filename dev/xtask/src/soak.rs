@@ -15,34 +15,34 @@ use crate::server;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// How long the load lasts on each backend
+    /// Minutes of load on each backend
     #[arg(long, value_name = "N", default_value_t = 10)]
     minutes: u64,
-    /// The same in seconds
+    /// Seconds of load on each backend
     #[arg(long, value_name = "N", conflicts_with = "minutes")]
     seconds: Option<u64>,
-    /// What the server waits with: the load runs once for each
+    /// Backend of the server: the load runs once for each
     #[arg(long, value_enum, default_value_t = Choice::Both)]
     backend: Choice,
-    /// What everything that is random comes from [default: the clock]
+    /// Seed of all randomness [default: the clock]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// The `sinews` program to test, in place of one built here
+    /// Path of the `sinews` program to test, instead of building it
     #[arg(long)]
     binary: Option<PathBuf>,
 }
 
 #[derive(Args)]
 pub(crate) struct SyscallOptions {
-    /// What the server waits with: the calls are counted once for each
+    /// Backend of the server: the calls are counted once for each
     #[arg(long, value_enum, default_value_t = Choice::Both)]
     backend: Choice,
-    /// The `sinews` program to test, in place of one built here
+    /// Path of the `sinews` program to test, instead of building it
     #[arg(long)]
     binary: Option<PathBuf>,
 }
 
-/// A long load.
+/// Runs a long load.
 pub(crate) fn run(options: &Options) -> Outcome {
     let clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_secs());
     let seed = options.seed.unwrap_or_else(clock);
@@ -51,7 +51,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     each(options.backend, options.binary.as_deref(), "load", &further)
 }
 
-/// System calls for each message.
+/// Counts system calls for each message.
 pub(crate) fn syscalls(options: &SyscallOptions) -> Outcome {
     if process::find_program("strace").is_none() {
         println!("skipped: no strace (apt-get install strace)");
@@ -60,7 +60,7 @@ pub(crate) fn syscalls(options: &SyscallOptions) -> Outcome {
     each(options.backend, options.binary.as_deref(), "syscalls", &[])
 }
 
-/// A task of the program on each backend.
+/// Runs a task of the program on each backend.
 fn each(choice: Choice, binary: Option<&Path>, task: &str, further: &[&str]) -> Outcome {
     let binary = server::binary(binary)?;
     let program = server::build("sinews-soak", "sinews-soak")?;
@@ -75,7 +75,7 @@ fn each(choice: Choice, binary: Option<&Path>, task: &str, further: &[&str]) -> 
     Ok(count)
 }
 
-/// Runs a program that ends with its counts, and shows what it says while it does.
+/// Runs a program that ends with its counts, and prints its output meanwhile.
 fn show(command: &mut Command) -> Outcome {
     let name = command.get_program().to_owned();
     let fault = |error| format!("{}: {error}", Path::new(&name).display());

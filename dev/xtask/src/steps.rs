@@ -15,6 +15,7 @@ use crate::Outcome;
 use crate::backend::{Choice, Permitted};
 use crate::binaries;
 use crate::count::Count;
+use crate::gates;
 use crate::process;
 use crate::server;
 use crate::tools;
@@ -35,7 +36,7 @@ enum Lane {
 }
 
 /// Cheap steps first: what is wrong shows early.
-const STEPS: [(&str, Lane, Run); 18] = [
+const STEPS: [(&str, Lane, Run); 22] = [
     ("fmt", Lane::Test, fmt),
     ("tidy", Lane::Test, tidy),
     ("clippy", Lane::Test, clippy),
@@ -45,6 +46,10 @@ const STEPS: [(&str, Lane, Run); 18] = [
     ("doc", Lane::Long, doc),
     ("no_std", Lane::Long, no_std),
     ("api", Lane::Long, api),
+    ("msrv", Lane::Long, gates::oldest_compiler),
+    ("targets", Lane::Long, gates::targets),
+    ("deny", Lane::Long, gates::deny),
+    ("sanitizer", Lane::Long, gates::sanitizer),
     ("fuzz", Lane::Long, fuzz),
     ("build", Lane::Long, build),
     ("conformance", Lane::Long, conformance),
@@ -306,7 +311,7 @@ fn soak(log: &Path, backend: Choice) -> Outcome {
 }
 
 /// A command that is one check.
-fn single(command: &mut Command, log: &Path) -> Outcome {
+pub(crate) fn single(command: &mut Command, log: &Path) -> Outcome {
     counted(command, log, |_| Count::PASSED)
 }
 
@@ -319,7 +324,7 @@ fn task(arguments: &[&str], log: &Path) -> Outcome {
 }
 
 /// A command whose output says how many checks it made. That it failed counts once if no check did.
-fn counted(command: &mut Command, log: &Path, count: fn(&str) -> Count) -> Outcome {
+pub(crate) fn counted(command: &mut Command, log: &Path, count: fn(&str) -> Count) -> Outcome {
     command.env("CARGO_TERM_COLOR", "never");
     let end = process::run(command, log, process::COMMAND_LIMIT)?;
     let found = count(&log_lines(log).join("\n"));

@@ -1,4 +1,4 @@
-//! The Autobahn suite: installed, asked for its cases, run as a client or as a server.
+//! The Autobahn suite: installation, list of cases, and runs as a client or as a server.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -14,16 +14,16 @@ use crate::process;
 use crate::report::{self, numbers};
 use crate::server::{self, Server};
 
-/// All cases of the frozen version: a run with fewer would be no full run.
+/// All cases of the frozen version: a run with fewer cases is incomplete.
 const ALL_CASES: usize = 517;
-/// For the installation from nothing: 33 packages, one of them compiled.
+/// Time limit of the installation from nothing: 33 packages, one of them compiled.
 const INSTALL_LIMIT: Duration = Duration::from_secs(10 * 60);
-/// For one section with few messages per compression case.
+/// Time limit of one section with few messages per compression case.
 const SECTION_LIMIT: Duration = Duration::from_secs(10 * 60);
-/// For one section with the suite's own 1,000 messages: up to 480 s in each of 18 cases.
+/// Time limit of one section with the suite's own 1,000 messages: up to 480 s in each of 18 cases.
 const SECTION_LIMIT_FULL: Duration = Duration::from_secs(60 * 60);
 
-/// The interpreter named by `AB_PY27`, pyenv's, or the system's.
+/// Returns the interpreter in `AB_PY27`, pyenv's, or the system's.
 pub(crate) fn find_python() -> Option<PathBuf> {
     if let Some(given) = env::var_os("AB_PY27") {
         return Some(PathBuf::from(given)).filter(|path| path.is_file());
@@ -63,7 +63,7 @@ impl Suite {
             let log = dir.join(format!("{what}.log"));
             process::run(command, &log, INSTALL_LIMIT)?.check(what, &log)
         };
-        // This interpreter has no venv module, and its newest virtualenv is long fixed.
+        // This interpreter has no venv module; the last virtualenv with support for it is pinned.
         let boot = dir.join("boot");
         let mut command = Command::new(interpreter);
         command.args(["-m", "pip", "--disable-pip-version-check", "install", "--target"]);
@@ -99,7 +99,7 @@ impl Suite {
         }
     }
 
-    /// Runs a shard; its reports go to a directory of its name.
+    /// Runs a shard; its reports go to a directory with its name.
     pub(crate) fn run(
         &self,
         shard: &Shard,
@@ -111,7 +111,7 @@ impl Suite {
             Subject::Server(url) => self.run_client(shard, messages, url, out),
             Subject::Client(program) => self.run_server(shard, messages, program, out),
         }?;
-        // The suite's exit status is 0 whatever happened. It writes its report at the very end.
+        // The suite's exit status is always 0. It writes its report at the very end.
         report::read(&out.join(&shard.name)).map(|_| ())
     }
 
@@ -123,7 +123,7 @@ impl Suite {
         end.check(&format!("section {}", shard.name), &log)
     }
 
-    /// The program connects for each case, and asks for the reports at its end.
+    /// The program connects for each case, and requests the reports at its end.
     fn run_server(
         &self,
         shard: &Shard,
@@ -142,7 +142,7 @@ impl Suite {
         suite.ended().map_or(Ok(()), |how| Err(format!("section {}: the suite: {how}", shard.name)))
     }
 
-    /// `whom` is what the specification says about the other end.
+    /// Returns the command with a specification file; `whom` is its entry for the other end.
     fn command_for(
         &self,
         role: &str,
@@ -172,19 +172,19 @@ impl Suite {
     }
 }
 
-/// How the reports name what is tested. The suite's client would else ask the server.
+/// Name of the subject in the reports. Otherwise the suite's client would ask the server for it.
 const AGENT: &str = "sinews";
 
 fn url_of(address: SocketAddr) -> String {
     format!("ws://{address}")
 }
 
-/// What is tested.
+/// The subject of the tests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Subject<'a> {
-    /// A server at this URL: the suite is its client.
+    /// A server at this URL, with the suite as its client.
     Server(&'a str),
-    /// A program that connects to the URL given to it, where the suite is the server.
+    /// A program that connects to the URL in its arguments, with the suite as the server.
     Client(&'a Path),
 }
 
@@ -212,8 +212,8 @@ pub(crate) struct Shard {
     cases: Vec<String>,
 }
 
-/// One shard per section; sections 12 and 13 are long and go by subsection. The suite writes its
-/// report at its end only, so a crash or a time-out costs one shard and not the whole run.
+/// Splits the cases into one shard per section; sections 12 and 13 are long and are split by subsection. The
+/// suite writes its report only at its end, so a crash or a timeout costs one shard instead of the whole run.
 pub(crate) fn shards(cases: &[String]) -> Vec<Shard> {
     let mut shards = BTreeMap::<Vec<u32>, Vec<String>>::new();
     for case in cases {
@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn compression_is_cut_finer_than_the_rest() {
+    fn compression_sections_are_split_by_subsection() {
         let cases = ["1.1.1", "1.2.8", "10.1.1", "12.1.1", "12.1.2", "12.2.1"].map(str::to_owned);
         let shard = |name: &str, cases: &[&str]| Shard {
             name: name.to_owned(),

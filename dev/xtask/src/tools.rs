@@ -1,4 +1,4 @@
-//! Programs that we did not write: found or installed, and their scripts of `dev/interop` made ready to run.
+//! Third-party programs: found or installed, with the scripts of `dev/interop` that drive them.
 
 use std::fs;
 use std::io;
@@ -9,21 +9,21 @@ use std::time::{Duration, Instant};
 use crate::count::Count;
 use crate::process::{self, find_program};
 
-/// For one installation from a package registry.
+/// Time limit of one installation from a package registry.
 const INSTALL_LIMIT: Duration = Duration::from_secs(5 * 60);
-/// For one program's checks, which need seconds; each check has a shorter limit of its own.
+/// Time limit of one program's checks, which need seconds; each check has a shorter limit of its own.
 const CHECKS_LIMIT: Duration = Duration::from_secs(5 * 60);
 
-/// Why a program cannot run.
+/// The reason why a program cannot run.
 pub(crate) enum Missing {
-    /// Something of the outside world is not there: no fault of this repository.
+    /// An external tool is missing: no fault of this repository.
     Tool(String),
-    /// Our own part does not build.
+    /// Code of this repository does not build.
     Broken(String),
 }
 
 impl Missing {
-    /// Says so, and counts it.
+    /// Prints the reason, and counts it.
     pub(crate) fn report(&self, name: &str) -> Count {
         match self {
             Self::Tool(why) => {
@@ -77,15 +77,15 @@ pub(crate) fn node(script: &str) -> Result<Command, Missing> {
     Ok(command)
 }
 
-/// The script of axe-core, which judges the accessibility of a page.
+/// The script of axe-core, which checks the accessibility of a page.
 pub(crate) fn axe() -> Result<PathBuf, Missing> {
     Ok(node_directory()?.join("node_modules/axe-core/axe.min.js"))
 }
 
-/// The scripts of `dev/interop/node`, with the packages that they need.
+/// The scripts of `dev/interop/node`, with their packages.
 fn node_directory() -> Result<PathBuf, Missing> {
     need("npm", "apt-get install npm")?;
-    // Modules are looked up beside the script, so the scripts move beside the modules.
+    // Node resolves modules beside the script, so the scripts are copied beside the modules.
     let dir = process::cache("interop").join("node");
     let lock = source("node/package-lock.json");
     let copied = copy_files(&source("node"), &dir);
@@ -96,7 +96,8 @@ fn node_directory() -> Result<PathBuf, Missing> {
     Ok(dir)
 }
 
-/// Arguments of the interpreter, which has the packages: a script of ours, or a module of theirs.
+/// Returns the interpreter with the installed packages, and arguments: a script of ours, or a third-party
+/// module.
 pub(crate) fn python(arguments: &[&str]) -> Result<Command, Missing> {
     need("python3", "apt-get install python3 python3-pip")?;
     let dir = process::cache("interop").join("python");
@@ -139,7 +140,7 @@ fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs the installation unless it has been done for the same list of versions.
+/// Runs the installation unless it has completed for the same list of versions.
 fn once(dir: &Path, versions: &Path, install: &mut Command) -> Result<(), Missing> {
     let broken = |path: &Path, error| Missing::Broken(format!("{}: {error}", path.display()));
     let wanted = fs::read(versions).map_err(|error| broken(versions, error))?;
@@ -170,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_a_client_are_counted() {
+    fn output_lines_of_a_client_are_counted() {
         let output = "ok text of 1\nnoise\nFAIL ping: late\nskipped trace: refused\nok close\n";
         assert_eq!(count_lines(output), Count { passed: 2, failed: 1, skipped: 1 });
     }

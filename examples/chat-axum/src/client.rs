@@ -1,4 +1,4 @@
-//! One client, from its welcome to its goodbye.
+//! One client, from its welcome to the end of its connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use tokio::time::Instant;
 use crate::Options;
 use crate::room::{Event, Full, Place, Rooms, Seat};
 
-/// A Close for whom nobody waits.
+/// Close of a slow client; the server does not wait for the answer.
 const TOO_SLOW: (CloseCode, &str) = (CloseCode::POLICY, "too slow");
 
-/// What a client sends.
+/// A message from a client.
 #[derive(Deserialize)]
 struct Say {
     say: String,
@@ -32,14 +32,14 @@ pub(crate) async fn run(
         Ok(seat) => converse(&mut websocket, seat, rooms.options(), stop.clone()).await,
         Err(Full(why)) => (CloseCode::TRY_AGAIN_LATER, why),
     };
-    // If it is over already, this says how.
+    // If the connection has ended already, the result says how.
     match websocket.close(code, reason).await {
         Ok(closed) => tracing::debug!("{name}: {closed}"),
         Err(error) => tracing::info!("{name}: {error}"),
     }
 }
 
-/// Goes on until there is a reason to close. The seat is free before the closing handshake begins.
+/// Runs until there is a reason to close. The seat is released before the closing handshake begins.
 async fn converse(
     websocket: &mut WebSocket,
     seat: Seat,
@@ -48,12 +48,12 @@ async fn converse(
 ) -> (CloseCode, &'static str) {
     let Seat { welcome, mut events, place } = seat;
     let mut pace = Pace::new(options.pace);
-    // What is queued leaves while `next` waits, so that this loop never waits for a slow client: it meets the limit
-    // of its queue instead, and `Options::slow_consumer` says what then.
+    // Queued messages are sent while `next` waits, so that this loop never waits for a slow client. A slow
+    // client reaches the limit of its queue, and `Options::slow_consumer` determines the result.
     let _ = websocket.try_send(welcome);
     loop {
         tokio::select! {
-            // In this order: all events that are there leave in one write.
+            // In this order: all available events leave in one write.
             biased;
             _ = stop.wait_for(|stop| *stop) => return (CloseCode::GOING_AWAY, "the server is going down"),
             event = events.recv() => match event {
@@ -72,7 +72,7 @@ async fn converse(
                         let _ = websocket.try_send(Event::Refused { why: &why }.to_message());
                     }
                 }
-                // Pings are answered already; behind a Close comes `None`.
+                // The library has answered pings already; after a Close, `next` returns `None`.
                 Some(Ok(_)) => {}
                 Some(Err(_)) | None => return (CloseCode::NORMAL, ""),
             },
@@ -80,7 +80,7 @@ async fn converse(
     }
 }
 
-/// Passes on what a client says, or says why not.
+/// Publishes a client's message, or answers with the reason for its rejection.
 fn hear(message: &Message, place: &Place, pace: &mut Pace, options: &Options) -> Result<(), String> {
     let Say { say } = serde_json::from_slice(message.as_bytes())
         .map_err(|error| format!("expected {{\"say\": \"some text\"}}: {error}"))?;
@@ -98,7 +98,7 @@ fn hear(message: &Message, place: &Place, pace: &mut Pace, options: &Options) ->
     Ok(())
 }
 
-/// A bucket of tokens, each worth a message.
+/// A token bucket, with one token for each message.
 struct Pace {
     tokens: u32,
     burst: u32,

@@ -1,14 +1,14 @@
-//! A chat on axum: `/rooms/{room}` is a page for browsers and a WebSocket for what runs in it.
+//! A chat on axum: `/rooms/{room}` is a page for browsers and the WebSocket of its script.
 //!
-//! [`serve`] is the whole server, so that tests can run it too. What there is to see:
+//! [`serve`] is the whole server, so that tests can run it too. It demonstrates:
 //!
 //! * one path for page and WebSocket, by `Option<WebSocketUpgrade>`
-//! * state that is shared, one lock that is never held while waiting
-//! * one task for each connection, that waits for its room, its client and the end of the server at once, without
-//!   halves or channels between them: `WebSocket::next` may be dropped at any point
-//! * a bounded queue for each connection, and what happens to those who do not read: [`Options::slow_consumer`]
-//! * a shutdown that tells every client, which axum's own does not: it knows nothing of connections once they are
-//!   upgraded
+//! * shared state behind one lock, which is never held across an await
+//! * one task for each connection, which waits for its room, its client and the shutdown at once, without
+//!   halves or channels between them: `WebSocket::next` is cancel-safe
+//! * a bounded queue for each connection, and a policy for clients that do not read:
+//!   [`Options::slow_consumer`]
+//! * a shutdown that closes every WebSocket, unlike axum's own, which does not track upgraded connections
 #![forbid(unsafe_code)]
 
 mod client;
@@ -32,32 +32,34 @@ use tokio::sync::watch;
 
 use crate::room::{Rooms, is_room_name};
 
-/// The limits of a chat. All have defaults that suit a public server.
+/// The limits of a chat. The defaults suit a public server.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// Rooms at once. Default 1,000. When there are so many, those where nobody is are forgotten.
+    /// Maximum number of rooms. Default 1,000. At the limit, empty rooms are removed.
     pub rooms_max: usize,
-    /// People in one room. Default 500: each message is sent to all of them.
+    /// Maximum number of people in one room. Default 500: each message is sent to all of them.
     pub people_max: usize,
-    /// Messages that a room remembers for those who come later. Default 50.
+    /// Messages in the history of a room, for new members. Default 50.
     pub history_max: usize,
-    /// Characters of a name. Default 32.
+    /// Maximum characters of a name. Default 32.
     pub name_max: usize,
-    /// Characters of what is said at once. Default 2,000. More is refused, politely.
+    /// Maximum characters of a chat message. Default 2,000. A longer message is rejected, and the connection
+    /// stays open.
     pub text_max: usize,
-    /// Bytes of a message from a client. Default 32 KiB, above what `text_max` characters can take in JSON. More ends
-    /// the connection with 1009, before it is held in memory.
+    /// Maximum bytes of a message from a client. Default 32 KiB, above the JSON size of `text_max`
+    /// characters. A longer message closes the connection with 1009, before it is buffered.
     pub message_max: u64,
-    /// Messages that one client may send in a burst, and seconds until one more is allowed. Default 20, then 2 a
-    /// second: faster than people write. More is refused, politely.
+    /// Messages that one client may send in a burst, and the time until one more is allowed. Default 20, then
+    /// 2 a second: faster than people write. A further message is rejected, and the connection stays open.
     pub pace: (u32, Duration),
-    /// Bytes that wait for one client beyond what the network has taken. Default 256 KiB.
+    /// Maximum bytes in the outbound queue of a client, beyond the network's buffers. Default 256 KiB.
     pub queue_max: usize,
-    /// What happens when so many wait. Default: the connection closes with 1008, and the page comes back and gets the
-    /// history; the other choice is [`Overflow::DropNewest`], a gap in what that one client sees.
+    /// Action when the queue of a client is full. By default the connection closes with 1008, and the page
+    /// reconnects and receives the history. The alternative is [`Overflow::DropNewest`], which drops messages
+    /// to that client only.
     pub slow_consumer: Overflow,
-    /// Whose pages may connect. Default: our own.
+    /// Allowed origins of pages. Default: the server's own origin.
     pub origins: OriginPolicy,
 }
 
@@ -78,7 +80,7 @@ impl Default for Options {
     }
 }
 
-/// Serves a chat until `shutdown` is over and everybody has been told.
+/// Serves a chat until `shutdown` completes and all clients are disconnected.
 ///
 /// # Errors
 /// The listener failed.
@@ -87,7 +89,7 @@ pub async fn serve(
     options: Options,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    /// A little more than [`Config::close_timeout`], after which a connection is over anyway.
+    /// A little more than [`Config::close_timeout`], after which every connection has ended.
     const GOODBYE_MAX: Duration = Duration::from_secs(6);
     let stop = Arc::new(watch::Sender::new(false));
     let chat = Chat {
@@ -107,7 +109,7 @@ pub async fn serve(
         .route("/rooms/{room}", any(room))
         .route("/healthz", get(healthz))
         .with_state(chat);
-    // Without this, a message may wait 40 ms for the acknowledgement of the one before.
+    // Without this, a message may wait 40 ms for the acknowledgement of the previous message.
     let listener = listener.tap_io(|tcp| {
         if let Err(error) = tcp.set_nodelay(true) {
             tracing::debug!("TCP_NODELAY: {error}");
@@ -131,18 +133,18 @@ pub async fn serve(
 struct Chat {
     rooms: Arc<Rooms>,
     config: Arc<Config>,
-    /// Becomes `true` when the server goes.
+    /// Becomes `true` on shutdown.
     stop: Arc<watch::Sender<bool>>,
 }
 
 #[derive(Deserialize)]
 struct Join {
-    /// A page is asked for without.
+    /// Requests for the page have no name.
     #[serde(default)]
     name: String,
 }
 
-/// The page of a room, or its WebSocket: the page connects to its own address.
+/// Serves the page of a room, or its WebSocket: the page connects to its own address.
 async fn room(
     State(chat): State<Chat>,
     Path(room): Path<String>,
@@ -165,7 +167,7 @@ async fn room(
         .on_upgrade(move |websocket| client::run(websocket, chat.rooms, room, name, stop))
 }
 
-/// The page: everything is in it, and it may load nothing else.
+/// The page: it is self-contained, and its policy forbids it to load anything else.
 fn page() -> Response {
     const POLICY: &str = "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; \
         script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -177,7 +179,7 @@ async fn healthz(State(chat): State<Chat>) -> Response {
     Json(serde_json::json!({ "status": "ok", "rooms": rooms, "people": people })).into_response()
 }
 
-/// A name on one line, if there is one that is short enough.
+/// Returns a name without line breaks, if it is short enough.
 fn clean_name(raw: &str, max: usize) -> Option<String> {
     let name = raw.trim();
     let fits = !name.is_empty() && name.chars().count() <= max && !name.chars().any(char::is_control);

@@ -1,23 +1,24 @@
 //! # chat-axum
 //!
-//! A chat: rooms, names, who is there, what was said last.
+//! A chat with rooms, names, presence and history.
 //!
 //! ```sh
 //! cargo run -p chat-axum                       # http://127.0.0.1:3000/
 //! cargo run -p chat-axum -- 0.0.0.0:8080
 //! ```
 //!
-//! Open the page twice, or speak to it from a terminal with any WebSocket client:
+//! Open the page twice, or connect from a terminal with any WebSocket client:
 //!
 //! ```text
 //! ws://127.0.0.1:3000/rooms/lobby?name=Ada
 //! > {"say": "Hello"}
 //! ```
 //!
-//! `/healthz` says how many rooms and people there are. Ctrl-C closes all connections with 1001, and the pages come
-//! back when the server does. `RUST_LOG=chat_axum=debug` shows who comes and goes.
+//! `/healthz` returns the number of rooms and people. Ctrl-C closes all connections with 1001; the pages
+//! reconnect when the server runs again. `RUST_LOG=chat_axum=debug` logs joins and leaves.
 //!
-//! Behind a proxy that changes `Host`, name the public origin in `Options::origins`, or no page may connect.
+//! Behind a proxy that changes `Host`, set the public origin in `Options::origins`; otherwise no page may
+//! connect.
 #![forbid(unsafe_code)]
 
 use std::error::Error;

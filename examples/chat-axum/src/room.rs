@@ -1,4 +1,4 @@
-//! Who is where, and what was said.
+//! Presence and history of the rooms.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,11 +10,11 @@ use tokio::sync::broadcast;
 
 use crate::Options;
 
-/// What a client is told.
+/// A message to a client.
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub(crate) enum Event<'a> {
-    /// The first message: what it is called, who is there, and what was said last.
+    /// The first message: the client's name, the people in the room, and the history.
     Welcome {
         you: &'a str,
         people: &'a BTreeSet<String>,
@@ -27,7 +27,7 @@ pub(crate) enum Event<'a> {
         name: &'a str,
     },
     Said(&'a Said),
-    /// What the client sent was not accepted.
+    /// The client's message was rejected.
     Refused {
         why: &'a str,
     },
@@ -42,7 +42,7 @@ pub(crate) struct Said {
 }
 
 impl Event<'_> {
-    /// Written once for all who get it: a clone of a message is a count.
+    /// Serialized once for all subscribers: cloning the message increments a counter.
     pub(crate) fn to_message(&self) -> Message {
         serde_json::json!(self).to_string().into()
     }
@@ -69,13 +69,14 @@ impl Rooms {
         &self.options
     }
 
-    /// Rooms that are remembered, and people in them.
+    /// Returns the number of rooms in memory, and of people in them.
     pub(crate) fn count(&self) -> (usize, usize) {
         let rooms = self.rooms();
         (rooms.len(), rooms.values().map(|room| room.people.len()).sum())
     }
 
-    /// Takes a seat in a room: no event is missing between the welcome and those that follow, and none is in both.
+    /// Joins a room: no event is missing between the welcome and the first delivered event, and none is in
+    /// both.
     pub(crate) fn join(self: &Arc<Self>, room_name: String, name: &str) -> Result<Seat, Full> {
         let mut rooms = self.rooms();
         if !rooms.contains_key(&room_name) {
@@ -99,14 +100,14 @@ impl Rooms {
     }
 
     fn rooms(&self) -> MutexGuard<'_, HashMap<String, Room>> {
-        // Nothing in here panics half way through a change.
+        // No code panics while a change is incomplete.
         self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Room {
-    /// Events that wait between a room and the task of a client, which never waits for its network: enough for all
-    /// that happens until it has its turn.
+    /// Events in the queue between a room and the task of a client, which never waits for its network: enough
+    /// for the events until the task's next turn.
     const EVENTS_MAX: usize = 256;
 
     fn new() -> Self {
@@ -114,7 +115,7 @@ impl Room {
         Self { people, history, events: broadcast::Sender::new(Self::EVENTS_MAX) }
     }
 
-    /// This name, or with a number if somebody has it already.
+    /// Returns this name, or numbers it if it is taken.
     fn free_name(&self, name: &str) -> String {
         let numbered = (2..).map(|n| format!("{name} ({n})"));
         let mut names = std::iter::once(name.to_owned()).chain(numbered);
@@ -122,12 +123,12 @@ impl Room {
     }
 
     fn tell(&self, event: &Event<'_>) {
-        // Nobody is there to hear it: that is no fault.
+        // An empty room is not an error.
         let _ = self.events.send(event.to_message());
     }
 }
 
-/// Why there is no seat.
+/// Reason why there is no seat.
 pub(crate) struct Full(pub(crate) &'static str);
 
 /// A seat in a room.
@@ -137,7 +138,7 @@ pub(crate) struct Seat {
     pub(crate) place: Place,
 }
 
-/// Somebody's place. Dropping it is leaving, however the connection ends.
+/// A person's membership in a room. Dropping it leaves the room, however the connection ends.
 pub(crate) struct Place {
     rooms: Arc<Rooms>,
     room: String,

@@ -1,4 +1,4 @@
-//! A chat that people talk in: several clients over loopback, and the page.
+//! A chat between several clients over loopback, and its page.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// A server on a port of its own.
+/// A server on its own port.
 struct Server {
     address: SocketAddr,
     stop: oneshot::Sender<()>,
@@ -38,7 +38,7 @@ impl Server {
         Client(sinews::connect(self.url(room, name)).await.expect("connected"))
     }
 
-    /// The status and the rest of the answer to a GET.
+    /// Returns the status and the rest of the answer to a GET.
     async fn get(&self, path: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(self.address).await.expect("connected");
         let request = format!("GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.address);
@@ -69,7 +69,7 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Client<S> {
         );
     }
 
-    /// Reads to the end; answers the code of the server's Close.
+    /// Reads to the end; returns the code of the server's Close.
     async fn end(&mut self) -> Option<CloseCode> {
         while let Some(message) = self.0.next().await {
             message.expect("in order");
@@ -85,7 +85,7 @@ async fn bounded(test: impl Future<Output = ()>) {
 }
 
 #[tokio::test]
-async fn people_meet_talk_and_leave() {
+async fn people_join_talk_and_leave() {
     bounded(async {
         let server = Server::start(Options::default()).await;
         let mut ada = server.join("lobby", "Ada").await;
@@ -100,7 +100,8 @@ async fn people_meet_talk_and_leave() {
         assert_eq!(welcome["history"][0]["text"], "Is anybody here?");
         assert_eq!(ada.hear().await, json!({"type": "joined", "name": "Bob"}));
 
-        // Another room hears nothing of this one, and there may be a second Ada, but not under the same name.
+        // Another room does not receive messages of this room, and there may be a second Ada, but with
+        // another name.
         let mut other = server.join("elsewhere", "Ada").await;
         assert_eq!(other.hear().await["you"], "Ada");
         let mut second = server.join("lobby", "Ada").await;
@@ -113,7 +114,7 @@ async fn people_meet_talk_and_leave() {
             client.hears_that("Bob", "I am, \"Ada\" \u{1f44b}").await;
         }
         bob.0.close(CloseCode::NORMAL, "").await.expect("closed");
-        // This one goes without a word.
+        // This client disconnects without a Close.
         drop(second);
         let mut gone = [ada.hear().await, ada.hear().await];
         gone.sort_by_key(|event| event["name"].as_str().map(str::to_owned));
@@ -140,7 +141,7 @@ async fn the_page_is_served_and_connects_to_its_own_address() {
         assert!(answer.contains("new WebSocket(url)"), "{answer}");
         assert_eq!(server.get("/rooms/No%20Room").await.0, 404);
 
-        // What a browser sends from there, and from elsewhere.
+        // Headers of a browser on this page, and on another site.
         let own = format!("http://{}", server.address);
         let connect = sinews::connect(server.url("lobby", "Ada"));
         connect.clone().header("origin", own).await.expect("its own page");
@@ -209,14 +210,14 @@ async fn rooms_and_the_people_in_them_are_counted() {
         ada.hear().await;
         assert_eq!(server.join("one", "Bob").await.end().await, Some(CloseCode::TRY_AGAIN_LATER));
         assert_eq!(server.join("two", "Bob").await.end().await, Some(CloseCode::TRY_AGAIN_LATER));
-        // An empty room makes place.
+        // An empty room is removed.
         ada.0.close(CloseCode::NORMAL, "").await.expect("closed");
         assert_eq!(server.join("two", "Bob").await.hear().await["type"], "welcome");
     })
     .await;
 }
 
-/// A client whose system takes little for it while it does not read, but more than a packet: with less, TCP itself
+/// Connects a client with a small receive buffer. The buffer is larger than a packet: otherwise TCP itself
 /// becomes slow.
 async fn connect_with_little_room(server: &Server, name: &str) -> Client<TcpStream> {
     let socket = TcpSocket::new_v4().expect("a socket");
@@ -225,7 +226,7 @@ async fn connect_with_little_room(server: &Server, name: &str) -> Client<TcpStre
     Client(sinews::connect(server.url("lobby", name)).over(stream).await.expect("a WebSocket"))
 }
 
-/// Options for those who want to fill queues.
+/// Options for tests that fill queues.
 fn unhurried(slow_consumer: Overflow) -> Options {
     let mut options = Options::default();
     options.pace = (u32::MAX, Duration::ZERO);
@@ -233,11 +234,11 @@ fn unhurried(slow_consumer: Overflow) -> Options {
     options
 }
 
-/// Messages of 2,000 characters that are too many for any buffer of a loopback connection: 32 MB.
+/// A number of messages of 2,000 characters that exceeds any buffer of a loopback connection: 32 MB.
 const TOO_MANY: usize = 16_000;
 
 #[tokio::test]
-async fn who_does_not_read_is_cut_off_and_nobody_waits_for_it() {
+async fn slow_client_is_disconnected_at_queue_max() {
     bounded(async {
         let server = Server::start(unhurried(Overflow::Close)).await;
         let mut slow = connect_with_little_room(&server, "Slow").await;
@@ -256,14 +257,14 @@ async fn who_does_not_read_is_cut_off_and_nobody_waits_for_it() {
             }
             assert!(said < TOO_MANY, "the queue of the slow client has no end");
         }
-        // It reads after all: what was on the way, and then why there is no more.
+        // It reads after all: the messages in transit, and then the Close.
         assert_eq!(slow.end().await, Some(CloseCode::POLICY));
     })
     .await;
 }
 
 #[tokio::test]
-async fn who_does_not_read_may_miss_messages_instead() {
+async fn slow_client_misses_messages_with_drop_newest() {
     bounded(async {
         let server = Server::start(unhurried(Overflow::DropNewest)).await;
         let mut slow = connect_with_little_room(&server, "Slow").await;
@@ -278,7 +279,7 @@ async fn who_does_not_read_may_miss_messages_instead() {
         assert_eq!(slow.hear().await["type"], "joined");
         let mut heard = 0;
         loop {
-            // Somebody who reads again gets what is said from then on.
+            // A client that reads again receives all later messages.
             ada.say("still there?").await;
             let event = slow.hear().await;
             heard += 1;
@@ -292,7 +293,7 @@ async fn who_does_not_read_may_miss_messages_instead() {
 }
 
 #[tokio::test]
-async fn everybody_is_told_when_the_server_goes() {
+async fn shutdown_closes_all_connections_with_1001() {
     bounded(async {
         let server = Server::start(Options::default()).await;
         let mut clients = Vec::new();
@@ -307,7 +308,7 @@ async fn everybody_is_told_when_the_server_goes() {
             assert_eq!(client.end().await, Some(CloseCode::GOING_AWAY));
         }
         serving.await.expect("no panic").expect("no error");
-        TcpStream::connect(address).await.expect_err("nobody listens");
+        TcpStream::connect(address).await.expect_err("the listener is closed");
     })
     .await;
 }

@@ -1,4 +1,4 @@
-//! One client: what it asks for, and what it is sent.
+//! One client: its subscription and its updates.
 
 use std::collections::BTreeMap;
 
@@ -10,27 +10,27 @@ use tokio::sync::watch;
 
 use crate::Quote;
 
-/// Symbols that one client may follow.
+/// Maximum symbols of one client.
 const SUBSCRIBED_MAX: usize = 100;
 
-/// What a client sends: the symbols to follow from now on, instead of those before.
+/// A message from a client: the symbols to follow from now on, instead of the previous symbols.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Subscribe {
-    /// Those that the market does not have are told in [`Update::unknown`].
+    /// Symbols that the market does not have are listed in [`Update::unknown`].
     pub subscribe: Vec<String>,
 }
 
-/// What a client is sent: a snapshot of what it has subscribed to, later what has changed since the last message.
+/// A message to a client: a snapshot of its subscription, later the changes since the last message.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Update {
     /// The newest prices.
     pub quotes: Vec<Quote>,
-    /// Symbols of the subscription that there are not.
+    /// Unknown symbols of the subscription.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<String>,
 }
 
-/// Serves a client until it goes, or `stop` is true.
+/// Serves a client until it disconnects, or `stop` is true.
 pub(crate) async fn serve(
     websocket: &mut WebSocket<TcpStream>,
     mut market: watch::Receiver<Vec<Quote>>,
@@ -40,19 +40,20 @@ pub(crate) async fn serve(
     loop {
         let update = subscription.changes(&market.borrow_and_update());
         if let Some(update) = update {
-            // While a slow client takes this, prices go on, and what is sent next is the newest of each.
+            // While a slow client receives this, prices continue to change. The next message has the newest
+            // price of each symbol.
             websocket.send(update).await?;
         }
         tokio::select! {
-            // Prices that came meanwhile are one change.
+            // Price changes since the last message count as one change.
             _ = market.changed() => {}
-            // `next` may be dropped at any point: nothing that comes is lost.
+            // `next` is cancel-safe: no message is lost.
             message = websocket.next() => match message.transpose()? {
                 Some(message) if message.is_data() => match subscribe(&message) {
                     Ok(new) => subscription = new,
                     Err((code, reason)) => return websocket.close(code, reason).await.map(drop),
                 },
-                // Pings are answered already, and behind a Close comes `None`.
+                // The library has answered pings already; after a Close, `next` returns `None`.
                 Some(_) => {}
                 None => return Ok(()),
             },
@@ -72,10 +73,10 @@ fn subscribe(message: &Message) -> Result<Subscription, (CloseCode, &'static str
     Ok(Subscription::new(subscribe))
 }
 
-/// What a client follows, and what it has seen of it.
+/// A client's subscription, and the prices that it has received.
 #[derive(Default)]
 struct Subscription {
-    /// The round of the last quote that was sent, by symbol; `None` before the snapshot.
+    /// The round of the last sent quote, by symbol; `None` before the snapshot.
     seen: BTreeMap<String, Option<u64>>,
     is_new: bool,
 }
@@ -85,7 +86,7 @@ impl Subscription {
         Self { seen: symbols.into_iter().map(|symbol| (symbol, None)).collect(), is_new: true }
     }
 
-    /// What the client has not seen, if there is anything.
+    /// Returns the changes that the client has not received, if any.
     fn changes(&mut self, market: &[Quote]) -> Option<Message> {
         let mut update = Update::default();
         for quote in market {

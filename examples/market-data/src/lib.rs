@@ -1,12 +1,12 @@
-//! A market whose prices any number of clients follow, each as fast as it can.
+//! A market feed for any number of clients, each at its own speed.
 //!
-//! * [`Market`] holds the newest price of each symbol, and what changes it: a random walk.
-//! * [`Server`] has a thread for each core, with a compio runtime (io_uring) and a listener of its own on one port: the
-//!   kernel spreads the connections, and nothing moves between threads but prices.
-//! * A client subscribes, gets a snapshot, then what has changed since the last message it took. There is no queue of
-//!   updates to fill: for a client that is slow, the newest price of each symbol takes the place of those before it.
+//! * [`Market`] holds the newest price of each symbol, and changes it by a random walk.
+//! * [`Server`] has a thread for each core, each with a compio runtime (io_uring) and its own listener on one
+//!   shared port: the kernel distributes the connections, and the threads share only the prices.
+//! * A client subscribes, and receives a snapshot, then the changes since its last message. There is no queue
+//!   of updates: for a slow client, the newest price of each symbol replaces the older prices.
 #![forbid(unsafe_code)]
-#![allow(clippy::exhaustive_structs, reason = "a program, whose types nobody else builds on")]
+#![allow(clippy::exhaustive_structs, reason = "a program: no other crate builds on its types")]
 
 mod client;
 mod market;

@@ -15,7 +15,7 @@
 //! < {"quotes":[{"price":10027,"round":1,"symbol":"BBB"}]}
 //! ```
 //!
-//! Prices are in cents and change 100 times a second. `round` counts those changes: a client that reads slowly sees
+//! Prices are in cents and change 100 times a second. `round` counts these changes: a client that reads slowly sees
 //! numbers missing, and always the newest price. Ctrl-C closes all connections with 1001.
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Prices, and what changes them.
+//! Prices and their changes.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -12,13 +12,14 @@ pub struct Quote {
     pub symbol: String,
     /// In cents.
     pub price: u64,
-    /// The round of the market in which it came to be; a client that is slow sees that rounds are missing.
+    /// The round of the market in which the price was set; a slow client misses rounds.
     pub round: u64,
 }
 
-/// Some symbols whose prices change a little in each round.
+/// Symbols with prices that change a little in each round.
 ///
-/// The prices are in a `watch` channel, which holds one value and wakes who has not seen it: conflation is what it does.
+/// The prices are in a `watch` channel, which holds one value and wakes every receiver with an older version:
+/// this conflates updates.
 #[derive(Debug)]
 pub struct Market {
     quotes: watch::Sender<Vec<Quote>>,
@@ -26,14 +27,14 @@ pub struct Market {
 }
 
 impl Market {
-    /// A market with these symbols, at 100.00 each. The same seed makes the same prices.
+    /// Creates a market with these symbols, at 100.00 each. The same seed produces the same prices.
     pub fn new<S: Into<String>>(symbols: impl IntoIterator<Item = S>, seed: u64) -> Self {
         let quote = |symbol: S| Quote { symbol: symbol.into(), price: 10_000, round: 0 };
         let quotes = symbols.into_iter().map(quote).collect();
         Self { quotes: watch::Sender::new(quotes), random: Mutex::new(Random(seed)) }
     }
 
-    /// One round: about every second price moves by up to 0.50, or not at all.
+    /// Runs one round: about every second price moves by up to 0.50, or not at all.
     pub fn tick(&self) {
         let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
         self.quotes.send_modify(|quotes| {
@@ -41,7 +42,7 @@ impl Market {
             for quote in quotes.iter_mut() {
                 let step = random.below(202);
                 if step <= 100 {
-                    // A symbol that is worth nothing would be taken from the list.
+                    // A price of zero would delist the symbol.
                     quote.price = (quote.price + step).saturating_sub(50).max(1);
                     quote.round = round;
                 }
@@ -49,7 +50,7 @@ impl Market {
         });
     }
 
-    /// The newest price of a symbol.
+    /// Returns the newest price of a symbol.
     pub fn quote(&self, symbol: &str) -> Option<Quote> {
         self.quotes.borrow().iter().find(|quote| quote.symbol == symbol).cloned()
     }

@@ -1,4 +1,4 @@
-//! Threads, each with a runtime and a listener of its own.
+//! Threads, each with its own runtime and listener.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -15,7 +15,8 @@ use tokio::sync::watch;
 
 use crate::{Market, client};
 
-/// A server that runs. Dropped, it goes on until the program ends; [`stop`](Self::stop) ends it in order.
+/// A running server. Without [`stop`](Self::stop), which shuts it down gracefully, it runs until the program
+/// exits, even if dropped.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
@@ -24,14 +25,14 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts so many threads that share a port.
+    /// Starts `threads` threads that share a port.
     ///
     /// # Errors
-    /// The address is taken, or there can be no runtime: io_uring is switched off, for instance.
+    /// The address is in use, or a runtime cannot start: io_uring is disabled, for instance.
     pub fn start(address: SocketAddr, threads: NonZero<usize>, market: &Arc<Market>) -> io::Result<Self> {
-        // Asked here, where somebody can be told.
+        // Checked here, where the caller receives the error.
         drop(Runtime::new()?);
-        // The first one finds a port, if `address` leaves that open.
+        // The first listener picks a port, if `address` has port 0.
         let first = listen(address)?;
         let address = first.local_addr()?;
         let others = (1..threads.get()).map(|_| listen(address));
@@ -47,15 +48,15 @@ impl Server {
         Ok(Self { address, stop, threads })
     }
 
-    /// Where it listens.
+    /// Returns the listen address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Tells every client that it goes (1001), and waits until they are gone.
+    /// Closes all connections with 1001, and waits for their end.
     ///
     /// # Errors
-    /// A thread had to end before.
+    /// A thread had exited before.
     pub fn stop(self) -> io::Result<()> {
         self.stop.send_replace(true);
         for thread in self.threads {
@@ -65,10 +66,10 @@ impl Server {
     }
 }
 
-/// A listener on a port that several threads may listen on.
+/// Opens a listener on a port that several threads share.
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    /// What the kernel holds for a client that does not read is older than what we would send it, so that it should be
-    /// little: some hundred updates.
+    /// Updates in the kernel's buffer for a slow client are outdated, so the buffer is small: some hundred
+    /// updates.
     const SEND_BUFFER: usize = 32 << 10;
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
@@ -79,7 +80,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// One thread: accepts until `stop` is true, then waits for its clients.
+/// Runs one thread: accepts until `stop` is true, then waits for its clients.
 async fn serve(
     listener: TcpListener,
     market: Arc<Market>,
@@ -91,7 +92,7 @@ async fn serve(
         .with_max_frame(16 << 10)
         .with_write_timeout(Duration::from_secs(10));
     let config = Arc::new(config);
-    // Each connection holds a receiver until it is over.
+    // Each connection holds a receiver until it ends.
     let clients = watch::Sender::new(());
     loop {
         let accepted = tokio::select! {
@@ -111,7 +112,7 @@ async fn serve(
                 compio::runtime::spawn(client).detach();
             }
             Err(error) => {
-                // Out of file descriptors, most likely: others have to go first.
+                // Probably out of file descriptors: other connections have to close first.
                 tracing::warn!("accept: {error}");
                 compio::time::sleep(Duration::from_millis(100)).await;
             }

@@ -1,4 +1,4 @@
-//! Clients of one market: each gets what it asked for, and the slow one the newest.
+//! Clients of one market: each receives its subscription, and a slow client the newest prices.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use market_data::{Market, Quote, Server, Subscribe, Update};
 use sinews::compio::{Transport, WebSocket};
 use sinews::{Cause, CloseCode};
 
-/// Runs on compio with a server of two threads; says so where the machine has no io_uring to offer.
+/// Runs on compio with a server of two threads; prints a notice where io_uring is unavailable.
 fn with_server<F: Future<Output = ()>>(symbols: &[String], test: impl FnOnce(Arc<Market>, SocketAddr) -> F) {
     let runtime = match Runtime::new() {
         Ok(runtime) => runtime,
@@ -55,7 +55,7 @@ async fn connect(address: SocketAddr) -> Client<sinews::compio::Stream> {
 }
 
 #[test]
-fn each_client_gets_a_snapshot_and_then_what_it_subscribed_to() {
+fn each_client_gets_a_snapshot_and_then_its_subscription() {
     with_server(&symbols(3), |market, address| async move {
         let (mut one, mut two) = (connect(address).await, connect(address).await);
         for _ in 0..10 {
@@ -88,13 +88,13 @@ fn each_client_gets_a_snapshot_and_then_what_it_subscribed_to() {
                 );
             }
         }
-        // A new subscription takes the place of the old one.
+        // A new subscription replaces the old subscription.
         assert_eq!(one.subscribe(&["S2"]).await.quotes, [now("S2")]);
     });
 }
 
 #[test]
-fn a_slow_client_gets_the_newest_and_nobody_waits_for_it() {
+fn a_slow_client_gets_the_newest_price_and_delays_no_other_client() {
     const ROUNDS: usize = 5_000;
     let all = symbols(20);
     with_server(&all.clone(), |market, address| async move {
@@ -108,7 +108,8 @@ fn a_slow_client_gets_the_newest_and_nobody_waits_for_it() {
         let mut fast = connect(address).await;
         fast.subscribe(&["S0"]).await;
 
-        // Each price of one symbol is awaited before the next comes, while the other client reads nothing: 5 MB for it.
+        // Each price of one symbol is awaited before the next change, while the slow client reads nothing: 5
+        // MB for it.
         let mut changes = 0;
         for _ in 0..ROUNDS {
             let before = market.quote("S0");
@@ -135,7 +136,7 @@ fn a_slow_client_gets_the_newest_and_nobody_waits_for_it() {
 }
 
 #[test]
-fn nonsense_is_refused_and_clients_are_told_when_the_market_closes() {
+fn invalid_messages_are_rejected_and_shutdown_closes_connections() {
     with_server(&symbols(1), |_, address| async move {
         let mut client = connect(address).await;
         client.0.send("Hello").await.expect("sent");
@@ -161,7 +162,7 @@ fn nonsense_is_refused_and_clients_are_told_when_the_market_closes() {
         Runtime::new().expect("a runtime").block_on(async {
             let mut client = connect(address).await;
             client.subscribe(&["S0"]).await;
-            ready.send(()).expect("somebody waits");
+            ready.send(()).expect("the receiver is alive");
             while client.0.next().await.transpose().expect("in order").is_some() {}
             client.0.closed().cloned()
         })

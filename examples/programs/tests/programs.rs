@@ -1,4 +1,4 @@
-//! The programs, started and talked to.
+//! Starts the programs and exchanges messages with them.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -9,10 +9,10 @@ use sinews::{CloseCode, Message, accept, connect};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-/// For everything that one test does; it needs a second or two.
+/// Time limit of one test; it needs a second or two.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A server that runs, and ends with this.
+/// A running server, stopped on drop.
 struct Running {
     child: Child,
     url: String,
@@ -32,7 +32,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Both fail only if it is gone already.
+        // Both fail only if it has exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -62,7 +62,7 @@ async fn the_route_of_axum_echoes() {
     assert_echoes(env!("CARGO_BIN_EXE_echo-axum")).await;
 }
 
-/// Nothing, where the machine refuses io_uring.
+/// Skipped where the machine denies io_uring.
 #[tokio::test]
 async fn the_echo_on_compio_echoes() {
     if compio::runtime::Runtime::new().is_ok() {
@@ -92,7 +92,7 @@ async fn the_interval_server_ticks_while_it_echoes() {
     timeout(LIMIT, work).await.expect("in time");
 }
 
-/// What a fuzzing server is asked, for two cases: one that echoes, and one that breaks a limit.
+/// A fuzzing server with two cases: an echo, and a message over the limit.
 async fn suite(stream: TcpStream, seen: Arc<Mutex<Vec<String>>>) {
     let (mut ws, request) = accept(stream).open().await.expect("a handshake");
     let target = format!("{}?{}", request.path(), request.query().unwrap_or_default());
@@ -141,11 +141,11 @@ async fn assert_goes_through_all_cases(program: &str) {
 }
 
 #[tokio::test]
-async fn the_autobahn_client_goes_through_all_cases() {
+async fn the_autobahn_client_runs_all_cases() {
     assert_goes_through_all_cases(env!("CARGO_BIN_EXE_autobahn-client")).await;
 }
 
-/// Nothing, where the machine refuses io_uring.
+/// Skipped where the machine denies io_uring.
 #[tokio::test]
 async fn the_autobahn_client_on_compio_does_the_same() {
     if compio::runtime::Runtime::new().is_ok() {

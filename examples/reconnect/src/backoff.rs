@@ -1,12 +1,13 @@
-//! How long to wait before the next attempt.
+//! Delay before the next attempt.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Exponential back-off with full jitter: each failure doubles the longest wait, and the wait is a random part of it.
+/// Exponential back-off with full jitter: each failure doubles the maximum delay, and the delay is a random
+/// part of it.
 ///
-/// The randomness matters more than the doubling: a server that restarts cuts all clients off at once, and without
-/// it they would all be back at once.
+/// The jitter matters more than the doubling: a restarting server disconnects all clients at once, and
+/// without jitter they would all reconnect at once.
 pub struct Backoff {
     first: Duration,
     max: Duration,
@@ -15,20 +16,20 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Waits up to `first` after the first failure, and never more than `max`.
+    /// Creates a back-off with a delay of at most `first` after the first failure, and never more than `max`.
     pub fn new(first: Duration, max: Duration) -> Self {
         // A system without randomness still gets the doubling.
         let random = Box::new(|| getrandom::u64().unwrap_or(u64::MAX));
         Self { first, max, failures: 0, random }
     }
 
-    /// Takes the randomness from this function instead of the system: for tests, which want the same each time.
+    /// Uses this function instead of the system's randomness: for reproducible tests.
     pub fn with_random(mut self, random: impl FnMut() -> u64 + Send + 'static) -> Self {
         self.random = Box::new(random);
         self
     }
 
-    /// How long to wait after one more failure.
+    /// Returns the delay after one more failure.
     pub fn next_wait(&mut self) -> Duration {
         let doubled = self.first.saturating_mul(2_u32.saturating_pow(self.failures));
         self.failures = self.failures.saturating_add(1);
@@ -36,13 +37,13 @@ impl Backoff {
         doubled.min(self.max).mul_f64(part)
     }
 
-    /// The longest wait.
+    /// Returns the maximum delay.
     pub fn max(&self) -> Duration {
         self.max
     }
 
-    /// It works again. Say so when something useful has come, not when a connection has: a server that accepts and
-    /// fails at once would be asked without a pause.
+    /// Resets the delay after a success. Call it after useful data, not after a connect: otherwise a server
+    /// that accepts and fails at once would get requests without a pause.
     pub fn reset(&mut self) {
         self.failures = 0;
     }

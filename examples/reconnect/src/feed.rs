@@ -1,4 +1,4 @@
-//! The server's part: events with numbers, the newest of which can be had again.
+//! The server's part: numbered events with a replay of the newest.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,46 +12,46 @@ use crate::Event;
 
 /// A bounded log of numbered events, for any number of readers.
 ///
-/// The log is the only queue: each connection knows the number of the event that it sends next, and takes it from
-/// here when its client can take more. A client that falls behind by more than the log holds is cut off.
+/// The log is the only queue. Each connection stores the number of its next event, and takes the event from
+/// here when its client can receive more. A client that falls behind by more than the log is disconnected.
 #[derive(Debug)]
 pub struct Feed {
     log: Mutex<Log>,
-    /// Tells connections that wait that there is something new.
+    /// Wakes waiting connections when there is a new event.
     news: watch::Sender<()>,
 }
 
 #[derive(Debug)]
 struct Log {
-    /// The number of the oldest event that is kept.
+    /// The number of the oldest event in the log.
     first: u64,
-    /// Written once for all readers: a clone is a count.
+    /// Serialized once for all readers: a clone increments a counter.
     events: VecDeque<Message>,
     keep: usize,
     over: bool,
 }
 
-/// What a connection does next.
+/// The next step of a connection.
 enum Step {
     Send(Vec<Message>),
     Wait,
-    /// All is sent, and nothing more will come.
+    /// All events are sent, and the feed is finished.
     Over,
-    /// The events that it should send are no longer kept.
+    /// The next events are no longer in the log.
     TooLate,
 }
 
 impl Feed {
-    /// A feed whose first event has the number `first`, and that keeps the newest `keep` events.
+    /// Creates a feed with first event number `first` and a log of the newest `keep` events.
     ///
-    /// A server that forgets its log when it restarts has to go on above all numbers that it ever gave, or clients of
-    /// its earlier life would resume in a log that is not theirs. Microseconds since 1970 do.
+    /// A server that loses its log on restart has to continue above all numbers that it ever used. Otherwise
+    /// clients of its earlier run would resume in a different log. Microseconds since 1970 satisfy this.
     pub fn new(first: u64, keep: usize) -> Self {
         let log = Log { first, events: VecDeque::new(), keep, over: false };
         Self { log: Mutex::new(log), news: watch::Sender::new(()) }
     }
 
-    /// Adds an event, and answers its number.
+    /// Adds an event, and returns its number.
     pub fn publish(&self, data: impl Into<String>) -> u64 {
         let mut log = self.log();
         let number = log.next();
@@ -65,16 +65,16 @@ impl Feed {
         number
     }
 
-    /// Nothing more will come: connections that have sent everything close with 1000.
+    /// Finishes the feed: connections that have sent all events close with 1000.
     pub fn finish(&self) {
         self.log().over = true;
         self.news.send_replace(());
     }
 
-    /// Serves one client until it goes, or the feed is over.
+    /// Serves one client until it disconnects, or the feed is finished.
     ///
     /// # Errors
-    /// There was no WebSocket, or it did not end in order.
+    /// The handshake failed, or the connection did not close cleanly.
     pub async fn serve<S>(&self, stream: S) -> Result<(), Box<dyn std::error::Error + Send + Sync>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -98,7 +98,7 @@ impl Feed {
                 Step::Wait => tokio::select! {
                     _ = news.changed() => {}
                     message = websocket.next() => match message {
-                        // Clients have nothing to say here.
+                        // Messages from clients are ignored.
                         Some(message) => drop(message?),
                         None => return Ok(()),
                     },
@@ -111,20 +111,20 @@ impl Feed {
         }
     }
 
-    /// The number of the first event for this client.
+    /// Returns the number of the first event for this client.
     fn start(&self, request: &Request) -> Result<u64, Reject> {
         let log = self.log();
         let Some(last) = request.header("last-event-id") else { return Ok(log.first) };
-        let last: u64 = last.parse().map_err(|_| Reject::new(400).body("Last-Event-ID is no number"))?;
+        let last: u64 = last.parse().map_err(|_| Reject::new(400).body("Last-Event-ID is not a number"))?;
         let next = last.saturating_add(1);
         if next < log.first || next > log.next() {
-            return Err(Reject::new(410).body("the log does not reach back to there"));
+            return Err(Reject::new(410).body("the event is no longer in the log"));
         }
         Ok(next)
     }
 
     fn step(&self, next: u64) -> Step {
-        /// Events that are taken at once: the lock is held for as long as it takes to count them up.
+        /// Events that are taken at once: this bounds the time under the lock.
         const BATCH_MAX: usize = 64;
         let log = self.log();
         let Some(skip) = next.checked_sub(log.first) else { return Step::TooLate };
@@ -137,13 +137,13 @@ impl Feed {
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
-        // Nothing in here panics half way through a change.
+        // No code panics while a change is incomplete.
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Log {
-    /// The number of the next event that comes.
+    /// Returns the number of the next event.
     fn next(&self) -> u64 {
         self.first + self.events.len() as u64
     }

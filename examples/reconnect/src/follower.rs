@@ -1,4 +1,4 @@
-//! The client's part: connects again, and resumes.
+//! The client's part: reconnects, and resumes.
 
 use std::fmt;
 use std::pin::Pin;
@@ -14,25 +14,25 @@ use crate::Backoff;
 /// An event of a feed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// One more than that of the event before.
+    /// The number of the previous event plus one.
     pub number: u64,
-    /// What happened.
+    /// The content of the event.
     pub data: String,
 }
 
-/// Follows a feed over as many connections as it takes.
+/// Follows a feed across any number of connections.
 ///
-/// `D` opens a connection: a function of the number of the last event that was seen, if there was one. It answers a
-/// future `F`, and that a WebSocket over `S`.
+/// `D` opens a connection: a function of the number of the last received event, if any. It returns a future
+/// `F`, which resolves to a WebSocket over `S`.
 #[derive(Debug)]
 pub struct Follower<D, F, S> {
     dial: D,
     backoff: Backoff,
     last: Option<u64>,
-    /// An attempt under way is kept here, so that it outlives a `next` that is dropped.
+    /// The attempt in flight, stored here so that it survives a cancelled `next`.
     dialing: Option<Pin<Box<F>>>,
     websocket: Option<WebSocket<S>>,
-    /// Not before then is the next attempt.
+    /// Earliest time of the next attempt.
     retry_at: Option<Instant>,
     over: bool,
 }
@@ -43,23 +43,23 @@ where
     F: Future<Output = Result<WebSocket<S>, ConnectError>>,
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    /// Begins behind the event `last`, or with what the server begins with.
+    /// Starts after the event `last`, or at the server's default.
     pub fn new(dial: D, backoff: Backoff, last: Option<u64>) -> Self {
         Self { dial, backoff, last, dialing: None, websocket: None, retry_at: None, over: false }
     }
 
-    /// The number of the last event that [`next`](Self::next) gave. Store it together with what you made of the
-    /// event, and you can resume in another process.
+    /// Returns the number of the last event that [`next`](Self::next) returned. Store it together with the
+    /// result of the event to resume in another process.
     pub fn last(&self) -> Option<u64> {
         self.last
     }
 
-    /// The next event, however long that takes; `None` when the server has closed the feed with 1000.
+    /// Waits for the next event, for any time; returns `None` after the server has closed the feed with 1000.
     ///
-    /// Cancel-safe: a future that is dropped loses nothing.
+    /// Cancel-safe: dropping the future loses no event.
     ///
     /// # Errors
-    /// Once, what no further attempt would change; then `None`.
+    /// A permanent failure, once; then `None`.
     pub async fn next(&mut self) -> Option<Result<Event, FollowError>> {
         while !self.over {
             match self.advance().await {
@@ -74,7 +74,7 @@ where
         None
     }
 
-    /// One step: a connection, or a message of it.
+    /// Performs one step: a connection attempt, or one message.
     async fn advance(&mut self) -> Result<Option<Event>, FollowError> {
         let Some(websocket) = &mut self.websocket else {
             self.connect().await?;
@@ -82,7 +82,7 @@ where
         };
         match websocket.next().await {
             Some(Ok(message)) if message.is_data() => self.take(message.as_bytes()),
-            // Pings are answered already, and behind a Close comes `None`.
+            // The library has answered pings already; after a Close, `next` returns `None`.
             Some(Ok(_)) => Ok(None),
             Some(Err(error)) => {
                 self.retry(None, &error);
@@ -120,7 +120,7 @@ where
         Ok(())
     }
 
-    /// Looks at a message: the next event, or one that was seen already.
+    /// Parses a message: the next event, or a repeated event.
     fn take(&mut self, message: &[u8]) -> Result<Option<Event>, FollowError> {
         let event: Event = serde_json::from_slice(message).map_err(FollowError::NoEvent)?;
         let expected = self.last.map_or(event.number, |last| last.saturating_add(1));
@@ -135,7 +135,7 @@ where
         Ok(Some(event))
     }
 
-    /// Connects again after the back-off, or when the server says, but within the longest wait.
+    /// Schedules a reconnect after the back-off, or after the server's delay, within the maximum delay.
     fn retry(&mut self, server_says: Option<Duration>, why: &dyn fmt::Display) {
         self.websocket = None;
         let wait = self.backoff.next_wait().max(server_says.unwrap_or_default().min(self.backoff.max()));
@@ -144,32 +144,32 @@ where
     }
 }
 
-/// Why a feed cannot be followed any longer.
+/// Reason why a feed cannot be followed any longer.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum FollowError {
-    /// The server no longer has what comes behind the last event: load the state anew, then follow from there.
+    /// The server no longer has the events after the last event: load the state anew, then follow from there.
     Gone {
         /// The number of the last event.
         last: Option<u64>,
     },
-    /// The server does not want us, or cannot be asked.
+    /// The server rejected the request, or is unreachable for good.
     Refused(ConnectError),
-    /// The server left events out.
+    /// The server skipped events.
     Gap {
-        /// The number that should have come.
+        /// The expected number.
         expected: u64,
-        /// The number that came.
+        /// The received number.
         found: u64,
     },
-    /// A message is no event.
+    /// A message is not an event.
     NoEvent(serde_json::Error),
 }
 
 impl fmt::Display for FollowError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Gone { last } => write!(f, "the server no longer has what comes behind event {last:?}"),
+            Self::Gone { last } => write!(f, "the server no longer has the events after event {last:?}"),
             Self::Refused(error) => error.fmt(f),
             Self::Gap { expected, found } => write!(f, "event {found} came in place of {expected}"),
             Self::NoEvent(error) => write!(f, "a message is no event: {error}"),

@@ -1,23 +1,23 @@
 //! # reconnect
 //!
-//! A client that stays with a feed whatever the network does: it connects again with exponential back-off and jitter,
-//! and resumes behind the last event that it has seen. Nothing is lost, and nothing comes twice.
+//! A client that follows a feed over an unreliable network: it reconnects with exponential back-off and
+//! jitter, and resumes after its last event. No event is lost or repeated.
 //!
 //! ```sh
 //! cargo run -p reconnect
 //! ```
 //!
-//! starts a feed of its own that hangs up every now and then, in the middle of a message as well, and follows it until
-//! it is over. To see it stay with a server that dies, give each a terminal:
+//! starts its own feed, which breaks connections from time to time, even in the middle of a message, and
+//! follows it to its end. To see it survive a crash of the server, run both in separate terminals:
 //!
 //! ```sh
 //! cargo run -p reconnect -- serve 127.0.0.1:4000
 //! cargo run -p reconnect -- follow ws://127.0.0.1:4000/
 //! ```
 //!
-//! Stop the server and start it again: its log is gone then, and the client says so instead of pretending.
+//! Stop the server and start it again: its log is lost, and the client reports that instead of hiding it.
 //!
-//! What to copy: `backoff.rs` and `follower.rs`, 300 lines together.
+//! Files to copy: `backoff.rs` and `follower.rs`, 300 lines together.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -45,7 +45,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// A feed whose connections live 0 to 3 seconds, and a client that gets everything nonetheless.
+/// Runs a feed with connections that live 0 to 3 seconds, and a client that receives every event nonetheless.
 async fn demonstrate() -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("ws://{}/", listener.local_addr()?);
@@ -60,7 +60,7 @@ async fn demonstrate() -> Result<(), Box<dyn Error>> {
 }
 
 async fn follow(url: &str) -> Result<(), Box<dyn Error>> {
-    // A network that died without a word is noticed after ping interval and pong timeout.
+    // A dead network is detected after ping interval and pong timeout.
     let config = Config::default()
         .with_ping_interval(Some(Duration::from_secs(10)))
         .with_pong_timeout(Duration::from_secs(5));
@@ -83,13 +83,13 @@ async fn follow(url: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Serves the feed, each client for as long as `lifetime` says.
+/// Serves the feed, each client for the duration that `lifetime` returns.
 async fn serve(listener: TcpListener, feed: Arc<Feed>, lifetime: impl Fn() -> Duration) {
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                // Out of file descriptors, most likely: others have to go first.
+                // Probably out of file descriptors: other connections have to close first.
                 tracing::warn!("accept: {error}");
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
@@ -99,8 +99,8 @@ async fn serve(listener: TcpListener, feed: Arc<Feed>, lifetime: impl Fn() -> Du
         tokio::spawn(async move {
             match tokio::time::timeout(lifetime, feed.serve(stream)).await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::info!("a client is gone: {error}"),
-                Err(_) => tracing::info!("hung up on a client"),
+                Ok(Err(error)) => tracing::info!("client connection failed: {error}"),
+                Err(_) => tracing::info!("client disconnected at the end of its lifetime"),
             }
         });
     }
@@ -113,7 +113,7 @@ async fn publish(feed: &Feed, count: u64) {
     }
 }
 
-/// A feed that keeps 1,000 events, with numbers above those of all earlier runs.
+/// Creates a feed with a log of 1,000 events, with numbers above the numbers of all earlier runs.
 fn new_feed() -> Result<Feed, Box<dyn Error>> {
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
     Ok(Feed::new(u64::try_from(since_1970.as_micros())?, 1000))

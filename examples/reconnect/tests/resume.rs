@@ -1,4 +1,4 @@
-//! Following a feed over connections that break: in memory and with a clock that is a number, then over TCP.
+//! Follows a feed over connections that break: in memory with a simulated clock, then over TCP.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -16,7 +16,8 @@ fn backoff(seed: u64) -> Backoff {
     Backoff::new(Duration::from_millis(50), Duration::from_secs(10)).with_random(move || rng.next_u64())
 }
 
-/// The client's end of a connection to the feed that breaks after so many bytes from the server.
+/// Returns the client's end of a connection to the feed, which breaks after `breaks_after` bytes from the
+/// server.
 fn connection(feed: Arc<Feed>, breaks_after: u64) -> DuplexStream {
     let (client, near) = duplex(256);
     let (far, server) = duplex(256);
@@ -43,7 +44,7 @@ fn request(last: Option<u64>) -> sinews::Connect<sinews::tokio::Tokio> {
     }
 }
 
-/// All numbers until the feed is over, and how many connections that took.
+/// Returns all numbers until the end of the feed, and the number of connections.
 async fn follow(seed: u64, breaks_max: u64) -> (Vec<u64>, usize) {
     const EVENTS: u64 = 400;
     let feed = Arc::new(Feed::new(1, 10_000));
@@ -64,7 +65,7 @@ async fn follow(seed: u64, breaks_max: u64) -> (Vec<u64>, usize) {
         let stream = connection(feed.clone(), cuts.below(breaks_max as usize) as u64);
         let connect = request(last).over(stream);
         async move {
-            // The way is long.
+            // A slow link.
             tokio::time::sleep(Duration::from_millis(5)).await;
             connect.await
         }
@@ -72,7 +73,7 @@ async fn follow(seed: u64, breaks_max: u64) -> (Vec<u64>, usize) {
     let mut follower = Follower::new(dial, backoff(seed + 2), None);
     let mut numbers = Vec::new();
     loop {
-        // Who waits for something else too drops `next` again and again, also while it connects.
+        // A caller that also waits for other events drops `next` again and again, also during a connect.
         let next = tokio::time::timeout(Duration::from_millis(3), follower.next());
         let event = match next.await {
             Ok(Some(event)) => event.expect("the server keeps everything"),
@@ -96,7 +97,7 @@ async fn every_event_comes_once_and_in_order_wherever_the_connection_breaks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_log_that_is_too_short_is_said_and_not_hidden() {
+async fn a_log_that_is_too_short_is_reported() {
     let feed = Arc::new(Feed::new(1, 10));
     for _ in 0..5 {
         feed.publish("early");
@@ -121,7 +122,7 @@ async fn a_log_that_is_too_short_is_said_and_not_hidden() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_position_of_another_log_is_refused() {
+async fn a_position_of_another_log_is_rejected() {
     let feed = Arc::new(Feed::new(1, 10));
     let dial = |last| request(last).over(connection(feed.clone(), u64::MAX)).into_future();
     let mut follower = Follower::new(dial, backoff(0), Some(77));
@@ -130,7 +131,7 @@ async fn a_position_of_another_log_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_server_repeats_is_seen_once_and_what_it_leaves_out_is_told() {
+async fn repeated_events_are_dropped_and_gaps_are_reported() {
     let dial = |last| {
         let (client, server) = duplex(1024);
         tokio::spawn(async move {
@@ -152,7 +153,7 @@ async fn what_a_server_repeats_is_seen_once_and_what_it_leaves_out_is_told() {
     assert_eq!(follower.last(), Some(3));
 }
 
-/// A server that answers every request with this refusal.
+/// Runs a server that rejects every request with this response.
 fn refusing(reject: Reject) -> DuplexStream {
     let (client, server) = duplex(1024);
     tokio::spawn(async move { sinews::accept(server).on_request(|_| Err(reject)).await.map(drop) });
@@ -160,7 +161,7 @@ fn refusing(reject: Reject) -> DuplexStream {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_no_attempt_would_change_is_not_attempted_again() {
+async fn permanent_failures_are_not_retried() {
     let attempts = AtomicUsize::new(0);
     let dial = |last| {
         attempts.fetch_add(1, Relaxed);
@@ -174,7 +175,7 @@ async fn what_no_attempt_would_change_is_not_attempted_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_is_busy_says_when_to_come_again() {
+async fn retry_after_of_a_busy_server_is_respected() {
     let feed = Arc::new(Feed::new(1, 10));
     feed.publish("after all");
     let mut attempts = Vec::new();
@@ -182,7 +183,7 @@ async fn a_server_that_is_busy_says_when_to_come_again() {
         attempts.push(Instant::now());
         let stream = match attempts.len() {
             1 => refusing(Reject::new(503).header("Retry-After", "7")),
-            // More than the longest wait.
+            // More than the maximum delay.
             2 => refusing(Reject::new(429).header("Retry-After", "86400")),
             _ => connection(feed.clone(), u64::MAX),
         };
@@ -208,7 +209,7 @@ async fn over_tcp_too() {
         let mut cuts = Rng::new(1);
         loop {
             let (stream, _) = listener.accept().await.expect("a client");
-            // What breaks is the way to the client, after a few events.
+            // The path to the client breaks after a few events.
             let mut inner = connection(feed.clone(), cuts.below(3000) as u64);
             let mut outer = stream;
             tokio::spawn(

@@ -1,4 +1,4 @@
-//! An application that knows what it sent.
+//! An application that records its messages.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -20,34 +20,34 @@ pub(super) struct Message {
 #[derive(Default)]
 pub(super) struct App {
     name: &'static str,
-    /// How it answers messages, in turn.
+    /// Its answers to messages, used cyclically.
     habits: Vec<u8>,
     answered: usize,
     numbers: u32,
-    /// Bytes that it may still send: a run stays short.
+    /// Remaining bytes to send, which limits a run.
     budget: usize,
-    /// Queued and not yet heard by the peer.
+    /// Queued messages that the peer has not received.
     pub(super) sent: VecDeque<Message>,
-    /// Heard and not yet compared with what the peer has sent.
+    /// Received messages that are not yet compared with the peer's.
     pub(super) heard: Vec<Message>,
-    /// Pieces of a message that is still coming.
+    /// Fragments of an incomplete incoming message.
     coming: Option<(Kind, Vec<u8>)>,
-    /// A message that it sends in fragments.
+    /// An outgoing message in fragments.
     pub(super) open: Option<(Kind, Vec<u8>)>,
-    /// What it published meanwhile.
+    /// Messages that it published meanwhile.
     held: Vec<Message>,
     pings: VecDeque<Vec<u8>>,
     pub(super) ping_bytes: usize,
-    /// It was told to slow down and not yet to go on.
+    /// It was throttled and not yet resumed.
     pub(super) slowed: bool,
-    /// The Close that its end decided first.
+    /// The first Close that its end decided.
     pub(super) intent: Option<(u16, String)>,
-    /// The overflow policy has ended the connection.
+    /// The overflow policy has closed the connection.
     pub(super) overflowed: bool,
     pub(super) longest: usize,
 }
 
-/// The first byte of a message that may be answered, and of one that may not: answers end.
+/// The first byte of a message that may be answered, and of a message that may not: answers end.
 const ASK: u8 = b'?';
 const TOLD: u8 = b'.';
 
@@ -57,12 +57,12 @@ impl App {
         Self { name, habits, budget: BUDGET, ..Self::default() }
     }
 
-    /// Answers no more.
+    /// Stops answering messages.
     pub(super) fn fall_silent(&mut self) {
         self.habits.clear();
     }
 
-    /// Does one thing that an application may do, allowed or not.
+    /// Performs one action of an application, valid or not.
     pub(super) fn act(&mut self, tx: &mut Tx<'_>, what: u8, input: &mut Input<'_>) {
         let kind = if what & 16 == 0 { Kind::Text } else { Kind::Binary };
         match what % 16 {
@@ -124,7 +124,7 @@ impl App {
         }
     }
 
-    /// What must hold after sending anything of this length.
+    /// Checks the invariants after a send of this length.
     fn check(&mut self, tx: &Tx<'_>, before: Before, sent: &Result<Sent, Misuse>, len: usize) {
         let waits = tx.buffered();
         let config = tx.config();
@@ -146,14 +146,14 @@ impl App {
             Err(_) => {}
         }
         if matches!(sent, Ok(Sent::Queued | Sent::Backpressure)) {
-            // Compression may lengthen, by a byte in eight at the very worst, and a flush takes a few.
+            // Compression adds at most one byte in eight, and a flush takes a few.
             let longest = len + len / 8 + 64;
             assert!(waits <= before.waits + longest, "{}: more was queued than sent", self.name);
             self.longest = self.longest.max(longest);
         }
     }
 
-    /// Sends a piece of a message, or the last one. A piece that was dropped is given up.
+    /// Sends a fragment of a message, possibly the last. A dropped fragment ends the attempt.
     pub(super) fn send_fragment(&mut self, tx: &mut Tx<'_>, kind: Kind, len: usize, last: bool) {
         let first = self.open.is_none();
         let piece = if first { self.content(kind, len) } else { vec![b'f'; self.spend(len)] };
@@ -224,7 +224,7 @@ impl App {
         }
     }
 
-    /// A message like no other, if there is room for its number.
+    /// Generates a unique message, if its number fits.
     pub(super) fn content(&mut self, kind: Kind, len: usize) -> Vec<u8> {
         let len = self.spend(len);
         self.numbers += 1;
@@ -238,7 +238,7 @@ impl App {
         if len == 0 { Vec::new() } else { content }
     }
 
-    /// As much of this length as the budget allows.
+    /// Takes up to this length from the budget.
     fn spend(&mut self, len: usize) -> usize {
         let len = len.min(self.budget);
         self.budget -= len;
@@ -253,7 +253,7 @@ pub(super) fn prepare(kind: Kind, content: Vec<u8>) -> Prepared {
     }
 }
 
-/// What was so before something was sent.
+/// State before a send.
 #[derive(Clone, Copy)]
 struct Before {
     waits: usize,
@@ -266,7 +266,7 @@ impl Before {
     }
 }
 
-/// Lengths at which something changes: forms of the head, copies and references, hand-over.
+/// Lengths at the thresholds of behavior: forms of the frame header, copies and references, hand-over.
 pub(super) fn length(input: &mut Input<'_>) -> usize {
     let what = input.byte();
     let more = usize::from(what >> 4);
@@ -326,7 +326,7 @@ impl Events for App {
             return;
         }
         assert_eq!(answers, None, "{}: that ping was not the keepalive's", self.name);
-        // Pings may stay unanswered, but no answer comes twice or out of order.
+        // Pings may stay unanswered, but no answer is repeated or out of order.
         let place = self.pings.iter().position(|ping| ping == payload);
         let place = place.unwrap_or_else(|| panic!("{}: a pong to nothing", self.name));
         self.pings.drain(..=place);
@@ -336,5 +336,5 @@ impl Events for App {
 /// Bytes that each application sends.
 const BUDGET: usize = 200 << 10;
 
-/// Pings that may wait for an answer: below the peer's limit on bursts.
+/// Maximum unanswered pings: below the peer's limit on bursts.
 const PINGS_MAX: usize = 100;

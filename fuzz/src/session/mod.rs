@@ -1,16 +1,16 @@
-//! Two sessions that talk over a hostile link.
+//! Two sessions that communicate over a hostile link.
 
 mod app;
 mod world;
 
 use crate::input::Input;
 
-/// A client's and a server's session, joined by a link of which the input decides everything: how much
-/// passes when, who waits for how long, what the applications send, and when the link breaks.
+/// Fuzzes a client's and a server's session on a link. The input controls everything: the amount and time of
+/// each transfer, the timers, the messages of the applications, and the failure of the link.
 ///
-/// What is sent arrives once, in order and unchanged, or the connection ends and a beginning of it has
-/// arrived; only what the overflow policy may drop is missing. Each end is told once how it ended. What
-/// waits stays within its limit. When the link is friendly again, everything comes to an end.
+/// Messages arrive once, in order and unchanged, or the connection ends after a prefix of them; only messages
+/// that the overflow policy may drop are missing. Each end reports its end once. Queues stay within their
+/// limits. When the link works again, every operation completes.
 pub fn session(data: &[u8]) {
     let mut input = Input::new(data);
     let mut world = world::World::read(&mut input);
@@ -24,5 +24,5 @@ pub fn session(data: &[u8]) {
     world.finish();
 }
 
-/// Decisions behind these do not matter: a run stays short.
+/// Decisions beyond this number are ignored, which limits a run.
 const STEPS_MAX: usize = 1000;

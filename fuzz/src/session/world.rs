@@ -16,7 +16,7 @@ pub(super) struct World {
     /// Client and server.
     ends: [End; 2],
     now: Time,
-    /// An end that goes away with unread bytes before it resets the link, as TCP does.
+    /// Whether an end that closes with unread bytes resets the link, as TCP does.
     resets: bool,
 }
 
@@ -28,13 +28,13 @@ struct End {
     in_flight: Option<Box<Chain>>,
     /// Entries of the vector that one send takes.
     entries: usize,
-    /// Bytes on their way to the peer.
+    /// Bytes in transit to the peer.
     pipe: VecDeque<u8>,
     room: usize,
-    /// Nothing follows what is in the pipe.
+    /// The sender has closed its side behind the bytes in the pipe.
     ended: bool,
     paused: bool,
-    /// A receive that was under way when reading paused has come.
+    /// A receive that was in flight when reads were paused has completed.
     late: bool,
     heard_end: bool,
     gone: bool,
@@ -100,7 +100,7 @@ impl World {
         Self { ends: [client, server], now, resets: flags & 2 != 0 }
     }
 
-    /// One decision.
+    /// Performs one decision.
     pub(super) fn step(&mut self, input: &mut Input<'_>) {
         let what = input.byte();
         let end = usize::from(what & 1);
@@ -127,7 +127,7 @@ impl World {
         self.look(end);
     }
 
-    /// One message for both.
+    /// Publishes one message to both ends.
     fn publish(&mut self, input: &mut Input<'_>) {
         let kind = if input.flag() { Kind::Text } else { Kind::Binary };
         let len = length(input);
@@ -141,7 +141,7 @@ impl World {
         }
     }
 
-    /// The link takes at most so many bytes of an end. Answers whether anything happened.
+    /// Transfers at most `most` bytes from an end to the link. Returns whether anything happened.
     fn push(&mut self, end: usize, most: usize) -> bool {
         let peer_gone = self.ends[1 - end].gone;
         let this = &mut self.ends[end];
@@ -179,7 +179,8 @@ impl World {
         started || count > 0
     }
 
-    /// The link brings at most so many bytes to an end, or its end. Answers whether anything happened.
+    /// Transfers at most `most` bytes from the link to an end, or the end of the stream. Returns whether
+    /// anything happened.
     fn pull(&mut self, end: usize, most: usize, late: bool) -> bool {
         let [client, server] = &mut self.ends;
         let (this, peer) = if end == 0 { (client, server) } else { (server, client) };
@@ -201,7 +202,7 @@ impl World {
         let flow = this.session.receive(&mut chunk, &mut this.resources, self.now, &mut this.app);
         this.paused = flow == Flow::Pause;
         this.late = was_paused;
-        assert!(this.paused || !was_paused, "reading goes on though nobody resumed it");
+        assert!(this.paused || !was_paused, "reads continue without a resume");
         self.look(end);
         true
     }
@@ -218,7 +219,7 @@ impl World {
         true
     }
 
-    /// Time passes. A timer may come late, and early as well.
+    /// Advances the clock. A timer may fire late, and early as well.
     fn pass(&mut self, time: Duration, how: u8) {
         self.now = self.now + time;
         for end in [0, 1] {
@@ -248,7 +249,7 @@ impl World {
         }
     }
 
-    /// Both ends find the transport dead.
+    /// Both ends find the transport broken.
     fn break_link(&mut self) {
         for end in [0, 1] {
             let this = &mut self.ends[end];
@@ -268,12 +269,12 @@ impl World {
         }
     }
 
-    /// What a driver looks at after each call, and what must hold whenever it does.
+    /// Checks the values that a driver reads after each call, and the invariants at that point.
     fn look(&mut self, end: usize) {
         self.compare(end);
         let this = &mut self.ends[end];
-        // One message may always overshoot. With `DropOldest` the newest published one gets in besides: one
-        // in flight, and one that waits.
+        // One message may always overshoot. With `DropOldest` the newest published message is also queued:
+        // one in flight, and one that waits.
         let overshoot = match this.config.overflow() {
             Overflow::DropOldest => 3,
             _ => 1,
@@ -295,7 +296,7 @@ impl World {
         }
     }
 
-    /// What an end has heard is what the other has sent.
+    /// Compares the received messages of an end with the sent messages of its peer.
     fn compare(&mut self, end: usize) {
         let heard = std::mem::take(&mut self.ends[end].app.heard);
         let sent = &mut self.ends[1 - end].app.sent;
@@ -310,7 +311,7 @@ impl World {
         }
     }
 
-    /// How it ended is how the ends wanted it.
+    /// Checks that the end of a connection matches the intents of both ends.
     fn judge(&self, end: usize) {
         let (this, peer) = (&self.ends[end], &self.ends[1 - end]);
         let Some(closed) = &this.closed else { return };
@@ -318,10 +319,10 @@ impl World {
         match closed.cause() {
             Cause::Peer | Cause::Local => {
                 let local = closed.cause() == Cause::Local;
-                assert_eq!(local, this.app.intent.is_some(), "who closed first: {closed:?}");
+                assert_eq!(local, this.app.intent.is_some(), "initiator of the close: {closed:?}");
                 let echo = this.app.intent.as_ref().map(|(code, _)| (*code, String::new()));
                 let Some((expected, text)) = peer.app.intent.clone().or(echo) else {
-                    panic!("nobody wanted {closed:?}")
+                    panic!("unrequested close: {closed:?}")
                 };
                 assert_eq!((code, reason), (Some(expected), &*text), "the Close of the peer");
                 let missing = peer.app.sent.iter().find(|message| !message.droppable);
@@ -347,7 +348,7 @@ impl World {
         peer.pipe.clear();
     }
 
-    /// The link is friendly and time stands still until nothing happens any more.
+    /// Runs the link without faults, with a stopped clock, until no more progress is possible.
     pub(super) fn settle(&mut self) {
         for end in &mut self.ends {
             end.room = usize::MAX;
@@ -366,7 +367,7 @@ impl World {
         panic!("the link never comes to rest");
     }
 
-    /// What has not ended works, and ends when it is asked to.
+    /// Checks that open sessions still work, and close on request.
     pub(super) fn finish(&mut self) {
         let open = self.ends.iter().all(|end| end.session.is_open() && !end.gone);
         if open {
@@ -386,7 +387,7 @@ impl World {
         }
     }
 
-    /// Messages that were begun are ended, and everything has arrived.
+    /// Completes open messages, and waits for their delivery.
     fn complete(&mut self) {
         for end in &mut self.ends {
             end.app.fall_silent();
@@ -412,7 +413,7 @@ impl World {
     }
 }
 
-/// Mostly few bytes, sometimes many.
+/// Returns mostly few bytes, sometimes many.
 fn amount(input: &mut Input<'_>) -> usize {
     match input.byte() {
         few @ 0..=99 => usize::from(few),
@@ -421,10 +422,10 @@ fn amount(input: &mut Input<'_>) -> usize {
     }
 }
 
-/// A late timer may find several waits over, each once.
+/// A late timer may find several expired timeouts, each once.
 const WAITS: usize = 4;
 
-/// Rounds in which a friendly link has long delivered everything: messages and their answers.
+/// Rounds that are more than enough for a working link to deliver all messages and their answers.
 const ROUNDS_MAX: usize = 10_000;
 
 impl std::fmt::Debug for super::app::Message {

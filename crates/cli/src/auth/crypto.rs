@@ -14,13 +14,13 @@ use ring::signature::{
 static PROVIDER: CryptoProvider = CryptoProvider {
     signer_factory: signer,
     verifier_factory: verifier,
-    // For thumbprints and for making sets of keys, which nobody here does.
+    // For thumbprints and for the creation of key sets, which this program does not need.
     key_utils: KeyUtils::new_unimplemented(),
 };
 
-/// Must come before the first token.
+/// Installs the provider; call before the first token.
 pub(crate) fn install() {
-    // The second time it is there.
+    // A second call finds it installed.
     let _ = PROVIDER.install_default();
 }
 
@@ -146,7 +146,7 @@ impl JwtVerifier for Verifies {
     }
 }
 
-/// Of the three for HMAC; the others never come here.
+/// The hash of an HMAC algorithm; callers pass no other algorithms.
 fn hmac_algorithm(algorithm: Algorithm) -> hmac::Algorithm {
     match algorithm {
         Algorithm::HS384 => hmac::HMAC_SHA384,
@@ -155,7 +155,7 @@ fn hmac_algorithm(algorithm: Algorithm) -> hmac::Algorithm {
     }
 }
 
-/// The fewest bytes of a secret: as many as the hash has (RFC 7518 section 3.2).
+/// The minimum length of a secret in bytes: the length of the hash (RFC 7518 section 3.2).
 pub(crate) fn secret_min(algorithm: Algorithm) -> usize {
     match algorithm.family() {
         AlgorithmFamily::Hmac => hmac_algorithm(algorithm).digest_algorithm().output_len(),

@@ -1,4 +1,4 @@
-//! The keys that tokens are checked with, and the files they come from.
+//! The keys that verify tokens, and their files.
 
 use std::fs;
 use std::path::Path;
@@ -9,17 +9,17 @@ use jsonwebtoken::{Algorithm, DecodingKey};
 use super::crypto;
 use crate::settings::KeySource;
 
-/// A key, and what it is good for.
+/// A key and its algorithms.
 #[derive(Clone)]
 pub(crate) struct Key {
-    /// How tokens name it.
+    /// The `kid` of the key.
     pub(crate) id: Option<String>,
     pub(crate) algorithms: Vec<Algorithm>,
     pub(crate) key: DecodingKey,
 }
 
 impl KeySource {
-    /// The line break at the end of the file with the secret, in hexadecimal digits, if there is one.
+    /// The line break at the end of the secret's file, in hexadecimal digits, if there is one.
     pub(crate) fn line_break(&self) -> Option<&'static str> {
         let Self::SecretFile(path) = self else { return None };
         let file = read(path).ok()?;
@@ -30,10 +30,10 @@ impl KeySource {
         }
     }
 
-    /// Reads the keys. There is at least one, unless there is no source.
+    /// Reads the keys: at least one, unless there is no source.
     ///
     /// # Errors
-    /// What is wrong with the file or the secret.
+    /// The fault of the file or the secret.
     pub(crate) fn read(&self) -> Result<Vec<Key>, String> {
         let keys = match self {
             Self::None => return Ok(Vec::new()),
@@ -46,7 +46,7 @@ impl KeySource {
     }
 }
 
-/// The bytes of a file with a secret, without the line break that editors put there.
+/// The bytes of a file with a secret, without the final line break that editors add.
 pub(crate) fn read_secret(path: &Path) -> Result<Vec<u8>, String> {
     let mut secret = read(path)?;
     secret.truncate(without_line_break(&secret).len());
@@ -59,8 +59,8 @@ fn without_line_break(secret: &[u8]) -> &[u8] {
     line.map_or(secret, |line| line.strip_suffix(b"\r").unwrap_or(line))
 }
 
-/// The key without the line break at the end of its file, and the one with it, if there is one: other programs sign
-/// with the bytes of the file as they are.
+/// The key without the final line break of its file, and a second key with it, if there is one: other programs sign
+/// with all bytes of the file.
 fn of_secret_file(file: &[u8]) -> Result<Vec<Key>, String> {
     let secret = without_line_break(file);
     let key = of_secret(secret, None)?;
@@ -79,13 +79,13 @@ fn at<T>(path: &Path, result: Result<T, String>) -> Result<T, String> {
     result.map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// What a secret is long enough for (RFC 7518 section 3.2).
+/// The algorithms for which a secret is long enough (RFC 7518 section 3.2).
 pub(crate) fn hmac_algorithms(secret: &[u8]) -> Result<Vec<Algorithm>, String> {
     let all = [Algorithm::HS256, Algorithm::HS384, Algorithm::HS512];
     let good: Vec<_> = all.into_iter().filter(|one| secret.len() >= crypto::secret_min(*one)).collect();
     if good.is_empty() {
         return Err(format!(
-            "the secret has {} bytes, and HS256 needs 32: `openssl rand -hex 32` makes one",
+            "the secret has {} bytes; HS256 requires 32 (create one with `openssl rand -hex 32`)",
             secret.len()
         ));
     }
@@ -121,21 +121,21 @@ fn of_pem(pem: &[u8]) -> Result<Key, String> {
     if let Ok(key) = DecodingKey::from_ed_pem(pem) {
         return Ok(Key { id: None, algorithms: vec![Algorithm::EdDSA], key });
     }
-    Err("no public key in PEM: RSA, EC on P-256 or P-384, or Ed25519".to_owned())
+    Err("not a PEM public key of RSA, EC on P-256 or P-384, or Ed25519".to_owned())
 }
 
-/// Keys in a set at most: each token that names none is tried with all.
+/// Limit of keys in a set: a token without `kid` is tried with all keys.
 const SET_MAX: usize = 64;
 
 fn of_set(json: &[u8]) -> Result<Vec<Key>, String> {
-    let set: JwkSet = serde_json::from_slice(json).map_err(|error| format!("no set of keys: {error}"))?;
-    // Keys that encrypt, and kinds that came after us, are passed over (RFC 7517 section 5).
+    let set: JwkSet = serde_json::from_slice(json).map_err(|error| format!("invalid key set: {error}"))?;
+    // Skip encryption keys and unknown kinds (RFC 7517 section 5).
     let signs = |jwk: &&Jwk| !matches!(jwk.common.public_key_use, Some(PublicKeyUse::Encryption));
     let keys: Vec<Key> = set.keys.iter().filter(signs).filter_map(of_jwk).collect();
     match keys.len() {
-        0 => Err("no key in the set is one for RS*, PS*, ES256, ES384, EdDSA or HS*".to_owned()),
+        0 => Err("the key set has no key for RS*, PS*, ES256, ES384, EdDSA or HS*".to_owned()),
         1..=SET_MAX => Ok(keys),
-        many => Err(format!("{many} keys in the set, and at most {SET_MAX} are taken")),
+        many => Err(format!("the key set has {many} keys (limit {SET_MAX})")),
     }
 }
 

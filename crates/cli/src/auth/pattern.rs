@@ -1,6 +1,6 @@
 //! Patterns of topics, as NATS writes them: `*` stands for one token between dots, `>` at the end for one or more.
 
-/// Whether everything that `wanted` can match, a topic or a pattern, is matched by `granted`.
+/// Whether `granted` covers `wanted`, a topic or a pattern: it matches every topic that `wanted` matches.
 pub(crate) fn covers(granted: &str, wanted: &str) -> bool {
     let (mut granted, mut wanted) = (granted.split('.'), wanted.split('.'));
     loop {
@@ -13,17 +13,17 @@ pub(crate) fn covers(granted: &str, wanted: &str) -> bool {
     }
 }
 
-/// Whether a token of it is a wildcard.
+/// Whether a token of the name is a wildcard.
 pub(crate) fn is_pattern(name: &str) -> bool {
     name.contains(['*', '>']) && name.split('.').any(|token| token == "*" || token == ">")
 }
 
-/// Whether nothing stands before, behind or between its dots. An empty name is one empty token.
+/// Whether the name has an empty token: before, after or between its dots. An empty name is one empty token.
 pub(crate) fn has_empty_token(name: &str) -> bool {
     name.split('.').any(str::is_empty)
 }
 
-/// Whether it may be a pattern: no empty token, no control character, `>` at the end only.
+/// Whether the pattern is valid: no empty token, no control character, `>` at the end only.
 pub(crate) fn is_valid(pattern: &str) -> bool {
     let before_last = pattern.rsplit('.').skip(1);
     !has_empty_token(pattern)
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wanted_must_lie_within_what_is_granted() {
+    fn wanted_pattern_must_lie_within_the_granted_pattern() {
         for (granted, wanted) in [
             ("a", "a"),
             (">", "a"),
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_are_told_from_what_is_none() {
+    fn valid_patterns_are_distinguished_from_invalid_patterns() {
         for pattern in ["a", "*", ">", "a.>", "*.*", "a b", "a*"] {
             assert!(is_valid(pattern), "{pattern}");
         }

@@ -1,6 +1,5 @@
 //! Places to listen at, and networks, as people write them.
 
-use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -67,17 +66,6 @@ fn every_interface() -> IpAddr {
 
 const EXPECTED: &str = "expected HOST:PORT, PORT, :PORT (every interface) or unix:PATH";
 
-/// A URL as a person types it: without a scheme it is `ws://`, and without a host that of this machine.
-pub(crate) fn with_scheme(url: &str) -> Cow<'_, str> {
-    let end = url.find(['/', '?', '#']).unwrap_or(url.len());
-    let has_scheme = url.contains("://") || url[..end].is_empty();
-    match (has_scheme, url.strip_prefix(':')) {
-        (true, _) => url.into(),
-        (false, Some(rest)) => format!("ws://localhost:{rest}").into(),
-        (false, None) => format!("ws://{url}").into(),
-    }
-}
-
 impl FromStr for Mode {
     type Err = &'static str;
 
@@ -120,21 +108,6 @@ from_string!(Place, Mode, Network);
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn urls_without_a_scheme_are_websocket_urls() {
-        for (typed, url) in [
-            ("localhost:8080/echo", "ws://localhost:8080/echo"),
-            ("example.com", "ws://example.com"),
-            (":8080/echo", "ws://localhost:8080/echo"),
-            ("[::1]:8080", "ws://[::1]:8080"),
-            ("wss://example.com/a", "wss://example.com/a"),
-            ("/echo", "/echo"),
-            ("", ""),
-        ] {
-            assert_eq!(with_scheme(typed), url);
-        }
-    }
 
     #[test]
     fn places_modes_and_networks_are_read() {

@@ -6,9 +6,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
+use sinews_bench::url::with_scheme;
 
 pub(crate) use self::values::{ConnectTo, Delimiter, Header, Resolve, Show, Speed};
-use crate::config::network::{tcp, with_scheme};
+use crate::config::network::tcp;
 use crate::config::units::{Bytes, SomeWait, Wait, WaitOrOff};
 
 /// Talk to a WebSocket server, or be one: from a terminal, in a pipe, or looking at the wire.

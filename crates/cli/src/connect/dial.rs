@@ -10,6 +10,7 @@ use rustls::pki_types::ServerName;
 use sinews::client::Response;
 use sinews::tokio::Tokio;
 use sinews::{Config, Connect, DeflateConfig};
+use sinews_bench::url::shown_url;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
@@ -18,7 +19,6 @@ use tokio_rustls::TlsConnector;
 use super::args::{ConnectArgs, ConnectTo, LimitArgs};
 use super::end::{End, Kind};
 use super::tls;
-use crate::echo::shown_url;
 
 /// What a connection may run over.
 pub(crate) trait Transport: AsyncRead + AsyncWrite + Unpin + Send {}

@@ -5,8 +5,7 @@ use std::process::ExitCode;
 
 use sinews::client::ConnectError;
 use sinews::{Cause, CloseCode, Closed, Error};
-
-use crate::trust;
+use sinews_bench::trust;
 
 /// How it ended.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,10 +7,10 @@ use rustls::crypto::ring;
 use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, ServerConfig};
+use sinews_bench::trust;
 
 use super::args::TlsArgs;
 use super::end::End;
-use crate::trust;
 
 /// What a client shows and trusts.
 ///

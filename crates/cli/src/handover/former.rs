@@ -1,4 +1,4 @@
-//! The new process: what it gets from the one before it.
+//! The successor's side of a handover.
 
 use std::io::{self, BufReader, BufWriter};
 use std::net::Shutdown;
@@ -15,10 +15,10 @@ use super::VARIABLE;
 use super::wire::{Frame, Head, VERSION, Waiting, outbox, receive_descriptor};
 use crate::hub::{Content, Hub};
 
-/// How long the process before this one may say nothing while it hands over.
+/// Longest silence of the predecessor during the handover.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
-/// The process whose place this one takes.
+/// The predecessor process.
 pub(crate) struct Former {
     link: UnixStream,
     version: u32,
@@ -26,10 +26,10 @@ pub(crate) struct Former {
 }
 
 impl Former {
-    /// The process that has started this one to take its place, if one has; and what it listens with.
+    /// Returns the predecessor and its listeners, if this process was started as a successor.
     ///
     /// # Errors
-    /// If it cannot be understood.
+    /// If the predecessor's greeting is invalid.
     pub(crate) fn find() -> Result<Option<Self>, String> {
         let parent = std::env::var(VARIABLE).ok().and_then(|id| id.parse().ok());
         if parent != Some(parent_id()) {
@@ -42,9 +42,9 @@ impl Former {
         let link = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
         link.set_read_timeout(Some(SILENCE_MAX))?;
         link.set_write_timeout(Some(SILENCE_MAX))?;
-        // Without a buffer, which would swallow the bytes that carry descriptors.
+        // Without a buffer, which would consume the bytes that carry descriptors.
         let Head::Hello { version, listeners: addresses } = Frame::read(&mut &link)?.head else {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "no greeting"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "Hello expected"));
         };
         let mut listeners = Listeners::default();
         for address in addresses {
@@ -57,20 +57,20 @@ impl Former {
         std::mem::take(&mut self.listeners)
     }
 
-    /// This process will not serve.
+    /// Reports that this process cannot serve.
     pub(crate) fn fail(&mut self, why: &str) {
-        // Nobody to tell: it has gone, or has given up.
+        // The predecessor may have exited or given up.
         let _ = Frame::new(Head::Failed { why: why.to_owned() }).write(&mut self.link);
         let _ = self.link.shutdown(Shutdown::Write);
     }
 
-    /// Everything is bound: takes what the former process keeps, and from here on publishes for it.
+    /// Reports that all addresses are bound, restores the predecessor's histories, and publishes for it from here on.
     ///
     /// # Errors
-    /// If it does not hand everything over.
+    /// If the handover is incomplete.
     pub(crate) fn take_over(&mut self, hub: &Arc<Hub>, publisher: &Publisher) -> Result<Serving, String> {
         self.try_take_over(hub, publisher)
-            .map_err(|error| format!("the process before this one does not hand over: {error}"))
+            .map_err(|error| format!("handover from the predecessor process failed: {error}"))
     }
 
     fn try_take_over(&mut self, hub: &Arc<Hub>, publisher: &Publisher) -> io::Result<Serving> {
@@ -79,7 +79,7 @@ impl Former {
         if self.version != VERSION {
             let (theirs, ours) = (self.version, VERSION);
             tracing::warn!(
-                "the former process is of another version ({theirs} and {ours}): histories begin anew"
+                "handover version of the predecessor differs ({theirs}, here {ours}): histories are not transferred"
             );
             return Ok(Serving { link, rest: None });
         }
@@ -92,7 +92,7 @@ impl Former {
     }
 }
 
-/// Takes topics until there are no more.
+/// Restores topics until the end mark.
 fn restore(input: &mut BufReader<UnixStream>, publisher: &Publisher) -> io::Result<()> {
     let (mut topics, mut unkept) = (0, 0);
     loop {
@@ -104,32 +104,32 @@ fn restore(input: &mut BufReader<UnixStream>, publisher: &Publisher) -> io::Resu
                         let age = Duration::from_millis(age_ms);
                         Ok(KeptMessage { message: Prepared::new(sinews_server::Kind::Text, body), age })
                     }
-                    _ => Err(io::Error::new(io::ErrorKind::InvalidData, "a message of a topic is missing")),
+                    _ => Err(io::Error::new(io::ErrorKind::InvalidData, "a message of a history is missing")),
                 });
                 let messages = kept.collect::<io::Result<_>>()?;
                 let restored = publisher.restore(KeptTopic { name, position: position.into(), messages });
                 if restored.is_ok_and(|is_kept| is_kept) { topics += 1 } else { unkept += 1 }
             }
             Head::End if epochs.is_empty() || publisher.restore_epochs(&epochs) => break,
-            Head::End => return Err(io::Error::new(io::ErrorKind::InvalidData, "no epochs of topics")),
-            _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "no topic")),
+            Head::End => return Err(io::Error::new(io::ErrorKind::InvalidData, "invalid epochs of topics")),
+            _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "Topic or End expected")),
         }
     }
-    tracing::info!(topics, not_kept_any_more = unkept, "histories of the former process");
+    tracing::info!(topics, no_longer_retained = unkept, "histories of the predecessor restored");
     Ok(())
 }
 
-/// What follows when this process serves.
+/// The rest of the handover, after this process serves.
 pub(crate) struct Serving {
     link: UnixStream,
     rest: Option<(BufReader<UnixStream>, Waiting, Arc<Hub>, Publisher)>,
 }
 
 impl Serving {
-    /// Tells the former process, and does what it says until it ends.
+    /// Notifies the predecessor, and executes its frames until it exits.
     pub(crate) fn begin(mut self) {
         if let Err(error) = Frame::new(Head::Serving).write(&mut self.link) {
-            tracing::warn!(%error, "the former process cannot be told that this one serves");
+            tracing::warn!(%error, "cannot notify the predecessor process");
         }
         let Some((input, waiting, hub, publisher)) = self.rest else {
             let _ = Frame::new(Head::Bye).write(&mut self.link);
@@ -140,14 +140,14 @@ impl Serving {
         let writer = thread::Builder::new().name("handover-out".to_owned()).spawn(move || {
             let Ok(output) = output else { return };
             if let Err(error) = waiting.write_all(&mut BufWriter::with_capacity(64 << 10, &output)) {
-                tracing::debug!(%error, "nothing can be said to the former process any more");
+                tracing::debug!(%error, "cannot write to the predecessor process");
             }
             let _ = output.shutdown(Shutdown::Write);
         });
         let reader = thread::Builder::new().name("handover-in".to_owned());
         let reader = reader.spawn(move || listen(input, &hub, publisher));
         if let Err(error) = writer.and(reader) {
-            tracing::error!(%error, "no thread for what the former process publishes");
+            tracing::error!(%error, "cannot start the handover threads");
             ends.follow_nobody();
             let _ = self.link.shutdown(Shutdown::Both);
         }
@@ -161,13 +161,13 @@ fn listen(mut input: BufReader<UnixStream>, hub: &Hub, mut publisher: Publisher)
                 hub.publish_for_former(&mut publisher, &topic, &Content::of(kind, body), kept);
             }
             Ok(Frame { head: Head::Bye, .. }) => break None,
-            Ok(other) => break Some(format!("it says {:?}", other.head)),
+            Ok(other) => break Some(format!("unexpected frame {:?}", other.head)),
             Err(error) => break Some(error.to_string()),
         }
     };
     hub.follow_nobody();
     match end {
-        None => tracing::info!("the former process has said its last word"),
-        Some(why) => tracing::error!("the former process has gone before its last word: {why}"),
+        None => tracing::info!("handover completed"),
+        Some(why) => tracing::error!("the predecessor process exited before its last frame: {why}"),
     }
 }

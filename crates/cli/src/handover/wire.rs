@@ -1,7 +1,7 @@
-//! What two processes of this program say to each other while one takes the other's place.
+//! The protocol between predecessor and successor process during a handover.
 //!
-//! A frame is two lengths (32 bits, big endian), a head in JSON, and a body of bytes. Behind [`Head::Hello`] every
-//! listener follows as one byte that carries its descriptor.
+//! A frame is two lengths (32 bits, big endian), a head in JSON, and a body of bytes. After [`Head::Hello`], one byte
+//! follows for each listener and carries its descriptor.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -21,40 +21,40 @@ use rustix::net::{
 use serde::{Deserialize, Serialize};
 use sinews_server::{ListenAddress, Position};
 
-/// Of all frames but `Hello`, `Bound` and `Failed`, which stay as they are: two versions of the program speak them.
+/// Version of all frames except `Hello`, `Bound` and `Failed`, which never change: different versions exchange them.
 pub(crate) const VERSION: u32 = 1;
 
-/// Longest frame: more than any message that may be configured sensibly, and less than what would be a mistake.
+/// Longest frame: above any sensible limit of messages, and small enough to detect a corrupt length.
 const FRAME_MAX: usize = 1 << 30;
 
-/// Messages that wait for the other process, at most, and their bytes: some seconds' worth, while it starts.
+/// Limits of the queue to the other process, in messages and bytes: some seconds of traffic while it starts.
 const WAITING_MAX: usize = 1 << 17;
 const WAITING_BYTES_MAX: usize = 256 << 20;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub(crate) enum Head {
-    /// To the new process: whose listeners follow.
+    /// To the successor: the addresses of the listeners that follow.
     Hello { version: u32, listeners: Vec<Address> },
-    /// To the old one: everything is bound.
+    /// To the predecessor: all addresses are bound.
     Bound { version: u32 },
-    /// To the old one: it will not serve.
+    /// To the predecessor: the successor cannot serve.
     Failed { why: String },
-    /// To the new one: a topic, and how many of its messages follow.
+    /// To the successor: a topic, and the number of its messages that follow.
     Topic { name: String, position: Place, messages: usize },
-    /// Such a message.
+    /// To the successor: a message of the topic's history.
     Kept { age_ms: u64 },
-    /// There are no more topics. Its body is what the epochs of topics are made of, or empty.
+    /// The end of the topics. The body holds the source of the topics' epochs, or is empty.
     End,
-    /// To the old one: it serves.
+    /// To the predecessor: the successor serves.
     Serving,
-    /// To the new one: somebody there published this. If the topic is kept, it is to be answered with `Published`.
+    /// To the successor: a publication of the predecessor. If the topic has a history, `Published` answers it.
     Publish { topic: String, kind: Kind, kept: bool },
-    /// To the old one: this has been published, perhaps as an answer.
+    /// To the predecessor: a publication, perhaps as an answer.
     Published { topic: String, kind: Kind, position: Option<Place>, answers: bool },
-    /// To the old one: it was too slow, and is told no more.
+    /// To the predecessor: it was too slow, and receives no more publications.
     Cut,
-    /// Nothing follows.
+    /// No frame follows.
     Bye,
 }
 
@@ -65,7 +65,7 @@ pub(crate) enum Address {
     Unix(PathBuf),
 }
 
-/// Where a message stands.
+/// Position of a message.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Place {
     epoch: u64,
@@ -84,7 +84,7 @@ impl From<Place> for Position {
     }
 }
 
-/// What a body is.
+/// Kind of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Kind {
@@ -106,8 +106,7 @@ impl Frame {
 
     pub(crate) fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let head = serde_json::to_vec(&self.head)?;
-        let too_long =
-            |_| io::Error::new(io::ErrorKind::InvalidData, "a message is too long for the other process");
+        let too_long = |_| io::Error::new(io::ErrorKind::InvalidData, "handover frame exceeds 4 GiB");
         for len in [head.len(), self.body.len()] {
             out.write_all(&u32::try_from(len).map_err(too_long)?.to_be_bytes())?;
         }
@@ -122,7 +121,7 @@ impl Frame {
         let (head, body) =
             (u32::from_be_bytes([a, b, c, d]) as usize, u32::from_be_bytes([e, f, g, h]) as usize);
         if head.saturating_add(body) > FRAME_MAX {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a frame that is none"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "handover frame exceeds 1 GiB"));
         }
         let mut bytes = vec![0; head + body];
         from.read_exact(&mut bytes)?;
@@ -131,7 +130,7 @@ impl Frame {
     }
 }
 
-/// Sends one descriptor, with a byte that carries it.
+/// Sends one descriptor with the byte that carries it.
 pub(crate) fn send_descriptor(to: &UnixStream, descriptor: BorrowedFd<'_>) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -150,7 +149,7 @@ pub(crate) fn receive_descriptor(from: &UnixStream) -> io::Result<OwnedFd> {
         RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
         _ => None,
     });
-    let none = || io::Error::new(io::ErrorKind::UnexpectedEof, "a listener did not arrive");
+    let none = || io::Error::new(io::ErrorKind::UnexpectedEof, "the descriptor of a listener is missing");
     descriptors.into_iter().next().ok_or_else(none)
 }
 
@@ -159,7 +158,7 @@ impl From<&ListenAddress> for Address {
         match address {
             ListenAddress::Tcp(address) => Self::Tcp(*address),
             ListenAddress::Unix(path) => Self::Unix(path.clone()),
-            // Should the server come to know others: nobody asks for an empty path.
+            // A kind of address that a later version may add; no configuration has an empty path.
             _ => Self::Unix(PathBuf::new()),
         }
     }
@@ -174,7 +173,7 @@ impl From<Address> for ListenAddress {
     }
 }
 
-/// What waits to be written to the other process. Nobody waits for it: event loops put things in.
+/// The queue to the other process. Workers add frames without waiting.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     frames: SyncSender<Frame>,
@@ -187,7 +186,7 @@ struct Shared {
     cut: AtomicBool,
 }
 
-/// The end of it that is written from.
+/// The consuming end of the queue, which writes frames to the other process.
 pub(crate) struct Waiting {
     frames: Receiver<Frame>,
     shared: Arc<Shared>,
@@ -200,7 +199,7 @@ pub(crate) fn outbox() -> (Outbox, Waiting) {
 }
 
 impl Outbox {
-    /// Whether there was room.
+    /// Queues a frame; returns whether the queue had capacity.
     pub(crate) fn put(&self, frame: Frame) -> bool {
         let len = frame.body.len();
         if self.shared.bytes.fetch_add(len, Ordering::Relaxed) + len > WAITING_BYTES_MAX
@@ -212,15 +211,15 @@ impl Outbox {
         true
     }
 
-    /// Puts in what must not be missing between others: when there is no room once, there is none any more, and the
-    /// other process is told so.
+    /// Queues a frame of a sequence without gaps. When the queue overflows, it accepts no further frames, and the other
+    /// process receives `Cut`.
     pub(crate) fn put_or_cut(&self, frame: Frame) {
         if self.shared.cut.load(Ordering::Relaxed) || self.put(frame) {
             return;
         }
         if !self.shared.cut.swap(true, Ordering::Relaxed) {
             tracing::error!(
-                "the former process does not keep up with what is published: its clients hear the rest when they come here"
+                "queue to the predecessor process is full: its clients receive further messages after they reconnect"
             );
         }
     }
@@ -234,7 +233,7 @@ impl Waiting {
         Some(frame)
     }
 
-    /// Writes until nothing more can come, and says so.
+    /// Writes until the queue is closed, and then the end mark.
     pub(crate) fn write_all(self, out: &mut impl Write) -> io::Result<()> {
         let mut cut_told = false;
         let mut next = self.frames.recv().ok();

@@ -1,13 +1,13 @@
-//! Who says in which order messages of kept topics come, while one process takes another's place.
+//! The process that assigns positions to messages of topics with a history, during a handover.
 //!
 //! ```text
-//!   former ── Publish ──▶ this process ── Publish ──▶ successor
-//!          ◀─ Published ─              ◀─ Published ─
+//!   predecessor ── Publish ──▶ this process ── Publish ──▶ successor
+//!               ◀─ Published ─              ◀─ Published ─
 //! ```
 //!
-//! A process that has a successor publishes nothing of a kept topic itself: it forwards, and delivers what comes back
-//! with its position. Everything else is delivered at once, and forwarded. One that has a former process tells it what is
-//! published, but for what that has delivered itself.
+//! A process with a successor forwards publications to topics with a history, and delivers them when they return with
+//! their position. It delivers other publications at once and forwards them. A process with a predecessor forwards its
+//! publications to it, except for messages that the predecessor has delivered itself.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLockReadGuard, RwLockWriteGuard};
@@ -17,48 +17,48 @@ use sinews_server::{KeptTopic, Position, Publisher};
 use super::{Content, Form, Hub, Outlet};
 use crate::handover::wire::{Frame, Head, Kind, Outbox};
 
-/// The processes before and behind this one, if there are any.
+/// The predecessor and the successor of this process, if there are any.
 #[derive(Debug, Default)]
 pub(super) struct Authority {
     pub(super) successor: Option<Successor>,
     pub(super) former: Option<Outbox>,
 }
 
-/// Where a publication came from.
+/// Origin of a publication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     Here,
-    /// The former process, which waits for it to be published.
+    /// The predecessor, which waits for the publication.
     FormerAwaits,
-    /// The former process, which has delivered it already.
+    /// The predecessor, which has delivered it already.
     FormerKnows,
     Successor,
 }
 
-/// The process that this one hands over to.
+/// The successor process.
 #[derive(Debug)]
 pub(super) struct Successor {
     outbox: Outbox,
-    /// What it has not published yet. `None` when it does not tell any more.
+    /// Publications that the successor has not confirmed. `None` after it has stopped confirming.
     awaited: Mutex<Option<VecDeque<(Origin, String, Content)>>>,
 }
 
 impl Authority {
-    /// The former process, if it is to be told of what comes from there.
+    /// The predecessor, if it has to receive publications of this origin.
     pub(super) fn former_of(&self, origin: Origin) -> Option<&Outbox> {
         self.former.as_ref().filter(|_| origin != Origin::FormerKnows)
     }
 }
 
 impl Successor {
-    /// Whether there was room.
+    /// Queues a publication for the successor; returns whether the queue had capacity.
     pub(super) fn forward(&self, topic: &str, content: &Content, kept: bool, origin: Origin) -> bool {
         let (kind, body) = content.parts();
         let frame = Frame { head: Head::Publish { topic: topic.to_owned(), kind, kept }, body };
-        // One order for both.
+        // One order for both queues.
         let mut awaited = self.lock();
         if !self.outbox.put(frame) {
-            tracing::error!(topic, "too much waits for the process that takes over: a message is lost there");
+            tracing::error!(topic, "queue to the successor process is full: a message is lost there");
             return false;
         }
         if kept && let Some(awaited) = &mut *awaited {
@@ -72,7 +72,7 @@ impl Successor {
     }
 }
 
-/// What the former process is told.
+/// Encodes a publication for the predecessor.
 pub(super) fn published(topic: &str, content: &Content, position: Option<Position>, origin: Origin) -> Frame {
     let (kind, body) = content.parts();
     let (topic, position) = (topic.to_owned(), position.map(Into::into));
@@ -106,31 +106,31 @@ impl Hub {
         self.authority.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From here on another process decides. Answers everything that is kept up to here, and then the epochs of topics.
+    /// Transfers authority to the successor. Returns all histories at this point, and the epochs of topics.
     pub(crate) fn begin_handover(&self, outbox: Outbox, publisher: &Publisher) -> (Vec<KeptTopic>, Vec<u8>) {
         let mut authority = self.write_authority();
         authority.successor = Some(Successor { outbox, awaited: Mutex::new(Some(VecDeque::new())) });
         let kept = publisher.histories();
-        // Behind them: a topic that is forgotten in between has another epoch.
+        // Read epochs after the histories: a topic that is evicted in between has another epoch.
         (kept, publisher.epochs())
     }
 
-    /// What is published here is told to the process that was before this one.
+    /// Forwards publications of this process to its predecessor.
     pub(crate) fn follow(&self, former: Outbox) {
         self.write_authority().former = Some(former);
     }
 
-    /// The former process has ended.
+    /// The predecessor has exited.
     pub(crate) fn follow_nobody(&self) {
         self.write_authority().former = None;
     }
 
-    /// Nothing is published here any more: what waits for the successor leaves, and then the end of it.
+    /// Ends publishing in this process: queued publications are sent to the successor, followed by the end mark.
     pub(crate) fn finish_handover(&self) {
         self.write_authority().successor = None;
     }
 
-    /// The former process forwards what was published there.
+    /// Publishes a message that the predecessor has forwarded.
     pub(crate) fn publish_for_former(&self, out: &mut Publisher, topic: &str, content: &Content, kept: bool) {
         self.count(topic);
         let origin = if kept { Origin::FormerAwaits } else { Origin::FormerKnows };
@@ -140,7 +140,7 @@ impl Hub {
         self.publish_plain(out, topic, content, true);
     }
 
-    /// The successor has published something.
+    /// Delivers a message that the successor has published.
     pub(crate) fn published_by_successor(
         &self,
         out: &mut Publisher,
@@ -157,7 +157,7 @@ impl Hub {
         let message = content.framed(topic, position);
         let framed = Form::Framed.topic(topic);
         match position {
-            // Nobody is told how many it reached, and a mailbox that is full is made up for.
+            // No caller needs the number of subscribers, and a full mailbox recovers from the history.
             Some(position) => drop(out.publish_at(&framed, position, &message)),
             None => {
                 Outlet::publish(out, &framed, &message);
@@ -173,18 +173,18 @@ impl Hub {
         }
     }
 
-    /// The successor tells no more.
+    /// The successor sends no more publications.
     pub(crate) fn successor_is_silent(&self) {
         if let Some(successor) = &self.read_authority().successor {
             *successor.lock() = None;
         }
     }
 
-    /// The successor has gone, and this process decides again. Answers whether it was one.
+    /// Takes authority back after the successor has exited. Returns whether there was one.
     pub(crate) fn end_handover(&self, out: &mut Publisher) -> bool {
         let mut authority = self.write_authority();
         let Some(successor) = authority.successor.take() else { return false };
-        // What it did not publish, in its order, before anything else is.
+        // Publish the unconfirmed messages in order, before any other.
         for (origin, topic, content) in successor.lock().take().unwrap_or_default() {
             self.publish_framed(&authority, out, &topic, &content, origin);
         }
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
     use crate::handover::wire::{Waiting, outbox};
 
-    /// A process, but for its loops: what is kept is looked at.
+    /// A process without workers; the test reads its histories.
     struct Process {
         hub: Hub,
         publisher: Publisher,
@@ -219,7 +219,7 @@ mod tests {
             self.hub.publish(&mut self.publisher.clone(), "kept.a", &content, true);
         }
 
-        /// The texts that are kept, each with its sequence.
+        /// The retained texts, each with its sequence.
         fn kept(&self) -> Vec<(u64, String)> {
             let histories = self.publisher.histories();
             let messages = histories.iter().flat_map(|topic| &topic.messages);
@@ -230,7 +230,7 @@ mod tests {
             messages.map(read).collect()
         }
 
-        /// Takes over; answers what comes from it.
+        /// Takes over; returns the queue to the predecessor.
         fn take_over(&self, (kept, epochs): (Vec<KeptTopic>, Vec<u8>)) -> Waiting {
             assert!(self.publisher.restore_epochs(&epochs));
             kept.into_iter().for_each(|topic| assert!(self.publisher.restore(topic).unwrap()));
@@ -239,7 +239,7 @@ mod tests {
             waiting
         }
 
-        /// Does what the former process has said.
+        /// Executes the predecessor's frames.
         fn obey(&self, waiting: &Waiting) {
             while let Some(Frame { head: Head::Publish { topic, kind, kept }, body }) = waiting.take() {
                 let content = Content::of(kind, body);
@@ -247,7 +247,7 @@ mod tests {
             }
         }
 
-        /// Hears what the new one has said.
+        /// Executes the successor's frames.
         fn hear(&self, waiting: &Waiting) {
             while let Some(Frame { head, body }) = waiting.take() {
                 let Head::Published { topic, kind, position, answers } = head else { panic!("{head:?}") };
@@ -262,9 +262,9 @@ mod tests {
         (1..).zip(texts.iter().map(|&text| text.to_owned())).collect()
     }
 
-    /// The one in the middle hands over before the first has ended.
+    /// The process in the middle hands over before the first one has exited.
     #[test]
-    fn three_processes_in_a_row_have_one_order() {
+    fn three_chained_processes_assign_one_order() {
         let [first, second, third] = [(); 3].map(|()| Process::new());
         first.publish("a");
         let (successor, to_second) = outbox();
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_successor_has_not_published_when_it_goes_is_published_here() {
+    fn unconfirmed_publications_are_published_when_the_successor_exits() {
         let [old, new] = [(); 2].map(|()| Process::new());
         let (successor, to_new) = outbox();
         let from_new = new.take_over(old.hub.begin_handover(successor, &old.publisher));

@@ -1,4 +1,4 @@
-//! What a client says.
+//! Decoding of a client's messages.
 
 use std::borrow::Cow;
 
@@ -13,15 +13,15 @@ use crate::echo::{brief, brief_error};
 use crate::streams::json::{self as streams, Given};
 use crate::streams::{Ack, Begin, Which};
 
-/// A message that makes sense.
+/// A valid message.
 #[derive(Debug)]
 pub(super) struct Incoming<'a> {
-    /// What its answer is to be known by.
+    /// The id of its answer.
     pub(super) id: Option<Value>,
     pub(super) op: Op<'a>,
 }
 
-/// What is to be done.
+/// The requested operation.
 #[derive(Debug)]
 pub(super) enum Op<'a> {
     Subscribe {
@@ -47,16 +47,16 @@ pub(super) enum Op<'a> {
         topic: Cow<'a, str>,
         start: Start,
     },
-    /// A token in place of the one before.
+    /// Replaces the token.
     Token {
         token: Cow<'a, str>,
     },
     Ping,
-    /// Of a stream, which may be named elsewhere.
+    /// An operation on a stream; the name may be given elsewhere.
     Stream(Option<Cow<'a, str>>, streams::Op<'a>),
 }
 
-/// Every field that any message may have.
+/// All fields of all messages.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Fields<'a> {
@@ -65,7 +65,7 @@ struct Fields<'a> {
     id: Option<Value>,
     #[serde(borrow)]
     topic: Option<Cow<'a, str>>,
-    // `null` is something that may be published.
+    // `null` is a valid payload.
     #[serde(borrow, deserialize_with = "given")]
     data: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -90,18 +90,18 @@ struct Fields<'a> {
     token: Option<Cow<'a, str>>,
 }
 
-/// Where to begin.
+/// A start position.
 #[derive(Deserialize)]
 #[serde(
     untagged,
-    expecting = "from must be a place such as {\"epoch\":1,\"seq\":2}, {\"offset\":3}, {\"time\":4} or \"earliest\""
+    expecting = "from must be a position such as {\"epoch\":1,\"seq\":2}, {\"offset\":3}, {\"time\":4} or \"earliest\""
 )]
 enum From<'a> {
-    /// Behind a message of a topic that was heard.
+    /// After a received message of a topic.
     Heard(Heard),
     /// At a record of a stream.
     Offset(Offset),
-    /// At those of a stream that were appended then or later.
+    /// At the first record of a stream appended at this time or later.
     Time(Time),
     Word(#[serde(borrow)] Cow<'a, str>),
 }
@@ -129,7 +129,7 @@ pub(crate) fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option
     Deserialize::deserialize(deserializer).map(Some)
 }
 
-/// The id alone, for the answer to what is wrong otherwise.
+/// The id alone, for the answer to an invalid message.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Id {
@@ -142,15 +142,15 @@ const ID_MAX: usize = 64;
 /// Reads a message.
 ///
 /// # Errors
-/// What is wrong with it, and its id if that can be read.
+/// The problem, and the message's id if it can be read.
 pub(super) fn read(text: &[u8]) -> Result<Incoming<'_>, (Option<Value>, Problem)> {
-    // A list would be taken for the fields in their order.
+    // A list would be decoded as the fields in their order.
     if !text.trim_ascii_start().starts_with(b"{") {
-        return Err((None, problem(code::MALFORMED, "no message of this protocol: no JSON object in text")));
+        return Err((None, problem(code::MALFORMED, "invalid message: not a JSON object in a text message")));
     }
     let fields: Fields<'_> = serde_json::from_slice(text).map_err(|error| {
         let id = serde_json::from_slice::<Id>(text).unwrap_or_default().id.filter(is_id);
-        (id, problem(code::MALFORMED, format!("no message of this protocol: {}", brief_error(&error))))
+        (id, problem(code::MALFORMED, format!("invalid message: {}", brief_error(&error))))
     })?;
     let id = fields.id.clone();
     if id.as_ref().is_some_and(|id| !is_id(id)) {
@@ -178,17 +178,14 @@ fn op(fields: Fields<'_>) -> Result<Op<'_>, Problem> {
         return Ok(Op::Token { token });
     }
     if fields.token.is_some() {
-        let words = format!("{}: a field that is there for the op token only", brief(&name));
+        let words = format!("{}: field token is valid for the op token only", brief(&name));
         return Err(problem(code::MALFORMED, words));
     }
     if matches!(&*name, "append" | "consume" | "commit" | "read" | "stop" | "stream" | "delete") {
         return op_of_stream(&name, fields);
     }
     if fields.is_of_stream() {
-        return Err(problem(
-            code::MALFORMED,
-            format!("{}: a field that is there for streams only", brief(&name)),
-        ));
+        return Err(problem(code::MALFORMED, format!("{}: a field is valid for streams only", brief(&name))));
     }
     let start = match (fields.last, fields.from) {
         (Some(_), Some(_)) => return Err(problem(code::MALFORMED, "last or from, not both")),
@@ -214,7 +211,7 @@ fn op(fields: Fields<'_>) -> Result<Op<'_>, Problem> {
         "publish" => match (fields.data, fields.b64) {
             (Some(data), None) => Op::Publish { topic: topic()?, data },
             (None, Some(b64)) => Op::PublishBinary { topic: topic()?, b64 },
-            _ => return Err(problem(code::MALFORMED, "publish: data or b64, one of them")),
+            _ => return Err(problem(code::MALFORMED, "publish: either data or b64 is required")),
         },
         "presence" => Op::Presence { topic: topic()? },
         "ping" => Op::Ping,
@@ -223,7 +220,7 @@ fn op(fields: Fields<'_>) -> Result<Op<'_>, Problem> {
 }
 
 impl Fields<'_> {
-    /// Whether a field is there that no op of topics takes.
+    /// Whether the message has a field that only streams use.
     fn is_of_stream(&self) -> bool {
         self.stream.is_some()
             || self.partition.is_some()
@@ -239,10 +236,10 @@ impl Fields<'_> {
 fn op_of_stream<'a>(name: &str, fields: Fields<'a>) -> Result<Op<'a>, Problem> {
     let missing = |what: &str| problem(code::MALFORMED, format!("{name}: {what} is missing"));
     if fields.topic.is_some() || fields.presence.is_some() || fields.last.is_some() {
-        return Err(problem(code::MALFORMED, format!("{name}: a field that is there for topics only")));
+        return Err(problem(code::MALFORMED, format!("{name}: a field is valid for topics only")));
     }
     let which = fields.partition.map_or(Which::Any, Which::This);
-    // Of a stream with one partition nobody names it.
+    // Clients omit the partition of a stream that has one.
     let partition = fields.partition.unwrap_or(0);
     let op = match name {
         "append" => {
@@ -259,7 +256,7 @@ fn op_of_stream<'a>(name: &str, fields: Fields<'a>) -> Result<Op<'a>, Problem> {
                 Some(From::Time(Time { time })) => stream::Start::Time(time),
                 Some(From::Word(word)) if word == "latest" => stream::Start::Latest,
                 Some(From::Word(word)) if word == "earliest" => stream::Start::Earliest,
-                // Who follows wants what comes; who works through, everything.
+                // The default is the end for a follower, and the earliest record for a group.
                 None if fields.group.is_none() => stream::Start::Latest,
                 None => stream::Start::Earliest,
                 Some(_) => {
@@ -270,7 +267,7 @@ fn op_of_stream<'a>(name: &str, fields: Fields<'a>) -> Result<Op<'a>, Problem> {
             };
             let group = fields.group.map(Cow::into_owned);
             if group.as_ref().is_some_and(String::is_empty) {
-                return Err(problem(code::MALFORMED, "consume: a group's name is not empty"));
+                return Err(problem(code::MALFORMED, "consume: group must not be empty"));
             }
             streams::Op::Consume { partition: which, begin: Begin { start, group } }
         }
@@ -291,5 +288,5 @@ fn op_of_stream<'a>(name: &str, fields: Fields<'a>) -> Result<Op<'a>, Problem> {
     Ok(Op::Stream(fields.stream, op))
 }
 
-/// Bytes that `read` reads, unless it says otherwise.
+/// Default size of a `read`, in bytes.
 const READ_BYTES: usize = 64 << 10;

@@ -1,13 +1,13 @@
-//! Topics that are kept in streams: what is published to one is appended to the stream of its name, and who is
-//! subscribed hears what can be read of it.
+//! Durable topics: a publication is appended to the stream of the same name, and subscribers receive the readable
+//! records.
 //!
 //! ```text
-//!   publish ─▶ append ─▶ log ─┬─▶ relay, a thread ─▶ topics of the server below ─▶ who is subscribed
-//!                             └─▶ follow: who comes later reads until where the relay is, and is let in there
+//!   publish ─▶ append ─▶ log ─┬─▶ relay, a thread ─▶ topics of the server below ─▶ live subscribers
+//!                             └─▶ follow: a new subscriber reads up to the relay's offset, then joins there
 //! ```
 //!
-//! The relay follows the log and not those who publish: so everybody hears the same order, nothing before it is as safe
-//! as the stream makes it, and what others put into the log as well.
+//! The relay follows the log and not the publishers. So all subscribers receive the same order, nothing before it has
+//! the durability of the stream, and records that other clients append to the log.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -33,30 +33,31 @@ use crate::echo::brief;
 use crate::hub::{Content, Hub};
 use crate::protocol::{Problem, code, problem};
 
-/// The topics that are kept in streams.
+/// The durable topics.
 pub(crate) struct Backing {
     patterns: Vec<String>,
-    /// By name. There are no more than there may be streams.
+    /// By name. Their number is bounded by the number of streams.
     lines: Mutex<HashMap<String, Arc<Line>>>,
-    /// Topics whose stream was deleted, and whose subscribers are to be told.
+    /// Topics whose stream was deleted; their subscribers are not notified yet.
     reset: Mutex<Vec<String>>,
     bell: Arc<Bell>,
     relay: Mutex<Option<JoinHandle<()>>>,
     closing: AtomicBool,
-    /// How many lines have been added so far.
+    /// Number of lines added so far.
     generation: AtomicU64,
-    /// Those who wait [until](Self::until) something is so: at most one waker for each subscription.
+    /// Tasks that wait in [`until`](Self::until): at most one waker for each subscription.
     waiting: Mutex<Vec<Waker>>,
 }
 
-/// The way from a stream to those who are subscribed to its topic.
+/// Connects a stream to the subscribers of its topic.
 pub(crate) struct Line {
     stream: Stream,
     epoch: u64,
     partition: Partition,
-    /// The first record that the relay has not published. Held while it publishes, and while somebody is let in.
+    /// The first record that the relay has not published. Locked while the relay publishes and while a subscriber
+    /// joins.
     relayed: Mutex<u64>,
-    /// The last sequence that another process has published, behind what this one has.
+    /// The last sequence that another process has published, beyond the end of this process.
     elsewhere: AtomicU64,
     alarm: Arc<Alarm>,
 }
@@ -73,7 +74,7 @@ impl Wake for Bell {
     }
 }
 
-/// What a step of the relay came to.
+/// The result of one step of the relay.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
     Fed,
@@ -81,19 +82,19 @@ enum Step {
     Failed,
 }
 
-/// Bytes that the relay reads of a stream at a time, about; then others have their turn.
+/// Bytes that the relay reads of a stream in one turn, approximately.
 const RELAY_BYTES: usize = 64 << 10;
 
-/// Records that it publishes before it looks whether threads fall behind.
+/// Records that the relay publishes before it checks whether workers fall behind.
 pub(super) const RELAY_RECORDS: usize = 128;
 
-/// How long the relay waits for threads that have more to deliver than they get done.
+/// Delay of the relay while workers have a backlog of deliveries.
 const PACE: Duration = Duration::from_millis(1);
 
-/// The epoch of topics that a broker keeps: the same on all nodes, which share nothing that could name another one.
+/// The epoch of topics at a broker. It is the same on all nodes, because they share no state to agree on another one.
 const BROKER_EPOCH: u64 = 1;
 
-/// How long it waits before it reads again what could not be read.
+/// Delay before the relay retries a failed read.
 const RETRY: Duration = Duration::from_secs(1);
 
 impl Backing {
@@ -110,13 +111,13 @@ impl Backing {
         }
     }
 
-    /// Whether a topic is kept in a stream.
+    /// Whether a topic is durable.
     pub(crate) fn backs(&self, topic: &str) -> bool {
         !pattern::is_pattern(topic) && self.patterns.iter().any(|pattern| pattern::covers(pattern, topic))
     }
 
-    /// A broker keeps this stream, and this node is about to follow it from there on. One that keeps no topic has no line,
-    /// which is told to those who want [one](Self::line).
+    /// Starts the line of a stream that a broker stores, at the offset where this node begins to follow. A stream that
+    /// backs no topic has no line; callers of [`line`](Self::line) receive the error.
     pub(super) fn begin_at_broker(&self, stream: &Stream, from: u64) {
         if self.backs(stream.name())
             && let Ok(partition) = check(stream)
@@ -125,8 +126,8 @@ impl Backing {
         }
     }
 
-    /// The line of a stream. Of one that this process has created, all is to be published; what others held when they
-    /// were opened has been published, or is found there by those who come back.
+    /// The line of a stream. If this process has created the stream, the relay publishes all its records. Records that
+    /// existed when a stream was opened are published already; resuming subscribers read them from the log.
     pub(super) fn line(&self, stream: &Stream) -> Result<Arc<Line>, Problem> {
         if let Some(line) = self.lock().get(stream.name()).filter(|line| line.is_of(stream)) {
             return Ok(line.clone());
@@ -162,7 +163,7 @@ impl Backing {
         line
     }
 
-    /// The stream that was created then is deleted. Subscribers of its topic are told.
+    /// Removes the line of a deleted stream, identified by its time of creation, and notifies the topic's subscribers.
     pub(super) fn remove(&self, name: &str, created: u64) {
         if !self.backs(name) {
             return;
@@ -174,7 +175,7 @@ impl Backing {
         self.wake_all();
     }
 
-    /// Tells the subscribers of topics whose stream was deleted.
+    /// Notifies the subscribers of topics whose stream was deleted.
     fn tell_reset(&self, hub: &Hub, publisher: &mut Publisher) {
         let reset = std::mem::take(&mut *self.reset.lock().unwrap_or_else(PoisonError::into_inner));
         reset.iter().for_each(|topic| hub.tell_reset(publisher, topic));
@@ -184,7 +185,7 @@ impl Backing {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until it is so: what changes with the streams that are there, or with what the relay has published.
+    /// Waits until a condition on the existing streams or on the relay's progress holds.
     pub(super) async fn until(&self, is_so: impl Fn() -> bool) {
         poll_fn(|cx| {
             if is_so() {
@@ -195,7 +196,7 @@ impl Backing {
                 waiting.push(cx.waker().clone());
             }
             drop(waiting);
-            // What has changed meanwhile has woken nobody.
+            // A change before the registration has woken no task.
             if is_so() { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
@@ -206,7 +207,7 @@ impl Backing {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// Starts the relay, if any topic is kept.
+    /// Starts the relay, if any topic is durable.
     ///
     /// # Errors
     /// If no thread can be started.
@@ -221,9 +222,9 @@ impl Backing {
         Ok(())
     }
 
-    /// Whether what another process has published at this position comes next here. While the relay runs, it publishes all
-    /// itself; with a broker, the other process may have begun later than this one has ended. Who misses something then
-    /// is told to go, and finds it there.
+    /// Whether a publication of another process at this position follows directly. While the relay runs, it publishes
+    /// all records itself. With a broker, the other process may start after the offset where this one ended. A
+    /// subscriber that misses records then is disconnected, and finds them at the other process.
     pub(crate) fn goes_on(&self, topic: &str, position: Position) -> bool {
         if !self.backs(topic) {
             return true;
@@ -232,18 +233,18 @@ impl Backing {
         is_over && self.lock().get(topic).is_none_or(|line| line.goes_on(position))
     }
 
-    /// The streams are closed: waits until all that is in them has been published here.
+    /// The streams are closed: waits until all their records are published here.
     pub(crate) fn finish(&self) {
         self.closing.store(true, Ordering::SeqCst);
         self.bell.clone().wake();
         if let Some(relay) = self.relay.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            // One that has panicked has published what it could.
+            // A relay that has panicked has published what it could.
             let _ = relay.join();
         }
     }
 
     fn run(&self, hub: &Hub, mut publisher: Publisher) {
-        // The first to set it.
+        // The first call sets it.
         let _ = self.bell.0.set(thread::current());
         let (mut lines, mut generation) = (Vec::new(), 0);
         loop {
@@ -274,7 +275,7 @@ impl Backing {
 }
 
 impl Backing {
-    /// Waits while threads have more to deliver than they get done.
+    /// Waits while workers have a backlog of deliveries.
     fn pace(&self, publisher: &Publisher) {
         while publisher.is_behind() && !self.closing.load(Ordering::SeqCst) {
             thread::park_timeout(PACE);
@@ -287,7 +288,7 @@ impl Line {
         self.stream.name()
     }
 
-    /// Whether it is of this stream, and not of a deleted one of its name.
+    /// Whether this is the line of the stream, and not of a deleted stream of the same name.
     fn is_of(&self, stream: &Stream) -> bool {
         self.stream.created() == stream.created()
     }
@@ -308,7 +309,7 @@ impl Line {
         self.relayed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where a topic stands whose next record is this one.
+    /// The position of a topic whose next record has this offset.
     pub(super) fn position(&self, next: u64) -> Position {
         Position { epoch: self.epoch, sequence: next }
     }
@@ -322,7 +323,7 @@ impl Line {
         goes_on
     }
 
-    /// Publishes what can be read, once, and waits in between for threads that fall behind.
+    /// Publishes the readable records once, and waits in between for workers that fall behind.
     fn step(&self, hub: &Hub, publisher: &mut Publisher, pace: impl Fn(&Publisher)) -> Step {
         let from = *self.relayed();
         let mut found = Poll::Pending;
@@ -330,7 +331,7 @@ impl Line {
             found = self.partition.poll_read(from, RELAY_BYTES, waker);
             found.is_ready()
         });
-        // An index is being made again: other topics go on meanwhile.
+        // An index is being rebuilt; other topics continue meanwhile.
         let Poll::Ready(found) = found else { return Step::Idle };
         match found {
             Ok(read) if read.batches.is_empty() => self.follow(from),
@@ -343,24 +344,29 @@ impl Line {
                         hub.relay(publisher, self.name(), &content_of(&record), position);
                         *relayed = position.sequence;
                     }
-                    // Those who are waited for may want it.
+                    // Delayed workers may need the lock.
                     drop(relayed);
                     pace(publisher);
                 }
-                // Offsets that nobody has.
+                // These offsets have no records.
                 *self.relayed() = read.next;
                 Step::Fed
             }
             Err(ReadError::Gone { earliest: to } | ReadError::Damaged { resume: to, .. }) if to > from => {
-                tracing::error!(topic = self.name(), from, to, "records are gone before they were heard");
+                tracing::error!(
+                    topic = self.name(),
+                    from,
+                    to,
+                    "records were deleted before they were published"
+                );
                 *self.relayed() = to;
                 Step::Fed
             }
-            // A copy that has nothing yet stands at 0, wherever its broker is.
+            // An empty copy stands at 0, at any offset of its broker.
             Err(ReadError::Ahead { .. }) => self.follow(from),
             Err(ReadError::Deleted) => Step::Idle,
             Err(error) => {
-                tracing::error!(topic = self.name(), %error, "what is kept of a topic cannot be read");
+                tracing::error!(topic = self.name(), %error, "cannot read the stream of a topic");
                 Step::Failed
             }
         }
@@ -375,17 +381,16 @@ impl Line {
     }
 }
 
-/// The partition of a stream that keeps a topic.
+/// The partition of a stream that backs a topic.
 pub(super) fn check(stream: &Stream) -> Result<Partition, Problem> {
     let (name, count) = (brief(stream.name()), stream.partitions());
     stream.partition(0).filter(|_| count == 1).ok_or_else(|| {
-        let words =
-            format!("the stream {name} has {count} partitions: it keeps no topic, which has one order");
+        let words = format!("stream {name} has {count} partitions; the stream of a topic has 1");
         problem(code::NOT_SUBSCRIBED, words)
     })
 }
 
-/// One record of what is published.
+/// Encodes a publication as one record.
 pub(super) fn record_of(content: &Content, limits: &Limits) -> Result<Records, Problem> {
     let (value, kind) = match content {
         Content::Text(bytes) => (Cow::Borrowed(&**bytes), Kind::Text),
@@ -397,10 +402,10 @@ pub(super) fn record_of(content: &Content, limits: &Limits) -> Result<Records, P
     };
     let mut builder = RecordBuilder::with_limits(*limits);
     builder.push(super::now(), b"", &value, kind).map_err(malformed)?;
-    builder.finish().ok_or_else(|| problem(code::MALFORMED, "nothing is to be published"))
+    builder.finish().ok_or_else(|| problem(code::MALFORMED, "the publication is empty"))
 }
 
-/// What a record holds. What it is said to be was not checked.
+/// The content of a record. Its declared kind was not checked.
 pub(super) fn content_of(record: &Record<'_>) -> Content {
     let bytes = Bytes::copy_from_slice(record.value);
     match (record.kind, std::str::from_utf8(record.value)) {

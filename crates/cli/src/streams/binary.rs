@@ -23,23 +23,23 @@ use crate::routes::{TOKEN_EXPIRED, close};
 /// The subprotocol.
 pub(crate) const NAME: &str = "sinews.stream.v1";
 
-/// One connection that speaks in binary messages, of one stream.
+/// A connection that exchanges binary messages about one stream.
 pub(crate) struct Binary {
     store: Arc<Store>,
-    /// `None`: it has to say hello first.
+    /// `None` until the client has sent hello.
     guest: Option<Guest>,
-    /// Over TCP, where no path names the stream.
+    /// A TCP connection, where no path names the stream.
     is_plain: bool,
     live: Live,
     max_message: usize,
     desk: Desk<u32>,
 }
 
-/// Who may do what with which stream.
+/// A client with its rights and its stream.
 struct Guest {
     stream: String,
     rights: Rights,
-    /// Once something was published.
+    /// Set by the first publication.
     found: Option<Stream>,
 }
 
@@ -59,7 +59,7 @@ impl Binary {
         Ok(Self { store, guest, is_plain: false, live, max_message, desk })
     }
 
-    /// A plain connection, which names its stream first.
+    /// A plain TCP connection, which names its stream first.
     pub(crate) fn plain(live: Live, store: Arc<Store>, max_message: usize) -> Self {
         Self { store, guest: None, is_plain: true, live, max_message, desk: Desk::default() }
     }
@@ -71,10 +71,10 @@ impl Binary {
         client: IpAddr,
     ) -> Result<Bytes, Problem> {
         if !self.is_plain {
-            return Err(problem(code::MALFORMED, "hello: the path names the stream here"));
+            return Err(problem(code::MALFORMED, "hello: the path already names the stream"));
         }
         if self.guest.is_some() {
-            return Err(problem(code::MALFORMED, "hello was said already"));
+            return Err(problem(code::MALFORMED, "hello was sent already"));
         }
         crate::hub::check_name(stream).map_err(|text| problem(code::TOPIC, text))?;
         let rights = self.live.policy().rights_of(token, client, "streams.listen")?;
@@ -83,16 +83,16 @@ impl Binary {
         Ok(self.welcome(id))
     }
 
-    /// Has a token take the place of the one before. What it does not allow any more ends.
+    /// Replaces the token. Subscriptions that the new token does not allow end.
     fn renew(&mut self, token: &str, id: u32, cx: &mut Context<'_>) -> Result<Option<Bytes>, Problem> {
         let Some(guest) = &mut self.guest else { return Err(nobody()) };
         let rights = self.live.policy().rights_of(Some(token), cx.peer().ip(), "/streams")?;
         let left = rights.expires_in().map_or(u32::MAX, |left| u32::try_from(left).unwrap_or(u32::MAX));
         let ended = self.desk.end_denied(|stream| rights.check(Want::Subscribe(stream)).err());
         guest.rights = rights;
-        // The deadline may be nearer than before: the server asks for it behind a wake.
+        // The deadline may be earlier than before: the server reads it after a wakeup.
         cx.waker().wake();
-        // A connection that is closing takes no more.
+        // A closing connection accepts no messages.
         let _ = cx.send_bytes(wire::message(op::RENEWED, ANY, id, |body| body.put_u32_le(left)));
         for (id, _, denied) in ended {
             Wire.failed(&id, denied.into(), cx);
@@ -100,7 +100,7 @@ impl Binary {
         Ok(None)
     }
 
-    /// How many partitions there are, if the stream is there, and how large a message may be.
+    /// The number of partitions, if the stream exists, and the largest message.
     fn welcome(&self, id: u32) -> Bytes {
         let stream = self.guest.as_ref().and_then(|guest| self.store.streams().ok()?.describe(&guest.stream));
         wire::message(op::WELCOME, ANY, id, |body| {
@@ -111,7 +111,7 @@ impl Binary {
         })
     }
 
-    /// What a message has to wait for that needs the stream.
+    /// What a message that needs the stream has to wait for.
     fn opening(&self, op: u8) -> Option<Opening> {
         let Guest { stream, rights, found } = self.guest.as_ref()?;
         let want = match op {
@@ -122,9 +122,9 @@ impl Binary {
         self.store.opening(stream, want, rights)
     }
 
-    /// Does what a message says, which is whole, with its head.
+    /// Executes a whole message with its head.
     fn hear(&mut self, message: Bytes, cx: &mut Context<'_>) {
-        // Both looked at it before.
+        // Both callers have checked the head.
         let Some((head, body)) = Head::split(&message) else { return };
         let result = match head.read(body) {
             Ok(Wish::Publish(ack)) => self.publish(head, ack, message.slice(HEAD..), cx).map(|()| None),
@@ -137,7 +137,7 @@ impl Binary {
 
     fn answer(&self, head: Head, result: Result<Option<Bytes>, Problem>, cx: &mut Context<'_>) {
         match result {
-            // Behind a Close there is nobody to hear it.
+            // After a Close, the message is dropped.
             Ok(Some(answer)) => {
                 let _ = cx.send_bytes(answer);
             }
@@ -145,13 +145,13 @@ impl Binary {
             Err(problem) => {
                 Wire.failed(&head.id, problem, cx);
                 if self.guest.is_none() {
-                    close(cx, CloseCode::POLICY, "hello comes first");
+                    close(cx, CloseCode::POLICY, "hello must be the first message");
                 }
             }
         }
     }
 
-    /// Appends what a message holds.
+    /// Appends the records of a message.
     fn publish(&mut self, head: Head, ack: Ack, records: Bytes, cx: &mut Context<'_>) -> Result<(), Problem> {
         let Some(Guest { stream, rights, found }) = &mut self.guest else { return Err(nobody()) };
         rights.check(Want::Publish(stream))?;
@@ -163,13 +163,13 @@ impl Binary {
         let to = (&*self.store, stream);
         let result = self.desk.publish(to, head.which(), records, (head.id, ack), &Wire, cx);
         if result.as_ref().is_err_and(|problem| problem.code == code::NOT_KEPT) {
-            // It was deleted. The next one is created by what is published next.
+            // The stream was deleted. The next publication creates a new one.
             *found = None;
         }
         result
     }
 
-    /// Does what a message asks for; answers what is to be said at once.
+    /// Executes a request; returns an immediate answer.
     fn obey(&mut self, head: Head, wish: Wish<'_>, cx: &mut Context<'_>) -> Result<Option<Bytes>, Problem> {
         match wish {
             Wish::Hello { stream, token } => {
@@ -204,7 +204,7 @@ impl Binary {
                 Ok(Some(wire::message(op::UNSUBSCRIBED, ANY, head.id, |_| {})))
             }
             Wish::Unsubscribe(id) => {
-                Err(problem(code::NOT_SUBSCRIBED, format!("there is no subscription {id}")))
+                Err(problem(code::NOT_SUBSCRIBED, format!("subscription {id} does not exist")))
             }
             Wish::Delete => {
                 let name = stream.clone();
@@ -217,7 +217,7 @@ impl Binary {
 }
 
 fn nobody() -> Problem {
-    problem(code::MALFORMED, "hello comes first")
+    problem(code::MALFORMED, "hello must be the first message")
 }
 
 impl Handler for Binary {
@@ -229,13 +229,13 @@ impl Handler for Binary {
 
     fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
         let Some((head, body)) = Head::split(&payload).filter(|_| payload.kind() == Kind::Binary) else {
-            return close(cx, CloseCode::POLICY, "no message of this protocol: 8 bytes of binary at least");
+            return close(cx, CloseCode::POLICY, "invalid message: at least 8 bytes of binary are required");
         };
         if let Some(opening) = self.opening(head.op) {
             return self.desk.park(opening, payload.detach(), cx);
         }
         if head.op == op::PUBLISH {
-            // What is published is kept; the rest is looked at where it is.
+            // The log retains publications; other messages are read in place.
             return self.hear(payload.detach(), cx);
         }
         let result = match head.read(body) {
@@ -270,12 +270,12 @@ impl Handler for Binary {
     }
 
     fn close(&mut self, _: &Closed, _: &mut Context<'_>) {
-        // Groups are left, and nothing is awaited any more.
+        // Leaves groups and drops pending answers.
         self.desk = Desk::default();
     }
 }
 
-/// Says it in binary messages.
+/// Encodes replies as binary messages.
 struct Wire;
 
 impl Voice for Wire {
@@ -306,7 +306,7 @@ impl Voice for Wire {
         cx: &mut Context<'_>,
     ) -> (Sent, u64) {
         let head = wire::batches(number(at.partition), *at.id, from, read.next, end);
-        // Whoever reads batches checks their records.
+        // Readers of batches check their records.
         let sent = cx.send_pieces(Kind::Binary, &[head, read.batches.clone()]);
         (sent.unwrap_or(Sent::Dropped), read.next)
     }
@@ -328,7 +328,7 @@ impl Voice for Wire {
     }
 }
 
-/// A partition as a head names it; there are fewer than it can name.
+/// The partition number of a head; partitions are fewer than its range.
 fn number(partition: u32) -> u16 {
     u16::try_from(partition).unwrap_or(ANY)
 }

@@ -1,8 +1,8 @@
-//! Streams that a broker keeps: what is published goes to it, and this node's log follows it.
+//! Streams at a broker: publications go to the broker, and this node's log follows it.
 //!
 //! ```text
-//!   publish, commit ──▶ broker ──▶ log of this node ──▶ readers: what came since the node follows the stream
-//!                         └────────────────────────────▶ readers: what is older than what the log has
+//!   publish, commit ──▶ broker ──▶ log of this node ──▶ readers: records since the node follows the stream
+//!                         └────────────────────────────▶ readers: records that are older than the log
 //! ```
 
 use std::collections::HashMap;
@@ -23,10 +23,10 @@ use super::{created, unusable};
 use crate::echo::brief;
 use crate::protocol::{Problem, code, problem};
 
-/// How long a stop waits until the broker has acknowledged what was published.
+/// Time that a shutdown waits for the broker's outstanding acknowledgements.
 const CLOSE_WITHIN: Duration = Duration::from_secs(10);
 
-/// How often a stream is asked for again that has just been made and has no leader yet.
+/// Number of attempts to query a new stream that has no leader yet.
 const TRIES: u32 = 5;
 
 /// The broker, and the streams of this node that follow it.
@@ -44,10 +44,10 @@ enum Known {
 
 pub(super) type Open = Pin<Box<dyn Future<Output = Result<(), Problem>> + Send>>;
 
-/// Done when a stream can be read and written on this node. Whoever waits for the same stream waits for the same.
+/// Completes when a stream can be read and written on this node. All tasks that wait for a stream share it.
 pub(crate) type Opening = Shared<Open>;
 
-/// What of a partition the broker had when this node began to follow it.
+/// The offsets that the broker had of a partition when this node began to follow it.
 #[derive(Clone, Copy, Debug)]
 struct Extent {
     first: u64,
@@ -67,7 +67,7 @@ impl Bridge {
         self.broker.health()
     }
 
-    /// Appends and questions that the broker has refused, or not answered.
+    /// Appends and queries that the broker has rejected or not answered.
     pub(crate) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
@@ -85,7 +85,7 @@ impl Bridge {
         matches!(lock(&self.known).get(name), Some(Known::Open(_)))
     }
 
-    /// Begins to follow a stream; `None` if that is done.
+    /// Begins to follow a stream; `None` if this node follows it already.
     pub(super) fn open(&self, name: &str, streams: &Streams, config: &StreamConfig) -> Option<Opening> {
         let mut known = lock(&self.known);
         match known.get(name) {
@@ -108,7 +108,7 @@ impl Bridge {
                     known.insert(stream, Known::Open(extents.into()));
                     Ok(())
                 }
-                // Whoever comes next tries again.
+                // The next caller retries.
                 Err(problem) => {
                     known.remove(&stream);
                     Err(problem)
@@ -116,7 +116,7 @@ impl Bridge {
             }
         });
         let opening = open.shared();
-        // Whoever wanted it may have gone before it was open.
+        // All callers may have gone before it was open.
         known.retain(|_, one| !matches!(one, Known::Opening(opening) if opening.upgrade().is_none()));
         if let Some(weak) = opening.downgrade() {
             known.insert(name.to_owned(), Known::Opening(weak));
@@ -132,12 +132,12 @@ impl Bridge {
         open.unwrap_or(Extent { first: 0, end: 0 })
     }
 
-    /// The first record that the broker had.
+    /// The first record at the broker.
     pub(super) fn first(&self, stream: &str, partition: u32) -> u64 {
         self.extent(stream, partition).first
     }
 
-    /// Where one begins to read.
+    /// The offset at which reading starts.
     pub(super) fn seek(
         &self,
         stream: &str,
@@ -148,18 +148,18 @@ impl Bridge {
         let (extent, ends) = (self.extent(stream, number), partition.ends());
         Ok(match start {
             Start::Earliest => extent.first,
-            // The log may still be on its way to where the broker was.
+            // The log may not have reached the broker's end yet.
             Start::Latest => ends.readable.max(extent.end),
-            // Another node may have seen more than this one has, so the end is no limit.
+            // Another node may have read more than this one, so the end is no limit.
             Start::Offset(offset) => offset.max(extent.first),
-            // By time, or however else one can begin.
+            // By time, or by a start that a later version adds.
             _ => {
                 let found = partition.seek(start);
                 let has_older = ends.next > 0 && found > ends.earliest;
                 let has_all = ends.next > 0 && ends.earliest <= extent.first || extent.first == extent.end;
                 if !has_older && !has_all {
-                    let words = "this node has nothing older than that, and the broker is not searched by time: begin \
-                                 at an offset, or with the earliest";
+                    let words = "this node has no older records, and the broker is not searched by time: start at an \
+                                 offset or at earliest";
                     return Err(problem(code::NOT_KEPT, words));
                 }
                 found
@@ -173,7 +173,7 @@ impl Bridge {
         Source { partition, older: Some(older) }
     }
 
-    /// A question's failure, counted and told.
+    /// Counts a failed query and describes it.
     pub(super) fn failed(&self, error: &BrokerError) -> Problem {
         self.count_refused();
         let code = if *error == BrokerError::Busy { code::TOO_MANY } else { code::STORE };
@@ -181,7 +181,7 @@ impl Bridge {
     }
 }
 
-/// Makes the log of a stream follow the broker: from where the broker is now on, or where an earlier run has stopped.
+/// Makes the log of a stream follow the broker: from the broker's current end, or from the end of an earlier run.
 async fn follow(
     (broker, topics): (&dyn Broker, &Backing),
     name: &str,
@@ -193,10 +193,10 @@ async fn follow(
         problem(code::STORE, format!("stream {shown}: {}", error.to_string().replace(name, &shown)))
     };
     if streams.describe(name).is_none() && !streams.has_room() {
-        // Asking for it may make it at the broker.
+        // The query may create the stream at the broker.
         return Err(created(name, &CreateError::TooMany));
     }
-    // A topic has one order.
+    // A topic is ordered, so it has one partition.
     let count = match topics.backs(name) && broker.makes_partitions() {
         true => 1,
         false => broker.partitions(name).await.map_err(refused)?,
@@ -219,7 +219,7 @@ async fn follow(
     let create = || match streams.create(name, &config.clone().partitions(count)) {
         Err(CreateError::Partitions { has }) => Err(problem(
             code::STORE,
-            format!("stream {shown}: the broker has {count} partitions of it and this node {has}"),
+            format!("stream {shown} has {count} partitions at the broker and {has} on this node"),
         )),
         other => other.map_err(|error| created(name, &error)),
     };
@@ -233,7 +233,7 @@ async fn follow(
         let ends = partition.ends();
         let is_new = ends.next == 0;
         let from = if is_new { Start::Offset(extent.end) } else { Start::Earliest };
-        // Before anything comes of it.
+        // Before the first record arrives.
         topics.begin_at_broker(&stream, if is_new { extent.end } else { ends.readable });
         broker.follow(name, number, from, partition);
     }
@@ -241,11 +241,11 @@ async fn follow(
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics while it is held that leaves half a value.
+    // No panic under the lock leaves an inconsistent value.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A partition as a reader sees it: the log of this node, and before it what only the broker has.
+/// A partition as its readers see it: this node's log, preceded by older records at the broker.
 pub(crate) struct Source {
     partition: Partition,
     older: Option<Older>,
@@ -255,22 +255,22 @@ struct Older {
     bridge: Arc<Bridge>,
     stream: Stream,
     number: u32,
-    /// Where the log begins, as long as it has nothing.
+    /// The start of the log while it is empty.
     begins: u64,
     asked: Option<(u64, Answer<Read>)>,
 }
 
-/// Why nothing was read.
+/// Why a read returned no records.
 pub(crate) enum Unread {
-    /// What was asked for is not there. It goes on here.
+    /// The records do not exist any more. The next offset follows.
     Gap(u64),
-    /// It lies behind the end of what is left of the log.
+    /// The offset is beyond the end of the remaining log.
     Ahead(u64),
     Failed(Problem),
 }
 
 impl Source {
-    /// Of a log without a broker.
+    /// The source for a log without a broker.
     pub(super) fn log(partition: Partition) -> Self {
         Self { partition, older: None }
     }
@@ -279,7 +279,7 @@ impl Source {
         &self.partition
     }
 
-    /// Batches from an offset on; none at the end. Without a broker they are there at once.
+    /// Batches from an offset on; none at the end. Without a broker the result is ready at once.
     pub(crate) fn poll_read(
         &mut self,
         from: u64,
@@ -289,20 +289,20 @@ impl Source {
         let Poll::Ready(found) = self.partition.poll_read(from, most, waker) else { return Poll::Pending };
         let Some(older) = &mut self.older else { return Poll::Ready(of_log(found, from)) };
         let ends = self.partition.ends();
-        // A log that has written nothing yet stands at 0, wherever it is to begin.
+        // An empty log stands at 0, although it will start elsewhere.
         let begins = if ends.readable == 0 { older.begins } else { ends.earliest };
         match found {
             Ok(read) if !read.batches.is_empty() => Poll::Ready(Ok(Some(read))),
             Ok(_) | Err(ReadError::Gone { .. } | ReadError::Ahead { .. }) if from < begins => {
                 older.poll(from, begins, most, waker)
             }
-            // This node has not seen so much yet.
+            // This node has not read that far yet.
             Ok(_) | Err(ReadError::Ahead { .. }) => Poll::Ready(Ok(None)),
             Err(error) => Poll::Ready(of_log(Err(error), from)),
         }
     }
 
-    /// The same from the broker, although it is newer than what the log has.
+    /// Reads from the broker, even records that are newer than the log.
     pub(super) fn poll_broker(
         &mut self,
         from: u64,
@@ -318,7 +318,7 @@ impl Source {
 }
 
 impl Older {
-    /// What the broker has from there on; `begins` is where the log goes on.
+    /// Reads from the broker at an offset; `begins` is the start of the log.
     fn poll(
         &mut self,
         from: u64,
@@ -336,7 +336,7 @@ impl Older {
                 Poll::Pending
             }
             Poll::Ready(Ok(read)) if read.next > from => Poll::Ready(Ok(Some(read))),
-            // It has nothing there that could be read.
+            // The broker has no readable records there.
             Poll::Ready(Ok(_)) => Poll::Ready(Err(Unread::Gap(begins))),
             Poll::Ready(Err(BrokerError::Gone { earliest })) if earliest > from => {
                 Poll::Ready(Err(Unread::Gap(earliest)))
@@ -346,7 +346,7 @@ impl Older {
     }
 }
 
-/// What the log says, to one who reads on.
+/// Converts a result of the log for a reader.
 fn of_log(found: Result<Read, ReadError>, from: u64) -> Result<Option<Read>, Unread> {
     match found {
         Ok(read) => Ok((!read.batches.is_empty()).then_some(read)),

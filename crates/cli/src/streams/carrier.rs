@@ -1,11 +1,11 @@
-//! The log's writes, carried out by the server's own loops where these are rings: what is published leaves with the call
-//! of the system that the loop makes anyway, and no other thread has to be woken for it. Syncs are for the log's threads.
+//! Writes of the log on the server's workers, if these use io_uring. The worker submits a write with its regular system
+//! call, and no other thread has to be woken. The log's threads perform the syncs.
 
 use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sinews_engine::AppendFile;
+use sinews_file::AppendFile;
 use sinews_server::{AppendJob, Appender};
 use sinews_stream::{Carried, Carrier, Task};
 
@@ -23,7 +23,7 @@ impl Carrier for Loops {
     }
 }
 
-/// One partition, as long as it has something to write.
+/// One partition while it has records to write.
 struct Job {
     task: Option<Task>,
     carried: Option<Carried>,

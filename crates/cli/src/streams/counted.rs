@@ -1,11 +1,10 @@
-//! Records of batches one by one, and what of them is damaged.
+//! Iteration over the records of batches, and their damage.
 
 use std::ops::Range;
 
 use sinews_stream::record::{self, Batches, Record, RecordIter};
 
-/// The records of batches, but for those in front of what was asked for. Of a batch with a damaged record come those before
-/// that one.
+/// The records of batches from an offset on. A batch with a damaged record yields the records before the damage.
 pub(crate) fn counted(batches: &[u8], from: u64) -> Counted<'_> {
     Counted { batches: record::iter(batches), batch: None, from, damaged: None }
 }
@@ -13,15 +12,15 @@ pub(crate) fn counted(batches: &[u8], from: u64) -> Counted<'_> {
 /// See [`counted`].
 pub(crate) struct Counted<'a> {
     batches: Batches<'a>,
-    /// The records of one, and the offset behind them.
+    /// The records of the current batch, and its end offset.
     batch: Option<(RecordIter<'a>, u64)>,
-    /// The offset from which on records count.
+    /// The first offset to return.
     from: u64,
     damaged: Option<Range<u64>>,
 }
 
 impl Counted<'_> {
-    /// The first records that were left out so far because one of them is damaged.
+    /// The first range of records that was skipped because of damage.
     pub(crate) fn damaged(&self) -> Option<Range<u64>> {
         self.damaged.clone()
     }
@@ -33,7 +32,7 @@ impl<'a> Iterator for Counted<'a> {
     fn next(&mut self) -> Option<Record<'a>> {
         loop {
             let Some((records, end)) = &mut self.batch else {
-                // Headers were checked when the batches were read.
+                // The headers were checked when the batches were read.
                 let batch = self.batches.next()?.ok()?;
                 self.batch = Some((batch.records(), batch.header().end()));
                 continue;

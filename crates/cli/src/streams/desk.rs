@@ -1,7 +1,7 @@
-//! What one connection has under way with streams: what it published and is to be answered, and what it is to be fed.
+//! The streams of one connection: publications that await their acknowledgement, and subscriptions.
 //!
-//! Catching up and following are one loop: read until the end, then leave a waker there. What is read is lent to the
-//! connection as it lies in the log, as long as the connection takes it; when that has drained, the loop goes on.
+//! Catching up and following are one loop: read until the end, then register a waker. The connection sends batches
+//! directly from the log's memory, as many as its queue takes. When the queue has drained, the loop continues.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -22,20 +22,20 @@ use super::{Ack, Begin, Committed, Fetched, READ_BYTES, Store, Under, Which, cho
 use crate::auth::{Denied, Rights};
 use crate::protocol::{Problem, code, problem};
 
-/// How a connection says what became of things.
+/// Encodes replies and events for one protocol.
 pub(crate) trait Voice {
-    /// What a client knows its requests by.
+    /// The id of a client's request.
     type Id;
 
     fn published(&self, at: &Place<'_, Self::Id>, appended: Appended, cx: &mut Context<'_>);
-    /// So many records were taken from a producer who does not want to know more.
+    /// Records of a publication without acknowledgement were accepted.
     fn taken(&self, _at: &Place<'_, Self::Id>, _count: u32, _cx: &mut Context<'_>) {}
     fn committed(&self, at: &Place<'_, Self::Id>, cx: &mut Context<'_>);
-    /// The stream was deleted, as the client asked for.
+    /// The client's request to delete a stream is done.
     fn deleted(&self, at: &Place<'_, Self::Id>, cx: &mut Context<'_>);
     fn failed(&self, id: &Self::Id, problem: Problem, cx: &mut Context<'_>);
-    /// Records from an offset on; what comes before it in the first batch does not count. `end` is that of what can
-    /// be read. Answers where it goes on, too: earlier than behind all of it where something is damaged.
+    /// Records from an offset on; earlier records of the first batch do not count. `end` is the end of the readable
+    /// records. Returns the next offset too; it is before the end of the batches if they contain damage.
     fn records(
         &self,
         at: &Place<'_, Self::Id>,
@@ -44,24 +44,24 @@ pub(crate) trait Voice {
         read: &Read,
         cx: &mut Context<'_>,
     ) -> (Sent, u64);
-    /// What was read once.
+    /// The result of a fetch.
     fn fetched(&self, at: &Place<'_, Self::Id>, fetched: &Fetched, cx: &mut Context<'_>);
-    /// Records that are not there any more, and where it goes on.
+    /// Records that do not exist any more, and the next offset.
     fn gap(&self, at: &Place<'_, Self::Id>, from: u64, to: u64, cx: &mut Context<'_>) -> Sent;
-    /// Which partitions a member of a group reads now, and from where.
+    /// The partitions that are assigned to a member of a group, with their start offsets.
     fn assigned(&self, id: &Self::Id, stream: &str, assigned: &[Assigned], cx: &mut Context<'_>);
 }
 
-/// Where reading of a partition begins.
+/// Where reading of a partition starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Assigned {
     pub(crate) partition: u32,
     pub(crate) offset: u64,
-    /// The group's committed offset may be lost, or reading cannot begin there. A member is told once.
+    /// The group's committed offset may be lost, or reading cannot start there. The member receives this once.
     pub(crate) is_reset: bool,
 }
 
-/// Whom and what something is about.
+/// The request of a reply: its id, stream and partition.
 pub(crate) struct Place<'a, I> {
     pub(crate) id: &'a I,
     pub(crate) stream: &'a str,
@@ -70,35 +70,35 @@ pub(crate) struct Place<'a, I> {
 
 pub(crate) struct Desk<I> {
     lanes: Vec<Lane<I>>,
-    /// Answers that are awaited in all lanes.
+    /// Pending answers in all lanes.
     awaited: usize,
-    /// What found no room. The connection is held meanwhile, so it is one at most.
+    /// An append that found the queue full. Reads are paused meanwhile, so there is at most one.
     waiting: Option<Waiting<I>>,
-    /// A message that needs a stream which the broker has not said everything of. The connection is held meanwhile.
+    /// A message whose stream is not open yet. Reads are paused meanwhile.
     parked: Option<(Opening, Bytes)>,
-    /// What is read once, and comes from the broker.
+    /// Pending fetches from the broker.
     fetches: VecDeque<Fetch<I>>,
     subscriptions: Vec<Subscription<I>>,
-    /// Whose turn it is, so that none starves beside one that never ends.
+    /// The next subscription to feed; round robin prevents starvation.
     turn: usize,
-    /// Nothing more will come.
+    /// The connection is closing.
     closing: bool,
 }
 
-/// Answers that a connection may await. One that has more to say is held until half of them are there: the records
-/// themselves are bounded by what may wait for the disk.
+/// Pending answers of a connection. Above this limit, reads pause until half of them are sent. The records themselves
+/// are bounded by the log's write queue.
 const AWAITED_MAX: usize = 16_384;
 
 /// Subscriptions of a connection.
 const SUBSCRIPTIONS_MAX: usize = 1_024;
 
-/// Partitions that a connection reads, in all its subscriptions: each is looked at when something comes.
+/// Partitions that a connection reads in all its subscriptions: each is polled on a wakeup.
 const FEEDS_MAX: usize = 4_096;
 
-/// Appends to one partition, or commits of one stream: they are done in their order, so only the first is asked.
+/// Pending appends to one partition, or commits of one stream. They complete in order, so only the first is polled.
 struct Lane<I> {
     stream: Stream,
-    /// None: commits.
+    /// `None` for commits.
     partition: Option<u32>,
     queue: VecDeque<Awaited<I>>,
 }
@@ -117,7 +117,7 @@ struct Fetch<I> {
     done: Pin<Box<dyn Future<Output = Result<Done, Problem>>>>,
 }
 
-/// What was asked for once.
+/// The result of a fetch or deletion.
 enum Done {
     Fetched(Fetched),
     Deleted,
@@ -138,9 +138,9 @@ struct Subscription<I> {
     start: Start,
     member: Option<Member>,
     feeds: Vec<Feed>,
-    /// Partitions that it may come to read.
+    /// Number of partitions that may be assigned.
     width: usize,
-    /// The member is to be told what it reads.
+    /// The member's assignment has changed and is to be sent.
     has_moved: bool,
 }
 
@@ -149,27 +149,27 @@ struct Member {
     membership: Membership,
 }
 
-/// One partition that is read.
+/// A partition that is read.
 struct Feed {
     number: u32,
     source: Source,
     next: u64,
-    /// Where its group has come to, until that is known.
+    /// The group's committed offset, until it is known.
     committed: Option<Committed>,
     /// See [`Assigned::is_reset`].
     is_reset: bool,
-    /// Rings when there is more, and stands still while that is awaited.
+    /// Wakes when there are more records; the feed pauses until then.
     alarm: Arc<Alarm>,
 }
 
-/// Wakes somebody, and remembers that it has.
+/// A waker that remembers whether it was woken.
 pub(super) struct Alarm {
     rung: AtomicBool,
     whom: Waker,
 }
 
 impl Alarm {
-    /// One that has rung.
+    /// Creates an alarm that is already woken.
     pub(super) fn new(whom: Waker) -> Arc<Self> {
         Arc::new(Self { rung: AtomicBool::new(true), whom })
     }
@@ -178,7 +178,7 @@ impl Alarm {
         self.rung.load(Ordering::Acquire)
     }
 
-    /// Answers whether what is awaited has happened; rings otherwise when it does.
+    /// Arms the alarm; returns whether the awaited event has happened already.
     pub(super) fn set(self: &Arc<Self>, watch: impl FnOnce(&Waker) -> bool) -> bool {
         self.rung.store(false, Ordering::Release);
         let happened = watch(&Waker::from(Arc::clone(self)));
@@ -196,13 +196,13 @@ impl Wake for Alarm {
     }
 }
 
-/// What a step of feeding came to.
+/// The result of one step of feeding.
 enum Step {
-    /// There may be more.
+    /// There may be more records.
     Fed,
-    /// Nothing is there now.
+    /// No records are available now.
     Idle,
-    /// The connection takes no more for now.
+    /// The connection's queue is full.
     Full,
 }
 
@@ -222,8 +222,8 @@ impl<I> Default for Desk<I> {
 }
 
 impl<I> Desk<I> {
-    /// Appends, and answers when that is as safe as asked for. If there is no room, the connection is held until there
-    /// is.
+    /// Appends, and answers when the requested durability is reached. If the queue is full, reads pause until there is
+    /// capacity.
     pub(crate) fn publish(
         &mut self,
         (store, stream): (&Store, Stream),
@@ -249,7 +249,7 @@ impl<I> Desk<I> {
         }
     }
 
-    /// What was appended is answered when it is as safe as asked for, or now, if that was none of it.
+    /// Answers an append when the requested durability is reached, or at once if none is requested.
     fn appended(
         &mut self,
         (stream, partition): (Stream, u32),
@@ -266,7 +266,7 @@ impl<I> Desk<I> {
         self.await_answer(stream, Some(partition), awaited, voice, cx);
     }
 
-    /// Stores where a group goes on, and answers when that is safe.
+    /// Commits the offset of a group, and answers when it is durable.
     pub(crate) fn commit(
         &mut self,
         (store, stream): (&Store, Stream),
@@ -281,7 +281,7 @@ impl<I> Desk<I> {
         Ok(())
     }
 
-    /// Begins to feed. Answers where it begins, by partition; a member of a group is told by
+    /// Starts a subscription. Returns the start offsets by partition; a member of a group receives them by
     /// [`Voice::assigned`].
     pub(crate) fn subscribe(
         &mut self,
@@ -306,7 +306,7 @@ impl<I> Desk<I> {
             Subscription { id, start, member: None, feeds: Vec::new(), width, has_moved: false, stream };
         match group {
             Some(_) if which != Which::Any => {
-                return Err(problem(code::TOPIC, "a group shares the partitions itself: name none"));
+                return Err(problem(code::TOPIC, "a group assigns the partitions itself: omit partition"));
             }
             Some(group) => {
                 if group.len() > GROUP_MAX || group.chars().any(char::is_control) {
@@ -327,24 +327,24 @@ impl<I> Desk<I> {
         }
         let places = new.places();
         self.subscriptions.push(new);
-        // It begins behind the answer.
+        // Feeding starts after the answer.
         cx.waker().wake();
         Ok(places)
     }
 
-    /// Whether there is such a subscription.
+    /// Whether such a subscription exists.
     pub(crate) fn has(&self, matches: impl Fn(&I, &str) -> bool) -> bool {
         self.subscriptions.iter().any(|known| matches(&known.id, known.stream.name()))
     }
 
-    /// Ends a subscription; answers whether there was one.
+    /// Ends a subscription; returns whether it existed.
     pub(crate) fn unsubscribe(&mut self, matches: impl Fn(&I, &str) -> bool) -> bool {
         let before = self.subscriptions.len();
         self.subscriptions.retain(|known| !matches(&known.id, known.stream.name()));
         self.subscriptions.len() < before
     }
 
-    /// Ends the subscriptions to streams that are denied; answers the id, the stream and the denial of each.
+    /// Ends subscriptions that the rights no longer cover; returns the id, the stream and the denial of each.
     pub(crate) fn end_denied(&mut self, denied: impl Fn(&str) -> Option<Denied>) -> Vec<(I, String, Denied)> {
         let (mut kept, mut ended) = (Vec::new(), Vec::new());
         for known in std::mem::take(&mut self.subscriptions) {
@@ -357,7 +357,7 @@ impl<I> Desk<I> {
         ended
     }
 
-    /// Reads once, and answers with what there is.
+    /// Reads once, and answers with the available records.
     pub(crate) fn fetch(
         &mut self,
         (store, stream): (&Arc<Store>, Stream),
@@ -371,8 +371,8 @@ impl<I> Desk<I> {
         self.answer_with(fetched, (name, partition), id, voice, cx);
     }
 
-    /// Answers with what is read once of a partition. Answers come in the order in which they were asked for, and one is
-    /// read at a time.
+    /// Answers with the result of one read of a partition. Answers keep the order of the requests; one read is in
+    /// flight at a time.
     pub(crate) fn answer_with(
         &mut self,
         fetched: impl Future<Output = Result<Fetched, Problem>> + 'static,
@@ -385,7 +385,7 @@ impl<I> Desk<I> {
         self.answer_when(done, (stream, partition), id, voice, cx);
     }
 
-    /// Deletes a stream, and answers when that is done.
+    /// Deletes a stream, and answers when it is deleted.
     pub(crate) fn delete(
         &mut self,
         (store, name): (&Arc<Store>, &str),
@@ -414,14 +414,14 @@ impl<I> Desk<I> {
         self.hold_or_release(cx);
     }
 
-    /// Keeps a message until its stream can be read and written, and the connection from sending more.
+    /// Stores a message until its stream is open, and pauses reads.
     pub(crate) fn park(&mut self, opening: Opening, message: Bytes, cx: &mut Context<'_>) {
         self.parked = Some((opening, message));
         cx.waker().wake();
         cx.hold();
     }
 
-    /// The message that was kept, if that is over, and why its stream cannot be had.
+    /// Returns the stored message when its stream is open or has failed, with the failure.
     pub(crate) fn unpark(&mut self, cx: &mut Context<'_>) -> Option<(Bytes, Result<(), Problem>)> {
         let (opening, _) = self.parked.as_mut()?;
         let waker = cx.waker();
@@ -433,7 +433,7 @@ impl<I> Desk<I> {
         Some((message, opened))
     }
 
-    /// The connection was woken: answers, room, other members of groups, or more to read.
+    /// Handles a wakeup: answers, capacity, changes of groups, or more records.
     pub(crate) fn woken(&mut self, store: Option<&Store>, voice: &impl Voice<Id = I>, cx: &mut Context<'_>) {
         self.answer(voice, cx);
         self.answer_fetches(voice, cx);
@@ -458,7 +458,7 @@ impl<I> Desk<I> {
         self.feed(voice, cx);
     }
 
-    /// The connection takes more.
+    /// The connection's queue has drained.
     pub(crate) fn drained(
         &mut self,
         store: Option<&Store>,
@@ -471,7 +471,7 @@ impl<I> Desk<I> {
         self.feed(voice, cx);
     }
 
-    /// Feeds as much as the connection takes.
+    /// Sends as much as the connection's queue takes.
     fn feed(&mut self, voice: &impl Voice<Id = I>, cx: &mut Context<'_>) {
         let count = self.subscriptions.len();
         let mut idle = 0;
@@ -494,10 +494,10 @@ impl<I> Desk<I> {
         }
     }
 
-    /// Appends what found no room before.
+    /// Retries an append that found the queue full.
     fn retry(&mut self, store: &Store, voice: &impl Voice<Id = I>, cx: &mut Context<'_>) {
         let Some(waiting) = self.waiting.take() else { return };
-        // Twice, since there may be room just now.
+        // Twice, since there may be capacity just now.
         for _ in 0..2 {
             match store.append(&waiting.stream, waiting.partition, waiting.records.clone()) {
                 Ok(pending) => {
@@ -518,7 +518,7 @@ impl<I> Desk<I> {
             }
         }
         if waiting.room.has_rung() {
-            // Others were quicker.
+            // Other producers were faster.
             cx.waker().wake();
         }
         self.waiting = Some(waiting);
@@ -557,7 +557,7 @@ impl<I> Desk<I> {
         }
     }
 
-    /// Gives what was read once, in the order in which it was asked for.
+    /// Sends the results of fetches in the order of the requests.
     fn answer_fetches(&mut self, voice: &impl Voice<Id = I>, cx: &mut Context<'_>) {
         let waker = cx.waker();
         let before = self.awaited;
@@ -581,7 +581,7 @@ impl<I> Desk<I> {
         }
     }
 
-    /// Gives the answers that are due.
+    /// Sends the answers that are due.
     fn answer(&mut self, voice: &impl Voice<Id = I>, cx: &mut Context<'_>) {
         if self.awaited == 0 {
             return;
@@ -589,7 +589,7 @@ impl<I> Desk<I> {
         for lane in &mut self.lanes {
             self.awaited -= lane.answer(voice, cx);
         }
-        // What is written to again makes itself a new one.
+        // A later write creates the lane again.
         if self.lanes.len() > LANES_KEPT {
             self.lanes.retain(|lane| !lane.queue.is_empty());
         }
@@ -597,7 +597,7 @@ impl<I> Desk<I> {
     }
 }
 
-/// Whether an answer can be sent without meeting the limit on what waits; [`Desk::drained`] follows if not.
+/// Whether an answer stays below the limit of the outbound queue; if not, [`Desk::drained`] follows.
 fn takes_more(cx: &Context<'_>) -> bool {
     cx.buffered() <= cx.config().high_water()
 }
@@ -605,11 +605,11 @@ fn takes_more(cx: &Context<'_>) -> bool {
 /// Longest name of a group, in bytes.
 const GROUP_MAX: usize = 255;
 
-/// Lanes of a connection that stay without anything in them.
+/// Empty lanes that a connection retains.
 const LANES_KEPT: usize = 16;
 
 impl<I> Lane<I> {
-    /// Answers in order, as far as that goes, and tells how many that were.
+    /// Sends completed answers in order; returns their number.
     fn answer(&mut self, voice: &impl Voice<Id = I>, cx: &mut Context<'_>) -> usize {
         let waker = cx.waker();
         let mut answered = 0;
@@ -641,7 +641,7 @@ impl<I> Subscription<I> {
         self.feeds.iter().map(assigned).collect()
     }
 
-    /// Begins to read a partition: where its group has come to, or else where it was told.
+    /// Starts to read a partition: at the group's committed offset, or else where the client requested.
     fn read(&mut self, store: &Store, number: u32, cx: &Context<'_>) -> Result<(), Problem> {
         let source = store.source(&self.stream, number)?;
         let member = self.member.as_ref();
@@ -652,8 +652,8 @@ impl<I> Subscription<I> {
         Ok(())
     }
 
-    /// Lets go of partitions that others of the group are to read, and takes over those that it is to. It is told once
-    /// it is known where it begins in each.
+    /// Releases partitions that are assigned to other members, and takes over the newly assigned partitions. The member
+    /// receives its assignment once all start offsets are known.
     fn move_over(
         &mut self,
         store: &Store,
@@ -692,7 +692,7 @@ impl<I> Subscription<I> {
         Ok(())
     }
 
-    /// Feeds once from each partition that has something.
+    /// Feeds once from each partition that has records.
     fn step(
         &mut self,
         closing: bool,
@@ -704,7 +704,7 @@ impl<I> Subscription<I> {
             let at = Place { id: &self.id, stream: self.stream.name(), partition: feed.number };
             match feed.step(closing, &at, voice, cx)? {
                 Step::Full => {
-                    // The next one first, the next time.
+                    // Rotate: the next partition is first the next time.
                     let next = self.feeds.iter().position(|known| known.number == at.partition).unwrap_or(0);
                     self.feeds.rotate_left(next + 1);
                     return Ok(Step::Full);
@@ -740,7 +740,7 @@ impl Feed {
                 voice.records(at, from, end, &read, cx)
             }
             Err(Unread::Gap(to)) => (voice.gap(at, from, to, cx), to),
-            // What was stored of it lies behind the end of what is left of it.
+            // The committed offset is beyond the end of the remaining log.
             Err(Unread::Ahead(readable)) => (Sent::Queued, readable),
             Err(Unread::Failed(problem)) => return Err(problem),
         };
@@ -750,7 +750,7 @@ impl Feed {
         Ok(if sent == Sent::Queued { Step::Fed } else { Step::Full })
     }
 
-    /// At the end: what comes is awaited, if anything will.
+    /// At the end: registers for more records, unless the stream is closing.
     fn follow(&self, closing: bool) -> Result<Step, Problem> {
         let (next, partition) = (self.next, self.source.partition());
         if self.alarm.set(|waker| partition.watch(Past::Readable(next), waker)) {

@@ -1,5 +1,5 @@
-//! How a subscriber comes to a topic that is kept in a stream: it is fed from the log as fast as it takes that, up to
-//! where the [relay](super::backing) is, and let in there. One that falls behind goes back to the log.
+//! Subscriptions to durable topics. A subscriber is fed from the log, as fast as its connection takes records, up to
+//! the offset of the [relay](super::backing), and joins there. A subscriber that falls behind returns to the log.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -18,33 +18,33 @@ use crate::echo::brief;
 use crate::hub::{Form, subscription_fault};
 use crate::protocol::{Problem, code, problem};
 
-/// Where one subscription stands.
+/// The state of one subscription.
 pub(crate) enum Follow {
-    /// It cannot begin yet. What was asked for, and by which id.
+    /// It is waiting for its start. Holds the requested start and the id of the request.
     Opening { id: Option<Value>, start: Option<Start>, ready: Option<Ready> },
-    /// It is fed from the log; this record is next.
+    /// It is fed from the log; `next` is the next offset.
     Reading { line: Arc<Line>, source: Box<Source>, next: u64 },
-    /// It hears what is published.
+    /// It receives the relay's publications.
     Live,
 }
 
-/// Done when a topic can be begun with.
+/// Completes when the subscription can start.
 pub(crate) type Ready = Pin<Box<dyn Future<Output = Result<(), Problem>>>>;
 
-/// Messages that somebody gets at most who comes from another run of the topic, so that nobody knows where it stood.
+/// Messages replayed to a client that resumes from another epoch of the topic, where its position is unknown.
 const OTHER_RUN: u64 = 1_000;
 
-/// What a step of feeding came to.
+/// The result of one step of feeding.
 enum Step {
     Fed,
     Full,
-    /// What comes next is on its way from the broker.
+    /// The next records were requested from the broker.
     Awaited,
     Over,
 }
 
 impl Follow {
-    /// What is asked for by this id.
+    /// Creates the state of a subscription that was requested with this id.
     pub(crate) fn new(store: &Arc<Store>, topic: &str, start: Option<Start>, id: &Option<Value>) -> Self {
         let is_there = store.opening_of_topic(topic).is_none()
             && store.line(topic).is_ok_and(|line| line.is_none_or(|line| line.has_come_to(start)));
@@ -53,7 +53,7 @@ impl Follow {
         Self::Opening { id: id.clone(), start, ready }
     }
 
-    /// Begins, if it has not yet, and answers what the acknowledgement says of it; nothing yet while it cannot.
+    /// Starts, if it has not started yet. Returns the fields of the acknowledgement; `None` while it has to wait.
     pub(crate) fn open(
         &mut self,
         store: &Store,
@@ -81,7 +81,7 @@ impl Follow {
     ) -> Result<(Self, Value), Problem> {
         let mut line = store.line(topic)?;
         if line.is_none() {
-            // Nothing was ever published. Whoever is first to is heard by those who are subscribed by then.
+            // The topic has no publication yet. The first one reaches the current subscribers.
             let joined = cx.subscribe_from(&Form::Framed.topic(topic), Start::Last(0)).map_err(refused)?;
             line = store.line(topic)?;
             if line.is_none() {
@@ -101,7 +101,7 @@ impl Follow {
         Ok((follow, ack))
     }
 
-    /// Goes back to the log for what could not be sent from here on.
+    /// Returns to the log, to read messages that the connection could not take.
     pub(crate) fn go_back(
         &mut self,
         store: &Store,
@@ -109,7 +109,7 @@ impl Follow {
         first: u64,
         cx: &mut Context<'_>,
     ) -> Result<(), Problem> {
-        // It begins anew anyway, and is to be acknowledged.
+        // It restarts anyway, and its acknowledgement is pending.
         if let Self::Opening { .. } = self {
             return Ok(());
         }
@@ -122,7 +122,7 @@ impl Follow {
         Ok(())
     }
 
-    /// Feeds as much as the connection takes. Answers whether it takes more.
+    /// Feeds as much as the connection takes. Returns whether the connection takes more.
     pub(crate) fn feed(&mut self, topic: &str, cx: &mut Context<'_>) -> Result<bool, Problem> {
         loop {
             if cx.buffered() > cx.config().high_water() || !cx.is_open() {
@@ -131,7 +131,7 @@ impl Follow {
             match self.step(topic, cx)? {
                 Step::Fed => {}
                 Step::Full => return Ok(false),
-                // It is woken for what it waits for, and the others have their turn.
+                // The awaited event wakes it; other subscriptions have their turn.
                 Step::Awaited | Step::Over => return Ok(true),
             }
         }
@@ -140,7 +140,7 @@ impl Follow {
     fn step(&mut self, topic: &str, cx: &mut Context<'_>) -> Result<Step, Problem> {
         let Self::Reading { line, source, next } = self else { return Ok(Step::Over) };
         let (end, waker) = (*line.relayed(), cx.waker());
-        // What was told already, but not by this relay: it comes there when the log has.
+        // Another process has published this record, and this relay has not: the log will reach it.
         if *next > end && !line.partition().watch(Past::Readable(*next - 1), &waker) {
             return Ok(Step::Awaited);
         }
@@ -149,7 +149,7 @@ impl Follow {
                 *self = Self::Live;
                 return Ok(Step::Over);
             }
-            // More has come meanwhile, and it was woken for that: whoever brings it may wait for this thread.
+            // More records have arrived, and the task is woken: the relay may wait for this worker.
             return Ok(Step::Full);
         }
         let Poll::Ready(read) = source.poll_read(*next, READ_BYTES, &waker) else {
@@ -159,7 +159,7 @@ impl Follow {
             Ok(Some(read)) => read,
             Err(Unread::Gap(to)) => {
                 let words = json!({ "op": "dropped", "topic": topic, "messages": to - *next });
-                // Behind a Close there is nobody to hear it.
+                // After a Close, the message is dropped.
                 let _ = cx.send_text(&words.to_string());
                 *next = to;
                 return Ok(Step::Fed);
@@ -167,7 +167,7 @@ impl Follow {
             Ok(None) | Err(Unread::Ahead(_)) => {
                 return Err(problem(
                     code::STORE,
-                    format!("{}: what was heard is not there any more", brief(topic)),
+                    format!("topic {}: the delivered records do not exist any more", brief(topic)),
                 ));
             }
             Err(Unread::Failed(problem)) => return Err(problem),
@@ -187,8 +187,8 @@ impl Follow {
     }
 }
 
-/// Waits until the stream of a topic is there, and until this node has come to where somebody goes on: another one, or the
-/// stream itself, may have told more than was heard here.
+/// Waits until the stream of a topic exists, and until this node has reached the position of the client. Another node,
+/// or the stream itself, may have delivered more records than this node has.
 async fn ready(store: Arc<Store>, topic: String, start: Option<Start>) -> Result<(), Problem> {
     if let Some(opening) = store.opening_of_topic(&topic) {
         opening.await?;
@@ -206,21 +206,21 @@ fn acknowledgement(topic: &str, position: Position, replayed: u64, complete: boo
 }
 
 fn gone() -> Problem {
-    problem(code::STORE, "the stream is not there")
+    problem(code::STORE, "the stream does not exist")
 }
 
-/// What holds in the server below for topics that are kept in streams: what cannot wait for somebody who is slow is
-/// dropped, and read from the log later.
+/// Delivery rule of the server below for durable topics: messages for a slow subscriber are dropped, and read from the
+/// log later.
 pub(crate) fn rule(pattern: &str) -> TopicRule {
     let pattern = Form::Framed.topic(pattern);
     TopicRule::new(pattern).with_history(History::new(HEARD)).with_slow_consumer(SlowConsumer::DropNewest)
 }
 
-/// Messages of each topic that are in memory, too, for threads whose mailbox was too full for some: more than the relay
-/// publishes before it waits for them.
+/// Messages of each topic that are retained in memory for workers whose mailbox is full. They exceed the number that
+/// the relay publishes before it waits for workers.
 const HEARD: usize = 2 * RELAY_RECORDS;
 
-/// What a topic has in its stream, from a start on: so many messages, and about so many bytes, at most.
+/// The messages of a topic in its stream, from a start on, up to a count and an approximate number of bytes.
 pub(crate) async fn history(
     store: Arc<Store>,
     topic: String,
@@ -251,20 +251,20 @@ pub(crate) async fn history(
     Ok(Fetched { from, end, read: whole })
 }
 
-/// What was read first, and what comes behind it.
+/// Joins a read with the read that follows it.
 fn joined(first: &Read, mut next: Read) -> Read {
     next.batches = [&first.batches[..], &next.batches].concat().into();
     next
 }
 
 impl Line {
-    /// Whether the relay has published what somebody has heard who goes on; of another run nobody knows.
+    /// Whether the relay has reached the client's position. The position in another epoch is unknown.
     fn has_come_to(&self, start: Option<Start>) -> bool {
         let Some(Start::After(position)) = start else { return true };
         position.epoch != self.epoch() || position.sequence <= *self.relayed()
     }
 
-    /// The first record for somebody who wants to begin there, and whether nothing is missing before it.
+    /// The first record for a client that starts there, and whether no message before it is missing.
     fn begin_at(&self, store: &Store, start: Option<Start>, end: u64) -> (u64, bool) {
         let earliest = store.ends(self.stream(), 0, self.partition()).0.min(end);
         let last = |count: u64| end.saturating_sub(count).max(earliest);
@@ -279,15 +279,15 @@ impl Line {
                     (last(OTHER_RUN), false)
                 }
             }
-            // Should there come to be others.
+            // Starts that a later version may add.
             Some(_) => (end, false),
         }
     }
 
-    /// Subscribes a connection that is fed from the log up to this record, if the relay is there just now.
-    /// Answers whether it is; otherwise the connection is woken to read on.
+    /// Subscribes a connection that is fed from the log up to this record, if the relay is at that offset. Returns
+    /// whether it is; otherwise the connection is woken to read on.
     fn let_in(&self, topic: &str, next: u64, cx: &mut Context<'_>) -> Result<bool, Problem> {
-        // While this is locked, nothing is published.
+        // While this is locked, the relay does not publish.
         let relayed = self.relayed();
         let position = self.position(*relayed);
         let framed = Form::Framed.topic(topic);
@@ -297,8 +297,8 @@ impl Line {
             if joined.complete {
                 return Ok(true);
             }
-            // Nobody else says where it stands, so this is another program's topic.
-            return Err(problem(code::STORE, format!("{}: its place is not known", brief(topic))));
+            // Only the relay publishes positions, so another program publishes to this topic.
+            return Err(problem(code::STORE, format!("topic {}: the position is unknown", brief(topic))));
         }
         drop(relayed);
         self.leave_out(topic, cx)?;
@@ -306,7 +306,7 @@ impl Line {
         Ok(false)
     }
 
-    /// The connection is subscribed, and gets nothing of it yet.
+    /// Subscribes the connection without delivering messages to it yet.
     fn leave_out(&self, topic: &str, cx: &mut Context<'_>) -> Result<(), Problem> {
         let framed = Form::Framed.topic(topic);
         let position = self.position(*self.relayed());

@@ -1,4 +1,4 @@
-//! Who of a group reads which partition: each is read by one member at a time, shared out evenly.
+//! Consumer groups: each partition is assigned to one member at a time, evenly.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -6,20 +6,20 @@ use std::task::Waker;
 
 use crate::protocol::{Problem, code, problem};
 
-/// The groups that have members on this server, by stream.
+/// The groups with members on this server, by stream.
 #[derive(Debug, Default)]
 pub(super) struct Groups(Mutex<HashMap<String, HashMap<String, Weak<Group>>>>);
 
-/// Groups of a stream that have members. As many may have stored an offset.
+/// Groups of a stream with members. The same number may have a committed offset.
 const GROUPS_MAX: usize = 1_024;
 
-/// Members of a group: as many as a stream may have partitions, so that more would read nothing.
+/// Members of a group: the limit of partitions of a stream, since further members would read nothing.
 const MEMBERS_MAX: usize = 1_024;
 
-/// The members of one group of one stream, and what each of them reads.
+/// The members of one group of one stream, and their assignments.
 ///
-/// A partition that is to move is read by nobody until its reader has let go of it: otherwise what the one has not yet
-/// said it has done would be done by both.
+/// A partition that moves has no reader until its previous reader has released it. Otherwise both members would process
+/// the records that the previous reader has not committed yet.
 #[derive(Debug, Default)]
 struct Group(Mutex<State>);
 
@@ -27,7 +27,7 @@ struct Group(Mutex<State>);
 struct State {
     members: Vec<Member>,
     next_id: u64,
-    /// By partition: who reads it, and who is to.
+    /// By partition: the current reader, and the assigned reader.
     readers: Vec<Option<u64>>,
     wanted: Vec<Option<u64>>,
     /// The stream was deleted.
@@ -40,14 +40,14 @@ struct Member {
     waker: Waker,
 }
 
-/// One who reads with a group, until it is dropped.
+/// A member of a group, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Membership {
     group: Arc<Group>,
     id: u64,
 }
 
-/// What is different since a member asked last.
+/// Changes of an assignment since the member's last call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Moves {
     pub(super) lost: Vec<u32>,
@@ -55,7 +55,8 @@ pub(super) struct Moves {
 }
 
 impl Groups {
-    /// Joins a group of a stream with so many partitions. The waker is called when there are [moves](Membership::moves).
+    /// Joins a group of a stream with this number of partitions. The waker is called when there are
+    /// [moves](Membership::moves).
     pub(super) fn join(
         &self,
         stream: &str,
@@ -80,7 +81,7 @@ impl Groups {
         Ok(Membership { group, id })
     }
 
-    /// The stream was deleted: members are told, and its name is free.
+    /// Removes a deleted stream: its members are notified, and its name is free.
     pub(super) fn remove(&self, stream: &str) {
         let groups = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(stream);
         for group in groups.into_iter().flatten().filter_map(|(_, group)| group.upgrade()) {
@@ -93,7 +94,7 @@ impl Groups {
     fn group(&self, stream: &str, group: &str) -> Result<Arc<Group>, Problem> {
         let mut streams = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !streams.contains_key(stream) {
-            // Streams that nobody reads with a group any more make room.
+            // Streams without members release their entry.
             streams.retain(|_, groups| groups.values().any(|group| group.strong_count() > 0));
         }
         let groups = streams.entry(stream.to_owned()).or_default();
@@ -118,7 +119,7 @@ impl Group {
 }
 
 impl State {
-    /// Everybody gets as many as everybody else, or one more; what somebody has stays there as far as that goes.
+    /// Assigns each member the same number of partitions, or one more; members keep partitions as far as possible.
     fn share_out(&mut self) {
         let (partitions, members) = (self.readers.len(), self.members.len().max(1));
         let (each, more) = (partitions / members, partitions % members);
@@ -128,7 +129,7 @@ impl State {
         for member in &self.members {
             let has = |at: &usize| self.wanted.get(*at).copied().flatten() == Some(member.id);
             let kept: Vec<usize> = (0..partitions).filter(has).collect();
-            // Who has more already may keep one more.
+            // A member that already has more may keep one more.
             let quota = each + usize::from(spare > 0 && kept.len() > each);
             spare -= quota - each;
             let kept = &kept[..kept.len().min(quota)];
@@ -158,7 +159,7 @@ impl Membership {
         self.group.lock().is_deleted
     }
 
-    /// What this member does not read any more, from this moment on, and what it reads from now on.
+    /// The partitions that this member stops reading now, and the partitions that it reads from now on.
     pub(super) fn moves(&self) -> Moves {
         let mut state = self.group.lock();
         let State { members, readers, wanted, .. } = &mut *state;
@@ -218,7 +219,7 @@ mod tests {
         }
     }
 
-    /// Everybody learns of everything, in any order.
+    /// Lets all members process all changes, in any order.
     fn settle(readers: &mut [Reader]) {
         for _ in 0..2 {
             readers.iter_mut().for_each(Reader::settle);
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions_are_shared_evenly_whoever_comes_and_goes() {
+    fn partitions_are_assigned_evenly_as_members_join_and_leave() {
         let groups = Groups::default();
         let mut readers: Vec<Reader> = Vec::new();
         for partitions in [7, 8, 12] {
@@ -262,14 +263,14 @@ mod tests {
     }
 
     #[test]
-    fn what_moves_is_read_by_nobody_until_its_reader_lets_go() {
+    fn moving_partition_has_no_reader_until_it_is_released() {
         let groups = Groups::default();
         let mut first = Reader::join(&groups, 2);
         first.settle();
         assert_eq!(first.reads, [0, 1]);
         let mut second = Reader::join(&groups, 2);
         second.settle();
-        assert_eq!(second.reads, [0; 0], "the first one does not know yet");
+        assert_eq!(second.reads, [0; 0], "the first member has not released yet");
         first.settle();
         second.settle();
         assert_eq!((first.reads.len(), second.reads.len()), (1, 1));
@@ -277,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_has_stays_there_as_far_as_it_can() {
+    fn rebalancing_moves_few_partitions() {
         let groups = Groups::default();
         let mut readers = vec![Reader::join(&groups, 6), Reader::join(&groups, 6)];
         settle(&mut readers);
@@ -291,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn more_members_than_partitions_wait_for_one_to_leave() {
+    fn surplus_member_is_assigned_a_partition_when_another_leaves() {
         let groups = Groups::default();
         let mut readers: Vec<Reader> = (0..3).map(|_| Reader::join(&groups, 1)).collect();
         settle(&mut readers);
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_without_members_is_forgotten() {
+    fn group_without_members_is_removed() {
         let groups = Groups::default();
         let join = |stream, group| groups.join(stream, group, 1, Waker::noop().clone()).unwrap();
         drop((join("s", "g"), join("t", "g")));
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn one_member_or_group_more_than_may_be_is_refused() {
+    fn members_and_groups_beyond_their_limits_are_rejected() {
         let groups = Groups::default();
         let join = |stream: &str, group: &str| groups.join(stream, group, 1, Waker::noop().clone());
         let refused = |joined: Result<Membership, Problem>| joined.map(drop).unwrap_err();
@@ -326,8 +327,8 @@ mod tests {
         all.extend((1..GROUPS_MAX).map(|number| join("s", &number.to_string()).unwrap()));
         let problem = refused(join("s", "more"));
         assert_eq!((problem.code, &*problem.text), (429, "at most 1024 groups of a stream have members"));
-        assert!(join("t", "more").is_ok(), "another stream's");
+        assert!(join("t", "more").is_ok(), "limit of another stream");
         all.pop();
-        assert!(join("s", "more").is_ok(), "one has gone");
+        assert!(join("s", "more").is_ok(), "a group was removed");
     }
 }

@@ -20,18 +20,18 @@ use crate::live::Policy;
 use crate::protocol::{Problem, code, problem};
 use crate::routes::{failure, media_type};
 
-/// What those are told who want what this server does not have.
+/// The error of a server without streams.
 pub(super) const OFF: &str =
-    "this server keeps no streams: it was started without --streams-directory or --store";
+    "streams are disabled: the server was started without --streams-directory or --store";
 
-/// Records in one answer to GET, unless `max` says otherwise, and at most.
+/// Records in one answer to GET: the default of `max`, and its limit.
 const RECORDS: usize = 100;
 const RECORDS_MAX: usize = 10_000;
 
-/// Bytes of one answer to GET, about.
+/// Approximate bytes of one answer to GET.
 const BYTES_MAX: usize = 4 << 20;
 
-/// Seconds after which a client that met a store without room, or one that has failed, is to come again.
+/// `Retry-After` in seconds, for a full queue or a failed store.
 const RETRY_AFTER: &str = "1";
 
 pub(super) fn name_of(request: &Request<'_>) -> Result<String, Problem> {
@@ -40,9 +40,9 @@ pub(super) fn name_of(request: &Request<'_>) -> Result<String, Problem> {
     Ok(name.into_owned())
 }
 
-/// `POST /streams/{name}`: answers when what it holds is as safe as asked for.
+/// `POST /streams/{name}`: answers when the requested durability is reached.
 pub(crate) fn publish(policy: &Policy, store: Option<&Arc<Store>>, request: &Request<'_>) -> Answer {
-    // A page elsewhere can make a browser post here, too.
+    // A page of another origin can make a browser post here, too.
     if let Err(rejection) = policy.check_origin(request) {
         return failure(403, rejection.text()).into();
     }
@@ -60,7 +60,7 @@ fn try_publish(
         None | Some("disk") => Ack::Disk,
         Some("memory") => Ack::Memory,
         Some("broker") => Ack::Broker,
-        Some(_) => return Err(problem(code::MALFORMED, "ack is memory, disk or broker")),
+        Some(_) => return Err(problem(code::MALFORMED, "ack must be memory, disk or broker")),
     };
     let which = partition_of(request)?;
     let rights = policy.rights(request)?;
@@ -85,7 +85,7 @@ fn try_publish(
     Ok(Answer::later(async move { acknowledge(&name, sent, durability).await }))
 }
 
-/// Appends; answers the partition, too.
+/// Appends; returns the partition, too.
 fn send(store: &Store, stream: &Stream, which: Which, records: Records) -> Result<(u32, Pending), Problem> {
     let partition = choose(stream, which, &records)?;
     Ok((partition, store.append(stream, partition, records)?))
@@ -107,7 +107,7 @@ async fn acknowledge(
     }
 }
 
-/// `POST /topics/{name}` of a topic that is kept in a stream: answers when it is as safe as the stream makes it.
+/// `POST /topics/{name}` of a durable topic: answers when the stream's durability is reached.
 pub(crate) fn publish_to_topic(store: Arc<Store>, topic: String, content: Content, rights: Rights) -> Answer {
     let opening = store.opening(&topic, Want::Publish(&topic), &rights);
     let name = topic.clone();
@@ -135,7 +135,7 @@ pub(crate) fn publish_to_topic(store: Arc<Store>, topic: String, content: Conten
 
 /// `DELETE /streams/{name}`: answers when the stream is deleted.
 pub(crate) fn delete(policy: &Policy, store: Option<&Arc<Store>>, request: &Request<'_>) -> Answer {
-    // A page elsewhere can make a browser ask for it, too.
+    // A page of another origin can make a browser send this, too.
     if let Err(rejection) = policy.check_origin(request) {
         return failure(403, rejection.text()).into();
     }
@@ -159,11 +159,11 @@ fn partition_of(request: &Request<'_>) -> Result<Which, Problem> {
     match request.query("partition").map(str::parse) {
         None => Ok(Which::Any),
         Some(Ok(partition)) => Ok(Which::This(partition)),
-        Some(Err(_)) => Err(problem(code::MALFORMED, "partition is a number")),
+        Some(Err(_)) => Err(problem(code::MALFORMED, "partition must be a number")),
     }
 }
 
-/// What a body holds, by its type.
+/// The records of a body, by its type.
 fn records_of(request: &Request<'_>, store: &Store) -> Result<Records, Problem> {
     let kind = media_type(request);
     let body = request.body();
@@ -184,12 +184,12 @@ fn records_of(request: &Request<'_>, store: &Store) -> Result<Records, Problem> 
                 .map_err(|error| problem(code::MALFORMED, format!("line {}: {error}", at + 1)))?;
             builder.push(now, &key, line, Kind::Json).map_err(malformed)?;
         }
-        return builder.finish().ok_or_else(|| problem(code::MALFORMED, "no line has anything in it"));
+        return builder.finish().ok_or_else(|| problem(code::MALFORMED, "all lines are empty"));
     }
     let kind = match std::str::from_utf8(body) {
         Ok(text) if kind == "application/json" => {
             serde_json::from_str::<&RawValue>(text)
-                .map_err(|error| problem(code::MALFORMED, format!("this is no JSON: {error}")))?;
+                .map_err(|error| problem(code::MALFORMED, format!("the body is not valid JSON: {error}")))?;
             Kind::Json
         }
         Ok(_) if kind != "application/octet-stream" => Kind::Text,
@@ -199,7 +199,7 @@ fn records_of(request: &Request<'_>, store: &Store) -> Result<Records, Problem> 
     builder.finish().ok_or_else(|| problem(code::MALFORMED, "no records"))
 }
 
-/// A value of the query.
+/// Decodes a value of the query.
 fn percent_decoded(value: &str) -> Result<Vec<u8>, Problem> {
     let mut bytes = Vec::with_capacity(value.len());
     let mut rest = value.bytes();
@@ -210,7 +210,10 @@ fn percent_decoded(value: &str) -> Result<Vec<u8>, Problem> {
                 let digits =
                     [rest.next(), rest.next()].map(|digit| digit.and_then(|it| char::from(it).to_digit(16)));
                 let [Some(high), Some(low)] = digits else {
-                    return Err(problem(code::MALFORMED, "key: % stands before two hexadecimal digits"));
+                    return Err(problem(
+                        code::MALFORMED,
+                        "key: % must be followed by two hexadecimal digits",
+                    ));
                 };
                 (high * 16 + low) as u8
             }
@@ -220,12 +223,12 @@ fn percent_decoded(value: &str) -> Result<Vec<u8>, Problem> {
     Ok(bytes)
 }
 
-/// `GET /streams/{name}`: what is there, as lines of JSON.
+/// `GET /streams/{name}`: the available records, as lines of JSON.
 pub(crate) fn read(policy: &Policy, store: Option<&Arc<Store>>, request: &Request<'_>) -> Answer {
     try_read(policy, store, request).unwrap_or_else(|problem| refused(&problem).into())
 }
 
-/// What a request for records asks for.
+/// The parameters of a read.
 struct Wanted {
     name: String,
     rights: Rights,
@@ -241,11 +244,13 @@ fn try_read(policy: &Policy, store: Option<&Arc<Store>>, request: &Request<'_>) 
         None | Some("earliest") => Start::Earliest,
         Some("latest") => Start::Latest,
         Some(offset) => Start::Offset(
-            offset.parse().map_err(|_| problem(code::MALFORMED, "from is earliest, latest or an offset"))?,
+            offset
+                .parse()
+                .map_err(|_| problem(code::MALFORMED, "from must be earliest, latest or an offset"))?,
         ),
     };
     let max = request.query("max").map_or(Ok(RECORDS), str::parse);
-    let max = max.map_err(|_| problem(code::MALFORMED, "max is a number"))?.min(RECORDS_MAX);
+    let max = max.map_err(|_| problem(code::MALFORMED, "max must be a number"))?.min(RECORDS_MAX);
     let wanted = Wanted { which: partition_of(request)?, name, rights, start, max };
     Ok(Answer::later(async move {
         match lines(&store, wanted).await {
@@ -295,7 +300,7 @@ async fn lines(store: &Store, wanted: Wanted) -> Result<String, Problem> {
     Ok(lines)
 }
 
-/// `GET /streams`: those that may be read, and how far they go.
+/// `GET /streams`: the readable streams and their offsets.
 pub(crate) fn list(policy: &Policy, store: Option<&Arc<Store>>, request: &Request<'_>) -> Response {
     let listed = || {
         let store = store.ok_or_else(off)?;
@@ -315,7 +320,7 @@ fn off() -> Problem {
     problem(code::NO_STREAM, OFF)
 }
 
-/// The answer to what was not done.
+/// The answer to a failed request.
 pub(crate) fn refused(problem: &Problem) -> Response {
     let mut words = json!({ "error": problem.text });
     if let Some(needs) = &problem.needs {

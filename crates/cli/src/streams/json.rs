@@ -24,7 +24,7 @@ use crate::echo::brief;
 use crate::hub::Content;
 use crate::protocol::{HISTORY_BYTES_MAX, HISTORY_MAX, Problem, code, problem};
 
-/// What a client says about streams. The stream may be left out where the path names it.
+/// An operation on streams. The stream may be omitted if the path names it.
 #[derive(Debug)]
 pub(crate) enum Op<'a> {
     Append { partition: Which, ack: Ack, records: Vec<Given<'a>> },
@@ -36,7 +36,7 @@ pub(crate) enum Op<'a> {
     Delete,
 }
 
-/// One record as a client gives it.
+/// One record of a client's message.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Given<'a> {
@@ -48,25 +48,25 @@ pub(crate) struct Given<'a> {
     pub(crate) b64: Option<Cow<'a, str>>,
 }
 
-/// What follows on what was asked.
+/// The answer to an operation.
 pub(crate) enum Answer {
     /// Fields of an acknowledgement.
     Ack(Value),
-    /// A message of its own.
+    /// A message of its own kind.
     Own(String),
-    /// It comes later.
+    /// The answer follows later.
     Later,
 }
 
-/// One client's side of streams.
+/// The streams of one client.
 pub(crate) struct Side {
     store: Option<Arc<Store>>,
-    /// The stream that is meant where none is named.
+    /// The stream that the path names.
     here: Option<String>,
     desk: Desk<Asked>,
 }
 
-/// What an answer is to be known by, and whether it is one of a topic's: then with the topic's epoch.
+/// The id of a request, and whether it concerns a topic: then the answer has the topic's epoch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Asked {
     id: Option<Value>,
@@ -80,7 +80,7 @@ impl From<&Option<Value>> for Asked {
 }
 
 impl Asked {
-    /// As the beginning of an answer.
+    /// Encodes the start of an answer.
     fn words(&self) -> String {
         self.id.as_ref().map_or_else(String::new, |id| format!("\"id\":{id},"))
     }
@@ -91,12 +91,12 @@ impl Side {
         Self { store, here, desk: Desk::default() }
     }
 
-    /// What has to be waited for before this can be done.
+    /// What the action on a topic has to wait for.
     pub(crate) fn opening_of_topic(&self, topic: &str, want: Want<'_>, rights: &Rights) -> Option<Opening> {
         self.store_of(topic)?.opening(topic, want, rights)
     }
 
-    /// The same for what is said of a stream.
+    /// What the operation on a stream has to wait for.
     pub(crate) fn opening(&self, stream: Option<&str>, op: &Op<'_>, rights: &Rights) -> Option<Opening> {
         let name = stream.or(self.here.as_deref())?;
         let want = match op {
@@ -107,17 +107,17 @@ impl Side {
         self.store.as_ref()?.opening(name, want, rights)
     }
 
-    /// Keeps a message until then.
+    /// Stores a message until its stream is open.
     pub(crate) fn park(&mut self, opening: Opening, message: Bytes, cx: &mut Context<'_>) {
         self.desk.park(opening, message, cx);
     }
 
-    /// The message that was kept, if that is over, and why its stream cannot be had.
+    /// Returns the stored message when its stream is open or has failed, with the failure.
     pub(crate) fn unpark(&mut self, cx: &mut Context<'_>) -> Option<(Bytes, Result<(), Problem>)> {
         self.desk.unpark(cx)
     }
 
-    /// Does what is asked.
+    /// Executes an operation.
     pub(crate) fn obey(
         &mut self,
         (stream, op): (Option<Cow<'_, str>>, Op<'_>),
@@ -132,7 +132,7 @@ impl Side {
             Op::Append { partition, ack, records } => {
                 let to = (&*store, store.to_publish(name, rights)?);
                 let records = build(&records, store.limits())?;
-                // Who gives no id is told if it fails, all the same.
+                // A client that gives no id still receives failures.
                 self.desk.publish(to, partition, records, (id.into(), ack), &Words, cx)?;
                 Ok(Answer::Later)
             }
@@ -178,7 +178,7 @@ impl Side {
         }
     }
 
-    /// Ends the consumptions that the rights do not cover; answers an error for each.
+    /// Ends the consumptions that the rights do not cover; returns an error for each.
     pub(crate) fn end_denied(&mut self, rights: &Rights) -> Vec<Value> {
         let denied = |stream: &str| rights.check(Want::Subscribe(stream)).err();
         let ended = self.desk.end_denied(denied).into_iter().map(|(asked, stream, denied)| {
@@ -192,17 +192,17 @@ impl Side {
         ended.collect()
     }
 
-    /// The streams behind topics, if there are any.
+    /// The store of durable topics' streams, if there is one.
     pub(crate) fn store(&self) -> Option<&Arc<Store>> {
         self.store.as_ref()
     }
 
-    /// The same, if this topic is kept there.
+    /// The store, if this topic is durable.
     pub(crate) fn store_of(&self, topic: &str) -> Option<&Arc<Store>> {
         self.store().filter(|store| store.topics().backs(topic))
     }
 
-    /// Publishes to a topic that is kept in a stream, and answers when that is as safe as the stream makes it.
+    /// Publishes to a durable topic, and answers when the stream's durability is reached.
     pub(crate) fn publish_to_topic(
         &mut self,
         (store, topic, content): (&Store, &str, &Content),
@@ -212,12 +212,12 @@ impl Side {
     ) -> Result<(), Problem> {
         let (line, records) = store.to_publish_to_topic(topic, content, rights)?;
         let asked = Asked { id: id.clone(), epoch: Some(line.epoch()) };
-        // Who gives no id is told if it fails, all the same.
+        // A client that gives no id still receives failures.
         let to = (store, line.stream().clone());
         self.desk.publish(to, Which::This(0), records, (asked, Ack::Broker), &Words, cx)
     }
 
-    /// Answers with messages of a topic that is kept in a stream, from a start on.
+    /// Answers with messages of a durable topic, from a start on.
     pub(crate) fn history_of_topic(
         &mut self,
         (store, topic, start): (&Arc<Store>, &str, Start),
@@ -245,7 +245,7 @@ impl Side {
     }
 }
 
-/// A stream and how far it goes, as JSON.
+/// A stream and its offsets, as JSON.
 pub(super) fn described(store: &Store, stream: &Stream) -> Value {
     let partitions = (0..stream.partitions()).filter_map(|number| {
         let partition = stream.partition(number)?;
@@ -278,7 +278,7 @@ fn listed_places(places: &[Assigned]) -> Value {
     places.iter().map(one).collect()
 }
 
-/// One stream of a list: of one that is not open, as of the last time that it was.
+/// One entry of a list of streams. A stream that is not open has its last known offsets.
 pub(super) fn listed(store: &Store, info: &StreamInfo) -> Value {
     if let Ok(Lookup::Open(stream)) = store.streams().map(|streams| streams.lookup(&info.name)) {
         return described(store, &stream);
@@ -305,7 +305,7 @@ fn offsets(places: &[(u32, u64)]) -> Value {
     places.iter().map(|(partition, offset)| json!({ "partition": partition, "offset": offset })).collect()
 }
 
-/// Records of what a client gives.
+/// Encodes the records of a client's message.
 fn build(given: &[Given<'_>], limits: &record::Limits) -> Result<Records, Problem> {
     let mut builder = RecordBuilder::with_limits(*limits);
     for one in given {
@@ -316,7 +316,7 @@ fn build(given: &[Given<'_>], limits: &record::Limits) -> Result<Records, Proble
                 let bytes = bytes.map_err(|error| problem(code::MALFORMED, format!("b64: {error}")))?;
                 (Cow::Owned(bytes), Kind::Bytes)
             }
-            _ => return Err(problem(code::MALFORMED, "a record has data or b64, one of them")),
+            _ => return Err(problem(code::MALFORMED, "a record has either data or b64")),
         };
         let key = one.key.as_deref().unwrap_or_default();
         builder.push(super::now(), key.as_bytes(), &value, kind).map_err(malformed)?;
@@ -326,13 +326,13 @@ fn build(given: &[Given<'_>], limits: &record::Limits) -> Result<Records, Proble
 
 pub(super) fn malformed(error: Malformed) -> Problem {
     if error == Malformed::TooLarge {
-        let most = "a batch has up to 8 MiB and no more than max_message, and a key 65,535 bytes";
+        let most = "the batch exceeds 8 MiB or max_message, or the key 65535 bytes";
         return problem(code::TOO_LARGE, format!("{error}: {most}"));
     }
     problem(code::MALFORMED, error.to_string())
 }
 
-/// JSON as a record's value: a string as its text.
+/// JSON as a record's value: a string becomes its text.
 fn json_value(data: &RawValue) -> (Cow<'_, [u8]>, Kind) {
     match serde_json::from_str::<String>(data.get()) {
         Ok(text) => (Cow::Owned(text.into_bytes()), Kind::Text),
@@ -340,7 +340,7 @@ fn json_value(data: &RawValue) -> (Cow<'_, [u8]>, Kind) {
     }
 }
 
-/// A record as JSON, without what all of a partition share.
+/// A record as JSON, without the fields that all records of a partition share.
 pub(super) fn write_record(record: &Record<'_>, prefix: &str, out: &mut String) {
     // Writing to a string cannot fail.
     let _ = write!(out, "{{{prefix}\"offset\":{},\"at\":{}", record.offset, record.timestamp);
@@ -349,18 +349,18 @@ pub(super) fn write_record(record: &Record<'_>, prefix: &str, out: &mut String) 
         Ok(key) => write!(out, ",\"key\":{}", json!(key)),
         Err(_) => write!(out, ",\"key_b64\":\"{}\"", STANDARD.encode(record.key)),
     };
-    // What it is said to be was not checked.
+    // The declared kind was not checked.
     let _ = match (record.kind, std::str::from_utf8(record.value).ok()) {
         (Kind::Text, Some(text)) => write!(out, ",\"data\":{}}}", json!(text)),
         (Kind::Json, Some(text)) if serde_json::from_str::<&RawValue>(text).is_ok() => {
-            // A line of its own would be taken for a record where each has one; within strings there is none.
+            // A line break would separate records in line-based answers; JSON strings contain none.
             write!(out, ",\"data\":{}}}", text.trim().replace(['\r', '\n'], " "))
         }
         _ => write!(out, ",\"b64\":\"{}\"}}", STANDARD.encode(record.value)),
     };
 }
 
-/// What was read, as one message: pieces of it might meet the limit on what waits.
+/// The records of a read, as one message: several could exceed the limit of the outbound queue.
 fn records_text(at: &Place<'_, Asked>, from: u64, end: u64, read: Option<&Read>) -> String {
     let mut words = begin_records(at);
     let (next, batches) = read.map_or((from, &[][..]), |read| (read.next, &read.batches));
@@ -386,7 +386,7 @@ fn end_records(next: u64, end: u64, mut words: String) -> String {
     words
 }
 
-/// What was read of a topic, as one message.
+/// The messages of a topic's history, as one message.
 fn history_text(at: &Place<'_, Asked>, epoch: u64, fetched: &Fetched) -> String {
     let Fetched { from, end, read } = fetched;
     let (id, topic) = (at.id.words(), json!(at.stream));
@@ -408,7 +408,7 @@ fn history_text(at: &Place<'_, Asked>, epoch: u64, fetched: &Fetched) -> String 
     words
 }
 
-/// Says it in JSON.
+/// Encodes replies in JSON.
 struct Words;
 
 impl Words {
@@ -416,7 +416,7 @@ impl Words {
         if let Some(id) = &asked.id {
             words["id"] = id.clone();
         }
-        // Behind a Close there is nobody to hear it.
+        // After a Close, the message is dropped.
         cx.send_text(&words.to_string()).unwrap_or(Sent::Dropped)
     }
 }
@@ -478,7 +478,7 @@ impl Voice for Words {
             push_record(&record, &mut words);
         }
         let next = match records.damaged() {
-            // What comes before it comes first.
+            // Earlier records come first.
             Some(damaged) if damaged.start == from => {
                 return (self.gap(at, damaged.start, damaged.end, cx), damaged.end);
             }
@@ -494,7 +494,7 @@ impl Voice for Words {
             Some(epoch) => history_text(at, epoch, fetched),
             None => records_text(at, *from, *end, read.as_ref()),
         };
-        // Behind a Close there is nobody to hear it.
+        // After a Close, the message is dropped.
         let _ = cx.send_text(&text);
     }
 

@@ -1,4 +1,4 @@
-//! How many streams a client may create: no client takes all that the server may have.
+//! Limits of streams that a client may create, so that no client uses up the server's limit.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::protocol::{Problem, code, problem};
 
-/// A client that creates streams: the subject of its token, or its address. Of an IPv6 address the first 64 bits count,
-/// which one customer has as a rule.
+/// A client that creates streams: the subject of its token, or its address. An IPv6 address counts by its first 64
+/// bits, usually the network of one customer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Creator {
     Subject(Box<str>),
@@ -34,20 +34,20 @@ impl Creator {
 /// The limits of one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CreationLimits {
-    /// Streams that it has created and that were not deleted since, as far as this process knows.
+    /// Streams that the client has created and that still exist, as far as this process knows.
     pub(crate) per_client: u32,
     pub(crate) per_minute: u32,
 }
 
-/// A small share of the streams that a server may have by default, so that no client takes all. As many a minute bound what
-/// creating and deleting by turns costs the disk.
+/// A small share of the server's default limit of streams. The same number a minute bounds the disk load of creating
+/// and deleting streams in turn.
 impl Default for CreationLimits {
     fn default() -> Self {
         Self { per_client: 256, per_minute: 256 }
     }
 }
 
-/// What each client has created.
+/// The created streams of each client.
 #[derive(Debug)]
 pub(super) struct Quota {
     limits: CreationLimits,
@@ -57,22 +57,22 @@ pub(super) struct Quota {
 #[derive(Debug, Default)]
 struct State {
     clients: HashMap<Creator, Created>,
-    /// Which client has created a stream.
+    /// The creator of each stream.
     creators: HashMap<String, Creator>,
 }
 
 #[derive(Debug)]
 struct Created {
     streams: u32,
-    /// Since the window began.
+    /// Creations in the current window.
     recent: u32,
     window: Instant,
 }
 
-/// The time that [`CreationLimits::per_minute`] counts.
+/// The window of [`CreationLimits::per_minute`].
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// Clients that are counted at a time.
+/// Limit of clients that are counted.
 const CLIENTS_MAX: usize = 65_536;
 
 impl Quota {
@@ -83,7 +83,7 @@ impl Quota {
     /// Counts a stream that a client is about to create.
     ///
     /// # Errors
-    /// It has created too many, which names the limit.
+    /// The client has reached a limit, which the problem names.
     pub(super) fn take(&self, creator: &Creator, stream: &str) -> Result<(), Problem> {
         self.take_at(Instant::now(), creator, stream)
     }
@@ -130,7 +130,7 @@ impl Quota {
         self.lock().creators.contains_key(stream)
     }
 
-    /// The stream is not there any more, or was not created.
+    /// Releases a stream that was deleted, or not created.
     pub(super) fn give_back(&self, stream: &str) {
         let mut state = self.lock();
         if let Some(creator) = state.creators.remove(stream) {

@@ -1,4 +1,4 @@
-//! `WS /topics/{name}` of a topic that is kept in a stream: what comes is appended.
+//! `WS /topics/{name}` of a durable topic: messages are appended to its stream.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use crate::hub::Content;
 use crate::protocol::{Problem, code};
 use crate::routes::close;
 
-/// One publisher's way into the stream.
+/// Appends a publisher's messages to the stream.
 pub(crate) struct ToStream {
     store: Arc<Store>,
     desk: Desk<()>,
-    /// Topic, content and rights of a message whose stream is being opened. The connection is held meanwhile.
+    /// Topic, content and rights of a message whose stream is being opened. Reads are paused meanwhile.
     waiting: Option<(String, Content, Rights)>,
 }
 
@@ -26,15 +26,15 @@ impl ToStream {
         Self { store, desk: Desk::default(), waiting: None }
     }
 
-    /// Nothing is received until the stream can be read and written; if it cannot be had, the connection closes.
+    /// Pauses reads until the stream can be read and written; closes the connection if opening fails.
     pub(crate) fn open(&mut self, topic: &str, cx: &mut Context<'_>) {
         if let Some(opening) = self.store.opening_of_topic(topic) {
             self.desk.park(opening, Bytes::new(), cx);
         }
     }
 
-    /// Appends a message. If there is no room, the connection is held until there is; if it fails, it closes, since
-    /// nothing else could be told here.
+    /// Appends a message. If the queue is full, reads pause until there is capacity. A failure closes the connection,
+    /// because the raw protocol has no error messages.
     pub(crate) fn publish(&mut self, topic: &str, content: &Content, rights: &Rights, cx: &mut Context<'_>) {
         if let Some(opening) = self.store.opening(topic, Want::Publish(topic), rights) {
             self.waiting = Some((topic.to_owned(), content.clone(), rights.clone()));
@@ -63,7 +63,7 @@ impl ToStream {
     }
 }
 
-/// Says nothing but the last word.
+/// Sends no replies; a failure closes the connection.
 struct Silent;
 
 impl Voice for Silent {

@@ -1,4 +1,4 @@
-//! Deleting streams: on request, and those that nobody uses.
+//! Deletion of streams: on request, and after disuse.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use crate::auth::{Rights, Want};
 use crate::hub;
 use crate::protocol::{Problem, code, problem};
 
-/// Streams that are being deleted at a time: each waits for the disk on a thread of its own.
+/// Concurrent deletions: each one waits for the disk on a thread of its own.
 const DELETIONS_MAX: usize = 16;
 
 static DELETIONS: AtomicUsize = AtomicUsize::new(0);
@@ -24,26 +24,26 @@ impl Store {
     /// Checks whether a stream may be deleted.
     ///
     /// # Errors
-    /// The name is none, the right is missing, a broker keeps the stream, or there is none.
+    /// The name is invalid, the right is missing, a broker stores the stream, or the stream does not exist.
     pub(crate) fn check_delete(&self, name: &str, rights: &Rights) -> Result<(), Problem> {
         hub::check_name(name).map_err(|text| problem(code::TOPIC, text))?;
         rights.check(Want::Delete(name))?;
         if self.bridge.is_some() {
-            let words = format!("stream {name}: the broker keeps it: delete it there");
+            let words = format!("stream {name} is stored at the broker: delete it there");
             return Err(problem(code::NOT_SUBSCRIBED, words));
         }
         if self.streams()?.describe(name).is_none() {
-            return Err(problem(code::NO_STREAM, format!("there is no stream {name}")));
+            return Err(problem(code::NO_STREAM, format!("stream {name} does not exist")));
         }
         Ok(())
     }
 
-    /// Deletes a stream on a thread of its own: that waits for the disk. What is appended and read is error 410 from then
-    /// on, groups are forgotten, and subscribers of a topic are told that it begins anew.
+    /// Deletes a stream on a thread of its own, because it waits for the disk. Appends and reads fail with 410 from
+    /// then on, groups are forgotten, and subscribers of a topic are notified of its new epoch.
     pub(crate) fn delete(self: &Arc<Self>, name: &str) -> Result<Deletion, Problem> {
         if DELETIONS.fetch_add(1, Ordering::AcqRel) >= DELETIONS_MAX {
             DELETIONS.fetch_sub(1, Ordering::AcqRel);
-            let words = format!("stream {name}: {DELETIONS_MAX} streams are being deleted already");
+            let words = format!("stream {name}: too many deletions in progress (limit {DELETIONS_MAX})");
             return Err(problem(code::TOO_MANY, words));
         }
         let deletion = Deletion::default();
@@ -55,18 +55,18 @@ impl Store {
         });
         if let Err(error) = spawned {
             DELETIONS.fetch_sub(1, Ordering::AcqRel);
-            return Err(problem(code::STORE, format!("no thread can be started: {error}")));
+            return Err(problem(code::STORE, format!("cannot start a thread: {error}")));
         }
         Ok(deletion)
     }
 
-    /// The same on this thread.
+    /// Deletes a stream on the calling thread.
     pub(super) fn delete_now(&self, name: &str) -> Result<(), Problem> {
         let streams = self.streams()?;
         let created = streams.describe(name).map_or(0, |info| info.created);
         match streams.delete(name) {
             Ok(true) => {}
-            Ok(false) => return Err(problem(code::NO_STREAM, format!("there is no stream {name}"))),
+            Ok(false) => return Err(problem(code::NO_STREAM, format!("stream {name} does not exist"))),
             Err(error) => return Err(problem(code::STORE, format!("stream {name}: {error}"))),
         }
         self.quota.give_back(name);
@@ -76,7 +76,7 @@ impl Store {
         Ok(())
     }
 
-    /// Deletes streams that their first use has created and that nobody uses any more, from time to time.
+    /// Periodically deletes unused streams that their first use has created.
     pub(crate) fn start_expiry(self: &Arc<Self>) -> std::io::Result<()> {
         let Some(after) = self.rules.expire_unused else { return Ok(()) };
         let store = Arc::downgrade(self);
@@ -92,7 +92,7 @@ impl Store {
         Ok(())
     }
 
-    /// Deletes what is unused at this time, in microseconds since 1970.
+    /// Deletes streams that are unused at this time, in microseconds since 1970.
     pub(super) fn expire(&self, now: u64) {
         let (Some(after), Some(streams)) = (self.rules.expire_unused, self.streams.get()) else { return };
         if self.bridge.is_some() {
@@ -102,14 +102,14 @@ impl Store {
         for info in streams.describe_all() {
             if info.automatic && info.last_used() < limit && !self.is_in_use(streams, &info) {
                 match self.delete_now(&info.name) {
-                    Ok(()) => tracing::info!(stream = &*info.name, "the stream was unused and has expired"),
-                    Err(problem) => tracing::warn!(stream = &*info.name, "not expired: {}", problem.text),
+                    Ok(()) => tracing::info!(stream = &*info.name, "unused stream has expired"),
+                    Err(problem) => tracing::warn!(stream = &*info.name, "expiry failed: {}", problem.text),
                 }
             }
         }
     }
 
-    /// Whether a consumer waits for records of the stream. The way to the subscribers of a topic waits, too.
+    /// Whether a consumer waits for records of the stream. The line of a topic is a consumer, too.
     fn is_in_use(&self, streams: &Streams, info: &StreamInfo) -> bool {
         if info.state != StreamState::Open {
             return false;
@@ -121,15 +121,15 @@ impl Store {
     }
 }
 
-/// How often it is looked for unused streams.
+/// Bounds of the interval between checks for unused streams.
 const EXPIRY_LEAST: Duration = Duration::from_secs(1);
 const EXPIRY_MOST: Duration = Duration::from_secs(3600);
 
-/// A stream that is being deleted.
+/// A deletion in progress.
 #[derive(Clone, Default)]
 pub(crate) struct Deletion(Arc<Mutex<Ended>>);
 
-/// How a deletion has ended, and the waker of the task that waits for it.
+/// The result of a deletion, and the waker of the task that waits for it.
 type Ended = (Option<Result<(), Problem>>, Option<Waker>);
 
 impl Deletion {

@@ -1,4 +1,4 @@
-//! What streams tell of themselves: to the dashboard, and to Prometheus.
+//! Reports of streams for the dashboard and Prometheus.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,29 +19,29 @@ use crate::admission::RejectionMetrics;
 use crate::health;
 use crate::live::Live;
 
-/// Streams that the dashboard is told of: those that have failed first, then those with the most traffic so far.
+/// Streams on the dashboard: failed streams first, then streams by total traffic.
 const STREAMS_SHOWN: usize = 20;
 
-/// Open streams among which those with the most traffic are looked for, the oldest first.
+/// Open streams that are ranked by traffic, oldest first.
 const OPEN_LOOKED_AT: usize = 4096;
 
-/// Streams among which some that are not open are looked for, by name.
+/// Streams, by name, among which closed streams are listed.
 const CLOSED_LOOKED_AT: usize = 1024;
 
-/// Groups of each that the dashboard is told of: those that are furthest behind.
+/// Groups of a stream on the dashboard, by descending lag.
 const GROUPS_SHOWN: usize = 8;
 
-/// Partitions that Prometheus is told of: of open streams, the oldest first, and then of others.
+/// Partitions in the metrics: of open streams, oldest first, and then of closed streams.
 const PARTITIONS_TOLD: usize = 256;
 
-/// Groups that Prometheus is told of, in the same order.
+/// Groups in the metrics, in the same order.
 const GROUPS_TOLD: usize = 256;
 
-/// All partitions of one stream together.
+/// Totals of all partitions of one stream.
 #[derive(Default)]
 struct Sum {
     statistics: Statistics,
-    /// Records that are there.
+    /// Records that exist.
     kept: u64,
     failure: Option<Arc<str>>,
 }
@@ -76,7 +76,7 @@ fn kept(ends: &Ends) -> u64 {
     ends.next.saturating_sub(ends.earliest)
 }
 
-/// How many records each group has before it, by name. Of a partition of which it has stored nothing: all.
+/// The lag of each group in records, by name. A partition without a committed offset counts in full.
 fn lags(stream: &Stream) -> Vec<(String, u64)> {
     let lag = |group: &str| {
         let before = |(number, partition): (u32, Partition)| {
@@ -89,7 +89,7 @@ fn lags(stream: &Stream) -> Vec<(String, u64)> {
     stream.groups().into_iter().map(|group| (lag(&group), group)).map(|(lag, group)| (group, lag)).collect()
 }
 
-/// What the dashboard is told.
+/// Encodes the dashboard's report.
 pub(crate) fn words(store: &Store) -> Value {
     let open = store.open().into_iter().take(OPEN_LOOKED_AT);
     let mut all: Vec<(Stream, Sum)> =
@@ -131,7 +131,7 @@ fn closed_words(info: &StreamInfo) -> Value {
     words
 }
 
-/// A group of a stream that is not open, and how many records it has before it.
+/// The name and the lag of a group of a stream that is not open.
 fn closed_lag(info: &StreamInfo, group: &GroupInfo) -> (String, u64) {
     let lag = |(number, partition): (u32, &PartitionInfo)| {
         let stored = group.offsets.iter().find(|(of, _)| *of == number).map_or(0, |(_, offset)| *offset);
@@ -186,7 +186,7 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Answers at `/metrics`: with what the server tells, and the streams.
+/// Serves `/metrics`: metrics of the server and of streams.
 pub(crate) fn add_metrics(router: Router, store: Option<&Arc<Store>>, live: &Live) -> Router {
     let (monitor, store, live) = (router.monitor(), store.cloned(), live.clone());
     router.get("/metrics", move |_| {
@@ -206,7 +206,7 @@ pub(crate) fn add_metrics(router: Router, store: Option<&Arc<Store>>, live: &Liv
     })
 }
 
-/// What Prometheus is told.
+/// The collected metrics of streams.
 #[derive(Debug)]
 struct Told {
     streams: u64,
@@ -224,7 +224,7 @@ struct One {
 }
 
 impl One {
-    /// Of a stream that is not open: nothing has been counted since.
+    /// The values of a stream that is not open: its counters are zero.
     fn closed(stream: &str, number: u32, info: &PartitionInfo) -> Self {
         let mut statistics = Statistics::default();
         (statistics.bytes, statistics.segments) = (info.bytes, info.segments);
@@ -291,30 +291,32 @@ impl Told {
     fn counters_to(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let (bytes, seconds) = (|| Some(Unit::Bytes), Some(Unit::Seconds));
         self.counters(out, ("sinews_stream_records", "Records appended", None), |it| it.records)?;
-        self.counters(out, ("sinews_stream_written", "Written to streams", bytes()), |it| it.written)?;
-        let help = "Records read, by all readers";
+        self.counters(out, ("sinews_stream_written", "Bytes written to streams", bytes()), |it| it.written)?;
+        let help = "Records read by all readers";
         self.counters(out, ("sinews_stream_read_records", help, None), |it| it.read_records)?;
-        let help = "Read from streams, by all readers";
+        let help = "Bytes read from streams by all readers";
         self.counters(out, ("sinews_stream_read", help, bytes()), |it| it.read_bytes)?;
-        self.counters(out, ("sinews_stream_syncs", "Writes that were synced", None), |it| it.syncs)?;
-        let help = "Time of the writes that were synced, sync included";
+        self.counters(out, ("sinews_stream_syncs", "Synced writes", None), |it| it.syncs)?;
+        let help = "Time of synced writes, including the sync";
         self.counters(out, ("sinews_stream_sync", help, seconds), |it| it.sync_time.as_secs_f64())
     }
 
     fn gauges_to(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let bytes = || Some(Unit::Bytes);
-        self.gauges(out, ("sinews_stream_disk", "What a partition takes on disk", bytes()), |it| {
+        self.gauges(out, ("sinews_stream_disk", "Disk usage of a partition", bytes()), |it| {
             it.statistics.bytes
         })?;
-        self.gauges(out, ("sinews_stream_segments", "Its files", None), |it| it.statistics.segments)?;
-        self.gauges(out, ("sinews_stream_pending", "What waits to be written", bytes()), |it| {
+        self.gauges(out, ("sinews_stream_segments", "Segment files of a partition", None), |it| {
+            it.statistics.segments
+        })?;
+        self.gauges(out, ("sinews_stream_pending", "Bytes queued for writing", bytes()), |it| {
             it.statistics.pending
         })?;
-        self.gauges(out, ("sinews_stream_earliest_offset", "The first record that is there", None), |it| {
+        self.gauges(out, ("sinews_stream_earliest_offset", "Offset of the earliest record", None), |it| {
             it.earliest
         })?;
-        self.gauges(out, ("sinews_stream_next_offset", "The offset that comes next", None), |it| it.next)?;
-        let help = "1 if the partition has failed, and takes nothing more until the server is started again";
+        self.gauges(out, ("sinews_stream_next_offset", "Offset of the next record", None), |it| it.next)?;
+        let help = "1 if the partition has failed and rejects appends until the server restarts";
         self.gauges(out, ("sinews_stream_failed", help, None), |it| u64::from(it.statistics.failed))
     }
 }
@@ -328,7 +330,7 @@ impl Collector for Told {
         ConstGauge::new(self.damaged).encode(encoder)?;
         self.counters_to(&mut out)?;
         self.gauges_to(&mut out)?;
-        let help = "Records that a group has before it";
+        let help = "Lag of a consumer group in records";
         let mut encoder = out.encode_descriptor("sinews_stream_group_lag", help, None, MetricType::Gauge)?;
         self.groups
             .iter()

@@ -1,4 +1,4 @@
-//! A log that writes when it is told to, behind connections: what is held, and what is answered when.
+//! Connections with a log that writes on demand: backpressure, and the order of answers.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -18,7 +18,7 @@ use super::{Rules, Store};
 use crate::live::{Live, Policy};
 use crate::settings::tests::settings;
 
-/// Longer than anything here takes on a busy machine; reached only when something is lost.
+/// Longer than any step takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server whose log is written by [`Streams::work`] alone.
@@ -37,7 +37,7 @@ impl Host {
         Self::with_config(max_pending, Config::default())
     }
 
-    /// With what a connection of plain messages may have under way.
+    /// A host with this configuration of plain TCP connections.
     fn with_config(max_pending: usize, config_of_plain: Config) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -63,7 +63,7 @@ impl Host {
         Self { store: kept, streams, directory, plain, http, stop, thread }
     }
 
-    /// One that has said hello.
+    /// A client that has sent hello.
     fn client(&self) -> Client {
         self.client_of("s")
     }
@@ -126,7 +126,7 @@ impl Client {
         self.0.write_all(&message).unwrap();
     }
 
-    /// The op and the id of what comes next, and its body.
+    /// The op, the id and the body of the next message.
     fn hear(&mut self) -> (u8, u32, Vec<u8>) {
         let mut len = [0; 4];
         self.0.read_exact(&mut len).unwrap();
@@ -149,7 +149,7 @@ fn answer(mut stream: TcpStream) -> String {
 }
 
 #[test]
-fn who_publishes_faster_than_the_disk_writes_is_held_and_nothing_is_lost() {
+fn fast_producer_is_paused_and_loses_no_record() {
     const MAX: usize = 64 << 10;
     let host = Host::new(MAX);
     let mut client = host.client();
@@ -158,16 +158,16 @@ fn who_publishes_faster_than_the_disk_writes_is_held_and_nothing_is_lost() {
         client.say(1, 1, id, &batch);
     }
     client.say(6, 0, 51, b"");
-    // As many as fit are in the log's order at once.
+    // The log queues the first batches at once.
     let fit = (MAX / batch.len()) as u32;
     for id in 1..=fit {
         let (op, of, body) = client.hear();
         assert_eq!((op, of, body[0]), (129, id, id as u8 - 1));
     }
-    // Whoever has no room is told so, where there is no connection to hold.
+    // A request, which has no connection to pause, is rejected.
     let refused = answer(host.post("/streams/s", &batch));
     assert!(refused.starts_with("HTTP/1.1 429 ") && refused.contains("Retry-After: 1"), "{refused}");
-    assert!(host.pending() <= (MAX + batch.len()) as u64, "{} bytes wait", host.pending());
+    assert!(host.pending() <= (MAX + batch.len()) as u64, "{} bytes queued", host.pending());
     let working = std::thread::scope(|scope| {
         let working = scope.spawn(|| {
             let mut most = 0;
@@ -182,23 +182,23 @@ fn who_publishes_faster_than_the_disk_writes_is_held_and_nothing_is_lost() {
             let (op, of, body) = client.hear();
             assert_eq!((op, of, body[0]), (129, id, id as u8 - 1), "in order");
         }
-        assert_eq!(client.hear().0, 134, "what stood behind them");
+        assert_eq!(client.hear().0, 134, "later messages");
         working.join().unwrap()
     });
-    assert!(working <= (MAX + batch.len()) as u64, "{working} bytes waited");
+    assert!(working <= (MAX + batch.len()) as u64, "{working} bytes queued");
 }
 
 #[test]
-fn answers_wait_until_the_connection_takes_them() {
+fn answers_wait_for_capacity_of_the_connection() {
     const COUNT: u32 = 1_000;
-    // Far less than the answers have together, which are due at once.
+    // Far less than the size of all answers, which are due at once.
     let host = Host::with_config(1 << 20, Config::default().with_high_water(1_000).with_max_outbound(2_000));
     let mut client = host.client();
     for id in 0..COUNT {
         client.say(1, 2, id, &batch(1));
     }
     client.say(6, 0, COUNT, b"");
-    assert_eq!(client.hear().0, 134, "everything before it has been heard");
+    assert_eq!(client.hear().0, 134, "earlier messages were processed");
     host.work();
     for id in 0..COUNT {
         assert_eq!(client.hear(), (129, id, [&u64::from(id).to_le_bytes()[..], &[1, 0, 0, 0]].concat()));
@@ -206,7 +206,7 @@ fn answers_wait_until_the_connection_takes_them() {
 }
 
 #[test]
-fn nobody_is_told_that_something_is_on_disk_before_it_is() {
+fn disk_acknowledgement_follows_the_sync() {
     let host = Host::new(1 << 20);
     let mut client = host.client();
     client.say(2, 0, 9, &[0; 16]);
@@ -215,7 +215,7 @@ fn nobody_is_told_that_something_is_on_disk_before_it_is() {
     client.say(1, 1, 2, &batch(10));
     client.say(1, 2, 3, &batch(10));
     client.say(6, 0, 4, b"");
-    // Answers to one partition come in its order; nobody reads what is not on disk.
+    // Answers of one partition are in order; readers receive only records on disk.
     assert_eq!(client.hear().0, 134);
     let posted = host.post("/streams/s?ack=disk", b"four");
     let at_once = answer(host.post("/streams/s?ack=memory", b"five"));
@@ -235,14 +235,14 @@ fn nobody_is_told_that_something_is_on_disk_before_it_is() {
 }
 
 #[test]
-fn a_log_that_is_closed_says_so_to_everybody() {
+fn closed_log_is_reported_to_all_clients() {
     let host = Host::new(1 << 20);
     let mut client = host.client();
     client.say(2, 0, 9, &[0; 16]);
     assert_eq!(client.hear().0, 130);
     host.store.close();
     let (op, id, body) = client.hear();
-    assert_eq!((op, id, &body[..2]), (255, 9, &503_u16.to_le_bytes()[..]), "the subscription has ended");
+    assert_eq!((op, id, &body[..2]), (255, 9, &503_u16.to_le_bytes()[..]), "the subscription ended");
     client.say(1, 2, 1, &batch(1));
     assert_eq!(client.hear().2[..2], 503_u16.to_le_bytes());
     let refused = answer(host.post("/streams/s", b"x"));
@@ -250,7 +250,7 @@ fn a_log_that_is_closed_says_so_to_everybody() {
 }
 
 #[test]
-fn a_connection_reads_so_many_partitions_and_no_more() {
+fn partitions_of_a_connection_are_limited() {
     let host = Host::new(1 << 20);
     host.streams.create("wide", &StreamConfig::default().partitions(64)).unwrap();
     let mut client = host.client_of("wide");
@@ -266,11 +266,11 @@ fn a_connection_reads_so_many_partitions_and_no_more() {
     assert!(body.ends_with(b"at most 4096 partitions"), "{}", String::from_utf8_lossy(&body));
     client.say(5, 0, 66, &7_u32.to_le_bytes());
     assert_eq!(client.hear().0, 133);
-    assert_eq!(all(&mut client, 65).0, 130, "others were given up");
+    assert_eq!(all(&mut client, 65).0, 130, "earlier subscriptions were ended");
 }
 
 #[test]
-fn what_another_process_publishes_is_heard_here_where_it_goes_on_behind_what_was() {
+fn publications_of_another_process_are_delivered_if_they_follow_directly() {
     let directory = tempfile::tempdir().unwrap();
     let (streams, _) = Streams::open(directory.path(), StreamsConfig::default().writers(0)).unwrap();
     let store = Store::new(StreamConfig::default(), vec!["chat".to_owned()], 1 << 20, None, Rules::default());
@@ -278,9 +278,9 @@ fn what_another_process_publishes_is_heard_here_where_it_goes_on_behind_what_was
     store.begin(streams);
     let topics = store.topics();
     let at = |sequence| Position { epoch: stream.created(), sequence };
-    assert!(topics.goes_on("other", at(7)), "it is kept in no stream");
-    assert!(!topics.goes_on("chat", at(1)), "what this process relays itself");
-    assert!(store.line("chat").unwrap().is_some(), "the stream is open, and the topic is heard here");
+    assert!(topics.goes_on("other", at(7)), "not a durable topic");
+    assert!(!topics.goes_on("chat", at(1)), "the relay of this process publishes it");
+    assert!(store.line("chat").unwrap().is_some(), "the stream is open, and its relay runs");
     topics.finish();
     let goes_on: Vec<bool> = [2, 1, 1, 2, 4, 3].map(|sequence| topics.goes_on("chat", at(sequence))).into();
     assert_eq!(goes_on, [false, true, false, true, false, true]);
@@ -288,7 +288,7 @@ fn what_another_process_publishes_is_heard_here_where_it_goes_on_behind_what_was
 }
 
 #[test]
-fn a_line_has_one_record_whatever_is_in_it() {
+fn line_has_one_record_with_any_content() {
     let mut builder = RecordBuilder::new();
     let forged = b"[\r\n{\"offset\":9}\n, \"a\\nb\"]";
     builder.push(1, b"\n", forged, Kind::Json).unwrap();
@@ -301,7 +301,7 @@ fn a_line_has_one_record_whatever_is_in_it() {
 }
 
 #[test]
-fn nothing_is_taken_that_those_who_read_it_from_a_broker_would_leave_out() {
+fn record_above_8_mib_is_rejected() {
     let store = Store::new(StreamConfig::default(), Vec::new(), 64 << 20, None, Rules::default());
     let value = vec![0; 8 << 20];
     let mut builder = RecordBuilder::with_limits(*store.limits());

@@ -1,4 +1,4 @@
-//! The binary messages, byte by byte: docs/streams.md has the tables.
+//! The format of the binary messages; docs/streams.md has the tables.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use sinews_stream::{Appended, Start};
@@ -6,7 +6,7 @@ use sinews_stream::{Appended, Start};
 use super::desk::Assigned;
 use super::{Ack, Begin, Which};
 
-/// What stands before the body of every message.
+/// The header of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     pub(super) op: u8,
@@ -18,10 +18,10 @@ pub(super) struct Head {
 /// Bytes of a head.
 pub(super) const HEAD: usize = 8;
 
-/// In place of a partition: any, or all.
+/// In place of a partition: any or all partitions.
 pub(super) const ANY: u16 = u16::MAX;
 
-/// What a client wants.
+/// A client's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Wish<'a> {
     Hello {
@@ -39,17 +39,17 @@ pub(super) enum Wish<'a> {
         offset: u64,
         group: &'a str,
     },
-    /// The id that it was subscribed with.
+    /// The id of the subscription.
     Unsubscribe(u32),
     Ping,
     Delete,
-    /// A token in place of the one before.
+    /// Replaces the token.
     Renew {
         token: &'a str,
     },
 }
 
-/// What is said: below 128 by the client.
+/// Operations: below 128 from the client.
 pub(super) mod op {
     pub(in crate::streams) const PUBLISH: u8 = 1;
     pub(in crate::streams) const SUBSCRIBE: u8 = 2;
@@ -70,7 +70,7 @@ pub(super) mod op {
 }
 
 impl Head {
-    /// The head of a message, and its body.
+    /// Splits a message into its head and its body.
     pub(super) fn split(message: &[u8]) -> Option<(Self, &[u8])> {
         let (head, body) = message.split_first_chunk::<HEAD>()?;
         let [op, flags, p0, p1, id @ ..] = *head;
@@ -82,10 +82,10 @@ impl Head {
         if self.partition == ANY { Which::Any } else { Which::This(self.partition.into()) }
     }
 
-    /// What the message asks for.
+    /// Decodes the request.
     ///
     /// # Errors
-    /// What is wrong with it; `None` if there is no such op.
+    /// The fault of the body; `None` for an unknown op.
     pub(super) fn read<'a>(&self, body: &'a [u8]) -> Result<Wish<'a>, Option<&'static str>> {
         let wish = match self.op {
             0 => hello(body).ok_or("hello: version 1, bytes of the name, the name, a token")?,
@@ -108,7 +108,7 @@ impl Head {
             _ => return Err(None),
         };
         if self.flags != 0 && !matches!(wish, Wish::Publish(_)) {
-            return Err(Some("flags have no meaning here"));
+            return Err(Some("flags must be 0"));
         }
         Ok(wish)
     }
@@ -125,7 +125,7 @@ fn hello(body: &[u8]) -> Option<Wish<'_>> {
     Some(Wish::Hello { stream, token: (!token.is_empty()).then_some(token) })
 }
 
-/// Of the messages.
+/// Version of the messages.
 const VERSION: u8 = 1;
 
 fn begin(body: &[u8]) -> Option<Begin> {
@@ -133,7 +133,7 @@ fn begin(body: &[u8]) -> Option<Begin> {
     let [kind, 0, 0, 0, 0, 0, 0, 0, value @ ..] = *head else { return None };
     let value = u64::from_le_bytes(value);
     let start = match kind {
-        // A group without an offset of its own begins with what is there.
+        // A group without a committed offset starts at the earliest record.
         0 | 4 => Start::Earliest,
         1 => Start::Latest,
         2 => Start::Offset(value),
@@ -160,7 +160,7 @@ fn text(bytes: &[u8]) -> Option<&str> {
     std::str::from_utf8(bytes).ok()
 }
 
-/// A message without batches.
+/// Encodes a message without batches.
 pub(super) fn message(op: u8, partition: u16, id: u32, body: impl FnOnce(&mut BytesMut)) -> Bytes {
     let mut message = BytesMut::with_capacity(64);
     message.put_slice(&[op, 0]);
@@ -177,7 +177,7 @@ pub(super) fn published(partition: u16, id: u32, appended: Appended) -> Bytes {
     })
 }
 
-/// What stands before batches: the first offset that counts, the next one to read, the end.
+/// Encodes the header of batches: the first offset that counts, the next offset to read, the end.
 pub(super) fn batches(partition: u16, id: u32, from: u64, next: u64, end: u64) -> Bytes {
     message(op::BATCHES, partition, id, |body| {
         body.put_u64_le(from);
@@ -193,10 +193,10 @@ pub(super) fn gap(partition: u16, id: u32, from: u64, to: u64) -> Bytes {
     })
 }
 
-/// The flag of a partition whose committed offset may be lost, or cannot be read from.
+/// Flag of a partition whose committed offset may be lost, or cannot be read from.
 const RESET: u32 = 1;
 
-/// Where reading begins in each partition.
+/// Encodes the start offset of each partition.
 pub(super) fn places(op: u8, id: u32, places: &[Assigned]) -> Bytes {
     message(op, ANY, id, |body| {
         for at in places {
@@ -224,13 +224,13 @@ mod tests {
         head.read(body)
     }
 
-    /// With the partition and the id that `read` expects.
+    /// A message with the partition and the id that `read` expects.
     fn with(op: u8, flags: u8, body: &[u8]) -> Vec<u8> {
         [&[op, flags, 1, 2, 3, 4, 5, 6], body].concat()
     }
 
     #[test]
-    fn every_message_is_read_as_the_tables_say() {
+    fn client_messages_are_decoded_as_documented() {
         let hello = with(0, 0, b"\x01\x06orderssecret");
         assert_eq!(read(&hello), Ok(Wish::Hello { stream: "orders", token: Some("secret") }));
         assert_eq!(read(&with(0, 0, b"\x01\x01a")), Ok(Wish::Hello { stream: "a", token: None }));
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_told() {
+    fn malformed_messages_are_reported() {
         assert_eq!(Head::split(&[0; 7]), None);
         assert_eq!(read(&with(9, 0, b"")), Err(None));
         for bad in [
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_says_stands_as_the_tables_say() {
+    fn server_messages_are_encoded_as_documented() {
         let appended = published(1, 2, test_appended());
         assert_eq!(&appended[..], [129, 0, 1, 0, 2, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0]);
         let head = batches(0, 1, 2, 3, 4);
@@ -297,10 +297,10 @@ mod tests {
         assert_eq!(places[24..], [4, 0, 0, 0, 1, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]);
     }
 
-    /// As the log gives them.
+    /// A result as the log returns it.
     fn test_appended() -> Appended {
         let (completer, mut pending) = sinews_stream::Pending::channel(3);
         completer.reached(sinews_stream::Durability::Broker, 5);
-        pending.block(sinews_stream::Durability::Disk).expect("it is there")
+        pending.block(sinews_stream::Durability::Disk).expect("it is written")
     }
 }

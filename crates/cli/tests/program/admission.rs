@@ -1,4 +1,4 @@
-//! Requests and connections that are rejected: what the client is told, the log and the metrics.
+//! Rejected requests and connections: the client's error, the log and the metrics.
 
 use std::io::{Read, Write};
 
@@ -12,7 +12,7 @@ use crate::auth::{SECRET, token};
 use crate::config::Directory;
 use crate::support::{Running, Socket, fails, program};
 
-/// The answer to a request whose head and body are sent as they stand.
+/// The answer to a request with this exact head and body.
 fn raw(server: &Running, request: &str) -> String {
     let mut stream = server.connect();
     stream.write_all(request.as_bytes()).unwrap();
@@ -118,7 +118,7 @@ fn loopback_listener_rejects_foreign_host_names() {
         assert_eq!(status(&from_host(&server, "GET", "/", &host)), 200, "{host}");
         assert_eq!(status(&upgrade(&server, &host)), 101, "{host}");
     }
-    // What a load balancer on this machine asks has nothing to steal.
+    // Health checks of a load balancer on this machine reveal no secret.
     assert_eq!(status(&from_host(&server, "GET", "/readyz", &evil)), 200);
 
     for arguments in [
@@ -130,7 +130,7 @@ fn loopback_listener_rejects_foreign_host_names() {
         let server = Running::serve(arguments);
         assert_eq!(status(&from_host(&server, "GET", "/", &evil)), 200, "{arguments:?}");
     }
-    // Names are checked elsewhere, too, where they are configured.
+    // Configured names are checked on all listeners.
     let server =
         Running::start(program().args(["serve", "--listen", "0.0.0.0:0", "--hosts", "ours.example"]));
     assert_eq!(status(&from_host(&server, "GET", "/", "evil.example")), 421);
@@ -161,7 +161,7 @@ fn names_with_an_empty_token_are_rejected() {
     let server = Running::serve(&["--streams", &directory.path("streams")]);
     for name in ["a.", ".a", "a..b", ".", ".."] {
         for path in [format!("/topics/{name}"), format!("/streams/{name}")] {
-            // Clients resolve dots of a path that stand alone.
+            // Clients resolve path segments of dots only.
             let path = path.replace("/..", "/%2e%2e").replace("/.", "/%2e");
             let answer = server.request(&format!("POST {path} HTTP/1.1"), "x");
             assert!([400, 422].contains(&status(&answer)), "{path}: {answer}");
@@ -192,7 +192,7 @@ fn names_with_an_empty_token_are_rejected() {
     }
 }
 
-/// Whatever is sent, an error repeats at most 64 bytes of it.
+/// Errors repeat at most 64 bytes of any input.
 #[test]
 fn errors_echo_at_most_64_bytes_of_input() {
     let directory = Directory::new();
@@ -230,7 +230,7 @@ fn errors_echo_at_most_64_bytes_of_input() {
         assert_eq!(answer["op"], "error", "{:.200}", answer.to_string());
         let repeated = if message.contains('Q') { 'Q' } else { '9' };
         let echoed = answer.to_string().matches(repeated).count();
-        assert!(echoed <= 64, "{echoed} bytes of {message:.80} come back");
+        assert!(echoed <= 64, "{echoed} bytes of {message:.80} are echoed");
     }
     let bearer = |token: &str| format!("\r\nAuthorization: Bearer {token}");
     let kid = signed(&json!({"alg": "HS256", "kid": "Q".repeat(2000)}), &json!({}), b"another secret");
@@ -255,7 +255,7 @@ fn errors_echo_at_most_64_bytes_of_input() {
     ] {
         let answer = server.request(&line, body);
         let echoed = answer.matches('Q').count();
-        assert!(status(&answer) >= 400 && echoed <= 64, "{echoed} bytes come back: {answer:.600}");
+        assert!(status(&answer) >= 400 && echoed <= 64, "{echoed} bytes are echoed: {answer:.600}");
     }
     let host = from_host(&server, "GET", "/", &"Q".repeat(300));
     assert!(status(&host) == 421 && host.matches('Q').count() <= 64, "{host}");
@@ -289,7 +289,7 @@ fn rejected_browser_is_closed_with_the_reason() {
             other => panic!("{path}: {other:?}"),
         }
     }
-    // A program reads the status.
+    // A client without `Origin` receives the status.
     assert!(server.try_websocket("/topics/a", "").is_err_and(|head| status(&head) == 401));
     let metrics = server.get("/metrics");
     for line in
@@ -316,7 +316,7 @@ fn rejections_are_logged_at_a_limited_rate() {
     let metrics = server.get("/metrics");
     assert!(metrics.contains("sinews_rejections_total{reason=\"origin\"} 100"), "{metrics}");
     let lines = log_of(server).lines().filter(|line| line.contains("elsewhere.example")).count();
-    // Ten in ten seconds; a machine that is very busy takes longer than one interval.
+    // Ten in ten seconds; a very busy machine takes longer than one interval.
     assert!((1..=60).contains(&lines), "{lines} lines");
 }
 
@@ -394,7 +394,7 @@ fn token_op_renews_and_reevaluates_rights() {
     server.request(&format!("POST /topics/s.one HTTP/1.1\r\nAuthorization: Bearer {wide}"), "x");
     server.request(&format!("POST /streams/s.kept HTTP/1.1\r\nAuthorization: Bearer {wide}"), "x");
     server.request(&format!("POST /topics/a HTTP/1.1\r\nAuthorization: Bearer {wide}"), "x");
-    assert_eq!(hear(&mut socket)["topic"], "a", "of the others nothing comes any more");
+    assert_eq!(hear(&mut socket)["topic"], "a", "ended subscriptions deliver no messages");
     let publish = ask(&mut socket, &json!({"op": "publish", "id": 3, "topic": "a", "data": 1}));
     assert_eq!(publish["code"], 403);
     assert_eq!(ask(&mut socket, &json!({"op": "token", "id": 4}))["code"], 400);
@@ -422,7 +422,7 @@ fn renewed_token_sets_when_the_connection_ends() {
         |socket: &mut Socket, token: &str| ask(socket, &json!({"op": "token", "id": 1, "token": token}));
     assert_eq!(renew(&mut extended, &long)["op"], "ack");
     assert_eq!(expiring.next().and_then(|reply| reply.close_code()), Some(4401));
-    // One that ends sooner counts, too.
+    // A token with a shorter lifetime counts, too.
     while renew(&mut shortened, &short())["op"] != "ack" {}
     assert_eq!(shortened.next().and_then(|reply| reply.close_code()), Some(4401));
     extended.send(&Frame::ping("there"));

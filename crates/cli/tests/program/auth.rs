@@ -1,4 +1,4 @@
-//! Who may publish and subscribe.
+//! Rights to publish and subscribe.
 
 use std::process::Stdio;
 
@@ -13,7 +13,7 @@ fn keys(name: &str) -> String {
     format!("{}/tests/keys/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// What `sinews token` prints.
+/// The output of `sinews token`.
 pub(crate) fn token(secret_file: &str, arguments: &[&str]) -> String {
     let output = program().args(["token", "--secret-file", secret_file]).args(arguments).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -34,7 +34,7 @@ fn body(answer: &str) -> &str {
 }
 
 #[test]
-fn tokens_bound_what_may_be_published_and_subscribed_to() {
+fn tokens_limit_publications_and_subscriptions() {
     let directory = Directory::new();
     let secret = directory.write("secret", &format!("{SECRET}\n"));
     let server = Running::serve(&["--auth-secret-file", &secret, "--auth-public-subscribe", "news"]);
@@ -60,7 +60,7 @@ fn tokens_bound_what_may_be_published_and_subscribed_to() {
     assert_eq!(status(&forged), "401");
     assert!(forged.contains("error=\"invalid_token\"") && body(&forged).contains("signature"), "{forged}");
 
-    // Sockets, each way to hand the token over.
+    // WebSockets, with each way to pass the token.
     let head = server.try_websocket("/topics/chat.room", "").map(|_| ()).unwrap_err();
     assert_eq!(status(&head), "401");
     assert!(head.contains("\r\nContent-Type: application/json\r\n"), "{head}");
@@ -91,13 +91,13 @@ fn synced(socket: &mut Socket) {
 }
 
 #[test]
-fn a_connection_ends_with_its_token() {
+fn connection_closes_when_its_token_expires() {
     let directory = Directory::new();
     let secret = directory.write("secret", SECRET);
     let server = Running::serve(&["--auth-secret-file", &secret, "--auth-leeway", "0s"]);
     let long = token(&secret, &["--subscribe", "a"]);
     let mut stays = server.websocket(&format!("/topics/a?token={long}"));
-    // At most two seconds, and mostly one: it counts in whole ones.
+    // At most two seconds, usually one: the expiry has whole seconds.
     let mut ends = loop {
         let short = token(&secret, &["--subscribe", "a", "--expires", "2s"]);
         if let Ok(socket) = server.try_websocket(&format!("/topics/a?token={short}"), "") {
@@ -111,7 +111,7 @@ fn a_connection_ends_with_its_token() {
 }
 
 #[test]
-fn every_algorithm_is_taken_by_the_key_it_belongs_to() {
+fn each_algorithm_is_accepted_with_its_key_only() {
     let directory = Directory::new();
     let secret = directory.write("secret", &SECRET.repeat(2));
     // Made by another program.
@@ -140,7 +140,7 @@ fn every_algorithm_is_taken_by_the_key_it_belongs_to() {
             let expected = if algorithms.contains(&algorithm) { "200" } else { "401" };
             assert_eq!(status(&answer), expected, "{algorithm} by {key}: {answer}");
             seen += 1;
-            // One byte of what is signed.
+            // Change one byte of the signed part.
             let (head, rest) = token.split_once('.').unwrap();
             let forged = format!("{head}.{}", rest.replacen('e', "f", 1));
             assert_eq!(status(&post(&server, "chat.room", Some(&forged))), "401", "{algorithm}");
@@ -150,7 +150,7 @@ fn every_algorithm_is_taken_by_the_key_it_belongs_to() {
 }
 
 #[test]
-fn a_token_says_what_it_is_good_for() {
+fn token_command_shows_claims_and_verdict() {
     let directory = Directory::new();
     let secret = directory.write("secret", SECRET);
     let made = token(
@@ -181,7 +181,7 @@ fn a_token_says_what_it_is_good_for() {
     assert!(!good && shown["verdict"].as_str().unwrap().contains("signature"), "{shown}");
     assert!(!inspect(&[], "no.token.").0);
 
-    // What a private key signs, its public key takes.
+    // A token signed with a private key verifies with its public key.
     for (private, public) in [
         ("rsa.pem", "rsa.pub.pem"),
         ("ec256.pem", "ec256.pub.pem"),
@@ -241,7 +241,7 @@ fn audience_issuer_and_times_are_checked() {
 }
 
 #[test]
-fn who_is_reached_from_elsewhere_is_told_what_to_set() {
+fn public_listener_without_auth_or_tls_is_warned_of() {
     let log = |arguments: &[&str]| {
         let server = Running::start(program().args(["serve", "--threads", "1"]).args(arguments));
         server.signal("TERM");

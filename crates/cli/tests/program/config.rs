@@ -1,4 +1,4 @@
-//! The configuration file: what holds, what is wrong with it, and what changes when it is read again.
+//! The configuration file: precedence, errors, and reload.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::support::{Running, fails, program};
 
-/// A directory of a test's own, gone at its end.
+/// A temporary directory, removed after the test.
 pub(crate) struct Directory(PathBuf);
 
 impl Directory {
@@ -19,12 +19,12 @@ impl Directory {
         Self(path)
     }
 
-    /// A path in it.
+    /// A path in the directory.
     pub(crate) fn path(&self, name: &str) -> String {
         self.0.join(name).into_os_string().into_string().unwrap()
     }
 
-    /// Writes a file; answers its path.
+    /// Writes a file; returns its path.
     pub(crate) fn write(&self, name: &str, text: &str) -> String {
         let path = self.0.join(name);
         fs::write(&path, text).unwrap();
@@ -34,7 +34,7 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // What is left lies in the system's directory for such things.
+        // A directory that remains is in the system's temporary directory.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -46,7 +46,7 @@ fn says(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn the_command_line_goes_before_the_environment_and_that_before_the_file() {
+fn command_line_overrides_environment_and_environment_overrides_file() {
     let directory = Directory::new();
     let file = directory.write(
         "sinews.toml",
@@ -74,11 +74,11 @@ fn the_command_line_goes_before_the_environment_and_that_before_the_file() {
     assert!(server.table.contains("2 threads"), "the environment names the file: {}", server.table);
     assert!(!server.rejects_origin("/echo", "https://b.example"));
     server.signal("TERM");
-    assert_eq!(server.wait().1, "", "nothing is logged below the level");
+    assert_eq!(server.wait().1, "", "no line below the level");
 }
 
 #[test]
-fn a_file_that_is_wrong_is_refused_where_it_is_wrong() {
+fn invalid_file_is_rejected_with_the_line_of_the_fault() {
     let directory = Directory::new();
     let file = directory.write("sinews.toml", "# mine\nlissten = \"127.0.0.1:0\"\n");
     let expected = format!("sinews: {file}:2: unknown key lissten; did you mean listen?\n");
@@ -90,7 +90,7 @@ fn a_file_that_is_wrong_is_refused_where_it_is_wrong() {
         format!("sinews: {file}:1: backend must be \"auto\", \"poll\" or \"uring\", not \"epoll\"\n");
     assert_eq!(fails(program().args(["config", "check", &file])), expected);
 
-    // What no type can tell.
+    // Errors beyond the types.
     for (text, parts) in [
         ("origin = \"example.com\"", [":1: origin example.com: ", "origin"]),
         ("\nlog = \"a=b=c\"", [":2: log a=b=c: ", "log"]),
@@ -110,7 +110,7 @@ fn a_file_that_is_wrong_is_refused_where_it_is_wrong() {
 }
 
 #[test]
-fn the_printed_file_is_good() {
+fn printed_default_file_is_valid() {
     let directory = Directory::new();
     let printed = says(&["config", "default"]);
     let file = directory.write("sinews.toml", &printed);
@@ -121,7 +121,7 @@ fn the_printed_file_is_good() {
 }
 
 #[test]
-fn a_file_is_read_again_when_asked() {
+fn file_is_reloaded_on_sighup() {
     let directory = Directory::new();
     let file = directory.write("sinews.toml", "log = \"info\"\norigin = [\"https://a.example\"]\n");
     let mut server = Running::serve(&["--config", &file]);
@@ -153,19 +153,19 @@ fn a_file_is_read_again_when_asked() {
     assert!(line.contains("sinews.toml:1: unknown key origni; did you mean origin?"), "{line}");
     assert!(!from(&server, "https://a.example") && from(&server, "https://b.example"));
 
-    // A secret: from now on nobody may do anything without a token.
+    // With a secret, all clients need a token.
     let secret = directory.write("secret", "0123456789abcdef0123456789abcdef\n");
     directory.write("sinews.toml", &format!("log = \"warn\"\n[auth]\nsecret_file = \"{secret}\"\n"));
     server.signal("HUP");
-    // What the reload itself says is below the new level, so the policy is what tells.
+    // The reload's own log lines are below the new level, so the test observes the policy.
     while !server.request("POST /topics/a HTTP/1.1", "x").starts_with("HTTP/1.1 401 ") {
         std::thread::yield_now();
     }
     server.signal("TERM");
     let mut rest = String::new();
     std::io::Read::read_to_string(&mut log, &mut rest).unwrap();
-    // But for what was rejected before that.
+    // Except for rejections before the reload.
     let is_earlier = |line: &str| line.contains("rejected: pages of the origin https://a.example");
-    assert!(rest.lines().all(is_earlier), "below the level that was set anew: {rest}");
+    assert!(rest.lines().all(is_earlier), "below the reloaded level: {rest}");
     assert!(server.child.wait().unwrap().success());
 }

@@ -1,4 +1,4 @@
-//! A new process takes the place of one that serves: nobody is refused, nothing is lost.
+//! A successor process takes over from a serving process without rejected connections and lost messages.
 
 mod many_streams;
 
@@ -21,7 +21,7 @@ use sinews_testkit::{Frame, Reader, Reply};
 use crate::streams::store::kafka::Cluster;
 use crate::support::{PATIENCE, PROGRAM, clean, program};
 
-/// A directory of its own, gone with the test.
+/// A temporary directory, removed after the test.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -42,12 +42,12 @@ impl Drop for Directory {
     }
 }
 
-/// The program and whoever takes its place. All are ended with the test.
+/// The program and its successors; the test kills them at its end.
 struct Service {
     child: Child,
     directory: Directory,
     address: SocketAddr,
-    /// What all of them log.
+    /// The log of all processes.
     log: Receiver<String>,
     processes: Vec<u32>,
 }
@@ -65,7 +65,7 @@ impl Service {
 
     fn start_with(name: &str, more: &str, change: impl FnOnce(&mut Command, &Directory)) -> Self {
         let directory = Directory::new(name);
-        // A port that was free just now: the next process is to find the same.
+        // A port that was free just now: the successor has to bind the same one.
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         Self::config(&directory, address, more);
         let mut command = program();
@@ -80,7 +80,7 @@ impl Service {
         while TcpStream::connect(address).is_err() {
             std::thread::yield_now();
         }
-        // It answers when everything is there, its signals too.
+        // An answer implies that the signal handlers are installed, too.
         let mut stream = connect(address);
         stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
         assert!(answer(&mut stream).is_some());
@@ -99,10 +99,10 @@ impl Service {
         *self.processes.last().unwrap()
     }
 
-    /// The next line of the log that says this.
+    /// The next line of the log that contains the text.
     fn logged(&self, words: &str) -> String {
         loop {
-            let line = self.log.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("nobody logs {words:?}"));
+            let line = self.log.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("not logged: {words:?}"));
             // Shown if the test fails.
             println!("{line}");
             if line.contains(words) {
@@ -111,20 +111,20 @@ impl Service {
         }
     }
 
-    /// Until the new process serves.
+    /// Starts a successor and waits until it serves.
     fn restart(&mut self) {
         self.signal(self.current(), "USR2");
-        let line = self.logged("the new process serves");
+        let line = self.logged("the successor process serves");
         let process = line.split("process=").nth(1).unwrap().trim().parse().unwrap();
         self.processes.push(process);
     }
 
-    /// Until the process before the current one has ended.
+    /// Waits until the predecessor of the current process has exited.
     fn old_one_ends(&self) {
         let (mut told, mut stopped) = (false, false);
         while !(told && stopped) {
             let line = self.logged("");
-            told |= line.contains("the former process has said its last word");
+            told |= line.contains("handover completed");
             stopped |= line.contains("stopped");
         }
     }
@@ -135,7 +135,7 @@ impl Drop for Service {
         let _ = self.child.kill();
         let _ = self.child.wait();
         for process in &self.processes[1..] {
-            // One that has ended already needs no killing.
+            // A process that has exited needs no signal.
             let _ = Command::new("kill")
                 .args(["-s", "KILL", &process.to_string()])
                 .stderr(Stdio::null())
@@ -145,18 +145,18 @@ impl Drop for Service {
 }
 
 fn connect(address: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(address).expect("nobody is refused");
+    let stream = TcpStream::connect(address).expect("the connection is accepted");
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream
 }
 
-/// Reads an answer with its body. `None` if the connection has ended instead.
+/// Reads an answer with its body. `None` if the connection ends instead.
 fn answer(stream: &mut impl Read) -> Option<String> {
     let mut bytes = Vec::new();
     let mut byte = [0];
     while !bytes.ends_with(b"\r\n\r\n") {
-        if stream.read(&mut byte).expect("nobody is reset") == 0 {
-            assert!(bytes.is_empty(), "half an answer");
+        if stream.read(&mut byte).expect("the connection is not reset") == 0 {
+            assert!(bytes.is_empty(), "incomplete answer");
             return None;
         }
         bytes.push(byte[0]);
@@ -172,7 +172,7 @@ fn answer(stream: &mut impl Read) -> Option<String> {
     Some(text)
 }
 
-/// Once what keeps the topic is there.
+/// Publishes; retries until the topic's store is ready.
 fn post(address: SocketAddr, topic: &str, body: &str) {
     loop {
         let mut stream = connect(address);
@@ -191,7 +191,7 @@ fn post(address: SocketAddr, topic: &str, body: &str) {
     }
 }
 
-/// A WebSocket that may be told to go.
+/// A WebSocket that the server may close with 1001.
 struct Socket {
     stream: TcpStream,
     reader: Reader,
@@ -212,26 +212,26 @@ impl Socket {
         Self { stream, reader: Reader::new(Role::Server, None), replies: Vec::new() }
     }
 
-    /// One that is told to go may not get it any more.
+    /// A closed socket may not deliver the frame any more.
     fn send(&mut self, frame: &Frame) {
         let _ = self.stream.write_all(&frame.encode(Role::Client));
     }
 
-    /// What comes next; `None` when it is told to go, or has gone.
+    /// The next reply; `None` when the server closes with 1001, or has closed.
     fn next(&mut self) -> Option<Reply> {
         while self.replies.is_empty() {
             let mut chunk = [0; 4096];
             let count = match self.stream.read(&mut chunk) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                read => read.expect("nobody is reset"),
+                read => read.expect("the connection is not reset"),
             };
-            assert!(count > 0, "ended without a Close");
+            assert!(count > 0, "connection ended without a Close");
             self.replies.extend(self.reader.read(&chunk[..count]).unwrap());
         }
         let reply = self.replies.remove(0);
         match reply.close_code() {
             Some(code) => {
-                assert_eq!(code, 1001, "the server stops, and nothing else");
+                assert_eq!(code, 1001, "the server closes with 1001");
                 self.send(&Frame::close(1001, ""));
                 None
             }
@@ -250,7 +250,7 @@ impl Socket {
         }
     }
 
-    /// The answer to something, past what else comes.
+    /// The answer to a request; other messages before it are skipped.
     fn ask(&mut self, words: &Value) -> Option<Value> {
         self.say(words);
         loop {
@@ -262,7 +262,7 @@ impl Socket {
     }
 }
 
-/// Threads that go on until they are told to end, and how often they have done what they do.
+/// Threads that send requests until they are stopped, and the number of completed requests.
 fn load(address: SocketAddr, end: &AtomicBool, done: &AtomicUsize) {
     let again = || {
         done.fetch_add(1, Ordering::Relaxed);
@@ -287,8 +287,8 @@ fn load(address: SocketAddr, end: &AtomicBool, done: &AtomicUsize) {
                 loop {
                     stream
                         .write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-                        .expect("it is kept alive");
-                    let answer = answer(&mut stream).expect("an answer on a connection that is kept alive");
+                        .expect("keep-alive connection");
+                    let answer = answer(&mut stream).expect("an answer on a keep-alive connection");
                     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
                     if !again() {
                         return;
@@ -318,7 +318,7 @@ fn load(address: SocketAddr, end: &AtomicBool, done: &AtomicUsize) {
 }
 
 #[test]
-fn nobody_is_refused_or_reset_by_two_restarts_under_load() {
+fn two_restarts_under_load_reject_and_reset_no_connection() {
     let mut service = Service::start("load", "threads = 2");
     let (end, done) = (AtomicBool::new(false), AtomicUsize::new(0));
     let address = service.address;
@@ -340,10 +340,10 @@ fn nobody_is_refused_or_reset_by_two_restarts_under_load() {
         end.store(true, Ordering::Relaxed);
         loading.join().expect("no request failed");
     });
-    assert!(service.child.wait().unwrap().success(), "the first has ended in order");
+    assert!(service.child.wait().unwrap().success(), "the first process exited with success");
 }
 
-/// Follows a topic from its first message on, through as many connections as it takes, until it has heard so many.
+/// Follows a topic from its first message on, through several connections, until it has received `total` messages.
 fn follow(address: SocketAddr, topic: &str, total: usize, ready: &AtomicUsize) -> Vec<String> {
     let (mut heard, mut from) = (Vec::new(), None::<Value>);
     let mut seq = 0;
@@ -366,7 +366,7 @@ fn follow(address: SocketAddr, topic: &str, total: usize, ready: &AtomicUsize) -
         {
             assert_eq!(message["op"], "message", "{message}");
             seq += 1;
-            assert_eq!(message["seq"], json!(seq), "each once, in order: {message}");
+            assert_eq!(message["seq"], json!(seq), "each message once, in order: {message}");
             from = Some(json!({ "epoch": message["epoch"], "seq": message["seq"] }));
             heard.push(message["data"].as_str().unwrap().to_owned());
         }
@@ -374,7 +374,8 @@ fn follow(address: SocketAddr, topic: &str, total: usize, ready: &AtomicUsize) -
     heard
 }
 
-/// Publishes so many by a WebSocket, over and over until each is acknowledged. Answers those that nobody knows of.
+/// Publishes `count` messages by a WebSocket, and repeats each until it is acknowledged. Returns the number of
+/// publications with an unknown result.
 fn publish(address: SocketAddr, topic: &str, name: &str, count: usize, published: &AtomicUsize) -> usize {
     let (mut at, mut unknown) = (0, 0);
     while at < count {
@@ -383,7 +384,7 @@ fn publish(address: SocketAddr, topic: &str, name: &str, count: usize, published
             let words = json!({ "op": "publish", "id": at, "topic": topic, "data": format!("{name} {at}") });
             at += 1;
             match socket.ask(&words) {
-                // What keeps the topic is changing hands: it was not appended, or nobody knows.
+                // The topic's store is changing hands: the message was not appended, or its state is unknown.
                 Some(error) if error["code"] == 503 => {
                     at -= 1;
                     unknown += 1;
@@ -392,7 +393,7 @@ fn publish(address: SocketAddr, topic: &str, name: &str, count: usize, published
                     assert_eq!(ack["op"], "ack", "{ack}");
                     published.fetch_add(1, Ordering::SeqCst);
                 }
-                // It had been told to go before it was heard, perhaps.
+                // The server may have closed before it read the message.
                 None => {
                     at -= 1;
                     unknown += 1;
@@ -405,22 +406,23 @@ fn publish(address: SocketAddr, topic: &str, name: &str, count: usize, published
 }
 
 #[test]
-fn subscribers_that_resume_hear_everything_once_while_it_goes_on() {
+fn resuming_subscribers_receive_each_message_once_during_handovers() {
     resume(Service::start("resume", "threads = 2"), "kept.news");
 }
 
 #[test]
-fn subscribers_of_topics_in_streams_hear_everything_once_while_it_goes_on() {
+fn resuming_subscribers_of_durable_topics_receive_each_message_once_during_handovers() {
     let service = Service::start_with("topics", "threads = 2", |command, directory| {
         command.arg("--streams").arg(directory.file("streams")).args(["--streams-topics", "disk.*"]);
     });
     resume(service, "disk.news");
 }
 
-/// With a directory, which the new process takes over, and without one, so that both follow the broker for a while.
+/// With a directory, which the successor takes over, and without one, so that both processes follow the broker for a
+/// while.
 #[cfg(feature = "kafka")]
 #[test]
-fn subscribers_of_topics_at_a_broker_hear_everything_once_while_it_goes_on() {
+fn resuming_subscribers_of_broker_topics_receive_each_message_once_during_handovers() {
     for keeps in [true, false] {
         let cluster = Cluster::new("disk.news", 1);
         let service = Service::start_with("broker", "threads = 2", |command, directory| {
@@ -467,25 +469,25 @@ fn resume(mut service: Service, topic: &str) {
             service.old_one_ends();
         }
         posts.into_iter().for_each(|thread| thread.join().unwrap());
-        // Told to go with something on its way: it is sent again, and may be there twice.
+        // A message in flight at the close is sent again, and may be a duplicate.
         let unknown: usize = sockets.into_iter().map(|thread| thread.join().unwrap()).sum();
         let heard = subscribers.map(|thread| thread.join().unwrap());
-        assert!(heard.iter().all(|one| *one == heard[0]), "all have heard the same");
+        assert!(heard.iter().all(|one| *one == heard[0]), "all subscribers received the same messages");
         let distinct: BTreeSet<&String> = heard[0].iter().collect();
         assert!(distinct.len() + unknown >= 4 * EACH, "{} of {}, {unknown} twice", distinct.len(), 4 * EACH);
     });
 }
 
-/// Without a subscriber or a message at the moment of the handover, nothing of it is in memory.
+/// Without a subscriber or a message during the handover, no process has the topic in memory.
 #[test]
-fn position_of_an_empty_topic_holds_over_a_restart() {
+fn position_of_an_empty_topic_survives_a_handover() {
     let mut service = Service::start("empty", "threads = 2");
     let address = service.address;
     let subscribe = |from: Option<&Value>| {
         let mut socket = Socket::open(address, "/ws");
         let mut words = json!({ "op": "subscribe", "id": 1, "topic": "kept.empty" });
         words["from"] = from.cloned().unwrap_or_else(|| json!({ "epoch": 0, "seq": 0 }));
-        // The former process may accept a little longer, and closes.
+        // The predecessor may accept a little longer, and closes.
         std::iter::repeat_with(|| {
             let ack = socket.ask(&words);
             socket = Socket::open(address, "/ws");
@@ -512,7 +514,7 @@ fn position_of_an_empty_topic_holds_over_a_restart() {
 }
 
 #[test]
-fn topics_that_are_not_kept_are_heard_until_the_end_and_from_the_beginning() {
+fn topics_without_history_are_delivered_by_both_processes() {
     let mut service = Service::start("both", "");
     let address = service.address;
     let mut old = Socket::open(address, "/topics/plain");
@@ -521,7 +523,7 @@ fn topics_that_are_not_kept_are_heard_until_the_end_and_from_the_beginning() {
     post(address, "plain", "before");
     assert_eq!(old.next(), Some(Reply::text("before")));
     service.restart();
-    // The old one may accept a little longer, and then tells those who come to go, too.
+    // The predecessor may accept a little longer, and then closes new clients, too.
     loop {
         let mut new = Socket::open(address, "/topics/plain");
         new.send(&Frame::text("after"));
@@ -536,34 +538,34 @@ fn topics_that_are_not_kept_are_heard_until_the_end_and_from_the_beginning() {
 }
 
 #[test]
-fn a_process_that_cannot_serve_changes_nothing() {
+fn failed_successor_leaves_the_predecessor_serving() {
     let mut service = Service::start("broken", "");
     let mut socket = Socket::open(service.address, "/echo");
     service.configure("threads = \"many\"");
     service.signal(service.current(), "USR2");
-    let line = service.logged("the new process does not take over");
+    let line = service.logged("handover failed");
     assert!(line.contains("sinews.toml") && line.contains("threads"), "{line}");
     socket.send(&Frame::text("still here"));
     assert_eq!(socket.next(), Some(Reply::text("still here")));
     post(service.address, "kept.a", "published here");
-    // An address that is taken is found out later, by the same rule.
+    // An address in use is detected later and has the same effect.
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     service.configure("");
     let with = format!("listen = [\"{}\", \"{}\"]\n", service.address, taken.local_addr().unwrap());
     fs::write(service.directory.file("sinews.toml"), with).unwrap();
     service.signal(service.current(), "USR2");
-    assert!(service.logged("the new process does not take over").contains("cannot listen on"));
+    assert!(service.logged("handover failed").contains("cannot listen on"));
     socket.send(&Frame::text("still here"));
     assert_eq!(socket.next(), Some(Reply::text("still here")));
-    // And the next one that can serve does.
+    // The next successor that can serve takes over.
     service.configure("");
     service.restart();
     assert_eq!(socket.next(), None);
 }
 
-/// What is at the program's path then is started, whatever it is.
+/// The program at the original path is started, even if it is another one now.
 #[test]
-fn the_program_that_is_installed_now_is_started() {
+fn handover_starts_the_program_at_the_installed_path() {
     let installed = Directory::new("installed");
     let path = installed.file("sinews");
     std::os::unix::fs::symlink(PROGRAM, &path).unwrap();
@@ -577,8 +579,8 @@ fn the_program_that_is_installed_now_is_started() {
     fs::write(&path, "#!/bin/sh\nexit 3\n").unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     service.signal(service.current(), "USR2");
-    let line = service.logged("the new process does not take over");
-    assert!(line.contains("ended without a word (exit status: 3)"), "{line}");
+    let line = service.logged("handover failed");
+    assert!(line.contains("exited during the handover (exit status: 3)"), "{line}");
     socket.send(&Frame::text("still here"));
     assert_eq!(socket.next(), Some(Reply::text("still here")));
     fs::remove_file(&path).unwrap();
@@ -588,7 +590,7 @@ fn the_program_that_is_installed_now_is_started() {
 }
 
 #[test]
-fn threads_and_addresses_change_and_a_path_survives() {
+fn handover_changes_threads_and_addresses_and_retains_a_unix_socket() {
     let directory = Directory::new("paths");
     let (path, gone) = (directory.file("socket"), directory.file("gone"));
     let mut service = Service::start("threads", "threads = 1");
@@ -602,12 +604,12 @@ fn threads_and_addresses_change_and_a_path_survives() {
     };
     let at = |path: &PathBuf| format!("unix:{}", path.display());
     let through = |path: &PathBuf| {
-        let mut stream = UnixStream::connect(path).expect("nobody is refused");
+        let mut stream = UnixStream::connect(path).expect("the connection is accepted");
         stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
         answer(&mut stream).expect("an answer")
     };
     let get = |address| {
-        // Many, so that every listener of the address gets some.
+        // Many, so that each listener of the address accepts some.
         for _ in 0..40 {
             let mut stream = connect(address);
             stream
@@ -627,7 +629,7 @@ fn threads_and_addresses_change_and_a_path_survives() {
     get(address);
     get(other);
     assert!(through(&path).starts_with("HTTP/1.1 200 "));
-    assert!(!gone.exists(), "nobody listens there any more");
+    assert!(!gone.exists(), "the socket was removed");
     config(&service, 2, &[other.to_string(), at(&path)]);
     service.restart();
     service.old_one_ends();
@@ -636,11 +638,11 @@ fn threads_and_addresses_change_and_a_path_survives() {
     assert_eq!(TcpStream::connect(address).unwrap_err().kind(), ErrorKind::ConnectionRefused);
     service.signal(service.current(), "TERM");
     service.logged("stopped");
-    assert!(!path.exists(), "it goes with the last");
+    assert!(!path.exists(), "removed by the last process");
 }
 
 #[test]
-fn a_server_that_was_killed_tells_those_who_resume_of_the_gap() {
+fn resuming_subscribers_receive_a_gap_after_the_server_was_killed() {
     let service = Service::start("killed", "");
     let subscribe = |from: Value| {
         let mut socket = Socket::open(service.address, "/ws");
@@ -663,7 +665,7 @@ fn a_server_that_was_killed_tells_those_who_resume_of_the_gap() {
         if table.contains("Ctrl-C stops.") {
             break child;
         }
-        // The one before is not gone yet.
+        // The previous process may not have exited yet.
         child.wait().unwrap();
     };
     let (mut socket, ack) = subscribe(position.clone());
@@ -677,14 +679,14 @@ fn a_server_that_was_killed_tells_those_who_resume_of_the_gap() {
 }
 
 #[test]
-fn the_service_manager_is_told() {
+fn service_manager_is_notified() {
     let directory = Directory::new("manager");
     let manager = UnixDatagram::bind(directory.file("notify")).unwrap();
     manager.set_read_timeout(Some(PATIENCE)).unwrap();
     let told = |words: &str| {
         let mut buffer = [0; 256];
         loop {
-            let len = manager.recv(&mut buffer).unwrap_or_else(|_| panic!("nobody says {words}"));
+            let len = manager.recv(&mut buffer).unwrap_or_else(|_| panic!("no notification {words}"));
             let said = String::from_utf8_lossy(&buffer[..len]).into_owned();
             assert!(!said.contains("STOPPING=1") || words == "STOPPING=1", "{said}");
             if said.contains(words) {
@@ -706,9 +708,9 @@ fn the_service_manager_is_told() {
     told("STOPPING=1");
 }
 
-/// Who is told to come again does, and everything that was acknowledged by either process is there once.
+/// Clients with error 503 retry, and the stream has each acknowledged record once.
 #[test]
-fn streams_are_the_new_processs_when_it_serves() {
+fn successor_takes_over_streams_and_clients_retry() {
     let mut service = Service::start_with("streams", "", |command, directory| {
         command.arg("--streams").arg(directory.file("streams"));
     });
@@ -731,7 +733,7 @@ fn streams_are_the_new_processs_when_it_serves() {
                 }
                 assert!(head.starts_with("HTTP/1.1 200 "), "{head}{words}");
                 let words: Value = serde_json::from_str(words).unwrap();
-                assert!(offsets.insert(words["offset"].as_u64().unwrap()), "an offset twice");
+                assert!(offsets.insert(words["offset"].as_u64().unwrap()), "duplicate offset");
                 acknowledged.store(offsets.len(), Ordering::SeqCst);
             }
             offsets
@@ -739,7 +741,7 @@ fn streams_are_the_new_processs_when_it_serves() {
         let until = |count: usize| {
             let begun = std::time::Instant::now();
             while acknowledged.load(Ordering::SeqCst) < count && !publisher.is_finished() {
-                assert!(begun.elapsed() < PATIENCE, "nothing is acknowledged any more");
+                assert!(begun.elapsed() < PATIENCE, "no append is acknowledged");
                 std::thread::yield_now();
             }
         };

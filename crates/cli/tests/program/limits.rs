@@ -1,4 +1,4 @@
-//! How much the program takes on, and how it stops.
+//! Limits of the program, and its shutdown.
 
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::config::Directory;
 use crate::support::{PATIENCE, Running, Socket};
 
 #[test]
-fn connections_beyond_the_limit_are_answered() {
+fn connections_beyond_the_limit_are_rejected() {
     let directory = Directory::new();
     let file = directory.write("sinews.toml", "[limits]\nmax_connections_per_address = 2\n");
     for (arguments, status) in [
@@ -27,9 +27,10 @@ fn connections_beyond_the_limit_are_answered() {
 }
 
 #[test]
-fn handshakes_and_messages_have_a_rate() {
+fn handshakes_and_messages_are_rate_limited() {
     let server = Running::serve(&["--limits-handshakes-per-second", "1"]);
-    let refused = (0..1_000).find_map(|_| server.try_websocket("/echo", "").err()).expect("one too many");
+    let refused =
+        (0..1_000).find_map(|_| server.try_websocket("/echo", "").err()).expect("a rejected handshake");
     assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
 
     let server = Running::serve(&["--limits-messages-per-second", "2"]);
@@ -43,11 +44,11 @@ fn handshakes_and_messages_have_a_rate() {
 }
 
 #[test]
-fn memory_beyond_the_limit_is_refused_or_taken_back() {
+fn memory_beyond_the_limit_is_rejected_or_reclaimed() {
     let begins_message = |server: &Running| -> Socket {
         let mut socket = server.websocket("/echo");
         let frame = Frame::binary(vec![0; 4 << 20]).encode(Role::Client);
-        // One that is closed meanwhile does not take all of it.
+        // A connection that is closed meanwhile does not accept all bytes.
         let _ = socket.stream.write_all(&frame[..2 << 20]);
         socket
     };
@@ -60,7 +61,7 @@ fn memory_beyond_the_limit_is_refused_or_taken_back() {
 
     let server = Running::serve(&["--limits-max-memory", "64k", "--limits-when-full", "close"]);
     let mut holding = begins_message(&server);
-    // It ends without a Close: by a reset if bytes were under way.
+    // It ends without a Close: by a reset if bytes were in flight.
     let ended = holding.stream.read_to_end(&mut Vec::new());
     assert!(
         ended.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionReset) || {
@@ -70,7 +71,7 @@ fn memory_beyond_the_limit_is_refused_or_taken_back() {
 }
 
 #[test]
-fn memory_has_a_limit_unless_it_is_switched_off() {
+fn memory_has_a_default_limit_that_can_be_disabled() {
     assert!(Running::serve(&[]).get("/metrics").contains("\nsinews_memory_limit_bytes "));
     let server = Running::serve(&["--limits-max-memory", "4g"]);
     assert!(server.get("/metrics").contains("\nsinews_memory_limit_bytes 4294967296\n"));
@@ -79,7 +80,7 @@ fn memory_has_a_limit_unless_it_is_switched_off() {
 }
 
 #[test]
-fn topics_with_subscribers_are_evicted_last_and_evictions_are_told() {
+fn topics_with_subscribers_are_evicted_last_and_evictions_are_logged() {
     let server = Running::serve(&["--history", ">=10", "--limits-max-history-memory", "64k"]);
     let post = |topic: &str| {
         let answer = server.request(&format!("POST /topics/{topic} HTTP/1.1"), "text");
@@ -107,13 +108,13 @@ fn topics_with_subscribers_are_evicted_last_and_evictions_are_told() {
     assert!(!metrics.contains("sinews_histories_evicted_total{subscribers=\"no\"} 0"), "{metrics}");
     server.signal("TERM");
     let (_, log) = server.wait();
-    // One line in ten seconds, of a machine that may be busy.
+    // One line in ten seconds; the machine may be busy.
     let lines = log.matches("topic histories exceed their memory limit").count();
     assert!((1..20).contains(&lines), "{log}");
 }
 
 #[test]
-fn a_stop_may_be_announced_first() {
+fn stop_delay_keeps_serving_after_readyz_fails() {
     let server = Running::serve(&["--stop-delay", "1h"]);
     assert!(server.get("/readyz").starts_with("HTTP/1.1 200 "));
     server.signal("TERM");
@@ -124,18 +125,18 @@ fn a_stop_may_be_announced_first() {
     socket.send(&Frame::text("still here"));
     assert_eq!(socket.next(), Some(Reply::text("still here")));
     server.signal("TERM");
-    assert_eq!(socket.next(), None, "a second signal waits for nothing");
+    assert_eq!(socket.next(), None, "a second signal stops at once");
     assert!(server.wait().0.success());
 }
 
-/// Resident memory of the server, in KiB; none where the system does not tell.
+/// Resident memory of the server, in KiB; `None` where the system does not report it.
 fn resident(server: &Running) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     line.trim().strip_suffix(" kB")?.trim().parse().ok()
 }
 
-/// Clients of the protocol that have been welcomed, as many as there are.
+/// Connects `count` clients of the protocol and reads their welcome.
 fn clients(server: &Running, count: usize) -> Vec<Socket> {
     let mut clients: Vec<Socket> = (0..count).map(|_| server.websocket("/ws")).collect();
     clients.iter_mut().for_each(|client| drop(client.next().unwrap()));
@@ -143,9 +144,9 @@ fn clients(server: &Running, count: usize) -> Vec<Socket> {
 }
 
 #[test]
-fn memory_of_a_replay_to_many_clients_is_given_back_while_they_stay() {
+fn memory_of_a_replay_to_many_clients_is_released_while_they_stay_connected() {
     const CLIENTS: usize = 8_000;
-    // The server is a process of its own, so each has one end of them.
+    // The server is a separate process, so each process has one descriptor per connection.
     let (_, hard) = rlimit::Resource::NOFILE.get().unwrap();
     rlimit::increase_nofile_limit(hard).unwrap();
     if hard < CLIENTS as u64 + 500 {
@@ -157,7 +158,7 @@ fn memory_of_a_replay_to_many_clients_is_given_back_while_they_stay() {
             server.request("POST /topics/kept.a HTTP/1.1", &"x".repeat(200)).starts_with("HTTP/1.1 200 ")
         );
     }
-    // Tables have grown by then, and code has been read from disk.
+    // Warm up: tables grow and code is paged in.
     clients(&server, CLIENTS).truncate(0);
     let mut clients = clients(&server, CLIENTS);
     let Some(before) = resident(&server) else { return println!("skipped: there is no /proc") };
@@ -167,7 +168,7 @@ fn memory_of_a_replay_to_many_clients_is_given_back_while_they_stay() {
         // The acknowledgement and all messages.
         (0..=100).for_each(|_| drop(client.next().unwrap()));
     }
-    // Two looks at what was not used, two seconds apart, and a moment to give it back.
+    // Unused memory is checked twice, two seconds apart, and then released.
     let (begun, most) = (Instant::now(), before + (5 << 10) / 2);
     let mut after = u64::MAX;
     while after > most && begun.elapsed() < PATIENCE {
@@ -175,5 +176,5 @@ fn memory_of_a_replay_to_many_clients_is_given_back_while_they_stay() {
         after = resident(&server).unwrap();
     }
     assert!(after <= most, "{before} KiB before the replay, and {after} KiB a minute after it");
-    assert_eq!(clients.len(), CLIENTS, "they are connected still");
+    assert_eq!(clients.len(), CLIENTS, "all clients are still connected");
 }

@@ -1,4 +1,4 @@
-//! The program as it is started: what it says, serves and refuses.
+//! Tests of the program as a process: output, routes and rejections.
 
 mod admission;
 mod auth;

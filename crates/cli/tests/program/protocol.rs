@@ -1,4 +1,4 @@
-//! Many topics over one socket: docs/protocol.md, line by line.
+//! The protocol of many topics over one WebSocket, as docs/protocol.md describes it.
 
 use serde_json::{Value, json};
 use sinews_testkit::{Frame, Reply};
@@ -30,7 +30,7 @@ impl Client {
         serde_json::from_slice(&payload).unwrap()
     }
 
-    /// Says something and hears what follows.
+    /// Sends a message and returns the next reply.
     fn ask(&mut self, words: Value) -> Value {
         self.say(&words);
         self.hear()
@@ -43,7 +43,7 @@ impl Client {
 }
 
 #[test]
-fn topics_are_heard_in_both_forms() {
+fn topics_are_delivered_in_both_forms() {
     let server = Running::serve(&["--threads", "2"]);
     let offer = "Sec-WebSocket-Protocol: sinews.v1\r\n";
     let mut framed = Client::with(&server, "/ws", offer);
@@ -93,12 +93,12 @@ fn topics_are_heard_in_both_forms() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_a_code_and_the_id() {
+fn errors_have_a_code_and_the_id_of_the_request() {
     let server = Running::serve(&["--threads", "1"]);
     let mut client = Client::connect(&server);
     let long = "x".repeat(251);
     for (words, code, part) in [
-        (json!([]), 400, "no message of this protocol"),
+        (json!([]), 400, "invalid message"),
         (json!({"id": 1}), 400, "op is missing"),
         (json!({"op": "subscribe", "id": 1}), 400, "subscribe: topic is missing"),
         (json!({"op": "subscribe", "id": 1, "topic": 5}), 400, "invalid type"),
@@ -110,7 +110,7 @@ fn what_is_wrong_is_told_with_a_code_and_the_id() {
         (json!({"op": "unsubscribe", "id": 1, "topic": "a"}), 409, "not subscribed to a"),
         (json!({"op": "subscribe", "id": 1, "topic": ""}), 422, "1 to 250 bytes"),
         (json!({"op": "subscribe", "id": 1, "topic": long}), 422, "1 to 250 bytes"),
-        (json!({"op": "subscribe", "id": 1, "topic": "a.>.b"}), 422, "> stands at the end"),
+        (json!({"op": "subscribe", "id": 1, "topic": "a.>.b"}), 422, "> is valid at the end"),
         (json!({"op": "subscribe", "id": 1, "topic": "a.*", "presence": true}), 422, "name one topic"),
         (json!({"op": "publish", "id": 1, "topic": "a.*", "data": 1}), 422, "name one topic"),
         (json!({"op": "presence", "id": 1, "topic": ">"}), 422, "name one topic"),
@@ -129,7 +129,7 @@ fn what_is_wrong_is_told_with_a_code_and_the_id() {
     client.0.send(&Frame::text("{"));
     assert_eq!(client.hear()["code"], 400);
 
-    // As many as may be, and one more.
+    // Subscribe up to the limit, and once more.
     for count in 0..1_024 {
         client.say(&json!({"op": "subscribe", "topic": count.to_string()}));
     }
@@ -166,7 +166,7 @@ fn ambiguous_pattern_is_rejected_beyond_the_matching_steps_limit() {
 }
 
 #[test]
-fn presence_counts_who_is_subscribed_by_name() {
+fn presence_counts_subscribers_by_name() {
     let server = Running::serve(&["--threads", "2"]);
     let mut watcher = Client::connect(&server);
     let ack = watcher.ask(json!({"op": "subscribe", "id": 1, "topic": "room", "presence": true}));
@@ -176,7 +176,7 @@ fn presence_counts_who_is_subscribed_by_name() {
         loop {
             let told = watcher.hear();
             assert_eq!((&told["op"], &told["topic"]), (&json!("presence"), &json!("room")), "{told}");
-            // From two threads they may come in another order.
+            // From two workers they may arrive in another order.
             if told["at"].as_u64().unwrap() > last {
                 last = told["at"].as_u64().unwrap();
                 if told["subscribers"] == subscribers {
@@ -189,7 +189,7 @@ fn presence_counts_who_is_subscribed_by_name() {
     until(&mut watcher, 2);
     let mut framed = Client::connect(&server);
     framed.subscribe("room");
-    // Twice is once, and a pattern is at no topic.
+    // A repeated subscription counts once, and a pattern does not count.
     framed.subscribe("room");
     framed.subscribe("*");
     until(&mut watcher, 3);
@@ -207,7 +207,7 @@ fn presence_counts_who_is_subscribed_by_name() {
 }
 
 #[test]
-fn tokens_bound_what_a_client_may_do() {
+fn tokens_limit_the_operations_of_a_client() {
     let directory = Directory::new();
     let secret = directory.write("secret", SECRET);
     let server = Running::serve(&[
@@ -239,7 +239,7 @@ fn tokens_bound_what_a_client_may_do() {
     ] {
         assert_eq!(member.ask(words.clone())["code"], 403, "{words}");
     }
-    // Heard by its own patterns, once, and acknowledged.
+    // Delivered once by its own patterns, and acknowledged.
     let said = json!({"op": "publish", "id": 1, "topic": "chat.a", "data": 1});
     assert_eq!(member.ask(said), json!({"op": "message", "topic": "chat.a", "data": 1}));
     assert_eq!(member.hear(), json!({"op": "ack", "id": 1, "reached": 2}));
@@ -257,10 +257,10 @@ fn tokens_bound_what_a_client_may_do() {
 }
 
 #[test]
-fn who_comes_back_hears_what_was_missed() {
+fn resuming_client_receives_missed_messages() {
     let server = Running::serve(&["--threads", "2", "--history", "chat.*=5"]);
     let posted = |text: &str| server.request("POST /topics/chat.a HTTP/1.1", text);
-    // Kept though nobody hears it.
+    // The history retains messages without subscribers.
     posted("1");
     posted("2");
     let mut client = Client::connect(&server);
@@ -285,7 +285,7 @@ fn who_comes_back_hears_what_was_missed() {
     assert_eq!((&ack["replayed"], &ack["complete"]), (&json!(2), &json!(true)), "{ack}");
     posted("6");
     for seq in 4..=6 {
-        assert_eq!(client.hear(), message(seq), "in order, nothing twice and nothing left out");
+        assert_eq!(client.hear(), message(seq), "in order, without duplicates and gaps");
     }
     let kept = client.ask(json!({"op": "history", "id": 2, "topic": "chat.a", "last": 2}));
     assert_eq!(
@@ -293,14 +293,14 @@ fn who_comes_back_hears_what_was_missed() {
         json!({"op": "history", "id": 2, "topic": "chat.a", "messages": [message(5), message(6)]})
     );
 
-    // Five are kept: the first is gone, and that is told.
+    // The history has five messages: the first is evicted, and the acknowledgement reports it.
     let mut late = Client::connect(&server);
     let ack = late.ask(json!({"op": "subscribe", "id": 1, "topic": "chat.a", "from": from(0)}));
     assert_eq!((&ack["replayed"], &ack["complete"]), (&json!(5), &json!(false)), "{ack}");
     for seq in 2..=6 {
         assert_eq!(late.hear(), message(seq));
     }
-    // What is not kept is heard from now on.
+    // A topic without history starts with live messages.
     let ack = late.ask(json!({"op": "subscribe", "id": 1, "topic": "news", "last": 3}));
     assert_eq!(ack, json!({"op": "ack", "id": 1, "topic": "news", "complete": false}));
     for (words, code) in [
@@ -313,7 +313,7 @@ fn who_comes_back_hears_what_was_missed() {
 }
 
 #[test]
-fn patterns_are_heard_in_both_forms() {
+fn patterns_are_delivered_in_both_forms() {
     let server = Running::serve(&["--threads", "2"]);
     let mut framed = Client::connect(&server);
     framed.subscribe("prices.>");
@@ -324,7 +324,7 @@ fn patterns_are_heard_in_both_forms() {
     server.request("POST /topics/prices.gold HTTP/1.1", "1");
     assert_eq!(framed.hear(), json!({"op": "message", "topic": "prices.gold", "data": "1"}));
     assert_eq!(plain.next(), Some(Reply::text("1")));
-    // It came once, though two patterns match.
+    // Delivered once, though two patterns match.
     server.request("POST /topics/prices.gold.eur HTTP/1.1", "2");
     assert_eq!(framed.hear(), json!({"op": "message", "topic": "prices.gold.eur", "data": "2"}));
 }

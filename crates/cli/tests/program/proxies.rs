@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use crate::config::Directory;
 use crate::support::{Running, fails, program};
 
-/// What is answered to a request behind these bytes.
+/// The answer to a request that follows these bytes.
 fn get_behind(server: &Running, first: &str) -> String {
     let mut stream = server.connect();
     write!(stream, "{first}GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
@@ -18,7 +18,7 @@ fn get_behind(server: &Running, first: &str) -> String {
 }
 
 #[test]
-fn a_unix_socket_is_served_with_its_permissions_and_removed() {
+fn unix_socket_has_its_permissions_and_is_removed() {
     let directory = Directory::new();
     let path = directory.write("gone", "").replace("gone", "socket");
     let listen = format!("127.0.0.1:0,unix:{path}");
@@ -44,7 +44,7 @@ fn a_unix_socket_is_served_with_its_permissions_and_removed() {
 }
 
 #[test]
-fn a_proxy_header_names_who_is_counted() {
+fn proxy_header_identifies_the_client_of_connection_limits() {
     let server = Running::serve(&["--proxy-protocol", "--limits-max-connections-per-address", "1"]);
     let header = |client: u8| format!("PROXY TCP4 192.0.2.{client} 198.51.100.1 4660 80\r\n");
     let mut one = server.connect();
@@ -55,13 +55,13 @@ fn a_proxy_header_names_who_is_counted() {
     let mut without = server.connect();
     without.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let mut answer = Vec::new();
-    // It ends, or is reset since nobody reads its request.
+    // The connection ends, or is reset because its request is not read.
     let _ = without.read_to_end(&mut answer);
     assert!(answer.is_empty());
 }
 
 #[test]
-fn a_trusted_proxy_is_many_clients_and_says_who_they_are() {
+fn trusted_proxy_header_identifies_the_clients() {
     let per_address = ["--limits-max-connections-per-address", "1"];
     let server = Running::serve(&per_address);
     let only = server.websocket("/echo");

@@ -1,4 +1,4 @@
-//! The program as it is started: its words, its signals, its limits.
+//! Start of the program: table, signals and limits.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use sinews_testkit::{Frame, Reply};
 use crate::support::{PROGRAM, Running, Socket, clean, fails, program, program_with_descriptors};
 
 #[test]
-fn a_bare_start_serves_everything_in_the_table() {
+fn default_start_serves_all_routes_of_the_table() {
     let server = Running::start(program().env("SINEWS_LISTEN", "127.0.0.1:0"));
     for line in ["/echo", "/topics/{name}", "curl -d hello", "/healthz", "deflate shared", "descriptors"] {
         assert!(server.table.contains(line), "{line} in {}", server.table);
@@ -17,7 +17,7 @@ fn a_bare_start_serves_everything_in_the_table() {
     for path in ["/", "/chat", "/console", "/dashboard"] {
         let page = server.get(path);
         assert!(page.starts_with("HTTP/1.1 200 OK\r\n") && page.contains("\r\nContent-Security-Policy: "));
-        assert!(page.contains(" connect-src 'self';"), "nowhere else");
+        assert!(page.contains(" connect-src 'self';"), "connections to the own origin only");
         assert!(page.contains("<!doctype html>"), "{page}");
         assert_eq!(page.contains("'unsafe-inline'"), path == "/chat", "{path}");
     }
@@ -58,12 +58,12 @@ fn pages_are_compressed_and_revalidated(server: &Running, path: &str) {
 }
 
 #[test]
-fn topics_go_from_post_and_socket_to_every_socket() {
+fn publications_by_post_and_socket_reach_all_subscribers() {
     let server = Running::serve(&["--threads", "2"]);
     let mut one = server.websocket("/topics/a%20room");
     let mut two = server.websocket("/topics/a%20room?self=false");
     let mut elsewhere = server.websocket("/topics/another");
-    // An answer says that the subscription, made before, is there.
+    // The answer implies that the earlier subscription is active.
     for socket in [&mut one, &mut two, &mut elsewhere] {
         socket.send(&Frame::ping(""));
         assert_eq!(socket.next(), Some(Reply::Pong(Vec::new())));
@@ -81,14 +81,14 @@ fn topics_go_from_post_and_socket_to_every_socket() {
     elsewhere.send(&Frame::ping("alone"));
     assert_eq!(elsewhere.next(), Some(Reply::Pong(b"alone".to_vec())));
 
-    // A pattern hears what matches it, and publishes nothing.
+    // A pattern receives matching messages, and publishes nothing.
     let mut all = server.websocket("/topics/prices.*");
     all.send(&Frame::ping(""));
     assert_eq!(all.next(), Some(Reply::Pong(Vec::new())));
     let answer = server.request("POST /topics/prices.gold HTTP/1.1", "1");
     assert!(answer.ends_with("{\"subscribers\":1,\"topic\":\"prices.gold\"}\n"), "{answer}");
     assert_eq!(all.next(), Some(Reply::text("1")));
-    all.send(&Frame::text("to whom?"));
+    all.send(&Frame::text("rejected"));
     assert_eq!(all.next().and_then(|close| close.close_code()), Some(1008));
     assert!(server.request("POST /topics/prices.* HTTP/1.1", "x").starts_with("HTTP/1.1 400 "));
 
@@ -105,7 +105,7 @@ fn topics_go_from_post_and_socket_to_every_socket() {
 }
 
 #[test]
-fn a_signal_tells_every_client_and_ends_with_success() {
+fn signal_closes_all_clients_and_exits_with_success() {
     for signal in ["TERM", "INT"] {
         let server = Running::serve(&["--threads", "2"]);
         let mut sockets: Vec<Socket> = (0..10).map(|_| server.websocket("/echo")).collect();
@@ -124,7 +124,7 @@ fn a_signal_tells_every_client_and_ends_with_success() {
 
 /// As in `sinews serve 2>&1 | head`.
 #[test]
-fn a_log_that_nobody_reads_takes_nothing_along() {
+fn closed_stderr_does_not_stop_the_server() {
     let mut server = Running::serve(&["--log", "trace"]);
     drop(server.child.stderr.take());
     assert!(server.get("/healthz").starts_with("HTTP/1.1 200 "));
@@ -133,11 +133,11 @@ fn a_log_that_nobody_reads_takes_nothing_along() {
 }
 
 #[test]
-fn a_second_signal_waits_for_nobody() {
+fn second_signal_stops_without_waiting_for_clients() {
     let server = Running::serve(&[]);
     let mut silent = server.websocket("/echo");
     server.signal("TERM");
-    // The first has arrived, so that the second is another one.
+    // Wait for the first signal, so that the second one is separate.
     assert_eq!(silent.next().and_then(|reply| reply.close_code()), Some(1001));
     server.signal("TERM");
     assert_eq!(silent.next(), None);
@@ -162,7 +162,7 @@ fn settings_come_from_flags_and_from_the_environment() {
     assert!(server.table.contains("1 thread ") && server.table.contains("deflate off"), "{}", server.table);
     let body = "x".repeat(1025);
     assert!(server.request("POST /topics/a HTTP/1.1", &body).starts_with("HTTP/1.1 413 "));
-    // The environment, with and without the subcommand; a flag goes before it.
+    // The environment, with and without the subcommand; a flag overrides it.
     for subcommand in [&[][..], &["serve"]] {
         let server = Running::start(
             program()
@@ -187,7 +187,7 @@ fn settings_come_from_flags_and_from_the_environment() {
 }
 
 #[test]
-fn what_is_wrong_is_said_in_one_line_that_names_the_setting() {
+fn startup_error_is_one_line_that_names_the_setting() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let one_line = |words: String, parts: &[&str]| {
@@ -198,7 +198,7 @@ fn what_is_wrong_is_said_in_one_line_that_names_the_setting() {
     one_line(fails(program().args(["--listen", "192.0.2.1:80"])), &["192.0.2.1:80", "--listen"]);
     one_line(fails(program().args(["--origin", "example.com"])), &["--origin example.com"]);
     one_line(fails(program().args(["--log", "a=b=c"])), &["--log a=b=c"]);
-    // These are the command line's own: the first line says it, then where to read more.
+    // Errors of the command-line parser: the first line has the error, then the usage.
     for (setting, value) in [
         ("--listen", "nowhere"),
         ("--threads", "0"),
@@ -219,10 +219,10 @@ fn what_is_wrong_is_said_in_one_line_that_names_the_setting() {
 }
 
 #[test]
-fn few_descriptors_are_named_and_survived() {
+fn server_warns_of_few_descriptors_and_survives_their_exhaustion() {
     let server =
         Running::start(program_with_descriptors(40).args(["--listen", "127.0.0.1:0", "--threads", "1"]));
-    // Until well after the limit: the kernel takes these, the server cannot.
+    // Well above the limit: the kernel accepts these connections, the server cannot.
     let mut waiting: Vec<TcpStream> = (0..60).map(|_| server.connect()).collect();
     let ask = |stream: &mut TcpStream| {
         stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
@@ -231,7 +231,7 @@ fn few_descriptors_are_named_and_survived() {
         assert_eq!(&answer, b"HTTP/1.1 200");
     };
     ask(&mut waiting[0]);
-    // Those that go make room for those that wait, to the last.
+    // Closed connections make room for all waiting connections.
     let mut last = waiting.pop().unwrap();
     waiting.truncate(1);
     ask(&mut last);
@@ -248,7 +248,7 @@ fn few_descriptors_are_named_and_survived() {
 }
 
 #[test]
-fn the_limit_of_descriptors_is_raised_to_the_hard_one() {
+fn descriptor_limit_is_raised_to_the_hard_limit() {
     let mut shell = Command::new("sh");
     shell.args(["-c", "ulimit -Sn 100 && ulimit -Hn 3000 && exec \"$@\"", "sh", PROGRAM]);
     let server = Running::start(clean(shell).args(["--listen", "127.0.0.1:0", "--threads", "1"]));
@@ -265,8 +265,8 @@ fn the_limit_of_descriptors_is_raised_to_the_hard_one() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_system_that_refuses_io_uring_is_told_apart_and_served() {
-    // What a thread is refused its children are refused, and nobody else.
+fn rejected_io_uring_is_explained_and_auto_falls_back() {
+    // The filter applies to this thread and its children only.
     let refused = std::thread::spawn(|| {
         refuse_io_uring();
         let words = fails(program().args(["serve", "--backend", "uring", "--listen", "127.0.0.1:0"]));
@@ -287,7 +287,7 @@ fn a_system_that_refuses_io_uring_is_told_apart_and_served() {
     refused.join().unwrap();
 }
 
-/// As the default profile of container runtimes does, for the calling thread and what it starts.
+/// Filters io_uring for the calling thread and its children, as the default profile of container runtimes does.
 #[cfg(target_os = "linux")]
 fn refuse_io_uring() {
     use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};

@@ -1,4 +1,4 @@
-//! Durable streams: docs/streams.md, line by line.
+//! Durable streams, as docs/streams.md describes them.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -21,7 +21,7 @@ mod report;
 pub(crate) mod store;
 mod topics;
 
-/// A server with streams in a directory of its own.
+/// A server with streams in a temporary directory.
 struct Server {
     running: Running,
     _directory: Directory,
@@ -36,7 +36,7 @@ impl Server {
         Self { running, _directory: directory }
     }
 
-    /// Of the plain messages.
+    /// The address of the plain TCP protocol.
     fn plain(&self) -> SocketAddr {
         plain_address(&self.running)
     }
@@ -71,7 +71,7 @@ impl Json {
         self.hear()
     }
 
-    /// The next so many records, in whatever messages they come: partition, offset and data.
+    /// The next `count` records, in any number of messages: partition, offset and data.
     fn records(&mut self, count: usize) -> Vec<(u64, u64, Value)> {
         let mut records = Vec::new();
         while records.len() < count {
@@ -150,13 +150,13 @@ impl Binary {
         client
     }
 
-    /// One of each.
+    /// One client of each transport.
     fn both(server: &Server, stream: &str) -> [Self; 2] {
         [Self::websocket(server, stream), Self::plain(server, stream)]
     }
 
     fn say(&mut self, op: u8, flags: u8, partition: u16, id: u32, body: &[u8]) {
-        assert!(self.try_say(op, flags, partition, id, body), "the server hears");
+        assert!(self.try_say(op, flags, partition, id, body), "the connection is open");
     }
 
     fn try_say(&mut self, op: u8, flags: u8, partition: u16, id: u32, body: &[u8]) -> bool {
@@ -177,7 +177,7 @@ impl Binary {
     }
 
     fn hear(&mut self) -> Heard {
-        self.try_hear().expect("the server speaks")
+        self.try_hear().expect("the connection is open")
     }
 
     fn try_hear(&mut self) -> Option<Heard> {
@@ -204,7 +204,7 @@ impl Binary {
         })
     }
 
-    /// From an offset on, or with 4, as a member of a group.
+    /// Subscribes from an offset on, or with kind 4 as a member of a group.
     fn subscribe(&mut self, kind: u8, value: u64, group: &str) -> Heard {
         let body = [&[kind, 0, 0, 0, 0, 0, 0, 0][..], &value.to_le_bytes(), group.as_bytes()].concat();
         self.say(2, 0, ANY, 1, &body);
@@ -213,14 +213,14 @@ impl Binary {
         answer
     }
 
-    /// The next so many records of batches, and there must be no more.
+    /// The next `count` records of batches, which must end there.
     fn records(&mut self, count: usize) -> Vec<(u64, Vec<u8>)> {
         let records = self.at_least(count);
         assert_eq!(records.len(), count);
         records
     }
 
-    /// So many records, and those that come along with them.
+    /// At least `count` records, with the rest of their batch.
     fn at_least(&mut self, count: usize) -> Vec<(u64, Vec<u8>)> {
         let mut records = Vec::new();
         while records.len() < count {
@@ -230,7 +230,7 @@ impl Binary {
     }
 }
 
-/// Records of these values.
+/// Encodes records of these values.
 fn records(values: &[&[u8]]) -> Vec<u8> {
     let mut builder = RecordBuilder::new();
     for value in values {
@@ -244,7 +244,7 @@ fn body(answer: &str) -> Value {
 }
 
 #[test]
-fn what_is_posted_is_read_with_curl() {
+fn posted_records_are_read_with_get() {
     let server = Server::start(&[]);
     let post = |path: &str, kind: &str, text: &str| {
         server.running.request(&format!("POST {path} HTTP/1.1\r\nContent-Type: {kind}"), text)
@@ -295,11 +295,11 @@ fn what_is_posted_is_read_with_curl() {
 }
 
 #[test]
-fn what_cannot_be_posted_or_read_is_told() {
+fn invalid_posts_and_reads_are_rejected() {
     let server = Server::start(&[]);
     for (request, text, status, words) in [
-        ("POST /streams/a?ack=tape", "x", 400, "ack is"),
-        ("POST /streams/a?partition=x", "x", 400, "partition is a number"),
+        ("POST /streams/a?ack=tape", "x", 400, "ack must be"),
+        ("POST /streams/a?partition=x", "x", 400, "partition must be a number"),
         ("POST /streams/a?partition=1", "x", 404, "no 1"),
         ("POST /streams/a?key=%4", "x", 400, "hexadecimal"),
         ("POST /streams/a.%3E", "x", 422, "wildcards"),
@@ -310,8 +310,8 @@ fn what_cannot_be_posted_or_read_is_told() {
             400,
             "record",
         ),
-        ("GET /streams/a?from=yesterday", "", 400, "from is"),
-        ("GET /streams/a?max=all", "", 400, "max is"),
+        ("GET /streams/a?from=yesterday", "", 400, "from must be"),
+        ("GET /streams/a?max=all", "", 400, "max must be"),
         ("GET /streams/a?partition=4294967295", "", 404, "partitions"),
     ] {
         let head =
@@ -330,7 +330,7 @@ fn what_cannot_be_posted_or_read_is_told() {
 }
 
 #[test]
-fn a_stream_is_spoken_to_in_json() {
+fn streams_are_served_in_json() {
     let server = Server::start(&[]);
     let mut here = Json::connect(&server.running, "/streams/news");
     let mut anywhere = Json::connect(&server.running, "/ws");
@@ -346,7 +346,7 @@ fn a_stream_is_spoken_to_in_json() {
     assert_eq!(heard["records"][0]["data"], json!({"n": 2}));
     assert_eq!((&heard["records"][0]["key"], &heard["records"][1]["b64"]), (&json!("k"), &json!("AP8=")));
     assert_eq!((&heard["next"], &heard["end"], &heard["stream"]), (&json!(3), &json!(3), &json!("news")));
-    // What comes now follows, without an acknowledgement that nobody has asked for.
+    // Later records follow, without an acknowledgement, since no id was sent.
     here.say(&json!({"op": "append", "data": "four"}));
     assert_eq!(anywhere.records(1), [(0, 3, json!("four"))]);
 
@@ -380,14 +380,14 @@ fn a_stream_is_spoken_to_in_json() {
 }
 
 #[test]
-fn who_wants_no_acknowledgement_is_told_what_was_not_taken() {
+fn unacknowledged_producer_receives_rejections() {
     let server = Server::start(&["--streams-segment-bytes", "64k"]);
     let mut json = Json::connect(&server.running, "/streams/s");
     let mut binary = Binary::plain(&server, "s");
     let large = "x".repeat(40_000);
     let taken = json.ask(json!({"op": "append", "id": 1, "ack": "none", "data": large}));
-    assert_eq!(taken, json!({"op": "ack", "id": 1, "stream": "s", "count": 1}), "it has no place yet");
-    // There is nowhere to go on when the first segment is full.
+    assert_eq!(taken, json!({"op": "ack", "id": 1, "stream": "s", "count": 1}), "no offset yet");
+    // The next segment cannot be created when the first one is full.
     std::fs::remove_dir_all(server._directory.path("streams/streams/s/0")).unwrap();
     let failed = |heard: &Value, id: Value| {
         assert_eq!(
@@ -396,7 +396,7 @@ fn who_wants_no_acknowledgement_is_told_what_was_not_taken() {
             "{heard}"
         );
     };
-    // Without an id nothing is answered unless it fails: also if it does so behind being taken.
+    // Without an id only failures are answered, including failures after acceptance.
     failed(&json.ask(json!({"op": "append", "data": large})), Value::Null);
     failed(&json.ask(json!({"op": "append", "id": 2, "ack": "none", "data": "x"})), json!(2));
     binary.say(1, 0, ANY, 3, &records(&[b"x"]));
@@ -404,7 +404,7 @@ fn who_wants_no_acknowledgement_is_told_what_was_not_taken() {
 }
 
 #[test]
-fn damage_on_the_disk_is_told_as_a_gap() {
+fn damage_on_disk_is_reported_as_a_gap() {
     let server = Server::start(&[]);
     let mut json = Json::connect(&server.running, "/streams/s");
     for batch in [json!([{"data": "a"}, {"data": "harmed"}, {"data": "c"}]), json!([{"data": "d"}])] {
@@ -424,7 +424,7 @@ fn damage_on_the_disk_is_told_as_a_gap() {
     let gap = json!({"op": "gap", "stream": "s", "partition": 0, "from": 1, "to": 3});
     assert_eq!(json.hear(), gap);
     assert_eq!(json.records(1), [(0, 3, json!("d"))]);
-    // Who asks once sees by the offsets what is missing.
+    // A single read shows by its offsets which records are missing.
     let read = Json::connect(&server.running, "/streams/s").ask(json!({"op": "read", "id": 3, "offset": 0}));
     let offsets: Vec<_> = read["records"].as_array().unwrap().iter().map(|it| &it["offset"]).collect();
     assert_eq!((offsets, &read["next"]), (vec![&json!(0), &json!(3)], &json!(4)));
@@ -434,7 +434,7 @@ fn damage_on_the_disk_is_told_as_a_gap() {
 }
 
 #[test]
-fn catching_up_goes_over_into_following_without_a_gap() {
+fn catching_up_continues_into_following_without_a_gap() {
     let server = Server::start(&["--threads", "2"]);
     const COUNT: usize = 3_000;
     let mut producer = Binary::plain(&server, "s");
@@ -445,7 +445,7 @@ fn catching_up_goes_over_into_following_without_a_gap() {
         let value = [&number.to_le_bytes()[..], &large].concat();
         producer.say(1, 0, ANY, 0, &records(&[&value]));
         if number == COUNT as u64 / 2 {
-            // In the middle, while more comes.
+            // Readers join in the middle, while records are appended.
             for mut late in Binary::both(&server, "s") {
                 late.subscribe(0, 0, "");
                 let heard = late.at_least(number as usize / 2);
@@ -474,7 +474,7 @@ fn catching_up_goes_over_into_following_without_a_gap() {
 }
 
 #[test]
-fn binary_messages_do_what_the_tables_say_over_either_transport() {
+fn binary_messages_work_as_documented_over_both_transports() {
     let server = Server::start(&["--streams-partitions", "3"]);
     for (at, mut client) in Binary::both(&server, "t").into_iter().enumerate() {
         let first = at as u64 * 8;
@@ -485,7 +485,7 @@ fn binary_messages_do_what_the_tables_say_over_either_transport() {
             assert_eq!(answer.number(0), first + u64::from(id - 10) * 2);
             assert_eq!(answer.body[8..], 2_u32.to_le_bytes());
         }
-        // Nobody asks what became of these.
+        // Publications without acknowledgement.
         client.say(1, 0, 2, 13, &records(&[b"c", b"d"]));
         client.say(6, 0, ANY, 14, b"");
         assert_eq!(client.hear(), Heard { op: 134, partition: ANY, id: 14, body: Vec::new() });
@@ -523,7 +523,7 @@ fn binary_messages_do_what_the_tables_say_over_either_transport() {
     }
 }
 
-/// Where records of one key go.
+/// The partition of records of one key.
 fn client_partition(client: &mut Binary) -> u16 {
     client.say(1, 2, ANY, 1, &records(&[b"x"]));
     let first = client.hear();
@@ -539,14 +539,14 @@ fn assert_error(heard: &Heard, id: u32, code: u16) {
 }
 
 #[test]
-fn whoever_says_no_hello_is_not_heard() {
+fn client_without_hello_is_rejected() {
     let server = Server::start(&[]);
     let mut stream = TcpStream::connect(server.plain()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(&[8, 0, 0, 0, 6, 0, 0, 0, 1, 0, 0, 0]).unwrap();
     let mut rest = Vec::new();
     stream.read_to_end(&mut rest).unwrap();
-    assert!(rest[4] == 255 && rest.ends_with(b"hello comes first"), "{rest:?}");
+    assert!(rest[4] == 255 && rest.ends_with(b"hello must be the first message"), "{rest:?}");
     let mut stream = TcpStream::connect(server.plain()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(&[1, 0, 0, 0, 6]).unwrap();
@@ -556,7 +556,7 @@ fn whoever_says_no_hello_is_not_heard() {
 }
 
 #[test]
-fn a_reader_that_stands_still_costs_no_memory_and_loses_nothing() {
+fn stalled_reader_uses_no_memory_and_loses_no_record() {
     let server = Server::start(&["--threads", "1"]);
     for (mut reader, name) in Binary::both(&server, "slow").into_iter().zip(["websocket", "plain"]) {
         let mut producer = Binary::plain(&server, name);
@@ -569,11 +569,11 @@ fn a_reader_that_stands_still_costs_no_memory_and_loses_nothing() {
         for number in 0..COUNT as u64 {
             let value = [&number.to_le_bytes()[..], &[b'x'; 100_000]].concat();
             producer.say(1, 2, ANY, 1, &records(&[&value]));
-            assert_eq!(producer.hear().op, 129, "whoever reads or does not");
+            assert_eq!(producer.hear().op, 129, "acknowledged without readers");
         }
         let metrics = server.running.get("/metrics");
         let queued = metrics.lines().find_map(|line| line.strip_prefix("sinews_queued_bytes ")).unwrap();
-        assert!(queued.parse::<u64>().unwrap() < 2 << 20, "{queued} bytes wait");
+        assert!(queued.parse::<u64>().unwrap() < 2 << 20, "{queued} bytes queued");
         for (expected, (offset, value)) in (0_u64..).zip(reader.records(COUNT)) {
             assert_eq!((offset, &value[..8], value.len()), (expected, &expected.to_le_bytes()[..], 100_008));
         }

@@ -1,4 +1,4 @@
-//! The program as it is started, and those who talk to it.
+//! Starts the program, and connects clients to it.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,17 +8,17 @@ use std::time::Duration;
 use sinews_proto::Role;
 use sinews_testkit::{Frame, Reader, Reply};
 
-/// Longer than anything here takes on a busy machine; reached only when something is lost.
+/// Longer than any step takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_sinews");
 
-/// The program without what the environment of the test may say.
+/// The program without variables of the test's environment.
 pub(crate) fn program() -> Command {
     clean(Command::new(PROGRAM))
 }
 
-/// The program in a shell that lowers the limit of descriptors first, both its ends.
+/// The program in a shell that first lowers both limits of descriptors.
 pub(crate) fn program_with_descriptors(limit: u32) -> Command {
     let mut shell = Command::new("sh");
     shell.args(["-c", "ulimit -n \"$1\" && shift && exec \"$@\"", "sh", &limit.to_string(), PROGRAM]);
@@ -29,7 +29,7 @@ pub(crate) fn clean(mut command: Command) -> Command {
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("SINEWS_")) {
         command.env_remove(name);
     }
-    // The backend under test; without one, the program's own choice. What a test asks for itself goes first.
+    // The backend under test; without one, the program's default. A test's own flag overrides it.
     if let Ok(backend) = std::env::var("SINEWS_TEST_BACKEND") {
         command.env("SINEWS_BACKEND", backend);
     }
@@ -37,14 +37,14 @@ pub(crate) fn clean(mut command: Command) -> Command {
     command
 }
 
-/// A run that ends of itself.
+/// Runs a command that fails; returns its standard error.
 pub(crate) fn fails(command: &mut Command) -> String {
     let Output { status, stderr, .. } = command.output().unwrap();
     assert!(!status.success());
     String::from_utf8(stderr).unwrap()
 }
 
-/// A server that listens.
+/// A listening server.
 pub(crate) struct Running {
     pub(crate) child: Child,
     pub(crate) stdout: BufReader<ChildStdout>,
@@ -88,7 +88,7 @@ impl Running {
         stream
     }
 
-    /// What the server answers to a request on a connection of its own.
+    /// The answer to a request on a new connection.
     pub(crate) fn request(&self, head: &str, body: &str) -> String {
         let mut stream = self.connect();
         let len = body.len();
@@ -114,7 +114,7 @@ impl Running {
         self.try_websocket_at(path, "localhost", lines)
     }
 
-    /// Whether a browser is told by a close code that its page may not connect.
+    /// Whether the server closes a browser's WebSocket because its origin may not connect.
     pub(crate) fn rejects_origin(&self, path: &str, origin: &str) -> bool {
         let mut socket = self.try_websocket(path, &format!("Origin: {origin}\r\n")).expect("an upgrade");
         socket.send(&Frame::ping(""));
@@ -142,11 +142,11 @@ impl Running {
         Ok(Socket { stream, head, reader: Reader::new(Role::Server, None), replies: Vec::new() })
     }
 
-    /// The status, and what was logged.
+    /// The exit status and the log.
     pub(crate) fn wait(mut self) -> (ExitStatus, String) {
         let mut rest = String::new();
         self.stdout.read_to_string(&mut rest).unwrap();
-        assert_eq!(rest, "\n", "the table is all that stands on standard output");
+        assert_eq!(rest, "\n", "standard output has the table only");
         let mut log = String::new();
         // Unless a test has closed it.
         if let Some(mut stderr) = self.child.stderr.take() {
@@ -158,7 +158,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // One that has ended already needs no killing.
+        // A process that has exited needs no signal.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

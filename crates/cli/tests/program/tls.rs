@@ -1,4 +1,4 @@
-//! Whom the program shows itself as, and what is wrong with certificates.
+//! Certificates by server name, and errors of certificates.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use crate::config::Directory;
 use crate::support::{Running, fails, program};
 
-/// A certificate that nobody has signed, and its key.
+/// A self-signed certificate and its key.
 struct Made {
     certificate: String,
     key: String,
@@ -28,7 +28,7 @@ impl Made {
     }
 }
 
-/// A client that asks for a name and trusts these certificates.
+/// A client that requests a server name and trusts these certificates.
 fn client(server: &Running, name: &str, trusted: &[&Made]) -> StreamOwned<ClientConnection, TcpStream> {
     let mut roots = RootCertStore::empty();
     for made in trusted {
@@ -42,7 +42,7 @@ fn client(server: &Running, name: &str, trusted: &[&Made]) -> StreamOwned<Client
     StreamOwned::new(ClientConnection::new(config, name).unwrap(), server.connect())
 }
 
-/// What is answered to a request of the page's.
+/// The answer to a request of the start page.
 fn get(server: &Running, name: &str, trusted: &[&Made]) -> std::io::Result<String> {
     let mut stream = client(server, name, trusted);
     write!(stream, "GET /healthz HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n")?;
@@ -52,7 +52,7 @@ fn get(server: &Running, name: &str, trusted: &[&Made]) -> std::io::Result<Strin
 }
 
 #[test]
-fn everything_is_served_by_tls() {
+fn all_routes_are_served_over_tls() {
     let (made, directory) = (Made::new("localhost"), Directory::new());
     let (certificate, key) =
         (directory.write("a.pem", &made.certificate), directory.write("a.key", &made.key));
@@ -64,7 +64,7 @@ fn everything_is_served_by_tls() {
     }
     assert!(get(&server, "localhost", &[&made]).unwrap().ends_with("\r\n\r\nok\n"));
     let mut socket = client(&server, "localhost", &[&made]);
-    // From a page of this server.
+    // With the origin of a page of this server.
     write!(
         socket,
         "GET /echo HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
@@ -79,7 +79,7 @@ fn everything_is_served_by_tls() {
     let mut plain = server.connect();
     plain.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let mut answer = Vec::new();
-    // An alert, or a reset behind it.
+    // An alert, or a reset after it.
     let _ = plain.read_to_end(&mut answer);
     assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
     server.signal("TERM");
@@ -130,7 +130,7 @@ fn certificates_are_chosen_by_name_and_renewed_by_a_signal() {
 }
 
 #[test]
-fn what_is_wrong_with_a_certificate_is_said_with_file_and_setting() {
+fn certificate_errors_name_file_and_setting() {
     let directory = Directory::new();
     let (made, other) = (Made::new("localhost"), Made::new("localhost"));
     let certificate = directory.write("a.pem", &made.certificate);

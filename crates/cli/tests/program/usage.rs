@@ -1,4 +1,4 @@
-//! The command line as a newcomer meets it: help, version, typing errors, completions, the log's format.
+//! Basic use of the command line: help, version, typing errors, completions, the log's format.
 
 use crate::support::{Running, fails, program};
 
@@ -48,7 +48,7 @@ fn misspelled_commands_flags_and_values_get_a_suggestion() {
 }
 
 #[test]
-fn unknown_variables_of_the_environment_are_warned_of() {
+fn unknown_environment_variables_are_warned_of() {
     let mut command = program();
     command.args(["serve", "--listen", "127.0.0.1:0"]);
     // Kubernetes sets the second kind for a service named "sinews".
@@ -76,7 +76,7 @@ fn listen_takes_a_port_alone_and_a_host_name() {
 }
 
 #[test]
-fn filters_of_single_targets_keep_the_log_of_the_others() {
+fn log_filter_of_one_target_retains_other_targets() {
     let server = Running::serve(&["--log", "sinews_engine=debug"]);
     server.signal("TERM");
     let (_, log) = server.wait();

@@ -1,4 +1,4 @@
-//! Limits and waits of each connection.
+//! Limits and timeouts of each connection.
 
 use std::io::{Read, Write};
 
@@ -7,7 +7,7 @@ use sinews_testkit::{Frame, Reply};
 use crate::support::{Running, fails, program};
 
 #[test]
-fn requests_have_their_limits_and_waits() {
+fn requests_have_limits_and_timeouts() {
     let server = Running::serve(&["--http-max-body", "1k", "--http-head-timeout", "200ms"]);
     let post = |len: usize| server.request("POST /topics/a HTTP/1.1", &"x".repeat(len));
     assert!(post(1024).starts_with("HTTP/1.1 200 ") && post(1025).starts_with("HTTP/1.1 413 "));
@@ -22,7 +22,7 @@ fn requests_have_their_limits_and_waits() {
 }
 
 #[test]
-fn who_is_silent_is_asked_and_then_closed() {
+fn silent_connection_is_pinged_and_then_closed() {
     let server = Running::serve(&["--websocket-ping-interval", "100ms", "--websocket-pong-timeout", "200ms"]);
     let mut silent = server.websocket("/echo");
     assert!(matches!(silent.next(), Some(Reply::Ping(_))));

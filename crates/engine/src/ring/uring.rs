@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::mem::{self, ManuallyDrop};
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
@@ -402,12 +402,12 @@ impl Kernel for Uring {
         let (slices, _) = of_one_send(&slices[..count]);
         let (slices, count) = self.memory.slices(slices);
         // The file was opened to be appended to, so where to is not asked for.
-        self.push(token, opcode::Writev::new(Fd(append.file().descriptor()), slices, count).build());
+        self.push(token, opcode::Writev::new(Fd(append.file().as_fd().as_raw_fd()), slices, count).build());
     }
 
     unsafe fn sync(&mut self, token: Token, append: &Append) {
         let only_data = io_uring::types::FsyncFlags::DATASYNC;
-        self.push(token, opcode::Fsync::new(Fd(append.file().descriptor())).flags(only_data).build());
+        self.push(token, opcode::Fsync::new(Fd(append.file().as_fd().as_raw_fd())).flags(only_data).build());
     }
 
     fn cancel(&mut self, target: Token) {

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sinews_engine::{Accepted, App, Append, AppendFile, BackendChoice, Closed, ConnId, Engine, Flow, Io};
+use sinews_engine::{Accepted, App, Append, BackendChoice, Closed, ConnId, Engine, Flow, Io};
+use sinews_file::AppendFile;
 
 use crate::support::config;
 

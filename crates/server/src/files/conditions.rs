@@ -4,40 +4,40 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use sinews_proto::http::RequestHead;
 
-/// What a representation is told apart by.
+/// Validators of a representation.
 #[derive(Clone, Debug)]
 pub(crate) struct Validators<'a> {
-    /// With its quotes. It is strong: other bytes have another one.
+    /// Includes the quotes. A strong tag: other bytes have another tag.
     pub(crate) etag: &'a str,
-    /// None: the representation has no date, and conditions on one are ignored (RFC 9110 section 13.1.3).
+    /// `None`: the representation has no date, and conditions on dates are ignored (RFC 9110 section 13.1.3).
     pub(crate) modified: Option<SystemTime>,
 }
 
-/// What the conditions of a request come to, asked in the order of RFC 9110 section 13.2.2.
+/// Result of a request's conditions, evaluated in the order of RFC 9110 section 13.2.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Proceed,
-    /// 304.
+    /// Answer with 304.
     NotModified,
-    /// 412.
+    /// Answer with 412.
     Failed,
 }
 
-/// A part of a representation: the first byte and how many.
+/// Range of a representation: the first byte and the number of bytes.
 pub(crate) type Part = (u64, u64);
 
-/// What a request asks for of so many bytes.
+/// Part of a representation that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     Whole,
-    /// 206.
+    /// Answer with 206.
     Part(Part),
-    /// 416.
+    /// Answer with 416.
     Nothing,
 }
 
 impl Validators<'_> {
-    /// Of a GET or HEAD.
+    /// Evaluates the conditions of a GET or HEAD.
     pub(crate) fn check(&self, head: &RequestHead<'_>) -> Verdict {
         if let Some(matches) = self.is_listed(head, "if-match", false) {
             if !matches {
@@ -53,8 +53,8 @@ impl Validators<'_> {
         if unchanged { Verdict::NotModified } else { Verdict::Proceed }
     }
 
-    /// What of `len` bytes a GET wants. One range is served; several are answered with the whole, as section 14.2
-    /// permits: putting them together again costs more than it is good for.
+    /// Returns the part of `len` bytes that a GET asks for. One range is served. Several ranges are answered with the
+    /// whole representation, as section 14.2 permits: reassembly costs more than it saves.
     pub(crate) fn wanted(&self, head: &RequestHead<'_>, len: u64) -> Wanted {
         let mut ranges = head.header("range");
         let (Some(range), None) = (ranges.next(), ranges.next()) else { return Wanted::Whole };
@@ -64,14 +64,14 @@ impl Validators<'_> {
         part(range, len)
     }
 
-    /// `If-Range`: whether what the client has part of is this.
+    /// Evaluates `If-Range`: whether the client's partial copy is of this version.
     fn is_same(&self, head: &RequestHead<'_>) -> bool {
         let Some(value) = head.header("if-range").next() else { return true };
         value == self.etag.as_bytes()
             || date(head, "if-range").is_some_and(|since| Some(since) == self.seconds())
     }
 
-    /// Whether a list of entity tags has ours; `None` without a list.
+    /// Returns whether a list of entity tags contains this tag; `None` without a list.
     fn is_listed(&self, head: &RequestHead<'_>, name: &str, weakly: bool) -> Option<bool> {
         let mut lines = head.header(name).peekable();
         lines.peek()?;
@@ -84,7 +84,7 @@ impl Validators<'_> {
         date.zip(self.seconds()).is_some_and(|(since, at)| at <= since)
     }
 
-    /// HTTP dates have no fractions.
+    /// Returns the date in whole seconds: HTTP dates have no fractions.
     fn seconds(&self) -> Option<u64> {
         self.modified.map(seconds)
     }
@@ -94,13 +94,13 @@ fn seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// A header that holds a date; one that is none is ignored.
+/// Parses a date header; an invalid date is ignored.
 fn date(head: &RequestHead<'_>, name: &str) -> Option<u64> {
     let value = std::str::from_utf8(head.header(name).next()?).ok()?;
     httpdate::parse_http_date(value).ok().map(seconds)
 }
 
-/// The entity tags of a list, with their quotes, and whether they are weak. What is none ends the list.
+/// Splits a list of entity tags, with their quotes, and whether they are weak. An invalid tag ends the list.
 fn tags(mut list: &[u8]) -> impl Iterator<Item = (bool, &[u8])> {
     std::iter::from_fn(move || {
         let start = list.iter().position(|byte| !b", \t".contains(byte))?;
@@ -117,7 +117,7 @@ fn tags(mut list: &[u8]) -> impl Iterator<Item = (bool, &[u8])> {
     })
 }
 
-/// One range in bytes (RFC 9110 section 14.1.2). What is malformed is ignored.
+/// Parses one byte range (RFC 9110 section 14.1.2). A malformed range is ignored.
 fn part(range: &[u8], len: u64) -> Wanted {
     let range = std::str::from_utf8(range).ok().and_then(|range| range.split_once('='));
     let Some((_, spec)) = range.filter(|(unit, _)| unit.eq_ignore_ascii_case("bytes")) else {
@@ -127,7 +127,7 @@ fn part(range: &[u8], len: u64) -> Wanted {
     let (first, last) = match (position(first), position(last)) {
         (Some(first), Some(last)) if first <= last => (first, last),
         (Some(first), None) if last.is_empty() => (first, u64::MAX),
-        // The last so many bytes.
+        // A suffix range: the last bytes.
         (None, Some(0)) if first.is_empty() => return Wanted::Nothing,
         (None, Some(count)) if first.is_empty() => (len.saturating_sub(count), u64::MAX),
         _ => return Wanted::Whole,
@@ -138,7 +138,7 @@ fn part(range: &[u8], len: u64) -> Wanted {
     Wanted::Part((first, last.min(len - 1) - first + 1))
 }
 
-/// Digits only; more than 64 bits hold are as good as the most.
+/// Parses digits. Values of more than 64 bits saturate.
 fn position(digits: &str) -> Option<u64> {
     let all = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     all.then(|| digits.parse().unwrap_or(u64::MAX))
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     const ETAG: &str = "\"a,b\"";
-    /// The date in the RFC, and a fraction.
+    /// The date of the RFC's example, and a fraction.
     const MODIFIED: Duration = Duration::from_millis(784_111_777_500);
     const SAME: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
     const BEFORE: &str = "Sun, 06 Nov 1994 08:49:36 GMT";
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_are_asked_in_their_order() {
+    fn conditions_are_evaluated_in_rfc_order() {
         use Verdict::{Failed, NotModified, Proceed};
         let dated = |name: &str, date: &str| format!("{name}: {date}\r\n");
         for (lines, expected) in [
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_of_what_the_client_has() {
+    fn range_applies_only_to_the_version_the_client_has() {
         let wanted = |method, lines: &str| {
             let lines = format!("Range: bytes=0-0\r\n{lines}");
             with(method, &lines, |validators, head| validators.wanted(head, 10)) != Wanted::Whole

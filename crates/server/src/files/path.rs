@@ -1,19 +1,19 @@
-//! From the path of a request to the path of a file.
+//! Maps the path of a request to the path of a file.
 
 use percent_encoding::percent_decode_str;
 
-/// Where a file is to be looked for, relative to the root.
+/// File to look up, relative to the root.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Place {
     /// Decoded, without a slash at either end; empty is the root.
     pub(super) path: String,
-    /// The request's path ended in a slash: it means what is in the directory.
+    /// The request's path ended in a slash: look for the index file of the directory.
     pub(super) is_directory: bool,
 }
 
 impl Place {
-    /// The place that the rest of a request's path names, if it names one: each segment is decoded on its own, so
-    /// that an encoded slash is none, and leads neither up nor nowhere.
+    /// Parses the path below the prefix. Each segment is decoded on its own, so an encoded slash does not separate
+    /// segments. Empty segments, `.` and `..` are rejected.
     pub(super) fn new(rest: &str, dotfiles: bool) -> Option<Self> {
         let is_directory = rest.is_empty() || rest.ends_with('/');
         let mut path = String::with_capacity(rest.len());
@@ -22,7 +22,7 @@ impl Place {
             let segment = percent_decode_str(segment).decode_utf8().ok()?;
             let is_hidden = segment.starts_with('.') && !dotfiles && segment != WELL_KNOWN;
             let leads_elsewhere = segment.is_empty() || segment == "." || segment == "..";
-            // A backslash is a slash to some.
+            // Some systems take a backslash for a slash.
             if is_hidden || leads_elsewhere || segment.chars().any(|c| c.is_control() || "/\\".contains(c)) {
                 return None;
             }
@@ -35,7 +35,7 @@ impl Place {
     }
 }
 
-/// Made to be served (RFC 8615).
+/// Meant to be served (RFC 8615).
 const WELL_KNOWN: &str = ".well-known";
 
 #[cfg(test)]
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_are_decoded_each_on_its_own() {
+    fn segments_are_decoded_separately() {
         for (rest, path, is_directory) in [
             ("", "", true),
             ("a", "a", false),
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_leads_elsewhere() {
+    fn paths_out_of_the_root_are_rejected() {
         for rest in [
             "..", "../a", "a/../b", "a/..", "%2e%2e/a", ".%2e", "%2E", "./a", "a/./b", "/", "/a", "a//b",
             "a//", "a%2fb", "a%2Fb", "..%2fa", "a\\b", "..\\a", "a%5cb", "a%00", "a%0a", "a%7f", "%ff",

@@ -1,4 +1,4 @@
-//! Files as they were last seen: small ones in memory, large ones open.
+//! Cache of files: small files in memory, large files open.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,7 +13,7 @@ use cap_std::fs::Dir;
 
 use crate::compress::{gzip, is_compressible};
 
-/// Where files are looked for, and those that were.
+/// Root directory and cache of its files.
 #[derive(Debug)]
 pub(super) struct Store {
     pub(super) root: PathBuf,
@@ -23,17 +23,17 @@ pub(super) struct Store {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Bytes of all files in memory.
+    /// Limit of all files in memory, in bytes.
     pub(super) cache: usize,
-    /// Bytes of a file that is kept in memory.
+    /// Limit of one file in memory, in bytes.
     pub(super) file: usize,
-    /// For how long a file is not looked at again.
+    /// How long a file is served without revalidation.
     pub(super) revalidate: Duration,
-    /// Links may lead out of the root.
+    /// Symbolic links may lead out of the root.
     pub(super) follow_links: bool,
-    /// Files beside a file may hold it compressed.
+    /// Serve precompressed files beside a file.
     pub(super) precompressed: bool,
-    /// Text is compressed where no file holds it so.
+    /// Compress text without a precompressed file.
     pub(super) compress: bool,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Limits {
 struct Cache {
     known: HashMap<String, Known>,
     bytes: usize,
-    /// Counts uses, so that the least recent one is known.
+    /// Counts uses, for LRU eviction.
     uses: u64,
 }
 
@@ -52,7 +52,7 @@ struct Known {
     used: u64,
 }
 
-/// A file, in all the codings there are of it.
+/// File in all its codings.
 #[derive(Debug)]
 pub(super) struct Entry {
     stamps: Stamps,
@@ -61,7 +61,7 @@ pub(super) struct Entry {
     pub(super) identity: Variant,
     pub(super) brotli: Option<Variant>,
     gzip: Option<Variant>,
-    /// Made when it is first asked for.
+    /// Compressed at the first request.
     made: OnceLock<Option<Variant>>,
     may_be_made: bool,
 }
@@ -70,7 +70,7 @@ pub(super) struct Entry {
 #[derive(Debug)]
 pub(super) struct Variant {
     pub(super) content: Content,
-    /// With its quotes.
+    /// Includes the quotes.
     pub(super) etag: String,
 }
 
@@ -80,7 +80,7 @@ pub(super) enum Content {
     Open(Arc<File>, u64),
 }
 
-/// Of a file, its brotli and its gzip: what tells that they are the same as before.
+/// Stamps of a file, its brotli and its gzip; equal stamps mean unchanged files.
 type Stamps = [Option<Stamp>; 3];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +89,7 @@ struct Stamp {
     modified: SystemTime,
 }
 
-/// Why there is no file.
+/// Reason why a file is not found.
 #[derive(Debug)]
 pub(super) enum Miss {
     Directory,
@@ -115,7 +115,7 @@ impl Store {
         Self { root, limits, cache: Mutex::default() }
     }
 
-    /// The file at this path below the root, as it is now or was a moment ago.
+    /// Returns the file at this path below the root, cached for at most the revalidation interval.
     pub(super) fn find(&self, path: &str) -> Result<Arc<Entry>, Miss> {
         let now = Instant::now();
         let known = match self.known(path, now) {
@@ -133,7 +133,7 @@ impl Store {
         Ok(entry)
     }
 
-    /// What is known, and whether it need not be looked at again.
+    /// Returns the cached entry, and whether it is fresh.
     fn known(&self, path: &str, now: Instant) -> Option<(Arc<Entry>, bool)> {
         let mut cache = self.lock();
         cache.uses += 1;
@@ -154,7 +154,7 @@ impl Store {
         let identity = tree.stamp(path)?;
         let beside = |ending| {
             let stamp = tree.stamp(&format!("{path}{ending}")).ok()?;
-            // One that is older is of another version.
+            // An older file belongs to another version.
             (stamp.modified >= identity.modified).then_some(stamp)
         };
         if !self.limits.precompressed {
@@ -199,7 +199,7 @@ impl Store {
         Ok(Variant { content, etag })
     }
 
-    /// Keeps what is in memory altogether, and lets go of those that were not asked for the longest.
+    /// Caches entries that are completely in memory, and evicts the least recently used.
     fn keep(&self, path: &str, entry: &Arc<Entry>, now: Instant) {
         let Some(bytes) = entry.bytes().filter(|bytes| *bytes <= self.limits.cache) else {
             self.lock().forget(path);
@@ -216,7 +216,7 @@ impl Store {
         cache.known.insert(path.to_owned(), Known { entry: Arc::clone(entry), checked: now, used });
     }
 
-    /// Nothing panics while it is held.
+    /// Locks the cache. No code panics under this lock.
     fn lock(&self) -> MutexGuard<'_, Cache> {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -241,7 +241,7 @@ impl Cache {
 }
 
 impl Entry {
-    /// In gzip: as a file beside it, or made of it.
+    /// Returns the gzip variant: a file beside it, or compressed here.
     pub(super) fn gzip(&self) -> Option<&Variant> {
         self.gzip.as_ref().or_else(|| self.made.get_or_init(|| self.make_gzip()).as_ref())
     }
@@ -255,12 +255,12 @@ impl Entry {
         Some(Variant { content, etag: format!("{}-gz\"", self.identity.etag.trim_end_matches('"')) })
     }
 
-    /// Whether there is another coding, or may be.
+    /// Returns whether the response depends on `Accept-Encoding`.
     pub(super) fn varies(&self) -> bool {
         self.brotli.is_some() || self.gzip.is_some() || self.may_be_made
     }
 
-    /// What it takes in memory at most; `None` if part of it is open and not in memory.
+    /// Returns the maximum memory of the entry; `None` if a variant is open and not in memory.
     fn bytes(&self) -> Option<usize> {
         let made = self.identity.content.in_memory().filter(|_| self.may_be_made).unwrap_or(0);
         let beside =
@@ -295,9 +295,9 @@ impl Stamp {
     }
 }
 
-/// The directory as it is at the moment, since a new version may take its place as a whole.
+/// Root directory, resolved for each lookup, since a new version may replace it as a whole.
 enum Tree<'a> {
-    /// The system lets no link lead out of it.
+    /// The kernel rejects links that lead out of it.
     Inside(Dir),
     Anywhere(&'a Store),
 }
@@ -310,7 +310,7 @@ impl<'a> Tree<'a> {
         Dir::open_ambient_dir(&store.root, ambient_authority()).map(Tree::Inside)
     }
 
-    /// Of a regular file: another kind is not opened, which could wait for a writer without end.
+    /// Returns the stamp of a regular file. Other kinds are not opened: a FIFO could block forever.
     fn stamp(&self, path: &str) -> Result<Stamp, Miss> {
         let (is_directory, is_file, len, modified) = match self {
             Self::Inside(dir) => {
@@ -343,16 +343,16 @@ fn content_type(path: &str) -> String {
     if is_text { format!("{guess}; charset=utf-8") } else { guess.to_owned() }
 }
 
-/// Files in memory, however small.
+/// Limit of the number of files in memory.
 const ENTRIES_MAX: usize = 4_096;
 
-/// What a file in memory takes beside its bytes, about.
+/// Approximate overhead of a file in memory, in bytes.
 const ENTRY_BYTES: usize = 512;
 
-/// Below this, nothing worth a packet is won.
+/// Smaller files gain too little to save a packet.
 const GZIP_MIN: usize = 512;
 
-/// Made once for each version of a file: what zlib takes for the best trade.
+/// zlib's default level. Each version of a file is compressed once.
 const GZIP_LEVEL: u32 = 6;
 
 #[cfg(test)]
@@ -379,7 +379,7 @@ mod tests {
             std::fs::write(self.0.join(name), content).unwrap();
         }
 
-        /// Sets when it was modified, in seconds.
+        /// Sets the modification time, in seconds.
         fn date(&self, name: &str, seconds: u64) {
             let file = File::options().write(true).open(self.0.join(name)).unwrap();
             file.set_modified(UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_read_again_when_it_has_changed() {
+    fn changed_file_is_read_again() {
         let directory = Temporary::new("again");
         let store = directory.store(|limits| limits.revalidate = Duration::ZERO);
         directory.write("a", "first");
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_not_looked_at_too_often() {
+    fn file_is_not_revalidated_within_the_interval() {
         let directory = Temporary::new("seldom");
         let store = directory.store(|limits| limits.revalidate = Duration::from_secs(3_600));
         directory.write("a", "first");
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_and_the_latest_stay() {
+    fn cache_is_bounded_and_evicts_the_least_recently_used() {
         let directory = Temporary::new("bounded");
         let each = 100 + ENTRY_BYTES;
         let store = directory.store(|limits| (limits.cache, limits.file) = (3 * each, 100));
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn codings_beside_a_file_are_found_when_they_come_and_left_when_they_are_old() {
+    fn precompressed_files_are_found_when_added_and_ignored_when_old() {
         let directory = Temporary::new("codings");
         let store = directory.store(|limits| limits.revalidate = Duration::ZERO);
         directory.write("a.txt", &"text ".repeat(500));

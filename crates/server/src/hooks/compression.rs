@@ -1,16 +1,16 @@
-//! Answers in gzip.
+//! Compression of answers with gzip.
 
 use crate::compress::{Accepted, gzip, is_compressible};
 use crate::request::{Body, Request, Response};
 
-/// Which answers are compressed, for [`Router::compress`](crate::Router::compress): text, by its `Content-Type`, for
-/// clients that take gzip.
+/// Selects the answers to compress, for [`Router::compress`](crate::Router::compress): text, by its `Content-Type`,
+/// for clients that accept gzip.
 ///
-/// Not compressed are answers that are compressed already, parts (206), and [files](crate::Router::files) that are not
-/// in memory. A strong `ETag` becomes a weak one, since the bytes are others.
+/// Skipped are compressed answers, ranges (206), and [files](crate::Router::files) that are not in memory. A strong
+/// `ETag` becomes a weak one, since the bytes differ.
 ///
-/// Where an answer holds a secret beside what a stranger chose, its length tells of the secret (BREACH): leave such
-/// paths out.
+/// If an answer contains a secret beside input of an attacker, its compressed length reveals the secret (BREACH):
+/// exclude such paths.
 #[derive(Clone, Copy, Debug)]
 pub struct Compression {
     min: usize,
@@ -25,21 +25,21 @@ impl Default for Compression {
 }
 
 impl Compression {
-    /// Bytes below which nothing is compressed. Default 1 KiB: less fits in a packet anyway.
+    /// Minimum size to compress, in bytes. Default 1 KiB: smaller answers fit in one packet anyway.
     #[must_use]
     pub fn with_min(mut self, bytes: usize) -> Self {
         self.min = bytes;
         self
     }
 
-    /// Bytes above which nothing is compressed. Default 1 MiB, which holds the thread for about 10 ms.
+    /// Maximum size to compress, in bytes. Default 1 MiB, which blocks the thread for about 10 ms.
     #[must_use]
     pub fn with_max(mut self, bytes: usize) -> Self {
         self.max = bytes;
         self
     }
 
-    /// How hard to try, from 1 to 9. Default 4: half the time of zlib's 6, and a few per cent more bytes.
+    /// Compression level, from 1 to 9. Default 4: half the time of zlib's 6, and a few per cent more bytes.
     #[must_use]
     pub fn with_level(mut self, level: u32) -> Self {
         self.level = level.clamp(1, 9);

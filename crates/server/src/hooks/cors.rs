@@ -7,11 +7,11 @@ use sinews_proto::handshake::OriginPolicy;
 use crate::chunked::is_token;
 use crate::request::{Request, Response};
 
-/// Which pages of other origins may read answers: for [`Router::cors`](crate::Router::cors).
+/// Origins whose pages may read answers: for [`Router::cors`](crate::Router::cors).
 ///
-/// A browser asks before it sends what a form could not (a preflight); that is answered here, before routes and later
-/// hooks. Other requests are answered as they are, with what allows the page to read the answer. It restrains browsers
-/// only: who may do what is for the handler, or a hook.
+/// A browser sends a preflight before a request that a form could not send; it is answered here, before routes and
+/// later hooks. Other requests are answered as usual, with headers that allow the page to read the answer. CORS
+/// restrains browsers only: authorization is up to the handler or a hook.
 ///
 /// ```
 /// use sinews_server::{Cors, OriginPolicy, Response, Router};
@@ -33,7 +33,7 @@ pub struct Cors {
 }
 
 impl Cors {
-    /// For pages of these origins.
+    /// Allows pages of these origins.
     #[must_use]
     pub fn new(origins: OriginPolicy) -> Self {
         let is_any = origins == OriginPolicy::any();
@@ -41,36 +41,36 @@ impl Cors {
         Self { origins, is_any, methods: None, headers: None, exposed: None, credentials: false, max_age }
     }
 
-    /// The methods that they may use. Default: every one; a route that does not answer it says 405.
+    /// Allowed methods. Default: all; a route without the method answers 405.
     #[must_use]
     pub fn with_methods<'m>(mut self, methods: impl IntoIterator<Item = &'m str>) -> Self {
         self.methods = Some(list(methods));
         self
     }
 
-    /// The headers that they may send. Default: every one.
+    /// Allowed request headers. Default: all.
     #[must_use]
     pub fn with_headers<'h>(mut self, names: impl IntoIterator<Item = &'h str>) -> Self {
         self.headers = Some(list(names));
         self
     }
 
-    /// The headers of answers that they may read, beside those that they always may. Default: none.
+    /// Response headers that pages may read, beside the headers that are always readable. Default: none.
     #[must_use]
     pub fn with_exposed_headers<'h>(mut self, names: impl IntoIterator<Item = &'h str>) -> Self {
         self.exposed = Some(list(names));
         self
     }
 
-    /// Whether the browser may send cookies along, so that the page acts as the user. Default: no. Where any origin is
-    /// allowed it has no effect: every page there is would act as the user.
+    /// Whether the browser may send cookies, so that the page acts as the user. Default: no. Has no effect if any
+    /// origin is allowed: every page would act as the user.
     #[must_use]
     pub fn with_credentials(mut self, allow: bool) -> Self {
         self.credentials = allow;
         self
     }
 
-    /// For how long a browser need not ask again. Default 10 min; browsers have limits of their own, 2 h in Chromium.
+    /// How long a browser may cache a preflight. Default 10 min; browsers have limits of their own, 2 h in Chromium.
     #[must_use]
     pub fn with_max_age(mut self, age: Duration) -> Self {
         self.max_age = age;
@@ -88,7 +88,7 @@ impl Cors {
         let mut response = Response::new(204);
         response.vary("Access-Control-Request-Method, Access-Control-Request-Headers");
         if self.allowed(request).is_none() {
-            // What a page may read is added behind, and only for those that may.
+            // The after hook adds headers for allowed origins only.
             return Some(response.with_status(403));
         }
         let methods = self.methods.clone().or_else(|| tokens(wanted));
@@ -120,10 +120,10 @@ impl Cors {
         }
     }
 
-    /// What the page's origin is allowed as.
+    /// Returns the value of `Access-Control-Allow-Origin` for the page's origin.
     fn allowed(&self, request: &Request<'_>) -> Option<String> {
         if self.is_any {
-            // Whoever asks: the answer may lie in a cache for those that ask later.
+            // The same for every origin: caches may serve the answer to other pages.
             return Some("*".to_owned());
         }
         let origin = request.head().header("origin").next()?;
@@ -136,7 +136,7 @@ fn list<'n>(names: impl IntoIterator<Item = &'n str>) -> String {
     names.into_iter().collect::<Vec<_>>().join(", ")
 }
 
-/// A list of tokens as it came, to be sent back.
+/// Returns a list of tokens unchanged, to be echoed.
 fn tokens(value: &[u8]) -> Option<String> {
     let is_sound = value.iter().all(|&byte| is_token(byte) || b", \t".contains(&byte));
     is_sound.then(|| String::from_utf8_lossy(value).into_owned())

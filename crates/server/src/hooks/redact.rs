@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use percent_encoding::percent_decode_str;
 
-/// Query parameters whose values are credentials, in lower case.
+/// Query parameters with credentials, in lower case.
 const SECRET: &[&str] = &[
     "token",
     "access_token",
@@ -22,7 +22,7 @@ const SECRET: &[&str] = &[
 const REDACTED: &str = "***";
 
 /// Replaces the values of credentials in the query of a request target or a URL by `***`, as
-/// [`Router::access_log`](crate::Router::access_log) does: for what else is written where others read it.
+/// [`Router::access_log`](crate::Router::access_log) does: for other logs and outputs.
 ///
 /// Credentials are `token`, `access_token`, `refresh_token`, `id_token`, `jwt`, `authorization`, `api_key`, `apikey`,
 /// `password`, `secret` and `signature`. Names are compared percent-decoded and in any case.

@@ -1,4 +1,4 @@
-//! Answers: at once, later, or instead an upgrade.
+//! Answers to requests: immediate, pending, or an upgrade.
 
 use std::fmt;
 use std::mem;
@@ -18,7 +18,7 @@ use crate::request::{Body, Request, Response};
 use crate::router::{Entry, Responder, Router, WebSocketRoute, wants_upgrade};
 use crate::tasks::TaskWaker;
 
-/// A request, as far as it has come.
+/// Request as received so far.
 pub(super) struct Asked<'a> {
     /// The bytes of its head.
     pub(super) raw: &'a [u8],
@@ -36,20 +36,20 @@ impl<'a> Asked<'a> {
         Self { raw, head, entry, params, body }
     }
 
-    /// What answers it, if it is there.
+    /// Returns the responder of the request, if the route has one.
     pub(super) fn responder(&self) -> Option<&'a Responder> {
         self.entry?.responder(self.head.method())
     }
 
-    /// Where it becomes a WebSocket, or is told that it should.
+    /// Returns the WebSocket route of an upgrade, or of a request that requires one.
     pub(super) fn upgrade(&self) -> Option<&'a WebSocketRoute> {
         self.entry?.upgrade(self.head)
     }
 }
 
-/// A request whose answer is awaited.
+/// Request with a pending answer.
 pub(super) struct Answering {
-    /// Its head, which says how it is answered.
+    /// Its head, which determines the framing of the answer.
     head: Vec<u8>,
     answer: Later,
     waker: Arc<TaskWaker>,
@@ -71,7 +71,7 @@ impl fmt::Debug for Answering {
 }
 
 impl Http {
-    /// Answers a whole request, or begins to.
+    /// Answers a complete request, or starts its pending answer.
     pub(super) fn respond(&mut self, asked: &Asked<'_>, service: &mut Service<'_>) {
         let answer = match self.ask(asked, service).0 {
             Kind::Now(response) => return self.answer(asked, response, service),
@@ -90,7 +90,7 @@ impl Http {
         }
     }
 
-    /// What a whole request is answered with.
+    /// Computes the answer to a complete request.
     fn ask(&self, asked: &Asked<'_>, service: &mut Service<'_>) -> Answer {
         let head = asked.head;
         if head.target() == "*" {
@@ -106,13 +106,13 @@ impl Http {
         }
     }
 
-    /// As handlers and hooks see it.
+    /// Builds the request that handlers and hooks see.
     fn request<'r>(&self, asked: &'r Asked<'_>, service: &'r mut Service<'_>) -> Request<'r> {
         let elapsed = self.started.map_or(Duration::ZERO, |started| service.now.since(started));
         Request::new(asked.head, &asked.params, asked.body, self.peer, service.beside(elapsed))
     }
 
-    /// The answer that a hook has before the request's own, once its head is there.
+    /// Returns the answer of a before hook, once the head has arrived.
     pub(super) fn before(&self, asked: &Asked<'_>, service: &mut Service<'_>) -> Option<Response> {
         let hooks = &service.router.hooks;
         if !hooks.has_before() {
@@ -121,7 +121,7 @@ impl Http {
         hooks.before(&mut self.request(asked, service).without_body())
     }
 
-    /// What hooks make of an answer.
+    /// Runs the after hooks on an answer.
     fn after(&self, asked: &Asked<'_>, response: &mut Response, service: &mut Service<'_>) {
         let hooks = &service.router.hooks;
         if hooks.has_after() {
@@ -129,7 +129,7 @@ impl Http {
         }
     }
 
-    /// The future of the answer was woken. Answers whether it is there now.
+    /// Polls the future of the answer. Returns whether it is ready.
     pub(crate) fn poll_answer(&mut self, service: &mut Service<'_>) -> bool {
         let Stage::Answering(answering) = &mut self.stage else { return false };
         let Poll::Ready(response) = answering.poll() else { return false };
@@ -137,7 +137,7 @@ impl Http {
         true
     }
 
-    /// The answer does not come in time.
+    /// Handles the timeout of a pending answer.
     pub(super) fn give_up_answer(&mut self, service: &mut Service<'_>) {
         self.finish_answer(Response::text("the answer takes too long\n").with_status(503), service);
     }
@@ -150,7 +150,7 @@ impl Http {
         }
     }
 
-    /// A request whose head was looked at before.
+    /// Rebuilds the request of a head that was parsed before.
     pub(super) fn asked_again(
         &mut self,
         raw: &[u8],
@@ -163,7 +163,7 @@ impl Http {
             Ok(head) => {
                 then(self, &Asked::new(raw, &head, body, service.router), service);
             }
-            // It was sound the first time.
+            // The head was valid when it was first parsed.
             Err(error) => drop(self.refuse(&Refusal::from(error), service)),
         }
     }
@@ -196,8 +196,8 @@ impl Http {
             response.headers.iter().map(|(name, value)| (&**name, &**value)).collect();
         let chain = self.outbound.gathering(service.resources);
         if let Err(error) = chain.write(|out| accepted.write_response(&headers, out)) {
-            // This is HTTP/1, so it is a header.
-            tracing::error!(path = asked.head.path(), %error, "the headers of a handshake cannot be sent");
+            // The connection speaks HTTP/1, so the fault is a header.
+            tracing::error!(path = asked.head.path(), %error, "handshake response has an invalid header");
             if let Ok(refusal) = Refusal::new(500) {
                 return self.refuse_handshake(asked, refusal, service);
             }
@@ -209,7 +209,7 @@ impl Http {
         Step::Upgrade(upgrade, asked.raw.len())
     }
 
-    /// Refuses a handshake, with what hooks add.
+    /// Rejects a handshake, with the headers that hooks add.
     fn refuse_handshake(
         &mut self,
         asked: &Asked<'_>,
@@ -222,14 +222,13 @@ impl Http {
         for (name, value) in added.headers {
             match refusal.clone().with_header(name, value) {
                 Ok(with) => refusal = with,
-                Err(error) => tracing::error!(%error, "a header of a refusal cannot be sent"),
+                Err(error) => tracing::error!(%error, "handshake rejection has an invalid header"),
             }
         }
         self.end_with(&refusal, service)
     }
 
-    /// Refuses a request: the connection ends behind the answer, so that nothing that follows is taken
-    /// for a request.
+    /// Rejects a request. The connection closes after the answer, so that later bytes are not taken for a request.
     pub(super) fn refuse(&mut self, refusal: &Refusal, service: &mut Service<'_>) -> Step {
         service.counters.responded(refusal.status());
         self.end_with(refusal, service)
@@ -238,7 +237,7 @@ impl Http {
     fn end_with(&mut self, refusal: &Refusal, service: &mut Service<'_>) -> Step {
         self.ending = true;
         self.moved = service.now;
-        // RFC 9110 section 6.6.1: a server with a clock dates what it answers.
+        // RFC 9110 section 6.6.1: a server with a clock dates its answers.
         let dated = refusal.clone().with_header("Date", service.date.at(service.now));
         let chain = self.outbound.gathering(service.resources);
         chain.write(|out| dated.as_ref().unwrap_or(refusal).write_response(out));
@@ -249,14 +248,14 @@ impl Http {
         self.after(asked, &mut response, service);
         service.counters.responded(response.status);
         let head = asked.head;
-        // A client that wanted to switch may have sent ahead in another protocol (RFC 9931).
+        // A client that asked to switch protocols may have sent ahead in the new one (RFC 9931).
         let wanted_other = wants_upgrade(head) || head.method() == "CONNECT";
         self.ending |= !head.keep_alive() || wanted_other || service.stopping;
         self.started = None;
         self.moved = service.now;
         let connection = match (self.ending, head.version()) {
             (true, _) => Some("close"),
-            // There it has to be said (RFC 9112 section 9.3).
+            // HTTP/1.0 requires the header (RFC 9112 section 9.3).
             (false, Version::Http10) => Some("keep-alive"),
             (false, _) => None,
         };
@@ -280,7 +279,7 @@ impl Http {
         }
     }
 
-    /// Queues more of a file, as far as it may wait to leave.
+    /// Queues more of a file, up to the high-water mark.
     pub(crate) fn send_pieces(&mut self, service: &mut Service<'_>) {
         while let Stage::Sending(part) = &mut self.stage
             && self.outbound.len() < PIECE
@@ -291,9 +290,9 @@ impl Http {
                     self.outbound.gathering(service.resources).push_bytes(piece);
                 }
                 Ok(None) => self.stage = Stage::Head,
-                // The peer learns from the end of the connection that the body is not whole.
+                // The close of the connection tells the peer that the body is incomplete.
                 Err(error) => {
-                    tracing::error!(%error, "a file cannot be read to its end");
+                    tracing::error!(%error, "failed to read file; the response is incomplete");
                     (self.stage, self.ending) = (Stage::Head, true);
                 }
             }
@@ -301,14 +300,14 @@ impl Http {
     }
 }
 
-/// RFC 9110 section 10.2.1.
+/// Adds `Allow` (RFC 9110 section 10.2.1).
 fn allow(response: Response, methods: &[&str]) -> Response {
     response.with_header("Allow", methods.join(", "))
 }
 
-/// Bodies up to this size are copied behind their head.
+/// Bodies up to this size are copied after their head.
 const BODY_COPY_MAX: usize = 4 << 10;
 
-/// Bytes of a file that are read at a time, and that wait to leave: what a socket takes at once, mostly, and what
-/// delays the other connections little.
+/// Read size of a file, and limit of its queued bytes: about the capacity of a socket, and a short delay for other
+/// connections.
 const PIECE: usize = 128 << 10;

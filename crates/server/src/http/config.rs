@@ -1,11 +1,11 @@
-//! Limits and waits before the upgrade.
+//! Limits and timeouts of HTTP, before an upgrade.
 
 use std::time::Duration;
 
 use sinews_proto::Time;
 use sinews_proto::http::HeadLimits;
 
-/// Limits and waits of plain HTTP. [`Server::bind`](crate::Server::bind) refuses waits of zero.
+/// Limits and timeouts of plain HTTP. [`Server::bind`](crate::Server::bind) rejects timeouts of zero.
 #[derive(Clone, Debug)]
 pub struct HttpConfig {
     pub(crate) head: HeadLimits,
@@ -13,7 +13,7 @@ pub struct HttpConfig {
     pub(crate) head_timeout: Duration,
     pub(crate) body_idle_timeout: Duration,
     pub(crate) body_timeout: Duration,
-    /// Bytes a second, zero for none, and from when on.
+    /// Bytes per second, zero for no limit, and the grace period.
     pub(crate) min_upload: (u64, Duration),
     pub(crate) keep_alive_timeout: Duration,
     pub(crate) write_timeout: Duration,
@@ -46,74 +46,74 @@ impl HttpConfig {
         self
     }
 
-    /// Bytes in a request body, which is held whole. Default 1 MiB; more is answered with 413.
+    /// Maximum size of a request body in bytes; the whole body is buffered. Default 1 MiB. Larger bodies are rejected
+    /// with 413.
     #[must_use]
     pub fn with_max_body(mut self, bytes: usize) -> Self {
         self.max_body = bytes;
         self
     }
 
-    /// How long the head of a request, from its first byte or from the connect on, may take to arrive.
-    /// Default 10 s, however it drips: a head is a few packets. Then 408. It bounds the opening handshake too.
+    /// Timeout of a request head, from its first byte or from the connect on. Default 10 s, independent of progress:
+    /// a head is a few packets. On timeout: 408. Bounds the opening handshake too.
     #[must_use]
     pub fn with_head_timeout(mut self, wait: Duration) -> Self {
         self.head_timeout = wait;
         self
     }
 
-    /// How long nothing of a request's body may come. Default 10 s, which outlasts a few lost packets. Then
-    /// 408.
+    /// Timeout between bytes of a request body. Default 10 s, which outlasts a few lost packets. On timeout: 408.
     #[must_use]
     pub fn with_body_idle_timeout(mut self, wait: Duration) -> Self {
         self.body_idle_timeout = wait;
         self
     }
 
-    /// How long the whole body of a request may take, counted from its head. Default 5 min: for the default
-    /// [`max_body`](Self::with_max_body) 28 kbit/s, for 16 MiB half a megabit; a drip of bytes gains no more.
-    /// Then 408.
+    /// Timeout of a whole request body, counted from its head. Default 5 min: for the default
+    /// [`max_body`](Self::with_max_body) 28 kbit/s, for 16 MiB half a megabit. Progress does not extend it. On
+    /// timeout: 408.
     #[must_use]
     pub fn with_body_timeout(mut self, wait: Duration) -> Self {
         self.body_timeout = wait;
         self
     }
 
-    /// How fast a request's body has to come, in bytes a second on average since its head, once `grace` has passed: each
-    /// byte earns its share of a second behind that. Zero: as slowly as the other waits allow. Default 500 bytes
-    /// a second after 20 s, as in Apache's `mod_reqtimeout`: slower than any network that carries a body at all, faster
-    /// than who only means to hold a place. Then 408. In chunks, what they carry counts.
+    /// Minimum rate of a request body, in bytes per second on average since its head, after `grace`. Each byte
+    /// extends the deadline by its share of a second. Zero: no minimum. Default 500 bytes per second after 20 s, as
+    /// in Apache's `mod_reqtimeout`: slower than any usable network, faster than a client that only occupies a
+    /// connection. On timeout: 408. In a chunked body, only chunk data counts.
     #[must_use]
     pub fn with_min_upload_rate(mut self, bytes_per_second: u64, grace: Duration) -> Self {
         self.min_upload = (bytes_per_second, grace);
         self
     }
 
-    /// Bytes of answers waiting to be sent above which further requests on the connection wait. Default 256 KiB:
-    /// a socket's send buffer and as much again, so that pipelining keeps it full.
+    /// High-water mark of queued answers in bytes, above which pipelined requests wait. Default 256 KiB: a socket's
+    /// send buffer and as much again, so that pipelining keeps it full.
     #[must_use]
     pub fn with_high_water(mut self, bytes: usize) -> Self {
         self.high_water = bytes;
         self
     }
 
-    /// How long a connection may stay without a request after the last answer. Default 75 s:
-    /// more than the 60 s after which most proxies close, so that none sends a request into a connection that ends.
+    /// Idle timeout of a connection after its last answer. Default 75 s: more than the 60 s after which most proxies
+    /// close, so that no proxy sends a request into a closing connection.
     #[must_use]
     pub fn with_keep_alive_timeout(mut self, wait: Duration) -> Self {
         self.keep_alive_timeout = wait;
         self
     }
 
-    /// How long the peer may take nothing of an answer. Default 30 s.
+    /// Timeout for a peer that takes no bytes of an answer. Default 30 s.
     #[must_use]
     pub fn with_write_timeout(mut self, wait: Duration) -> Self {
         self.write_timeout = wait;
         self
     }
 
-    /// How long an [`Answer`](crate::Answer) may be awaited that comes later or blocks, the wait for a place in the pool
-    /// included. Default 30 s, before most clients and proxies give up. Then the client is answered with 503, and the
-    /// future dropped; work that blocks goes on to its end, for nobody.
+    /// Timeout of an [`Answer`](crate::Answer) that is a future or blocking work, including its time in the pool's
+    /// queue. Default 30 s, before most clients and proxies give up. On timeout the client is answered with 503 and
+    /// the future is dropped; blocking work runs to its end, and its result is discarded.
     #[must_use]
     pub fn with_handler_timeout(mut self, wait: Duration) -> Self {
         self.handler_timeout = wait;
@@ -122,7 +122,7 @@ impl HttpConfig {
 }
 
 impl HttpConfig {
-    /// By when a body that began then has to be whole, or more of it has to have come than these bytes.
+    /// Returns the deadline of a body of which `bytes` have arrived: complete, or more bytes by then.
     pub(crate) fn upload_deadline(&self, started: Time, bytes: usize) -> Time {
         let most = started + self.body_timeout;
         let (rate, grace) = self.min_upload;
@@ -130,7 +130,7 @@ impl HttpConfig {
         earned.map_or(most, |earned| most.min(started + grace + Duration::from_micros(earned)))
     }
 
-    /// Whether the settings make sense; otherwise what does not.
+    /// Checks the settings; names the invalid one.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         let waits = [
             (self.head_timeout, "head_timeout must be longer than zero"),
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_body_earns_its_time() {
+    fn body_deadline_grows_with_received_bytes() {
         let config = HttpConfig::default().with_body_timeout(Duration::from_secs(100));
         let slowest = config.clone().with_min_upload_rate(1_000, Duration::from_secs(5));
         let after = |config: &HttpConfig, bytes| config.upload_deadline(Time::from_millis(500), bytes);

@@ -1,4 +1,4 @@
-//! Requests as they come: heads, bodies, and bodies that nobody wants.
+//! Receives requests: heads, bodies, and discarded bodies.
 
 use sinews_proto::handshake::Refusal;
 use sinews_proto::http::{HeaderSlots, RequestHead, Version};
@@ -8,34 +8,34 @@ use super::{Http, Service, Stage, Upgrade};
 use crate::chunked::{ChunkError, ChunkedBody};
 use crate::request::Response;
 
-/// A head, and what has come of its body.
+/// Head and the received part of a chunked body.
 #[derive(Debug)]
 pub(super) struct Upload {
     head: Vec<u8>,
     body: ChunkedBody,
-    /// The request is answered, and the body passed over.
+    /// The request is answered, and the body is discarded.
     pub(super) unwanted: bool,
 }
 
 impl Upload {
-    /// Bytes of the body that have come.
+    /// Returns the received bytes of the body.
     pub(super) fn len(&self) -> usize {
         self.body.bytes().len()
     }
 }
 
-/// What handling a piece of input came to.
+/// Result of handling a piece of input.
 pub(super) enum Step {
-    /// So many bytes are done with.
+    /// Number of consumed bytes.
     Used(usize),
-    /// Nothing can be done before more has come, or the connection is ending.
+    /// More input is needed, or the connection is closing.
     NeedMore,
-    /// A WebSocket begins behind so many bytes.
+    /// A WebSocket begins after this number of bytes.
     Upgrade(Upgrade, usize),
 }
 
 impl Http {
-    /// Takes as much of the input as belongs together.
+    /// Handles one unit of the input.
     pub(super) fn step(&mut self, input: &[u8], service: &mut Service<'_>) -> Step {
         match &mut self.stage {
             Stage::Head => match self.scanner.scan(input, &service.config.head) {
@@ -59,12 +59,12 @@ impl Http {
                 *left -= used;
                 if *left > 0 { Step::Used(used) } else { self.passed_over(used, service) }
             }
-            // Nothing is taken then.
+            // No input is taken in these stages.
             Stage::Answering(_) | Stage::Sending(_) => Step::NeedMore,
         }
     }
 
-    /// One request, whose head is there.
+    /// Handles a request whose head is complete.
     fn receive_head(&mut self, input: &[u8], head_len: usize, service: &mut Service<'_>) -> Step {
         let mut slots = HeaderSlots::new();
         let (raw, behind) = input.split_at(head_len);
@@ -84,7 +84,7 @@ impl Http {
             return Step::Used(head_len + body_len);
         }
         if let Some(route) = asked.upgrade() {
-            // One with a body is refused, so its body need not come.
+            // A handshake with a body is rejected, so its body is not awaited.
             return self.upgrade(route, &asked, service);
         }
         if body_len > service.config.max_body {
@@ -110,7 +110,7 @@ impl Http {
         Step::NeedMore
     }
 
-    /// A request whose head was seen before, and whose body has come as far as the input goes.
+    /// Handles a request whose head was parsed before, with more of its body.
     fn receive_body(
         &mut self,
         input: &[u8],
@@ -125,7 +125,7 @@ impl Http {
         Step::Used(whole)
     }
 
-    /// The chunks of a body have ended, or cannot be taken.
+    /// Handles the end of a chunked body, or its error.
     fn receive_upload(
         &mut self,
         upload: &Upload,
@@ -139,14 +139,18 @@ impl Http {
                 return Step::Used(used);
             }
             Err(_) if upload.unwanted => {
-                // Where the next request would begin is unknown.
+                // The start of the next request is unknown.
                 self.ending = true;
                 self.moved = service.now;
                 return Step::NeedMore;
             }
             Err(ChunkError::TooLarge) => too_large(service.config.max_body),
             Err(ChunkError::Malformed) => Response::text("malformed chunk\n").with_status(400),
-            Err(ChunkError::TooMuchBeside) => Response::text("too much beside the chunks\n").with_status(413),
+            Err(ChunkError::TooMuchBeside) => {
+                let limit = crate::chunked::PASSED_OVER_MAX;
+                Response::text(format!("chunk extensions and trailers exceed {limit} bytes\n"))
+                    .with_status(413)
+            }
         };
         self.ending = true;
         self.asked_again(&upload.head, &[], service, |http, asked, service| {
@@ -155,9 +159,9 @@ impl Http {
         Step::NeedMore
     }
 
-    /// Answers a request whose head says enough, before its body has come. A short body is passed over, so
-    /// that the connection can go on; otherwise it ends (RFC 9112 sections 9.3 and 9.6). It ends too where the
-    /// client asked for leave to send the body: without it, it may send one or not (RFC 9110 section 10.1.1).
+    /// Answers a request by its head, before its body has arrived. A short body is discarded, so that the connection
+    /// stays open. Otherwise the connection closes (RFC 9112 sections 9.3 and 9.6). It closes too if the client sent
+    /// `Expect: 100-continue`: without the 100 it may send the body or not (RFC 9110 section 10.1.1).
     fn pass_over(
         &mut self,
         asked: &Asked<'_>,
@@ -180,7 +184,7 @@ impl Http {
         Step::Used(asked.raw.len())
     }
 
-    /// The next request may come.
+    /// Continues with the next request.
     fn passed_over(&mut self, used: usize, service: &Service<'_>) -> Step {
         self.stage = Stage::Head;
         self.started = None;
@@ -188,7 +192,7 @@ impl Http {
         Step::Used(used)
     }
 
-    /// The client may be waiting for leave to send its body (RFC 9110 section 10.1.1).
+    /// Sends 100 (Continue) if the client waits for it (RFC 9110 section 10.1.1).
     fn expect_body(&mut self, head: &RequestHead<'_>, service: &mut Service<'_>) {
         if expects_leave(head) {
             self.moved = service.now;
@@ -198,15 +202,15 @@ impl Http {
     }
 }
 
-/// Bodies up to this size are read to no end so that the connection can go on: cheaper than a new one.
+/// Bodies up to this size are read and discarded to keep the connection: cheaper than a new connection.
 const UNWANTED_BODY_MAX: usize = 64 << 10;
 
-/// Whether the client waits for leave to send the body (RFC 9110 section 10.1.1).
+/// Returns whether the client waits for 100 (Continue) (RFC 9110 section 10.1.1).
 fn expects_leave(head: &RequestHead<'_>) -> bool {
     head.version() != Version::Http10
         && head.header("expect").any(|value| value.eq_ignore_ascii_case(b"100-continue"))
 }
 
 fn too_large(max: usize) -> Response {
-    Response::text(format!("the body may have {max} bytes\n")).with_status(413)
+    Response::text(format!("request body exceeds {max} bytes\n")).with_status(413)
 }

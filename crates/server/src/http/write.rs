@@ -1,11 +1,11 @@
-//! An answer as it goes on the wire.
+//! Encodes the head of an answer.
 
 use std::borrow::Cow;
 
 use crate::chunked::is_token;
 use crate::request::Response;
 
-/// The head of an answer.
+/// Writes the head of an answer.
 pub(super) fn write_head(response: &Response, connection: Option<&str>, date: &str, out: &mut Vec<u8>) {
     let status = response.status;
     let mut line = |parts: [&str; 3]| {
@@ -35,7 +35,8 @@ fn decimal(number: u64) -> Cow<'static, str> {
     }
 }
 
-/// Names are tokens, values hold no control characters, and framing is ours.
+/// Returns whether a header is valid: the name is a token, the value has no control characters, and the header does
+/// not concern framing, which the server sets.
 fn may_be_written(name: &str, value: &str) -> bool {
     const OURS: [&str; 4] = ["Connection", "Content-Length", "Date", "Transfer-Encoding"];
     !name.is_empty()

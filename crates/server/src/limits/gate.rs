@@ -1,4 +1,4 @@
-//! Who gets in.
+//! Admission of connections and handshakes.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -12,34 +12,33 @@ use super::{Limit, Limits, WhenFull};
 use crate::client::TrustedProxies;
 use crate::metrics::{Counters, Process, Reason};
 
-/// The limits of a server, and how far they are used: shared by its threads, and asked when a connection comes or
-/// goes, never for a message.
+/// Limits of a server and their usage. Shared by its threads, and checked when a connection opens or closes, never
+/// for a message.
 #[derive(Debug)]
 pub(crate) struct Gate {
     limits: Limits,
     max_memory: Option<u64>,
-    /// What the process held when that was read, and until when it is not read again, in milliseconds since the
-    /// beginning.
+    /// Resident memory as last read, and when that reading expires, in milliseconds since the epoch of this gate.
     resident: AtomicU64,
     resident_until: AtomicU64,
     proxies: Arc<TrustedProxies>,
     connections: AtomicUsize,
-    /// Connections by client, where that is limited. Addresses come from strangers, so their hash is keyed.
+    /// Connections by client, if limited. Addresses are chosen by clients, so their hash is keyed.
     clients: Mutex<HashMap<Client, usize>>,
     handshakes: Option<Pace>,
-    /// When the next handshake is due, in nanoseconds since the beginning.
+    /// When the next handshake is due, in nanoseconds since the epoch.
     handshake_due: AtomicU64,
     counters: Vec<Arc<Counters>>,
     epoch: Instant,
-    /// When each limit may be logged again, in milliseconds since the beginning.
+    /// When each limit may be logged again, in milliseconds since the epoch.
     quiet_until: Box<[AtomicU64]>,
 }
 
-/// What counts as one client.
+/// Unit of the limit per client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Client {
     V4(u32),
-    /// The network of an IPv6 address: whoever has one address has 2^64 of them.
+    /// The network of an IPv6 address: a client has 2^64 addresses in its network.
     V6(u64),
 }
 
@@ -70,7 +69,7 @@ impl Gate {
         }
     }
 
-    /// A connection has come. If it gets in, [`leave`](Self::leave) follows.
+    /// Admits a connection. On success, the caller calls [`leave`](Self::leave) at its end.
     pub(crate) fn enter(&self, address: IpAddr) -> Result<(), Limit> {
         if self.is_memory_full() {
             return Err(Limit::Memory);
@@ -96,8 +95,8 @@ impl Gate {
         Ok(())
     }
 
-    /// Connections that this address may have. A proxy has those of many, and who comes through a Unix socket has no
-    /// address.
+    /// Returns the connection limit of this address. Proxies forward many clients, and connections of Unix sockets
+    /// have no address, so both are exempt.
     fn share_of(&self, address: IpAddr) -> Option<usize> {
         let everybodys = address.is_unspecified() || self.proxies.trusts(address);
         self.limits.max_connections_per_address.filter(|_| !everybodys)
@@ -117,7 +116,7 @@ impl Gate {
         }
     }
 
-    /// A sound handshake has come.
+    /// Admits a valid handshake.
     pub(crate) fn handshake(&self) -> Result<(), Limit> {
         if self.is_memory_full() {
             return Err(Limit::Memory);
@@ -129,47 +128,47 @@ impl Gate {
         taken.map(|_| ()).map_err(|_| Limit::Handshakes)
     }
 
-    /// Whether queues hold more than they may in all. A message that waits for many counts for each of them, so the
-    /// process must hold as much, too.
+    /// Returns whether queues exceed the memory limit. A message counts once for each recipient, so the resident
+    /// memory of the process must exceed the limit, too.
     pub(crate) fn is_memory_full(&self) -> bool {
         let exceeds = |max| self.resident_bytes().is_none_or(|bytes| bytes > max);
         self.counts_too_much() && self.max_memory.is_some_and(exceeds)
     }
 
-    /// Whether more is counted than queues may hold in all, whether the process holds it or not.
+    /// Returns whether the counted memory exceeds the limit, regardless of the process's memory.
     pub(crate) fn counts_too_much(&self) -> bool {
         let held = || self.counters.iter().map(|counters| counters.held_bytes()).sum::<u64>();
         self.max_memory.is_some_and(|max| held() > max)
     }
 
-    /// What the process holds, as it was a moment ago.
+    /// Returns the resident memory of the process, cached for a moment.
     fn resident_bytes(&self) -> Option<u64> {
         let now = u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX);
         let due = |until: u64| (until <= now).then(|| now + RESIDENT_AGE.as_millis() as u64);
         if self.resident_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok() {
-            // Without one, what is counted decides.
+            // Without a reading, the counted memory decides.
             self.resident.store(Process::read_resident_bytes().unwrap_or(0), Ordering::Relaxed);
         }
         Some(self.resident.load(Ordering::Relaxed)).filter(|bytes| *bytes > 0)
     }
 
-    /// Whether the connection that holds most is to be closed.
+    /// Returns whether the connection with the largest queues is to be closed.
     pub(crate) fn closes(&self) -> bool {
         self.limits.when_full == WhenFull::Close && self.is_memory_full()
     }
 
-    /// The thread whose connections hold most, if they hold more than this.
+    /// Returns the thread with the heaviest connection, if that is heavier than `than`.
     pub(crate) fn heavier_thread(&self, than: u64) -> Option<usize> {
         let threads = self.counters.iter().map(|counters| counters.heaviest.get()).enumerate();
         threads.filter(|(_, class)| *class > than).max_by_key(|(_, class)| *class).map(|(thread, _)| thread)
     }
 
-    /// Bytes that queues may hold in all.
+    /// Returns the memory limit of queues in bytes.
     pub(crate) fn max_memory(&self) -> Option<u64> {
         self.max_memory
     }
 
-    /// Whether nobody new gets in.
+    /// Returns the limit that rejects new connections, if any.
     pub(crate) fn is_full(&self) -> Option<Limit> {
         let full = |max| self.connections.load(Ordering::Relaxed) >= max;
         if self.is_memory_full() {
@@ -178,22 +177,22 @@ impl Gate {
         self.limits.max_connections.is_some_and(full).then_some(Limit::Connections)
     }
 
-    /// Logs that something was beyond a limit, unless that was said just now.
+    /// Logs an exceeded limit, at most once per interval.
     pub(crate) fn report(&self, limit: Limit) {
         let now = u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX);
         let quiet_until = &self.quiet_until[limit.index()];
         let due = |until: u64| (until <= now).then(|| now + QUIET.as_millis() as u64);
         if quiet_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok() {
             let (limit, setting) = (limit.name(), limit.setting());
-            tracing::warn!(limit, setting, "a limit is reached, and what is beyond it is refused");
+            tracing::warn!(limit, setting, "limit reached; excess connections or messages are rejected");
         }
     }
 }
 
-/// How old a reading of the process's memory may be: what comes in meanwhile is little.
+/// Maximum age of a memory reading: little arrives in that time.
 const RESIDENT_AGE: Duration = Duration::from_millis(10);
 
-/// A flood of refusals is one line of the log in so long.
+/// Minimum interval of log lines for one limit.
 const QUIET: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
@@ -208,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_an_ipv4_address_or_an_ipv6_network() {
+    fn client_is_an_ipv4_address_or_an_ipv6_network() {
         let gate = gate(Limits::default().with_max_connections_per_address(2));
         for (first, second, other) in [
             ("192.0.2.1", "192.0.2.1", "192.0.2.2"),
@@ -225,12 +224,12 @@ mod tests {
                 gate.leave(address);
             }
         }
-        assert!(gate.clients.lock().unwrap().is_empty(), "nobody who has gone is remembered");
+        assert!(gate.clients.lock().unwrap().is_empty(), "closed connections leave no entry");
         assert_eq!(gate.connections.load(Ordering::Relaxed), 0);
     }
 
     #[test]
-    fn those_who_come_for_many_have_no_share() {
+    fn proxies_and_unix_sockets_are_exempt_from_the_limit_per_address() {
         let gate = gate(Limits::default().with_max_connections_per_address(1));
         for address in ["10.1.2.3", "0.0.0.0"].map(|text| text.parse().unwrap()) {
             assert_eq!((gate.enter(address), gate.enter(address)), (Ok(()), Ok(())));
@@ -240,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_connections_do_not_count() {
+    fn rejected_connections_do_not_count() {
         let gate = gate(Limits::default().with_max_connections(2).with_max_connections_per_address(1));
         let [one, two, three] = [1, 2, 3].map(|last| IpAddr::from([192, 0, 2, last]));
         assert_eq!((gate.enter(one), gate.enter(one)), (Ok(()), Err(Limit::Address)));
@@ -252,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_that_of_all_threads() {
+    fn memory_counts_all_threads() {
         let gate = gate(Limits::default().with_max_memory(100).with_when_full(WhenFull::Close));
         gate.counters[0].holds(Held::default(), Held::new(60, 0));
         assert_eq!((gate.is_full(), gate.handshake()), (None, Ok(())));
@@ -266,7 +265,7 @@ mod tests {
         assert!(!gate.closes());
     }
 
-    /// As one large message for many slow subscribers does.
+    /// As with one large message for many slow subscribers.
     #[test]
     fn memory_is_not_full_while_the_process_holds_less() {
         let gate = gate(Limits::default().with_max_memory(1 << 45));
@@ -278,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_limited_to_half_of_what_there_is_unless_told_otherwise() {
+    fn default_memory_limit_is_half_of_the_available_memory() {
         let (bytes, _) = memory::available().unwrap();
         assert_eq!(gate(Limits::default()).max_memory(), Some(bytes / 2));
         assert_eq!(gate(Limits::default().with_memory_share(10)).max_memory(), Some(bytes / 10));
@@ -287,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_lets_its_handshakes_in() {
+    fn handshakes_are_limited_per_second() {
         let gate = gate(Limits::default().with_handshakes_per_second(1));
         assert_eq!((gate.handshake(), gate.handshake()), (Ok(()), Err(Limit::Handshakes)));
     }

@@ -1,6 +1,6 @@
-//! How much memory there is: that of the machine, or less where a control group says so.
+//! Available memory: that of the machine, or the limit of a control group.
 
-/// Bytes of memory that this process may use, and what says so. `None` where nothing does.
+/// Returns the memory that this process may use, in bytes, and its source. `None` if unknown.
 pub(super) fn available() -> Option<(u64, &'static str)> {
     find(&|path| std::fs::read_to_string(path).ok())
 }
@@ -37,21 +37,21 @@ fn group_limit(read: &dyn Fn(&str) -> Option<String>) -> Option<u64> {
     found.min()
 }
 
-/// The smallest limit of a group and of those around it.
+/// Returns the smallest limit of a group and its ancestors.
 fn smallest(
     mount: &Mount<'_>,
     group: &str,
     files: &[&str],
     read: &dyn Fn(&str) -> Option<String>,
 ) -> Option<u64> {
-    // A container sees its own group as the root, or is told the path that the machine sees.
+    // A container sees its own group as the root, or the path as the machine sees it.
     let mut below = group.strip_prefix(mount.root).unwrap_or("").trim_matches('/');
     let mut limits = Vec::new();
     for _ in 0..=DEPTH_MAX {
         let directory =
             if below.is_empty() { mount.point.clone() } else { format!("{}/{below}", mount.point) };
         let read = |file: &&str| read(&format!("{directory}/{file}"))?.trim().parse::<u64>().ok();
-        // Version 2 says `max`, and version 1 a number that no machine has.
+        // No limit is `max` in version 2, and an impossible number in version 1.
         limits.extend(files.iter().filter_map(read).filter(|bytes| (1..UNLIMITED).contains(bytes)));
         if below.is_empty() {
             break;
@@ -61,10 +61,10 @@ fn smallest(
     limits.into_iter().min()
 }
 
-/// Groups within groups that are looked at.
+/// Maximum depth of nested groups.
 const DEPTH_MAX: usize = 64;
 
-/// From here on a number means that there is no limit.
+/// Numbers from here on mean no limit.
 const UNLIMITED: u64 = 1 << 60;
 
 /// A line of `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
@@ -86,7 +86,7 @@ impl<'a> Mount<'a> {
         Some(Self { root: root.trim_end_matches('/'), point, kind, options: fields.nth(1).unwrap_or("") })
     }
 
-    /// Whether it is the file system of version 2, or that of version 1 for memory.
+    /// Returns whether it is the file system of version 2, or that of version 1 for memory.
     fn is(&self, kind: &str) -> bool {
         self.kind == kind && (kind == "cgroup2" || self.options.split(',').any(|name| name == "memory"))
     }
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_the_machine_is_read_without_a_group() {
+    fn memory_of_the_machine_counts_without_a_group() {
         assert_eq!(of(&[("/proc/meminfo", MEMINFO)]), Some((16 * GIB, "the machine")));
         assert_eq!(of(&[]), None);
         for broken in ["", "MemTotal: x kB", "MemTotal: 5", "MemTotal: 99999999999999999999 kB"] {

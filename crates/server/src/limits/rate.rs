@@ -1,22 +1,22 @@
-//! Rates: so many a second, and so many at once after a pause.
+//! Rate limits with a burst.
 
-/// When the next one is due if they keep to the rate: the whole state of a token bucket (the "virtual scheduling"
-/// of ITU-T I.371). Times are nanoseconds since a beginning that the caller chooses.
+/// Token bucket whose whole state is the due time of the next event (the "virtual scheduling" of ITU-T I.371). Times
+/// are nanoseconds since an epoch of the caller's choice.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     interval: u64,
-    /// How far ahead of its time one may come.
+    /// How much earlier than due an event may come.
     tolerance: u64,
 }
 
 impl Pace {
-    /// So many a second, at least 1, and at most `burst`, at least 1, at once.
+    /// Creates a rate of `per_second` events, at least 1, with bursts of at most `burst`, at least 1.
     pub(crate) fn new(per_second: u32, burst: u32) -> Self {
         let interval = SECOND / u64::from(per_second.max(1));
         Self { interval, tolerance: interval * u64::from(burst.max(1) - 1) }
     }
 
-    /// One comes now, and the next was due at `due`. Answers when the one after it is, or `None`: too early.
+    /// Takes one event now, with the due time `due`. Returns the next due time, or `None` if the event is too early.
     #[inline]
     pub(crate) fn take(&self, due: u64, now: u64) -> Option<u64> {
         (due <= now.saturating_add(self.tolerance)).then(|| due.max(now) + self.interval)
@@ -39,12 +39,12 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_then_the_rate() {
+    fn burst_is_followed_by_the_rate() {
         let (pace, mut due) = (Pace::new(10, 5), 0);
         assert_eq!(taken(&pace, &mut due, SECOND), 5);
         assert_eq!(taken(&pace, &mut due, SECOND + SECOND / 10 - 1), 0);
         assert_eq!(taken(&pace, &mut due, SECOND + SECOND / 10), 1);
-        // A long pause saves up no more than a burst.
+        // A long pause earns no more than one burst.
         assert_eq!(taken(&pace, &mut due, 1_000 * SECOND), 5);
         let (pace, mut due) = (Pace::new(u32::MAX, 1), 0);
         assert_eq!(pace.take(0, 7), Some(7));

@@ -1,4 +1,4 @@
-//! A connection that gets a refusal and nothing else.
+//! Connection that gets a rejection only.
 
 use sinews_proto::Time;
 use sinews_session::{Outbound, Resources};
@@ -6,8 +6,8 @@ use sinews_session::{Outbound, Resources};
 use super::Limit;
 use crate::date::Date;
 
-/// It is answered when its request begins to come, since an answer to nothing asked is taken for none; then its side
-/// is ended, and what still comes is passed over, or a reset would overtake the answer.
+/// The rejection is sent when the request begins to arrive, since clients discard an answer without a request. Then
+/// the sending side is closed, and further input is discarded: a reset would overtake the answer.
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub(crate) outbound: Outbound,
@@ -20,7 +20,7 @@ impl Refused {
         Self { outbound: Outbound::default(), limit, answered: false }
     }
 
-    /// Something has come.
+    /// Answers the first input.
     pub(crate) fn answer(&mut self, resources: &mut Resources, date: &mut Date, now: Time) {
         if std::mem::replace(&mut self.answered, true) {
             return;

@@ -1,4 +1,4 @@
-//! What one thread counts.
+//! Counters of one thread.
 
 use std::marker::PhantomData;
 
@@ -30,25 +30,25 @@ pub(crate) struct Counters {
     pub(crate) tls_failures: Counter,
     queued_bytes: Counter,
     incomplete_bytes: Counter,
-    /// How much the connection holds that holds most: a class, for comparing.
+    /// Memory class of the heaviest connection, for comparison.
     pub(crate) heaviest: Counter,
     pub(crate) limited: Counts<Limit>,
 }
 
 impl Counters {
-    /// A message has come; one that comes in pieces, when its last has.
+    /// Counts a received message; a message in pieces counts with its last piece.
     #[inline]
     pub(crate) fn received(&self, bytes: usize) {
         self.messages_received.add(1);
         self.message_bytes_received.add(bytes as u64);
     }
 
-    /// A piece of one has come that is not the last.
+    /// Counts a received piece that is not the last of its message.
     pub(crate) fn received_piece(&self, bytes: usize) {
         self.message_bytes_received.add(bytes as u64);
     }
 
-    /// What the sessions have counted, and the topics.
+    /// Takes the counts of the sessions and of the topics.
     #[inline]
     pub(crate) fn sent(&self, traffic: &Traffic, topics: &TopicCounters) {
         self.messages_sent.set(traffic.messages_sent);
@@ -60,7 +60,7 @@ impl Counters {
         self.dropped.set(Dropped::Mailbox, topics.lost);
     }
 
-    /// What a connection holds was so much and is so much.
+    /// Replaces the memory counted for a connection.
     #[inline]
     pub(crate) fn holds(&self, before: Held, after: Held) {
         if before != after {
@@ -69,12 +69,12 @@ impl Counters {
         }
     }
 
-    /// What all of the thread's connections hold.
+    /// Returns the memory that all connections of the thread hold.
     pub(crate) fn held_bytes(&self) -> u64 {
         self.queued_bytes.get() + self.incomplete_bytes.get()
     }
 
-    /// A plain request is answered with this status.
+    /// Counts a response with this status.
     pub(crate) fn responded(&self, status: u16) {
         let class = usize::from(status / 100).checked_sub(1);
         if let Some(count) = class.and_then(|class| self.responses.get(class)) {
@@ -82,7 +82,7 @@ impl Counters {
         }
     }
 
-    /// A handshake is refused with this status.
+    /// Counts a handshake that is rejected with this status.
     pub(crate) fn handshake_refused(&self, status: u16) {
         self.handshakes_refused.add(status);
     }
@@ -111,30 +111,30 @@ impl Counters {
     }
 }
 
-/// Bytes that one connection holds.
+/// Memory that one connection holds, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Held {
-    /// What waits to be sent.
+    /// Outbound queue.
     queued: u32,
-    /// What has come and is not whole.
+    /// Incomplete input.
     incomplete: u32,
 }
 
 impl Held {
-    /// Beyond 4 GiB it does not matter how much.
+    /// Values saturate at 4 GiB.
     #[inline]
     pub(crate) fn new(queued: usize, incomplete: usize) -> Self {
         let narrow = |bytes| u32::try_from(bytes).unwrap_or(u32::MAX);
         Self { queued: narrow(queued), incomplete: narrow(incomplete) }
     }
 
-    /// As much more that is not whole.
+    /// Adds bytes of incomplete input.
     pub(crate) fn with_incomplete(self, bytes: usize) -> Self {
         let more = u32::try_from(bytes).unwrap_or(u32::MAX);
         Self { incomplete: self.incomplete.saturating_add(more), ..self }
     }
 
-    /// So much that is not whole, in place of what was.
+    /// Replaces the bytes of incomplete input.
     pub(crate) fn holding_incomplete(self, bytes: usize) -> Self {
         Self { incomplete: Self::new(0, bytes).incomplete, ..self }
     }
@@ -145,7 +145,7 @@ impl Held {
     }
 }
 
-/// A counter for each reason.
+/// Counters by reason.
 #[derive(Debug)]
 pub(crate) struct Counts<R> {
     counts: Box<[Counter]>,
@@ -174,7 +174,7 @@ impl<R: Reason> Default for Counts<R> {
     }
 }
 
-/// A counter for each status that can end an exchange.
+/// Counters by status that can end an exchange.
 #[derive(Debug)]
 struct Statuses(Box<[Counter]>);
 
@@ -189,7 +189,7 @@ impl Statuses {
         }
     }
 
-    /// Keeps the sums in the order of the statuses.
+    /// Adds to sums, which are sorted by status.
     fn add_to(&self, sums: &mut Vec<(u16, u64)>) {
         let counts = (STATUS_MIN..).zip(self.0.iter().map(Counter::get));
         for (status, count) in counts.filter(|(_, count)| *count > 0) {
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_add_up() {
+    fn counts_of_threads_are_summed() {
         let threads = [Counters::default(), Counters::default()];
         for (counters, at) in threads.iter().zip(1..) {
             counters.accepted.add(at);

@@ -1,4 +1,4 @@
-//! What the system knows of the process.
+//! Process metrics of the system.
 
 use std::fs;
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use super::Process;
 
 impl Process {
-    /// Only [`resident_bytes`](Self::resident_bytes): some microseconds, and no disk.
+    /// Reads [`resident_bytes`](Self::resident_bytes) only: some microseconds, and no disk access.
     pub(crate) fn read_resident_bytes() -> Option<u64> {
         fs::read_to_string("/proc/self/status").ok().and_then(|status| resident(&status))
     }
 
-    /// Reads what there is to read: a few files that the kernel makes up.
+    /// Reads all metrics: a few virtual files of the kernel.
     pub(crate) fn read() -> Self {
         let read = |path| fs::read_to_string(path).ok();
         Self {
@@ -29,8 +29,8 @@ fn resident(status: &str) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// The 14th and 15th field: user and system time. The second one, the program's name, may hold anything, but it ends
-/// with the last parenthesis.
+/// The 14th and 15th field: user and system time. The second field, the program's name, may contain any characters,
+/// but it ends with the last parenthesis.
 fn cpu(stat: &str) -> Option<Duration> {
     let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace().skip(11);
     let user: u64 = fields.next()?.parse().ok()?;
@@ -38,7 +38,7 @@ fn cpu(stat: &str) -> Option<Duration> {
     Some(Duration::from_millis((user + system) * TICK_MS))
 }
 
-/// Linux tells times in hundredths of a second, whatever it counts in (proc_pid_stat(5), USER_HZ).
+/// Linux reports times in hundredths of a second, whatever its internal unit (proc_pid_stat(5), USER_HZ).
 const TICK_MS: u64 = 10;
 
 #[cfg(test)]
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_writes_is_read() {
+    fn proc_files_are_parsed() {
         assert_eq!(resident("Name:\tx\nVmRSS:\t    5124 kB\nVmHWM:\t 1 kB\n"), Some(5124 * 1024));
         let stat = "17 (a) b (c)) S 1 17 17 0 -1 4194560 100 0 2 0 250 50 0 0 20 0 3 0 5 6 7";
         assert_eq!(cpu(stat), Some(Duration::from_secs(3)));
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn linux_tells_everything() {
+    fn linux_reports_all_process_metrics() {
         let process = Process::read();
         assert!(process.resident_bytes.is_some_and(|bytes| bytes > 100_000), "{process:?}");
         assert!(process.open_descriptors.is_some_and(|count| count > 2), "{process:?}");

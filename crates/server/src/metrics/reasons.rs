@@ -1,4 +1,4 @@
-//! Why things end, and how often.
+//! Reasons for which connections and messages end, and their counts.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -6,19 +6,19 @@ use std::marker::PhantomData;
 use sinews_engine as engine;
 use sinews_session::Cause;
 
-/// What something is counted by.
+/// Label of a counter family.
 pub trait Reason: Copy + fmt::Debug + 'static {
-    /// All there are.
+    /// All values.
     const ALL: &'static [Self];
 
-    /// As metrics name it.
+    /// Returns the value of the label in metrics.
     fn name(self) -> &'static str;
 
-    /// The place in [`ALL`](Self::ALL).
+    /// Returns the index in [`ALL`](Self::ALL).
     fn index(self) -> usize;
 }
 
-/// How often, for each reason.
+/// Counts by reason.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Tally<R> {
     counts: Vec<u64>,
@@ -26,19 +26,19 @@ pub struct Tally<R> {
 }
 
 impl<R: Reason> Tally<R> {
-    /// How often for this reason.
+    /// Returns the count of this reason.
     #[must_use]
     pub fn of(&self, reason: R) -> u64 {
         self.counts[reason.index()]
     }
 
-    /// How often in all.
+    /// Returns the sum of all counts.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Every reason, and how often.
+    /// Returns every reason with its count.
     pub fn iter(&self) -> impl Iterator<Item = (R, u64)> {
         R::ALL.iter().copied().zip(self.counts.iter().copied())
     }
@@ -60,7 +60,7 @@ impl<R: Reason> fmt::Debug for Tally<R> {
     }
 }
 
-/// An enumeration of reasons with the names that metrics give them.
+/// Defines an enumeration of reasons with their names in metrics.
 macro_rules! reason_enum {
     ($(#[$doc:meta])* $name:ident { $($(#[$about:meta])* $reason:ident = $text:literal,)* }) => {
         $(#[$doc])*
@@ -91,15 +91,15 @@ pub(crate) use reason_enum;
 reason_enum! {
     /// How a TCP connection ended.
     ConnectionEnd {
-        /// Both sides ended it in order.
+        /// Both sides closed it in order.
         Finished = "finished",
-        /// The server closed it: a wait was over, or a limit reached.
+        /// The server closed it: a timeout, or a limit.
         Closed = "closed",
-        /// The client reset it, or was gone.
+        /// The client reset it, or was unreachable.
         Reset = "reset",
         /// The server stopped.
         Stopped = "stopped",
-        /// The socket failed otherwise, for instance by a timeout of TCP.
+        /// The socket failed otherwise, for example by a TCP timeout.
         Failed = "failed",
     }
 }
@@ -117,15 +117,15 @@ impl From<&engine::Closed> for ConnectionEnd {
 }
 
 reason_enum! {
-    /// Who ended a WebSocket, or what: [`Cause`] in words.
+    /// Reason for the end of a WebSocket, from [`Cause`].
     WebSocketEnd {
-        /// The client's Close came first.
+        /// The client sent the first Close.
         Client = "client",
         /// The client answered the server's Close.
         Server = "server",
         /// The client broke the protocol or a limit.
         Fault = "fault",
-        /// A wait ended.
+        /// A timeout expired.
         Expired = "expired",
         /// The client was slower than the overflow policy allows.
         Overflow = "overflow",
@@ -142,29 +142,28 @@ impl From<Cause> for WebSocketEnd {
             Cause::Fault(_) => Self::Fault,
             Cause::Expired(_) => Self::Expired,
             Cause::Overflow => Self::Overflow,
-            // As every new cause would have to be, until it has a name here.
+            // Default for new causes, until they have a name here.
             _ => Self::Lost,
         }
     }
 }
 
 reason_enum! {
-    /// Why a message was not sent.
+    /// Reason why a message was not sent.
     Dropped {
-        /// Too much waited, and the policy drops what comes last
+        /// The outbound queue was full, and the policy drops the newest messages
         /// ([`Overflow::DropNewest`](crate::Overflow::DropNewest)).
         Newest = "newest",
-        /// Too much waited, and the policy drops what came first
+        /// The outbound queue was full, and the policy drops the oldest messages
         /// ([`Overflow::DropOldest`](crate::Overflow::DropOldest)).
         Oldest = "oldest",
-        /// The next value of its topic took its place ([`SlowConsumer::Conflate`](crate::SlowConsumer::Conflate)).
+        /// The next value of its topic replaced it ([`SlowConsumer::Conflate`](crate::SlowConsumer::Conflate)).
         Conflated = "conflated",
-        /// It was forgotten by its topic's [`History`](crate::History) before a subscriber that came later, or a thread
-        /// whose mailbox was full, had come to it.
+        /// It expired from its topic's [`History`](crate::History) before delivery to a late subscriber, or to a
+        /// thread whose mailbox was full.
         Forgotten = "forgotten",
-        /// The mailbox of the subscribers' thread was full
-        /// ([`EngineConfig::mailbox`](crate::EngineConfig::mailbox)); counted once for each of them. What a
-        /// [`Publisher`](crate::Publisher) could not deliver is told to it instead.
+        /// The mailbox of the subscribers' thread was full ([`EngineConfig::mailbox`](crate::EngineConfig::mailbox));
+        /// counted once for each subscriber. A [`Publisher`](crate::Publisher) gets an error instead.
         Mailbox = "mailbox",
     }
 }
@@ -189,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reason_has_a_place_and_a_name_of_its_own() {
+    fn every_reason_has_an_index_and_a_unique_name() {
         consistent::<ConnectionEnd>();
         consistent::<WebSocketEnd>();
         consistent::<Dropped>();

@@ -1,4 +1,4 @@
-//! Metrics as Prometheus reads them: the OpenMetrics text format.
+//! Metrics in the OpenMetrics text format, for Prometheus.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,8 +18,8 @@ impl Metrics {
     /// The content type of [`to_text`](Self::to_text).
     pub const CONTENT_TYPE: &'static str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-    /// The metrics in the text format of OpenMetrics 1.0, which Prometheus reads. Names begin with `sinews_`, those
-    /// of the process with `process_`, as in every Prometheus client.
+    /// Encodes the metrics in the text format of OpenMetrics 1.0, which Prometheus reads. Names begin with `sinews_`,
+    /// names of process metrics with `process_`, as in every Prometheus client.
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut registry = Registry::default();
@@ -49,24 +49,19 @@ impl Collector for Metrics {
 
 impl Metrics {
     fn connections_to(&self, out: &mut Out<'_>) -> fmt::Result {
-        out.gauge("sinews_connections", "TCP connections that are open", None, self.connections())?;
+        out.gauge("sinews_connections", "Open TCP connections", None, self.connections())?;
         out.counter("sinews_connections_accepted", "TCP connections accepted", None, self.accepted)?;
         out.tally("sinews_connections_closed", "TCP connections that have ended", &self.closed)?;
-        out.gauge("sinews_websockets", "WebSockets that are open", None, self.websockets())?;
-        out.counter(
-            "sinews_tls_handshakes",
-            "TLS handshakes that were completed",
-            None,
-            self.tls_handshakes,
-        )?;
+        out.gauge("sinews_websockets", "Open WebSockets", None, self.websockets())?;
+        out.counter("sinews_tls_handshakes", "Completed TLS handshakes", None, self.tls_handshakes)?;
         let help = "Connections on which TLS failed";
         out.counter("sinews_tls_failures", help, None, self.tls_failures)?;
         out.counter("sinews_handshakes", "Requests that became WebSockets", None, self.handshakes)?;
         let limited = self.limited.iter().map(|(limit, count)| (limit.name().to_owned(), count));
-        let help = "What was refused or closed for a limit of the server";
+        let help = "Rejections and closes by exceeded limits of the server";
         out.family("sinews_limited", help, None, "limit", limited)?;
         let refused = self.handshakes_refused.iter().map(|(status, count)| (status.to_string(), *count));
-        out.family("sinews_handshakes_refused", "Handshakes refused", None, "status", refused)?;
+        out.family("sinews_handshakes_refused", "Rejected handshakes", None, "status", refused)?;
         out.tally("sinews_websockets_closed", "WebSockets that have ended", &self.websockets_closed)?;
         let classes = (1..).zip(self.responses).map(|(class, count)| (format!("{class}xx"), count));
         out.family("sinews_http_responses", "Answers to plain requests", None, "class", classes)
@@ -83,18 +78,18 @@ impl Metrics {
         out.tally("sinews_messages_dropped", "Messages that were not sent", &self.dropped)?;
         out.counter("sinews_publications", "Publications, on each thread", None, self.publications)?;
         out.counter("sinews_deliveries", "Publications handed to subscribers", None, self.deliveries)?;
-        out.gauge("sinews_queued", "What waits to be sent", bytes.as_ref(), self.queued_bytes)?;
-        let help = "What has come of messages and requests that are not whole";
+        out.gauge("sinews_queued", "Outbound queues", bytes.as_ref(), self.queued_bytes)?;
+        let help = "Incomplete messages and requests";
         out.gauge("sinews_incomplete", help, bytes.as_ref(), self.incomplete_bytes)?;
         if let Some(max) = self.max_memory_bytes {
-            let help = "What may wait to be sent and be not whole, together";
+            let help = "Limit of outbound queues and incomplete messages and requests together";
             out.gauge("sinews_memory_limit", help, bytes.as_ref(), max)?;
         }
-        let help = "What the histories of all topics take";
+        let help = "Approximate memory of all topic histories";
         out.gauge("sinews_history", help, bytes.as_ref(), self.history_bytes)?;
         let without = self.histories_evicted.saturating_sub(self.subscribed_histories_evicted);
         let evicted = [("no", without), ("yes", self.subscribed_histories_evicted)];
-        let help = "Topic histories evicted for lack of memory, of topics with subscribers and without";
+        let help = "Topic histories evicted by the memory limit, of topics with and without subscribers";
         let evicted = evicted.map(|(subscribers, count)| (subscribers.to_owned(), count));
         out.family("sinews_histories_evicted", help, None, "subscribers", evicted)?;
         let received: u64 = self.loops.iter().map(|stats| stats.received_bytes).sum();
@@ -110,22 +105,20 @@ impl Metrics {
         out.counter("sinews_accept_stalls", help, None, stalls)?;
         let turns = self.by_thread(|stats| stats.turns);
         out.family("sinews_loop_turns", "Turns of the event loop", None, "thread", turns)?;
-        let help = "Processor time of the loop's thread, in the kernel too: its rate is the load of the loop, 1 at most";
+        let help = "Processor time of the loop's thread, including the kernel; its rate is the load of the loop, at most 1";
         let cpu = self.loops.iter().enumerate();
         let cpu = cpu.filter_map(|(thread, stats)| Some((thread.to_string(), stats.cpu?.as_secs_f64())));
         out.family("sinews_loop_cpu", help, seconds.as_ref(), "thread", cpu)?;
-        let help =
-            "Time of the turns that were timed, one in sixteen, and of the kernel's work right behind them";
+        let help = "Time of sampled turns, one in sixteen, and of the kernel work right after them";
         let busy = self.by_thread(|stats| stats.timed_busy.as_secs_f64());
         out.family("sinews_loop_timed_busy", help, seconds.as_ref(), "thread", busy)?;
-        let help =
-            "Time the loop slept behind the turns that were timed: busy / (busy + waiting) is how busy it is";
+        let help = "Time the loop slept after sampled turns; busy / (busy + waiting) is the utilization";
         let waiting = self.by_thread(|stats| stats.timed_waiting.as_secs_f64());
         out.family("sinews_loop_timed_waiting", help, seconds.as_ref(), "thread", waiting)?;
         self.turns_to(out)
     }
 
-    /// The histogram of turns, over all threads.
+    /// Encodes the histogram of turns, over all threads.
     fn turns_to(&self, out: &mut Out<'_>) -> fmt::Result {
         let sum = self.loops.iter().map(|stats| stats.timed_took.as_secs_f64()).sum();
         let bounds = Stats::TURN_BOUNDS.iter().map(Duration::as_secs_f64).chain([f64::INFINITY]);
@@ -133,8 +126,7 @@ impl Metrics {
         let buckets: Vec<(f64, u64)> =
             bounds.enumerate().map(|(bucket, bound)| (bound, count(bucket))).collect();
         let total = buckets.iter().map(|(_, count)| count).sum();
-        let help =
-            "How long a turn of an event loop takes, of the turns that were timed: everybody else waits";
+        let help = "Duration of sampled turns of an event loop, during which other connections wait";
         let unit = Unit::Seconds;
         let mut encoder =
             out.0.encode_descriptor("sinews_loop_turn", help, Some(&unit), MetricType::Histogram)?;
@@ -155,13 +147,13 @@ impl Metrics {
             out.counter("process_cpu", help, Some(&unit), cpu.as_secs_f64())?;
         }
         if let Some(open) = self.process.open_descriptors {
-            out.gauge("process_open_fds", "Descriptors that are open", None, open)?;
+            out.gauge("process_open_fds", "Open descriptors", None, open)?;
         }
         Ok(())
     }
 }
 
-/// Writes one metric after the other.
+/// Encoder of one metric after the other.
 struct Out<'a>(DescriptorEncoder<'a>);
 
 impl Out<'_> {

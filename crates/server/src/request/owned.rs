@@ -1,4 +1,4 @@
-//! A request that is kept.
+//! Owned copy of a request.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,7 +9,7 @@ use sinews_proto::http::RequestHead;
 
 use super::{decoded, value_in};
 
-/// A copy of a [`Request`](crate::Request), for an answer that comes later. It may go to another thread.
+/// Owned copy of a [`Request`](crate::Request), for an answer that completes later. It may move to another thread.
 #[derive(Clone)]
 pub struct OwnedRequest {
     method: Box<str>,
@@ -47,25 +47,25 @@ impl OwnedRequest {
         }
     }
 
-    /// The method, case-sensitive.
+    /// Returns the method, case-sensitive.
     #[must_use]
     pub fn method(&self) -> &str {
         &self.method
     }
 
-    /// The request target as it came.
+    /// Returns the request target as received.
     #[must_use]
     pub fn target(&self) -> &str {
         &self.target
     }
 
-    /// The path, percent-encoding untouched.
+    /// Returns the path, still percent-encoded.
     #[must_use]
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// The values of each header line with this name, in any case, in order.
+    /// Returns the values of each header line with this name, in any case, in order.
     pub fn header(&self, name: &str) -> impl Iterator<Item = &[u8]> {
         self.headers
             .iter()
@@ -73,38 +73,38 @@ impl OwnedRequest {
             .map(|(_, value)| &**value)
     }
 
-    /// As [`Request::param`](crate::Request::param).
+    /// Returns a path parameter, as [`Request::param`](crate::Request::param).
     #[must_use]
     pub fn param(&self, name: &str) -> Option<Cow<'_, str>> {
         decoded(self.params.iter().find(|(known, _)| **known == *name).map(|(_, value)| &**value)?)
     }
 
-    /// As [`Request::query`](crate::Request::query).
+    /// Returns a query value, as [`Request::query`](crate::Request::query).
     #[must_use]
     pub fn query(&self, name: &str) -> Option<&str> {
         value_in(self.query.as_deref()?, name)
     }
 
-    /// The body. Clones of it share its bytes.
+    /// Returns the body. Clones share its bytes.
     #[must_use]
     pub fn body(&self) -> &Bytes {
         &self.body
     }
 
-    /// The peer's address.
+    /// Returns the peer's address.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.peer
     }
 
-    /// As [`Request::client`](crate::Request::client).
+    /// Returns the client's address, as [`Request::client`](crate::Request::client).
     #[must_use]
     pub fn client(&self) -> IpAddr {
         self.client
     }
 }
 
-/// Without its headers, which may hold secrets.
+/// Omits the headers, which may contain secrets.
 impl fmt::Debug for OwnedRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct("OwnedRequest");

@@ -1,4 +1,4 @@
-//! Which connections hold much memory, and which of them is closed while all together hold too much.
+//! Memory of connections, and which to close when the limit is exceeded.
 
 use rustc_hash::FxHashSet;
 use sinews_engine::{ConnId, Io};
@@ -8,39 +8,39 @@ use crate::limits::Limit;
 use crate::mail::Mail;
 use crate::metrics::Held;
 
-/// The connections of a thread that hold more than [`FREE_BYTES`], by how much: the number of bits.
+/// Connections of a thread that hold more than [`FREE_BYTES`], by size class: the number of bits.
 #[derive(Debug, Default)]
 pub(super) struct Holders {
     classes: [FxHashSet<usize>; CLASSES],
-    /// Connections that are being closed: they are not chosen again.
+    /// Connections that are closing: they are not chosen again.
     closing: FxHashSet<usize>,
-    /// What the thread's connections held when memory was looked at last, or less since.
+    /// Memory of the thread's connections at the last check, or less since.
     checked_bytes: u64,
-    /// Memory is looked at again when a connection is settled: more is counted than may be held, but the process did
-    /// not hold as much, since memory that is allocated is used later; or more was lent.
+    /// Memory is checked again when a connection is settled, for two reasons. The counted memory exceeds the limit
+    /// but the process's does not yet, since allocated memory is used later. Or a buffer has grown in the engine.
     is_check_due: bool,
 }
 
-/// Bytes that one connection may hold whatever the others do.
+/// Bytes that each connection may hold regardless of the total.
 const FREE_BYTES: u64 = 64 << 10;
 
-/// Bytes that a thread's connections may come to hold before all of them are summed up again.
+/// Growth of a thread's memory in bytes that triggers a new sum of all threads.
 const CHECK_BYTES: u64 = 64 << 10;
 
-/// [`Held::bytes`] has 33 bits at most, and those of [`FREE_BYTES`] are none.
+/// [`Held::bytes`] has at most 33 bits, and sizes within [`FREE_BYTES`] have no class.
 const CLASSES: usize = 18;
 
-/// Connections that are closed at a time, at most.
+/// Maximum number of connections that close at the same time.
 const CLOSES_MAX: usize = 16;
 
-/// 0 for a connection that is not among them.
+/// Returns the size class; 0 for a connection within the free size.
 fn class(held: Held) -> usize {
     let bits = (u64::BITS - held.bytes().saturating_sub(1).leading_zeros()) as usize;
     bits.saturating_sub(FREE_BYTES.trailing_zeros() as usize)
 }
 
 impl Holders {
-    /// What a connection holds has changed. Answers whether the heaviest class has.
+    /// Changes the size of a connection. Returns whether the heaviest class has changed.
     fn change(&mut self, index: usize, before: Held, after: Held) -> bool {
         let (before, after) = (class(before), class(after));
         if before == after || self.closing.contains(&index) {
@@ -56,21 +56,21 @@ impl Holders {
         self.heaviest() != heaviest
     }
 
-    /// What of it counts: of a connection that is being closed, nothing.
+    /// Returns the counted part; zero for a closing connection.
     #[inline]
     pub(super) fn counted(&self, conn: ConnId, held: Held) -> Held {
         let closing = !self.closing.is_empty() && self.closing.contains(&conn.index());
         if closing { Held::default() } else { held }
     }
 
-    /// The class of the connections that hold most; 0 if none holds much.
+    /// Returns the class of the heaviest connections; 0 if all are within the free size.
     fn heaviest(&self) -> usize {
         self.classes.iter().rposition(|class| !class.is_empty()).unwrap_or(0)
     }
 }
 
 impl Shard {
-    /// A connection held so much and holds so much.
+    /// Changes the size of a connection and checks the limit.
     #[inline]
     pub(super) fn hold(&mut self, io: &mut Io, conn: ConnId, before: Held, after: Held) {
         if before == after && !self.holders.is_check_due {
@@ -95,7 +95,7 @@ impl Shard {
         }
     }
 
-    /// The buffer of a connection's large message has grown, and the engine has it.
+    /// Updates the size of a connection whose large buffer has grown in the engine.
     pub(super) fn hold_lent(&mut self, conn: ConnId) {
         let Some(found) = self.conns.get_mut(conn.index()).and_then(Option::as_mut) else { return };
         let Protocol::WebSocket(websocket) = &found.protocol else { return };
@@ -109,7 +109,7 @@ impl Shard {
         }
     }
 
-    /// A connection is over.
+    /// Removes a closed connection.
     pub(super) fn release(&mut self, conn: ConnId, held: Held) {
         self.counters.holds(held, Held::default());
         self.holders.change(conn.index(), held, Held::default());
@@ -117,7 +117,7 @@ impl Shard {
         self.counters.heaviest.set(self.holders.heaviest() as u64);
     }
 
-    /// Closes the connections that hold most, while all together hold too much and that is what is to be done.
+    /// Closes the heaviest connections while the limit is exceeded, if that is the configured action.
     #[cold]
     pub(super) fn shed(&mut self, io: &mut Io) {
         self.holders.is_check_due = self.gate.counts_too_much();
@@ -141,7 +141,7 @@ impl Shard {
         }
     }
 
-    /// It is not received from any more, so what it holds counts no more.
+    /// Closes a connection. Reads stop, so its memory counts no more.
     fn close_holder(&mut self, io: &mut Io, index: usize) {
         let Some(found) = self.conns.get_mut(index).and_then(Option::as_mut) else { return };
         let held = std::mem::take(&mut found.holds);
@@ -153,7 +153,7 @@ impl Shard {
         self.limited(Limit::Memory);
         tracing::debug!(
             bytes = held.bytes(),
-            "closed: of all connections this one held most, and all hold too much"
+            "closed: largest outbound and input buffers of all connections, and max_memory is exceeded"
         );
         io.close(conn);
     }
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_are_classed_by_what_they_hold() {
+    fn connections_are_classed_by_held_memory() {
         let of = |bytes| class(Held::new(bytes, 0));
         assert_eq!((of(0), of(64 << 10), of((64 << 10) + 1), of(128 << 10)), (0, 0, 1, 1));
         assert_eq!((of((128 << 10) + 1), of(16 << 20)), (2, 8));

@@ -1,10 +1,10 @@
-//! Publications reach their subscribers: so many a turn, in order, and who publishes faster is held back.
+//! Delivery of publications to subscribers: in order, within a budget per turn. Fast publishers are throttled.
 //!
 //! ```text
-//!   callbacks, mail ─▶ Topics: what waits ─▶ publish: as far as the turn's budget goes ─▶ subscribers
-//!         ▲                                      │ some is left
-//!         └── not received from meanwhile ◀──────┤ hold_back
-//!                                                └─▶ the next turn goes on
+//!   callbacks, mail ─▶ Topics: queue ─▶ publish: within the turn's budget ─▶ subscribers
+//!         ▲                              │ budget is used up
+//!         └── reads paused ◀─────────────┤ hold_back
+//!                                        └─▶ continues in the next turn
 //! ```
 
 use sinews_engine::{ConnId, Io};
@@ -13,20 +13,20 @@ use sinews_session::Flow;
 use super::{Protocol, Shard};
 use crate::topics::{Publication, RuleId};
 
-/// A publication that has reached some of its subscribers.
+/// Publication that is delivered to some of its subscribers.
 pub(super) struct UnderWay {
     publication: Publication,
     rule: RuleId,
-    /// Those of the moment at which it began.
+    /// Subscribers at the start of the delivery.
     subscribers: Vec<ConnId>,
-    /// The next one of them.
+    /// Index of the next subscriber.
     next: usize,
-    /// Turns have passed since it began.
+    /// The delivery has taken more than one turn.
     split: bool,
 }
 
 impl Shard {
-    /// Delivers what waits, as far as the turn's budget goes, or further while more waits than may.
+    /// Delivers queued publications within the turn's budget, or beyond it while the queue exceeds its limit.
     pub(super) fn publish(&mut self, io: &mut Io) {
         self.time(io);
         while let Some(mut current) = self.next_delivery() {
@@ -40,7 +40,7 @@ impl Shard {
                 self.deliveries_left = self.deliveries_left.saturating_sub(1);
                 current.next += 1;
                 let Publication { topic, except, sequence, .. } = &current.publication;
-                // One that has left the topic meanwhile has left it.
+                // The subscriber has left the topic meanwhile.
                 let left = current.split
                     && !(self.topics.hears(*topic, subscriber)
                         && self.topics.has_joined(*topic, *sequence, subscriber));
@@ -55,26 +55,26 @@ impl Shard {
         self.counters.sent(self.resources.traffic(), self.topics.counted());
     }
 
-    /// Delivers everything that waits, whatever the budget.
+    /// Delivers all queued publications, regardless of the budget.
     pub(super) fn publish_all(&mut self, io: &mut Io) {
         self.time(io);
         self.deliveries_left = usize::MAX;
         self.publish(io);
     }
 
-    /// Publishes what a connection's callbacks have published. If some of it waits, on this thread or on
-    /// another, the connection is not received from until it does not.
+    /// Delivers the publications of a connection's callbacks. While some of them are queued, on this thread or on
+    /// another, reads of the connection are paused.
     pub(super) fn publish_of(&mut self, io: &mut Io, conn: ConnId) {
         let published = self.topics.take_published();
         self.publish(io);
-        // What others said as their last words is not this connection's.
+        // Publications of other connections in `close` do not count for this connection.
         self.topics.take_published();
         if published && (self.topics.is_any_behind() || self.stands_still(conn)) {
             self.hold_back(io, conn);
         }
     }
 
-    /// A turn of its own for what waits, and for those who wait for it.
+    /// Continues with queued publications in a turn, then resumes their publishers.
     pub(super) fn go_on(&mut self, io: &mut Io) {
         self.publish(io);
         while !self.topics.is_any_behind()
@@ -102,7 +102,7 @@ impl Shard {
         }
     }
 
-    /// Whether it paused in the middle of its input, since too much waited.
+    /// Returns whether reads paused in the middle of its input, since the queue was full.
     fn stands_still(&mut self, conn: ConnId) -> bool {
         match self.find(conn).map(|found| &found.protocol) {
             Some(Protocol::WebSocket(websocket)) => websocket.session.wants_resume(),
@@ -120,7 +120,7 @@ impl Shard {
         io.pause(conn);
     }
 
-    /// Goes on where the connection stood when it was held back.
+    /// Resumes reads where they were paused.
     fn let_go(&mut self, io: &mut Io, conn: ConnId) {
         let now = self.time(io);
         let Some(found) = self.find(conn) else { return };

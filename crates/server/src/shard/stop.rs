@@ -1,14 +1,14 @@
-//! A graceful stop: announced, told to the clients by and by, waited for.
+//! Graceful stop: announcement, gradual close of clients, grace period.
 //!
 //! ```text
-//!   serving ─▶ announced: only /readyz says it ─▶ telling: nobody is accepted, so many a step get 1001 ─▶ waiting
-//!              delay                              window                                                  grace
+//!   serving ─▶ announced: /readyz fails ─▶ telling: no accepts, 1001 in steps ─▶ waiting
+//!              delay                       window                                grace
 //! ```
 //!
-//! One that has handed its listeners over skips the first wait, and behind the second it lingers until the window is
-//! over, for HTTP connections that are kept alive: a request that is on its way just now would be lost. One that has
-//! asked for nothing yet is not ended with the window either, only with the time for a request's head and with the grace
-//! period: its client was accepted here by chance, and on a busy machine the thread may hear of it after the window.
+//! After a handover of the listeners, the first phase is skipped. After the second phase the shard lingers until the
+//! window ends, for keep-alive HTTP connections: a request in transit would be lost. A connection without any request
+//! yet outlives the window, and is bounded by the head timeout and the grace period: this process accepted its client
+//! by chance, and a busy machine may report it after the window.
 
 use std::time::{Duration, Instant};
 
@@ -17,14 +17,14 @@ use sinews_proto::{CloseCode, Time};
 
 use super::{Protocol, Shard};
 
-/// How long each part of a graceful stop takes.
+/// Duration of each phase of a graceful stop.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StopTimes {
-    /// From the announcement until nobody is accepted any more.
+    /// From the announcement until accepting ends.
     pub(crate) delay: Duration,
-    /// From then until the last client has been told.
+    /// From then until the last client gets its Close.
     pub(crate) window: Duration,
-    /// From then until those who are left are closed.
+    /// From then until the remaining connections are closed.
     pub(crate) grace: Duration,
 }
 
@@ -34,23 +34,23 @@ impl Default for StopTimes {
     }
 }
 
-/// How far a stop has come.
+/// Phase of a stop.
 #[derive(Debug)]
 pub(super) enum Phase {
     Serving,
     Announced,
-    /// These have not been told; so many are told in each step.
+    /// Remaining clients to close, and how many to close in each step.
     Telling {
         untold: Vec<ConnId>,
         each: usize,
     },
-    /// All have been told, but for HTTP connections that are kept alive.
+    /// All are closing, except keep-alive HTTP connections.
     Lingering,
     Waiting,
 }
 
 impl Shard {
-    /// Another process has taken over.
+    /// Starts the stop of a server with a successor.
     pub(super) fn begin_to_leave(&mut self, io: &mut Io) {
         if matches!(self.phase, Phase::Serving) {
             self.patience = Some(self.stop_times.window);
@@ -60,7 +60,7 @@ impl Shard {
         }
     }
 
-    /// The server is to stop in order.
+    /// Starts a graceful stop.
     pub(super) fn announce_stop(&mut self, io: &mut Io) {
         if std::mem::take(&mut self.handed_over) {
             return self.lose_patience(io);
@@ -75,7 +75,7 @@ impl Shard {
         io.set_app_timer(in_time(io, self.stop_times.delay));
     }
 
-    /// The next step of a stop is due.
+    /// Runs the next step of a stop.
     pub(super) fn step_of_stop(&mut self, io: &mut Io) {
         match std::mem::replace(&mut self.phase, Phase::Waiting) {
             Phase::Serving => self.phase = Phase::Serving,
@@ -89,13 +89,16 @@ impl Shard {
             }
             Phase::Lingering => self.linger(io),
             Phase::Waiting => {
-                tracing::info!(connections = io.connections(), "the grace period is over");
+                tracing::info!(
+                    connections = io.connections(),
+                    "grace period expired; closing remaining connections"
+                );
                 io.stop();
             }
         }
     }
 
-    /// From here on nobody is accepted and no request is waited for. Answers whom to tell, and how many in a step.
+    /// Ends accepting and waiting for requests. Returns the clients to close, and how many to close per step.
     fn begin_to_stop(&mut self, io: &mut Io) -> (Vec<ConnId>, usize) {
         self.stopping = true;
         io.stop_accepting();
@@ -106,15 +109,15 @@ impl Shard {
         (untold, each.max(TOLD_AT_LEAST))
     }
 
-    /// HTTP connections without a request under way end, unless they may still ask.
+    /// Ends HTTP connections without a pending request, unless they may send one more.
     fn settle_others(&mut self, io: &mut Io) {
         for conn in self.those_who_speak(|protocol| !matches!(protocol, Protocol::WebSocket(_))) {
             self.settle(io, conn);
         }
     }
 
-    /// Has patience for another step of the window, if one is left. The steps are counted and not the time: a thread that
-    /// was held up for longer than the window has not heard meanwhile what clients ask for.
+    /// Lingers for another step of the window, if any is left. Steps are counted instead of time: a thread that was
+    /// stalled for longer than the window has not read its clients' requests meanwhile.
     fn linger(&mut self, io: &mut Io) {
         match self.patience {
             Some(left) if !left.is_zero() => {
@@ -143,9 +146,9 @@ impl Shard {
         self.conns.iter().flatten().filter(|conn| what(&conn.protocol)).map(|conn| conn.id).collect()
     }
 
-    /// Begins the closing handshake with the next ones.
+    /// Starts the closing handshake of the next clients.
     fn tell(&mut self, io: &mut Io, mut untold: Vec<ConnId>, each: usize) {
-        // What was published before comes before the Close.
+        // Earlier publications are delivered before the Close.
         self.publish_all(io);
         let now = self.time(io);
         for conn in untold.split_off(untold.len().saturating_sub(each)) {
@@ -163,32 +166,32 @@ impl Shard {
         }
     }
 
-    /// Begins the closing handshake of the server's stop.
+    /// Starts the closing handshake of a stop.
     pub(super) fn close_websocket(&mut self, conn: ConnId, now: Time) {
         if let Some((Protocol::WebSocket(websocket), mut lent)) = self.lend(conn, now) {
             websocket.flush(&mut lent);
-            // One that is closing already is left to it.
+            // A connection that is closing already goes on.
             let _ = websocket.session.tx(lent.resources, now).close(CloseCode::GOING_AWAY, "server stops");
             websocket.session.after_tx(lent.resources, now);
         }
     }
 }
 
-/// A wait that no clock can count ends never, or what is as good.
+/// Adds a wait to the time; a wait beyond the clock's range practically never ends.
 fn in_time(io: &Io, wait: Duration) -> Instant {
     const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
     io.now() + wait.min(CENTURY)
 }
 
-/// How long one step takes: many steps, so that the clients' return is a stream and no row of rushes.
+/// Duration of one step: many steps spread the reconnects evenly instead of in bursts.
 const STEP: Duration = Duration::from_millis(20);
 
-/// Steps that lingering consists of: a thread that is held up once loses one of them.
+/// Number of steps of lingering: one stall of a thread costs one step.
 pub(super) const LINGERING_STEPS: u32 = 16;
 
-/// The shortest of them: a short window has fewer.
+/// Minimum duration of a step: a short window has fewer steps.
 pub(super) const LINGERING_STEP_MIN: Duration = Duration::from_millis(1);
 
-/// Clients that are told in one step even if the window were long enough for fewer: 3,200 a second come back to no
-/// harm, and a server with few clients stops at once.
+/// Minimum number of clients to close per step: 3,200 reconnects a second are harmless, and a server with few clients
+/// stops at once.
 const TOLD_AT_LEAST: usize = 64;

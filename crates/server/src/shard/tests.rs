@@ -1,5 +1,5 @@
-//! A shard, turn by turn. The clients live in the same thread, so that what they have written is in the kernel
-//! by the next turn.
+//! Tests of a shard, turn by turn. The clients live in the same thread, so that their writes are in the kernel by the
+//! next turn.
 
 use std::future;
 use std::io::{ErrorKind, Read, Write};
@@ -18,7 +18,7 @@ use crate::pool::BlockingPool;
 use crate::topics::{Directory, Rules};
 use crate::{Answer, Context, Handler, Payload, Prepared, Response, TopicConfig, WebSocketRoute};
 
-/// What comes is published; `-` ends the subscription to it.
+/// Publishes each message; `-` ends the subscription.
 struct Member {
     hears: bool,
 }
@@ -37,12 +37,12 @@ impl Handler for Member {
     }
 }
 
-/// A shard, its loop, and where clients find it.
+/// A shard, its loop, and its address.
 struct Host {
     engine: Engine<Shard>,
     shard: Shard,
     address: SocketAddr,
-    /// Of requests to `/later`.
+    /// Wakers of requests to `/later`.
     wakers: Arc<Mutex<Vec<Waker>>>,
 }
 
@@ -93,7 +93,7 @@ impl Host {
         Ok(Self { engine, shard, address, wakers })
     }
 
-    /// One turn; answers how many sends it made.
+    /// Runs one turn; returns the number of sends.
     fn turn(&mut self) -> u64 {
         let before = self.engine.stats().sends;
         self.engine.turn(&mut self.shard, Some(Duration::from_millis(10))).unwrap();
@@ -107,7 +107,7 @@ impl Host {
             }
             self.turn();
         }
-        panic!("no end is in sight");
+        panic!("condition not met within the maximum number of turns");
     }
 
     fn connect(&self) -> TcpStream {
@@ -142,7 +142,7 @@ impl Host {
     }
 }
 
-/// Ends connections that are silent for a short time.
+/// Closes connections that are idle for a short time.
 fn idle() -> sinews_proto::Config {
     sinews_proto::Config::default().with_ping_interval(None).with_idle_timeout(Some(IDLE_TIMEOUT))
 }
@@ -162,7 +162,7 @@ impl Client {
         self.stream.write_all(&wire).unwrap();
     }
 
-    /// Reads what is there; answers how many messages have come.
+    /// Reads available input; returns the number of messages.
     fn hear(&mut self) -> usize {
         let mut bytes = Vec::new();
         read(&mut self.stream, &mut bytes);
@@ -177,7 +177,7 @@ impl Client {
     }
 }
 
-/// Reads what is in the kernel.
+/// Reads available bytes from the kernel.
 fn read(stream: &mut TcpStream, bytes: &mut Vec<u8>) {
     match stream.read_to_end(bytes) {
         Ok(_) => {}
@@ -191,7 +191,7 @@ fn numbers(range: std::ops::Range<u32>) -> Vec<String> {
 }
 
 #[test]
-fn a_turn_delivers_as_much_as_its_budget_in_one_send_for_each_subscriber() {
+fn budget_limits_a_turn_to_one_send_per_subscriber() {
     const BUDGET: usize = 10;
     let mut host = Host::new(TopicConfig::default().with_deliveries_per_turn(BUDGET));
     let mut hearers: [Client; 3] = host.hearers();
@@ -214,7 +214,7 @@ fn a_turn_delivers_as_much_as_its_budget_in_one_send_for_each_subscriber() {
 }
 
 #[test]
-fn of_many_that_are_woken_some_are_answered_in_each_turn() {
+fn wakeups_are_processed_in_batches_per_turn() {
     const CLIENTS: usize = 40;
     let mut host = Host::new(TopicConfig::default());
     let clients: Vec<TcpStream> = (0..CLIENTS)
@@ -239,7 +239,7 @@ fn of_many_that_are_woken_some_are_answered_in_each_turn() {
 }
 
 #[test]
-fn what_the_budget_allows_leaves_in_one_send_for_each_subscriber() {
+fn deliveries_within_the_budget_leave_in_one_send_per_subscriber() {
     let mut host = Host::new(TopicConfig::default());
     let mut hearers: [Client; 3] = host.hearers();
     let mut teller = host.open("/tell");
@@ -251,7 +251,7 @@ fn what_the_budget_allows_leaves_in_one_send_for_each_subscriber() {
 }
 
 #[test]
-fn a_publisher_is_not_received_from_while_its_publications_wait() {
+fn publisher_reads_pause_while_its_publications_are_queued() {
     let mut host = Host::new(TopicConfig::default().with_deliveries_per_turn(2));
     let [mut hearer, mut other] = host.hearers();
     let mut teller = host.open("/tell");
@@ -260,7 +260,7 @@ fn a_publisher_is_not_received_from_while_its_publications_wait() {
     assert_eq!(host.shard.held_back.len(), 1);
     teller.tell(numbers(10..20));
     other.tell(["another".to_owned()]);
-    // One publication a turn; the other publisher is heard, and held back behind the first.
+    // One publication a turn; the other publisher is read, and paused after the first message.
     for left in (1..9).rev() {
         host.turn();
         assert_eq!(host.shard.topics.waiting(), left, "only the other one's has come");
@@ -273,12 +273,12 @@ fn a_publisher_is_not_received_from_while_its_publications_wait() {
 }
 
 #[test]
-fn as_much_waits_as_may_and_the_rest_of_the_input_waits_with_the_publisher() {
+fn publication_queue_is_bounded_and_further_input_stays_with_the_publisher() {
     let config = TopicConfig::default();
     for (config, most) in [
         (config.with_max_waiting_messages(5).with_deliveries_per_turn(2), 5),
         (config.with_max_waiting_bytes(30).with_deliveries_per_turn(2), 15),
-        // The budget is no reason to wait for long.
+        // A large budget, so that only the queue limits.
         (config.with_max_waiting_messages(5), 5),
     ] {
         let mut host = Host::new(config);
@@ -295,7 +295,7 @@ fn as_much_waits_as_may_and_the_rest_of_the_input_waits_with_the_publisher() {
 }
 
 #[test]
-fn requests_that_publish_are_held_back_too() {
+fn requests_that_publish_are_paused_too() {
     let config = TopicConfig::default().with_deliveries_per_turn(1).with_max_waiting_messages(3);
     let mut host = Host::new(config);
     let mut hearers: [Client; 2] = host.hearers();
@@ -314,13 +314,13 @@ fn requests_that_publish_are_held_back_too() {
 }
 
 #[test]
-fn one_that_leaves_a_topic_gets_no_more_of_what_waits() {
+fn queued_publications_are_not_delivered_after_unsubscribe() {
     let mut host = Host::new(TopicConfig::default().with_deliveries_per_turn(1));
     let [mut first, mut second] = host.hearers();
     let mut teller = host.open("/tell");
     teller.tell(numbers(0..1));
     host.turn_until(|host| first.hear() == 1 && host.waits());
-    // The publication is on its way to the second subscriber, whose word comes before.
+    // The publication is in delivery to the second subscriber, whose message comes before.
     second.tell(["-".to_owned()]);
     host.turn_until(|host| !host.waits());
     teller.tell(numbers(1..2));
@@ -329,7 +329,7 @@ fn one_that_leaves_a_topic_gets_no_more_of_what_waits() {
 }
 
 #[test]
-fn what_was_published_before_a_stop_comes_before_the_close() {
+fn publications_before_a_stop_are_delivered_before_the_close() {
     let mut host = Host::new(TopicConfig::default().with_deliveries_per_turn(1));
     let mut hearers: [Client; 3] = host.hearers();
     let mut teller = host.open("/tell");
@@ -343,9 +343,9 @@ fn what_was_published_before_a_stop_comes_before_the_close() {
     assert!(hearers.iter().all(|hearer| hearer.heard == expected));
 }
 
-/// The thread hears of a connection, or of its request, only when the window is over.
+/// The thread sees a connection, or its request, only after the window.
 #[test]
-fn whoever_one_that_is_left_has_accepted_is_answered_once_however_late() {
+fn connections_accepted_before_a_handover_are_answered_once_however_late() {
     const REQUEST: &[u8] = b"GET /later HTTP/1.1\r\nHost: a\r\n\r\n";
     let mut host = Host::new(TopicConfig::default());
     host.shard.stop_times.window = Duration::ZERO;
@@ -377,7 +377,7 @@ fn whoever_one_that_is_left_has_accepted_is_answered_once_however_late() {
 }
 
 #[test]
-fn a_thread_that_is_held_up_for_the_whole_window_is_still_patient() {
+fn thread_stalled_for_the_whole_window_still_lingers() {
     let mut host = Host::new(TopicConfig::default());
     host.shard.stop_times.window = LINGERING_STEP_MIN * LINGERING_STEPS;
     let mut kept = host.connect();
@@ -387,7 +387,7 @@ fn a_thread_that_is_held_up_for_the_whole_window_is_still_patient() {
     host.engine.post().wake();
     host.turn_until(|host| matches!(host.shard.phase, Phase::Lingering));
     std::thread::sleep(host.shard.stop_times.window);
-    // Its timer rings late, and once in a turn at most.
+    // Its timer fires late, and at most once per turn.
     host.turn();
     kept.write_all(b"OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     let mut answer = Vec::new();
@@ -398,8 +398,8 @@ fn a_thread_that_is_held_up_for_the_whole_window_is_still_patient() {
     assert!(String::from_utf8(answer).unwrap().contains("Connection: close"));
 }
 
-/// The first turn behind the stall takes no input of the client: the readiness backend takes 1,024 events a turn, and the
-/// ring has one buffer.
+/// The first turn after the stall takes no input of the client: the readiness backend takes 1,024 events a turn, and
+/// the ring has one buffer.
 #[test]
 fn stalled_worker_reads_input_before_it_decides_the_idle_timeout() {
     for (backend, crowd) in [(engine::BackendChoice::Poll, 1_024), (engine::BackendChoice::Uring, 1)] {
@@ -425,7 +425,7 @@ fn stalled_worker_reads_input_before_it_decides_the_idle_timeout() {
         let accepted = crowd.len() as u64;
         host.turn_until(|host| host.engine.stats().accepts == accepted);
         let (mut client, mut hearer) = (host.open("/idle"), host.open("/hear"));
-        // On the ring the timeout begins when the answer to the handshake has left for certain.
+        // On the ring, the timeout begins when the answer to the handshake has certainly left.
         client.tell(["first".to_owned()]);
         host.turn_until(|_| hearer.hear() > 0);
         crowd.iter_mut().for_each(|stream| stream.write_all(&[b'\n'; 256]).unwrap());
@@ -448,11 +448,11 @@ fn open_files_limit() -> usize {
 }
 
 #[test]
-fn memory_of_small_messages_is_given_back_too() {
+fn memory_of_small_messages_is_released() {
     let mut host = Host::new(TopicConfig::default());
     let [mut hearer] = host.hearers();
     hearer.tell(["echo".to_owned()]);
-    // A chain may come home a while after it has left.
+    // A chain may complete a while after it has left.
     host.turn_until(|host| hearer.hear() == 1 && host.shard.resources.holds_spares());
     assert!(host.shard.releasing);
     // The loop's timer would call twice, some seconds apart.
@@ -461,10 +461,10 @@ fn memory_of_small_messages_is_given_back_too() {
 }
 
 #[test]
-fn many_clients_are_told_to_go_by_and_by_and_served_until_then() {
+fn graceful_stop_closes_many_clients_gradually_and_serves_them_until_then() {
     const CLIENTS: usize = 150;
     let mut host = Host::new(TopicConfig::default());
-    // As many steps as it takes, however long the window.
+    // As many steps as needed, however long the window.
     host.shard.stop_times.window = Duration::MAX;
     let mut hearers: [Client; CLIENTS] = host.hearers();
     let mut teller = host.open("/tell");
@@ -476,6 +476,10 @@ fn many_clients_are_told_to_go_by_and_by_and_served_until_then() {
     host.turn_until(|_| hearers.iter_mut().all(|hearer| hearer.hear() > 0 && told(hearer)));
     assert!(matches!(host.shard.phase, Phase::Waiting));
     let news = hearers.iter().filter(|hearer| hearer.heard[0] == "last news").count();
-    assert_eq!(news, CLIENTS + 1 - 64, "all but those of the first step, of whom one is the teller");
-    assert!(hearers.iter().all(|hearer| hearer.heard.len() <= 2), "each is told once");
+    assert_eq!(
+        news,
+        CLIENTS + 1 - 64,
+        "all but the clients of the first step, one of which is the publisher"
+    );
+    assert!(hearers.iter().all(|hearer| hearer.heard.len() <= 2), "each client gets one Close");
 }

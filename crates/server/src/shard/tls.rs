@@ -1,4 +1,4 @@
-//! Connections that speak TLS: their records on one side, the protocol on the other.
+//! Connections with TLS: records on one side, the protocol on the other.
 
 use sinews_engine::{self as engine, App, ConnId, Io};
 
@@ -12,7 +12,7 @@ impl Shard {
         self.conns.get(conn.index()).is_some_and(|conn| conn.as_ref().is_some_and(|conn| conn.tls.is_some()))
     }
 
-    /// The TLS of a new connection, if its listener wants one. A connection whose TLS cannot be begun is closed.
+    /// Creates the TLS state of a new connection, if its listener requires TLS. On failure the connection is closed.
     pub(super) fn begin_tls(&self, io: &mut Io, conn: ConnId, listener: usize) -> Option<Box<Tls>> {
         let config = self.expects.get(listener)?.tls.as_ref()?;
         let tls = Tls::new(config);
@@ -22,7 +22,7 @@ impl Shard {
         tls.map(Box::new)
     }
 
-    /// Records have come: the protocol gets the plaintext of all of them at once.
+    /// Handles received records: the protocol gets the plaintext of all of them at once.
     pub(super) fn receive_tls(&mut self, io: &mut Io, conn: ConnId, chunk: &mut [u8]) -> engine::Flow {
         let Self { conns, resources, counters, plaintext, .. } = self;
         let Some(Conn { tls: Some(tls), .. }) = conns.get_mut(conn.index()).and_then(Option::as_mut) else {
@@ -34,11 +34,11 @@ impl Shard {
         if let Some(error) = &failed {
             tls.fail(resources);
             counters.tls_failures.add(1);
-            tracing::debug!(%error, "a client's TLS has failed");
+            tracing::debug!(%error, "TLS connection failed");
         } else if !was_open && tls.is_open() {
             counters.tls_handshakes.add(1);
         }
-        // Who is told of an end may close at once, and an alert is to leave before.
+        // The protocol may close at once on the end of input, and an alert has to leave before.
         let ended = (failed.is_none() || !tls.wants_send()) && tls.takes_end();
         if tls.wants_send() {
             io.send(conn);
@@ -62,7 +62,7 @@ impl Shard {
         flow
     }
 
-    /// The transport has ended; the protocol hears of it unless it has already.
+    /// Handles the end of the transport; the protocol gets it unless it has already ended.
     pub(super) fn ended_tls(&mut self, io: &mut Io, conn: ConnId) {
         let tls = self.find(conn).and_then(|found| found.tls.as_deref_mut());
         if tls.is_some_and(Tls::takes_transport_end) {
@@ -78,7 +78,7 @@ impl Shard {
         tls.start_send(|| protocol.start_send(), resources, scratch).map(Outgoing)
     }
 
-    /// Records are home; the protocol's chain is when all of it has left.
+    /// Handles the completion of records; the protocol's chain completes when all of it has left.
     pub(super) fn finish_send_tls(&mut self, io: &mut Io, conn: ConnId, records: Outgoing) {
         let Self { conns, resources, .. } = self;
         let Some(Conn { tls: Some(tls), .. }) = conns.get_mut(conn.index()).and_then(Option::as_mut) else {
@@ -98,10 +98,10 @@ impl Shard {
         }
     }
 
-    /// So many bytes of records have left. Answers how many bytes of the protocol's that is to be taken for.
+    /// Takes sent bytes of records. Returns the sent bytes of the protocol they count for.
     pub(super) fn progressed_tls(&mut self, conn: ConnId, bytes: usize) -> usize {
         match self.find(conn).and_then(|found| found.tls.as_deref_mut()) {
-            // That something moves is what matters; how much is known when the chain is home.
+            // Only progress matters; the exact count is known when the chain completes.
             Some(tls) => {
                 tls.progressed(bytes);
                 0
@@ -112,7 +112,7 @@ impl Shard {
 }
 
 impl Conn {
-    /// What TLS has to know of what the protocol came to, and what it holds itself.
+    /// Passes the protocol's state to TLS, and adds the memory of TLS.
     pub(super) fn settle_tls(&mut self, holds: Held) -> Held {
         let Some(tls) = &mut self.tls else { return holds };
         let last = match &self.protocol {
@@ -127,5 +127,5 @@ impl Conn {
     }
 }
 
-/// Most memory that a thread keeps for plaintext between chunks: that of two usual ones.
+/// Maximum plaintext buffer that a thread keeps between chunks: that of two usual chunks.
 const PLAINTEXT_KEPT: usize = 256 << 10;

@@ -1,4 +1,4 @@
-//! Which certificate is shown, by the name that the client asks for.
+//! Certificate selection by the server name of the client (SNI).
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -11,25 +11,25 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
-/// Certificates with their keys. A client is shown the first one that is valid for the name it asks for (SNI), or the
-/// first of all if it names none or one that none is for.
+/// Certificates with their keys. A client gets the first certificate that is valid for its server name (SNI), or the
+/// first of all without a server name or a match.
 #[derive(Clone, Debug, Default)]
 pub struct Certificates {
     keys: Vec<Arc<CertifiedKey>>,
 }
 
 impl Certificates {
-    /// None.
+    /// Creates an empty list.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a certificate: its chain in PEM, its own first, and its private key (PKCS #8, PKCS #1 or SEC1). For which
-    /// names it is, it says itself, wildcards included.
+    /// Adds a certificate: its chain in PEM, leaf first, and its private key (PKCS #8, PKCS #1 or SEC1). Its names,
+    /// wildcards included, are read from the certificate.
     ///
     /// # Errors
-    /// [`InvalidTls`] if either cannot be read, or the key is not the certificate's.
+    /// [`InvalidTls`] if either cannot be parsed, or the key does not match the certificate.
     pub fn with_pem(mut self, chain: &[u8], key: &[u8]) -> Result<Self, InvalidTls> {
         let chain: Vec<_> = CertificateDer::pem_slice_iter(chain)
             .collect::<Result<_, _>>()
@@ -55,13 +55,13 @@ impl Certificates {
     }
 }
 
-/// TLS 1.2 and 1.3 for [`Listen::with_tls`](crate::Listen::with_tls). Clones are the same: certificates that are
-/// [replaced](Self::replace) in one are replaced in all, and for the listeners that have one.
+/// TLS 1.2 and 1.3 for [`Listen::with_tls`](crate::Listen::with_tls). Clones share their certificates:
+/// [`replace`](Self::replace) affects all clones and their listeners.
 ///
-/// Whoever speaks ALPN must speak `http/1.1`. Sessions are resumed by tickets whose keys are this process's and change
-/// by themselves. The handshake has to be over, and a request to have come, within
-/// [`head_timeout`](crate::HttpConfig::with_head_timeout). A connection that is idle takes some 3.3 KB more than one
-/// without TLS: the state of its cipher, and no buffer.
+/// A client that offers ALPN has to offer `http/1.1`. Sessions resume with tickets, whose keys belong to this process
+/// and rotate automatically. The handshake and the first request head have to complete within
+/// [`head_timeout`](crate::HttpConfig::with_head_timeout). An idle connection takes some 3.3 KB more than without
+/// TLS: the cipher state, and no buffer.
 ///
 /// ```
 /// use sinews_server::{Certificates, TlsConfig};
@@ -70,7 +70,7 @@ impl Certificates {
 /// # let (chain, key) = (made.cert.pem(), made.signing_key.serialize_pem());
 /// let certificates = Certificates::new().with_pem(chain.as_bytes(), key.as_bytes())?;
 /// let tls = TlsConfig::new(certificates)?;
-/// // Later, when they have been renewed:
+/// // Later, after a renewal:
 /// tls.replace(Certificates::new().with_pem(chain.as_bytes(), key.as_bytes())?)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -81,10 +81,10 @@ pub struct TlsConfig {
 }
 
 impl TlsConfig {
-    /// TLS with these certificates.
+    /// Creates a configuration with these certificates.
     ///
     /// # Errors
-    /// [`InvalidTls`] if there are none, or the system has no randomness for the keys of tickets.
+    /// [`InvalidTls`] without certificates, or if the system has no randomness for ticket keys.
     pub fn new(certificates: Certificates) -> Result<Self, InvalidTls> {
         let resolver = Arc::new(Resolver(RwLock::new(some(certificates)?)));
         let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
@@ -96,10 +96,10 @@ impl TlsConfig {
         Ok(Self { config: Arc::new(config), resolver })
     }
 
-    /// Shows other certificates from the next handshake on. Connections that are open are not touched.
+    /// Replaces the certificates for later handshakes. Open connections are not affected.
     ///
     /// # Errors
-    /// [`InvalidTls`] if there are none; the former stay.
+    /// [`InvalidTls`] without certificates; the previous ones stay in use.
     pub fn replace(&self, certificates: Certificates) -> Result<(), InvalidTls> {
         let certificates = some(certificates)?;
         *self.resolver.0.write().unwrap_or_else(PoisonError::into_inner) = certificates;
@@ -118,7 +118,7 @@ fn some(certificates: Certificates) -> Result<Certificates, InvalidTls> {
     Ok(certificates)
 }
 
-/// Asked once in a handshake, which costs some hundred times as much as the lock.
+/// Locked once per handshake, which costs some hundred times as much as the lock.
 #[derive(Debug)]
 struct Resolver(RwLock<Certificates>);
 
@@ -128,7 +128,7 @@ impl ResolvesServerCert for Resolver {
     }
 }
 
-/// Certificates or keys with which TLS cannot be served.
+/// Error of certificates or keys that are unusable for TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidTls(String);
 
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_certificate_for_the_name_is_shown() {
+    fn first_certificate_for_the_server_name_is_chosen() {
         let mut certificates = Certificates::new();
         assert!(certificates.find(Some("a.example")).is_none());
         for names in [&["default.example"][..], &["a.example", "b.example"], &["*.wild.example"]] {
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_served_is_refused_in_words() {
+    fn unusable_certificates_are_rejected_with_a_reason() {
         let ((chain, key), (_, other)) = (pem(&["a.example"]), pem(&["a.example"]));
         for (chain, key, word) in [
             ("", &*key, "no certificate"),

@@ -1,11 +1,11 @@
-//! What waits for a slow subscriber: bounded by the rule of each topic, in the order in which it was published.
+//! Queue of publications for a slow subscriber: bounded by the rule of each topic, in publication order.
 //!
 //! ```text
-//!   publication ─▶ little is on its way to the subscriber ─▶ session ─▶ loop
-//!                  │ much is                                   ▲
-//!                  ▼                                           │ little is again, or the connection itself
-//!               backlog: a lane for each rule ─────────────────┘ sends something
-//!                  │ as much waits as may
+//!   publication ─▶ subscriber below its high-water mark ─▶ session ─▶ loop
+//!                  │ above                                  ▲
+//!                  ▼                                        │ below again, or the connection itself sends
+//!               backlog: a lane for each rule ──────────────┘
+//!                  │ limit of the rule
 //!                  └─▶ dropped, conflated, or the connection closes
 //! ```
 
@@ -19,29 +19,29 @@ use super::counters::TopicCounters;
 use super::resume::Replay;
 use super::rule::{Limits, RuleId, Rules, SlowConsumer};
 
-/// What waits for one subscriber. Only a slow one has it.
+/// Publications queued for one subscriber. Only slow subscribers have a backlog.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     lanes: Vec<Lane>,
-    /// Of the next message.
+    /// Order number of the next message.
     order: u64,
-    /// What the handler is still to be told.
+    /// Drops to report to the handler.
     untold: Vec<Missed>,
-    /// What it is getting of histories.
+    /// Active replays of histories.
     pub(super) replays: Vec<Replay>,
-    /// The connection is to be closed.
+    /// Rule by which the connection has to close.
     overflown: Option<RuleId>,
 }
 
-/// What waits of the topics of one rule.
+/// Queue for the topics of one rule.
 #[derive(Debug)]
 struct Lane {
     rule: RuleId,
     waiting: VecDeque<Waiting>,
     bytes: usize,
-    /// How many have left it.
+    /// Number of messages that have left the queue.
     gone: u64,
-    /// Where each topic's value is, counted from the first that ever waited: for conflation only.
+    /// Position of each topic's value, counted from the first message ever queued: for conflation only.
     places: HashMap<Arc<str>, u64>,
 }
 
@@ -50,11 +50,11 @@ struct Waiting {
     order: u64,
     topic: Arc<str>,
     message: Prepared,
-    /// Where it stands in a topic that is kept; otherwise 0.
+    /// Its sequence in a topic with history; otherwise 0.
     sequence: u64,
 }
 
-/// Messages that a connection was subscribed to and that were dropped, since it is too slow for them.
+/// Report of dropped messages: the connection was subscribed to them and too slow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missed {
     topic: Option<Arc<str>>,
@@ -63,41 +63,41 @@ pub struct Missed {
     first: u64,
 }
 
-/// Which messages were dropped.
+/// Reason why messages were dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DropReason {
-    /// Those that came last: [`SlowConsumer::DropNewest`], or [`Overflow::DropNewest`].
+    /// The newest messages were dropped: [`SlowConsumer::DropNewest`], or [`Overflow::DropNewest`].
     Newest,
-    /// Those that had waited longest: [`SlowConsumer::DropOldest`], [`SlowConsumer::Conflate`] without a place for
-    /// another topic, or [`Overflow::DropOldest`].
+    /// The oldest messages were dropped: [`SlowConsumer::DropOldest`], [`SlowConsumer::Conflate`] without capacity
+    /// for another topic, or [`Overflow::DropOldest`].
     Oldest,
-    /// Those that were forgotten before the connection, which came later, had come to them ([`History`](crate::History)).
+    /// Messages expired before the replay for a late subscriber reached them ([`History`](crate::History)).
     Forgotten,
 }
 
 impl Missed {
-    /// Their topic; `None` if they are of several: more than a handful of topics at once, or messages that made
-    /// room for one of the connection's own.
+    /// Returns the topic; `None` for messages of several topics: of more than a handful at once, or dropped for a
+    /// message of the connection itself.
     #[must_use]
     pub fn topic(&self) -> Option<&str> {
         self.topic.as_deref()
     }
 
-    /// Which of those that waited.
+    /// Returns the reason.
     #[must_use]
     pub fn why(&self) -> DropReason {
         self.why
     }
 
-    /// How many.
+    /// Returns the number of dropped messages.
     #[must_use]
     pub fn messages(&self) -> u64 {
         self.messages
     }
 
-    /// The sequence of the first of them, if their topic is kept ([`Position`](crate::Position)). What was published
-    /// before it is on its way, so a handler that can read on from here elsewhere leaves no gap: see
+    /// Returns the sequence of the first dropped message, if the topic has history ([`Position`](crate::Position)).
+    /// Earlier messages are delivered, so a handler that can read from here on elsewhere leaves no gap: see
     /// [`Context::subscribe_later`](crate::Context::subscribe_later).
     #[must_use]
     pub fn first(&self) -> Option<u64> {
@@ -105,20 +105,20 @@ impl Missed {
     }
 }
 
-/// Topics that a handler is told apart at once; beyond that it is told a sum.
+/// Maximum number of topics that are reported separately; beyond that a sum is reported.
 const UNTOLD_MAX: usize = 16;
 
-/// A message for one subscriber.
+/// Message for one subscriber.
 #[derive(Clone, Copy)]
 pub(crate) struct Delivery<'a> {
     pub(crate) rule: RuleId,
     pub(crate) topic: &'a Arc<str>,
     pub(crate) message: &'a Prepared,
-    /// Where it stands in a topic that is kept; otherwise 0.
+    /// Its sequence in a topic with history; otherwise 0.
     pub(crate) sequence: u64,
 }
 
-/// Whether a subscriber without a backlog gets a publication at once: this is where waiting begins.
+/// Returns whether a subscriber without a backlog gets a publication at once; otherwise it is queued.
 #[inline]
 pub(crate) fn is_ready(tx: &Tx<'_>, rule: RuleId) -> bool {
     let config = tx.config();
@@ -130,7 +130,7 @@ pub(crate) fn is_ready(tx: &Tx<'_>, rule: RuleId) -> bool {
 }
 
 impl Backlog {
-    /// A publication for a subscriber that is slow: it waits, or meets the policy.
+    /// Queues a publication for a slow subscriber, or applies the policy.
     pub(crate) fn offer(
         &mut self,
         tx: &Tx<'_>,
@@ -138,7 +138,7 @@ impl Backlog {
         rules: &Rules,
         counters: &mut TopicCounters,
     ) {
-        // One that is closing gets no more.
+        // A closing connection gets no more messages.
         if self.overflown.is_some() || !tx.is_open() {
             return;
         }
@@ -181,7 +181,7 @@ impl Backlog {
         }
     }
 
-    /// Notes what the handler is to be told: how many messages, and where the first of them stands.
+    /// Notes a drop to report to the handler: the number of messages, and the sequence of the first.
     pub(crate) fn note(&mut self, topic: Option<Arc<str>>, why: DropReason, (messages, first): (u64, u64)) {
         let known = self.untold.iter_mut().find(|told| told.why == why && told.topic == topic);
         if let Some(known) = known {
@@ -194,14 +194,14 @@ impl Backlog {
         }
     }
 
-    /// Hands messages to the session until enough is on its way.
+    /// Passes messages to the session up to its high-water mark.
     pub(crate) fn refill(&mut self, tx: &mut Tx<'_>, counters: &mut TopicCounters) {
         while tx.waiting() <= tx.config().high_water() && self.hand_over(tx, counters, |_| true) {}
     }
 
-    /// The connection itself is about to send something, which must not overtake what waits; but for values that
-    /// are conflated, of which nothing but the last counts. As much as may wait here may wait in the session once
-    /// more. Where more does, since the connection sends all the time, the policy has to do with all of it.
+    /// Flushes the queue before a send of the connection itself, which must not overtake it. Conflated values stay,
+    /// since only the last value counts. Up to the rule's limit may be queued in the session once more. Beyond that,
+    /// because the connection sends all the time, the policy applies to all of it.
     #[cold]
     pub(crate) fn make_way(&mut self, tx: &mut Tx<'_>, rules: &Rules, counters: &mut TopicCounters) {
         for place in 0..self.lanes.len() {
@@ -230,12 +230,12 @@ impl Backlog {
         while self.hand_over(tx, counters, |rule| !conflates(rule)) {}
     }
 
-    /// Hands everything to the session, for it closes.
+    /// Passes all messages to the session, since it closes.
     pub(crate) fn flush(&mut self, tx: &mut Tx<'_>, counters: &mut TopicCounters) {
         while self.hand_over(tx, counters, |_| true) {}
     }
 
-    /// Hands the next message of such rules to the session; `false` if there is none.
+    /// Passes the next message of matching rules to the session; `false` if there is none.
     fn hand_over(
         &mut self,
         tx: &mut Tx<'_>,
@@ -247,7 +247,7 @@ impl Backlog {
         let Some(lane) = lanes.min_by_key(first) else { return false };
         let Some(next) = lane.pop() else { return false };
         if tx.queue_prepared(&next.message, lane.rule != RuleId::NONE).is_err() {
-            // A Close is decided: nothing follows it.
+            // A Close is queued: nothing follows it.
             self.lanes.clear();
             return false;
         }
@@ -255,7 +255,7 @@ impl Backlog {
         true
     }
 
-    /// With which code and reason the connection is to be closed, if it is.
+    /// Returns the code and reason to close the connection with, if it has to close.
     pub(crate) fn take_overflown(&mut self, rules: &Rules) -> Option<(CloseCode, String)> {
         let rule = self.overflown.take()?;
         match rules.limits(rule).map(|limits| limits.slow) {
@@ -268,23 +268,23 @@ impl Backlog {
         std::mem::take(&mut self.untold)
     }
 
-    /// Whether nothing is left to do.
+    /// Returns whether the backlog is finished.
     pub(crate) fn is_done(&self) -> bool {
         self.replays.is_empty() && self.untold.is_empty() && self.overflown.is_none() && self.is_empty()
     }
 
-    /// Payload that waits; it lies in memory once for all subscribers.
+    /// Returns the queued payload in bytes; subscribers share it in memory.
     pub(crate) fn bytes(&self) -> usize {
         self.lanes.iter().map(|lane| lane.bytes).sum()
     }
 
-    /// Whether no publication waits.
+    /// Returns whether no publication is queued.
     pub(crate) fn is_empty(&self) -> bool {
         self.lanes.iter().all(|lane| lane.waiting.is_empty())
     }
 }
 
-/// The policy of a connection's route.
+/// Returns the policy of a connection's route.
 fn of_route(config: &Config) -> SlowConsumer {
     match config.overflow() {
         Overflow::Close => SlowConsumer::Close(CloseCode::POLICY, String::new()),
@@ -300,7 +300,7 @@ impl Lane {
 
     fn has_room(&self, limits: &Limits<'_>, message: &Prepared) -> bool {
         let fits = match self.rule {
-            // As everywhere with the limit of a route, one message may overshoot.
+            // As everywhere with the limit of a route, one message may exceed it.
             RuleId::NONE => self.bytes < limits.bytes,
             _ => self.bytes + message.payload().len() <= limits.bytes || self.waiting.is_empty(),
         };
@@ -316,7 +316,7 @@ impl Lane {
         self.waiting.push_back(Waiting { order, topic, message, sequence });
     }
 
-    /// Puts a value into the place of the one before; `false` if none waits.
+    /// Replaces the queued value of a topic; `false` if there is none.
     fn replace(&mut self, topic: &Arc<str>, message: &Prepared, sequence: u64) -> bool {
         let Some(place) = self.places.get(topic) else { return false };
         let Some(waiting) = self.waiting.get_mut((place - self.gone) as usize) else { return false };
@@ -335,7 +335,7 @@ impl Lane {
         Some(first)
     }
 
-    /// Takes the oldest out if more waits than may; the last one may always wait.
+    /// Removes the oldest message if the queue exceeds its limits; the last one always stays.
     fn pop_excess(&mut self, limits: &Limits<'_>) -> Option<Waiting> {
         let exceeds = self.waiting.len() > limits.messages || self.bytes > limits.bytes;
         if exceeds && self.waiting.len() > 1 { self.pop() } else { None }
@@ -352,7 +352,7 @@ mod tests {
     use super::super::rule::TopicRule;
     use super::*;
 
-    /// A session to a peer that takes nothing, and what waits for it.
+    /// Session of a peer that reads nothing, and its backlog.
     struct Slow {
         session: Session,
         resources: Resources,
@@ -371,7 +371,7 @@ mod tests {
     }
 
     impl Slow {
-        /// More than the high-water mark of 100 bytes is on its way.
+        /// Queues more than the high-water mark of 100 bytes.
         fn new(rules: Vec<TopicRule>) -> Self {
             Self::with_config(rules, Config::default())
         }
@@ -418,7 +418,7 @@ mod tests {
             untold.into_iter().map(|told| (told.topic().map(str::to_owned), told.messages())).collect()
         }
 
-        /// The peer takes everything: what it gets, send by send.
+        /// Lets the peer read everything; returns its messages, send by send.
         fn drains(&mut self) -> Vec<Vec<String>> {
             let mut sends = Vec::new();
             let mut chain = self.in_flight.take();
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_are_dropped_one_by_one() {
+    fn newest_messages_are_dropped_one_by_one() {
         let mut slow = Slow::new(vec![rule(">", SlowConsumer::DropNewest)]);
         for number in 0..10 {
             slow.offer(["a", "b"][number % 2], &number.to_string());
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_that_was_dropped_is_told_of_topics_that_are_kept() {
+    fn first_dropped_sequence_is_reported_for_topics_with_history() {
         let mut slow = Slow::new(vec![rule(">", SlowConsumer::DropNewest)]);
         for sequence in 11..20 {
             slow.offer_at("a", "x", sequence);
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_are_dropped_by_number_and_by_size() {
+    fn oldest_messages_are_dropped_by_count_and_by_size() {
         let by_number = rule(">", SlowConsumer::DropOldest);
         let by_size = by_number.clone().with_max_waiting_messages(100).with_max_waiting_bytes(7);
         for (rule, left) in [(by_number, &["17", "18", "19"]), (by_size, &["17", "18", "19"])] {
@@ -481,26 +481,26 @@ mod tests {
             assert_eq!(slow.drains().concat(), left);
             assert_eq!((slow.counters.dropped_oldest, slow.told()), (7, vec![(Some("a".into()), 7)]));
         }
-        // One that is larger than all that may wait waits alone.
+        // A message larger than the limit is queued alone.
         let mut slow = Slow::new(vec![rule("a", SlowConsumer::DropOldest).with_max_waiting_bytes(5)]);
         ["1", "2", "a large one"].iter().for_each(|text| slow.offer("a", text));
         assert_eq!(slow.drains().concat(), ["a large one"]);
     }
 
     #[test]
-    fn of_conflated_topics_the_last_value_waits_where_the_first_did() {
+    fn conflated_value_takes_the_queue_position_of_the_first() {
         let mut slow = Slow::new(vec![rule("*", SlowConsumer::Conflate).with_max_waiting_bytes(8)]);
         for (topic, value) in [("a", "a1"), ("b", "b1"), ("a", "a2"), ("c", "c1"), ("a", "a3"), ("b", "b2")] {
             slow.offer(topic, value);
         }
         assert_eq!((slow.counters.conflated, slow.told()), (3, vec![]));
-        // A fourth topic, and then a value that is too large beside the others.
+        // A fourth topic, and then a value that exceeds the limit together with the others.
         slow.offer("d", "d1");
         assert_eq!(slow.told(), [(Some("a".into()), 1)]);
         slow.offer("c", "large");
         assert_eq!(slow.told(), [(Some("b".into()), 1)]);
         assert_eq!(slow.drains().concat(), ["large", "d1"]);
-        // What has left is not replaced.
+        // A value that has left the queue is not replaced.
         let mut slow = Slow::new(vec![rule("*", SlowConsumer::Conflate)]);
         let long = "x".repeat(101);
         slow.offer("a", &long);
@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_closes_says_so_once_and_takes_nothing_more() {
+    fn rule_with_close_closes_once_and_takes_no_more_messages() {
         let code = CloseCode::new(4_001).unwrap();
         let mut slow = Slow::new(vec![rule("a", SlowConsumer::Close(code, "lags".into()))]);
         (0..10).for_each(|number| slow.offer("a", &number.to_string()));
@@ -525,18 +525,18 @@ mod tests {
     }
 
     #[test]
-    fn without_a_rule_the_route_decides() {
+    fn route_policy_applies_without_a_rule() {
         for (overflow, left) in [
             (Overflow::DropNewest, &["10", "11", "12"][..]),
             (Overflow::DropOldest, &["17", "18", "19"]),
             (Overflow::Close, &["10", "11", "12"]),
         ] {
-            // 204 bytes are on their way; six may wait, and one overshoot.
+            // 204 bytes are in flight; six more are allowed, and one message exceeds the limit.
             let config = Config::default().with_overflow(overflow).with_max_outbound(210);
             let mut slow = Slow::with_config(vec![rule("b", SlowConsumer::Conflate)], config);
             for number in 10..20 {
                 if number < 13 && overflow != Overflow::DropOldest {
-                    // Not slow yet, as far as this policy goes.
+                    // Not slow yet, by this policy.
                     let mut tx = slow.session.tx(&mut slow.resources, Time::ZERO);
                     assert!(is_ready(&tx, RuleId::NONE) == (number < 12));
                     tx.queue_prepared(&Prepared::text(number.to_string()), false).unwrap();
@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn topics_of_all_rules_leave_in_the_order_in_which_they_were_published() {
+    fn topics_of_all_rules_leave_in_publication_order() {
         let mut slow =
             Slow::new(vec![rule("a", SlowConsumer::DropOldest), rule("b", SlowConsumer::DropNewest)]);
         for (topic, text) in
@@ -563,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn refilling_stops_at_the_mark() {
+    fn refill_stops_at_the_high_water_mark() {
         let mut slow = Slow::new(vec![rule(">", SlowConsumer::DropOldest).with_max_waiting_messages(100)]);
         let texts: Vec<String> = (10..30).map(|number| format!("{number} {}", "x".repeat(37))).collect();
         texts.iter().for_each(|text| slow.offer("a", text));
@@ -573,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_connection_sends_overtakes_nothing_but_conflated_values() {
+    fn own_sends_overtake_only_conflated_values() {
         let rules = vec![rule("a", SlowConsumer::DropOldest), rule("b", SlowConsumer::Conflate)];
         let mut slow = Slow::new(rules);
         slow.offer("a", "published");
@@ -584,9 +584,9 @@ mod tests {
         assert_eq!(slow.drains().concat(), ["published", "said", "new", "later"]);
     }
 
-    /// One that answers each drop would else have everything sent after all.
+    /// Otherwise a connection that answers each drop would get all messages.
     #[test]
-    fn a_connection_that_keeps_sending_gets_no_more_than_may_wait_all_the_same() {
+    fn connection_that_keeps_sending_is_still_limited() {
         for policy in [SlowConsumer::DropOldest, SlowConsumer::DropNewest] {
             let bytes = 10_000;
             let rule = rule(">", policy).with_max_waiting_bytes(bytes).with_max_waiting_messages(100_000);
@@ -616,7 +616,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handler_is_told_of_many_topics_together() {
+    fn drops_of_many_topics_are_reported_together() {
         let mut slow = Slow::new(vec![rule(">", SlowConsumer::DropNewest)]);
         (0..100).for_each(|number| slow.offer(&number.to_string(), "x"));
         let told = slow.told();
@@ -624,7 +624,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_waits_for_one_that_is_closing() {
+    fn closing_connection_has_no_backlog() {
         let mut slow = Slow::new(vec![rule(">", SlowConsumer::DropNewest)]);
         slow.offer("a", "before");
         let mut tx = slow.session.tx(&mut slow.resources, Time::ZERO);

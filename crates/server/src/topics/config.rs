@@ -1,11 +1,11 @@
-//! How much a thread publishes at a time.
+//! Publication budget of a thread.
 
-/// How much a thread publishes at a time, and how much may wait. [`Server::bind`](crate::Server::bind) refuses
-/// what makes no sense.
+/// Publication budget of a thread, and limits of its queue. [`Server::bind`](crate::Server::bind) rejects invalid
+/// settings.
 ///
-/// A publication is delivered in the turn of the loop in which it was published, to everybody at once, as long
-/// as the turn's budget lasts; the rest follows in the next turns. As long as something waits, on any thread, a
-/// connection that publishes is not received from: TCP holds the publisher.
+/// A publication is delivered to all subscribers in the same turn of the loop, within the turn's budget; the rest
+/// follows in the next turns. While publications are queued on any thread, reads of publishing connections are
+/// paused, so TCP throttles publishers.
 #[derive(Clone, Copy, Debug)]
 pub struct TopicConfig {
     pub(crate) deliveries_per_turn: usize,
@@ -26,25 +26,25 @@ impl Default for TopicConfig {
 }
 
 impl TopicConfig {
-    /// Deliveries, each of one message to one subscriber, in one turn of a loop; then everybody else has a
-    /// turn. At least 1. Default 131,072, which takes about as long as a send to each of 1,000 subscribers, some
-    /// milliseconds: fewer make others wait little less, and more sends of the same messages.
+    /// Maximum deliveries in one turn of a loop, each of one message to one subscriber; then other connections get
+    /// their turn. At least 1. Default 131,072, which takes about as long as a send to each of 1,000 subscribers,
+    /// some milliseconds: a smaller budget hardly reduces latency, and needs more sends for the same messages.
     #[must_use]
     pub fn with_deliveries_per_turn(mut self, deliveries: usize) -> Self {
         self.deliveries_per_turn = deliveries;
         self
     }
 
-    /// Messages that may wait on one thread for turns to come. Default 65,536, as many as the mailbox takes.
-    /// At this many, a connection that publishes stops in the middle of its input, and what other threads
-    /// publish is delivered whatever the budget, so that nothing is lost and the loop is late instead.
+    /// Maximum number of queued messages on one thread. Default 65,536, the capacity of the mailbox. At the limit, a
+    /// publishing connection pauses in the middle of its input, and messages of other threads are delivered
+    /// regardless of the budget, so that no message is lost and the loop is late instead.
     #[must_use]
     pub fn with_max_waiting_messages(mut self, messages: usize) -> Self {
         self.max_waiting_messages = messages;
         self
     }
 
-    /// Bytes of payload that may wait on one thread for turns to come, with the same consequence as too many
+    /// Maximum queued payload on one thread in bytes, with the same effect as too many
     /// [messages](Self::with_max_waiting_messages). Default 16 MiB: one message of the default limit.
     #[must_use]
     pub fn with_max_waiting_bytes(mut self, bytes: usize) -> Self {
@@ -52,16 +52,16 @@ impl TopicConfig {
         self
     }
 
-    /// Bytes that the histories of all topics of the server may take together ([`History`](crate::History)), about;
-    /// messages count 256 bytes beside their payload, whoever else still refers to it. Beyond it histories are
-    /// forgotten, whole topics at a time. Default 64 MiB.
+    /// Approximate memory limit of all topic histories of the server, in bytes ([`History`](crate::History)). A
+    /// message counts its payload, even if shared, and 256 bytes. Beyond the limit histories are evicted, whole
+    /// topics at a time. Default 64 MiB.
     #[must_use]
     pub fn with_max_history_bytes(mut self, bytes: usize) -> Self {
         self.max_history_bytes = bytes;
         self
     }
 
-    /// Whether the settings make sense; otherwise what does not.
+    /// Checks the settings; names the invalid one.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         if self.deliveries_per_turn == 0 {
             return Err("deliveries_per_turn must be at least 1");

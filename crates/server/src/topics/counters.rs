@@ -1,24 +1,24 @@
-//! What is counted of topics.
+//! Counters of topics.
 
-/// What topics have come to on one thread since it began: plain numbers that only rise.
+/// Counters of topics on one thread since its start; they only rise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TopicCounters {
-    /// Messages that connections and requests of this thread have published.
+    /// Messages published by connections and requests of this thread.
     pub published: u64,
-    /// Messages that were handed to a subscriber's connection, each to one.
+    /// Messages passed to subscribers' connections, counted per subscriber.
     pub delivered: u64,
-    /// Messages that were dropped for a slow subscriber since they were the newest.
+    /// Messages dropped for a slow subscriber as the newest.
     pub dropped_newest: u64,
-    /// Messages that were dropped for a slow subscriber since they were the oldest.
+    /// Messages dropped for a slow subscriber as the oldest.
     pub dropped_oldest: u64,
-    /// Messages that waited for a slow subscriber and whose place was taken by the next value of their topic.
+    /// Messages queued for a slow subscriber and replaced by the next value of their topic.
     pub conflated: u64,
-    /// Messages of a history that were forgotten before a subscriber that comes later, or a thread whose mailbox was
-    /// full, had come to them.
+    /// Messages that expired from a history before delivery to a late subscriber, or to a thread whose mailbox was
+    /// full.
     pub forgotten: u64,
-    /// Subscribers that were closed since they were too slow for what was published.
+    /// Subscribers that were closed for being too slow.
     pub closed_slow: u64,
-    /// Subscriptions on other threads that a publication of this one did not reach: their mailbox was full.
+    /// Subscriptions on other threads that missed a publication of this thread, since their mailbox was full.
     pub lost: u64,
 }

@@ -1,4 +1,4 @@
-//! What threads share: the names of topics, the patterns, and how many subscribers of each are where.
+//! State shared by threads: topic names, patterns, and subscriber counts by thread.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -16,35 +16,35 @@ use super::shelf::{HistoryUse, Keep, Shelf};
 use super::trie::{TooManySteps, Trie};
 use crate::mail::Mail;
 
-/// The topics of all threads.
+/// Topics of all threads.
 #[derive(Debug)]
 pub(crate) struct Directory {
     shards: usize,
     pub(super) rules: Rules,
     entries: Mutex<HashMap<Arc<str>, Arc<Entry>>>,
     patterns: RwLock<Trie<Arc<Entry>>>,
-    /// Counts the changes of `patterns`: what was found in it holds as long as this stands still.
+    /// Counts changes of `patterns`: cached matches are valid while it is unchanged.
     generation: AtomicU64,
-    /// Threads on which publications wait.
+    /// Threads with queued publications.
     pub(super) behind: Box<[AtomicBool]>,
-    /// Threads whose mailbox was too full for a message that is kept: they look for it themselves.
+    /// Threads that read a message from the history, since their mailbox was full.
     pub(super) missed: Box<[AtomicBool]>,
     pub(super) shelf: Shelf,
     pub(super) epochs: Epochs,
 }
 
-/// A topic, or a pattern of topics.
+/// Topic, or pattern of topics.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(super) name: Arc<str>,
     pub(super) is_pattern: bool,
-    /// What holds for its slow subscribers.
+    /// Its rule for slow subscribers.
     pub(super) rule: RuleId,
-    /// What is kept of it, if its rule keeps anything.
+    /// Its history, if its rule has one.
     pub(super) keep: Option<Box<Keep>>,
-    /// Subscribers on all threads, if they are told.
+    /// Number of subscribers on all threads, if presence is enabled.
     pub(super) present: Option<AtomicUsize>,
-    /// Subscribers on each thread.
+    /// Number of subscribers on each thread.
     pub(super) counts: Box<[AtomicUsize]>,
 }
 
@@ -54,7 +54,7 @@ impl Directory {
         Self::with_history(shards, rules, usize::MAX)
     }
 
-    /// A directory for so many threads, these rules, and so many bytes of histories.
+    /// Creates a directory for this number of threads, these rules, and this limit of histories in bytes.
     pub(crate) fn with_history(shards: usize, rules: Rules, bytes: usize) -> Arc<Self> {
         Self::with_return_time(shards, rules, bytes, RETURN_TIME)
     }
@@ -79,7 +79,7 @@ impl Directory {
         })
     }
 
-    /// The entry of a topic or pattern that gets its first subscriber on a thread.
+    /// Returns the entry of a topic or pattern that gets its first subscriber on a thread.
     ///
     /// # Errors
     /// [`InvalidTopic::TooAmbiguous`].
@@ -89,7 +89,7 @@ impl Directory {
         }
         let mut entries = self.lock();
         let entry = self.listed(&mut entries, name);
-        // Marked while the lock is held, so that nobody forgets it meanwhile.
+        // Counted under the lock, so that no other thread removes it meanwhile.
         entry.counts[shard].store(1, Ordering::Relaxed);
         Ok(entry)
     }
@@ -103,7 +103,7 @@ impl Directory {
         entry
     }
 
-    /// The entry of a topic that is kept, whoever is subscribed to it.
+    /// Returns the entry of a topic with history, with or without subscribers.
     pub(super) fn begin(&self, name: &str) -> Arc<Entry> {
         self.listed(&mut self.lock(), name)
     }
@@ -121,11 +121,11 @@ impl Directory {
         Ok(entry)
     }
 
-    /// An entry that nobody finds.
+    /// Creates an entry that is not listed.
     pub(super) fn unlisted(&self, name: &str) -> Arc<Entry> {
         let counts = (0..self.shards).map(|_| AtomicUsize::new(0)).collect();
         let is_pattern = name::is_pattern(name);
-        // That of a publication is that of its topic, whatever pattern it is heard by.
+        // Publications use the rule of their topic, regardless of the matching pattern.
         let rule = if is_pattern { RuleId::NONE } else { self.rules.slow(name) };
         let history = if is_pattern { None } else { self.rules.history(name) };
         let keep = history.map(|limits| Box::new(Keep::new(*limits, self.epochs.of(name))));
@@ -133,12 +133,12 @@ impl Directory {
         Arc::new(Entry { name: name.into(), is_pattern, rule, keep, present, counts })
     }
 
-    /// What the histories of all topics take.
+    /// Returns the memory of all topic histories.
     pub(crate) fn history_usage(&self) -> HistoryUse {
         self.shelf.usage()
     }
 
-    /// Topics that are kept.
+    /// Returns the topics with history.
     pub(super) fn kept(&self) -> Vec<Arc<Entry>> {
         self.lock().values().filter(|entry| entry.keep.is_some()).cloned().collect()
     }
@@ -147,7 +147,7 @@ impl Directory {
         self.lock().get(name).cloned()
     }
 
-    /// The patterns of all threads that match a topic.
+    /// Returns the patterns of all threads that match a topic.
     pub(super) fn matching(&self, name: &str) -> Box<[Arc<Entry>]> {
         let patterns = self.patterns.read().unwrap_or_else(PoisonError::into_inner);
         let mut found = Vec::new();
@@ -155,7 +155,8 @@ impl Directory {
         found.into_boxed_slice()
     }
 
-    /// Stands still as long as [`matching`](Self::matching) finds the same; 0 before the first pattern.
+    /// Returns a number that is constant while [`matching`](Self::matching) has the same result; 0 before the first
+    /// pattern.
     #[inline]
     pub(super) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
@@ -165,7 +166,7 @@ impl Directory {
         self.generation() > 0 && !self.patterns.read().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// Drops a topic or pattern without subscribers, unless messages are kept of it.
+    /// Removes a topic or pattern without subscribers, unless it has retained messages.
     pub(super) fn forget(&self, entry: &Arc<Entry>) {
         if entry.is_pattern {
             return self.forget_pattern(entry);
@@ -175,10 +176,10 @@ impl Directory {
         }
     }
 
-    /// Answers whether it is forgotten, or was before.
+    /// Removes a topic. Returns whether it is removed, now or before.
     pub(super) fn forget_topic(&self, entry: &Arc<Entry>) -> bool {
         let mut entries = self.lock();
-        // Another thread may have forgotten it first, and a third begun it anew.
+        // Another thread may have removed it first, and a third created it anew.
         if !entries.get(&entry.name).is_some_and(|listed| Arc::ptr_eq(listed, entry)) {
             return true;
         }
@@ -195,7 +196,7 @@ impl Directory {
         begun.is_some()
     }
 
-    /// Takes a topic off the list. If messages were published, the next topic of its name is in another epoch.
+    /// Removes a topic from the list. If it had messages, the next topic of its name gets another epoch.
     pub(super) fn remove_entry(
         &self,
         entries: &mut HashMap<Arc<str>, Arc<Entry>>,
@@ -219,7 +220,7 @@ impl Directory {
         }
     }
 
-    /// Whether publications wait on any thread, or have not come to it.
+    /// Returns whether any thread has queued or unread publications.
     pub(super) fn is_any_behind(&self) -> bool {
         self.behind.iter().chain(&self.missed).any(|behind| behind.load(Ordering::SeqCst))
     }
@@ -230,13 +231,13 @@ impl Directory {
 }
 
 impl Entry {
-    /// Whether no connection is subscribed to it by its name.
+    /// Returns whether no connection is subscribed to it by name.
     pub(super) fn is_deserted(&self) -> bool {
         self.counts.iter().all(|count| count.load(Ordering::Relaxed) == 0)
     }
 }
 
-/// Whom a publication is for: the subscribers of a topic by its name, and by the patterns that match it.
+/// Recipients of a publication: the subscribers of a topic by name, and by matching patterns.
 #[derive(Clone, Copy)]
 pub(super) struct Audience<'a> {
     pub(super) name: &'a Arc<str>,
@@ -245,14 +246,14 @@ pub(super) struct Audience<'a> {
 }
 
 impl Audience<'_> {
-    /// Subscriptions on a thread.
+    /// Returns the number of subscriptions on a thread.
     pub(super) fn on(&self, shard: usize) -> usize {
         let entries = self.exact.into_iter().chain(self.patterns.iter().map(|entry| &**entry));
         entries.map(|entry| entry.counts[shard].load(Ordering::Relaxed)).sum()
     }
 
-    /// Publishes to the threads that have subscribers, but for one. Answers how many of them it will reach,
-    /// and how many it will not, since their thread's mailbox is full.
+    /// Publishes to the threads with subscribers, except one thread. Returns how many subscriptions are reached, and
+    /// how many are not, since their thread's mailbox is full.
     pub(super) fn post(
         &self,
         message: &Prepared,
@@ -281,9 +282,9 @@ impl Audience<'_> {
 mod tests {
     use super::*;
 
-    /// Two threads forget a topic, and a third begins it anew in between.
+    /// Two threads remove a topic, and a third creates it anew in between.
     #[test]
-    fn forgetting_late_leaves_a_new_topic_alone() {
+    fn late_removal_leaves_a_new_topic_alone() {
         let directory = Directory::new(3, Rules::default());
         let old = directory.enter("t", 0).unwrap();
         assert!(Arc::ptr_eq(&old, &directory.enter("t", 1).unwrap()));
@@ -298,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_topic_with_subscribers_anywhere_is_kept() {
+    fn topic_with_subscribers_on_any_thread_stays() {
         let directory = Directory::new(2, Rules::default());
         let entry = directory.enter("t", 0).unwrap();
         directory.enter("t", 1).unwrap();

@@ -1,45 +1,45 @@
-//! The epochs of topics: made from a topic's name, so that a topic which nothing was published to needs no memory.
+//! Epochs of topics: computed from a topic's name, so that a topic without publications needs no memory.
 //!
-//! A topic that is forgotten together with messages begins another epoch. How often that has happened is counted in a
-//! table of a fixed size by the hash of the name. Names that share a place begin another epoch together: a client that
-//! resumes an empty topic is told of a gap that is none, and never misses one.
+//! A topic that is removed together with messages gets another epoch. A table of a fixed size counts removals by the
+//! hash of the name. Names with the same slot get another epoch together: a client that resumes an empty topic may
+//! get a false report of a gap, but a real gap is never missed.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Places of the table: 64 KiB.
+/// Number of slots of the table: 64 KiB.
 const PLACES: usize = 16_384;
 
-/// The epochs of all topics of a server.
+/// Epochs of all topics of a server.
 #[derive(Debug)]
 pub(super) struct Epochs {
-    /// Another one for each server, but for one that goes on with the topics of another.
+    /// Differs for each server, except for a successor that takes over topics.
     seed: AtomicU64,
-    /// How many topics of each place were forgotten together with messages.
+    /// Number of topics removed together with messages, by slot.
     runs: Box<[AtomicU32]>,
 }
 
 impl Epochs {
     pub(super) fn new() -> Self {
-        // Keyed anew each time: as good as random.
+        // A new random key for each server.
         let seed = AtomicU64::new(RandomState::new().build_hasher().finish());
         Self { seed, runs: (0..PLACES).map(|_| AtomicU32::new(0)).collect() }
     }
 
-    /// The epoch of a topic that begins now. Below 2^53, so that it survives JSON.
+    /// Returns the epoch of a new topic. Below 2^53, so that JSON represents it exactly.
     pub(super) fn of(&self, name: &str) -> u64 {
         let hash = self.hash(name);
         let run = self.runs[place(hash)].load(Ordering::Relaxed);
         mix(hash ^ mix(u64::from(run) + 1)) >> 11
     }
 
-    /// A topic is forgotten that something was published to: the next of its name is another.
+    /// Changes the epoch for the next topic of this name, after the removal of a topic with publications.
     pub(super) fn begin_anew(&self, name: &str) {
         self.runs[place(self.hash(name))].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The seed, and each place that is not zero.
+    /// Exports the seed, and each slot that is not zero.
     pub(super) fn export(&self) -> Vec<u8> {
         let mut bytes = self.seed.load(Ordering::Relaxed).to_be_bytes().to_vec();
         for (place, run) in (0_u32..).zip(&self.runs) {
@@ -52,7 +52,7 @@ impl Epochs {
         bytes
     }
 
-    /// Goes on with what another server has exported. Answers whether it could be read; if not, nothing changes.
+    /// Restores the export of another server. Returns whether it is valid; otherwise nothing changes.
     pub(super) fn restore(&self, bytes: &[u8]) -> bool {
         let Some((seed, places)) = bytes.split_first_chunk::<8>() else { return false };
         let (places, rest) = places.as_chunks::<8>();
@@ -70,7 +70,8 @@ impl Epochs {
         true
     }
 
-    /// The same in every version of the program, since two of them may go on with the same topics. The seed is secret.
+    /// Hashes a name. The same in every version of the program, since a successor may have another version. The seed
+    /// is secret.
     fn hash(&self, name: &str) -> u64 {
         let seed = self.seed.load(Ordering::Relaxed);
         // FNV-1a's prime.
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn epoch_changes_when_a_topic_begins_anew_and_with_the_server() {
+    fn epoch_changes_when_a_topic_is_created_anew_and_with_the_server() {
         let (one, other) = (Epochs::new(), Epochs::new());
         let mut seen = HashSet::from([one.of("a"), one.of("b"), other.of("a")]);
         assert!(seen.len() == 3 && one.of("a") == one.of("a"));

@@ -1,5 +1,5 @@
-//! The order in which histories are evicted: topics without subscribers first, and of those the one that was published
-//! to least recently.
+//! Order of eviction of histories: topics without subscribers first, and of these the topic with the oldest last
+//! publication.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,13 +8,13 @@ use slab::Slab;
 
 use super::directory::Entry;
 
-/// Topics with a history, in two lists. Everything takes constant time but [`victim`](Self::victim), which moves each
-/// topic that was subscribed to meanwhile once.
+/// Topics with a history, in two lists. All operations take constant time except [`victim`](Self::victim), which
+/// moves each topic with a new subscriber once.
 #[derive(Debug, Default)]
 pub(super) struct EvictionQueue {
     topics: Slab<Queued>,
     lists: [List; 2],
-    /// Where the next look for expired messages is.
+    /// Position of the next check for expired messages.
     sweep: usize,
 }
 
@@ -26,7 +26,7 @@ struct Queued {
     after: usize,
 }
 
-/// The first is the next to be evicted.
+/// The first entry is evicted next.
 #[derive(Clone, Copy, Debug)]
 struct List {
     first: usize,
@@ -54,7 +54,7 @@ impl Class {
 /// No topic.
 const NONE: usize = usize::MAX;
 
-/// Where a topic is in the queue: written under the queue's lock only.
+/// Index of a topic in the queue: written under the queue's lock only.
 #[derive(Debug)]
 pub(super) struct Slot(AtomicUsize);
 
@@ -65,7 +65,7 @@ impl Default for Slot {
 }
 
 impl EvictionQueue {
-    /// Puts a topic behind all others of its class. Answers whether it is new.
+    /// Moves a topic to the end of its class. Returns whether it is new.
     pub(super) fn touch(&mut self, entry: &Arc<Entry>, slot: &Slot) -> bool {
         let (at, class) = (slot.0.load(Ordering::Relaxed), Class::of(entry));
         if at == NONE {
@@ -82,7 +82,7 @@ impl EvictionQueue {
         false
     }
 
-    /// Takes a topic out. Answers whether it was there.
+    /// Removes a topic. Returns whether it was in the queue.
     pub(super) fn remove(&mut self, slot: &Slot) -> bool {
         let at = slot.0.swap(NONE, Ordering::Relaxed);
         if at == NONE {
@@ -93,7 +93,7 @@ impl EvictionQueue {
         true
     }
 
-    /// The topic that is evicted next.
+    /// Returns the topic to evict next.
     pub(super) fn victim(&mut self) -> Option<Arc<Entry>> {
         loop {
             let first = self.lists[Class::Deserted as usize].first;
@@ -108,7 +108,7 @@ impl EvictionQueue {
         first.map(|queued| Arc::clone(&queued.entry))
     }
 
-    /// Another topic each time, until all have had their turn.
+    /// Returns the topics in turn, for the check for expired messages.
     pub(super) fn next(&mut self) -> Option<Arc<Entry>> {
         self.sweep = if self.sweep + 1 < self.topics.capacity() { self.sweep + 1 } else { 0 };
         self.topics.get(self.sweep).map(|queued| Arc::clone(&queued.entry))

@@ -1,4 +1,4 @@
-//! What was published to a topic, kept for those who come later.
+//! Retained messages of a topic, for late subscribers.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use sinews_engine::ConnId;
 use sinews_session::Prepared;
 
-/// How much of a topic is kept: what exceeds any of the limits is forgotten, the oldest first.
+/// History policy of a topic: beyond any of its limits, the oldest messages expire.
 ///
-/// A message of such a topic has a [`Position`]. Everybody gets the messages of a topic in its order, a publisher too,
-/// who for that gets its own when their turn comes, and not before what it sends afterwards.
+/// A message of a topic with history has a [`Position`]. Every subscriber gets the messages of a topic in the topic's
+/// order. That includes the publisher, whose own messages arrive in that order and not before its later sends.
 #[derive(Clone, Copy, Debug)]
 pub struct History {
     pub(super) messages: usize,
@@ -18,21 +18,22 @@ pub struct History {
 }
 
 impl History {
-    /// Keeps so many messages of each topic, at least 1: with 1, the last value.
+    /// Retains this number of messages of each topic, at least 1: with 1, the last value.
     #[must_use]
     pub fn new(messages: usize) -> Self {
         Self { messages, bytes: 1 << 20, age: None }
     }
 
-    /// Bytes of payload that are kept of one topic; the last message is, however large. Default 1 MiB.
+    /// Limit of the retained payload of one topic in bytes; the last message is retained regardless of its size.
+    /// Default 1 MiB.
     #[must_use]
     pub fn with_max_bytes(mut self, bytes: usize) -> Self {
         self.bytes = bytes;
         self
     }
 
-    /// How long a message is kept, about: it is gone for those who come later, and its memory is given back when
-    /// others are published. Default: as long as the other limits let it.
+    /// Approximate maximum age of a retained message. Late subscribers do not get an expired message, and its memory
+    /// is freed by later publications. Default: no limit.
     #[must_use]
     pub fn with_max_age(mut self, age: Duration) -> Self {
         self.age = Some(age);
@@ -40,64 +41,64 @@ impl History {
     }
 }
 
-/// Where a message stands in its topic.
+/// Position of a message in its topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(clippy::exhaustive_structs, reason = "a pair of numbers, which a client sends back")]
 pub struct Position {
-    /// Which run of the topic: another one after a restart, or when all of it had been forgotten. Below 2^53, so that
-    /// it survives JSON.
+    /// Run of the topic: changes after a restart, or after all of the topic was removed. Below 2^53, so that JSON
+    /// represents it exactly.
     pub epoch: u64,
-    /// The number of the message; the first is 1, and none is left out.
+    /// Sequence of the message; starts at 1, without gaps.
     pub sequence: u64,
 }
 
-/// From where on a subscriber wants what was published before it came.
+/// Start of a subscription in the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Start {
-    /// The last so many messages; 1 is the last value.
+    /// The last messages, this many; 1 is the last value.
     Last(usize),
-    /// What came behind this message: for one that comes back.
+    /// Messages after this one: to resume after a reconnect.
     After(Position),
 }
 
-/// What a subscriber with a [`Start`] came to.
+/// Result of a subscription with a [`Start`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Joined {
-    /// The topic's last message so far; its sequence is 0 if there was none.
+    /// The topic's last message so far; its sequence is 0 if there is none.
     pub position: Position,
-    /// Messages that are on their way of those before.
+    /// Number of earlier messages that are being delivered.
     pub replayed: u64,
-    /// Nothing was forgotten behind the position that was asked for: no gap.
+    /// No message after the requested position has expired: no gap.
     pub complete: bool,
 }
 
-/// What a server keeps of one topic, for another server that goes on with it: [`Publisher::histories`].
+/// Retained state of one topic, for a successor server: [`Publisher::histories`].
 ///
 /// [`Publisher::histories`]: crate::Publisher::histories
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "to be taken apart, sent, and put together again")]
 pub struct KeptTopic {
-    /// Its name.
+    /// Name of the topic.
     pub name: String,
-    /// That of its last message, whether it is kept or not.
+    /// Position of the last message, retained or not.
     pub position: Position,
-    /// The last messages in their order, none left out.
+    /// The last messages in order, without gaps.
     pub messages: Vec<KeptMessage>,
 }
 
-/// A message of a [`KeptTopic`].
+/// Message of a [`KeptTopic`].
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "as its topic")]
 pub struct KeptMessage {
-    /// The message itself.
+    /// The message.
     pub message: Prepared,
-    /// For how long it has been kept.
+    /// Time since its publication.
     pub age: Duration,
 }
 
-/// What is kept of one topic.
+/// Retained messages of one topic.
 #[derive(Debug)]
 pub(super) struct Log {
     pub(super) epoch: u64,
@@ -105,9 +106,9 @@ pub(super) struct Log {
     pub(super) next: u64,
     messages: VecDeque<Kept>,
     bytes: usize,
-    /// Without messages, it is remembered until then for subscribers that resume.
+    /// Without messages, its position is kept until then for subscribers that resume.
     awaited: Option<Instant>,
-    /// The directory has forgotten it; another one may have begun.
+    /// The directory has removed it; another one with its name may exist.
     pub(super) gone: bool,
 }
 
@@ -123,7 +124,7 @@ impl Log {
         Self { epoch, next: 1, messages: VecDeque::new(), bytes: 0, awaited: None, gone: false }
     }
 
-    /// The sequence of the oldest message that is kept; the next one if none is.
+    /// Returns the sequence of the oldest retained message; of the next message if none is retained.
     pub(super) fn first(&self) -> u64 {
         self.next - self.messages.len() as u64
     }
@@ -136,25 +137,25 @@ impl Log {
         self.messages.is_empty()
     }
 
-    /// Whether messages were published in this epoch.
+    /// Returns whether messages were published in this epoch.
     pub(super) fn has_begun(&self) -> bool {
         self.next > 1
     }
 
-    /// It has a subscriber, so that it is remembered anyway.
+    /// Marks it as subscribed, so that it is not removed.
     pub(super) fn subscribed(&mut self) {
         self.awaited = None;
     }
 
-    /// It is remembered for so long, although nothing is kept and no client has subscribed.
+    /// Keeps its position for this time, without messages or subscribers.
     pub(super) fn await_return(&mut self, return_time: Duration) -> Instant {
         let now = Instant::now();
         *self.awaited.get_or_insert_with(|| now.checked_add(return_time).unwrap_or(now))
     }
 
-    /// It has no subscribers. Without messages it is forgotten at once if it would begin again where it stands, with
-    /// `epoch` and nothing published; otherwise when its subscribers had that much time to return. Answers whether it
-    /// is forgotten.
+    /// Ends it after its last subscriber has left. Without messages it is removed at once if a new topic would have
+    /// the same position, with `epoch` and no publication; otherwise after `return_time` for its subscribers to
+    /// return. Returns whether it is removed.
     pub(super) fn end(&mut self, epoch: u64, return_time: Duration) -> bool {
         if !self.is_empty() {
             return false;
@@ -164,7 +165,7 @@ impl Log {
         self.gone
     }
 
-    /// Forgets everything, to make room. Without subscribers it is gone. Answers how many messages that were.
+    /// Evicts all messages. Without subscribers, it is removed. Returns the number of evicted messages.
     pub(super) fn evict(&mut self, is_deserted: bool) -> u64 {
         let messages = self.messages.len() as u64;
         self.clear();
@@ -172,12 +173,12 @@ impl Log {
         messages
     }
 
-    /// Goes on where another server has stood.
+    /// Restores the state of another server.
     pub(super) fn go_on(&mut self, topic: KeptTopic, limits: &History) {
         let Position { epoch, sequence } = topic.position;
         (self.epoch, self.next) = (epoch, sequence.saturating_add(1));
         let now = Instant::now();
-        // No more than there can have been.
+        // No more messages than the sequence allows.
         let beyond = topic.messages.len().saturating_sub(usize::try_from(sequence).unwrap_or(usize::MAX));
         for KeptMessage { message, age } in topic.messages.into_iter().skip(beyond) {
             self.bytes += message.payload().len();
@@ -186,14 +187,14 @@ impl Log {
         self.trim(limits);
     }
 
-    /// For [`go_on`](Self::go_on) elsewhere.
+    /// Exports the state for [`go_on`](Self::go_on) of another server.
     pub(super) fn export(&self, name: &str) -> KeptTopic {
         let kept = |kept: &Kept| KeptMessage { message: kept.message.clone(), age: kept.at.elapsed() };
         let messages = self.messages.iter().map(kept).collect();
         KeptTopic { name: name.to_owned(), position: self.position(), messages }
     }
 
-    /// The next message comes behind this position, unless it comes behind a later one of the same epoch.
+    /// Sets the position of the last message, unless it is already later in the same epoch.
     pub(super) fn go_on_behind(&mut self, position: Position) {
         let is_same = position.epoch == self.epoch;
         if is_same && position.sequence < self.next {
@@ -206,7 +207,7 @@ impl Log {
         self.skip_to(position.sequence.saturating_add(1));
     }
 
-    /// The next message is this one; if that leaves a gap, nothing before it is kept.
+    /// Sets the sequence of the next message; a gap clears earlier messages.
     pub(super) fn skip_to(&mut self, sequence: u64) {
         if sequence != self.next {
             self.clear();
@@ -214,7 +215,7 @@ impl Log {
         }
     }
 
-    /// What it takes, about.
+    /// Returns its approximate memory in bytes.
     pub(super) fn cost(&self) -> usize {
         self.bytes + self.messages.len() * MESSAGE_COST
     }
@@ -227,7 +228,7 @@ impl Log {
         self.trim(limits);
     }
 
-    /// Forgets what exceeds the limits.
+    /// Removes messages beyond the limits.
     pub(super) fn trim(&mut self, limits: &History) {
         let old = |kept: &Kept| limits.age.is_some_and(|age| kept.at.elapsed() > age);
         while let Some(first) = self.messages.front() {
@@ -243,13 +244,13 @@ impl Log {
         self.messages = VecDeque::new();
     }
 
-    /// Forgets everything but where it stands.
+    /// Removes all messages and keeps the position.
     pub(super) fn clear(&mut self) {
         self.messages = VecDeque::new();
         self.bytes = 0;
     }
 
-    /// The first sequence from a start on, and whether nothing is missing before it.
+    /// Returns the first sequence of a start, and whether no earlier message is missing.
     pub(super) fn start(&self, start: Start) -> (u64, bool) {
         match start {
             Start::Last(count) => (self.next.saturating_sub(count as u64).max(self.first()), true),
@@ -261,7 +262,8 @@ impl Log {
         }
     }
 
-    /// Messages from a sequence on that is kept, each with its own, and whom its publisher left out.
+    /// Returns retained messages from a sequence on, each with its sequence and the connection excluded by its
+    /// publisher.
     pub(super) fn from(
         &self,
         sequence: u64,
@@ -272,11 +274,11 @@ impl Log {
     }
 }
 
-/// How long a topic without messages and subscribers remembers where it stands, so that a subscriber that resumes is told
-/// that it has missed nothing.
+/// How long a topic without messages and subscribers keeps its position, so that a subscriber that resumes learns
+/// that it has missed no message.
 pub(super) const RETURN_TIME: Duration = Duration::from_secs(60);
 
-/// What a message costs beside its payload.
+/// Overhead of a message beside its payload, in bytes.
 const MESSAGE_COST: usize = 256;
 
 #[cfg(test)]
@@ -297,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_are_forgotten_whatever_limit_they_exceed() {
+    fn oldest_messages_are_removed_at_every_limit() {
         for limits in [History::new(3), History::new(100).with_max_bytes(7)] {
             let log = log(&limits, 10);
             assert_eq!((log.first(), log.position().sequence, kept(&log, 0)), (8, 10, vec![8, 9, 10]));
@@ -311,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn who_knows_better_says_where_it_goes_on() {
+    fn position_can_be_set_from_outside() {
         let mut log = log(&History::new(3), 10);
         let position = log.position();
         let behind = |sequence| Position { sequence, ..position };
@@ -327,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_says_whether_something_is_missing() {
+    fn start_reports_missing_messages() {
         let log = log(&History::new(3), 10);
         let after = |sequence| log.start(Start::After(Position { epoch: log.epoch, sequence }));
         assert_eq!((after(10), after(9), after(7)), ((11, true), (10, true), (8, true)));

@@ -1,24 +1,24 @@
-//! What may name a topic, and what may be subscribed to.
+//! Rules for topic names and subscriptions.
 
 use std::fmt;
 
 use super::Topics;
 
-/// A name that is none for its purpose, or a subscription that cannot be.
+/// Error of a topic name or a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidTopic {
     /// Empty, longer than [`Topics::NAME_MAX`] bytes, with a control character, or with an empty token, as in `a.` or
     /// `a..b`.
     Name,
-    /// A wildcard where none may be: in what is published to, or `>` before the end of a pattern.
+    /// A wildcard in an invalid place: in the name of a publication, or `>` before the end of a pattern.
     Wildcard,
-    /// Nothing of it is kept: no [`TopicRule`](crate::TopicRule) says so, or it is a pattern.
+    /// The topic has no history: no [`TopicRule`](crate::TopicRule) enables it, or the name is a pattern.
     NotKept,
-    /// More than [`Topics::SUBSCRIPTIONS_MAX`] on one connection.
+    /// The connection already has [`Topics::SUBSCRIPTIONS_MAX`] subscriptions.
     TooMany,
-    /// A pattern of more than [`Topics::FREE_TOKENS`] tokens with which matching a name against all patterns could take
-    /// more than [`Topics::MATCH_STEPS_MAX`] steps.
+    /// A pattern of more than [`Topics::FREE_TOKENS`] tokens that could raise the matching of a name against all
+    /// patterns above [`Topics::MATCH_STEPS_MAX`] steps.
     TooAmbiguous,
 }
 
@@ -35,7 +35,7 @@ impl fmt::Display for InvalidTopic {
             Self::Wildcard => f.write_str(
                 "the wildcards `*` and `>` may stand in subscriptions only, and `>` only at the end",
             ),
-            Self::NotKept => f.write_str("no history is kept of this topic; patterns have none"),
+            Self::NotKept => f.write_str("topic has no history; patterns have none"),
             Self::TooMany => {
                 write!(f, "a connection has at most {} subscriptions", Topics::SUBSCRIPTIONS_MAX)
             }
@@ -52,18 +52,18 @@ impl fmt::Display for InvalidTopic {
 
 impl std::error::Error for InvalidTopic {}
 
-/// Stands for one token.
+/// Matches one token.
 pub(crate) const ONE: &str = "*";
 
-/// Stands for one or more tokens at the end.
+/// Matches one or more tokens at the end.
 pub(crate) const REST: &str = ">";
 
-/// Whether `name` may be published to.
+/// Checks whether `name` may be published to.
 pub(crate) fn check(name: &str) -> Result<(), InvalidTopic> {
     if is_pattern(name) { Err(InvalidTopic::Wildcard) } else { check_text(name) }
 }
 
-/// Whether `name` may be subscribed to.
+/// Checks whether `name` may be subscribed to.
 pub(crate) fn check_subscription(name: &str) -> Result<(), InvalidTopic> {
     check_text(name)?;
     let before_last = name.rsplit('.').skip(1);
@@ -75,18 +75,18 @@ fn check_text(name: &str) -> Result<(), InvalidTopic> {
     if fits && !has_empty_token(name) { Ok(()) } else { Err(InvalidTopic::Name) }
 }
 
-/// Whether nothing stands before, behind or between its dots. An empty name is one empty token.
+/// Returns whether a token is empty. An empty name is one empty token.
 fn has_empty_token(name: &str) -> bool {
     name.split('.').any(str::is_empty)
 }
 
-/// Whether a token of it is a wildcard.
+/// Returns whether a token is a wildcard.
 pub(crate) fn is_pattern(name: &str) -> bool {
-    // Most names have neither character.
+    // Fast path: most names contain neither character.
     name.contains(['*', '>']) && name.split('.').any(|token| token == ONE || token == REST)
 }
 
-/// Whether a pattern matches a name. For few of either; many patterns are in a trie.
+/// Returns whether a pattern matches a name. For few of either; many patterns are in a trie.
 pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     let (mut pattern, mut name) = (pattern.split('.'), name.split('.'));
     loop {

@@ -1,4 +1,4 @@
-//! How many are subscribed.
+//! Presence: subscriber counts and their changes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,8 +7,8 @@ use sinews_engine::ConnId;
 
 use super::Topics;
 
-/// A subscription of this connection has begun or ended, and how many there are of the topic now: on all threads, by
-/// name. Each change of the number is told to exactly one connection.
+/// Change of a subscription of this connection, with the topic's number of subscribers: on all threads, by name. Each
+/// change of the number is reported to exactly one connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubscriptionChange {
     topic: Arc<str>,
@@ -17,19 +17,19 @@ pub struct SubscriptionChange {
 }
 
 impl SubscriptionChange {
-    /// The topic.
+    /// Returns the topic.
     #[must_use]
     pub fn topic(&self) -> &str {
         &self.topic
     }
 
-    /// How many were subscribed before.
+    /// Returns the number of subscribers before the change.
     #[must_use]
     pub fn before(&self) -> usize {
         self.before
     }
 
-    /// How many are subscribed now: one more, or one less.
+    /// Returns the number of subscribers after the change: one more, or one less.
     #[must_use]
     pub fn after(&self) -> usize {
         self.after
@@ -37,9 +37,9 @@ impl SubscriptionChange {
 }
 
 impl Topics {
-    /// How many subscriptions, by name or by pattern and on all threads, a publication would reach now; 0 for a name
-    /// that may not be published to. Threads count for themselves, so that a subscription that is just coming or going
-    /// on another one may be missing or be counted still.
+    /// Returns how many subscriptions, by name or by pattern and on all threads, a publication would match now; 0 for
+    /// a name that cannot be published to. Threads count separately, so a concurrent change on another thread may be
+    /// missing.
     #[must_use]
     pub fn subscribers(&self, name: &str) -> usize {
         let exact = self.directory.find(name);
@@ -48,7 +48,7 @@ impl Topics {
         counts.map(|count| count.load(Ordering::Relaxed)).sum()
     }
 
-    /// Notes a change that its connection is to be told, if the topic's rule says so.
+    /// Notes a change to report to its connection, if the topic's rule enables presence.
     pub(super) fn note_change(&mut self, topic: usize, conn: ConnId, comes: bool) {
         let entry = &self.topics[topic].entry;
         let Some(present) = &entry.present else { return };
@@ -67,7 +67,7 @@ impl Topics {
         !self.changes.is_empty()
     }
 
-    /// What a connection is to be told.
+    /// Takes the changes to report to a connection.
     pub(crate) fn take_changes(&mut self, of: ConnId) -> Vec<SubscriptionChange> {
         let changes = std::mem::take(&mut self.changes);
         let (own, others): (Vec<_>, Vec<_>) = changes.into_iter().partition(|(conn, _)| *conn == of);
@@ -75,7 +75,7 @@ impl Topics {
         own.into_iter().map(|(_, change)| change).collect()
     }
 
-    /// The next connection that is to be told something.
+    /// Returns the next connection with changes to report.
     pub(crate) fn next_changed(&self) -> Option<ConnId> {
         self.changes.first().map(|(conn, _)| *conn)
     }

@@ -1,4 +1,4 @@
-//! Publishing from threads that are none of the server's.
+//! Publishing from threads outside the server.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use super::name::{self, InvalidTopic};
 use super::shelf::Origin;
 use crate::mail::Mail;
 
-/// Publishes from any thread, for instance what comes from a database or a queue. Clones are cheap.
+/// Publishes from any thread, for example messages of a database or a queue. Clones are cheap.
 ///
 /// ```
 /// use sinews_server::{Prepared, Router, Server};
 ///
 /// let server = Server::new(Router::new()).listen("127.0.0.1:0".parse()?).threads(1).bind()?;
 /// let publisher = server.publisher();
-/// assert_eq!(publisher.publish("news", &Prepared::text("nobody hears this"))?, 0);
+/// assert_eq!(publisher.publish("news", &Prepared::text("no subscriber yet"))?, 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -33,11 +33,12 @@ impl Publisher {
         Self { directory, posts }
     }
 
-    /// Publishes to every subscriber of a topic; those of one thread of the caller's get its messages in order.
-    /// Answers how many there are. Nothing holds this publisher back but this result.
+    /// Publishes to every subscriber of a topic. A subscriber gets the messages of one calling thread in order.
+    /// Returns the number of subscribers. No backpressure applies except this result.
     ///
     /// # Errors
-    /// [`PublishError`]: the name, or the mailbox of a thread with subscribers is full, or the server has ended.
+    /// [`PublishError`]: the name is invalid, the mailbox of a thread with subscribers is full, or the server has
+    /// ended.
     pub fn publish(&self, topic: &str, message: &Prepared) -> Result<usize, PublishError> {
         if self.directory.rules.keep() && self.directory.rules.history(topic).is_some() {
             return self.publish_with(topic, |_| message.clone());
@@ -57,7 +58,8 @@ impl Publisher {
         told(audience.post(message, &self.posts, None))
     }
 
-    /// Publishes what is made of where it will stand in its topic ([`Topics::publish_with`](crate::Topics::publish_with)).
+    /// Publishes a message built from its position in the topic
+    /// ([`Topics::publish_with`](crate::Topics::publish_with)).
     ///
     /// # Errors
     /// As [`publish`](Self::publish).
@@ -76,10 +78,10 @@ impl Publisher {
         told(self.directory.publish_kept(topic, &patterns, make, from).unwrap_or_default())
     }
 
-    /// Publishes what another server has published in a topic that both keep, at the position that it has there
-    /// ([`restore`](Self::restore)). What is there already is published to nobody; if others before it are missing, the
-    /// history begins anew with it. A topic that is not kept here, or that something was published to in another epoch, has no such place:
-    /// then whoever is subscribed gets the message, and it is not kept.
+    /// Publishes a message of another server at its position in a topic that both servers retain
+    /// ([`restore`](Self::restore)). A message that is already retained is not published again; if earlier messages
+    /// are missing, the history restarts with this message. If the topic has no history here, or has messages of
+    /// another epoch, the position does not apply: subscribers get the message, and it is not retained.
     ///
     /// # Errors
     /// As [`publish`](Self::publish).
@@ -100,51 +102,51 @@ impl Publisher {
         self.publish_unkept(topic, message)
     }
 
-    /// The next message of a topic that is kept comes behind this position: for whoever has what was published before
-    /// elsewhere, on a disk for instance. A history that goes as far or further in the same epoch stays as it is, any
-    /// other is forgotten. Answers whether the topic is kept.
+    /// Sets the position of the last message of a topic with history, for callers that store earlier messages
+    /// elsewhere, such as on disk. A history that is at or beyond the position in the same epoch is unchanged; any
+    /// other history is cleared. Returns whether the topic has history.
     ///
     /// # Errors
-    /// [`InvalidTopic`]: a name that no topic has.
+    /// [`InvalidTopic`]: the name is no valid topic name.
     pub fn go_on_behind(&self, topic: &str, position: Position) -> Result<bool, InvalidTopic> {
         name::check(topic)?;
         Ok(self.directory.go_on_behind(topic, position))
     }
 
-    /// Whether threads have more to deliver than they get done in a turn, or more mail than half of what their mailboxes
-    /// take: who publishes a lot, and can wait, waits until this is over.
+    /// Returns whether a thread cannot deliver its publications within a turn, or its mailbox is more than half full.
+    /// A publisher of many messages that can wait should wait until this is false.
     #[must_use]
     pub fn is_behind(&self) -> bool {
         self.directory.is_any_behind() || self.posts.iter().any(Post::is_crowded)
     }
 
-    /// Every topic that is kept, with its messages, for another server to go on with: in a process that takes this one's
-    /// place. Messages are shared, not copied. Topics without messages are among them, if anybody is subscribed: what
-    /// they were told of its position is to hold there, too. What is published while this runs may be in it or not.
+    /// Exports every topic with history and its messages, for a successor server in another process. Messages are
+    /// shared, not copied. Subscribed topics without messages are included: their position stays valid at the
+    /// successor. A publication during the call may be included or not.
     #[must_use]
     pub fn histories(&self) -> Vec<KeptTopic> {
         self.directory.export()
     }
 
-    /// What the epochs of topics are made of, for [`restore_epochs`](Self::restore_epochs) of another server: 8 bytes, and 8
-    /// more for each 16,384th of all names of which a topic was forgotten together with messages. To be asked for behind
-    /// [`histories`](Self::histories), so that no epoch comes twice.
+    /// Exports the seed and counters of topic epochs, for [`restore_epochs`](Self::restore_epochs) of another server:
+    /// 8 bytes, and 8 more for each of 16,384 hash slots in which a topic was removed together with messages. Call it
+    /// after [`histories`](Self::histories), so that no epoch is used twice.
     #[must_use]
     pub fn epochs(&self) -> Vec<u8> {
         self.directory.epochs.export()
     }
 
-    /// Gives topics the epochs that they have at another server, those without messages too: a client that resumes one of
-    /// them here has missed nothing. For a server that does not run yet. Answers whether the bytes are those of
-    /// [`epochs`](Self::epochs); otherwise nothing changes.
+    /// Restores the epochs of another server, including topics without messages: a client that resumes such a topic
+    /// here has missed no message. For a server that does not run yet. Returns whether the bytes are a valid export
+    /// of [`epochs`](Self::epochs); otherwise nothing changes.
     #[must_use]
     pub fn restore_epochs(&self, epochs: &[u8]) -> bool {
         self.directory.epochs.restore(epochs)
     }
 
-    /// Goes on with a topic of another server, in the same epoch, within the limits that hold here. For a server that
-    /// does not run yet: answers `false`, and does nothing, if the topic is not kept here, or something was published to
-    /// it. A topic without messages waits a minute for its subscribers.
+    /// Restores a topic of another server, in the same epoch, within the limits of this server. For a server that
+    /// does not run yet. Returns `false`, without effect, if the topic has no history here, or has publications
+    /// already. A topic without messages waits a minute for its subscribers.
     ///
     /// ```
     /// use sinews_server::{History, Prepared, Router, Server, TopicRule};
@@ -163,7 +165,7 @@ impl Publisher {
     /// ```
     ///
     /// # Errors
-    /// [`InvalidTopic`]: a name that no topic has.
+    /// [`InvalidTopic`]: the name is no valid topic name.
     pub fn restore(&self, topic: KeptTopic) -> Result<bool, InvalidTopic> {
         name::check(&topic.name)?;
         Ok(self.directory.restore(topic))
@@ -174,14 +176,14 @@ fn told((reached, lost): (usize, usize)) -> Result<usize, PublishError> {
     if lost == 0 { Ok(reached) } else { Err(Unreached { reached, lost }.into()) }
 }
 
-/// A publication did not get to every thread: a mailbox is full
+/// Error of a publication that did not reach every thread: a mailbox is full
 /// ([`EngineConfig::mailbox`](crate::EngineConfig::mailbox)), or the server has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unreached {
-    /// Subscribers that it will reach.
+    /// Number of subscribers that are reached.
     pub reached: usize,
-    /// Subscribers that it will not.
+    /// Number of subscribers that are not reached.
     pub lost: usize,
 }
 
@@ -190,7 +192,8 @@ impl fmt::Display for Unreached {
         let Self { reached, lost } = self;
         write!(
             f,
-            "{lost} of {} subscribers are on threads that are gone or whose `EngineConfig::mailbox` is full",
+            "publication not delivered to {lost} of {} subscribers: mailbox is full \
+             (`EngineConfig::mailbox`) or the server has ended",
             reached + lost
         )
     }
@@ -198,13 +201,13 @@ impl fmt::Display for Unreached {
 
 impl std::error::Error for Unreached {}
 
-/// Why a [`Publisher`] could not publish.
+/// Error of a [`Publisher`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PublishError {
-    /// The name may not be published to.
+    /// The name cannot be published to.
     Topic(InvalidTopic),
-    /// Not every thread got it.
+    /// The publication did not reach every thread.
     Unreached(Unreached),
 }
 

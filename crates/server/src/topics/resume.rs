@@ -1,4 +1,4 @@
-//! Topics that are kept: subscribers that come later, and messages in the order of their topic.
+//! Topics with history: replay for late subscribers, and delivery in topic order.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,19 +14,19 @@ use super::name::{self, InvalidTopic};
 use super::shelf::Origin;
 use super::{Publication, Topic, Topics};
 
-/// What a thread has heard of a topic that is kept, since somebody is subscribed to it there by name.
+/// Progress of a thread in a topic with history that has local subscribers by name.
 #[derive(Debug)]
 pub(super) struct Heard {
     epoch: u64,
-    /// The last message that was taken from the mail, and those before it.
+    /// The last message taken from the mail; all earlier messages were taken, too.
     seen: u64,
     /// The last message before the first subscriber.
     floor: u64,
-    /// From which sequence on subscribers get what is published; those that are still getting older ones: none.
+    /// First sequence of live delivery for each subscriber; [`LATER`] during its replay.
     pub(super) joined: FxHashMap<ConnId, u64>,
 }
 
-/// A subscriber that is getting what was published before it came.
+/// Replay of earlier messages to a subscriber.
 #[derive(Debug)]
 pub(crate) struct Replay {
     topic: usize,
@@ -35,7 +35,7 @@ pub(crate) struct Replay {
 }
 
 impl Heard {
-    /// A topic that nothing had been published to has taken the epoch of another server. Answers whether it is so.
+    /// Handles a topic without messages that has taken the epoch of another server. Returns whether it has.
     #[cold]
     fn begin_anew(&mut self, entry: &Entry, epoch: u64) -> bool {
         let Some(keep) = &entry.keep else { return false };
@@ -43,21 +43,21 @@ impl Heard {
         if log.epoch != epoch {
             return false;
         }
-        // Who gets nothing yet has no place that could be of another epoch.
+        // Subscribers that get no message yet have no position of another epoch.
         self.joined.retain(|_, from| *from == LATER);
         (self.epoch, self.seen, self.floor) = (epoch, 0, log.first() - 1);
         true
     }
 }
 
-/// Not before the replay has come to its end.
+/// Not before the end of the replay.
 const LATER: u64 = u64::MAX;
 
-/// Messages that are taken from a history at once, so that those who publish to it wait for little.
+/// Messages taken from a history at a time, so that its publishers wait only briefly.
 const REPLAY_STEP: usize = 16;
 
 impl Topics {
-    /// Subscribes to a topic from a message on that was published before.
+    /// Subscribes to a topic from an earlier message on.
     pub(crate) fn subscribe_from(
         &mut self,
         name: &str,
@@ -75,7 +75,7 @@ impl Topics {
         let keep = entry.keep.as_ref().ok_or(InvalidTopic::NotKept)?;
         let heard = self.topics[topic].heard.as_mut().ok_or(InvalidTopic::NotKept)?;
         let (next, joined) = {
-            // The subscription is counted: what is published from here on will be heard of.
+            // The subscription is counted: later publications reach this thread.
             let log = self.directory.fresh(keep);
             let (next, complete) = log.start(start);
             (next, Joined { position: log.position(), replayed: log.next - next, complete })
@@ -93,7 +93,7 @@ impl Topics {
         Ok(joined)
     }
 
-    /// Subscribes to a topic that is kept, and gets nothing of it yet.
+    /// Subscribes to a topic with history, without delivery yet.
     pub(crate) fn subscribe_later(
         &mut self,
         name: &str,
@@ -114,7 +114,7 @@ impl Topics {
         Ok(())
     }
 
-    /// Somebody has subscribed to a topic on this thread as the first.
+    /// Handles the first subscription to a topic on this thread.
     pub(super) fn begin_hearing(&mut self, topic: usize) {
         let topic = &mut self.topics[topic];
         topic.heard = topic.entry.keep.as_ref().map(|keep| {
@@ -126,7 +126,7 @@ impl Topics {
         });
     }
 
-    /// Publishes to a topic that is kept, if this one is.
+    /// Publishes to a topic, if it has history.
     pub(super) fn publish_kept(
         &mut self,
         topic: Option<usize>,
@@ -141,7 +141,7 @@ impl Topics {
         let from = Origin { posts: &self.posts, except: except.map(|conn| (self.shard, conn)) };
         let (reached, lost) = self.directory.publish_kept(name, patterns, make, from)?;
         self.published = true;
-        // It will come by mail.
+        // The message arrives by mail.
         self.mailed += 1;
         self.counters.published += 1;
         self.counters.lost += lost as u64;
@@ -149,7 +149,7 @@ impl Topics {
         Some(reached.saturating_sub(own))
     }
 
-    /// Whether a message that came by mail is to be published here. If others before it did not come, they come first.
+    /// Returns whether to publish a message from the mail here. Missed earlier messages are published first.
     pub(super) fn hear(&mut self, topic: usize, position: Position) -> bool {
         let Topic { entry, heard, .. } = &mut self.topics[topic];
         let Some(heard) = heard else { return true };
@@ -168,7 +168,7 @@ impl Topics {
         true
     }
 
-    /// Publishes here what is kept of a topic and did not come by mail, up to a sequence.
+    /// Publishes missed messages from the history of a topic, up to a sequence.
     fn catch_up_with(&mut self, topic: usize, end: u64) {
         let entry = self.topics[topic].entry.clone();
         let (Some(keep), Some(heard)) = (&entry.keep, &mut self.topics[topic].heard) else { return };
@@ -188,7 +188,7 @@ impl Topics {
         missing.into_iter().for_each(|publication| self.push(publication));
     }
 
-    /// Everything in the mailbox was taken out.
+    /// Notes that the mailbox was read completely.
     pub(crate) fn mail_is_read(&mut self) {
         self.mailed = 0;
         let missed = &self.directory.missed[self.shard];
@@ -199,29 +199,29 @@ impl Topics {
         }
     }
 
-    /// Whether a subscriber gets a message of a topic that is kept, or will get it, or has got it, from its history.
+    /// Returns whether a subscriber gets a message live, and not from the topic's history.
     pub(crate) fn has_joined(&self, topic: usize, sequence: u64, conn: ConnId) -> bool {
         let heard = self.topics.get(topic).and_then(|topic| topic.heard.as_ref());
         heard.and_then(|heard| heard.joined.get(&conn)).is_none_or(|from| *from <= sequence)
     }
 
-    /// Takes those off a list who get a message from the history.
+    /// Removes subscribers that get a message from the history.
     pub(super) fn leave_to_history(&mut self, topic: usize, sequence: u64, subscribers: &mut Vec<ConnId>) {
         let heard = self.topics.get_mut(topic).and_then(|topic| topic.heard.as_mut());
         let Some(heard) = heard.filter(|heard| !heard.joined.is_empty()) else { return };
         subscribers.retain(|conn| heard.joined.get(conn).is_none_or(|from| *from <= sequence));
-        // From here on they get all of it.
+        // From here on these subscribers get all messages live.
         heard.joined.retain(|_, from| *from == LATER || *from > sequence + 1);
     }
 
-    /// Sends on what a connection is getting of histories, until enough is on its way.
+    /// Continues a connection's replays, up to its high-water mark.
     pub(crate) fn replay(&mut self, backlog: &mut Backlog, tx: &mut Tx<'_>, conn: ConnId) {
         let mut replays = std::mem::take(&mut backlog.replays);
         replays.retain_mut(|replay| self.go_on_with(replay, backlog, tx, conn));
         backlog.replays = replays;
     }
 
-    /// Answers whether there is more to come.
+    /// Continues a replay. Returns whether messages remain.
     fn go_on_with(
         &mut self,
         replay: &mut Replay,
@@ -248,7 +248,7 @@ impl Topics {
                 kept.map(|(sequence, message, _)| (sequence, message.clone())).collect()
             };
             if step.is_empty() {
-                // What is not in the history yet will be heard of, and none of it was sent.
+                // Later messages arrive live, and none of them was sent.
                 if let Some(heard) = &mut self.topics[replay.topic].heard {
                     heard.joined.insert(conn, replay.next);
                 }
@@ -268,15 +268,15 @@ impl Topics {
         true
     }
 
-    /// Where a topic that is kept stands: the position of its last message.
+    /// Returns the position of the last message of a topic with history.
     #[must_use]
     pub fn position(&self, name: &str) -> Option<Position> {
         let entry = self.directory.find(name)?;
         entry.keep.as_ref().map(|keep| keep.lock().position())
     }
 
-    /// The messages of a topic that are kept, from a start on, each with its sequence; shared, not copied. Empty if
-    /// nothing is kept.
+    /// Returns the retained messages of a topic from a start on, each with its sequence; shared, not copied. Empty
+    /// without history.
     #[must_use]
     pub fn history(&self, name: &str, start: Start) -> Vec<(u64, Prepared)> {
         let Some(entry) = self.directory.find(name) else { return Vec::new() };

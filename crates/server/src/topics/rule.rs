@@ -1,38 +1,36 @@
-//! What holds for some topics: settings by pattern.
+//! Settings of topics by pattern.
 
 use sinews_proto::CloseCode;
 
 use super::history::History;
 use super::name::{self, InvalidTopic};
 
-/// What happens to a publication when as much waits for a subscriber as may: it reads more slowly than others
-/// publish. Nothing of it concerns other subscribers.
+/// Action when the queue of a slow subscriber reaches its limit. Other subscribers are not affected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SlowConsumer {
-    /// The publication is dropped: what waits is delivered without a gap, then one follows.
+    /// Drops the publication: queued messages are delivered without a gap, then a gap follows.
     DropNewest,
-    /// What has waited longest is dropped: the subscriber gets the newest, behind a gap.
+    /// Drops the oldest queued message: the subscriber gets the newest messages, after a gap.
     DropOldest,
-    /// Of each topic only the last value waits; it takes the place of the one before. When there is no place for
-    /// another topic, what has waited longest is dropped.
+    /// Queues only the last value of each topic; it replaces the previous value. Without capacity for another topic,
+    /// the oldest value is dropped.
     Conflate,
-    /// The connection closes with this code and reason, of at most 123 bytes, behind what waits.
+    /// Closes the connection with this code and reason, of at most 123 bytes, after the queued messages.
     Close(CloseCode, String),
 }
 
-/// What holds for the topics that match a pattern.
+/// Settings for the topics that match a pattern.
 ///
-/// Publications wait for a subscriber when more than [`Config::high_water`](crate::Config::high_water) bytes are on
-/// their way to it already. They are shared with all other subscribers, so that each costs some 50 bytes however
-/// large it is, and memory of its payload as long as any subscriber waits for it. How much may wait for one subscriber,
-/// of all topics of a rule together, is the rule's to say. Without a policy here, what the subscriber's route says
-/// holds for its topics: [`Config::overflow`](crate::Config::overflow) and
-/// [`Config::max_outbound`](crate::Config::max_outbound).
+/// Publications to a subscriber are queued while its outbound buffer holds more than
+/// [`Config::high_water`](crate::Config::high_water) bytes. Subscribers share the payload: a queued message costs each of them some 50 bytes regardless
+/// of its size, and the payload stays in memory until its last subscriber has taken it. The limits apply to one
+/// subscriber and all topics of a rule together. Without a policy here, the subscriber's route applies:
+/// [`Config::overflow`](crate::Config::overflow) and [`Config::max_outbound`](crate::Config::max_outbound).
 ///
-/// What a connection sends itself does not overtake what waits: whatever it sends puts everything that waits in front
-/// of it on its way, where as much as here may wait once more, and can be dropped no more. Conflated values are the
-/// exception: they go on waiting, and changing.
+/// Sends of the connection itself do not overtake queued messages: a send first moves all queued messages to the
+/// outbound buffer, which may hold up to the same limit again; messages there are not dropped any more. Conflated
+/// values are the exception: they stay queued and are still replaced.
 ///
 /// ```
 /// use sinews_server::{Router, Server, SlowConsumer, TopicRule};
@@ -52,8 +50,8 @@ pub struct TopicRule {
 }
 
 impl TopicRule {
-    /// A rule for the topics that match `pattern`, a name or one with wildcards ([`Topics`](crate::Topics)); it changes
-    /// nothing yet.
+    /// Creates a rule for the topics that match `pattern`, a name or a pattern with wildcards
+    /// ([`Topics`](crate::Topics)); without further settings it has no effect.
     #[must_use]
     pub fn new(pattern: impl Into<String>) -> Self {
         Self {
@@ -66,40 +64,40 @@ impl TopicRule {
         }
     }
 
-    /// What happens when as much waits for a subscriber as may. Default: what its route says.
+    /// Sets the action for slow subscribers. Default: the policy of their route.
     #[must_use]
     pub fn with_slow_consumer(mut self, slow: SlowConsumer) -> Self {
         self.slow = Some(slow);
         self
     }
 
-    /// Messages that may wait for one subscriber, at least 1. Default 1,024: with
-    /// [`Conflate`](SlowConsumer::Conflate), so many topics. It counts with a policy only.
+    /// Maximum number of messages queued for one subscriber, at least 1. Default 1,024: with
+    /// [`Conflate`](SlowConsumer::Conflate), this number of topics. Applies with a policy only.
     #[must_use]
     pub fn with_max_waiting_messages(mut self, messages: usize) -> Self {
         self.max_waiting_messages = messages;
         self
     }
 
-    /// Bytes of payload that may wait for one subscriber, at least 1; one message that is larger waits alone. Default
-    /// 1 MiB, as [`Config::max_outbound`](crate::Config::max_outbound). It counts with a policy only.
+    /// Maximum payload queued for one subscriber in bytes, at least 1; a larger message is queued alone. Default 1
+    /// MiB, as [`Config::max_outbound`](crate::Config::max_outbound). Applies with a policy only.
     #[must_use]
     pub fn with_max_waiting_bytes(mut self, bytes: usize) -> Self {
         self.max_waiting_bytes = bytes;
         self
     }
 
-    /// Tells those who subscribe to its topics by name, or leave them, how many there are
-    /// ([`Handler::subscription`](crate::Handler::subscription)). That takes one number for each topic that all threads
-    /// change. Default: nobody is told.
+    /// Reports the number of subscribers to connections that subscribe to its topics by name or unsubscribe
+    /// ([`Handler::subscription`](crate::Handler::subscription)). Costs one shared counter per topic, which all
+    /// threads update. Default: off.
     #[must_use]
     pub fn with_presence(mut self, presence: bool) -> Self {
         self.presence = presence;
         self
     }
 
-    /// Keeps messages of each of its topics for those who come later
-    /// ([`Context::subscribe_from`](crate::Context::subscribe_from)). Default: none are kept.
+    /// Retains messages of each of its topics for late subscribers
+    /// ([`Context::subscribe_from`](crate::Context::subscribe_from)). Default: none.
     #[must_use]
     pub fn with_history(mut self, history: History) -> Self {
         self.history = Some(history);
@@ -107,7 +105,7 @@ impl TopicRule {
     }
 }
 
-/// How many bytes the reason of a Close may have (RFC 6455 section 5.5).
+/// Maximum length of a Close reason in bytes (RFC 6455 section 5.5).
 const REASON_MAX: usize = 123;
 
 impl TopicRule {
@@ -130,20 +128,20 @@ impl TopicRule {
     }
 }
 
-/// Names a rule by its place, or none.
+/// Index of a rule, or none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RuleId(u16);
 
 impl RuleId {
-    /// No rule: what the subscriber's route says.
+    /// No rule: the policy of the subscriber's route.
     pub(crate) const NONE: Self = Self(0);
 }
 
-/// The rules of a server, the first that matches first.
+/// Rules of a server; the first match applies.
 #[derive(Debug, Default)]
 pub(crate) struct Rules(Vec<TopicRule>);
 
-/// How much may wait, and what happens then.
+/// Limits of a queue, and the action beyond them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits<'a> {
     pub(crate) slow: &'a SlowConsumer,
@@ -156,7 +154,7 @@ impl Rules {
         Self(rules)
     }
 
-    /// Whether every rule makes sense; the pattern of one that does not, and why.
+    /// Checks every rule; returns the pattern of an invalid one and the fault.
     pub(crate) fn check(rules: &[TopicRule]) -> Result<(), (&str, &'static str)> {
         if rules.len() >= usize::from(u16::MAX) {
             return Err(("", "there are more than 65,534 rules"));
@@ -164,30 +162,30 @@ impl Rules {
         rules.iter().try_for_each(|rule| rule.check().map_err(|fault| (&*rule.pattern, fault)))
     }
 
-    /// The rule of a topic.
+    /// Returns the rule of a topic.
     pub(crate) fn of(&self, name: &str) -> RuleId {
         let place = self.0.iter().position(|rule| name::matches(&rule.pattern, name));
         place.map_or(RuleId::NONE, |place| RuleId(place as u16 + 1))
     }
 
-    /// The same, if it says what happens to slow subscribers.
+    /// Returns the rule of a topic, if it has a policy for slow subscribers.
     pub(crate) fn slow(&self, name: &str) -> RuleId {
         let rule = self.of(name);
         if self.limits(rule).is_some() { rule } else { RuleId::NONE }
     }
 
-    /// Whether those who subscribe to a topic are told how many there are.
+    /// Returns whether subscribers of a topic get its subscriber count.
     pub(crate) fn presence(&self, name: &str) -> bool {
         let rule = usize::from(self.of(name).0).checked_sub(1);
         rule.and_then(|rule| self.0.get(rule)).is_some_and(|rule| rule.presence)
     }
 
-    /// How much of a topic is kept.
+    /// Returns the history policy of a topic.
     pub(crate) fn history(&self, name: &str) -> Option<&History> {
         self.0.get(usize::from(self.of(name).0).checked_sub(1)?)?.history.as_ref()
     }
 
-    /// Whether anything of any topic is kept.
+    /// Returns whether any rule has a history policy.
     pub(crate) fn keep(&self) -> bool {
         self.0.iter().any(|rule| rule.history.is_some())
     }
@@ -204,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_rule_that_matches_holds() {
+    fn first_matching_rule_applies() {
         let slow = |pattern: &str| TopicRule::new(pattern).with_slow_consumer(SlowConsumer::DropNewest);
         let rules =
             Rules::new(vec![slow("a.b"), TopicRule::new("a.c"), slow("a.*"), slow("b.>"), slow("b.c")]);
@@ -212,12 +210,12 @@ mod tests {
         {
             assert_eq!(rules.of(name), RuleId(rule), "{name}");
         }
-        assert_eq!(rules.slow("a.c"), RuleId::NONE, "it says nothing about slow ones");
+        assert_eq!(rules.slow("a.c"), RuleId::NONE, "the rule has no policy for slow subscribers");
         assert_eq!(rules.slow("a.b"), RuleId(1));
     }
 
     #[test]
-    fn rules_that_make_no_sense_are_told() {
+    fn invalid_rules_are_reported() {
         let close = |reason: &str| SlowConsumer::Close(CloseCode::POLICY, reason.to_owned());
         let a = || TopicRule::new("a");
         for rule in [

@@ -1,4 +1,4 @@
-//! The histories of all topics: appended to and told of in one order, and bounded together.
+//! Histories of all topics: appended to and published in the same order, with a common memory limit.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use super::eviction::{EvictionQueue, Slot};
 use super::history::{History, KeptTopic, Log, Position};
 use crate::mail::{Mail, Published};
 
-/// What is kept of a topic, and how much of it.
+/// Retained messages of a topic, and its history policy.
 #[derive(Debug)]
 pub(crate) struct Keep {
     pub(super) limits: History,
@@ -30,7 +30,7 @@ impl Keep {
     }
 }
 
-/// The histories of all topics.
+/// Histories of all topics.
 #[derive(Debug)]
 pub(crate) struct Shelf {
     bytes_max: usize,
@@ -40,18 +40,18 @@ pub(crate) struct Shelf {
     evictions: Evictions,
 }
 
-/// Histories that were evicted since they took more memory than all may.
+/// Histories evicted by the common memory limit.
 #[derive(Debug)]
 struct Evictions {
     topics: AtomicU64,
     subscribed: AtomicU64,
     messages: AtomicU64,
-    /// When they may be logged again, in milliseconds since the beginning.
+    /// When evictions may be logged again, in milliseconds since the epoch.
     quiet_until: AtomicU64,
     begin: Instant,
 }
 
-/// What the histories of all topics take, and what was evicted.
+/// Memory of all topic histories, and evictions.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HistoryUse {
     pub(crate) bytes: u64,
@@ -76,7 +76,7 @@ impl Shelf {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A history takes another number of bytes.
+    /// Changes the accounted memory of a history.
     fn account(&self, before: usize, after: usize) -> usize {
         let change = after.wrapping_sub(before);
         self.bytes.fetch_add(change, Ordering::Relaxed).wrapping_add(change)
@@ -90,13 +90,13 @@ impl Shelf {
         }
     }
 
-    /// A topic has a history, or was published to.
+    /// Accounts a topic that has a new history or a publication.
     fn touch(&self, queue: &mut EvictionQueue, entry: &Arc<Entry>, keep: &Keep) -> usize {
         let is_new = queue.touch(entry, &keep.slot);
         self.account(0, if is_new { topic_cost(entry) } else { 0 })
     }
 
-    /// A topic has no history any more.
+    /// Removes the history of a topic from the account.
     fn remove(&self, queue: &mut EvictionQueue, entry: &Entry, keep: &Keep) -> usize {
         let was_there = queue.remove(&keep.slot);
         self.account(if was_there { topic_cost(entry) } else { 0 }, 0)
@@ -110,7 +110,7 @@ impl Evictions {
         self.messages.fetch_add(messages, Ordering::Relaxed);
     }
 
-    /// Logs that histories were evicted, unless that was said just now.
+    /// Logs evictions, at most once per interval.
     fn report(&self, max_history_bytes: usize) {
         let now = u64::try_from(self.begin.elapsed().as_millis()).unwrap_or(u64::MAX);
         let due = |until: u64| (until <= now).then(|| now + QUIET.as_millis() as u64);
@@ -124,24 +124,24 @@ impl Evictions {
             with_subscribers = total(&self.subscribed),
             messages = total(&self.messages),
             setting = "TopicConfig::with_max_history_bytes",
-            "topic histories exceed their memory limit: histories are evicted (totals since the start)"
+            "topic histories exceed their memory limit; evicting histories (totals since start)"
         );
     }
 }
 
-/// Evictions are one line of the log in so long.
+/// Minimum interval of log lines about evictions.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// What a topic with a history takes beside its messages, about.
+/// Returns the approximate memory of a topic with a history, without its messages.
 fn topic_cost(entry: &Entry) -> usize {
     TOPIC_COST + entry.name.len()
 }
 
-/// What a topic with a history takes beside its name and messages.
+/// Overhead of a topic with a history beside its name and messages, in bytes.
 const TOPIC_COST: usize = 512;
 
 impl Directory {
-    /// A history without what is too old.
+    /// Locks a history after the removal of expired messages.
     pub(super) fn fresh<'a>(&self, keep: &'a Keep) -> MutexGuard<'a, Log> {
         let mut log = keep.lock();
         let before = log.cost();
@@ -151,22 +151,22 @@ impl Directory {
     }
 }
 
-/// A message is of another run of its topic.
+/// Error: a message belongs to another epoch of its topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OtherEpoch;
 
-/// Who publishes a message that is kept.
+/// Publisher of a message of a topic with history.
 #[derive(Clone, Copy)]
 pub(super) struct Origin<'a> {
     pub(super) posts: &'a [Post<Mail>],
-    /// The publisher, on its thread, if it does not get the message.
+    /// The publisher and its thread, if the publisher is excluded.
     pub(super) except: Option<(usize, ConnId)>,
 }
 
 impl Directory {
-    /// Appends a message to a topic's history and tells every thread, the publisher's too, while the history is
-    /// locked: so that each thread hears of all messages in their order. Answers how many subscriptions that reaches,
-    /// and how many it does not.
+    /// Appends a message to a topic's history and publishes it to every thread, the publisher's included, while the
+    /// history is locked: so each thread gets all messages in order. Returns how many subscriptions are reached, and
+    /// how many are not.
     pub(super) fn publish_kept(
         &self,
         name: &str,
@@ -180,8 +180,8 @@ impl Directory {
         })
     }
 
-    /// As [`publish_kept`](Self::publish_kept), for what another server has published. `Err` if the topic runs in
-    /// another epoch here.
+    /// Publishes as [`publish_kept`](Self::publish_kept) does, for a message of another server. `Err` if the topic
+    /// has another epoch here.
     pub(super) fn publish_at(
         &self,
         name: &str,
@@ -192,7 +192,7 @@ impl Directory {
         let mut is_same = true;
         let told = self.append_to(name, patterns, from, |log| {
             if log.next == 1 {
-                // Nothing has been said of it here but that it is empty.
+                // No message of this epoch was published here.
                 log.epoch = position.epoch;
             }
             is_same = log.epoch == position.epoch;
@@ -205,7 +205,7 @@ impl Directory {
         if is_same { Ok(told.unwrap_or_default()) } else { Err(OtherEpoch) }
     }
 
-    /// Appends what `next` makes of a topic's history, if anything, and tells every thread.
+    /// Appends the message that `next` builds for a topic's history, if any, and publishes it to every thread.
     fn append_to(
         &self,
         name: &str,
@@ -218,7 +218,7 @@ impl Directory {
             let keep = entry.keep.as_ref()?;
             let mut log = keep.lock();
             if log.gone {
-                // It was forgotten just now; the next one is another.
+                // It was removed just now; retry with its replacement.
                 continue;
             }
             let before = log.cost();
@@ -234,14 +234,14 @@ impl Directory {
         }
     }
 
-    /// Everything that is kept, and where each topic stands that anybody may come back to.
+    /// Exports all retained messages, and the position of each topic that a client may resume.
     pub(super) fn export(&self) -> Vec<KeptTopic> {
         let entries = self.kept();
         let kept = entries.iter().filter_map(|entry| Some((entry, entry.keep.as_ref()?)));
         kept.map(|(entry, keep)| self.fresh(keep).export(&entry.name)).collect()
     }
 
-    /// Goes on with a topic. Answers whether it is kept here, and had not begun yet.
+    /// Restores a topic. Returns whether it has history here, and had no publications yet.
     pub(super) fn restore(&self, topic: KeptTopic) -> bool {
         loop {
             let entry = self.begin(&topic.name);
@@ -254,7 +254,7 @@ impl Directory {
                 return false;
             }
             log.go_on(topic, &keep.limits);
-            // Its subscribers may come back from there.
+            // Its subscribers may resume from there.
             log.await_return(self.shelf.return_time);
             let after = log.cost();
             drop(log);
@@ -264,7 +264,7 @@ impl Directory {
         }
     }
 
-    /// What follows comes behind this position. Answers whether the topic is kept.
+    /// Sets the position of the last message. Returns whether the topic has history.
     pub(super) fn go_on_behind(&self, name: &str, position: Position) -> bool {
         loop {
             let entry = self.begin(name);
@@ -306,7 +306,7 @@ impl Directory {
             } else if post.is_gone() {
                 lost += count;
             } else {
-                // Those who are subscribed to the topic itself get it from its history.
+                // Subscribers of the topic by name get it from its history.
                 let exact = audience.exact.map_or(0, |entry| entry.counts[shard].load(Ordering::Relaxed));
                 self.missed[shard].store(true, Ordering::SeqCst);
                 post.wake();
@@ -317,8 +317,8 @@ impl Directory {
         (reached, lost)
     }
 
-    /// Puts a topic behind those that are evicted before it, looks whether one has expired, and evicts others while all
-    /// take too much.
+    /// Moves a topic to the end of the eviction order, checks one topic for expiry, and evicts others while the
+    /// memory limit is exceeded.
     fn look_after(&self, published: &Arc<Entry>, keep: &Keep) {
         let shelf = &self.shelf;
         let mut queue = shelf.lock();
@@ -339,8 +339,7 @@ impl Directory {
         }
     }
 
-    /// Forgets messages that have expired, and then the topic if its subscribers do not return. Answers what all
-    /// histories take.
+    /// Removes expired messages, and the topic if its subscribers do not return. Returns the memory of all histories.
     fn expire(&self, queue: &mut EvictionQueue, entry: &Arc<Entry>) -> usize {
         let Some(keep) = &entry.keep else { return self.shelf.account(0, 0) };
         let is_empty = self.fresh(keep).is_empty();
@@ -350,7 +349,7 @@ impl Directory {
         self.shelf.account(0, 0)
     }
 
-    /// Forgets all messages of a topic, and the topic if it has no subscribers. Answers what all histories take.
+    /// Evicts all messages of a topic, and the topic if it has no subscribers. Returns the memory of all histories.
     fn evict(&self, queue: &mut EvictionQueue, entry: &Arc<Entry>) -> usize {
         let Some(keep) = &entry.keep else { return 0 };
         let mut entries = self.lock();
@@ -371,7 +370,7 @@ impl Directory {
         self.shelf.remove(queue, entry, keep)
     }
 
-    /// The last subscriber of a topic has left, and it is not forgotten.
+    /// Handles the leave of the last subscriber of a topic that stays.
     pub(super) fn deserted(&self, entry: &Arc<Entry>) {
         if let Some(keep) = &entry.keep {
             self.shelf.touch(&mut self.shelf.lock(), entry, keep);
@@ -410,7 +409,7 @@ mod tests {
             Prepared::binary(vec![0; size])
         };
         directory.publish_kept(name, &[], make, Origin { posts: &[], except: None });
-        at.expect("it is kept")
+        at.expect("the topic has history")
     }
 
     fn cost(directory: &Directory) -> usize {
@@ -418,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn histories_of_many_topics_are_bounded_together() {
+    fn histories_of_many_topics_share_a_memory_limit() {
         let most = 100_000;
         let directory = directory(History::new(100), most);
         for number in 0..5_000 {
@@ -428,7 +427,7 @@ mod tests {
         assert!(cost(&directory) > most / 2);
         let entries = directory.shelf.lock().entries().count();
         assert!((10..400).contains(&entries), "{entries}");
-        // What is counted is what is there, and nothing else is remembered.
+        // The accounted memory is exact, and no removed topic is left over.
         let taken = |entry: &Arc<Entry>| topic_cost(entry) + entry.keep.as_ref().unwrap().lock().cost();
         let kept: usize = directory.shelf.lock().entries().map(taken).sum();
         assert_eq!(cost(&directory), kept);
@@ -442,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_topic_that_was_forgotten_begins_another_run() {
+    fn topic_removed_with_messages_gets_another_epoch() {
         let directory = directory(History::new(10), 3_000);
         let first = publish(&directory, "kept.a", 10);
         assert_eq!(publish(&directory, "kept.a", 10), Position { sequence: 2, ..first });
@@ -454,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_topic_with_subscribers_goes_on_counting_when_what_was_kept_is_forgotten() {
+    fn subscribed_topic_keeps_counting_after_its_messages_are_evicted() {
         let directory = directory(History::new(10), 3_000);
         let entry = directory.enter("kept.a", 0).unwrap();
         directory.enter("kept.b", 0).unwrap();
@@ -465,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_outlives_its_subscribers() {
+    fn history_outlives_its_subscribers() {
         let directory = directory(History::new(10), 2_000);
         let entry = directory.enter("kept.a", 0).unwrap();
         publish(&directory, "kept.a", 10);
@@ -477,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn old_messages_are_given_back_when_others_are_published() {
+    fn expired_messages_are_freed_by_later_publications() {
         let history = History::new(10).with_max_age(Duration::from_millis(1));
         let directory = with_return_time(history, usize::MAX, Duration::ZERO);
         publish(&directory, "kept.a", 10);
@@ -505,7 +504,7 @@ mod tests {
         }
         let usage = directory.shelf.usage();
         assert!(usage.evicted > 1_800 && usage.evicted_subscribed == 0, "{usage:?}");
-        // Their subscribers leave: of those, the one that was published to least recently is the first.
+        // Their subscribers leave: of these topics, the one with the oldest last publication is the first.
         for entry in &subscribed[..5] {
             leave(&directory, entry);
         }
@@ -515,7 +514,7 @@ mod tests {
         }
         assert!(subscribed[1..5].iter().all(|entry| messages(&directory, &entry.name) == 0));
         assert!(subscribed[5..].iter().all(|entry| messages(&directory, &entry.name) == 2));
-        // Nothing else is left to be evicted.
+        // No other topic is left to evict.
         for number in 0..20 {
             publish(&directory, &format!("kept.s{number}"), 9_000);
         }
@@ -537,7 +536,7 @@ mod tests {
         assert!(first.find("kept.a").is_none() && cost(&first) == 0);
         assert_eq!(position(&first, "kept.a"), at);
         assert_ne!(position(&second, "kept.a"), at);
-        // A successor goes on with it, and with epochs that were forgotten.
+        // A successor restores it, and epochs of removed topics.
         let tight = directory(History::new(10), 3_000);
         let forgotten = publish(&tight, "kept.b", 10);
         publish(&tight, "kept.c", 2_400);
@@ -548,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn topic_remembers_its_position_until_its_subscribers_had_time_to_return() {
+    fn topic_keeps_its_position_until_its_subscribers_had_time_to_return() {
         let age = Duration::from_millis(1);
         let expired = |directory: &Directory| {
             let entry = directory.enter("kept.a", 0).unwrap();
@@ -571,7 +570,7 @@ mod tests {
         assert!(hasty.find("kept.a").is_none());
         let again = publish(&hasty, "kept.a", 10);
         assert!(again.sequence == 1 && again.epoch != last.epoch);
-        // One that begins to be forgotten makes room when others need it.
+        // A topic without subscribers is evicted when others need memory.
         let tight = directory(history, 1_500);
         expired(&tight);
         publish(&tight, "kept.b", 700);
@@ -585,7 +584,7 @@ mod tests {
     }
 
     #[test]
-    fn another_directory_goes_on_where_the_first_stood() {
+    fn another_directory_continues_at_the_exported_positions() {
         let first = directory(History::new(3), usize::MAX);
         let last = [(); 5].map(|()| publish(&first, "kept.a", 10))[4];
         let empty = first.enter("kept.b", 0).unwrap();
@@ -602,11 +601,11 @@ mod tests {
         assert_eq!(cost(&second), messages * 266 + 2 * (TOPIC_COST + "kept.a".len()));
         assert_eq!(publish(&second, "kept.a", 10), Position { sequence: 6, ..last });
         assert_eq!(publish(&second, "kept.b", 10), Position { sequence: 1, ..at }, "it was waited for");
-        // What has begun is left alone, and what is not kept is not.
+        // A topic with publications is not restored, and neither is a topic without history.
         assert!(exported.into_iter().all(|topic| !second.restore(topic)));
         let other = KeptTopic { name: "other".to_owned(), position: at, messages: Vec::new() };
         assert!(!second.restore(other));
-        // More messages than there can have been.
+        // More messages than the sequence allows.
         let message = KeptMessage { message: Prepared::text("x"), age: Duration::ZERO };
         let position = Position { epoch: 5, sequence: 1 };
         assert!(second.restore(KeptTopic {
@@ -618,7 +617,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_has_published_keeps_its_place() {
+    fn publication_of_another_server_keeps_its_position() {
         let directory = directory(History::new(10), usize::MAX);
         let first = publish(&directory, "kept.a", 10);
         let at = |sequence, epoch| {
@@ -630,7 +629,7 @@ mod tests {
         assert!(at(2, first.epoch).is_ok(), "it is there already");
         assert_eq!(sequences(&directory, "kept.a").1, [1, 2, 3]);
         assert!(at(9, first.epoch).is_ok());
-        assert_eq!(sequences(&directory, "kept.a").1, [9], "behind a gap it begins anew");
+        assert_eq!(sequences(&directory, "kept.a").1, [9], "the history restarts after a gap");
         assert_eq!(at(10, first.epoch ^ 1), Err(OtherEpoch));
         let message = Prepared::text("x");
         let position = Position { epoch: 5, sequence: 1 };

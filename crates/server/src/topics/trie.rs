@@ -1,40 +1,40 @@
-//! Patterns by their tokens, so that matching a name takes a bounded number of steps, however many patterns there are.
+//! Trie of patterns by token, in which matching a name takes a bounded number of steps, however many patterns exist.
 //!
-//! A name takes two ways at each node, through the `*` and through its own token, so that patterns can be made for which
-//! the ways double with each token. Nodes of up to [`Topics::FREE_TOKENS`] tokens are few for any one name. Behind
-//! those the trie counts: each node knows how many steps a name takes at and below it at most, and a pattern that would
-//! lead to more than [`Topics::MATCH_STEPS_MAX`] is rejected.
+//! A name takes two paths at each node, through the `*` and through its own token, so patterns can be made for which
+//! the paths double with each token. Nodes of up to [`Topics::FREE_TOKENS`] tokens are few for any one name. Below
+//! them the trie counts: each node knows the maximum number of steps of a name at and below it, and a pattern that
+//! would lead to more than [`Topics::MATCH_STEPS_MAX`] is rejected.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::Topics;
 use super::name::{ONE, REST};
 
-/// What belongs to patterns. A name has at most [`NAME_MAX`](super::Topics::NAME_MAX) bytes, so that no path is
-/// deeper than half as many tokens: recursion is safe.
+/// Values by pattern. A name has at most [`NAME_MAX`](super::Topics::NAME_MAX) bytes, so no path is deeper than half
+/// as many tokens: recursion is safe.
 #[derive(Debug)]
 pub(crate) struct Trie<T> {
-    /// The pattern that ends here.
+    /// Value of the pattern that ends here.
     here: Option<T>,
-    /// The pattern that goes on with `>`.
+    /// Value of the pattern that continues with `>`.
     rest: Option<T>,
     one: Option<Box<Self>>,
-    /// Tokens come from strangers, so their hash is keyed.
+    /// Tokens are chosen by clients, so their hash is keyed.
     literals: HashMap<Box<str>, Self>,
-    /// Most steps that one name takes here and below, of those that count: behind the first tokens.
+    /// Maximum counted steps of one name here and below: after the first tokens.
     steps: usize,
-    /// How many literals there are by their steps, but for those without.
+    /// Number of literals by their steps, without literals of zero steps.
     weights: BTreeMap<usize, usize>,
 }
 
-/// A pattern would make matching take more than [`Topics::MATCH_STEPS_MAX`] steps.
+/// Error: a pattern would make matching take more than [`Topics::MATCH_STEPS_MAX`] steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooManySteps;
 
-/// Steps that a name takes at most at nodes of up to [`Topics::FREE_TOKENS`] tokens: the ways double with each.
+/// Maximum steps of a name at nodes of up to [`Topics::FREE_TOKENS`] tokens: the paths double with each token.
 const FREE_STEPS: usize = (2 << Topics::FREE_TOKENS) - 1;
 
-/// Steps that a name may take behind those.
+/// Maximum steps of a name below those nodes.
 const COUNTED_STEPS_MAX: usize = Topics::MATCH_STEPS_MAX - FREE_STEPS;
 
 impl<T> Default for Trie<T> {
@@ -55,7 +55,7 @@ impl<T> Trie<T> {
         self.here.is_none() && self.rest.is_none() && self.one.is_none() && self.literals.is_empty()
     }
 
-    /// Adds a pattern that is not there.
+    /// Adds a new pattern.
     pub(crate) fn insert(&mut self, pattern: &str, value: T) -> Result<(), TooManySteps> {
         self.insert_below(Some(pattern), 0, value);
         if self.steps > COUNTED_STEPS_MAX {
@@ -81,7 +81,7 @@ impl<T> Trie<T> {
         self.count(depth);
     }
 
-    /// A literal took so many steps and takes so many.
+    /// Changes the steps of a literal.
     fn weigh(&mut self, before: usize, after: usize) {
         if before == after {
             return;
@@ -97,7 +97,7 @@ impl<T> Trie<T> {
         }
     }
 
-    /// A name goes on through the `*` and through one literal, the heaviest at most.
+    /// Recounts the steps: a name continues through the `*` and through one literal, the heaviest at most.
     fn count(&mut self, depth: usize) {
         let one = self.one.as_ref().map_or(0, |one| one.steps);
         let literal = self.weights.last_key_value().map_or(0, |(steps, _)| *steps);
@@ -116,7 +116,7 @@ impl<T> Trie<T> {
         node.here.as_ref()
     }
 
-    /// Empties the place of a pattern, and takes away what only led there.
+    /// Removes a pattern, and nodes that only led to it.
     pub(crate) fn remove(&mut self, pattern: &str) -> Option<T> {
         self.remove_below(Some(pattern), 0)
     }
@@ -152,7 +152,7 @@ impl<T> Trie<T> {
         removed
     }
 
-    /// Calls `found` with what belongs to each pattern that matches `name`. Answers in how many steps, at most
+    /// Calls `found` with the value of each pattern that matches `name`. Returns the number of steps, at most
     /// [`Topics::MATCH_STEPS_MAX`].
     pub(crate) fn find<'a>(&'a self, name: &str, found: &mut impl FnMut(&'a T)) -> usize {
         self.find_below(Some(name), found)
@@ -189,7 +189,7 @@ mod tests {
         all
     }
 
-    /// Whether a pattern matches a name, spelt out.
+    /// Reference implementation of pattern matching.
     fn matches(pattern: &[&str], name: &[&str]) -> bool {
         match (pattern, name) {
             ([">"], [_, ..]) => true,
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_exactly_what_matches() {
+    fn find_returns_exactly_the_matching_patterns() {
         let patterns = sequences(&["a", "b", "", "*", ">"], 3);
         let patterns: Vec<&String> = patterns
             .iter()
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(trie.remove("a.b"), None);
     }
 
-    /// All patterns of so many tokens that are `a` or `*`.
+    /// All patterns of this number of tokens that are `a` or `*`.
     fn ambiguous(tokens: usize) -> impl Iterator<Item = String> {
         (0..1_u32 << tokens).map(move |bits| {
             let token = |at: usize| if bits >> at & 1 == 0 { "a" } else { "*" };
@@ -266,13 +266,13 @@ mod tests {
         let steps = trie.find(&name, &mut |pattern| unreachable!("{pattern}"));
         assert!(steps <= Topics::MATCH_STEPS_MAX, "{steps} steps");
         assert!((1..32_768).contains(&accepted), "{accepted}");
-        // Short patterns are accepted all the same.
+        // Short patterns are accepted nevertheless.
         for pattern in (1..=Topics::FREE_TOKENS).flat_map(ambiguous) {
             assert_eq!(trie.insert(&pattern, pattern.clone()), Ok(()), "{pattern}");
         }
         let steps = trie.find(&name, &mut |pattern| unreachable!("{pattern}"));
         assert!((FREE_STEPS..=Topics::MATCH_STEPS_MAX).contains(&steps), "{steps} steps");
-        // Places that were left are given to others.
+        // Steps of removed patterns are available to others.
         let rejected = "*.a.".repeat(7) + "*";
         for pattern in ambiguous(15) {
             trie.remove(&pattern);
@@ -280,7 +280,7 @@ mod tests {
         assert_eq!((trie.steps, trie.insert(&rejected, rejected.clone())), (0, Ok(())));
     }
 
-    /// Counted anew, without what is kept for each node.
+    /// Counts the steps without the cached numbers of the nodes.
     fn steps(trie: &Trie<String>, depth: usize) -> usize {
         let below = |node| steps(node, depth + 1);
         let literal = trie.literals.values().map(below).max().unwrap_or(0);
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_counted_as_patterns_come_and_go() {
+    fn steps_are_counted_as_patterns_are_added_and_removed() {
         let (mut trie, mut inside, mut state) = (Trie::default(), Vec::new(), 1_u64);
         let mut next = |below: u64| {
             // Knuth's constants.
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_pattern_has_a_place() {
+    fn longest_pattern_is_accepted() {
         let mut trie = Trie::default();
         let longest = "*.".repeat(Topics::NAME_MAX / 2);
         assert_eq!(trie.insert(&longest, longest.clone()), Ok(()));

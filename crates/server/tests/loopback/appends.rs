@@ -1,4 +1,4 @@
-//! Files that the threads of a server append to.
+//! Appends to files on the threads of a server.
 
 use std::fs;
 use std::io;
@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 
 use bytes::Bytes;
-use sinews_engine::{AppendFile, BackendChoice};
+use sinews_engine::BackendChoice;
+use sinews_file::AppendFile;
 use sinews_server::{AppendJob, Appender, Router, Server};
 
 use crate::backend;
 use crate::support::{PATIENCE, Running};
 
-/// Appends numbers in lines, in so many writes of two pieces, and tells how each went.
+/// Appends numbers in lines, in a number of writes of two buffers each, and reports each result.
 struct Lines {
     file: Arc<AppendFile>,
     next: u64,
@@ -57,7 +58,7 @@ impl Drop for File {
     }
 }
 
-/// None by readiness, in which files have no part.
+/// Returns `None` on the readiness backend, which has no file I/O.
 fn serve(threads: usize) -> Option<(Running, Appender)> {
     let server = Server::new(Router::new()).threads(threads).engine(backend::engine());
     let bound = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
@@ -67,7 +68,7 @@ fn serve(threads: usize) -> Option<(Running, Appender)> {
 }
 
 #[test]
-fn jobs_from_anywhere_are_carried_out_each_in_its_order() {
+fn jobs_of_any_thread_run_in_their_order() {
     let Some((_server, appender)) = serve(3) else { return };
     let files: Vec<File> = (0..8).map(|at| File::new(&at.to_string())).collect();
     let told: Vec<_> = files
@@ -96,7 +97,7 @@ fn jobs_from_anywhere_are_carried_out_each_in_its_order() {
 }
 
 #[test]
-fn a_job_whose_server_has_ended_is_dropped() {
+fn job_is_dropped_when_its_server_has_ended() {
     let Some((server, appender)) = serve(1) else { return };
     server.stop.stop_now();
     server.join();
@@ -108,7 +109,7 @@ fn a_job_whose_server_has_ended_is_dropped() {
 }
 
 #[test]
-fn a_job_without_end_does_not_keep_a_server_that_stops() {
+fn endless_job_does_not_delay_a_stop() {
     for is_graceful in [false, true] {
         let Some((server, appender)) = serve(2) else { return };
         let file = File::new("endless");
@@ -122,6 +123,6 @@ fn a_job_without_end_does_not_keep_a_server_that_stops() {
         }
         server.join();
         let lines = fs::read_to_string(&file.0).unwrap().lines().count();
-        assert_eq!(1 + told.iter().count(), lines, "each write was told, and the job was dropped");
+        assert_eq!(1 + told.iter().count(), lines, "each write was reported, and the job was dropped");
     }
 }

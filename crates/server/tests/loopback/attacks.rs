@@ -1,4 +1,5 @@
-//! Requests that two parsers in a row might understand differently, and floods: standards and known faults.
+//! Requests that two parsers in a row might understand differently, and floods: cases of standards and known
+//! vulnerabilities.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,14 +9,14 @@ use sinews_server::{HttpConfig, Response, Server};
 
 use crate::support::{Running, get, handshake, routes};
 
-/// Lines of a POST to `/body` behind `Host`, and what they are answered with.
+/// Header lines of a POST to `/body` after `Host`, and the status of the response.
 const FRAMINGS: [(u16, &str); 34] = [
-    // Two lengths, in any disguise (RFC 9112 section 6.3).
+    // Two lengths, in any spelling (RFC 9112 section 6.3).
     (400, "Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd"),
     (400, "Content-Length: 3\r\nContent-Length: 3\r\n\r\nabc"),
     (400, "Content-Length: 3, 3\r\n\r\nabc"),
     (400, "Content-Length: 3\r\ncontent-length:3\r\n\r\nabc"),
-    // What is no length.
+    // An invalid length.
     (400, "Content-Length: -3\r\n\r\nabc"),
     (400, "Content-Length: +3\r\n\r\nabc"),
     (400, "Content-Length: 0x3\r\n\r\nabc"),
@@ -23,11 +24,11 @@ const FRAMINGS: [(u16, &str); 34] = [
     (400, "Content-Length: 3.0\r\n\r\nabc"),
     (400, "Content-Length:\r\n\r\nabc"),
     (400, "Content-Length: 18446744073709551619\r\n\r\nabc"),
-    // A length and a coding, either first.
+    // A length and a coding, in either order.
     (400, "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
     (400, "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n"),
     (400, "Content-Length: 5\r\nTransfer-Encoding: identity\r\n\r\nabcde"),
-    // Codings twice, unknown, or in disguise.
+    // Codings twice, unknown, or obfuscated.
     (400, "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
     (400, "Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n"),
     (400, "Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n"),
@@ -40,7 +41,7 @@ const FRAMINGS: [(u16, &str); 34] = [
     (400, "Transfer-Encoding\t: chunked\r\n\r\n0\r\n\r\n"),
     (400, "Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n"),
     (501, "Transfer-Encoding: identity, chunked\r\n\r\n0\r\n\r\n"),
-    // Folded lines, bare line ends, bytes that some take for the end of a line.
+    // Folded lines, bare line ends, bytes that some parsers take for the end of a line.
     (400, "X: a\r\n Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
     (400, "X: a\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
     (400, "X: a\rTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
@@ -51,10 +52,10 @@ const FRAMINGS: [(u16, &str); 34] = [
     (413, "Transfer-Encoding: chunked\r\n\r\nfffffffffffffffd\r\nabc\r\n0\r\n\r\n"),
 ];
 
-/// What follows a request whose end is in doubt is no request.
+/// Request that must not be read after a request with ambiguous framing.
 const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
-/// A server, and how often it was led into `/smuggled`.
+/// A server, and a counter of requests to `/smuggled`.
 fn server() -> (Running, Arc<AtomicUsize>) {
     let count = Arc::new(AtomicUsize::new(0));
     let counter = count.clone();
@@ -66,7 +67,7 @@ fn server() -> (Running, Arc<AtomicUsize>) {
 }
 
 #[test]
-fn a_request_whose_end_is_in_doubt_ends_the_connection() {
+fn request_with_ambiguous_framing_ends_the_connection() {
     let (server, smuggled) = server();
     for (status, lines) in FRAMINGS {
         let wire = format!("POST /body HTTP/1.1\r\nHost: localhost\r\n{lines}{SMUGGLED}");
@@ -76,14 +77,14 @@ fn a_request_whose_end_is_in_doubt_ends_the_connection() {
 }
 
 #[test]
-fn it_does_so_however_it_is_cut() {
+fn ambiguous_framing_ends_the_connection_however_it_is_split() {
     let (server, smuggled) = server();
     for (status, lines) in FRAMINGS.iter().step_by(5) {
         let wire = format!("POST /body HTTP/1.1\r\nHost: localhost\r\n{lines}");
         for cut in 0..wire.len() {
             let mut client = server.connect();
             client.send(&wire[..cut]);
-            // It may have ended by then.
+            // The connection may have ended by then.
             client.try_send(&wire[cut..]);
             client.try_send(SMUGGLED);
             assert_eq!(client.answer().status, *status, "{lines:?} cut at {cut}");
@@ -93,7 +94,7 @@ fn it_does_so_however_it_is_cut() {
 }
 
 #[test]
-fn whom_a_request_is_for_is_said_once() {
+fn request_has_exactly_one_host() {
     let (server, smuggled) = server();
     for lines in [
         "",
@@ -112,7 +113,7 @@ fn whom_a_request_is_for_is_said_once() {
     for target in ["*", "a", "//", "http://", "http:///", "http://a b/", "ftp://a/", "/a b", "/\x7f", "/#a"] {
         let answer = server.connect().send(get(target) + SMUGGLED).answer();
         let expected = match target {
-            // A path of empty segments is one.
+            // A path of empty segments is valid.
             "//" => 404,
             _ => 400,
         };
@@ -122,19 +123,19 @@ fn whom_a_request_is_for_is_said_once() {
     assert_eq!(
         server.connect().send(absolute).answer().text(),
         "x",
-        "in absolute form, the target says whom"
+        "in absolute form, the target names the host"
     );
-    assert!(smuggled.load(Ordering::Relaxed) <= 1, "behind the sound one only");
+    assert!(smuggled.load(Ordering::Relaxed) <= 1, "only after the valid request");
 }
 
 #[test]
-fn nothing_is_smuggled_behind_a_handshake_that_is_refused() {
+fn no_request_is_smuggled_after_a_rejected_handshake() {
     let (server, smuggled) = server();
     for lines in ["Content-Length: 5\r\n", "Transfer-Encoding: chunked\r\n", "Content-Length: 0\r\n"] {
         let mut client = server.connect();
         client.send(handshake("/echo", lines) + SMUGGLED);
         if lines.contains(": 0") {
-            // It has no body; what follows is of the WebSocket, which it makes no sense in.
+            // It has no body; later bytes belong to the WebSocket, for which they are invalid.
             let mut peer = client.upgraded();
             peer.expect_close(1002);
         } else {
@@ -149,7 +150,7 @@ fn nothing_is_smuggled_behind_a_handshake_that_is_refused() {
 }
 
 #[test]
-fn chunks_may_have_extensions_and_trailers_that_mean_nothing() {
+fn chunk_extensions_and_trailers_are_ignored() {
     let (server, smuggled) = server();
     let wire = format!(
         "POST /body HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: Chunked\r\n\r\n\
@@ -165,7 +166,7 @@ fn chunks_may_have_extensions_and_trailers_that_mean_nothing() {
 }
 
 #[test]
-fn a_flood_of_header_lines_is_cut_off() {
+fn flood_of_header_lines_is_cut_off() {
     let (server, _) = server();
     let endless = [
         ("GET / HTTP/1.1\r\nHost: a\r\n".to_owned(), "X: y\r\n", 431),
@@ -185,7 +186,7 @@ fn a_flood_of_header_lines_is_cut_off() {
     for (first, more, status) in endless {
         let mut client = server.connect();
         client.send(&first);
-        // More than any limit of a head, and less than a socket holds, so that nobody blocks.
+        // More than any limit of a head, and less than a socket's buffers, so that the send does not block.
         client.try_send(more.repeat((256 << 10) / more.len()));
         assert_eq!(client.answer().status, status, "{first:?}");
     }
@@ -193,7 +194,7 @@ fn a_flood_of_header_lines_is_cut_off() {
 }
 
 #[test]
-fn a_flood_of_requests_is_read_as_far_as_the_answers_are() {
+fn flood_of_requests_is_read_only_as_fast_as_answers_are() {
     const COUNT: usize = 40_000;
     let (server, asked) = server();
     let mut client = server.connect();
@@ -205,10 +206,10 @@ fn a_flood_of_requests_is_read_as_far_as_the_answers_are() {
         }
     });
     for _ in 0..100 {
-        assert_eq!(server.connect().send(get("/")).answer().status, 200, "others are served");
+        assert_eq!(server.connect().send(get("/")).answer().status, 200, "other clients are served");
     }
     let early = asked.load(Ordering::Relaxed);
-    assert!(early < COUNT, "{early} answers that nobody reads");
+    assert!(early < COUNT, "{early} answers that are not read");
     for _ in 0..COUNT {
         assert_eq!(client.answer().status, 200);
     }
@@ -216,9 +217,9 @@ fn a_flood_of_requests_is_read_as_far_as_the_answers_are() {
     assert_eq!(asked.load(Ordering::Relaxed), COUNT);
 }
 
-/// Many connections that say a little each hold nobody up, and end.
+/// Many connections with partial heads delay no other connection, and end.
 #[test]
-fn those_who_never_finish_a_head_are_ended() {
+fn connections_with_partial_heads_time_out() {
     let http = HttpConfig::default().with_head_timeout(Duration::from_millis(50));
     let server = Running::server(Server::new(routes()).threads(1).http(http));
     let mut slow: Vec<_> = (0..200)

@@ -1,4 +1,4 @@
-//! Files of a directory: what is found, what is not, conditions, ranges, codings, and large ones.
+//! Files of a directory: lookup, conditions, ranges, codings, and large files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use sinews_server::{Files, Response, Router, Server};
 
 use crate::support::{Answer, Client, Running, get, routes};
 
-/// A directory of its own for each test, gone with it.
+/// A directory for each test, removed with it.
 struct Site(PathBuf);
 
 static SITES: AtomicUsize = AtomicUsize::new(0);
@@ -30,7 +30,7 @@ impl Site {
         path
     }
 
-    /// Everything is looked at anew each time.
+    /// Serves with revalidation at each request.
     fn files(&self) -> Files {
         Files::open(self.0.join("public")).unwrap().with_revalidation(Duration::ZERO)
     }
@@ -65,13 +65,13 @@ fn site() -> Site {
     site
 }
 
-/// GET with further lines.
+/// Sends GET with further header lines.
 fn ask(client: &mut Client, path: &str, lines: &str) -> Answer {
     client.send(get(path).replace("\r\n\r\n", &format!("\r\n{lines}\r\n"))).answer()
 }
 
 #[test]
-fn files_are_found_by_their_path_and_typed_by_their_name() {
+fn files_are_found_by_path_and_typed_by_name() {
     let (site, lines) = (site(), "");
     let server = site.served();
     let mut client = server.connect();
@@ -101,7 +101,7 @@ fn files_are_found_by_their_path_and_typed_by_their_name() {
 }
 
 #[test]
-fn a_directory_is_found_with_its_slash() {
+fn directory_is_found_with_its_slash() {
     let site = site();
     let server = site.served();
     let mut client = server.connect();
@@ -123,7 +123,7 @@ fn a_directory_is_found_with_its_slash() {
 }
 
 #[test]
-fn nothing_outside_is_found_nor_what_is_hidden() {
+fn files_outside_and_hidden_files_are_not_found() {
     let site = site();
     let links = site.0.join("public");
     std::os::unix::fs::symlink("../secret.txt", links.join("out.txt")).unwrap();
@@ -177,9 +177,9 @@ fn nothing_outside_is_found_nor_what_is_hidden() {
 }
 
 #[test]
-fn what_is_no_file_is_not_opened() {
+fn special_files_are_not_opened() {
     let site = site();
-    // A pipe without a writer holds who opens it.
+    // Opening a FIFO without a writer blocks.
     let made = std::process::Command::new("mkfifo").arg(site.0.join("public/pipe")).status();
     if !made.is_ok_and(|status| status.success()) {
         return println!("no mkfifo here");
@@ -217,7 +217,7 @@ fn conditions_spare_the_body() {
 }
 
 #[test]
-fn parts_are_served() {
+fn ranges_are_served() {
     let site = site();
     let server = site.served();
     let mut client = server.connect();
@@ -245,15 +245,15 @@ fn parts_are_served() {
     }
 }
 
-/// Bytes that tell where they stood.
+/// Bytes that reveal their offset.
 fn numbered(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at / 7 % 251) as u8).collect()
 }
 
 #[test]
-fn large_files_come_in_pieces_and_whole() {
+fn large_files_arrive_completely() {
     let site = site();
-    // Around the size of a piece and of what is kept in memory, and far beyond.
+    // Around the size of a piece and of the cache limit, and far beyond.
     for len in [128 << 10, (128 << 10) + 1, (256 << 10) - 1, 256 << 10, (256 << 10) + 1, 5_000_001] {
         site.write("public/large.bin", numbered(len));
         let server = site.served();
@@ -281,7 +281,7 @@ fn large_files_come_in_pieces_and_whole() {
 }
 
 #[test]
-fn a_reader_that_is_slow_is_sent_no_more_than_it_takes() {
+fn slow_reader_gets_no_more_than_it_takes() {
     let site = site();
     const LEN: usize = 64 << 20;
     let path = site.write("public/huge.bin", "");
@@ -290,9 +290,9 @@ fn a_reader_that_is_slow_is_sent_no_more_than_it_takes() {
     let mut slow = server.connect();
     slow.send(get("/static/huge.bin"));
     for _ in 0..100 {
-        assert_eq!(server.connect().send(get("/")).answer().status, 200, "others are served");
+        assert_eq!(server.connect().send(get("/")).answer().status, 200, "other clients are served");
     }
-    // What it has not been read of by now is not sent: the end of the connection tells.
+    // Unread data is not sent: the connection closes early.
     fs::File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
     let mut received = 0;
     let mut chunk = vec![0; 1 << 20];
@@ -304,7 +304,7 @@ fn a_reader_that_is_slow_is_sent_no_more_than_it_takes() {
 }
 
 #[test]
-fn a_reset_in_the_middle_of_a_file_hurts_nobody() {
+fn reset_during_a_file_does_not_affect_other_clients() {
     let site = site();
     site.write("public/large.bin", numbered(5_000_000));
     let server = site.served();
@@ -319,7 +319,7 @@ fn a_reset_in_the_middle_of_a_file_hurts_nobody() {
 }
 
 #[test]
-fn text_is_compressed_for_who_takes_it() {
+fn text_is_compressed_for_clients_that_accept_it() {
     let site = site();
     let text = "the same again, ".repeat(1_000);
     site.write("public/a.txt", &text);
@@ -362,7 +362,7 @@ fn text_is_compressed_for_who_takes_it() {
 }
 
 #[test]
-fn a_directory_may_be_replaced_as_a_whole() {
+fn directory_may_be_replaced_as_a_whole() {
     let site = site();
     site.write("next/index.html", "new");
     let server = site.served();
@@ -375,7 +375,7 @@ fn a_directory_may_be_replaced_as_a_whole() {
 }
 
 #[test]
-fn files_and_other_routes_live_side_by_side() {
+fn files_coexist_with_other_routes() {
     let site = site();
     let router = Router::new()
         .files("/", site.files())

@@ -1,4 +1,4 @@
-//! Backpressure: a peer that does not read costs a bounded amount, and loses nothing.
+//! Backpressure: a peer that does not read costs bounded memory, and loses no message.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use crate::support::{Heard, PATIENCE, Running, get, routes, scripted};
 
 const SIZE: usize = 64 << 10;
 
-/// Far more than the sockets' buffers hold.
+/// Far more than the sockets' buffers take.
 const COUNT: usize = 1_000;
 
 fn numbered(number: usize) -> Vec<u8> {
@@ -20,15 +20,15 @@ fn numbered(number: usize) -> Vec<u8> {
     payload
 }
 
-/// Lets the loop go round: what it would do by itself, it has done then.
+/// Lets the loop turn, so that its pending work is done.
 fn turn(server: &Running) {
     for _ in 0..100 {
-        assert_eq!(server.connect().send(get("/")).answer().status, 200, "others are served");
+        assert_eq!(server.connect().send(get("/")).answer().status, 200, "other clients are served");
     }
 }
 
 #[test]
-fn an_echo_to_a_peer_that_does_not_read_waits_and_loses_nothing() {
+fn echo_to_a_peer_that_does_not_read_is_queued_without_loss() {
     let (most, received) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (seen, counter) = (most.clone(), received.clone());
     let (pressed, pressure) = std::sync::mpsc::channel();
@@ -49,7 +49,7 @@ fn an_echo_to_a_peer_that_does_not_read_waits_and_loses_nothing() {
             sender.send(Frame::binary(numbered(number)).encode(Role::Client));
         }
     });
-    pressure.recv_timeout(PATIENCE).expect("the handler is told to slow down");
+    pressure.recv_timeout(PATIENCE).expect("the handler gets backpressure");
     turn(&server);
     let unread = received.load(Ordering::Relaxed);
     assert!(unread < COUNT, "all {COUNT} messages were taken from a peer that reads none");
@@ -64,7 +64,7 @@ fn an_echo_to_a_peer_that_does_not_read_waits_and_loses_nothing() {
 }
 
 #[test]
-fn a_handler_that_heeds_backpressure_streams_without_end() {
+fn handler_with_backpressure_streams_without_end() {
     let next = AtomicUsize::new(0);
     let (route, ear) = scripted(move |heard, cx| {
         if matches!(heard, Heard::Message(..) | Heard::Drain) {
@@ -92,7 +92,7 @@ fn a_handler_that_heeds_backpressure_streams_without_end() {
 }
 
 #[test]
-fn pings_to_a_peer_that_does_not_read_are_not_kept() {
+fn pings_to_a_peer_that_does_not_read_are_not_queued() {
     let (route, _ear) = scripted(|heard, cx| {
         if let Heard::Message(_, payload) = heard {
             let _ = cx.send_binary(payload);
@@ -115,7 +115,7 @@ fn pings_to_a_peer_that_does_not_read_are_not_kept() {
     peer.sync();
 }
 
-/// A publisher that is not slowed down, and a subscriber that does not read.
+/// A publisher that is not throttled, and a subscriber that does not read.
 fn flooded(overflow: Overflow) -> (Running, crate::support::Peer, usize) {
     let config = Config::default().with_overflow(overflow).with_max_outbound(1 << 20);
     let (route, ear) = scripted(|heard, cx| match heard {
@@ -138,7 +138,7 @@ fn flooded(overflow: Overflow) -> (Running, crate::support::Peer, usize) {
 }
 
 #[test]
-fn a_subscriber_that_is_too_slow_is_told_so() {
+fn slow_subscriber_is_closed_with_1008() {
     let (_server, mut slow, count) = flooded(Overflow::Close);
     let mut expected = 0;
     loop {
@@ -159,7 +159,7 @@ fn a_subscriber_that_is_too_slow_is_told_so() {
 }
 
 #[test]
-fn the_newest_are_dropped() {
+fn newest_messages_are_dropped() {
     let (_server, mut slow, count) = flooded(Overflow::DropNewest);
     let mut expected = 0;
     slow.client.send(Frame::ping("sync").encode(Role::Client));
@@ -171,7 +171,7 @@ fn the_newest_are_dropped() {
 }
 
 #[test]
-fn the_oldest_are_dropped() {
+fn oldest_messages_are_dropped() {
     let (_server, mut slow, count) = flooded(Overflow::DropOldest);
     slow.client.send(Frame::ping("sync").encode(Role::Client));
     let (mut last, mut gaps, mut received, mut answered) = (None, 0, 0, false);
@@ -188,7 +188,7 @@ fn the_oldest_are_dropped() {
                 last = Some(number);
                 received += 1;
             }
-            // What waits does not hold it up.
+            // Queued messages do not delay it.
             Some(Reply::Pong(_)) => answered = true,
             other => panic!("{other:?} before the last message"),
         }

@@ -1,4 +1,4 @@
-//! Topics that are kept: those who come later, or come back, miss nothing and hear nothing twice.
+//! Topics with history: subscribers that join late or resume get every message exactly once.
 
 use std::time::Duration;
 
@@ -14,12 +14,13 @@ use crate::support::{Ear, Heard, Peer, Running, post, scripted};
 
 const THREADS: usize = 3;
 
-/// What is published says where it stands.
+/// Message that contains its sequence.
 fn numbered(position: Option<Position>) -> Prepared {
     Prepared::binary(position.expect("the topic is kept").sequence.to_be_bytes().to_vec())
 }
 
-/// `last n` and `after epoch sequence` subscribe to the topic, `+` and `-` plainly; `n times` publishes numbers.
+/// Commands: `last n` and `after epoch sequence` subscribe to the topic with a start, `+` and `-` without; `n times`
+/// publishes numbers.
 fn obey(text: &str, cx: &mut Context<'_>) -> String {
     let words: Vec<&str> = text.split(' ').collect();
     let join = |cx: &mut Context<'_>, start| match cx.subscribe_from("kept.a", start) {
@@ -86,7 +87,7 @@ fn world(history: History) -> World {
     world_with(history, Config::default(), |server| server)
 }
 
-/// What several threads may use.
+/// State that several threads may use.
 #[derive(Clone, Copy)]
 struct Shared<'a> {
     server: &'a Running,
@@ -104,7 +105,7 @@ impl World {
 }
 
 impl Shared<'_> {
-    /// Publishes from a thread that is none of the server's, or by a request.
+    /// Publishes from a thread outside the server, or by a request.
     fn publish(&self, times: u64) {
         for number in 0..times {
             if number % 2 == 0 {
@@ -123,7 +124,7 @@ fn sequence(reply: &Reply) -> Option<u64> {
     }
 }
 
-/// What a join was answered with: epoch, sequence, how many follow, whether nothing is missing.
+/// Joins; returns epoch, sequence, number of replayed messages, and completeness.
 fn join(peer: &mut Peer, command: &str) -> (u64, u64, u64, bool) {
     peer.send(&Frame::text(command));
     loop {
@@ -145,7 +146,7 @@ fn expect_all(peer: &mut Peer, sequences: std::ops::RangeInclusive<u64>) {
 }
 
 #[test]
-fn one_that_joins_gets_the_last_value_or_more() {
+fn joining_subscriber_gets_the_last_value_or_more() {
     let world = world(History::new(10));
     let mut early = world.peer();
     let (epoch, position, replayed, complete) = join(&mut early, "last 5");
@@ -168,7 +169,7 @@ fn one_that_joins_gets_the_last_value_or_more() {
     }
     let answer = world.server.connect().send(post("/kept", "")).answer();
     assert_eq!(answer.text(), "11 12 13 14 15 16 17 18 19 20");
-    // Each of them goes on.
+    // Each of them continues.
     let mut late = world.peer();
     join(&mut late, "last 2");
     world.publish(10);
@@ -176,7 +177,7 @@ fn one_that_joins_gets_the_last_value_or_more() {
     expect_all(&mut early, 21..=30);
 }
 
-/// Its last subscriber leaves before anything is published, and comes back to any thread, twice.
+/// Its last subscriber leaves before the first publication, and resumes on any thread, twice.
 #[test]
 fn position_of_an_empty_topic_holds_after_its_last_subscriber_has_left() {
     let world = world(History::new(100));
@@ -203,7 +204,7 @@ fn position_of_an_empty_topic_holds_after_its_last_subscriber_has_left() {
     }
 }
 
-/// All messages have expired while the subscriber was away: it has heard them.
+/// All messages have expired while the subscriber was away: it has received them.
 #[test]
 fn subscriber_that_resumes_an_expired_topic_has_missed_nothing() {
     let world = world(History::new(100).with_max_age(Duration::from_millis(1)));
@@ -219,7 +220,7 @@ fn subscriber_that_resumes_an_expired_topic_has_missed_nothing() {
 }
 
 #[test]
-fn what_is_not_kept_has_no_history() {
+fn topic_without_a_rule_has_no_history() {
     let (route, _ear) = scripted(|heard, cx| {
         if *heard == Heard::Open {
             for name in ["other", "kept.*", ">"] {
@@ -242,11 +243,11 @@ fn what_is_not_kept_has_no_history() {
     server.websocket("/").expect(&Reply::text("done"));
 }
 
-/// Publishers on every thread and beside, subscribers that come and go all the time.
+/// Publishers on every thread and outside, subscribers that join and leave all the time.
 fn nothing_is_lost_or_heard_twice(change: impl FnOnce(Server) -> Server, rounds: u64) {
     let world = world_with(History::new(100_000), Config::default(), change);
     let mut publishers: Vec<Peer> = (0..6).map(|_| world.server.websocket("/")).collect();
-    // Whoever was told of something is another test's matter.
+    // This test ignores the callbacks of handlers.
     drop(world.ear);
     let world = Shared { server: &world.server, publisher: &world.publisher };
     let total = rounds * 10 * publishers.len() as u64 + rounds * 10;
@@ -269,7 +270,7 @@ fn nothing_is_lost_or_heard_twice(change: impl FnOnce(Server) -> Server, rounds:
                     assert!(epoch == 0 || complete && of == epoch, "{epoch}, then {of}");
                     assert_eq!(at + 1 - replayed, next);
                     epoch = of;
-                    // It stays for a while beyond what it had missed.
+                    // It stays for a while after the replay.
                     for _ in 0..replayed + 37 {
                         if next > total {
                             break;
@@ -285,12 +286,12 @@ fn nothing_is_lost_or_heard_twice(change: impl FnOnce(Server) -> Server, rounds:
 }
 
 #[test]
-fn one_that_comes_back_misses_nothing_and_hears_nothing_twice() {
+fn resuming_subscriber_gets_every_message_exactly_once() {
     nothing_is_lost_or_heard_twice(|server| server, 20);
 }
 
 #[test]
-fn a_tight_budget_and_a_full_mailbox_lose_nothing() {
+fn tight_budget_and_full_mailbox_lose_no_message() {
     let tight = TopicConfig::default().with_deliveries_per_turn(3).with_max_waiting_messages(5);
     nothing_is_lost_or_heard_twice(|server| server.topics(tight), 5);
     nothing_is_lost_or_heard_twice(|server| server.engine(backend::engine().mailbox(1).unwrap()), 5);
@@ -299,7 +300,7 @@ fn a_tight_budget_and_a_full_mailbox_lose_nothing() {
 }
 
 #[test]
-fn a_publisher_hears_itself_once_and_may_leave_itself_out() {
+fn publisher_gets_its_own_message_once_unless_excluded() {
     let (route, _ear) = scripted(|heard, cx| match heard {
         Heard::Open => cx.subscribe("kept.a").unwrap(),
         Heard::Message(_, payload) => {
@@ -326,13 +327,13 @@ fn a_publisher_hears_itself_once_and_may_leave_itself_out() {
 }
 
 #[test]
-fn a_pattern_hears_topics_that_are_kept_once_beside_the_name() {
+fn pattern_and_name_deliver_topics_with_history_once() {
     let world = world(History::new(10));
     let mut pattern = world.peer();
     pattern.send(&Frame::text("kept.*")).expect(&Reply::text("subscribed"));
     world.publish(5);
     expect_all(&mut pattern, 1..=5);
-    // From the history, and then by two ways.
+    // From the history, and then by two subscriptions.
     join(&mut pattern, "last 2");
     expect_all(&mut pattern, 4..=5);
     world.publish(5);
@@ -344,7 +345,7 @@ fn a_pattern_hears_topics_that_are_kept_once_beside_the_name() {
 }
 
 #[test]
-fn joining_again_begins_anew_and_leaving_ends_it() {
+fn joining_again_restarts_the_replay_and_leaving_ends_it() {
     let world = world(History::new(100));
     let mut peer = world.peer();
     world.publish(10);
@@ -360,9 +361,9 @@ fn joining_again_begins_anew_and_leaving_ends_it() {
     expect_all(&mut peer, 12..=12);
 }
 
-/// What it has not read when it is forgotten is told, and nothing else is missing.
+/// Messages that expire before it reads them are reported, and no other message is missing.
 #[test]
-fn a_slow_one_is_told_of_what_was_forgotten_before_it_came_to_it() {
+fn slow_subscriber_is_told_of_messages_that_expired_before_delivery() {
     const SIZE: usize = 64 << 10;
     let large = |position: Option<Position>| {
         let mut payload = vec![0; SIZE];
@@ -380,14 +381,14 @@ fn a_slow_one_is_told_of_what_was_forgotten_before_it_came_to_it() {
     publish(200);
     let mut slow = world.peer();
     slow.client.send(Frame::text("last 200").encode(Role::Client));
-    // Others are served: the slow one's history waits where it is.
+    // Other clients are served: the slow client's history stays in the topic.
     world.peer().sync();
     publish(1_000);
     let (mut expected, mut gap) = (1, 0);
     while expected <= 1_200 {
         let Some(Reply::Message(Kind::Binary, payload)) = slow.next() else { continue };
         let sequence = u64::from_be_bytes(payload[..8].try_into().unwrap());
-        assert!(sequence >= expected, "{sequence} behind {expected}");
+        assert!(sequence >= expected, "{sequence} after {expected}");
         gap += sequence - expected;
         expected = sequence + 1;
     }
@@ -403,9 +404,9 @@ fn a_slow_one_is_told_of_what_was_forgotten_before_it_came_to_it() {
 }
 
 #[test]
-fn old_messages_are_not_replayed() {
+fn expired_messages_are_not_replayed() {
     let world = world(History::new(10).with_max_age(Duration::ZERO));
-    // Somebody is there, or the topic itself would be forgotten.
+    // A subscriber keeps the topic from being removed.
     let mut early = world.peer();
     join(&mut early, "last 5");
     world.publish(3);
@@ -414,9 +415,9 @@ fn old_messages_are_not_replayed() {
     assert_eq!((position, replayed, complete), (3, 0, true));
 }
 
-/// What another server has published reaches those who were told of a topic that was empty.
+/// A publication of another server reaches subscribers that joined an empty topic.
 #[test]
-fn what_another_server_publishes_is_heard_at_its_place() {
+fn publication_of_another_server_is_delivered_at_its_position() {
     let world = world(History::new(10));
     let (mut early, mut pattern) = (world.peer(), world.peer());
     join(&mut early, "last 5");

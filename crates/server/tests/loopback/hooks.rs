@@ -1,4 +1,4 @@
-//! What runs before and after answers: guards, headers, CORS, the log, compression.
+//! Hooks before and after answers: guards, headers, CORS, the log, compression.
 
 use std::fmt::Write;
 use std::io::Read;
@@ -20,14 +20,14 @@ fn with(request: &str, lines: &str) -> String {
     request.replacen("\r\n\r\n", &format!("\r\n{lines}\r\n"), 1)
 }
 
-/// Lets in who says the word.
+/// Admits requests with the secret.
 fn guard(request: &mut Request<'_>) -> Option<Response> {
     let word = request.head().header("authorization").next();
     (word != Some(b"word")).then(|| Response::text("who are you?").with_status(401))
 }
 
 #[test]
-fn a_guard_is_asked_first_and_for_everything() {
+fn guard_runs_first_and_for_every_request() {
     let served = Arc::new(AtomicUsize::new(0));
     let counter = served.clone();
     let router = routes()
@@ -60,7 +60,7 @@ fn a_guard_is_asked_first_and_for_everything() {
 }
 
 #[test]
-fn a_guard_is_asked_once_and_before_the_body() {
+fn guard_runs_once_and_before_the_body() {
     let asked = Arc::new(AtomicUsize::new(0));
     let counter = asked.clone();
     let router = routes().before("/", move |request| {
@@ -83,7 +83,7 @@ fn a_guard_is_asked_once_and_before_the_body() {
             assert_eq!(asked.load(Ordering::Relaxed), count, "cut at {cut}");
         }
     }
-    // No leave is given, and no body needed.
+    // No 100 (Continue) is sent, and no body needed.
     let expects = "POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n";
     assert_eq!(server.connect().send(expects).last_status(), 401);
     let short = post("/body", "abc");
@@ -95,7 +95,7 @@ fn a_guard_is_asked_once_and_before_the_body() {
 }
 
 #[test]
-fn the_first_answer_of_a_hook_counts() {
+fn first_answer_of_a_hook_counts() {
     let say = |text: &'static str| move |_: &mut Request<'_>| Some(Response::text(text));
     let router =
         routes().before("/name", |_| None).before("/name/a", say("first")).before("/", say("second"));
@@ -105,7 +105,7 @@ fn the_first_answer_of_a_hook_counts() {
     assert_eq!(
         (answer.text(), answer.header("x-after")),
         ("first", Some("yes")),
-        "hooks' answers are shown too"
+        "answers of hooks pass after hooks, too"
     );
     let answer = client.send(get("/name/b")).answer();
     assert_eq!(answer.text(), "second");
@@ -115,7 +115,7 @@ fn the_first_answer_of_a_hook_counts() {
     assert_eq!(star.text(), "second", "all is all");
 }
 
-/// Adds headers that tell what was seen.
+/// Adds a header with the request and response that the hook got.
 fn seen(request: &Request<'_>, response: &mut Response) {
     let known = response.header("content-type").next().unwrap_or("none").to_owned();
     let seen = format!("{} {} {known}", request.head().method(), response.status());
@@ -126,7 +126,7 @@ fn seen(request: &Request<'_>, response: &mut Response) {
 }
 
 #[test]
-fn every_answer_is_shown() {
+fn after_hooks_get_every_answer() {
     let text = "text/plain; charset=utf-8";
     let router = routes()
         .after("/", seen)
@@ -154,7 +154,7 @@ fn every_answer_is_shown() {
     assert_eq!(
         seen_of(&server.connect().send("nonsense\r\n\r\n").answer()),
         None,
-        "no request could be read of it"
+        "the request was unreadable"
     );
     let never = Router::new().after("/", seen).get("/", |_| Answer::later(std::future::pending()));
     let http = HttpConfig::default().with_handler_timeout(Duration::from_millis(20));
@@ -167,7 +167,7 @@ fn chunked(path: &str) -> String {
 }
 
 #[test]
-fn handshakes_are_shown_too() {
+fn after_hooks_get_handshakes_too() {
     let refusing = WebSocketRoute::new(|_| -> Result<Echo, _> { Err(Refusal::new(402).unwrap()) });
     let more = echo().with_headers(|_| vec![("X-Own".to_owned(), "yes".to_owned())]);
     let options = ServerOptions::new().with_subprotocol("v1").unwrap();
@@ -251,7 +251,7 @@ fn preflights_are_answered_before_routes_and_guards() {
     assert_eq!(
         (own.header("access-control-allow-origin"), own.header("vary")),
         (Some("*"), None),
-        "it may be cached"
+        "the answer may be cached"
     );
     let listed = cors_of(&mut client, &preflight("/body"), "https://a.example");
     assert_eq!((listed.status, listed.header("access-control-allow-methods")), (204, Some("GET, PUT")));
@@ -265,12 +265,12 @@ fn preflights_are_answered_before_routes_and_guards() {
     assert_eq!(
         (answer.status, answer.header("access-control-allow-origin")),
         (401, Some("*")),
-        "it may read why"
+        "the page may read the error"
     );
 }
 
 #[test]
-fn text_is_compressed_for_who_takes_it() {
+fn text_is_compressed_for_clients_that_accept_it() {
     let text = "the same again, ".repeat(1_000);
     let (of_text, of_later) = (text.clone(), text.clone());
     let router = Router::new()
@@ -319,7 +319,7 @@ fn text_is_compressed_for_who_takes_it() {
     }
 }
 
-/// Keeps what is logged of accesses.
+/// Records the access log.
 struct Log;
 
 static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());

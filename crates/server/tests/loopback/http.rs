@@ -1,4 +1,4 @@
-//! Plain HTTP: RFC 9110 and RFC 9112, and what an upgrade must not be led into.
+//! Plain HTTP: RFC 9110 and RFC 9112, and requests that must not break an upgrade.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,19 +16,19 @@ fn server_with(http: HttpConfig) -> Running {
     Running::server(Server::new(routes()).threads(1).http(http))
 }
 
-/// A head, and any piece of a body, comes at once or never.
+/// Short timeouts: a head, and any piece of a body, arrives at once or never.
 fn short_waits(wait: Duration) -> HttpConfig {
     HttpConfig::default().with_head_timeout(wait).with_body_idle_timeout(wait)
 }
 
-/// Sends one request on a connection of its own, which the answer must end.
+/// Sends one request on a connection of its own, which has to end with the answer.
 fn refused(server: &Running, request: impl AsRef<[u8]>) -> u16 {
     let mut client = server.connect();
     client.send(request).last_status()
 }
 
 #[test]
-fn a_connection_is_kept_for_further_requests() {
+fn connection_is_kept_for_further_requests() {
     let server = server();
     let mut client = server.connect();
     for _ in 0..3 {
@@ -59,7 +59,7 @@ fn pipelined_requests_are_answered_in_order() {
 }
 
 #[test]
-fn requests_are_the_same_however_they_are_cut() {
+fn requests_parse_alike_however_they_are_split() {
     let server = server();
     let wire = format!("{}{}{}", get("/name/one"), post("/body", "two"), get("/name/three"));
     let expect = |client: &mut Client, how: &str| {
@@ -90,11 +90,11 @@ fn head_is_get_without_its_body() {
     }
     client.send(get("/echo").replace("GET", "HEAD"));
     assert_eq!(client.answer_to("HEAD").unwrap().status, 405);
-    assert_eq!(client.send(get("/")).answer().text(), "hello\n", "no body was left behind");
+    assert_eq!(client.send(get("/")).answer().text(), "hello\n", "no body is left over");
 }
 
 #[test]
-fn an_answer_without_content_has_neither_length_nor_body() {
+fn answer_without_content_has_neither_length_nor_body() {
     let server = server();
     let mut client = server.connect();
     let answer = client.send(get("/nothing")).answer();
@@ -103,7 +103,7 @@ fn an_answer_without_content_has_neither_length_nor_body() {
 }
 
 #[test]
-fn a_wrong_method_is_told_the_right_ones() {
+fn unsupported_method_is_answered_with_allow() {
     let server = server();
     let mut client = server.connect();
     for (method, path, allowed) in [
@@ -138,13 +138,13 @@ fn malformed_requests_end_the_connection() {
         (400, "POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999999999\r\n\r\n"),
         (505, "GET / HTTP/2.0\r\nHost: a\r\n\r\n"),
     ] {
-        // What stands behind is not taken for a request.
+        // Later bytes are not taken for a request.
         assert_eq!(refused(&server, format!("{request}{}", get("/"))), status, "{request}");
     }
 }
 
 #[test]
-fn what_is_too_large_is_refused() {
+fn oversized_requests_are_rejected() {
     let limits = HeadLimits::new().with_max_bytes(512).with_max_headers(4);
     let server = server_with(HttpConfig::default().with_head_limits(limits).with_max_body(10));
     let head = |len: usize| {
@@ -167,7 +167,7 @@ fn what_is_too_large_is_refused() {
 }
 
 #[test]
-fn connections_end_when_either_side_says_so() {
+fn connections_end_when_either_side_asks_for_it() {
     let server = server();
     let ends = |request: &str| {
         let mut client = server.connect();
@@ -182,12 +182,12 @@ fn connections_end_when_either_side_says_so() {
     let mut client = server.connect();
     for _ in 0..2 {
         let answer = client.send("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n").answer();
-        assert_eq!(answer.header("connection"), Some("keep-alive"), "HTTP/1.0 has to be told");
+        assert_eq!(answer.header("connection"), Some("keep-alive"), "HTTP/1.0 needs the header");
     }
 }
 
 #[test]
-fn a_client_that_has_said_all_is_still_answered() {
+fn client_that_has_closed_its_side_is_still_answered() {
     let server = server();
     let mut client = server.connect();
     client.send(get("/").repeat(3) + &get("/large")).half_close();
@@ -202,7 +202,7 @@ fn a_client_that_has_said_all_is_still_answered() {
 }
 
 #[test]
-fn a_client_may_ask_before_it_sends_a_body() {
+fn client_may_wait_for_100_continue() {
     let server = server();
     let expects = "POST /body HTTP/1.1\r\nHost: a\r\nExpect: 100-Continue\r\nContent-Length: 3\r\n\r\n";
     let mut client = server.connect();
@@ -213,18 +213,18 @@ fn a_client_may_ask_before_it_sends_a_body() {
         assert_eq!(client.answer().text(), "abc");
     }
     client.send(format!("{expects}abc"));
-    assert_eq!(client.answer().text(), "abc", "nobody waits for leave");
+    assert_eq!(client.answer().text(), "abc", "no 100 (Continue) is needed");
     assert_eq!(refused(&server, expects.replace(": 3", ": 99999999")), 413, "no leave for too much");
     let mut old = server.connect();
     old.send(expects.replace("1.1", "1.0"));
-    // What came earlier has been handled when this is answered.
+    // Earlier input has been handled when this is answered.
     assert_eq!(server.connect().send(get("/")).answer().status, 200);
     old.send("abc");
     assert_eq!(old.answer().text(), "abc", "HTTP/1.0 knows no 100");
 }
 
 #[test]
-fn bodies_in_chunks_are_decoded() {
+fn chunked_bodies_are_decoded() {
     let server = server();
     let head = "POST /body HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
     let wire = format!("{head}4;x=y\r\nWiki\r\n5\r\npedia\r\n0\r\nSum: 1\r\n\r\n{}", get("/name/next"));
@@ -242,9 +242,9 @@ fn bodies_in_chunks_are_decoded() {
     assert_eq!((client.answer().status, client.answer().text()), (404, "next"), "framing is kept on 404");
 }
 
-/// The body of none of these ever comes.
+/// The bodies of these requests never arrive.
 #[test]
-fn what_the_head_says_to_refuse_is_refused_at_once() {
+fn request_is_rejected_by_its_head_at_once() {
     let server = server();
     let framings = ["Content-Length: 3", "Content-Length: 1000000", "Transfer-Encoding: chunked"];
     for (line, status) in [
@@ -267,7 +267,7 @@ fn what_the_head_says_to_refuse_is_refused_at_once() {
 }
 
 #[test]
-fn a_short_body_that_nobody_wants_is_passed_over() {
+fn short_unwanted_body_is_discarded() {
     let server = server();
     let chunked =
         "POST /nowhere HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
@@ -290,7 +290,7 @@ fn a_short_body_that_nobody_wants_is_passed_over() {
 }
 
 #[test]
-fn bodies_in_chunks_have_limits_and_no_second_meaning() {
+fn chunked_bodies_have_limits_and_one_meaning() {
     let server = server_with(HttpConfig::default().with_max_body(10));
     let head = "POST /length HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
     let mut client = server.connect();
@@ -314,7 +314,7 @@ fn bodies_in_chunks_have_limits_and_no_second_meaning() {
 }
 
 #[test]
-fn a_request_has_a_time_to_arrive() {
+fn request_has_a_head_timeout() {
     let wait = Duration::from_millis(20);
     let server = server_with(short_waits(wait).with_keep_alive_timeout(wait));
     let chunked = "POST /body HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab";
@@ -330,7 +330,7 @@ fn a_request_has_a_time_to_arrive() {
 }
 
 #[test]
-fn a_later_request_has_its_time_too() {
+fn later_request_has_a_head_timeout_too() {
     let http = short_waits(Duration::from_millis(20));
     let server = server_with(http.with_keep_alive_timeout(Duration::from_secs(3_600)));
     let chunked = "POST /body HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -341,7 +341,7 @@ fn a_later_request_has_its_time_too() {
     }
 }
 
-/// Sends single bytes behind `first` until the answer is there.
+/// Sends single bytes after `first` until the answer arrives.
 fn drip(server: &Running, first: &str) -> Answer {
     let mut client = server.connect();
     client.send(first);
@@ -349,7 +349,7 @@ fn drip(server: &Running, first: &str) -> Answer {
     let done = Arc::new(AtomicBool::new(false));
     let seen = done.clone();
     let drip = std::thread::spawn(move || {
-        // At one system call for each byte, the whole would take far longer.
+        // At one system call for each byte, the whole request would take far longer.
         while !seen.load(Ordering::Relaxed) {
             dripping.send("x");
         }
@@ -361,7 +361,7 @@ fn drip(server: &Running, first: &str) -> Answer {
 }
 
 #[test]
-fn a_drip_of_bytes_gains_no_time() {
+fn slow_drip_of_bytes_does_not_extend_the_timeout() {
     let wait = Duration::from_millis(50);
     let limits = HeadLimits::new().with_max_bytes(64 << 20);
     let config = HttpConfig::default().with_max_body(64 << 20).with_head_limits(limits);
@@ -377,16 +377,16 @@ fn a_drip_of_bytes_gains_no_time() {
     assert_eq!(drip(&server, "GET / HTTP/1.1\r\nHost: a\r\nX: ").status, 408);
 }
 
-/// A body that keeps coming takes longer than its head may.
+/// A body that keeps arriving may take longer than the head timeout.
 #[test]
-fn a_body_has_a_time_of_its_own() {
+fn body_has_its_own_timeout() {
     let wait = Duration::from_millis(20);
     let long = Duration::from_secs(3_600);
     let server = server_with(HttpConfig::default().with_head_timeout(wait).with_body_idle_timeout(long));
     let mut posting = server.connect();
     let wire = post("/body", "abc");
     posting.send(&wire[..wire.len() - 1]);
-    // Others whose heads do not come end by the same clock, one after the other.
+    // Connections with missing heads time out meanwhile, one after the other.
     for _ in 0..5 {
         assert_eq!(refused(&server, "GET"), 408);
     }
@@ -394,7 +394,7 @@ fn a_body_has_a_time_of_its_own() {
 }
 
 #[test]
-fn a_body_that_comes_fast_enough_is_waited_for() {
+fn body_above_the_minimum_rate_is_accepted() {
     let wait = Duration::from_millis(20);
     let server = server_with(HttpConfig::default().with_head_timeout(wait).with_min_upload_rate(1, wait));
     let chunked = "POST /length HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3e8\r\n".to_owned();
@@ -418,8 +418,8 @@ fn a_body_that_comes_fast_enough_is_waited_for() {
 }
 
 #[test]
-fn a_reader_that_is_slow_is_waited_for() {
-    // What the answers come to is far more than the sockets' buffers hold.
+fn slow_reader_gets_all_answers() {
+    // Far more answers than the sockets' buffers take.
     const COUNT: usize = 1_000;
     let asked = Arc::new(AtomicUsize::new(0));
     let counter = asked.clone();
@@ -431,7 +431,7 @@ fn a_reader_that_is_slow_is_waited_for() {
     let mut slow = server.connect();
     slow.send(get("/counted").repeat(COUNT) + &get("/name/last"));
     for _ in 0..100 {
-        assert_eq!(server.connect().send(get("/")).answer().status, 200, "others are served");
+        assert_eq!(server.connect().send(get("/")).answer().status, 200, "other clients are served");
     }
     let asked_unread = asked.load(Ordering::Relaxed);
     assert!(asked_unread < COUNT / 2, "{asked_unread} answers for one that reads none");
@@ -443,7 +443,7 @@ fn a_reader_that_is_slow_is_waited_for() {
 }
 
 #[test]
-fn a_reset_anywhere_hurts_nobody_else() {
+fn reset_at_any_point_does_not_affect_other_clients() {
     let server = server();
     let chunked = "POST /body HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
     let mut witness = server.connect();

@@ -1,4 +1,4 @@
-//! Answers that come later, and work that blocks.
+//! Answers that complete later, and blocking work.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use sinews_testkit::{Frame, Reply};
 
 use crate::support::{PATIENCE, Running, get, handshake, post, routes, scripted};
 
-/// Answers that wait until somebody gives them.
+/// Answers that wait until the test provides them.
 #[derive(Clone, Default)]
 struct Held(Arc<Mutex<State>>);
 
@@ -23,7 +23,7 @@ struct State {
     dropped: usize,
 }
 
-/// Ready when the answer was given.
+/// Ready when the answer was provided.
 struct Given(Receiver<Response>, Held);
 
 impl Future for Given {
@@ -54,7 +54,7 @@ impl Held {
         Given(receiver, self.clone())
     }
 
-    /// The next request that waits, in order, and how to answer it.
+    /// Returns the next waiting request, in order, and the sender of its answer.
     fn next(&self) -> (OwnedRequest, Sender<Response>) {
         self.until(|state| (!state.waiting.is_empty()).then(|| state.waiting.remove(0)))
     }
@@ -92,7 +92,7 @@ fn held() -> (Held, Router) {
 }
 
 #[test]
-fn an_answer_may_come_later_and_from_another_thread() {
+fn answer_may_complete_later_and_from_another_thread() {
     let (held, router) = held();
     let server = Running::router(router);
     let mut client = server.connect();
@@ -106,7 +106,7 @@ fn an_answer_may_come_later_and_from_another_thread() {
         (&b"the body"[..], Some(&b"localhost"[..]))
     );
     assert_eq!(request.peer(), client.stream.local_addr().unwrap());
-    assert_eq!(server.connect().send(get("/")).answer().status, 200, "others are served meanwhile");
+    assert_eq!(server.connect().send(get("/")).answer().status, 200, "other clients are served meanwhile");
     held.give(&answer, "later");
     assert_eq!(client.answer().text(), "later");
     held.dropped(1);
@@ -114,7 +114,7 @@ fn an_answer_may_come_later_and_from_another_thread() {
 }
 
 #[test]
-fn requests_behind_one_that_waits_are_answered_in_order() {
+fn requests_after_a_pending_answer_are_answered_in_order() {
     let (held, router) = held();
     let server = Running::router(router);
     let mut client = server.connect();
@@ -134,7 +134,7 @@ fn requests_behind_one_that_waits_are_answered_in_order() {
 }
 
 #[test]
-fn many_that_wait_are_answered_each() {
+fn many_pending_answers_are_all_sent() {
     const COUNT: usize = 300;
     let (held, router) = held();
     let server = Running::router(router);
@@ -153,7 +153,7 @@ fn many_that_wait_are_answered_each() {
 }
 
 #[test]
-fn a_future_that_wakes_itself_goes_on_and_lets_others_be_served() {
+fn self_waking_future_makes_progress_and_others_are_served() {
     let router = routes().get("/count", |_| {
         let mut left = 1_000;
         Answer::later(async move {
@@ -179,7 +179,7 @@ fn a_future_that_wakes_itself_goes_on_and_lets_others_be_served() {
 }
 
 #[test]
-fn what_is_awaited_is_dropped_with_its_connection() {
+fn future_is_dropped_with_its_connection() {
     let (held, router) = held();
     let server = Running::router(router);
     let mut client = server.connect();
@@ -188,7 +188,7 @@ fn what_is_awaited_is_dropped_with_its_connection() {
     client.reset();
     held.dropped(1);
     assert!(answer.send(Response::new(200)).is_err());
-    // While the next request waits, nothing is received: the end may be noticed with the answer only.
+    // While the next request waits, reads are paused: the end may be noticed with the answer only.
     let mut client = server.connect();
     client.send(get("/held/x") + &get("/"));
     let (_, answer) = held.next();
@@ -200,7 +200,7 @@ fn what_is_awaited_is_dropped_with_its_connection() {
 }
 
 #[test]
-fn a_client_that_has_said_all_gets_the_later_answer_too() {
+fn client_that_has_closed_its_side_gets_the_later_answer_too() {
     let (held, router) = held();
     let server = Running::router(router);
     let mut client = server.connect();
@@ -214,7 +214,7 @@ fn a_client_that_has_said_all_gets_the_later_answer_too() {
 }
 
 #[test]
-fn an_answer_that_does_not_come_is_given_up() {
+fn pending_answer_times_out() {
     let (held, router) = held();
     let http = HttpConfig::default().with_handler_timeout(Duration::from_millis(20));
     let server = Running::server(Server::new(router).threads(1).http(http));
@@ -226,13 +226,13 @@ fn an_answer_that_does_not_come_is_given_up() {
     held.dropped(1);
     let (_, late) = held.next();
     assert!(late.send(Response::new(200)).is_err());
-    // Waking one that has gone does nothing.
+    // A wakeup of a dropped future has no effect.
     held.0.lock().unwrap().wakers.drain(..).for_each(Waker::wake);
     assert_eq!(client.send(get("/")).answer().status, 200);
 }
 
 #[test]
-fn a_stop_waits_for_what_is_awaited() {
+fn stop_waits_for_pending_answers() {
     let (held, router) = held();
     let server = Running::router(router);
     let (mut client, mut idle) = (server.connect(), server.connect());
@@ -249,7 +249,7 @@ fn a_stop_waits_for_what_is_awaited() {
 }
 
 #[test]
-fn a_later_answer_has_no_body_for_head_and_ends_what_asked_for_its_end() {
+fn later_answer_has_no_body_for_head_and_closes_on_request() {
     let router = Router::new().get("/", |_| Answer::later(async { Response::text("later") }));
     let server = Running::router(router);
     let mut client = server.connect();
@@ -259,7 +259,7 @@ fn a_later_answer_has_no_body_for_head_and_ends_what_asked_for_its_end() {
 }
 
 #[test]
-fn an_upgrade_behind_an_answer_that_is_awaited_waits() {
+fn upgrade_after_a_pending_answer_waits() {
     let (held, router) = held();
     let server = Running::router(router);
     let mut client = server.connect();
@@ -272,7 +272,7 @@ fn an_upgrade_behind_an_answer_that_is_awaited_waits() {
 }
 
 #[test]
-fn a_later_answer_may_publish() {
+fn later_answer_may_publish() {
     let (route, _ear) = scripted(|heard, cx| {
         if matches!(heard, crate::support::Heard::Open) {
             cx.subscribe("news").unwrap();
@@ -292,14 +292,14 @@ fn a_later_answer_may_publish() {
     hearer.expect(&Reply::binary("late"));
 }
 
-/// A gate that blocks a thread until it is opened, for each who comes.
+/// Creates a gate that blocks each thread until it is opened.
 fn gate() -> (Sender<()>, Arc<Mutex<Receiver<()>>>) {
     let (open, gate) = channel();
     (open, Arc::new(Mutex::new(gate)))
 }
 
 #[test]
-fn work_that_blocks_holds_nobody_else() {
+fn blocking_work_does_not_delay_other_requests() {
     let (open, gate) = gate();
     let router = routes().post("/work", move |request| {
         let (request, gate) = (request.to_owned(), gate.clone());
@@ -319,7 +319,7 @@ fn work_that_blocks_holds_nobody_else() {
 }
 
 #[test]
-fn more_work_than_has_a_place_is_refused() {
+fn work_beyond_the_queue_is_rejected() {
     let (open, gate) = gate();
     let (begun, begins) = channel();
     let router = routes().get("/work", move |_| {
@@ -337,7 +337,7 @@ fn more_work_than_has_a_place_is_refused() {
     begins.recv_timeout(PATIENCE).unwrap();
     let mut second = server.connect();
     second.send(get("/work"));
-    // It has been handled when this is answered.
+    // Earlier input has been handled when this is answered.
     assert_eq!(server.connect().send(get("/")).answer().status, 200);
     let mut third = server.connect();
     let answer = third.send(get("/work")).answer();
@@ -351,7 +351,7 @@ fn more_work_than_has_a_place_is_refused() {
 }
 
 #[test]
-fn a_future_may_wait_for_work_that_blocks() {
+fn future_may_wait_for_blocking_work() {
     let router = Router::new().get("/twice", |request| {
         let pool = request.pool().clone();
         Answer::later(async move {
@@ -371,7 +371,7 @@ fn a_future_may_wait_for_work_that_blocks() {
 }
 
 #[test]
-fn a_pool_without_threads_is_refused() {
+fn pool_without_threads_is_rejected() {
     let server = Server::new(Router::new()).blocking(BlockingConfig::default().with_threads(0));
     let error = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap_err();
     assert!(error.to_string().contains("threads must be at least 1"), "{error}");

@@ -1,4 +1,4 @@
-//! How connections end: the handler is told once, whatever it does in its callbacks.
+//! End of connections: the handler's `close` runs once, whatever its callbacks do.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use sinews_testkit::{Frame, Reply};
 
 use crate::support::{Heard, Peer, Running, routes, scripted};
 
-/// Commands of the script, so that a peer decides what the handler does.
+/// Commands of the script, so that a peer controls the handler.
 fn obey(heard: &Heard, cx: &mut Context<'_>) {
     match heard {
         Heard::Message(..) if heard.text() == "close" => {
@@ -25,7 +25,7 @@ fn obey(heard: &Heard, cx: &mut Context<'_>) {
     }
 }
 
-/// Runs one connection until it has ended; answers how its handler was told. The peer lives until then.
+/// Runs one connection until it has ended; returns the reported cause. The peer lives until then.
 fn ended(config: Config, live: impl FnOnce(&Running, Peer) -> Option<Peer>) -> (Cause, u16) {
     let (route, ear) = scripted(obey);
     let server = Running::router(routes().websocket("/", route.with_config(config)));
@@ -35,12 +35,12 @@ fn ended(config: Config, live: impl FnOnce(&Running, Peer) -> Option<Peer>) -> (
     let closed = ear.closed();
     drop((kept, server));
     let after = ear.rest();
-    assert!(after.is_empty(), "told again after its close: {after:?}");
+    assert!(after.is_empty(), "callbacks after close: {after:?}");
     (closed.cause(), closed.status())
 }
 
 #[test]
-fn every_way_of_ending_is_told_once() {
+fn every_kind_of_end_is_reported_once() {
     let plain = Config::default;
     let short = Duration::from_millis(20);
     let by_peer = |frame: Frame| {
@@ -60,7 +60,7 @@ fn every_way_of_ending_is_told_once() {
     assert!(cause == Cause::Fault(PeerMisbehaved::PingFlood) && status == 1008, "{cause:?}");
     let (cause, status) = ended(plain().with_idle_timeout(Some(short)), |_, mut peer| {
         while matches!(peer.next(), Some(Reply::Close(..))) {
-            // Between its close and ours, the handler does not hear of this.
+            // After the peer's Close the handler gets no message.
             peer.send(&Frame::text("late")).send(&Frame::close(1001, ""));
         }
         Some(peer)
@@ -97,7 +97,7 @@ fn every_way_of_ending_is_told_once() {
 }
 
 #[test]
-fn our_own_close_is_told_once() {
+fn own_close_is_reported_once() {
     let local = ended(Config::default(), |_, mut peer| {
         peer.send(&Frame::text("close")).expect(&Reply::Close(Some(4000), "asked".into()));
         peer.send(&Frame::close(4000, "asked"));
@@ -129,10 +129,10 @@ fn our_own_close_is_told_once() {
 }
 
 #[test]
-fn a_peer_that_takes_nothing_is_dropped() {
+fn peer_that_does_not_read_is_dropped() {
     let never =
         Config::default().with_write_timeout(Duration::from_millis(50)).with_overflow(Overflow::DropNewest);
-    // More than the sockets' buffers hold.
+    // More than the sockets' buffers take.
     let stuck = ended(never.clone().with_max_outbound(64 << 20), |_, mut peer| {
         peer.send(&Frame::text("flood"));
         Some(peer)
@@ -143,7 +143,7 @@ fn a_peer_that_takes_nothing_is_dropped() {
         Some(peer)
     });
     assert_eq!(overflown, (Cause::Overflow, 1008));
-    // The same, where the peer reads all that was queued, and the reason.
+    // The same with a peer that reads all queued messages, and the reason.
     let told = ended(Config::default(), |_, mut peer| {
         peer.send(&Frame::text("flood"));
         let last = std::iter::from_fn(|| peer.next()).find(|reply| !matches!(reply, Reply::Message(..)));
@@ -155,7 +155,7 @@ fn a_peer_that_takes_nothing_is_dropped() {
     assert_eq!(told, (Cause::Overflow, 1008));
 }
 
-/// Everything a callback can do to itself and to others, in orders that have hurt servers before.
+/// Everything a callback can do to itself and to other connections, in orders that have broken servers before.
 const DEEDS: [fn(&mut Context<'_>); 8] = [
     |cx| assert!(cx.close(CloseCode::NORMAL, "").is_ok() || !cx.is_open()),
     |cx| {
@@ -222,9 +222,9 @@ fn callbacks_may_close_subscribe_unsubscribe_and_publish() {
                     deed(cx);
                 }
                 if matches!(heard, Heard::Message(..)) {
-                    // Enough for a drain.
+                    // Enough for `drain`.
                     let _ = cx.send_binary(&[0; 100_000]);
-                    // And for drops: one of these may wait.
+                    // And for drops: one of these messages may be queued.
                     for _ in 0..3 {
                         cx.publish("t", &Prepared::text("deed")).unwrap();
                     }
@@ -266,7 +266,7 @@ fn callbacks_may_close_subscribe_unsubscribe_and_publish() {
 }
 
 #[test]
-fn topics_have_limits() {
+fn topic_names_and_subscriptions_have_limits() {
     let (route, ear) = scripted(|heard, cx| {
         if *heard == Heard::Open {
             for bad in ["", "a\nb", &"x".repeat(Topics::NAME_MAX + 1)] {
@@ -287,7 +287,7 @@ fn topics_have_limits() {
     assert_eq!(ear.closed().cause(), Cause::Ended);
 }
 
-/// Counts how often its time has come, and closes the third time.
+/// Counts its deadlines, and closes at the third.
 struct Lease {
     until: Instant,
     left: u16,
@@ -301,25 +301,25 @@ impl Handler for Lease {
     }
 
     fn expired(&mut self, cx: &mut Context<'_>) {
-        assert!(self.until <= Instant::now(), "told too early");
+        assert!(self.until <= Instant::now(), "called before its deadline");
         self.left -= 1;
         if self.left > 0 {
             self.until = Instant::now() + Duration::from_millis(5);
             cx.send_text("renewed").unwrap();
         } else {
-            // The deadline stays in the past, and nobody asks again.
+            // The deadline stays in the past, and is not evaluated again.
             cx.close(CloseCode::new(4000).unwrap(), "over").unwrap();
         }
     }
 }
 
 #[test]
-fn a_handler_is_told_when_its_deadline_has_passed() {
-    // The first has passed before anybody could ask.
+fn handler_is_called_at_its_deadline() {
+    // The first deadline has passed before it is first evaluated.
     let lease = || Lease { until: Instant::now(), left: 3 };
     let server = Running::router(routes().websocket("/", WebSocketRoute::new(move |_| Ok(lease()))));
     let mut peer = server.websocket("/");
-    // The peer sends nothing, and no timer of the session is due for long.
+    // The peer sends nothing, and no timer of the session is due soon.
     assert_eq!(peer.next(), Some(Reply::text("renewed")));
     assert_eq!(peer.next(), Some(Reply::text("renewed")));
     assert_eq!(peer.next().and_then(|reply| reply.close_code()), Some(4000));

@@ -1,4 +1,4 @@
-//! What is beyond a limit is refused in words, counted, and hurts nobody else.
+//! Limits: excess connections and messages are rejected with a status, counted, and affect no other client.
 
 use sinews_server::{Config, Limit, Limits, Metrics, Monitor, Prepared, Publisher, Router, Server, WhenFull};
 use sinews_testkit::{Frame, Reply};
@@ -19,7 +19,7 @@ fn wait_for(monitor: &Monitor, done: impl Fn(&Metrics) -> bool) {
     }
 }
 
-/// Asks on a connection of its own and is refused.
+/// Sends a request on a connection of its own, which is rejected.
 fn refused(server: &Running, status: u16) {
     let mut client = server.connect();
     let answer = client.send(get("/")).answer();
@@ -29,7 +29,7 @@ fn refused(server: &Running, status: u16) {
 }
 
 #[test]
-fn connections_beyond_the_limit_get_503_until_others_go() {
+fn connections_beyond_the_limit_get_503_until_others_close() {
     let (server, monitor) = server(Limits::default().with_max_connections(3), 2);
     let mut open: Vec<Peer> = (0..3).map(|_| server.websocket("/echo")).collect();
     assert!(monitor.ready().is_err_and(|why| why.to_string().contains("connections")));
@@ -40,14 +40,14 @@ fn connections_beyond_the_limit_get_503_until_others_go() {
     for peer in &mut open {
         peer.send(&Frame::text("still here")).expect(&Reply::text("still here"));
     }
-    // One place for who asks, and one to be ready with.
+    // One slot for the request, and one for readiness.
     open.truncate(1);
     wait_for(&monitor, |metrics| metrics.connections() == 1);
     assert_eq!(server.connect().send(get("/readyz")).answer().status, 200);
 }
 
 #[test]
-fn an_address_has_a_share() {
+fn connections_per_address_are_limited() {
     let (server, monitor) = server(Limits::default().with_max_connections_per_address(2), 1);
     let open = [server.websocket("/echo"), server.websocket("/echo")];
     refused(&server, 429);
@@ -58,11 +58,11 @@ fn an_address_has_a_share() {
 }
 
 #[test]
-fn one_that_is_refused_and_says_nothing_is_not_kept() {
+fn silent_rejected_connection_is_closed() {
     let (server, monitor) = server(Limits::default().with_max_connections(1), 1);
     let mut only = server.websocket("/echo");
     let mut silent: Vec<_> = (0..300).map(|_| server.connect()).collect();
-    // So many at a time may be told; the others end at once, and these soon.
+    // A limited number gets an answer; further connections close at once, and these soon.
     silent.iter_mut().for_each(crate::support::Client::assert_end);
     wait_for(&monitor, |metrics| metrics.connections() == 1);
     assert_eq!(monitor.metrics().limited.of(Limit::Connections), 300);
@@ -70,7 +70,7 @@ fn one_that_is_refused_and_says_nothing_is_not_kept() {
 }
 
 #[test]
-fn a_rush_of_handshakes_is_let_in_by_and_by() {
+fn burst_of_handshakes_is_admitted_gradually() {
     let (server, monitor) = server(Limits::default().with_handshakes_per_second(3), 1);
     let (mut open, mut refused) = (Vec::new(), 0);
     while refused == 0 || open.len() < 6 {
@@ -91,7 +91,7 @@ fn a_rush_of_handshakes_is_let_in_by_and_by() {
 }
 
 #[test]
-fn a_websocket_that_sends_too_fast_is_closed_and_its_messages_passed_over() {
+fn websocket_above_the_message_rate_is_closed_and_its_messages_discarded() {
     let (route, ear) = scripted(|_, _| {});
     let routes = Router::new().websocket("/slow", route.with_message_rate(1, 5)).websocket("/echo", echo());
     let monitor = routes.monitor();
@@ -117,7 +117,7 @@ fn a_websocket_that_sends_too_fast_is_closed_and_its_messages_passed_over() {
 
 const MESSAGE: usize = 1 << 20;
 
-/// A client of this route gets more than a socket takes.
+/// A route that sends its clients more than a socket takes.
 fn flooded(limits: Limits) -> (Running, Monitor, crate::support::Ear) {
     let (flood, ear) = scripted(|heard, cx| {
         if matches!(heard, Heard::Message(..)) {
@@ -133,7 +133,7 @@ fn flooded(limits: Limits) -> (Running, Monitor, crate::support::Ear) {
 }
 
 #[test]
-fn while_queues_hold_too_much_nobody_new_gets_in() {
+fn new_connections_are_rejected_while_memory_is_full() {
     let (server, monitor, _ear) =
         flooded(Limits::default().with_max_memory(MESSAGE).with_when_full(WhenFull::Refuse));
     let mut kept = server.connect();
@@ -146,14 +146,14 @@ fn while_queues_hold_too_much_nobody_new_gets_in() {
     assert!(monitor.ready().is_err_and(|why| why.to_string().contains("memory")));
     assert!(monitor.metrics().limited.of(Limit::Memory) >= 2);
     for _ in 0..40 {
-        assert!(matches!(peer.next(), Some(Reply::Message(..))), "those who are in stay");
+        assert!(matches!(peer.next(), Some(Reply::Message(..))), "open connections stay");
     }
     wait_for(&monitor, |metrics| metrics.queued_bytes == 0);
     server.websocket("/echo").sync();
 }
 
 #[test]
-fn who_makes_full_queues_longer_is_closed_if_so_chosen() {
+fn connection_with_the_largest_queue_is_closed_if_configured() {
     let limits = Limits::default().with_max_memory(8 * MESSAGE).with_when_full(WhenFull::Close);
     let (server, monitor, ear) = flooded(limits);
     let mut small = server.websocket("/echo");
@@ -165,7 +165,8 @@ fn who_makes_full_queues_longer_is_closed_if_so_chosen() {
     wait_for(&monitor, |metrics| metrics.queued_bytes == 0 && metrics.connections() == 1);
 }
 
-/// By incomplete messages: the client that crosses the limit holds less than another one, perhaps of another thread.
+/// By incomplete messages: the client that crosses the limit holds less than another client, perhaps of another
+/// thread.
 #[test]
 fn largest_connection_is_closed_when_memory_is_full() {
     for threads in [1, 3] {
@@ -202,7 +203,7 @@ fn memory_has_a_limit_by_default() {
 }
 
 #[test]
-fn messages_that_are_not_whole_are_memory_too() {
+fn incomplete_messages_count_as_memory() {
     let (server, monitor) =
         server(Limits::default().with_max_memory(MESSAGE).with_when_full(WhenFull::Refuse), 1);
     let mut peer = server.websocket("/echo");
@@ -257,7 +258,7 @@ fn incomplete_message_stays_counted_while_the_server_sends() {
 
 #[test]
 fn closed_connections_are_counted_no_more() {
-    // The process holds more than the limit, so that what is counted decides.
+    // The process holds more than the limit, so the counted memory decides.
     let ballast = vec![1_u8; 66 * MESSAGE];
     let (server, monitor, _) = subscribed(Limits::default().with_max_memory(65 * MESSAGE));
     let wire = Frame::binary(vec![1; 2 * MESSAGE]).encode(sinews_proto::Role::Client);
@@ -266,7 +267,7 @@ fn closed_connections_are_counted_no_more() {
         peer.client.send(&wire[..wire.len() - 10]);
     }
     wait_for(&monitor, |metrics| metrics.incomplete_bytes >= (20 * MESSAGE - 100) as u64);
-    // Each subscriber holds 10 MiB then: six fit.
+    // Each subscriber then holds 10 MiB: six fit.
     let mut publisher = server.websocket("/publish");
     publisher.send(&Frame::binary(vec![1; 8 * MESSAGE]));
     publisher.expect(&Reply::text("done"));

@@ -1,4 +1,4 @@
-//! The server over real sockets of the loopback.
+//! Integration tests of the server over loopback sockets.
 
 mod appends;
 mod attacks;

@@ -1,4 +1,4 @@
-//! Messages over plain TCP, by the handlers of WebSockets.
+//! Messages over plain TCP, with the handlers of WebSockets.
 
 use std::io::{Read, Write};
 
@@ -10,7 +10,7 @@ use sinews_server::{
 use crate::backend;
 use crate::support::{Client, Running};
 
-/// Answers with what came, says what else was told, and knows some words.
+/// Echoes messages, reports callbacks, and executes some commands.
 struct Talker;
 
 impl Handler for Talker {
@@ -33,7 +33,7 @@ impl Handler for Talker {
                 let pieces = [Bytes::from_static(b"head"), large.clone(), Bytes::from_static(b"-"), large];
                 cx.send_pieces(Kind::Binary, &pieces).unwrap();
             }
-            // Behind a Close there is nobody to answer.
+            // After a Close the send fails.
             _ => drop(cx.send_payload(payload)),
         }
     }
@@ -55,7 +55,7 @@ fn message(payload: &[u8]) -> Vec<u8> {
     [&len.to_le_bytes()[..], payload].concat()
 }
 
-/// The next message; `None` at the end of the stream.
+/// Returns the next message; `None` at the end of the stream.
 fn next(client: &mut Client) -> Option<Vec<u8>> {
     let mut len = [0; 4];
     if client.stream.read(&mut len[..1]).unwrap() == 0 {
@@ -68,7 +68,7 @@ fn next(client: &mut Client) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn messages_of_every_size_come_back_however_they_are_cut() {
+fn messages_of_every_size_are_echoed_however_they_are_split() {
     let server = plain();
     let mut client = server.connect();
     let payloads: Vec<Vec<u8>> = [0, 1, 3, 4, 125, 126, 65_535, 65_536, 70_000, 1_000_000]
@@ -76,7 +76,7 @@ fn messages_of_every_size_come_back_however_they_are_cut() {
         .to_vec();
     let wire: Vec<u8> = payloads.iter().flat_map(|payload| message(payload)).collect();
     for step in [1_usize, 3, 7, 1_000, 100_000, wire.len()] {
-        // Byte by byte only where heads are.
+        // Byte by byte only around headers.
         let wire = if step < 1_000 { &wire[..1_000] } else { &wire };
         let whole: Vec<&Vec<u8>> =
             payloads.iter().take(if step < 1_000 { 6 } else { payloads.len() }).collect();
@@ -92,7 +92,7 @@ fn messages_of_every_size_come_back_however_they_are_cut() {
 }
 
 #[test]
-fn a_handler_does_what_it_does_with_a_websocket() {
+fn handler_behaves_as_with_a_websocket() {
     let server = plain();
     let mut client = server.connect();
     client.send(message(b"publish"));
@@ -108,7 +108,7 @@ fn a_handler_does_what_it_does_with_a_websocket() {
 }
 
 #[test]
-fn a_message_beyond_the_limit_ends_the_stream() {
+fn message_beyond_the_limit_ends_the_stream() {
     let server = serve(Config::default().with_max_message(1_000), Limits::default());
     let mut client = server.connect();
     client.send(message(&[1; 1_000]));
@@ -118,7 +118,7 @@ fn a_message_beyond_the_limit_ends_the_stream() {
 }
 
 #[test]
-fn a_client_that_ends_its_side_hears_what_was_answered() {
+fn client_that_closes_its_side_gets_pending_answers() {
     let server = plain();
     let mut client = server.connect();
     for _ in 0..100 {
@@ -132,7 +132,7 @@ fn a_client_that_ends_its_side_hears_what_was_answered() {
 }
 
 #[test]
-fn a_stop_ends_the_stream_and_a_limit_refuses_it() {
+fn stream_ends_on_stop_and_is_rejected_at_a_limit() {
     let server = serve(Config::default(), Limits::default().with_max_connections(1));
     let mut client = server.connect();
     client.send(message(b"here"));

@@ -1,4 +1,4 @@
-//! What happens is counted, and Prometheus can read it.
+//! Metrics: events are counted, and Prometheus can read the text.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,7 +10,7 @@ use sinews_testkit::{Frame, Reply};
 
 use crate::support::{Running, echo, get, handshake, post, routes};
 
-/// What one says, all hear.
+/// Broadcasts each message to all clients.
 struct Chat;
 
 impl Handler for Chat {
@@ -29,7 +29,7 @@ fn server() -> (Running, Monitor) {
     (Running::router(router), monitor)
 }
 
-/// The metrics once they are so: a connection's end is noticed some time after its client's.
+/// Waits for metrics: the end of a connection is noticed some time after its client's.
 fn wait_for(monitor: &Monitor, done: impl Fn(&Metrics) -> bool) -> Metrics {
     let deadline = std::time::Instant::now() + crate::support::PATIENCE;
     loop {
@@ -43,7 +43,7 @@ fn wait_for(monitor: &Monitor, done: impl Fn(&Metrics) -> bool) -> Metrics {
 }
 
 #[test]
-fn connections_and_handshakes_are_counted_by_how_they_end() {
+fn connections_and_handshakes_are_counted_by_their_end() {
     let (server, monitor) = server();
     let mut peers = [server.websocket("/echo"), server.websocket("/echo"), server.websocket("/echo")];
     let mut plain = server.connect();
@@ -86,7 +86,7 @@ fn messages_and_publications_are_counted() {
     peer.send(&Frame::text("ab")).expect(&Reply::text("ab"));
     let metrics = monitor.metrics();
     assert_eq!((metrics.messages_received, metrics.message_bytes_received), (2, 7));
-    // The publisher's own copy is a send, those of the others are deliveries.
+    // The publisher's own copy is a send, the copies of other subscribers are deliveries.
     assert_eq!((metrics.messages_sent, metrics.message_bytes_sent), (4, 3 * 5 + 2));
     assert_eq!((metrics.publications, metrics.deliveries), (1, 2));
     let through: u64 = metrics.loops.iter().map(|stats| stats.received_bytes).sum();
@@ -94,7 +94,7 @@ fn messages_and_publications_are_counted() {
 }
 
 #[test]
-fn what_waits_to_be_sent_is_known_while_it_waits() {
+fn queued_bytes_are_counted_while_queued() {
     const MESSAGE: usize = 1 << 20;
     let flood = |router: Router, overflow| {
         let (route, ear) = crate::support::scripted(|heard, cx| {
@@ -126,7 +126,7 @@ fn what_waits_to_be_sent_is_known_while_it_waits() {
 }
 
 #[test]
-fn the_text_is_what_prometheus_reads() {
+fn text_is_valid_openmetrics() {
     let (server, _) = server();
     let mut peer = server.websocket("/echo");
     peer.send(&Frame::text("ab")).expect(&Reply::text("ab"));
@@ -149,7 +149,7 @@ fn the_text_is_what_prometheus_reads() {
     }
     assert!(samples["sinews_loop_turns_total{thread=\"0\"}"] > 3.0);
     if let Some(process) = samples.get("process_cpu_seconds_total") {
-        // The process's is in steps of 10 ms.
+        // The process's time is in steps of 10 ms.
         let cpu = samples["sinews_loop_cpu_seconds_total{thread=\"0\"}"];
         assert!(cpu > 0.0 && cpu < process + 0.02, "{cpu} of {process}");
     }
@@ -157,8 +157,8 @@ fn the_text_is_what_prometheus_reads() {
     assert_eq!(samples["sinews_loop_turn_seconds_bucket{le=\"+Inf\"}"], total);
 }
 
-/// Reads the format strictly: every family is announced once, before its samples, which carry its name and a suffix
-/// that its type has; nothing comes behind the end.
+/// Parses the format strictly: every family is announced once, before its samples, which carry its name and a suffix
+/// of its type; no line follows the end.
 fn parse(text: &str) -> HashMap<String, f64> {
     let (mut samples, mut types, mut told) = (HashMap::new(), HashMap::new(), HashSet::new());
     let mut family = String::new();

@@ -9,8 +9,8 @@ use crate::support::{Heard, Peer, Running, post, scripted};
 
 const THREADS: usize = 3;
 
-/// `+name` subscribes, `-name` unsubscribes, `=name` publishes the name to it, `!name` to the others; each is
-/// answered with what it came to.
+/// Commands: `+name` subscribes, `-name` unsubscribes, `=name` publishes the name to it, `!name` to the other
+/// subscribers; each is answered with its result.
 fn member() -> WebSocketRoute {
     let (route, _ear) = scripted(|heard, cx| {
         let Heard::Message(_, payload) = heard else { return };
@@ -54,7 +54,7 @@ fn subscriber(server: &Running, names: &[&str]) -> Peer {
     peer
 }
 
-/// What each of these hears until a word that all hear, which comes by another way.
+/// Collects the messages of each peer after these publications, up to the reply to a last command.
 fn heard(server: &Running, peers: &mut [Peer], publish: &[(&str, usize)]) -> Vec<Vec<String>> {
     for (topic, reached) in publish {
         let answer = server.connect().send(post(&format!("/publish/{topic}"), "")).answer();
@@ -75,7 +75,7 @@ fn heard(server: &Running, peers: &mut [Peer], publish: &[(&str, usize)]) -> Vec
 }
 
 #[test]
-fn a_pattern_hears_what_it_matches_and_nothing_else() {
+fn pattern_receives_exactly_the_matching_topics() {
     let server = server(1);
     let patterns = ["a.*", "a.>", "*.b", ">", "a.b", "a.*.c"];
     let mut peers: Vec<Peer> = patterns.iter().map(|pattern| subscriber(&server, &[pattern])).collect();
@@ -95,13 +95,13 @@ fn a_pattern_hears_what_it_matches_and_nothing_else() {
 }
 
 #[test]
-fn overlapping_subscriptions_bring_a_message_once() {
+fn overlapping_subscriptions_deliver_a_message_once() {
     for threads in [1, THREADS] {
         let server = server(threads);
         let all = ["a.b", "a.*", "*.b", ">", "a.b.c"];
         let mut peers: Vec<Peer> = (0..8).map(|_| subscriber(&server, &all)).collect();
         let publisher = peers.last_mut().unwrap();
-        // Its own comes first, and once.
+        // Its own message arrives first, and once.
         publisher.send(&Frame::text("=a.b"));
         publisher.expect(&Reply::text("a.b"));
         publisher.expect(&Reply::text("to 32"));
@@ -110,11 +110,11 @@ fn overlapping_subscriptions_bring_a_message_once() {
             peer.expect(&Reply::text("a.b"));
             peer.expect(&Reply::text("a.b"));
         }
-        // From other threads it comes when it comes.
+        // From other threads it arrives at any time.
         for peer in peers.iter_mut().filter(|_| threads == 1) {
-            // The others before it have published.
+            // The earlier peers have published.
             drain(peer);
-            // What is left of them still brings it once; after the last, nothing does.
+            // The remaining subscriptions still deliver it once; without any, no message arrives.
             for (left, name) in all[..4].iter().enumerate() {
                 peer.send(&Frame::text("=a.b")).expect(&Reply::text("a.b"));
                 assert!(matches!(peer.next(), Some(Reply::Message(..))), "{left} gone");
@@ -128,14 +128,14 @@ fn overlapping_subscriptions_bring_a_message_once() {
     }
 }
 
-/// Reads what was published by others meanwhile.
+/// Reads publications of other peers.
 fn drain(peer: &mut Peer) {
     peer.client.send(Frame::ping("end").encode(sinews_proto::Role::Client));
     while peer.next() != Some(Reply::Pong(b"end".to_vec())) {}
 }
 
 #[test]
-fn patterns_are_heard_of_on_every_thread() {
+fn patterns_apply_on_every_thread() {
     let bound = Server::new(routes()).threads(THREADS).listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
     let publisher = bound.publisher();
     let server = Running::bound(bound);
@@ -148,7 +148,7 @@ fn patterns_are_heard_of_on_every_thread() {
         let at = round % peers.len();
         peers[at].send(&Frame::text(format!("!{topic}")));
         for (number, peer) in peers.iter_mut().enumerate() {
-            // Three who publish from three threads: each thread keeps the order of each of them, not of all.
+            // Three peers publish from three threads: each thread keeps the order of each peer, not of all.
             let mut heard = [peer.next(), peer.next(), peer.next()];
             heard.sort_by_key(|reply| *reply != Some(Reply::text(&topic)));
             let (topic, own) = (Some(Reply::text(&topic)), Some(Reply::text("to 23")));
@@ -157,7 +157,7 @@ fn patterns_are_heard_of_on_every_thread() {
         }
         assert_eq!(publisher.publish("price.eur", &Prepared::text("x")), Ok(0));
     }
-    // Fewer and fewer hear it, and in the end the pattern is forgotten everywhere.
+    // Fewer and fewer subscribers get it, and finally the pattern is removed everywhere.
     while let Some(mut peer) = peers.pop() {
         peer.send(&Frame::text("-price.*.eur")).expect(&Reply::text("true"));
         assert_eq!(publisher.publish("price.1.eur", &Prepared::text("left")), Ok(peers.len()));
@@ -167,7 +167,7 @@ fn patterns_are_heard_of_on_every_thread() {
 }
 
 #[test]
-fn a_subscription_that_comes_or_goes_counts_at_once() {
+fn subscription_changes_count_at_once() {
     let server = server(1);
     let (mut one, mut other) = (subscriber(&server, &[]), subscriber(&server, &["a.b"]));
     ask(&mut one, "!a.b", "to 1");
@@ -185,7 +185,7 @@ fn a_subscription_that_comes_or_goes_counts_at_once() {
         ask(&mut other, "+a.b", "subscribed");
         other.sync();
     }
-    // One that leaves takes its patterns along.
+    // A closed connection takes its patterns along.
     ask(&mut other, "+>", "subscribed");
     other.send(&Frame::close(1000, ""));
     while other.next().is_some() {}
@@ -193,7 +193,7 @@ fn a_subscription_that_comes_or_goes_counts_at_once() {
 }
 
 #[test]
-fn more_topics_than_are_remembered_are_matched_all_the_same() {
+fn topics_beyond_the_route_cache_are_still_matched() {
     let server = server(1);
     let mut hears = subscriber(&server, &["topic.*", "topic.7"]);
     let mut tells = subscriber(&server, &[]);
@@ -211,7 +211,7 @@ fn more_topics_than_are_remembered_are_matched_all_the_same() {
 }
 
 #[test]
-fn a_wildcard_may_be_in_a_subscription_only() {
+fn wildcards_are_allowed_in_subscriptions_only() {
     let bound = Server::new(routes()).threads(1).listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
     let publisher = bound.publisher();
     let server = Running::bound(bound);
@@ -227,7 +227,7 @@ fn a_wildcard_may_be_in_a_subscription_only() {
     ask(&mut peer, "=", &InvalidTopic::Name.to_string());
     let answer = server.connect().send(post("/publish/a.*", "x")).answer();
     assert_eq!((answer.status, answer.text()), (400, &*wildcard));
-    // As part of a token they are characters like others.
+    // As part of a token they are ordinary characters.
     ask(&mut peer, "+a*", "subscribed");
     peer.send(&Frame::text("=a*")).expect(&Reply::text("a*"));
     peer.expect(&Reply::text("to 1"));

@@ -1,4 +1,4 @@
-//! How many are subscribed, and who is told.
+//! Presence: subscriber counts, and the connections that get them.
 
 use sinews_server::{Response, Router, Server, TopicRule};
 use sinews_testkit::{Frame, Reply};
@@ -30,7 +30,7 @@ fn ask(peer: &mut Peer, command: &str) {
     peer.send(&Frame::text(command)).expect(&Reply::text("done"));
 }
 
-/// The next change that was told, of any connection.
+/// Returns the next reported change of any connection.
 fn change(ear: &Ear) -> (String, usize, usize) {
     loop {
         if let Heard::Subscription(change) = ear.next() {
@@ -66,14 +66,14 @@ fn subscribers_are_counted_over_all_threads() {
 }
 
 #[test]
-fn each_change_is_told_to_the_one_who_makes_it() {
+fn each_change_is_reported_to_the_connection_that_makes_it() {
     let (server, ear) = world(1);
     let told = |before, after| ("told.a".to_owned(), before, after);
     let (mut one, mut other) = (server.websocket("/"), server.websocket("/"));
     ask(&mut one, "+told.a");
     assert_eq!(change(&ear), told(0, 1));
     ask(&mut one, "+told.a");
-    // Neither twice, nor by pattern, nor where no rule says so.
+    // Not for a repeated subscription, a pattern, or a topic without a rule.
     ask(&mut one, "+told.*");
     ask(&mut one, "+quiet.a");
     ask(&mut other, "+told.a");
@@ -82,11 +82,11 @@ fn each_change_is_told_to_the_one_who_makes_it() {
     assert_eq!(change(&ear), told(2, 1));
     other.send(&Frame::close(1000, ""));
     assert_eq!(change(&ear), told(1, 0));
-    assert!(matches!(ear.next(), Heard::Close(_)), "told before the end");
+    assert!(matches!(ear.next(), Heard::Close(_)), "reported before the end");
 }
 
 #[test]
-fn over_all_threads_each_number_is_told_once() {
+fn each_count_is_reported_once_over_all_threads() {
     let (server, ear) = world(3);
     std::thread::scope(|scope| {
         for _ in 0..8 {
@@ -102,7 +102,7 @@ fn over_all_threads_each_number_is_told_once() {
             });
         }
     });
-    // As many went up from each number as came down to it.
+    // Each number is left upwards as often as it is reached downwards.
     let mut balance = [0_i32; 9];
     for _ in 0..8 * 102 {
         let (_, before, after) = change(&ear);
@@ -112,9 +112,9 @@ fn over_all_threads_each_number_is_told_once() {
     assert_eq!(balance, [0; 9]);
 }
 
-/// One that changes something whenever it is told of a change.
+/// Changes a subscription whenever a change is reported.
 #[test]
-fn changes_without_end_hold_nobody_up() {
+fn endless_changes_do_not_delay_other_connections() {
     let (route, _ear) = scripted(|heard, cx| match heard {
         Heard::Open => cx.subscribe("told.0").unwrap(),
         Heard::Subscription(change) if change.after() == 1 => assert!(cx.unsubscribe("told.0")),

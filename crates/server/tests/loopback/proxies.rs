@@ -1,4 +1,4 @@
-//! Behind proxies: who the client is, and who may say so.
+//! Proxies: client addresses, and trust in proxies.
 
 use std::time::Duration;
 
@@ -23,13 +23,13 @@ fn server(server: Server) -> Running {
 const LINE: &str = "PROXY TCP4 192.0.2.7 198.51.100.1 4711 80\r\n";
 
 #[test]
-fn the_client_that_the_header_names_is_the_peer() {
+fn client_in_the_proxy_header_is_the_peer() {
     let server = server(Server::new(routes()));
     let mut client = server.connect();
     client.send(LINE.to_owned() + &get("/"));
     assert_eq!(client.answer().text(), "192.0.2.7:4711 192.0.2.7");
     assert_eq!(client.send(get("/")).answer().text(), "192.0.2.7:4711 192.0.2.7");
-    // However it is cut, and with the handshake or a frame behind it in the same segment.
+    // However it is split, and with the handshake or a frame after it in the same segment.
     for cut in [1, 6, LINE.len() - 1, LINE.len(), LINE.len() + 5] {
         let mut client = server.connect();
         let wire = LINE.to_owned() + &handshake("/echo", "");
@@ -43,20 +43,20 @@ fn the_client_that_the_header_names_is_the_peer() {
 }
 
 #[test]
-fn what_begins_otherwise_is_closed() {
+fn connection_without_a_proxy_header_is_closed() {
     let http = HttpConfig::default().with_head_timeout(Duration::from_millis(100));
     let server = server(Server::new(routes()).http(http));
     let mut plain = server.connect();
     plain.send(get("/"));
     assert!(plain.ends_without_a_word());
-    // Nor is a header waited for without end.
+    // An incomplete header times out.
     for begun in ["", "PROXY TCP4 192.0.2.7"] {
         assert!(server.connect().send(begun).ends_without_a_word());
     }
 }
 
 #[test]
-fn the_client_is_the_one_who_is_counted() {
+fn connections_count_for_the_client_in_the_proxy_header() {
     let limits = Limits::default().with_max_connections_per_address(1);
     let routes = routes();
     let monitor = routes.monitor();
@@ -70,7 +70,7 @@ fn the_client_is_the_one_who_is_counted() {
 }
 
 #[test]
-fn headers_are_believed_from_trusted_networks() {
+fn forwarding_headers_are_trusted_from_trusted_networks() {
     let line = "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 1.2.3.4, 192.0.2.1\r\n\r\n";
     let trusted = TrustedProxies::x_forwarded_for(["127.0.0.0/8".parse().unwrap()]);
     for (proxies, expected) in [(trusted, " 192.0.2.1"), (TrustedProxies::default(), " 127.0.0.1")] {

@@ -1,10 +1,10 @@
-//! Which answer a method and a path lead to.
+//! Routing by method and path.
 
 use sinews_server::{Request, Response, Router};
 
 use crate::support::{Client, Running, echo, get, post, routes};
 
-/// Tells which answer was asked, and what of.
+/// Reports the called handler and its request.
 fn told(name: &'static str) -> impl Fn(&mut Request<'_>) -> Response + Send + Sync {
     move |request| {
         let body = String::from_utf8_lossy(request.body()).into_owned();
@@ -12,7 +12,7 @@ fn told(name: &'static str) -> impl Fn(&mut Request<'_>) -> Response + Send + Sy
     }
 }
 
-/// The answer to a request with a body, or without one.
+/// Returns the answer to a request with a body, or without one.
 fn ask(client: &mut Client, method: &str, path: &str) -> (u16, String) {
     client.send(post(path, "body").replacen("POST", method, 1));
     let answer = client.answer_to(method).unwrap();
@@ -20,7 +20,7 @@ fn ask(client: &mut Client, method: &str, path: &str) -> (u16, String) {
 }
 
 #[test]
-fn each_method_has_an_answer_of_its_own() {
+fn each_method_has_its_own_answer() {
     let router = Router::new()
         .get("/", told("get"))
         .post("/", told("post"))
@@ -43,7 +43,7 @@ fn each_method_has_an_answer_of_its_own() {
 }
 
 #[test]
-fn any_answers_what_nothing_else_does() {
+fn any_answers_all_other_methods() {
     let server = Running::router(Router::new().any("/", told("any")).post("/", told("post")));
     let mut client = server.connect();
     for (method, expected) in [("GET", "any"), ("POST", "post"), ("OPTIONS", "any"), ("WHATEVER", "any")] {
@@ -55,13 +55,13 @@ fn any_answers_what_nothing_else_does() {
 }
 
 #[test]
-fn a_later_answer_takes_the_place_of_an_earlier_one() {
+fn later_registration_replaces_an_earlier_one() {
     let server = Running::router(Router::new().get("/", told("first")).get("/", told("second")));
     assert_eq!(ask(&mut server.connect(), "GET", "/").1, "second GET body");
 }
 
 #[test]
-fn head_may_have_an_answer_of_its_own() {
+fn head_may_have_its_own_answer() {
     let router = Router::new()
         .get("/", told("get"))
         .route("HEAD", "/", |_| Response::text("of head").with_header("X-Head", "yes"));
@@ -74,7 +74,7 @@ fn head_may_have_an_answer_of_its_own() {
 }
 
 #[test]
-fn options_tell_what_is_allowed() {
+fn options_lists_allowed_methods() {
     let server = Running::router(routes().put("/body", told("put")));
     let mut client = server.connect();
     for (target, allowed) in [
@@ -92,7 +92,7 @@ fn options_tell_what_is_allowed() {
 }
 
 #[test]
-fn parameters_and_the_rest_of_a_path() {
+fn path_parameters_are_decoded() {
     let parts = |request: &mut Request<'_>| {
         let part = |name| request.param(name).map(|value| value.into_owned());
         Response::text(format!("{:?} {:?}", part("a"), part("rest")))
@@ -118,7 +118,7 @@ fn parameters_and_the_rest_of_a_path() {
 }
 
 #[test]
-fn a_socket_lives_beside_every_other_method() {
+fn websocket_route_coexists_with_every_other_method() {
     let server = Running::router(Router::new().any("/both", told("any")).websocket("/both", echo()));
     assert_eq!(ask(&mut server.connect(), "DELETE", "/both").1, "any DELETE body");
     assert_eq!(ask(&mut server.connect(), "GET", "/both").1, "any GET body");
@@ -126,7 +126,7 @@ fn a_socket_lives_beside_every_other_method() {
 }
 
 #[test]
-#[should_panic(expected = "is no method")]
-fn a_method_is_a_token() {
+#[should_panic(expected = "is not a token")]
+fn method_that_is_no_token_panics() {
     let _ = Router::new().route("GET /", "/", told("never"));
 }

@@ -1,4 +1,4 @@
-//! Settings with which nothing could work are refused when the server is bound, by name.
+//! Invalid settings are rejected at bind, with their name.
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ fn somewhere(server: Server) -> Server {
 }
 
 #[test]
-fn a_server_without_an_address_is_not_bound() {
+fn server_without_a_listen_address_is_not_bound() {
     assert!(refused(Server::new(routes())).contains("no address to listen on"));
 }
 
 #[test]
-fn waits_of_zero_are_refused_by_name() {
+fn timeouts_of_zero_are_rejected_by_name() {
     let http = HttpConfig::default();
     let zero = Duration::ZERO;
     for (config, name) in [
@@ -41,7 +41,7 @@ fn waits_of_zero_are_refused_by_name() {
 }
 
 #[test]
-fn a_route_with_which_no_connection_could_work_is_named() {
+fn route_with_invalid_config_is_named() {
     let config = Config::default().with_ping_interval(Some(Duration::ZERO));
     let routes = routes().websocket("/wrong", echo().with_config(config));
     let said = refused(somewhere(Server::new(routes)));
@@ -49,6 +49,6 @@ fn a_route_with_which_no_connection_could_work_is_named() {
 }
 
 #[test]
-fn the_defaults_are_sound() {
+fn defaults_are_valid() {
     assert!(somewhere(Server::new(routes())).bind().is_ok());
 }

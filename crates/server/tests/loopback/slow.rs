@@ -1,4 +1,4 @@
-//! Slow subscribers beside fast ones, and the rules for their topics.
+//! Slow subscribers beside fast subscribers, and the rules for their topics.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,10 +12,10 @@ use crate::support::{Ear, Heard, Peer, Running, post, scripted};
 
 const SIZE: usize = 64 << 10;
 
-/// Far more than the sockets' buffers hold.
+/// Far more than the sockets' buffers take.
 const COUNT: u64 = 1_000;
 
-/// How many messages may wait.
+/// Maximum number of queued messages.
 const WAITING: usize = 20;
 
 fn numbered(number: u64) -> Prepared {
@@ -27,7 +27,7 @@ fn numbered(number: u64) -> Prepared {
 struct World {
     server: Running,
     ear: Ear,
-    /// Messages that the handler of the slow one was told of.
+    /// Number of drops reported to the handler of the slow subscriber.
     told: Arc<AtomicU64>,
 }
 
@@ -62,7 +62,8 @@ fn world(threads: usize, slow: SlowConsumer) -> World {
 }
 
 impl World {
-    /// A subscriber that does not read while everything is published. One that reads misses nothing meanwhile.
+    /// Creates a subscriber that does not read while everything is published. A reading subscriber misses no message
+    /// meanwhile.
     fn flood(&self) -> Peer {
         let mut slow = self.server.websocket("/");
         let mut fast = self.server.websocket("/");
@@ -92,7 +93,7 @@ fn number_of(reply: Option<Reply>) -> u64 {
     }
 }
 
-/// The numbers up to the end.
+/// Reads the numbers up to the end.
 fn collect(peer: &mut Peer) -> Vec<u64> {
     let mut numbers = Vec::new();
     loop {
@@ -104,7 +105,7 @@ fn collect(peer: &mut Peer) -> Vec<u64> {
     }
 }
 
-/// A subscriber that has not kept pace gets some from the beginning, of which the last were waiting.
+/// A slow subscriber gets some messages from the beginning, the last of which were queued.
 fn begins_without_a_gap(heard: &[u64]) -> usize {
     let whole = heard.iter().zip(0..).take_while(|(heard, number)| **heard == *number).count();
     assert!(whole > 0 && whole < COUNT as usize, "{whole}");
@@ -112,13 +113,13 @@ fn begins_without_a_gap(heard: &[u64]) -> usize {
 }
 
 #[test]
-fn the_newest_are_dropped_and_each_is_counted_and_told() {
+fn newest_messages_are_dropped_and_each_drop_is_counted_and_reported() {
     let world = world(1, SlowConsumer::DropNewest);
     let mut slow = world.flood();
     let [newest, oldest, conflated, closed] = world.counters();
     assert_eq!((oldest, conflated, closed), (0, 0, 0));
     assert_eq!(world.told.load(Ordering::SeqCst), newest);
-    // The end was dropped like the others.
+    // The end was dropped like the other messages.
     let heard: Vec<u64> = (0..COUNT + 1 - newest).map(|_| number_of(slow.next())).collect();
     assert_eq!(begins_without_a_gap(&heard), heard.len());
     let mut publisher = world.server.websocket("/");
@@ -127,12 +128,12 @@ fn the_newest_are_dropped_and_each_is_counted_and_told() {
 }
 
 #[test]
-fn the_oldest_are_dropped_and_each_is_counted_and_told() {
+fn oldest_messages_are_dropped_and_each_drop_is_counted_and_reported() {
     let world = world(1, SlowConsumer::DropOldest);
     let mut slow = world.flood();
     let heard = collect(&mut slow);
     let begin = begins_without_a_gap(&heard);
-    // Behind the gap are those that waited to the last; the end is one of them.
+    // After the gap come the messages that stayed queued; the end is one of them.
     let last: Vec<u64> = (COUNT + 1 - WAITING as u64..COUNT).collect();
     assert_eq!(heard[begin..], last);
     let [newest, oldest, conflated, closed] = world.counters();
@@ -142,12 +143,12 @@ fn the_oldest_are_dropped_and_each_is_counted_and_told() {
 }
 
 #[test]
-fn a_slow_one_gets_the_last_value_of_each_topic() {
+fn slow_subscriber_gets_the_last_value_of_each_topic() {
     let world = world(1, SlowConsumer::Conflate);
     let mut slow = world.flood();
     let [newest, oldest, conflated, closed] = world.counters();
     assert_eq!((newest, oldest, closed), (0, 0, 0));
-    // The last value of `all.0` is the end, which stands where its values stood.
+    // The last value of `all.0` is the end, at the queue position of its earlier values.
     let delivered = COUNT - conflated;
     let mut heard = collect(&mut slow);
     heard.extend((heard.len() as u64..delivered).map(|_| number_of(slow.next())));
@@ -159,7 +160,7 @@ fn a_slow_one_gets_the_last_value_of_each_topic() {
 }
 
 #[test]
-fn a_slow_one_is_closed_as_the_rule_says_and_the_fast_goes_on() {
+fn slow_subscriber_is_closed_by_the_rule_and_the_fast_one_continues() {
     let code = CloseCode::new(4_008).unwrap();
     let world = world(1, SlowConsumer::Close(code, "too slow for this".to_owned()));
     let mut slow = world.flood();
@@ -174,15 +175,15 @@ fn a_slow_one_is_closed_as_the_rule_says_and_the_fast_goes_on() {
     };
     assert_eq!(close, Reply::Close(Some(4_008), "too slow for this".to_owned()));
     assert_eq!(begins_without_a_gap(&heard), heard.len());
-    assert!(heard.len() > WAITING, "what waited comes before the Close");
+    assert!(heard.len() > WAITING, "queued messages come before the Close");
     let closed = world.ear.closed();
     assert_eq!((closed.cause(), closed.status()), (Cause::Overflow, 4_008));
     assert_eq!(world.counters()[3], 1);
 }
 
-/// What the connection sends is in order with what is published, however slow it is.
+/// Sends of a connection are in order with publications, however slow it is.
 #[test]
-fn a_slow_publisher_hears_itself_in_order() {
+fn slow_publisher_gets_its_own_messages_in_order() {
     let (route, _ear) = scripted(move |heard, cx| match heard {
         Heard::Open => cx.subscribe("own").unwrap(),
         Heard::Message(..) => {
@@ -214,7 +215,7 @@ fn a_slow_publisher_hears_itself_in_order() {
 }
 
 #[test]
-fn what_waits_for_a_slow_one_comes_before_the_close_of_a_stop() {
+fn queued_messages_are_delivered_before_the_close_of_a_stop() {
     let world = world(1, SlowConsumer::DropNewest);
     let mut slow = world.flood();
     world.server.stop.stop();
@@ -232,7 +233,7 @@ fn what_waits_for_a_slow_one_comes_before_the_close_of_a_stop() {
 }
 
 #[test]
-fn several_threads_have_slow_ones_too() {
+fn slow_subscribers_on_several_threads_are_handled() {
     let world = world(3, SlowConsumer::DropOldest);
     let mut slow: Vec<Peer> = (0..6).map(|_| world.server.websocket("/")).collect();
     slow.iter_mut().for_each(Peer::sync);
@@ -249,7 +250,7 @@ fn several_threads_have_slow_ones_too() {
 }
 
 #[test]
-fn rules_that_make_no_sense_are_refused() {
+fn invalid_rules_are_rejected() {
     for rule in [TopicRule::new("a.>.b"), TopicRule::new("a").with_max_waiting_bytes(0)] {
         let server = Server::new(Router::new()).topic_rule(TopicRule::new("sound")).topic_rule(rule);
         let refused = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap_err();

@@ -1,4 +1,4 @@
-//! Stopping: everybody is told, nobody is waited for without end.
+//! Stop: every client is notified, and every wait is bounded.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ fn every_client_gets_1001_and_the_server_ends_with_the_last() {
 }
 
 #[test]
-fn a_server_that_stops_says_that_it_is_not_ready() {
+fn stopping_server_is_not_ready() {
     let http = HttpConfig::default().with_head_timeout(LONG).with_keep_alive_timeout(LONG);
     let routes = routes().healthz("/healthz").readyz("/readyz");
     let monitor = routes.monitor();
@@ -67,7 +67,7 @@ fn a_server_that_stops_says_that_it_is_not_ready() {
 }
 
 #[test]
-fn a_stop_is_announced_before_anybody_feels_it() {
+fn stop_is_announced_before_it_affects_clients() {
     let routes = routes().readyz("/readyz");
     let server = Running::server(Server::new(routes).threads(2).stop_delay(LONG));
     let mut peer = server.websocket("/echo");
@@ -84,7 +84,7 @@ fn a_stop_is_announced_before_anybody_feels_it() {
 }
 
 #[test]
-fn a_short_delay_passes() {
+fn short_stop_delay_elapses() {
     let server = Running::server(Server::new(routes()).threads(2).stop_delay(Duration::from_millis(20)));
     let mut peer = server.websocket("/echo");
     peer.sync();
@@ -97,8 +97,8 @@ fn a_short_delay_passes() {
 }
 
 #[test]
-fn what_was_sent_before_the_stop_is_answered() {
-    // On one thread, what was sent before an answered message has been received.
+fn messages_sent_before_the_stop_are_answered() {
+    // On one thread, input sent before an answered message has been received.
     let server = server(1);
     let mut posting = server.connect();
     let wire = post("/body", "abc");
@@ -123,7 +123,7 @@ fn what_was_sent_before_the_stop_is_answered() {
     late.expect(&Reply::Close(Some(1001), "server stops".into()));
     late.send(&Frame::close(1001, ""));
     assert_eq!(late.next(), None);
-    // As far as it had come; which answer is the last one depends on when the stop came.
+    // As far as it had arrived; the last answer depends on when the stop came.
     while let Some(answer) = reading.answer_to("GET") {
         assert_eq!(answer.status, 200);
     }
@@ -131,7 +131,7 @@ fn what_was_sent_before_the_stop_is_answered() {
     server.join();
 }
 
-/// As another process would, which gets the descriptors.
+/// Takes the sockets over as a successor process would.
 fn heir(server: &Running, threads: usize) -> Running {
     let mut listeners = Listeners::default();
     for (address, socket) in server.stop.listeners().unwrap().iter() {
@@ -145,7 +145,7 @@ fn heir(server: &Running, threads: usize) -> Running {
 }
 
 #[test]
-fn one_that_hands_over_refuses_nobody_and_answers_once_more() {
+fn handover_rejects_no_connection_and_answers_one_more_request() {
     for (before, after) in [(1, 3), (3, 1), (2, 2)] {
         let routes = routes().readyz("/readyz");
         let http = HttpConfig::default().with_head_timeout(LONG).with_keep_alive_timeout(LONG);
@@ -161,16 +161,16 @@ fn one_that_hands_over_refuses_nobody_and_answers_once_more() {
         peer.send(&Frame::close(1001, ""));
         assert_eq!(peer.next(), None);
         assert!(server.stop.listeners().unwrap().is_empty());
-        // Its thread may hear of it later than that of the other one.
+        // Its thread may see the handover later than the other thread.
         let mut is_last = false;
         while !is_last {
             let answer = kept.send(get("/readyz")).answer();
-            assert_eq!(answer.status, 200, "nobody is to go elsewhere");
+            assert_eq!(answer.status, 200, "no connection is rejected");
             is_last = answer.closes();
         }
         kept.assert_end();
         drop((peer, kept));
-        // Nobody is left there, so it ends, and whoever comes is served.
+        // No connection is left there, so it ends, and new connections are served.
         server.join();
         for _ in 0..50 {
             assert_eq!(heir.connect().send(get("/")).answer().status, 200);
@@ -179,7 +179,7 @@ fn one_that_hands_over_refuses_nobody_and_answers_once_more() {
 }
 
 #[test]
-fn patience_with_those_who_ask_nothing_more_ends_with_the_window() {
+fn lingering_for_silent_connections_ends_with_the_window() {
     let http = HttpConfig::default().with_head_timeout(LONG).with_keep_alive_timeout(LONG);
     let server = Server::new(routes()).threads(1).grace(LONG).http(http);
     let server = Running::server(server.drain_window(Duration::from_millis(50)));
@@ -188,13 +188,13 @@ fn patience_with_those_who_ask_nothing_more_ends_with_the_window() {
     let heir = heir(&server, 1);
     server.stop.hand_over();
     kept.assert_end();
-    // Nothing of it has been answered yet.
+    // This is its first request.
     let answer = fresh.send(get("/")).answer();
     assert_eq!((answer.status, answer.closes()), (200, true));
     fresh.assert_end();
     drop((fresh, kept));
     server.join();
-    // With all of them it ends by an ordinary stop.
+    // With the last connection, an ordinary stop ends it.
     let (mut fresh, mut kept) = (heir.connect(), heir.connect());
     assert_eq!(kept.send(get("/")).answer().status, 200);
     heir.stop.hand_over();
@@ -206,14 +206,14 @@ fn patience_with_those_who_ask_nothing_more_ends_with_the_window() {
 }
 
 #[test]
-fn one_that_hands_over_waits_for_a_first_request_no_longer_than_ever() {
+fn handover_bounds_the_wait_for_a_first_request() {
     let soon = Duration::from_millis(50);
     for (head, grace) in [(soon, LONG), (LONG, soon)] {
         let http = HttpConfig::default().with_head_timeout(head);
         let server = Server::new(routes()).threads(1).grace(grace).drain_window(Duration::ZERO).http(http);
         let server = Running::server(server);
         let (mut silent, mut kept) = (server.connect(), server.connect());
-        // So the other one has been accepted, too.
+        // So the other connection has been accepted, too.
         assert_eq!(kept.send(get("/")).answer().status, 200);
         server.stop.hand_over();
         silent.assert_end();
@@ -223,7 +223,7 @@ fn one_that_hands_over_waits_for_a_first_request_no_longer_than_ever() {
 }
 
 #[test]
-fn those_who_do_not_answer_are_waited_for_no_longer_than_the_grace_period() {
+fn grace_period_bounds_the_wait_for_silent_clients() {
     let patient = Config::default().with_close_timeout(LONG);
     let routes = routes().websocket("/patient", echo().with_config(patient));
     let server = Running::server(Server::new(routes).threads(2).grace(Duration::from_millis(50)));
@@ -237,7 +237,7 @@ fn those_who_do_not_answer_are_waited_for_no_longer_than_the_grace_period() {
 }
 
 #[test]
-fn a_second_stop_waits_for_nobody() {
+fn second_stop_waits_for_no_client() {
     let server = server(2);
     let mut silent = server.websocket("/patient");
     silent.sync();
@@ -247,9 +247,9 @@ fn a_second_stop_waits_for_nobody() {
     server.join();
 }
 
-/// A box of one letter is full before the loop has run for the first time.
+/// A mailbox of one message is full before the loop has run for the first time.
 #[test]
-fn a_full_mailbox_loses_no_stop() {
+fn full_mailbox_does_not_lose_a_stop() {
     let http = HttpConfig::default().with_head_timeout(LONG).with_write_timeout(LONG);
     let engine = EngineConfig::default().mailbox(1).unwrap();
     let server = Server::new(routes()).threads(1).grace(LONG).http(http).engine(engine);
@@ -261,11 +261,11 @@ fn a_full_mailbox_loses_no_stop() {
     stop.stop_now();
     let (ended, end) = std::sync::mpsc::channel();
     std::thread::spawn(move || ended.send(bound.run()));
-    end.recv_timeout(PATIENCE).expect("nobody is waited for").unwrap();
+    end.recv_timeout(PATIENCE).expect("the stop waits for no client").unwrap();
 }
 
 #[test]
-fn a_panic_in_a_handler_stops_every_thread() {
+fn panic_in_a_handler_stops_every_thread() {
     let (route, _ear) = scripted(|heard, _| assert!(!matches!(heard, Heard::Message(..)), "a mistake"));
     let bound = Server::new(routes().websocket("/", route).websocket("/patient", echo()))
         .engine(crate::backend::engine())

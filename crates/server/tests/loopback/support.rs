@@ -1,4 +1,4 @@
-//! A server on a free port of the loopback, blocking clients, and a handler that tells what happens to it.
+//! A server on a free port of the loopback, blocking clients, and a handler that reports its callbacks.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -18,10 +18,10 @@ use socket2::SockRef;
 
 use crate::backend;
 
-/// Longer than anything here takes on a busy machine; reached only when something is lost.
+/// Longer than anything here takes on a busy machine; reached only if an event is lost.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A server on threads of its own; it stops when this is dropped.
+/// A server on its own threads; it stops on drop.
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
     pub(crate) stop: StopHandle,
@@ -29,7 +29,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// One thread, so that what a test sees of an order is the order.
+    /// One thread, so that the observed order is the order of events.
     pub(crate) fn router(router: Router) -> Self {
         Self::server(Server::new(router).threads(1))
     }
@@ -53,7 +53,7 @@ impl Running {
         self.connect().upgrade(path)
     }
 
-    /// Waits until the server has ended of itself.
+    /// Waits until the server has ended by itself.
     pub(crate) fn join(mut self) {
         self.thread.take().unwrap().join().unwrap().unwrap();
     }
@@ -71,13 +71,13 @@ impl Drop for Running {
     }
 }
 
-/// A client that speaks raw HTTP.
+/// A client for raw HTTP.
 pub(crate) struct Client {
     pub(crate) stream: TcpStream,
     received: Vec<u8>,
 }
 
-/// An HTTP answer.
+/// An HTTP response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -109,14 +109,14 @@ impl Client {
         Self::over(stream)
     }
 
-    /// A client on a stream of whatever family.
+    /// Creates a client on a stream of any family.
     pub(crate) fn over(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         Self { stream, received: Vec::new() }
     }
 
-    /// Another one on the same connection, to send while the first one reads.
+    /// Clones the connection, to send while the original reads.
     pub(crate) fn twin(&self) -> Self {
         Self { stream: self.stream.try_clone().unwrap(), received: Vec::new() }
     }
@@ -126,12 +126,12 @@ impl Client {
         self
     }
 
-    /// Sends to one that may have ended already.
+    /// Sends to a connection that may have closed already.
     pub(crate) fn try_send(&mut self, bytes: impl AsRef<[u8]>) {
         let _ = self.stream.write_all(bytes.as_ref());
     }
 
-    /// Sends frames to one that may have ended already.
+    /// Sends frames to a connection that may have closed already.
     pub(crate) fn try_send_all(&mut self, frames: &[Frame]) {
         for frame in frames {
             if self.stream.write_all(&frame.encode(Role::Client)).is_err() {
@@ -140,7 +140,7 @@ impl Client {
         }
     }
 
-    /// Reads more; answers whether there was any.
+    /// Reads more; returns whether any bytes arrived.
     fn read(&mut self) -> bool {
         let mut chunk = [0; 64 << 10];
         let count = self.stream.read(&mut chunk).unwrap();
@@ -161,7 +161,7 @@ impl Client {
         }
     }
 
-    /// The next answer to a request with this method, or `None` at the end.
+    /// Returns the next answer to a request with this method, or `None` at the end.
     pub(crate) fn answer_to(&mut self, method: &str) -> Option<Answer> {
         let head = self.head()?;
         let status =
@@ -180,7 +180,7 @@ impl Client {
         Some(answer)
     }
 
-    /// The status of the next answer, whatever follows.
+    /// Returns the status of the next answer, regardless of the rest.
     pub(crate) fn status_line(&mut self) -> u16 {
         let head = self.head().expect("an answer");
         head["HTTP/1.1 ".len()..][..3].parse().expect("a status")
@@ -190,7 +190,7 @@ impl Client {
         self.answer_to("GET").expect("an answer")
     }
 
-    /// The status of the next answer, which ends the connection.
+    /// Returns the status of the next answer, which ends the connection.
     pub(crate) fn last_status(&mut self) -> u16 {
         let answer = self.answer();
         assert!(answer.closes(), "{}", answer.head);
@@ -198,13 +198,13 @@ impl Client {
         answer.status
     }
 
-    /// Nothing more comes but the end.
+    /// Asserts that only the end follows.
     pub(crate) fn assert_end(&mut self) {
         while self.read() {}
         assert!(self.received.is_empty(), "{:?}", String::from_utf8_lossy(&self.received));
     }
 
-    /// Whether the connection ends, in order or by a reset, before anything has come.
+    /// Returns whether the connection ends, in order or by a reset, before any bytes have arrived.
     pub(crate) fn ends_without_a_word(&mut self) -> bool {
         let mut byte = [0];
         match self.stream.read(&mut byte) {
@@ -218,7 +218,7 @@ impl Client {
         self
     }
 
-    /// Ends the connection by a reset.
+    /// Closes the connection with a reset.
     pub(crate) fn reset(self) {
         SockRef::from(&self.stream).set_linger(Some(Duration::ZERO)).unwrap();
     }
@@ -227,7 +227,7 @@ impl Client {
         self.upgrade_with(path, "")
     }
 
-    /// Upgrades with further header lines; what was agreed on is the server's answer.
+    /// Upgrades with further header lines; the server's response has the negotiated options.
     pub(crate) fn upgrade_with(mut self, path: &str, lines: &str) -> Peer {
         self.send(handshake(path, lines));
         self.upgraded()
@@ -292,7 +292,7 @@ impl Peer {
         self.replies.extend(self.reader.read(bytes).expect("the server keeps to the protocol"));
     }
 
-    /// The next thing the server sends, or `None` at the end.
+    /// Returns the next reply of the server, or `None` at the end.
     pub(crate) fn next(&mut self) -> Option<Reply> {
         let mut chunk = vec![0; 256 << 10];
         while self.replies.is_empty() && !self.ended {
@@ -308,14 +308,14 @@ impl Peer {
         assert_eq!(self.next().as_ref(), Some(reply));
     }
 
-    /// A Close with this code, then the end of the transport.
+    /// Expects a Close with this code, then the end of the transport.
     pub(crate) fn expect_close(&mut self, code: u16) {
         let close = self.next().unwrap_or_else(|| panic!("a Close with {code}"));
         assert_eq!(close.close_code(), Some(code), "{close:?}");
         assert_eq!(self.next(), None, "the server ends TCP first");
     }
 
-    /// Everything sent so far has been handled once this is answered.
+    /// Waits until everything sent so far has been handled.
     pub(crate) fn sync(&mut self) {
         self.send(&Frame::ping("sync")).expect(&Reply::Pong(b"sync".to_vec()));
     }
@@ -325,7 +325,7 @@ impl Peer {
     }
 }
 
-/// What a handler has been told.
+/// Callbacks of a handler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
     Open,
@@ -353,7 +353,7 @@ struct Scripted<F> {
 impl<F: Fn(&Heard, &mut Context<'_>)> Scripted<F> {
     fn hear(&self, heard: Heard, cx: &mut Context<'_>) {
         (self.script)(&heard, cx);
-        // A test that has heard enough is not there any more.
+        // The test may have dropped its receiver already.
         let _ = self.heard.send(heard);
     }
 }
@@ -384,7 +384,7 @@ impl<F: Fn(&Heard, &mut Context<'_>)> Handler for Scripted<F> {
     }
 }
 
-/// A route that does what the script says, and tells what it was told.
+/// Creates a route that runs the script, and reports its callbacks.
 pub(crate) fn scripted(
     script: impl Fn(&Heard, &mut Context<'_>) + Send + Sync + 'static,
 ) -> (WebSocketRoute, Ear) {
@@ -394,15 +394,15 @@ pub(crate) fn scripted(
     (route, Ear(ear))
 }
 
-/// Hears what handlers of a route are told.
+/// Receives the callbacks of a route's handlers.
 pub(crate) struct Ear(Receiver<Heard>);
 
 impl Ear {
     pub(crate) fn next(&self) -> Heard {
-        self.0.recv_timeout(PATIENCE).expect("a handler is told something")
+        self.0.recv_timeout(PATIENCE).expect("a callback of a handler")
     }
 
-    /// How the next connection to close has ended; what comes before is passed over.
+    /// Returns the end of the next connection to close; earlier callbacks are skipped.
     pub(crate) fn closed(&self) -> Closed {
         loop {
             if let Heard::Close(closed) = self.next() {
@@ -411,7 +411,7 @@ impl Ear {
         }
     }
 
-    /// What else was heard by the time that every handler is gone: the server must have been dropped.
+    /// Returns all further callbacks until the last handler is dropped: the server must have been dropped.
     pub(crate) fn rest(self) -> Vec<Heard> {
         let mut rest = Vec::new();
         while let Ok(heard) = self.0.recv_timeout(PATIENCE) {
@@ -421,7 +421,7 @@ impl Ear {
     }
 }
 
-/// What comes goes back.
+/// Echoes every message.
 pub(crate) struct Echo;
 
 impl Handler for Echo {
@@ -453,5 +453,5 @@ pub(crate) fn routes() -> Router {
         .websocket("/echo", echo())
 }
 
-/// Bytes of the large answer.
+/// Size of the large answer in bytes.
 pub(crate) const LARGE: usize = 100_000;

@@ -1,4 +1,4 @@
-//! TLS, with rustls at the other end too.
+//! TLS, with rustls as the client.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -45,7 +45,7 @@ fn listen(tls: &TlsConfig) -> Listen {
     Listen::tcp(([127, 0, 0, 1], 0).into()).with_tls(tls.clone())
 }
 
-/// What a client trusts, and what it speaks.
+/// Creates a client configuration with this trusted certificate and these versions.
 fn client(trusted: &str, versions: &[&'static rustls::SupportedProtocolVersion]) -> ClientConfig {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(trusted.as_bytes()).unwrap()).unwrap();
@@ -56,7 +56,7 @@ fn client(trusted: &str, versions: &[&'static rustls::SupportedProtocolVersion])
 
 const BOTH: &[&rustls::SupportedProtocolVersion] = rustls::ALL_VERSIONS;
 
-/// A client that speaks TLS.
+/// A client with TLS.
 struct Client {
     stream: StreamOwned<ClientConnection, TcpStream>,
     reader: Reader,
@@ -81,7 +81,7 @@ impl Client {
         self
     }
 
-    /// The head of an answer.
+    /// Reads the head of an answer.
     fn head(&mut self) -> String {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
@@ -117,7 +117,7 @@ impl Client {
         }
     }
 
-    /// The end comes in order: close_notify, then FIN. rustls reports an end without it as an error.
+    /// Asserts an orderly end: close_notify, then FIN. rustls reports an end without it as an error.
     fn assert_end(&mut self) {
         assert_eq!(self.stream.read(&mut [0; 100]).unwrap(), 0);
     }
@@ -128,7 +128,7 @@ impl Client {
 }
 
 #[test]
-fn http_and_websockets_speak_tls() {
+fn http_and_websockets_work_over_tls() {
     let pem = made(&["localhost"]);
     let (server, monitor) = server(routes(), listen(&TlsConfig::new(certificates(&[&pem])).unwrap()));
     for version in BOTH {
@@ -159,7 +159,7 @@ fn http_and_websockets_speak_tls() {
 }
 
 #[test]
-fn an_answer_that_ends_the_connection_is_followed_by_close_notify() {
+fn last_answer_is_followed_by_close_notify() {
     let pem = made(&["localhost"]);
     let (server, _) = server(routes(), listen(&TlsConfig::new(certificates(&[&pem])).unwrap()));
     let mut plain = Client::new(&server, &client(&pem.0, BOTH), "localhost");
@@ -167,7 +167,7 @@ fn an_answer_that_ends_the_connection_is_followed_by_close_notify() {
     plain.head();
     plain.body(LARGE);
     plain.assert_end();
-    // And a client that ends with close_notify alone is answered in kind.
+    // And a client that ends with close_notify alone gets one back.
     let mut peer = Client::new(&server, &client(&pem.0, BOTH), "localhost");
     peer.send(get("/"));
     peer.head();
@@ -178,7 +178,7 @@ fn an_answer_that_ends_the_connection_is_followed_by_close_notify() {
 }
 
 #[test]
-fn records_may_be_cut_anywhere() {
+fn records_may_be_split_anywhere() {
     let pem = made(&["localhost"]);
     let (server, _) = server(routes(), listen(&TlsConfig::new(certificates(&[&pem])).unwrap()));
     // A relay that sends byte by byte.
@@ -202,7 +202,7 @@ fn records_may_be_cut_anywhere() {
 }
 
 #[test]
-fn the_certificate_is_that_of_the_name_and_can_be_renewed() {
+fn certificate_is_selected_by_name_and_can_be_renewed() {
     let (one, other) = (made(&["one.example"]), made(&["other.example", "*.wild.example"]));
     let tls = TlsConfig::new(certificates(&[&one, &other])).unwrap();
     let (server, _) = server(routes(), listen(&tls));
@@ -222,11 +222,11 @@ fn the_certificate_is_that_of_the_name_and_can_be_renewed() {
     tls.replace(certificates(&[&renewed])).unwrap();
     ask(&renewed, "one.example");
     open.send(get("/"));
-    assert!(open.head().starts_with("HTTP/1.1 200 "), "who is connected stays so");
+    assert!(open.head().starts_with("HTTP/1.1 200 "), "open connections stay");
 }
 
 #[test]
-fn what_is_no_tls_gets_an_alert_and_is_counted() {
+fn non_tls_input_gets_an_alert_and_is_counted() {
     let pem = made(&["localhost"]);
     let http = HttpConfig::default().with_head_timeout(Duration::from_secs(1));
     let tls = TlsConfig::new(certificates(&[&pem])).unwrap();
@@ -238,20 +238,20 @@ fn what_is_no_tls_gets_an_alert_and_is_counted() {
     assert!(read.is_ok() || read.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset));
     assert!(alert.starts_with(&[21, 3]), "a record with an alert: {alert:?}");
     assert_eq!(monitor.metrics().tls_failures, 1);
-    // A client that speaks something else, and one that does not trust.
+    // A client of another protocol, and a client that does not trust the certificate.
     let mut config = client(&pem.0, BOTH);
     config.alpn_protocols = vec![b"h2".to_vec()];
     let mut other = Client::new(&server, &config, "localhost");
     assert!(other.stream.write_all(b"x").and_then(|()| other.stream.flush()).is_err());
     let mut distrusting = Client::new(&server, &client(&made(&["localhost"]).0, BOTH), "localhost");
     assert!(distrusting.stream.write_all(b"x").is_err());
-    // A handshake that never ends is not waited for.
+    // An incomplete handshake times out.
     let mut silent = server.connect();
     assert!(silent.ends_without_a_word());
 }
 
 #[test]
-fn a_broken_record_ends_a_websocket() {
+fn broken_record_ends_a_websocket() {
     let pem = made(&["localhost"]);
     let (server, monitor) = server(routes(), listen(&TlsConfig::new(certificates(&[&pem])).unwrap()));
     let mut peer = Client::new(&server, &client(&pem.0, BOTH), "localhost").upgrade("/echo");
@@ -273,7 +273,7 @@ fn a_broken_record_ends_a_websocket() {
 }
 
 #[test]
-fn behind_a_proxy_the_header_comes_before_the_handshake() {
+fn proxy_header_comes_before_the_tls_handshake() {
     let pem = made(&["localhost"]);
     let tls = TlsConfig::new(certificates(&[&pem])).unwrap();
     let routes = Router::new().get("/", |request| sinews_server::Response::text(request.peer().to_string()));
@@ -288,7 +288,7 @@ fn behind_a_proxy_the_header_comes_before_the_handshake() {
     first.send(get("/"));
     first.head();
     assert_eq!(first.body(14), b"192.0.2.7:4711");
-    // Nothing is said to one who would have to be told by TLS.
+    // A rejected TLS connection gets no answer.
     let mut second = connect();
     assert!(second.stream.write_all(b"x").is_err());
     assert_eq!(monitor.metrics().limited.of(Limit::Address), 1);
@@ -302,7 +302,7 @@ fn behind_a_proxy_the_header_comes_before_the_handshake() {
 }
 
 #[test]
-fn a_stop_tells_clients_through_tls() {
+fn stop_closes_clients_over_tls() {
     let pem = made(&["localhost"]);
     let (server, _) = server(routes(), listen(&TlsConfig::new(certificates(&[&pem])).unwrap()));
     let mut peer = Client::new(&server, &client(&pem.0, BOTH), "localhost").upgrade("/echo");
@@ -315,7 +315,7 @@ fn a_stop_tells_clients_through_tls() {
 }
 
 #[test]
-fn what_a_client_does_not_take_at_once_waits_and_comes_in_order() {
+fn queued_output_arrives_in_order_over_tls() {
     const MESSAGES: u8 = 40;
     const SIZE: usize = 300_000;
     let (route, ear) = scripted(|heard, cx| {

@@ -14,7 +14,7 @@ use crate::support::{Heard, Peer, Running, post, scripted};
 
 const THREADS: usize = 3;
 
-/// Subscribes to `all`; tells which thread it lives on; publishes what comes, to itself or not.
+/// Subscribes to `all`; sends the thread it lives on; publishes its messages, to itself or not.
 fn member() -> WebSocketRoute {
     let (route, _ear) = scripted(|heard, cx| match heard {
         Heard::Open => {
@@ -46,7 +46,7 @@ fn routes() -> Router {
     })
 }
 
-/// Members on every thread, several on each.
+/// Creates members on every thread, several on each.
 fn crowd(server: &Running) -> Vec<Peer> {
     let mut crowd: Vec<(String, Peer)> = Vec::new();
     // The kernel spreads connections by their ports: no run of hundreds misses a thread.
@@ -70,7 +70,7 @@ fn server() -> Running {
 }
 
 #[test]
-fn a_publication_reaches_every_subscriber_on_every_thread() {
+fn publication_reaches_every_subscriber_on_every_thread() {
     let server = server();
     let mut crowd = crowd(&server);
     let size = crowd.len();
@@ -112,9 +112,9 @@ fn other_threads_publish_too() {
     }
 }
 
-/// A loop that stands still in a callback, and its box of one letter.
+/// A loop blocked in a callback, with a mailbox of one message.
 #[test]
-fn a_publisher_is_told_of_a_full_mailbox() {
+fn publisher_gets_an_error_for_a_full_mailbox() {
     let (standing, stands) = channel();
     let (go_on, told) = channel::<()>();
     let told = Mutex::new(told);
@@ -145,11 +145,11 @@ fn a_publisher_is_told_of_a_full_mailbox() {
 }
 
 #[test]
-fn those_who_have_left_are_counted_no_more() {
+fn closed_subscribers_are_not_counted() {
     let server = server();
     let mut crowd = crowd(&server);
     while let Some(mut leaving) = crowd.pop() {
-        // By a Close, whose answer says that the subscription is gone.
+        // By a Close, whose answer shows that the subscription has ended.
         leaving.send(&Frame::close(1000, ""));
         while leaving.next().is_some() {}
         let reached = server.connect().send(post("/publish/all", "x")).answer();
@@ -158,7 +158,7 @@ fn those_who_have_left_are_counted_no_more() {
 }
 
 #[test]
-fn last_words_are_heard() {
+fn publications_of_closing_connections_are_delivered() {
     let (route, _ear) = scripted(|heard, cx| match heard {
         Heard::Open => cx.subscribe("all").unwrap(),
         Heard::Close(closed) => {
@@ -181,7 +181,7 @@ fn last_words_are_heard() {
 }
 
 #[test]
-fn a_subscriber_in_the_middle_of_a_message_misses_nothing() {
+fn subscriber_in_the_middle_of_a_message_misses_no_message() {
     let (route, _ear) = scripted(|heard, cx| match heard {
         Heard::Open => cx.subscribe("all").unwrap(),
         Heard::Message(kind, payload) => match &payload[..] {
@@ -199,7 +199,7 @@ fn a_subscriber_in_the_middle_of_a_message_misses_nothing() {
     for text in ["one", "two"] {
         other.send(&Frame::text(text)).expect(&Reply::text(text));
     }
-    // Its own are no exception.
+    // Its own messages are no exception.
     telling.send(&Frame::text("three"));
     other.expect(&Reply::text("three"));
     telling.send(&Frame::text("end"));
@@ -209,13 +209,13 @@ fn a_subscriber_in_the_middle_of_a_message_misses_nothing() {
 }
 
 #[test]
-fn each_publisher_is_heard_in_its_order_by_all() {
+fn each_publisher_is_delivered_in_order_to_all() {
     in_order(&server(), 200);
 }
 
-/// Everything waits, and everybody is held back all the time.
+/// Every publication is queued, and all publishers are paused all the time.
 #[test]
-fn each_publisher_is_heard_in_its_order_by_all_whatever_the_budget() {
+fn each_publisher_is_delivered_in_order_to_all_with_a_small_budget() {
     for (deliveries, waiting) in [(1, 1), (5, 20), (100, 1_000)] {
         let config =
             TopicConfig::default().with_deliveries_per_turn(deliveries).with_max_waiting_messages(waiting);
@@ -240,7 +240,7 @@ fn in_order(server: &Running, rounds: usize) {
         .collect();
     for (at, peer) in crowd.iter_mut().enumerate() {
         let mut next = vec![0; size];
-        // The peer's own publications come with a word about each, in order too.
+        // The peer's own publications come with a reply to each, in order too.
         let mut words = 0;
         while next.iter().sum::<usize>() < size * rounds || words < rounds {
             let Some(Reply::Message(Kind::Text, text)) = peer.next() else { panic!("a message") };
@@ -249,7 +249,7 @@ fn in_order(server: &Running, rounds: usize) {
                 None => {
                     assert_eq!(text, format!("reached {size}"));
                     words += 1;
-                    assert_eq!(next[at], words, "what is sent comes behind what was published");
+                    assert_eq!(next[at], words, "sends come after publications");
                 }
                 Some(published) => {
                     let (publisher, round) = published.split_once(' ').unwrap();
@@ -264,7 +264,7 @@ fn in_order(server: &Running, rounds: usize) {
 }
 
 #[test]
-fn one_prepared_message_serves_those_who_compress_and_those_who_do_not() {
+fn prepared_message_serves_subscribers_with_and_without_compression() {
     let deflate = DeflateConfig::new();
     let options = ServerOptions::new().with_deflate(deflate.clone());
     for overflow in [Overflow::Close, Overflow::DropNewest, Overflow::DropOldest] {

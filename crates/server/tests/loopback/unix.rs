@@ -12,7 +12,7 @@ use sinews_testkit::{Frame, Reply};
 use crate::backend;
 use crate::support::{Client, Running, echo, get};
 
-/// A directory of its own, gone with the test.
+/// A directory, removed with the test.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -36,7 +36,7 @@ fn routes() -> Router {
 }
 
 #[test]
-fn http_and_websockets_come_through_a_path() {
+fn http_and_websockets_work_over_a_unix_socket() {
     let directory = Directory::new("path");
     let path = directory.0.join("socket");
     let connect = || Client::over(TcpStream::from(OwnedFd::from(UnixStream::connect(&path).unwrap())));
@@ -66,7 +66,7 @@ fn http_and_websockets_come_through_a_path() {
 }
 
 #[test]
-fn a_path_that_is_taken_is_named() {
+fn path_in_use_is_named_in_the_error() {
     let directory = Directory::new("taken");
     let path = directory.0.join("socket");
     let server = || Server::new(routes()).engine(backend::engine()).threads(1);

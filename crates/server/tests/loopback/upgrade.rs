@@ -1,4 +1,4 @@
-//! The way from HTTP to WebSocket, and what must not pass along with it.
+//! The upgrade from HTTP to WebSocket, and requests that must not pass along with it.
 
 use sinews_proto::Role;
 use sinews_server::{
@@ -12,14 +12,14 @@ fn frame(text: &str) -> Vec<u8> {
     Frame::text(text).encode(Role::Client)
 }
 
-/// The status of a refused handshake, whose connection must have ended: the request behind it, which
-/// someone may have smuggled in, is not answered.
+/// Returns the status of a rejected handshake, whose connection must have ended: the request after it, which may be
+/// smuggled, is not answered.
 fn refused(server: &Running, request: &str) -> u16 {
     server.connect().send(format!("{request}{}", get("/"))).last_status()
 }
 
 #[test]
-fn frames_behind_the_handshake_arrive_however_the_bytes_are_cut() {
+fn frames_after_the_handshake_arrive_however_they_are_split() {
     let server = Running::router(routes());
     let wire = [handshake("/echo", "").into_bytes(), frame("one"), frame("two")].concat();
     for cut in 0..=wire.len() {
@@ -43,7 +43,7 @@ fn frames_behind_the_handshake_arrive_however_the_bytes_are_cut() {
 #[test]
 fn requests_before_the_handshake_are_answered_before_it() {
     let server = Running::router(routes());
-    // So many large answers that the handshake has to wait for them to leave.
+    // Enough large answers that the handshake has to wait for them to leave.
     for ahead in [1, 3, 50] {
         let mut client = server.connect();
         let requests = get("/large").repeat(ahead);
@@ -56,10 +56,10 @@ fn requests_before_the_handshake_are_answered_before_it() {
 }
 
 #[test]
-fn what_open_sends_comes_behind_the_answer_and_before_the_echo() {
+fn sends_of_open_come_after_the_answer_and_before_the_echo() {
     let (route, _ear) = scripted(|heard, cx| {
         let text = format!("{heard:?}");
-        // Behind its close it has nobody to tell.
+        // After its own close this fails.
         let _ = cx.send_text(text.split('(').next().unwrap_or_default());
     });
     let server = Running::router(routes().websocket("/told", route));
@@ -71,7 +71,7 @@ fn what_open_sends_comes_behind_the_answer_and_before_the_echo() {
 }
 
 #[test]
-fn a_request_that_is_no_handshake_is_refused_and_ends() {
+fn invalid_handshake_is_rejected_and_closes() {
     let server = Running::router(routes());
     let sound = handshake("/echo", "");
     let without = |line: &str| {
@@ -104,7 +104,7 @@ fn a_request_that_is_no_handshake_is_refused_and_ends() {
 }
 
 #[test]
-fn a_client_that_wanted_to_leave_http_does_not_go_on_in_it() {
+fn failed_upgrade_does_not_continue_in_http() {
     let server = Running::router(routes());
     assert_eq!(refused(&server, &handshake("/nowhere", "")), 404);
     assert_eq!(refused(&server, &handshake("/", "")), 200);
@@ -113,7 +113,7 @@ fn a_client_that_wanted_to_leave_http_does_not_go_on_in_it() {
 }
 
 #[test]
-fn a_path_may_have_both_a_page_and_a_socket() {
+fn path_may_have_both_a_page_and_a_websocket() {
     let server =
         Running::router(routes().get("/both", |_| Response::text("page")).websocket("/both", echo()));
     let mut client = server.connect();
@@ -123,7 +123,7 @@ fn a_path_may_have_both_a_page_and_a_socket() {
 }
 
 #[test]
-fn a_handler_may_refuse_with_status_header_and_body() {
+fn handler_may_reject_with_status_header_and_body() {
     let route = WebSocketRoute::new(|request| match request.query("token") {
         Some("right") => Ok(Echo),
         _ => {
@@ -141,7 +141,7 @@ fn a_handler_may_refuse_with_status_header_and_body() {
 }
 
 #[test]
-fn origins_and_subprotocols_are_the_routes_to_choose() {
+fn route_selects_origins_and_subprotocols() {
     let options = ServerOptions::new()
         .with_subprotocol("v2.chat")
         .and_then(|options| options.with_subprotocol("v1.chat"))
@@ -160,7 +160,7 @@ fn origins_and_subprotocols_are_the_routes_to_choose() {
     assert!(same.head.starts_with("HTTP/1.1 101 "), "pages of the same origin are let in by default");
 }
 
-/// Tells what its request was like.
+/// Reports its handshake request.
 struct Told(String);
 
 impl Handler for Told {
@@ -172,7 +172,7 @@ impl Handler for Told {
 }
 
 #[test]
-fn a_handler_is_made_of_the_request_and_of_what_was_negotiated() {
+fn handler_is_built_from_the_request_and_the_negotiated_options() {
     let options = ServerOptions::new().with_subprotocol("v2").unwrap().with_subprotocol("v1").unwrap();
     let route = WebSocketRoute::new(|request| {
         let agent = request.head().header("user-agent").next().map(String::from_utf8_lossy);
@@ -194,7 +194,7 @@ fn a_handler_is_made_of_the_request_and_of_what_was_negotiated() {
 }
 
 #[test]
-fn headers_that_may_not_be_in_the_answer_are_our_mistake() {
+fn invalid_response_header_is_answered_with_500() {
     for (name, value) in [("Connection", "close"), ("a b", "c"), ("a", "b\r\nc: d")] {
         let route = echo().with_headers(move |_| vec![(name.to_owned(), value.to_owned())]);
         let server = Running::router(routes().websocket("/wrong", route));

@@ -1,4 +1,4 @@
-//! WebSocket over the loopback: what the state machine is tested for in memory, once more through sockets.
+//! WebSocket over the loopback: cases of the state machine's tests in memory, repeated through sockets.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use sinews_testkit::{Codec, Frame, Length, Reply, negotiate};
 
 use crate::support::{Peer, Running, echo, echo_with, routes};
 
-/// Bytes that look like nothing.
+/// Incompressible bytes.
 fn noise(len: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_u32;
     let next = |_| {
@@ -21,7 +21,7 @@ fn noise(len: usize) -> Vec<u8> {
     (0..len).map(next).collect()
 }
 
-/// Sends while the answers are read, as the server waits for a peer that does not read.
+/// Sends while the answers are read, as the server pauses for a peer that does not read.
 fn send_along(peer: &Peer, bytes: Vec<u8>) -> std::thread::JoinHandle<()> {
     let mut sender = peer.client.twin();
     std::thread::spawn(move || {
@@ -30,7 +30,7 @@ fn send_along(peer: &Peer, bytes: Vec<u8>) -> std::thread::JoinHandle<()> {
 }
 
 #[test]
-fn messages_of_every_size_come_back() {
+fn messages_of_every_size_are_echoed() {
     let server = Running::router(routes());
     let mut peer = server.websocket("/echo");
     let sizes =
@@ -45,7 +45,7 @@ fn messages_of_every_size_come_back() {
     peer.send(&Frame::text(&text)).expect(&Reply::text(&text));
 }
 
-/// Passes a message on as it comes.
+/// Forwards a message in pieces as it arrives.
 struct Stream;
 
 impl Handler for Stream {
@@ -64,7 +64,7 @@ impl Handler for Stream {
 }
 
 #[test]
-fn a_message_passes_in_pieces_whatever_its_length() {
+fn message_of_any_length_is_forwarded_in_pieces() {
     let config = Config::default().with_max_message(u64::MAX).with_max_frame(u64::MAX);
     let route = WebSocketRoute::new(|_| Ok(Stream)).with_config(config);
     let server = Running::router(Router::new().websocket("/stream", route));
@@ -79,7 +79,7 @@ fn a_message_passes_in_pieces_whatever_its_length() {
 }
 
 #[test]
-fn a_message_over_the_limit_ends_with_1009() {
+fn message_over_the_limit_is_closed_with_1009() {
     let config = Config::default().with_max_message(1_000).with_max_frame(1_000);
     let server = Running::router(echo_with(config));
     let mut peer = server.websocket("/echo");
@@ -91,7 +91,7 @@ fn a_message_over_the_limit_ends_with_1009() {
 }
 
 #[test]
-fn fragments_and_pings_between_them() {
+fn fragments_may_have_pings_between_them() {
     let server = Running::router(routes());
     let mut peer = server.websocket("/echo");
     peer.send(&Frame::text("a").fin(false)).send(&Frame::ping("1")).expect(&Reply::Pong(b"1".to_vec()));
@@ -111,18 +111,18 @@ fn fragments_and_pings_between_them() {
 }
 
 #[test]
-fn a_close_is_echoed_and_the_server_ends_the_transport() {
+fn close_is_echoed_and_the_server_ends_the_transport() {
     let server = Running::router(routes());
     for code in [1000, 1001, 1003, 1007, 1011, 1012, 1014, 3000, 4999] {
         let mut peer = server.websocket("/echo");
-        // Nothing behind the Close counts.
+        // Frames after the Close do not count.
         peer.send(&Frame::close(code, "bye")).send(&Frame::text("late")).expect_close(code);
     }
     let mut peer = server.websocket("/echo");
     peer.send(&Frame::text("last")).send(&Frame::close_raw("")).expect(&Reply::text("last"));
     peer.expect(&Reply::Close(None, String::new()));
     assert_eq!(peer.next(), None);
-    // A peer that has ended its side in the same breath still gets the answer.
+    // A peer that has ended its side in the same segment still gets the answer.
     let mut peer = server.websocket("/echo");
     peer.send(&Frame::text("last")).send(&Frame::close(1000, "")).client.half_close();
     peer.expect(&Reply::text("last"));
@@ -130,7 +130,7 @@ fn a_close_is_echoed_and_the_server_ends_the_transport() {
 }
 
 #[test]
-fn a_peer_at_fault_is_told_and_the_transport_ends() {
+fn protocol_error_is_answered_with_a_close() {
     let server = Running::router(routes());
     for (code, frame) in [
         (1002, Frame::text("x").unmasked()),
@@ -155,7 +155,7 @@ fn a_peer_at_fault_is_told_and_the_transport_ends() {
         (1007, Frame::text(b"\xff")),
     ] {
         let mut peer = server.websocket("/echo");
-        // What was said before is answered; what follows the fault, a lot, is not looked at.
+        // Earlier messages are answered; the many bytes after the error are ignored.
         peer.send(&Frame::text("before")).send(&frame).send(&Frame::binary(noise(100_000)));
         peer.expect(&Reply::text("before"));
         peer.expect_close(code);
@@ -170,13 +170,13 @@ fn deflating(mode: DeflateMode) -> DeflateConfig {
     DeflateConfig::new().with_mode(mode)
 }
 
-/// An echo that compresses.
+/// An echo route with compression.
 fn deflate_routes(mode: DeflateMode) -> Router {
     let options = ServerOptions::new().with_deflate(deflating(mode));
     Router::new().websocket("/echo", echo().with_options(options))
 }
 
-/// A peer that compresses.
+/// A peer with compression.
 fn deflate_peer(server: &Running, mode: DeflateMode) -> (Peer, Codec) {
     let offer = match mode {
         DeflateMode::Shared => "permessage-deflate; client_no_context_takeover; server_no_context_takeover",
@@ -191,7 +191,7 @@ fn deflate_peer(server: &Running, mode: DeflateMode) -> (Peer, Codec) {
 }
 
 #[test]
-fn compressed_messages_come_back_in_either_mode() {
+fn compressed_messages_are_echoed_in_either_mode() {
     for mode in [DeflateMode::Shared, DeflateMode::Dedicated] {
         let server = Running::router(deflate_routes(mode));
         let (mut peer, mut codec) = deflate_peer(&server, mode);
@@ -214,7 +214,7 @@ fn compressed_messages_come_back_in_either_mode() {
 }
 
 #[test]
-fn a_bomb_ends_with_1009_while_it_inflates() {
+fn compression_bomb_is_closed_with_1009_while_inflating() {
     let mode = DeflateMode::Shared;
     let server = Running::router(deflate_routes(mode));
     let (mut peer, mut codec) = deflate_peer(&server, mode);
@@ -225,7 +225,7 @@ fn a_bomb_ends_with_1009_while_it_inflates() {
     other.send(&Frame::text(codec.compress(b"still here")).rsv(4)).expect(&Reply::text("still here"));
 }
 
-/// Tells of every pong.
+/// Reports every pong.
 struct Pongs;
 
 impl Handler for Pongs {
@@ -240,7 +240,7 @@ impl Handler for Pongs {
 }
 
 #[test]
-fn a_handler_hears_pongs() {
+fn handler_gets_pongs() {
     let server = Running::router(Router::new().websocket("/", WebSocketRoute::new(|_| Ok(Pongs))));
     let mut peer = server.websocket("/");
     peer.send(&Frame::text("ping me")).expect(&Reply::Ping(b"ours".to_vec()));

@@ -9,12 +9,12 @@ use sinews_testkit::{Frame, Reply};
 
 use crate::support::{PATIENCE, Running};
 
-/// Hands its waker out with each message, and says how often it was woken.
+/// Hands out its waker with each message, and reports how often it was woken.
 struct Sleeper {
     wakers: Sender<Waker>,
     woken: Sender<u32>,
     count: u32,
-    /// Wakes itself so many times more.
+    /// How often to wake itself.
     again: u32,
 }
 
@@ -33,12 +33,12 @@ impl Handler for Sleeper {
             cx.waker().wake();
         }
         let _ = cx.send_text(&self.count.to_string());
-        // A test that has heard enough is not there any more.
+        // The test may have dropped its receiver already.
         let _ = self.woken.send(self.count);
     }
 
     fn close(&mut self, _: &Closed, cx: &mut Context<'_>) {
-        // One that is over asks in vain.
+        // A wakeup after the close has no effect.
         cx.waker().wake();
     }
 }
@@ -57,7 +57,7 @@ fn text(reply: Reply) -> String {
 }
 
 #[test]
-fn a_handler_is_woken_from_another_thread() {
+fn handler_is_woken_from_another_thread() {
     let (server, wakers, _told) = serve();
     let mut peer = server.websocket("/");
     peer.send(&Frame::text("-"));
@@ -69,9 +69,9 @@ fn a_handler_is_woken_from_another_thread() {
     }
 }
 
-/// However many wake it, and however often: at least once behind each wake, and no more often than that.
+/// Wakeups by many threads, any number of times: at least one call after each wakeup, and no more calls than wakeups.
 #[test]
-fn no_wake_is_lost_and_many_are_one() {
+fn no_wakeup_is_lost_and_wakeups_are_coalesced() {
     let (server, wakers, told) = serve();
     let mut peer = server.websocket("/");
     peer.send(&Frame::text("-"));
@@ -90,7 +90,7 @@ fn no_wake_is_lost_and_many_are_one() {
 }
 
 #[test]
-fn one_that_wakes_itself_is_called_in_another_turn() {
+fn self_wakeup_is_handled_in_another_turn() {
     let (server, wakers, told) = serve();
     let mut peer = server.websocket("/");
     peer.send(&Frame::text("9"));
@@ -98,20 +98,20 @@ fn one_that_wakes_itself_is_called_in_another_turn() {
     for round in 1..=10 {
         assert_eq!(told.recv_timeout(PATIENCE).unwrap(), round);
     }
-    // Nobody has woken it again: the next one is told of the next wake.
+    // It was not woken again: the count rises only with the next wakeup.
     peer.send(&Frame::text("-"));
     wakers.recv_timeout(PATIENCE).unwrap().wake();
     assert_eq!(told.recv_timeout(PATIENCE).unwrap(), 11);
 }
 
 #[test]
-fn a_waker_outlives_its_connection_and_its_server() {
+fn waker_outlives_its_connection_and_its_server() {
     let (server, wakers, told) = serve();
     let mut gone = server.websocket("/");
     gone.send(&Frame::text("-"));
     let of_gone = wakers.recv_timeout(PATIENCE).unwrap();
     drop(gone);
-    // Whoever gets its place is not woken by it.
+    // A connection that reuses the index is not woken.
     let mut peer = server.websocket("/");
     peer.send(&Frame::text("-"));
     let waker = wakers.recv_timeout(PATIENCE).unwrap();
@@ -128,7 +128,7 @@ fn a_waker_outlives_its_connection_and_its_server() {
     of_gone.wake();
 }
 
-/// Takes one message, and the next one when it is woken.
+/// Takes one message, and the next one after a wakeup.
 struct Slow {
     wakers: Sender<Waker>,
     heard: Sender<String>,
@@ -147,7 +147,7 @@ impl Handler for Slow {
 }
 
 #[test]
-fn a_handler_that_holds_gets_one_message_after_the_other() {
+fn handler_with_paused_reads_gets_one_message_at_a_time() {
     let ((wakers, waker), (heard, messages)) = (channel(), channel());
     let route = WebSocketRoute::new(move |_| Ok(Slow { wakers: wakers.clone(), heard: heard.clone() }));
     let server = Running::router(Router::new().websocket("/", route));
@@ -161,12 +161,12 @@ fn a_handler_that_holds_gets_one_message_after_the_other() {
         assert!(messages.try_recv().is_err(), "no message before it is wanted");
         waker.recv_timeout(PATIENCE).unwrap().wake();
     }
-    // Nothing waits any more, so nothing is held up.
+    // No message is queued any more, so reads are not paused.
     peer.send(&Frame::text("last"));
     assert_eq!(messages.recv_timeout(PATIENCE).unwrap(), "last");
 }
 
-/// Answers, and says more when it has woken itself.
+/// Answers, and sends more after it has woken itself.
 struct Twice;
 
 impl Handler for Twice {
@@ -181,7 +181,7 @@ impl Handler for Twice {
 }
 
 #[test]
-fn what_a_handler_says_behind_its_answer_leaves_without_another_event() {
+fn sends_after_a_self_wakeup_leave_without_another_event() {
     let server = Running::router(Router::new().websocket("/", WebSocketRoute::new(|_| Ok(Twice))));
     let mut peer = server.websocket("/");
     let begun = Instant::now();
@@ -190,7 +190,7 @@ fn what_a_handler_says_behind_its_answer_leaves_without_another_event() {
         assert_eq!(text(peer.next().unwrap()), "first");
         assert_eq!(text(peer.next().unwrap()), "second");
     }
-    // A loop that sleeps on the answer's chain takes a second for each.
+    // A loop that sleeps until the completion of the answer takes a second for each.
     let took = begun.elapsed();
     assert!(took < Duration::from_secs(3), "ten answers took {took:?}");
 }

@@ -1,10 +1,10 @@
-//! Which backend the tests run on.
+//! Backend of the tests.
 
 use std::env::VarError;
 
 use sinews_server::{BackendChoice, EngineConfig};
 
-/// Settings of the loops on the backend that `SINEWS_TEST_BACKEND` names; without it, the best there is.
+/// Returns engine settings with the backend named by `SINEWS_TEST_BACKEND`; without it, the best available one.
 pub(crate) fn engine() -> EngineConfig {
     let backend = match std::env::var("SINEWS_TEST_BACKEND").as_deref() {
         Err(VarError::NotPresent) => BackendChoice::Auto,

@@ -1,4 +1,4 @@
-//! The server's side of the handshake on streams that block.
+//! The server's side of the handshake on blocking streams.
 
 use std::future::Ready;
 use std::io::{self, Read, Write};
@@ -12,13 +12,12 @@ use crate::server::{
     Accept, AcceptError, DROPPED_MAX, Decide, Handshake, Opened, Phase, Reject, Reply, Request,
 };
 
-/// Accepts a WebSocket on a stream from which nobody has read, when it is [opened](Accept::open). See
-/// [`server`](crate::server) for what can be set; of what decides on the request, only what needs not wait
+/// Accepts a WebSocket on a stream that has not been read from, when it is [opened](Accept::open). See
+/// [`server`](crate::server) for the settings; the decision on the request must be synchronous
 /// ([`on_request`](Accept::on_request)).
 ///
-/// [`Accept::timeout`] is looked at between reads and writes: one that blocks goes on as long as the stream lets it.
-/// Give the stream a timeout before, or a client that says nothing keeps the thread. One that times out is tried
-/// again.
+/// [`Accept::timeout`] is checked between reads and writes: a call that blocks ignores it. Set a timeout on the
+/// stream first, or a silent client blocks the thread. A read or write that times out is retried.
 ///
 /// ```
 /// use std::io::{Read as _, Write as _};
@@ -54,17 +53,17 @@ pub fn accept<S: Read + Write>(stream: S) -> Accept<S, Blocking> {
 }
 
 impl<S: Read + Write, D: Decide<Deciding = Ready<Result<Reply, Reject>>>> Accept<S, Blocking, D> {
-    /// Makes the handshake. Answers the WebSocket and the request that it began with.
+    /// Completes the handshake. Returns the WebSocket and the client's request.
     ///
     /// # Errors
-    /// See [`AcceptError`]. The client was answered then, and the stream is dropped.
+    /// See [`AcceptError`]. The client has then received a response, and the stream is dropped.
     pub fn open(self) -> Result<(WebSocket<S>, Request), AcceptError> {
         self.open_inner(None)
     }
 
-    /// As [`open`](Self::open), on a stream of which one side can be ended alone, see [`WebSocket::with_shutdown`].
-    /// A client that is refused can then read why, also if it goes on sending: what comes is read and dropped until
-    /// it ends its side, at most 256 KiB, and for [`Config::close_timeout`](crate::Config::close_timeout).
+    /// As [`open`](Self::open), on a stream whose sending side can be ended alone, see [`WebSocket::with_shutdown`].
+    /// A rejected client can then read the response even if it continues to send: input is read and dropped until the
+    /// client ends its side, at most 256 KiB, and for [`Config::close_timeout`](crate::Config::close_timeout).
     ///
     /// ```
     /// # use std::net::{Shutdown, TcpStream};
@@ -97,7 +96,7 @@ impl<S: Read + Write, D: Decide<Deciding = Ready<Result<Reply, Reject>>>> Accept
                 Ok((shutdown.into_iter().fold(ws, WebSocket::with_shutdown), request))
             }
             Err(why) => {
-                // What goes wrong now changes nothing: the client is gone, or does not want to know.
+                // An error now changes nothing: the client is gone, or does not read the response.
                 let _ = refuse(&mut io, &why, handshake.end_timeout(), shutdown);
                 Err(why)
             }
@@ -121,13 +120,13 @@ fn make<S: Read + Write, D: Decide<Deciding = Ready<Result<Reply, Reject>>>>(
     Ok((request, opened))
 }
 
-/// Why there is no request.
+/// Reason for a missing request.
 enum Stopped {
     Halt(Halt),
     Refused(AcceptError),
 }
 
-/// Receives until the head is whole.
+/// Receives until the request head is complete.
 fn read_head<S: Read>(
     io: &mut S,
     handshake: &mut Handshake,
@@ -156,8 +155,8 @@ fn stopped(phase: Phase, halt: Halt) -> AcceptError {
     }
 }
 
-/// Tells the client why not, and, where one side can be ended alone, waits until it has read that: a reset would
-/// overtake it.
+/// Sends the rejection to the client, and, where the sending side can be ended alone, waits until the client has read
+/// it: a reset would overtake it.
 fn refuse<S: Read + Write>(
     io: &mut S,
     why: &AcceptError,

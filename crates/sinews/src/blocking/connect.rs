@@ -1,4 +1,4 @@
-//! Connecting: [`Connect`] carried out on streams that block.
+//! Connecting: executes [`Connect`] on blocking streams.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -16,18 +16,17 @@ use crate::client::{Connect, ConnectError, Over, Phase, Response};
 #[cfg(feature = "url-connect")]
 mod dial;
 
-/// Streams that block: the sockets of the standard library, or your own.
+/// Blocking streams: the sockets of the standard library, or your own.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Blocking;
 
-/// A connection to a server, when it is opened: to its URL with the feature `url-connect`, or over a stream of your
-/// own.
+/// Connects to a server when opened: to its URL with the feature `url-connect`, or over your own stream.
 ///
 /// ```
 /// use sinews::{ConnectError, blocking};
 ///
-/// // A stream that says nothing and takes everything.
+/// // A stream without input that accepts all output.
 /// let stream = std::io::Cursor::new(Vec::new());
 /// let opened = blocking::connect("ws://example.com/").subprotocol("v1").over(stream).open();
 /// assert!(matches!(opened, Err(ConnectError::Transport { .. })));
@@ -37,7 +36,8 @@ pub fn connect(url: impl Into<String>) -> Connect<Blocking> {
 }
 
 impl Connect<Blocking> {
-    /// Makes the handshake on a stream that is connected already, TLS included: the URL says only what to ask for.
+    /// Makes the handshake on a stream that is connected already, TLS included: the URL only sets the contents of the
+    /// request.
     pub fn over<S: Read + Write>(self, stream: S) -> Connect<Over<Blocking, S>> {
         Connect {
             settings: self.settings,
@@ -49,13 +49,13 @@ impl Connect<Blocking> {
 }
 
 impl<S: Read + Write> Connect<Over<Blocking, S>> {
-    /// Makes the handshake; gives the WebSocket and the server's answer.
+    /// Completes the handshake; returns the WebSocket and the server's response.
     ///
-    /// [`Connect::timeout`] is looked at between reads and writes: one that blocks goes on as long as the stream lets
-    /// it, so give that a timeout of its own. One that times out is tried again.
+    /// [`Connect::timeout`] is checked between reads and writes: a call that blocks ignores it, so set a timeout on
+    /// the stream. A read or write that times out is retried.
     ///
     /// # Errors
-    /// See [`ConnectError`]. The stream is dropped then.
+    /// See [`ConnectError`]. The stream is then dropped.
     pub fn open(self) -> Result<(WebSocket<S>, Response), ConnectError> {
         let deadline = Deadline::new(self.settings.timeout);
         let target = self.settings.target()?;
@@ -66,14 +66,14 @@ impl<S: Read + Write> Connect<Over<Blocking, S>> {
     }
 }
 
-/// The end of the time that an attempt has.
+/// The deadline of an attempt.
 struct Deadline {
     /// `None`: never.
     at: Option<Instant>,
     timeout: Duration,
 }
 
-/// A handshake that succeeded, and what came behind it.
+/// A completed handshake, and the bytes received behind it.
 struct Opened {
     upgraded: Upgraded,
     received: Vec<u8>,
@@ -89,7 +89,7 @@ impl Opened {
 
 impl Deadline {
     fn new(timeout: Option<Duration>) -> Self {
-        // A time that no clock reaches is none.
+        // A time that the clock cannot represent is never reached.
         let at = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         Self { at, timeout: timeout.unwrap_or_default() }
     }
@@ -117,7 +117,7 @@ impl Deadline {
     }
 }
 
-/// Sends what the machine writes, shows it what comes.
+/// Sends the output of the state machine, and feeds it the input.
 fn exchange<S: Read + Write, E: Exchange>(
     io: &mut S,
     received: &mut Vec<u8>,
@@ -149,7 +149,7 @@ fn exchange<S: Read + Write, E: Exchange>(
     }
 }
 
-/// Sends everything, and flushes it.
+/// Sends all bytes, and flushes.
 pub(super) fn send<S: Write>(
     io: &mut S,
     out: &mut Vec<u8>,

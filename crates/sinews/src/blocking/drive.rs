@@ -1,6 +1,6 @@
 //! A connection and its transport: the loop between them.
 //!
-//! Everything that a call leaves half done, because the transport would block, is kept here for the next one.
+//! Partial progress of a call, when the transport would block, is stored here for the next call.
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::ops::Range;
@@ -16,25 +16,25 @@ use crate::resources::{self, BLOCK};
 pub(super) struct Drive<S> {
     pub(super) io: S,
     pub(super) link: Link,
-    /// Ends the sending side, where there is a way to.
+    /// Ends the sending side, if the stream has a function for it.
     pub(super) shutdown: Option<fn(&mut S) -> io::Result<()>>,
-    /// It was ended.
+    /// The sending side has ended.
     shut: bool,
-    /// Bytes that the transport has taken may be in a buffer of its own.
+    /// Bytes that the transport has taken may still be in its own buffer.
     unflushed: bool,
-    /// Since when the transport takes nothing.
+    /// Time since which the transport accepts no bytes.
     stalled: Option<Time>,
-    /// When something came that was not judged by: what is due is found when all that had come by then was looked at,
-    /// or what lies in the transport would count as silence.
+    /// Time of the last receive that was not used for deadlines. Deadlines are executed once all input received by
+    /// then is processed, since unread input would count as silence.
     received: Option<Time>,
-    /// Bytes that the last read brought: the next one may bring as many.
+    /// Number of bytes of the last read: the next read may return as many.
     came: usize,
 }
 
-/// Bytes of a large message read at once: what is cleared for them stays in the cache until they are there.
+/// Bytes of a large message read at once: the memory cleared for them stays in the cache until it is filled.
 const MUCH: usize = 256 << 10;
 
-/// Slices in one send; what is more follows in the next.
+/// Slices in one send; further slices follow in the next.
 const SLICES: usize = 16;
 
 impl<S> Drive<S> {
@@ -51,7 +51,7 @@ impl<S> Drive<S> {
         }
     }
 
-    /// Carries out what was due by `now`, for a caller that has read or tried to read since `began`.
+    /// Executes the deadlines that expired by `now`, for a caller that has read or tried to read since `began`.
     fn keep_time(&mut self, began: Time, now: Time) {
         self.note_sent(began);
         self.link.note_driven(began);
@@ -60,7 +60,7 @@ impl<S> Drive<S> {
         resources::release(self.link.now);
     }
 
-    /// What was queued has left by now, as far as the idle timeout is concerned.
+    /// Queued messages have left by now, as far as the idle timeout is concerned.
     fn note_sent(&mut self, now: Time) {
         self.link.now = now;
         if self.link.has_sent() {
@@ -70,17 +70,17 @@ impl<S> Drive<S> {
 }
 
 impl<S: Read + Write> Drive<S> {
-    /// The next event, if it is a whole message in what came.
+    /// The next event, if it is a whole message in the received input.
     pub(super) fn next_whole(&mut self) -> Option<(Kind, Range<usize>)> {
         let whole = self.link.pull_whole()?;
         if self.link.is_overdue(now) {
-            // What does not leave now leaves before the next read.
+            // Unsent bytes leave before the next read.
             let _ = self.send();
         }
         Some(whole)
     }
 
-    /// The next event; `None`: the connection is over.
+    /// The next event; `None`: the connection has ended.
     ///
     /// # Errors
     /// Only that the transport would block.
@@ -98,32 +98,32 @@ impl<S: Read + Write> Drive<S> {
         }
     }
 
-    /// Sends, and receives what is next. Answers whether more may have come; if not, it is over.
+    /// Sends, and receives more. Returns whether more may have been received; if not, the connection has ended.
     fn more(&mut self) -> io::Result<bool> {
         let mut waits = None;
         loop {
             let congested = self.link.is_congested();
-            // A peer that never stops talking keeps nothing from being due.
+            // A peer that never stops sending does not delay deadlines.
             if let Some(at) = self.received.take_if(|_| !congested) {
                 self.keep_time(at, at);
             }
             let blocked = self.send().err();
             match self.link.next() {
                 Next::Over => {
-                    // The peer need not wait for the application to let go of us.
+                    // The peer need not wait until the application drops the connection.
                     self.shut();
                     return Ok(false);
                 }
-                // Who cannot end one side alone ends both, by being dropped.
+                // A stream without a way to end one side is ended by dropping it.
                 Next::Shut if blocked.is_none() && !self.shut() => return Ok(false),
                 Next::Tell => return Ok(false),
                 Next::Shut | Next::Go => {}
             }
             if congested && !self.link.is_congested() {
-                // What came before may be looked at now.
+                // Earlier input can be processed now.
                 return Ok(true);
             }
-            // What was due when the wait ended has been done now.
+            // Deadlines that expired during the wait are executed.
             if let Some(waits) = waits {
                 return Err(waits);
             }
@@ -142,7 +142,7 @@ impl<S: Read + Write> Drive<S> {
         }
     }
 
-    /// Sends all that is queued, and flushes it. Failures are the link's to tell.
+    /// Sends all queued bytes, and flushes. The link reports errors.
     ///
     /// # Errors
     /// Only that the transport would block.
@@ -159,10 +159,10 @@ impl<S: Read + Write> Drive<S> {
         sent
     }
 
-    /// The transport takes nothing for now. Of what may be due only a stall is told here: for the rest, somebody must
-    /// have read.
+    /// The transport accepts no bytes for now. Only the write timeout is checked here: other deadlines require a read
+    /// first.
     fn stall(&mut self) {
-        // A write with a timeout of its own has taken its time.
+        // A write with a timeout of its own took time.
         self.link.now = now();
         match self.stalled {
             None => {
@@ -211,7 +211,7 @@ impl<S: Read + Write> Drive<S> {
         Ok(())
     }
 
-    /// Receives once: something comes, if only the end.
+    /// Receives once: bytes, or the end.
     ///
     /// # Errors
     /// Only that the transport would block.
@@ -239,7 +239,7 @@ impl<S: Read + Write> Drive<S> {
         Ok(())
     }
 
-    /// Sends what is queued and ends the sending side, where there is a way to.
+    /// Sends all queued bytes and ends the sending side, if the stream has a function for it.
     ///
     /// # Errors
     /// Only that the transport would block.
@@ -249,10 +249,10 @@ impl<S: Read + Write> Drive<S> {
         Ok(())
     }
 
-    /// Ends the sending side; answers whether there is a way to. One that would block is asked again.
+    /// Ends the sending side; returns whether the stream has a function for it. A call that would block is retried.
     fn shut(&mut self) -> bool {
         let Some(shutdown) = self.shutdown else { return false };
-        // Where nothing leaves any more, the last words of TLS do not either.
+        // Where nothing can leave any more, TLS cannot send close_notify either.
         if self.shut || self.link.check_sending().is_err() {
             return true;
         }

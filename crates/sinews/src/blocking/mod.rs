@@ -1,5 +1,5 @@
-//! WebSocket without a runtime: over anything that is [`std::io::Read`] and [`std::io::Write`], for scripts, tests and
-//! programs with a thread for each connection.
+//! WebSocket without a runtime: over any [`std::io::Read`] and [`std::io::Write`], for scripts, tests and programs
+//! with a thread for each connection.
 //!
 //! ```
 //! use std::net::{Shutdown, TcpListener};
@@ -37,23 +37,24 @@
 //!
 //! With the feature `url-connect`, [`connect`] opens the socket of a `ws` URL itself.
 //!
-//! # When what is queued leaves
+//! # When queued bytes leave
 //!
-//! | what | leaves |
+//! | bytes | leave |
 //! |---|---|
-//! | [`send`](WebSocket::send), with nothing more to read among what came | at once |
-//! | [`send`](WebSocket::send), amid messages that came together | with the last of the answers to them |
+//! | [`send`](WebSocket::send), when all received messages are read | at once |
+//! | [`send`](WebSocket::send), amid messages received together | with the reply to the last of them |
 //! | [`feed`](WebSocket::feed), [`try_send`](WebSocket::try_send), [`start_close`](WebSocket::start_close) | with the next `flush` or `send`, or before the next read |
-//! | the answer to a ping, or to a Close | before the message behind it is handed out, if that came later; at the latest before the next read |
+//! | the reply to a ping, or to a Close | before the next message is returned, if that arrived later; at the latest before the next read |
 //!
-//! No read begins while anything is queued that the stream still takes.
+//! No read begins while bytes are queued that the stream still accepts.
 //!
 //! # Time
 //!
-//! A thread that is blocked in a read or a write can do nothing else. Pings ([`Config::ping_interval`]), and the ends
-//! of waits (`pong_timeout`, `idle_timeout`, `write_timeout`, `close_timeout`) are carried out behind each read, whether
-//! something came or it timed out; `write_timeout` also behind a write that timed out. **A stream without a timeout waits for ever, sends no ping meanwhile, and does
-//! not notice that its peer has gone.** So, wherever the peer is not your own test:
+//! A thread that is blocked in a read or a write can do nothing else. Pings ([`Config::ping_interval`]) and timeouts
+//! (`pong_timeout`, `idle_timeout`, `write_timeout`, `close_timeout`) are executed after each read, whether it
+//! returned bytes or timed out; `write_timeout` also after a write that timed out. **A stream without a timeout waits
+//! forever, sends no ping meanwhile, and does not detect that its peer is gone.** So, wherever the peer is not your
+//! own test:
 //!
 //! ```
 //! # fn main() -> std::io::Result<()> {
@@ -67,12 +68,12 @@
 //! # }
 //! ```
 //!
-//! A second is short beside the waits above, and costs one system call a second. Set both: after a write that timed
-//! out, [`next`](Iterator::next) reads, since the peer may be waiting for just that.
+//! A second is short compared with the timeouts above, and costs one system call a second. Set both: after a write
+//! that timed out, [`next`](Iterator::next) reads, since the peer may be waiting for just that.
 //!
-//! A read that times out, or that finds nothing on a stream which does not block, comes as [`Error::Io`] of the kind
-//! [`WouldBlock`](std::io::ErrorKind::WouldBlock), however the system calls it. Nothing is lost, not in the middle of a
-//! frame either, and the next call goes on where this one stood:
+//! A read that times out, or that finds no bytes on a nonblocking stream, returns [`Error::Io`] of the kind
+//! [`WouldBlock`](std::io::ErrorKind::WouldBlock), regardless of the system's own error. Nothing is lost, not even in
+//! the middle of a frame, and the next call continues where this one stopped:
 //!
 //! ```
 //! # use sinews::{Error, Message, blocking::WebSocket};
@@ -80,7 +81,7 @@
 //! while let Some(message) = ws.next() {
 //!     match message {
 //!         Ok(message) => println!("{message:?}"),
-//!         // Nothing came for a second; a ping may have left. Time for something else.
+//!         // No input for a second; a ping may have left. Time for other work.
 //!         Err(error) if !error.is_fatal() => continue,
 //!         Err(error) => return Err(error),
 //!     }
@@ -89,23 +90,22 @@
 //! # }
 //! ```
 //!
-//! Who only sends does not see what comes, pings and a Close among it, and sends no pings, since looking could block:
-//! call `next` as well.
+//! A thread that only sends does not read input, including pings and a Close, and sends no pings, since reading could
+//! block: call `next` as well.
 //!
 //! # One thread
 //!
-//! There are no halves, as the runtimes have them: a `Read + Write` stream has no sides, and the thread that is blocked
-//! in a read has the connection. A thread that sends as well as it receives sets a read timeout, and sends what others
-//! have left in a queue of its own whenever [`next`](Iterator::next) gives
-//! [`WouldBlock`](std::io::ErrorKind::WouldBlock). Where that is too late, use a runtime:
-//! `WebSocket::split` of Tokio and compio.
+//! Unlike on the runtimes, there are no halves: a `Read + Write` stream has no sides, and the thread that is blocked
+//! in a read holds the connection. A thread that both sends and receives sets a read timeout, and sends the messages
+//! of a queue of its own whenever [`next`](Iterator::next) returns [`WouldBlock`](std::io::ErrorKind::WouldBlock).
+//! Where that is too slow, use a runtime: `WebSocket::split` of Tokio and compio.
 //!
 //! # TLS
 //!
-//! For `wss`, make the TLS stream and go [`over`](crate::Connect) it; rustls, for instance:
+//! For `wss`, make the TLS stream and pass it to [`over`](crate::Connect); rustls, for instance:
 //!
 //! ```no_run
-//! // Needs a server with a certificate, so that this is not run.
+//! // Needs a server with a certificate, so this example is not run.
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use std::io::Write as _;
 //! use std::net::TcpStream;

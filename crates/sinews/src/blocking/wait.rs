@@ -1,4 +1,4 @@
-//! Streams that block, time out, are interrupted or do not block at all: what every part does with them.
+//! Common handling of streams that block, time out, are interrupted or do not block.
 
 use std::cell::Cell;
 use std::io::{self, ErrorKind, Read};
@@ -9,29 +9,29 @@ use sinews_proto::Time;
 
 use crate::resources::BLOCK;
 
-/// How long a handshake waits before it asks a stream again that had nothing, or took nothing: nothing beside a
-/// timeout of the stream, and enough to leave the processor to others where the stream does not block.
+/// Delay before a handshake retries a stream that would block: short compared with a timeout of the stream, and long
+/// enough to yield the processor where the stream is nonblocking.
 const NAP: Duration = Duration::from_millis(1);
 
 thread_local! {
-    /// What reads go into, since they need memory that is initialised: clearing a block each time would cost more than
-    /// copying the few bytes that mostly come. Taken out for the length of a read, which may lead to another one.
+    /// Buffer of reads, since they need initialized memory: clearing a block each time would cost more than copying
+    /// the few bytes of a typical read. Taken out during a read, which may cause another read.
     static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Reads once, at most so many bytes, behind what is there.
+/// Reads once, at most `most` bytes, and appends them.
 pub(super) fn read_into(io: &mut impl Read, into: &mut Vec<u8>, most: usize) -> io::Result<usize> {
     let mut scratch = SCRATCH.take();
     scratch.resize(BLOCK, 0);
     let room = &mut scratch[..most.min(BLOCK)];
-    // A stream that claims to have filled more than there was is not to be believed.
+    // A stream that reports more bytes than the buffer holds is not trusted.
     let read = uninterrupted(|| io.read(room)).map(|count| count.min(room.len()));
     into.extend_from_slice(&room[..read.as_ref().copied().unwrap_or(0)]);
     SCRATCH.set(scratch);
     read
 }
 
-/// The same where much is expected: it is cleared first, which costs less than copying it, and is in the cache then.
+/// The same for large reads: the memory is cleared first, which costs less than a copy, and then is in the cache.
 pub(super) fn read_much_into(io: &mut impl Read, into: &mut Vec<u8>, most: usize) -> io::Result<usize> {
     let len = into.len();
     into.resize(len + most, 0);
@@ -41,7 +41,7 @@ pub(super) fn read_much_into(io: &mut impl Read, into: &mut Vec<u8>, most: usize
     read
 }
 
-/// Asks again after a signal.
+/// Retries after a signal.
 pub(super) fn uninterrupted<T>(mut work: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match work() {
@@ -51,26 +51,26 @@ pub(super) fn uninterrupted<T>(mut work: impl FnMut() -> io::Result<T>) -> io::R
     }
 }
 
-/// Whether a stream only says that it has nothing, or takes nothing, for now.
+/// Whether a stream only reports that it would block.
 pub(super) fn is_wait(error: &io::Error) -> bool {
     match error.kind() {
         ErrorKind::WouldBlock => true,
-        // A timeout that was set is `EAGAIN` on Unix; there, `ETIMEDOUT` is the end of a connection whose peer does
-        // not answer any more.
+        // An expired timeout is `EAGAIN` on Unix; there, `ETIMEDOUT` is the end of a connection whose peer no longer
+        // responds.
         ErrorKind::TimedOut => !cfg!(unix) || error.raw_os_error().is_none(),
         _ => false,
     }
 }
 
-/// Why an operation within a time was not done.
+/// Reason why an operation was not completed in time.
 #[derive(Debug)]
 pub(super) enum Halt {
     TimedOut,
     Io(io::Error),
 }
 
-/// An operation that is tried until it is done or the time is over. `bound` tells the stream how long it may block,
-/// where there is a way to.
+/// Retries an operation until it is completed or the time has passed. `bound` sets the time for which the stream may
+/// block, if it can be set.
 pub(super) fn within<S, T>(
     io: &mut S,
     until: Option<Instant>,
@@ -90,8 +90,8 @@ pub(super) fn within<S, T>(
     }
 }
 
-/// A stream that cannot be told how long it may block.
-#[allow(clippy::unnecessary_wraps, reason = "beside one that can fail")]
+/// For a stream whose blocking time cannot be set.
+#[allow(clippy::unnecessary_wraps, reason = "same signature as the fallible variant")]
 pub(super) fn unbounded<S>(_: &mut S, _: Option<Duration>) -> io::Result<()> {
     Ok(())
 }

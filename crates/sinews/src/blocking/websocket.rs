@@ -1,4 +1,4 @@
-//! The connection as an application holds it.
+//! The WebSocket of an application on blocking streams.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -15,17 +15,17 @@ use crate::error::Error;
 use crate::link::Link;
 use crate::message::{Message, MessageRef};
 
-/// A WebSocket over a stream that blocks, or that does not.
+/// A WebSocket over a blocking or nonblocking stream.
 ///
-/// It is an [`Iterator`] over what comes. Of a call that ends with [`Error::Io`] of the kind
+/// It is an [`Iterator`] over received messages. For calls that return [`Error::Io`] of the kind
 /// [`WouldBlock`](io::ErrorKind::WouldBlock) see [the module](super#time).
 pub struct WebSocket<S> {
     drive: Drive<S>,
 }
 
 impl<S> WebSocket<S> {
-    /// A connection behind a handshake that was made elsewhere. `received` is what came behind the handshake
-    /// already.
+    /// A connection after a handshake made elsewhere. `received` holds the bytes already received behind the
+    /// handshake.
     pub fn from_negotiated(stream: S, negotiated: Negotiated, config: Arc<Config>, received: &[u8]) -> Self {
         let link = Link::new(negotiated, config, received, wait::now());
         Self { drive: Drive::new(stream, link) }
@@ -36,21 +36,21 @@ impl<S> WebSocket<S> {
         self
     }
 
-    /// Says how to end the sending side of the stream, once the last words have left:
-    /// `|tcp| tcp.shutdown(Shutdown::Write)`, for TLS also its `close_notify`. Then what the peer still sends is read
-    /// until it ends its side.
+    /// Sets the function that ends the sending side of the stream, once all bytes have left, for example `|tcp|
+    /// tcp.shutdown(Shutdown::Write)`; for TLS it also sends `close_notify`. After that, input is read until the peer
+    /// ends its side.
     ///
-    /// Default: none, since `Write` has no such thing; [`connect`](super::connect) sets it for its own sockets. Without
-    /// it, a server's connection is over as soon as its Close has left: drop it then, which ends the stream. Where the
-    /// peer broke the protocol and goes on sending, the system may answer that with a reset, and the peer does not
-    /// read our Close.
+    /// Default: none, since `Write` has no such function; [`connect`](super::connect) sets it for its own sockets.
+    /// Without it, a server's connection has ended as soon as its Close has left: drop it, which ends the stream. If
+    /// the peer violated the protocol and continues to send, the system may respond with a reset, and the peer does
+    /// not read our Close.
     #[must_use]
     pub fn with_shutdown(mut self, shutdown: fn(&mut S) -> io::Result<()>) -> Self {
         self.drive.shutdown = Some(shutdown);
         self
     }
 
-    /// How the connection ended, if it did: code, reason and which side.
+    /// How the connection ended, if it has: code, reason and side.
     #[must_use]
     pub fn closed(&self) -> Option<&Closed> {
         self.drive.link.closed()
@@ -62,31 +62,31 @@ impl<S> WebSocket<S> {
         self.drive.link.subprotocol()
     }
 
-    /// Which end this is.
+    /// Whether this is the client or the server.
     #[must_use]
     pub fn role(&self) -> Role {
         self.drive.link.role()
     }
 
-    /// Limits and waits.
+    /// Limits and timeouts.
     #[must_use]
     pub fn config(&self) -> &Config {
         self.drive.link.config()
     }
 
-    /// The transport. Bytes read from or written to it are missing in the connection.
+    /// The transport. Bytes read from it or written to it directly are missing in the connection.
     #[must_use]
     pub fn get_ref(&self) -> &S {
         &self.drive.io
     }
 
-    /// The transport, to be changed.
+    /// The transport, mutably.
     pub fn get_mut(&mut self) -> &mut S {
         &mut self.drive.io
     }
 
-    /// Queues a message without waiting. Where [`Config::max_outbound`] bytes wait already, it meets
-    /// [`Config::overflow`]: it is dropped, or the connection ends.
+    /// Queues a message without waiting. If [`Config::max_outbound`] bytes are queued already, [`Config::overflow`]
+    /// applies: the message is dropped, or the connection ends.
     ///
     /// # Errors
     /// See [`Error`].
@@ -94,8 +94,9 @@ impl<S> WebSocket<S> {
         self.drive.link.queue(message.into())
     }
 
-    /// Queues a message that was framed once for many connections, without waiting, as [`try_send`](Self::try_send)
-    /// does. Such messages are what [`Overflow::DropOldest`](crate::Overflow::DropOldest) drops for a slow consumer: the newest always gets in.
+    /// Queues a message that is framed once for many connections, without waiting, as [`try_send`](Self::try_send).
+    /// [`Overflow::DropOldest`](crate::Overflow::DropOldest) drops only such messages for a slow consumer: the newest
+    /// is always queued.
     ///
     /// # Errors
     /// See [`Error`].
@@ -103,8 +104,8 @@ impl<S> WebSocket<S> {
         self.drive.link.publish(message)
     }
 
-    /// Begins the closing handshake (RFC 6455 section 7.1.2) behind what is queued, without waiting. Messages of the
-    /// peer still come from [`next`](Iterator::next) until its Close does.
+    /// Begins the closing handshake (RFC 6455 section 7.1.2) behind queued messages, without waiting.
+    /// [`next`](Iterator::next) still returns messages of the peer until its Close arrives.
     ///
     /// # Errors
     /// [`Error::Misuse`] for a reason over 123 bytes, or if a Close is decided already.
@@ -115,8 +116,8 @@ impl<S> WebSocket<S> {
 }
 
 impl<S: Read + Write> WebSocket<S> {
-    /// The next text or binary message where it lies, without a copy; pings, pongs and Close are passed over. `None`
-    /// when the connection is over in order.
+    /// Borrows the next text or binary message from the receive buffer; pings, pongs and Close are skipped. `None` when
+    /// the connection has ended in order.
     ///
     /// # Errors
     /// As [`next`](Iterator::next).
@@ -135,20 +136,21 @@ impl<S: Read + Write> WebSocket<S> {
         Some(Ok(self.drive.link.borrowed(lent)))
     }
 
-    /// Sends a message: it leaves at once, or, while messages that came together are still to be read, with the
-    /// last of the answers to them.
+    /// Sends a message. It leaves at once, or, while messages received together are unread, with the reply to the
+    /// last of them.
     ///
-    /// `Ok` says that it is queued; what a stream that times out or does not block has not taken of it leaves with the
-    /// next call. Blocks while more than [`Config::high_water`] bytes are queued.
+    /// `Ok` means that the message is queued; bytes that a nonblocking stream, or a stream that times out, has not
+    /// taken leave with the next call. Blocks while more than [`Config::high_water`] bytes are queued.
     ///
     /// # Errors
-    /// See [`Error`]. One of the kind [`WouldBlock`](io::ErrorKind::WouldBlock) says that the message was *not* queued,
-    /// since too much is: send it again. Where the stream has timeouts, keep a clone, which is a count.
+    /// See [`Error`]. The kind [`WouldBlock`](io::ErrorKind::WouldBlock) means that the message was *not* queued,
+    /// since too many bytes are: send it again. Where the stream has timeouts, keep a clone, which shares the
+    /// payload.
     pub fn send(&mut self, message: impl Into<Message>) -> Result<(), Error> {
         self.queue(|link| link.queue(message.into()))
     }
 
-    /// Sends text that is lent, copied once, behind its head; otherwise [`send`](Self::send).
+    /// Sends borrowed text, copied once, behind its frame header; otherwise as [`send`](Self::send).
     ///
     /// # Errors
     /// As [`send`](Self::send).
@@ -156,7 +158,7 @@ impl<S: Read + Write> WebSocket<S> {
         self.queue(|link| link.queue_lent(Kind::Text, text.as_bytes()))
     }
 
-    /// Sends a binary message that is lent, copied once, behind its head; otherwise [`send`](Self::send).
+    /// Sends a borrowed binary message, copied once, behind its frame header; otherwise as [`send`](Self::send).
     ///
     /// # Errors
     /// As [`send`](Self::send).
@@ -164,11 +166,11 @@ impl<S: Read + Write> WebSocket<S> {
         self.queue(|link| link.queue_lent(Kind::Binary, payload))
     }
 
-    /// Sends one message that is made of several pieces: a head and a payload from elsewhere need no memory of their
-    /// own. A server sends pieces from 4 KiB on from where they lie; smaller ones, and all of a client's, which are
-    /// masked, are copied once, behind the head. What is compressed is copied before. Otherwise [`send`](Self::send).
+    /// Sends one message from several buffers, such as a header and a payload in separate memory. A server sends
+    /// buffers of 4 KiB and more without a copy. Smaller buffers, and all buffers of a client, which masks them, are
+    /// copied once, behind the frame header. Compression copies first. Otherwise as [`send`](Self::send).
     ///
-    /// The pieces of text must be UTF-8 together; a code point may be cut by the edge of a piece.
+    /// The buffers of a text message must be UTF-8 together; a buffer may end in the middle of a code point.
     ///
     /// # Errors
     /// As [`send`](Self::send).
@@ -176,7 +178,7 @@ impl<S: Read + Write> WebSocket<S> {
         self.queue(|link| link.queue_pieces(kind, pieces))
     }
 
-    /// Queues when there is room, and sends, unless more follows.
+    /// Queues when there is capacity, and sends, unless more input is unread.
     fn queue(&mut self, queue: impl FnOnce(&mut Link) -> Result<Sent, Error>) -> Result<(), Error> {
         let burst = self.drive.link.is_answering(wait::now);
         self.make_room()?;
@@ -184,12 +186,12 @@ impl<S: Read + Write> WebSocket<S> {
         if burst && !self.drive.link.is_congested() {
             return Ok(());
         }
-        // What the stream does not take now is not lost: it leaves with the next call.
+        // Bytes that the stream does not take now leave with the next call.
         let _ = self.drive.send();
         self.drive.link.check_sending()
     }
 
-    /// Sends until there is room for a message.
+    /// Sends until there is capacity for a message.
     fn make_room(&mut self) -> Result<(), Error> {
         if !self.drive.link.is_congested() {
             return Ok(());
@@ -201,7 +203,7 @@ impl<S: Read + Write> WebSocket<S> {
         Ok(())
     }
 
-    /// Queues a message, without sending it: it leaves with the next [`flush`](Self::flush), [`send`](Self::send) or
+    /// Queues a message without sending it: it leaves with the next [`flush`](Self::flush), [`send`](Self::send), or
     /// [`next`](Iterator::next) that reads. Blocks only while more than [`Config::high_water`] bytes are queued.
     ///
     /// # Errors
@@ -211,23 +213,23 @@ impl<S: Read + Write> WebSocket<S> {
         self.drive.link.queue(message.into()).map(drop)
     }
 
-    /// Sends everything that is queued.
+    /// Sends all queued bytes.
     ///
     /// # Errors
-    /// See [`Error`]. One of the kind [`WouldBlock`](io::ErrorKind::WouldBlock): not everything has left yet.
+    /// See [`Error`]. The kind [`WouldBlock`](io::ErrorKind::WouldBlock): not all bytes have left yet.
     pub fn flush(&mut self) -> Result<(), Error> {
         let sent = self.drive.send();
         self.drive.link.check_sending()?;
         Ok(sent?)
     }
 
-    /// Closes the connection and waits for the end of it, at most [`Config::close_timeout`] once our Close has left, if
-    /// reads time out; messages that still come are dropped. Answers how it ended. If a Close is decided already, it
-    /// only waits.
+    /// Closes the connection and waits for its end, at most [`Config::close_timeout`] once our Close has left, if
+    /// reads time out; drops messages that still arrive. Returns how the connection ended. If a Close is decided
+    /// already, it only waits.
     ///
     /// # Errors
-    /// How the connection ended, if not in order. After one of the kind [`WouldBlock`](io::ErrorKind::WouldBlock), call
-    /// it again.
+    /// How the connection ended, if not in order. After the kind [`WouldBlock`](io::ErrorKind::WouldBlock), call it
+    /// again.
     pub fn close(&mut self, code: CloseCode, reason: &str) -> Result<Closed, Error> {
         match self.start_close(code, reason) {
             Ok(()) | Err(Error::Closed(_) | Error::Misuse(Misuse::Closing)) => {}
@@ -242,16 +244,16 @@ impl<S: Read + Write> WebSocket<S> {
 }
 
 impl<S: Read + Write> WebSocket<S> {
-    /// Closes the connection without waiting for the peer: sends what is queued and a Close frame, and ends the sending
-    /// side where there is [a way to](Self::with_shutdown). Drop the WebSocket then. What the peer still sends is lost;
-    /// [`close`](Self::close) waits for it. If a Close is decided already, its frame leaves. Then
-    /// [`closed`](Self::closed) gives this code and reason with [`Cause::Local`](crate::Cause::Local), unless the peer's
-    /// Close came first, and [`next`](Iterator::next) gives `None`.
+    /// Closes the connection without waiting for the peer: sends queued messages and a Close frame, and ends the
+    /// sending side if [a function](Self::with_shutdown) is set. Drop the WebSocket afterwards. Data that the peer
+    /// still sends is lost; [`close`](Self::close) waits for it. If a Close is decided already, its frame leaves.
+    /// Afterwards [`closed`](Self::closed) returns this code and reason with [`Cause::Local`](crate::Cause::Local),
+    /// unless the peer's Close arrived first, and [`next`](Iterator::next) returns `None`.
     ///
     /// # Errors
     /// [`Error::Misuse`] for a reason over 123 bytes. [`Error::Io`] of the kind
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock): the stream has not taken all of it in its write timeout. Otherwise why
-    /// nothing could be sent.
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock): the stream has not taken all bytes within its write timeout.
+    /// Otherwise the error of the transport.
     pub fn close_now(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
         match self.start_close(code, reason) {
             Ok(()) | Err(Error::Closed(_) | Error::Misuse(Misuse::Closing)) => {}
@@ -264,11 +266,11 @@ impl<S: Read + Write> WebSocket<S> {
     }
 }
 
-/// What comes, message by message; `None` when the connection is over in order, which [`closed`](WebSocket::closed)
-/// tells about.
+/// Received messages; `None` when the connection has ended in order; [`closed`](WebSocket::closed) then returns the
+/// details.
 ///
-/// An error comes once and says how the connection ended; then `None`. The exception is [`Error::Io`] of the kind
-/// [`WouldBlock`](io::ErrorKind::WouldBlock): nothing came in time, and the iteration goes on.
+/// An error is returned once and tells how the connection ended; then `None`. The exception is [`Error::Io`] of the
+/// kind [`WouldBlock`](io::ErrorKind::WouldBlock): no message arrived in time, and the iteration continues.
 impl<S: Read + Write> Iterator for WebSocket<S> {
     type Item = Result<Message, Error>;
 

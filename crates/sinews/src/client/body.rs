@@ -1,4 +1,4 @@
-//! The body of an answer that refuses: what people need to read to see why.
+//! The body of a rejection, which explains it to people.
 
 use std::time::Duration;
 
@@ -7,33 +7,33 @@ use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 
 use super::response::Response;
 
-/// Reads the body of a response up to a limit. What is cut or against the grammar ends it without an error: the status
-/// says enough.
+/// Reads the body of a response up to a limit. A truncated or malformed body ends without an error: the status is
+/// sufficient.
 #[derive(Debug)]
 struct Body {
     framing: Framing,
-    /// Where in the bytes received it begins, and how far they were looked at.
+    /// Start of the body in the received bytes, and the number of bytes processed.
     start: usize,
     at: usize,
-    /// Most bytes of it, as they come.
+    /// Maximum of body bytes, as received.
     max: usize,
     data: Vec<u8>,
 }
 
-/// How the end is found (RFC 9112 section 6.3).
+/// How the end of the body is found (RFC 9112 section 6.3).
 #[derive(Debug)]
 enum Framing {
-    /// So many bytes to come.
+    /// This many bytes remain.
     Length(u64),
-    /// Chunks (section 7.1), at the place where a size is.
+    /// Chunked (section 7.1), before the size of a chunk.
     Size,
-    /// So many bytes of a chunk to come, then the empty line behind it.
+    /// This many bytes of a chunk remain, then the empty line behind it.
     Chunk(u64),
-    /// The end of the transport.
+    /// Until the end of the transport.
     End,
 }
 
-/// Longest line with the size of a chunk; more is extensions that nobody uses.
+/// Longest line with the size of a chunk; longer lines have extensions, which are not in use.
 const SIZE_LINE_MAX: usize = 256;
 
 impl Body {
@@ -42,7 +42,7 @@ impl Body {
         Self { framing, start, at: start, max, data: Vec::new() }
     }
 
-    /// Looks at what was added; answers whether that is all.
+    /// Processes added bytes; returns whether the body is complete.
     fn read(&mut self, received: &[u8]) -> bool {
         let end = received.len().min(self.start.saturating_add(self.max));
         while let Some(rest) = received.get(self.at..end).filter(|rest| !rest.is_empty()) {
@@ -93,7 +93,7 @@ fn framing(status: u16, headers: &HeaderMap) -> Framing {
     length.map_or(Framing::End, Framing::Length)
 }
 
-/// An answer that refuses, while its body comes.
+/// A rejection while its body is received.
 #[derive(Debug)]
 pub(crate) struct Refusing {
     response: Response,
@@ -101,17 +101,17 @@ pub(crate) struct Refusing {
 }
 
 impl Refusing {
-    /// How long a server may be silent within the body of its refusal. Most send it at once; some leave the connection
-    /// open behind a body without a length.
+    /// How long a server may be silent within the body of its rejection. Most servers send it at once; some leave the
+    /// connection open behind a body without a length.
     pub(crate) const WAIT: Duration = Duration::from_secs(1);
 
-    /// The body begins at `start` in what was received.
+    /// The body begins at `start` in the received bytes.
     pub(crate) fn new(response: Response, start: usize, max: usize) -> Self {
         let body = Body::new(&response, start, max);
         Self { response, body }
     }
 
-    /// Whether the answer is all there.
+    /// Processes received bytes; returns whether the response is complete.
     pub(crate) fn read(&mut self, received: &[u8]) -> bool {
         self.body.read(received)
     }
@@ -125,7 +125,7 @@ impl Refusing {
 mod tests {
     use super::*;
 
-    /// The body in pieces of each size, and whether its end was found.
+    /// The body for chunks of each size, and whether its end was found.
     fn body(headers: &[(&str, &str)], input: &[u8], max: usize) -> (Vec<u8>, bool) {
         let mut found: Option<(Vec<u8>, bool)> = None;
         for piece in 1..=input.len().max(1) {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_ends_where_its_length_says() {
+    fn body_ends_at_its_content_length() {
         assert_eq!(body(&[("Content-Length", "5")], b"helloHTTP/1.1", 100), (b"hello".to_vec(), true));
         assert_eq!(body(&[("Content-Length", "5")], b"hel", 100), (b"hel".to_vec(), false));
         assert_eq!(body(&[("Content-Length", "0")], b"", 100), (Vec::new(), true));
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_are_put_together() {
+    fn chunked_body_is_joined() {
         let chunked = [("Transfer-Encoding", "chunked")];
         assert_eq!(
             body(&chunked, b"5\r\nhello\r\n6;a=b\r\n world\r\n0\r\n\r\n", 100),
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_limit_to_a_body() {
+    fn body_is_truncated_at_its_limit() {
         assert_eq!(body(&[], b"0123456789", 4), (b"0123".to_vec(), true));
         assert_eq!(body(&[("Content-Length", "10")], b"0123456789", 4), (b"0123".to_vec(), true));
         assert_eq!(body(&[], b"0123456789", 0), (Vec::new(), true));

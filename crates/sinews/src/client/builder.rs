@@ -1,4 +1,4 @@
-//! What is asked for: the settings of a connection to be made.
+//! Settings of a client connection.
 
 use std::fmt;
 #[cfg(feature = "url-connect")]
@@ -19,10 +19,10 @@ use super::proxy::ProxyChoice;
 use super::target::{Target, redacted};
 use super::upgrade::Upgrade;
 
-/// A connection to be made: settings, until it is awaited.
+/// A client connection to be made: set options, then await it.
 ///
-/// `R` is what opens it: the sockets of a runtime, or [your own stream](Self::over). What is not valid in a setting is
-/// told when it is awaited, as a [`ConnectError`]. A clone connects again: keep one to reconnect.
+/// `R` is the transport: the sockets of a runtime, or [your own stream](Self::over). Awaiting returns an invalid
+/// setting as a [`ConnectError`]. A clone connects again: keep it to reconnect.
 ///
 /// ```
 /// # #[cfg(feature = "tokio")] {
@@ -43,11 +43,11 @@ pub struct Connect<R> {
     pub(crate) settings: Settings,
     #[cfg(feature = "url-connect")]
     pub(crate) network: Network,
-    #[allow(dead_code, reason = "the socket of a runtime is a unit")]
+    #[allow(dead_code, reason = "the transport of a runtime is a unit")]
     pub(crate) runtime: R,
 }
 
-/// What the handshake needs, over whatever transport.
+/// Settings of the handshake, for any transport.
 #[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) url: String,
@@ -60,14 +60,14 @@ pub(crate) struct Settings {
     pub(crate) body_max: usize,
 }
 
-/// A runtime whose sockets reach a URL.
+/// A runtime whose sockets connect to a URL.
 pub trait Runtime {}
 
 /// A stream that is connected already, in place of the sockets of a runtime.
 #[derive(Debug)]
 pub struct Over<R, S> {
     pub(crate) stream: S,
-    #[allow(dead_code, reason = "says whose stream it is")]
+    #[allow(dead_code, reason = "names the runtime of the stream")]
     pub(crate) runtime: R,
 }
 
@@ -91,57 +91,57 @@ impl<R> Connect<R> {
         }
     }
 
-    /// Adds a header to the request, such as `Authorization`, `Cookie` or `Origin`; one name may come several times.
-    /// Those that the handshake writes itself are refused ([`ConnectError::Request`]).
+    /// Adds a header to the request, such as `Authorization`, `Cookie` or `Origin`; a name may be added several
+    /// times. Headers that the handshake writes itself are rejected ([`ConnectError::Request`]).
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.settings.headers.push((name.into(), value.into()));
         self
     }
 
-    /// Offers a subprotocol (RFC 6455 section 1.9), behind those added before in preference. What the server chose says
-    /// `WebSocket::subprotocol`: it may be none.
+    /// Offers a subprotocol (RFC 6455 section 1.9), with lower preference than earlier calls.
+    /// `WebSocket::subprotocol` returns the server's choice, which may be none.
     pub fn subprotocol(mut self, name: impl Into<String>) -> Self {
         self.settings.subprotocols.push(name.into());
         self
     }
 
-    /// Offers several subprotocols, the preferred one first.
+    /// Offers several subprotocols in order of preference.
     pub fn subprotocols<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
         self.settings.subprotocols.extend(names.into_iter().map(Into::into));
         self
     }
 
-    /// Offers permessage-deflate (RFC 7692). Default: not, since compression costs more time than it saves where
-    /// messages are small or the network is near.
+    /// Offers permessage-deflate (RFC 7692). Default: not offered, since compression costs more time than it saves
+    /// where messages are small or the network is near.
     #[cfg(feature = "deflate")]
     pub fn deflate(mut self, deflate: DeflateConfig) -> Self {
         self.settings.deflate = Some(deflate);
         self
     }
 
-    /// Limits, keepalive and waits of the connection. A [`Config`] or an `Arc` of one, which many connections share.
-    /// Default: [`Config::default`].
+    /// Sets limits, keepalive and timeouts of the connection: a [`Config`], or an `Arc` of a `Config` that many
+    /// connections share. Default: [`Config::default`].
     pub fn config(mut self, config: impl Into<Arc<Config>>) -> Self {
         self.settings.config = config.into();
         self
     }
 
-    /// How long everything may take together, from the name to the end of the handshake, redirects included. Default
-    /// 20 s: TCP asks again after 1, 3, 7 and 15 s, and an answer to the last of these still finds time for the rest.
-    /// `None` waits as long as the system does, for a server that says nothing for ever.
+    /// Sets the timeout of the whole attempt, from name resolution to the end of the handshake, redirects included.
+    /// Default 20 s: TCP retries after 1, 3, 7 and 15 s, and a reply to the last retry leaves time for the rest.
+    /// `None` waits as long as the system does, for a silent server forever.
     pub fn timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
         self.settings.timeout = timeout.into();
         self
     }
 
-    /// What the head of the server's answer may cost, and of a proxy's. Default: [`HeadLimits::new`].
+    /// Limits the head of the server's response, and of a proxy's. Default: [`HeadLimits::new`].
     pub fn response_limits(mut self, limits: HeadLimits) -> Self {
         self.settings.limits = limits;
         self
     }
 
-    /// Most bytes of the body of a refusal that are read, as they come. Default 64 KiB: an error page or a JSON object
-    /// fits. 0 reads none.
+    /// Sets the maximum of bytes read from the body of a rejection, as received. Default 64 KiB: an error page or a
+    /// JSON object fits. 0 reads none.
     pub fn rejection_body_max(mut self, bytes: usize) -> Self {
         self.settings.body_max = bytes;
         self
@@ -149,8 +149,9 @@ impl<R> Connect<R> {
 }
 
 impl<R: Runtime> Connect<R> {
-    /// Makes the handshake on a stream that is connected already, TLS included: the URL says only what to ask for.
-    /// Settings of the way there (proxy, TLS, redirects, local address, `TCP_NODELAY`) have no part in it.
+    /// Makes the handshake on a stream that is connected already, TLS included: the URL only sets the contents of the
+    /// request. Settings for the path to the server (proxy, TLS, redirects, local address, `TCP_NODELAY`) are
+    /// ignored.
     ///
     /// ```
     /// # #[cfg(feature = "tokio")] {
@@ -169,89 +170,88 @@ impl<R: Runtime> Connect<R> {
     }
 }
 
-/// The way to the server.
+/// Settings for the path to the server.
 #[cfg(feature = "url-connect")]
 impl<R: Runtime> Connect<R> {
-    /// Goes through a proxy, `http://user:password@host:port` by HTTP CONNECT (RFC 9110 section 9.3.6), `socks5://…` or
-    /// `socks5h://…` by SOCKS5 (RFC 1928, RFC 1929); the latter looks the server's name up at the proxy, the former
-    /// here, and takes its first address. The port is 80 or 1080 if none is named. Replaces
-    /// [`proxy_from_environment`](Self::proxy_from_environment).
+    /// Connects through a proxy: `http://user:password@host:port` by HTTP CONNECT (RFC 9110 section 9.3.6),
+    /// `socks5://…` or `socks5h://…` by SOCKS5 (RFC 1928, RFC 1929). With `socks5h` the proxy resolves the server's
+    /// name; with `socks5` the client resolves it, and uses its first address. The default port is 80 for HTTP and
+    /// 1080 for SOCKS5. Replaces [`proxy_from_environment`](Self::proxy_from_environment).
     pub fn proxy(mut self, url: impl Into<String>) -> Self {
         self.network.proxy = ProxyChoice::Url(url.into());
         self
     }
 
-    /// Goes through no proxy, whatever the environment says.
+    /// Connects without a proxy, regardless of the environment.
     pub fn no_proxy(mut self) -> Self {
         self.network.proxy = ProxyChoice::None;
         self
     }
 
-    /// Goes through the proxy that the environment names, if it does. This is the default, as in most clients: where a
-    /// proxy is the only way out, it is set there.
+    /// Connects through the proxy that the environment names, if any. This is the default, as in most clients: where
+    /// a proxy is the only route, the environment names it.
     ///
-    /// `https_proxy` is for `wss`, `http_proxy` for `ws`, `all_proxy` for what has none of its own; in lower or upper
-    /// case, the lower one first. `HTTP_PROXY` in upper case does not count where `REQUEST_METHOD` is set: in a CGI
+    /// `https_proxy` is for `wss`, `http_proxy` for `ws`, `all_proxy` for a scheme without its own variable; in lower
+    /// or upper case, lower case first. `HTTP_PROXY` in upper case is ignored where `REQUEST_METHOD` is set: in a CGI
     /// program a client of the web server could set it.
     ///
-    /// `no_proxy` lists servers that are reached directly, separated by commas: names with all below them, addresses,
-    /// networks such as `10.0.0.0/8`, each with a port or without, or `*`. `localhost` and loopback addresses are
-    /// always reached directly.
+    /// `no_proxy` lists servers that are reached directly, separated by commas: domain names, which include their
+    /// subdomains, addresses, networks such as `10.0.0.0/8`, each with a port or without, or `*`. `localhost` and
+    /// loopback addresses are always reached directly.
     pub fn proxy_from_environment(mut self) -> Self {
         self.network.proxy = ProxyChoice::Environment;
         self
     }
 
-    /// Follows up to so many redirects (301, 302, 303, 307, 308). Default 0, as browsers do: a redirect is then
+    /// Follows up to `max` redirects (301, 302, 303, 307, 308). Default 0, as browsers do: a redirect is then
     /// [`ConnectError::Rejected`], with its `Location`.
     ///
-    /// `Authorization`, `Proxy-Authorization` and `Cookie`, and name and password of the URL, do not go to another
-    /// origin (scheme, host, port), and do not come back behind it; all other headers are sent along.
+    /// `Authorization`, `Proxy-Authorization` and `Cookie`, and name and password of the URL, are not sent to another
+    /// origin (scheme, host, port), nor to any server behind it; all other headers are sent along.
     pub fn redirects(mut self, max: u8) -> Self {
         self.network.redirects = max;
         self
     }
 
-    /// Whether a redirect may lead from `wss` to `ws`, where everybody on the way can read and change what is sent.
-    /// Default: no.
+    /// Allows redirects from `wss` to `ws`, which is not encrypted. Default: no.
     pub fn allow_downgrade(mut self, allow: bool) -> Self {
         self.network.downgrade = allow;
         self
     }
 
-    /// The address of this machine to connect from, and so the family of addresses to connect to. Default: the
-    /// system's choice.
+    /// Sets the local address to connect from, and so the family of addresses to connect to. Default: the system's
+    /// choice.
     pub fn local_address(mut self, address: impl Into<Option<IpAddr>>) -> Self {
         self.network.local = address.into();
         self
     }
 
-    /// Connects to another host and port where the URL, or a redirect, leads to this one: for a server whose name does
-    /// not lead to it yet, or one of many behind a name. Request and certificate are those of the URL. May be called for
-    /// several servers; the first that fits counts. Through a proxy it is asked for the other place.
+    /// Connects to the host and port `place` where the URL, or a redirect, names `server`: for a server whose name
+    /// does not resolve to it yet, or one of several servers behind a name. Request and certificate are those of the
+    /// URL. May be called for several servers; the first match applies. A proxy is asked for `place`.
     pub fn connect_to(mut self, server: (&str, u16), place: (&str, u16)) -> Self {
         let owned = |(host, port): (&str, u16)| (host.to_owned(), port);
         self.network.detours.push(Detour { from: owned(server), to: owned(place) });
         self
     }
 
-    /// Whether small packets leave at once (`TCP_NODELAY`). Default: yes. What is sent together leaves in one write
-    /// anyway, and waiting for more costs up to 40 ms.
+    /// Sets `TCP_NODELAY`, which disables Nagle's algorithm. Default: yes. Coalescing works without the algorithm,
+    /// which delays small packets by up to 40 ms.
     pub fn nodelay(mut self, nodelay: bool) -> Self {
         self.network.nodelay = nodelay;
         self
     }
 
-    /// The TLS of `wss`: a configuration of rustls, a connector of native-tls, or [`Tls`](crate::Tls). Default:
-    /// [`Tls::new`](crate::Tls::new).
+    /// Sets the TLS configuration of `wss`: a configuration of rustls, a connector of native-tls, or
+    /// [`Tls`](crate::Tls). Default: [`Tls::new`](crate::Tls::new).
     #[cfg(any(feature = "rustls", feature = "native-tls"))]
     pub fn tls(mut self, tls: impl Into<crate::Tls>) -> Self {
         self.network.tls = Some(tls.into());
         self
     }
 
-    /// The name that is asked for in TLS (SNI) and that the certificate must be for, in place of the URL's host.
-    /// Default: the URL's host, or that of a redirect.
+    /// Sets the server name for TLS (SNI) and certificate verification, in place of the URL's host. Default: the
+    /// URL's host, or that of a redirect.
     #[cfg(any(feature = "rustls", feature = "native-tls"))]
     pub fn server_name(mut self, name: impl Into<String>) -> Self {
         self.network.server_name = Some(name.into());
@@ -265,7 +265,7 @@ impl Settings {
         Target::parse(&self.url).map_err(|error| ConnectError::Url { url: redacted(&self.url), error })
     }
 
-    /// The handshake with this server.
+    /// The opening handshake with this server.
     pub(crate) fn upgrade(&self, target: &Target) -> Result<Upgrade, ConnectError> {
         let mut request = ClientRequest::new(target.host_header(), target.path.as_str())?;
         for name in &self.subprotocols {
@@ -292,7 +292,7 @@ impl Settings {
     }
 }
 
-/// Without headers and passwords: this ends in logs.
+/// Omits headers and passwords, since the output may end in logs.
 impl<R> fmt::Debug for Connect<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connect").field("url", &redacted(&self.settings.url)).finish_non_exhaustive()

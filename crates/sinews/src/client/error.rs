@@ -1,4 +1,4 @@
-//! Why there is no connection.
+//! Errors of a client's connection attempt.
 
 use std::time::Duration;
 use std::{fmt, io};
@@ -11,27 +11,27 @@ use super::target::UrlError;
 #[cfg(feature = "url-connect")]
 use super::{ProxyError, TlsError};
 
-/// Why there is no connection, and where it failed.
+/// An error of a connection attempt, with the place where it failed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The URL leads nowhere. It is given without name and password.
+    /// The URL is invalid. It is given without name and password.
     Url {
         /// The URL.
         url: String,
-        /// What is wrong with it.
+        /// The defect.
         error: UrlError,
     },
-    /// A header or a subprotocol may not be sent so.
+    /// A header or a subprotocol is not valid on the wire.
     Request(HandshakeMisuse),
-    /// No connection can work with this [`Config`](crate::Config).
+    /// This [`Config`](crate::Config) is invalid.
     Config(InvalidConfig),
-    /// The name has no address.
+    /// The name resolves to no address.
     #[cfg(feature = "url-connect")]
     Resolve {
         /// The name, of the server or of the proxy.
         host: String,
-        /// What the system says.
+        /// The error of the system.
         error: io::Error,
     },
     /// No address could be reached.
@@ -39,69 +39,69 @@ pub enum ConnectError {
     Tcp {
         /// Host and port, of the server or of the proxy, and the address that failed last.
         address: String,
-        /// What the system says.
+        /// The error of the system.
         error: io::Error,
     },
-    /// The proxy cannot be used, or refuses.
+    /// The proxy cannot be used, or rejects the request.
     #[cfg(feature = "url-connect")]
     Proxy {
         /// The URL of the proxy, without name and password.
         proxy: String,
-        /// Why.
+        /// The reason.
         error: ProxyError,
     },
-    /// The server and we have not come to terms about TLS.
+    /// TLS with the server failed.
     #[cfg(feature = "url-connect")]
     Tls {
-        /// The name that the server had to prove.
+        /// The name that the certificate had to match.
         host: String,
-        /// Why.
+        /// The reason.
         error: TlsError,
     },
-    /// The server answered with another status than 101: status, headers and body say why. A redirect that is not to
-    /// be followed (`Connect::redirects`) is one, too.
+    /// The server's response has a status other than 101: status, headers and body tell why. This includes redirects
+    /// beyond `Connect::redirects`.
     Rejected(Box<Response>),
-    /// The server's answer is no valid handshake (RFC 6455 section 4.1).
+    /// The server's response is not a valid handshake (RFC 6455 section 4.1).
     Handshake(ClientError),
-    /// The server sends us elsewhere, and there we do not go.
+    /// A redirect of the server is not followed.
     #[cfg(feature = "url-connect")]
     Redirect {
         /// The value of `Location`.
         location: String,
-        /// Why not.
+        /// The reason.
         error: RedirectError,
     },
-    /// The transport failed, or ended before there was an answer ([`io::ErrorKind::UnexpectedEof`]).
+    /// The transport failed, or ended before the response ([`io::ErrorKind::UnexpectedEof`]).
     Transport {
-        /// What was under way.
+        /// The phase that failed.
         phase: Phase,
-        /// With whom: host and port.
+        /// The peer of this phase: host and port.
         peer: String,
-        /// How it failed.
+        /// The error of the transport.
         error: io::Error,
     },
-    /// [`Connect::timeout`](super::Connect::timeout) was over.
+    /// [`Connect::timeout`](super::Connect::timeout) expired.
     TimedOut {
-        /// What was under way.
+        /// The phase in progress.
         phase: Phase,
-        /// With whom: host and port.
+        /// The peer of this phase: host and port.
         peer: String,
-        /// The whole time that there was.
+        /// The timeout of the whole attempt.
         timeout: Duration,
     },
 }
 
-/// What a connection goes through before it is one.
+/// The phase of a connection attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Phase {
-    /// The address of a name is looked up.
+    /// Resolving a name.
     Resolve,
-    /// TCP connects.
+    /// Connecting TCP.
     Connect,
-    /// A proxy is asked for a tunnel.
+    /// Requesting a tunnel from a proxy.
     Proxy,
-    /// The handshake of TLS.
+    /// The TLS handshake.
     Tls,
     /// The opening handshake of WebSocket.
     Handshake,
@@ -112,16 +112,16 @@ pub enum Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RedirectError {
-    /// One more than [`Connect::redirects`](super::Connect::redirects) allows.
+    /// More redirects than [`Connect::redirects`](super::Connect::redirects) allows.
     TooMany(u8),
     /// From `wss` to `ws`, see [`Connect::allow_downgrade`](super::Connect::allow_downgrade).
     Downgrade,
-    /// `Location` is missing, or no URL.
+    /// `Location` is missing or not a URL.
     Location(UrlError),
 }
 
 impl ConnectError {
-    /// The status of the server's refusal, if it was one.
+    /// The status of the server's response, if the server rejected the handshake.
     #[must_use]
     pub fn status(&self) -> Option<http::StatusCode> {
         match self {
@@ -130,17 +130,17 @@ impl ConnectError {
         }
     }
 
-    /// Whether another attempt may come to something without anybody doing anything about it: nobody could be reached,
-    /// the transport failed, the time was over, or the server has trouble of its own (5xx) or asks for another attempt
-    /// (408, 425, 429; see [`retry_after`](Self::retry_after)). Not so: what we have asked for wrongly, other refusals,
-    /// redirects that are not followed, and answers that are no WebSocket handshake or no TLS that we trust.
+    /// Whether a retry may succeed without a change: no address could be reached, the transport failed, the timeout
+    /// expired, or the server has a temporary error (5xx) or asks for a retry (408, 425, 429; see
+    /// [`retry_after`](Self::retry_after)). A retry does not help for invalid requests, other rejections, redirects
+    /// that are not followed, responses that are not a WebSocket handshake, and untrusted TLS.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Rejected(response) => has_trouble(response.status()),
             #[cfg(feature = "url-connect")]
             Self::Proxy { error: ProxyError::Refused(response), .. } => has_trouble(response.status()),
-            // Unreachable, refused there, or whatever else the proxy has met on the way.
+            // The proxy could not reach the server, rejected the request, or failed otherwise.
             #[cfg(feature = "url-connect")]
             Self::Proxy { error: ProxyError::Socks(reply), .. } => matches!(reply.code(), 1 | 3..=6),
             #[cfg(feature = "url-connect")]
@@ -150,7 +150,8 @@ impl ConnectError {
         }
     }
 
-    /// How long a server that refuses wants us to wait: the seconds of `Retry-After` (RFC 9110 section 10.2.3).
+    /// The time to wait before a retry, as the server requests: the seconds of `Retry-After` (RFC 9110 section
+    /// 10.2.3).
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         let Self::Rejected(response) = self else { return None };
@@ -158,7 +159,7 @@ impl ConnectError {
         Some(Duration::from_secs(seconds))
     }
 
-    /// Whether the time was over.
+    /// Whether the timeout expired.
     #[must_use]
     pub const fn is_timeout(&self) -> bool {
         matches!(self, Self::TimedOut { .. })
@@ -188,19 +189,18 @@ impl fmt::Display for ConnectError {
             Self::Redirect { location, error } => write!(f, "redirect to {location:?}: {error}"),
             Self::Transport { phase, peer, error } => write!(f, "{phase} {peer}: {error}"),
             Self::TimedOut { phase, peer, timeout } => {
-                write!(f, "{phase} {peer} was not done when the timeout of {timeout:?} was over")?;
-                f.write_str(" (Connect::timeout)")
+                write!(f, "{phase} {peer} exceeded the timeout of {timeout:?} (Connect::timeout)")
             }
         }
     }
 }
 
-/// Whether a server that answers so may answer otherwise next time.
+/// Whether a server with this status may respond differently to a retry.
 fn has_trouble(status: http::StatusCode) -> bool {
     status.is_server_error() || matches!(status.as_u16(), 408 | 425 | 429)
 }
 
-/// The body of a refusal, as far as it fits a message.
+/// Appends the first line of a rejection's body to a message.
 pub(super) fn fmt_line(response: &Response, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match response.first_line() {
         Some(line) => write!(f, ": {line}"),
@@ -209,7 +209,7 @@ pub(super) fn fmt_line(response: &Response, f: &mut fmt::Formatter<'_>) -> fmt::
 }
 
 impl std::error::Error for ConnectError {
-    /// The cause behind the one that [`Display`](fmt::Display) has named already.
+    /// The source behind the error that [`Display`](fmt::Display) already includes.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Transport { error, .. } => error.source(),
@@ -231,9 +231,9 @@ impl From<HandshakeMisuse> for ConnectError {
 impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Resolve => "looking up",
+            Self::Resolve => "resolving",
             Self::Connect => "TCP to",
-            Self::Proxy => "asking the proxy",
+            Self::Proxy => "tunnel through proxy",
             Self::Tls => "TLS handshake with",
             Self::Handshake => "WebSocket handshake with",
         })
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_pass_is_told_from_what_will_not() {
+    fn transient_errors_are_distinguished_from_permanent_errors() {
         for status in [408, 425, 429, 500, 502, 503, 504] {
             assert!(rejected(status, "1").is_transient(), "{status}");
         }
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_says_in_seconds_when_to_come_again() {
+    fn retry_after_is_parsed_in_seconds() {
         assert_eq!(rejected(503, "7").retry_after(), Some(Duration::from_secs(7)));
         assert_eq!(rejected(429, " 0 ").retry_after(), Some(Duration::ZERO));
         for no_number in ["", "-1", "1.5", "Sun, 22 Nov 2026 08:49:37 GMT"] {

@@ -1,32 +1,32 @@
-//! What is said before a connection is a WebSocket, as machines over bytes: the handshake, and what proxies want to
-//! hear. A driver needs a dozen lines for all of them.
+//! The exchanges before a connection is a WebSocket, as state machines over bytes: the handshake, and the protocols
+//! of proxies. A driver needs a dozen lines for all of them.
 
 use std::io;
 use std::time::Duration;
 
 /// One exchange with a server or a proxy.
 ///
-/// The driver sends what [`write`](Self::write) appends, then shows [`read`](Self::read) all that was received since
-/// the exchange began, and does what the [`Step`] says.
+/// The driver sends the bytes that [`write`](Self::write) appends, then passes [`read`](Self::read) all bytes
+/// received since the exchange began, and follows the returned [`Step`].
 pub(crate) trait Exchange {
-    /// What it is for.
+    /// The result of the exchange.
     type Output;
-    /// How it fails.
+    /// The error of the exchange.
     type Error;
 
-    /// Appends what is to be sent now.
+    /// Appends the bytes to send now.
     fn write(&mut self, out: &mut Vec<u8>);
 
-    /// Looks at what was received. It begins with the first byte of the exchange at each call.
+    /// Processes received bytes. At each call they begin with the first byte of the exchange.
     fn read(&mut self, received: &[u8]) -> Result<Step<Self::Output>, Self::Error>;
 
-    /// Nothing more comes. The error that is known already, if any.
+    /// Called at the end of input. Returns the error that is known already, if any.
     fn cut_short(&mut self) -> Option<Self::Error> {
         None
     }
 }
 
-/// What to do next.
+/// The driver's next step.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Step<T> {
     /// Write again.
@@ -34,32 +34,32 @@ pub(crate) enum Step<T> {
     Reply,
     /// Receive more.
     More,
-    /// Receive more, but only for so long: the outcome is known, and what is missing only explains it.
+    /// Receive more within this time: the outcome is known, and the missing bytes only explain it.
     Rest(Duration),
-    /// It is done. What was received behind `consumed` belongs to what follows.
+    /// The exchange is complete. Bytes received behind `consumed` belong to the next protocol.
     Done { output: T, consumed: usize },
 }
 
-/// Why a driver did not come to the end of an exchange.
+/// Why a driver did not complete an exchange.
 #[derive(Debug)]
 pub(crate) enum Broken<E> {
-    /// The machine said so.
+    /// The state machine returned an error.
     Refused(E),
     /// The transport failed, or ended ([`io::ErrorKind::UnexpectedEof`]).
     Io(io::Error),
-    /// The time was over.
+    /// The timeout expired.
     TimedOut,
 }
 
-/// Most bytes that a driver receives at once, and thus the most that lie behind an exchange when it is done.
+/// Most bytes that a driver receives at once, and thus the most that lie behind a completed exchange.
 pub(crate) const RECEIVE_MAX: usize = 8 << 10;
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::{Exchange, Step};
 
-    /// What a machine said and how it ended, if its peer's bytes come in pieces of this size, each only once all
-    /// before it were looked at. What was not consumed comes with it.
+    /// Output and result of a state machine whose peer's bytes arrive in chunks of this size, each only once all
+    /// earlier bytes are processed; with the number of consumed bytes.
     pub(crate) type Run<M> =
         (Vec<u8>, Option<Result<<M as Exchange>::Output, <M as Exchange>::Error>>, usize);
 

@@ -1,4 +1,4 @@
-//! The way to a server: which proxy, which request, where next.
+//! The path to a server: proxy, request, redirects.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use super::target::{Target, authority};
 use super::tunnel::Tunnel;
 use super::upgrade::Upgrade;
 
-/// Settings of the way to the server.
+/// Settings for the path to the server.
 #[derive(Clone, Debug)]
 pub(crate) struct Network {
     pub(crate) proxy: ProxyChoice,
@@ -22,11 +22,11 @@ pub(crate) struct Network {
     pub(crate) nodelay: bool,
     pub(crate) tls: Option<crate::tls::Tls>,
     pub(crate) server_name: Option<String>,
-    /// From whom to whom else, host and port.
+    /// Replacements of servers, by host and port.
     pub(crate) detours: Vec<Detour>,
 }
 
-/// A server that is reached elsewhere.
+/// A server that is reached at another host and port.
 #[derive(Clone, Debug)]
 pub(crate) struct Detour {
     pub(crate) from: (String, u16),
@@ -48,9 +48,9 @@ impl Default for Network {
     }
 }
 
-/// One attempt, over as many servers as redirects lead to. A driver dials what [`proxy`](Self::proxy) and
-/// [`target`](Self::target) say, makes the [`upgrade`](Self::upgrade), and asks [`follow`](Self::follow) about a
-/// refusal.
+/// One attempt, across all servers of a chain of redirects. A driver connects to [`proxy`](Self::proxy) and
+/// [`target`](Self::target), makes the [`upgrade`](Self::upgrade), and passes a rejection to
+/// [`follow`](Self::follow).
 pub(crate) struct Journey {
     settings: Settings,
     pub(crate) network: Network,
@@ -66,12 +66,12 @@ impl Journey {
         Ok(Self { settings, network, target, proxy, redirected: 0 })
     }
 
-    /// The handshake with the server.
+    /// The opening handshake with the server.
     pub(crate) fn upgrade(&self) -> Result<Upgrade, ConnectError> {
         self.settings.upgrade(&self.target)
     }
 
-    /// Host and port to connect to: the server's own, unless a detour leads elsewhere.
+    /// Host and port to connect to: the server's own, unless a detour applies.
     pub(crate) fn destination(&self) -> (&str, u16) {
         let Target { host, port, .. } = &self.target;
         let here = |detour: &&Detour| detour.from.0.eq_ignore_ascii_case(host) && detour.from.1 == *port;
@@ -81,7 +81,7 @@ impl Journey {
         }
     }
 
-    /// The name that the server has to prove by its certificate.
+    /// The name that the server's certificate must match.
     pub(crate) fn server_name(&self) -> &str {
         self.network.server_name.as_deref().unwrap_or(&self.target.host)
     }
@@ -90,7 +90,7 @@ impl Journey {
         &self.settings
     }
 
-    /// Goes where a refusal leads, or answers with why not.
+    /// Follows the redirect of a rejection, or returns why not.
     pub(crate) fn follow(&mut self, response: Box<Response>) -> Result<(), ConnectError> {
         let max = self.network.redirects;
         if max == 0 || !redirect::is_redirect(response.status().as_u16()) {
@@ -111,7 +111,7 @@ impl Journey {
     }
 }
 
-/// Headers that tell one server who we are, and are nobody else's.
+/// Headers that authenticate the client to one server and must not be sent to another.
 fn is_private(name: &str) -> bool {
     ["authorization", "cookie", "proxy-authorization"].iter().any(|other| name.eq_ignore_ascii_case(other))
 }

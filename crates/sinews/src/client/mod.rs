@@ -1,14 +1,14 @@
-//! Connecting: [`Connect`], and why it may fail.
+//! Connecting: [`Connect`], and its errors.
 //!
-//! A [URL](ConnectError::Url) leads to a server, directly or through a proxy; TCP tries the addresses
-//! of its name as RFC 8305 says, TLS proves who it is, and the handshake of RFC 6455 section 4.1 ends with a WebSocket
-//! or with a [refusal](ConnectError::Rejected) that can be read.
+//! A [URL](ConnectError::Url) names a server, which is reached directly or through a proxy; TCP tries the addresses
+//! of its name as RFC 8305 describes, TLS authenticates the server, and the handshake of RFC 6455 section 4.1 ends
+//! with a WebSocket or with a [rejection](ConnectError::Rejected) that contains the server's response.
 //!
 //! ```no_run
 //! # #[cfg(feature = "url-connect")]
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // Needs a server, so that this is not run.
+//! // Needs a server, so this example is not run.
 //! use sinews::Message;
 //!
 //! let mut ws = sinews::connect("ws://localhost:9001/echo").subprotocol("v1.echo").await?;

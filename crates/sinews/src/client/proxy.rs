@@ -1,4 +1,4 @@
-//! Which proxy leads to a server.
+//! Choice of the proxy for a server.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use super::response::Response;
 use super::socks5::SocksReply;
 use super::target::{Credentials, Place, Target, UrlError, authority, redacted};
 
-/// What [`Connect`](super::Connect) was told about proxies.
+/// Proxy setting of [`Connect`](super::Connect).
 #[derive(Clone, Debug, Default)]
 pub(crate) enum ProxyChoice {
     #[default]
@@ -33,14 +33,14 @@ pub(crate) struct Proxy {
 pub(crate) enum ProxyKind {
     /// `http://`: CONNECT.
     Http,
-    /// `socks5://`: names are looked up here.
+    /// `socks5://`: the client resolves names.
     Socks5,
-    /// `socks5h://`: names are looked up by the proxy.
+    /// `socks5h://`: the proxy resolves names.
     Socks5h,
 }
 
 impl ProxyChoice {
-    /// The proxy for this server, if it takes one.
+    /// The proxy for this server, if any.
     pub(crate) fn choose(
         &self,
         target: &Target,
@@ -56,7 +56,7 @@ impl ProxyChoice {
 
 impl Proxy {
     pub(crate) fn parse(url: &str) -> Result<Self, ProxyError> {
-        // Without a scheme, `host:port` is an HTTP proxy.
+        // Without a scheme, `host:port` names an HTTP proxy.
         let with_scheme = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
         let uri: Uri = with_scheme.parse().map_err(|_| ProxyError::Url(UrlError::Malformed))?;
         let kind = match uri.scheme_str().unwrap_or_default().to_ascii_lowercase().as_str() {
@@ -70,7 +70,7 @@ impl Proxy {
         Ok(Self { kind, host, port: port.unwrap_or(default), credentials })
     }
 
-    /// Its URL without name and password.
+    /// The proxy's URL without name and password.
     pub(crate) fn name(&self) -> String {
         let scheme = match self.kind {
             ProxyKind::Http => "http",
@@ -81,7 +81,8 @@ impl Proxy {
     }
 }
 
-/// The convention of the field, which no standard says: see [`Connect::proxy_from_environment`].
+/// Reads the environment variables by convention, as no standard defines them: see
+/// [`Connect::proxy_from_environment`].
 ///
 /// [`Connect::proxy_from_environment`]: super::Connect::proxy_from_environment
 fn from_environment(
@@ -94,7 +95,7 @@ fn from_environment(
     }
     let own = match target.secure {
         true => any_case(&set, "https_proxy"),
-        // A server that runs CGI programs sets HTTP_PROXY to what a request's header `Proxy` says.
+        // A server that runs CGI programs sets HTTP_PROXY to the value of a request's header `Proxy`.
         false if set("REQUEST_METHOD").is_some() => {
             set("http_proxy").map(|url| ("http_proxy".to_owned(), url))
         }
@@ -104,14 +105,14 @@ fn from_environment(
     Proxy::parse(&url).map(Some).map_err(|error| (format!("{name}={}", redacted(&url)), error))
 }
 
-/// A variable in lower or upper case, the lower one first; its name with it.
+/// A variable in lower or upper case, lower case first, with its name.
 fn any_case(set: &dyn Fn(&str) -> Option<String>, name: &str) -> Option<(String, String)> {
     [name.to_owned(), name.to_ascii_uppercase()]
         .into_iter()
         .find_map(|name| set(&name).map(|value| (name, value)))
 }
 
-/// This machine: a proxy would connect to itself.
+/// Whether the host is this machine: a proxy would connect to itself.
 fn is_local(host: &str) -> bool {
     let host = host.to_ascii_lowercase();
     match host.parse::<IpAddr>() {
@@ -120,7 +121,7 @@ fn is_local(host: &str) -> bool {
     }
 }
 
-/// Whether the list of `NO_PROXY` names the server.
+/// Whether the list of `NO_PROXY` contains the server.
 fn is_exempt(list: &str, target: &Target) -> bool {
     list.split(',').map(str::trim).filter(|entry| !entry.is_empty()).any(|entry| names(entry, target))
 }
@@ -148,7 +149,7 @@ fn names(entry: &str, target: &Target) -> bool {
     }
 }
 
-/// An entry of the list may end in a port, an IPv6 address with a port is in brackets.
+/// Splits the port off an entry of the list; an IPv6 address with a port is in brackets.
 fn split_port(entry: &str) -> (&str, Option<u16>) {
     if let Some((address, rest)) = entry.strip_prefix('[').and_then(|entry| entry.split_once(']')) {
         return (address, rest.strip_prefix(':').and_then(|port| port.parse().ok()));
@@ -174,29 +175,29 @@ fn is_within(address: IpAddr, network: IpAddr, bits: u32) -> bool {
     }
 }
 
-/// Why a proxy cannot be used, or refuses.
+/// An error of a proxy, or of its settings.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ProxyError {
-    /// Its URL leads nowhere.
+    /// The URL of the proxy is invalid.
     Url(UrlError),
-    /// The scheme of its URL is none of `http`, `socks5` and `socks5h`.
+    /// The scheme of its URL is not `http`, `socks5` or `socks5h`.
     Scheme,
-    /// It answered CONNECT with another status than 2xx: status, headers and body say why.
+    /// The response to CONNECT has a status other than 2xx: status, headers and body tell why.
     Refused(Box<Response>),
-    /// Its answer to CONNECT is not a head of HTTP/1.x.
+    /// The response to CONNECT is not a head of HTTP/1.x.
     Head(HeadError),
-    /// It speaks, but not SOCKS5.
+    /// The response is not SOCKS5.
     NotSocks5,
-    /// It does not take these credentials, or wants some.
+    /// The proxy rejects the credentials, or requires credentials.
     Authentication,
-    /// The name of the user is empty, or name or password is longer than 255 bytes, which SOCKS5 cannot say.
+    /// The user name is empty, or user name or password is longer than 255 bytes, the limit of SOCKS5.
     Credentials,
-    /// The name of the server is longer than 255 bytes, which SOCKS5 cannot say.
+    /// The name of the server is longer than 255 bytes, the limit of SOCKS5.
     NameTooLong,
-    /// It refused to connect.
+    /// The proxy rejected the connection.
     Socks(SocksReply),
-    /// Bytes came through the tunnel before anything was sent into it: they answer nobody.
+    /// Bytes were received through the tunnel before a request was sent.
     EarlyBytes,
 }
 
@@ -210,20 +211,20 @@ impl fmt::Display for ProxyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Url(error) => return write!(f, "bad URL: {error}"),
-            Self::Head(error) => return write!(f, "bad answer to CONNECT: {error}"),
-            Self::Socks(reply) => return write!(f, "refused: {reply}"),
+            Self::Head(error) => return write!(f, "invalid response to CONNECT: {error}"),
+            Self::Socks(reply) => return write!(f, "connection rejected: {reply}"),
             Self::Refused(response) => {
-                write!(f, "answered CONNECT with {}", response.status())?;
+                write!(f, "responded to CONNECT with {}", response.status())?;
                 return fmt_line(response, f);
             }
             Self::Scheme => "the scheme must be http, socks5 or socks5h",
-            Self::NotSocks5 => "the answer is not SOCKS5",
+            Self::NotSocks5 => "the response is not SOCKS5",
             Self::Authentication => {
-                "name and password missing or refused; they go into the proxy's URL, user:password@host"
+                "user name and password are missing or rejected; set them in the proxy's URL, user:password@host"
             }
-            Self::Credentials => "SOCKS5 takes names of 1 to 255 bytes, and passwords up to 255",
-            Self::NameTooLong => "SOCKS5 takes names of servers up to 255 bytes",
-            Self::EarlyBytes => "bytes came through the tunnel before anything was sent",
+            Self::Credentials => "SOCKS5 requires a user name of 1 to 255 bytes and a password of at most 255 bytes",
+            Self::NameTooLong => "server name exceeds 255 bytes, the limit of SOCKS5",
+            Self::EarlyBytes => "bytes received through the tunnel before a request was sent",
         })
     }
 }
@@ -234,7 +235,7 @@ impl std::error::Error for ProxyError {}
 mod tests {
     use super::*;
 
-    /// Host and port of the proxy that this environment names, "" for none.
+    /// Host and port of the proxy that this environment names, "" without a proxy.
     fn chosen(url: &str, environment: &[(&str, &str)]) -> String {
         let target = Target::parse(url).expect(url);
         let variable = |name: &str| {
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn schemes_and_ports_of_proxies() {
+    fn proxy_urls_are_parsed_with_default_ports() {
         let parse = |url| Proxy::parse(url).map(|proxy| proxy.name()).map_err(|error| error.to_string());
         assert_eq!(parse("http://proxy"), Ok("http://proxy:80".into()));
         assert_eq!(parse("proxy:3128"), Ok("http://proxy:3128".into()));
@@ -262,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn each_scheme_has_its_variable() {
+    fn each_scheme_has_its_environment_variable() {
         let all = [("HTTPS_PROXY", "s:1"), ("HTTP_PROXY", "p:1"), ("ALL_PROXY", "a:1")];
         assert_eq!(chosen("wss://x/", &all), "http://s:1");
         assert_eq!(chosen("ws://x/", &all), "http://p:1");
@@ -278,14 +279,14 @@ mod tests {
     }
 
     #[test]
-    fn a_request_to_a_cgi_program_chooses_no_proxy() {
+    fn http_proxy_in_upper_case_is_ignored_in_cgi_programs() {
         let cgi = [("REQUEST_METHOD", "GET"), ("HTTP_PROXY", "evil:1")];
         assert_eq!(chosen("ws://x/", &cgi), "");
         assert_eq!(chosen("ws://x/", &[cgi[0], cgi[1], ("http_proxy", "good:1")]), "http://good:1");
     }
 
     #[test]
-    fn this_machine_is_not_reached_through_a_proxy() {
+    fn loopback_is_reached_without_a_proxy() {
         for url in ["ws://localhost/", "ws://127.1.2.3/", "ws://[::1]/", "ws://A.LocalHost/"] {
             assert_eq!(chosen(url, &[("ALL_PROXY", "a:1")]), "", "{url}");
         }
@@ -293,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn no_proxy_is_a_list_of_names_and_networks() {
+    fn no_proxy_matches_names_addresses_and_networks() {
         let exempt = |list, url| chosen(url, &[("ALL_PROXY", "a:1"), ("NO_PROXY", list)]).is_empty();
         for (list, url) in [
             ("*", "ws://x/"),

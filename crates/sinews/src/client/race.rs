@@ -1,4 +1,4 @@
-//! Several addresses, and the first that answers (RFC 8305, "happy eyeballs").
+//! Several addresses, and the first that connects (RFC 8305, "happy eyeballs").
 
 use std::future::{Future, poll_fn};
 use std::net::{IpAddr, SocketAddr};
@@ -6,14 +6,14 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
-/// How long one address may take before the next is tried beside it (RFC 8305 section 5).
+/// Time after which the next address is tried concurrently (RFC 8305 section 5).
 pub(crate) const STAGGER: Duration = Duration::from_millis(250);
 
-/// Most addresses of a name that are tried. With [`STAGGER`], the last one begins after 4 s.
+/// Most addresses of a name that are tried. With [`STAGGER`], the last attempt begins after 4 s.
 const ADDRESSES_MAX: usize = 16;
 
-/// The addresses in the order in which to try them: both families in turn, beginning with that of the first, each in
-/// the order of the system (RFC 8305 section 4). With a local address, only those of its family.
+/// The addresses in the order in which to try them: both families alternate, beginning with the family of the first,
+/// each in the order of the system (RFC 8305 section 4). With a local address, only addresses of its family.
 pub(crate) fn order(found: impl IntoIterator<Item = SocketAddr>, local: Option<IpAddr>) -> Vec<SocketAddr> {
     let found =
         found.into_iter().filter(|address| local.is_none_or(|local| local.is_ipv4() == address.is_ipv4()));
@@ -30,9 +30,9 @@ pub(crate) fn order(found: impl IntoIterator<Item = SocketAddr>, local: Option<I
     ordered
 }
 
-/// Tries the addresses one after the other, the next one when `wait` is over or when one has failed, and answers with
-/// the first connection; the others are dropped. Else with the fault that came last, or `None` if there was no
-/// address.
+/// Tries the addresses in order: the next attempt begins when `wait` has passed or when an attempt has failed.
+/// Returns the first connection and drops the other attempts. If all fail, returns the last error, or `None` if there
+/// was no address.
 pub(crate) async fn race<T, E, D, W>(
     addresses: Vec<SocketAddr>,
     mut dial: impl FnMut(SocketAddr) -> D,
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn families_take_turns() {
+    fn address_families_alternate() {
         let found = addresses(&["[::1]:1", "[::2]:1", "[::3]:1", "1.1.1.1:1", "2.2.2.2:1"]);
         let expected = addresses(&["[::1]:1", "1.1.1.1:1", "[::2]:1", "2.2.2.2:1", "[::3]:1"]);
         assert_eq!(order(found.clone(), None), expected);
@@ -103,7 +103,7 @@ mod tests {
 
         use super::*;
 
-        /// Races addresses that answer after so many milliseconds, the ports; odd ones with an error.
+        /// Races addresses that connect after `port` milliseconds; odd ports fail.
         async fn raced(ports: &[u16]) -> (Result<u16, Option<u16>>, u128, usize) {
             let found = ports.iter().map(|&port| SocketAddr::from(([127, 0, 0, 1], port))).collect();
             let (start, mut dialed) = (Instant::now(), 0);
@@ -120,7 +120,7 @@ mod tests {
         }
 
         #[tokio::test(start_paused = true)]
-        async fn the_first_answer_wins() {
+        async fn first_connection_wins() {
             assert_eq!(raced(&[100, 10]).await, (Ok(100), 100, 1), "the second never begins");
             assert_eq!(raced(&[60_000, 100]).await, (Ok(100), 350, 2));
             assert_eq!(raced(&[400, 200]).await, (Ok(400), 400, 2));
@@ -128,7 +128,7 @@ mod tests {
         }
 
         #[tokio::test(start_paused = true)]
-        async fn a_failure_does_not_make_the_next_wait() {
+        async fn failed_attempt_starts_the_next_at_once() {
             assert_eq!(raced(&[11, 21, 30]).await, (Ok(30), 62, 3));
             assert_eq!(raced(&[301, 1]).await, (Err(Some(301)), 301, 2), "a failed one is not the last word");
             assert_eq!(raced(&[]).await, (Err(None), 0, 0));

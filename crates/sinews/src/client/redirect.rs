@@ -1,4 +1,4 @@
-//! Where a redirect leads, and what goes there.
+//! Target of a redirect, and the credentials sent there.
 
 use http::header::LOCATION;
 
@@ -6,13 +6,13 @@ use super::error::{ConnectError, RedirectError};
 use super::response::Response;
 use super::target::{Target, UrlError};
 
-/// Whether the status says to ask elsewhere. Whether the method may change (RFC 9110 section 15.4) does not matter: it
-/// is GET.
+/// Whether the status is a redirect. Whether the method may change (RFC 9110 section 15.4) does not matter: it is
+/// GET.
 pub(crate) const fn is_redirect(status: u16) -> bool {
     matches!(status, 301 | 302 | 303 | 307 | 308)
 }
 
-/// Where the answer of the server at `from` leads.
+/// The target of the redirect that the server at `from` returned.
 pub(crate) fn next(from: &Target, response: &Response, downgrade: bool) -> Result<Target, ConnectError> {
     let location =
         response.headers().get(LOCATION).map(|value| value.as_bytes().to_owned()).unwrap_or_default();
@@ -25,12 +25,13 @@ pub(crate) fn next(from: &Target, response: &Response, downgrade: bool) -> Resul
     if from.secure && !to.secure && !downgrade {
         return Err(refused(RedirectError::Downgrade));
     }
-    // A server does not choose who we are; we stay who we were where we asked.
+    // A server cannot choose the credentials: the credentials of `from` are kept within its origin.
     to.credentials = from.credentials.clone().filter(|_| to.is_same_origin(from));
     Ok(to)
 }
 
-/// Resolves a reference (RFC 3986 section 5.2). A fragment is cut off: redirects may have one, WebSocket URLs not.
+/// Resolves a reference (RFC 3986 section 5.2). Removes a fragment, which is allowed in redirects but not in
+/// WebSocket URLs.
 fn resolve(base: &Target, location: &str) -> Result<Target, UrlError> {
     let location = location.split_once('#').map_or(location, |(location, _)| location);
     if has_scheme(location) {
@@ -60,7 +61,7 @@ fn resolve(base: &Target, location: &str) -> Result<Target, UrlError> {
     Target::parse(&format!("{scheme}://{}{path}{query}", base.authority()))
 }
 
-/// Whether a scheme comes before anything that ends one (RFC 3986 section 3.1).
+/// Whether a scheme precedes every character that ends one (RFC 3986 section 3.1).
 fn has_scheme(reference: &str) -> bool {
     let scheme = reference.split_once([':', '/', '?']).map_or("", |(scheme, _)| scheme);
     reference[scheme.len()..].starts_with(':')
@@ -68,7 +69,7 @@ fn has_scheme(reference: &str) -> bool {
         && scheme.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'))
 }
 
-/// RFC 3986 section 5.2.4, for a path that begins with `/`.
+/// Removes dot segments (RFC 3986 section 5.2.4) of a path that begins with `/`.
 fn without_dots(path: &str) -> String {
     let mut segments: Vec<&str> = Vec::new();
     let mut open = false;
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn references_are_resolved() {
+    fn relative_references_are_resolved() {
         // RFC 3986 section 5.4, with the path of its base.
         for (location, expected) in [
             ("ws://other/x", "ws://other/x"),
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_nowhere_is_an_error() {
+    fn invalid_location_is_an_error() {
         for location in ["", "ftp://a/", "mailto:a", "ws://", "ws://a:99999/", "/a b"] {
             let error = follow("ws://a/", location).expect_err(location);
             assert!(
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn encryption_is_not_given_up() {
+    fn downgrade_from_wss_is_rejected() {
         for location in ["ws://a/", "http://a/"] {
             let error = follow("wss://a/", location).expect_err(location);
             assert!(error.to_string().contains("allow_downgrade"), "{error}");
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_stay_where_they_belong() {
+    fn credentials_are_not_sent_to_another_origin() {
         let basic = |location| follow("ws://u:p@a/", location).expect(location).credentials.is_some();
         assert!(basic("/x"));
         assert!(basic("ws://a:80/x"));

@@ -1,10 +1,10 @@
-//! What the server answered.
+//! The server's response.
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use sinews_proto::handshake::Rejection;
 use sinews_proto::http::ResponseHead;
 
-/// The answer of a server to the handshake, or of a proxy to the wish for a tunnel.
+/// The response of a server to the handshake, or of a proxy to CONNECT.
 #[derive(Clone, Debug)]
 pub struct Response {
     status: StatusCode,
@@ -14,7 +14,7 @@ pub struct Response {
 }
 
 impl Response {
-    /// Lines that a map of headers cannot hold are left out; a head that was parsed has none.
+    /// Header lines that a `HeaderMap` cannot hold are left out; a parsed head has none.
     pub(crate) fn new<'h>(status: u16, headers: impl Iterator<Item = (&'h str, &'h [u8])>) -> Self {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
@@ -22,7 +22,7 @@ impl Response {
                 map.append(name, value);
             }
         }
-        // A status has three digits, or its head would not have been parsed.
+        // A parsed head has a status of three digits.
         let status = StatusCode::from_u16(status).unwrap_or_default();
         Self { status, headers: map, subprotocol: None, body: Vec::new() }
     }
@@ -45,7 +45,7 @@ impl Response {
         self
     }
 
-    /// The status: 101 where there is a connection.
+    /// The status: 101 for an accepted handshake.
     #[must_use]
     pub const fn status(&self) -> StatusCode {
         self.status
@@ -57,26 +57,26 @@ impl Response {
         &self.headers
     }
 
-    /// The subprotocol that the server chose among those offered.
+    /// The subprotocol that the server selected.
     #[must_use]
     pub fn subprotocol(&self) -> Option<&str> {
         self.subprotocol.as_deref()
     }
 
-    /// The body of a refusal, up to [`Connect::rejection_body_max`](super::Connect::rejection_body_max) bytes, chunks put
-    /// together, `Content-Encoding` left as it is. What did not come before the server fell silent for a second, or
-    /// before the time was over, is missing. Empty behind a 101.
+    /// The body of a rejection, up to [`Connect::rejection_body_max`](super::Connect::rejection_body_max) bytes, with
+    /// chunks joined and `Content-Encoding` unchanged. It is truncated if the server is silent for a second, or if
+    /// the timeout expires. Empty for a 101.
     #[must_use]
     pub fn body(&self) -> &[u8] {
         &self.body
     }
 
-    /// The first line of the body, for a message.
+    /// The first line of the body, for an error message.
     pub(crate) fn first_line(&self) -> Option<String> {
         const LINE_MAX: usize = 200;
         let text = String::from_utf8_lossy(&self.body);
         let line = text.lines().map(str::trim).find(|line| !line.is_empty())?;
-        // A server's text must not move the cursor of whoever reads a log.
+        // A server's text must not contain control characters for the reader's terminal.
         Some(line.chars().filter(|c| !c.is_control()).take(LINE_MAX).collect())
     }
 }

@@ -7,15 +7,15 @@ use super::exchange::{Exchange, Step};
 use super::proxy::ProxyError;
 use super::target::Credentials;
 
-/// Asks a SOCKS5 proxy for a connection.
+/// Requests a connection from a SOCKS5 proxy.
 #[derive(Debug)]
 pub(crate) struct Socks5 {
-    /// Method, and the request that follows.
+    /// The method negotiation, and later the request.
     request: Vec<u8>,
     /// The message of RFC 1929, if there are credentials.
     login: Option<Vec<u8>>,
     state: State,
-    /// Bytes of answers that were looked at.
+    /// Processed bytes of the responses.
     consumed: usize,
 }
 
@@ -38,7 +38,7 @@ const NAME: u8 = 3;
 const IPV6: u8 = 4;
 
 impl Socks5 {
-    /// To a name, which the proxy looks up, or to an address.
+    /// Connects to a name, which the proxy resolves, or to an address.
     pub(crate) fn new(host: &str, port: u16, credentials: Option<&Credentials>) -> Result<Self, ProxyError> {
         let mut request = vec![VERSION, CONNECT, 0];
         match host.parse() {
@@ -60,14 +60,14 @@ impl Socks5 {
         Ok(Self { request, login, state: State::Greet, consumed: 0 })
     }
 
-    /// Takes so many bytes of an answer, once they are there.
+    /// Takes this many bytes of a response, once they are received.
     fn take<'r>(&mut self, received: &'r [u8], count: usize) -> Option<&'r [u8]> {
         let bytes = received.get(self.consumed..)?.get(..count)?;
         self.consumed += count;
         Some(bytes)
     }
 
-    /// RFC 1928 section 3.
+    /// Reads the method selection (RFC 1928 section 3).
     fn read_method(&mut self, received: &[u8]) -> Result<Step<()>, ProxyError> {
         let Some(answer) = self.take(received, 2) else { return Ok(Step::More) };
         self.state = match answer {
@@ -79,7 +79,7 @@ impl Socks5 {
         Ok(Step::Reply)
     }
 
-    /// RFC 1929 section 2. The version is not looked at: some proxies repeat the 5.
+    /// Reads the login response (RFC 1929 section 2). The version is ignored: some proxies repeat the 5.
     fn read_login(&mut self, received: &[u8]) -> Result<Step<()>, ProxyError> {
         match self.take(received, 2) {
             None => Ok(Step::More),
@@ -91,7 +91,7 @@ impl Socks5 {
         }
     }
 
-    /// RFC 1928 section 6. A refusal counts from its code on: some proxies send no more.
+    /// Reads the reply (RFC 1928 section 6). A rejection is complete with its code: some proxies send no more.
     fn read_reply(&mut self, received: &[u8]) -> Result<Step<()>, ProxyError> {
         let reply = received.get(self.consumed..).unwrap_or_default();
         let len = match reply {
@@ -150,21 +150,21 @@ fn login(credentials: &Credentials) -> Result<Vec<u8>, ProxyError> {
     let mut login = vec![1];
     push_counted(&mut login, &credentials.user).ok_or(ProxyError::Credentials)?;
     match credentials.password.as_slice() {
-        // RFC 1929 wants a password of one byte at least; where the name is a token there is none.
+        // RFC 1929 requires a password of at least one byte; a token as the user name has no password.
         [] => login.push(0),
         password => push_counted(&mut login, password).ok_or(ProxyError::Credentials)?,
     }
     Ok(login)
 }
 
-/// One byte for the length, and the bytes; `None` if there are none or too many.
+/// Appends the length as one byte, and the bytes; `None` if the length is 0 or over 255.
 fn push_counted(out: &mut Vec<u8>, bytes: &[u8]) -> Option<()> {
     out.push(u8::try_from(bytes.len()).ok().filter(|&len| len > 0)?);
     out.extend_from_slice(bytes);
     Some(())
 }
 
-/// The code with which a SOCKS5 proxy refuses (RFC 1928 section 6).
+/// The code with which a SOCKS5 proxy rejects a connection (RFC 1928 section 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocksReply(u8);
 
@@ -180,7 +180,7 @@ impl fmt::Display for SocksReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self.0 {
             1 => "general failure",
-            2 => "not allowed by its rules",
+            2 => "not allowed by the rules of the proxy",
             3 => "network unreachable",
             4 => "host unreachable",
             5 => "connection refused",
@@ -202,7 +202,7 @@ mod tests {
         Credentials { user: b"me".to_vec(), password: b"pw".to_vec() }
     }
 
-    /// What is said to a proxy with these answers, however they are cut, and how it ends.
+    /// The bytes sent to a proxy with these responses, in chunks of every size, and the result.
     fn said(host: &str, login: bool, answers: &[u8]) -> (Vec<u8>, Result<usize, Option<String>>) {
         let mut found = None;
         for piece in 1..=answers.len() {
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_addresses_are_asked_for() {
+    fn connect_requests_encode_names_and_addresses() {
         let accepted = [5, 0, 5, 0, 0, 1, 0, 0, 0, 0, 0, 0];
         let asked = |host| said(host, false, &accepted);
         let (out, end) = asked("a.example");
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_behind_the_reply_are_left() {
+    fn bytes_behind_the_reply_are_not_consumed() {
         let ipv6 = [&[5, 0, 5, 0, 0, 4][..], &[0; 18], b"rest"].concat();
         assert_eq!(said("a", false, &ipv6).1, Ok(24));
         let name = [&[5, 0, 5, 0, 0, 3, 2][..], b"ab", &[0, 0], b"rest"].concat();
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_given_if_asked_for() {
+    fn password_is_sent_only_on_request() {
         let (out, end) = said("a", true, &[5, 2, 1, 0, 5, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
         assert_eq!(out, b"\x05\x02\x00\x02\x01\x02me\x02pw\x05\x01\x00\x03\x01a\x01\xbb");
         assert_eq!(end, Ok(14));
@@ -251,20 +251,20 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_named() {
+    fn reply_codes_are_named_in_errors() {
         let error =
             |login, answers: &[u8]| said("a", login, answers).1.expect_err("refused").expect("an error");
         assert!(error(false, &[5, 0xff]).contains("name and password"));
         assert!(error(false, &[5, 2]).contains("name and password"));
         assert!(error(true, &[5, 2, 1, 1]).contains("name and password"));
         assert!(error(false, &[5, 0, 5, 5]).contains("connection refused (SOCKS reply 5)"));
-        assert!(error(false, &[5, 0, 5, 2, 0, 1]).contains("not allowed by its rules"));
+        assert!(error(false, &[5, 0, 5, 2, 0, 1]).contains("not allowed by the rules of the proxy"));
         assert!(error(false, b"HTTP/1.1 400").contains("not SOCKS5"));
         assert!(error(false, &[5, 0, 5, 0, 0, 9]).contains("not SOCKS5"));
     }
 
     #[test]
-    fn what_does_not_fit_a_byte_is_refused() {
+    fn names_and_passwords_over_255_bytes_are_rejected() {
         assert!(matches!(Socks5::new(&"a".repeat(256), 1, None), Err(ProxyError::NameTooLong)));
         assert!(Socks5::new(&"a".repeat(255), 1, None).is_ok());
         let long = Credentials { password: vec![b'a'; 256], ..credentials() };

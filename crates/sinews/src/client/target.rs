@@ -1,4 +1,4 @@
-//! Where a URL leads (RFC 6455 section 3).
+//! Parsing of URLs (RFC 6455 section 3).
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -8,12 +8,12 @@ use base64::engine::general_purpose::STANDARD;
 use http::Uri;
 use percent_encoding::percent_decode_str;
 
-/// A server, and what to ask there.
+/// A server, and the request target on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
-    /// `wss` rather than `ws`.
+    /// Whether the scheme is `wss` rather than `ws`.
     pub(crate) secure: bool,
-    /// A name or an address, an IPv6 address without its brackets.
+    /// A name or an address; an IPv6 address without its brackets.
     pub(crate) host: String,
     pub(crate) port: u16,
     /// Path and query.
@@ -41,7 +41,7 @@ impl Target {
         Ok(Self { secure, host, port, path, credentials })
     }
 
-    /// The value of `Host`: without the port where it is the scheme's own (RFC 6455 section 4.1).
+    /// The value of `Host`: without the port where it is the scheme's default (RFC 6455 section 4.1).
     pub(crate) fn host_header(&self) -> String {
         if self.port == default_port(self.secure) { bracketed(&self.host) } else { self.authority() }
     }
@@ -95,7 +95,7 @@ impl Place {
     }
 }
 
-/// A name and a password.
+/// A user name and a password.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Credentials {
     pub(crate) user: Vec<u8>,
@@ -113,36 +113,36 @@ impl Credentials {
         Ok(Self { user, password: percent_decode_str(password).collect() })
     }
 
-    /// As the value of `Authorization` (RFC 7617).
+    /// Formats the value of `Authorization` (RFC 7617).
     pub(crate) fn basic(&self) -> String {
         format!("Basic {}", STANDARD.encode([self.user.as_slice(), b":", &self.password].concat()))
     }
 }
 
-/// Without the password: this ends in logs.
+/// Omits the password, since the output may end in logs.
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Credentials")
     }
 }
 
-/// What is wrong with a URL.
+/// The defect of a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UrlError {
-    /// It is no absolute URL of ASCII characters: names in other scripts go in their `xn--` form, other characters of
-    /// a path percent-encoded.
+    /// It is not an absolute URL of ASCII characters: names in other scripts are written in their `xn--` form, other
+    /// characters of a path percent-encoded.
     Malformed,
-    /// The scheme is none of `ws`, `wss`, `http` and `https`.
+    /// The scheme is not `ws`, `wss`, `http` or `https`.
     Scheme,
-    /// There is no host, or what is in brackets is no IPv6 address.
+    /// There is no host, or the text in brackets is not an IPv6 address.
     Host,
-    /// The port is no number below 65,536.
+    /// The port is not a number below 65,536.
     Port,
-    /// There is a fragment (`#…`), which must not be used in a WebSocket's URL (RFC 6455 section 3); a `#` that is meant
-    /// is `%23`.
+    /// The URL has a fragment (`#…`), which is not allowed in a WebSocket's URL (RFC 6455 section 3); write a literal
+    /// `#` as `%23`.
     Fragment,
-    /// The user's name has a colon in it, so that it cannot be sent as Basic authentication (RFC 7617 section 2).
+    /// The user name contains a colon, so that it cannot be sent as Basic authentication (RFC 7617 section 2).
     UserInfo,
 }
 
@@ -161,11 +161,11 @@ impl fmt::Display for UrlError {
 
 impl std::error::Error for UrlError {}
 
-/// The URL without name and password, also if it is none.
+/// The URL without name and password, also if it is invalid.
 pub(crate) fn redacted(url: &str) -> String {
     let Some((before, rest)) = url.rsplit_once('@') else { return url.to_owned() };
     match before.split_once("://") {
-        // An `@` in the path is no end of a password.
+        // An `@` in the path does not end a password.
         Some((_, before)) if before.contains(['/', '?']) => url.to_owned(),
         Some((scheme, _)) => format!("{scheme}://{rest}"),
         None => rest.to_owned(),
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_the_schemes_unless_named() {
+    fn default_port_depends_on_the_scheme() {
         for (url, port, host) in [
             ("ws://example.com", 80, "example.com"),
             ("wss://example.com/", 443, "example.com"),
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_never_empty_and_keeps_its_query() {
+    fn path_defaults_to_slash_and_keeps_its_query() {
         for (url, path) in
             [("ws://a", "/"), ("ws://a?x=1", "/?x=1"), ("ws://a/b/c?d=%23&e=@", "/b/c?d=%23&e=@")]
         {
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_websocket_url_is_refused() {
+    fn invalid_urls_are_rejected() {
         for (url, error) in [
             ("", UrlError::Malformed),
             ("/chat", UrlError::Scheme),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn user_and_password_become_basic_authentication() {
+    fn userinfo_becomes_basic_authentication() {
         // The example of RFC 7617 section 2.
         let target = parse("ws://Aladdin:open%20sesame@example.com/");
         assert_eq!(
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn passwords_are_not_shown() {
+    fn debug_output_contains_no_passwords() {
         for (url, shown) in [
             ("ws://a:b@c/d", "ws://c/d"),
             ("ws://a:b@c@d/e", "ws://d/e"),

@@ -7,20 +7,20 @@ use super::exchange::{Exchange, Step};
 use super::proxy::ProxyError;
 use super::response::Response;
 
-/// Asks an HTTP proxy for a tunnel.
+/// Requests a tunnel from an HTTP proxy.
 #[derive(Debug)]
 pub(crate) struct Tunnel {
     request: Option<String>,
     scanner: HeadScanner,
     limits: HeadLimits,
     body_max: usize,
-    /// Bytes of interim responses before the one that counts.
+    /// Bytes of interim responses before the final response.
     interim: usize,
     refusing: Option<Refusing>,
 }
 
 impl Tunnel {
-    /// To host and port, with the value of `Proxy-Authorization`. Neither has a line break: both come out of URLs.
+    /// To host and port, with the value of `Proxy-Authorization`. Neither contains a line break: both come from URLs.
     pub(crate) fn new(
         authority: &str,
         authorization: Option<&str>,
@@ -60,7 +60,7 @@ impl Exchange for Tunnel {
             return self.rest(received);
         }
         loop {
-            // What interim responses took is gone from the limit, so that there is an end to them.
+            // Interim responses count towards the limit, so that their number is bounded.
             let left = self.limits.max_bytes().saturating_sub(self.interim);
             let left = self.limits.with_max_bytes(u32::try_from(left).unwrap_or(u32::MAX));
             let response = received.get(self.interim..).unwrap_or_default();
@@ -70,7 +70,7 @@ impl Exchange for Tunnel {
             let consumed = self.interim + len;
             match head.status() {
                 100..=199 => self.interim = consumed,
-                // Whatever it says about a body, there is none.
+                // A response to CONNECT has no body, regardless of its headers.
                 200..=299 => return Ok(Step::Done { output: (), consumed }),
                 _ => {
                     self.refusing = Some(Refusing::new(Response::of_head(&head), consumed, self.body_max));
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tunnel_begins_behind_the_head() {
+    fn tunnel_begins_behind_the_response_head() {
         for (before, head) in [
             ("", "HTTP/1.1 200 Connection established\r\n\r\n"),
             ("", "HTTP/1.0 200 OK\r\nContent-Length: 10\r\n\r\n"),
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_comes_with_its_body() {
+    fn rejection_includes_its_body() {
         let input = "HTTP/1.1 407 Proxy Authentication Required\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nwho?\r\n0\r\n\r\n";
         for piece in 1..=input.len() {
             let (_, outcome, _) = run(tunnel(), input.as_bytes(), piece);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_head_has_an_end() {
+    fn endless_response_head_is_rejected() {
         let (_, outcome, len) = run(tunnel(), &[b'a'; 100_000], 100);
         assert!(matches!(outcome, Some(Err(ProxyError::Head(_)))));
         assert!(len <= HeadLimits::new().max_bytes() + 100);

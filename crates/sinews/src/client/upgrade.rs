@@ -9,7 +9,7 @@ use super::error::ConnectError;
 use super::exchange::{Exchange, Step};
 use super::response::Response;
 
-/// Asks for a WebSocket and reads the answer; if that is a refusal, its body too.
+/// Requests a WebSocket and reads the response; the body too if the response is a rejection.
 #[derive(Debug)]
 pub(crate) struct Upgrade {
     handshake: ClientHandshake,
@@ -80,14 +80,14 @@ fn upgraded(established: &Established, heads: &[u8], limits: &HeadLimits) -> Upg
     let mut slots = HeaderSlots::new();
     let response = match ResponseHead::parse(last_head(heads, limits), limits, &mut slots) {
         Ok(head) => Response::of_head(&head),
-        // The handshake has parsed the same bytes.
+        // The handshake has parsed the same bytes already.
         Err(_) => Response::new(101, std::iter::empty()),
     };
     let response = response.with_subprotocol(established.subprotocol());
     Upgraded { negotiated: established.negotiated(), response }
 }
 
-/// The answer that counts, behind interim ones.
+/// The final response, behind interim responses.
 fn last_head<'h>(mut heads: &'h [u8], limits: &HeadLimits) -> &'h [u8] {
     while let Ok(Some(len)) = HeadScanner::new().scan(heads, limits) {
         if len == heads.len() {
@@ -115,7 +115,7 @@ mod tests {
         Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\nSec-WebSocket-Protocol: v1\r\nSet-Cookie: a=b\r\n\r\n";
 
     #[test]
-    fn what_follows_the_answer_is_left() {
+    fn bytes_behind_the_response_are_not_consumed() {
         let early = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n";
         for before in ["", early] {
             let answer = format!("{before}{SWITCH}");
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_comes_with_its_body() {
+    fn rejection_includes_its_body() {
         let whole = "HTTP/1.1 403 Forbidden\r\nContent-Length: 9\r\nX-Why: a\r\n\r\nnot today";
         let open = "HTTP/1.1 403 Forbidden\r\nX-Why: a\r\n\r\nnot today";
         for input in [whole, open] {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_none_is_an_error() {
+    fn malformed_response_is_an_error() {
         let (_, outcome, _) = run(upgrade(), b"SSH-2.0-OpenSSH\r\n\r\n", 3);
         assert!(matches!(outcome, Some(Err(ConnectError::Handshake(ClientError::Head(_))))));
         let (_, outcome, _) = run(upgrade(), b"HTTP/1.1 101 ", 3);

@@ -14,20 +14,20 @@ use super::wire::Wire;
 use crate::resources::{self, BLOCK};
 use crate::server::{Accept, AcceptError, DROPPED_MAX, Decide, Handshake, Opened, Phase, Request};
 
-/// Accepts a WebSocket on a transport from which nobody has read: await it, or set things before. See
+/// Accepts a WebSocket on a transport that has not been read from: set options, then await. See
 /// [`server`](crate::server).
 ///
-/// A future that is dropped drops the transport.
+/// A dropped future drops the transport.
 pub fn accept<S: Transport>(stream: S) -> Accept<S, Compio> {
     Accept::new(stream)
 }
 
 impl<S: Transport, D: Decide> Accept<S, Compio, D> {
-    /// Makes the handshake. Answers the WebSocket and the request that it began with; awaiting the [`Accept`] itself
-    /// answers the WebSocket alone.
+    /// Completes the handshake. Returns the WebSocket and the client's request; awaiting the [`Accept`] itself
+    /// returns only the WebSocket.
     ///
     /// # Errors
-    /// See [`AcceptError`]. The client was answered then, and the transport is closed.
+    /// See [`AcceptError`]. The client has then received a response, and the transport is closed.
     pub async fn open(self) -> Result<(WebSocket<S>, Request), AcceptError> {
         let Self { stream, decide, mut handshake, .. } = self;
         let mut wire = Wire::open(stream);
@@ -45,7 +45,7 @@ impl<S: Transport, D: Decide> Accept<S, Compio, D> {
         if let Some(refusal) = why.refusal() {
             let mut out = Vec::new();
             refusal.write_response(&mut out);
-            // What goes wrong now changes nothing: the client is gone, or does not want to know.
+            // An error now changes nothing: the client is gone, or does not read the response.
             let _ = timeout(end_wait, refuse(&mut wire, out)).await;
         }
         Err(why)

@@ -1,4 +1,5 @@
-//! For other protocol libraries: `Read` and `Write` over memory, which asynchronous calls fill and flush.
+//! Adapter for synchronous protocol libraries: `Read` and `Write` over memory, which asynchronous calls fill and
+//! flush.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -10,11 +11,11 @@ use compio::buf::{BufResult, IntoInner as _, IoBuf};
 use compio::io::util::Splittable;
 use compio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 
-/// What a buffer begins with.
+/// Initial size of a buffer.
 const START: usize = 8 << 10;
 
-/// A transport of compio's for a synchronous protocol library, such as tungstenite: [`Read`] takes from memory what
-/// [`fill`](Self::fill) has received, and [`Write`] puts into memory what [`flush`](Self::flush) sends. Both answer
+/// A compio transport for a synchronous protocol library, such as tungstenite: [`Read`] returns bytes that
+/// [`fill`](Self::fill) has received, and [`Write`] stores bytes that [`flush`](Self::flush) sends. Both return
 /// [`WouldBlock`](io::ErrorKind::WouldBlock) where they would have to wait.
 ///
 /// ```
@@ -48,14 +49,14 @@ const START: usize = 8 << 10;
 /// # std::io::Result::Ok(())
 /// ```
 ///
-/// Buffers begin with [`SyncBridge::START`] bytes. What a fill asks for, in one operation, doubles when the last one came
-/// back full, up to the limit, and halves when the last one used less than a quarter. What is written grows as it
-/// must, up to the limit, and a flush sends all of it; memory that was much too large is given back.
+/// Buffers begin with [`SyncBridge::START`] bytes. The size of a fill, which is one operation, doubles after a full
+/// receive, up to the limit, and halves after a receive of less than a quarter. The write buffer grows as needed, up
+/// to the limit, and a flush sends all of it; memory that was much too large is freed.
 ///
-/// [`fill`](Self::fill) and [`flush`](Self::flush) are cancel-safe: the operation in flight belongs to the bridge.
-/// They may be waited for at the same time, from one task, by [`fill_or_flush`](Self::fill_or_flush).
+/// [`fill`](Self::fill) and [`flush`](Self::flush) are cancel-safe: the bridge owns the operation in flight.
+/// [`fill_or_flush`](Self::fill_or_flush) awaits both at the same time, from one task.
 ///
-/// This crate's own connections do not use it: they hand their buffers to the kernel by value, without a copy between.
+/// This crate's own connections do not use it: they pass their buffers to the kernel by value, without a copy.
 pub struct SyncBridge<S: Splittable> {
     filling: Filling<S::ReadHalf>,
     flushing: Flushing<S::WriteHalf>,
@@ -65,53 +66,51 @@ impl<S> SyncBridge<S>
 where
     S: Splittable<ReadHalf: AsyncRead + 'static, WriteHalf: AsyncWrite + 'static>,
 {
-    /// What a buffer begins with, 8 KiB: most messages fit, and a thousand connections take 16 MiB.
+    /// Initial size of a buffer, 8 KiB: most messages fit, and a thousand connections take 16 MiB.
     pub const START: usize = START;
 
-    /// How far a buffer grows unless told otherwise, 1 MiB: a fill of 16 MiB takes some twenty operations, beyond
-    /// which larger buffers save little.
+    /// Default limit of a buffer, 1 MiB: a fill of 16 MiB takes some twenty operations; larger buffers save little.
     pub const LIMIT: usize = 1 << 20;
 
-    /// A bridge whose buffers grow to [`LIMIT`](Self::LIMIT). The transport's halves must not wait for each other;
-    /// sockets, and pairs of a reader and a writer, do not.
+    /// Creates a bridge whose buffers grow to [`LIMIT`](Self::LIMIT). The transport's halves must not wait for each
+    /// other; sockets, and pairs of a reader and a writer, do not.
     pub fn new(transport: S) -> Self {
         Self::with_limit(transport, Self::LIMIT)
     }
 
-    /// A bridge whose buffers grow to this many bytes; each way at least [`START`](Self::START).
+    /// Creates a bridge whose buffers grow to this many bytes; at least [`START`](Self::START) in each direction.
     pub fn with_limit(transport: S, limit: usize) -> Self {
         let (reader, writer) = transport.split();
         let limit = limit.max(Self::START);
         Self { filling: Filling::new(reader, limit), flushing: Flushing::new(writer, limit) }
     }
 
-    /// Receives once, behind what is there, and answers how many bytes came; 0: the peer has ended its side, once
-    /// and for all.
+    /// Receives once, behind unread bytes, and returns the number of received bytes; 0: the peer has ended its side,
+    /// permanently.
     ///
-    /// Cancel-safe: what comes after the future was dropped is there for the next call.
+    /// Cancel-safe: bytes that arrive after the future was dropped are kept for the next call.
     ///
     /// # Errors
-    /// What the transport says; [`io::ErrorKind::OutOfMemory`] if nobody has read what fills the buffer up to its
-    /// limit.
+    /// The error of the transport; [`io::ErrorKind::OutOfMemory`] if unread bytes fill the buffer up to its limit.
     pub async fn fill(&mut self) -> io::Result<usize> {
         poll_fn(|cx| self.filling.poll(cx)).await
     }
 
-    /// Sends everything that was written.
+    /// Sends all written bytes.
     ///
-    /// Cancel-safe: what has left has left once, and the rest follows with the next call.
+    /// Cancel-safe: no byte is sent twice, and the rest follows with the next call.
     ///
     /// # Errors
-    /// What the transport says.
+    /// The error of the transport.
     pub async fn flush(&mut self) -> io::Result<()> {
         poll_fn(|cx| self.flushing.poll(cx)).await
     }
 
-    /// Does both until something came: what a library waits for that has said `WouldBlock` while its own bytes are
-    /// still on their way. Answers as [`fill`](Self::fill).
+    /// Flushes and fills until bytes are received: for a library that has returned `WouldBlock` while its own bytes
+    /// are still in flight. Returns as [`fill`](Self::fill).
     ///
     /// # Errors
-    /// As the two.
+    /// As [`fill`](Self::fill) and [`flush`](Self::flush).
     pub async fn fill_or_flush(&mut self) -> io::Result<usize> {
         poll_fn(|cx| {
             if let Poll::Ready(Err(error)) = self.flushing.poll(cx) {
@@ -122,10 +121,10 @@ where
         .await
     }
 
-    /// Sends everything that was written, and then ends the sending side.
+    /// Sends all written bytes, and then ends the sending side.
     ///
     /// # Errors
-    /// What the transport says.
+    /// The error of the transport.
     pub async fn shutdown(&mut self) -> io::Result<()> {
         self.flush().await?;
         match &mut self.flushing.state {
@@ -136,19 +135,19 @@ where
 }
 
 impl<S: Splittable> SyncBridge<S> {
-    /// Bytes that were received and not read.
+    /// Number of received bytes that are unread.
     #[must_use]
     pub fn readable(&self) -> usize {
         self.filling.unread().len()
     }
 
-    /// Bytes that were written and have not left, as far as is known.
+    /// Number of written bytes that have not left, as far as known.
     #[must_use]
     pub fn unsent(&self) -> usize {
         self.flushing.unsent()
     }
 
-    /// What the next [`fill`](Self::fill) asks for, in bytes, if the limit leaves that much room.
+    /// Size of the next [`fill`](Self::fill) in bytes, if the limit allows it.
     #[must_use]
     pub fn fill_size(&self) -> usize {
         self.filling.size
@@ -156,7 +155,7 @@ impl<S: Splittable> SyncBridge<S> {
 }
 
 impl<S: Splittable> Read for SyncBridge<S> {
-    /// Takes what was received: [`WouldBlock`](io::ErrorKind::WouldBlock) if there is nothing, 0 if nothing follows.
+    /// Returns received bytes: [`WouldBlock`](io::ErrorKind::WouldBlock) if there are none, 0 at the end of input.
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if self.filling.unread().is_empty() && !<[u8]>::is_empty(into) && !self.filling.ended {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -166,7 +165,7 @@ impl<S: Splittable> Read for SyncBridge<S> {
 }
 
 impl<S: Splittable> Write for SyncBridge<S> {
-    /// Takes as much as fits below the limit: [`WouldBlock`](io::ErrorKind::WouldBlock) if nothing does.
+    /// Stores as much as fits below the limit: [`WouldBlock`](io::ErrorKind::WouldBlock) if nothing fits.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let taken = self.flushing.put(bytes);
         if taken == 0 && !<[u8]>::is_empty(bytes) {
@@ -175,8 +174,7 @@ impl<S: Splittable> Write for SyncBridge<S> {
         Ok(taken)
     }
 
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock) while something waits for [`SyncBridge::flush`], which has to send
-    /// it.
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) while bytes are queued for [`SyncBridge::flush`], which sends them.
     fn flush(&mut self) -> io::Result<()> {
         if self.unsent() > 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
     }
@@ -191,14 +189,14 @@ impl<S: Splittable> fmt::Debug for SyncBridge<S> {
     }
 }
 
-/// What comes home of an operation: the half, its result and its memory.
+/// The output of an operation: the half, its result and its memory.
 type InFlight<H> = Pin<Box<dyn Future<Output = (H, BufResult<usize, Vec<u8>>)>>>;
 
 /// Half of a transport, or its operation in flight.
 enum State<H> {
     Idle(H),
     Busy(InFlight<H>),
-    /// Only while one becomes the other.
+    /// Only during a transition between states.
     Lost,
 }
 
@@ -206,14 +204,14 @@ fn lost() -> io::Error {
     io::ErrorKind::NotConnected.into()
 }
 
-/// What was received, from an offset on, and where the next bytes go.
+/// The received bytes, from an offset on, and the state of the next receive.
 struct Filling<R> {
     state: State<R>,
     ready: Vec<u8>,
     at: usize,
-    /// Memory for the next receive, kept from the last one.
+    /// Memory of the last receive, reused for the next.
     spare: Vec<u8>,
-    /// Bytes that the next receive asks for, and that the last one did.
+    /// Size of the next receive, and of the last.
     size: usize,
     asked: usize,
     limit: usize,
@@ -246,7 +244,7 @@ impl<R> Filling<R> {
         count
     }
 
-    /// Behind what was not read; in its place, if everything was.
+    /// Stores received bytes behind unread bytes, or in their place if there are none.
     fn came(&mut self, mut bytes: Vec<u8>) {
         if bytes.len() == self.asked {
             self.size = (2 * self.asked).clamp(START, self.limit);
@@ -261,7 +259,7 @@ impl<R> Filling<R> {
         }
         self.at = 0;
         bytes.clear();
-        // Twice as much is what the size was before it was halved.
+        // The size may just have been halved: memory up to twice the size is kept.
         self.spare = if bytes.capacity() < 2 * self.size { bytes } else { Vec::new() };
     }
 }
@@ -288,7 +286,7 @@ impl<R: AsyncRead + 'static> Filling<R> {
         let unread = self.unread().len();
         let room = self.size.min(self.limit - unread);
         if room == 0 {
-            let told = format!("{unread} bytes, the limit, were received and not read");
+            let told = format!("receive buffer is full: {unread} unread bytes reach the limit of the bridge");
             return Err(io::Error::new(io::ErrorKind::OutOfMemory, told));
         }
         if let State::Idle(mut reader) = std::mem::replace(&mut self.state, State::Lost) {
@@ -304,7 +302,7 @@ impl<R: AsyncRead + 'static> Filling<R> {
     }
 }
 
-/// What was written and waits, while what was written before is on its way.
+/// Written bytes that are queued, and the send in flight.
 struct Flushing<W> {
     state: State<W>,
     waits: Vec<u8>,
@@ -331,7 +329,7 @@ impl<W> Flushing<W> {
         count
     }
 
-    /// Memory that was used is used again, if it was not much too large.
+    /// Reuses memory, if it was not much too large.
     fn left(&mut self, mut bytes: Vec<u8>) {
         self.leaving = 0;
         let fits = bytes.capacity() <= START || bytes.len() >= bytes.capacity() / 4;

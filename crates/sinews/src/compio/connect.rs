@@ -1,4 +1,4 @@
-//! Connecting on compio: [`Connect`] carried out with its sockets and its clock.
+//! Connecting on compio: executes [`Connect`] with compio's sockets and clock.
 
 use std::future::{Future, IntoFuture};
 use std::io;
@@ -26,8 +26,8 @@ pub struct Compio;
 
 impl Runtime for Compio {}
 
-/// A connection to a server, when it is awaited: to its URL with the feature `url-connect`, or
-/// [over](Connect::over) a transport of your own. See [`client`](crate::client).
+/// Connects to a server when awaited: to its URL with the feature `url-connect`, or [over](Connect::over) your own
+/// transport. See [`client`](crate::client).
 ///
 /// ```
 /// # let Ok(runtime) = compio::runtime::Runtime::new() else { return Ok(()) };
@@ -35,7 +35,7 @@ impl Runtime for Compio {}
 /// # let (one, other) = std::os::unix::net::UnixStream::pair()?;
 /// # let stream = compio::net::UnixStream::from_std(one)?;
 /// # drop(other);
-/// let error = sinews::compio::connect("ws://example.com/").over(stream).await.expect_err("nobody is there");
+/// let error = sinews::compio::connect("ws://example.com/").over(stream).await.expect_err("no server");
 /// assert!(error.to_string().starts_with("WebSocket handshake with example.com:80: "));
 /// # std::io::Result::Ok(())
 /// # })?;
@@ -46,7 +46,7 @@ pub fn connect(url: impl Into<String>) -> Connect<Compio> {
 }
 
 impl<S: Transport> Connect<Over<Compio, S>> {
-    /// Makes the handshake, and gives the server's answer too.
+    /// Completes the handshake, and also returns the server's response.
     ///
     /// A dropped future drops the transport.
     ///
@@ -69,7 +69,7 @@ impl<S: Transport> IntoFuture for Connect<Over<Compio, S>> {
     }
 }
 
-/// The end of the time that an attempt has.
+/// The deadline of an attempt.
 struct Deadline {
     /// `None`: never.
     at: Option<Instant>,
@@ -78,7 +78,7 @@ struct Deadline {
 
 impl Deadline {
     fn new(timeout: Option<Duration>) -> Self {
-        // A time that no clock reaches is none.
+        // A time that the clock cannot represent is never reached.
         let at = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         Self { at, timeout: timeout.unwrap_or_default() }
     }
@@ -87,7 +87,7 @@ impl Deadline {
         ConnectError::TimedOut { phase, peer: peer.to_owned(), timeout: self.timeout }
     }
 
-    /// Carries an exchange out. `received` keeps what came behind it.
+    /// Executes an exchange. `received` keeps the bytes behind it.
     async fn exchange<S: Transport, E: Exchange>(
         &self,
         wire: &mut Wire<S>,
@@ -121,7 +121,7 @@ async fn handshake<S: Transport>(
     Ok((ws.with_subprotocol(response.subprotocol()), response))
 }
 
-/// Sends what the machine writes, shows it what comes.
+/// Sends the output of the state machine, and feeds it the input.
 async fn exchange<S: Transport, E: Exchange>(
     wire: &mut Wire<S>,
     received: &mut Vec<u8>,

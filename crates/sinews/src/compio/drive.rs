@@ -1,4 +1,4 @@
-//! A connection and its transport: at most one receive and one send in flight, both kept here.
+//! A connection and its transport: at most one receive and one send in flight, both stored here.
 
 use std::future::Future;
 use std::io;
@@ -23,11 +23,11 @@ pub(super) struct Drive<S: Transport> {
     sink: S::Sink,
     link: Link,
     pace: Pace,
-    /// Wakes for the link's deadline, or to free spare memory; made when first needed.
+    /// Wakes for the link's deadline, or to free spare memory; created when first needed.
     timer: Option<Pin<Box<dyn Future<Output = ()>>>>,
-    /// Memory of the application's that a message goes into.
+    /// The application's memory that a message is received into.
     pub(super) lent: Option<Box<Lent>>,
-    /// The end of the sending side was begun.
+    /// The end of the sending side has begun.
     shut: bool,
 }
 
@@ -59,7 +59,7 @@ impl<S: Transport> Drive<S> {
         self.source.start(room);
     }
 
-    /// Receives where the application wants it, if much is to come.
+    /// Begins a receive into the application's memory, if much payload remains.
     fn start_lent(&mut self) -> bool {
         let Some(lent) = self.lent.as_mut().filter(|lent| lent.begun) else { return false };
         let most = self.link.awaits_piece().min(lent.capacity - lent.at);
@@ -71,7 +71,7 @@ impl<S: Transport> Drive<S> {
         lent.memory.is_none()
     }
 
-    /// A receive into memory of the application's has ended. Whose call was dropped may want it still, or not.
+    /// Processes a completed receive into the application's memory. Its call may have been dropped.
     fn came_lent(&mut self, mut memory: Box<dyn Memory>, at: usize, result: io::Result<usize>) {
         let lent = self.lent.as_deref_mut().filter(|lent| lent.memory.is_none());
         match result {
@@ -93,7 +93,7 @@ impl<S: Transport> Drive<S> {
         }
     }
 
-    /// The next event, or a piece that came into memory of the application's; `None`: the connection is over.
+    /// The next event, or a piece received into the application's memory; `None`: the connection has ended.
     pub(super) fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<Option<Step>> {
         loop {
             if self.lent.as_ref().is_some_and(|lent| lent.piece.is_some()) {
@@ -111,12 +111,12 @@ impl<S: Transport> Drive<S> {
         }
     }
 
-    /// Memory of the application's comes home from the kernel.
+    /// Waits until the kernel returns the application's memory.
     pub(super) fn poll_home(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.lent.as_ref().is_some_and(|lent| lent.memory.is_none()) {
             self.source.cancel_lent();
             match ready!(apart(cx, |cx| self.source.poll(cx))) {
-                // That is how a cancelled operation ends.
+                // A cancelled operation ends with an error.
                 Came::Lent(memory, _, Err(_)) => {
                     if let Some(lent) = &mut self.lent {
                         lent.memory = Some(memory);
@@ -128,7 +128,7 @@ impl<S: Transport> Drive<S> {
         Poll::Ready(())
     }
 
-    /// What the source holds moves into a block, or into the memory of a message.
+    /// Moves bytes that the source holds into a block, or into the memory of a message.
     fn take_held(&mut self) {
         let mut room = self.link.take_room();
         let count = match &mut room {
@@ -141,7 +141,7 @@ impl<S: Transport> Drive<S> {
         self.link.came(room, count);
     }
 
-    /// A receive has ended; `false`: the next may be started.
+    /// Processes a completed receive; `false`: the next may be started.
     fn came(&mut self, came: Came) -> bool {
         match came {
             Came::Nothing => return false,
@@ -165,7 +165,7 @@ impl<S: Transport> Drive<S> {
         true
     }
 
-    /// Whether the transport itself has something to say, and may.
+    /// Whether the transport has bytes of its own to send, and may send them.
     fn wants_send_itself(&self) -> bool {
         self.sink.wants_send() && self.link.check_sending().is_ok()
     }
@@ -206,7 +206,7 @@ impl<S: Transport> Driver for Drive<S> {
     }
 
     fn poll_queued(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        // What the kernel still has at the end is cancelled with the connection.
+        // Operations still in flight at the end are cancelled with the connection.
         while self.link.next() != Next::Over {
             if !self.sink.is_busy() {
                 let chain = self.link.take_send();
@@ -251,7 +251,7 @@ impl<S: Transport> Driver for Drive<S> {
         }
     }
 
-    /// An operation has to own the memory: see [`Lent`].
+    /// The operation has to own the memory: see [`Lent`].
     fn poll_piece(&mut self, _: &mut Context<'_>, _: &mut [u8]) -> Option<(usize, bool)> {
         None
     }
@@ -270,7 +270,7 @@ impl<S: Transport> Driver for Drive<S> {
 }
 
 /// Polls an operation of the connection outside of the scope of any [`CancelToken`]: the operation outlives the
-/// future that began it, and another one may be waiting for it when the token is used.
+/// future that began it, and another future may wait for it when the token is used.
 fn apart<T>(cx: &mut Context<'_>, poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
     struct Apart(Waker);
 
@@ -289,7 +289,7 @@ fn apart<T>(cx: &mut Context<'_>, poll: impl FnOnce(&mut Context<'_>) -> Poll<T>
     }
 }
 
-/// The time since this program first asked.
+/// The time since the first call in this program.
 #[inline]
 pub(super) fn now() -> Time {
     let since = Instant::now().saturating_duration_since(epoch());

@@ -1,4 +1,4 @@
-//! A pair of a reader and a writer: each moves into the operation in flight and comes home with its result.
+//! A pair of a reader and a writer: each moves into its operation, and is returned with the result.
 #![allow(private_interfaces, unnameable_types, reason = "the other side of a sealed trait")]
 
 use std::future::Future;
@@ -14,13 +14,13 @@ use super::transport::sealed::Duplex;
 use super::transport::{Came, Left, Sink, Source};
 use crate::link::Room;
 
-/// An operation: what comes home, and its result.
+/// An operation with its output: the half, and the result.
 type InFlight<T, R> = Pin<Box<dyn Future<Output = (T, R)>>>;
 
-/// Where a reader waits for the next bytes. Small, as every idle connection has it.
+/// Size of the buffer in which a reader waits. Small, as every idle connection has one.
 const SMALL: usize = 1 << 10;
 
-/// Slices in one send; what is more follows in the next.
+/// Slices in one send; further slices follow in the next.
 const SLICES: usize = 64;
 
 impl<R: AsyncRead + 'static, W: AsyncWrite + 'static> Duplex for (R, W) {
@@ -35,24 +35,24 @@ impl<R: AsyncRead + 'static, W: AsyncWrite + 'static> Duplex for (R, W) {
 /// The receiving side.
 pub struct Reader<R> {
     state: Reading<R>,
-    /// The last receive filled its room: more may be there.
+    /// The last receive filled its room: more data may be available.
     full: bool,
 }
 
 enum Reading<R> {
     Idle(R),
-    /// Into a room of the caller, or into memory of our own.
+    /// Into a room of the caller, or into the reader's own memory.
     Receiving {
         op: InFlight<R, (Room, io::Result<usize>)>,
         own: bool,
     },
-    /// What came into memory of our own, from an offset on.
+    /// Bytes received into the reader's own memory, from an offset on.
     Held {
         reader: R,
         memory: Vec<u8>,
         at: usize,
     },
-    /// Only while one state becomes another.
+    /// Only during a transition between states.
     Away,
 }
 
@@ -165,7 +165,7 @@ impl<W: AsyncWrite + 'static> Sink for Writer<W> {
         self.op.is_some()
     }
 
-    /// A writer may buffer, so that what was written is flushed before it counts as sent.
+    /// A writer may buffer, so that written bytes are flushed before they count as sent.
     fn start(&mut self, chain: Option<Box<Chain>>) {
         let Some(chain) = chain else { return };
         let Some(mut writer) = self.writer.take() else { return };

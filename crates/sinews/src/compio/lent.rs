@@ -1,5 +1,5 @@
-//! Memory of the application's that a message is received into. It belongs to the connection and to no future, so that
-//! a call that is dropped loses nothing: the next one goes on in the same memory, and copies at the end.
+//! The application's memory that a message is received into. It belongs to the connection and to no future, so that a
+//! dropped call loses nothing: the next call continues in the same memory, and copies at the end.
 
 use std::any::Any;
 use std::io;
@@ -18,26 +18,26 @@ use crate::error::Error;
 use crate::message::{Filled, MessageHead};
 use crate::reading::Target;
 
-/// Payload to come for which a receive of its own is worth it: less comes with what follows it.
+/// Least remaining payload that justifies a separate receive: a shorter payload is received with the input behind it.
 pub(super) const DIRECT_MIN: usize = 16 << 10;
 
-/// Memory of a call, whatever it is.
+/// Memory of a call, of any type.
 pub(crate) trait Memory: Any {
     fn bytes(&self) -> &[u8];
 
     fn bytes_mut(&mut self) -> &mut [u8];
 
-    /// Puts bytes at an offset. They fit.
+    /// Copies bytes to an offset. They fit.
     fn put(self: Box<Self>, at: usize, bytes: &[u8]) -> Box<dyn Memory>;
 
-    /// Goes down to be filled from an offset on, with so many bytes at most.
+    /// Passes the memory to the kernel to receive at an offset, at most `most` bytes.
     fn receive(self: Box<Self>, from: Socket, at: usize, most: usize) -> Receiving;
 }
 
-/// How a receive into it ends.
+/// A receive into the memory, with its result.
 pub(crate) type Receiving = Pin<Box<dyn Future<Output = (io::Result<usize>, Box<dyn Memory>)>>>;
 
-/// What it is received from.
+/// The socket that it receives from.
 #[allow(unnameable_types, reason = "a bound of the other side of a sealed trait")]
 pub enum Socket {
     Tcp(TcpStream),
@@ -70,7 +70,7 @@ impl<B: IoBufMut> Memory for B {
             there.copy_from_slice(bytes);
             return self;
         }
-        // Bytes are a reader too, and one that never waits: it knows how to tell memory how much of it is filled.
+        // A byte slice is a reader that never waits, and it can mark memory as initialized.
         let copying = pin!(bytes.read((*self).slice(at..)));
         match copying.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(BufResult(_, slice)) => Box::new(slice.into_inner()),
@@ -91,17 +91,17 @@ impl<B: IoBufMut> Memory for B {
     }
 }
 
-/// Memory of a call.
+/// Memory of a call, and its state.
 #[derive(Default)]
 pub(super) struct Lent {
-    /// With the kernel, if it is not here.
+    /// `None` while the kernel has it.
     pub(super) memory: Option<Box<dyn Memory>>,
     pub(super) capacity: usize,
-    /// From where on the transport may receive.
+    /// Offset from which the transport may receive.
     pub(super) at: usize,
-    /// A message goes into it that has begun: before, nobody would know what came.
+    /// A message that has begun is received into it. Before its head is known, nothing may be received directly.
     pub(super) begun: bool,
-    /// What it has received there and nobody has looked at: how much, and whether it ends the message.
+    /// The unprocessed result of a receive there: number of bytes, and whether they end the message.
     pub(super) piece: Option<(usize, bool)>,
 }
 
@@ -111,7 +111,7 @@ impl Lent {
         Box::new(Self { memory: Some(Box::new(buffer)), capacity, at: 0, begun: false, piece: None })
     }
 
-    /// The memory as what it was; `None`: it is with the kernel, or was something else.
+    /// The memory in its original type; `None`: the kernel has it, or its type is another.
     fn into_buffer<B: IoBufMut>(self) -> Option<B> {
         let memory: Box<dyn Any> = self.memory?;
         memory.downcast().ok().map(|buffer| *buffer)
@@ -134,7 +134,7 @@ impl Target for Box<Lent> {
         }
     }
 
-    /// An operation has to own it.
+    /// The operation has to own the memory.
     fn behind(&mut self, _: usize) -> &mut [u8] {
         &mut []
     }
@@ -145,7 +145,7 @@ impl Target for Box<Lent> {
 }
 
 impl<S: Transport> WebSocket<S> {
-    /// The head of the next message. What a dropped call has received counts too.
+    /// The head of the next message. Bytes that a dropped call has received count too.
     pub(super) fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<MessageHead, Error>>> {
         let elsewhere = |drive: &mut Drive<S>| drive.lent.as_ref().and_then(|lent| lent.piece);
         let head = self.filling.poll_head(&mut self.drive, cx, elsewhere, Drive::poll_step);
@@ -158,7 +158,7 @@ impl<S: Transport> WebSocket<S> {
         })
     }
 
-    /// Receives into memory of a call's, or into that of an earlier call which was dropped.
+    /// Receives into the memory of this call, or into that of an earlier, dropped call.
     pub(super) fn poll_into<B: IoBufMut>(
         &mut self,
         cx: &mut Context<'_>,
@@ -172,9 +172,10 @@ impl<S: Transport> WebSocket<S> {
             ready!(self.drive.poll_home(cx));
             let lent = self.drive.lent.take();
             let (filled, buffer) = match own.take() {
-                None => {
-                    (filled, lent.and_then(|lent| lent.into_buffer()).expect("this call has put it there"))
-                }
+                None => (
+                    filled,
+                    lent.and_then(|lent| lent.into_buffer()).expect("this call has stored its buffer"),
+                ),
                 Some(buffer) => match self.hand_over(filled, lent, buffer) {
                     Ok(done) => done,
                     Err(more) => {
@@ -208,7 +209,8 @@ impl<S: Transport> WebSocket<S> {
         polled
     }
 
-    /// What came into the memory of an earlier call moves into this one's. `Err`: there is room, and it goes on there.
+    /// Moves bytes received into the memory of an earlier call to this call's memory. `Err`: there is capacity left,
+    /// and the receive continues there.
     fn hand_over<B: IoBufMut>(
         &mut self,
         filled: Option<Filled>,
@@ -226,10 +228,10 @@ impl<S: Transport> WebSocket<S> {
             self.filling.resume(here.len());
             return Err(target);
         }
-        Ok((Some(filled), target.into_buffer().expect("it was put there just now")))
+        Ok((Some(filled), target.into_buffer().expect("the buffer was stored just now")))
     }
 
-    /// Whoever received a message into memory of its own does not want the rest.
+    /// A receiver into its own memory discards the rest of the message.
     pub(super) fn leave_filling(&mut self) {
         if let Some(lent) = self.drive.lent.take()
             && let Some((_, true)) = lent.piece

@@ -1,4 +1,4 @@
-//! WebSocket on compio: buffers go down to the kernel by value and come home by value.
+//! WebSocket on compio: the kernel gets buffers by value and returns them by value.
 //!
 //! ```
 //! use compio::net::{TcpListener, TcpStream};
@@ -31,41 +31,44 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Which compio
+//! # Supported compio version
 //!
-//! compio 0.19, its stable line: `compio-runtime` 0.12, `compio-net` 0.12, `compio-io` 0.10, `compio-driver` 0.12. The
-//! next one, 0.20, is a beta and changes traits that this module implements; a program has one line of compio only, as
-//! a socket of one is none of the other.
+//! compio 0.19, its stable line: `compio-runtime` 0.12, `compio-net` 0.12, `compio-io` 0.10, `compio-driver` 0.12.
+//! Version 0.20 is a beta and changes traits that this module implements. A program must use a single version of
+//! compio, as sockets of two versions are different types.
 //!
-//! # How bytes pass
+//! # How bytes flow
 //!
-//! * A connection has at most one receive and one send in flight. Both are kept in the [`WebSocket`] and in no future,
-//!   so that every future may be dropped at any point: nothing is lost and nothing is sent twice.
-//! * A socket waits for bytes in the runtime's managed buffers, of which a waiting connection holds none. What came is
-//!   copied once, into a block of the thread's, and the managed buffer is free again. A managed buffer that came back
-//!   full means that more is there, and the next receive takes that into a larger block, without waiting.
+//! * A connection has at most one receive and one send in flight. The [`WebSocket`] owns both, and no future does, so
+//!   that every future may be dropped at any point: nothing is lost and nothing is sent twice.
+//! * A socket waits for bytes in the runtime's managed buffers, of which a waiting connection holds none. Received
+//!   bytes are copied once, into a block of the thread, and the managed buffer is free again. A full managed buffer
+//!   means that more data is available, and the next receive reads it into a larger block, without waiting.
 //! * The rest of a large message is received into the memory of the message, without a copy.
-//! * Sends are vectored: frame heads and small messages from one buffer, large ones where they lie. All answers to
-//!   messages that came together leave in one operation. They are ordinary sends and no zero-copy ones: over loopback
-//!   those cost more, and over a network nobody has measured them here.
-//! * TLS is a step between the connection and its transport: rustls encrypts into the buffers that go down, and decrypts what came (`TlsStream`).
+//! * Sends are vectored: frame headers and small messages from one buffer, large messages where they lie. All replies
+//!   to messages received together leave in one operation. They are ordinary sends, not zero-copy: over loopback
+//!   zero-copy costs more, and over a network it is not measured here.
+//! * TLS is a layer between the connection and its transport: rustls encrypts into the send buffers, and decrypts
+//!   received bytes (`TlsStream`).
 //!
-//! * [`recv_into`](WebSocket::recv_into) gives the kernel the memory of the call itself for the larger part of a large
-//!   message. That memory belongs to the connection until it comes home, so that such a call may be dropped too.
+//! * [`recv_into`](WebSocket::recv_into) passes the memory of the call itself to the kernel for the larger part of a
+//!   large message. That memory belongs to the connection until the operation completes, so that such a call may be
+//!   dropped too.
 //!
 //! # Memory
 //!
-//! An idle connection allocates 1.5 KiB, whatever it did before, compio's operation and timer included. A program pays
-//! for each connection its task beside that, and for each thread:
+//! An idle connection allocates 1.5 KiB, regardless of its history, including compio's operation and timer. In
+//! addition, a program has the task of each connection, and for each thread:
 //!
-//! * the runtime's managed buffers, as far as they were touched. The kernel takes them in turn, so that in the end each
-//!   was. A connection takes 4 KiB of one, and all of it only where 4 KiB or more came eight times in a row: number of
-//!   buffers × 8 KiB (4 KiB lie on two pages) where messages are small, number × length where they are not;
-//! * memory of messages in transit, of which up to 32 MiB are kept for the next ones, and given back when none has used
-//!   them for some seconds. What the program's allocator then gives back to the system is its own affair: all
-//!   connections that receive progress at the same time, so that there is more of it than on Tokio.
+//! * the runtime's managed buffers, as far as they were touched. The kernel uses them in turn, so that in the end
+//!   each is touched. A connection uses 4 KiB of a buffer, and all of it only after eight receives in a row of 4 KiB
+//!   or more: number of buffers × 8 KiB (4 KiB lie on two pages) where messages are small, number × length where they
+//!   are large;
+//! * memory of messages in transit. Up to 32 MiB are kept for reuse, and freed after some seconds without use.
+//!   Whether the program's allocator returns this memory to the system depends on the allocator: all receiving
+//!   connections progress at the same time, so that there is more of it than on Tokio.
 //!
-//! Limits and waits are shared by connections that get the same `Arc` of a [`Config`](crate::Config).
+//! Connections with the same `Arc` of a [`Config`](crate::Config) share limits and timeouts.
 //!
 //! # The runtime
 //!
@@ -77,12 +80,12 @@
 //!
 //! let mut proactor = ProactorBuilder::new();
 //! proactor
-//!     // One thread submits, and completions wait for it: less work for the kernel. Off by default; Linux 6.1.
+//!     // Single issuer with deferred completions: less work for the kernel. Off by default; Linux 6.1.
 //!     .single_issuer(true)
 //!     .defer_taskrun(true)
-//!     // Buffers for all connections of the thread that receive in one turn. 8 of 8 KiB by default: a ninth connection
-//!     // has to receive twice. 256 of 16 KiB are 4 MiB for each thread at the most; 64 of 4 KiB are 256 KiB, and enough
-//!     // where a thread has few connections at work at a time, or messages are small.
+//!     // Buffers for all connections of the thread that receive in one turn. Default 8 of 8 KiB: a ninth
+//!     // connection has to receive twice. 256 of 16 KiB are at most 4 MiB for each thread; 64 of 4 KiB are 256 KiB,
+//!     // and enough where few connections of a thread are active at a time, or messages are small.
 //!     .buffer_pool_size(NonZero::<u16>::MIN.saturating_add(255))
 //!     .buffer_pool_buffer_len(16 << 10);
 //! # if let Ok(runtime) =
@@ -91,16 +94,16 @@
 //! # ;
 //! ```
 //!
-//! The feature `compio` turns on compio's `io-uring`. Where the kernel or a container refuses that, as the default
-//! profile of Docker does, the runtime cannot be built, unless the program turns on compio's `polling` too; a waiting
-//! connection then takes a managed buffer, or 1 KiB where there is none. This module is made for io_uring, and tested
-//! there: where it cannot be had, Tokio is the better runtime.
+//! The feature `compio` enables compio's `io-uring`. Where the kernel or a container forbids it, as the default
+//! profile of Docker does, the runtime cannot be built, unless the program enables compio's `polling` too; a waiting
+//! connection then uses a managed buffer, or 1 KiB if none is free. This module is designed for io_uring, and tested
+//! with it: where it is not available, Tokio is the better runtime.
 //!
-//! Leave `buffer_pool_flag` alone: with 2, incremental buffers, compio 0.19 takes each receive for the beginning of its
-//! buffer and hands out bytes that came before.
+//! Do not change `buffer_pool_flag`: with 2, incremental buffers, compio 0.19 treats each receive as the beginning of
+//! its buffer and returns earlier bytes.
 //!
-//! A completed receive holds its managed buffer until the connection is asked for it again. An application that keeps
-//! many connections waiting for it should have as many buffers; without one, a receive goes into memory of the
+//! A completed receive holds its managed buffer until the connection is polled again. An application that leaves many
+//! connections unpolled should have as many buffers; without a free buffer, a receive goes into memory of the
 //! connection.
 
 mod accept;

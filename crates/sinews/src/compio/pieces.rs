@@ -1,4 +1,4 @@
-//! Messages that are larger than memory, or that go where the application wants them.
+//! Messages that are larger than memory, or that are received into the application's memory.
 
 use std::future::poll_fn;
 use std::io;
@@ -19,12 +19,11 @@ use crate::message::{Filled, MessageHead};
 use crate::reading::{FRAGMENT_MAX, Reading};
 
 impl<S: Transport> WebSocket<S> {
-    /// Waits for the next text or binary message and reads it piece by piece, as it comes: it need not fit into
-    /// memory. What bounds it are [`max_message`](crate::Config::max_message),
-    /// [`max_frame`](crate::Config::max_frame) and [`max_fragments`](crate::Config::max_fragments). `None` when the
-    /// connection is over.
+    /// Waits for the next text or binary message and reads it in chunks as they arrive: it need not fit into memory.
+    /// Its limits are [`max_message`](crate::Config::max_message), [`max_frame`](crate::Config::max_frame) and
+    /// [`max_fragments`](crate::Config::max_fragments). `None` when the connection has ended.
     ///
-    /// Cancel-safe. What is left of a message whose reader is dropped is passed over.
+    /// Cancel-safe. The rest of a message whose reader is dropped is skipped.
     ///
     /// # Errors
     /// As [`next`](Self::next).
@@ -36,10 +35,10 @@ impl<S: Transport> WebSocket<S> {
         }
     }
 
-    /// Waits for the head of the next text or binary message, and tells how much of it is known to come: its length,
-    /// unless it is compressed or comes in several frames. The next [`recv_into`](Self::recv_into) receives it, into
-    /// memory that the caller can choose now; any other way to receive passes over it. In the middle of a message that
-    /// did not fit, it tells of the rest. `None` when the connection is over.
+    /// Waits for the head of the next text or binary message, and returns how many of its bytes are known to follow:
+    /// its length, unless it is compressed or comes in several frames. The next [`recv_into`](Self::recv_into)
+    /// receives it, into memory that the caller can choose now; any other receive method skips it. In the middle of a
+    /// message that did not fit, the head describes the rest. `None` when the connection has ended.
     ///
     /// Cancel-safe.
     ///
@@ -69,18 +68,19 @@ impl<S: Transport> WebSocket<S> {
         next_head(Holder::Whole(self)).await
     }
 
-    /// Receives the next text or binary message into memory of the caller's, such as memory that is aligned for
-    /// direct I/O, from its beginning on and as far as its capacity goes, and gives it back. `None` when the
-    /// connection is over. Over a socket, the kernel itself receives the larger part of a large message there, and it
-    /// is unmasked in place; what came with its beginning is copied, once.
+    /// Receives the next text or binary message into the caller's memory, such as memory that is aligned for direct
+    /// I/O, from its beginning and up to its capacity, and returns the memory. `None` when the connection has ended.
+    /// Over a socket, the kernel receives the larger part of a large message directly into that memory, and the
+    /// payload is unmasked in place; bytes received with the head of the message are copied once.
     ///
-    /// Where the message does not fit, [`Filled::last`] is false, and the next call receives what follows; any other
-    /// way to receive passes it over. A call with an empty buffer waits until the message has ended or more of it has
-    /// come.
+    /// Where the message does not fit, [`Filled::last`] is false, and the next call receives the following bytes; any
+    /// other receive method skips them. A call with an empty buffer waits until the message has ended or more of it
+    /// was received.
     ///
-    /// Cancel-safe. The memory of a call that is dropped, which the kernel may have, stays with the connection until
-    /// the message has ended or the memory is full. The next call goes on there, keeps its own for the end, and copies
-    /// what came, once, however many calls were dropped; only then the memory of the first is dropped.
+    /// Cancel-safe. The connection keeps the memory of a dropped call, which the kernel may have in use, until the
+    /// message has ended or the memory is full. The next call continues to receive there, keeps its own memory for
+    /// the end, and copies the received bytes once, regardless of the number of dropped calls; then the memory of the
+    /// first call is dropped.
     ///
     /// ```
     /// # let Ok(runtime) = compio::runtime::Runtime::new() else { return Ok(()) };
@@ -107,13 +107,13 @@ impl<S: Transport> WebSocket<S> {
         recv_into(Holder::Whole(self), buffer).await
     }
 
-    /// Sends one message that is made of several buffers, of any type that compio can send: a tuple of a head and a
-    /// payload, a `Vec` or an array of buffers, of which an array of one is a buffer of the caller's own. A server
-    /// sends buffers from 4 KiB on from where they lie; smaller ones, and all of a client's, which are masked, are
-    /// copied once, behind the head. What is compressed is copied before.
+    /// Sends one message from several buffers, of any type that compio can send: a tuple of a header and a payload, a
+    /// `Vec` or an array of buffers; use an array of one for a single buffer. A server sends buffers of 4 KiB and
+    /// more without a copy. Smaller buffers, and all buffers of a client, which masks them, are copied once, behind
+    /// the frame header. Compression copies first.
     ///
-    /// It returns when the message has left, and gives the buffers back; `None` if the connection ended while the
-    /// kernel had them, which drops them when it has done with them. The buffers of text must be UTF-8 together.
+    /// It returns the buffers when the message has left; `None` if the connection ended while the kernel used them:
+    /// they are dropped when the kernel is done. The buffers of a text message must be UTF-8 together.
     ///
     /// Cancel-safe: a dropped future has queued the message whole or not at all, and the buffers are dropped when it
     /// has left.
@@ -148,14 +148,14 @@ impl<S: Transport> WebSocket<S> {
         send_vectored(Holder::Whole(self), kind, buffers).await
     }
 
-    /// Sends a message piece by piece: its length need not be known, and it need not fit into memory. Each write is a
-    /// fragment; pings, pongs and Close pass between them, other messages have to wait for its end.
+    /// Sends a message in chunks: its length need not be known, and it need not fit into memory. Each write is a
+    /// fragment; pings, pongs and Close pass between fragments, other messages wait for the end of the message.
     pub fn writer(&mut self, kind: Kind) -> MessageWriter<'_, S> {
         MessageWriter { holder: Holder::Whole(self), kind }
     }
 }
 
-/// A connection, or a half of one.
+/// A connection, or one of its halves.
 pub(super) enum Holder<'a, S: Transport> {
     Whole(&'a mut WebSocket<S>),
     Half(Half<'a, S>),
@@ -217,7 +217,7 @@ async fn send_pieces<S: Transport>(
     poll_fn(|cx| holder.poll(cx, |socket, cx| socket.drive.poll_out(cx))).await
 }
 
-/// One buffer of several, which stay together.
+/// One of several buffers, which stay together.
 struct Piece<V> {
     owner: Arc<V>,
     at: usize,
@@ -234,10 +234,10 @@ fn pieces_of<V: IoVectoredBuf + Send + Sync>(owner: &Arc<V>) -> Vec<Bytes> {
     (0..count).map(|at| Bytes::from_owner(Piece { owner: owner.clone(), at })).collect()
 }
 
-/// A message that is read as it comes: by [`next_chunk`](Self::next_chunk), without a copy, or as an [`AsyncRead`],
+/// A message that is read as it arrives: by [`next_chunk`](Self::next_chunk), without a copy, or as an [`AsyncRead`],
 /// which ends with the message.
 ///
-/// In text, a code point may be cut by the edge of a piece; the whole is checked, and text that is none ends the
+/// In text, a chunk may end in the middle of a code point; the whole is validated, and invalid UTF-8 ends the
 /// connection.
 #[derive(Debug)]
 pub struct MessageReader<'a, S: Transport> {
@@ -252,12 +252,12 @@ impl<S: Transport> MessageReader<'_, S> {
         self.reading.kind
     }
 
-    /// The next piece where it lies, never an empty one; `None` at the end of the message.
+    /// Borrows the next chunk from the receive buffer, never empty; `None` at the end of the message.
     ///
     /// Cancel-safe.
     ///
     /// # Errors
-    /// The connection ended before the message did.
+    /// The connection ended before the message.
     pub async fn next_chunk(&mut self) -> Option<Result<&mut [u8], Error>> {
         match poll_fn(|cx| self.reading.poll_some(&mut self.socket.drive, cx)).await {
             Ok(true) => Some(Ok(self.reading.take(self.socket.drive.link(), usize::MAX))),
@@ -267,7 +267,7 @@ impl<S: Transport> MessageReader<'_, S> {
     }
 }
 
-/// Cancel-safe but for the buffer, which is dropped with the call.
+/// Cancel-safe except for the buffer, which is dropped with the call.
 impl<S: Transport> AsyncRead for MessageReader<'_, S> {
     async fn read<B: IoBufMut>(&mut self, mut buf: B) -> BufResult<usize, B> {
         let Self { socket, reading } = self;
@@ -287,10 +287,10 @@ impl<S: Transport> Drop for MessageReader<'_, S> {
     }
 }
 
-/// A message that is sent piece by piece: by [`write`](Self::write), or as an [`AsyncWrite`], whose shutdown is
+/// A message that is sent in chunks: by [`write`](Self::write), or as an [`AsyncWrite`], whose shutdown is
 /// [`finish`](Self::finish).
 ///
-/// A writer that is dropped before that leaves the message open: [`WebSocket::writer`] goes on with it, and until its
+/// A writer that is dropped before that leaves the message open: [`WebSocket::writer`] continues it, and until its
 /// end other messages are [`Misuse::MessageOpen`](crate::Misuse::MessageOpen).
 pub struct MessageWriter<'a, S: Transport> {
     pub(super) holder: Holder<'a, S>,
@@ -298,11 +298,11 @@ pub struct MessageWriter<'a, S: Transport> {
 }
 
 impl<S: Transport> MessageWriter<'_, S> {
-    /// Sends a piece, in fragments of 64 KiB at most. It waits while more than
-    /// [`high_water`](crate::Config::high_water) bytes are queued; small pieces leave together, at that mark, with
+    /// Sends a chunk, in fragments of at most 64 KiB. It waits while more than
+    /// [`high_water`](crate::Config::high_water) bytes are queued; small chunks leave together, at that mark, with
     /// [`flush`](Self::flush) or with the end.
     ///
-    /// Not cancel-safe for pieces over 64 KiB: a dropped future may have sent a part.
+    /// Not cancel-safe for chunks over 64 KiB: a dropped future may have sent a part.
     ///
     /// # Errors
     /// See [`Error`]; [`Misuse::MessageOpen`](crate::Misuse::MessageOpen) while a message of the other kind is open.
@@ -318,7 +318,7 @@ impl<S: Transport> MessageWriter<'_, S> {
         poll_fn(|cx| self.holder.poll(cx, |socket, cx| socket.drive.poll_part(cx, (kind, part, last)))).await
     }
 
-    /// Sends what is queued.
+    /// Sends all queued bytes.
     ///
     /// Cancel-safe.
     ///
@@ -328,7 +328,7 @@ impl<S: Transport> MessageWriter<'_, S> {
         poll_fn(|cx| self.holder.poll(cx, |socket, cx| socket.drive.poll_out(cx))).await
     }
 
-    /// Ends the message, and sends what is queued.
+    /// Ends the message, and sends all queued bytes.
     ///
     /// # Errors
     /// See [`Error`].
@@ -338,7 +338,7 @@ impl<S: Transport> MessageWriter<'_, S> {
     }
 }
 
-/// A buffer goes in fragments of 64 KiB at most, each copied once, behind its head.
+/// Sends a buffer in fragments of at most 64 KiB, each copied once, behind its frame header.
 impl<S: Transport> AsyncWrite for MessageWriter<'_, S> {
     async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B> {
         let bytes = buf.as_init();

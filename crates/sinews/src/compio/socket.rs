@@ -1,5 +1,5 @@
-//! Sockets: sends are submitted by name and lie in the connection itself, and receives of the usual kind share one box
-//! for its whole life.
+//! Sockets: sends are submitted as typed operations stored in the connection itself, and common receives share one
+//! box for its whole lifetime.
 #![allow(private_interfaces, unnameable_types, reason = "the other side of a sealed trait")]
 
 use std::future::Future;
@@ -26,20 +26,20 @@ use crate::resources::BLOCK;
 
 type Fd = SharedFd<Socket>;
 
-/// A future that waits for rare or large operations.
+/// A boxed future for rare or large operations.
 type Boxed<T> = Pin<Box<dyn Future<Output = T>>>;
 
-/// Slices in one send; what is more follows in the next. The kernel takes 1,024.
+/// Slices in one send; further slices follow in the next. The kernel accepts 1,024.
 const SLICES: usize = 64;
 
-/// Where a socket waits if the runtime's buffers are all taken.
+/// Size of a receive buffer if all of the runtime's buffers are taken.
 const SMALL: usize = 1 << 10;
 
-/// What is received at least where much is there.
+/// Least size of a receive when much data is expected.
 const BLOCK_MIN: usize = 16 << 10;
 
-/// What a socket takes of a managed buffer, unless more came so many times in a row. The kernel takes the buffers in
-/// turn, so that each is touched; this keeps what is touched of them small where most messages are.
+/// Most bytes received into a managed buffer, until several receives in a row were full. The kernel uses the buffers
+/// in turn, so that each is touched; this limit keeps the touched part small where most messages are small.
 const MODEST: usize = 4 << 10;
 const PLENTY: u8 = 8;
 
@@ -72,15 +72,15 @@ duplex!(TcpStream, UnixStream);
 
 /// A socket's receiving side.
 ///
-/// It waits in the runtime's managed buffers, of which a waiting connection holds none. Was such a buffer filled to
-/// the end, more is there: the next bytes go into a block of the caller, by a receive that does not wait, so that no
-/// block is ever pinned by a connection that waits.
+/// It waits in the runtime's managed buffers, of which a waiting connection holds none. A full buffer means that more
+/// data is available: the next bytes go into a block of the caller, by a receive that does not wait, so that a
+/// waiting connection never pins a block.
 pub struct SocketSource<S> {
     stream: S,
-    /// One receive after the other into managed buffers; made when first needed.
+    /// A stream of receives into managed buffers; created when first needed.
     managed: Option<Managed>,
     state: State,
-    /// The last receive had no room for more than this, so that more may be there.
+    /// The last receive filled its buffer of this size, so that more data may be available.
     full: Option<NonZero<u32>>,
     /// All managed buffers were taken.
     exhausted: bool,
@@ -88,19 +88,19 @@ pub struct SocketSource<S> {
 
 type Managed = Pin<Box<dyn Stream<Item = io::Result<Option<BufferRef>>>>>;
 
-/// What a socket receives into, or what it holds.
+/// The receive in flight, or the received bytes.
 enum State {
     Idle,
     Managed,
-    /// Into memory of our own.
+    /// Into the source's own memory.
     Small(Submit<Recv<Vec<u8>, Fd>>),
     /// Into a block of the caller, without waiting.
     Block(Box<Submit<Recv<Slice<Vec<u8>>, Fd>>>),
-    /// Into the memory of a message, so many bytes at most.
+    /// Into the memory of a message, at most this many bytes.
     Message(Boxed<BufResult<usize, Slice<Vec<u8>>>>, usize),
-    /// Into memory of the application's, until the token is used.
+    /// Into the application's memory, until the token is used.
     Lent(Receiving, usize, Option<CancelToken>),
-    /// What came, from an offset on.
+    /// Received bytes, from an offset on.
     Held(BufferRef, u32),
     HeldSmall(Vec<u8>, u32),
 }
@@ -114,19 +114,19 @@ where
         Self { stream, managed: None, state: State::Idle, full: None, exhausted: false }
     }
 
-    /// Waits in a managed buffer, or in a small one where there was none.
+    /// Waits in a managed buffer, or in a small buffer if none is available.
     fn wait(&mut self) -> State {
         if std::mem::take(&mut self.exhausted) {
             let recv = Recv::new(self.stream.to_shared_fd(), vec![0; SMALL], RecvFlags::empty());
             return State::Small(compio::runtime::submit(recv));
         }
         self.managed.get_or_insert_with(|| {
-            // The stream moves along, as it remembers whether it was emptied.
+            // The stream is passed along, as it remembers whether the socket was emptied.
             let start = (self.stream.clone(), 0);
             Box::pin(futures_util::stream::unfold(start, |(stream, plenty)| async move {
                 // 0: as much as fits.
                 let most = if plenty < PLENTY { MODEST } else { 0 };
-                // Through a reference, which takes less room for the future.
+                // Through a reference, which makes the future smaller.
                 let came = (&stream).read_managed(most).await;
                 let is_much = matches!(&came, Ok(Some(buffer)) if buffer.len() >= MODEST);
                 Some((came, (stream, if is_much { PLENTY.min(plenty + 1) } else { 0 })))
@@ -135,8 +135,8 @@ where
         State::Managed
     }
 
-    /// Receives behind what is in a block, but does not wait. The memory must be initialised, which costs little
-    /// beside what is received: it grows with what came.
+    /// Receives behind the contents of a block, but does not wait. The memory must be initialized, which costs little
+    /// compared with the receive: it grows with the received data.
     fn take_more(&self, mut block: Vec<u8>) -> State {
         let start = block.len();
         let room = self.full.map_or(0, |full| 2 * full.get() as usize).clamp(BLOCK_MIN, BLOCK);
@@ -287,7 +287,7 @@ where
         let count = most.min(rest.len());
         let is_all = count == rest.len();
         into.extend_from_slice(&rest[..count]);
-        // A receive is no longer than its operation can say.
+        // The length of a receive fits into the operation's length field.
         *at += count as u32;
         if is_all {
             self.state = State::Idle;
@@ -296,7 +296,7 @@ where
     }
 }
 
-/// A socket's sending side: vectored, the chain itself goes down.
+/// A socket's sending side: sends are vectored, and the chain itself is passed to the kernel.
 pub struct SocketSink<S> {
     stream: S,
     op: Option<SendOp>,
@@ -333,7 +333,7 @@ impl<S: AsyncWrite + Clone + ToSharedFd<Socket> + 'static> Sink for SocketSink<S
     fn start(&mut self, chain: Option<Box<Chain>>) {
         let Some(chain) = chain else { return };
         let fd = self.stream.to_shared_fd();
-        // A peer that is gone is an error of this call, and no signal.
+        // A disconnected peer is an error of this call, not a signal.
         let flags = SendFlags::NOSIGNAL;
         self.op = Some(if chain.as_slice().is_some() {
             SendOp::Flat(compio::runtime::submit(Send::new(fd, Flat(chain), flags)))

@@ -1,5 +1,5 @@
-//! Halves for two tasks of one runtime. They share the connection by count: a thread of compio's has one task running
-//! at a time, so that nothing is locked.
+//! Halves for two tasks of one runtime. They share the connection by reference count: a compio thread runs one task
+//! at a time, so that no lock is needed.
 
 use std::cell::{OnceCell, RefCell};
 use std::fmt;
@@ -25,18 +25,18 @@ use crate::link::Facts;
 use crate::message::{Filled, Message, MessageHead};
 use crate::sender::Sender;
 
-/// Receives, and does what a connection does by itself: pongs, the answer to a Close, keepalive.
+/// The receiving half: it receives, and does the connection's own work: pongs, the reply to a Close, keepalive.
 ///
-/// While this half is dropped or not polled, the writing half does so whenever it sends, until a message comes for
-/// which nobody asks.
+/// While this half is dropped or not polled, the writing half does this work whenever it sends, until a message
+/// arrives that no call receives.
 ///
-/// It has the methods of Tokio's half but `next_borrowed`: the halves share the connection, and a message that is lent
-/// would keep it from the writer. [`recv_into`](Self::recv_into) does without a copy.
+/// It has the methods of Tokio's half except `next_borrowed`: the halves share the connection, and a borrowed message
+/// would block the writer. [`recv_into`](Self::recv_into) receives without a copy.
 pub struct ReadHalf<S: Transport> {
     shared: Rc<Shared<S>>,
 }
 
-/// Sends.
+/// The sending half.
 pub struct WriteHalf<S: Transport> {
     shared: Rc<Shared<S>>,
 }
@@ -46,11 +46,11 @@ pub(super) struct Shared<S: Transport> {
     facts: Facts,
     closed: OnceCell<Closed>,
     waiting: Arc<Waiting>,
-    /// Wakes everybody who waits: an operation that completes does not know whose it is.
+    /// Wakes all waiting tasks: a completed operation does not know which half began it.
     waker: Waker,
 }
 
-/// The tasks that wait.
+/// The wakers of the waiting tasks.
 #[derive(Default)]
 struct Waiting {
     reader: AtomicWaker,
@@ -69,8 +69,8 @@ impl Wake for Waiting {
 }
 
 impl<S: Transport> WebSocket<S> {
-    /// Splits the connection into halves for two tasks of the runtime. [`ReadHalf::reunite`] undoes it. What
-    /// [`recv_into`](Self::recv_into) has left of a message is passed over: the reader begins with the next one.
+    /// Splits the connection into halves for two tasks of the runtime. [`ReadHalf::reunite`] joins them. The reader
+    /// skips the rest of a message that [`recv_into`](Self::recv_into) has received in part.
     #[must_use]
     pub fn split(self) -> (WriteHalf<S>, ReadHalf<S>) {
         let waiting = Arc::new(Waiting::default());
@@ -83,8 +83,7 @@ impl<S: Transport> WebSocket<S> {
 }
 
 impl<S: Transport> Shared<S> {
-    /// Polls the connection for one of the halves. Nothing in it polls anything else, so that the borrow is the only
-    /// one.
+    /// Polls the connection for one of the halves. The polled code polls no other half, so that the borrow is unique.
     fn poll<T>(
         &self,
         cx: &Context<'_>,
@@ -107,7 +106,7 @@ impl<S: Transport> Shared<S> {
         self.poll(cx, &self.waiting.reader, |socket, cx| {
             let sending = socket.drive.wants_send();
             let polled = poll(socket, cx);
-            // An operation may complete where it is begun, and then it wakes nobody.
+            // An operation may complete as soon as it is begun, without waking a task.
             if sending && !socket.drive.wants_send() {
                 self.waiting.writer.wake();
             }
@@ -127,7 +126,7 @@ impl<S: Transport> Shared<S> {
         polled
     }
 
-    /// How the connection ended. It is kept here once it is known, so that the halves can lend it.
+    /// How the connection ended. Stored here once it is known, so that the halves can borrow it.
     fn closed(&self) -> Option<&Closed> {
         if self.closed.get().is_none()
             && let Some(closed) = self.socket.borrow().closed()
@@ -137,7 +136,8 @@ impl<S: Transport> Shared<S> {
         self.closed.get()
     }
 
-    /// Changes the connection without waiting. The reader may have to send what was queued, or to wait for less long.
+    /// Changes the connection without waiting. The reader may then have to send queued bytes, or to wait for an
+    /// earlier deadline.
     fn change<T>(&self, change: impl FnOnce(&mut WebSocket<S>) -> T) -> T {
         let changed = change(&mut self.socket.borrow_mut());
         self.waiting.reader.wake();
@@ -145,7 +145,7 @@ impl<S: Transport> Shared<S> {
     }
 }
 
-/// One of the halves, at work.
+/// One of the halves, during a call.
 pub(super) enum Half<'a, S: Transport> {
     Read(&'a Shared<S>),
     Write(&'a Shared<S>),
@@ -180,7 +180,7 @@ impl<S: Transport> Half<'_, S> {
 }
 
 impl<S: Transport> ReadHalf<S> {
-    /// The next message, as [`WebSocket::next`].
+    /// Receives the next message, as [`WebSocket::next`].
     ///
     /// Cancel-safe.
     ///
@@ -190,7 +190,7 @@ impl<S: Transport> ReadHalf<S> {
         poll_fn(|cx| self.poll_message(cx)).await
     }
 
-    /// The next text or binary message; pings, pongs and Close are passed over, as they are answered without your help.
+    /// Receives the next text or binary message; pings, pongs and Close are skipped, since the library answers them.
     ///
     /// Cancel-safe.
     ///
@@ -219,7 +219,7 @@ impl<S: Transport> ReadHalf<S> {
         pieces::next_head(Holder::Half(Half::Read(&self.shared))).await
     }
 
-    /// Receives the next message into memory of the caller's, as [`WebSocket::recv_into`].
+    /// Receives the next message into the caller's memory, as [`WebSocket::recv_into`].
     ///
     /// # Errors
     /// As [`next`](Self::next).
@@ -227,8 +227,8 @@ impl<S: Transport> ReadHalf<S> {
         pieces::recv_into(Holder::Half(Half::Read(&self.shared)), buffer).await
     }
 
-    /// Closes the connection and waits for the end of it, as [`WebSocket::close`]. Nothing that the writer sends from
-    /// now on leaves.
+    /// Closes the connection and waits for its end, as [`WebSocket::close`]. Messages that the writer sends from now
+    /// on do not leave.
     ///
     /// Cancel-safe: call it again, or [`next`](Self::next).
     ///
@@ -243,9 +243,9 @@ impl<S: Transport> ReadHalf<S> {
         poll_fn(|cx| self.shared.poll_reading(cx, |socket, cx| socket.drive.poll_end(cx))).await
     }
 
-    /// Closes the connection without waiting for the peer, as [`WebSocket::close_now`]: sends what is queued and a Close
-    /// frame, ends the sending side, and drops what has come. Drop both halves then: what the writer sends afterwards
-    /// gives [`Error::Closed`] with [`Cause::Local`](crate::Cause::Local).
+    /// Closes the connection without waiting for the peer, as [`WebSocket::close_now`]: sends queued messages and a
+    /// Close frame, ends the sending side, and drops received messages. Drop both halves afterwards: a later send of
+    /// the writer returns [`Error::Closed`] with [`Cause::Local`](crate::Cause::Local).
     ///
     /// Cancel-safe: call it again.
     ///
@@ -256,7 +256,7 @@ impl<S: Transport> ReadHalf<S> {
         Half::Read(&self.shared).close_now(code, reason).await
     }
 
-    /// How the connection ended, if it did.
+    /// How the connection ended, if it has.
     #[must_use]
     pub fn closed(&self) -> Option<&Closed> {
         self.shared.closed()
@@ -268,22 +268,22 @@ impl<S: Transport> ReadHalf<S> {
         self.shared.facts.subprotocol.as_deref()
     }
 
-    /// Which end this is.
+    /// Whether this is the client or the server.
     #[must_use]
     pub fn role(&self) -> Role {
         self.shared.facts.role
     }
 
-    /// Limits and waits.
+    /// Limits and timeouts.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.shared.facts.config
     }
 
-    /// The whole connection again.
+    /// Joins the halves to the whole connection.
     ///
     /// # Errors
-    /// Halves of two connections, given back.
+    /// Returns both halves, if they are not of one connection.
     pub fn reunite(self, writer: WriteHalf<S>) -> Result<WebSocket<S>, ReuniteError<S>> {
         if !Rc::ptr_eq(&self.shared, &writer.shared) {
             return Err(ReuniteError { write: writer, read: self });
@@ -297,8 +297,8 @@ impl<S: Transport> ReadHalf<S> {
 }
 
 impl<S: Transport> WriteHalf<S> {
-    /// Sends a message at once. What waits to be read holds nothing back here, since the reader may be slow: who
-    /// answers bursts from another task uses [`feed`](Self::feed).
+    /// Sends a message at once. Unread messages delay no reply here, since the reader may be slow: to coalesce
+    /// replies to bursts from another task, use [`feed`](Self::feed).
     ///
     /// Cancel-safe: a dropped future has queued the message whole or not at all.
     ///
@@ -309,7 +309,7 @@ impl<S: Transport> WriteHalf<S> {
         self.flush().await
     }
 
-    /// Sends text that is lent, copied once, behind its head; otherwise [`send`](Self::send).
+    /// Sends borrowed text, copied once, behind its frame header; otherwise as [`send`](Self::send).
     ///
     /// Cancel-safe, as [`send`](Self::send) is.
     ///
@@ -319,7 +319,7 @@ impl<S: Transport> WriteHalf<S> {
         self.send_lent(Kind::Text, text.as_bytes()).await
     }
 
-    /// Sends a binary message that is lent, copied once, behind its head; otherwise [`send`](Self::send).
+    /// Sends a borrowed binary message, copied once, behind its frame header; otherwise as [`send`](Self::send).
     ///
     /// Cancel-safe, as [`send`](Self::send) is.
     ///
@@ -335,9 +335,9 @@ impl<S: Transport> WriteHalf<S> {
         self.flush().await
     }
 
-    /// Sends one message that is made of several buffers, as [`WebSocket::send_vectored`].
+    /// Sends one message from several buffers, as [`WebSocket::send_vectored`].
     ///
-    /// Cancel-safe, as there.
+    /// Cancel-safe, as [`WebSocket::send_vectored`].
     ///
     /// # Errors
     /// See [`Error`].
@@ -353,7 +353,7 @@ impl<S: Transport> WriteHalf<S> {
         poll_fn(|cx| self.shared.poll_writing(cx, |socket, cx| socket.drive.poll_room(cx))).await;
     }
 
-    /// Sends a message piece by piece, as [`WebSocket::writer`].
+    /// Sends a message in chunks, as [`WebSocket::writer`].
     pub fn writer(&mut self, kind: Kind) -> MessageWriter<'_, S> {
         MessageWriter { holder: Holder::Half(Half::Write(&self.shared)), kind }
     }
@@ -363,14 +363,15 @@ impl<S: Transport> WriteHalf<S> {
         self.sender_with_capacity(Sender::CAPACITY)
     }
 
-    /// The same with room for `capacity` messages, at least one. The first call for a connection decides.
+    /// As [`sender`](Self::sender), with capacity for `capacity` messages, at least one. The first call for a
+    /// connection sets it.
     pub fn sender_with_capacity(&mut self, capacity: usize) -> Sender {
         self.shared.change(|socket| socket.sender_with_capacity(capacity))
     }
 
     /// Queues a message: it leaves with the next [`flush`](Self::flush) or [`send`](Self::send), or when the task of
-    /// the reading half, if that waits, has its turn. Waits only while more than
-    /// [`Config::high_water`](crate::Config::high_water) bytes are queued.
+    /// a waiting reading half runs. Waits only while more than [`Config::high_water`](crate::Config::high_water)
+    /// bytes are queued.
     ///
     /// Cancel-safe, as [`send`](Self::send) is.
     ///
@@ -389,7 +390,7 @@ impl<S: Transport> WriteHalf<S> {
         self.shared.change(|socket| socket.try_send(message))
     }
 
-    /// Queues a message that was framed once for many connections, as [`WebSocket::publish`].
+    /// Queues a message that is framed once for many connections, as [`WebSocket::publish`].
     ///
     /// # Errors
     /// See [`Error`].
@@ -397,7 +398,7 @@ impl<S: Transport> WriteHalf<S> {
         self.shared.change(|socket| socket.publish(message))
     }
 
-    /// Sends everything that is queued.
+    /// Sends all queued bytes.
     ///
     /// Cancel-safe.
     ///
@@ -411,17 +412,17 @@ impl<S: Transport> WriteHalf<S> {
         self.shared.poll_writing(cx, |socket, cx| socket.drive.poll_out(cx))
     }
 
-    /// Begins the closing handshake behind what is queued, without waiting, as [`WebSocket::start_close`]. The
+    /// Begins the closing handshake behind queued messages, without waiting, as [`WebSocket::start_close`]. The
     /// reading half sees the end.
     ///
     /// # Errors
-    /// As there.
+    /// As [`WebSocket::start_close`].
     pub fn start_close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
         self.shared.change(|socket| socket.start_close(code, reason))
     }
 
-    /// Begins the closing handshake behind what is queued, and waits until the Close has left. The [`ReadHalf`] sees
-    /// the end. If a Close is decided already, there is nothing to do.
+    /// Begins the closing handshake behind queued messages, and waits until the Close has left. The [`ReadHalf`] sees
+    /// the end. If a Close is decided already, the call does nothing.
     ///
     /// Cancel-safe: call [`flush`](Self::flush).
     ///
@@ -435,9 +436,9 @@ impl<S: Transport> WriteHalf<S> {
         }
     }
 
-    /// Closes the connection without waiting for the peer, as [`WebSocket::close_now`]: sends what is queued and a Close
-    /// frame, ends the sending side, and drops what has come. Drop both halves then: the [`ReadHalf`], also one that
-    /// waits for a message, gives `None` from now on.
+    /// Closes the connection without waiting for the peer, as [`WebSocket::close_now`]: sends queued messages and a
+    /// Close frame, ends the sending side, and drops received messages. Drop both halves afterwards: the
+    /// [`ReadHalf`], even one that is awaited, returns `None` from now on.
     ///
     /// Cancel-safe: call it again.
     ///
@@ -447,7 +448,7 @@ impl<S: Transport> WriteHalf<S> {
         Half::Write(&self.shared).close_now(code, reason).await
     }
 
-    /// How the connection ended, if it did.
+    /// How the connection ended, if it has.
     #[must_use]
     pub fn closed(&self) -> Option<&Closed> {
         self.shared.closed()
@@ -459,13 +460,13 @@ impl<S: Transport> WriteHalf<S> {
         self.shared.facts.subprotocol.as_deref()
     }
 
-    /// Which end this is.
+    /// Whether this is the client or the server.
     #[must_use]
     pub fn role(&self) -> Role {
         self.shared.facts.role
     }
 
-    /// Limits and waits.
+    /// Limits and timeouts.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.shared.facts.config
@@ -495,11 +496,11 @@ impl<S: Transport> Sink<Message> for WriteHalf<S> {
         self.poll_flushed(cx)
     }
 
-    /// Sends a Close behind what is queued. The reading half sees the end.
+    /// Sends a Close behind queued messages. The reading half sees the end.
     fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.shared.change(|socket| socket.drive.begin_close(CloseCode::NORMAL, ""))?;
         match ready!(self.poll_flushed(cx)) {
-            // The peer was faster.
+            // The peer closed first.
             Err(Error::Closed(_)) | Ok(()) => Poll::Ready(Ok(())),
             error => Poll::Ready(error),
         }
@@ -521,9 +522,9 @@ impl<S: Transport> fmt::Debug for WriteHalf<S> {
 /// Halves that are not of one connection.
 #[allow(clippy::exhaustive_structs, reason = "two halves")]
 pub struct ReuniteError<S: Transport> {
-    /// The one.
+    /// The sending half.
     pub write: WriteHalf<S>,
-    /// The other.
+    /// The receiving half.
     pub read: ReadHalf<S>,
 }
 

@@ -1,4 +1,4 @@
-//! What a client's connection runs over.
+//! The transport of a client's connection.
 
 #![allow(private_interfaces, unnameable_types, reason = "the other side of a sealed trait")]
 
@@ -88,7 +88,7 @@ impl SocketTransport for Stream {
     }
 }
 
-/// Calls the same on whichever it is.
+/// Forwards a call to the variant.
 macro_rules! forward {
     ($side:expr, $inner:ident => $call:expr) => {
         match $side {

@@ -1,8 +1,8 @@
-//! TLS as a step between the connection and its transport.
+//! TLS as a layer between the connection and its transport.
 //!
-//! rustls takes and gives bytes and knows no transport; so nothing of compio's is bridged, and no copy is made that
-//! rustls does not make itself. Both directions share the session, which is borrowed only between two operations: a
-//! receive in flight holds no send back.
+//! rustls works on bytes and knows no transport; so no compio type needs a bridge, and rustls itself makes the only
+//! copies. Both directions share the session, which is borrowed only between two operations: a receive in flight does
+//! not delay a send.
 
 #![allow(private_interfaces, unnameable_types, reason = "the other side of a sealed trait")]
 
@@ -33,11 +33,12 @@ pub struct TlsStream<T: Transport> {
 type Shared = Rc<RefCell<Connection>>;
 
 impl<T: Transport> TlsStream<T> {
-    /// Makes a TLS connection as a client; `name` is whom the server must prove to be. It waits as long as the server
-    /// takes: put a timeout around it.
+    /// Makes a TLS connection as a client; `name` is the name that the server's certificate must match. It has no
+    /// timeout of its own: wrap it in a timeout.
     ///
     /// # Errors
-    /// What the transport or rustls says; the latter as [`io::ErrorKind::InvalidData`] with a [`rustls::Error`].
+    /// The error of the transport or of rustls; the latter as [`io::ErrorKind::InvalidData`] with a
+    /// [`rustls::Error`].
     pub async fn connect(
         transport: T,
         config: Arc<ClientConfig>,
@@ -47,7 +48,7 @@ impl<T: Transport> TlsStream<T> {
         Self::handshake(transport, session.into()).await
     }
 
-    /// Makes a TLS connection as a server. It waits as long as the client takes: put a timeout around it.
+    /// Makes a TLS connection as a server. It has no timeout of its own: wrap it in a timeout.
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
@@ -90,7 +91,7 @@ impl<T: Transport> TlsStream<T> {
                 Ok(true) => {}
                 Ok(false) => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
                 Err(error) => {
-                    // An alert may tell the peer why; nobody waits for it.
+                    // An alert may tell the peer the reason; the call does not wait for it.
                     if !self.sink.is_busy() {
                         self.sink.start(None);
                         let _ = self.sink.poll(cx);
@@ -101,7 +102,7 @@ impl<T: Transport> TlsStream<T> {
         }
     }
 
-    /// The session: the protocol that ALPN chose, the peer's certificates, the cipher suite.
+    /// The session: the protocol that ALPN selected, the peer's certificates, the cipher suite.
     #[must_use]
     pub fn connection(&self) -> Ref<'_, Connection> {
         self.source.session.borrow()
@@ -147,27 +148,27 @@ fn invalid(error: rustls::Error) -> io::Error {
 pub struct TlsSource<I> {
     inner: I,
     session: Shared,
-    /// Received and not decrypted, from an offset on; a block of the thread's, or nothing.
+    /// Received bytes that are not decrypted, from an offset on; a block of the thread, or empty.
     cipher: Vec<u8>,
     at: usize,
-    /// Somebody wants bytes.
+    /// The connection waits for bytes.
     waits: bool,
 }
 
-/// Slices that are encrypted at once, into as few records as they fit into.
+/// Slices that are encrypted at once, into as few records as possible.
 const SLICES: usize = 64;
 
-/// Plaintext that waits in the session: rustls takes no more beyond this.
+/// Limit of plaintext that waits in the session: rustls accepts no more beyond this.
 const PLAIN_MAX: usize = 16 << 10;
 
 impl<I: Source> TlsSource<I> {
-    /// Gives the session what came, until there is plaintext to be taken. Answers whether there is.
+    /// Passes received bytes to the session until it has plaintext. Returns whether it has.
     fn decrypt(&mut self) -> io::Result<bool> {
         let mut session = self.session.borrow_mut();
         let mut plain = session.process_new_packets().map_err(invalid)?.plaintext_bytes_to_read();
         while self.at < self.cipher.len() && plain <= PLAIN_MAX {
             self.at = match session.read_tls(&mut &self.cipher[self.at..])? {
-                // Behind the peer's last words nothing counts.
+                // Bytes behind the peer's close_notify are ignored.
                 0 => self.cipher.len(),
                 taken => self.at + taken,
             };
@@ -215,7 +216,7 @@ impl<I: Source> TlsSource<I> {
         }
     }
 
-    /// Whether the peer has said that nothing follows; an end without that may be somebody else's.
+    /// Whether the peer has sent close_notify; an end without it may be a truncation attack.
     fn has_said_so(&self) -> bool {
         let mut session = self.session.borrow_mut();
         let mut reader = session.reader();
@@ -289,14 +290,14 @@ pub struct TlsSink<I> {
 
 enum Op {
     Idle,
-    /// So many bytes of a chain are encrypted and leave.
+    /// This many bytes of a chain are encrypted and in flight.
     Sending(Option<Box<Chain>>, usize),
-    /// The last words leave, and then the end.
+    /// Sending close_notify, and then the end.
     Closing,
 }
 
 impl<I: Sink> TlsSink<I> {
-    /// Hands what the session wants to say to the transport; `false`: nothing.
+    /// Passes the session's output to the transport; `false`: there is none.
     fn start_cipher(&mut self) -> io::Result<bool> {
         let mut session = self.session.borrow_mut();
         if !session.wants_write() {
@@ -313,7 +314,8 @@ impl<I: Sink> TlsSink<I> {
         Ok(true)
     }
 
-    /// Encrypts the beginning of a chain: what the session takes at once, 64 KiB, so that progress shows.
+    /// Encrypts the beginning of a chain: as much as the session accepts at once, 64 KiB, so that progress is
+    /// visible.
     fn encrypt(&self, chain: &Chain) -> io::Result<usize> {
         let mut session = self.session.borrow_mut();
         let slices: Vec<IoSlice<'_>> = chain.pieces().take(SLICES).map(IoSlice::new).collect();
@@ -326,7 +328,7 @@ impl<I: Sink> TlsSink<I> {
         Ok(taken)
     }
 
-    /// What the transport still has leaves.
+    /// Completes the operation in flight of the transport.
     fn poll_inner(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.inner.is_busy() {
             if let Left::Sent(Some(mut cipher), result) = ready!(self.inner.poll(cx)) {
@@ -350,7 +352,7 @@ impl<I: Sink> Sink for TlsSink<I> {
     }
 
     fn start(&mut self, chain: Option<Box<Chain>>) {
-        // It fails when a session has sent as many records as one may: then nothing leaves, which ends the connection.
+        // It fails when a session has sent its maximum number of records: nothing leaves, which ends the connection.
         let taken = self.begin(chain.as_deref()).unwrap_or(0);
         self.op = Op::Sending(chain, taken);
     }

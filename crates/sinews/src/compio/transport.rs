@@ -1,4 +1,4 @@
-//! What a connection runs over, in the shape of completions: memory goes down by value and comes home by value.
+//! The transport of a connection, based on completions: operations take memory by value and return it by value.
 #![allow(private_interfaces, unnameable_types, reason = "the other side of a sealed trait")]
 
 use std::io;
@@ -9,23 +9,24 @@ use sinews_session::Chain;
 use super::lent::Memory;
 use crate::link::Room;
 
-/// What a [`WebSocket`](super::WebSocket) of compio runs over:
+/// The transport of a compio [`WebSocket`](super::WebSocket):
 ///
 /// * [`TcpStream`](compio::net::TcpStream) and [`UnixStream`](compio::net::UnixStream), whose operations are
-///   submitted by name, and which wait for bytes without memory of their own, in the runtime's managed buffers;
+///   submitted as concrete types, and which wait for bytes without memory of their own, in the runtime's managed
+///   buffers;
 /// * `TlsStream` over any of these (feature `rustls`);
-/// * a pair `(reader, writer)` of anything that is [`AsyncRead`](compio::io::AsyncRead) and
-///   [`AsyncWrite`](compio::io::AsyncWrite): what compio's
-///   [`Splittable`](compio::io::util::Splittable) gives. The two must not wait for each other: a stream behind one
-///   lock, such as `compio::io::util::Split`, cannot send while it waits for bytes.
+/// * a pair `(reader, writer)` of any [`AsyncRead`](compio::io::AsyncRead) and
+///   [`AsyncWrite`](compio::io::AsyncWrite), as returned by compio's [`Splittable`](compio::io::util::Splittable).
+///   The two must not wait for each other: a stream behind one lock, such as `compio::io::util::Split`, cannot send
+///   while it waits for bytes.
 ///
-/// The set is closed, so that what a driver needs of it may grow.
+/// The set is closed, so that the requirements of a driver may grow.
 pub trait Transport: sealed::Duplex {}
 
 impl<T: sealed::Duplex> Transport for T {}
 
-/// A [`Transport`] over one socket, which [`WebSocket::get_ref`](super::WebSocket::get_ref) gives: all but pairs of a
-/// reader and a writer, which are with the kernel while they are in use.
+/// A [`Transport`] over one socket, which [`WebSocket::get_ref`](super::WebSocket::get_ref) returns: all transports
+/// except pairs of a reader and a writer, which are inside their operations while these are in flight.
 pub trait SocketTransport: Transport {
     /// The socket: [`TcpStream`](compio::net::TcpStream) or [`UnixStream`](compio::net::UnixStream).
     type Socket;
@@ -45,7 +46,7 @@ pub trait SocketTransport: Transport {
 }
 
 pub(crate) mod sealed {
-    /// Something that receives and sends at the same time.
+    /// A transport that receives and sends at the same time.
     pub trait Duplex: 'static {
         type Source: super::Source;
         type Sink: super::Sink;
@@ -59,42 +60,42 @@ pub trait Source: 'static {
     /// Whether a large message is received into its own memory.
     fn is_direct(&self) -> bool;
 
-    /// Whether much is there, so that the next bytes should go into a block of the caller.
+    /// Whether much data is available, so that the next bytes should go into a block of the caller.
     fn wants_block(&self) -> bool;
 
-    /// Whether an operation is in flight, or what one has brought was not taken.
+    /// Whether an operation is in flight, or its result was not taken.
     fn is_busy(&self) -> bool;
 
-    /// Begins to receive; without a room the source waits in memory of its own, which is small or shared.
+    /// Begins to receive; without `room` the source waits in memory of its own, which is small or shared.
     fn start(&mut self, room: Option<Room>);
 
-    /// Begins to receive into memory of the application's, from an offset on and so many bytes at most. A source that
-    /// cannot gives it back.
+    /// Begins to receive into the application's memory, at an offset and at most `most` bytes. A source without
+    /// support returns the memory.
     fn start_lent(&mut self, memory: Box<dyn Memory>, at: usize, most: usize) -> Option<Box<dyn Memory>> {
         let _ = (at, most);
         Some(memory)
     }
 
-    /// The memory of the application's is to come home soon, with or without bytes.
+    /// Cancels a receive into the application's memory, which then completes soon, with or without bytes.
     fn cancel_lent(&mut self) {}
 
-    /// How the operation ended. A source that is not busy answers [`Came::Nothing`].
+    /// The result of the operation. A source that is not busy returns [`Came::Nothing`].
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Came>;
 
-    /// Appends what the source holds, so many bytes at most, and answers how many.
+    /// Appends bytes that the source holds, at most `most`, and returns their number.
     fn drain(&mut self, into: &mut Vec<u8>, most: usize) -> usize;
 }
 
-/// How a receive ended.
+/// The result of a receive.
 #[allow(clippy::exhaustive_enums, reason = "the driver handles each")]
 pub enum Came {
     /// The source holds bytes, for [`Source::drain`].
     Held,
-    /// The room comes home, with so many bytes appended; none: the peer has ended its side.
+    /// The room, with this many bytes appended; 0: the peer has ended its side.
     Filled(Room, io::Result<usize>),
-    /// Memory of the application's comes home, with so many bytes from an offset on; none: the peer has ended its side.
+    /// The application's memory, with this many bytes at an offset; 0: the peer has ended its side.
     Lent(Box<dyn Memory>, usize, io::Result<usize>),
-    /// Nothing; another receive may be started.
+    /// No result; another receive may be started.
     Nothing,
     /// The peer has ended its side, or the transport failed.
     Over(Option<io::Error>),
@@ -105,28 +106,28 @@ pub trait Sink: 'static {
     /// Whether an operation is in flight.
     fn is_busy(&self) -> bool;
 
-    /// Begins to send; without a chain, only what [`wants_send`](Self::wants_send) is about. The sink must not be
-    /// busy.
+    /// Begins to send; without a chain, only the transport's own bytes ([`wants_send`](Self::wants_send)). The sink
+    /// must not be busy.
     fn start(&mut self, chain: Option<Box<Chain>>);
 
     /// Begins to end the sending side. The sink must not be busy.
     fn start_shut(&mut self);
 
-    /// How the operation ended. A sink that is not busy is pending forever.
+    /// The result of the operation. A sink that is not busy is pending forever.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Left>;
 
-    /// Whether the transport itself has something to say that no message carries.
+    /// Whether the transport has bytes of its own to send, such as TLS records.
     fn wants_send(&self) -> bool {
         false
     }
 }
 
-/// How a send ended.
+/// The result of an operation of the sending side.
 #[derive(Debug)]
 #[allow(clippy::exhaustive_enums, reason = "the driver handles each")]
 pub enum Left {
-    /// The chain comes home, if there was one; so many of its bytes have left.
+    /// The chain, if there was one; this many of its bytes have left.
     Sent(Option<Box<Chain>>, io::Result<usize>),
-    /// The sending side is ended.
+    /// The sending side has ended.
     Shut(io::Result<()>),
 }

@@ -1,4 +1,4 @@
-//! The connection as an application holds it.
+//! The WebSocket of an application on compio.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -21,26 +21,26 @@ use crate::message::{Message, MessageRef};
 use crate::reading::Filling;
 use crate::sender::Sender;
 
-/// A WebSocket over a transport of compio's. It lives on the thread whose runtime opened the transport.
+/// A WebSocket over a compio transport. It lives on the thread whose runtime opened the transport.
 ///
-/// What is in flight with the kernel belongs to the WebSocket and to none of its futures. Each of them may be dropped
-/// at any point: what a receive brings meanwhile is there for the next call, and a message is queued whole or not at
-/// all. A [`CancelToken`](compio::runtime::CancelToken) around a future cancels no operation of the connection; use
-/// `with_cancel(token).fail_fast()`, which drops the future. Dropping the WebSocket cancels what is in flight.
+/// The WebSocket, and none of its futures, owns the operations in flight. Each future may be dropped at any point:
+/// bytes received meanwhile are kept for the next call, and a message is queued whole or not at all. A
+/// [`CancelToken`](compio::runtime::CancelToken) around a future cancels no operation of the connection; use
+/// `with_cancel(token).fail_fast()`, which drops the future. Dropping the WebSocket cancels the operations in flight.
 pub struct WebSocket<S: Transport> {
     pub(super) drive: Drive<S>,
-    /// What [`recv_into`](Self::recv_into) receives.
+    /// State of [`recv_into`](Self::recv_into).
     pub(super) filling: Filling,
 }
 
 impl<S: Transport> WebSocket<S> {
-    /// A connection behind a handshake that was made elsewhere. `received` is what came behind the handshake
-    /// already.
+    /// A connection after a handshake made elsewhere. `received` holds the bytes already received behind the
+    /// handshake.
     pub fn from_negotiated(stream: S, negotiated: Negotiated, config: Arc<Config>, received: &[u8]) -> Self {
         Self::on_wire(Wire::open(stream), negotiated, config, received)
     }
 
-    /// The same where the transport was in use already.
+    /// The same for a transport that was in use already.
     pub(super) fn on_wire(
         wire: Wire<S>,
         negotiated: Negotiated,
@@ -56,7 +56,8 @@ impl<S: Transport> WebSocket<S> {
         self
     }
 
-    /// The next message; `None` when the connection is over in order, which [`closed`](Self::closed) tells about.
+    /// Receives the next message, or `None` when the connection has ended in order; [`closed`](Self::closed) then
+    /// returns the details.
     ///
     /// Cancel-safe: a future that is dropped loses nothing.
     ///
@@ -66,7 +67,7 @@ impl<S: Transport> WebSocket<S> {
         poll_fn(|cx| self.poll_message(cx)).await
     }
 
-    /// The next text or binary message; pings, pongs and Close are passed over, as they are answered without your help.
+    /// Receives the next text or binary message; pings, pongs and Close are skipped, since the library answers them.
     ///
     /// Cancel-safe.
     ///
@@ -86,7 +87,7 @@ impl<S: Transport> WebSocket<S> {
         self.drive.poll_message(cx)
     }
 
-    /// The next text or binary message where it lies, without a copy; pings, pongs and Close are passed over.
+    /// Borrows the next text or binary message from the receive buffer; pings, pongs and Close are skipped.
     ///
     /// Cancel-safe.
     ///
@@ -100,20 +101,20 @@ impl<S: Transport> WebSocket<S> {
         }
     }
 
-    /// Sends a message: it leaves at once, or, while messages that came together are still to be read, with the
-    /// last of the answers to them, in one operation.
+    /// Sends a message. It leaves at once, or, while messages received together are unread, with the reply to the
+    /// last of them, in one operation.
     ///
     /// Cancel-safe: a dropped future has queued the message whole or not at all.
     ///
     /// # Errors
     /// See [`Error`].
     pub fn send(&mut self, message: impl Into<Message>) -> impl Future<Output = Result<(), Error>> {
-        // Written by hand, since the compiler would keep a message in several places.
+        // Written by hand: the compiler would store the message several times.
         let mut message = Some(message.into());
         poll_fn(move |cx| self.drive.poll_queue(cx, |link| message.take().map(|message| link.queue(message))))
     }
 
-    /// Sends text that is lent, copied once, behind its head; otherwise [`send`](Self::send).
+    /// Sends borrowed text, copied once, behind its frame header; otherwise as [`send`](Self::send).
     ///
     /// Cancel-safe, as [`send`](Self::send) is.
     ///
@@ -123,7 +124,7 @@ impl<S: Transport> WebSocket<S> {
         self.send_lent(Kind::Text, text.as_bytes())
     }
 
-    /// Sends a binary message that is lent, copied once, behind its head; otherwise [`send`](Self::send).
+    /// Sends a borrowed binary message, copied once, behind its frame header; otherwise as [`send`](Self::send).
     ///
     /// Cancel-safe, as [`send`](Self::send) is.
     ///
@@ -140,7 +141,7 @@ impl<S: Transport> WebSocket<S> {
         })
     }
 
-    /// Queues a message, without sending it: it leaves with the next [`flush`](Self::flush), [`send`](Self::send) or
+    /// Queues a message without sending it: it leaves with the next [`flush`](Self::flush), [`send`](Self::send), or
     /// [`next`](Self::next) that waits. Waits only while more than [`Config::high_water`] bytes are queued.
     ///
     /// Cancel-safe, as [`send`](Self::send) is.
@@ -152,8 +153,8 @@ impl<S: Transport> WebSocket<S> {
         self.drive.link().queue(message.into()).map(drop)
     }
 
-    /// Queues a message without waiting. Where [`Config::max_outbound`] bytes wait already, it meets
-    /// [`Config::overflow`]: it is dropped, or the connection ends.
+    /// Queues a message without waiting. If [`Config::max_outbound`] bytes are queued already, [`Config::overflow`]
+    /// applies: the message is dropped, or the connection ends.
     ///
     /// # Errors
     /// See [`Error`].
@@ -161,8 +162,9 @@ impl<S: Transport> WebSocket<S> {
         self.drive.link().queue(message.into())
     }
 
-    /// Queues a message that was framed once for many connections, without waiting, as [`try_send`](Self::try_send)
-    /// does. Such messages are what [`Overflow::DropOldest`](crate::Overflow::DropOldest) drops for a slow consumer: the newest always gets in.
+    /// Queues a message that is framed once for many connections, without waiting, as [`try_send`](Self::try_send).
+    /// [`Overflow::DropOldest`](crate::Overflow::DropOldest) drops only such messages for a slow consumer: the newest
+    /// is always queued.
     ///
     /// # Errors
     /// See [`Error`].
@@ -170,7 +172,7 @@ impl<S: Transport> WebSocket<S> {
         self.drive.link().publish(message)
     }
 
-    /// Sends everything that is queued.
+    /// Sends all queued bytes.
     ///
     /// Cancel-safe.
     ///
@@ -184,8 +186,8 @@ impl<S: Transport> WebSocket<S> {
         self.drive.poll_out(cx)
     }
 
-    /// Begins the closing handshake (RFC 6455 section 7.1.2) behind what is queued, without waiting. Messages of the
-    /// peer still come from [`next`](Self::next) until its Close does.
+    /// Begins the closing handshake (RFC 6455 section 7.1.2) behind queued messages, without waiting.
+    /// [`next`](Self::next) still returns messages of the peer until its Close arrives.
     ///
     /// # Errors
     /// [`Error::Misuse`] for a reason over 123 bytes, or if a Close is decided already.
@@ -193,8 +195,8 @@ impl<S: Transport> WebSocket<S> {
         self.drive.start_close(code, reason)
     }
 
-    /// Closes the connection and waits for the end of it, at most [`Config::close_timeout`] once our Close has left;
-    /// messages that still come are dropped. Answers how it ended. If a Close is decided already, it only waits.
+    /// Closes the connection and waits for its end, at most [`Config::close_timeout`] once our Close has left; drops
+    /// messages that still arrive. Returns how the connection ended. If a Close is decided already, it only waits.
     ///
     /// Cancel-safe: call it again, or [`next`](Self::next).
     ///
@@ -206,20 +208,22 @@ impl<S: Transport> WebSocket<S> {
         poll_fn(|cx| self.drive.poll_end(cx)).await
     }
 
-    /// Closes the connection without waiting for the peer: sends what is queued and a Close frame, ends the sending side,
-    /// and drops what has come. Drop the WebSocket then. It waits only until the transport has taken these bytes, at most
-    /// [`Config::close_timeout`]: for a shutdown with many connections, of which some peers are silent.
+    /// Closes the connection without waiting for the peer: sends queued messages and a Close frame, ends the sending
+    /// side, and drops received messages. Drop the WebSocket afterwards. It waits only until the transport has taken
+    /// these bytes, at most [`Config::close_timeout`]: for a shutdown with many connections, of which some peers are
+    /// silent.
     ///
-    /// The peer may not have read them yet, and what it still sends is lost; [`close`](Self::close) waits for both. If a
-    /// Close is decided already, its frame leaves. Then [`closed`](Self::closed) gives this code and reason with
-    /// [`Cause::Local`](crate::Cause::Local), unless the peer's Close came first, and [`next`](Self::next) gives `None`.
+    /// The peer may not have read them yet, and data that it still sends is lost; [`close`](Self::close) waits for
+    /// both. If a Close is decided already, its frame leaves. Afterwards [`closed`](Self::closed) returns this code
+    /// and reason with [`Cause::Local`](crate::Cause::Local), unless the peer's Close arrived first, and
+    /// [`next`](Self::next) returns `None`.
     ///
     /// Cancel-safe: call it again.
     ///
     /// # Errors
     /// [`Error::Misuse`] for a reason over 123 bytes. [`Error::Io`] of the kind
-    /// [`TimedOut`](std::io::ErrorKind::TimedOut): the peer has not made room for the Close in time. Otherwise why
-    /// nothing could be sent.
+    /// [`TimedOut`](std::io::ErrorKind::TimedOut): the transport has not taken the Close in time. Otherwise the error
+    /// of the transport.
     pub async fn close_now(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
         self.drive.begin_close(code, reason)?;
         self.leave_filling();
@@ -229,18 +233,19 @@ impl<S: Transport> WebSocket<S> {
         left.unwrap_or_else(|_| Err(Error::Io(std::io::ErrorKind::TimedOut.into())))
     }
 
-    /// A handle by which any task, on any thread, may send on this connection while one drives it: while it waits in
+    /// A handle by which any task, on any thread, may send on this connection while another task drives it: awaits
     /// [`next`](Self::next), or sends. All handles share one queue of [`Sender::CAPACITY`] messages.
     pub fn sender(&mut self) -> Sender {
         self.sender_with_capacity(Sender::CAPACITY)
     }
 
-    /// The same with room for `capacity` messages, at least one. The first call for a connection decides.
+    /// As [`sender`](Self::sender), with capacity for `capacity` messages, at least one. The first call for a
+    /// connection sets it.
     pub fn sender_with_capacity(&mut self, capacity: usize) -> Sender {
         self.drive.link().sender(capacity)
     }
 
-    /// How the connection ended, if it did: code, reason and which side.
+    /// How the connection ended, if it has: code, reason and side.
     #[must_use]
     pub fn closed(&self) -> Option<&Closed> {
         self.drive.peek().closed()
@@ -252,13 +257,13 @@ impl<S: Transport> WebSocket<S> {
         self.drive.peek().subprotocol()
     }
 
-    /// Which end this is.
+    /// Whether this is the client or the server.
     #[must_use]
     pub fn role(&self) -> Role {
         self.drive.peek().role()
     }
 
-    /// Limits and waits.
+    /// Limits and timeouts.
     #[must_use]
     pub fn config(&self) -> &Config {
         self.drive.peek().config()
@@ -266,19 +271,19 @@ impl<S: Transport> WebSocket<S> {
 }
 
 impl<S: SocketTransport> WebSocket<S> {
-    /// The socket: for addresses and options. Under TLS it is the socket that carries it. Bytes read from or written to
-    /// it are missing in the connection.
+    /// The socket, for addresses and options. Under TLS it is the socket that carries the TLS stream. Bytes read from
+    /// it or written to it directly are missing in the connection.
     #[must_use]
     pub fn get_ref(&self) -> &S::Socket {
         S::socket(self.drive.sink())
     }
 
-    /// The socket, to be changed.
+    /// The socket, mutably.
     pub fn get_mut(&mut self) -> &mut S::Socket {
         S::socket_mut(self.drive.sink_mut())
     }
 
-    /// What the TLS handshake has agreed on; `None`: the connection is not encrypted.
+    /// The result of the TLS handshake; `None`: the connection is not encrypted.
     #[cfg(feature = "rustls")]
     #[must_use]
     pub fn tls_info(&self) -> Option<crate::TlsInfo> {

@@ -1,4 +1,4 @@
-//! A transport before it is a WebSocket: bytes out, bytes in, one operation of each in flight.
+//! A transport before it is a WebSocket: sends and receives bytes, with one operation of each in flight.
 
 use std::future::poll_fn;
 use std::io;
@@ -8,7 +8,7 @@ use sinews_session::Chain;
 
 use super::transport::{Came, Left, Sink as _, Source as _, Transport};
 
-/// Both sides of a transport. What is in flight is here and not in a future.
+/// Both sides of a transport. Operations in flight are stored here and not in a future.
 pub(super) struct Wire<S: Transport> {
     pub(super) source: S::Source,
     pub(super) sink: S::Sink,
@@ -20,7 +20,7 @@ impl<S: Transport> Wire<S> {
         Self { source, sink }
     }
 
-    /// Sends all of it.
+    /// Sends all bytes of `out`.
     pub(super) async fn send(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
         let mut waits = (!out.is_empty()).then(|| {
             let mut chain = Box::<Chain>::default();
@@ -49,7 +49,7 @@ impl<S: Transport> Wire<S> {
         .await
     }
 
-    /// Receives so many bytes at most, behind what is there, and answers how many; 0: the end.
+    /// Receives at most `most` bytes, appends them, and returns their number; 0: the end.
     pub(super) async fn receive(&mut self, into: &mut Vec<u8>, most: usize) -> io::Result<usize> {
         poll_fn(|cx| {
             loop {
@@ -67,13 +67,13 @@ impl<S: Transport> Wire<S> {
         .await
     }
 
-    /// Whether nothing is in flight, and nothing was received that nobody took.
+    /// Whether no operation is in flight, and no received bytes are left.
     #[cfg(feature = "url-connect")]
     pub(super) fn is_idle(&self) -> bool {
         !self.source.is_busy() && !self.sink.is_busy()
     }
 
-    /// Ends the sending side, behind what is in flight.
+    /// Ends the sending side, after the operation in flight.
     pub(super) async fn shut(&mut self) -> io::Result<()> {
         self.send(&mut Vec::new()).await?;
         self.sink.start_shut();

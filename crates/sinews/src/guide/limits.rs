@@ -1,9 +1,9 @@
-//! Every limit and wait, with its default; what a connection owns, and what a thread keeps.
+//! Every limit and timeout, with its default; memory of a connection, and of a thread.
 //!
-//! # Limits and waits of a connection
+//! # Limits and timeouts of a connection
 //!
-//! All of them are in one [`Config`](crate::Config), which connections share; each setter gives the reason for its
-//! default.
+//! All of them are in one [`Config`](crate::Config), which connections share; each setter documents the reason for
+//! its default.
 //!
 //! ```
 //! use std::time::Duration;
@@ -15,23 +15,23 @@
 //! assert_eq!(config.check(), Ok(()));
 //! ```
 //!
-//! | setting | default | bounds | past it |
+//! | setting | default | limits | action beyond it |
 //! |---|---|---|---|
 //! | [`max_message`](crate::Config::max_message) | 16 MiB | a message, after inflating | 1009, [`MessageTooBig`](crate::PeerMisbehaved::MessageTooBig) |
-//! | [`max_frame`](crate::Config::max_frame) | 16 MiB | what one frame declares; checked before a byte of it is kept | 1009, [`FrameTooBig`](crate::PeerMisbehaved::FrameTooBig) |
+//! | [`max_frame`](crate::Config::max_frame) | 16 MiB | declared length of a frame; checked before a byte of it is stored | 1009, [`FrameTooBig`](crate::PeerMisbehaved::FrameTooBig) |
 //! | [`max_fragments`](crate::Config::max_fragments) | 131,072 | fragments of one message | 1008 |
-//! | [`max_empty_fragments`](crate::Config::max_empty_fragments) | 1,024 | empty ones among them | 1008 |
+//! | [`max_empty_fragments`](crate::Config::max_empty_fragments) | 1,024 | empty fragments of one message | 1008 |
 //! | [`ping_rate`](crate::Config::ping_rate) | 64 a second, 256 at once | pings of the peer | 1008, [`PingFlood`](crate::PeerMisbehaved::PingFlood) |
-//! | [`ping_interval`](crate::Config::ping_interval) | 25 s | silence of the peer | a ping leaves |
-//! | [`pong_timeout`](crate::Config::pong_timeout) | 20 s | silence behind that ping | 1011, [`Expired::Pong`](crate::Expired::Pong) |
-//! | [`idle_timeout`](crate::Config::idle_timeout) | 120 s | silence of both sides, where pings are off | 1001, [`Expired::Idle`](crate::Expired::Idle) |
-//! | [`high_water`](crate::Config::high_water) | 64 KiB | bytes that wait to leave | senders wait, and nothing is received until half is gone |
-//! | [`max_outbound`](crate::Config::max_outbound) | 1 MiB | the same, for those who do not wait ([`try_send`](crate::WebSocket::try_send)) | [`overflow`](crate::Config::overflow): 1008, or the message is dropped |
-//! | [`write_timeout`](crate::Config::write_timeout) | 30 s | how long the peer takes nothing | dropped, [`Expired::Write`](crate::Expired::Write) |
-//! | [`close_timeout`](crate::Config::close_timeout) | 5 s | the peer's Close and the end of the transport, once our Close has left | dropped, [`Expired::Close`](crate::Expired::Close) |
+//! | [`ping_interval`](crate::Config::ping_interval) | 25 s | silence of the peer | a ping is sent |
+//! | [`pong_timeout`](crate::Config::pong_timeout) | 20 s | silence after that ping | 1011, [`Expired::Pong`](crate::Expired::Pong) |
+//! | [`idle_timeout`](crate::Config::idle_timeout) | 120 s | silence of both sides, if pings are off | 1001, [`Expired::Idle`](crate::Expired::Idle) |
+//! | [`high_water`](crate::Config::high_water) | 64 KiB | queued outbound bytes | senders wait, and receiving pauses until the queue is half empty |
+//! | [`max_outbound`](crate::Config::max_outbound) | 1 MiB | queued outbound bytes, for senders that do not wait ([`try_send`](crate::WebSocket::try_send)) | [`overflow`](crate::Config::overflow): 1008, or the message is dropped |
+//! | [`write_timeout`](crate::Config::write_timeout) | 30 s | time during which the peer reads nothing | dropped, [`Expired::Write`](crate::Expired::Write) |
+//! | [`close_timeout`](crate::Config::close_timeout) | 5 s | time until the peer's Close and the end of the transport, once our Close has left | dropped, [`Expired::Close`](crate::Expired::Close) |
 //!
-//! Timeouts end while something of the connection is awaited. Before one is decided, everything that the peer sent in time
-//! is read; and where the caller was away when an idle timeout ended, the timeout begins anew.
+//! Timeouts expire while a method of the connection is awaited. Before a timeout is executed, all input that the peer
+//! sent in time is read. If the caller was not polling when an idle timeout expired, the timeout restarts.
 //!
 //! ```
 //! # use std::time::Duration;
@@ -46,7 +46,7 @@
 //! # assert_eq!((config.high_water(), config.max_outbound()), (64 << 10, 1 << 20));
 //! # assert_eq!(config.write_timeout(), Duration::from_secs(30));
 //! # assert_eq!(config.close_timeout(), Duration::from_secs(5));
-//! // A connection that lives behind a proxy which cuts after 15 s, and whose client may be away for a minute.
+//! // A proxy cuts the connection after 15 s of silence, and the client may be unreachable for a minute.
 //! let config = Config::default()
 //!     .with_ping_interval(Some(Duration::from_secs(10)))
 //!     .with_pong_timeout(Duration::from_secs(60))
@@ -54,43 +54,43 @@
 //! # assert_eq!(config.check(), Ok(()));
 //! ```
 //!
-//! # Limits and waits of a handshake
+//! # Limits and timeouts of a handshake
 //!
-//! | setting | default | bounds |
+//! | setting | default | limits |
 //! |---|---|---|
-//! | `Connect::timeout` | 20 s | everything together: name, TCP, proxy, TLS, handshake, redirects |
-//! | `Connect::redirects` | 0 | redirects that are followed |
-//! | `Connect::response_limits` | 16 KiB, 100 lines | the head of the server's answer, and of a proxy's |
-//! | `Connect::rejection_body_max` | 64 KiB | what is read of the body of a refusal |
-//! | `Accept::timeout` | 10 s | the handshake, from the first wait until the response has left |
+//! | `Connect::timeout` | 20 s | the whole attempt: name resolution, TCP, proxy, TLS, handshake, redirects |
+//! | `Connect::redirects` | 0 | followed redirects |
+//! | `Connect::response_limits` | 16 KiB, 100 lines | the head of the server's response, and of a proxy's |
+//! | `Connect::rejection_body_max` | 64 KiB | bytes read of the body of a rejection |
+//! | `Accept::timeout` | 10 s | the handshake, from the first poll until the response has left |
 //! | `Accept::head_limits` | 16 KiB, 100 lines | the head of the request |
-//! | | 256 KiB, `close_timeout` | what is read and dropped behind a refusal, so that no reset overtakes it |
+//! | | 256 KiB, `close_timeout` | input read and dropped after a rejection, so that no reset overtakes it |
 //!
-//! Behind hyper and axum the head is theirs, and so are its limits.
+//! With hyper and axum, hyper reads the head, and its limits apply.
 //!
-//! # What a connection owns
+//! # Memory of a connection
 //!
-//! | when | it owns |
+//! | state | memory |
 //! |---|---|
-//! | it waits | itself: the struct, the session's state on the heap, a timer; no buffer and no compression context, unless one was negotiated that takes over its window |
-//! | part of a frame has come | what has come of it, in memory of that size |
-//! | part of a message has come | what has come of it, in memory that grows by doubling; never what was only declared |
-//! | more has come than you have read | what has come, 64 KiB at most: it receives no more before you have read that |
-//! | you have sent more than the peer takes | up to `high_water` and the message that passed it |
+//! | idle | the struct, the session's state on the heap, a timer; no buffer, and no compression context, unless context takeover was negotiated |
+//! | part of a frame received | the received part, in memory of that size |
+//! | part of a message received | the received part, in memory that grows by doubling; never the declared length |
+//! | more received than you have read | the received bytes, 64 KiB at most: it receives no more before you have read them |
+//! | more sent than the peer reads | up to `high_water` and the message that exceeded it |
 //!
-//! A message that you are given has memory of its own size, or, from 16 KiB on, the buffer it was received in: a small
-//! message never keeps a large buffer alive.
+//! A received message has memory of its own size, or, from 16 KiB on, its receive buffer: a small message never keeps
+//! a large buffer alive.
 //!
-//! # What a thread keeps
+//! # Memory of a thread
 //!
-//! Buffers are the thread's, and the connections on it borrow them:
+//! Buffers belong to the thread, and its connections borrow them:
 //!
 //! | | at most |
 //! |---|---|
 //! | blocks to receive into, 64 KiB each | 16 |
-//! | buffers of what leaves, up to 64 KiB each | 256 |
+//! | send buffers, up to 64 KiB each | 256 |
 //! | memory of large messages | 32 MiB |
 //!
-//! What has not been used for two seconds is freed, by whichever connection of the thread is looked at next. A task
-//! that moves to another thread borrows there. There is no lock between threads, and no allocation for a message that
-//! fits the buffers that are there, but for the message itself.
+//! Memory unused for two seconds is freed, by the next poll of any connection of the thread. A task that moves to
+//! another thread borrows there. There is no lock between threads, and a message that fits into existing buffers
+//! causes no allocation except the message itself.

@@ -1,6 +1,6 @@
-//! Longer texts: limits in numbers, and how to come from another library. There is no code in here.
+//! Longer texts without code: limits in numbers, and migration from other libraries.
 //!
-//! * [`limits`]: every limit and wait with its default; memory, and what threads share
+//! * [`limits`]: every limit and timeout with its default; memory of connections and threads
 //! * [`migration`]: from tokio-tungstenite, sockudo-ws, fastwebsockets, `axum::extract::ws` and compio-ws
 
 pub mod limits;

@@ -1,4 +1,4 @@
-//! WebSocket behind hyper's HTTP: [`upgrade`] answers a request and gives the WebSocket that follows.
+//! WebSocket on hyper: [`upgrade`] responds to a request and returns the WebSocket that follows.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -15,7 +15,7 @@
 //!         Ok(upgraded) => upgraded,
 //!         Err(error) => return Ok(error.to_response()),
 //!     };
-//!     // It begins once the response has left, thus not before this function returns.
+//!     // The WebSocket opens once the response has left, thus after this function returns.
 //!     tokio::spawn(async move {
 //!         let mut websocket = websocket.await?;
 //!         while let Some(message) = websocket.next().await {
@@ -45,17 +45,17 @@
 //! let (stream, _) = listener.accept().await?;
 //! hyper::server::conn::http1::Builder::new()
 //!     .serve_connection(TokioIo::new(stream), service_fn(answer))
-//!     .with_upgrades() // without it, no request can become anything else
+//!     .with_upgrades() // required for any protocol upgrade
 //!     .await?;
 //! # assert!(client.await??.ends_with(b"\x81\x05hello\x88\x00"));
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! hyper bounds the time that a head may take to come ([`header_read_timeout`]), and its size.
+//! hyper limits the time to receive a head ([`header_read_timeout`]), and its size.
 //!
-//! With the feature `http2`, extended CONNECT becomes a WebSocket by the same call (RFC 8441): serve with
-//! [`enable_connect_protocol`]. Without that feature, requests over HTTP/2 are refused with 400.
+//! With the feature `http2`, the same call accepts extended CONNECT (RFC 8441): serve with
+//! [`enable_connect_protocol`]. Without that feature, requests over HTTP/2 are rejected with 400.
 //!
 //! [`header_read_timeout`]: hyper::server::conn::http1::Builder::header_read_timeout
 //! [`enable_connect_protocol`]: https://docs.rs/hyper/latest/hyper/server/conn/http2/struct.Builder.html#method.enable_connect_protocol
@@ -79,17 +79,17 @@ pub(crate) use self::view::View;
 use crate::WebSocket;
 use crate::server::{AcceptError, Phase, Settings, setters};
 
-/// Answers a request that asks for a WebSocket: the response to return, and what becomes the WebSocket once that
-/// has left. [`Upgrade`] has settings.
+/// Responds to a WebSocket request: returns the response, and the future of the WebSocket, which opens once the
+/// response has left. [`Upgrade`] has settings.
 ///
 /// # Errors
-/// [`AcceptError::Refused`] for a request that cannot become one, and [`AcceptError::NotUpgradable`] for a connection
-/// that cannot. [`AcceptError::to_response`] makes the response.
+/// [`AcceptError::Refused`] for a request that cannot be upgraded, and [`AcceptError::NotUpgradable`] for a
+/// connection that cannot be. [`AcceptError::to_response`] makes the response.
 pub fn upgrade<B, R: Default>(request: &mut Request<B>) -> Result<(Response<R>, UpgradeFut), AcceptError> {
     Upgrade::new().upgrade(request)
 }
 
-/// How a request becomes a WebSocket.
+/// Settings of an upgrade.
 ///
 /// ```
 /// use sinews::{Config, OriginPolicy};
@@ -112,7 +112,7 @@ pub struct Upgrade {
 }
 
 impl Upgrade {
-    /// No subprotocols, no compression, pages of the same origin, default limits.
+    /// Creates settings without subprotocols and compression, for pages of the same origin, with default limits.
     pub fn new() -> Self {
         Self::default()
     }
@@ -123,10 +123,10 @@ impl Upgrade {
         &mut self.settings
     }
 
-    /// Answers a request, as [`upgrade`] does. You may add headers to the response.
+    /// Responds to a request, as [`upgrade`]. You may add headers to the response.
     ///
     /// # Errors
-    /// As [`upgrade`]; and [`AcceptError::Misuse`] and [`AcceptError::Config`] for settings that cannot be.
+    /// As [`upgrade`]; and [`AcceptError::Misuse`] and [`AcceptError::Config`] for invalid settings.
     pub fn upgrade<B, R: Default>(
         &self,
         request: &mut Request<B>,
@@ -150,12 +150,12 @@ pub(crate) fn start<B, R: Default>(
     Ok((respond::accepted(&accepted), upgrading))
 }
 
-/// Becomes the WebSocket once the response has left, or fails if that never does, since the connection broke. hyper
-/// ends the wait with the connection.
+/// Resolves to the WebSocket once the response has left, or to an error if the connection broke before. hyper ends
+/// the wait with the connection.
 ///
-/// hyper does not look which response it sent. If something between here and it answers otherwise, with a 500 for
-/// instance, a WebSocket may come all the same once that exchange is over: it ends with its first read, or, if the
-/// client stays, by [`Config::pong_timeout`].
+/// hyper does not check which response it sent. If a layer replaces the response, with a 500 for instance, a
+/// WebSocket may still be returned once that exchange has completed: it ends with its first read, or, if the client
+/// stays connected, by [`Config::pong_timeout`].
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct UpgradeFut {

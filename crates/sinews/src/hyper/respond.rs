@@ -6,7 +6,7 @@ use sinews_proto::handshake::Accepted;
 
 use crate::server::AcceptError;
 
-/// The response that makes a request a WebSocket.
+/// The response that accepts a request.
 pub(super) fn accepted<R: Default>(accepted: &Accepted) -> Response<R> {
     let mut response = Response::new(R::default());
     set(&mut response, accepted.status(), accepted.headers());
@@ -18,7 +18,7 @@ fn set<'h, R>(
     status: u16,
     headers: impl Iterator<Item = (impl AsRef<str>, &'h str)>,
 ) {
-    // Both were checked when they were given, by the same grammar.
+    // Both were validated on construction, by the same grammar.
     *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     for (name, value) in headers {
         if let (Ok(name), Ok(value)) = (name.as_ref().parse::<HeaderName>(), HeaderValue::from_str(value)) {
@@ -28,13 +28,13 @@ fn set<'h, R>(
 }
 
 impl AcceptError {
-    /// The response that tells a client of hyper's why its request became no WebSocket: the status of the refusal,
-    /// 500 for what is our side's fault. Over HTTP/1.1 it ends the connection, since the client may have sent frames
-    /// already; over HTTP/2, hyper leaves that header out.
+    /// The response that rejects a hyper request: the status of the rejection, or 500 for an error of the server.
+    /// Over HTTP/1.1 it closes the connection, since the client may have sent frames already; over HTTP/2, hyper
+    /// omits that header.
     #[must_use]
     pub fn to_response<R: From<Bytes>>(&self) -> Response<R> {
         let Some(refusal) = self.refusal() else {
-            // The client is gone.
+            // The client has disconnected.
             let mut response = Response::new(R::from(Bytes::new()));
             *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
             return response;

@@ -1,4 +1,4 @@
-//! The transport behind a request that hyper has read.
+//! The transport of a request that hyper has read.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -10,11 +10,11 @@ use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// A connection that hyper has served before.
+/// A connection taken over from hyper.
 ///
-/// hyper hands it over as something behind a pointer. A [`TcpStream`] is taken out, so that its reads and writes
-/// are its own; a stream of another kind, TLS or HTTP/2, stays behind the pointer. It is found if hyper was given it in
-/// a [`TokioIo`], as `axum::serve`, [`auto::Builder`] and hyper's own examples do.
+/// hyper returns it as a trait object. A [`TcpStream`] is extracted, so that its reads and writes are direct calls; a
+/// stream of another kind, TLS or HTTP/2, stays a trait object. It is found if it was passed to hyper in a
+/// [`TokioIo`], as `axum::serve`, [`auto::Builder`] and hyper's own examples do.
 #[derive(Debug)]
 pub struct Upgraded(Transport);
 
@@ -25,7 +25,7 @@ enum Transport {
 }
 
 impl Upgraded {
-    /// The transport, and what hyper has read of it already.
+    /// The transport, and the bytes that hyper has read of it already.
     pub(super) fn new(upgraded: hyper::upgrade::Upgraded) -> (Self, Bytes) {
         let upgraded = match upgraded.downcast::<TokioIo<TcpStream>>() {
             Ok(parts) => return (Self::tcp_of(parts.io), parts.read_buf),
@@ -37,16 +37,15 @@ impl Upgraded {
         }
     }
 
-    /// Small packets are not held back: what belongs together leaves together here.
+    /// Nagle's algorithm is disabled: this library coalesces writes itself.
     fn tcp_of(io: TokioIo<TcpStream>) -> Self {
         let stream = io.into_inner();
-        // It may have failed already, which the first read tells.
+        // The socket may have failed already; the first read then returns the error.
         let _ = stream.set_nodelay(true);
         Self(Transport::Tcp(stream))
     }
 
-    /// The TCP stream, if it is one and nothing else is in between: for its addresses and options. `TCP_NODELAY` is
-    /// set.
+    /// The TCP stream, if the transport is plain TCP: for its addresses and options. `TCP_NODELAY` is set.
     #[must_use]
     pub fn tcp(&self) -> Option<&TcpStream> {
         match &self.0 {
@@ -69,7 +68,7 @@ impl crate::tokio::MaybeTcp for Upgraded {
     }
 }
 
-/// Calls the same method of whichever transport it is.
+/// Calls a method of the variant.
 macro_rules! delegate {
     ($self:ident, $io:ident => $call:expr) => {
         match &mut $self.get_mut().0 {

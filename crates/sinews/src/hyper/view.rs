@@ -1,4 +1,4 @@
-//! A request of the `http` crate as the handshake sees it.
+//! Adapter from a request of the `http` crate to the handshake.
 
 use http::{Extensions, HeaderMap, Method, Request, Uri};
 use sinews_proto::handshake::RequestView;

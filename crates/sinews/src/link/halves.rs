@@ -1,7 +1,7 @@
 //! A connection without its transport, in two halves: one reads and answers, one sends.
 //!
-//! Each half is a [`Link`] of its own; what they know of each other is a [`Pair`]. The reading half queues control
-//! frames only. Whoever owns the sending side of the transport brings the frames of both together, whole.
+//! Each half is a [`Link`] of its own; a [`Pair`] is their shared state. The reading half queues control frames only.
+//! The owner of the sending side of the transport interleaves the frames of both, whole.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -30,16 +30,17 @@ impl Side {
     }
 }
 
-/// What the halves know of each other. Waking it wakes both.
+/// State shared by the halves. Waking it wakes both.
 #[derive(Debug, Default)]
 pub(crate) struct Pair {
-    /// Whose Close leaves. Decided once, before that Close is with the transport: behind it nothing else follows.
+    /// The half whose Close leaves. Decided once, before that Close is with the transport: nothing follows that
+    /// Close.
     closer: OnceLock<Side>,
-    /// How the connection ended, as the reading half found out.
+    /// How the connection ended, as seen by the reading half.
     closed: OnceLock<Closed>,
-    /// The sending half ended the connection: its peer took nothing, or too little.
+    /// The sending half ended the connection: its peer read nothing, or too little.
     given_up: OnceLock<Closed>,
-    /// The transport takes nothing any more.
+    /// The transport accepts no more bytes.
     failed: OnceLock<io::ErrorKind>,
     /// Bytes that wait with the transport.
     waiting: AtomicUsize,
@@ -51,7 +52,7 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    /// Whether the Close of this side is the one that leaves.
+    /// Claims the closing handshake for a side; returns whether its Close leaves.
     pub(crate) fn claim_close(&self, side: Side) -> bool {
         *self.closer.get_or_init(|| side) == side
     }
@@ -64,7 +65,7 @@ impl Pair {
         self.closed.get().or_else(|| self.given_up.get())
     }
 
-    /// The transport takes nothing any more.
+    /// Records that the transport accepts no more bytes.
     pub(crate) fn fail(&self, error: &io::Error) {
         let _ = self.failed.set(error.kind());
         self.wake_both();
@@ -79,27 +80,27 @@ impl Pair {
         self.given_up.get().is_some_and(|closed| closed.cause() == Cause::Local)
     }
 
-    /// So many bytes wait with the transport.
+    /// Sets the number of bytes that wait with the transport.
     pub(crate) fn set_waiting(&self, count: usize) {
         self.waiting.store(count, Ordering::Release);
     }
 
-    /// So many bytes have left.
+    /// Adds to the bytes that have left.
     pub(crate) fn add_left(&self, count: usize) {
         self.left.fetch_add(count, Ordering::Release);
     }
 
-    /// Whether the transport is to be dropped with whatever waits.
+    /// Whether the transport is to be dropped with its waiting bytes.
     pub(crate) fn is_dropped(&self) -> bool {
         self.closed().is_some_and(is_dropped)
     }
 
-    /// Whether bytes wait with the transport, whoever queued them.
+    /// Whether bytes of either half wait with the transport.
     pub(crate) fn is_waiting(&self) -> bool {
         self.waiting.load(Ordering::Acquire) > 0
     }
 
-    /// Whoever polls this side next is woken by what the other does.
+    /// The next waker of this side is woken by progress of the other.
     pub(crate) fn register(&self, side: Side, waker: &Waker) {
         let mut place = self.lock_waker(side);
         if !place.as_ref().is_some_and(|known| known.will_wake(waker)) {
@@ -128,7 +129,7 @@ impl Pair {
     }
 }
 
-/// Whether a wait ended behind which not even a Close leaves.
+/// Whether the connection ended by a timeout after which not even a Close is sent.
 fn is_dropped(closed: &Closed) -> bool {
     matches!(closed.cause(), Cause::Expired(Expired::Write | Expired::Close))
 }
@@ -143,12 +144,12 @@ impl Wake for Pair {
     }
 }
 
-/// What makes a link a half.
+/// State of a link that is one half.
 #[derive(Debug)]
 pub(super) struct Half {
     side: Side,
     pair: Arc<Pair>,
-    /// What [`Pair::waiting`] and [`Pair::left`] were when last looked at.
+    /// Values of [`Pair::waiting`] and [`Pair::left`] at the last check.
     waiting: usize,
     left: usize,
 }
@@ -161,13 +162,13 @@ impl Half {
 }
 
 impl Link {
-    /// Takes the sending half out: its link, and the send under way, of which part may have left. `None` if this is a
-    /// half already.
+    /// Splits off the sending half: its link, and the send in flight, of which part may have left. `None` if this is
+    /// a half already.
     pub(crate) fn split(&mut self) -> Option<(Self, Option<Box<Chain>>, Arc<Pair>)> {
         let mut write = Self::of(self.session.split_data(self.now)?, &[], self.now);
         let pair = Arc::new(Pair::default());
         if !write.session.is_open() {
-            // Our Close has left, or is among what is queued.
+            // Our Close has left, or is queued.
             let _ = pair.claim_close(Side::Write);
         }
         if let Some(closed) = &self.end.closed {
@@ -181,13 +182,13 @@ impl Link {
         write.queued_at = self.queued_at.take();
         write.half = Half::boxed(Side::Write, &pair);
         self.half = Half::boxed(Side::Read, &pair);
-        // Whoever drives it now has set no timer.
+        // The new driver of this half has set no timer.
         self.recheck = true;
         write.sync();
         Some((write, self.sending.take(), pair))
     }
 
-    /// Puts the halves of one connection together again. `sending` is what is with the transport.
+    /// Joins the halves of one connection. `sending` is the send with the transport.
     pub(crate) fn join(&mut self, mut write: Self, sending: Option<Box<Chain>>) {
         self.sync();
         write.now = self.now;
@@ -210,13 +211,13 @@ impl Link {
         self.note_closed();
     }
 
-    /// Whether the clock matters for [`sync`](Self::sync): bytes of the other half wait, or did.
+    /// Whether [`sync`](Self::sync) needs the clock: bytes of the other half wait, or did.
     #[inline]
     pub(crate) fn is_beside_sends(&self) -> bool {
         self.half.as_ref().is_some_and(|half| half.waiting > 0 || half.pair.is_waiting())
     }
 
-    /// Learns what the other half has done.
+    /// Updates this half with the progress of the other.
     #[inline]
     pub(crate) fn sync(&mut self) {
         match &self.half {
@@ -265,7 +266,7 @@ impl Link {
             self.end.closed = Some(Box::new(closed));
         }
         if (closer == Some(Side::Read) || self.end.closed.is_some()) && self.session.is_open() {
-            // Who waits for it to leave hears that it will not.
+            // Waiting sends fail, since their bytes will not leave.
             self.end.sending |= self.session.buffered() > 0;
             resources::with(|shared| self.session.note_close_left(shared, now));
         }
@@ -275,7 +276,7 @@ impl Link {
         }
     }
 
-    /// Tells the other half how this one has ended.
+    /// Reports to the other half how this half has ended.
     #[cold]
     pub(super) fn tell_pair(&self) {
         let (Some(half), Some(closed)) = (&self.half, &self.end.closed) else { return };
@@ -287,7 +288,7 @@ impl Link {
         half.pair.wake_side(half.side.other());
     }
 
-    /// Whether what is queued may go to the transport. It may not behind the other half's Close: it is dropped.
+    /// Whether queued bytes may go to the transport. After the other half's Close they are dropped instead.
     pub(super) fn may_send(&mut self) -> bool {
         let Some(half) = &self.half else { return true };
         if self.session.is_open() || half.pair.claim_close(half.side) {
@@ -300,8 +301,8 @@ impl Link {
         false
     }
 
-    /// What the sending half gives to the transport next. To be asked only by who has the transport, so that nothing
-    /// comes behind a Close. It must come home through [`send_home`](Self::send_home).
+    /// The next bytes of the sending half for the transport. Call it only with access to the transport, so that
+    /// nothing follows a Close. Return the bytes through [`send_home`](Self::send_home).
     pub(crate) fn lend_send(&mut self) -> Option<Box<Chain>> {
         self.sync();
         if self.end.sending || !self.session.wants_send() || !self.may_send() {
@@ -311,14 +312,14 @@ impl Link {
         self.session.start_send()
     }
 
-    /// Part of what was lent has left.
+    /// Accounts part of the bytes with the transport as sent.
     pub(crate) fn send_went_on(&mut self, count: usize) {
         if count > 0 {
             self.session.progressed(count, self.now);
         }
     }
 
-    /// What was lent has left.
+    /// Takes back bytes that have left.
     pub(crate) fn send_home(&mut self, chain: Box<Chain>) {
         let now = self.now;
         resources::with(|shared| self.session.finish_send(chain, shared, now));

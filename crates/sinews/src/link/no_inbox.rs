@@ -1,4 +1,4 @@
-//! Where no runtime is, no producers are either: in place of the queue that `Sender` fills.
+//! Replacement for the queue of `Sender` where there is no runtime, and thus no producer.
 
 use std::task::{Context, Poll};
 
@@ -6,11 +6,11 @@ use sinews_session::Closed;
 
 use crate::message::Message;
 
-/// A queue that nobody can make.
+/// A queue that cannot be constructed.
 #[derive(Debug)]
 pub(crate) enum Inbox {}
 
-#[allow(clippy::needless_pass_by_ref_mut, reason = "as the queue has it")]
+#[allow(clippy::needless_pass_by_ref_mut, reason = "same signature as the queue")]
 impl Inbox {
     pub(crate) fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Message> {
         match *self {}

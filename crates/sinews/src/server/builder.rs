@@ -1,4 +1,4 @@
-//! Everything that can be set before a handshake.
+//! Settings of a server handshake.
 
 use std::future::Future;
 use std::marker::PhantomData;
@@ -12,10 +12,10 @@ use super::reply::{AcceptAll, Decide, OnRequest, OnRequestAsync};
 use super::settings::{Settings, setters};
 use super::{Reject, Reply, Request};
 
-/// A stream on which a client is to begin a WebSocket, and what it is told.
+/// A server handshake on a stream, with its settings.
 ///
-/// Await it for the WebSocket, or [`open`](Self::open) it to have the request too. `R` is the runtime, `D` what
-/// decides on the request.
+/// Await it for the WebSocket, or [`open`](Self::open) it to get the request too. `R` is the runtime, `D` the
+/// decision on the request.
 #[derive(Debug)]
 #[must_use = "nothing is accepted until it is awaited"]
 pub struct Accept<S, R, D = AcceptAll> {
@@ -32,8 +32,8 @@ impl<S, R> Accept<S, R> {
 }
 
 impl<S, R, D> Accept<S, R, D> {
-    /// Asks this function for each request that is sound and of an allowed origin. It sees the whole request, and
-    /// says yes, with a subprotocol and headers if need be, or no, with a status, headers and a body. Default: yes.
+    /// Calls this function for each valid request of an allowed origin. It gets the whole request, and accepts it,
+    /// optionally with a subprotocol and headers, or rejects it with a status, headers and a body. Default: accept.
     ///
     /// ```
     /// use sinews::server::{Reject, Reply};
@@ -55,8 +55,8 @@ impl<S, R, D> Accept<S, R, D> {
         self.with(OnRequest(decide))
     }
 
-    /// As [`on_request`](Self::on_request), by a function that may wait: for a database that knows tokens, for
-    /// instance. What it takes counts towards [`timeout`](Self::timeout).
+    /// As [`on_request`](Self::on_request), with an async function, for example to look up tokens in a database. Its
+    /// time counts towards [`timeout`](Self::timeout).
     ///
     /// ```
     /// use sinews::server::{Reject, Reply};
@@ -82,27 +82,27 @@ impl<S, R, D> Accept<S, R, D> {
         Accept { stream, decide, handshake, runtime }
     }
 
-    /// The address of the client, for [`Request::peer`]. Default: none, since a stream may not have one.
+    /// Sets the address of the client for [`Request::peer`]. Default: none, since a stream may have no address.
     pub fn peer(mut self, address: SocketAddr) -> Self {
         self.handshake.peer = Some(address);
         self
     }
 
-    /// How long the handshake may take, from the first wait until the response has left. Default 10 s: both heads
-    /// are a few packets, and a drip of bytes gains no time.
+    /// Sets the timeout of the handshake, from the first poll until the response has left. Default 10 s: both heads
+    /// are a few packets, and a slow sender gains no time.
     pub fn timeout(mut self, wait: Duration) -> Self {
         self.handshake.timeout = wait;
         self
     }
 
-    /// What a request may cost: bytes and header lines. Default: [`HeadLimits::new`], 16 KiB and 100 lines.
+    /// Limits the request head: bytes and header lines. Default: [`HeadLimits::new`], 16 KiB and 100 lines.
     pub fn head_limits(mut self, limits: HeadLimits) -> Self {
         self.handshake.limits = limits;
         self
     }
 }
 
-/// What is negotiated.
+/// Negotiation.
 impl<S, R, D> Accept<S, R, D> {
     setters!(subprotocols);
 

@@ -1,4 +1,4 @@
-//! Why a request did not become a WebSocket.
+//! Errors of a server handshake.
 
 use std::{fmt, io};
 
@@ -8,51 +8,51 @@ use sinews_proto::http::HeadError;
 
 use crate::AtFault;
 
-/// Why a request did not become a WebSocket. Where an answer was possible, the client has got it.
+/// An error of a server handshake. The client has received a response where one was possible.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum AcceptError {
-    /// The handshake took longer than [`Accept::timeout`](super::Accept::timeout). The client was told 408 if its
-    /// head had not come, 503 if the decision on it had not.
+    /// The handshake took longer than [`Accept::timeout`](super::Accept::timeout). The client gets 408 if its head is
+    /// not complete, 503 if the decision on it is not made.
     TimedOut(Phase),
-    /// No head of HTTP/1.x, or one above the [limits](super::Accept::head_limits). The client was told
+    /// The head is not HTTP/1.x, or exceeds the [limits](super::Accept::head_limits). The client gets
     /// [`HeadError::status`].
     Head(HeadError),
-    /// No: because it is no request for a WebSocket, of a foreign origin, or by your callback.
-    /// [`Refusal::status`] and [`Refusal::body`] are what the client was told.
+    /// The request was rejected: it is not a WebSocket handshake, it is from a foreign origin, or your callback
+    /// rejected it. The client gets [`Refusal::status`] and [`Refusal::body`].
     Refused(Refusal),
-    /// The client left before its head was there, after so many bytes. 0: it never said anything, as a port scanner
-    /// or a load balancer that checks whether somebody listens.
+    /// The client closed the connection before its head was complete, after this many bytes. 0: it sent nothing, like
+    /// a port scanner or a load balancer's health check.
     ClientLeft {
-        /// Bytes of the head that came.
+        /// Received bytes of the head.
         received: usize,
     },
-    /// Your answer may not be on the wire, or a setter was given what may not: a subprotocol that is no token or that
-    /// the client does not offer, a header with a line break. The client was told 500.
+    /// Your reply, or the argument of a setter, is not valid on the wire: a subprotocol that is not a token or not
+    /// offered by the client, a header with a line break. The client gets 500.
     Misuse(HandshakeMisuse),
-    /// No connection can work with these settings. The client was told 500.
+    /// The [`Config`](crate::Config) is invalid. The client gets 500.
     Config(InvalidConfig),
-    /// The request came over a connection of hyper that cannot change its protocol: it is not served
-    /// `with_upgrades`, or something else has taken the upgrade. The client was told 500.
+    /// The request was received over a connection of hyper that cannot change its protocol: it is not served
+    /// `with_upgrades`, or the upgrade was taken already. The client gets 500.
     NotUpgradable,
     /// The transport failed, in this phase.
     Io(Phase, io::Error),
 }
 
-/// How far a handshake came.
+/// The phase of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Phase {
-    /// The head of the request was to come.
+    /// Receiving the head of the request.
     Head,
-    /// The application was to decide on it.
+    /// Waiting for the application's decision.
     Decision,
-    /// The response was to leave.
+    /// Sending the response.
     Response,
 }
 
 impl AcceptError {
-    /// Who must act.
+    /// The side that must act.
     #[must_use]
     pub fn at_fault(&self) -> AtFault {
         match self {
@@ -66,27 +66,27 @@ impl AcceptError {
         }
     }
 
-    /// The status that the client was told, if it was told any.
+    /// The status sent to the client, if any.
     #[must_use]
     pub fn status(&self) -> Option<u16> {
         self.refusal().map(|refusal| refusal.status())
     }
 
-    /// What the client is told.
+    /// The response to the client.
     pub(crate) fn refusal(&self) -> Option<Refusal> {
         match self {
-            Self::TimedOut(Phase::Head) => plain(408, "no whole request in time"),
+            Self::TimedOut(Phase::Head) => plain(408, "request head not received in time"),
             Self::TimedOut(Phase::Decision) => plain(503, "no decision in time"),
             Self::TimedOut(Phase::Response) | Self::ClientLeft { .. } | Self::Io(..) => None,
             Self::Head(error) => Some(Refusal::from(*error)),
             Self::Refused(refusal) => Some(refusal.clone()),
-            // The text is for the caller, and no business of a client.
+            // The text is for the caller, and is not sent to the client.
             Self::Misuse(_) | Self::Config(_) | Self::NotUpgradable => plain(500, "internal error"),
         }
     }
 }
 
-/// The statuses and headers here are sound, so there always is one.
+/// Statuses and headers here are valid, so the result is always `Some`.
 fn plain(status: u16, reason: &str) -> Option<Refusal> {
     let refusal = Refusal::new(status).ok()?;
     Some(refusal.with_header("Content-Type", "text/plain; charset=utf-8").ok()?.with_body(reason))
@@ -99,7 +99,7 @@ impl fmt::Display for AcceptError {
             Self::Head(error) => write!(f, "bad request: {error}"),
             Self::Refused(refusal) => refusal.fmt(f),
             Self::ClientLeft { received } => {
-                write!(f, "the client left after {received} bytes of its request")
+                write!(f, "client disconnected after {received} bytes of its request head")
             }
             Self::Misuse(misuse) => misuse.fmt(f),
             Self::Config(invalid) => invalid.fmt(f),
@@ -112,15 +112,15 @@ impl fmt::Display for AcceptError {
 impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Head => "the request had not come",
-            Self::Decision => "it was not decided on",
-            Self::Response => "the response had not left",
+            Self::Head => "request head not received",
+            Self::Decision => "no decision on the request",
+            Self::Response => "response not sent",
         })
     }
 }
 
 impl std::error::Error for AcceptError {
-    /// The cause behind the one that [`Display`](fmt::Display) has named already.
+    /// The source behind the error that [`Display`](fmt::Display) already includes.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Io(_, error) => error.source(),

@@ -1,5 +1,5 @@
-//! The handshake as a machine over bytes: what came goes in, a request comes out; the decision on it goes in, the
-//! response comes out.
+//! The handshake as a state machine over bytes: input is received bytes, and the decision on the request; output is
+//! the request, and the response.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,22 +19,22 @@ pub(crate) struct Handshake {
     pub(super) timeout: Duration,
     pub(super) peer: Option<SocketAddr>,
     scanner: HeadScanner,
-    /// What came. It never holds more than a head of the greatest length and one receive.
+    /// Received bytes. It never holds more than a head of maximum length and one receive.
     received: Vec<u8>,
     head_len: usize,
 }
 
-/// What a WebSocket is made of.
+/// The parts of an accepted WebSocket.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) negotiated: Negotiated,
     pub(crate) subprotocol: Option<String>,
     pub(crate) config: Arc<Config>,
-    /// What came behind the head: frames.
+    /// Bytes received behind the head: frames.
     pub(crate) received: Vec<u8>,
 }
 
-/// How long a handshake may take.
+/// Default timeout of a handshake.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Handshake {
@@ -50,17 +50,18 @@ impl Handshake {
         }
     }
 
-    /// How long all of it may take.
+    /// The timeout of the whole handshake.
     pub(crate) fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// How long a client that was refused may take to read why and to leave.
+    /// Timeout for a rejected client to read the response and to close.
     pub(crate) fn end_timeout(&self) -> Duration {
         self.settings.config().close_timeout()
     }
 
-    /// More bytes. Answers the request once its head is whole: one that is sound and of an allowed origin.
+    /// Processes received bytes. Returns the request once its head is complete, if it is valid and of an allowed
+    /// origin.
     pub(crate) fn receive(&mut self, bytes: &[u8]) -> Result<Option<Request>, AcceptError> {
         self.received.extend_from_slice(bytes);
         let scanned = self.scanner.scan(&self.received, &self.limits);
@@ -75,12 +76,12 @@ impl Handshake {
         Ok(Some(request))
     }
 
-    /// The client sends no more.
+    /// The error for the end of the client's input.
     pub(crate) fn receive_end(&self) -> AcceptError {
         AcceptError::ClientLeft { received: self.received.len() }
     }
 
-    /// The decision on the request. Appends the response of a connection that begins; for an error there is
+    /// Applies the decision on the request. Appends the response of an accepted connection; for an error use
     /// [`AcceptError::refusal`].
     pub(crate) fn decide(
         &mut self,

@@ -1,6 +1,6 @@
-//! The server's side: a request comes, and becomes a WebSocket or does not.
+//! The server side: a request is accepted as a WebSocket, or rejected.
 //!
-//! On a stream that nobody has read from, `accept` makes the whole handshake:
+//! On a stream that has not been read from, `accept` makes the whole handshake:
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -46,12 +46,12 @@
 //! # }
 //! ```
 //!
-//! Where another HTTP stack has read the request, see `sinews::hyper` and `sinews::axum`. All of them decide by one
-//! function, [`sinews_proto::handshake::accept`]: what is refused, and with which status, is the same everywhere.
+//! Where another HTTP stack has read the request, see `sinews::hyper` and `sinews::axum`. All of them use
+//! [`sinews_proto::handshake::accept`]: rejections and their statuses are the same everywhere.
 //!
-//! A request that is refused is answered, then our side of the stream ends, and what the client still sends is read
-//! and dropped until it ends its side: otherwise the system would answer it with a reset, which can overtake the
-//! response. That takes at most [`Config::close_timeout`](crate::Config::close_timeout) and 256 KiB.
+//! The client gets a response to a rejected request, then our side of the stream ends, and input is read and dropped
+//! until the client ends its side. Otherwise the system would reset the connection, and a reset can overtake the
+//! response. This takes at most [`Config::close_timeout`](crate::Config::close_timeout) and 256 KiB.
 
 mod builder;
 mod error;
@@ -71,5 +71,5 @@ pub(crate) use settings::{Settings, setters};
 pub use sinews_proto::handshake::{HandshakeMisuse, OriginPolicy, Refusal, ServerOptions, same_origin};
 pub use sinews_proto::http::{HeadError, HeadLimits};
 
-/// Bytes that are read and dropped behind a refusal: more than a client can have sent before it reads the answer.
+/// Bytes that are read and dropped after a rejection: more than a client can have sent before it reads the response.
 pub(crate) const DROPPED_MAX: usize = 256 << 10;

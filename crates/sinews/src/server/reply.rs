@@ -1,4 +1,4 @@
-//! What an application answers to a request.
+//! The application's decision on a request.
 
 use std::future::{Future, Ready, ready};
 
@@ -6,10 +6,10 @@ use sinews_proto::handshake::{HandshakeMisuse, Refusal};
 
 use super::Request;
 
-/// Yes to a request, with what the answer says beside.
+/// Accepts a request, with additions to the response.
 ///
-/// What may not be on the wire, a header with a line break for instance, is found when the answer is written: the
-/// client gets a 500 then, and the caller [`AcceptError::Misuse`](super::AcceptError::Misuse).
+/// A value that is not valid on the wire, such as a header with a line break, is detected when the response is
+/// written: the client then gets a 500, and the caller [`AcceptError::Misuse`](super::AcceptError::Misuse).
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct Reply {
@@ -18,26 +18,26 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Yes.
+    /// Creates a reply without additions.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Chooses this subprotocol, one of those that the client [offers](Request::offered_subprotocols). Default: the
-    /// first of [`Accept::subprotocols`](super::Accept::subprotocols) that it offers.
+    /// Selects this subprotocol, which the client must [offer](Request::offered_subprotocols). Default: the first of
+    /// [`Accept::subprotocols`](super::Accept::subprotocols) that the client offers.
     pub fn subprotocol(mut self, name: impl Into<String>) -> Self {
         self.subprotocol = Some(name.into());
         self
     }
 
-    /// Adds a header to the response, `Set-Cookie` for instance. Those that the handshake writes are its own.
+    /// Adds a header to the response, such as `Set-Cookie`. Headers that the handshake writes itself are not allowed.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.push((name.into(), value.into()));
         self
     }
 }
 
-/// No to a request.
+/// Rejects a request.
 ///
 /// ```
 /// use sinews::server::Reject;
@@ -45,14 +45,14 @@ impl Reply {
 /// let reject = Reject::new(401).header("WWW-Authenticate", "Bearer").body("no token");
 /// ```
 ///
-/// What may not be on the wire, or a status outside of 200 to 599, makes it a 500, and the caller gets
+/// A value that is not valid on the wire, or a status outside of 200 to 599, results in a 500, and the caller gets
 /// [`AcceptError::Misuse`](super::AcceptError::Misuse).
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Reject(pub(super) Result<Refusal, HandshakeMisuse>);
 
 impl Reject {
-    /// No, with this status, 200 to 599.
+    /// Creates a rejection with this status, 200 to 599.
     pub fn new(status: u16) -> Self {
         Self(Refusal::new(status))
     }
@@ -62,7 +62,7 @@ impl Reject {
         Self(self.0.and_then(|refusal| refusal.with_header(name, value)))
     }
 
-    /// Sets the body. Its type is for a `Content-Type` header to say. Statuses 204 and 304 have none.
+    /// Sets the body. Set its type with a `Content-Type` header. Statuses 204 and 304 have no body.
     pub fn body(self, body: impl Into<Vec<u8>>) -> Self {
         Self(self.0.map(|refusal| refusal.with_body(body)))
     }
@@ -74,16 +74,16 @@ impl From<Refusal> for Reject {
     }
 }
 
-/// What decides on a sound request of an allowed origin.
+/// Decides on a valid request of an allowed origin.
 pub trait Decide {
-    /// Deciding, which may take a while.
+    /// The decision, which may take a while.
     type Deciding: Future<Output = Result<Reply, Reject>>;
 
     /// Begins to decide.
     fn decide(self, request: &Request) -> Self::Deciding;
 }
 
-/// Accepts every sound request of an allowed origin: the default.
+/// Accepts every valid request of an allowed origin: the default.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct AcceptAll;

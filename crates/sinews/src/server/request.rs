@@ -1,4 +1,4 @@
-//! The request of a client, whole.
+//! The request of a client.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,7 +9,7 @@ use percent_encoding::percent_decode_str;
 use sinews_proto::handshake::RequestView;
 use sinews_proto::http::{RequestHead, Version};
 
-/// The request that asked for a WebSocket: everything that the client said. A clone is a count.
+/// The request for a WebSocket, as the client sent it. Cloning increments a reference count.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
@@ -41,9 +41,9 @@ struct Inner {
     authority: Option<Box<str>>,
     version: Version,
     peer: Option<SocketAddr>,
-    /// Names and values, one behind the other.
+    /// Names and values, concatenated.
     text: Vec<u8>,
-    /// Where each name ends in it, and each value.
+    /// End offsets of each name and value.
     ends: Vec<(usize, usize)>,
 }
 
@@ -76,26 +76,26 @@ impl Request {
         &self.0.method
     }
 
-    /// The request target as it came.
+    /// The request target as received.
     #[must_use]
     pub fn target(&self) -> &str {
         &self.0.target
     }
 
-    /// The path, percent-encoding untouched.
+    /// The path, still percent-encoded.
     #[must_use]
     pub fn path(&self) -> &str {
         &self.0.path
     }
 
-    /// What follows the first `?` of the target, as it came.
+    /// The text behind the first `?` of the target, as received.
     #[must_use]
     pub fn query(&self) -> Option<&str> {
         self.0.query.as_deref()
     }
 
-    /// The first value of this name in the query, decoded as that of a form: `+` and `%20` are spaces. `None` also for
-    /// a value that does not decode to UTF-8. Pages cannot add headers to a WebSocket, so that tokens come here.
+    /// The first value of this name in the query, form-decoded: `+` and `%20` are spaces. `None` also for a value
+    /// that does not decode to UTF-8. Pages cannot add headers to a WebSocket, so that they pass tokens here.
     #[must_use]
     pub fn query_value(&self, name: &str) -> Option<Cow<'_, str>> {
         let pairs = self.query()?.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
@@ -103,24 +103,23 @@ impl Request {
         decoded(values.next()?.1)
     }
 
-    /// Whom the request is for, `host` or `host:port`.
+    /// The value of `Host`: `host` or `host:port`.
     #[must_use]
     pub fn authority(&self) -> Option<&str> {
         self.0.authority.as_deref()
     }
 
-    /// The address of the client, if it was [given](super::Accept::peer).
+    /// The address of the client, if it was [set](super::Accept::peer).
     #[must_use]
     pub fn peer(&self) -> Option<SocketAddr> {
         self.0.peer
     }
 
-    /// All headers in order, with those that are repeated; names as they came, values without the spaces around
-    /// them.
+    /// All headers in order, repeated ones included; names as received, values without surrounding spaces.
     pub fn headers(&self) -> impl Iterator<Item = (&str, &[u8])> {
         let starts = std::iter::once(0).chain(self.0.ends.iter().map(|&(_, end)| end));
         starts.zip(&self.0.ends).map(|(start, &(name_end, end))| {
-            // The parser lets only tokens be names.
+            // The parser accepts only tokens as names.
             let name = std::str::from_utf8(&self.0.text[start..name_end]).unwrap_or_default();
             (name, &self.0.text[name_end..end])
         })
@@ -185,7 +184,7 @@ impl RequestView for Request {
     }
 }
 
-/// Shows the first line and the names of the headers; their values may be secrets.
+/// Shows the request line and the names of the headers; header values may be secrets.
 impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = self.headers().map(|(name, _)| name).collect();

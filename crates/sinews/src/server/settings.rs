@@ -1,4 +1,4 @@
-//! What every front of a server can set.
+//! Settings shared by all server interfaces.
 
 use std::sync::{Arc, LazyLock};
 
@@ -7,7 +7,7 @@ use sinews_proto::handshake::{Accepted, HandshakeMisuse, RequestView, ServerOpti
 
 use super::AcceptError;
 
-/// What is offered, and the limits of the connection. Misuse is kept until there is somebody to tell.
+/// Negotiation settings, and the limits of the connection. Misuse is stored until it can be reported.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     options: Arc<ServerOptions>,
@@ -21,7 +21,7 @@ impl Default for Settings {
     }
 }
 
-/// One for all connections that do not have their own.
+/// The shared default of all connections without their own configuration.
 pub(crate) fn default_config() -> Arc<Config> {
     static DEFAULT: LazyLock<Arc<Config>> = LazyLock::new(Arc::default);
     Arc::clone(&DEFAULT)
@@ -46,7 +46,7 @@ impl Settings {
         self.config = Arc::new(change(Arc::unwrap_or_clone(std::mem::take(&mut self.config))));
     }
 
-    /// Changes what is offered.
+    /// Changes the negotiation settings.
     pub(crate) fn change(
         &mut self,
         change: impl FnOnce(ServerOptions) -> Result<ServerOptions, HandshakeMisuse>,
@@ -57,7 +57,7 @@ impl Settings {
         }
     }
 
-    /// Adds subprotocols, behind those that are there in preference.
+    /// Adds subprotocols, with lower preference than earlier calls.
     pub(crate) fn add_subprotocols<I: IntoIterator<Item: Into<String>>>(&mut self, names: I) {
         let add = |options: ServerOptions, name: I::Item| options.with_subprotocol(name);
         self.change(|options| names.into_iter().try_fold(options, add));
@@ -99,17 +99,18 @@ impl Settings {
     }
 }
 
-/// Defines the setters that each front has, over its `settings_mut`.
+/// Defines the setters that each interface has, over its `settings_mut`.
 macro_rules! setters {
     ($subprotocols:ident) => {
-        /// Speaks these subprotocols, the preferred one first, behind those named before. The first that the client
-        /// offers is chosen; a client that offers none of them gets a connection without. Default: none.
+        /// Supports these subprotocols in order of preference, with lower preference than earlier calls. Selects the
+        /// first that the client offers; a client that offers none of them gets a connection without a subprotocol.
+        /// Default: none.
         pub fn $subprotocols<I: IntoIterator<Item: Into<String>>>(mut self, names: I) -> Self {
             self.settings_mut().add_subprotocols(names);
             self
         }
 
-        /// Accepts permessage-deflate (RFC 7692). Default: not, since compression costs more time than it saves
+        /// Accepts permessage-deflate (RFC 7692). Default: disabled, since compression costs more time than it saves
         /// where messages are small or the network is near.
         #[cfg(feature = "deflate")]
         pub fn deflate(mut self, config: crate::DeflateConfig) -> Self {
@@ -117,23 +118,23 @@ macro_rules! setters {
             self
         }
 
-        /// From which pages browsers may connect; others get 403. Default: those of the
-        /// [same origin](crate::OriginPolicy::same_origin), since a browser sends the user's cookies along whichever
-        /// page asks (RFC 6455 section 10.2). Clients that are no browsers name no origin, and pass.
+        /// Sets the origins whose pages may connect from a browser; other origins get 403. Default: the [same
+        /// origin](crate::OriginPolicy::same_origin), since a browser sends the user's cookies along for any page
+        /// (RFC 6455 section 10.2). Clients other than browsers send no origin, and are accepted.
         pub fn origin(mut self, policy: crate::OriginPolicy) -> Self {
             self.settings_mut().change(|options| Ok(options.with_origin(policy)));
             self
         }
 
-        /// Limits and waits of the connection. An `Arc` is shared by those who get it. Default:
+        /// Sets limits and timeouts of the connection. Connections with the same `Arc` share it. Default:
         /// [`Config::default`](crate::Config).
         pub fn config(mut self, config: impl Into<std::sync::Arc<crate::Config>>) -> Self {
             self.settings_mut().set_config(config.into());
             self
         }
 
-        /// Subprotocols, deflate and origin at once, instead of what was set before: made once, and shared by all
-        /// connections.
+        /// Sets subprotocols, deflate and origin at once, and replaces earlier settings: built once, and shared by
+        /// all connections.
         pub fn options(mut self, options: impl Into<std::sync::Arc<crate::server::ServerOptions>>) -> Self {
             self.settings_mut().set_options(options.into());
             self

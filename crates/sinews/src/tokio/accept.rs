@@ -14,13 +14,13 @@ use super::{Tokio, WebSocket};
 use crate::resources;
 use crate::server::{Accept, AcceptError, DROPPED_MAX, Decide, Handshake, Opened, Phase, Request};
 
-/// Accepts a WebSocket on a stream from which nobody has read: await it, or set things before. See
+/// Accepts a WebSocket on a stream that has not been read from: set options, then await. See
 /// [`server`](crate::server).
 ///
-/// The stream's options are yours: set `TCP_NODELAY` on a `TcpStream`, or small messages wait for the peer's
-/// acknowledgement of those before (Nagle's algorithm). What belongs together leaves in one write anyway.
+/// The stream's options are the caller's: set `TCP_NODELAY` on a `TcpStream`, or small messages wait for the peer's
+/// acknowledgement of earlier bytes (Nagle's algorithm). Coalescing works without it.
 ///
-/// A future that is dropped drops the stream.
+/// A dropped future drops the stream.
 pub fn accept<S>(stream: S) -> Accept<S, Tokio>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -33,11 +33,11 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
     D: Decide,
 {
-    /// Makes the handshake. Answers the WebSocket and the request that it began with; awaiting the [`Accept`] itself
-    /// answers the WebSocket alone.
+    /// Completes the handshake. Returns the WebSocket and the client's request; awaiting the [`Accept`] itself
+    /// returns only the WebSocket.
     ///
     /// # Errors
-    /// See [`AcceptError`]. The client was answered then, and the stream is closed.
+    /// See [`AcceptError`]. The client has then received a response, and the stream is closed.
     pub async fn open(self) -> Result<(WebSocket<S>, Request), AcceptError> {
         let mut accepting = self.into_future();
         poll_fn(|cx| accepting.0.poll_open(cx)).await
@@ -66,13 +66,13 @@ where
     }
 }
 
-/// A handshake under way.
+/// A handshake in progress.
 #[must_use = "futures do nothing unless polled"]
 pub struct Accepting<S, D: Decide>(Box<State<S, D>>);
 
-/// Boxed, since a task that awaits it keeps room for it as long as the connection lives.
+/// Boxed, since a task that awaits it reserves memory for it as long as the connection lives.
 struct State<S, D: Decide> {
-    /// There until the handshake is over.
+    /// Present until the handshake has ended.
     io: Option<S>,
     handshake: Handshake,
     stage: Stage<D>,
@@ -83,14 +83,14 @@ struct State<S, D: Decide> {
     refused: Option<Refused>,
 }
 
-/// How far it is.
+/// Progress of the handshake.
 enum Stage<D: Decide> {
     Head(Option<D>),
     Decision(Request, Pin<Box<D::Deciding>>),
     Response(Option<(Request, Opened)>),
 }
 
-/// An end in order: the response leaves, then our side ends, then the client's.
+/// An orderly end: the response leaves, then our side ends, then the client's.
 #[derive(Debug)]
 struct Refused {
     why: Option<AcceptError>,
@@ -98,7 +98,7 @@ struct Refused {
     dropped: usize,
 }
 
-// The decision is pinned in a box of its own, and nothing else is ever pinned.
+// The decision is pinned in a box of its own, and nothing else is pinned.
 impl<S, D: Decide> Unpin for Accepting<S, D> {}
 
 impl<S, D> Future for Accepting<S, D>
@@ -134,7 +134,7 @@ where
             self.refused = Some(Refused { why: Some(why), shut: false, dropped: 0 });
         }
         let timed_out = self.poll_timer(cx, self.handshake.end_timeout()).is_ready();
-        // What goes wrong now changes nothing: the client is gone, or does not want to know.
+        // An error now changes nothing: the client is gone, or does not read the response.
         if self.poll_end(cx).is_pending() && !timed_out {
             return Poll::Pending;
         }
@@ -145,7 +145,7 @@ where
         }
     }
 
-    /// The handshake, or the end of the time for it.
+    /// The handshake, or its timeout.
     fn poll_timed(&mut self, cx: &mut Context<'_>) -> Poll<Result<(WebSocket<S>, Request), AcceptError>> {
         if let Poll::Ready(done) = self.poll_handshake(cx) {
             return Poll::Ready(done);
@@ -158,7 +158,7 @@ where
         })))
     }
 
-    /// Ready: so long since it was first asked.
+    /// Ready: so much time has passed since the first poll.
     fn poll_timer(&mut self, cx: &mut Context<'_>, wait: Duration) -> Poll<()> {
         self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(wait))).as_mut().poll(cx)
     }
@@ -193,7 +193,7 @@ where
         }
     }
 
-    /// Receives until the head is whole.
+    /// Receives until the request head is complete.
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Request, AcceptError>> {
         loop {
             let mut block = resources::take_block();
@@ -217,7 +217,7 @@ where
         }
     }
 
-    /// Sends what is left of the response.
+    /// Sends the rest of the response.
     fn poll_response(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Some(io) = &mut self.io else { return Poll::Ready(Ok(())) };
         while self.written < self.out.len() {

@@ -1,4 +1,4 @@
-//! Connecting on Tokio: [`Connect`] carried out with its sockets and its clock.
+//! Connecting on Tokio: executes [`Connect`] with Tokio's sockets and clock.
 
 use std::future::{Future, IntoFuture};
 use std::io;
@@ -25,15 +25,15 @@ pub struct Tokio;
 
 impl Runtime for Tokio {}
 
-/// A connection to a server, when it is awaited: to its URL with the feature `url-connect`, or
-/// [over](Connect::over) a stream of your own.
+/// Connects to a server when awaited: to its URL with the feature `url-connect`, or [over](Connect::over) your own
+/// stream.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() {
 /// let (stream, server) = tokio::io::duplex(4096);
 /// drop(server);
-/// let error = sinews::connect("ws://example.com/").over(stream).await.expect_err("nobody is there");
+/// let error = sinews::connect("ws://example.com/").over(stream).await.expect_err("no server");
 /// assert!(error.to_string().starts_with("WebSocket handshake with example.com:80: "));
 /// # }
 /// ```
@@ -42,7 +42,7 @@ pub fn connect(url: impl Into<String>) -> Connect<Tokio> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connect<Over<Tokio, S>> {
-    /// Makes the handshake, and gives the server's answer too.
+    /// Completes the handshake, and also returns the server's response.
     ///
     /// A dropped future drops the stream.
     ///
@@ -65,7 +65,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> IntoFuture for Connect<
     }
 }
 
-/// The end of the time that an attempt has.
+/// The deadline of an attempt.
 struct Deadline {
     /// `None`: never.
     at: Option<Instant>,
@@ -74,7 +74,7 @@ struct Deadline {
 
 impl Deadline {
     fn new(timeout: Option<Duration>) -> Self {
-        // A time that no clock reaches is none.
+        // A time that the clock cannot represent is never reached.
         let at = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         Self { at, timeout: timeout.unwrap_or_default() }
     }
@@ -83,7 +83,7 @@ impl Deadline {
         ConnectError::TimedOut { phase, peer: peer.to_owned(), timeout: self.timeout }
     }
 
-    /// Carries an exchange out. `received` keeps what came behind it.
+    /// Executes an exchange. `received` keeps the bytes behind it.
     async fn exchange<S, E>(
         &self,
         io: &mut S,
@@ -120,7 +120,7 @@ async fn handshake<S: AsyncRead + AsyncWrite + Unpin>(
     Ok((ws.with_subprotocol(response.subprotocol()), response))
 }
 
-/// Sends what the machine writes, shows it what comes.
+/// Sends the output of the state machine, and feeds it the input.
 async fn exchange<S, E>(
     io: &mut S,
     received: &mut Vec<u8>,

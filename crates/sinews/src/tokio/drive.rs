@@ -1,6 +1,6 @@
 //! A connection and its transport: the loop between them, one poll at a time.
 //!
-//! Everything that a poll leaves half done is kept here and not in a future, so that any future may be dropped.
+//! All partial progress of a poll is stored here and not in a future, so that any future may be dropped.
 
 use std::future::Future as _;
 use std::io::{self, IoSlice};
@@ -22,18 +22,18 @@ pub(super) struct Drive<S> {
     pub(super) io: S,
     pub(super) link: Link,
     pace: Pace,
-    /// Wakes for the link's deadline, or to free spare memory; made when first needed.
+    /// Wakes for the link's deadline, or to free spare memory; created when first needed.
     timer: Option<Pin<Box<Sleep>>>,
-    /// Whom it wakes.
+    /// The waker that the timer has.
     waker: Option<Waker>,
-    /// Bytes that the transport has taken may be in a buffer of its own.
+    /// Bytes that the transport has taken may still be in its own buffer.
     pub(super) unflushed: bool,
 }
 
-/// Payload to come for which a receive of its own is worth it: less comes with what follows it.
+/// Least remaining payload that justifies a separate receive: a shorter payload is received with the input behind it.
 const DIRECT_MIN: usize = 16 << 10;
 
-/// Slices in one send; what is more follows in the next.
+/// Slices in one send; further slices follow in the next.
 pub(super) const SLICES: usize = 16;
 
 impl<S> Drive<S> {
@@ -165,7 +165,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver for Drive<S> {
             return Poll::Pending;
         }
         if timer.as_mut().poll(cx).is_pending() {
-            // In a task whose budget is used up, the timer has not even looked at whom to wake.
+            // In a task whose budget is used up, the timer has not registered the waker.
             self.waker = tokio::task::coop::has_budget_remaining().then(|| cx.waker().clone());
             return Poll::Pending;
         }
@@ -174,14 +174,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver for Drive<S> {
     }
 }
 
-/// The time of Tokio's clock, which a test can stop.
+/// The time of Tokio's clock, which a test can pause.
 #[inline]
 pub(super) fn now() -> Time {
     let since = Instant::now().saturating_duration_since(epoch());
     Time::from_micros(since.as_secs() * 1_000_000 + u64::from(since.subsec_micros()))
 }
 
-/// The same for Tokio.
+/// The same time on Tokio's clock.
 pub(super) fn instant(time: Time) -> Instant {
     epoch() + time.since(Time::ZERO)
 }

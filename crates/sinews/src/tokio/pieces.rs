@@ -1,4 +1,4 @@
-//! Messages that are larger than memory, or that go where the application wants them.
+//! Messages that are larger than memory, or that are received into the application's memory.
 
 use std::future::poll_fn;
 use std::io;
@@ -15,12 +15,11 @@ use crate::message::{Filled, MessageHead};
 use crate::reading::{FRAGMENT_MAX, Reading, Step};
 
 impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
-    /// Waits for the next text or binary message and reads it piece by piece, as it comes: it need not fit into
-    /// memory. What bounds it are [`max_message`](crate::Config::max_message),
-    /// [`max_frame`](crate::Config::max_frame) and [`max_fragments`](crate::Config::max_fragments). `None` when the
-    /// connection is over.
+    /// Waits for the next text or binary message and reads it in chunks as they arrive: it need not fit into memory.
+    /// Its limits are [`max_message`](crate::Config::max_message), [`max_frame`](crate::Config::max_frame) and
+    /// [`max_fragments`](crate::Config::max_fragments). `None` when the connection has ended.
     ///
-    /// Cancel-safe. What is left of a message whose reader is dropped is passed over.
+    /// Cancel-safe. The rest of a message whose reader is dropped is skipped.
     ///
     /// # Errors
     /// As [`next`](Self::next).
@@ -33,10 +32,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         }
     }
 
-    /// Waits for the head of the next text or binary message, and tells how much of it is known to come: its length,
-    /// unless it is compressed or comes in several frames. The next [`recv_into`](Self::recv_into) receives it, into
-    /// memory that the caller can choose now; any other way to receive passes over it. In the middle of a message that
-    /// did not fit, it tells of the rest. `None` when the connection is over.
+    /// Waits for the head of the next text or binary message, and returns how many of its bytes are known to follow:
+    /// its length, unless it is compressed or comes in several frames. The next [`recv_into`](Self::recv_into)
+    /// receives it, into memory that the caller can choose now; any other receive method skips it. In the middle of a
+    /// message that did not fit, the head describes the rest. `None` when the connection has ended.
     ///
     /// Cancel-safe.
     ///
@@ -81,13 +80,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         }
     }
 
-    /// Receives the next text or binary message into memory of the caller's, such as memory that is aligned for
-    /// direct I/O: behind the first part of a large message, the system itself receives there, and it is unmasked in
-    /// place. `None` when the connection is over.
+    /// Receives the next text or binary message into the caller's memory, such as memory that is aligned for direct
+    /// I/O. Behind the first part of a large message, the system receives directly into that memory, and the payload
+    /// is unmasked in place. `None` when the connection has ended.
     ///
-    /// Cancel-safe: call again with the same buffer, and it goes on where it stood. Where the message does not fit,
-    /// [`Filled::last`] is false, and the next call receives what follows; any other way to receive passes it over. A
-    /// call with an empty buffer waits until the message has ended or more of it has come.
+    /// Cancel-safe: call again with the same buffer, and it continues behind the bytes already received. Where the
+    /// message does not fit, [`Filled::last`] is false, and the next call receives the following bytes; any other
+    /// receive method skips them. A call with an empty buffer waits until the message has ended or more of it was
+    /// received.
     ///
     /// # Errors
     /// As [`next`](Self::next).
@@ -98,17 +98,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         }
     }
 
-    /// Sends a message piece by piece: its length need not be known, and it need not fit into memory. Each write is a
-    /// fragment; pings, pongs and Close pass between them, other messages have to wait for its end.
+    /// Sends a message in chunks: its length need not be known, and it need not fit into memory. Each write is a
+    /// fragment; pings, pongs and Close pass between fragments, other messages wait for the end of the message.
     pub fn writer(&mut self, kind: Kind) -> MessageWriter<'_, Self> {
         MessageWriter::new(self, kind)
     }
 }
 
-/// A message that is read as it comes: by [`next_chunk`](Self::next_chunk), without a copy, or as an [`AsyncRead`],
+/// A message that is read as it arrives: by [`next_chunk`](Self::next_chunk), without a copy, or as an [`AsyncRead`],
 /// which ends with the message.
 ///
-/// In text, a code point may be cut by the edge of a piece; the whole is checked, and text that is none ends the
+/// In text, a chunk may end in the middle of a code point; the whole is validated, and invalid UTF-8 ends the
 /// connection.
 #[derive(Debug)]
 pub struct MessageReader<'a, S: AsyncRead + AsyncWrite + Unpin> {
@@ -123,12 +123,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> MessageReader<'_, S> {
         self.reading.kind
     }
 
-    /// The next piece where it lies, never an empty one; `None` at the end of the message.
+    /// Borrows the next chunk from the receive buffer, never empty; `None` at the end of the message.
     ///
     /// Cancel-safe.
     ///
     /// # Errors
-    /// The connection ended before the message did.
+    /// The connection ended before the message.
     pub async fn next_chunk(&mut self) -> Option<Result<&mut [u8], Error>> {
         match poll_fn(|cx| self.reading.poll_some(&mut self.socket.drive, cx)).await {
             Ok(true) => Some(Ok(self.reading.take(&mut self.socket.drive.link, usize::MAX))),
@@ -167,10 +167,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Drop for MessageReader<'_, S> {
     }
 }
 
-/// A message that is sent piece by piece: by [`write`](Self::write), or as an [`AsyncWrite`], whose shutdown is
-/// [`finish`](Self::finish). `W` is the [`WebSocket`], or the [`WriteHalf`](super::WriteHalf) of one.
+/// A message that is sent in chunks: by [`write`](Self::write), or as an [`AsyncWrite`], whose shutdown is
+/// [`finish`](Self::finish). `W` is the [`WebSocket`], or its [`WriteHalf`](super::WriteHalf).
 ///
-/// A writer that is dropped before that leaves the message open: [`WebSocket::writer`] goes on with it, and until its
+/// A writer that is dropped before that leaves the message open: [`WebSocket::writer`] continues it, and until its
 /// end other messages are [`Misuse::MessageOpen`](crate::Misuse::MessageOpen).
 #[derive(Debug)]
 pub struct MessageWriter<'a, W> {
@@ -178,10 +178,10 @@ pub struct MessageWriter<'a, W> {
     kind: Kind,
 }
 
-/// A connection, or the half of one that sends.
+/// A connection, or its sending half.
 #[allow(unnameable_types, reason = "the bound of a sealed type")]
 pub trait SendPieces {
-    /// Queues a piece of a message of a kind, and whether it ends it, once there is room.
+    /// Queues a chunk of a message of a kind, and whether it ends the message, once there is capacity.
     fn poll_part(&mut self, cx: &mut Context<'_>, part: (Kind, &[u8], bool)) -> Poll<Result<(), Error>>;
 
     /// Sends everything that is queued.
@@ -210,11 +210,11 @@ impl<'a, W: SendPieces> MessageWriter<'a, W> {
         Self { socket, kind }
     }
 
-    /// Sends a piece, in fragments of 64 KiB at most. It waits while more than
-    /// [`high_water`](crate::Config::high_water) bytes are queued; small pieces leave together, at that mark, with
+    /// Sends a chunk, in fragments of at most 64 KiB. It waits while more than
+    /// [`high_water`](crate::Config::high_water) bytes are queued; small chunks leave together, at that mark, with
     /// [`flush`](Self::flush) or with the end.
     ///
-    /// Not cancel-safe for pieces over 64 KiB: a dropped future may have sent a part.
+    /// Not cancel-safe for chunks over 64 KiB: a dropped future may have sent a part.
     ///
     /// # Errors
     /// See [`Error`]; [`Misuse::MessageOpen`](crate::Misuse::MessageOpen) while a message of the other kind is open.
@@ -225,7 +225,7 @@ impl<'a, W: SendPieces> MessageWriter<'a, W> {
         Ok(())
     }
 
-    /// Sends what is queued.
+    /// Sends all queued bytes.
     ///
     /// Cancel-safe.
     ///
@@ -235,7 +235,7 @@ impl<'a, W: SendPieces> MessageWriter<'a, W> {
         poll_fn(|cx| self.socket.poll_sent(cx)).await
     }
 
-    /// Ends the message, and sends what is queued.
+    /// Ends the message, and sends all queued bytes.
     ///
     /// # Errors
     /// See [`Error`].

@@ -6,7 +6,7 @@ use super::WebSocket;
 use crate::sender::Sender;
 
 impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
-    /// A handle by which any task may send on this connection while one drives it: while it waits in
+    /// A handle by which any task may send on this connection while another task drives it: awaits
     /// [`next`](Self::next), or sends. All handles share one queue of [`Sender::CAPACITY`] messages.
     ///
     /// ```
@@ -23,7 +23,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     ///     }
     ///     Ok::<(), sinews::SendError>(())
     /// });
-    /// // Whoever reads sends what the others have queued.
+    /// // The task that reads also sends the queued messages.
     /// tokio::spawn(async move { while ws.next().await.is_some() {} });
     /// # assert_eq!(peer.next().await.expect("open")?.as_text(), Some("tick 0"));
     /// # Ok(()) }
@@ -32,7 +32,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         self.sender_with_capacity(Sender::CAPACITY)
     }
 
-    /// The same with room for `capacity` messages, at least one. The first call for a connection decides.
+    /// As [`sender`](Self::sender), with capacity for `capacity` messages, at least one. The first call for a
+    /// connection sets it.
     pub fn sender_with_capacity(&mut self, capacity: usize) -> Sender {
         self.drive.link.sender(capacity)
     }

@@ -22,19 +22,20 @@ pub use self::write::WriteHalf;
 use super::WebSocket;
 use super::drive::{self, Drive};
 
-/// What the reading half drives, wherever it lies.
+/// The driver of the reading half.
 type Reader<T> = Drive<Source<<T as Split>::Read, <T as Split>::Write>>;
 
 impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// Splits the connection into halves that may live on different tasks, and run at the same time: neither waits
-    /// for the other, and over a socket no lock is taken for a message.
+    /// for the other, and over a socket messages take no lock.
     ///
-    /// The writer sends, the reader receives and answers; [`reunite`](ReadHalf::reunite) makes them one again. Their
-    /// order is that of [`futures::StreamExt::split`](https://docs.rs/futures/0.3/futures/stream/trait.StreamExt.html).
-    /// Every stream that [`connect`](crate::connect), axum and hyper give can be split, and so can sockets and TLS
-    /// streams of rustls and native-tls: TCP without a lock, TLS with one. Any other stream is split by
-    /// [`split_locked`](Self::split_locked).
-    /// What [`recv_into`](Self::recv_into) has left of a message is passed over: the reader begins with the next one.
+    /// The writer sends, the reader receives and answers control frames; [`reunite`](ReadHalf::reunite) joins them
+    /// again. The order of the halves is that of
+    /// [`futures::StreamExt::split`](https://docs.rs/futures/0.3/futures/stream/trait.StreamExt.html). Every stream
+    /// that [`connect`](crate::connect), axum and hyper return can be split, and so can sockets and TLS streams of
+    /// rustls and native-tls: TCP without a lock, TLS with a lock. Any other stream is split by
+    /// [`split_locked`](Self::split_locked). The reader skips the rest of a message that
+    /// [`recv_into`](Self::recv_into) has received in part.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -64,8 +65,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         self.split_as()
     }
 
-    /// The same for any stream. Its sides share a lock that is held while the system is called, for receiving and for
-    /// sending; what is encoded, decoded, checked and compressed is outside of it.
+    /// As [`split`](Self::split), for any stream. Its sides share a lock that is held during system calls, for
+    /// receiving and for sending; encoding, decoding, validation and compression happen outside of it.
     pub fn split_locked(self) -> (WriteHalf<Locked<S>>, ReadHalf<Locked<S>>) {
         self.split_as()
     }
@@ -87,10 +88,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
 }
 
 impl<T: Split> ReadHalf<T> {
-    /// Makes the connection whole again, with everything that both halves had queued.
+    /// Joins the halves to a whole connection, with all messages that both had queued.
     ///
     /// # Errors
-    /// Both, if they are not of one connection.
+    /// Returns both halves, if they are not of one connection.
     pub fn reunite(self, write: WriteHalf<T>) -> Result<WebSocket<T::Stream>, ReuniteError<T>> {
         if !write.is_of(&self) {
             return Err(ReuniteError { write, read: self });
@@ -98,7 +99,7 @@ impl<T: Split> ReadHalf<T> {
         let (mut link, outlet) = write.into_parts();
         let Drive { io: Source { io: reader, outlet: own }, link: mut whole, .. } = self.into_drive();
         drop(own);
-        let out = Arc::into_inner(outlet).expect("both halves are here").into_out();
+        let out = Arc::into_inner(outlet).expect("both halves were passed").into_out();
         let (writer, sending, unflushed) = out.settle(&mut link);
         whole.now = drive::now();
         whole.join(link, sending);
@@ -112,9 +113,9 @@ impl<T: Split> ReadHalf<T> {
 /// Halves that are not of one connection.
 #[allow(clippy::exhaustive_structs, reason = "two halves")]
 pub struct ReuniteError<T: Split> {
-    /// The one.
+    /// The sending half.
     pub write: WriteHalf<T>,
-    /// The other.
+    /// The receiving half.
     pub read: ReadHalf<T>,
 }
 

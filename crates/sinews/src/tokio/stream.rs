@@ -1,4 +1,4 @@
-//! What a client's connection runs over.
+//! The transport of a client's connection.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -34,7 +34,7 @@ impl Stream {
         }
     }
 
-    /// Whether what is sent is encrypted.
+    /// Whether the connection is encrypted.
     #[must_use]
     pub const fn is_tls(&self) -> bool {
         !matches!(self, Self::Plain(_))
@@ -55,7 +55,7 @@ impl super::MaybeTcp for Stream {
     }
 }
 
-/// Calls the same on whichever it is.
+/// Forwards a call to the variant.
 macro_rules! forward {
     ($stream:expr, $inner:ident => $call:expr) => {
         match $stream {

@@ -1,4 +1,4 @@
-//! The connection as an application holds it.
+//! The WebSocket of an application on Tokio.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -19,11 +19,11 @@ use crate::link::Link;
 use crate::message::{Message, MessageRef};
 use crate::reading::Filling;
 
-/// A WebSocket over a stream of Tokio's.
+/// A WebSocket over a Tokio stream.
 #[derive(Debug)]
 pub struct WebSocket<S> {
     pub(super) drive: Drive<S>,
-    /// What [`recv_into`](Self::recv_into) receives.
+    /// State of [`recv_into`](Self::recv_into).
     pub(super) filling: Filling,
 }
 
@@ -35,8 +35,8 @@ impl<S> WebSocket<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
-    /// A connection behind a handshake that was made elsewhere. `received` is what came behind the handshake
-    /// already.
+    /// A connection after a handshake made elsewhere. `received` holds the bytes already received behind the
+    /// handshake.
     pub fn from_negotiated(stream: S, negotiated: Negotiated, config: Arc<Config>, received: &[u8]) -> Self {
         let link = Link::new(negotiated, config, received, drive::now());
         Self::of(Drive::new(stream, link))
@@ -51,7 +51,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         self
     }
 
-    /// The next message; `None` when the connection is over in order, which [`closed`](Self::closed) tells about.
+    /// Receives the next message, or `None` when the connection has ended in order; [`closed`](Self::closed) then
+    /// returns the details.
     ///
     /// Cancel-safe: a future that is dropped loses nothing.
     ///
@@ -61,7 +62,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         poll_fn(|cx| self.poll_message(cx)).await
     }
 
-    /// The next text or binary message; pings, pongs and Close are passed over, as they are answered without your help.
+    /// Receives the next text or binary message; pings, pongs and Close are skipped, since the library answers them.
     ///
     /// Cancel-safe.
     ///
@@ -82,7 +83,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         self.drive.poll_message(cx)
     }
 
-    /// The next text or binary message where it lies, without a copy; pings, pongs and Close are passed over.
+    /// Borrows the next text or binary message from the receive buffer; pings, pongs and Close are skipped.
     ///
     /// Cancel-safe.
     ///
@@ -96,20 +97,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         }
     }
 
-    /// Sends a message: it leaves at once, or, while messages that came together are still to be read, with the
-    /// last of the answers to them.
+    /// Sends a message. It leaves at once, or, while messages received together are unread, with the reply to the
+    /// last of them.
     ///
     /// Cancel-safe: a dropped future has queued the message whole or not at all.
     ///
     /// # Errors
     /// See [`Error`].
     pub fn send(&mut self, message: impl Into<Message>) -> impl Future<Output = Result<(), Error>> {
-        // Written by hand, since the compiler would keep a message in several places.
+        // Written by hand: the compiler would store the message several times.
         let mut message = Some(message.into());
         poll_fn(move |cx| self.drive.poll_queue(cx, |link| message.take().map(|message| link.queue(message))))
     }
 
-    /// Sends text that is lent, copied once, behind its head; otherwise [`send`](Self::send).
+    /// Sends borrowed text, copied once, behind its frame header; otherwise as [`send`](Self::send).
     ///
     /// Cancel-safe, as [`send`](Self::send) is.
     ///
@@ -119,7 +120,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         self.send_lent(Kind::Text, text.as_bytes())
     }
 
-    /// Sends a binary message that is lent, copied once, behind its head; otherwise [`send`](Self::send).
+    /// Sends a borrowed binary message, copied once, behind its frame header; otherwise as [`send`](Self::send).
     ///
     /// Cancel-safe, as [`send`](Self::send) is.
     ///
@@ -136,11 +137,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         })
     }
 
-    /// Sends one message that is made of several pieces: a head and a payload from elsewhere need no memory of their
-    /// own. A server sends pieces from 4 KiB on from where they lie; smaller ones, and all of a client's, which are
-    /// masked, are copied once, behind the head. What is compressed is copied before. Otherwise [`send`](Self::send).
+    /// Sends one message from several buffers, such as a header and a payload in separate memory. A server sends
+    /// buffers of 4 KiB and more without a copy. Smaller buffers, and all buffers of a client, which masks them, are
+    /// copied once, behind the frame header. Compression copies first. Otherwise as [`send`](Self::send).
     ///
-    /// The pieces of text must be UTF-8 together; a code point may be cut by the edge of a piece.
+    /// The buffers of a text message must be UTF-8 together; a buffer may end in the middle of a code point.
     ///
     /// Cancel-safe, as [`send`](Self::send) is.
     ///
@@ -153,7 +154,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         })
     }
 
-    /// Queues a message, without sending it: it leaves with the next [`flush`](Self::flush), [`send`](Self::send) or
+    /// Queues a message without sending it: it leaves with the next [`flush`](Self::flush), [`send`](Self::send), or
     /// [`next`](Self::next) that waits. Waits only while more than [`Config::high_water`] bytes are queued.
     ///
     /// Cancel-safe, as [`send`](Self::send) is.
@@ -167,8 +168,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         self.drive.link.queue(message.into()).map(drop)
     }
 
-    /// Queues a message without waiting. Where [`Config::max_outbound`] bytes wait already, it meets
-    /// [`Config::overflow`]: it is dropped, or the connection ends.
+    /// Queues a message without waiting. If [`Config::max_outbound`] bytes are queued already, [`Config::overflow`]
+    /// applies: the message is dropped, or the connection ends.
     ///
     /// # Errors
     /// See [`Error`].
@@ -176,8 +177,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         self.drive.link.queue(message.into())
     }
 
-    /// Queues a message that was framed once for many connections, without waiting, as [`try_send`](Self::try_send)
-    /// does. Such messages are what [`Overflow::DropOldest`](crate::Overflow::DropOldest) drops for a slow consumer: the newest always gets in.
+    /// Queues a message that is framed once for many connections, without waiting, as [`try_send`](Self::try_send).
+    /// [`Overflow::DropOldest`](crate::Overflow::DropOldest) drops only such messages for a slow consumer: the newest
+    /// is always queued.
     ///
     /// # Errors
     /// See [`Error`].
@@ -185,7 +187,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         self.drive.link.publish(message)
     }
 
-    /// Sends everything that is queued.
+    /// Sends all queued bytes.
     ///
     /// Cancel-safe.
     ///
@@ -195,8 +197,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         poll_fn(|cx| self.drive.poll_out(cx)).await
     }
 
-    /// Begins the closing handshake (RFC 6455 section 7.1.2) behind what is queued, without waiting. Messages of the
-    /// peer still come from [`next`](Self::next) until its Close does.
+    /// Begins the closing handshake (RFC 6455 section 7.1.2) behind queued messages, without waiting.
+    /// [`next`](Self::next) still returns messages of the peer until its Close arrives.
     ///
     /// # Errors
     /// [`Error::Misuse`] for a reason over 123 bytes, or if a Close is decided already.
@@ -204,8 +206,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         self.drive.start_close(code, reason)
     }
 
-    /// Closes the connection and waits for the end of it, at most [`Config::close_timeout`] once our Close has left;
-    /// messages that still come are dropped. Answers how it ended. If a Close is decided already, it only waits.
+    /// Closes the connection and waits for its end, at most [`Config::close_timeout`] once our Close has left; drops
+    /// messages that still arrive. Returns how the connection ended. If a Close is decided already, it only waits.
     ///
     /// Cancel-safe: call it again, or [`next`](Self::next).
     ///
@@ -217,20 +219,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         poll_fn(|cx| self.drive.poll_end(cx)).await
     }
 
-    /// Closes the connection without waiting for the peer: sends what is queued and a Close frame, ends the sending side,
-    /// and drops what has come. Drop the WebSocket then. It waits only until the transport has taken these bytes, at most
-    /// [`Config::close_timeout`]: for a shutdown with many connections, of which some peers are silent.
+    /// Closes the connection without waiting for the peer: sends queued messages and a Close frame, ends the sending
+    /// side, and drops received messages. Drop the WebSocket afterwards. It waits only until the transport has taken
+    /// these bytes, at most [`Config::close_timeout`]: for a shutdown with many connections, of which some peers are
+    /// silent.
     ///
-    /// The peer may not have read them yet, and what it still sends is lost; [`close`](Self::close) waits for both. If a
-    /// Close is decided already, its frame leaves. Then [`closed`](Self::closed) gives this code and reason with
-    /// [`Cause::Local`](crate::Cause::Local), unless the peer's Close came first, and [`next`](Self::next) gives `None`.
+    /// The peer may not have read them yet, and data that it still sends is lost; [`close`](Self::close) waits for
+    /// both. If a Close is decided already, its frame leaves. Afterwards [`closed`](Self::closed) returns this code
+    /// and reason with [`Cause::Local`](crate::Cause::Local), unless the peer's Close arrived first, and
+    /// [`next`](Self::next) returns `None`.
     ///
     /// Cancel-safe: call it again.
     ///
     /// # Errors
     /// [`Error::Misuse`] for a reason over 123 bytes. [`Error::Io`] of the kind
-    /// [`TimedOut`](std::io::ErrorKind::TimedOut): the peer has not made room for the Close in time. Otherwise why
-    /// nothing could be sent.
+    /// [`TimedOut`](std::io::ErrorKind::TimedOut): the transport has not taken the Close in time. Otherwise the error
+    /// of the transport.
     pub async fn close_now(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
         self.drive.begin_close(code, reason)?;
         self.filling.leave(&mut self.drive.link);
@@ -240,7 +244,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         left.unwrap_or_else(|_| Err(Error::Io(std::io::ErrorKind::TimedOut.into())))
     }
 
-    /// How the connection ended, if it did: code, reason and which side.
+    /// How the connection ended, if it has: code, reason and side.
     #[must_use]
     pub fn closed(&self) -> Option<&Closed> {
         self.drive.link.closed()
@@ -252,25 +256,25 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         self.drive.link.subprotocol()
     }
 
-    /// Which end this is.
+    /// Whether this is the client or the server.
     #[must_use]
     pub fn role(&self) -> Role {
         self.drive.link.role()
     }
 
-    /// Limits and waits.
+    /// Limits and timeouts.
     #[must_use]
     pub fn config(&self) -> &Config {
         self.drive.link.config()
     }
 
-    /// The transport. Bytes read from or written to it are missing in the connection.
+    /// The transport. Bytes read from it or written to it directly are missing in the connection.
     #[must_use]
     pub fn get_ref(&self) -> &S {
         &self.drive.io
     }
 
-    /// The transport, to be changed.
+    /// The transport, mutably.
     pub fn get_mut(&mut self) -> &mut S {
         &mut self.drive.io
     }

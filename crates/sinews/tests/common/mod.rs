@@ -1,4 +1,4 @@
-//! Two ends in memory with a link between them that counts, and cuts as a seed says.
+//! Two in-memory ends with a link that counts operations, and splits data by a seed.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses some of it")]
 
 use std::io::{self, IoSlice};
@@ -12,8 +12,7 @@ use sinews::tokio::WebSocket;
 use sinews_testkit::{Agreed, Rng, negotiate};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 
-/// A stream that counts what is asked of it, and, with a seed, gives and takes a few bytes at a time and is often
-/// not ready.
+/// A stream that counts its operations, and, with a seed, passes a few bytes at a time and is often not ready.
 #[derive(Debug)]
 pub struct Cut<S> {
     io: S,
@@ -43,7 +42,7 @@ impl<S> Cut<S> {
         self.counts.clone()
     }
 
-    /// How much may pass now; `None`: nothing, and the task is woken at once.
+    /// How many bytes may pass now; `None`: none, and the task is woken at once.
     fn admit(&mut self, cx: &Context<'_>, most: usize) -> Option<usize> {
         let Some(rng) = &mut self.rng else { return Some(most) };
         if rng.below(3) == 0 {
@@ -106,7 +105,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Cut<S> {
 
 pub type End = WebSocket<Cut<DuplexStream>>;
 
-/// A client and a server; the link holds so many bytes in each direction.
+/// A client and a server; the link has this capacity in each direction.
 pub fn pair_with(config: &Config, capacity: usize, seed: Option<u64>) -> (End, End) {
     pair_of(negotiate(None, None), config, capacity, seed)
 }
@@ -128,12 +127,12 @@ fn pair_of(agreed: Agreed, config: &Config, capacity: usize, seed: Option<u64>) 
     )
 }
 
-/// The same with default limits and a link that does not cut.
+/// The same with default limits and a link that does not split data.
 pub fn pair() -> (End, End) {
     pair_with(&Config::default(), 1 << 20, None)
 }
 
-/// A server against a peer that is only bytes.
+/// A server against a raw peer.
 pub fn server_and_raw(config: &Config) -> (WebSocket<DuplexStream>, DuplexStream) {
     let (raw, server) = tokio::io::duplex(1 << 20);
     let negotiated = negotiate(None, None).server;
@@ -146,7 +145,7 @@ pub fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
     future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Echoes until the connection is over.
+/// Echoes until the connection has ended.
 pub async fn echo<S: AsyncRead + AsyncWrite + Unpin>(mut socket: WebSocket<S>) -> Result<(), sinews::Error> {
     while let Some(message) = socket.next().await {
         let message = message?;

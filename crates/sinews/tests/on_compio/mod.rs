@@ -9,7 +9,7 @@ use compio::runtime::Runtime;
 use sinews::compio::WebSocket;
 use sinews_testkit::negotiate;
 
-/// Runs on compio; says so where the machine has no io_uring to offer.
+/// Runs on compio; prints a note on machines without io_uring.
 pub fn run<F: Future<Output = ()>>(test: impl FnOnce() -> F) {
     match Runtime::new() {
         Ok(runtime) => runtime.block_on(async {
@@ -36,7 +36,7 @@ pub fn pair() -> (End, End) {
     )
 }
 
-/// A server against a peer that is only bytes.
+/// A server against a raw peer.
 pub fn server_and_raw() -> (End, UnixStream) {
     let (raw, server) = sockets();
     (WebSocket::from_negotiated(server, negotiate(None, None).server, Arc::default(), &[]), raw)

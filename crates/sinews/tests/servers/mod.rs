@@ -1,4 +1,4 @@
-//! Servers on a loopback address that do what a test says, byte by byte.
+//! Scripted servers on a loopback address.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses some of it")]
 
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use sinews_proto::http::{HeadLimits, HeaderSlots, RequestHead};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Serves connections one after the other, until the runtime of the test ends.
+/// Serves connections in sequence, until the runtime of the test ends.
 pub async fn serve<F, R>(mut script: F) -> SocketAddr
 where
     F: FnMut(TcpStream) -> R + Send + 'static,
@@ -28,12 +28,12 @@ where
     address
 }
 
-/// An address where nobody listens.
+/// An address without a listener.
 pub async fn nobody() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").await.expect("loopback").local_addr().expect("bound")
 }
 
-/// A head up to its empty line; nothing if the client ends the connection before that.
+/// A head up to its empty line; empty if the client ends the connection earlier.
 pub async fn read_head<S: AsyncRead + Unpin>(stream: &mut S) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -49,7 +49,7 @@ pub fn header<'h>(head: &'h str, name: &str) -> Option<&'h str> {
     lines.find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value)
 }
 
-/// The answer to a request, with the first of these subprotocols that it offers.
+/// The response to a request, with the first of these subprotocols that it offers.
 pub fn answer(head: &str, subprotocols: &[&str]) -> (Vec<u8>, sinews_proto::Negotiated) {
     let mut slots = HeaderSlots::new();
     let head = RequestHead::parse(head.as_bytes(), &HeadLimits::new(), &mut slots).expect("a sound head");
@@ -63,7 +63,7 @@ pub fn answer(head: &str, subprotocols: &[&str]) -> (Vec<u8>, sinews_proto::Nego
     (response, accepted.negotiated())
 }
 
-/// Accepts, and echoes until the connection is over. Answers with the request.
+/// Accepts, and echoes until the connection has ended. Returns the request.
 pub async fn echo<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) -> String {
     let head = read_head(&mut stream).await;
     if head.is_empty() {
@@ -81,7 +81,7 @@ pub async fn echo<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) -> String {
     head
 }
 
-/// Whether a message comes back.
+/// Asserts that a message is echoed.
 pub async fn assert_echoes<S: AsyncRead + AsyncWrite + Unpin>(ws: &mut WebSocket<S>) {
     ws.send("ahoy").await.expect("open");
     let message = ws.next().await.expect("open").expect("sound");

@@ -1,4 +1,4 @@
-//! Where a broker is, as a URL: `scheme://[user[:password]@]host[:port][,host[:port]…][/][?name=value[&…]]`.
+//! Broker URLs: `scheme://[user[:password]@]host[:port][,host[:port]…][/][?name=value[&…]]`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,18 +7,18 @@ use percent_encoding::percent_decode_str;
 
 use super::ConnectError;
 
-/// What a URL says, decoded. Several hosts are why no crate for URLs reads it: they know one.
+/// A decoded broker URL. URL crates do not support several hosts.
 pub(super) struct Address {
     pub(super) scheme: String,
     pub(super) user: Option<String>,
     pub(super) password: Option<String>,
-    /// With their ports, the default one where none is given.
+    /// Hosts with ports; the default port where none is given.
     pub(super) hosts: Vec<String>,
-    /// Those of the URL before those of the configuration.
+    /// Settings; the URL's take precedence over the configuration's.
     pub(super) settings: BTreeMap<String, String>,
 }
 
-/// Without the credentials and the settings, which may hold more of them: for the log and for errors.
+/// Omits the credentials and the settings, which may hold more of them: for logs and errors.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://{}", self.scheme, self.hosts.join(","))
@@ -34,11 +34,11 @@ impl Address {
             rest.rsplit_once('@').map_or((None, rest), |(who, hosts)| (Some(who), hosts));
         let hosts = hosts.trim_end_matches('/');
         if hosts.contains('/') {
-            return Err(wrong(url, "it has a path; streams are named elsewhere"));
+            return Err(wrong(url, "it has a path, which is not supported"));
         }
         let hosts: Vec<String> = hosts.split(',').map(str::to_owned).collect();
         if hosts.iter().any(String::is_empty) {
-            return Err(wrong(url, "it names no host, or an empty one"));
+            return Err(wrong(url, "it has no host, or an empty one"));
         }
         let (user, password) = match credentials.map(|who| who.split_once(':').unwrap_or((who, ""))) {
             None => (None, None),
@@ -56,7 +56,7 @@ impl Address {
         Ok(Self { scheme: scheme.to_ascii_lowercase(), user, password, hosts, settings })
     }
 
-    /// Gives each host without a port the engine's own.
+    /// Adds the engine's default port to each host without a port.
     #[cfg(any(feature = "kafka", feature = "redis", feature = "nats"))]
     pub(super) fn default_port(&mut self, port: u16) {
         for host in &mut self.hosts {
@@ -68,47 +68,47 @@ impl Address {
         }
     }
 
-    /// A setting, taken out: what remains at the end is unknown.
+    /// Takes a setting; settings that remain at the end are unknown.
     #[cfg(any(feature = "kafka", feature = "redis", feature = "nats"))]
     pub(super) fn take(&mut self, name: &str) -> Option<String> {
         self.settings.remove(name)
     }
 
-    /// A number, taken out.
+    /// Takes a numeric setting.
     #[cfg(any(feature = "redis", feature = "nats"))]
     pub(super) fn take_number(&mut self, name: &'static str, default: u64) -> Result<u64, ConnectError> {
         match self.take(name) {
             None => Ok(default),
             Some(text) => {
-                text.parse().map_err(|_| self.refused(name, format!("`{text}` is no whole number")))
+                text.parse().map_err(|_| self.refused(name, format!("`{text}` is not a whole number")))
             }
         }
     }
 
-    /// How long appends may fail, and none succeed, until the broker counts as not ready.
+    /// Takes the time after which failing appends make the broker not ready.
     #[cfg(any(feature = "kafka", feature = "redis", feature = "nats"))]
     pub(super) fn take_failure_timeout(&mut self) -> Result<std::time::Duration, ConnectError> {
         let millis = match self.take(FAILURE_TIMEOUT) {
             None => FAILURE_TIMEOUT_MS,
             Some(text) => text
                 .parse()
-                .map_err(|_| self.refused(FAILURE_TIMEOUT, format!("`{text}` is no whole number")))?,
+                .map_err(|_| self.refused(FAILURE_TIMEOUT, format!("`{text}` is not a whole number")))?,
         };
         Ok(std::time::Duration::from_millis(millis))
     }
 
-    /// The setting has a value that means nothing, or one that must not be.
+    /// Error of a setting with an invalid or forbidden value.
     #[cfg(any(feature = "kafka", feature = "redis", feature = "nats"))]
     pub(super) fn refused(&self, setting: &str, why: impl Into<String>) -> ConnectError {
         ConnectError::Setting { broker: self.to_string(), setting: setting.to_owned(), why: why.into() }
     }
 
-    /// An error for the first setting that nobody took.
+    /// Error of the first setting that was not taken.
     #[cfg(any(feature = "redis", feature = "nats"))]
     pub(super) fn refuse_rest(&self, known: &[&str]) -> Result<(), ConnectError> {
         match self.settings.keys().next() {
             None => Ok(()),
-            Some(name) => Err(self.refused(name, format!("it is unknown; there are {}", known.join(", ")))),
+            Some(name) => Err(self.refused(name, format!("unknown; the settings are {}", known.join(", ")))),
         }
     }
 }
@@ -117,11 +117,11 @@ impl Address {
 #[cfg(any(feature = "kafka", feature = "redis", feature = "nats"))]
 pub(super) const FAILURE_TIMEOUT: &str = "failure.timeout.ms";
 
-/// Longer than a broker takes to find a new leader, and as long as it may take to notice that one is frozen.
+/// Longer than a broker takes to elect a new leader, and about as long as it takes to detect a frozen one.
 #[cfg(any(feature = "kafka", feature = "redis", feature = "nats"))]
 const FAILURE_TIMEOUT_MS: u64 = 10_000;
 
-/// The text before a `@` may be a password, so only the scheme is repeated.
+/// The text before a `@` may be a password, so the error repeats only the scheme.
 fn wrong(url: &str, why: &str) -> ConnectError {
     let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
     ConnectError::Url { scheme: scheme.to_owned(), why: why.to_owned() }
@@ -129,7 +129,7 @@ fn wrong(url: &str, why: &str) -> ConnectError {
 
 fn decode(url: &str, text: &str) -> Result<String, ConnectError> {
     let decoded = percent_decode_str(text).decode_utf8();
-    decoded.map(Into::into).map_err(|_| wrong(url, "what is percent-encoded in it is no UTF-8"))
+    decoded.map(Into::into).map_err(|_| wrong(url, "its percent-encoding is not UTF-8"))
 }
 
 #[cfg(test)]
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn all_parts_are_found_and_decoded() {
+    fn all_parts_of_the_url_are_decoded() {
         let address = parse("Kafka://ann:p%40ss:word@one:9092,[::1]:7,two/?a=%2Fx&b=url").expect("a URL");
         assert_eq!(address.scheme, "kafka");
         assert_eq!((address.user.as_deref(), address.password.as_deref()), (Some("ann"), Some("p@ss:word")));
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_without_the_password() {
+    fn url_error_omits_the_password() {
         for (url, why) in [
             ("localhost", "no scheme"),
             ("redis://a:secret@", "no host"),
@@ -170,7 +170,7 @@ mod tests {
 
     #[cfg(any(feature = "kafka", feature = "redis", feature = "nats"))]
     #[test]
-    fn a_host_without_port_gets_the_default() {
+    fn host_without_port_gets_the_default_port() {
         let mut address = parse("kafka://a,b:1,[::1],[::1]:2").expect("a URL");
         address.default_port(9092);
         assert_eq!(address.hosts, ["a:9092", "b:1", "[::1]:9092", "[::1]:2"]);

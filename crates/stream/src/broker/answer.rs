@@ -1,4 +1,4 @@
-//! What a broker is asked, and answers later.
+//! Asynchronous answers of a broker.
 
 use std::fmt;
 use std::future::Future;
@@ -12,13 +12,14 @@ use futures_channel::oneshot;
 use super::BrokerError;
 use super::signal::Signal;
 
-/// What was asked of a [`Broker`](super::Broker): a future, which any thread may poll. Dropping it takes nothing back.
+/// The answer to a request to a [`Broker`](super::Broker): a future that any thread may poll. Dropping it does not
+/// cancel the request.
 #[must_use = "futures do nothing unless polled"]
 pub struct Answer<T> {
     receiver: oneshot::Receiver<Result<T, BrokerError>>,
 }
 
-/// Where the answer is put. Dropped without one, the broker has been closed.
+/// Sender of an answer. Dropping it without one means that the broker was closed.
 #[cfg(any(feature = "kafka", feature = "redis", feature = "nats"))]
 pub(super) type Reply<T> = oneshot::Sender<Result<T, BrokerError>>;
 
@@ -29,17 +30,17 @@ impl<T> Answer<T> {
         (sender, Self { receiver })
     }
 
-    /// One that is there already.
+    /// Creates an answer that is available immediately.
     pub(super) fn ready(result: Result<T, BrokerError>) -> Self {
         let (reply, answer) = Self::channel();
-        // The other end is in our hands.
+        // The receiver exists here, so sending succeeds.
         let _ = reply.send(result);
         answer
     }
 }
 
 impl<T> Answer<T> {
-    /// Waits for it, on a thread that may sleep.
+    /// Blocks the current thread until the answer is available.
     ///
     /// # Errors
     ///
@@ -63,7 +64,7 @@ impl<T> fmt::Debug for Answer<T> {
     }
 }
 
-/// Polls it whenever it wakes this thread.
+/// Polls the future whenever its waker wakes this thread.
 fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
     let signal = Arc::new(Signal::default());
     let waker = Waker::from(signal.clone());

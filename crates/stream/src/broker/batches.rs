@@ -1,4 +1,4 @@
-//! Old records of a broker, for whoever asked for them.
+//! Batches of a broker's old records, for a fetch.
 
 use bytes::BytesMut;
 
@@ -6,7 +6,7 @@ use super::sink::BATCH_BYTES;
 use crate::Read;
 use crate::record::{BatchHeader, RecordBuilder, Records};
 
-/// Batches as the log has them, made of single records.
+/// Batches in the log's format, built from single records.
 pub(super) struct Batches {
     bytes: BytesMut,
     builder: RecordBuilder,
@@ -20,7 +20,7 @@ impl Batches {
         Self { bytes: BytesMut::new(), builder: RecordBuilder::new(), base: from, next: from, time: 0 }
     }
 
-    /// The offset behind what is in it.
+    /// The offset behind the last record.
     pub(super) fn next(&self) -> u64 {
         self.next
     }
@@ -29,8 +29,8 @@ impl Batches {
         self.bytes.len() + self.builder.len()
     }
 
-    /// Puts the record of this offset behind the others. `push` says `false` if it does not fit; one that does not into a
-    /// batch of its own either is left out.
+    /// Appends the record of this offset. `push` returns `false` if the record does not fit; a record that does not fit
+    /// into an empty batch is skipped.
     pub(super) fn push(&mut self, offset: u64, push: impl Fn(&mut RecordBuilder) -> bool) {
         if offset != self.base + u64::from(self.builder.count()) || self.builder.len() >= BATCH_BYTES {
             self.end_batch();
@@ -71,7 +71,7 @@ mod tests {
     use crate::record::{self, Kind, RECORD_HEADER};
 
     #[test]
-    fn what_does_not_fit_behind_the_others_has_a_batch_of_its_own() {
+    fn record_that_does_not_fit_begins_a_new_batch() {
         let mut batches = Batches::new(7);
         let most = (8 << 20) - RECORD_HEADER;
         for (offset, size) in [(7, 1), (8, most), (9, 1), (10, most + 1), (11, 1)] {

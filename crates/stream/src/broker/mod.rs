@@ -1,9 +1,10 @@
-//! Existing engines that keep the streams, behind one trait: Kafka, Redis and NATS, each with a feature of its name.
+//! Existing engines as storage of the streams, behind one trait: Kafka, Redis and NATS, each with a feature of its
+//! name.
 //!
 //! With a broker, the embedded log of a node is a cache of the broker's partitions, with the broker's offsets:
-//! [`Broker::follow`] appends what the broker has to a [`Partition`], and everybody reads from there. Records are
-//! published to the broker alone, come back with their offsets, and every node sees them in the same order. Nodes
-//! share nothing but the broker.
+//! [`Broker::follow`] appends the broker's records to a [`Partition`], and all subscribers read from there. Records are
+//! published to the broker alone and return with their offsets, so every node sees them in the same order. Nodes share
+//! nothing but the broker.
 //!
 //! ```text
 //!   publish ──▶ Broker::publish ──▶ the broker ──▶ Broker::follow ──▶ Partition ──▶ readers, live and from disk
@@ -14,10 +15,10 @@
 //! ```
 //! use std::collections::BTreeMap;
 //!
-//! // Makes the connection in the background, for ever; what is wrong with the address or a setting is an error at once.
+//! // Connects and reconnects in the background; an invalid address or setting is an immediate error.
 //! let error = sinews_stream::broker::connect("kafka://127.0.0.1:9092?lingerms=5", &BTreeMap::new()).err().unwrap();
 //! # #[cfg(feature = "kafka")]
-//! assert_eq!(error.to_string(), "kafka://127.0.0.1:9092: setting `lingerms`: it is unknown; did you mean `linger.ms`?");
+//! assert_eq!(error.to_string(), "kafka://127.0.0.1:9092: setting `lingerms`: unknown; did you mean `linger.ms`?");
 //! ```
 
 #[cfg(any(feature = "kafka", feature = "redis", feature = "nats"))]
@@ -52,87 +53,86 @@ use crate::{AppendError, Partition, Pending, Read, Start};
 
 pub use answer::Answer;
 
-/// One connection to a broker. It runs threads of its own, connects again for ever, and never blocks its caller.
+/// A connection to a broker. It runs its own threads, reconnects indefinitely, and never blocks its caller.
 ///
-/// Offsets are the broker's: how they look there is said at each engine in `docs/brokers.md`. They grow, and may have
-/// gaps.
+/// Offsets are the broker's; `docs/brokers.md` describes their form for each engine. They grow, and may have gaps.
 pub trait Broker: Send + Sync {
-    /// Hands records to the broker. The pending append ends with the broker's acknowledgement, whatever durability is
-    /// asked for: the place of a record is known only then. Records of one call keep their order; those of others may
-    /// come between.
+    /// Publishes records to the broker. The pending append completes with the broker's acknowledgement, for any
+    /// requested durability: the offset of a record is known only then. Records of one call keep their order; records
+    /// of concurrent calls may be interleaved.
     ///
     /// # Errors
     ///
-    /// [`AppendError::Busy`] if as much waits for the broker as may: see [`room`](Self::room). [`AppendError::TooLarge`]
-    /// if a record is larger than the broker takes. [`AppendError::Broker`] if the name is none that it permits; the
-    /// pending append fails so if the broker refused the records, or does not say whether it has them.
+    /// [`AppendError::Busy`] if the queue to the broker is full: see [`room`](Self::room). [`AppendError::TooLarge`] if
+    /// a record exceeds the broker's limit. [`AppendError::Broker`] if the broker does not permit the stream's name;
+    /// the pending append fails with it if the broker rejected the records, or did not confirm them.
     fn publish(&self, stream: &str, partition: u32, records: Records) -> Result<Pending, AppendError>;
 
-    /// Whether records can be published again after [`AppendError::Busy`]; otherwise the waker is called once, when
-    /// they can.
+    /// Whether records can be published again after [`AppendError::Busy`]; otherwise the waker is called once when they
+    /// can.
     fn room(&self, waker: &Waker) -> bool;
 
-    /// Appends what the broker has from there on to `sink`, in order, for as long as both are open; at most as fast as
-    /// `sink` takes it. What goes wrong is told by [`health`](Self::health). A partition is followed once: again does
-    /// nothing.
+    /// Appends the broker's records from `from` on to `sink`, in order, while both are open, at most as fast as `sink`
+    /// accepts them. Errors are reported by [`health`](Self::health). Following a partition a second time does nothing.
     fn follow(&self, stream: &str, partition: u32, from: Start, sink: Partition);
 
-    /// Records from the broker itself: those that are older than what a node keeps. At least the one asked for, if
-    /// it is there, and no more than about so many bytes.
+    /// Fetches records from the broker itself, for records older than a node's copy. Returns at least the requested
+    /// record, if it exists, and about `max_bytes` at most.
     fn fetch(&self, stream: &str, partition: u32, from: u64, max_bytes: usize) -> Answer<Read>;
 
-    /// The offset of the first record that is there, and the one that comes next.
+    /// The offset of the first available record, and the next offset.
     fn ends(&self, stream: &str, partition: u32) -> Answer<(u64, u64)>;
 
-    /// How many partitions a stream has. Where the broker permits it, a stream that is not there is made.
+    /// Number of partitions of a stream. If the broker permits it, a missing stream is created.
     fn partitions(&self, stream: &str) -> Answer<u32>;
 
-    /// The offset of the first record that a stream has ever had: the same for all of this engine.
+    /// The offset of the first record that any stream ever had: the same for all streams of this engine.
     fn first_offset(&self) -> u64;
 
-    /// Whether a partition is there as soon as somebody publishes to it. How many a stream has is then for those to say
-    /// who use it, and [`partitions`](Self::partitions) answers the setting; elsewhere the broker says it.
+    /// Whether publishing to a partition creates it. Then the caller decides on the number of partitions, and
+    /// [`partitions`](Self::partitions) returns the setting; otherwise the broker decides.
     fn makes_partitions(&self) -> bool;
 
-    /// Keeps where a group goes on: the offset of the next record it wants.
+    /// Commits a group's offset: the next record that the group wants.
     fn commit(&self, stream: &str, partition: u32, group: &str, offset: u64) -> Answer<()>;
 
-    /// Where a group goes on, if it has committed that.
+    /// Committed offset of a group, if it has one.
     fn committed(&self, stream: &str, partition: u32, group: &str) -> Answer<Option<u64>>;
 
-    /// Whether the broker answers, and what went wrong last.
+    /// Whether the broker answers, and the last error.
     fn health(&self) -> Health;
 
-    /// Takes nothing more, waits so long for the acknowledgement of what it has, and ends its threads. What waited
-    /// longer fails. Dropping it does the same without waiting.
+    /// Rejects further records, waits up to `within` for pending acknowledgements, and ends the threads. Records not
+    /// acknowledged by then fail. Dropping the broker does the same without waiting.
     fn close(&self, within: Duration);
 }
 
-/// How a broker is.
+/// Health of a broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Health {
-    /// Whether the broker has answered lately, every followed partition is, and appends do not fail: for the setting
-    /// `failure.timeout.ms` (10,000) there were failed appends and no other ones, and the last of them within 10 seconds.
+    /// Whether the broker has answered recently, every followed partition is followed, and appends do not fail. Appends
+    /// fail if, for the setting `failure.timeout.ms` (10,000), all of them failed, and the last failure is less than 10
+    /// seconds old.
     pub ready: bool,
-    /// What went wrong last, or what is still wrong.
+    /// The last error, or one that persists.
     pub error: Option<Arc<str>>,
-    /// Records that wait for the broker's acknowledgement.
+    /// Records waiting for the broker's acknowledgement.
     pub waiting: u64,
 }
 
-/// Why a broker did not do what it was asked.
+/// Error of a request to the broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BrokerError {
-    /// As many questions wait as may; ask again later.
+    /// The request queue is full; retry later.
     Busy,
-    /// The records were removed by retention. What is left begins here.
+    /// Retention has removed the records.
     Gone {
-        /// The earliest offset.
+        /// The earliest offset that is left.
         earliest: u64,
     },
-    /// The broker did not answer in time, or refused: the text says what.
+    /// The broker did not answer in time, or rejected the request: the text has the reason.
     Failed(Arc<str>),
     /// The connection has been closed.
     Closed,
@@ -141,7 +141,7 @@ pub enum BrokerError {
 impl fmt::Display for BrokerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Busy => f.write_str("as many questions wait for the broker as may"),
+            Self::Busy => f.write_str("the broker request queue is full (limit 1024)"),
             Self::Gone { earliest } => write!(f, "removed by retention; the earliest offset is {earliest}"),
             Self::Failed(why) => f.write_str(why),
             Self::Closed => f.write_str("the connection to the broker has been closed"),
@@ -151,36 +151,36 @@ impl fmt::Display for BrokerError {
 
 impl std::error::Error for BrokerError {}
 
-/// Why a broker cannot be used as it is configured.
+/// Error of the configuration of a broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The text is no URL of a broker.
+    /// The text is not a valid broker URL.
     Url {
-        /// What stands before `://`; the rest may hold a password.
+        /// The part before `://`; the rest may hold a password.
         scheme: String,
-        /// What is wrong.
+        /// The defect.
         why: String,
     },
-    /// The scheme is that of an engine which this program was built without.
+    /// The program was built without the engine of this scheme.
     NotBuilt {
-        /// The feature that is missing.
+        /// The missing feature.
         feature: &'static str,
     },
-    /// A setting is unknown, or its value means nothing.
+    /// A setting is unknown, or its value is invalid.
     Setting {
         /// The broker's URL, without credentials.
         broker: String,
-        /// The name.
+        /// Name of the setting.
         setting: String,
-        /// What is wrong, and what would be right.
+        /// The defect, and a correction if known.
         why: String,
     },
-    /// The engine's client could not be made.
+    /// The engine's client could not be created.
     Client {
         /// The broker's URL, without credentials.
         broker: String,
-        /// What it says.
+        /// The client's error.
         why: String,
     },
 }
@@ -188,7 +188,7 @@ pub enum ConnectError {
 impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Url { scheme, why } => write!(f, "the URL of the broker ({scheme}://…): {why}"),
+            Self::Url { scheme, why } => write!(f, "invalid broker URL ({scheme}://…): {why}"),
             Self::NotBuilt { feature } => write!(f, "this program was built without the feature `{feature}`"),
             Self::Setting { broker, setting, why } => write!(f, "{broker}: setting `{setting}`: {why}"),
             Self::Client { broker, why } => write!(f, "{broker}: {why}"),
@@ -198,15 +198,15 @@ impl fmt::Display for ConnectError {
 
 impl std::error::Error for ConnectError {}
 
-/// Connects to the broker that the URL names: `kafka://host:port,host…`, `redis://host:port` or `nats://host:port`;
-/// with TLS `kafka+tls://`, `rediss://` and `nats+tls://`. `user:password@` goes before the hosts. Settings are those of
-/// the engine, and go behind a `?` or into the map; those of the URL have precedence. `docs/brokers.md` lists them.
+/// Connects to the broker of a URL: `kafka://host:port,host…`, `redis://host:port` or `nats://host:port`; with TLS
+/// `kafka+tls://`, `rediss://` and `nats+tls://`. `user:password@` precedes the hosts. Settings are specific to the
+/// engine, and follow a `?` or are in the map; settings in the URL take precedence. `docs/brokers.md` lists them.
 ///
-/// Returns at once: whether the broker answers is told by [`Broker::health`].
+/// Returns immediately: [`Broker::health`] reports whether the broker answers.
 ///
 /// # Errors
 ///
-/// [`ConnectError`], which names the setting or the part of the URL that is wrong.
+/// [`ConnectError`], which names the invalid setting or part of the URL.
 pub fn connect(url: &str, settings: &BTreeMap<String, String>) -> Result<Arc<dyn Broker>, ConnectError> {
     let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase();
     match &*scheme {

@@ -1,10 +1,10 @@
-//! NATS with JetStream: a partition is a stream of JetStream with one subject of the same name, an offset a sequence.
+//! NATS with JetStream: a partition is a JetStream stream with one subject of the same name; an offset is a sequence.
 //!
-//! Sequences begin at 1. Every record has an id, so that one which is sent again after a lost connection is not stored
-//! twice. Appends leave in their order, and those that were not acknowledged leave again on a new connection, before
-//! anything behind them: the client's own way, to go on with what it has buffered, would turn the order round.
+//! Sequences begin at 1. Every record has an id, so that a record resent after a lost connection is not stored twice.
+//! Appends are sent in order, and unacknowledged appends are resent on a new connection before later ones: the client's
+//! own behavior, to continue with its buffer, would reverse the order.
 //!
-//! Core NATS keeps nothing, so that there would be no offset to go on from.
+//! Core NATS stores no messages, so it has no offsets from which to continue.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
@@ -41,23 +41,24 @@ use crate::record::{Kind, Record, RecordBuilder};
 use crate::{Read, Start};
 
 const PORT: u16 = 4222;
-/// Appends that are sent together.
+/// Maximum number of appends sent together.
 const APPENDS_MAX: usize = 256;
-/// Records that are sent before their acknowledgements are waited for.
+/// Maximum number of unacknowledged records.
 const RECORDS_MAX: usize = 1024;
-/// Messages that are asked for at once: far fewer than the client's subscription holds, which drops beyond that.
+/// Messages requested at once: far fewer than the client's subscription buffers before it drops messages.
 const MESSAGES_MAX: usize = 1000;
-/// How long a request for messages stays with the server.
+/// Expiry of a request for messages at the server.
 const PULL: Duration = Duration::from_secs(2);
-/// How long JetStream remembers ids, in streams that are made here; and how long an append is sent again. Less, where a
-/// stream keeps nothing that long.
+/// Duplicate window of streams created here, and the time for which an append is resent. Less if a stream retains
+/// messages for a shorter time.
 const REMEMBERED: Duration = Duration::from_secs(120);
-/// A consumer may see a message a moment after the server has acknowledged it.
+/// A consumer may see a message slightly after the server has acknowledged it.
 const SETTLED_WITHIN: Duration = Duration::from_millis(250);
-/// A connection that was lost may not go on with what it has buffered until that has gone out on another one.
+/// Delay of the client's own reconnect, so that a lost connection does not send its buffer before the records have been
+/// resent on a new one.
 const LATE: Duration = Duration::from_secs(30);
 
-/// What can be set, for errors.
+/// Names of the settings, for errors.
 const SETTINGS: [&str; 10] = [
     "credentials.file",
     FAILURE_TIMEOUT,
@@ -71,12 +72,12 @@ const SETTINGS: [&str; 10] = [
     "tls.ca.file",
 ];
 
-/// Whom to ask whether JetStream is there.
+/// Subject that answers whether JetStream is available.
 const ACCOUNT: &str = "$JS.API.INFO";
-/// As much of an error's text is told.
+/// Maximum characters of an error text that are reported.
 const ERROR_CHARS: usize = 300;
 
-/// What the headers of a message take at most, without its key.
+/// Maximum bytes of a message's headers, without its key.
 const HEADERS_BYTES: usize = 256;
 /// Headers of a message.
 const ID: &str = "Nats-Msg-Id";
@@ -86,7 +87,7 @@ const TIME: &str = "Sinews-Time";
 const TEXT: &str = "text/plain";
 const JSON: &str = "application/json";
 
-/// How to connect, and how streams are made.
+/// Connection parameters, and the configuration of new streams.
 struct Settings {
     servers: Vec<ServerAddr>,
     user: Option<(String, String)>,
@@ -104,13 +105,13 @@ struct Settings {
 struct Nats {
     settings: Settings,
     status: Arc<Status>,
-    /// For everything but appends. It reconnects by itself.
+    /// Used for everything except appends. It reconnects by itself.
     reader: RefCell<Option<Context>>,
-    /// Streams that are there.
+    /// Streams known to exist.
     known: RefCell<HashSet<String>>,
-    /// When those were created that are followed, in nanoseconds: one of another time has other records.
+    /// Creation times of the followed streams, in nanoseconds: a stream with another time has other records.
     created: RefCell<HashMap<String, i128>>,
-    /// Before the ids of this connection's records.
+    /// Prefix of the ids of this connection's records.
     id: RefCell<String>,
     count: Cell<u64>,
 }
@@ -122,14 +123,14 @@ struct Session {
     is_lost: Arc<AtomicBool>,
 }
 
-/// An append that is being sent.
+/// An append in flight.
 struct Flight {
     append: Outgoing,
     name: String,
     id: u64,
-    /// A sequence for each record that was acknowledged.
+    /// The sequence of each acknowledged record.
     sequences: Vec<Option<u64>>,
-    /// When the first was sent of those that are not acknowledged.
+    /// Time when the first unacknowledged record was sent.
     sent: Option<Instant>,
 }
 
@@ -171,7 +172,7 @@ impl Settings {
             None | Some("file") => stream::StorageType::File,
             Some("memory") => stream::StorageType::Memory,
             Some(other) => {
-                return Err(address.refused("storage", format!("`{other}` is none of file, memory")));
+                return Err(address.refused("storage", format!("`{other}` is not file or memory")));
             }
         };
         Ok(Self {
@@ -182,11 +183,11 @@ impl Settings {
             has_tls,
             prefix: address.take("prefix").unwrap_or_default(),
             partitions: u32::try_from(partitions)
-                .map_err(|_| address.refused("partitions", "there are too many"))?,
+                .map_err(|_| address.refused("partitions", "the number is too large"))?,
             replicas: usize::try_from(replicas)
-                .map_err(|_| address.refused("replicas", "there are too many"))?,
+                .map_err(|_| address.refused("replicas", "the number is too large"))?,
             storage,
-            // -1 is JetStream's word for no limit.
+            // JetStream uses -1 for no limit.
             max_bytes: i64::try_from(max_bytes).ok().filter(|bytes| *bytes > 0).unwrap_or(-1),
             max_age: Duration::from_secs(address.take_number("max.age.seconds", 0)?),
         })
@@ -211,8 +212,8 @@ impl Settings {
         Ok(options)
     }
 
-    /// The name of a stream of JetStream, which permits little, and of its subject: what is not a letter, a digit or
-    /// a dash is `_` and two hexadecimal digits.
+    /// Name of a JetStream stream and its subject. JetStream permits few characters: all except letters, digits and
+    /// dashes are encoded as `_` and two hexadecimal digits.
     fn name(&self, stream: &str, partition: u32) -> String {
         format!("{}-{partition}", escaped(&format!("{}{stream}", self.prefix)))
     }
@@ -236,7 +237,7 @@ impl Settings {
 }
 
 impl Nats {
-    /// The context for everything but appends.
+    /// The context for everything except appends.
     async fn reader(&self) -> Result<Context, String> {
         if let Some(context) = self.reader.borrow().clone() {
             return Ok(context);
@@ -247,7 +248,7 @@ impl Nats {
         Ok(context)
     }
 
-    /// A stream of JetStream, which is made if it is not there.
+    /// A JetStream stream, created if it does not exist.
     async fn stream(&self, name: &str) -> Result<stream::Stream, String> {
         let context = self.reader().await?;
         let is_known = self.known.borrow().contains(name);
@@ -263,7 +264,7 @@ impl Nats {
         Ok(stream)
     }
 
-    /// A stream that is followed, which is not made again when it was deleted.
+    /// A followed stream, which is not created again after its deletion.
     async fn followed(&self, name: &str) -> Result<stream::Stream, String> {
         if !self.created.borrow().contains_key(name) {
             return self.stream(name).await;
@@ -273,26 +274,26 @@ impl Nats {
         match &found {
             Ok(_) => self.status.goes_on(&trouble),
             Err(error) if is_unknown(error) => {
-                self.status.stopped(&trouble, "NATS has it no more: it was deleted")
+                self.status.stopped(&trouble, "the stream does not exist at NATS: it was deleted")
             }
             Err(_) => {}
         }
         found.map_err(|error| error.to_string())
     }
 
-    /// Why this is not the stream that this node follows by that name.
+    /// The reason why this is not the stream that this node follows by that name, if so.
     fn made_anew(&self, name: &str, stream: &stream::Stream) -> Option<String> {
         let is_another = self.created.borrow().get(name).is_some_and(|known| *known != created(stream));
         is_another.then(|| {
             let created = stream.cached_info().created;
             format!(
-                "NATS created the stream at {created}, after this node began to follow it: it was made anew. Remove this \
+                "NATS created the stream at {created}, after this node began to follow it: it was recreated. Remove this \
                  node's copy of it to read it again"
             )
         })
     }
 
-    /// A consumer from a sequence on, which the server forgets when nobody asks it for messages.
+    /// A consumer from a sequence on. The server removes it when it gets no requests.
     async fn consumer(&self, stream: &stream::Stream, policy: DeliverPolicy) -> Result<PullConsumer, String> {
         let config = pull::Config {
             deliver_policy: policy,
@@ -304,7 +305,7 @@ impl Nats {
         stream.create_consumer(config).await.map_err(|error| error.to_string())
     }
 
-    /// Reads on until it fails. The outer error is one that no retry helps.
+    /// Reads until an error occurs. The outer error is permanent.
     async fn read_on(
         &self,
         name: &str,
@@ -357,7 +358,7 @@ impl Nats {
             };
             let mut waiting = 0;
             loop {
-                // What has come is given to the log when nothing more is there at once.
+                // Flushes the received messages to the log when no further message is immediately available.
                 let message = match tokio::time::timeout(Duration::ZERO, messages.next()).await {
                     Ok(message) => message,
                     Err(_) => {
@@ -374,17 +375,21 @@ impl Nats {
                     Ok(info) => (info.stream_sequence, info.consumer_sequence),
                     Err(error) => return Ok(Err(error.to_string())),
                 };
-                // Without acknowledgements, the server does not send again what a lost connection has swallowed.
+                // Without acknowledgements, the server does not resend messages lost with a connection.
                 if place != last + 1 {
-                    return Ok(Err("messages were lost on the way; they are read again".to_owned()));
+                    return Ok(Err("messages were lost in transit; reading again".to_owned()));
                 }
                 last = place;
                 if sequence < sink.next() {
-                    return Ok(Err(format!("{sequence} came once more; it is read on behind what is there")));
+                    return Ok(Err(format!(
+                        "sequence {sequence} was received twice; reading continues behind the last record"
+                    )));
                 }
                 let time = time_of(&message).unwrap_or_else(|| sent_at(&message));
                 if !sink.push(sequence, time, |builder| push(builder, &message, time)) {
-                    self.status.note(&format!("{name}: the record at {sequence} is too large, and left out"));
+                    self.status.note(&format!(
+                        "{name}: the record at sequence {sequence} is too large and is skipped"
+                    ));
                 }
                 if sink.is_full() {
                     settle(sink, name, &self.status).await?;
@@ -393,18 +398,18 @@ impl Nats {
             }
             settle(sink, name, &self.status).await?;
             if waiting == 0 && !self.is_there(consumer).await {
-                return Ok(Err("the server has forgotten the consumer".to_owned()));
+                return Ok(Err("the server has removed the consumer".to_owned()));
             }
         }
     }
 
-    /// A server that was started again has forgotten it, and says nothing to requests.
+    /// Whether the consumer exists: a restarted server has lost it, and does not answer requests.
     async fn is_there(&self, consumer: &PullConsumer) -> bool {
         let mut consumer = consumer.clone();
         consumer.info().await.is_ok()
     }
 
-    /// A connection for appends, however long that takes.
+    /// Connects for appends, and retries until it succeeds.
     async fn session(&self) -> Session {
         loop {
             match self.open().await {
@@ -441,7 +446,7 @@ impl Nats {
         Ok(Session { context, lost, is_lost })
     }
 
-    /// Sends what is not acknowledged yet; an error means on another connection.
+    /// Sends unacknowledged records; an error requires another connection.
     async fn send(&self, session: &Session, flights: &mut Vec<Flight>) -> Result<(), String> {
         while let Some(first) = flights.first() {
             if let Some(why) = too_large(&session.context, first) {
@@ -463,7 +468,7 @@ impl Nats {
                 continue;
             }
             for (place, flight) in flights.iter_mut().enumerate() {
-                // What is wrong with them is dealt with when they are first, and so is a stream to be made.
+                // An append that is too large or needs a new stream is handled when it is first.
                 let is_another = flight.name != name;
                 if sent.len() >= RECORDS_MAX || is_another || too_large(&session.context, flight).is_some() {
                     break;
@@ -475,7 +480,7 @@ impl Nats {
             for (place, why) in refused.into_iter().rev() {
                 flights.remove(place).append.refuse(&why);
             }
-            // What was sent is acknowledged.
+            // All sent records are acknowledged.
             flights.iter_mut().for_each(|flight| flight.sent = None);
             let done = |flight: &mut Flight| flight.sequences.iter().all(Option::is_some);
             for flight in flights.extract_if(.., done) {
@@ -486,7 +491,7 @@ impl Nats {
         Ok(())
     }
 
-    /// Sends what is not acknowledged, as far as it may be sent before it is.
+    /// Sends unacknowledged records up to the limit of records in flight.
     async fn send_flight(
         &self,
         session: &Session,
@@ -511,7 +516,7 @@ impl Nats {
         Ok(())
     }
 
-    /// Waits for acknowledgements. What was refused is returned by its place, in order.
+    /// Waits for acknowledgements. Rejected appends are returned by their index, in order.
     async fn answers(
         &self,
         session: &Session,
@@ -531,13 +536,13 @@ impl Nats {
                     flights[place].sequences[number] = Some(answer.sequence);
                 }
                 Either::Right((Err(error), _)) if error.kind() == PublishErrorKind::Other => {
-                    // The server has said no, and will again.
+                    // The server has rejected the record, and will again.
                     if refused.last().is_none_or(|(last, _)| *last != place) {
-                        refused.push((place, format!("NATS refused it: {error}")));
+                        refused.push((place, format!("NATS rejected the record: {error}")));
                     }
                 }
                 Either::Right((Err(error), _)) => {
-                    // Without a stream there is nobody to answer, nor without its leader.
+                    // Without a stream, or without its leader, no server answers.
                     self.known.borrow_mut().remove(&flights[place].name);
                     return Err(error.to_string());
                 }
@@ -546,7 +551,8 @@ impl Nats {
         Ok(refused)
     }
 
-    /// A stream of JetStream that keeps the last message of each subject: where a group goes on in a partition.
+    /// A JetStream stream that retains the last message of each subject: the committed offset of a group in a
+    /// partition.
     async fn groups(&self) -> Result<(stream::Stream, String), String> {
         let name = format!("{}sinews-groups", escaped(&self.settings.prefix));
         let config = stream::Config {
@@ -597,7 +603,7 @@ impl Engine for Nats {
                 Ok(Ok(())) => {}
                 Ok(Err(why)) => {
                     self.status.note(&format!("{name}: {why}"));
-                    // Nothing has come yet: the beginning is where it was.
+                    // No message has arrived yet: the start position is unchanged.
                     if sink.next() == 0 {
                         from = begin;
                     }
@@ -650,9 +656,10 @@ impl Engine for Nats {
                     continue;
                 }
                 if before == from {
-                    // It is there, so that this is no answer.
-                    let nothing =
-                        format!("nothing came from offset {from} on, although the stream goes to {end}");
+                    // The stream has records there, so an empty result would be wrong.
+                    let nothing = format!(
+                        "no messages received from offset {from} on, although the stream ends at {end}"
+                    );
                     return Err(BrokerError::Failed(nothing.into()));
                 }
                 break;
@@ -666,7 +673,7 @@ impl Engine for Nats {
         self.stream(&name).await.map(|stream| extent(&stream)).map_err(failed)
     }
 
-    /// How many streams of JetStream belong together is for the configuration to say.
+    /// The configuration sets how many JetStream streams form one stream here.
     async fn partitions(&self, _: &str) -> Result<u32, BrokerError> {
         Ok(self.settings.partitions)
     }
@@ -696,7 +703,7 @@ impl Engine for Nats {
     }
 
     async fn probe(&self) -> Result<(), String> {
-        // Not the client's own question: it refuses the answer of servers before 2.10, which lacks some numbers.
+        // Not the client's own request: it rejects the answer of servers before 2.10, which lacks some fields.
         let client = self.reader().await?.client();
         let answer = client.request(ACCOUNT, Vec::new().into()).await.map_err(|error| error.to_string())?;
         let text = String::from_utf8_lossy(&answer.payload);
@@ -718,7 +725,7 @@ impl Nats {
     }
 }
 
-/// Refuses what was sent, and so long ago that the server may have forgotten it: sent again, it could be there twice.
+/// Fails sent appends whose ids the server may have forgotten: resending them could store them twice.
 fn refuse_late(flights: &mut Vec<Flight>, remembered: Duration) -> bool {
     let is_late = |flight: &mut Flight| {
         let is_open = flight.sequences.iter().any(Option::is_none);
@@ -727,7 +734,7 @@ fn refuse_late(flights: &mut Vec<Flight>, remembered: Duration) -> bool {
     let late: Vec<Flight> = flights.extract_if(.., is_late).collect();
     let is_any = !late.is_empty();
     for flight in late {
-        flight.append.refuse("NATS has not acknowledged the records in time: they may be stored, or not");
+        flight.append.refuse("NATS has not acknowledged the records in time: they may or may not be stored");
     }
     is_any
 }
@@ -741,7 +748,7 @@ fn is_unknown(error: &GetStreamError) -> bool {
     matches!(error.kind(), GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND)
 }
 
-/// First sequence and next one.
+/// First and next sequence.
 fn extent(stream: &stream::Stream) -> (u64, u64) {
     let state = &stream.cached_info().state;
     (state.first_sequence.max(1), state.last_sequence + 1)
@@ -751,7 +758,7 @@ fn created(stream: &stream::Stream) -> i128 {
     stream.cached_info().created.unix_timestamp_nanos()
 }
 
-/// Whether the stream has the last record of the log in its place, if that can be told.
+/// Whether the stream has the log's last record at its offset, as far as that can be determined.
 async fn has_last(stream: &stream::Stream, sink: &Sink) -> Result<bool, String> {
     let Some((offset, time, key, value)) = sink.last() else { return Ok(true) };
     match stream.get_raw_message(offset).await {
@@ -761,7 +768,7 @@ async fn has_last(stream: &stream::Stream, sink: &Sink) -> Result<bool, String> 
             let found_key = found_key.and_then(|key| BASE64.decode(key).ok()).unwrap_or_default();
             Ok(is_time && found_key == key && found.payload == value)
         }
-        // It was removed.
+        // The message was removed.
         Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(true),
         Err(error) => Err(error.to_string()),
     }
@@ -771,7 +778,7 @@ fn find<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name).map(async_nats::HeaderValue::as_str)
 }
 
-/// From the first message that the server got at this time or later, in microseconds.
+/// From the first message that the server received at this time or later, in microseconds.
 fn by_time(stream: &stream::Stream, time: u64) -> DeliverPolicy {
     let created = stream.cached_info().created;
     let before = u64::try_from(created.unix_timestamp_nanos() / 1000).unwrap_or_default();
@@ -808,25 +815,25 @@ fn headers(record: &Record<'_>, id: &str) -> HeaderMap {
     headers
 }
 
-/// Why the server would never take it.
+/// The reason why the server would never accept the append, if so.
 fn too_large(context: &Context, flight: &Flight) -> Option<String> {
     let most = context.client().server_info().max_payload;
-    // A key takes a third more in a header.
+    // Base64 makes a key a third longer in a header.
     let size = |record: Record<'_>| record.value.len() + record.key.len() * 4 / 3 + HEADERS_BYTES;
     let is_large = flight.append.records.iter().flatten().any(|record| size(record) > most);
-    is_large.then(|| format!("a record is larger than the {most} bytes that NATS takes"))
+    is_large.then(|| format!("a record exceeds the maximum of {most} bytes of NATS (max_payload)"))
 }
 
 fn header<'a>(message: &'a Message, name: &str) -> Option<&'a str> {
     find(message.headers.as_ref()?, name)
 }
 
-/// What its producer said.
+/// Time set by the producer.
 fn time_of(message: &Message) -> Option<u64> {
     header(message, TIME)?.parse().ok()
 }
 
-/// When the server got it.
+/// Time when the server received the message.
 fn sent_at(message: &jetstream::Message) -> u64 {
     let nanos = message.info().map_or(0, |info| info.published.unix_timestamp_nanos());
     u64::try_from(nanos / 1000).unwrap_or_default()

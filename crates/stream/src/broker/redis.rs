@@ -1,9 +1,9 @@
 //! Redis 7 or later: a partition is a Redis stream, an offset the second half of an id.
 //!
-//! Ids are made by `XADD key 0-*`, so that they are `0-1`, `0-2` and so on: offset N is id `0-N`. The records of an
-//! append are added in one transaction, and followed by an empty message on the channel of the same name. Whoever
-//! follows is woken by that and reads the stream from where it was; so a message that Redis drops, as it does without a
-//! word when a subscriber is slow, costs no record. Without any message the stream is looked at every second.
+//! Ids are assigned by `XADD key 0-*`, so that they are `0-1`, `0-2` and so on: offset N is id `0-N`. The records of an
+//! append are added in one transaction, followed by an empty message on the channel of the same name. The message wakes
+//! the followers, which read the stream from their position. So a message that Redis drops, as it silently does for a
+//! slow subscriber, costs no record. Without messages the stream is polled every second.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -33,19 +33,19 @@ use crate::record::{Kind, Record, RecordBuilder};
 use crate::{Read, Start};
 
 const PORT: u16 = 6379;
-/// Appends that are sent together, and answered together.
+/// Maximum number of appends that are sent and answered together.
 const APPENDS_MAX: usize = 256;
-/// Entries that are read at once.
+/// Maximum number of entries read at once.
 const ENTRIES_MAX: usize = 512;
-/// How long nothing may be heard before a stream is looked at.
+/// Polling interval of a stream without messages.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// A connection that was idle so long is tried before an append is trusted to it.
+/// Idle time after which a connection is probed before it carries an append.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// What can be set, for errors.
+/// Names of the settings, for errors.
 const SETTINGS: [&str; 6] = ["database", FAILURE_TIMEOUT, "maxlen", "partitions", "prefix", "queue.bytes"];
 
-/// A stream that is never there.
+/// A stream that never exists.
 const PROBE: &str = "sinews-probe";
 
 /// Fields of an entry.
@@ -58,14 +58,14 @@ struct Redis {
     client: Client,
     prefix: String,
     partitions: u32,
-    /// About how many entries a stream keeps; 0 is all.
+    /// Approximate maximum of entries per stream; 0 means no limit.
     maxlen: u64,
     status: Arc<Status>,
-    /// For everything but appends.
+    /// Used for everything except appends.
     connection: RefCell<Option<MultiplexedConnection>>,
-    /// Who is woken by a message, by channel.
+    /// Bells of the followers, by channel.
     bells: RefCell<HashMap<String, Arc<Bell>>>,
-    /// Somebody new wants to be woken.
+    /// Rung when a follower needs a subscription.
     subscribe: Bell,
 }
 
@@ -78,9 +78,9 @@ pub(super) fn connect(mut address: Address) -> Result<Remote, ConnectError> {
     let failure_timeout = address.take_failure_timeout()?;
     address.refuse_rest(&SETTINGS)?;
     let partitions =
-        u32::try_from(partitions).map_err(|_| address.refused("partitions", "there are too many"))?;
+        u32::try_from(partitions).map_err(|_| address.refused("partitions", "the number is too large"))?;
     let [host] = &address.hosts[..] else {
-        let why = "Redis is one host: a cluster has no transactions over its keys".to_owned();
+        let why = "Redis supports one host: a cluster has no transactions across keys".to_owned();
         return Err(ConnectError::Url { scheme: address.scheme, why });
     };
     let client = client(&address, host, database)
@@ -102,9 +102,10 @@ pub(super) fn connect(mut address: Address) -> Result<Remote, ConnectError> {
 fn client(address: &Address, host: &str, database: u64) -> RedisResult<Client> {
     let (host, port) = host.rsplit_once(':').unwrap_or((host, ""));
     let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-    let port = port.parse().map_err(|_| (redis::ErrorKind::InvalidClientConfig, "the port is no number"))?;
+    let port =
+        port.parse().map_err(|_| (redis::ErrorKind::InvalidClientConfig, "the port is not a number"))?;
     let place = if address.scheme == "rediss" {
-        // Fails where the program has chosen one already, which is as well.
+        // Fails if the program has already installed a provider, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();
         ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
     } else {
@@ -132,7 +133,7 @@ impl Redis {
         self.client.get_multiplexed_async_connection_with_config(&settings).await
     }
 
-    /// Runs a command on the connection for everything but appends.
+    /// Runs a command on the connection for everything except appends.
     async fn query<T: FromRedisValue>(&self, command: &redis::Cmd) -> RedisResult<T> {
         let known = self.connection.borrow().clone();
         let mut connection = match known {
@@ -140,13 +141,13 @@ impl Redis {
             None => self.open().await?,
         };
         let answer: RedisResult<T> = command.query_async(&mut connection).await;
-        // After anything but a refusal, the next one begins anew.
+        // After any error other than a rejection by Redis, the next command reconnects.
         let is_well = answer.as_ref().err().is_none_or(|error| error.code().is_some());
         *self.connection.borrow_mut() = is_well.then_some(connection);
         answer
     }
 
-    /// First offset and next one of a stream.
+    /// First and next offset of a stream.
     async fn extent(&self, key: &str) -> RedisResult<(u64, u64)> {
         let info: RedisResult<StreamInfoStreamReply> = self.query(cmd("XINFO").arg("STREAM").arg(key)).await;
         match info {
@@ -154,7 +155,7 @@ impl Redis {
                 let next = offset(&info.last_generated_id).map_or(1, |last| last + 1);
                 Ok((offset(&info.first_entry.id).unwrap_or(next), next))
             }
-            // There is no such key: nothing was stored yet.
+            // The key does not exist: no record was stored yet.
             Err(error) if error.code() == Some("ERR") => Ok((1, 1)),
             Err(error) => Err(error),
         }
@@ -187,7 +188,7 @@ impl Redis {
         }
     }
 
-    /// A stream that ends before is another one.
+    /// Rejects a stream that ends before the copy: it was recreated.
     async fn check_end(&self, key: &str, next: u64) -> Result<(), Trouble> {
         let (_, end) = self.extent(key).await?;
         if end < next {
@@ -196,13 +197,13 @@ impl Redis {
         Ok(())
     }
 
-    /// Reads on until it fails.
+    /// Reads entries until an error occurs.
     async fn read_on(&self, key: &str, next: &mut u64, sink: &mut Sink, bell: &Bell) -> Result<(), Trouble> {
         self.check_end(key, sink.next()).await?;
         let known = sink.last().filter(|record| record.0 + 1 == *next);
         let mut last = known.map(|record| (record.0, print(record.1, &record.2, &record.3)));
         loop {
-            // From the last entry that is known: another one in its place belongs to another stream.
+            // Reads from the last known entry on: a different entry at its offset belongs to another stream.
             let from = last.map_or(*next, |(offset, _)| offset);
             let mut entries = self.entries(key, from, ENTRIES_MAX + 1).await?;
             if let (Some((known, print)), Some(first)) = (last, entries.first())
@@ -214,21 +215,22 @@ impl Redis {
                 entries.remove(0);
             }
             if entries.is_empty() {
-                // It may have been made anew since.
+                // The stream may have been recreated meanwhile.
                 self.check_end(key, sink.next()).await?;
             }
             let is_all = entries.len() < ENTRIES_MAX;
             for entry in &entries {
                 let Some(offset) = offset(&entry.id) else {
                     return Err(Trouble::Stop(format!(
-                        "id {} is none of ours, which are 0-1, 0-2, …",
+                        "unexpected id {}; this bridge writes ids 0-1, 0-2, …",
                         entry.id
                     )));
                 };
                 *next = offset + 1;
                 let time = number(entry, TIME);
                 if !sink.push(offset, time, |builder| push(builder, entry, time)) {
-                    self.status.note(&format!("{key}: the record at {offset} is too large, and left out"));
+                    self.status
+                        .note(&format!("{key}: the record at offset {offset} is too large and is skipped"));
                 }
                 last = Some((offset, print_of(entry)));
                 if sink.is_full() {
@@ -237,13 +239,13 @@ impl Redis {
             }
             settle(sink, key, &self.status).await.map_err(Trouble::Stop)?;
             if is_all {
-                // Nothing was heard: that says nothing.
+                // A timeout is expected here.
                 let _ = tokio::time::timeout(LOOK_EVERY, bell.rung()).await;
             }
         }
     }
 
-    /// One transaction for each append.
+    /// One transaction per append.
     fn pipeline(&self, batch: &[Outgoing]) -> Pipeline {
         let mut pipeline = redis::pipe();
         pipeline.ignore_errors();
@@ -274,12 +276,12 @@ impl Redis {
         }
     }
 
-    /// Hands its answers to the appends of a batch.
+    /// Distributes the answers to the appends of a batch.
     fn answer(batch: Vec<Outgoing>, answers: Vec<RedisResult<Value>>) {
         let mut answers = answers.into_iter();
         for append in batch {
-            // MULTI, the entries and PUBLISH were only queued. What Redis does not queue it says why; EXEC then says no
-            // more than that nothing was done.
+            // MULTI, the entries and PUBLISH were only queued. If Redis rejects a queued command, its answer has the
+            // reason; EXEC then only reports that the transaction was discarded.
             let queued = answers.by_ref().take(append.records.count() as usize + 2);
             let refused = queued.fold(None, |refused, answer| refused.or_else(|| answer.err()));
             let exec = answers.next().unwrap_or_else(|| Ok(Value::Nil));
@@ -293,13 +295,13 @@ impl Redis {
             });
             match first.map(|id| offset(&id)) {
                 Ok(Some(first)) => append.acknowledge(first),
-                Ok(None) => append.refuse("Redis answered with something that is no id"),
-                Err(error) => append.refuse(&format!("Redis refused it: {error}")),
+                Ok(None) => append.refuse("Redis answered with an invalid id"),
+                Err(error) => append.refuse(&format!("Redis rejected the append: {error}")),
             }
         }
     }
 
-    /// A connection that is there, however long that takes.
+    /// Connects, and retries until it succeeds.
     async fn find(&self) -> MultiplexedConnection {
         loop {
             match self.open().await {
@@ -310,7 +312,7 @@ impl Redis {
         }
     }
 
-    /// Subscribes to the channels of all who follow, and rings their bells, until it fails.
+    /// Subscribes to the channels of all followers, and rings their bells, until an error occurs.
     async fn listen(&self) -> RedisResult<()> {
         let (mut sink, mut messages) = self.client.get_async_pubsub().await?.split();
         let mut subscribed = HashMap::new();
@@ -322,7 +324,7 @@ impl Redis {
             };
             for (key, bell) in new {
                 sink.subscribe(&key).await?;
-                // What was said before nobody heard.
+                // Messages before the subscription were missed.
                 bell.ring();
                 subscribed.insert(key, bell);
             }
@@ -334,16 +336,16 @@ impl Redis {
                         bell.ring();
                     }
                 }
-                // Redis has closed the connection of a subscriber that was too slow, or has gone.
+                // Redis has closed the connection of a subscriber that was too slow, or has shut down.
                 Either::Right((None, _)) => return Ok(()),
             }
         }
     }
 }
 
-/// Why reading did not go on.
+/// Error that ended reading.
 enum Trouble {
-    /// It may, a little later.
+    /// Transient: retry later.
     Retry(RedisError),
     Stop(String),
 }
@@ -371,10 +373,10 @@ impl Engine for Redis {
                     Self::answer(batch, answers);
                     known = Some((connection, Instant::now()));
                 }
-                // Sent again, they could be there twice.
+                // Retrying could store the records twice.
                 Err(error) => {
                     self.status.is_down(&error.to_string());
-                    let why = format!("no answer from Redis ({error}): the records may be stored, or not");
+                    let why = format!("no answer from Redis ({error}): the records may or may not be stored");
                     batch.into_iter().for_each(|append| append.refuse(&why));
                 }
             }
@@ -437,7 +439,7 @@ impl Engine for Redis {
         self.extent(&self.key(stream, partition)).await.map_err(failed)
     }
 
-    /// Redis knows single streams; how many belong together is for the configuration to say.
+    /// Redis has only single streams; the configuration sets how many form one stream here.
     async fn partitions(&self, _: &str) -> Result<u32, BrokerError> {
         Ok(self.partitions)
     }
@@ -462,12 +464,12 @@ impl Engine for Redis {
         self.query::<()>(&cmd("PING")).await.map_err(|error| error.to_string())
     }
 
-    /// Redis refuses a command that adds before it looks whether there is a stream to add to.
+    /// Redis rejects a write command before it checks whether the stream exists.
     async fn probe_append(&self) -> Option<Result<(), String>> {
         let mut command = cmd("XADD");
         command.arg(format!("{}{PROBE}", self.prefix)).arg("NOMKSTREAM").arg("*").arg(VALUE).arg("");
         let answer = self.query::<Option<String>>(&command).await;
-        Some(answer.map(|_| ()).map_err(|error| format!("Redis refused it: {error}")))
+        Some(answer.map(|_| ()).map_err(|error| format!("Redis rejected the append: {error}")))
     }
 
     async fn run(&self) {
@@ -488,7 +490,7 @@ fn offset(id: &str) -> Option<u64> {
     id.strip_prefix("0-")?.parse().ok()
 }
 
-/// Tells a record from another one that has its offset in another stream.
+/// Distinguishes a record from the record at the same offset of another stream.
 fn print(time: u64, key: &[u8], value: &[u8]) -> u32 {
     let of_key = crc32c::crc32c_append(crc32c::crc32c(&time.to_le_bytes()), key);
     crc32c::crc32c_append(of_key, value)

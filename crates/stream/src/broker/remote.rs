@@ -1,4 +1,4 @@
-//! A broker whose client is written for Tokio: one named thread runs all of it, and everybody else leaves messages.
+//! Base for brokers with a Tokio client: one named thread runs the client, and other threads send it messages.
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -21,24 +21,24 @@ use super::{Answer, Broker, BrokerError, ConnectError, Health, visible};
 use crate::record::Records;
 use crate::{AppendError, Completer, Durability, Partition, Pending, Read, Start};
 
-/// Appends that may wait for the broker; [`QUEUE_BYTES`] is what they may have together.
+/// Maximum number of pending appends; [`QUEUE_BYTES`] limits their bytes.
 const QUEUE_APPENDS: usize = 65_536;
-/// Bytes that may wait for the broker's acknowledgement, where the setting `queue.bytes` says nothing else.
+/// Default of the setting `queue.bytes`: maximum bytes that wait for the broker's acknowledgement.
 pub(super) const QUEUE_BYTES: u64 = 64 << 20;
-/// Questions that may wait for their answers. Each is answered within seconds, or refused.
+/// Maximum number of pending requests. Each is answered or fails within seconds.
 const QUESTIONS_MAX: usize = 1024;
-/// How often the broker is asked whether it is there.
+/// Interval of the health probe.
 const PROBE_EVERY: Duration = Duration::from_secs(2);
-/// How long anything may take.
+/// Timeout of a request.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// How often what has failed is tried again.
+/// Retry interval.
 pub(super) const RETRY_EVERY: Duration = Duration::from_millis(500);
 
-/// What an engine does, on its thread. Each call is a task of its own.
+/// Operations of an engine, on its thread. Each call is a separate task.
 pub(super) trait Engine: 'static {
-    /// Stores appends in their order, and connects as often as that takes, until there will be no more.
+    /// Stores appends in order, and reconnects as often as necessary, until the queue is closed.
     async fn publish(&self, queue: mpsc::Receiver<Outgoing>);
-    /// Puts what the partition has into the sink, for ever. Returns why that is impossible.
+    /// Writes the partition's records into the sink indefinitely. Returns the reason if that is impossible.
     async fn follow(&self, stream: &str, partition: u32, from: Start, sink: &mut Sink) -> String;
     async fn fetch(
         &self,
@@ -52,19 +52,19 @@ pub(super) trait Engine: 'static {
     async fn commit(&self, stream: &str, partition: u32, group: &str, offset: u64)
     -> Result<(), BrokerError>;
     async fn committed(&self, stream: &str, partition: u32, group: &str) -> Result<Option<u64>, BrokerError>;
-    /// Whether the broker is there.
+    /// Whether the broker answers.
     async fn probe(&self) -> Result<(), String>;
-    /// Whether appends are taken again, asked while they fail; nothing where only an append can tell.
+    /// Whether the broker accepts appends again, called while they fail; none if only an append can show it.
     async fn probe_append(&self) -> Option<Result<(), String>> {
         None
     }
-    /// What else runs as long as the connection is open.
+    /// Additional work while the connection is open.
     async fn run(&self) {}
 }
 
-/// A connection to such a broker.
+/// A connection to a broker with such an engine.
 pub(super) struct Remote {
-    /// Gone when it is closed.
+    /// None once closed.
     ends: Mutex<Option<Ends>>,
     line: Arc<Line>,
     within: Arc<AtomicU64>,
@@ -75,13 +75,13 @@ pub(super) struct Remote {
 struct Ends {
     outgoing: mpsc::Sender<Outgoing>,
     questions: mpsc::Sender<(Question, OwnedSemaphorePermit)>,
-    /// As many as questions may wait.
+    /// Permits for pending requests.
     places: Arc<Semaphore>,
-    /// One for each partition that this node keeps, and no more come to wait here.
+    /// One message per partition that this node stores, so the channel need not be bounded.
     follows: mpsc::UnboundedSender<Follow>,
 }
 
-/// What waits for the broker, in bytes, and how the broker is.
+/// The bytes pending for the broker, and its health.
 struct Line {
     status: Arc<Status>,
     bytes: AtomicUsize,
@@ -105,19 +105,19 @@ enum Question {
 
 type Place = (String, u32);
 
-/// Records on their way. Dropped without an answer, the append has failed.
+/// Records on the way to the broker. Dropping them without an answer fails the append.
 pub(super) struct Outgoing {
     pub(super) stream: String,
     pub(super) partition: u32,
     pub(super) records: Records,
     completer: Option<Completer>,
     line: Arc<Line>,
-    /// Before that, readers of this node do not see it.
+    /// Readers of this node do not see records below this offset.
     least: u64,
 }
 
 impl Outgoing {
-    /// The broker has them from this offset on.
+    /// Completes the append: the broker has the records from this offset on.
     pub(super) fn acknowledge(mut self, first: u64) {
         if first < self.least {
             let why = visible::made_anew(first, self.least);
@@ -130,7 +130,7 @@ impl Outgoing {
         }
     }
 
-    /// Readers of this node would not see them, nor what comes behind them.
+    /// Rejects an append that readers of this node would not see, and ends following the partition.
     pub(super) fn reject_unseen(self, why: &str) {
         let status = &self.line.status;
         status.visible.end(&self.stream, self.partition, why);
@@ -138,13 +138,13 @@ impl Outgoing {
         self.reject(why);
     }
 
-    /// The broker does not have them, or does not say.
+    /// Fails an append that the broker has not stored or not confirmed.
     pub(super) fn refuse(self, why: &str) {
         self.line.status.append_failed(why);
         self.reject(why);
     }
 
-    /// The same, for a reason that says nothing about other appends.
+    /// Fails an append for a reason that does not concern other appends.
     pub(super) fn reject(mut self, why: &str) {
         self.line.status.note(why);
         self.leave();
@@ -166,14 +166,14 @@ impl Drop for Outgoing {
         self.leave();
         if let Some(completer) = self.completer.take() {
             completer.fail(AppendError::Broker(
-                "the connection was closed: the records may be stored, or not".into(),
+                "the connection was closed: the records may or may not be stored".into(),
             ));
         }
     }
 }
 
 impl Remote {
-    /// Starts the thread, which makes the engine: what it has stays there.
+    /// Starts the thread, which creates the engine: the engine's state stays on it.
     pub(super) fn start<E: Engine>(
         name: &str,
         address: &Address,
@@ -218,7 +218,7 @@ impl Remote {
             return Answer::ready(Err(BrokerError::Busy));
         };
         let (reply, answer) = Answer::channel();
-        // There is room for as many as there are places, so that only a thread which has ended takes none.
+        // The channel has a slot for each permit, so sending fails only if the thread has ended.
         match ends.questions.try_send((question(reply), place)) {
             Ok(()) => answer,
             Err(_) => Answer::ready(Err(BrokerError::Closed)),
@@ -235,7 +235,7 @@ impl Broker for Remote {
             self.line.status.starve();
             return Err(if outgoing.is_closed() { AppendError::Closed } else { AppendError::Busy });
         };
-        // One append may always wait, however large.
+        // One append may always wait, regardless of its size.
         let before = self.line.bytes.fetch_add(bytes, Ordering::SeqCst);
         if before > 0 && before + bytes > self.line.bytes_max {
             self.line.bytes.fetch_sub(bytes, Ordering::SeqCst);
@@ -262,7 +262,7 @@ impl Broker for Remote {
     fn follow(&self, stream: &str, partition: u32, from: Start, sink: Partition) {
         if let Some(ends) = self.ends() {
             self.line.status.visible.follow(stream, partition, from, &sink);
-            // Without a receiver it is being closed.
+            // Without a receiver the connection is being closed.
             let _ = ends.follows.send(Follow { stream: stream.to_owned(), partition, from, sink });
         }
     }
@@ -303,7 +303,7 @@ impl Broker for Remote {
         self.within.store(u64::try_from(within.as_millis()).unwrap_or(u64::MAX), Ordering::SeqCst);
         lock(&self.ends).take();
         if let Some(thread) = lock(&self.thread).take() {
-            // It has nothing to return; that it panicked was printed.
+            // The thread returns no value, and a panic was already printed.
             let _ = thread.join();
         }
         self.line.status.feed();
@@ -316,7 +316,7 @@ impl Drop for Remote {
     }
 }
 
-/// Until the other ends are gone; then as long as what is under way may take.
+/// Runs until the senders are dropped, and then up to the time limit for pending work.
 async fn serve<E: Engine>(
     engine: Rc<E>,
     mut questions: mpsc::Receiver<(Question, OwnedSemaphorePermit)>,
@@ -385,7 +385,7 @@ async fn begin<E: Engine>(engine: Rc<E>, follow: Follow, status: Arc<Status>) {
 }
 
 async fn answer<E: Engine>(engine: Rc<E>, question: Question) {
-    // Who asked may have gone.
+    // The requester may have dropped the answer.
     match question {
         Question::Fetch((stream, partition), from, max_bytes, reply) => {
             let _ = reply.send(in_time(engine.fetch(&stream, partition, from, max_bytes)).await);
@@ -410,7 +410,7 @@ async fn in_time<T>(answer: impl Future<Output = Result<T, BrokerError>>) -> Res
     answer.unwrap_or_else(|_| Err(BrokerError::Failed("the broker did not answer in time".into())))
 }
 
-/// Wakes a task of the thread from anywhere.
+/// Wakes a task of the thread from any thread.
 #[derive(Default)]
 pub(super) struct Bell(Notify);
 
@@ -430,7 +430,7 @@ impl Wake for Bell {
     }
 }
 
-/// Waits until the log has everything that was put into the sink.
+/// Waits until the log has all records of the sink.
 pub(super) async fn settle(sink: &mut Sink, name: &str, status: &Status) -> Result<(), String> {
     let bell = Arc::new(Bell::default());
     let waker = Waker::from(bell.clone());
@@ -463,7 +463,7 @@ mod tests {
 
     use super::*;
 
-    /// A broker that stores where groups go on when it may.
+    /// A broker that answers commits only with a permit.
     struct Slow {
         asked: Arc<AtomicUsize>,
         may: Arc<Semaphore>,
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_questions_are_with_the_broker_than_may_be() {
+    fn pending_requests_are_limited_to_1024() {
         let address = Address::parse("redis://127.0.0.1:1", &BTreeMap::new()).unwrap();
         let status = Arc::new(Status::new("slow".to_owned(), Duration::ZERO));
         let (asked, may) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
@@ -518,7 +518,7 @@ mod tests {
         assert_eq!(slow.commit("s", 0, "g", 1).block(), Err(BrokerError::Busy));
         may.add_permits(1);
         assert!(answers.into_iter().all(|answer| answer.block() != Err(BrokerError::Busy)));
-        // The last answer is there a moment before its place is free.
+        // The last answer arrives a moment before its permit is released.
         while slow.commit("s", 0, "g", 1).block() == Err(BrokerError::Busy) {
             thread::yield_now();
         }

@@ -1,10 +1,10 @@
-//! A thread that sleeps until somebody has something for it.
+//! A signal that wakes a sleeping thread.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Wake;
 use std::time::Duration;
 
-/// Set by whoever has something, and taken by the one thread that waits.
+/// Set by any thread, and cleared by the one thread that waits.
 #[derive(Default)]
 pub(super) struct Signal {
     is_set: Mutex<bool>,
@@ -18,7 +18,7 @@ impl Signal {
         }
     }
 
-    /// Until it is set, or so long. It is not set afterwards.
+    /// Waits until the signal is set or the time has passed, and clears it.
     pub(super) fn wait(&self, within: Duration) {
         let waited = self.changed.wait_timeout_while(self.lock(), within, |is_set| !*is_set);
         *waited.unwrap_or_else(PoisonError::into_inner).0 = false;

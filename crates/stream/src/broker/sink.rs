@@ -1,4 +1,4 @@
-//! From a broker into the log of this node: records one after the other become batches with the broker's offsets.
+//! Writes a broker's records into this node's log: single records become batches with the broker's offsets.
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
@@ -7,40 +7,40 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::record::{RecordBuilder, Records};
 use crate::{AppendError, Durability, Partition, Past, Pending, Start};
 
-/// Bytes of a batch: enough that its header and its place in an index cost nothing, few enough that a reader who
-/// wants one record is not lent much more.
+/// Bytes of a batch: large enough that its header and index entry cost nothing, small enough that a reader of one
+/// record does not get much more.
 pub(super) const BATCH_BYTES: usize = 256 << 10;
 
 /// Offset, time, key and value of a record.
 pub(super) type LastRecord = (u64, u64, Vec<u8>, Vec<u8>);
 
-/// A partition of the log that follows one of a broker.
+/// A partition of the log that follows a partition of a broker.
 pub(super) struct Sink {
     partition: Partition,
     builder: RecordBuilder,
     base: u64,
-    /// Whole batches that the log has not taken yet. There are more than two only if more was put in although
-    /// [`is_full`](Self::is_full), or the log has given some back.
+    /// Complete batches that the log has not accepted yet. More than two only if records were added despite
+    /// [`is_full`](Self::is_full), or the log has returned some.
     held: VecDeque<(u64, Records)>,
-    /// Batches that the log has taken and may not have written yet, which a disk without room gives back. At most what
-    /// the log lets wait.
+    /// Batches that the log has accepted and may not have written yet; a full disk returns them. Bounded by the log's
+    /// `max_pending`.
     taken: VecDeque<(u64, Records, Pending)>,
-    /// Where the log ends if it has not given up anything of that: what comes next must not be put anywhere else.
+    /// The end of the log unless it has dropped accepted batches: the next batch must be appended exactly there.
     end: u64,
-    /// The offset that comes next, or a later one.
+    /// The next offset, or a later one.
     next: u64,
     /// The latest time of a record.
     newest: u64,
 }
 
-/// What became of what is in a [`Sink`].
+/// Result of flushing a [`Sink`].
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Flow {
-    /// The log has taken it, and writes it. Whether it could is looked at the next time.
+    /// The log has accepted the records and writes them. The next flush checks whether the write succeeded.
     On,
-    /// The log has no room, and the waker is called when it has.
+    /// The log's queue is full; the waker is called when there is space.
     Full,
-    /// The disk has no room; worth another try in a while.
+    /// The disk is full; retry later.
     NoSpace,
 }
 
@@ -51,13 +51,12 @@ impl Sink {
         Self { partition, builder, base: next, held, taken, end: next, next, newest: 0 }
     }
 
-    /// The offset from which on records are wanted.
+    /// The next offset to read from the broker.
     pub(super) fn next(&self) -> u64 {
         self.next
     }
 
-    /// The last record that the log has. None if the log is empty, cannot be read, or more
-    /// than that is on its way to it.
+    /// The last record of the log. None if the log is empty or unreadable, or more records are on the way to it.
     pub(super) fn last(&self) -> Option<LastRecord> {
         let offset = self.next.checked_sub(1)?;
         let read = self.partition.read(offset, 1).ok()?;
@@ -67,7 +66,7 @@ impl Sink {
         Some((offset, record.timestamp, record.key.to_vec(), record.value.to_vec()))
     }
 
-    /// Where to begin, if that is what was asked for and the log has this much already.
+    /// The start position, moved to the end of the records that the log already has.
     pub(super) fn beginning(&self, from: Start) -> Start {
         match from {
             Start::Offset(offset) => Start::Offset(offset.max(self.next)),
@@ -76,13 +75,13 @@ impl Sink {
         }
     }
 
-    /// Whether a whole batch waits, which should leave before more is put in.
+    /// Whether a complete batch waits, which should be flushed before more records are added.
     pub(super) fn is_full(&self) -> bool {
         !self.held.is_empty()
     }
 
-    /// Puts a record behind the others. `time` is its own, in microseconds; `push` says `false` if it does not fit. If it
-    /// does not into a batch of its own either, it is none that the log can hold, and is left out.
+    /// Adds a record. `time` is the record's, in microseconds; `push` returns `false` if the record does not fit. A
+    /// record that does not fit into an empty batch exceeds the log's limit and is skipped.
     pub(super) fn push(&mut self, offset: u64, time: u64, push: impl Fn(&mut RecordBuilder) -> bool) -> bool {
         let follows = offset == self.base + u64::from(self.builder.count());
         if !follows || self.builder.len() >= BATCH_BYTES {
@@ -102,16 +101,16 @@ impl Sink {
         !was_alone && push(&mut self.builder)
     }
 
-    /// Ends the batch.
+    /// Completes the batch.
     fn seal(&mut self) {
         self.held.extend(self.builder.finish().map(|records| (self.base, records)));
     }
 
-    /// Gives the log what was put in, and again what it had taken and found no room for.
+    /// Appends the collected records to the log, and again the records that it had accepted and found no space for.
     ///
     /// # Errors
     ///
-    /// What keeps the log from ever taking it.
+    /// A permanent error of the log.
     pub(super) fn flush(&mut self, waker: &Waker) -> Result<Flow, AppendError> {
         self.seal();
         if self.take_back()? {
@@ -128,11 +127,11 @@ impl Sink {
                     self.split(base, &records, most);
                     continue;
                 }
-                // In the meantime there may be room.
+                // Space may have become available in the meantime.
                 Err(AppendError::Busy) if self.partition.watch(Past::Room, waker) => None,
                 Err(AppendError::Busy) => Some(Flow::Full),
                 Err(AppendError::NoSpace) => Some(Flow::NoSpace),
-                // It has found no room for what it had taken, and may not have said so yet.
+                // The log has found no space for accepted records, and may not have reported it yet.
                 Err(AppendError::OutOfOrder { next }) if next < self.end => Some(Flow::NoSpace),
                 Err(error) => return Err(error),
             };
@@ -144,8 +143,8 @@ impl Sink {
         Ok(Flow::On)
     }
 
-    /// Forgets what is written. Whether there was no room for something: then that is held again, with all behind it,
-    /// which the log has given up, too.
+    /// Removes written batches. Returns whether one found no space: then it is held again, with all batches behind it,
+    /// which the log has dropped, too.
     fn take_back(&mut self) -> Result<bool, AppendError> {
         while let Some((_, _, pending)) = self.taken.front_mut() {
             match pending.poll(Durability::Disk, &mut Context::from_waker(Waker::noop())) {
@@ -164,21 +163,23 @@ impl Sink {
     }
 
     fn append(&self, base: u64, records: &Records) -> Result<Pending, AppendError> {
-        // The log searches by this time. That of the records is what the broker searches by; a producer whose clock
-        // is ahead must not hide what comes behind it.
+        // The log searches by this time; the broker searches by the records' times. A producer whose clock is ahead
+        // must not hide later records.
         let time = self.newest.min(now());
         self.partition.append_behind(self.end, (base, time), records.clone())
     }
 
-    /// What is larger than the log takes goes record by record; a single one is left out.
+    /// Splits a batch above the log's limit into single records; a single record above the limit is skipped.
     fn split(&mut self, base: u64, records: &Records, most: u64) {
         if records.count() == 1 {
-            tracing::warn!("the record at {base} is left out: the log takes {most} bytes at most");
+            tracing::warn!(
+                "the record at offset {base} is skipped: its batch exceeds {most} bytes (max_batch)"
+            );
             return;
         }
         for (place, record) in records.iter().flatten().enumerate().collect::<Vec<_>>().into_iter().rev() {
             let mut builder = RecordBuilder::new();
-            // It was in a builder with the same limits.
+            // The record was in a builder with the same limits.
             let _ = builder.push(record.timestamp, record.key, record.value, record.kind);
             if let Some(single) = builder.finish() {
                 self.held.push_front((base + place as u64, single));
@@ -204,7 +205,7 @@ mod tests {
     use crate::record::{self, Kind, RECORD_HEADER};
     use crate::{StreamConfig, Streams, StreamsConfig};
 
-    /// A log whose writing is done here, when a test says so.
+    /// A log without writer threads: a test decides when it writes.
     struct Log {
         streams: Streams,
         directory: PathBuf,
@@ -248,7 +249,7 @@ mod tests {
         all
     }
 
-    /// A log on a disk whose room is what a test says, with a clock that stands still.
+    /// A log on a simulated disk whose free space a test sets, with a stopped clock.
     fn simulated() -> (Simulated, Arc<AtomicU64>, Streams, Partition) {
         let (disk, time) = (Simulated::new(1), Arc::new(AtomicU64::new(1)));
         let clock = time.clone();
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_ends_a_batch_and_what_follows_goes_on_in_one() {
+    fn gap_in_offsets_begins_a_new_batch() {
         let (log, partition) = Log::new("gap", StreamsConfig::default());
         let mut sink = Sink::new(partition.clone());
         for offset in [5, 6, 9, 10, 11] {
@@ -274,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_log_has_no_room_for_is_held_and_comes_before_what_follows() {
+    fn batches_that_find_the_queue_full_are_held_in_order() {
         let (log, partition) = Log::new("full", StreamsConfig::default().max_pending(4096));
         let mut sink = Sink::new(partition.clone());
         put(&mut sink, 0, 1, &[0; 4096]);
@@ -292,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_full_disk_gives_back_is_written_when_there_is_room() {
+    fn batches_returned_by_a_full_disk_are_written_once_there_is_space() {
         let (disk, time, streams, partition) = simulated();
         let mut sink = Sink::new(partition.clone());
         let write = || while streams.work() {};
@@ -309,7 +310,7 @@ mod tests {
         assert_eq!(sink.flush(Waker::noop()), Ok(Flow::NoSpace));
         assert!(sink.is_full());
         disk.set_room(None);
-        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::NoSpace), "for a second, nothing is tried");
+        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::NoSpace), "no retry for a second");
         time.fetch_add(1_000_000, Ordering::Relaxed);
         assert_eq!(sink.flush(Waker::noop()), Ok(Flow::On));
         write();
@@ -319,14 +320,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_put_behind_what_the_log_has_given_up_and_not_said_so_yet() {
+    fn no_batch_is_appended_behind_dropped_batches() {
         let (disk, time, streams, partition) = simulated();
         let mut sink = Sink::new(partition.clone());
         let write = || while streams.work() {};
         disk.set_room(Some(0));
         put(&mut sink, 3, 1, b"given up");
         assert_eq!(sink.flush(Waker::noop()), Ok(Flow::On));
-        // Who has no room takes the records back first, and tells whoever waits then.
+        // A full disk first takes the records back, and then reports to the waiters.
         let (late, pending) = Pending::channel(1);
         sink.taken[0].2 = pending;
         write();
@@ -342,9 +343,9 @@ mod tests {
     }
 
     #[test]
-    fn times_do_not_go_back_also_behind_those_of_an_earlier_run() {
+    fn times_never_decrease_after_an_earlier_run() {
         let (log, partition) = Log::new("time", StreamsConfig::default());
-        // An earlier run, whose records came with times of their own.
+        // An earlier run, whose records had their own times.
         let mut sink = Sink::new(partition.clone());
         put(&mut sink, 0, now() - 1_000_000, b"x");
         assert_eq!(sink.flush(Waker::noop()), Ok(Flow::On));
@@ -355,11 +356,11 @@ mod tests {
         }
         log.write();
         assert_eq!(offsets(&partition).concat(), [0, 1, 2, 3]);
-        assert!(partition.seek(Start::Time(now())) >= 3, "a time in the future is not believed");
+        assert!(partition.seek(Start::Time(now())) >= 3, "a time in the future is ignored");
     }
 
     #[test]
-    fn a_batch_above_what_the_log_takes_is_divided_and_a_record_above_it_is_left_out() {
+    fn batch_above_max_batch_is_split_and_record_above_it_is_skipped() {
         let (log, partition) = Log::new("large", StreamsConfig::default().max_batch(1000));
         let mut sink = Sink::new(partition.clone());
         for (offset, size) in [(0, 500), (1, 500), (2, 1000), (3, 10)] {
@@ -371,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_behind_the_others_has_a_batch_of_its_own() {
+    fn record_that_does_not_fit_begins_a_new_batch() {
         let (log, partition) = Log::new("fit", StreamsConfig::default());
         let mut sink = Sink::new(partition.clone());
         let most = (8 << 20) - RECORD_HEADER;
@@ -387,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_has_something_goes_on_behind_it() {
+    fn following_continues_behind_the_records_of_the_log() {
         let (_log, partition) = Log::new("begin", StreamsConfig::default());
         let mut sink = Sink::new(partition.clone());
         assert_eq!(sink.beginning(Start::Earliest), Start::Earliest);

@@ -1,4 +1,4 @@
-//! How a broker is, as its threads find it.
+//! Health of a broker, as observed by its threads.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,25 +9,26 @@ use std::time::{Duration, Instant};
 use super::Health;
 use super::visible::Visible;
 
-/// Who may wait for room at once. One more wakes the one that has waited longest, which may come again.
+/// Maximum number of wakers that wait for space. A further one replaces and wakes the oldest, whose task may register
+/// again.
 const WAITERS_MAX: usize = 65_536;
 
-/// Shared by all threads of one broker.
+/// State shared by all threads of one broker.
 pub(super) struct Status {
-    /// For the log: which broker.
+    /// Name of the broker in logs.
     name: String,
     /// Read for every acknowledgement; written when it changes.
     reachable: AtomicBool,
     waiting: AtomicU64,
-    /// Somebody was told [`AppendError::Busy`](crate::AppendError::Busy), and nobody since that there is room.
+    /// A publisher got [`AppendError::Busy`](crate::AppendError::Busy), and no waker was called since.
     starved: AtomicBool,
-    /// There is room again when no more than so many records wait.
+    /// The queue has space again when at most this many records wait.
     room_below: AtomicU64,
     waiters: Mutex<VecDeque<Waker>>,
     troubles: Mutex<Troubles>,
-    /// What readers of this node can see.
+    /// The records that readers of this node can see.
     pub(super) visible: Visible,
-    /// How long appends may fail, and none succeed, until the broker counts as not ready.
+    /// Time for which all appends may fail until the broker counts as not ready.
     failure_timeout: Duration,
     /// Read for every acknowledgement.
     is_failing: AtomicBool,
@@ -41,14 +42,14 @@ struct Failing {
     why: Arc<str>,
 }
 
-/// The broker counts as ready again when nothing has failed for so long: without a client that tries, nothing succeeds
-/// either.
+/// Time without failures after which the broker counts as ready again: without a client that retries, no append
+/// succeeds either.
 const FAILURE_FORGOTTEN: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
 struct Troubles {
     last: Option<Arc<str>>,
-    /// Followed partitions that are not followed any more, and why.
+    /// Partitions that are no longer followed, with the reason.
     stopped: BTreeMap<String, Arc<str>>,
 }
 
@@ -83,7 +84,7 @@ impl Status {
         Health { ready, error, waiting: self.waiting.load(Ordering::Relaxed) }
     }
 
-    /// Why every append fails, if they have for too long.
+    /// The reason why all appends fail, if they have for too long.
     fn failing_at(&self, now: Instant) -> Option<Arc<str>> {
         let failing = lock(&self.failing);
         let Failing { since, last, why } = failing.as_ref()?;
@@ -97,14 +98,14 @@ impl Status {
         self.is_failing.load(Ordering::Relaxed)
     }
 
-    /// The broker has taken an append.
+    /// Records that the broker has accepted an append.
     pub(super) fn append_succeeded(&self) {
         if self.is_failing.swap(false, Ordering::Relaxed) {
             *lock(&self.failing) = None;
         }
     }
 
-    /// The broker has not taken an append, for a reason that is not in the append.
+    /// Records that the broker has not accepted an append, for a reason unrelated to the append.
     pub(super) fn append_failed(&self, why: &str) {
         self.append_failed_at(Instant::now(), why);
     }
@@ -116,7 +117,7 @@ impl Status {
         self.is_failing.store(true, Ordering::Relaxed);
     }
 
-    /// The broker has answered.
+    /// Records that the broker has answered.
     pub(super) fn is_up(&self) {
         if !self.reachable.load(Ordering::Relaxed) {
             self.reachable.store(true, Ordering::Relaxed);
@@ -124,7 +125,7 @@ impl Status {
         }
     }
 
-    /// It does not, and this is why.
+    /// Records that the broker does not answer, and the reason.
     pub(super) fn is_down(&self, why: &str) {
         if self.reachable.swap(false, Ordering::Relaxed) {
             tracing::warn!("{} does not answer: {why}", self.name);
@@ -132,12 +133,12 @@ impl Status {
         self.note(why);
     }
 
-    /// Something went wrong that says nothing about the rest.
+    /// Records an error that says nothing about the broker's health.
     pub(super) fn note(&self, why: &str) {
         lock(&self.troubles).last = Some(why.into());
     }
 
-    /// A partition cannot be followed any more, or not yet.
+    /// Records that a partition cannot be followed any more, or not yet.
     pub(super) fn stopped(&self, partition: &str, why: &str) {
         let before = lock(&self.troubles).stopped.insert(partition.to_owned(), why.into());
         if before.as_deref() != Some(why) {
@@ -145,17 +146,17 @@ impl Status {
         }
     }
 
-    /// It is followed again.
+    /// Records that the partition is followed again.
     pub(super) fn goes_on(&self, partition: &str) {
         lock(&self.troubles).stopped.remove(partition);
     }
 
-    /// Records have been handed to the broker.
+    /// Counts records handed to the broker.
     pub(super) fn sent(&self, records: u64) {
         self.waiting.fetch_add(records, Ordering::SeqCst);
     }
 
-    /// They were acknowledged or refused.
+    /// Counts records acknowledged or rejected.
     pub(super) fn landed(&self, records: u64) {
         let waiting = self.waiting.fetch_sub(records, Ordering::SeqCst) - records;
         if self.starved.load(Ordering::SeqCst) && waiting <= self.room_below.load(Ordering::SeqCst) {
@@ -163,8 +164,8 @@ impl Status {
         }
     }
 
-    /// Somebody is told to come later: when a quarter of what waits has been acknowledged, so that nobody is woken
-    /// for a single place.
+    /// Records that a publisher must wait until a quarter of the pending records is acknowledged, so that wakers are
+    /// not called for single slots.
     pub(super) fn starve(&self) {
         if !self.starved.swap(true, Ordering::SeqCst) {
             let waiting = self.waiting.load(Ordering::SeqCst);
@@ -172,7 +173,7 @@ impl Status {
         }
     }
 
-    /// Whether there is room; otherwise the waker is called when there is.
+    /// Whether the queue has space; otherwise the waker is called when it has.
     pub(super) fn room(&self, waker: &Waker) -> bool {
         let mut waiters = lock(&self.waiters);
         if !self.starved.load(Ordering::SeqCst) {
@@ -185,7 +186,7 @@ impl Status {
         false
     }
 
-    /// Wakes those who wait for room, if there is some or nothing is left that would make it.
+    /// Wakes the waiters if the queue has space, or no pending record is left that would make some.
     pub(super) fn feed_if_due(&self) {
         let waiting = self.waiting.load(Ordering::SeqCst);
         if self.starved.load(Ordering::SeqCst) && waiting <= self.room_below.load(Ordering::SeqCst) {
@@ -202,7 +203,7 @@ impl Status {
     }
 }
 
-/// Nothing under these locks can panic halfway, so a poisoned one guards whole values.
+/// No code can panic while holding these locks with partial changes, so a poisoned lock is usable.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -227,7 +228,7 @@ mod tests {
         assert_eq!(error.as_deref(), Some("every append fails: no memory"));
         assert!(ready(15), "a client may try again");
         fails(16);
-        assert!(!ready(16), "which has failed");
+        assert!(!ready(16), "the retry has failed");
         status.append_succeeded();
         assert!(ready(16));
         fails(17);

@@ -1,4 +1,4 @@
-//! Files that are closed while nothing uses them, and opened again by the next use.
+//! Files that are closed while idle and reopened by the next use.
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
-use sinews_engine::AppendFile;
+use sinews_file::AppendFile;
 
 use super::{Disk, File, Lock};
 
-/// A disk whose files need no descriptor while they are idle.
+/// A disk whose idle files need no descriptor.
 pub(crate) struct Handles {
     this: Weak<Self>,
     disk: Arc<dyn Disk>,
@@ -26,13 +26,13 @@ struct Handle {
 }
 
 struct State {
-    /// None: closed, with all that was written synced.
+    /// None: closed, and all written bytes are synced.
     file: Option<Arc<dyn File>>,
-    /// Since the last [`Handles::rest`].
+    /// Used since the last [`Handles::rest`].
     used: bool,
-    /// Something may have been written since the last sync.
+    /// Bytes may have been written since the last sync.
     dirty: bool,
-    /// A sync before closing has failed. The file stays open, and no later sync succeeds.
+    /// A sync before closing has failed. The file stays open, and every later sync fails.
     failed: Option<Arc<str>>,
 }
 
@@ -41,14 +41,14 @@ impl Handles {
         Arc::new_cyclic(|this| Self { this: this.clone(), disk, known: Mutex::default() })
     }
 
-    /// Closes the files that were not used since the last time. Waits for the disk.
+    /// Closes the files not used since the last call. Waits for the disk.
     pub(crate) fn rest(&self) {
         for handle in self.all() {
             handle.rest(false);
         }
     }
 
-    /// Closes a file that is not used for now.
+    /// Closes an idle file.
     pub(crate) fn release(&self, path: &Path) {
         let handle = self.known().get(path).and_then(Weak::upgrade);
         if let Some(handle) = handle {
@@ -56,7 +56,7 @@ impl Handles {
         }
     }
 
-    /// How many files are open.
+    /// Number of open files.
     #[cfg(test)]
     pub(crate) fn count(&self) -> usize {
         self.all().iter().filter(|handle| handle.state().file.is_some()).count()
@@ -68,7 +68,7 @@ impl Handles {
         known.values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Calls the system; if too many files are open, once more without those that are idle.
+    /// Makes a system call; if too many files are open, closes idle files and retries once.
     fn with_room<T>(&self, call: impl Fn() -> io::Result<T>) -> io::Result<T> {
         match call() {
             // ENFILE and EMFILE.
@@ -93,15 +93,15 @@ impl Handles {
         Ok(handle)
     }
 
-    /// Nothing panics while it is held.
+    /// No code panics while holding the lock.
     fn known(&self) -> MutexGuard<'_, HashMap<PathBuf, Weak<Handle>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Handle {
-    /// Closes the file unless it was used since the last time, or a caller still has it. `now`: also if it was used, but
-    /// not if that takes a sync.
+    /// Closes the file unless it was used since the last call, or a caller still has it. `now`: also if it was used,
+    /// but not if that requires a sync.
     fn rest(&self, now: bool) {
         let mut state = self.state();
         let was_used = std::mem::take(&mut state.used) && !now;
@@ -109,7 +109,7 @@ impl Handle {
         if was_used || is_held || state.failed.is_some() || now && state.dirty {
             return;
         }
-        // Nothing writes meanwhile: each use takes the lock.
+        // No write can happen meanwhile: each use takes the lock.
         if state.dirty {
             let synced = state.file.as_ref().map_or(Ok(()), |file| file.sync());
             if let Err(error) = synced {
@@ -121,11 +121,11 @@ impl Handle {
         state.file = None;
     }
 
-    /// The file, opened if need be. `writes`: it may be written to until it is synced.
+    /// The file, opened if need be. `writes`: bytes may be written until the next sync.
     fn file(&self, writes: bool) -> io::Result<Arc<dyn File>> {
         let mut state = self.state();
         if state.file.is_none() {
-            // Room is made without the lock, which other files' callers do not wait for.
+            // Other files are closed without this lock, so that callers of other files do not wait for it.
             drop(state);
             let path = self.path.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let opened = match self.handles.upgrade() {
@@ -141,7 +141,7 @@ impl Handle {
         Ok(file)
     }
 
-    /// Nothing panics while it is held.
+    /// No code panics while holding the lock.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -158,7 +158,7 @@ impl File for Handle {
         if let Some(why) = &state.failed {
             return Err(io::Error::other(why.to_string()));
         }
-        // What is written while this syncs is not covered.
+        // Bytes written during this sync are not covered.
         let was_dirty = std::mem::take(&mut state.dirty);
         drop(state);
         let synced = file.sync();
@@ -203,7 +203,7 @@ impl Disk for Handles {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        // Locked all the while, so that a file is not opened by a name that it has no more.
+        // Locked until the end, so that no file is opened by its old name.
         let mut known = self.known();
         let handle = known.get(from).and_then(Weak::upgrade);
         let mut path = handle.as_ref().map(|it| it.path.lock().unwrap_or_else(PoisonError::into_inner));

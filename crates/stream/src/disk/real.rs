@@ -1,4 +1,4 @@
-//! The system's disk.
+//! The operating system's disk.
 
 use std::fs::{self, TryLockError};
 use std::io::{self, IoSlice, Read, Seek, SeekFrom};
@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sinews_engine::AppendFile;
+use sinews_file::AppendFile;
 
 use super::{Disk, File, HeldLock, Lock};
 
 pub(crate) struct RealDisk;
 
-/// Bytes of a file that [`Disk::rewrite`] holds in memory.
+/// Maximum bytes that [`Disk::rewrite`] holds in memory.
 const REWRITTEN_AT_ONCE: u64 = 1 << 20;
 
 impl Disk for RealDisk {
@@ -26,7 +26,7 @@ impl Disk for RealDisk {
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        // A name that is no UTF-8 is none of ours.
+        // Names that are not UTF-8 do not belong to the log.
         fs::read_dir(dir)?
             .filter_map(|entry| entry.map(|entry| entry.file_name().into_string().ok()).transpose())
             .collect()
@@ -53,12 +53,12 @@ impl Disk for RealDisk {
     }
 
     fn is_dir(&self, path: &Path) -> bool {
-        // A symbolic link is removed, and what it leads to is not.
+        // A symbolic link is removed, but not its target.
         path.symlink_metadata().is_ok_and(|data| data.is_dir())
     }
 
     fn rewrite(&self, path: &Path, from: u64) -> io::Result<()> {
-        // Opened before the first write, so that the sync reports an error of any of them.
+        // Opened before the first write, so that the sync reports errors of all writes.
         let file = fs::OpenOptions::new().read(true).write(true).open(path)?;
         let mut buffer = Vec::new();
         let mut at = from;
@@ -106,7 +106,7 @@ impl HeldLock for LockFile {
         let found = fs::metadata(&self.path).map(|data| (data.dev(), data.ino()));
         match (held, found) {
             (Ok(held), Ok(found)) => held != found,
-            // Any other error may pass.
+            // Any other error may be transient.
             (_, Err(error)) => {
                 matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
             }

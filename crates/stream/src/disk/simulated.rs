@@ -1,8 +1,9 @@
-//! A disk in memory that can be full, fail at any call, and lose power.
+//! A simulated disk in memory that can be full, fail at any call, and lose power.
 //!
-//! What is written is seen at once, and durable after a sync. Between two syncs it may reach the disk in any order, in
-//! part, or not at all; so may the names in a directory. After a sync that failed, what was written since the last one can
-//! be read and is never durable, whatever later syncs say, unless it is written again: as with Linux.
+//! Written bytes are visible at once, and durable after a sync. Between two syncs they may reach the disk in any order,
+//! in part, or not at all; so may the names in a directory. After a failed sync, the bytes written since the last
+//! successful sync can be read but never become durable unless they are rewritten, even if later syncs succeed: as with
+//! Linux.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
@@ -14,7 +15,7 @@ use bytes::Bytes;
 
 use super::{Disk, File, HeldLock, Lock};
 
-/// Numbers that look random, and are the same for the same seed.
+/// Pseudo-random numbers, determined by the seed.
 #[derive(Clone)]
 pub(crate) struct Chance(u64);
 
@@ -36,29 +37,29 @@ impl Chance {
     }
 }
 
-/// What goes wrong.
+/// A fault to inject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// A write takes a part.
+    /// A short write.
     Short,
-    /// The disk has so many bytes left.
+    /// The disk has this many bytes left.
     NoSpace(u64),
-    /// Input or output fails, this once.
+    /// One I/O operation fails.
     Failure,
-    /// A quota is exceeded, this once.
+    /// A quota is exceeded, once.
     Shortage,
-    /// The disk turns out to be full, this once: a sync fails so where room was promised before.
+    /// The disk is full, once: a sync fails although space was promised before.
     Full,
-    /// The process ends in the middle of the call.
+    /// The process ends during the call.
     Crash,
 }
 
-/// What is there after the process has ended.
+/// State of the disk after the process has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum After {
-    /// The system has gone on.
+    /// The operating system keeps running.
     Kill,
-    /// The system has not.
+    /// The machine has lost power.
     PowerLoss,
 }
 
@@ -72,10 +73,10 @@ struct World {
     moves: Vec<(PathBuf, PathBuf)>,
     calls: u64,
     syncs: u64,
-    /// Bytes that were lent.
+    /// Bytes returned by reads.
     lent: u64,
     faults: BTreeMap<u64, Fault>,
-    /// What happens just before a call.
+    /// Action to run just before a call.
     meanwhile: Option<(u64, Meanwhile)>,
     room: Option<u64>,
     crashed: bool,
@@ -91,7 +92,7 @@ type Meanwhile = Box<dyn FnOnce() + Send>;
 struct Node {
     seen: Vec<u8>,
     durable: Vec<u8>,
-    /// Since the last sync.
+    /// Changes since the last sync.
     changes: Vec<Change>,
 }
 
@@ -113,7 +114,7 @@ type Names = BTreeMap<String, Named>;
 struct Dir {
     seen: Names,
     durable: Names,
-    /// Since the last sync: each is done whole or not at all.
+    /// Changes since the last sync: each is applied as a whole or not at all.
     changes: Vec<Vec<(String, Option<Named>)>>,
 }
 
@@ -137,14 +138,14 @@ impl Simulated {
         Self(Arc::new(Mutex::new(world)))
     }
 
-    /// Goes wrong in so many calls from now.
+    /// Injects a fault at the call with this number from now.
     pub(crate) fn plan(&self, calls: u64, fault: Fault) {
         let mut world = self.world();
         let at = world.calls + calls;
         world.faults.insert(at, fault);
     }
 
-    /// Has something happen just before the call that comes as such a one from now.
+    /// Runs an action just before the call with this number from now.
     pub(crate) fn meanwhile(&self, calls: u64, what: impl FnOnce() + Send + 'static) {
         let mut world = self.world();
         world.meanwhile = Some((world.calls + calls, Box::new(what)));
@@ -154,32 +155,32 @@ impl Simulated {
         self.world().crashed
     }
 
-    /// The path of the lock leads to another file from now on.
+    /// Makes the path of the lock lead to another file.
     pub(crate) fn replace_lock(&self) {
         self.world().is_lock_replaced = true;
     }
 
-    /// So many bytes are left.
+    /// Sets the number of free bytes.
     pub(crate) fn set_room(&self, room: Option<u64>) {
         self.world().room = room;
     }
 
-    /// Calls that changed something, so far.
+    /// Number of calls so far that changed the disk.
     pub(crate) fn calls(&self) -> u64 {
         self.world().calls
     }
 
-    /// Calls that synced a file or a directory, so far.
+    /// Number of syncs of files and directories so far.
     pub(crate) fn syncs(&self) -> u64 {
         self.world().syncs
     }
 
-    /// Bytes that were lent, so far.
+    /// Number of bytes read so far.
     pub(crate) fn lent(&self) -> u64 {
         self.world().lent
     }
 
-    /// Changes a byte of a file behind everybody's back.
+    /// Changes a byte of a file without the log's knowledge.
     pub(crate) fn damage(&self, path: &str, at: usize) {
         let mut world = self.world();
         let Some(Named::File(node)) = world.find(Path::new(path)) else { panic!("{path}") };
@@ -201,7 +202,7 @@ impl Simulated {
         files.collect()
     }
 
-    /// What the next process finds.
+    /// The disk as the next process finds it.
     pub(crate) fn after(&self, after: After) -> Self {
         let mut world = self.world();
         let mut chance = Chance::new(world.chance.below(u64::MAX));
@@ -215,7 +216,7 @@ impl Simulated {
                     move_dirs(&mut dirs, to, from);
                 }
             }
-            // A directory whose removal is not durable is there, and empty.
+            // A directory whose removal is not durable still exists, and is empty.
             let named: Vec<PathBuf> = dirs
                 .iter()
                 .flat_map(|(path, dir)| dir.seen.iter().map(move |(name, named)| (path.join(name), *named)))
@@ -258,7 +259,7 @@ impl Simulated {
         self.0.lock().unwrap()
     }
 
-    /// The same for a call that changes something.
+    /// Locks the world for a call that changes it, and runs a due action.
     fn changing(&self) -> MutexGuard<'_, World> {
         let mut world = self.world();
         let next = world.calls + 1;
@@ -289,7 +290,7 @@ impl Node {
         self.changes.push(change);
     }
 
-    /// Some of what was written since the last sync is on the disk, in any order.
+    /// Applies a random part of the changes since the last sync, in random order.
     fn lose_power(&mut self, chance: &mut Chance) {
         let most = chance.below(3);
         for change in std::mem::take(&mut self.changes) {
@@ -301,7 +302,7 @@ impl Node {
                 }
                 (_, Change::Truncate(_)) => {}
                 (_, Change::Write(at, bytes)) => {
-                    // In pieces, as pages are.
+                    // In pieces, like pages.
                     let mut start = 0;
                     while start < bytes.len() {
                         let end = bytes.len().min(start + 1 + chance.below(200) as usize);
@@ -360,7 +361,7 @@ fn apply(names: &mut Names, change: &[(String, Option<Named>)]) {
 }
 
 impl World {
-    /// One call that changes something. What goes wrong with it, but for a crash, which it has to do with in part.
+    /// Counts one call that changes the disk. Returns the planned fault; a crash takes effect after part of the call.
     fn call(&mut self) -> io::Result<Option<Fault>> {
         if self.crashed {
             return Err(io::Error::other("the process has ended"));
@@ -378,7 +379,7 @@ impl World {
         Ok(fault)
     }
 
-    /// A call that is done whole or not at all.
+    /// A call that is applied as a whole or not at all.
     fn whole_call(&mut self) -> io::Result<()> {
         let crash = self.call()? == Some(Fault::Crash);
         if crash && self.chance.one_in(2) { Err(io::Error::other("the process has ended")) } else { Ok(()) }
@@ -394,7 +395,7 @@ impl World {
     }
 }
 
-/// Directories at and below a path are at another one.
+/// Moves the directories at and below a path to another path.
 fn move_dirs(dirs: &mut BTreeMap<PathBuf, Dir>, from: &Path, to: &Path) {
     let below: Vec<PathBuf> = dirs.keys().filter(|path| path.starts_with(from)).cloned().collect();
     for path in below {

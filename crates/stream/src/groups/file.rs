@@ -8,9 +8,9 @@
 //! ```
 //!
 //! The reader follows the chunks forward from the preamble, and backward from the end of the file if a chunk has no
-//! valid head at its front. It never searches for a chunk, so the name of a group cannot be taken for one, and reading is
-//! linear. One damaged sector costs nothing where the other copy is valid. If both copies are damaged, the offsets that
-//! were stored before are doubtful: a commit may have been lost. An entry with an empty name says so in the file.
+//! valid head at its front. It never searches for a chunk, so the name of a group cannot be taken for one, and reading
+//! is linear. One damaged sector costs nothing where the other copy is valid. If both copies are damaged, the offsets
+//! stored before are doubtful: a commit may have been lost. An entry with an empty name records this in the file.
 
 use bytes::Bytes;
 
@@ -22,7 +22,7 @@ pub(super) const PREAMBLE_BYTES: usize = 32;
 const HEAD_BYTES: usize = 20;
 const ENTRY_BYTES: usize = 13;
 
-/// A body is closed at this size. It is further than a sector from its copy, unless it is small.
+/// Size at which a body is closed. Such a body is further than a sector from its copy; a small one is not.
 const BODY_BYTES: usize = 16 << 10;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"SGo\x02");
@@ -30,12 +30,12 @@ const MAGIC: u32 = u32::from_le_bytes(*b"SGo\x02");
 /// The offset of an entry that removes the committed offset.
 pub(super) const FORGOTTEN: u64 = u64::MAX;
 
-/// How long a group without an offset is told that one may have been lost, in microseconds: 30 days.
+/// Time in microseconds for which a group without an offset is reported as possibly lost: 30 days.
 pub(super) const DOUBT_MICROS: u64 = 30 * 24 * 3600 * 1_000_000;
 
-/// The first bytes of the file. `whole` is the length that the file had when it was written as a whole, or 0: a crash cannot
-/// have torn that part. A version that knows batches only reads this as a batch's header with a field that is set and
-/// unknown, and refuses the file.
+/// Encodes the first bytes of the file. `whole` is the length that the file had when it was written as a whole, or 0: a
+/// crash cannot have torn that part. A version that supports only batches reads this as a batch's header with an
+/// unknown field, and rejects the file.
 pub(super) fn preamble(whole: u64) -> [u8; PREAMBLE_BYTES] {
     let mut bytes = [0; PREAMBLE_BYTES];
     bytes[4..8].copy_from_slice(&52_u32.to_le_bytes());
@@ -60,19 +60,19 @@ fn whole_bytes(bytes: &[u8]) -> Option<u64> {
 #[derive(Default)]
 pub(super) struct Content {
     pub(super) offsets: Offsets,
-    /// Since when offsets may be missing, in microseconds since 1970.
+    /// Time since which offsets may be missing, in microseconds since 1970.
     pub(super) doubt: Option<u64>,
     /// Bytes at the front that a crash cannot have torn.
     whole: usize,
     /// Bytes that could not be read from either copy.
     pub(super) lost: usize,
-    /// What is wrong, if anything is.
+    /// Description of the damage, if any.
     pub(super) wrong: Option<String>,
-    /// The file should be written anew: a copy is damaged, or the format is an earlier one.
+    /// The file should be rewritten: a copy is damaged, or the format is an earlier one.
     pub(super) is_stale: bool,
 }
 
-/// The file was written by a version that this one does not know.
+/// The file was written by an unknown, newer version.
 pub(super) struct Newer;
 
 /// Reads a file. `now` dates the doubt that damage leaves.
@@ -127,7 +127,7 @@ fn read_chunks(bytes: &[u8], now: u64, content: &mut Content) {
     }
     content.lost += end - at;
     let why = format!("no valid chunk at byte {at}");
-    // With nothing valid behind it, this is an append that a crash has torn, which was not acknowledged.
+    // Without a valid chunk behind it, this is an append torn by a crash, which was not acknowledged.
     let ends_early = head_at(bytes, at).is_some() || is_unwritten(&bytes[at..]);
     let is_torn = behind.is_empty() && at >= content.whole && ends_early;
     content.wrong = Some(if is_torn { format!("{why}; cut off") } else { why });
@@ -137,8 +137,8 @@ fn read_chunks(bytes: &[u8], now: u64, content: &mut Content) {
     behind.iter().rev().for_each(|chunk| apply(chunk, now, content));
 }
 
-/// Whether what should begin with two heads was not written as a whole: it ends early, or a part is zero as where a crash
-/// has kept the system from writing it. A head has fewer zeros in a row.
+/// Whether the bytes at a chunk's position were not completely written: they end early, or contain zeros where a crash
+/// kept the system from writing. A head has fewer zeros in a row.
 fn is_unwritten(tail: &[u8]) -> bool {
     const ZEROS: [u8; 12] = [0; 12];
     tail.get(..2 * HEAD_BYTES).is_none_or(|heads| heads.windows(ZEROS.len()).any(|part| part == ZEROS))
@@ -255,13 +255,13 @@ fn apply(chunk: &Chunk<'_>, now: u64, content: &mut Content) {
     }
 }
 
-/// From here on it is not known whether a commit is missing.
+/// Marks that a commit may be missing from here on.
 fn doubt(content: &mut Content, since: u64) {
     content.doubt = Some(content.doubt.map_or(since, |known| known.max(since)));
     content.offsets.values_mut().flat_map(|stored| stored.values_mut()).for_each(Stored::doubt);
 }
 
-/// The earlier format: batches of records, each a group's name and its partition and offset.
+/// Reads the earlier format: batches of records, each with a group's name, its partition and offset.
 fn read_batches(bytes: &[u8], now: u64) -> Result<Content, Newer> {
     let mut content = Content { is_stale: true, ..Content::default() };
     let mut valid = 0;
@@ -299,7 +299,7 @@ fn earlier_entry(record: &record::Record<'_>) -> Option<super::Change> {
     Some(((group.into(), u32::from_le_bytes(*partition)), (offset != FORGOTTEN).then_some(offset)))
 }
 
-/// A whole file: doubtful offsets, the mark that says so, and the others.
+/// Encodes a whole file: doubtful offsets, the mark that declares them so, and the other offsets.
 pub(super) fn whole(offsets: &Offsets, doubt: Option<u64>) -> Vec<u8> {
     let all = |is_doubtful: bool| {
         offsets.iter().flat_map(move |(group, stored)| {
@@ -313,7 +313,7 @@ pub(super) fn whole(offsets: &Offsets, doubt: Option<u64>) -> Vec<u8> {
     [&preamble((PREAMBLE_BYTES + chunks.len()) as u64)[..], &chunks].concat()
 }
 
-/// Chunks of entries to be appended.
+/// Encodes chunks of entries to append.
 pub(super) fn chunks<'a>(entries: impl Iterator<Item = (&'a str, u32, Option<u64>)>) -> Vec<Bytes> {
     encode(entries.map(|(group, partition, offset)| (group, partition, offset.unwrap_or(FORGOTTEN))))
 }

@@ -1,4 +1,4 @@
-//! What waits to be written.
+//! Queue of batches waiting to be written.
 
 use std::collections::VecDeque;
 
@@ -8,21 +8,21 @@ use crate::pending::Completer;
 use crate::record::{BATCH_HEADER, BatchHeader, Records};
 use crate::seal::Seal;
 
-/// Batches that wait, as their bytes will be in the file, but for the headers: they depend on the place.
+/// Waiting batches as the bytes of the file, except for the headers, which depend on the position in the file.
 #[derive(Default)]
 pub(super) struct Queue {
     batches: VecDeque<Queued>,
-    /// A batch has its header at the start or within a piece of [`Piece::Copied`]. Its records follow there, or are the
-    /// piece behind, before which the former ends.
+    /// The header of a batch is at the start of or within a [`Piece::Copied`]. Its records follow there, or are the
+    /// next piece; then the header ends its piece.
     pieces: VecDeque<Piece>,
     tail: BytesMut,
 }
 
-/// Bytes of batches that wait.
+/// Bytes of waiting batches.
 pub(super) enum Piece {
-    /// Places of headers, and small records.
+    /// Space for headers, and small records.
     Copied(BytesMut),
-    /// Large records, as they are.
+    /// Large records, not copied.
     Shared(Bytes),
 }
 
@@ -35,17 +35,17 @@ impl Piece {
     }
 }
 
-/// A batch that waits, and who waits for it.
+/// A waiting batch and its completer.
 pub(super) struct Queued {
     pub(super) header: BatchHeader,
     pub(super) completer: Completer,
 }
 
-/// Records up to here are copied: that costs less than a piece of their own, and does not hold on to the buffer of a
-/// connection, of which they may be a small part.
+/// Maximum size of records that are copied: copying costs less than a separate piece, and does not retain a
+/// connection's buffer, of which the records may be a small part.
 const COPIED_MOST: usize = 16 << 10;
 
-/// What one write takes at most, but for a batch that is larger: the next batches need not wait for more.
+/// Maximum bytes of one write, except for a larger batch: so later batches do not wait long.
 pub(super) const WRITE_MOST: u64 = 8 << 20;
 
 impl Queue {
@@ -60,13 +60,13 @@ impl Queue {
         self.batches.push_back(Queued { header, completer });
     }
 
-    /// The batch that is next.
+    /// The next batch.
     pub(super) fn first(&self) -> Option<&BatchHeader> {
         self.batches.front().map(|batch| &batch.header)
     }
 
-    /// Takes batches with at most so many bytes, which the first has, up to one whose time goes
-    /// back: that begins a segment. Their headers are made by [`seal`].
+    /// Takes batches of at most `most` bytes, which must include the first, and stops before a batch whose time goes
+    /// back: that batch begins a segment. [`seal`] writes their headers.
     pub(super) fn take(&mut self, most: u64) -> (Vec<Queued>, Vec<Piece>) {
         let (mut bytes, mut time) = (0, 0);
         let fitting = self.batches.iter().take_while(|batch| {
@@ -83,7 +83,7 @@ impl Queue {
         let mut rest = batches.iter().map(|batch| batch.header.length as usize).sum::<usize>();
         let mut pieces = Vec::new();
         while rest > 0 {
-            // The pieces hold exactly the batches, so there is one while bytes of a batch are missing.
+            // The pieces hold exactly the batches, so a piece remains while bytes of a batch are missing.
             let Some(piece) = self.pieces.pop_front() else { break };
             let piece = match piece {
                 Piece::Copied(mut bytes) if bytes.len() > rest => {
@@ -91,7 +91,7 @@ impl Queue {
                     self.pieces.push_front(Piece::Copied(bytes));
                     Piece::Copied(taken)
                 }
-                // Records are never parted from their header.
+                // Records are never separated from their header.
                 piece => piece,
             };
             rest = rest.saturating_sub(piece.len());
@@ -108,7 +108,7 @@ impl Queue {
     }
 }
 
-/// Makes the headers of batches that are written from this position on.
+/// Writes the headers of batches that are stored from this position on.
 pub(super) fn seal(
     batches: &mut [Queued],
     mut pieces: Vec<Piece>,
@@ -124,7 +124,7 @@ pub(super) fn seal(
             bytes[at..at + BATCH_HEADER].copy_from_slice(&batch.header.encode());
             at += BATCH_HEADER;
             if at == bytes.len() {
-                // Its records are the next piece.
+                // The batch's records are the next piece.
                 (piece, at) = (piece + 2, 0);
                 continue;
             }
@@ -148,7 +148,7 @@ mod tests {
     use crate::record::{Kind, RecordBuilder};
 
     #[test]
-    fn batches_come_out_as_they_went_in() {
+    fn queued_batches_are_written_in_order_and_unchanged() {
         let mut queue = Queue::default();
         let mut file = Vec::new();
         let key = Seal::of(0, (1, 2));

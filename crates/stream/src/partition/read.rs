@@ -1,4 +1,4 @@
-//! The readers' side.
+//! The readers' side of a partition.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,28 +17,28 @@ use crate::index::{Index, STEP, Summary};
 use crate::record::{self, BATCH_HEADER, BatchHeader, Effort, Malformed};
 use crate::segment::Segment;
 
-/// How far one read searches behind damage. A batch that begins further from an entry of the index has one of its own.
+/// Maximum distance that one read searches behind damage. A batch further from an index entry has its own entry.
 const SEARCH_MOST: u64 = STEP;
 
-/// Damaged parts of a segment that are remembered once they were found.
+/// Maximum number of known damaged parts remembered per segment.
 const HOLES_MOST: usize = 1024;
 
-/// Where to look in a segment: what was copied from the state, so that nobody waits for a reader.
+/// Copy of the state that a read needs, so that reads do not hold the lock.
 struct Place {
     segment: Arc<Segment>,
-    /// Of the segment that is appended to: its file, and where to begin in it.
+    /// For the segment that is appended to: its file, and the position from which to search.
     open: Option<(Arc<dyn File>, u64)>,
-    /// Bytes that may be seen.
+    /// End of the visible bytes.
     bytes: u64,
-    /// What is known of the segment.
+    /// Known extent of the segment.
     known: Known,
-    /// Where among them something is known to be wrong.
+    /// Known damage within the extent.
     damaged: Arc<[Hole]>,
-    /// Where reading goes on if the rest of them is damaged.
+    /// Offset at which reading continues if the rest of the segment is damaged.
     resume: u64,
 }
 
-/// What is known of a segment: how far it goes, and whether all of that is right.
+/// Known extent of a segment, and whether all of it is valid.
 #[derive(Clone, Copy)]
 pub(super) struct Known {
     summary: Summary,
@@ -51,9 +51,9 @@ impl Known {
     }
 }
 
-/// A part of a segment that is lent.
+/// A shared part of a segment.
 pub(super) struct Window {
-    /// Which segment.
+    /// Base of the segment.
     base: u64,
     start: u64,
     bytes: Bytes,
@@ -65,7 +65,7 @@ impl Window {
     }
 }
 
-/// What is looked for.
+/// The target of a search.
 #[derive(Clone, Copy)]
 enum Wanted {
     Offset(u64),
@@ -73,7 +73,7 @@ enum Wanted {
 }
 
 impl Wanted {
-    /// Whether it lies behind this batch.
+    /// Whether the target is behind this batch.
     fn is_behind(self, header: &BatchHeader) -> bool {
         match self {
             Self::Offset(offset) => header.end() <= offset,
@@ -91,7 +91,7 @@ impl Core {
             let result = self.find(&place, Wanted::Offset(from), most as u64);
             match result {
                 Ok(Some(read)) => return Ok(read),
-                // An index that leads behind what it should is damage, too.
+                // An index entry behind the target is also damage.
                 Ok(None) => return Err(damaged(&place, 0, Malformed::Order, place.resume)),
                 Err(ReadError::Io(error))
                     if error.kind() == io::ErrorKind::NotFound && self.is_gone(&place) => {}
@@ -110,7 +110,7 @@ impl Core {
         }
     }
 
-    /// The first batch of this time or later. What cannot be read is begun with: better too much than too little.
+    /// The first batch at or after this time. If a part is unreadable, starts there, so that no record is missed.
     fn seek_time(&self, time: u64) -> Option<u64> {
         let place = {
             let state = self.state();
@@ -133,7 +133,7 @@ impl Core {
         }
     }
 
-    /// Where an offset is; none at the end.
+    /// Segment and position for an offset; none at the end.
     fn place(&self, from: u64) -> Result<Option<Place>, ReadError> {
         let state = self.state();
         let ends = state.ends();
@@ -147,7 +147,7 @@ impl Core {
                 Err(ReadError::Ahead { readable: ends.readable })
             };
         }
-        // No entry's base is above its first offset, so one is before.
+        // No entry's base is above its first offset, so an earlier entry exists.
         let mut at = state.entries.partition_point(|entry| entry.segment.base <= from).saturating_sub(1);
         let entry = &state.entries[at];
         let resume = state.entries.get(at + 1).map_or(ends.readable, |next| next.segment.base);
@@ -166,7 +166,7 @@ impl Core {
         Ok(Some(Place { segment, open, bytes: known.summary.bytes, known, damaged, resume }))
     }
 
-    /// A part of the segment that is appended to: as a rule the end, which others have just been lent.
+    /// Shares a part of the last segment: usually the end, which other readers have just requested.
     fn window(&self, place: &Place, file: &dyn File, range: Range<u64>) -> io::Result<Bytes> {
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(window) = &*window
@@ -181,7 +181,7 @@ impl Core {
         }
         let bytes = file.lend(range.clone())?;
         let new = Window { base: place.segment.base, start: range.start, bytes: bytes.clone() };
-        // Somebody who is far behind does not take it from those at the end.
+        // A reader that is far behind must not replace the window of readers at the end.
         let is_newer = |old: &Window| (new.base, new.end()) >= (old.base, old.end());
         if window.as_ref().is_none_or(is_newer) {
             *window = Some(new);
@@ -193,12 +193,12 @@ impl Core {
         *self.window.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Whether retention has removed a segment meanwhile.
+    /// Whether retention has removed the segment in the meantime.
     fn is_gone(&self, place: &Place) -> bool {
         self.state().entries.front().is_some_and(|first| first.segment.base > place.segment.base)
     }
 
-    /// The batch that is wanted, and those behind it that fit.
+    /// Finds the target batch, and the following batches that fit.
     fn find(&self, place: &Place, wanted: Wanted, most: u64) -> Result<Option<Read>, ReadError> {
         let (file, mut at) = match &place.open {
             Some((file, at)) => (file.clone(), *at),
@@ -213,7 +213,7 @@ impl Core {
         };
         at = at.max(place.segment.framing(&*self.disk).map_err(ReadError::Io)?.start);
         while at < place.bytes {
-            // As a rule, one look reaches from the index's entry to the end of what is wanted.
+            // Usually one lookup covers the bytes from the index entry to the end of the read.
             let range = at..place.bytes.min(at + STEP + most);
             let window =
                 if place.open.is_some() { self.window(place, &*file, range) } else { file.lend(range) };
@@ -243,7 +243,8 @@ impl Core {
         Ok(None)
     }
 
-    /// How far damage that begins here goes. It costs the same however much is damaged, and is remembered.
+    /// Extent of the damage that begins here. The cost does not depend on the size of the damage, and the result is
+    /// remembered.
     fn hole(&self, place: &Place, file: &dyn File, start: u64, wrong: Malformed) -> Result<Hole, ReadError> {
         if let Ok(known) = place.damaged.binary_search_by_key(&start, |hole| hole.damage.start) {
             return Ok(place.damaged[known]);
@@ -267,7 +268,7 @@ impl Core {
         Ok(hole)
     }
 
-    /// The first batch behind a position that the index knows.
+    /// The first batch behind a position that the index contains.
     fn behind(&self, place: &Place, position: u64) -> Option<(u64, u64)> {
         if place.open.is_some() {
             let state = self.state();
@@ -290,7 +291,7 @@ impl Core {
         }
     }
 
-    /// A segment's index, made again if its file is missing or damaged.
+    /// The segment's index, rebuilt if its file is missing or damaged.
     fn index(&self, segment: &Arc<Segment>, known: &Known) -> io::Result<Arc<Index>> {
         match segment.index(&*self.disk) {
             Some(index) => Ok(index),
@@ -298,7 +299,7 @@ impl Core {
         }
     }
 
-    /// Reads the whole segment.
+    /// Rebuilds the index by reading the whole segment.
     pub(super) fn make_index(&self, segment: &Arc<Segment>, known: &Known) -> io::Result<Arc<Index>> {
         let file = segment.file(&*self.disk)?;
         let bytes = file.lend(0..known.summary.bytes)?;
@@ -311,14 +312,14 @@ impl Core {
         }
         let index = Arc::new(index);
         segment.set_index(index.clone());
-        // Damage is to be found again when the log is opened. What cannot be written is made again the next time.
+        // Damage must be found again when the log is opened. An index that cannot be stored is rebuilt next time.
         if is_right {
             let _ = segment.store(&*self.disk, &known.summary, &index);
         }
         Ok(index)
     }
 
-    /// Whether a read of this offset would have to make an index first. The log's threads do that, and call the waker.
+    /// Whether a read of this offset must wait for an index. The log's threads rebuild it and call the waker.
     pub(super) fn awaits_index(self: &Arc<Self>, from: u64, waker: &Waker) -> bool {
         let Ok(Some(place)) = self.place(from) else { return false };
         if place.open.is_some() || place.segment.index(&*self.disk).is_some() {
@@ -336,7 +337,7 @@ impl Core {
 }
 
 impl State {
-    /// Puts a segment in line for an index, once. Answers the waker that has waited longest, if more wait than may.
+    /// Queues a segment for an index rebuild, once. Returns the oldest waker if the limit of waiters is exceeded.
     fn await_index(
         &mut self,
         segment: Arc<Segment>,
@@ -357,14 +358,14 @@ impl State {
     }
 }
 
-/// A segment whose index is missing, and the wakers of its readers.
+/// A segment with a missing index, and the wakers of its readers.
 pub(super) struct Unindexed {
     pub(super) segment: Arc<Segment>,
     pub(super) known: Known,
     pub(super) wakers: VecDeque<Waker>,
 }
 
-/// The header at a place in a window, if it is all there.
+/// The header at a position in a window, if it is complete.
 fn header_at(place: &Place, window: &Bytes, at: u64, start: usize) -> Result<Option<BatchHeader>, Malformed> {
     let position = at + start as u64;
     if let Ok(known) = place.damaged.binary_search_by_key(&position, |hole| hole.damage.start) {
@@ -383,7 +384,7 @@ fn header_at(place: &Place, window: &Bytes, at: u64, start: usize) -> Result<Opt
     }
 }
 
-/// The first batch, and those behind it that are within the window and the limit.
+/// Collects the first batch, and the following batches within the window and the limit.
 fn gather(
     place: &Place,
     file: &dyn File,

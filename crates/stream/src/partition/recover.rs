@@ -1,4 +1,4 @@
-//! What is on disk when a partition is opened.
+//! Recovery of a partition from its files.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,27 +14,27 @@ use crate::seal::{Framing, HEAD, Head, Seal};
 use crate::segment::Segment;
 use crate::{Fsync, Loss, OpenError};
 
-/// What was found.
+/// Result of the recovery.
 pub(super) struct Recovered {
-    /// At least one; the last is to be appended to.
+    /// At least one segment; appends go to the last.
     pub(super) entries: Vec<Entry>,
-    /// The last one's file.
+    /// File of the last segment.
     pub(super) file: Arc<dyn File>,
-    /// The last one's index.
+    /// Index of the last segment.
     pub(super) index: Index,
-    /// The last one's head.
+    /// Head of the last segment.
     pub(super) head: Option<Head>,
-    /// Whether this process has begun the last one.
+    /// Whether this process has created the last segment.
     pub(super) is_begun: bool,
-    /// Whether the partition was found as it was closed.
+    /// Whether the files are as the last close left them.
     pub(super) is_clean: bool,
     pub(super) losses: Vec<Loss>,
 }
 
-/// Finds the segments in a directory, and checks what may be damaged: the last one, unless it was closed, and those
-/// without an index. What is wrong at the end is cut off, since nobody was told that it is there. What is wrong before
-/// something right stays in its file and is named; what is right behind it is read as ever. `tail` is how the partition
-/// was closed, if it was: where the last segment fits, it is neither read nor written.
+/// Finds the segments in a directory, and checks the segments that may be damaged: the last one, unless it was cleanly
+/// closed, and all without an index. Damage at the end is cut off, since it was not acknowledged. Damage before valid
+/// batches stays in its file and is reported; the batches behind it remain readable. `tail` describes the last clean
+/// close, if there was one: a last segment that matches it is neither read nor written.
 pub(super) fn open(
     disk: &dyn Disk,
     dir: &Path,
@@ -47,14 +47,14 @@ pub(super) fn open(
     let mut closed = tail.and_then(|tail| as_closed(disk, dir, &bases, tail));
     let tail = tail.filter(|_| closed.is_some());
     if tail.is_none() {
-        // What is there may be seen without being durable, after a process that failed or was killed.
+        // After a failed or killed process, existing entries may be visible without being durable.
         disk.sync_dir(dir).map_err(io_failed)?;
     }
     let mut recovery =
         Recovery { disk, stream, partition, tail, losses: Vec::new(), next: 0, time: 0, limit: None };
     if bases.is_empty() {
-        // A partition that was just made has none either; then nobody asks for losses.
-        let why = format!("{}: no segment is there", dir.display());
+        // A new partition has no segment either; then the losses are ignored.
+        let why = format!("{}: no segment exists", dir.display());
         let loss = recovery.loss(0, 0, why);
         recovery.losses.push(loss);
     }
@@ -65,12 +65,12 @@ pub(super) fn open(
         if base < recovery.next {
             let failed = |error| OpenError::Io(segment.path().to_owned(), error);
             if segment.is_empty(disk).map_err(failed)? {
-                // It was to be the next one and did not come into being whole, so that the one before went on. That may
-                // be the last one, of which more is to be looked at.
+                // An interrupted roll left this segment incomplete, and appends continued in the previous one. That may
+                // be the last one, which needs more checks.
                 segment.remove(disk).map_err(failed)?;
                 return open(disk, dir, (stream, partition), None, (fsync, now));
             }
-            let what = format!("begins before the end of the segment before it, offset {}", recovery.next);
+            let what = format!("begins before the end of the previous segment, offset {}", recovery.next);
             return Err(OpenError::Unknown(segment.path().to_owned(), what.into()));
         }
         if let Some(before) = entries.last_mut().filter(|_| base > recovery.next) {
@@ -83,7 +83,7 @@ pub(super) fn open(
         index = its_index;
     }
     let is_begun = recovery.begin(dir, &mut entries, fsync, now).map_err(io_failed)?;
-    // One was made if there was none.
+    // `begin` created one if there was none.
     let (summary, segment) = match entries.last() {
         Some(last) => (last.summary, last.segment.clone()),
         None => return Err(io_failed(std::io::ErrorKind::NotFound.into())),
@@ -95,14 +95,14 @@ pub(super) fn open(
     Ok(Recovered { entries, file, index, head, is_begun, is_clean, losses })
 }
 
-/// The offset from which on a segment replaces what the one before has, if it does.
+/// The offset from which a segment replaces the records of the previous one, if it does.
 fn replaced_from(disk: &dyn Disk, segment: &Segment) -> Option<u64> {
-    // What cannot be read is an error when it is its turn.
+    // A read error is reported when the segment is processed.
     let head = segment.framing(disk).ok()?.head?;
     head.replaces.then_some(segment.base)
 }
 
-/// The segments that are there; what belongs to none goes.
+/// Lists the segments and removes files that belong to none.
 fn clean(disk: &dyn Disk, dir: &Path) -> std::io::Result<Vec<u64>> {
     let names = disk.list(dir)?;
     let mut bases: Vec<u64> = names.iter().filter_map(|name| Segment::base_of_log(name)).collect();
@@ -115,7 +115,7 @@ fn clean(disk: &dyn Disk, dir: &Path) -> std::io::Result<Vec<u64>> {
     Ok(bases)
 }
 
-/// The last segment, if it is the one that was closed, and as long as it was then.
+/// The last segment, if it matches the last clean close in name and length.
 fn as_closed(disk: &dyn Disk, dir: &Path, bases: &[u64], tail: &Tail) -> Option<Segment> {
     let base = *bases.last().filter(|&&base| base == tail.summary.base)?;
     let segment = Segment::new(dir, base);
@@ -128,18 +128,19 @@ struct Recovery<'a> {
     disk: &'a dyn Disk,
     stream: &'a str,
     partition: u32,
-    /// Of the last segment.
+    /// Description of the last segment.
     tail: Option<&'a Tail>,
     losses: Vec<Loss>,
-    /// The offset and the time from which what follows may begin.
+    /// The minimum offset and time of the next batch.
     next: u64,
     time: u64,
-    /// The segment behind replaces what is from this offset on.
+    /// The next segment replaces records from this offset on.
     limit: Option<u64>,
 }
 
 impl Recovery<'_> {
-    /// One segment: as its index says, if that is right, and else as it is. The index of the last one is wanted.
+    /// Recovers one segment: from its index if that is valid, and otherwise by a scan. The last segment's index is
+    /// always needed.
     fn segment(&mut self, segment: Segment, is_last: bool) -> Result<(Entry, Option<Index>), OpenError> {
         let segment = Arc::new(segment);
         let failed = |error| OpenError::Io(segment.path().to_owned(), error);
@@ -171,14 +172,14 @@ impl Recovery<'_> {
         if is_last {
             segment.remove_index(self.disk).map_err(failed)?;
         } else if entry.is_right() {
-            // It is read again the next time if this cannot be written.
+            // If this cannot be written, the segment is read again next time.
             let _ = segment.store(self.disk, &entry.summary, &index);
         }
         Ok((entry, Some(index)))
     }
 
-    /// Goes over all batches. What is damaged between them is left as it is, and named; at the end, it is cut off, if the
-    /// segment has a key to tell that nothing follows.
+    /// Scans all batches. Damage between them is left in place and reported. Damage at the end is cut off if the
+    /// segment has a key to prove that no batch follows.
     fn scan(&mut self, segment: &Arc<Segment>, is_last: bool) -> Result<(Entry, Index), ScanError> {
         let file = segment.file(self.disk)?;
         let framing = segment.framing(self.disk)?;
@@ -201,14 +202,14 @@ impl Recovery<'_> {
                             segment,
                             damage,
                             summary.end,
-                            "left in the file, since more follows",
+                            "left in the file, since valid batches follow",
                         );
                         holes.push(Hole { damage, resume: header.base });
                     }
                     index.note(position, &header);
                     last_batch = position;
                     summary.add(&header);
-                    // Not the sum of all, if something lies between.
+                    // Not a running sum, since damage may lie between.
                     summary.bytes = position + u64::from(header.length);
                 }
                 Part::Replaced(_) => is_replaced = true,
@@ -220,11 +221,7 @@ impl Recovery<'_> {
         entry.damaged = holes.into();
         let cuts = is_last && framing.head.is_some();
         if let Some(damage) = damage {
-            let how = if cuts {
-                "cut off, as the end of a write that was not finished"
-            } else {
-                "left in the file"
-            };
+            let how = if cuts { "cut off, as an unfinished write" } else { "left in the file" };
             let why = self.note_damage(segment, damage, summary.end, how);
             entry.damage = (!cuts).then(|| why.into());
         }
@@ -232,8 +229,8 @@ impl Recovery<'_> {
             file.truncate(summary.bytes)?;
         }
         if is_last {
-            // A killed process may have left batches that it did not sync, or failed to sync. Readers see them from now on,
-            // so they must be durable; and the index that is stored later must not outlive them.
+            // A killed process may have left batches that it did not sync, or failed to sync. Readers see them from now
+            // on, so they must be durable; and the index that is stored later must not outlive them.
             self.disk.rewrite(segment.path(), unsure_from(&framing, last_batch, summary.bytes))?;
         }
         Ok((entry, index))
@@ -247,7 +244,7 @@ impl Recovery<'_> {
         why
     }
 
-    /// Sees to it that there is a segment with a key, unless the last one has batches. Whether one was begun.
+    /// Ensures that the last segment has a key or batches. Returns whether a new one was created.
     fn begin(&self, dir: &Path, entries: &mut Vec<Entry>, fsync: Fsync, now: u64) -> std::io::Result<bool> {
         let base = match entries.last() {
             Some(last) if !last.summary.is_empty() => return Ok(false),
@@ -275,15 +272,18 @@ impl Recovery<'_> {
         Ok(true)
     }
 
-    /// A segment begins where the one before ends: what is between has gone with its end, or with a file.
+    /// Reports a gap between segments: the previous one has lost its end, or a file between them is missing.
     fn note_gap(&mut self, before: &mut Entry, base: u64) {
-        let why = format!("{}: its end is missing, or a file behind it", before.segment.path().display());
+        let why = format!(
+            "{}: the end of the segment or a file behind it is missing",
+            before.segment.path().display()
+        );
         if before.damage.is_some() {
-            // Its end was just found to be damaged.
+            // The damage at its end has just been reported.
             return;
         }
         before.damage = Some(why.as_str().into());
-        let loss = self.loss(self.next, 0, format!("{why}; offset {base} is the next that is there"));
+        let loss = self.loss(self.next, 0, format!("{why}; the next available offset is {base}"));
         self.losses.push(loss);
     }
 
@@ -292,12 +292,12 @@ impl Recovery<'_> {
     }
 }
 
-/// The byte of a segment from which on its last process may have failed to sync it. Where readers see only what is synced,
-/// that is the beginning of the last write: nothing is written behind one whose sync has failed.
+/// Position from which the last process may have failed to sync the segment. Where readers see only synced records,
+/// that is the beginning of the last write: nothing is written behind a failed sync.
 fn unsure_from(framing: &Framing, last_batch: u64, end: u64) -> u64 {
     let is_synced = framing.head.is_some_and(|head| head.synced);
     let from = last_batch.min(end.saturating_sub(WRITE_MOST));
-    // The first write brings the head to the disk, too.
+    // The first write also syncs the head.
     if is_synced && from > framing.start { from } else { 0 }
 }
 
@@ -317,13 +317,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_last_write_of_a_synced_segment_is_unsure() {
+    fn only_the_last_write_of_a_synced_segment_may_be_unsynced() {
         let framing =
             |synced| Framing::of(Head { seal: Seal::of(0, (3, 4)), created: 0, synced, replaces: false });
         let head = HEAD as u64;
         let large = 3 * WRITE_MOST;
         for (synced, last_batch, end, from) in [
-            // As much as one write takes; or the last batch, if that is larger.
+            // The size of one write; or the last batch, if that is larger.
             (true, large - 100, large, large - WRITE_MOST),
             (true, WRITE_MOST, large, WRITE_MOST),
             // The first write, with the head.

@@ -1,8 +1,8 @@
-//! Goes over a segment: what is right, and what is damaged.
+//! Scan of a segment that separates valid batches from damage.
 //!
-//! Each batch leads to the next. Where the chain is broken, only a header with the tag of its place is believed
-//! ([`record::find_sealed`]); without a key, nothing behind the damage is. Every byte is searched once at most, and every
-//! record verified once at most, whatever the bytes are.
+//! Each batch leads to the next. Where the chain is broken, only a header with the tag of its position is accepted
+//! ([`record::find_sealed`]); without a key, no batch behind the damage is. Every byte is searched at most once, and
+//! every record verified at most once, for any input.
 
 use crate::record::{self, BatchHeader, Effort, Malformed};
 use crate::seal::Framing;
@@ -12,22 +12,22 @@ pub(super) struct Scan<'a> {
     bytes: &'a [u8],
     framing: Framing,
     at: usize,
-    /// The offset and the time from which a batch may begin.
+    /// The minimum offset and time of the next batch.
     next: u64,
     time: u64,
-    /// The segment behind replaces what is from this offset on.
+    /// The next segment replaces records from this offset on.
     limit: u64,
     /// Whether records are verified.
     verifies: bool,
     pub(super) effort: Effort,
 }
 
-/// What a part of a segment is.
+/// A part of a segment.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Batch(u64, BatchHeader),
     Damage(Damage),
-    /// From here on it was replaced.
+    /// The rest was replaced by the next segment.
     Replaced(u64),
 }
 
@@ -40,20 +40,20 @@ pub(super) struct Damage {
 }
 
 impl<'a> Scan<'a> {
-    /// Of a whole file, whose batches begin from this offset and time on.
+    /// Scans a whole file, whose batches begin at or after this offset and time.
     pub(super) fn new(bytes: &'a [u8], framing: Framing, next: u64, limit: Option<u64>) -> Self {
         let at = bytes.len().min(framing.start as usize);
         let limit = limit.unwrap_or(u64::MAX);
         Self { bytes, framing, at, next, time: 0, limit, verifies: true, effort: Effort::default() }
     }
 
-    /// Looks at headers only.
+    /// Verifies headers only.
     pub(super) fn headers(mut self) -> Self {
         self.verifies = false;
         self
     }
 
-    /// The header here, which leads to the next one; and whether its records are right.
+    /// The header at the current position, which leads to the next one, and whether its records are valid.
     fn batch(&mut self) -> Result<(BatchHeader, Result<(), Malformed>), Malformed> {
         let here = &self.bytes[self.at..];
         let header = BatchHeader::decode(here)?;
@@ -80,7 +80,7 @@ impl<'a> Scan<'a> {
         Ok((header, checked))
     }
 
-    /// Where the chain goes on behind a header that is wrong.
+    /// Position at which the chain continues behind an invalid header.
     fn resume(&mut self) -> usize {
         let behind = self.at + 1;
         let (Some(seal), Some(bytes)) = (self.framing.seal(), self.bytes.get(behind..)) else {
@@ -136,7 +136,7 @@ mod tests {
         builder.finish().unwrap()
     }
 
-    /// A segment of one batch for each of these.
+    /// A segment with one batch per value.
     fn segment(values: &[&[u8]]) -> Vec<u8> {
         let mut file = vec![0; HEAD];
         let seal = *framing().seal().unwrap();
@@ -149,8 +149,8 @@ mod tests {
         file
     }
 
-    /// Headers each of which claims all that is behind it, and is right but for the tag; and records that make what it
-    /// claims right, too, at the end.
+    /// Nested headers, each of which claims all bytes behind it and is valid except for the tag, followed by records
+    /// that make the claimed content valid.
     fn nested(bytes: usize) -> Vec<u8> {
         let end = one_record(b"the innermost record");
         let mut payload = Vec::new();
@@ -171,12 +171,12 @@ mod tests {
     }
 
     #[test]
-    fn nested_heads_cost_each_byte_once() {
+    fn nested_headers_are_scanned_in_linear_time() {
         for bytes in [1 << 20, 8 << 20] {
             let mut file = segment(&[b"first", &nested(bytes), b"last"]);
             let second = HEAD + 40 + 20 + 5;
             let total = file.len() as u64;
-            // Its header; its records; and its end, which is torn off.
+            // Damage to the header, damage to the records, and a truncated end.
             for (at, end) in [(second + 9, total), (second + 100, total), (second + 9, total - 100)] {
                 file.truncate(end as usize);
                 file[at] ^= 1;
@@ -184,7 +184,7 @@ mod tests {
                 let batches = parts.iter().filter(|part| matches!(part, Part::Batch(..))).count();
                 assert_eq!(batches, if end == total { 2 } else { 1 }, "{parts:?}");
                 assert!(effort.searched <= end && effort.verified <= end, "{effort:?} of {end}");
-                // Flags can be at each fourth byte, and headers with right checksums are 40 bytes apart here.
+                // Flags can be at each fourth byte, and headers with valid checksums are 40 bytes apart here.
                 assert!(effort.tags <= end / 40 + 3 && effort.heads <= end / 4, "{effort:?} of {end}");
                 file[at] ^= 1;
             }
@@ -209,9 +209,9 @@ mod tests {
     }
 
     #[test]
-    fn batch_of_another_place_or_segment_is_not_believed() {
+    fn batch_of_another_position_or_segment_is_rejected() {
         let file = segment(&[b"first", b"second"]);
-        // The same batch, elsewhere and under another key.
+        // The same batch at another position, and under another key.
         let moved = [&file[..HEAD], &[0; 7], &file[HEAD..]].concat();
         assert!(matches!(scan(&moved).0[..], [Part::Damage(_)]));
         let head = Head { seal: Seal::of(0, (3, 5)), created: 0, synced: true, replaces: false };
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_replaced_is_left_out() {
+    fn replaced_batches_are_skipped() {
         let file = segment(&[b"first", b"second", b"third"]);
         let parts: Vec<Part> = Scan::new(&file, framing(), 0, Some(1)).collect();
         assert!(matches!(parts[..], [Part::Batch(..), Part::Replaced(_)]), "{parts:?}");

@@ -1,4 +1,4 @@
-//! What a partition knows, under its lock.
+//! State of a partition, guarded by its lock.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,14 +18,15 @@ use crate::seal::Head;
 use crate::segment::Segment;
 use crate::{AppendError, Ends, Fsync, StreamConfig};
 
-/// A segment, and how far it goes.
+/// A segment and its extent.
 pub(super) struct Entry {
     pub(super) segment: Arc<Segment>,
-    /// Of what readers may see; of the last segment that is what has been written, too, but while a write is under way.
+    /// Summary of the readable part. For the last segment it is also the written part, except while a write is in
+    /// flight.
     pub(super) summary: Summary,
-    /// What of that is damaged, as far as it is known.
+    /// Known damage within the readable part.
     pub(super) damaged: Arc<[Hole]>,
-    /// What is wrong behind that, if something is.
+    /// Description of damage at the end of the segment, if any.
     pub(super) damage: Option<Arc<str>>,
 }
 
@@ -34,7 +35,7 @@ impl Entry {
         Self { segment, summary, damaged: [].into(), damage: None }
     }
 
-    /// Whether all of it is right, as far as is known: only then it need not be read when the log is opened.
+    /// Whether no damage is known: only then may opening the log skip reading the segment.
     pub(super) fn is_right(&self) -> bool {
         self.damaged.is_empty() && self.damage.is_none()
     }
@@ -49,56 +50,56 @@ pub(super) struct Hole {
 
 pub(super) struct State {
     pub(super) config: StreamConfig,
-    /// Never empty; batches are appended to the last.
+    /// Never empty; batches are appended to the last entry.
     pub(super) entries: VecDeque<Entry>,
-    /// Bytes of all of them but the last.
+    /// Bytes of all entries except the last.
     pub(super) sealed_bytes: u64,
-    /// The last one's file.
+    /// File of the last entry.
     pub(super) file: Arc<dyn File>,
-    /// The last one's index.
+    /// Index of the last entry.
     pub(super) index: Index,
-    /// It has a file, which is right.
+    /// The last entry has a valid index file.
     pub(super) is_index_stored: bool,
-    /// The last one's head. None: it has no key, and is not appended to.
+    /// Head of the last entry. None: the segment has no key, and is not appended to.
     pub(super) head: Option<Head>,
-    /// Another process has begun it.
+    /// Another process created the last segment.
     pub(super) is_reopened: bool,
-    /// This process has begun it and has not synced it.
+    /// This process created the last segment and has not synced its head.
     pub(super) has_unsynced_head: bool,
-    /// There was no room to sync what was written to it last.
+    /// The last sync of the last segment found no space.
     pub(super) has_unsynced_end: bool,
     pub(super) recent: Recent,
-    /// The offset that comes next, and the time of the batch before it.
+    /// The next offset, and the time of the batch before it.
     pub(super) next: u64,
     pub(super) time: u64,
     pub(super) durable: u64,
-    /// Since when something is written and not synced.
+    /// Time since which written bytes are not synced.
     pub(super) dirty_since: Option<u64>,
     pub(super) unsynced: Unsynced,
     pub(super) queue: Queue,
-    /// Bytes in the queue and under way.
+    /// Bytes in the queue and in flight.
     pub(super) pending: usize,
-    /// A writer has the partition, or will. Whoever sets it puts the partition in line.
+    /// A writer has the partition or will have it. The code that sets the flag also queues the partition.
     pub(super) busy: bool,
-    /// Begun by somebody who could not carry it out.
+    /// A job begun by a carrier that could not execute it.
     pub(super) left: Option<Job>,
-    /// How often it is with somebody who writes in place of the threads: once, but while it changes hands.
+    /// Number of carriers that have the partition: at most one, except during a handover.
     pub(super) carried: u32,
     pub(super) closed: bool,
     pub(super) failed: Option<Arc<str>>,
-    /// When there was no room the last time.
+    /// Time of the last attempt that found no space.
     pub(super) full_since: Option<u64>,
     pub(super) waiters: VecDeque<(Past, Waker)>,
-    /// Segments whose index is to be made.
+    /// Segments whose index must be rebuilt.
     pub(super) unindexed: VecDeque<Unindexed>,
     pub(super) counters: Counters,
 }
 
-/// Where the last batches of the last segment begin. Whoever waits for what comes next is there, and may be many.
+/// Positions of the last batches of the last segment. Readers at the end of the log look there, and may be many.
 #[derive(Default)]
 pub(super) struct Recent(VecDeque<(u64, u64)>);
 
-/// So many of them.
+/// Maximum number of positions.
 const RECENT: usize = 64;
 
 impl Recent {
@@ -109,19 +110,19 @@ impl Recent {
         self.0.push_back((offset, position));
     }
 
-    /// Where to begin looking for an offset, if it is not before all of them.
+    /// Position from which to search for an offset. None if the offset is before all positions.
     pub(super) fn position(&self, offset: u64) -> Option<u64> {
         let behind = self.0.partition_point(|(base, _)| *base <= offset);
         behind.checked_sub(1).map(|place| self.0[place].1)
     }
 
-    /// The last segment is another one.
+    /// Resets for a new last segment.
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }
 }
 
-/// Since the log was opened.
+/// Counters since the log was opened.
 #[derive(Default)]
 pub(super) struct Counters {
     pub(super) records: u64,
@@ -132,15 +133,15 @@ pub(super) struct Counters {
     pub(super) sync_time: Duration,
 }
 
-/// How long nothing is tried after there was no room.
+/// Microseconds without further attempts after the disk was full.
 const FULL: u64 = 1_000_000;
 
-/// How far the time of a batch may lead the clock, in microseconds. A clock that is set back by less stands still; one that
-/// is set back further begins a segment, within which times only grow.
+/// Maximum lead of a batch's time over the clock, in microseconds. If the clock is set back by less, the time stands
+/// still; if by more, a new segment begins, within which times only grow.
 const LEAD_MOST: u64 = 60_000_000;
 
-/// A segment is ended for its age when that is this part of how long it is kept: what is to go goes at most so much
-/// later.
+/// A segment is ended for its age after this fraction of the retention time. So records are removed late by at most
+/// that fraction.
 const AGE_PARTS: u32 = 4;
 
 impl State {
@@ -159,7 +160,7 @@ impl State {
         Ends { earliest, readable: self.last().summary.end, durable: self.durable, next: self.next }
     }
 
-    /// Whether nothing is appended any more.
+    /// Error of further appends, if they are rejected.
     pub(super) fn refuses(&self) -> Option<AppendError> {
         let failed = || self.failed.clone().map(AppendError::Failed);
         if self.closed { Some(AppendError::Closed) } else { failed() }
@@ -180,14 +181,14 @@ impl State {
         entry.map(|entry| entry.segment)
     }
 
-    /// The segment is what is appended to from now on.
+    /// Makes this segment the last one.
     pub(super) fn push(&mut self, entry: Entry) {
         self.sealed_bytes += self.last().summary.bytes;
         self.recent.clear();
         self.entries.push_back(entry);
     }
 
-    /// Whether the first batch that waits needs a new segment, or the last one has been there for long.
+    /// Whether the next batch needs a new segment, or the last segment has reached its maximum age.
     pub(super) fn should_roll(&self, now: u64) -> bool {
         let last = &self.last().summary;
         let is_too_small = self.queue.first().is_some_and(|first| self.room() < u64::from(first.length));
@@ -203,36 +204,36 @@ impl State {
         is_ended || !last.is_empty() && (is_too_small || is_old)
     }
 
-    /// The time of a batch that is appended now.
+    /// Time of a batch that is appended now.
     pub(super) fn time_of(&self, now: u64) -> u64 {
         if self.time > now.saturating_add(LEAD_MOST) { now } else { now.max(self.time) }
     }
 
-    /// Whether nothing is appended to the last segment any more. No place of a file is written to a second time once its
-    /// batch may have been seen: where that is not certain, the next process begins a segment, with a key of its own.
+    /// Whether appends to the last segment have ended. No position of a file is written a second time once its batch
+    /// may have been visible: where that is uncertain, the next process begins a segment with a new key.
     fn is_ended(&self) -> bool {
         let is_synced = self.config.fsync == Fsync::Batch;
-        // The head of an empty segment may be one that could not be synced: it is written anew.
+        // The head of an empty segment may not have been synced: it is rewritten.
         let is_unsure = self.is_reopened && self.last().summary.is_empty();
         let is_continued =
             |head: &Head| if head.synced { is_synced && !is_unsure } else { !self.is_reopened };
         self.has_unsynced_end || !self.head.as_ref().is_some_and(is_continued)
     }
 
-    /// Whether the segment that is begun next replaces what the file before it has from there on.
+    /// Whether the next segment replaces the records of the previous file from its base on.
     pub(super) fn replaces(&self) -> bool {
         let is_begun_anew = self.last().summary.is_empty();
         self.has_unsynced_end || is_begun_anew && self.head.is_some_and(|head| head.replaces)
     }
 
-    /// Bytes for which the last segment has room.
+    /// Space left in the last segment, in bytes.
     pub(super) fn room(&self) -> u64 {
         self.config.segment_bytes.saturating_sub(self.last().summary.bytes)
     }
 
-    /// Whether it is time to sync what is written.
+    /// Whether a sync is due.
     pub(super) fn should_sync(&self, now: u64) -> bool {
-        // The clock looks every half interval, so that the whole is kept.
+        // The clock ticks every half interval, so that the interval is met.
         if self.unsynced.is_refused && self.is_full(now) {
             return false;
         }
@@ -244,13 +245,13 @@ impl State {
         }
     }
 
-    /// Syncs what is written to the last segment.
+    /// Syncs the written bytes of the last segment.
     pub(super) fn sync(&self, disk: &dyn Disk) -> io::Result<()> {
         let last = self.last();
         self.unsynced.sync(disk, &last.segment, &*self.file, last.summary.bytes)
     }
 
-    /// Whether retention wants the first segment gone.
+    /// Whether retention is to remove the first segment.
     pub(super) fn should_remove(&self, now: u64) -> bool {
         let (Some(first), true) = (self.entries.front(), self.entries.len() > 1) else { return false };
         let is_much = self.config.retain_bytes.is_some_and(|most| self.bytes() - first.summary.bytes >= most);
@@ -261,8 +262,8 @@ impl State {
         is_much || is_old
     }
 
-    /// When the newest batch of the first segment was appended. If the clock was ahead then, not later than the first
-    /// batch of a later segment.
+    /// Time of the newest batch of the first segment. If the clock was ahead then, at most the time of the first batch
+    /// of a later segment.
     fn last_time_of_first(&self, now: u64) -> u64 {
         let mut times = self.entries.iter();
         let last_time = times.next().map_or(now, |first| first.summary.last_time);
@@ -272,13 +273,13 @@ impl State {
         times.map(|entry| entry.summary.first_time).fold(last_time, u64::min)
     }
 
-    /// The segment that holds the first batch of this time or later, or what comes before.
+    /// The segment that contains the first batch at or after this time, or an earlier segment.
     pub(super) fn segment_of_time(&self, time: u64) -> Option<usize> {
         let mut filled =
             self.entries.iter().enumerate().filter(|(_, entry)| !entry.summary.is_empty()).peekable();
         while let Some((at, entry)) = filled.next() {
             let summary = &entry.summary;
-            // A clock that was set back within the time of a segment was ahead at its end.
+            // If the clock was set back within the time of a segment, it was ahead at the segment's end.
             let behind = filled.peek().map(|(_, behind)| behind.summary.first_time);
             let ahead = behind.filter(|behind| (summary.first_time..summary.last_time).contains(behind));
             if ahead.unwrap_or(summary.last_time) >= time {
@@ -288,7 +289,7 @@ impl State {
         None
     }
 
-    /// Takes everything that waits, since it will not be written; the offsets will be given again.
+    /// Takes all waiting batches, which will not be written; their offsets are assigned again.
     pub(super) fn give_up_queue(&mut self) -> Vec<Queued> {
         let batches = self.queue.clear();
         let bytes: usize = batches.iter().map(|batch| batch.header.length as usize).sum();
@@ -298,7 +299,7 @@ impl State {
         batches
     }
 
-    /// Whether what a waiter waits for has happened. None: it never will.
+    /// Whether the event has happened. None: it never will.
     pub(super) fn has_happened(&self, past: Past, max_pending: usize) -> Option<bool> {
         let is_over = self.closed || self.failed.is_some();
         let happened = match past {
@@ -309,11 +310,11 @@ impl State {
         (happened || !is_over).then_some(happened)
     }
 
-    /// Takes the wakers whose time has come, or all, if nothing more will happen.
+    /// Takes the wakers whose event has happened, or all of them if no more events are possible.
     pub(super) fn take_woken(&mut self, max_pending: usize) -> Vec<Waker> {
         let mut woken = Vec::new();
         let mut waiters = std::mem::take(&mut self.waiters);
-        // Most have waited for the same, so this keeps few.
+        // Most wait for the same event, so few remain.
         waiters.retain(|(past, waker)| {
             let stays = self.has_happened(*past, max_pending) == Some(false);
             if !stays {

@@ -1,4 +1,4 @@
-//! The end of a segment that is written and not synced, also after a sync of it has found no room.
+//! The written and unsynced end of a segment, also after a sync that found no space.
 
 use std::io;
 
@@ -10,15 +10,15 @@ use crate::segment::Segment;
 /// The end of the last segment that no sync has covered.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Unsynced {
-    /// Where it begins in the file.
+    /// Start position in the file.
     pub(super) from: u64,
-    /// A sync of it has found no room: the system may count its pages as written, or drop them.
+    /// A sync of this range has found no space: the system may count its pages as written, or drop them.
     pub(super) is_refused: bool,
 }
 
 impl Unsynced {
-    /// Syncs the file, whose batches end at `end`. Bytes whose sync has found no room are written again first, since
-    /// another sync alone would not cover them; and they are verified after it, since the system may have dropped them.
+    /// Syncs the file, whose batches end at `end`. Bytes whose sync has found no space are rewritten first, since
+    /// another sync alone would not cover them. They are verified afterwards, since the system may have dropped them.
     pub(super) fn sync(
         self,
         disk: &dyn Disk,
@@ -37,7 +37,7 @@ impl Unsynced {
 fn verify(segment: &Segment, file: &dyn File, range: std::ops::Range<u64>) -> io::Result<()> {
     let lost = |at: u64, why: &dyn std::fmt::Display| {
         io::Error::other(format!(
-            "a sync found no room, and the system has dropped what was written: {why} at byte {at}"
+            "a sync found no space, and the system has dropped written bytes: {why} at byte {at}"
         ))
     };
     let framing = Framing::decode(&file.lend(0..HEAD as u64)?, segment.base);
@@ -48,7 +48,7 @@ fn verify(segment: &Segment, file: &dyn File, range: std::ops::Range<u64>) -> io
         let at = range.end - rest.len() as u64;
         let batch = record::split_batch(&mut rest).map_err(|wrong| lost(at, &wrong))?;
         if !batch.header().is_sealed(seal, at) {
-            return Err(lost(at, &"the header is of another place"));
+            return Err(lost(at, &"the header belongs to another position"));
         }
         batch.check().map_err(|wrong| lost(at, &wrong))?;
     }

@@ -1,5 +1,5 @@
-//! The writer's side: `begin` says what to do, somebody does it, `finish` is told how it went. Neither blocks, so that
-//! a thread can carry it out, or a loop that waits for completions.
+//! The writer's side: `begin` returns a job, the caller executes it, and `finish` takes the result. Neither blocks, so
+//! a thread can execute the job, or an event loop that waits for completions.
 
 use std::io;
 use std::sync::{Arc, PoisonError};
@@ -7,7 +7,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sinews_engine::AppendFile;
+use sinews_file::AppendFile;
 
 use super::queue::{self, Piece, Queued, WRITE_MOST};
 use super::read::Known;
@@ -20,7 +20,7 @@ use crate::seal::{HEAD, Head, Seal};
 use crate::segment::Segment;
 use crate::{AppendError, Durability};
 
-/// What is to be done next.
+/// The next job.
 pub(super) enum Job {
     Write(Write),
     Roll(Roll),
@@ -28,30 +28,30 @@ pub(super) enum Job {
     Index(Arc<Segment>, Known),
 }
 
-/// Bytes to write at the end of a file, and whether to sync it then.
+/// Bytes to write at the end of a file, and whether to sync them.
 pub(crate) struct Write {
     segment: Arc<Segment>,
     file: Arc<dyn File>,
-    /// The file's length before.
+    /// Length of the file before the write.
     start: u64,
     batches: Vec<Queued>,
-    /// Not sealed yet.
+    /// Pieces without sealed headers.
     waiting: Vec<Piece>,
     seal: Option<Seal>,
     pub(crate) pieces: Vec<Bytes>,
     sync: bool,
     unsynced: Unsynced,
-    /// Nobody sees it before it is synced.
+    /// The batches are invisible to readers before they are synced.
     takes_back: bool,
-    /// All that was written before has been synced.
+    /// All earlier writes have been synced.
     is_first: bool,
-    /// By the clock of the log.
+    /// Start time by the log's clock.
     begun: u64,
 }
 
-/// How a write went.
+/// Result of a write.
 pub(super) struct Written {
-    /// Batches that are in the file whole, and synced if that was wanted.
+    /// Number of batches that are completely in the file, and synced if requested.
     whole: usize,
     end: End,
 }
@@ -59,14 +59,14 @@ pub(super) struct Written {
 enum End {
     Done,
     NoSpace,
-    /// There was no room to sync it. What it wrote is cut off, and nothing is appended to the file any more.
+    /// The sync found no space. The written bytes are cut off, and nothing more is appended to the file.
     Unsynced,
-    /// There was no room to sync it, and readers may have seen it. It is written again before the next sync.
+    /// The sync found no space, and readers may have seen the records. They are rewritten before the next sync.
     SyncRefused,
     Failed(String),
 }
 
-/// The last segment is full: the next one is to be created.
+/// The last segment is full: creates the next one.
 pub(super) struct Roll {
     old: Arc<Segment>,
     file: Arc<dyn File>,
@@ -76,14 +76,14 @@ pub(super) struct Roll {
     dirty: bool,
     unsynced: Unsynced,
     new: Arc<Segment>,
-    /// Readers see only what is synced.
+    /// Readers see only synced records.
     synced: bool,
     replaces: bool,
     now: u64,
 }
 
 impl Core {
-    /// What to do next, or nothing: then the partition is not busy any more.
+    /// The next job. None: the partition is no longer busy.
     pub(super) fn begin(&self) -> Option<Job> {
         let now = (self.clock)();
         let mut state = self.state();
@@ -132,7 +132,7 @@ impl Core {
         }
     }
 
-    /// Carries a job out, and says what it brought. Blocks.
+    /// Executes a job and applies its result. Blocks.
     pub(super) fn carry_out(&self, job: Job) {
         match job {
             Job::Write(write) => {
@@ -145,8 +145,8 @@ impl Core {
             }
             Job::Index(segment, known) => {
                 if let Err(error) = self.make_index(&segment, &known) {
-                    tracing::warn!(path = %segment.path().display(), %error, "an index could not be made");
-                    // Whoever reads there is told why.
+                    tracing::warn!(path = %segment.path().display(), %error, "an index could not be rebuilt");
+                    // Readers of the segment get the error.
                     segment.set_index(Arc::default());
                 }
                 let made = self.state().unindexed.pop_front();
@@ -154,16 +154,16 @@ impl Core {
             }
             Job::Remove(segment) => {
                 if let Err(error) = segment.remove(&*self.disk) {
-                    // It is found again when the log is opened the next time.
+                    // The next opening of the log finds the segment again.
                     tracing::warn!(path = %segment.path().display(), %error, "a segment could not be removed");
                 }
             }
         }
     }
 
-    /// Does what was appended while the writers ended, and came too late for them. Nothing is appended any more.
+    /// Writes records that were appended while the writers ended. Nothing more is appended.
     pub(super) fn finish(&self) {
-        // Unless somebody has it who cannot be waited for.
+        // Unless a carrier has the partition: it cannot be waited for here.
         while self.state().carried == 0
             && let Some(job) = self.begin()
         {
@@ -173,7 +173,7 @@ impl Core {
         tell(Vec::new(), refused, Some(AppendError::Closed), Vec::new());
     }
 
-    /// A write for somebody else to carry out. What blocks, a sync above all, is left to the threads.
+    /// Begins a write for a carrier. Blocking operations, syncs in particular, are left to the threads.
     pub(crate) fn begin_carried(self: &Arc<Self>) -> Option<(Write, Arc<AppendFile>)> {
         let Some(job) = self.begin() else {
             self.returned();
@@ -190,7 +190,7 @@ impl Core {
         None
     }
 
-    /// The log's threads have it again.
+    /// Returns the partition to the log's threads.
     pub(crate) fn give_back(self: &Arc<Self>) {
         self.push();
         self.returned();
@@ -201,7 +201,7 @@ impl Core {
         self.carriers.notify_all();
     }
 
-    /// Waits until nobody but the log's threads has the partition, which takes no more.
+    /// Waits until no carrier has the partition. The partition rejects further appends.
     pub(super) fn wait_for_carrier(&self) {
         let mut state = self.state();
         while state.carried > 0 {
@@ -209,7 +209,7 @@ impl Core {
         }
     }
 
-    /// How that went. Whether there may be more to do, which is for who has carried this.
+    /// Applies the result of a carried write. Returns whether the carrier may have more to do.
     pub(crate) fn finish_carried(
         self: &Arc<Self>,
         write: Write,
@@ -287,7 +287,7 @@ impl Core {
                 let summary =
                     Summary::empty(roll.new.base, HEAD as u64, roll.summary.last_time.min(roll.now));
                 if roll.summary.is_empty() {
-                    // It had the same name.
+                    // The empty segment had the same name.
                     *state.last_mut() = Entry::new(roll.new, summary);
                 } else {
                     roll.old.set_index(Arc::new(roll.index));
@@ -315,7 +315,7 @@ impl Core {
         tell(Vec::new(), refused, error, woken);
     }
 
-    /// There is no room: nothing that waits is written, and their offsets are given again.
+    /// The disk is full: fails all waiting batches, whose offsets are assigned again.
     fn refuse(&self, state: &mut State, now: u64, refused: &mut Vec<Queued>) -> AppendError {
         if !state.is_full(now) {
             tracing::warn!(stream = %self.stream, partition = self.number, "no space is left for a stream");
@@ -325,7 +325,7 @@ impl Core {
         AppendError::NoSpace
     }
 
-    /// The partition takes nothing more. What readers could see they still can.
+    /// Fails the partition. Readable records remain readable.
     fn fail(&self, state: &mut State, why: &str, refused: &mut Vec<Queued>) -> AppendError {
         refused.append(&mut state.give_up_queue());
         if self.is_deleted() {
@@ -338,10 +338,10 @@ impl Core {
     }
 }
 
-/// Tells producers and readers, without the lock: they may come back at once.
+/// Notifies producers and readers without holding the lock, since they may call back immediately.
 fn tell(done: Vec<Queued>, refused: Vec<Queued>, error: Option<AppendError>, woken: Vec<Waker>) {
     for batch in done {
-        // No broker is asked, so there is nothing above the disk.
+        // Without a broker, no durability is higher than the disk.
         batch.completer.reached(Durability::Broker, batch.header.base);
     }
     if let Some(error) = error {
@@ -386,7 +386,7 @@ fn begin_write(state: &mut State, sync_due: bool, begun: u64) -> Write {
 }
 
 impl Write {
-    /// Makes the headers, which takes a while and no lock. A segment without a seal is not written to.
+    /// Writes the headers, which takes some time, without the lock. A segment without a seal is not written to.
     fn seal(&mut self) {
         if let Some(seal) = &self.seal {
             let waiting = std::mem::take(&mut self.waiting);
@@ -404,8 +404,8 @@ impl Write {
         if !self.sync || matches!(written.end, End::Failed(_)) {
             return written;
         }
-        // What could not be synced once may be lost without a second sync saying so: it is never tried again, unless
-        // it is written again first.
+        // A second sync may succeed although bytes of the failed sync are lost: it is never retried, unless the bytes
+        // are rewritten first.
         let end = self.start
             + self.batches[..written.whole].iter().map(|batch| u64::from(batch.header.length)).sum::<u64>();
         match self.unsynced.sync(disk, &self.segment, &*self.file, end) {
@@ -416,8 +416,9 @@ impl Write {
             Err(error) if self.takes_back && self.is_first && is_shortage(&error) => self.take_back(),
             Err(error) => {
                 if self.takes_back {
-                    // The system may keep what it could not sync, and show it to the next process as if it were
-                    // durable. Nobody has seen it yet, so it goes; if it cannot, the disk is worse off than that.
+                    // The system may keep the unsynced bytes in memory and show them to the next process as if they
+                    // were durable. No reader has seen them yet, so they are cut off; if that fails, the disk has a
+                    // worse problem.
                     let _ = self.file.truncate(self.start);
                 }
                 Written::failed("syncing", &error)
@@ -425,16 +426,16 @@ impl Write {
         }
     }
 
-    /// There was no room for what nobody has seen. It goes, and that is synced: the pages whose sync has failed are none of
-    /// the file's any more, and the next segment has the next batches.
+    /// Handles a full disk for records that no reader has seen. They are cut off and that is synced: the pages of the
+    /// failed sync no longer belong to the file, and the next segment takes the next batches.
     fn take_back(&self) -> Written {
         match self.file.truncate(self.start).and_then(|()| self.file.sync()) {
             Ok(()) => Written { whole: 0, end: End::Unsynced },
-            Err(error) => Written::failed("cutting off what could not be synced", &error),
+            Err(error) => Written::failed("cutting off batches that could not be synced", &error),
         }
     }
 
-    /// Leaves the batches that are whole.
+    /// Cuts off an incomplete batch.
     fn cut_back(&self, count: u64) -> Written {
         let mut bytes = 0;
         let whole = self.batches.iter().take_while(|batch| {
@@ -458,7 +459,7 @@ impl Written {
 
 impl Roll {
     fn carry_out(&mut self, disk: &dyn Disk) -> io::Result<(Arc<dyn File>, Head)> {
-        // Whatever the stream's rule is: so only the last segment can end in the middle of a batch.
+        // Independent of the stream's `Fsync`: so only the last segment can end within a batch.
         if self.dirty {
             let synced = self.unsynced.sync(disk, &self.old, &*self.file, self.summary.bytes);
             let is_refused = synced.as_ref().is_err_and(is_shortage);
@@ -471,7 +472,7 @@ impl Roll {
                 Ok(()) => self.unsynced = Unsynced { from: self.summary.bytes, is_refused: false },
             }
         }
-        // It is made again when the log is opened, if it cannot be written.
+        // If the index cannot be written, the next opening of the log rebuilds it.
         if self.is_right && !self.summary.is_empty() {
             let _ = self.old.store(disk, &self.summary, &self.index);
         }

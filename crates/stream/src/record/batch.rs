@@ -1,49 +1,49 @@
-//! Batches, as they lie one after the other in a file.
+//! Batches, as stored in sequence in a segment.
 
 use super::{BATCH_HEADER, Malformed, PLAIN_HEADER, RECORD_HEADER, RecordIter, Records, u32_at, u64_at};
 use crate::seal::Seal;
 
-/// The flag of a header that has a tag.
+/// Flag of a header with a tag.
 const TAGGED: u32 = 1;
 
-/// What stands before the records of a batch.
+/// Header of a batch, which precedes its records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BatchHeader {
     /// Offset of the first record.
     pub base: u64,
-    /// When the batch was appended, in microseconds since 1970. Never less than that of the batch before in its segment.
+    /// Time of the append, in microseconds since 1970. Never less than that of the previous batch in its segment.
     pub appended: u64,
-    /// Records, 1 at least.
+    /// Number of records, at least 1.
     pub count: u32,
     /// Bytes of the batch, header included.
     pub length: u32,
-    /// Ties the header to its place in a file of the log; only the log can check it. None in batches of version 1 and in
-    /// those that a broker's records were put into.
+    /// Binds the header to its position in a file of the log; only the log can verify it. None in batches of version 1
+    /// and in batches of a broker's records.
     pub tag: Option<u64>,
 }
 
 impl BatchHeader {
-    /// The header of a batch of these records, for a log: its tag is made when its place is known.
+    /// Creates the header of a batch in the log: the tag is computed when the position is known.
     pub(crate) fn of(records: &Records, base: u64, appended: u64) -> Self {
-        // `Limits` keep records below 4 GiB with a header before them.
+        // `Limits` keep records with a header below 4 GiB.
         let length = (BATCH_HEADER + records.bytes().len()) as u32;
         Self { base, appended, count: records.count(), length, tag: Some(0) }
     }
 
-    /// The header of a batch of a broker's records. It lies in no file of the log, so it has no tag.
+    /// Creates the header of a batch of a broker's records. It is stored in no file of the log, so it has no tag.
     #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     pub(crate) fn plain(records: &Records, base: u64, appended: u64) -> Self {
         let length = (PLAIN_HEADER + records.bytes().len()) as u32;
         Self { base, appended, count: records.count(), length, tag: None }
     }
 
-    /// Bytes of the header.
+    /// Size of the header in bytes.
     pub fn size(&self) -> usize {
         if self.tag.is_some() { BATCH_HEADER } else { PLAIN_HEADER }
     }
 
-    /// The header as bytes, of which [`size`](Self::size) count.
+    /// Encodes the header; only the first [`size`](Self::size) bytes are used.
     pub(crate) fn encode(&self) -> [u8; BATCH_HEADER] {
         let mut bytes = self.fields();
         bytes[32..].copy_from_slice(&self.tag.unwrap_or_default().to_le_bytes());
@@ -52,19 +52,19 @@ impl BatchHeader {
         bytes
     }
 
-    /// The same, with the tag of this position.
+    /// The header with the tag of this position.
     pub(crate) fn sealed(mut self, seal: &Seal, position: u64) -> Self {
         self.tag = Some(0);
         self.tag = Some(seal.tag(position, &self.fields()));
         self
     }
 
-    /// Whether its tag is that of this position.
+    /// Whether the header has the tag of this position.
     pub(crate) fn is_sealed(&self, seal: &Seal, position: u64) -> bool {
         *self == self.sealed(seal, position)
     }
 
-    /// Without checksum and tag.
+    /// The fields except checksum and tag.
     fn fields(&self) -> [u8; BATCH_HEADER] {
         let mut bytes = [0; BATCH_HEADER];
         bytes[4..8].copy_from_slice(&self.length.to_le_bytes());
@@ -75,11 +75,11 @@ impl BatchHeader {
         bytes
     }
 
-    /// The header that `bytes` begin with.
+    /// Decodes the header at the start of `bytes`.
     ///
     /// # Errors
     ///
-    /// [`Malformed`] if they do not begin with one.
+    /// [`Malformed`] if `bytes` do not begin with a header.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let head: &[u8; PLAIN_HEADER] = bytes.first_chunk().ok_or(Malformed::Truncated)?;
         let flags = u32_at(head, 28);
@@ -92,7 +92,8 @@ impl BatchHeader {
             count: u32_at(head, 24),
             tag: (flags == TAGGED).then(|| u64_at(head, 32)),
         };
-        // What is impossible is told first, since it costs less than the checksum: a search for a header relies on it.
+        // Impossible values are rejected first, since that is cheaper than the checksum: a search for a header relies
+        // on it.
         let least = size as u64 + u64::from(header.count) * RECORD_HEADER as u64;
         if header.count == 0
             || u64::from(header.length) < least
@@ -115,7 +116,7 @@ impl BatchHeader {
     }
 }
 
-/// One batch, where it lies.
+/// A batch, borrowed from a buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch<'a> {
     header: BatchHeader,
@@ -123,17 +124,17 @@ pub struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// Its header.
+    /// Header of the batch.
     pub fn header(&self) -> &BatchHeader {
         &self.header
     }
 
-    /// Its records, with their offsets.
+    /// Records of the batch, with their offsets.
     pub fn records(&self) -> RecordIter<'a> {
         RecordIter { rest: self.records, next: self.header.base }
     }
 
-    /// Whether all its records are right, and as many as the header says.
+    /// Whether all records are valid, and as many as the header declares.
     pub(crate) fn check(&self) -> Result<(), Malformed> {
         let mut count = 0;
         for record in self.records() {
@@ -144,12 +145,12 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Goes over whole batches, as [`Partition::read`](crate::Partition::read) lends them and as they are on the wire.
+/// Iterates over whole batches, as returned by [`Partition::read`](crate::Partition::read) and as sent on the wire.
 pub fn iter(batches: &[u8]) -> Batches<'_> {
     Batches { rest: batches }
 }
 
-/// Batches one after the other: see [`iter`]. Ends after the first that is malformed.
+/// Iterator over batches: see [`iter`]. Ends after the first malformed batch.
 #[derive(Clone, Debug)]
 pub struct Batches<'a> {
     rest: &'a [u8],
@@ -177,9 +178,9 @@ pub(crate) fn split_batch<'a>(rest: &mut &'a [u8]) -> Result<Batch<'a>, Malforme
     Ok(Batch { header, records: &batch[header.size()..] })
 }
 
-/// The first header in `bytes` that carries the tag of its place; they begin at this position of the file. What is told
-/// of it is true whatever else is in the bytes, and its records need not be right. Each place costs the same, however
-/// long a header there claims to be.
+/// Finds the first header in `bytes` that carries the tag of its position; `position` is that of `bytes` in the file.
+/// The result is reliable for any content, but the batch's records may be invalid. The cost per position does not
+/// depend on the length that a header claims.
 pub(crate) fn find_sealed(
     bytes: &[u8],
     position: u64,
@@ -200,14 +201,14 @@ pub(crate) fn find_sealed(
     found
 }
 
-/// What a search has cost.
+/// Cost of a search.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Effort {
-    /// Places that were looked at.
+    /// Positions examined.
     pub(crate) searched: u64,
     /// Headers whose checksum may have been computed.
     pub(crate) heads: u64,
-    /// Tags that were computed.
+    /// Tags computed.
     pub(crate) tags: u64,
     /// Bytes of records whose checksums were computed.
     pub(crate) verified: u64,

@@ -1,10 +1,10 @@
-//! What a producer makes.
+//! Encoding of records by a producer.
 
 use bytes::{BufMut, BytesMut};
 
 use super::{Kind, Limits, Malformed, RECORD_HEADER, Records};
 
-/// Makes records one after the other, in one buffer.
+/// Encodes records into one buffer.
 #[derive(Debug, Default)]
 pub struct RecordBuilder {
     bytes: BytesMut,
@@ -13,26 +13,26 @@ pub struct RecordBuilder {
 }
 
 impl RecordBuilder {
-    /// No records yet, with the default [`Limits`].
+    /// Creates an empty builder with the default [`Limits`].
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// No records yet, and no more than the limits permit.
+    /// Creates an empty builder with these limits.
     #[must_use]
     pub fn with_limits(limits: Limits) -> Self {
         Self { limits, ..Self::default() }
     }
 
-    /// Puts a record behind the others.
+    /// Appends a record.
     ///
-    /// `timestamp` is in microseconds since 1970; an empty key is none.
+    /// `timestamp` is in microseconds since 1970; an empty key means no key.
     ///
     /// # Errors
     ///
-    /// [`Malformed::TooLarge`] if that is more than the limits permit, or the key is above 65,535 bytes. What was
-    /// there stays.
+    /// [`Malformed::TooLarge`] if the limits or a key length of 65,535 bytes are exceeded. The builder is then
+    /// unchanged.
     pub fn push(&mut self, timestamp: u64, key: &[u8], value: &[u8], kind: Kind) -> Result<(), Malformed> {
         let key_size = u16::try_from(key.len()).map_err(|_| Malformed::TooLarge)?;
         let size = RECORD_HEADER + key.len() + value.len();
@@ -57,22 +57,22 @@ impl RecordBuilder {
         Ok(())
     }
 
-    /// How many records there are.
+    /// Number of records.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// How many bytes they have.
+    /// Number of encoded bytes.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Whether there are none.
+    /// Whether the builder has no records.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The records, if there are any. The builder is empty afterwards and can be used again.
+    /// Takes the records, if there are any. The builder is empty afterwards and can be reused.
     pub fn finish(&mut self) -> Option<Records> {
         let count = std::mem::take(&mut self.count);
         (count > 0).then(|| Records { bytes: self.bytes.split().freeze(), count })

@@ -1,4 +1,4 @@
-//! The format, held against bytes written by hand, and every way to damage it.
+//! Tests of the format against hand-written bytes, and of every kind of damage.
 
 use bytes::Bytes;
 
@@ -17,7 +17,7 @@ fn batch(base: u64, appended: u64, records: &Records) -> Vec<u8> {
 }
 
 #[test]
-fn a_record_is_these_bytes() {
+fn record_is_encoded_as_documented() {
     let mut builder = RecordBuilder::new();
     builder.push(0x0102_0304_0506_0708, b"key", b"value", Kind::Json).unwrap();
     let bytes = builder.finish().unwrap().into_bytes();
@@ -30,7 +30,7 @@ fn a_record_is_these_bytes() {
 }
 
 #[test]
-fn a_batch_header_is_these_bytes() {
+fn batch_header_is_encoded_as_documented() {
     let mut header =
         BatchHeader { base: 0x0102, appended: 0x0304, count: 5, length: 0x1000, tag: Some(0x0506) };
     let bytes = header.encode();
@@ -40,7 +40,7 @@ fn a_batch_header_is_these_bytes() {
     assert_eq!(bytes[..4], crc32c::crc32c(&bytes[4..]).to_le_bytes());
     assert_eq!((BatchHeader::decode(&bytes), header.size()), (Ok(header), 40));
     assert_eq!(header.end(), 0x0107);
-    // Version 1, and what a broker has.
+    // Version 1, and batches of a broker's records.
     header.tag = None;
     rest[24] = 0;
     let bytes = header.encode();
@@ -50,7 +50,7 @@ fn a_batch_header_is_these_bytes() {
 }
 
 #[test]
-fn what_is_built_is_found_again() {
+fn built_records_are_decoded_unchanged() {
     let built = records(&[b"a", b"", b"ccc"]);
     let checked = Records::check(built.bytes().clone(), &Limits::default()).unwrap();
     assert_eq!(checked.count(), 3);
@@ -64,7 +64,7 @@ fn what_is_built_is_found_again() {
 }
 
 #[test]
-fn any_damage_is_found() {
+fn any_damage_is_detected() {
     let good = records(&[b"first", b"second"]);
     let file = batch(3, 9, &good);
     let check = |mut bytes: &[u8]| split_batch(&mut bytes).and_then(|batch| batch.check());
@@ -85,7 +85,7 @@ fn any_damage_is_found() {
 }
 
 #[test]
-fn what_a_newer_version_writes_is_told_apart() {
+fn newer_version_is_distinguished_from_damage() {
     let mut header = BatchHeader { base: 0, appended: 0, count: 1, length: 100, tag: None }.encode();
     header[28] = 2;
     let crc = crc32c::crc32c(&header[4..32]);
@@ -102,7 +102,7 @@ fn what_a_newer_version_writes_is_told_apart() {
 }
 
 #[test]
-fn limits_hold_for_who_builds_and_who_checks() {
+fn limits_apply_to_building_and_checking() {
     let limits = Limits::default().bytes(2 * (RECORD_HEADER + 2)).count(2);
     let mut builder = RecordBuilder::with_limits(limits);
     builder.push(0, b"k", b"v", Kind::Bytes).unwrap();

@@ -1,7 +1,7 @@
 //! Creating streams.
 //!
-//! A stream is made under a name of its own and renamed when it is whole. So its directory is there with all its parts, or
-//! not at all, and each part is synced once.
+//! A stream is created under a temporary name and renamed when it is complete. So its directory exists with all its
+//! parts or not at all, and each part is synced once.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ impl Inner {
     ) -> Result<(Stream, Known, Vec<Loss>), StreamError> {
         let path = self.path(name).ok_or(StreamError::Name)?;
         let disk = &*self.pool.disk;
-        // No other stream has this time of creation.
+        // The creation time is unique among streams.
         let begun = self.dir.join(format!("{}{created}", name::CREATED));
         let made = make(disk, &begun, config, created);
         let made = made
@@ -42,8 +42,8 @@ impl Inner {
     }
 }
 
-/// Makes the files of a stream, durable but for the directory's own name and the heads of the segments, which are synced
-/// with what follows.
+/// Creates the files of a stream. They are durable except for the directory's own name and the heads of the segments,
+/// which are synced with the first write.
 fn make(disk: &dyn Disk, dir: &Path, config: &StreamConfig, created: u64) -> io::Result<Clean> {
     disk.create_dir(dir)?;
     disk.create(&dir.join(groups::NAME))?;
@@ -66,15 +66,15 @@ fn make_partition(disk: &dyn Disk, dir: PathBuf, config: &StreamConfig, created:
     Ok(Tail { head: head.checksum(), summary, index: Some(Index::default()) })
 }
 
-/// Removes the files of a creation that has failed. What cannot be removed goes when the log is opened, or the name is used,
-/// the next time.
+/// Removes the files of a failed creation. Remaining files are removed when the log is next opened, or the name is next
+/// used.
 fn discard(disk: &dyn Disk, dir: &Path) {
     if let Err(error) = disk::remove_tree(disk, dir) {
-        tracing::warn!(path = %dir.display(), %error, "files of a stream that was not created could not be removed");
+        tracing::warn!(path = %dir.display(), %error, "files of a failed stream creation could not be removed");
     }
 }
 
-/// Removes what has a stream's path and is none: a stream that an earlier version did not finish, without a record.
+/// Clears the path of a new stream: removes a stream that an earlier version did not finish and that has no record.
 fn clear(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     if !disk.is_dir(path) {
         return Ok(());
@@ -82,7 +82,7 @@ fn clear(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     for partition in disk.list(path)?.iter().map(|name| path.join(name)).filter(|path| disk.is_dir(path)) {
         for base in disk.list(&partition)?.iter().filter_map(|name| Segment::base_of_log(name)) {
             if !Segment::new(&partition, base).is_empty(disk)? {
-                let what = format!("{} has records, and no file `{}`", path.display(), meta::NAME);
+                let what = format!("{} has records but no file `{}`", path.display(), meta::NAME);
                 return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
             }
         }

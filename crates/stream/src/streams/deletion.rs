@@ -10,10 +10,10 @@ use crate::disk;
 use crate::{DeleteError, Stream, name};
 
 impl Streams {
-    /// Deletes a stream with all its records and the offsets of its groups, also one that is damaged. Pending appends,
-    /// and all further appends and reads through handles of the stream, fail with `Deleted`. A stream that is created
-    /// again under the name has a larger [`Stream::created`]. The files are removed in the background. Answers whether
-    /// the stream existed. Waits for the disk; after it returns, the deletion survives a crash.
+    /// Deletes a stream with all its records and the offsets of its groups; it may be damaged. Pending appends, and all
+    /// further appends and reads through handles of the stream, fail with `Deleted`. A new stream of the same name has
+    /// a larger [`Stream::created`]. The files are removed in the background. Returns whether the stream existed. Waits
+    /// for the disk; after it returns, the deletion survives a crash.
     ///
     /// # Errors
     ///
@@ -47,7 +47,7 @@ impl Streams {
         }
         let disk = &*inner.pool.disk;
         if let Err(error) = disk.rename(&path, &aside) {
-            let why = format!("deleting it: {error}").into();
+            let why = format!("deleting the stream: {error}").into();
             busy.finish(|state| {
                 if let Some(slot) = state.slots.get_mut(&*name) {
                     slot.life = Life::Damaged(why, (inner.pool.clock)());
@@ -66,19 +66,19 @@ impl Streams {
 }
 
 impl Inner {
-    /// Nothing is at the stream's files any more.
+    /// Waits until no operation on the stream's files is in flight.
     fn quiesce(&self, stream: &Stream) {
         stream.discard();
         stream.leave(&self.pool);
         self.pool.settle(|| !stream.is_busy());
     }
 
-    /// Removes the directory of a deleted stream in the background. What cannot be removed is removed when the log is
-    /// opened again.
+    /// Removes the directory of a deleted stream in the background. Remaining files are removed when the log is next
+    /// opened.
     pub(super) fn remove_later(&self, path: PathBuf) {
         let pool = self.pool.clone();
         self.openers.push(Box::new(move || {
-            // A process that stops hands the directory over without delay.
+            // A stopping process unlocks the directory without delay.
             if !pool.is_stopped()
                 && let Err(error) = disk::remove_tree(&*pool.disk, &path)
             {

@@ -1,4 +1,4 @@
-//! Threads that open, create and remove streams, which may take long: started on demand, and ended when idle.
+//! Threads for slow operations that open, create and remove streams: started on demand, and ended when idle.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::writer::{Pool, Work};
 
-/// The most threads. A stream whose recovery takes long occupies one of them.
+/// Maximum number of threads. A stream with a long recovery occupies one of them.
 const THREADS_MAX: usize = 16;
 
 /// Time after which an idle thread ends.
@@ -16,7 +16,7 @@ const IDLE: Duration = Duration::from_secs(10);
 pub(super) type Job = Box<dyn FnOnce() + Send>;
 
 pub(super) struct Openers {
-    /// Without writers, the caller's own loop does the jobs.
+    /// Without writers, the caller's own loop runs the jobs.
     pool: Option<Arc<Pool>>,
     queue: Mutex<Queue>,
     wake: Condvar,
@@ -24,7 +24,7 @@ pub(super) struct Openers {
 
 #[derive(Default)]
 struct Queue {
-    /// One for each stream at most, since a stream does one thing at a time.
+    /// At most one per stream, since a stream does one operation at a time.
     jobs: VecDeque<Job>,
     threads: usize,
     idle: usize,
@@ -51,14 +51,16 @@ impl Openers {
             let started = thread::Builder::new().name("stream-opener".into()).spawn(move || this.run());
             match started {
                 Ok(_) => queue.threads += 1,
-                Err(error) => tracing::error!(%error, "no thread can be started to open streams"),
+                Err(error) => {
+                    tracing::error!(%error, "no thread can be started to open, create or remove streams")
+                }
             }
         }
         drop(queue);
         self.wake.notify_one();
     }
 
-    /// Drops the jobs that no thread has begun, and takes no more.
+    /// Drops the jobs that no thread has begun, and rejects further jobs.
     pub(super) fn stop(&self) {
         let mut queue = self.queue();
         queue.stopped = true;
@@ -91,13 +93,13 @@ impl Openers {
         queue.threads -= 1;
     }
 
-    /// Nothing panics while it is held.
+    /// No code panics while holding the lock.
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A job as the pool's line takes it.
+/// A job as a unit of the pool's queue.
 struct Once(Mutex<Option<Job>>);
 
 impl Work for Once {

@@ -13,13 +13,13 @@ use crate::disk::is_shortage;
 use crate::stream::Opened;
 use crate::{Loss, OpenError, Stream, StreamConfig, StreamError, groups, meta, name};
 
-/// A stream that is being opened, or created: see [`Streams::opening`](crate::Streams::opening).
+/// Future of a stream that is being opened or created: see [`Streams::opening`](crate::Streams::opening).
 pub struct Opening {
     inner: Arc<Owner>,
     name: Arc<str>,
-    /// A missing stream is created so.
+    /// Configuration with which a missing stream is created.
     create: Option<StreamConfig>,
-    /// How the job of this future has ended, if that was not well.
+    /// Error of this future's job, if it has failed.
     failed: Arc<Mutex<Option<StreamError>>>,
 }
 
@@ -61,7 +61,7 @@ impl Future for Opening {
             let (inner, name, failed) = (self.inner.0.clone(), self.name.clone(), self.failed.clone());
             self.inner.openers.push(Box::new(move || {
                 let done = |error| *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-                // The error of one that exists is in its slot.
+                // The error of an existing stream is in its slot.
                 let _ = inner.run(&name, task, done);
             }));
         }
@@ -69,22 +69,22 @@ impl Future for Opening {
     }
 }
 
-/// What a use of a stream comes to.
+/// Result of claiming a stream for use.
 pub(super) enum Claim {
-    /// It is open, or there is none.
+    /// The stream is open, or does not exist.
     Ready(Option<Stream>),
-    /// Another thread is at it.
+    /// Another thread operates on the stream; wait for it.
     Wait,
-    /// The caller has to do this, and nobody else does.
+    /// The caller must do this task; the slot is reserved for it.
     Mine(Task),
 }
 
-/// What [`Inner::find`] has found.
+/// Result of [`Inner::find`].
 pub(super) struct Found {
     pub(super) stream: Option<Stream>,
-    /// What opening it has lost.
+    /// Damage found while opening.
     pub(super) losses: Vec<Loss>,
-    /// Whether it did not exist before.
+    /// Whether the stream was created by this call.
     pub(super) is_created: bool,
 }
 
@@ -94,7 +94,7 @@ pub(super) enum Task {
 }
 
 impl Inner {
-    /// Finds a stream, and reserves what has to be done first.
+    /// Looks up a stream, and reserves the task that must come first.
     pub(super) fn claim(
         &self,
         state: &mut State,
@@ -135,7 +135,7 @@ impl Inner {
         Ok(Claim::Mine(Task::Create(config.clone(), created)))
     }
 
-    /// Does what was claimed, and wakes all who wait for it. Waits for the disk.
+    /// Executes a claimed task, and wakes all waiters. Waits for the disk.
     pub(super) fn run(
         &self,
         name: &Arc<str>,
@@ -143,7 +143,7 @@ impl Inner {
         failed: impl FnOnce(StreamError),
     ) -> Option<(Stream, Vec<Loss>)> {
         let busy = Busy { inner: self, name };
-        // Held until the slot says that it is open: a close in between would not know of it.
+        // Held until the slot is marked open: a close in between would miss the stream.
         let _gate = self.gate.read().unwrap_or_else(PoisonError::into_inner);
         let lost = self.check_lock();
         let result = if self.state().lock.is_none() {
@@ -205,16 +205,16 @@ impl Inner {
             known = Known { created, ..Known::default() };
         }
         if let Some((found, right)) = misnamed(&*self.pool.disk, &path, &known) {
-            let why = format!("{}: is misnamed, and was {}", found.display(), right.display());
+            let why = format!("{}: was renamed; its right name is {}", found.display(), right.display());
             return Err(StreamError::Damaged(why.into()));
         }
         let now = (self.pool.clock)();
         if known.extents.is_none() {
-            // It was in use when a process ended; when, is not known.
+            // The stream was open when a process ended; its last read is unknown.
             known.last_read = Some(now);
         }
         known.config = config.clone();
-        // Before the first byte changes. If opening fails, the next attempt believes nothing of it either.
+        // Before the first byte changes. If opening fails, the next attempt does not trust the old extents either.
         self.catalog().opened(name, now);
         let clean = known.clean.take();
         if let Some(slot) = self.state().slots.get_mut(&**name) {
@@ -223,11 +223,11 @@ impl Inner {
         let opened = Stream::open((name, created), path.clone(), &self.pool, &config, clean.as_ref());
         let Opened { stream, losses, is_clean } = opened.map_err(not_opened)?;
         if clean.is_some() && !is_clean {
-            // What is appended may make the files as long as the catalog says, with another content.
+            // Appends could give the files the lengths recorded in the catalog, with different content.
             self.catalog().sync();
         }
         stream.begin(&self.pool);
-        // Until a group commits.
+        // Closed until a group commits.
         self.handles.release(&path.join(groups::NAME));
         Ok((stream, known, losses))
     }
@@ -256,7 +256,7 @@ impl Inner {
     }
 }
 
-/// A slot that is busy. Dropped in place of [`finish`](Self::finish), by a panic, the stream is damaged.
+/// A slot marked busy. If dropped without [`finish`](Self::finish), by a panic, the stream is damaged.
 pub(super) struct Busy<'a> {
     pub(super) inner: &'a Inner,
     pub(super) name: &'a Arc<str>,
@@ -283,13 +283,13 @@ impl Drop for Busy<'_> {
         let now = (self.inner.pool.clock)();
         self.end(|state| {
             if let Some(slot) = state.slots.get_mut(&**self.name) {
-                slot.life = Life::Damaged("opening it has failed: see the log".into(), now);
+                slot.life = Life::Damaged("opening the stream panicked; see the log".into(), now);
             }
         });
     }
 }
 
-/// Too many open files pass by themselves; all else is damage.
+/// Too many open files is a transient error; all other errors are damage.
 fn not_opened(error: OpenError) -> StreamError {
     match error {
         OpenError::Io(_, error) if is_shortage(&error) => StreamError::Io(Arc::new(error)),

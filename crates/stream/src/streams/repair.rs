@@ -1,4 +1,4 @@
-//! Checking and repairing streams, for a command.
+//! Checking and repairing streams, used by the command-line tool.
 
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
@@ -14,31 +14,31 @@ use crate::segment::Segment;
 use crate::stream::Opened;
 use crate::{Loss, OpenError, ReadError, Stream, StreamConfig, StreamError, meta};
 
-/// Files of a stream that a repair sets aside at most.
+/// Maximum number of files of a stream that a repair sets aside.
 const SET_ASIDE_MAX: usize = 1024;
 
-/// What a file gets behind its name that a repair sets aside.
+/// Suffix of files that a repair sets aside.
 const DAMAGED: &str = ".damaged";
 
 /// Bytes that a check reads at a time.
 const READ_BYTES: usize = 1 << 20;
 
-/// What [`Streams::check`] has found.
+/// Result of [`Streams::check`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Check {
-    /// Records that can be read.
+    /// Number of readable records.
     pub records: u64,
-    /// What is damaged, by partition and file.
+    /// Descriptions of the damage, by partition and file.
     pub damage: Vec<String>,
 }
 
 impl Streams {
-    /// Opens a stream and reads all of it. None, if it does not exist. Waits for the disk.
+    /// Opens a stream and reads all its records. None if it does not exist. Waits for the disk.
     ///
     /// # Errors
     ///
-    /// [`StreamError`]: it cannot be opened.
+    /// [`StreamError`]: the stream cannot be opened.
     pub fn check(&self, name: &str) -> Result<Option<Check>, StreamError> {
         let Found { stream: Some(stream), losses, .. } = self.inner.find(name, None)? else {
             return Ok(None);
@@ -50,13 +50,13 @@ impl Streams {
         Ok(Some(check))
     }
 
-    /// Makes a stream usable that cannot be opened: writes its configuration anew, from the catalog if that knows it,
-    /// gives a segment back its name, and sets aside files that still cannot be used, which get
-    /// `.damaged` behind their names. Answers what was done; nothing, if the stream can be opened. Waits for the disk.
+    /// Repairs a stream that cannot be opened: rewrites its configuration, from the catalog if listed there, restores
+    /// the name of a renamed segment, and sets aside unusable files with the suffix `.damaged`. Returns the changes
+    /// made; none if the stream can be opened. Waits for the disk.
     ///
     /// # Errors
     ///
-    /// [`StreamError`]: it still cannot be opened, or there is no such stream.
+    /// [`StreamError`]: the stream does not exist or still cannot be opened.
     pub fn repair(&self, name: &str) -> Result<Vec<String>, StreamError> {
         let inner = &*self.inner;
         let path = inner.path(name).ok_or(StreamError::Name)?;
@@ -75,10 +75,10 @@ impl Streams {
             done.push(format!("{}: renamed to {}", from.display(), to.display()));
         }
         for _ in 0..SET_ASIDE_MAX {
-            let (config, created) = read_config(&*inner.pool.disk, &path)
-                .ok()
-                .flatten()
-                .ok_or_else(|| StreamError::Damaged("its configuration cannot be written".into()))?;
+            let (config, created) =
+                read_config(&*inner.pool.disk, &path).ok().flatten().ok_or_else(|| {
+                    StreamError::Damaged("the configuration of the stream cannot be written".into())
+                })?;
             match Stream::open((name, created), path.clone(), &inner.pool, &config, None) {
                 Ok(Opened { stream, losses, .. }) => {
                     done.extend(losses.iter().map(Loss::to_string));
@@ -94,36 +94,36 @@ impl Streams {
                 Err(error) => return Err(StreamError::Damaged(error.to_string().into())),
             }
         }
-        Err(StreamError::Damaged("too many of its files are damaged".into()))
+        Err(StreamError::Damaged("too many files of the stream are damaged".into()))
     }
 }
 
 impl Inner {
-    /// Writes the file that says how a stream is kept, if it cannot be read.
+    /// Writes the stream's configuration file, if it cannot be read.
     fn repair_config(&self, path: &Path, known: &Known, done: &mut Vec<String>) -> Result<(), StreamError> {
         let disk = &*self.pool.disk;
         if matches!(read_config(disk, path), Ok(Some(_))) {
             return Ok(());
         }
         let (config, created, from) = if known.created > 0 {
-            (known.config.clone(), known.created, "as the catalog has it")
+            (known.config.clone(), known.created, "from the catalog")
         } else {
             let names = disk.list(path)?;
             let last = names.iter().filter_map(|name| name.parse::<u32>().ok()).max();
             let partitions = last.map_or(1, |last| last.saturating_add(1)).min(StreamConfig::PARTITIONS_MAX);
             let config = StreamConfig::default().partitions(partitions);
-            (config, (self.pool.clock)(), "with the defaults: it is not in the catalog")
+            (config, (self.pool.clock)(), "with the defaults, since it is not in the catalog")
         };
         let file = path.join(meta::NAME);
         if disk.is_dir(&file) {
             set_aside(disk, &file, "is a directory", done)?;
         }
         disk::replace(disk, path, meta::NAME, &meta::encode(&config, created))?;
-        done.push(format!("{}: written anew {from}", file.display()));
+        done.push(format!("{}: rewritten {from}", file.display()));
         Ok(())
     }
 
-    /// Sets a file aside that cannot be used.
+    /// Sets aside an unusable file.
     fn repair_file(
         &self,
         stream: &Path,
@@ -135,7 +135,7 @@ impl Inner {
         let is_within = file.starts_with(stream) && file != stream;
         let dir = file.parent().filter(|_| is_within);
         let dir = dir.ok_or_else(|| StreamError::Damaged(why.into()))?;
-        // A partition is named if something in it cannot be opened.
+        // For an entry of the partition that cannot be opened, the error names the partition.
         if disk.is_dir(file) && dir == stream {
             let names = disk.list(file)?;
             let wrong = names
@@ -147,7 +147,7 @@ impl Inner {
         set_aside(disk, file, why, done)
     }
 
-    /// The next use opens it.
+    /// Resets the slot so that the next use opens the stream.
     fn reset(&self, name: &str) {
         if let Some(slot) = self.state().slots.get_mut(name) {
             (slot.known.extents, slot.known.clean) = (None, None);

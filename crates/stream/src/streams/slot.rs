@@ -1,4 +1,4 @@
-//! One stream in the list.
+//! A stream's entry in the list.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -9,22 +9,22 @@ use crate::{GroupInfo, PartitionInfo, Stream, StreamInfo, StreamState};
 pub(super) struct Slot {
     pub(super) known: Known,
     pub(super) life: Life,
-    /// Tasks that wait until the stream is no longer [`Life::Busy`]: at most one for each connection.
+    /// Tasks that wait until the stream is no longer [`Life::Busy`]: at most one per connection.
     pub(super) waiting: Vec<Waker>,
 }
 
 #[derive(Clone)]
 pub(super) enum Life {
-    /// The next use opens it.
+    /// The files are closed; the next use opens them.
     Closed,
-    /// A thread creates, opens, closes or deletes it.
+    /// A thread creates, opens, closes or deletes the stream.
     Busy,
     Open(Stream),
-    /// It cannot be opened, as of this time.
+    /// The stream cannot be opened: the reason, and the time of the last attempt.
     Damaged(Arc<str>, u64),
 }
 
-/// Time in microseconds after which a use of a damaged stream tries to open it again.
+/// Time in microseconds after which a use of a damaged stream retries opening it.
 const RETRY: u64 = 10_000_000;
 
 impl Slot {
@@ -32,7 +32,7 @@ impl Slot {
         Self { known, life, waiting: Vec::new() }
     }
 
-    /// Whether a use opens it.
+    /// Whether a use may open the stream.
     pub(super) fn may_open(&self, now: u64) -> bool {
         match &self.life {
             Life::Closed => true,
@@ -66,7 +66,7 @@ impl Slot {
         }
     }
 
-    /// What the catalog is to say of it; of one that is open, as of now.
+    /// Metadata for the catalog; of an open stream, the current state.
     pub(super) fn to_known(&self) -> Known {
         let mut known = self.known.clone();
         if let Life::Open(stream) = &self.life {
@@ -75,7 +75,7 @@ impl Slot {
         known
     }
 
-    /// Whether retention by age has something to remove.
+    /// Whether retention by age is due for a closed stream.
     pub(super) fn is_due(&self, now: u64) -> bool {
         let (Life::Closed, Some(age)) = (&self.life, self.known.config.retain_age) else { return false };
         let age = u64::try_from(age.as_micros()).unwrap_or(u64::MAX);

@@ -1,5 +1,4 @@
-//! Looking after streams that are not open: whether the catalog is right, what retention is to remove, and which open
-//! ones have become idle.
+//! Maintenance of streams that are not open: verifies the catalog, applies retention, and closes idle streams.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,18 +14,18 @@ use crate::{Loss, Stream, name};
 
 use super::opening::Busy;
 
-/// Streams that are looked at before [`Streams::open`](crate::Streams::open) returns. Where there are more, a thread
-/// looks at all of them behind that.
+/// Maximum number of streams that are examined before [`Streams::open`](crate::Streams::open) returns. If there are
+/// more, a background thread examines all of them.
 const SURVEY_FIRST: usize = 256;
 
-/// Microseconds between two looks for what retention removes: each goes over all streams.
+/// Microseconds between two retention checks, each of which visits all streams.
 const LOOK: u64 = 1_000_000;
 
-/// Streams that retention opens at a time.
+/// Maximum number of streams that retention opens at a time.
 const DUE_MAX: usize = 64;
 
 impl Inner {
-    /// Looks at all streams, now or in the background. What was lost is told if it is now.
+    /// Examines all streams, now or in the background. Returns the losses found if it runs now.
     pub(super) fn survey(self: &Arc<Self>) -> Vec<Loss> {
         let names: Vec<Arc<str>> = self.state().slots.keys().cloned().collect();
         if names.len() <= SURVEY_FIRST {
@@ -35,7 +34,7 @@ impl Inner {
         let inner = Arc::downgrade(self);
         self.openers.push(Box::new(move || {
             for name in names {
-                // Losses are in the log.
+                // Losses are logged.
                 match inner.upgrade() {
                     Some(inner) if inner.state().lock.is_some() => drop(inner.examine(&name)),
                     _ => return,
@@ -45,8 +44,8 @@ impl Inner {
         Vec::new()
     }
 
-    /// Opens a stream that was in use when a process ended, or whose files are not as the catalog says. What cannot be
-    /// opened is damaged from now on.
+    /// Opens a stream that was open when a process ended, or whose files differ from the catalog. A stream that cannot
+    /// be opened becomes damaged.
     fn examine(&self, name: &Arc<str>) -> Vec<Loss> {
         let known = match self.state().slots.get(&**name) {
             Some(slot) if matches!(slot.life, Life::Closed) => slot.known.clone(),
@@ -59,7 +58,7 @@ impl Inner {
         self.find(name, None).map(|found| found.losses).unwrap_or_default()
     }
 
-    /// Opens streams of which retention removes something.
+    /// Opens streams with segments due for removal by retention.
     fn open_due(self: &Arc<Self>) {
         let now = (self.pool.clock)();
         let state = self.state();
@@ -72,13 +71,13 @@ impl Inner {
             .collect();
         drop(state);
         for name in due {
-            // What is wrong with it is in its slot.
+            // An error is recorded in the stream's slot.
             let _ = self.find(&name, None);
         }
         self.opens_due.store(false, Ordering::Release);
     }
 
-    /// Closes streams that nothing uses, and files that nothing has used since the last time.
+    /// Closes idle streams, and files not used since the last call.
     fn close_idle(&self) {
         self.handles.rest();
         let mut state = self.state();
@@ -107,7 +106,7 @@ impl Inner {
                 state.slots.iter().map(|(name, slot)| (name.clone(), slot.known_unless_open())).collect();
             drop(state);
             if let Err(error) = catalog.replace(known.iter().map(|(name, known)| (&**name, known))) {
-                tracing::warn!(%error, "the catalog cannot be written anew");
+                tracing::warn!(%error, "the catalog cannot be rewritten");
             }
         }
     }
@@ -121,7 +120,7 @@ impl Inner {
         let slot = self.state().slots.get(&**name).map(|slot| slot.known.clone());
         let mut known = slot.unwrap_or_default();
         stream.note(&mut known);
-        // Before the next use notes that it is open.
+        // Before the next use marks it open.
         self.catalog().put(name, &known);
         busy.finish(|state| {
             if let Some(slot) = state.slots.get_mut(&**name) {
@@ -131,7 +130,7 @@ impl Inner {
     }
 }
 
-/// Whether a stream's directory is as the catalog says, as far as names and lengths tell.
+/// Whether a stream's directory matches the catalog in names and lengths.
 fn is_as_known(disk: &dyn Disk, path: &Path, known: &Known) -> bool {
     let Some(extents) = &known.extents else { return false };
     let is_right = read_config(disk, path)
@@ -151,8 +150,8 @@ fn is_as_known(disk: &dyn Disk, path: &Path, known: &Known) -> bool {
     is_right && extents.iter().enumerate().all(partition)
 }
 
-/// A segment that was given another name since the stream was closed, and its right name. Opening would take it for a
-/// damaged one and cut it off.
+/// Finds a segment that was renamed since the stream was closed, and its right name. Opening the stream would treat the
+/// segment as damaged and cut it off.
 pub(super) fn misnamed(disk: &dyn Disk, path: &Path, known: &Known) -> Option<(PathBuf, PathBuf)> {
     let extents = known.extents.as_deref().unwrap_or_default();
     extents.iter().enumerate().filter(|(_, extent)| extent.last_bytes > 0).find_map(|(number, extent)| {
@@ -172,10 +171,10 @@ pub(super) fn misnamed(disk: &dyn Disk, path: &Path, known: &Known) -> Option<(P
     })
 }
 
-/// What the clock looks at for streams that are not open.
+/// The clock's member for streams that are not open.
 pub(super) struct Keeper {
     inner: Weak<Inner>,
-    /// When it has looked for what retention removes.
+    /// Time of the last retention check.
     looked: AtomicU64,
 }
 
@@ -215,7 +214,7 @@ impl Work for Keeper {
 }
 
 impl super::slot::Slot {
-    /// What the catalog is to say of it while the process runs.
+    /// Metadata for the catalog while the process runs.
     pub(super) fn known_unless_open(&self) -> Known {
         let mut known = self.known.clone();
         if !matches!(self.life, Life::Closed) {

@@ -1,4 +1,4 @@
-//! A clock that is set while the log is used.
+//! The clock is set while the log is in use.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ fn each_minute(one: &One, numbers: std::ops::Range<u64>, from: u64) {
 }
 
 #[test]
-fn clock_that_was_a_year_ahead_for_one_record_falsifies_no_other() {
+fn clock_a_year_ahead_for_one_record_affects_no_other_record() {
     let one = One::new(&StreamConfig::default());
     each_minute(&one, 0..10, YEAR);
     set(&one.hand, 2 * YEAR);
@@ -43,7 +43,7 @@ fn clock_that_was_a_year_ahead_for_one_record_falsifies_no_other() {
     assert_eq!([seek(YEAR), seek(YEAR + 60 * SECOND), seek(YEAR + 540 * SECOND)], [0, 1, 9]);
     assert_eq!([seek(YEAR + HOUR + 1), seek(YEAR + HOUR + 480 * SECOND), seek(3 * YEAR)], [12, 19, 20]);
     one.streams.create("s", &StreamConfig::default().retain_age(Some(Duration::from_secs(7200)))).unwrap();
-    // Retention goes on: two hours after the clock was right again, the year-old record goes.
+    // Retention continues: the year-old record is removed two hours after the clock was right again.
     set(&one.hand, YEAR + 4 * HOUR);
     one.streams.tick();
     one.work();
@@ -54,7 +54,7 @@ fn clock_that_was_a_year_ahead_for_one_record_falsifies_no_other() {
 }
 
 #[test]
-fn clock_that_was_a_year_behind_for_one_record_removes_nothing() {
+fn clock_a_year_behind_for_one_record_removes_no_segment() {
     let one = One::new(&StreamConfig::default().retain_age(Some(Duration::from_secs(7200))));
     each_minute(&one, 0..10, 2 * YEAR);
     set(&one.hand, YEAR);
@@ -69,7 +69,7 @@ fn clock_that_was_a_year_behind_for_one_record_removes_nothing() {
 }
 
 #[test]
-fn last_segment_of_a_clock_that_was_ahead_goes_without_another_append() {
+fn retention_removes_last_segment_after_clock_was_ahead() {
     let one = One::new(&small().retain_age(Some(Duration::from_secs(100))));
     set(&one.hand, YEAR);
     one.fill(0..1, 8);
@@ -82,7 +82,7 @@ fn last_segment_of_a_clock_that_was_ahead_goes_without_another_append() {
 }
 
 #[test]
-fn clock_that_goes_back_by_seconds_stands_still() {
+fn batch_times_stand_still_when_the_clock_goes_back_by_seconds() {
     let one = One::new(&StreamConfig::default());
     set(&one.hand, YEAR);
     one.fill(0..1, 8);
@@ -92,7 +92,7 @@ fn clock_that_goes_back_by_seconds_stands_still() {
 }
 
 #[test]
-fn batches_on_both_sides_of_a_step_back_are_written_apart() {
+fn clock_set_back_begins_a_new_segment() {
     let one = One::new(&StreamConfig::default());
     for (number, time) in [(0, YEAR), (1, 2 * YEAR), (2, YEAR), (3, YEAR + 1)] {
         set(&one.hand, time);
@@ -105,7 +105,7 @@ fn batches_on_both_sides_of_a_step_back_are_written_apart() {
 }
 
 #[test]
-fn clock_that_was_set_is_believed_after_a_minute() {
+fn clock_change_is_followed_after_a_minute() {
     let (wall, counter) = (Hand::default(), Hand::default());
     set(&wall, YEAR);
     let (ours, theirs) = (wall.0.clone(), counter.0.clone());
@@ -116,7 +116,7 @@ fn clock_that_was_set_is_believed_after_a_minute() {
         clock()
     };
     assert_eq!(pass(SECOND), YEAR + SECOND);
-    // Forth and back: nothing came of it. The same again later is no older for that.
+    // Forth and back has no effect. A second jump starts a new waiting time.
     for _ in 0..2 {
         wall.pass(YEAR);
         assert_eq!(clock(), wall.0.load(Ordering::Relaxed) - YEAR);
@@ -130,13 +130,13 @@ fn clock_that_was_set_is_believed_after_a_minute() {
         assert_eq!(pass(59 * SECOND), before + 59 * SECOND);
         assert_eq!(pass(2 * SECOND), there + 61 * SECOND);
     }
-    // A clock that is drawn near bit by bit is followed.
+    // A clock that is adjusted in small steps is followed.
     wall.pass(4 * SECOND);
     assert_eq!(clock(), wall.0.load(Ordering::Relaxed));
 }
 
 #[test]
-fn step_of_the_clock_reaches_neither_batches_nor_retention() {
+fn temporary_clock_step_affects_neither_batches_nor_retention() {
     let (wall, counter) = (Hand::default(), Hand::default());
     set(&wall, YEAR);
     let (ours, theirs) = (wall.0.clone(), counter.0.clone());

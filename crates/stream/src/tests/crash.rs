@@ -1,4 +1,4 @@
-//! Whatever happens at whatever call: what was promised is there, once, in order.
+//! Any fault at any call: acknowledged records are found, once, in order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,18 +9,18 @@ use crate::{
     AppendError, Durability, Fsync, Partition, Pending, Stream, StreamConfig, Streams, StreamsConfig,
 };
 
-/// What is known from outside about one partition, over all lives of the process.
+/// External knowledge of one partition, over all lives of the process.
 #[derive(Default)]
 struct Promised {
-    /// The number of the next record that is appended, ever.
+    /// The number of the next record that is appended, over all lives.
     next: u64,
-    /// Appends without an answer yet: their numbers.
+    /// Unanswered appends: their numbers.
     under_way: Vec<(Pending, Vec<u64>)>,
-    /// Records that were acknowledged as on disk or that a reader could see, by offset.
+    /// Records that were acknowledged as on disk or visible to a reader, by offset.
     readable: BTreeMap<u64, u64>,
-    /// How much of that had been synced.
+    /// End of the synced part of these records.
     durable: u64,
-    /// Records that were refused for good.
+    /// Records that were permanently rejected.
     refused: BTreeSet<u64>,
 }
 
@@ -32,7 +32,7 @@ struct Life {
 
 const WAYS: [Fsync; 3] = [Fsync::Batch, Fsync::Interval(Duration::from_millis(10)), Fsync::Never];
 
-/// One partition through a few lives, each of which ends in another way.
+/// One partition through several lives, each of which ends differently.
 fn run(seed: u64) {
     let mut chance = Chance::new(seed);
     let hand = Hand::default();
@@ -58,7 +58,7 @@ fn run(seed: u64) {
     }
 }
 
-/// What will go wrong in this life, if anything.
+/// Plans the faults of this life.
 fn plan(disk: &Simulated, chance: &mut Chance) {
     for _ in 0..chance.below(3) {
         let fault = match chance.below(7) {
@@ -73,7 +73,7 @@ fn plan(disk: &Simulated, chance: &mut Chance) {
 }
 
 fn begin(disk: &Simulated, hand: &Hand, config: &StreamConfig) -> Option<Life> {
-    // Small, so that it is reached.
+    // Small, so that the limit is reached.
     let limits = StreamsConfig::default().max_pending(2000);
     let (streams, _) = open(disk, limits, hand).ok()?;
     let stream = streams.create("s", config).ok()?;
@@ -109,7 +109,7 @@ fn step(
         8 if chance.one_in(3) => disk.set_room(None),
         8 => {
             let offset = chance.below(1000);
-            // A process that ends has no time to say no: what it was told may be stored.
+            // A process that ends cannot report an error: the offset may be stored.
             committed.push(Some(offset));
             if let Ok(mut pending) = life.stream.commit("group", 0, offset) {
                 while life.streams.work() {}
@@ -127,7 +127,7 @@ fn step(
     note(&life.partition, promised);
 }
 
-/// Takes down what the log says of itself.
+/// Notes the state that the log reports.
 fn note(partition: &Partition, promised: &mut Promised) {
     let ends = partition.ends();
     let mut open = Vec::new();
@@ -139,7 +139,7 @@ fn note(partition: &Partition, promised: &mut Promised) {
                 promised.readable.extend((first..).zip(numbers));
             }
             Some(Err(AppendError::NoSpace)) => promised.refused.extend(numbers),
-            // It may be there or not.
+            // The record may or may not be found.
             Some(Err(_)) => {}
         }
     }
@@ -152,14 +152,14 @@ fn end(life: Life, disk: &Simulated, chance: &mut Chance, promised: &mut Promise
     if chance.one_in(4) && !disk.has_crashed() {
         life.streams.close();
     } else {
-        // Nothing more reaches the disk.
+        // No further byte reaches the disk.
         disk.plan(1, Fault::Crash);
     }
     note(&life.partition, promised);
     promised.under_way.clear();
 }
 
-/// The next process finds what was promised.
+/// Opens the log as the next process, which must find the promised records.
 fn survive(
     disk: &Simulated,
     hand: &Hand,
@@ -177,22 +177,22 @@ fn survive(
     let (streams, losses) =
         open(disk, limits.clone(), hand).unwrap_or_else(|error| panic!("{name}: {error}"));
     let Some(stream) = streams.stream("s") else {
-        assert!(promised.readable.is_empty() && committed[0].is_none(), "{name}: the stream has gone");
+        assert!(promised.readable.is_empty() && committed[0].is_none(), "{name}: the stream is missing");
         return;
     };
     let life = Life { partition: stream.partition(0).unwrap(), stream, streams };
     let found = check(&life, promised, &name);
-    // What the next process shows stays.
+    // Records that the next process shows remain.
     promised.readable = found.iter().copied().collect();
     promised.durable = life.partition.ends().durable;
     assert_eq!(promised.durable, life.partition.ends().readable, "{name}");
-    // Under the other rules, the last words may be lost with the power.
+    // With other `Fsync` modes, a power loss may take the last commits.
     let stored = life.stream.committed("group", 0);
     if config.fsync == Fsync::Batch || after == After::Kill {
         assert!(committed.contains(&stored), "{name}: {stored:?} of {committed:?}");
     }
     *committed = vec![stored];
-    // Twice the same, with nothing more to repair; what was left in a file is named again.
+    // The second opening has the same result and needs no repair; damage left in a file is reported again.
     drop(life);
     let (streams, again) = open(disk, limits, hand).unwrap();
     assert!(again.len() <= losses.len(), "{name}: {again:?}");
@@ -222,8 +222,8 @@ fn check(life: &Life, promised: &Promised, name: &str) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn what_was_promised_is_there_once_and_in_order() {
-    // More with SINEWS_STREAM_SEEDS, from SINEWS_STREAM_SEED on.
+fn acknowledged_records_survive_any_fault_once_and_in_order() {
+    // SINEWS_STREAM_SEEDS sets the number of seeds, SINEWS_STREAM_SEED the first.
     let number =
         |name, default| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default);
     let first: u64 = number("SINEWS_STREAM_SEED", 0);
@@ -250,7 +250,7 @@ fn fail_to_sync(one: &One, fsync: Fsync) {
 }
 
 #[test]
-fn records_whose_sync_failed_are_durable_once_the_next_process_shows_them() {
+fn recovered_records_of_a_failed_sync_are_durable() {
     for (seed, fsync) in (0..20).flat_map(|seed| WAYS.map(|fsync| (seed, fsync))) {
         let one =
             One::on(Simulated::new(seed), StreamsConfig::default(), &StreamConfig::default().fsync(fsync));
@@ -262,7 +262,7 @@ fn records_whose_sync_failed_are_durable_once_the_next_process_shows_them() {
         let shown = read_all(&partition, 1);
         assert!(fsync == Fsync::Batch || shown.0.len() == 5, "seed {seed} {fsync:?}: {shown:?}");
         assert_eq!(partition.ends().durable, shown.0.len() as u64);
-        // An index is stored.
+        // Closing stores an index.
         streams.close();
         let disk = disk.after(After::PowerLoss);
         let (streams, losses) = open(&disk, StreamsConfig::default(), &one.hand).unwrap();

@@ -1,4 +1,4 @@
-//! What is damaged is named, and takes nothing else with it.
+//! Damage is reported, and affects no other records.
 
 use std::path::Path;
 
@@ -8,8 +8,7 @@ use crate::{Durability, ReadError, StreamError, StreamsConfig};
 
 const FIRST: &str = "/log/streams/s/0/00000000000000000000.log";
 
-/// Offsets 0 to 9 in records of 1,000 bytes: three in a segment, in batches of 1,071 bytes behind
-/// a head of 128.
+/// Offsets 0 to 9 in records of 1,000 bytes: three in a segment, in batches of 1,071 bytes behind a head of 128.
 fn filled() -> One {
     let one = One::new(&small());
     one.fill(0..10, 1000 + 8);
@@ -21,7 +20,7 @@ fn filled() -> One {
 }
 
 #[test]
-fn what_is_damaged_while_it_is_open_is_an_error_of_who_reads_it() {
+fn damage_of_an_open_segment_is_a_read_error() {
     let one = filled();
     one.disk.damage(FIRST, 128 + 1071 + 9);
     let (found, gaps) = read_all(&one.partition, 1);
@@ -36,7 +35,7 @@ fn what_is_damaged_while_it_is_open_is_an_error_of_who_reads_it() {
 }
 
 #[test]
-fn a_full_segment_that_is_damaged_is_left_as_it_is() {
+fn damaged_full_segment_is_left_unchanged() {
     let one = filled();
     one.disk.damage(FIRST, 128 + 1500);
     // Without its index, the segment is read when the log is opened.
@@ -52,7 +51,7 @@ fn a_full_segment_that_is_damaged_is_left_as_it_is() {
 }
 
 #[test]
-fn damage_before_what_is_right_is_not_cut_off() {
+fn damage_before_valid_batches_is_not_cut_off() {
     let one = One::new(&small());
     one.fill(0..3, 1000);
     one.disk.damage(FIRST, 128 + 1100);
@@ -64,19 +63,19 @@ fn damage_before_what_is_right_is_not_cut_off() {
             .iter()
             .any(|(name, bytes)| name.ends_with("0.log") && *bytes == 128 + 3 * 1063)
     );
-    // The offsets behind the damage are not given again: somebody may have read them.
+    // The offsets behind the damage are not assigned again: a reader may have seen them.
     assert_eq!(one.partition.ends().next, 3);
     one.fill(3..4, 8);
     let (found, gaps) = read_all(&one.partition, 1);
     assert_eq!((found, gaps), (vec![(0, 0), (2, 2), (3, 3)], vec![(1, 2)]));
-    // It is named each time, also when the segment is full.
+    // Damage is reported at each opening, also when the segment is full.
     one.fill(4..5, 1000);
     let (one, losses) = one.reopen(false);
     assert_eq!((losses.len(), read_all(&one.partition, 1).0.len()), (1, 4));
 }
 
 #[test]
-fn an_unfinished_end_is_cut_off() {
+fn unfinished_write_is_cut_off() {
     let one = One::new(&small());
     one.fill(0..3, 1000);
     one.disk.damage(FIRST, 128 + 2 * 1063 + 500);
@@ -89,7 +88,7 @@ fn an_unfinished_end_is_cut_off() {
 }
 
 #[test]
-fn an_index_is_made_again() {
+fn missing_or_damaged_index_is_rebuilt() {
     for at in [0, 40, 63] {
         let one = filled();
         let index =
@@ -101,10 +100,10 @@ fn an_index_is_made_again() {
 }
 
 #[test]
-fn what_a_newer_version_wrote_is_not_touched() {
+fn files_of_a_newer_version_are_left_unchanged() {
     let one = One::new(&small());
     one.fill(0..1, 100);
-    // A flag, with a checksum that is right.
+    // An unknown flag, with a valid checksum.
     let header = crate::record::BatchHeader { base: 1, appended: 1_000_000, count: 1, length: 60, tag: None };
     let mut bytes = header.encode()[..32].to_vec();
     bytes[28] = 2;
@@ -121,13 +120,13 @@ fn what_a_newer_version_wrote_is_not_touched() {
 }
 
 #[test]
-fn a_segment_that_is_gone_is_named() {
+fn missing_segment_is_reported() {
     let one = One::new(&small());
     one.fill(0..1, 100);
     let disk = one.disk.after(After::Kill);
     crate::disk::Disk::remove(&disk, Path::new(FIRST)).unwrap();
     let (streams, losses) = open(&disk, StreamsConfig::default(), &one.hand).unwrap();
-    assert!(losses.len() == 1 && losses[0].to_string().contains("no segment is there"), "{losses:?}");
+    assert!(losses.len() == 1 && losses[0].to_string().contains("no segment exists"), "{losses:?}");
     let partition = streams.stream("s").unwrap().partition(0).unwrap();
     let mut pending = partition.append(numbered([1], 8)).unwrap();
     while streams.work() {}
@@ -135,7 +134,7 @@ fn a_segment_that_is_gone_is_named() {
 }
 
 #[test]
-fn a_segment_that_is_missing_between_others_is_named() {
+fn missing_segment_between_segments_is_reported() {
     let one = filled();
     let disk = one.disk.after(After::Kill);
     crate::disk::Disk::remove(&disk, Path::new(&FIRST.replace("0.log", "3.log"))).unwrap();

@@ -20,7 +20,7 @@ impl Wake for Count {
 }
 
 #[test]
-fn deleted_stream_rejects_handles_and_its_name_is_free() {
+fn deleted_stream_rejects_its_handles_and_frees_its_name() {
     let one = One::new(&small());
     one.fill(0..50, 100);
     let mut pending = one.partition.append(numbered([50], 100)).unwrap();
@@ -38,14 +38,14 @@ fn deleted_stream_rejects_handles_and_its_name_is_free() {
     assert!(matches!(one.partition.read(0, 100), Err(ReadError::Deleted)));
 
     let again = one.streams.create("s", &small()).unwrap();
-    assert!(again.created() > created, "the clock stands still, and the epoch does not");
+    assert!(again.created() > created, "the creation time grows although the clock stands still");
     assert_eq!(again.partition(0).unwrap().ends().next, 0);
     one.work();
     assert_eq!(one.disk.list(Path::new("/log/streams")).unwrap(), ["s"]);
 }
 
 #[test]
-fn deletion_is_whole_whenever_the_process_ends() {
+fn deletion_is_atomic_across_crashes() {
     let config = StreamConfig::default();
     for after in [After::Kill, After::PowerLoss] {
         for call in 1..40 {
@@ -84,7 +84,7 @@ fn deletion_is_whole_whenever_the_process_ends() {
 }
 
 #[test]
-fn usage_is_told_for_expiry() {
+fn times_of_last_use_are_reported() {
     let one = One::new(&StreamConfig::default().automatic(true));
     let info = one.streams.describe("s").unwrap();
     assert!(info.automatic);

@@ -4,7 +4,7 @@ use super::{One, numbered, poll, read_all};
 use crate::{AppendError, CommitError, CreateError, DeleteError, Durability, StreamConfig};
 
 #[test]
-fn nothing_is_appended_after_the_lock_file_is_replaced() {
+fn appends_are_rejected_after_the_lock_file_is_replaced() {
     let one = One::new(&StreamConfig::default());
     one.fill(0..3, 10);
     let mut waits = one.partition.append(numbered([3], 10)).unwrap();
@@ -13,8 +13,8 @@ fn nothing_is_appended_after_the_lock_file_is_replaced() {
     let calls = one.disk.calls();
     one.streams.tick();
     one.work();
-    assert_eq!(one.disk.calls(), calls, "nothing is written to a directory of another process");
-    let why = one.streams.failure().expect("the directory is not ours");
+    assert_eq!(one.disk.calls(), calls, "no write to a directory of another process");
+    let why = one.streams.failure().expect("the directory was replaced");
     assert!(why.contains("/log was removed or replaced"), "{why}");
     let failed = AppendError::Failed(why.clone());
     assert_eq!(poll(&mut waits, Durability::Disk), Some(Err(failed.clone())));
@@ -26,7 +26,7 @@ fn nothing_is_appended_after_the_lock_file_is_replaced() {
     refused(one.streams.delete("s").unwrap_err().to_string());
     assert!(matches!(one.streams.delete("s"), Err(DeleteError::Io(_))));
     assert!(matches!(one.streams.create("s", &StreamConfig::default()), Err(CreateError::Io(_))));
-    assert_eq!(read_all(&one.partition, 100).0.len(), 3, "what is there can be read");
+    assert_eq!(read_all(&one.partition, 100).0.len(), 3, "existing records can be read");
     one.streams.close();
-    assert_eq!(one.disk.calls(), calls, "nor is it when the log is closed");
+    assert_eq!(one.disk.calls(), calls, "no write when the log is closed either");
 }

@@ -1,4 +1,4 @@
-//! A payload is never taken for records, whatever bytes it has and whatever is damaged.
+//! A payload is never read as records, for any bytes and any damage.
 
 use std::path::Path;
 
@@ -10,10 +10,10 @@ use crate::{Durability, Fsync, StreamConfig, StreamsConfig};
 
 const FILE: &str = "/log/streams/s/0/00000000000000000000.log";
 
-/// What a forged record says.
+/// Number of a forged record.
 const FORGED: u64 = 0xdead_beef;
 
-/// A batch that is right but for the tag, which its maker cannot know.
+/// A batch that is valid except for the tag, which its author cannot know.
 fn forged(base: u64, tag: Option<u64>) -> Vec<u8> {
     let records = numbered([FORGED], 8);
     let mut head = vec![0; 32];
@@ -22,7 +22,7 @@ fn forged(base: u64, tag: Option<u64>) -> Vec<u8> {
     let length = (head.len() + records.bytes().len()) as u32;
     head[4..8].copy_from_slice(&length.to_le_bytes());
     head[8..16].copy_from_slice(&base.to_le_bytes());
-    // Now, as far as a producer knows.
+    // The current time, as a producer knows it.
     head[16..24].copy_from_slice(&1_000_000u64.to_le_bytes());
     head[24] = 1;
     let crc = crc32c::crc32c(&head[4..]);
@@ -44,7 +44,7 @@ fn append(one: &One, records: Records) {
     assert!(poll(&mut pending, Durability::Disk).is_some_and(|result| result.is_ok()));
 }
 
-/// What can be read, by offset: the numbers at the start of values, whatever else is in them.
+/// Readable records by offset: the numbers at the start of their values.
 fn numbers(disk: &Simulated, hand: &Hand) -> Vec<(u64, u64)> {
     let (streams, _) = open(disk, StreamsConfig::default(), hand).unwrap();
     let partition = streams.stream("s").unwrap().partition(0).unwrap();
@@ -65,7 +65,7 @@ fn numbers(disk: &Simulated, hand: &Hand) -> Vec<(u64, u64)> {
     found
 }
 
-/// The file as the next process finds it, if the process was killed when so much of it was written.
+/// The file as the next process finds it, if the process was killed after this many bytes.
 fn torn(disk: &Simulated, bytes: u64) -> Simulated {
     let disk = disk.after(After::Kill);
     Disk::open(&disk, Path::new(FILE)).unwrap().truncate(bytes).unwrap();
@@ -76,12 +76,12 @@ fn torn(disk: &Simulated, bytes: u64) -> Simulated {
 fn payload_of_a_torn_batch_is_not_read_as_records() {
     let one = One::new(&StreamConfig::default());
     one.fill(0..3, 100);
-    // Bytes of batches that were right where they were, as the wire gives them to clients.
+    // Bytes of batches that were valid at their position, as clients receive them.
     let real = one.partition.read(0, 1 << 20).unwrap().batches;
     let tag = u64::from_le_bytes(*real[32..].first_chunk().unwrap());
     let mut payload = Vec::new();
     for alignment in 0..64 {
-        // Offsets of the torn batch itself, and of what would come behind it.
+        // Offsets of the torn batch itself, and of the next batch.
         for base in [3, 4] {
             payload.extend(forged(base, None));
             payload.extend(forged(base, Some(tag)));
@@ -92,7 +92,7 @@ fn payload_of_a_torn_batch_is_not_read_as_records() {
     let before = one.disk.files("/log/streams/s/0")[0].1;
     append(&one, with_payload(3, &payload));
     let whole = one.disk.files("/log/streams/s/0")[0].1;
-    // At sectors, and wherever a forged batch has just ended.
+    // At sectors, and at the ends of forged batches.
     for end in (before..whole).filter(|end| end % 512 == 0 || end % 97 == 0) {
         let found = numbers(&torn(&one.disk, end as u64), &one.hand);
         assert_eq!(found, [(0, 0), (1, 1), (2, 2)], "torn at {end} of {whole}");
@@ -119,7 +119,7 @@ fn payload_at_every_4_kib_of_8_mib_is_not_read_as_records() {
 }
 
 #[test]
-fn damaged_batch_between_others_gives_nothing_but_the_others() {
+fn damaged_batch_does_not_affect_other_batches() {
     let one = One::new(&StreamConfig::default());
     one.fill(0..1, 100);
     let real = one.partition.read(0, 1 << 20).unwrap().batches;
@@ -137,7 +137,7 @@ fn damaged_batch_between_others_gives_nothing_but_the_others() {
 }
 
 #[test]
-fn flipped_bit_costs_its_batch_and_no_other() {
+fn flipped_bit_loses_only_its_batch() {
     let one = One::new(&StreamConfig::default());
     one.fill(0..6, 40);
     let file = one.disk.files("/log/streams/s/0")[0].1;
@@ -152,9 +152,9 @@ fn flipped_bit_costs_its_batch_and_no_other() {
 }
 
 #[test]
-fn flipped_bit_of_an_index_costs_nothing() {
+fn flipped_bit_of_an_index_loses_no_batch() {
     let one = One::new(&StreamConfig { segment_bytes: 300_000, ..StreamConfig::default() });
-    // An entry for each, but for the first. The first segment's index has a file, the last one's is in the catalog.
+    // An entry for each batch except the first. The first segment's index has a file, the last one's is in the catalog.
     for number in 0..6 {
         append(&one, with_payload(number, &vec![0; 70_000]));
     }
@@ -172,7 +172,7 @@ fn flipped_bit_of_an_index_costs_nothing() {
 }
 
 #[test]
-fn flipped_bit_of_a_large_index_costs_nothing() {
+fn flipped_bit_of_a_large_index_loses_no_batch() {
     let one = One::new(&StreamConfig::default());
     for number in 0..40 {
         append(&one, with_payload(number, &vec![0; 70_000]));
@@ -180,7 +180,7 @@ fn flipped_bit_of_a_large_index_costs_nothing() {
     one.streams.close();
     let index = FILE.replace(".log", ".index");
     let bytes = one.disk.files("/log/streams/s/0").into_iter().find(|(name, _)| name.ends_with(".index"));
-    let bytes = bytes.expect("the catalog does not take it").1;
+    let bytes = bytes.expect("the index is too large for the catalog").1;
     for at in [0, 20, 50, 64, 100, bytes - 1] {
         let disk = one.disk.after(After::Kill);
         disk.damage(&index, at);
@@ -192,15 +192,15 @@ fn flipped_bit_of_a_large_index_costs_nothing() {
 }
 
 #[test]
-fn bytes_that_were_lost_with_the_power_are_not_believed_at_their_old_place() {
+fn batches_lost_with_the_power_are_rejected_at_their_old_position() {
     for fsync in [Fsync::Never, Fsync::Interval(std::time::Duration::from_secs(1))] {
         let one = One::new(&StreamConfig::default().fsync(fsync));
         one.fill(0..4, 100);
-        // A reader has seen all of them; the last three go with the power, with their tags.
+        // A reader has seen all of them; a power loss takes the last three, with their tags.
         let seen = one.partition.read(0, 1 << 20).unwrap().batches;
         let batch = seen.len() / 4;
         let (one, _) = One { disk: torn(&one.disk, 128 + batch as u64), ..one }.reopen(true);
-        // Batch 1 is appended anew, with the others' bytes exactly where they were.
+        // Batch 1 is appended again, with the bytes of the lost batches at their old positions.
         let payload = &seen[2 * batch..];
         append(&one, with_payload(1, &[&vec![0; batch - 40 - 20 - 8][..], payload].concat()));
         let disk = one.disk.after(After::Kill);
@@ -226,7 +226,7 @@ fn segment_of_version_1_is_read_and_not_appended_to() {
     }
     let wanted = [(0, FORGED), (1, FORGED), (2, FORGED)];
     assert_eq!(numbers(&disk.after(After::Kill), &one.hand), wanted);
-    // Behind damage nothing is believed, and nothing is cut off.
+    // Behind damage no batch is accepted, and none is cut off.
     let damaged = disk.after(After::Kill);
     damaged.damage(FILE, old(0).len() + 9);
     let (streams, losses) = open(&damaged, StreamsConfig::default(), &one.hand).unwrap();
@@ -249,7 +249,7 @@ fn segment_without_a_key_is_read_along_its_chain() {
     disk.damage(FILE, 41);
     disk.damage(FILE, 64 + 42);
     assert_eq!(numbers(&disk.after(After::Kill), &one.hand), [(0, 0), (1, 1), (2, 2), (3, 3)]);
-    // With damage besides, what is behind it is not believed, and stays in the file.
+    // With additional damage, batches behind it are rejected, and stay in the file.
     disk.damage(FILE, 128 + 163 + 8);
     let (_, losses) = open(&disk, StreamsConfig::default(), &one.hand).unwrap();
     assert!(losses.len() == 1 && losses[0].why.ends_with("left in the file"), "{losses:?}");
@@ -257,7 +257,7 @@ fn segment_without_a_key_is_read_along_its_chain() {
 }
 
 #[test]
-fn read_behind_damage_looks_at_no_more_than_the_next_entry_of_the_index() {
+fn read_behind_damage_searches_up_to_the_next_index_entry() {
     let one = One::new(&StreamConfig::default());
     let heads: Vec<u8> = (0..20_000).flat_map(|_| forged(3, Some(1))).collect();
     one.fill(0..1, 100);
@@ -272,12 +272,12 @@ fn read_behind_damage_looks_at_no_more_than_the_next_entry_of_the_index() {
     assert!(one.disk.lent() - before < 4 * 65_536, "{}", one.disk.lent() - before);
     let before = one.disk.lent();
     assert!(one.partition.read(1, 1).is_err());
-    assert!(one.disk.lent() - before < 65_536 + 4096, "it is remembered");
+    assert!(one.disk.lent() - before < 65_536 + 4096, "the damage is remembered");
     assert_eq!(read_all(&one.partition, 1).1, [(1, 2)]);
 }
 
 #[test]
-fn index_that_is_missing_is_made_by_the_writers() {
+fn missing_index_is_rebuilt_by_the_writers() {
     let one = One::new(&small());
     one.fill(0..10, 1000);
     let (one, _) = one.reopen(false);
@@ -290,6 +290,6 @@ fn index_that_is_missing_is_made_by_the_writers() {
         matches!(one.partition.poll_read(1, 1, waker), std::task::Poll::Ready(Ok(read)) if read.next == 2)
     );
     assert!(Disk::open(&one.disk, Path::new(index)).is_ok());
-    // The end needs none.
+    // Reads at the end need no index.
     assert!(one.partition.poll_read(9, 1, waker).is_ready());
 }

@@ -1,4 +1,4 @@
-//! Where groups go on.
+//! Committed offsets of groups.
 
 use std::io::IoSlice;
 use std::path::Path;
@@ -16,14 +16,14 @@ fn bytes(one: &One) -> usize {
 }
 
 #[test]
-fn the_last_word_counts_and_stays() {
+fn last_committed_offset_is_stored() {
     let one = One::new(&StreamConfig::default().partitions(3));
     let mut pending = Vec::new();
     for offset in 0..10 {
         pending.push(one.stream.commit("a", 0, offset).unwrap());
         pending.push(one.stream.commit("b", 2, offset * 2).unwrap());
     }
-    // Not before it is stored.
+    // Not visible before it is stored.
     assert_eq!((one.stream.committed("a", 0), one.stream.groups()), (None, vec![]));
     let before = one.disk.calls();
     one.work();
@@ -44,7 +44,7 @@ fn the_last_word_counts_and_stays() {
 }
 
 #[test]
-fn offset_whose_sync_failed_is_durable_once_the_next_process_tells_it() {
+fn recovered_offset_of_a_failed_sync_is_durable() {
     for seed in 0..20 {
         let one = One::on(Simulated::new(seed), StreamsConfig::default(), &StreamConfig::default());
         one.stream.commit("group", 0, 1).unwrap();
@@ -67,7 +67,7 @@ fn offset_whose_sync_failed_is_durable_once_the_next_process_tells_it() {
 }
 
 #[test]
-fn most_of_what_is_old_goes() {
+fn file_of_offsets_is_compacted() {
     let one = One::new(&StreamConfig::default());
     let mut largest = 0;
     for offset in 0..5000 {
@@ -82,7 +82,7 @@ fn most_of_what_is_old_goes() {
 }
 
 #[test]
-fn a_group_is_forgotten_with_what_is_not_stored_yet() {
+fn removed_group_loses_its_pending_commits() {
     let one = One::new(&StreamConfig::default().partitions(3));
     one.stream.commit("group", 0, 1).unwrap();
     one.work();
@@ -90,23 +90,23 @@ fn a_group_is_forgotten_with_what_is_not_stored_yet() {
     let mut forgotten = one.stream.forget("group").unwrap().unwrap();
     one.work();
     assert_eq!((poll(&mut forgotten, Durability::Disk), one.stream.groups()), (Some(Ok(0)), vec![]));
-    // The same while it is being written.
+    // The same while the commit is being written.
     let mut commit = one.stream.commit("group", 2, 1).unwrap();
     let (sender, forgotten) = mpsc::channel();
     let stream = one.stream.clone();
     one.disk.meanwhile(1, move || sender.send(stream.forget("group").unwrap()).unwrap());
     one.work();
     assert_eq!(poll(&mut commit, Durability::Disk), Some(Ok(1)));
-    let mut forgotten = forgotten.recv().unwrap().expect("something is on its way");
+    let mut forgotten = forgotten.recv().unwrap().expect("a commit is in flight");
     assert_eq!((poll(&mut forgotten, Durability::Disk), one.stream.groups()), (Some(Ok(0)), vec![]));
     let (one, losses) = one.reopen(true);
     assert_eq!((losses, one.stream.groups()), (vec![], vec![]));
 }
 
 #[test]
-fn a_shortage_while_the_file_is_written_anew_passes() {
+fn shortage_during_compaction_is_transient() {
     let group = "g".repeat(255);
-    // The file is created, written, synced and given its name, and then its directory is synced.
+    // The file is created, written, synced and renamed, and then its directory is synced.
     for call in 1..=5 {
         let one = One::new(&StreamConfig::default());
         let commit = |offset| {
@@ -121,11 +121,11 @@ fn a_shortage_while_the_file_is_written_anew_passes() {
         }
         one.disk.plan(call, Fault::Shortage);
         let stored = commit(offset + 1);
-        // What is written to the new file must not be lost with its name.
+        // Bytes written to the new file must not be lost with its name.
         assert_eq!(stored, if call == 5 { Err(AppendError::NoSpace) } else { Ok(offset + 1) }, "{call}");
         assert_eq!(commit(offset + 2), Ok(offset + 2));
         assert_eq!(bytes(&one) < 2000, call == 5, "{call}");
-        // What is lost is different each time.
+        // Each power loss takes different bytes.
         for _ in 0..10 {
             let disk = one.disk.after(After::PowerLoss);
             let (streams, losses) = open(&disk, StreamsConfig::default(), &one.hand).unwrap();
@@ -136,7 +136,7 @@ fn a_shortage_while_the_file_is_written_anew_passes() {
 }
 
 #[test]
-fn names_and_numbers_have_limits() {
+fn group_names_and_counts_are_limited() {
     let one = One::on(Simulated::new(1), StreamsConfig::default().max_groups(2), &StreamConfig::default());
     let commit = |group: &str, partition| one.stream.commit(group, partition, 1).map(|_| ());
     assert_eq!(commit("", 0), Err(CommitError::Name));
@@ -154,7 +154,7 @@ fn names_and_numbers_have_limits() {
 }
 
 #[test]
-fn a_full_disk_and_a_failure() {
+fn full_disk_rejects_a_commit_and_a_failure_rejects_all() {
     let one = One::new(&StreamConfig::default());
     one.disk.set_room(Some(10));
     let mut pending = one.stream.commit("a", 0, 1).unwrap();
@@ -171,7 +171,7 @@ fn a_full_disk_and_a_failure() {
     assert!(matches!(poll(&mut pending, Durability::Disk), Some(Err(AppendError::Failed(_)))));
     assert!(matches!(one.stream.commit("a", 0, 4), Err(CommitError::Append(AppendError::Failed(_)))));
     assert_eq!(one.stream.committed("a", 0), Some(2));
-    // Records do not care.
+    // Records are unaffected.
     one.fill(0..1, 8);
 }
 
@@ -180,7 +180,7 @@ const FILE: &str = "/log/streams/s/groups.log";
 /// Bytes of a chunk with one entry of the group `group`: three heads, and the entry twice.
 const CHUNK: usize = 3 * 20 + 2 * (13 + 5);
 
-/// What the next process knows of the group `group` in three partitions: offsets, and whether they are doubtful.
+/// Offsets of the group `group` in three partitions after reopening, and whether they are doubtful.
 fn reopened(disk: &Simulated, hand: &Hand) -> ([(Option<u64>, bool); 3], Vec<Loss>) {
     let (streams, losses) = open(disk, StreamsConfig::default(), hand).unwrap();
     let stream = streams.stream("s").unwrap();
@@ -189,7 +189,7 @@ fn reopened(disk: &Simulated, hand: &Hand) -> ([(Option<u64>, bool); 3], Vec<Los
 }
 
 #[test]
-fn damage_of_both_copies_is_reported_and_leaves_doubt_until_the_next_commit() {
+fn damage_of_both_copies_makes_offsets_doubtful_until_the_next_commit() {
     let one = One::new(&StreamConfig::default().partitions(3));
     for partition in 0..3 {
         one.stream.commit("group", partition, partition.into()).unwrap();
@@ -203,7 +203,7 @@ fn damage_of_both_copies_is_reported_and_leaves_doubt_until_the_next_commit() {
     let (found, losses) = reopened(&disk, &one.hand);
     assert!(losses.len() == 1 && losses[0].partition.is_none(), "{losses:?}");
     assert_eq!(found, known);
-    // The doubt is in the file that was written anew.
+    // The rewritten file records the doubt.
     assert_eq!(reopened(&disk, &one.hand), (known, vec![]));
     let (streams, _) = open(&disk, StreamsConfig::default(), &one.hand).unwrap();
     let stream = streams.stream("s").unwrap();
@@ -212,13 +212,13 @@ fn damage_of_both_copies_is_reported_and_leaves_doubt_until_the_next_commit() {
     assert!(!stream.is_doubtful("group", 0));
     drop((streams, stream));
     assert_eq!(reopened(&disk, &one.hand).0, [(Some(7), false), (None, true), (Some(2), false)]);
-    // It ends.
+    // The doubt expires.
     one.hand.pass(31 * 24 * 3600 * 1_000_000);
     assert_eq!(reopened(&disk, &one.hand).0, [(Some(7), false), (None, false), (Some(2), false)]);
 }
 
 #[test]
-fn a_torn_end_leaves_no_doubt_and_a_file_without_a_valid_chunk_does() {
+fn torn_end_is_not_doubtful_and_file_without_valid_chunk_is() {
     let one = One::new(&StreamConfig::default().partitions(3));
     for partition in 0..3 {
         one.stream.commit("group", partition, partition.into()).unwrap();
@@ -228,12 +228,12 @@ fn a_torn_end_leaves_no_doubt_and_a_file_without_a_valid_chunk_does() {
     torn.open(Path::new(FILE)).unwrap().truncate((32 + 3 * CHUNK - 30) as u64).unwrap();
     let (found, losses) = reopened(&torn, &one.hand);
     assert_eq!((found, losses.len()), ([(Some(0), false), (Some(1), false), (None, false)], 1));
-    // Written as a whole now: its only chunk cannot be torn.
+    // Rewritten as a whole: its only chunk cannot be torn.
     let whole = torn.after(After::Kill);
     (33..whole.files("/log/streams/s")[0].1).for_each(|at| whole.damage(FILE, at));
-    // The directory was closed: what its first use finds is in the log.
+    // The directory was closed: the damage found by its first use is logged.
     assert_eq!(reopened(&whole, &one.hand).0, [(None, true); 3]);
-    // A preamble that a crash has cut off is written anew before anything follows it.
+    // A preamble cut off by a crash is rewritten before anything follows it.
     let cut = one.disk.after(After::Kill);
     cut.open(Path::new(FILE)).unwrap().truncate(10).unwrap();
     let (streams, _) = open(&cut, StreamsConfig::default(), &one.hand).unwrap();
@@ -244,9 +244,9 @@ fn a_torn_end_leaves_no_doubt_and_a_file_without_a_valid_chunk_does() {
 }
 
 #[test]
-fn the_name_of_a_group_is_not_taken_for_an_entry() {
+fn group_name_is_not_read_as_an_entry() {
     let one = One::new(&StreamConfig::default());
-    // A name that holds a head with a magic number and lengths.
+    // A name that contains a head with a magic number and lengths.
     let name = format!("{}{}", "SGo\u{2}\u{12}\0\0\0", "x".repeat(200));
     for offset in 1..=3 {
         one.stream.commit(&name, 0, offset).unwrap();
@@ -263,7 +263,7 @@ fn the_name_of_a_group_is_not_taken_for_an_entry() {
 }
 
 #[test]
-fn the_earlier_format_is_read_and_written_anew() {
+fn earlier_format_is_read_and_rewritten() {
     let one = One::new(&StreamConfig::default().partitions(3));
     let mut builder = RecordBuilder::new();
     for (partition, offset) in [(0_u32, 5_u64), (1, u64::MAX), (2, 9)] {

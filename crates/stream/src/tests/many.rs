@@ -1,4 +1,4 @@
-//! Streams that are not open: the list knows them, and each is opened by its first use.
+//! Streams that are not open: the list has them, and each is opened by its first use.
 
 use std::future::Future;
 use std::path::Path;
@@ -41,13 +41,13 @@ fn poll_opening(streams: &Streams, mut opening: Opening) -> Result<bool, StreamE
         if let Poll::Ready(done) = opening.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             return done.map(|stream| stream.is_some());
         }
-        assert!(streams.work(), "something is to be done");
+        assert!(streams.work(), "work is pending");
     }
-    panic!("it is never done");
+    panic!("the opening never completes");
 }
 
 #[test]
-fn start_opens_nothing_and_lists_everything() {
+fn start_lists_all_streams_and_opens_none() {
     let (disk, hand) = three();
     let streams = begin(&disk, &hand);
     assert!(streams.list_open().is_empty());
@@ -97,7 +97,7 @@ fn catalog_is_rebuilt_from_the_directories() {
 }
 
 #[test]
-fn stream_copied_or_removed_by_hand_is_noticed() {
+fn stream_copied_or_removed_by_hand_is_detected() {
     let (disk, hand) = three();
     disk::remove_tree(&disk, Path::new("/log/streams/a")).unwrap();
     disk.rename(Path::new("/log/streams/b"), Path::new("/log/streams/d")).unwrap();
@@ -108,7 +108,7 @@ fn stream_copied_or_removed_by_hand_is_noticed() {
 }
 
 #[test]
-fn damaged_stream_stops_only_itself() {
+fn damaged_stream_does_not_affect_other_streams() {
     let log = "/log/streams/b/0/00000000000000000000.log";
     type Damage = fn(&Simulated);
     let damages: [(&str, Damage); 5] = [
@@ -116,7 +116,7 @@ fn damaged_stream_stops_only_itself() {
         ("stream", |disk| disk.open(Path::new("/log/streams/b/stream")).unwrap().truncate(0).unwrap()),
         ("stream", |disk| disk.remove(Path::new("/log/streams/b/stream")).unwrap()),
         ("00000000000000000009.log", |disk| {
-            // A segment that says that it begins behind its first record.
+            // A segment named after an offset behind its first record.
             let dir = Path::new("/log/streams/b/0");
             let from = dir.join("00000000000000000000.log");
             disk.rename(&from, &dir.join("00000000000000000009.log")).unwrap();
@@ -156,7 +156,7 @@ fn damaged_stream_stops_only_itself() {
 }
 
 #[test]
-fn damaged_stream_is_tried_again_after_a_while() {
+fn damaged_stream_is_retried_after_a_delay() {
     let (disk, hand) = three();
     disk.damage("/log/streams/b/stream", 30);
     let streams = begin(&disk, &hand);
@@ -185,7 +185,7 @@ fn idle_stream_is_closed_unless_it_has_a_handle() {
     while streams.work() {}
     assert!(streams.list_open().is_empty());
     assert_eq!(streams.describe("s").unwrap().partitions[0].readable, 5);
-    // What the catalog says of it holds after a crash.
+    // The catalog's metadata are valid after a crash.
     let after = begin(&disk.after(After::Kill), &hand);
     assert!(after.list_open().is_empty());
     append(&streams, "s", 5);
@@ -193,7 +193,7 @@ fn idle_stream_is_closed_unless_it_has_a_handle() {
 }
 
 #[test]
-fn retention_by_age_reaches_streams_that_are_not_open() {
+fn retention_by_age_applies_to_closed_streams() {
     let (disk, hand) = (Simulated::new(1), Hand::default());
     hand.pass(1_000);
     let streams = begin(&disk, &hand);
@@ -213,7 +213,7 @@ fn retention_by_age_reaches_streams_that_are_not_open() {
 }
 
 #[test]
-fn limit_on_streams_is_a_setting() {
+fn number_of_streams_is_limited_by_max_streams() {
     let disk = Simulated::new(1);
     let config = StreamsConfig::default().max_streams(2);
     let (streams, _) = open(&disk, config, &Hand::default()).unwrap();
@@ -248,7 +248,7 @@ fn idle_partition_has_no_open_file_although_it_has_handles() {
     assert_eq!(one.stream.committed("g", 0), Some(3));
 }
 
-/// So many streams with a record each.
+/// Creates this many streams with a record each.
 fn in_use(count: usize) -> (Simulated, Hand, Streams) {
     let (disk, hand) = (Simulated::new(1), Hand::default());
     hand.pass(1_000);
@@ -261,7 +261,7 @@ fn in_use(count: usize) -> (Simulated, Hand, Streams) {
 }
 
 #[test]
-fn clean_stop_costs_the_same_calls_however_many_streams_are_in_use() {
+fn clean_stop_makes_the_same_calls_for_any_number_of_streams() {
     let [few, many] = [2, 40].map(|count| {
         let (disk, _, streams) = in_use(count);
         let before = disk.calls();
@@ -283,7 +283,7 @@ fn stream_is_opened_after_a_clean_stop_without_a_sync() {
     assert_eq!(disk.syncs() - before, 0);
     append(&streams, "0", 8);
     assert_eq!(disk.syncs() - before, 1, "the append");
-    // After a crash nothing of that is believed.
+    // After a crash the recorded state is ignored.
     for after in [After::Kill, After::PowerLoss] {
         let streams = begin(&disk.after(after), &hand);
         assert_eq!(read_all(&streams.stream("0").unwrap().partition(0).unwrap(), 100).0, [(0, 7), (1, 8)]);
@@ -307,7 +307,7 @@ fn commit(streams: &Streams, name: &str, offset: u64) {
 }
 
 #[test]
-fn catalog_that_does_not_fit_the_files_is_not_believed() {
+fn catalog_that_differs_from_the_files_is_ignored() {
     let file = "/log/streams/0/0/00000000000000000000.log";
     type Change = fn(&Simulated);
     let changes: [(&str, Change); 4] = [
@@ -343,7 +343,7 @@ fn catalog_that_does_not_fit_the_files_is_not_believed() {
         let streams = begin(&disk, &hand);
         let before = disk.syncs();
         let found = streams.find("0");
-        assert!(disk.syncs() > before || streams.list_open().len() == 1, "{what}: it is recovered");
+        assert!(disk.syncs() > before || streams.list_open().len() == 1, "{what}: the stream is recovered");
         if let Ok(Some(stream)) = found {
             append(&streams, "0", 9);
             let partition = stream.partition(0).unwrap();
@@ -358,7 +358,7 @@ fn catalog_that_does_not_fit_the_files_is_not_believed() {
 }
 
 #[test]
-fn created_stream_is_empty_and_whole_after_a_loss_of_power() {
+fn created_stream_is_empty_and_complete_after_a_power_loss() {
     for seed in 0..100 {
         let (disk, hand) = (Simulated::new(seed), Hand::default());
         begin(&disk, &hand).create("s", &small()).unwrap();

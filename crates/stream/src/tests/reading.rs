@@ -4,7 +4,7 @@ use super::{One, numbered, read_all, small};
 use crate::{ReadError, Start, StreamConfig};
 
 #[test]
-fn batches_are_whole_and_as_many_as_fit() {
+fn read_returns_as_many_whole_batches_as_fit() {
     let one = One::new(&StreamConfig::default());
     for batch in 0..10 {
         one.partition.append(numbered(batch * 10..batch * 10 + 10, 77)).unwrap();
@@ -28,7 +28,7 @@ fn batches_are_whole_and_as_many_as_fit() {
 }
 
 #[test]
-fn what_is_large_is_read_from_anywhere() {
+fn large_batches_are_read_from_any_offset() {
     let one = One::new(&StreamConfig::default());
     let sizes = [10, 300_000, 10, 70_000, 70_000, 1_000_000, 10, 65_536];
     for (number, size) in sizes.into_iter().enumerate() {
@@ -74,7 +74,7 @@ fn seeking_by_offset_and_by_time() {
 }
 
 #[test]
-fn the_clock_of_the_log_never_goes_back() {
+fn batch_times_never_decrease() {
     let one = One::new(&StreamConfig::default());
     one.hand.pass(1_000_000);
     one.fill(0..1, 8);
@@ -88,17 +88,17 @@ fn the_clock_of_the_log_never_goes_back() {
 }
 
 #[test]
-fn who_is_at_the_end_is_lent_the_same_bytes_as_the_others() {
+fn readers_at_the_end_share_the_same_bytes() {
     let one = One::new(&StreamConfig::default());
     one.fill(0..200, 100);
-    // From the index, from what is recent, and from both ends of that.
+    // From the index, from the recent positions, and from both ends of the latter.
     for from in [0, 100, 135, 136, 137, 198, 199] {
         let read = one.partition.read(from, 1 << 20).unwrap();
         assert_eq!((read.batches.len(), read.next), ((200 - from as usize) * 163, 200), "{from}");
     }
     let at_end: Vec<_> = (0..3).map(|_| one.partition.read(199, 1 << 20).unwrap().batches).collect();
     assert!(at_end.windows(2).all(|pair| pair[0].as_ptr() == pair[1].as_ptr()));
-    // What comes behind is seen, and so is a new segment.
+    // New batches are visible, and so is a new segment.
     one.fill(200..201, 100);
     assert_eq!(one.partition.read(199, 1 << 20).unwrap().next, 201);
     one.streams.create("s", &small()).unwrap();

@@ -1,4 +1,4 @@
-//! What goes, and when.
+//! Removal of segments by retention.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ fn logs(one: &One) -> usize {
 }
 
 #[test]
-fn whole_segments_go_while_enough_is_left() {
+fn retention_by_bytes_removes_whole_segments() {
     let one = One::new(&small().retain_bytes(Some(6000)));
     let lent = {
         one.fill(0..1, 1000);
@@ -24,7 +24,7 @@ fn whole_segments_go_while_enough_is_left() {
     assert!(one.partition.statistics().bytes >= 6000);
     assert!(matches!(one.partition.read(23, 1), Err(ReadError::Gone { earliest: 24 })));
     assert_eq!((one.partition.seek(Start::Earliest), one.partition.seek(Start::Offset(3))), (24, 24));
-    // Indexes go with their segments; what is lent stays.
+    // Indexes are removed with their segments; shared bytes remain valid.
     assert_eq!(one.disk.files("/log/streams/s/0").len(), 3);
     assert_eq!(lent.batches.len(), 40 + 23 + 1000);
     let (one, losses) = one.reopen(true);
@@ -32,10 +32,10 @@ fn whole_segments_go_while_enough_is_left() {
 }
 
 #[test]
-fn what_is_old_goes_also_if_little_comes() {
+fn retention_by_age_removes_segments_of_slow_streams() {
     let one = One::new(&small().retain_age(Some(Duration::from_secs(100))));
     for number in 0..20 {
-        // The last segment is ended after 25 s, so that it can go.
+        // The last segment is ended after 25 s, so that it can be removed.
         one.hand.pass(10_000_000);
         one.fill(number..number + 1, 8);
     }
@@ -53,7 +53,7 @@ fn what_is_old_goes_also_if_little_comes() {
 }
 
 #[test]
-fn a_rule_can_be_changed() {
+fn retention_can_be_reconfigured() {
     let one = One::new(&small());
     one.fill(0..30, 1000);
     assert_eq!(logs(&one), 10);
@@ -61,7 +61,7 @@ fn a_rule_can_be_changed() {
     one.streams.tick();
     one.work();
     assert_eq!(logs(&one), 1);
-    // It is kept with the stream.
+    // The configuration is stored with the stream.
     let (one, _) = one.reopen(true);
     one.fill(30..60, 1000);
     one.streams.tick();

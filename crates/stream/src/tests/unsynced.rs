@@ -1,4 +1,4 @@
-//! A disk that a sync finds full, where readers see what is written before it is synced.
+//! A sync finds the disk full, where readers see written records before they are synced.
 
 use std::time::Duration;
 
@@ -6,17 +6,17 @@ use super::{One, numbered, poll, read_all, small};
 use crate::disk::simulated::{After, Fault};
 use crate::{AppendError, Durability, Fsync, StreamConfig, StreamsConfig};
 
-/// Half of it is the time after which the clock has a partition synced.
+/// The clock has a partition synced after half of this time.
 const INTERVAL: Duration = Duration::from_secs(1);
 const HALF: u64 = 500_000;
-/// Nothing is tried for so long after there was no room.
+/// Time without further attempts after the disk was full.
 const FULL: u64 = 1_000_000;
 
 const SEGMENT: &str = "/log/streams/s/0/00000000000000000000.log";
 /// Bytes of a batch with one record of 100 bytes.
 const BATCH: usize = 163;
 
-/// Two batches are written, and a sync of the first or of both has found no room.
+/// Two batches are written, and a sync of the first or of both has found no space.
 fn refused(synced: u64) -> One {
     let one = One::new(&StreamConfig::default().fsync(Fsync::Interval(INTERVAL)));
     one.fill(0..synced, 100);
@@ -34,7 +34,7 @@ fn tick(one: &One, micros: u64) {
     one.work();
 }
 
-/// What the next process finds after a loss of power. What is lost was not synced.
+/// Records that the next process finds after a power loss. Lost records were not synced.
 fn after_power_loss(one: &One) -> Vec<(u64, u64)> {
     let disk = one.disk.after(After::PowerLoss);
     let (streams, losses) = super::open(&disk, StreamsConfig::default(), &one.hand).unwrap();
@@ -44,15 +44,15 @@ fn after_power_loss(one: &One) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn partition_synced_at_intervals_writes_again_what_found_no_room_to_sync() {
+fn interval_sync_rewrites_bytes_whose_sync_found_no_space() {
     for synced in [0, 1] {
         let one = refused(synced);
         assert_eq!((one.partition.failure(), one.partition.ends().durable), (None, synced));
         assert_eq!(one.partition.append(numbered([9], 8)).unwrap_err(), AppendError::NoSpace);
-        // Without an append, the clock tries it after a second.
+        // Without an append, the clock retries after a second.
         let calls = one.disk.calls();
         tick(&one, HALF);
-        assert_eq!(one.disk.calls(), calls, "nothing is tried for a second");
+        assert_eq!(one.disk.calls(), calls, "no retry for a second");
         tick(&one, FULL - HALF);
         assert_eq!(one.partition.ends().durable, 2);
         assert_eq!(after_power_loss(&one), [(0, 0), (1, 1)]);
@@ -62,7 +62,7 @@ fn partition_synced_at_intervals_writes_again_what_found_no_room_to_sync() {
 }
 
 #[test]
-fn append_after_a_refused_sync_is_written_behind_what_is_synced_by_then() {
+fn append_after_a_sync_without_space_follows_the_synced_records() {
     let one = refused(1);
     one.hand.pass(FULL);
     one.fill(2..3, 100);
@@ -71,7 +71,7 @@ fn append_after_a_refused_sync_is_written_behind_what_is_synced_by_then() {
 }
 
 #[test]
-fn sync_that_finds_no_room_again_refuses_appends_for_another_second() {
+fn second_sync_without_space_rejects_appends_for_another_second() {
     let one = refused(1);
     for _ in 0..3 {
         one.hand.pass(FULL);
@@ -87,19 +87,19 @@ fn sync_that_finds_no_room_again_refuses_appends_for_another_second() {
 }
 
 #[test]
-fn partition_fails_when_the_system_has_dropped_what_found_no_room_to_sync() {
+fn partition_fails_when_the_system_has_dropped_unsynced_bytes() {
     for (synced, at) in [(0, 128 + 50), (1, 128 + BATCH + 50), (1, 128 + BATCH + 3)] {
         let one = refused(synced);
         one.disk.damage(SEGMENT, at);
         tick(&one, FULL);
         let why = one.partition.failure().expect("it cannot be made durable any more");
-        assert!(why.contains("has dropped what was written"), "{why}");
+        assert!(why.contains("has dropped written bytes"), "{why}");
         assert_eq!(one.partition.ends().durable, synced);
     }
 }
 
 #[test]
-fn partition_without_syncs_begins_the_next_segment_when_there_is_room_to_sync_the_last() {
+fn partition_without_syncs_rolls_once_the_last_segment_is_synced() {
     let one = One::new(&StreamConfig { fsync: Fsync::Never, ..small() });
     one.fill(0..3, 1000);
     one.disk.plan(1, Fault::Full);
@@ -115,7 +115,7 @@ fn partition_without_syncs_begins_the_next_segment_when_there_is_room_to_sync_th
 }
 
 #[test]
-fn closing_writes_again_what_found_no_room_to_sync() {
+fn close_rewrites_bytes_whose_sync_found_no_space() {
     let one = refused(0);
     one.streams.close();
     assert_eq!((one.partition.failure(), one.partition.ends().durable), (None, 2));

@@ -1,4 +1,4 @@
-//! Who waits is woken, once, and as many wait as may.
+//! Waiters are woken once, and their number is limited.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,7 +29,7 @@ impl Bell {
 }
 
 #[test]
-fn readers_are_woken_when_there_is_something_for_them() {
+fn readers_are_woken_by_new_records() {
     let one = One::new(&StreamConfig::default());
     let ((first, first_waker), (second, second_waker)) = (bell(), bell());
     assert!(!one.partition.watch(Past::Readable(0), &first_waker));
@@ -47,7 +47,7 @@ fn readers_are_woken_when_there_is_something_for_them() {
 }
 
 #[test]
-fn producers_are_woken_when_there_is_room() {
+fn producers_are_woken_when_the_queue_has_space() {
     let limits = StreamsConfig::default().max_pending(1000);
     let one = One::on(Simulated::new(1), limits, &StreamConfig::default());
     let (bell, waker) = bell();
@@ -59,7 +59,7 @@ fn producers_are_woken_when_there_is_room() {
 }
 
 #[test]
-fn one_more_than_may_wait_wakes_the_first() {
+fn waiter_above_max_waiters_wakes_the_oldest() {
     let limits = StreamsConfig::default().max_waiters(3);
     let one = One::on(Simulated::new(1), limits, &StreamConfig::default());
     let bells: Vec<_> = (0..5).map(|_| bell()).collect();
@@ -72,7 +72,7 @@ fn one_more_than_may_wait_wakes_the_first() {
 }
 
 #[test]
-fn who_waits_for_what_will_never_be_is_told_once() {
+fn waiters_are_woken_once_by_failure_or_close() {
     for fails in [false, true] {
         let one = One::new(&StreamConfig::default());
         let ((reader, reader_waker), (producer, producer_waker)) = (bell(), bell());
@@ -84,7 +84,7 @@ fn who_waits_for_what_will_never_be_is_told_once() {
             Pending::channel(1).1
         };
         let mut cx = Context::from_waker(&producer_waker);
-        // The other end of the channel has gone.
+        // The sender of the channel was dropped.
         assert_eq!(pending.poll(Durability::Disk, &mut cx).is_ready(), !fails);
         one.work();
         if !fails {
@@ -97,7 +97,7 @@ fn who_waits_for_what_will_never_be_is_told_once() {
 }
 
 #[test]
-fn a_store_of_another_kind_answers_step_by_step() {
+fn completer_reports_each_durability() {
     let (bell, waker) = bell();
     let mut cx = Context::from_waker(&waker);
     let (completer, mut pending) = Pending::channel(3);
@@ -109,7 +109,7 @@ fn a_store_of_another_kind_answers_step_by_step() {
     assert_eq!(bell.rung(), 1);
     completer.fail(AppendError::Busy);
     assert_eq!(bell.rung(), 2);
-    // What was reached stays so.
+    // A reached durability is final.
     assert_eq!(poll(&mut pending, Durability::Disk), Some(Ok(40)));
     assert_eq!(poll(&mut pending, Durability::Broker), Some(Err(AppendError::Busy)));
     let (completer, mut pending) = Pending::channel(1);

@@ -1,4 +1,4 @@
-//! How batches get into files, and what happens when they do not.
+//! Writing of batches to files, and its failures.
 
 use super::{One, numbered, poll, read_all, small};
 use crate::disk::simulated::{After, Fault, Simulated};
@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 #[test]
-fn what_waits_is_written_with_one_call_and_synced_once() {
+fn pending_batches_are_written_and_synced_together() {
     let one = One::new(&StreamConfig::default());
     let before = one.disk.calls();
     let mut pending: Vec<_> =
@@ -26,7 +26,7 @@ fn what_waits_is_written_with_one_call_and_synced_once() {
 }
 
 #[test]
-fn readers_see_what_is_synced_or_what_is_written() {
+fn readers_see_records_according_to_fsync() {
     for (fsync, durable) in
         [(Fsync::Batch, 1), (Fsync::Interval(Duration::from_secs(1)), 0), (Fsync::Never, 0)]
     {
@@ -37,7 +37,7 @@ fn readers_see_what_is_synced_or_what_is_written() {
         assert_eq!(read_all(&one.partition, 100).0, [(0, 1)]);
         let ends = one.partition.ends();
         assert_eq!((ends.readable, ends.durable, ends.next), (1, durable, 1));
-        // After half the interval, so that the whole is kept though the clock looks only that often.
+        // After half the interval, so that the interval is met although the clock ticks only that often.
         one.hand.pass(499_999);
         one.streams.tick();
         one.work();
@@ -52,7 +52,7 @@ fn readers_see_what_is_synced_or_what_is_written() {
 }
 
 #[test]
-fn a_full_disk_refuses_and_goes_on_when_there_is_room() {
+fn full_disk_rejects_appends_until_it_has_space() {
     let one = One::new(&StreamConfig::default());
     one.fill(0..2, 100);
     // One and a half batches of 163 bytes.
@@ -67,7 +67,7 @@ fn a_full_disk_refuses_and_goes_on_when_there_is_room() {
     assert_eq!((one.partition.ends().readable, one.partition.ends().next), (3, 3));
     let files = one.disk.files("/log/streams/s/0");
     assert_eq!(files, [("00000000000000000000.log".to_owned(), 128 + 3 * 163)]);
-    // It is refused at once for a second, so that nobody is told that it is in order and then not.
+    // Appends are rejected immediately for a second, so that no append is accepted and then fails.
     one.disk.set_room(None);
     assert_eq!(one.partition.append(numbered([6], 100)).unwrap_err(), AppendError::NoSpace);
     one.hand.pass(1_000_000);
@@ -77,7 +77,7 @@ fn a_full_disk_refuses_and_goes_on_when_there_is_room() {
 }
 
 #[test]
-fn a_disk_without_room_for_a_new_segment_refuses_too() {
+fn disk_without_space_for_a_new_segment_rejects_appends() {
     let one = One::new(&small());
     one.fill(0..3, 1000);
     one.disk.set_room(Some(0));
@@ -90,7 +90,7 @@ fn a_disk_without_room_for_a_new_segment_refuses_too() {
     assert_eq!(read_all(&one.partition, 1).0.last(), Some(&(3, 4)));
 }
 
-/// Begins a segment in vain at offset 2, and goes on in the one before.
+/// Fails to create a segment at offset 2, and continues in the previous one.
 fn rolled_in_vain(faults: &[(u64, Fault)]) -> One {
     let one = One::new(&small());
     one.fill(0..2, 1000);
@@ -103,12 +103,12 @@ fn rolled_in_vain(faults: &[(u64, Fault)]) -> One {
     one
 }
 
-/// The index of the old segment is created, cut and written; then the new one is created, its head
-/// written, and its name synced.
+/// The index of the old segment is created, cut and written; then the new one is created, its head written, and its
+/// name synced.
 const NAME_SYNCED: u64 = 5;
 
 #[test]
-fn a_segment_that_did_not_come_into_being_leaves_nothing() {
+fn failed_segment_creation_leaves_no_file() {
     let one = rolled_in_vain(&[(NAME_SYNCED, Fault::Shortage)]);
     let files = one.disk.files("/log/streams/s/0");
     assert!(files.iter().all(|(name, _)| !name.ends_with("2.log")), "{files:?}");
@@ -117,13 +117,13 @@ fn a_segment_that_did_not_come_into_being_leaves_nothing() {
 }
 
 #[test]
-fn an_empty_segment_that_the_one_before_has_passed_goes() {
-    // Nor can it be removed.
+fn empty_segment_passed_by_its_predecessor_is_removed() {
+    // Its removal fails, too.
     for kill in [false, true] {
         let one = rolled_in_vain(&[(NAME_SYNCED, Fault::Shortage), (NAME_SYNCED + 1, Fault::Failure)]);
         assert!(one.disk.files("/log/streams/s/0").contains(&("00000000000000000002.log".to_owned(), 128)));
         if kill {
-            // The last write has not come to its end.
+            // The last write is incomplete.
             one.disk.damage("/log/streams/s/0/00000000000000000000.log", 128 + 2 * 1063 + 163 + 50);
         }
         let (one, losses) = one.reopen(kill);
@@ -135,7 +135,7 @@ fn an_empty_segment_that_the_one_before_has_passed_goes() {
 }
 
 #[test]
-fn a_short_write_goes_on() {
+fn short_write_is_continued() {
     let one = One::new(&StreamConfig::default());
     for call in 1..5 {
         one.disk.plan(call, Fault::Short);
@@ -145,7 +145,7 @@ fn a_short_write_goes_on() {
 }
 
 #[test]
-fn a_failure_is_for_good_and_takes_nothing_that_was_acknowledged() {
+fn failure_is_permanent_and_loses_no_acknowledged_record() {
     // The write, and the sync.
     for call in [1, 2] {
         let one = One::new(&StreamConfig::default());
@@ -160,14 +160,14 @@ fn a_failure_is_for_good_and_takes_nothing_that_was_acknowledged() {
         let why = one.partition.failure().unwrap();
         assert!(why.contains(if call == 1 { "writing" } else { "syncing" }), "{why}");
         assert_eq!(one.partition.append(numbered([9], 8)).unwrap_err(), AppendError::Failed(why));
-        // Nothing more is tried, and what could be read still can.
+        // There is no retry, and readable records remain readable.
         let calls = one.disk.calls();
         one.hand.pass(10_000_000);
         one.streams.tick();
         one.work();
         assert_eq!((one.disk.calls(), one.partition.statistics().failed), (calls, true));
         assert_eq!(read_all(&one.partition, 1).0, [(0, 0), (1, 1)]);
-        // What could not be synced is not shown by the next process either: a later loss of power would take it.
+        // Unsynced records are not shown by the next process either: a later power loss would take them.
         let disk = one.disk.after(After::Kill);
         let (streams, _) = super::open(&disk, StreamsConfig::default(), &one.hand).unwrap();
         assert_eq!(read_all(&streams.stream("s").unwrap().partition(0).unwrap(), 1).0, [(0, 0), (1, 1)]);
@@ -181,7 +181,7 @@ fn a_failure_is_for_good_and_takes_nothing_that_was_acknowledged() {
 const SYNCED: u64 = 2;
 
 #[test]
-fn partition_goes_on_in_a_new_segment_when_there_was_no_room_to_sync() {
+fn partition_continues_in_a_new_segment_after_a_sync_without_space() {
     let one = One::new(&StreamConfig::default());
     one.fill(0..2, 100);
     one.disk.plan(SYNCED, Fault::Full);
@@ -191,7 +191,7 @@ fn partition_goes_on_in_a_new_segment_when_there_was_no_room_to_sync() {
     for pending in &mut pending {
         assert_eq!(poll(pending, Durability::Disk), Some(Err(AppendError::NoSpace)));
     }
-    // What could not be synced is cut off; nothing is tried for a second, as without room to write.
+    // The unsynced batch is cut off; there is no retry for a second, as after a full disk.
     assert_eq!((one.partition.failure(), one.partition.ends().next), (None, 2));
     assert_eq!(one.disk.files("/log/streams/s/0")[0].1, 128 + 2 * 163);
     assert_eq!(one.partition.append(numbered([4], 8)).unwrap_err(), AppendError::NoSpace);
@@ -209,7 +209,7 @@ fn partition_goes_on_in_a_new_segment_when_there_was_no_room_to_sync() {
 }
 
 #[test]
-fn first_batch_of_a_segment_without_room_to_sync_is_refused_and_the_segment_begun_anew() {
+fn first_batch_whose_sync_finds_no_space_fails_and_the_segment_is_recreated() {
     let one = One::new(&StreamConfig::default());
     for number in 0..3 {
         one.disk.plan(SYNCED + if number > 0 { 3 } else { 0 }, Fault::Full);
@@ -224,7 +224,7 @@ fn first_batch_of_a_segment_without_room_to_sync_is_refused_and_the_segment_begu
 }
 
 #[test]
-fn end_that_could_neither_be_synced_nor_cut_off_fails_the_partition() {
+fn end_that_can_be_neither_synced_nor_cut_off_fails_the_partition() {
     let one = One::new(&StreamConfig::default());
     one.fill(0..2, 100);
     one.disk.plan(SYNCED, Fault::Full);
@@ -236,11 +236,11 @@ fn end_that_could_neither_be_synced_nor_cut_off_fails_the_partition() {
 }
 
 #[test]
-fn segment_behind_an_end_that_came_back_replaces_it() {
+fn next_segment_replaces_records_that_reappear_after_a_cut() {
     let one = One::new(&StreamConfig::default());
     one.fill(0..2, 100);
     let before = one.disk.files("/log/streams/s/0")[0].1 as u64;
-    // What a cut left behind, if the disk did not keep the cut: whole batches at offsets that were given again.
+    // The state after a cut that the disk did not persist: whole batches at offsets that were assigned again.
     one.fill(2..4, 100);
     let path = std::path::Path::new("/log/streams/s/0/00000000000000000000.log");
     let left = crate::disk::Disk::open(&one.disk, path).unwrap();
@@ -261,7 +261,7 @@ fn segment_behind_an_end_that_came_back_replaces_it() {
 }
 
 #[test]
-fn as_much_waits_as_may() {
+fn append_above_max_pending_is_busy() {
     let limits = StreamsConfig::default().max_pending(1000);
     let one = One::on(Simulated::new(1), limits.clone(), &StreamConfig::default());
     for number in 0..6 {
@@ -282,7 +282,7 @@ fn as_much_waits_as_may() {
 }
 
 #[test]
-fn offsets_of_a_broker_jump_but_not_back() {
+fn broker_offsets_may_have_gaps_but_never_decrease() {
     let one = One::new(&small());
     for (base, appended) in [(100, 50), (101, 60), (500, 40), (501, 70)] {
         one.partition.append_at(base, appended, numbered([base], 1500)).unwrap();
@@ -296,7 +296,7 @@ fn offsets_of_a_broker_jump_but_not_back() {
     );
     let found = [(100, 100), (101, 101), (500, 500), (501, 501)];
     assert_eq!(read_all(&one.partition, 1).0, found);
-    // In the gap, what follows is read, in the same segment and in the next one.
+    // In the gap, reading continues with the next record, in the same segment and in the next one.
     assert_eq!((one.partition.ends().earliest, one.partition.seek(crate::Start::Earliest)), (100, 100));
     for from in [102, 300, 499] {
         assert_eq!(one.partition.read(from, 1).unwrap().next, 501);
@@ -307,11 +307,11 @@ fn offsets_of_a_broker_jump_but_not_back() {
 }
 
 #[test]
-fn what_is_appended_while_the_log_closes_is_written_or_refused() {
+fn append_during_close_is_written_or_rejected() {
     let one = One::new(&StreamConfig::default());
     let mut pending = one.partition.append(numbered([1], 8)).unwrap();
     let mut commit = one.stream.commit("g", 0, 1).unwrap();
-    // Whoever has appended comes to the line when the writers have ended.
+    // An append is queued after the writers have ended.
     let late = one.streams.pool().take_line();
     assert_eq!(late.len(), 2);
     one.streams.close();
@@ -319,7 +319,7 @@ fn what_is_appended_while_the_log_closes_is_written_or_refused() {
     assert_eq!(poll(&mut commit, Durability::Disk), Some(Ok(1)));
     let calls = one.disk.calls();
     late.into_iter().for_each(|work| one.streams.pool().push(work));
-    assert!(one.streams.pool().take_line().is_empty(), "it would hold the log");
+    assert!(one.streams.pool().take_line().is_empty(), "a queued unit would hold the log");
     assert_eq!(one.disk.calls(), calls);
     let (one, losses) = one.reopen(true);
     assert_eq!((losses, read_all(&one.partition, 1).0), (vec![], vec![(0, 1)]));
@@ -327,7 +327,7 @@ fn what_is_appended_while_the_log_closes_is_written_or_refused() {
 }
 
 #[test]
-fn nothing_is_taken_after_closing_and_what_waited_is_there() {
+fn appends_after_close_are_rejected_and_pending_ones_are_stored() {
     let one = One::new(&StreamConfig::default());
     let mut pending = one.partition.append(numbered([1], 8)).unwrap();
     one.streams.close();
@@ -336,17 +336,17 @@ fn nothing_is_taken_after_closing_and_what_waited_is_there() {
     assert_eq!(one.partition.append(numbered([2], 8)).unwrap_err(), AppendError::Closed);
     assert!(matches!(one.streams.create("t", &StreamConfig::default()), Err(crate::CreateError::Closed)));
     assert_eq!(read_all(&one.partition, 1).0, [(0, 1)]);
-    // Opening trusts what closing has noted, and reads nothing.
+    // Opening trusts the state recorded by the close, and reads no segment.
     one.disk.damage("/log/streams/s/0/00000000000000000000.log", 128 + 50);
     let (one, losses) = one.reopen(false);
     assert_eq!((losses, one.partition.ends().next), (vec![], 1));
-    // Not any more, once something was appended.
+    // No longer after an append.
     one.fill(2..3, 8);
     assert_eq!(one.reopen(true).1.len(), 1);
 }
 
 #[test]
-fn a_stream_that_cannot_be_created_leaves_nothing_behind() {
+fn failed_stream_creation_leaves_no_files() {
     let one = One::new(&StreamConfig::default().partitions(3));
     let pool = one.streams.pool();
     // The log itself, the groups, and the partitions.
@@ -363,7 +363,7 @@ fn a_stream_that_cannot_be_created_leaves_nothing_behind() {
     assert!(failures > 9, "{failures}");
     assert_eq!(pool.members(), 5 + 3);
     one.stream.commit("g", 0, 1).unwrap();
-    // What was planned last is still to come.
+    // The last planned fault is still pending.
     while one.streams.create("s", &StreamConfig::default().partitions(4)).is_err() {}
     assert_eq!(pool.members(), 5 + 3 + 1);
     one.streams.close();
@@ -371,7 +371,7 @@ fn a_stream_that_cannot_be_created_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_stream_that_is_created_while_the_log_is_closed_is_there_or_not_and_nothing_is_written_afterwards() {
+fn stream_creation_during_close_is_atomic_and_writes_nothing_afterwards() {
     let created = {
         let one = One::new(&StreamConfig::default());
         let before = one.disk.calls();
@@ -390,12 +390,16 @@ fn a_stream_that_is_created_while_the_log_is_closed_is_there_or_not_and_nothing_
                 disk.calls()
             });
             closing.send(thread).unwrap();
-            // If it does not wait for this one, it may well be over now.
+            // If close does not wait for the creation, it may have finished by now.
             let _ = waited.recv_timeout(Duration::from_millis(20));
         });
         let made = one.streams.create("new", &StreamConfig::default().partitions(2));
         let calls_when_closed = closed.recv().unwrap().join().unwrap();
-        assert_eq!(one.disk.calls(), calls_when_closed, "call {call}: the directory was somebody else's");
+        assert_eq!(
+            one.disk.calls(),
+            calls_when_closed,
+            "call {call}: the directory belonged to another process"
+        );
         let late =
             made.as_ref().ok().map(|stream| stream.partition(1).unwrap().append(numbered([1], 8)).err());
         assert!(matches!(late, None | Some(Some(AppendError::Closed))), "{late:?}");

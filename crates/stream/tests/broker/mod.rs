@@ -1,4 +1,4 @@
-//! What the tests of all brokers share.
+//! Helpers shared by the tests of all brokers.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,10 +14,10 @@ use sinews_stream::{
     AppendError, Durability, Partition, Past, Pending, Start, StreamConfig, Streams, StreamsConfig,
 };
 
-/// Nothing here takes nearly so long; a test that hangs ends.
+/// Longer than any test takes; ends a test that hangs.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
-/// The log of one node, in a directory that goes with it.
+/// The log of one node, in a directory that is removed with it.
 pub(crate) struct Node {
     pub(crate) streams: Streams,
     directory: PathBuf,
@@ -34,7 +34,7 @@ impl Node {
         Self { streams, directory }
     }
 
-    /// A partition of a stream that is made if need be.
+    /// A partition of a stream, created if need be.
     pub(crate) fn partition(&self, stream: &str, partition: u32) -> Partition {
         let stream =
             self.streams.create(stream, &StreamConfig::default().partitions(4)).expect("a legal name");
@@ -49,7 +49,7 @@ impl Drop for Node {
     }
 }
 
-/// One record as a test sees it.
+/// A record as a test sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) offset: u64,
@@ -67,7 +67,7 @@ pub(crate) fn records(values: &[&str]) -> Records {
     builder.finish().expect("at least one")
 }
 
-/// Publishes, and waits for room where there is none.
+/// Publishes, and waits while the queue is full.
 pub(crate) fn publish(broker: &dyn Broker, stream: &str, partition: u32, values: &[&str]) -> Pending {
     let records = records(values);
     let end = Instant::now() + LIMIT;
@@ -80,7 +80,7 @@ pub(crate) fn publish(broker: &dyn Broker, stream: &str, partition: u32, values:
     }
 }
 
-/// The offset of the first record, when the broker has them.
+/// Publishes, and returns the offset of the first record when the broker has acknowledged.
 pub(crate) fn publish_acked(broker: &dyn Broker, stream: &str, partition: u32, values: &[&str]) -> u64 {
     acked(&mut publish(broker, stream, partition, values)).expect("the broker takes them")
 }
@@ -89,7 +89,7 @@ pub(crate) fn acked(pending: &mut Pending) -> Result<u64, AppendError> {
     pending.block(Durability::Broker).map(|appended| appended.first)
 }
 
-/// All records from an offset on, when the partition has come so far.
+/// All records from an offset on, once the partition has reached `until`.
 pub(crate) fn read(partition: &Partition, from: u64, until: u64) -> Vec<Seen> {
     if until > 0 {
         wait_for(Instant::now() + LIMIT, "the record", |waker| {
@@ -129,7 +129,7 @@ pub(crate) fn values(all: &[Seen]) -> Vec<&str> {
     all.iter().map(|record| &*record.value).collect()
 }
 
-/// Sleeps until it has happened: `watch` says whether it has, or has the waker called.
+/// Sleeps until the event has happened: `watch` returns whether it has, or registers the waker.
 pub(crate) fn wait_for(end: Instant, what: &str, watch: impl Fn(&Waker) -> bool) {
     struct Unpark(Thread);
     impl Wake for Unpark {
@@ -145,7 +145,7 @@ pub(crate) fn wait_for(end: Instant, what: &str, watch: impl Fn(&Waker) -> bool)
     }
 }
 
-/// Looks again and again at what nobody is woken for.
+/// Polls a condition that wakes no waker.
 pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
     let end = Instant::now() + LIMIT;
     while !is_so() {

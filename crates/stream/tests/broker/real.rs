@@ -3,19 +3,19 @@
 use std::env;
 use std::process::{Command, Stdio};
 
-/// Where it is, with settings.
+/// URL of the broker, with settings.
 pub(crate) fn url(settings: &str) -> String {
     let url = env::var("SINEWS_TEST_BROKER").expect("cargo xtask brokers sets it");
     format!("{url}?{settings}")
 }
 
-/// A name that no earlier run has used: brokers keep what they are given.
+/// A name that no earlier run has used, since brokers persist their data.
 pub(crate) fn unused(name: &str) -> String {
     let now = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_nanos();
     format!("{name}-{now}")
 }
 
-/// Has the broker's script do something.
+/// Runs a command of the broker's control script.
 pub(crate) fn control(verb: &str) {
     let script = env::var("SINEWS_TEST_BROKER_SCRIPT").expect("cargo xtask brokers sets it");
     let status = Command::new(script).arg(verb).stdout(Stdio::null()).status().expect("bash runs");
@@ -27,7 +27,7 @@ pub(crate) mod redis {
     use std::io::{BufRead, BufReader, Write};
     use std::net::TcpStream;
 
-    /// Says something to Redis; of several lines each has its answer.
+    /// Sends a command to Redis; each line has an answer.
     pub(crate) fn say(command: &str) {
         let url = super::url("");
         let address = url.trim_start_matches("redis://").trim_end_matches('?');

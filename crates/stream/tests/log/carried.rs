@@ -1,4 +1,4 @@
-//! Somebody else writes in place of the threads: here a test does, whenever it wants to.
+//! Tests of a carrier, which writes in place of the threads. The test executes the writes when it wants to.
 
 use std::io::{self, IoSlice};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -13,12 +13,12 @@ use sinews_stream::{
 
 use super::{Directory, follow, records};
 
-/// Leaves what it is given to the test.
+/// A carrier that passes its tasks to the test.
 struct Desk(Mutex<Sender<Task>>);
 
 impl Carrier for Desk {
     fn carry(&self, task: Task) {
-        // Who has left the desk drops it.
+        // Dropped if the test has ended.
         let _ = self.0.lock().unwrap().send(task);
     }
 }
@@ -43,7 +43,7 @@ fn poll(pending: &mut Pending) -> Poll<Result<u64, AppendError>> {
     pending.poll(Durability::Disk, &mut cx).map(|result| result.map(|appended| appended.first))
 }
 
-/// As a loop would.
+/// Executes a write as an event loop does.
 fn write(carried: Carried) -> Option<Task> {
     let mut written = 0;
     for piece in carried.pieces() {
@@ -54,13 +54,13 @@ fn write(carried: Carried) -> Option<Task> {
 }
 
 #[test]
-fn what_comes_while_it_is_written_is_the_next_write() {
+fn appends_during_a_carried_write_form_the_next_write() {
     let directory = Directory::new("carried");
     let (streams, tasks) = open(&directory, 0, Fsync::Never);
     let mut first = append(&streams, 0);
     let carried = tasks.try_recv().expect("a task").begin().expect("a write");
     let mut others = [append(&streams, 1), append(&streams, 2)];
-    assert!(tasks.try_recv().is_err(), "one thing at a time");
+    assert!(tasks.try_recv().is_err(), "one task at a time");
     assert!(poll(&mut first).is_pending());
     let task = write(carried).expect("there is more");
     assert_eq!(poll(&mut first), Poll::Ready(Ok(0)));
@@ -68,15 +68,15 @@ fn what_comes_while_it_is_written_is_the_next_write() {
     let task = write(task.begin().expect("two more")).expect("perhaps there is more");
     assert_eq!(others.each_mut().map(poll), [Poll::Ready(Ok(1)), Poll::Ready(Ok(2))]);
     assert!(task.begin().is_none(), "that was all");
-    assert!(!streams.work(), "nothing is left to the threads");
+    assert!(!streams.work(), "the threads have no work");
     let partition = streams.stream("s").unwrap().partition(0).unwrap();
     assert_eq!(follow(&partition, 0, 3), [0, 1, 2]);
     append(&streams, 3);
-    assert!(tasks.try_recv().is_ok(), "it begins anew");
+    assert!(tasks.try_recv().is_ok(), "a new append creates a task");
 }
 
 #[test]
-fn syncs_are_for_the_threads() {
+fn synced_writes_are_not_carried() {
     let directory = Directory::new("carried-syncs");
     let (streams, tasks) = open(&directory, 0, Fsync::Batch);
     let mut pending = append(&streams, 0);
@@ -86,19 +86,19 @@ fn syncs_are_for_the_threads() {
 }
 
 #[test]
-fn nothing_is_lost_with_who_gives_a_task_up() {
+fn dropped_task_is_written_by_the_threads() {
     let directory = Directory::new("carried-dropped");
     let (streams, tasks) = open(&directory, 1, Fsync::Never);
     let pending = append(&streams, 0);
     drop(tasks.recv().expect("a task"));
     assert_eq!(pending_block(pending), Ok(0), "a thread has it");
-    // Nobody is at the desk at all.
+    // The receiver of the tasks is gone.
     drop(tasks);
     assert_eq!(pending_block(append(&streams, 1)), Ok(1));
 }
 
 #[test]
-fn a_write_that_fails_is_told() {
+fn failed_carried_write_fails_its_append() {
     let directory = Directory::new("carried-fails");
     let (streams, tasks) = open(&directory, 0, Fsync::Never);
     let mut full = append(&streams, 0);
@@ -108,20 +108,20 @@ fn a_write_that_fails_is_told() {
     let task = carried.finish(7, Err(io::Error::from(io::ErrorKind::StorageFull))).expect("it goes on");
     assert_eq!(poll(&mut full), Poll::Ready(Err(AppendError::NoSpace)));
     assert!(task.begin().is_none());
-    // What was written of it is gone, so that the next stands where it must.
+    // The partial write is cut off, so that the next one begins at the right position.
     let again = follow_up(&streams, &tasks);
     let mut never = append(&streams, 9);
     drop(tasks.try_recv().expect("a task").begin().expect("a write"));
     assert!(
         matches!(poll(&mut never), Poll::Ready(Err(AppendError::Failed(_)))),
-        "nobody knows what is in the file"
+        "the content of the file is unknown"
     );
     let partition = streams.stream("s").unwrap().partition(0).unwrap();
     assert!(partition.failure().is_some());
     assert_eq!(follow(&partition, 0, 1), [again]);
 }
 
-/// Once there is room again. A partition that was full refuses for a moment.
+/// Appends once there is space again. A partition that was full rejects appends for a moment.
 fn follow_up(streams: &Streams, tasks: &Receiver<Task>) -> u64 {
     let partition = streams.stream("s").unwrap().partition(0).unwrap();
     let mut pending = loop {
@@ -137,7 +137,7 @@ fn follow_up(streams: &Streams, tasks: &Receiver<Task>) -> u64 {
 }
 
 #[test]
-fn closing_waits_for_what_is_under_way() {
+fn close_waits_for_a_carried_write() {
     let directory = Directory::new("carried-close");
     let (streams, tasks) = open(&directory, 1, Fsync::Never);
     let mut first = append(&streams, 0);
@@ -169,19 +169,19 @@ fn pending_block(mut pending: Pending) -> Result<u64, AppendError> {
 }
 
 #[test]
-fn what_is_due_to_be_synced_goes_to_the_threads_and_comes_back() {
+fn due_sync_is_done_by_the_threads_which_return_the_partition() {
     let directory = Directory::new("carried-interval");
     let (streams, tasks) = open(&directory, 0, Fsync::Interval(Duration::ZERO));
     let mut pending = append(&streams, 0);
     let task = tasks.try_recv().expect("a task");
     if let Some(carried) = task.begin() {
-        // Nothing was there to be synced yet; now it is.
+        // No record had to be synced yet; now one has.
         assert!(write(carried).expect("a sync").begin().is_none());
     }
     while streams.work() {}
     assert_eq!(poll(&mut pending), Poll::Ready(Ok(0)));
     assert_eq!(streams.stream("s").unwrap().partition(0).unwrap().statistics().syncs, 1);
-    // A thread that is through with its work gives the partition back.
+    // A thread returns the partition after its work.
     while let Ok(task) = tasks.try_recv() {
         assert!(task.begin().is_none());
     }

@@ -1,4 +1,4 @@
-//! The log on a real disk, with its threads.
+//! Tests of the log on a real disk, with its threads.
 
 mod carried;
 
@@ -13,7 +13,7 @@ use sinews_stream::{
     Durability, Fsync, OpenError, Partition, Past, Start, StreamConfig, Streams, StreamsConfig,
 };
 
-/// A directory that goes with the test.
+/// A directory that is removed with the test.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -48,7 +48,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Reads so many records from an offset on, and waits for those that are not there yet. Offsets are without a gap.
+/// Reads `count` records from an offset on, and waits for records that do not exist yet. Offsets have no gaps.
 fn follow(partition: &Partition, mut from: u64, count: usize) -> Vec<u64> {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut numbers = Vec::new();
@@ -70,7 +70,7 @@ fn follow(partition: &Partition, mut from: u64, count: usize) -> Vec<u64> {
 }
 
 #[test]
-fn many_produce_and_many_follow() {
+fn concurrent_readers_see_all_records_of_concurrent_producers_in_order() {
     const PRODUCERS: u64 = 8;
     const EACH: u64 = 200;
     let directory = Directory::new("many");
@@ -79,7 +79,7 @@ fn many_produce_and_many_follow() {
     {
         let (streams, losses) = Streams::open(&directory.0, StreamsConfig::default()).unwrap();
         assert_eq!(losses, []);
-        // Small segments, so that readers go over many ends.
+        // Small segments, so that readers cross many segment boundaries.
         let config = StreamConfig::default().fsync(fsync).segment_bytes(64 << 10);
         let stream = streams.create(&format!("stream {turn}"), &config).unwrap();
         let partition = stream.partition(0).unwrap();
@@ -101,7 +101,7 @@ fn many_produce_and_many_follow() {
             followers.into_iter().map(|follower| follower.join().unwrap()).collect()
         });
         assert!(numbers.iter().all(|other| *other == numbers[0]));
-        // All of them, and those of each producer in order.
+        // All records, and each producer's records in order.
         assert_eq!(numbers[0].iter().copied().collect::<BTreeSet<_>>(), (0..PRODUCERS * EACH).collect());
         for producer in 0..PRODUCERS {
             let own = numbers[0].iter().filter(|&&number| number / EACH == producer);
@@ -109,7 +109,7 @@ fn many_produce_and_many_follow() {
         }
         let statistics = partition.statistics();
         assert!(statistics.segments > 5 && statistics.writes <= statistics.batches, "{statistics:?}");
-        // What is lent stays, also when everything is closed.
+        // Shared bytes remain valid after everything is closed.
         let read = partition.read(partition.seek(Start::Earliest), 1 << 20).unwrap();
         streams.close();
         drop((streams, stream, partition));
@@ -128,7 +128,7 @@ fn many_produce_and_many_follow() {
 }
 
 #[test]
-fn nobody_else_opens_it() {
+fn directory_is_locked_against_a_second_open() {
     let directory = Directory::new("lock");
     let (streams, _) = Streams::open(&directory.0.join("a/b"), StreamsConfig::default()).unwrap();
     let again = || Streams::open(&directory.0.join("a/b"), StreamsConfig::default());
@@ -138,12 +138,12 @@ fn nobody_else_opens_it() {
     drop(streams);
     let (streams, _) = again().unwrap();
     assert!(streams.stream("../../escape").is_some() && !directory.0.join("escape").exists());
-    // The stream of the one that has gone takes nothing.
+    // The stream of the closed log rejects appends.
     assert!(stream.partition(0).unwrap().append(records(0..1, 8)).is_err());
 }
 
 #[test]
-fn an_interval_is_kept_by_the_clock() {
+fn records_are_synced_within_the_fsync_interval() {
     let directory = Directory::new("interval");
     let (streams, _) = Streams::open(&directory.0, StreamsConfig::default().writers(1)).unwrap();
     let config = StreamConfig::default().fsync(Fsync::Interval(Duration::from_millis(20)));
@@ -157,7 +157,7 @@ fn an_interval_is_kept_by_the_clock() {
 }
 
 #[test]
-fn keys_stay_together_and_what_has_none_goes_round() {
+fn records_with_a_key_share_a_partition_and_records_without_are_distributed() {
     let directory = Directory::new("keys");
     let (streams, _) = Streams::open(&directory.0, StreamsConfig::default()).unwrap();
     let stream = streams.create("s", &StreamConfig::default().partitions(4)).unwrap();
@@ -169,7 +169,7 @@ fn keys_stay_together_and_what_has_none_goes_round() {
         counts[stream.pick(key.as_bytes()) as usize] += 1;
     }
     assert!(counts.iter().all(|count| (800..1200).contains(count)), "{counts:?}");
-    // What the formula gives, so that other programs can compute it.
+    // The result of the documented formula, so that other programs can compute it.
     assert_eq!(stream.pick(b"123456789"), ((0xe306_9283_u64 * 4) >> 32) as u32);
     let more = streams.create("s", &StreamConfig::default().partitions(6)).unwrap();
     assert_eq!((more.partitions(), stream.partitions()), (6, 6));

@@ -1,7 +1,7 @@
-//! HTTP to Kafka on our server: each request's body becomes one message, and is answered when the broker has
-//! acknowledged it. What `sinews-loopback ingest` measures beside hyper.
+//! HTTP to Kafka on our server, which `sinews-loopback ingest` measures beside hyper. The body of each
+//! request becomes one message; the server replies after the broker's acknowledgement.
 //!
-//! What goes to Kafka goes by `sinews_stream::broker`, as that of `sinews serve` does. Its queue full is 503.
+//! Messages go through `sinews_stream::broker`, as in `sinews serve`. A full queue results in 503.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -25,15 +25,15 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 struct Cli {
     what: What,
 
-    /// Where Kafka is
+    /// Address of Kafka
     #[arg(long, default_value = "127.0.0.1:19092")]
     kafka: String,
 
-    /// The topic there
+    /// Topic of the messages
     #[arg(long, default_value = "ingest")]
     topic: String,
 
-    /// Port on 127.0.0.1; 0 takes a free one
+    /// Port on 127.0.0.1; 0 picks a free port
     #[arg(default_value_t = 0)]
     port: u16,
 }
@@ -44,7 +44,7 @@ enum What {
     Poll,
     /// Serve on io_uring
     Uring,
-    /// Print the first offset of the topic and the next one, and end
+    /// Print the first and the next offset of the topic, and exit
     Ends,
 }
 
@@ -99,7 +99,7 @@ fn refused(error: &AppendError) -> Response {
 }
 
 fn print_ends(broker: &dyn Broker, topic: &str) -> Result<(), Error> {
-    // A topic that is not there is made.
+    // A missing topic is created.
     broker.partitions(topic).block()?;
     let (first, next) = broker.ends(topic, 0).block()?;
     println!("{first} {next}");

@@ -16,7 +16,7 @@ pub(crate) fn run(address: SocketAddr, threads: Threads) -> Result<(), Error> {
     runtime(threads)?.block_on(async {
         let listener = TcpListener::bind(address).await?;
         announce(listener.local_addr()?)?;
-        // A failure leaves the delay on: the measurement shows it.
+        // On failure, Nagle's delay stays enabled, which shows in the measurement.
         let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
         Ok(axum::serve(listener, Router::new().route("/{*path}", any(upgrade))).await?)
     })

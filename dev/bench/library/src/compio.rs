@@ -11,7 +11,7 @@ use sinews::Config;
 
 use crate::{Error, announce, config};
 
-/// Accepts for ever; each connection is a task.
+/// Accepts forever; each connection is a task.
 pub(crate) fn run(address: SocketAddr) -> Result<(), Error> {
     let mut proactor = ProactorBuilder::new();
     proactor.single_issuer(true).defer_taskrun(true);
@@ -30,10 +30,10 @@ pub(crate) fn run(address: SocketAddr) -> Result<(), Error> {
     })
 }
 
-/// Receives of the kernel that may wait to be looked at.
+/// Completed receives that the kernel may queue.
 const BUFFERS: u16 = 256;
 
-/// Room for one of them: a message of 16 KiB comes in one.
+/// Size of a receive buffer: a message of 16 KiB fits into one receive.
 const BUFFER_LEN: usize = 32 << 10;
 
 async fn echo(stream: TcpStream, config: Arc<Config>) -> Result<(), Error> {

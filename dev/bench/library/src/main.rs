@@ -1,7 +1,8 @@
-//! Echo servers on the library, as its users would write them: what `sinews-loopback` measures.
+//! Echo servers on the library, written as its users would write them, for `sinews-loopback` to measure.
 //!
-//! Each is the same loop: a message comes, `send` is called with it. All have `TCP_NODELAY`, no compression, and take
-//! messages of 64 MiB; everything else is the default. WebSockets are echoed on any path.
+//! Each runs the same loop: it receives a message and calls `send` with it. All set `TCP_NODELAY`, disable
+//! compression, and accept messages of up to 64 MiB; all other settings are defaults. WebSockets are echoed
+//! on any path.
 #![forbid(unsafe_code)]
 
 mod axum;
@@ -27,7 +28,7 @@ struct Cli {
     #[arg(long, value_enum, default_value = "one")]
     threads: Threads,
 
-    /// Port on 127.0.0.1; 0 takes a free one
+    /// Port on 127.0.0.1; 0 picks a free port
     #[arg(default_value_t = 0)]
     port: u16,
 }
@@ -43,16 +44,16 @@ enum Driver {
     /// axum
     #[value(name = "sinews-axum")]
     Axum,
-    /// compio, which is one thread, on io_uring
+    /// compio with one thread, on io_uring
     #[value(name = "sinews-compio")]
     Compio,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Threads {
-    /// The runtime of one thread
+    /// Single-threaded runtime
     One,
-    /// The runtime of many, with two
+    /// Multi-threaded runtime, with two threads
     Multi,
 }
 
@@ -71,13 +72,13 @@ fn main() -> Result<(), Error> {
     }
 }
 
-/// Says where the server listens.
+/// Prints the listen address.
 fn announce(address: SocketAddr) -> Result<(), Error> {
     println!("{address}");
     Ok(io::stdout().flush()?)
 }
 
-/// Above the largest message of any load.
+/// Exceeds the largest message of all loads.
 fn config() -> Config {
     const MESSAGE_MAX: u64 = 64 << 20;
     Config::default().with_max_message(MESSAGE_MAX).with_max_frame(MESSAGE_MAX)

@@ -15,7 +15,7 @@ pub(crate) fn runtime(threads: Threads) -> io::Result<Runtime> {
     }
 }
 
-/// Accepts for ever; each connection is a task.
+/// Accepts forever; each connection is a task.
 pub(crate) fn run(address: SocketAddr, threads: Threads) -> Result<(), Error> {
     runtime(threads)?.block_on(async {
         let listener = TcpListener::bind(address).await?;

@@ -1,4 +1,4 @@
-//! actix-web: HTTP only, as its users write it.
+//! actix-web: HTTP only, written as its users write it.
 
 use std::net::SocketAddr;
 
@@ -8,7 +8,7 @@ use actix_web::{App, HttpServer};
 
 use crate::{Error, HELLO, Threads, announce};
 
-/// Serves `/hello` for ever. One thread accepts, beside those that serve.
+/// Serves `/hello` forever. One thread accepts, beside the serving threads.
 pub(crate) fn run(address: SocketAddr, threads: Threads) -> Result<(), Error> {
     let workers = match threads {
         Threads::One => 1,

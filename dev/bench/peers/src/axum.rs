@@ -17,17 +17,17 @@ use tokio::sync::broadcast::{self, Sender, error::RecvError};
 use crate::tokio::runtime;
 use crate::{Error, HELLO, MESSAGE_MAX, Threads, announce, feed};
 
-/// How `/echo` answers.
+/// Echo form of `/echo`.
 #[derive(Clone, Copy)]
 pub(crate) enum Echo {
     Send,
-    /// Its WebSocket is tungstenite's, as a `Sink`.
+    /// Uses its WebSocket, which is tungstenite's, as a `Sink`.
     Feed {
         read_buffer: usize,
     },
 }
 
-/// Serves `/echo`, `/topics/{name}`, `/healthz` and `/hello` for ever.
+/// Serves `/echo`, `/topics/{name}`, `/healthz` and `/hello` forever.
 pub(crate) fn run(address: SocketAddr, threads: Threads, echo: Echo) -> Result<(), Error> {
     runtime(threads)?.block_on(async {
         let listener = TcpListener::bind(address).await?;
@@ -51,7 +51,7 @@ impl Echo {
         match self {
             Self::Send => upgrade.on_upgrade(send),
             Self::Feed { read_buffer } => upgrade.read_buffer_size(read_buffer).on_upgrade(|socket| async {
-                // How a connection ends is not of interest here.
+                // The result of a connection is irrelevant here.
                 let _ = feed::at_once(socket, is_data).await;
             }),
         }
@@ -74,7 +74,7 @@ async fn send(mut socket: WebSocket) {
     }
 }
 
-/// A message, and the connection it came from.
+/// A message, and the connection of its publisher.
 type Published = (u64, Message);
 
 #[derive(Clone, Debug, Default)]
@@ -96,7 +96,7 @@ async fn topic(
     open(upgrade).on_upgrade(|socket| subscribe(socket, sender))
 }
 
-/// What this connection sends goes to all others, and what they send comes here.
+/// Publishes the messages of this connection to all other connections, and sends their messages to it.
 async fn subscribe(mut socket: WebSocket, sender: Sender<Published>) {
     static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
     let own = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
@@ -117,7 +117,7 @@ async fn subscribe(mut socket: WebSocket, sender: Sender<Published>) {
                     }
                 }
                 Ok(_) => {}
-                // A slow subscriber loses messages, which the load would notice.
+                // A slow subscriber loses messages; the load would detect that.
                 Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => return,
             },
@@ -125,5 +125,5 @@ async fn subscribe(mut socket: WebSocket, sender: Sender<Published>) {
     }
 }
 
-/// Messages that a slow subscriber may be behind.
+/// Maximum backlog of a slow subscriber, in messages.
 const WAITING_MAX: usize = 1024;

@@ -10,16 +10,16 @@ use compio_ws::tungstenite::protocol::WebSocketConfig;
 
 use crate::{Error, MESSAGE_MAX, announce, feed};
 
-/// How io_uring is set up.
+/// Setup of io_uring.
 #[derive(Clone, Copy)]
 pub(crate) enum Ring {
-    /// As compio does by itself.
+    /// The default setup of compio.
     Default,
-    /// With the flags that compio offers for a ring of one thread.
+    /// With the flags of compio for a single-threaded ring.
     Tuned,
 }
 
-/// Accepts for ever; each connection is a task.
+/// Accepts forever; each connection is a task.
 pub(crate) fn run<F>(address: SocketAddr, ring: Ring, serve: fn(TcpStream) -> F) -> Result<(), Error>
 where
     F: Future<Output = Result<(), Error>> + 'static,
@@ -49,7 +49,7 @@ pub(crate) async fn compio_ws(stream: TcpStream) -> Result<(), Error> {
     }
 }
 
-/// `feed` and `flush`. Its `next` flushes, so all messages are taken first.
+/// Echoes with `feed` and `flush`. Its `next` flushes, so all messages are taken first.
 pub(crate) async fn compio_ws_feed<const READ_BUFFER: usize>(stream: TcpStream) -> Result<(), Error> {
     let config = limits().read_buffer_size(READ_BUFFER);
     let socket = compio_ws::accept_async_with_config(stream, config).await?;
@@ -60,7 +60,8 @@ fn limits() -> WebSocketConfig {
     WebSocketConfig::default().max_message_size(Some(MESSAGE_MAX)).max_frame_size(Some(MESSAGE_MAX))
 }
 
-/// tungstenite, which is synchronous, over our bridge. No faster form: it shows the bridge.
+/// tungstenite, which is synchronous, over our bridge. It has no faster form, since it demonstrates the
+/// bridge.
 pub(crate) async fn tungstenite(stream: TcpStream) -> Result<(), Error> {
     use compio_ws::tungstenite::handshake::HandshakeError;
     use compio_ws::tungstenite::{Error as Fault, accept_with_config};
@@ -102,7 +103,7 @@ pub(crate) async fn tungstenite(stream: TcpStream) -> Result<(), Error> {
     }
 }
 
-/// No faster form but that of the ring: on compio it has no `feed`, and `send` flushes.
+/// The ring is its only faster form: on compio it has no `feed`, and `send` flushes.
 pub(crate) async fn sockudo(stream: TcpStream) -> Result<(), Error> {
     use sockudo_ws::{Config, Message};
 

@@ -1,11 +1,11 @@
-//! Echo loops over `Stream` and `Sink` that flush once for what came together.
+//! Echo loops over `Stream` and `Sink` with one flush for messages that arrived together.
 
 use std::task::Poll;
 
 use futures_util::{Sink, SinkExt, Stream, StreamExt, poll};
 
-/// Feeds each answer at once, and flushes when nothing more has come: for a library whose `next` leaves what was
-/// fed where it is.
+/// Feeds each answer at once, and flushes when no further message has arrived: for a library whose `next`
+/// does not flush.
 pub(crate) async fn at_once<S, M, E>(mut socket: S, is_data: fn(&M) -> bool) -> Result<(), E>
 where
     S: Stream<Item = Result<M, E>> + Sink<M, Error = E> + Unpin,
@@ -27,8 +27,8 @@ where
     Ok(())
 }
 
-/// Takes all that has come, and then feeds all answers: for a library whose `next` flushes what was fed. What comes in
-/// one go with a Close is not answered, since the library sends nothing behind its own.
+/// Takes all available messages, and then feeds all answers: for a library whose `next` flushes. Messages
+/// that arrive together with a Close are not answered, since the library sends nothing after its own Close.
 pub(crate) async fn together<S, M, E>(mut socket: S, is_data: fn(&M) -> bool) -> Result<(), E>
 where
     S: Stream<Item = Result<M, E>> + Sink<M, Error = E> + Unpin,
@@ -51,5 +51,5 @@ where
     Ok(())
 }
 
-/// Above what any load has in flight on a connection.
+/// Exceeds the messages in flight on a connection of any load.
 const TOGETHER_MAX: usize = 128;

@@ -1,4 +1,4 @@
-//! hyper with its HTTP/1 server, and what upgrades from it.
+//! hyper with its HTTP/1 server, and libraries that upgrade from it.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -28,8 +28,8 @@ pub(crate) async fn fastwebsockets(stream: TcpStream) -> Result<(), Error> {
     serve(stream, echo).await
 }
 
-/// It has no `feed`, and writes each frame as it is told to. So its halves (`unstable-split`) get the bare halves of the
-/// socket, the one that writes through a buffer, which is flushed when nothing more has come. The task is
+/// It has no `feed`, and writes each frame at once. So its halves (`unstable-split`) get the bare halves of
+/// the socket. The write half has a buffer, which is flushed when no further message has arrived. The task is
 /// `unconstrained`, as in the library's own echo server.
 pub(crate) async fn fastwebsockets_buffered(stream: TcpStream) -> Result<(), Error> {
     serve(stream, |upgraded| unconstrained(echo_buffered(upgraded))).await
@@ -71,14 +71,14 @@ async fn echo_buffered(upgraded: UpgradeFut) -> Result<(), WebSocketError> {
     let write = BufWriter::with_capacity(WRITE_BUFFER, write);
     let (mut reader, mut writer) = after_handshake_split(read, write, Role::Server);
     reader.set_max_message_size(MESSAGE_MAX);
-    // What the library would answer is answered below, since only there is the other half at hand.
+    // The automatic answers of the library are sent below, since only this code has the write half.
     reader.set_auto_close(false);
     reader.set_auto_pong(false);
     let mut reader = FragmentCollectorRead::new(reader);
     let mut nothing = |_: Frame<'static>| async { Ok::<(), WebSocketError>(()) };
     loop {
         let frame = {
-            // Not begun anew after the flush: it may hold half a head.
+            // Not restarted after the flush: the future may contain half a frame header.
             let mut reading = pin!(reader.read_frame(&mut nothing));
             match poll!(&mut reading) {
                 Poll::Ready(frame) => frame?,
@@ -103,7 +103,7 @@ async fn echo_buffered(upgraded: UpgradeFut) -> Result<(), WebSocketError> {
 /// Twice Tokio's default: sixteen small answers fit many times.
 const WRITE_BUFFER: usize = 16 << 10;
 
-/// Answers to requests that came together leave together.
+/// Answers pipelined requests with one write.
 pub(crate) async fn requests(stream: TcpStream) -> Result<(), Error> {
     let service = service_fn(|request: Request<Incoming>| async move {
         let (status, body) = match request.uri().path() {

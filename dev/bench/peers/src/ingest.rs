@@ -1,6 +1,6 @@
-//! HTTP to Kafka as it is mostly written: each request's body becomes one message, and is answered when the broker has
-//! acknowledged it. hyper on Tokio and on compio, with rdkafka's `FutureProducer`; its queue full is 503. Same settings
-//! as ours: all replicas acknowledge, idempotent, no more than a millisecond of lingering.
+//! HTTP to Kafka in its usual form: the body of each request becomes one message, answered after the broker's
+//! acknowledgement. hyper on Tokio and on compio, with rdkafka's `FutureProducer`; a full queue results in
+//! 503. The settings equal ours: all replicas acknowledge, idempotent, linger of at most one millisecond.
 
 use std::convert::Infallible;
 use std::sync::{Arc, OnceLock};
@@ -18,7 +18,7 @@ use rdkafka::producer::{FutureProducer, FutureRecord};
 
 use crate::{Error, MESSAGE_MAX};
 
-/// Where messages go.
+/// The producer of the messages.
 struct Kafka {
     producer: FutureProducer,
     topic: String,
@@ -26,7 +26,7 @@ struct Kafka {
 
 static KAFKA: OnceLock<Arc<Kafka>> = OnceLock::new();
 
-/// As `sinews_stream::broker` has them; what is not here is librdkafka's default for both.
+/// The settings of `sinews_stream::broker`; all other settings are librdkafka's defaults for both.
 const SETTINGS: [(&str, &str); 4] = [
     ("acks", "all"),
     ("enable.idempotence", "true"),
@@ -34,13 +34,13 @@ const SETTINGS: [(&str, &str); 4] = [
     ("queue.buffering.max.kbytes", "65536"),
 ];
 
-/// Makes the producer that all connections share.
+/// Creates the producer, which all connections share.
 pub(crate) fn connect(brokers: &str, topic: &str) -> Result<(), Error> {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", brokers);
     SETTINGS.iter().for_each(|(name, value)| _ = config.set(*name, *value));
     let kafka = Kafka { producer: config.create()?, topic: topic.to_owned() };
-    // Nobody else sets it.
+    // This is the only caller that sets it.
     let _ = KAFKA.set(Arc::new(kafka));
     Ok(())
 }

@@ -1,12 +1,12 @@
-//! Echo servers on other libraries, as their users would write them: what `sinews-loopback` measures beside
-//! ours.
+//! Echo servers on other libraries, written as their users would write them: `sinews-loopback` measures them
+//! beside ours.
 //!
-//! Each is the library's own loop: a message comes, `send` is called with it. All run with `TCP_NODELAY`, without
-//! compression, and take messages of 64 MiB; everything else is the library's default. WebSockets are echoed on any
-//! path. Built only with the feature `peers`.
+//! Each is the library's own loop: it receives a message and calls `send` with it. All run with
+//! `TCP_NODELAY`, without compression, and accept messages of up to 64 MiB; all other settings are the
+//! library's defaults. WebSockets are echoed on any path. Built only with the feature `peers`.
 //!
-//! Beside it stands what the library's documentation, or else its source, shows to be the fastest: answers to what
-//! came together are gathered, and written at once. Each says in its module how.
+//! Each also has the fastest form in the library's documentation, or else its source: answers to messages
+//! that arrived together are gathered and written at once. The module of each library describes its form.
 #![forbid(unsafe_code)]
 
 mod actix;
@@ -31,44 +31,44 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 struct Cli {
     peer: Peer,
 
-    /// Threads of Tokio's runtime, for what runs on it
+    /// Threads of Tokio's runtime, for servers on Tokio
     #[arg(long, value_enum, default_value = "one")]
     threads: Threads,
 
-    /// Where Kafka is, for what writes to it
+    /// Address of Kafka, for servers that write to it
     #[arg(long, default_value = "127.0.0.1:19092")]
     kafka: String,
 
-    /// The topic there
+    /// Topic of the messages
     #[arg(long, default_value = "ingest")]
     topic: String,
 
-    /// Port on 127.0.0.1; 0 takes a free one
+    /// Port on 127.0.0.1; 0 picks a free port
     #[arg(default_value_t = 0)]
     port: u16,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Threads {
-    /// The runtime of one thread
+    /// Single-threaded runtime
     One,
-    /// The runtime of many, with two
+    /// Multi-threaded runtime, with two threads
     Multi,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Peer {
     TokioTungstenite,
-    /// `feed`, and a flush for all that came together
+    /// On Tokio with `feed`, and one flush for messages that arrived together
     TokioTungsteniteFeed,
-    /// The same, with 4 KiB to read into
+    /// On Tokio with `feed` and a read buffer of 4 KiB
     #[value(name = "tokio-tungstenite-feed-4k")]
     TokioTungsteniteFeed4k,
     Fastwebsockets,
-    /// Through a buffer that is flushed when nothing more has come
+    /// With a write buffer that is flushed when no further message has arrived
     FastwebsocketsBuffered,
     TokioWebsockets,
-    /// `feed`, and a flush for all that came together
+    /// On Tokio with `feed`, and one flush for messages that arrived together
     TokioWebsocketsFeed,
     /// On Tokio
     Sockudo,
@@ -76,21 +76,21 @@ enum Peer {
     SockudoFeed,
     /// On compio
     SockudoCompio,
-    /// On compio with a ring of its best flags
+    /// On compio, with the best flags for its ring
     SockudoCompioTuned,
     CompioWs,
-    /// `feed`, and a flush for all that came together; a ring of its best flags
+    /// With `feed`, one flush for messages that arrived together, and the best flags for its ring
     CompioWsFeed,
-    /// The same, with 4 KiB to read into
+    /// With `feed`, the best flags for its ring, and a read buffer of 4 KiB
     #[value(name = "compio-ws-feed-4k")]
     CompioWsFeed4k,
     /// tungstenite over the library's `SyncBridge`
     TungsteniteBridge,
     /// Also `GET /healthz`, `GET /hello` and topics
     Axum,
-    /// `feed`, and a flush for all that came together
+    /// With `feed`, and one flush for messages that arrived together
     AxumFeed,
-    /// The same, with 4 KiB to read into
+    /// With `feed` and a read buffer of 4 KiB
     #[value(name = "axum-feed-4k")]
     AxumFeed4k,
     /// `GET /healthz` and `GET /hello`
@@ -99,7 +99,7 @@ enum Peer {
     ActixWeb,
     /// hyper on Tokio: each `POST` becomes one message of Kafka
     KafkaHyper,
-    /// The same on compio
+    /// hyper on compio: each `POST` becomes one message of Kafka
     KafkaHyperCompio,
 }
 
@@ -143,21 +143,21 @@ fn main() -> Result<(), Error> {
     }
 }
 
-/// Says where the server listens.
+/// Prints the listen address.
 fn announce(address: SocketAddr) -> Result<(), Error> {
     println!("{address}");
     Ok(io::stdout().flush()?)
 }
 
-/// What `GET /hello` is answered with, as plain text.
+/// Body of the answer to `GET /hello`, as plain text.
 const HELLO: &str = "Hello, world!";
 
-/// Above the largest message of any load.
+/// Exceeds the largest message of all loads.
 const MESSAGE_MAX: usize = 64 << 20;
 
-/// tungstenite's default, and what its documentation says is for much to read.
+/// tungstenite's default; its documentation recommends it for heavy reads.
 const READ_BUFFER: usize = 128 << 10;
 
-/// What its documentation says is for many connections. It is also what costs least where messages are small, since
-/// the buffer is filled with zeros before each read.
+/// Its documentation recommends this for many connections. It also has the lowest cost for small messages,
+/// since the library zeroes the buffer before each read.
 const READ_LITTLE: usize = 4 << 10;

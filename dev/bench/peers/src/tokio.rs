@@ -1,4 +1,4 @@
-//! Libraries on Tokio that take a stream.
+//! Libraries on Tokio over a stream.
 
 use std::future::Future;
 use std::io;
@@ -20,7 +20,7 @@ pub(crate) fn runtime(threads: Threads) -> io::Result<Runtime> {
     }
 }
 
-/// Accepts for ever; each connection is a task.
+/// Accepts forever; each connection is a task.
 pub(crate) fn run<F>(address: SocketAddr, threads: Threads, serve: fn(TcpStream) -> F) -> Result<(), Error>
 where
     F: Future<Output = Result<(), Error>> + Send + 'static,
@@ -47,8 +47,8 @@ pub(crate) async fn tungstenite(stream: TcpStream) -> Result<(), Error> {
     Ok(())
 }
 
-/// As its documentation of `write_buffer_size` has it: `feed` fills the buffer, which is 128 KiB by default, and
-/// `flush` writes it.
+/// Follows its documentation of `write_buffer_size`: `feed` fills the buffer, which is 128 KiB by default,
+/// and `flush` writes it.
 pub(crate) async fn tungstenite_feed<const READ_BUFFER: usize>(stream: TcpStream) -> Result<(), Error> {
     let config = limits().read_buffer_size(READ_BUFFER);
     let socket = tokio_tungstenite::accept_async_with_config(stream, Some(config)).await?;
@@ -70,8 +70,8 @@ pub(crate) async fn websockets(stream: TcpStream) -> Result<(), Error> {
     Ok(())
 }
 
-/// `feed` and `flush`, with a threshold to flush at that no burst of small messages meets. Its `next` flushes, so all
-/// messages are taken first.
+/// Echoes with `feed` and `flush`, with a flush threshold that no burst of small messages reaches. Its `next`
+/// flushes, so all messages are taken first.
 pub(crate) async fn websockets_feed(stream: TcpStream) -> Result<(), Error> {
     let config = tokio_websockets::Config::default().flush_threshold(128 << 10);
     let socket = accept_websockets(stream, config).await?;
@@ -82,7 +82,7 @@ async fn accept_websockets(
     stream: TcpStream,
     config: tokio_websockets::Config,
 ) -> Result<WebSocketStream<TcpStream>, Error> {
-    // A message is to leave in one frame, as it came; by default it is cut every 4 MiB.
+    // Sends a message in one frame, as it arrived; by default the library splits it every 4 MiB.
     let config = config.frame_size(MESSAGE_MAX);
     let limits = Limits::default().max_payload_len(Some(MESSAGE_MAX));
     Ok(ServerBuilder::new().config(config).limits(limits).accept(stream).await?.1)
@@ -101,7 +101,7 @@ pub(crate) async fn sockudo(stream: TcpStream) -> Result<(), Error> {
     Ok(())
 }
 
-/// The echo loop of its documentation ("Queued-write backpressure"): `next` flushes what was fed before it waits.
+/// The echo loop of its documentation ("Queued-write backpressure"): `next` flushes before it waits.
 pub(crate) async fn sockudo_feed(stream: TcpStream) -> Result<(), Error> {
     use sockudo_ws::Message;
 

@@ -14,10 +14,10 @@ use crate::args::{History, IdleClientsArgs};
 use crate::connect::{connect_from, shake_hands};
 use crate::target::Deflate;
 
-/// What is said when all is done.
+/// Line that reports the readiness of all connections.
 pub(super) const READY: &str = "ready\n";
 
-/// Opens connections, has them live through their history, and holds them until standard input is closed.
+/// Opens connections, runs their history on each, and keeps them open until standard input is closed.
 pub(crate) fn run(args: &IdleClientsArgs) -> Result<(), Error> {
     thread::spawn(|| {
         let _ = io::stdin().read_to_end(&mut Vec::new());
@@ -67,7 +67,7 @@ fn open(args: &IdleClientsArgs, number: usize) -> Result<(TcpStream, Option<Defl
     }
 }
 
-/// Connections with nothing to do but to answer pings, without which they would be closed.
+/// Idle connections. They answer pings; otherwise the server would close them.
 struct Idle {
     streams: Vec<TcpStream>,
     swept: Instant,
@@ -97,14 +97,14 @@ impl Idle {
     }
 }
 
-/// What each connection sends, burst by burst, and how many messages are to come back.
+/// Returns the bursts of each connection, each with the number of messages to expect in return.
 fn bursts(history: History, deflate: Option<DeflateParams>) -> Vec<(Vec<u8>, u64)> {
     let (bursts, messages, size) = match history {
         History::Handshake => (0, 0, 0),
         History::Small => (30, 50, 64),
         History::Large => (1, 1, 256 << 10),
     };
-    // All connections agree on the same and send the same, so one compressor makes it for all.
+    // All connections negotiate the same parameters and send the same messages, so one compressor serves all.
     let mut codec = deflate.map(|params| Codec::new(Role::Client, params));
     let mut number = 0;
     let mut frame = || {
@@ -141,17 +141,17 @@ fn read_messages(stream: &mut TcpStream, messages: u64) -> Result<(), Error> {
     if frames.complete == messages && frames.is_between() {
         return Ok(());
     }
-    Err("the server sent more than it was asked for".into())
+    Err("the server sent more bytes than expected".into())
 }
 
-/// Counts messages of a server, which come in one frame each and without mask, and answers its pings. The lengths
-/// of messages are not known beforehand where they are compressed.
+/// Counts messages of a server, one unmasked frame each, and answers its pings. Where messages are
+/// compressed, their lengths are not known beforehand.
 #[derive(Debug, Default)]
 struct Frames {
     head: Vec<u8>,
-    /// Bytes of the payload that are to come.
+    /// Remaining bytes of the payload.
     rest: u64,
-    /// The payload so far, if it is that of a ping.
+    /// The payload so far, if the frame is a ping.
     ping: Option<Vec<u8>>,
     complete: u64,
     pongs: Vec<u8>,
@@ -199,10 +199,10 @@ fn payload_length(head: &[u8]) -> Option<u64> {
 const LIMIT_HINT: &str =
     "a server that takes a file descriptor for each connection ends at its limit (ulimit -Hn)";
 
-/// Connections that are busy at the same time.
+/// Connections that are active at the same time.
 const TOGETHER: usize = 64;
 
-/// Often enough for every server's patience.
+/// Short enough for the ping timeout of every server.
 const SWEEP_PAUSE: Duration = Duration::from_secs(3);
 
 /// The first byte of a ping (RFC 6455 section 5.2).
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn histories_are_as_long_as_they_say() {
+    fn histories_have_their_declared_length() {
         assert!(bursts(History::Handshake, None).is_empty());
         let small = bursts(History::Small, None);
         assert_eq!(small.iter().map(|(_, messages)| messages).sum::<u64>(), 1500);

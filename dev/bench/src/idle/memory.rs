@@ -1,22 +1,22 @@
-//! What the kernel says about memory.
+//! Memory use as reported by the kernel.
 
 use std::collections::HashMap;
 use std::fs;
 
 use crate::Error;
 
-/// Memory in use, or the difference of two such.
+/// Memory in use, or the difference of two readings.
 #[derive(Clone, Debug)]
 pub(crate) struct Memory {
-    /// Of the server: pages of its own that it has written to.
+    /// Private dirty pages of the server.
     pub(crate) private_dirty: i64,
-    /// Of the server: pages in memory.
+    /// Resident pages of the server.
     pub(crate) resident: i64,
-    /// Of the kernel, for everybody: its objects.
+    /// Kernel objects of all processes.
     pub(crate) slab: i64,
-    /// Of the kernel, for everybody: what sockets hold in their queues.
+    /// Socket queues of all processes.
     pub(crate) socket_buffers: i64,
-    /// By kind of kernel object; of a difference, those that grew most. Empty for all but root.
+    /// Kernel objects by kind, the largest growth first in a difference. Empty without root privileges.
     pub(crate) caches: Vec<(String, i64)>,
 }
 
@@ -25,7 +25,7 @@ impl Memory {
         let maps = fs::read_to_string(format!("/proc/{server}/smaps_rollup"))?;
         let all = fs::read_to_string("/proc/meminfo")?;
         let sockets = fs::read_to_string("/proc/net/sockstat")?;
-        let missing = |what: &str| format!("the kernel does not tell {what}");
+        let missing = |what: &str| format!("the kernel does not report {what}");
         Ok(Self {
             private_dirty: kilobytes(&maps, "Private_Dirty:").ok_or_else(|| missing("Private_Dirty"))?,
             resident: kilobytes(&maps, "Rss:").ok_or_else(|| missing("Rss"))?,
@@ -35,7 +35,7 @@ impl Memory {
         })
     }
 
-    /// What it has grown by.
+    /// Returns the growth since an earlier reading.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         let before: HashMap<&str, i64> =
             earlier.caches.iter().map(|(name, bytes)| (&**name, *bytes)).collect();
@@ -79,7 +79,7 @@ fn caches(file: &str) -> Vec<(String, i64)> {
     file.lines().skip(2).filter_map(cache).collect()
 }
 
-/// What `mem` in sockstat is counted in, on the machines this runs on.
+/// Unit of `mem` in sockstat, on the machines this runs on.
 const PAGE: i64 = 4096;
 
 const CACHES_SHOWN: usize = 8;

@@ -1,6 +1,8 @@
-//! Connections that come and go: each asks a few times, one request after the other, and makes place for the next.
+//! Connection churn: each connection sends a few requests, one after the other, and closes; a new connection
+//! replaces it.
 //!
-//! Every other one has the server close first (`Connection: close`), so that both sides come to have ports that wait.
+//! On every other connection the server closes first (`Connection: close`), so that both sides get ports in
+//! TIME_WAIT.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,41 +17,41 @@ use mio::{Events, Interest, Poll, Registry, Token};
 use crate::Error;
 use crate::connect::{STALL_LIMIT, begin_to_connect};
 
-/// What comes and goes.
+/// Parameters of the churn.
 pub(crate) struct Plan {
-    /// At a time.
+    /// Concurrent connections.
     pub(crate) connections: usize,
     pub(crate) time: Duration,
-    /// Of a connection, at most: they have 1, 2, 3 and so on up to this in turns.
+    /// Maximum requests of a connection: connections send 1, 2, 3 and so on up to this number in turns.
     pub(crate) requests: u32,
-    /// Of a body.
+    /// Bytes of a body.
     pub(crate) bytes: usize,
 }
 
-/// What became of them.
+/// Results of the churn.
 pub(crate) struct Tally {
-    /// Answered with 200.
+    /// Requests answered with 200.
     pub(crate) acknowledged: u64,
-    /// Answered otherwise, by status.
+    /// Requests answered with another status, by status.
     refused: BTreeMap<u16, u64>,
     opened: u64,
-    /// Connections that could not be made, and why.
+    /// Failed connects, by error.
     failed: BTreeMap<String, u64>,
-    /// Connections that ended before their answer was there, or with what is none.
+    /// Connections that ended before their answer, or with an invalid answer.
     broken: u64,
-    /// Microseconds until a connection is made.
+    /// Microseconds of a connect.
     connect: Histogram<u64>,
-    /// From the begin of a connection to its first answer: the accept is in between.
+    /// Microseconds from the start of a connect to the first answer, including the accept.
     first: Histogram<u64>,
-    /// The answers of connections that have had one.
+    /// Microseconds of the later answers of a connection.
     later: Histogram<u64>,
     /// Connections with a first answer, by second.
     seconds: Vec<u64>,
-    /// Times that a connection had to be asked for again, since nobody had accepted those that were there.
+    /// Retried connects, because the accept queue was full.
     overflows: u64,
 }
 
-/// Keeps so many connections for so long, then waits for what is under way.
+/// Keeps `connections` connections open for the given time, then waits for the requests in flight.
 pub(crate) fn run(address: SocketAddr, plan: &Plan) -> Result<Tally, Error> {
     let mut load = Load::new(address, plan)?;
     let overflows = listen_overflows();
@@ -63,7 +65,7 @@ struct Load<'a> {
     address: SocketAddr,
     poll: Poll,
     conns: Vec<Option<Conn>>,
-    /// A request that keeps the connection, and one that does not.
+    /// A request that keeps the connection open, and a request that closes it.
     requests: [Vec<u8>; 2],
     started: Instant,
     /// Connections begun so far.
@@ -76,7 +78,7 @@ struct Conn {
     state: State,
     begun: Instant,
     asked: Instant,
-    /// Requests after the present one.
+    /// Remaining requests after the present one.
     left: u32,
     has_answer: bool,
     server_closes: bool,
@@ -86,17 +88,17 @@ struct Conn {
 #[derive(Clone, Copy, PartialEq)]
 enum State {
     Connecting,
-    /// So much of the request is sent.
+    /// Bytes of the request that are sent.
     Asking(usize),
     Awaiting,
-    /// The server is to close.
+    /// The server closes the connection.
     Closing,
 }
 
-/// How a connection goes on.
+/// The next step of a connection.
 enum Step {
     Wait,
-    /// It is over: the next one may come.
+    /// Closed: the next connection may start.
     Done,
 }
 
@@ -120,7 +122,7 @@ impl<'a> Load<'a> {
 
     fn run(&mut self) -> Result<(), Error> {
         let mut events = Events::with_capacity(1024);
-        // All at once would be a rush that no one else makes.
+        // Starts connections gradually: a simultaneous start would be an unrealistic rush.
         let mut waiting: Vec<usize> = (0..self.conns.len()).rev().collect();
         loop {
             let goes_on = self.started.elapsed() < self.plan.time;
@@ -150,7 +152,7 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// Begins the next connection. One that fails is counted, and is tried again later.
+    /// Starts the next connection. A failure is counted and retried later.
     fn open(&mut self, slot: usize) -> bool {
         let begun = Instant::now();
         let number = self.number;
@@ -189,7 +191,7 @@ impl<'a> Load<'a> {
             Ok(Step::Wait) => return Step::Wait,
             Ok(Step::Done) => {}
             Err(error) if conn.state == State::Connecting => self.tally.failed(&error),
-            // What is not answered may be in the topic, or not.
+            // The topic may or may not contain an unanswered request.
             Err(_) => self.tally.broken += u64::from(conn.state != State::Closing),
         }
         self.conns[slot] = None;
@@ -277,7 +279,7 @@ impl Conn {
     }
 }
 
-/// How often a queue of connections to accept was full, since the system started.
+/// Returns the number of full accept queues since the system started.
 fn listen_overflows() -> u64 {
     let books = std::fs::read_to_string("/proc/net/netstat").unwrap_or_default();
     let mut lines = books.lines().filter_map(|line| line.strip_prefix("TcpExt: "));
@@ -303,7 +305,7 @@ fn request(address: SocketAddr, bytes: usize, more: &str) -> Vec<u8> {
     request
 }
 
-/// Takes an answer off, if it is whole; its status.
+/// Removes a complete answer and returns its status.
 fn take_answer(received: &mut Vec<u8>) -> io::Result<Option<u16>> {
     let Some(head) = received.windows(4).position(|four| four == b"\r\n\r\n") else { return Ok(None) };
     let text = std::str::from_utf8(&received[..head]).map_err(|_| ErrorKind::InvalidData)?;
@@ -320,7 +322,7 @@ fn take_answer(received: &mut Vec<u8>) -> io::Result<Option<u16>> {
             Ok(Some(status))
         }
         Some(body) if body < length => Ok(None),
-        // Nothing more was asked for.
+        // No further request was sent.
         _ => Err(ErrorKind::InvalidData.into()),
     }
 }
@@ -355,9 +357,9 @@ impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let failed: u64 = self.failed.values().sum();
         writeln!(f, "  connections: {} made, {failed} not made {:?}", self.opened, self.failed)?;
-        writeln!(f, "  the queue of those to accept was full {} times", self.overflows)?;
+        writeln!(f, "  the accept queue was full {} times", self.overflows)?;
         writeln!(f, "  requests: {} ended without an answer, refused {:?}", self.broken, self.refused)?;
-        // The first second has the rush of all.
+        // The first second has the rush of all connections.
         let seconds = self.seconds.get(1..).unwrap_or_default();
         let (fewest, all) = (seconds.iter().min().copied().unwrap_or_default(), seconds.iter().sum::<u64>());
         let mean = all as f64 / seconds.len().max(1) as f64;
@@ -378,7 +380,7 @@ impl fmt::Display for Tally {
     }
 }
 
-/// Connections that are begun in one turn.
+/// Maximum connections started in one turn.
 const AT_ONCE: usize = 64;
 
 const WAIT: Duration = Duration::from_millis(100);
@@ -388,7 +390,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_taken_when_they_are_whole() {
+    fn complete_answers_only_are_taken() {
         let whole = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\ndate: now\r\n\r\n17\n";
         for end in 0..whole.len() {
             assert_eq!(take_answer(&mut whole[..end].to_vec()).unwrap(), None, "{end}");

@@ -1,4 +1,4 @@
-//! A Kafka that is there while it is needed.
+//! A temporary Kafka.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use crate::Error;
 
-/// One broker on this machine, started by `dev/brokers/kafka.sh`, or one that runs anyway.
+/// One broker on this machine, started by `dev/brokers/kafka.sh`, or a broker that runs already.
 pub(crate) struct Kafka {
     pub(crate) address: String,
-    /// Ended with this value.
+    /// This process started the broker, and stops it on drop.
     is_ours: bool,
 }
 
 impl Kafka {
-    /// Starts it on the core of the load, unless there is an address of one.
+    /// Starts a broker on the core of the load, unless an address is given.
     pub(crate) fn start(given: Option<&str>, seconds: u64) -> Result<Self, Error> {
         if let Some(address) = given {
             return Ok(Self { address: address.to_owned(), is_ours: false });
@@ -29,8 +29,8 @@ impl Kafka {
         Ok(Self { address, is_ours: true })
     }
 
-    /// The offset that the next message of a topic gets: how many there have been. One that is not there is made, which
-    /// takes a moment.
+    /// Returns the next offset of a topic, which is the number of its messages. Creates a missing topic,
+    /// which takes a moment.
     pub(crate) fn next(&self, ingest: &Path, topic: &str) -> Result<u64, Error> {
         let mut command = Command::new(ingest);
         command.args(["ends", "--kafka", &self.address, "--topic", topic]);
@@ -43,7 +43,7 @@ impl Kafka {
             }
             if attempt == ATTEMPTS {
                 let why = String::from_utf8_lossy(&output.stderr);
-                return Err(format!("how far {topic} goes: {}", why.trim()).into());
+                return Err(format!("offsets of {topic}: {}", why.trim()).into());
             }
             attempt += 1;
             thread::sleep(PAUSE);
@@ -51,7 +51,7 @@ impl Kafka {
     }
 }
 
-/// A topic that has just been made has no leader yet.
+/// A new topic has no leader yet.
 const ATTEMPTS: usize = 20;
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -63,7 +63,7 @@ impl Drop for Kafka {
     }
 }
 
-/// On a port of its own, so that tests may have theirs meanwhile.
+/// Uses a separate port, so that tests may run their own broker meanwhile.
 fn script(what: &str) -> Command {
     let path: PathBuf = concat!(env!("CARGO_MANIFEST_DIR"), "/../brokers/kafka.sh").into();
     let mut command = Command::new(path);
@@ -71,11 +71,11 @@ fn script(what: &str) -> Command {
     if env::var_os("BROKER_PORT").is_none() {
         command.env("BROKER_PORT", PORT);
     }
-    // Its compiler for what runs often pays within the first seconds.
+    // The optimizing compiler pays off within the first seconds.
     if env::var_os("KAFKA_TIER").is_none() {
         command.env("KAFKA_TIER", "4");
     }
-    // Nor is it to be measured how often it collects garbage.
+    // A large heap keeps garbage collection out of the measurement.
     if env::var_os("KAFKA_HEAP").is_none() {
         command.env("KAFKA_HEAP", "1g");
     }

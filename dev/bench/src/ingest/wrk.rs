@@ -1,4 +1,4 @@
-//! Bodies posted by wrk, and what it says about it.
+//! Posts bodies with wrk, and parses its output.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use crate::Error;
 
-/// What one run has done.
+/// Result of one run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Posted {
-    /// Answered with 2xx.
+    /// Requests answered with 2xx.
     pub(crate) answered: u64,
     pub(crate) elapsed: Duration,
-    /// Until the answer is there, in milliseconds.
+    /// Median latency of an answer, in milliseconds.
     pub(crate) p50_ms: f64,
     pub(crate) p99_ms: f64,
 }
 
-/// Has it post bodies of so many bytes for so long, which are whole seconds to it.
+/// Posts bodies of `bytes` bytes for a time in whole seconds.
 pub(crate) fn post(
     address: SocketAddr,
     connections: usize,
@@ -37,7 +37,7 @@ pub(crate) fn post(
     })
 }
 
-/// What the script printed, if all went well.
+/// Parses the output of the script, if wrk reports no errors.
 fn posted(text: &str) -> Option<Posted> {
     let line = text.lines().find_map(|line| line.strip_prefix("posted "))?;
     let mut numbers = line.split_whitespace().map(str::parse::<u64>);
@@ -51,7 +51,7 @@ fn posted(text: &str) -> Option<Posted> {
     })
 }
 
-/// The same request again and again.
+/// Repeats the same request.
 pub(crate) const SCRIPT: &str = "\
 function init(args)
   wrk.method = \"POST\"
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_script_prints_is_read_if_all_went_well() {
+    fn output_of_the_script_is_parsed_without_errors_only() {
         let text = "Running 2s test\nRequests/sec: 1.0\nposted 30000 2001000 0 4100 9800\n";
         let expected =
             Posted { answered: 30_000, elapsed: Duration::from_micros(2_001_000), p50_ms: 4.1, p99_ms: 9.8 };

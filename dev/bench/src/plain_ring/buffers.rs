@@ -1,4 +1,4 @@
-//! The buffers that receives fill: one arena, handed to the kernel piece by piece.
+//! The receive buffers: one arena, given to the kernel in pieces.
 
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 use std::io;
@@ -9,17 +9,17 @@ use io_uring::types::BufRingEntry;
 
 /// The incremental buffer ring and its memory, neither of which is ever freed.
 pub(super) struct Buffers {
-    /// The ring that the kernel takes buffers from.
+    /// The ring from which the kernel takes buffers.
     entries: *mut BufRingEntry,
     tail: u16,
     arena: *mut u8,
-    /// By buffer: how far it is filled.
+    /// Fill level by buffer.
     filled: [u32; COUNT as usize],
-    /// Full, and looked at in this turn.
+    /// Full buffers of this turn.
     full: Vec<u16>,
 }
 
-/// Bytes of the arena.
+/// A range of bytes in the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Range {
     pub(super) offset: u32,
@@ -39,7 +39,7 @@ impl Buffers {
         Ok(buffers)
     }
 
-    /// Notes what a receive has written into a buffer, and whether the kernel goes on filling it.
+    /// Records the bytes of a receive in a buffer, and whether the kernel continues to fill it.
     pub(super) fn fill(&mut self, buffer: u16, bytes: u32, more: bool) -> Range {
         let filled = &mut self.filled[usize::from(buffer)];
         let range = Range { offset: u32::from(buffer) * BYTES + *filled, length: bytes };
@@ -51,7 +51,7 @@ impl Buffers {
         range
     }
 
-    /// Hands the kernel the buffers that were full. What they hold may be overwritten by the next enter.
+    /// Gives the full buffers back to the kernel. The next enter may overwrite their bytes.
     pub(super) fn give_back(&mut self) {
         if self.full.is_empty() {
             return;
@@ -59,9 +59,9 @@ impl Buffers {
         for buffer in self.full.drain(..) {
             self.filled[usize::from(buffer)] = 0;
             let place = usize::from(self.tail % COUNT);
-            // SAFETY: the place is within the ring, and the kernel does not look at it before the tail is
-            // past it. The address is within the arena. Fields are written one by one: the first entry
-            // shares its memory with the tail.
+            // SAFETY: the entry is within the ring, and the kernel reads it only after the tail has passed
+            // it. The address is within the arena. Fields are written separately: the first entry shares its
+            // memory with the tail.
             unsafe {
                 let entry = &mut *self.entries.add(place);
                 entry.set_addr(self.arena.add(usize::from(buffer) * BYTES as usize) as u64);
@@ -80,16 +80,16 @@ impl Buffers {
         unsafe { self.arena.add(range.offset as usize) }
     }
 
-    /// What was received there.
+    /// Returns the received bytes of a range.
     pub(super) fn bytes(&self, range: Range) -> &[u8] {
-        // SAFETY: the range is within the arena, and it was received into. The kernel writes into what it has
-        // been handed again during an enter only, and no borrow of this lasts over one.
+        // SAFETY: the range is within the arena and is initialized by a receive. The kernel writes into
+        // returned buffers only during an enter, and no borrow of this lasts across an enter.
         unsafe { std::slice::from_raw_parts(self.start(range), range.length as usize) }
     }
 }
 
 impl Range {
-    /// Adds it to ranges, or to the last of them if that is where it goes on.
+    /// Appends the range, or extends the last range if they are contiguous.
     pub(super) fn append_to(self, ranges: &mut Vec<Self>) {
         match ranges.last_mut() {
             Some(last) if last.offset + last.length == self.offset => last.length += self.length,
@@ -98,7 +98,7 @@ impl Range {
     }
 }
 
-/// Zeroed memory for ever.
+/// Allocates zeroed memory that is never freed.
 fn leaked(bytes: usize, align: usize) -> *mut u8 {
     let layout = Layout::from_size_align(bytes, align).expect("sizes and alignments are the constants here");
     // SAFETY: the size is not zero.
@@ -112,13 +112,13 @@ fn leaked(bytes: usize, align: usize) -> *mut u8 {
 /// The only group of buffers.
 pub(super) const GROUP: u16 = 0;
 
-/// `IOU_PBUF_RING_INC`: a receive takes what it needs of a buffer, and the next goes on behind it.
+/// `IOU_PBUF_RING_INC`: a receive consumes a part of a buffer, and the next receive continues behind it.
 const INCREMENTAL: u16 = 2;
 
-/// A power of two. Together 1 MiB, which stays in the second-level cache: with 4 MiB, messages of 16 KiB cost 8 %
-/// more, and those of 1 MiB and above 10 %.
+/// A power of two. The buffers total 1 MiB, which stays in the second-level cache: with 4 MiB, messages of 16
+/// KiB cost 8 % more, and messages of 1 MiB and above 10 %.
 const COUNT: u16 = 16;
-/// Of one buffer. Halves of it, and of their number, cost 10 % more at 16 KiB.
+/// Size of a buffer. Half the size, or half the number, costs 10 % more at 16 KiB.
 const BYTES: u32 = 64 << 10;
 
 const PAGE: usize = 4 << 10;
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_that_go_on_become_one() {
+    fn contiguous_ranges_are_merged() {
         let mut ranges = Vec::new();
         for (offset, length) in [(0, 3), (3, 4), (8, 1), (9, 1), (0, 2)] {
             Range { offset, length }.append_to(&mut ranges);

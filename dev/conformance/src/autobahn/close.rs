@@ -14,7 +14,7 @@ pub fn section_7() -> Vec<Case> {
     for (part, codes) in [
         (7, &[1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 3000, 3999, 4000, 4999][..]),
         (9, &[0, 999, 1004, 1005, 1006, 1016, 1100, 2000, 2999]),
-        // The suite takes any answer to these; they are beyond all ranges of RFC 6455 section 7.4.2.
+        // The suite accepts any answer to these codes, which are beyond all ranges of RFC 6455 section 7.4.2.
         (13, &[5000, 65_535]),
     ] {
         for (number, &code) in codes.iter().enumerate() {
@@ -28,7 +28,7 @@ pub fn section_7() -> Vec<Case> {
     cases
 }
 
-/// Nothing behind the first Close counts.
+/// Frames after the first Close are ignored.
 fn order() -> Vec<Case> {
     let close = || Frame::close(1000, "");
     let long = vec![b'*'; 256 << 10];

@@ -5,12 +5,12 @@ use sinews_testkit::Rng;
 
 use crate::Case;
 
-/// Length of the messages, and of the frames they are cut into, compressed.
+/// Length of the messages, and of the frames that carry them compressed.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// Bytes of a message.
     pub message: usize,
-    /// Payload bytes of a frame at most.
+    /// Maximum payload bytes of a frame.
     pub frame: usize,
 }
 
@@ -42,16 +42,16 @@ pub const SHAPES: [Shape; 18] = {
     ]
 };
 
-/// What a family of cases has in common: its number and the offers of its client, the best first.
+/// Common properties of a family of cases: its number and the offers of its client, in order of preference.
 #[derive(Clone, Copy, Debug)]
 pub struct Family {
     /// The number of the suite, such as `13.4`.
     pub number: &'static str,
     /// The offers as a header.
     pub offers: &'static str,
-    /// Whether what was agreed must have `server_no_context_takeover`.
+    /// Whether the negotiated parameters must include `server_no_context_takeover`.
     pub no_takeover: bool,
-    /// What was agreed as `server_max_window_bits`.
+    /// The negotiated `server_max_window_bits`.
     pub window_bits: u8,
     kind: Kind,
     content: fn(usize, &mut Rng) -> Vec<u8>,
@@ -120,7 +120,7 @@ pub fn section_13() -> Vec<Family> {
 }
 
 impl Family {
-    /// The case of a shape with so many messages (1,000 in the suite), cut from one long text each.
+    /// The case of a shape with `count` messages (1,000 in the suite), all cut from one long text.
     #[must_use]
     pub fn case(&self, index: usize, count: usize) -> Case {
         let shape = SHAPES[index];
@@ -134,7 +134,7 @@ impl Family {
     }
 }
 
-/// Repeats what `record` makes until there is enough, and cuts it; all is ASCII where the kind is text.
+/// Repeats the output of `record` up to the length, and cuts it; the output is ASCII where the kind is text.
 fn repeat(len: usize, rng: &mut Rng, mut record: impl FnMut(&mut Rng) -> Vec<u8>) -> Vec<u8> {
     let mut out = Vec::with_capacity(len + 256);
     while out.len() < len {
@@ -166,7 +166,7 @@ fn german(len: usize, rng: &mut Rng) -> Vec<u8> {
     repeat(len, rng, |rng| format!("{} ", words[rng.below(words.len())]).into_bytes())
 }
 
-/// Rows of pixels that change little from one to the next.
+/// Rows of pixels that change little from row to row.
 fn bitmap(len: usize, rng: &mut Rng) -> Vec<u8> {
     repeat(len, rng, |rng| {
         let shade = rng.below(256) as u8;
@@ -174,7 +174,7 @@ fn bitmap(len: usize, rng: &mut Rng) -> Vec<u8> {
     })
 }
 
-/// What is compressed already, like most of a PDF.
+/// Compressed content, like most of a PDF.
 fn noise(len: usize, rng: &mut Rng) -> Vec<u8> {
     rng.bytes(len)
 }

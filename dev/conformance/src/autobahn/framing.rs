@@ -6,7 +6,7 @@ use sinews_testkit::Frame;
 
 use crate::Case;
 
-/// Text and binary messages of the lengths at which the head changes.
+/// Text and binary messages of the lengths at which the header changes.
 #[must_use]
 pub fn section_1() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -50,7 +50,7 @@ pub fn section_2() -> Vec<Case> {
     ]
 }
 
-/// Reserved bits without an extension that gives them a meaning.
+/// Reserved bits without an extension that defines them.
 #[must_use]
 pub fn section_3() -> Vec<Case> {
     let hello = || Frame::text("Hello, world!");
@@ -71,7 +71,7 @@ pub fn section_3() -> Vec<Case> {
     ]
 }
 
-/// Opcodes that do not exist.
+/// Undefined opcodes.
 #[must_use]
 pub fn section_4() -> Vec<Case> {
     let mut cases = Vec::new();

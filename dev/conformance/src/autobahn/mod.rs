@@ -1,11 +1,11 @@
 //! The case families of the Autobahn suite under its numbers, as data.
 //!
-//! Each frame, payload and expectation is that of the suite. Three things differ:
+//! Each frame, payload and expectation equals the suite's. There are three differences:
 //!
-//! * where Autobahn is content with a connection that merely ends, these want the Close with the right
-//!   code and nothing behind it;
-//! * a case is run in each role and cut in several ways, so that its own chopping is only one of them;
-//! * the long ones (9, 12, 13) have the shapes of the suite with fewer rounds.
+//! * where Autobahn accepts a closed transport, these cases require a Close with the right code as the last
+//!   frame;
+//! * a case is run in each role and cut in several ways, including the suite's chopping;
+//! * the long sections (9, 12, 13) have the shapes of the suite with fewer rounds.
 
 mod close;
 mod deflate;

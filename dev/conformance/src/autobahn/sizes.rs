@@ -7,8 +7,8 @@ use crate::Case;
 
 const KINDS: [(Kind, u8); 2] = [(Text, 1), (Binary, 2)];
 
-/// 9.1 and 9.2: one frame of 64 KiB to 16 MiB, the last of which is the default limit. `most` leaves the
-/// longer ones out.
+/// 9.1 and 9.2: one frame of 64 KiB to 16 MiB, the last of which is the default limit. `most` excludes longer
+/// frames.
 #[must_use]
 pub fn section_9_whole(most: usize) -> Vec<Case> {
     let mut cases = Vec::new();
@@ -24,7 +24,8 @@ pub fn section_9_whole(most: usize) -> Vec<Case> {
     cases
 }
 
-/// 9.3 and 9.4: a message of `len` bytes (4 MiB in the suite) in fragments of 64 bytes to all of it.
+/// 9.3 and 9.4: a message of `len` bytes (4 MiB in the suite) in fragments of 64 bytes up to the whole
+/// length.
 #[must_use]
 pub fn section_9_fragmented(len: usize) -> Vec<Case> {
     let payload = vec![b'*'; len];
@@ -38,7 +39,7 @@ pub fn section_9_fragmented(len: usize) -> Vec<Case> {
     cases
 }
 
-/// 9.7 and 9.8: so many messages (1,000 in the suite) of 0 to 4,096 bytes, each answered before the next.
+/// 9.7 and 9.8: `count` messages (1,000 in the suite) of 0 to 4,096 bytes, each answered before the next.
 #[must_use]
 pub fn section_9_round_trips(count: usize) -> Vec<Case> {
     let mut cases = Vec::new();

@@ -1,4 +1,4 @@
-//! Section 6: text is UTF-8, whichever way it is cut.
+//! Section 6: text is UTF-8, with any chunking.
 
 use sinews_proto::Kind::Text;
 use sinews_proto::PeerMisbehaved::InvalidUtf8;
@@ -23,8 +23,8 @@ pub fn section_6() -> Vec<Case> {
     cases
 }
 
-/// The stress list again, each invalid sequence at the start of a frame that goes on: it fails with the
-/// first byte that no text can have there, and not before. Sequences that are merely cut off are missing.
+/// The stress list again, each invalid sequence at the start of an unfinished frame: it fails at the first
+/// impossible byte, and not before. Truncated sequences are excluded.
 #[must_use]
 pub fn first_impossible_byte() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -78,7 +78,7 @@ fn valid() -> Vec<Case> {
     ]
 }
 
-/// Each byte in a fragment of its own, and an empty one at the end.
+/// Each byte in a fragment of its own, and an empty fragment at the end.
 fn byte_by_byte(case: Case, bytes: &[u8]) -> Case {
     let mut case = case;
     for (at, byte) in bytes.iter().enumerate() {
@@ -96,7 +96,7 @@ fn invalid() -> Vec<Case> {
     ]
 }
 
-/// The connection fails at the piece that no text can hold, before the rest is sent: 6.4.1 and 6.4.2 in
+/// The connection fails at the first impossible piece of text, before the rest is sent: 6.4.1 and 6.4.2 in
 /// frames, 6.4.3 and 6.4.4 inside one frame.
 fn fail_fast() -> Vec<Case> {
     let greek = hex("cebae1bdb9cf83cebcceb5").concat();

@@ -1,6 +1,6 @@
-//! The server that the HTTP cases are asked of: `http-subject poll|uring DIRECTORY [TLS ADDRESS]`. It echoes the
-//! body of any request to any path, but for the few of `subject`. In the directory it makes the file that is served and a
-//! Unix socket, and there it finds its certificate.
+//! Server for the HTTP cases: `http-subject poll|uring DIRECTORY [TLS ADDRESS]`. It echoes the body of any
+//! request to any path except the few paths of `subject`. It creates the served file and a Unix socket in the
+//! directory, and reads its certificate from there.
 #![forbid(unsafe_code)]
 
 use std::env;
@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut server = Server::new(router)
         .listen("127.0.0.1:0".parse()?)
         .listen_unix(directory.join("socket"), 0o600)
-        // So that what was sent before an answer has been looked at when that comes.
+        // One thread: once a marker request is answered, all earlier bytes are processed.
         .threads(1)
         .engine(EngineConfig::default().backend(backend.parse()?));
     if let Some(address) = arguments.next() {

@@ -1,8 +1,8 @@
-//! Answers as a strict client reads them, and whether one is what it must be.
+//! Strict parsing of answers, and comparison with the expected answer.
 
 use super::Answer;
 
-/// An answer that was read.
+/// A parsed answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answered {
     status: u16,
@@ -10,10 +10,10 @@ pub struct Answered {
     body: Vec<u8>,
 }
 
-/// Takes one answer off the front of what has come; `None`: it is not whole. Also answers how long it was.
+/// Takes one answer from the front of the bytes; `None` if it is incomplete. Also returns its length.
 ///
 /// # Errors
-/// What is wrong with it, by RFC 9112: bytes that no line of a head may have, or an end that is in doubt.
+/// The violation of RFC 9112: bytes that are not allowed in a head, or an ambiguous end of the body.
 pub fn read(bytes: &[u8], of_head: bool) -> Result<Option<(Answered, usize)>, String> {
     let Some(head_len) = bytes.windows(4).position(|window| window == b"\r\n\r\n").map(|at| at + 4) else {
         return Ok(None);
@@ -29,7 +29,7 @@ pub fn read(bytes: &[u8], of_head: bool) -> Result<Option<(Answered, usize)>, St
     Ok(Some((answered, head_len + len)))
 }
 
-/// RFC 9112 section 4: the reason may be empty, the space before it may not be left out.
+/// RFC 9112 section 4: the reason may be empty, the space before it is mandatory.
 fn status(line: &str) -> Result<u16, String> {
     let wrong = || format!("a status line that is none: {line:?}");
     let rest = line.strip_prefix("HTTP/1.1 ").ok_or_else(wrong)?;
@@ -45,7 +45,7 @@ fn header(line: &str) -> Result<(String, String), String> {
             !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
         is_name && is_value(value)
     });
-    let (name, value) = found.ok_or_else(|| format!("a header that is none: {line:?}"))?;
+    let (name, value) = found.ok_or_else(|| format!("invalid header line: {line:?}"))?;
     Ok((name.to_owned(), value.trim_matches([' ', '\t']).to_owned()))
 }
 
@@ -78,17 +78,17 @@ impl Answered {
         match lengths[..] {
             [] if has_none => Ok(0),
             [len] => {
-                let len = len.parse().map_err(|_| format!("a length that is none: {len:?}"))?;
+                let len = len.parse().map_err(|_| format!("invalid length: {len:?}"))?;
                 Ok(if of_head || has_none { 0 } else { len })
             }
             _ => Err(format!("{} lengths in an answer with {}", lengths.len(), self.status)),
         }
     }
 
-    /// Whether this is what is expected, and `last` on its connection.
+    /// Checks the answer against the expected answer, with `last` for the last answer on its connection.
     ///
     /// # Errors
-    /// What is not.
+    /// The difference.
     pub fn check(&self, expected: &Answer, last: bool) -> Result<(), String> {
         if self.status != expected.status {
             return Err(format!("{} in place of {}", self.status, expected.status));
@@ -108,7 +108,7 @@ impl Answered {
         self.check_rules(last)
     }
 
-    /// What every answer with this status must have.
+    /// Checks the general requirements on an answer with this status.
     fn check_rules(&self, last: bool) -> Result<(), String> {
         let once = |name: &str| match self.values(name).count() {
             1 => Ok(()),
@@ -131,8 +131,8 @@ impl Answered {
             .values("connection")
             .any(|options| options.split(',').any(|option| option.trim() == "close"));
         match (closes, last) {
-            (true, false) => Err("the end is announced of a connection that goes on".to_owned()),
-            (false, true) => Err("the end of the connection is not announced".to_owned()),
+            (true, false) => Err("Connection: close on a connection that stays open".to_owned()),
+            (false, true) => Err("no Connection: close before the end of the connection".to_owned()),
             _ => Ok(()),
         }
     }
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sound_answer_is_read_as_far_as_it_goes() {
+    fn a_valid_answer_is_read_up_to_its_end() {
         for len in 0..SOUND.len() {
             assert_eq!(read(&SOUND.as_bytes()[..len], false), Ok(None), "{len}");
         }
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_are_none_are_told() {
+    fn invalid_answers_are_rejected() {
         for wrong in [
             SOUND.replace("HTTP/1.1", "HTTP/1.0"),
             SOUND.replace(" OK", ""),
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_held_against_what_it_must_be() {
+    fn an_answer_is_compared_with_the_expected_answer() {
         let found = |wire: &str| whole(wire, false).unwrap();
         let right = answer(200).body(b"ok").with(&[("Connection", "close")]);
         assert_eq!(found(SOUND).check(&right, true), Ok(()));

@@ -1,4 +1,4 @@
-//! What the HTTP Garden (Narf Industries) found: requests that a server or a proxy took for others than they are.
+//! Findings of the HTTP Garden (Narf Industries): requests that a server or a proxy misinterpreted.
 
 use super::Expected::{Answers, AnswersLast, Echoes, Refused};
 use super::{Case, answer, case};
@@ -350,7 +350,7 @@ pub(super) const CASES: &[Case] = &[
         Refused(400),
     ),
     case(
-        "what follows a request that says close",
+        "bytes behind a request with close",
         "9112 9.6",
         b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\nInvalid\r\n\r\n",
         AnswersLast(&[answer(200).body(b"")]),

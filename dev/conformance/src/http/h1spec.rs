@@ -1,9 +1,10 @@
-//! The cases of h1spec (uNetworking). It asks for a range of statuses; here stands the one in it that RFC 9112 wants.
+//! The cases of h1spec (uNetworking). It permits a range of statuses; these cases require the status of RFC
+//! 9112 within that range.
 
 use super::Expected::{Echoes, Refused, Waits};
 use super::{Case, case};
 
-/// What is not whole is waited for: h1spec's first 15.
+/// The server waits for the rest of an incomplete request: h1spec's first 15 cases.
 const WAITED_FOR: &str = "9112 2.2";
 
 pub(super) const CASES: &[Case] = &[

@@ -1,10 +1,10 @@
-//! Requests of the tests of llhttp, the parser of Node; with a `Host` where they leave it out and are about something
-//! else.
+//! Requests of the tests of llhttp, the parser of Node, with a `Host` added where they omit it for another
+//! purpose.
 
 use super::Expected::{Answers, AnswersLast, Echoes, EchoesLast, Refused};
 use super::{Case, answer, case};
 
-const NO_FOLDING: &str = "a server may put folded lines together; who stands in front may not have";
+const NO_FOLDING: &str = "a server may join folded lines; a proxy in front may not have joined them";
 
 pub(super) const HEADS: &[Case] = &[
     case(
@@ -181,7 +181,7 @@ pub(super) const HEADS: &[Case] = &[
               Proxy-authorization: basic aGVsbG86d29ybGQ=\r\n\r\nsome data\r\nand yet even more data",
         AnswersLast(&[answer(404)]),
     )
-    .because("no proxy, and what follows is for the other end of a tunnel that there is not"),
+    .because("no proxy, and the rest is for the other end of a tunnel that does not exist"),
     case(
         "CONNECT with body",
         "9110 9.3.6",

@@ -1,18 +1,18 @@
-//! What a server answers to requests, sound and unsound ones, as data.
+//! Answers of a server to valid and invalid requests, as data.
 //!
-//! The requests are facts that others found, named by who did; what the answer must be is said by the section of
-//! RFC 9110 or RFC 9112 that stands beside each. Where the section leaves a choice, or our answer is not the one it
-//! recommends, the row says why.
+//! The requests are findings of other projects, grouped by project. Each case names the section of RFC 9110
+//! or RFC 9112 that determines the answer. Where the section leaves a choice, or our answer deviates from its
+//! recommendation, the case has the reason.
 //!
 //! * `h1spec`: all 33 cases of uNetworking's h1spec;
-//! * `garden`: what the HTTP Garden found servers and proxies to disagree about;
+//! * `garden`: disagreements of servers and proxies, found by the HTTP Garden;
 //! * `llhttp`: requests of the tests of Node's parser;
 //! * `nginx`: requests of nginx's tests: hosts, ranges, conditions;
-//! * `rules`: what the standards say and none of these asks.
+//! * `rules`: rules of the standards that the other groups do not cover.
 //!
-//! They are asked of a server that echoes the body of any request to any path, but for the few paths that
-//! [`subject`] names. `cargo xtask conformance` does so, each whole, cut in every place, byte by byte, twice in one
-//! write, and with another request behind that must not be read where the connection has to end.
+//! The server under test echoes the body of any request to any path, except the few paths in [`subject`].
+//! `cargo xtask conformance` runs each case whole, cut at every byte, byte by byte, twice in one write, and
+//! with another request behind it that must not be read where the connection has to end.
 
 mod answer;
 mod garden;
@@ -24,44 +24,44 @@ pub mod subject;
 
 pub use answer::{Answered, read};
 
-/// A request, or several, and what must come of them.
+/// One or several requests, and the expected result.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// What it is about.
+    /// Its subject.
     pub name: &'static str,
-    /// Where it is ruled: sections of RFC 9110 and RFC 9112, or another RFC.
+    /// The sections that determine the result: of RFC 9110 and RFC 9112, or another RFC.
     pub rule: &'static str,
-    /// What the client sends.
+    /// The bytes from the client.
     pub wire: Wire,
-    /// What must come of it.
+    /// The expected result.
     pub expected: Expected,
-    /// Why this, where the rule leaves a choice or recommends another.
+    /// The reason for the result, where the rule leaves a choice or recommends another result.
     pub why: &'static str,
 }
 
 /// Bytes of requests.
 #[derive(Clone, Copy, Debug)]
 pub enum Wire {
-    /// These.
+    /// Literal bytes.
     Bytes(&'static [u8]),
-    /// A beginning, something that often, and an end.
+    /// A beginning, a repeated part with its count, and an end.
     Flood(&'static [u8], &'static [u8], usize, &'static [u8]),
 }
 
-/// What must come of a request.
+/// Expected result of a request.
 #[derive(Clone, Copy, Debug)]
 pub enum Expected {
-    /// Nothing, as yet: the request is not whole.
+    /// No answer yet: the request is incomplete.
     Waits,
     /// 200 with this body; another request may follow.
     Echoes(&'static [u8]),
     /// 200 with this body, and the end of the connection.
     EchoesLast(&'static [u8]),
-    /// This status, and the end of the connection: nothing that follows is a request.
+    /// This status, and the end of the connection: no further request is read.
     Refused(u16),
-    /// These; another request may follow.
+    /// These answers; another request may follow.
     Answers(&'static [Answer]),
-    /// These, and the end of the connection.
+    /// These answers, and the end of the connection.
     AnswersLast(&'static [Answer]),
 }
 
@@ -70,18 +70,18 @@ pub enum Expected {
 pub struct Answer {
     /// Its status.
     pub status: u16,
-    /// Its body. `None`: whatever its length says.
+    /// Its body; `None` accepts any body of the declared length.
     pub body: Option<&'static [u8]>,
-    /// It answers HEAD: its length is of a body that does not come.
+    /// It answers HEAD: it declares a length and has no body.
     pub of_head: bool,
-    /// Headers that it must have, with their values.
+    /// Required headers, with their values.
     pub headers: &'static [(&'static str, &'static str)],
 }
 
 /// Cases of one source.
 #[derive(Clone, Copy, Debug)]
 pub struct Group {
-    /// Who found them.
+    /// The project that found them.
     pub source: &'static str,
     /// The cases.
     pub cases: &'static [Case],
@@ -111,7 +111,7 @@ impl Wire {
 }
 
 impl Expected {
-    /// The answers, and whether the connection ends behind them; `None`: nothing comes.
+    /// Returns the answers, and whether the connection ends after them; `None` if there is no answer yet.
     #[must_use]
     pub fn answers(self) -> Option<(Vec<Answer>, bool)> {
         let echo = |body| vec![Answer { body: Some(body), ..answer(200) }];
@@ -127,7 +127,7 @@ impl Expected {
 }
 
 impl Case {
-    /// Whether every server answers so, whatever its routes: the head cannot be taken.
+    /// Whether every server gives this answer, independent of its routes, because the head is invalid.
     #[must_use]
     pub fn is_refused_head(&self) -> bool {
         let bytes = self.wire.bytes();
@@ -140,7 +140,7 @@ impl Case {
         }
     }
 
-    /// With the reason for what is expected.
+    /// Adds the reason for the expected result.
     pub(crate) const fn because(mut self, why: &'static str) -> Self {
         self.why = why;
         self
@@ -160,7 +160,7 @@ pub(crate) const fn flood(name: &'static str, rule: &'static str, wire: Wire, ex
     Case { name, rule, wire, expected, why: "" }
 }
 
-/// An answer of which only the status is known.
+/// An answer with a known status only.
 pub(crate) const fn answer(status: u16) -> Answer {
     Answer { status, body: None, of_head: false, headers: &[] }
 }

@@ -1,4 +1,4 @@
-//! Requests of nginx's tests: whom a request is for, parts of files, conditions.
+//! Requests of nginx's tests: the target host, parts of files, conditions.
 
 use super::Expected::{Answers, Echoes, Refused};
 use super::subject::{FILE, FILE_HEAD_9, FILE_TAIL_10};
@@ -119,12 +119,12 @@ pub(super) const FILES: &[Case] = &[
     ),
     get!("the unit in capitals", "9110 14.1", "Range: BYTES=990-\r\n", TAIL),
     get!("several ranges", "9110 14.2", "Range: bytes=0-9, -10, 10-19\r\n", WHOLE)
-        .because("the whole file, as permitted: nobody but a viewer of PDF asks, and takes that too"),
+        .because("the whole file, as permitted: only PDF viewers ask, and accept that too"),
     get!("too many ranges", "9110 14.2", "Range: bytes=0-10001, 0-0\r\n", WHOLE),
     get!("too big first byte", "9110 15.5.17", "Range: bytes=100000-\r\n", NOTHING),
     get!("no final bytes", "9110 15.5.17", "Range: bytes=-0\r\n", NOTHING),
     get!("letters for the first byte", "9110 14.2", "Range: bytes=alpha\r\n", WHOLE)
-        .because("what is no range may be ignored or refused"),
+        .because("an invalid range may be ignored or rejected"),
     get!("letters for the last byte", "9110 14.2", "Range: bytes=10-alpha\r\n", WHOLE),
     get!("no hyphen", "9110 14.2", "Range: bytes=10\r\n", WHOLE),
     get!("no comma", "9110 14.2", "Range: bytes=10-11 12-\r\n", WHOLE),
@@ -237,7 +237,7 @@ pub(super) const FILES: &[Case] = &[
         UNCHANGED
     ),
     case(
-        "If-Match of what is not there",
+        "If-Match of a missing file",
         "9110 13.2.1",
         b"GET /files/nx HTTP/1.1\r\nHost: a\r\nIf-Match: \"foo\"\r\n\r\n",
         Answers(&[answer(404)]),
@@ -255,7 +255,7 @@ pub(super) const FILES: &[Case] = &[
         Answers(&[UNCHANGED.of_head()]),
     ),
     case(
-        "HEAD of what is not there",
+        "HEAD of a missing file",
         "9110 9.3.2",
         b"HEAD /files/nx HTTP/1.1\r\nHost: a\r\n\r\n",
         Answers(&[answer(404).of_head()]),

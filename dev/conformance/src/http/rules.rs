@@ -1,4 +1,4 @@
-//! What RFC 9112 and RFC 9110 rule and the other lists do not ask.
+//! Rules of RFC 9112 and RFC 9110 that the other groups do not cover.
 
 use super::Expected::{Answers, AnswersLast, Echoes, EchoesLast, Refused, Waits};
 use super::{Case, Wire, answer, case, flood};
@@ -37,7 +37,7 @@ pub(super) const MESSAGES: &[Case] = &[
     case("HTTP/0.9 by its number", "9110 15.6.6", b"GET / HTTP/0.9\r\nHost: a\r\n\r\n", Refused(505)),
     case("HTTP/2.0 by its number", "9110 15.6.6", b"GET / HTTP/2.0\r\nHost: a\r\n\r\n", Refused(505)),
     case("HTTP/1.2", "9110 2.5", b"GET / HTTP/1.2\r\nHost: a\r\n\r\n", Refused(505)).because(
-        "to be taken for 1.1, says 2.5; but there is no such version, and parsers of others \
+        "section 2.5 says to treat it as 1.1; but the version does not exist, and other parsers \
              refuse it",
     ),
     case(
@@ -58,7 +58,7 @@ pub(super) const MESSAGES: &[Case] = &[
         b"get /only-get HTTP/1.1\r\nHost: a\r\n\r\n",
         Answers(&[answer(405).with(&[("Allow", "GET, HEAD, OPTIONS")])]),
     )
-    .because("another method than GET; not 501, since which ones there are is the application's to say"),
+    .because("another method than GET; not 501, since the application defines the supported methods"),
     case(
         "a method of all that a token may have",
         "9110 9.1",
@@ -127,7 +127,7 @@ pub(super) const MESSAGES: &[Case] = &[
         b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3, 3\r\n\r\nabc",
         Refused(400),
     )
-    .because("equal values may be taken for one; who is in front may take neither"),
+    .because("equal values may be merged; a proxy in front may use neither"),
     case(
         "a length twice, of equals",
         "9112 6.3",
@@ -431,7 +431,7 @@ pub(super) const SEMANTICS: &[Case] = &[
     )
     .because("417 may be the answer; ignored, as by most"),
     case(
-        "leave for a body that nobody wants",
+        "100-continue for an unwanted body",
         "9110 10.1.1",
         b"POST /only-get HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 5000\r\n\r\n",
         AnswersLast(&[answer(405)]),

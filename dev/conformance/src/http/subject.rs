@@ -1,24 +1,24 @@
-//! What the cases are asked of.
+//! The paths and the file of the server under test.
 
-/// Where the directory with [`FILE`] lies.
+/// Path of the directory with [`FILE`].
 pub const FILES: &str = "/files";
 
-/// The file's name in it.
+/// The file's name in the directory.
 pub const FILE_NAME: &str = "t1.html";
 
-/// When it was modified, in seconds.
+/// Modification time of the file, in seconds.
 pub const FILE_SECONDS: u64 = 1_000_000_000;
 
-/// What is in it: a hundred lines of ten bytes.
+/// Content of the file: a hundred lines of ten bytes.
 pub const FILE: &[u8] = &file();
 
 pub(super) const FILE_HEAD_9: &[u8] = b"X000XXXXX";
 pub(super) const FILE_TAIL_10: &[u8] = b"X099XXXXXX";
 
-/// Where GET alone is answered.
+/// Path that supports only GET.
 pub const ONLY_GET: &str = "/only-get";
 
-/// Where a WebSocket is.
+/// Path of a WebSocket.
 pub const WEBSOCKET: &str = "/websocket";
 
 const fn file() -> [u8; 1000] {

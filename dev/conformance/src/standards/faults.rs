@@ -1,4 +1,4 @@
-//! What others got wrong.
+//! Faults of other projects.
 
 use super::Held::{By, Not};
 use super::rules::{
@@ -15,9 +15,9 @@ pub(super) const PROBED: &[Line] = &[
     line(
         "server",
         "A key without Upgrade, Connection or version: 101",
-        By(&[(PROBES, "a_key_alone_is_no_request_for_a_websocket")]),
+        By(&[(PROBES, "a_key_alone_is_not_a_websocket_request")]),
     ),
-    line("server", "Version 8: 101", By(&[(PROBES, "version_8_is_told_which_version_is_spoken")])),
+    line("server", "Version 8: 101", By(&[(PROBES, "version_8_is_rejected_with_the_supported_version")])),
     line(
         "server",
         "A key of 24 characters that is not base64: 101",
@@ -26,7 +26,7 @@ pub(super) const PROBED: &[Line] = &[
     line(
         "server",
         "An unknown deflate parameter, a window of 16 or 8: accepted, and ignored",
-        By(&[(PROBES, "offers_that_cannot_be_met_are_declined_and_the_next_is_taken")]),
+        By(&[(PROBES, "unsupported_offers_are_declined_and_the_next_is_accepted")]),
     ),
     line(
         "server",
@@ -82,9 +82,9 @@ pub(super) const PROBED: &[Line] = &[
         "server",
         "Right there too: no Host, RSV1 without extension, text inside text, a bare continuation",
         By(&[
-            (PROBES, "a_key_alone_is_no_request_for_a_websocket"),
+            (PROBES, "a_key_alone_is_not_a_websocket_request"),
             (PROBES, "the_compression_bit_means_nothing_without_the_extension"),
-            (PROBES, "a_continuation_of_nothing_fails"),
+            (PROBES, "a_continuation_without_a_message_fails"),
         ]),
     ),
     line(
@@ -109,7 +109,7 @@ pub(super) const PROBED: &[Line] = &[
     line(
         "library",
         "A fragment collector that ignores the message limit",
-        By(&[(FAULTS, "fragments_and_incomplete_frames_count_towards_the_message_limit")]),
+        By(&[(FAULTS, "fragments_and_incomplete_frames_count_toward_the_message_limit")]),
     ),
     line("library", "UTF-8 unchecked unless asked for", By(&[(AUTOBAHN, "section_6_utf8")])),
     line(
@@ -154,14 +154,14 @@ pub(super) const PROBED: &[Line] = &[
     line(
         "library",
         "No handshake timeout",
-        By(&[(HTTP, "a_request_has_a_time_to_arrive"), (HTTP, "a_drip_of_bytes_gains_no_time")]),
+        By(&[(HTTP, "request_has_a_head_timeout"), (HTTP, "slow_drip_of_bytes_does_not_extend_the_timeout")]),
     ),
     line(
         "library",
         "Compression options that negotiate nothing",
         By(&[
             (AUTOBAHN, "echoes_are_compressed_and_windows_taken_over"),
-            (SOCKET, "compressed_messages_come_back_in_either_mode"),
+            (SOCKET, "compressed_messages_are_echoed_in_either_mode"),
         ]),
     ),
 ];
@@ -169,8 +169,8 @@ pub(super) const PROBED: &[Line] = &[
 pub(super) const DEFAULTS: &[Line] = &[
     line(
         "limits",
-        "Every limit and wait has a default within what trusted servers use",
-        By(&[(PROBES, "defaults_are_those_of_the_trusted")]),
+        "Every limit and timeout has a default within the range of established servers",
+        By(&[(PROBES, "defaults_are_within_the_range_of_established_servers")]),
     ),
     line(
         "limits",
@@ -178,20 +178,20 @@ pub(super) const DEFAULTS: &[Line] = &[
         By(&[
             (HEADS, "the_size_of_a_head_is_limited_to_the_byte"),
             (HEADS, "the_number_of_header_lines_is_limited_to_the_line"),
-            (HTTP, "what_is_too_large_is_refused"),
+            (HTTP, "oversized_requests_are_rejected"),
         ]),
     ),
     line(
         "limits",
         "Messages over the limit end with 1009",
-        By(&[(SOCKET, "a_message_over_the_limit_ends_with_1009")]),
+        By(&[(SOCKET, "message_over_the_limit_is_closed_with_1009")]),
     ),
     line(
         "liveness",
         "Silent peers are asked, then closed; writers that stall are dropped",
         By(&[
-            (FAULTS, "silent_peers_are_asked_and_then_closed"),
-            (SERVER_LIFETIME, "a_peer_that_takes_nothing_is_dropped"),
+            (FAULTS, "silent_peers_are_pinged_and_then_closed"),
+            (SERVER_LIFETIME, "peer_that_does_not_read_is_dropped"),
         ]),
     ),
     line(
@@ -212,18 +212,18 @@ pub(super) const CLASSES: &[Line] = &[
     ),
     line(
         "A",
-        "Memory for what was declared, before it came or before the opcode was checked",
+        "Memory reserved for a declared length, before the bytes arrive or before the opcode is checked",
         By(&[
             (MEMORY, "a_declared_length_reserves_nothing"),
             (MEMORY, "assembly_follows_the_bytes_received"),
-            (FAULTS, "what_the_first_two_bytes_make_wrong_is_wrong_before_the_length_is_there"),
+            (FAULTS, "header_errors_are_reported_before_the_length_arrives"),
         ]),
     ),
     line(
         "A",
         "Control frames with long lengths",
         By(&[
-            (FAULTS, "what_the_first_two_bytes_make_wrong_is_wrong_before_the_length_is_there"),
+            (FAULTS, "header_errors_are_reported_before_the_length_arrives"),
             (AUTOBAHN, "section_2_pings_and_pongs"),
         ]),
     ),
@@ -237,7 +237,7 @@ pub(super) const CLASSES: &[Line] = &[
         "A million empty continuations, tiny fragments",
         By(&[
             (FAULTS, "empty_continuations_are_counted"),
-            (FAULTS, "fragments_are_counted_and_those_of_the_suite_pass"),
+            (FAULTS, "fragments_are_counted_and_the_suite_stays_below_the_limit"),
             (MEMORY, "many_small_parts_cost_no_memory"),
         ]),
     ),
@@ -252,7 +252,7 @@ pub(super) const CLASSES: &[Line] = &[
     line(
         "B",
         "An incomplete frame that escapes the limit",
-        By(&[(FAULTS, "fragments_and_incomplete_frames_count_towards_the_message_limit")]),
+        By(&[(FAULTS, "fragments_and_incomplete_frames_count_toward_the_message_limit")]),
     ),
     line(
         "B",
@@ -260,8 +260,8 @@ pub(super) const CLASSES: &[Line] = &[
         By(&[
             (FAULTS, "a_flood_of_pings_to_a_peer_that_never_reads_is_bounded"),
             (FAULTS, "pings_faster_than_the_rate_fail"),
-            (FAULTS, "pongs_and_pings_wait_for_room"),
-            (FLOW, "pings_to_a_peer_that_does_not_read_are_not_kept"),
+            (FAULTS, "no_pong_or_ping_is_queued_above_the_high_water_mark"),
+            (FLOW, "pings_to_a_peer_that_does_not_read_are_not_queued"),
         ]),
     ),
     line(
@@ -271,8 +271,8 @@ pub(super) const CLASSES: &[Line] = &[
             (FAULTS, "output_over_the_cap_closes"),
             (FAULTS, "output_over_the_cap_drops_the_newest"),
             (FAULTS, "output_over_the_cap_drops_the_oldest"),
-            (FAULTS, "messages_of_ones_own_outlive_published_ones"),
-            (FAULTS, "pings_of_ones_own_count_towards_the_cap"),
+            (FAULTS, "own_messages_are_not_dropped_by_the_overflow_policy"),
+            (FAULTS, "own_pings_count_toward_the_cap"),
             (FAULTS, "reading_pauses_while_the_peer_does_not_read_and_loses_nothing"),
         ]),
     ),
@@ -286,7 +286,7 @@ pub(super) const CLASSES: &[Line] = &[
         "A thousand to one, in one frame and in many",
         By(&[
             (FAULTS, "a_bomb_fails_in_one_frame_and_in_many"),
-            (SOCKET, "a_bomb_ends_with_1009_while_it_inflates"),
+            (SOCKET, "compression_bomb_is_closed_with_1009_while_inflating"),
         ]),
     ),
     line(
@@ -300,7 +300,7 @@ pub(super) const CLASSES: &[Line] = &[
     ),
     line(
         "C",
-        "An early stop leaves contexts that others use",
+        "An early stop leaves shared contexts in a dirty state",
         By(&[
             (FAULTS, "a_failed_connection_leaves_nothing_in_the_shared_contexts"),
             (CODEC, "borrowed_inflaters_know_nothing_of_their_past"),
@@ -326,7 +326,7 @@ pub(super) const CLASSES: &[Line] = &[
         By(&[
             (HEADS, "a_head_in_one_byte_segments_is_looked_at_once"),
             (CUTS, "a_request_is_answered_the_same_however_it_is_cut"),
-            (HTTP, "requests_are_the_same_however_they_are_cut"),
+            (HTTP, "requests_parse_alike_however_they_are_split"),
         ]),
     ),
     line(
@@ -358,7 +358,7 @@ pub(super) const CLASSES: &[Line] = &[
         By(&[
             (FAULTS, "the_peer_may_vanish_at_every_byte"),
             (FAULTS, "an_end_inside_a_message_never_delivers_it"),
-            (HTTP, "a_reset_anywhere_hurts_nobody_else"),
+            (HTTP, "reset_at_any_point_does_not_affect_other_clients"),
         ]),
     ),
     line("E", "Upgrade with a body", By(&[(SERVER, "a_request_with_a_body_is_400")])),
@@ -367,14 +367,14 @@ pub(super) const CLASSES: &[Line] = &[
         "A refusal that leaves bytes to be read as a request",
         By(&[
             (SERVER, "refusals_end_the_connection_and_delimit_their_body"),
-            (UPGRADE, "a_client_that_wanted_to_leave_http_does_not_go_on_in_it"),
+            (UPGRADE, "failed_upgrade_does_not_continue_in_http"),
         ]),
     ),
     line(
         "E",
         "Bytes before the switch reach the application early",
         By(&[
-            (UPGRADE, "frames_behind_the_handshake_arrive_however_the_bytes_are_cut"),
+            (UPGRADE, "frames_after_the_handshake_arrive_however_they_are_split"),
             (CLIENT, "bytes_behind_the_answer_are_left"),
         ]),
     ),
@@ -385,7 +385,7 @@ pub(super) const CLASSES: &[Line] = &[
     ),
     line(
         "E",
-        "Line ends in what an application gives for a head",
+        "Line ends in header values of an application",
         By(&[
             (CLIENT, "nothing_we_are_given_can_start_a_line_of_its_own"),
             (SERVER, "what_we_are_given_to_write_cannot_start_a_header_of_its_own"),
@@ -402,7 +402,7 @@ pub(super) const CLASSES: &[Line] = &[
     ),
     line(
         "F",
-        "Uninitialised memory in a Close",
+        "Uninitialized memory in a Close",
         By(&[(PROBES, "our_own_control_frames_are_never_too_long"), (AUTOBAHN, "section_7_closing")]),
     ),
     line(
@@ -422,7 +422,7 @@ pub(super) const CLASSES: &[Line] = &[
         By(&[
             (ORIGIN, "foreign_pages_are_refused_unless_the_server_says_otherwise"),
             (ORIGIN, "a_repeated_origin_is_of_no_origin"),
-            (UPGRADE, "origins_and_subprotocols_are_the_routes_to_choose"),
+            (UPGRADE, "route_selects_origins_and_subprotocols"),
         ]),
     ),
     line("G", "Unverified claims that choose where keys come from", Not("no claims are read here")),
@@ -430,8 +430,8 @@ pub(super) const CLASSES: &[Line] = &[
         "H",
         "Close from inside every callback",
         By(&[
-            (LIFETIME, "closing_inside_any_callback_answers_what_came_before_and_nothing_after"),
-            (LIFETIME, "sending_behind_a_close_inside_a_callback_is_refused_and_writes_nothing"),
+            (LIFETIME, "closing_inside_any_callback_answers_earlier_frames_only"),
+            (LIFETIME, "sending_behind_a_close_inside_a_callback_is_rejected"),
             (SERVER_LIFETIME, "callbacks_may_close_subscribe_unsubscribe_and_publish"),
         ]),
     ),
@@ -451,11 +451,11 @@ pub(super) const CLASSES: &[Line] = &[
     ),
     line(
         "H",
-        "Messages behind our Close, sessions that end among others",
+        "Messages behind our Close, sessions that end beside open sessions",
         By(&[
-            (LIFETIME, "messages_behind_our_close_are_told_until_the_peer_closes"),
-            (LIFETIME, "sessions_of_one_thread_end_apart_from_each_other"),
-            (SERVER_LIFETIME, "every_way_of_ending_is_told_once"),
+            (LIFETIME, "messages_behind_our_close_are_delivered_until_the_peer_closes"),
+            (LIFETIME, "sessions_of_one_thread_end_independently"),
+            (SERVER_LIFETIME, "every_kind_of_end_is_reported_once"),
         ]),
     ),
 ];

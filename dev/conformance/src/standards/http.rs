@@ -1,4 +1,4 @@
-//! What the standards say of HTTP/1.1, beside the upgrade.
+//! Rules of HTTP/1.1 beside the upgrade.
 
 use super::Held::{By, Not};
 use super::rules::{HEADS, HTTP};
@@ -21,49 +21,49 @@ pub(super) const HTTP_1: &[Line] = &[
         "9110, 9112",
         "Requests of h1spec, the HTTP Garden, llhttp and nginx's tests, cut in every place (`cargo xtask conformance \
          --target http` asks the server)",
-        By(&[(CASES, "the_table_is_complete"), (CASES, "bodies_that_are_echoed_are_sent")]),
+        By(&[(CASES, "the_table_is_complete"), (CASES, "echoed_bodies_match_the_requests")]),
     ),
     line(
         "9112 2.2, 5.1, 5.2",
         "Bare line feeds, folded lines and space before a colon are refused",
         By(&[
-            (ATTACKS, "a_request_whose_end_is_in_doubt_ends_the_connection"),
+            (ATTACKS, "request_with_ambiguous_framing_ends_the_connection"),
             (HEADS, "line_feeds_need_carriage_returns"),
         ]),
     ),
     line(
         "9112 3.2",
-        "`Host` exactly once; a target in absolute form says whom",
-        By(&[(ATTACKS, "whom_a_request_is_for_is_said_once")]),
+        "`Host` exactly once; a target in absolute form names the host",
+        By(&[(ATTACKS, "request_has_exactly_one_host")]),
     ),
     line(
         "9112 6.1, 6.3",
         "Two lengths, a length and a coding, a coding twice: refused, and nothing behind is read",
         By(&[
-            (ATTACKS, "a_request_whose_end_is_in_doubt_ends_the_connection"),
-            (ATTACKS, "it_does_so_however_it_is_cut"),
+            (ATTACKS, "request_with_ambiguous_framing_ends_the_connection"),
+            (ATTACKS, "ambiguous_framing_ends_the_connection_however_it_is_split"),
         ]),
     ),
     line(
         "9112 7.1",
         "Chunks: sizes that overflow, extensions and trailers bounded and without meaning",
         By(&[
-            (CHUNKED, "what_parsers_disagree_about_is_refused"),
-            (CHUNKED, "what_is_passed_over_is_bounded_over_the_whole_body"),
-            (ATTACKS, "chunks_may_have_extensions_and_trailers_that_mean_nothing"),
+            (CHUNKED, "ambiguous_framing_is_rejected"),
+            (CHUNKED, "extensions_and_trailers_are_bounded_over_the_whole_body"),
+            (ATTACKS, "chunk_extensions_and_trailers_are_ignored"),
         ]),
     ),
     line(
         "9112 6.3, 9931",
         "A handshake with a body is refused, and hides no request",
-        By(&[(ATTACKS, "nothing_is_smuggled_behind_a_handshake_that_is_refused")]),
+        By(&[(ATTACKS, "no_request_is_smuggled_after_a_rejected_handshake")]),
     ),
     line(
         "9112 9.3.2",
         "Pipelined requests are answered in order, also where an answer is awaited",
         By(&[
             (HTTP, "pipelined_requests_are_answered_in_order"),
-            (LATER, "requests_behind_one_that_waits_are_answered_in_order"),
+            (LATER, "requests_after_a_pending_answer_are_answered_in_order"),
         ]),
     ),
     line(
@@ -71,40 +71,40 @@ pub(super) const HTTP_1: &[Line] = &[
         "HEAD as GET without a body; OPTIONS, also of `*`; 405 with `Allow`",
         By(&[
             (HTTP, "head_is_get_without_its_body"),
-            (ROUTES, "options_tell_what_is_allowed"),
-            (ROUTES, "each_method_has_an_answer_of_its_own"),
+            (ROUTES, "options_lists_allowed_methods"),
+            (ROUTES, "each_method_has_its_own_answer"),
         ]),
     ),
     line(
         "9110 10.1.1",
         "`Expect: 100-continue`: leave only for a body that is wanted",
         By(&[
-            (HTTP, "a_client_may_ask_before_it_sends_a_body"),
-            (HTTP, "what_the_head_says_to_refuse_is_refused_at_once"),
-            (HOOKS, "a_guard_is_asked_once_and_before_the_body"),
+            (HTTP, "client_may_wait_for_100_continue"),
+            (HTTP, "request_is_rejected_by_its_head_at_once"),
+            (HOOKS, "guard_runs_once_and_before_the_body"),
         ]),
     ),
     line(
         "9110 12.5.3",
         "`Accept-Encoding` with its weights, and `Vary`",
         By(&[
-            (COMPRESS, "what_is_taken_follows_the_weights"),
-            (FILES, "text_is_compressed_for_who_takes_it"),
-            (HOOKS, "text_is_compressed_for_who_takes_it"),
+            (COMPRESS, "codings_are_chosen_by_weight"),
+            (FILES, "text_is_compressed_for_clients_that_accept_it"),
+            (HOOKS, "text_is_compressed_for_clients_that_accept_it"),
         ]),
     ),
     line(
         "9110 13.2.2",
         "Conditions, in their order",
-        By(&[(CONDITIONS, "conditions_are_asked_in_their_order"), (FILES, "conditions_spare_the_body")]),
+        By(&[(CONDITIONS, "conditions_are_evaluated_in_rfc_order"), (FILES, "conditions_spare_the_body")]),
     ),
     line(
         "9110 14",
         "One range, `If-Range`, 206 and 416",
         By(&[
             (CONDITIONS, "one_range_is_served"),
-            (CONDITIONS, "a_range_is_of_what_the_client_has"),
-            (FILES, "parts_are_served"),
+            (CONDITIONS, "range_applies_only_to_the_version_the_client_has"),
+            (FILES, "ranges_are_served"),
         ]),
     ),
     line("9110 14.6", "Several ranges as multipart", Not("the whole file instead, as section 14.2 permits")),
@@ -112,24 +112,27 @@ pub(super) const HTTP_1: &[Line] = &[
         "9110 15.5.9",
         "408 for heads and bodies that do not come, or drip",
         By(&[
-            (HTTP, "a_request_has_a_time_to_arrive"),
-            (HTTP, "a_drip_of_bytes_gains_no_time"),
-            (CONFIG, "a_body_earns_its_time"),
-            (ATTACKS, "those_who_never_finish_a_head_are_ended"),
+            (HTTP, "request_has_a_head_timeout"),
+            (HTTP, "slow_drip_of_bytes_does_not_extend_the_timeout"),
+            (CONFIG, "body_deadline_grows_with_received_bytes"),
+            (ATTACKS, "connections_with_partial_heads_time_out"),
         ]),
     ),
     line(
         "floods",
         "Header lines and pipelined requests without end",
         By(&[
-            (ATTACKS, "a_flood_of_header_lines_is_cut_off"),
-            (ATTACKS, "a_flood_of_requests_is_read_as_far_as_the_answers_are"),
+            (ATTACKS, "flood_of_header_lines_is_cut_off"),
+            (ATTACKS, "flood_of_requests_is_read_only_as_fast_as_answers_are"),
         ]),
     ),
     line(
         "traversal",
         "No path and no link leads out of a directory that is served",
-        By(&[(PATHS, "nothing_leads_elsewhere"), (FILES, "nothing_outside_is_found_nor_what_is_hidden")]),
+        By(&[
+            (PATHS, "paths_out_of_the_root_are_rejected"),
+            (FILES, "files_outside_and_hidden_files_are_not_found"),
+        ]),
     ),
     line(
         "Fetch 3.2",

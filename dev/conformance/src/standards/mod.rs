@@ -1,7 +1,7 @@
-//! The list of rules and known faults, each with the tests that hold us to it.
+//! The list of rules and known faults, each with the tests that verify it.
 //!
-//! `STANDARDS.md` beside this crate is [`render`]ed from it. A test checks that the two agree, that every
-//! test named here exists, and that no line is without either tests or a reason.
+//! `STANDARDS.md` beside this crate is [`render`]ed from it. A test checks that the page matches the list,
+//! that every listed test exists, and that every line has tests or a reason.
 
 mod faults;
 mod http;
@@ -9,23 +9,23 @@ mod rules;
 
 use std::fmt::Write as _;
 
-/// A rule, or a fault that others had.
+/// A rule, or a fault of another project.
 #[derive(Clone, Copy, Debug)]
 pub struct Line {
-    /// Where it stands: an RFC and its section, a class and a number.
+    /// Its source: an RFC and its section, a class and a number.
     pub id: &'static str,
-    /// What it says.
+    /// Its text.
     pub text: &'static str,
-    /// What holds us to it.
+    /// Its verification.
     pub held: Held,
 }
 
-/// What holds us to a line.
+/// Verification of a line.
 #[derive(Clone, Copy, Debug)]
 pub enum Held {
     /// Tests, each a file and the name of a function in it.
     By(&'static [(&'static str, &'static str)]),
-    /// Nothing yet, or nothing that a test could, and why.
+    /// Not verified, with the reason.
     Not(&'static str),
 }
 
@@ -37,7 +37,7 @@ pub const SECTIONS: [(&str, &[Line]); 10] = [
     ("HTTP upgrade (RFC 9110 section 7.8, RFC 9112, RFC 9931)", rules::HTTP_UPGRADE),
     ("HTTP/1.1 (RFC 9110, RFC 9112)", http::HTTP_1),
     ("Other standards", rules::OTHERS),
-    ("What servers most often get wrong", rules::OFTEN_WRONG),
+    ("Frequent faults of servers", rules::OFTEN_WRONG),
     ("Wrong answers of running servers and libraries", faults::PROBED),
     ("Defaults", faults::DEFAULTS),
     ("Real faults, by class", faults::CLASSES),
@@ -51,13 +51,13 @@ pub(crate) const fn line(id: &'static str, text: &'static str, held: Held) -> Li
 #[must_use]
 pub fn render() -> String {
     let mut out = String::from(
-        "# Standards, and the tests that hold us to them\n\n\
+        "# Standards, and the tests that verify them\n\n\
          Generated from `src/standards`; `UPDATE_STANDARDS=1 cargo test -p sinews-conformance --test standards`\n\
          writes it anew.\n",
     );
     for (title, lines) in SECTIONS {
         // Writing to a String cannot fail.
-        let _ = write!(out, "\n## {title}\n\n| | Rule | Held by |\n|---|---|---|\n");
+        let _ = write!(out, "\n## {title}\n\n| | Rule | Verified by |\n|---|---|---|\n");
         for line in lines {
             let held = match line.held {
                 Held::By(tests) => {

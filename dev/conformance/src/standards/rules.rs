@@ -1,4 +1,4 @@
-//! What the standards say.
+//! Rules of the standards.
 
 use super::Held::{By, Not};
 use super::{Held, Line, line};
@@ -35,7 +35,7 @@ pub(super) const RFC_6455: &[Line] = &[
     ),
     line(
         "4.2.1",
-        "Host is there, once",
+        "Host is present exactly once",
         By(&[(SERVER, "host_must_be_there_once"), (HEADS, "host_is_there_once_and_an_authority")]),
     ),
     line(
@@ -45,7 +45,7 @@ pub(super) const RFC_6455: &[Line] = &[
     ),
     line(
         "4.2.1",
-        "The key is there once, stands for 16 bytes, and the space around it is no part of it",
+        "The key is present once and decodes to 16 bytes; the space around it is not part of it",
         By(&[
             (SERVER, "the_key_is_one_and_stands_for_sixteen_bytes"),
             (KEY, "a_key_is_sixteen_bytes_in_canonical_base64"),
@@ -57,12 +57,12 @@ pub(super) const RFC_6455: &[Line] = &[
         "The version is 13",
         By(&[
             (SERVER, "versions_other_than_13_are_426_naming_13"),
-            (PROBES, "version_8_is_told_which_version_is_spoken"),
+            (PROBES, "version_8_is_rejected_with_the_supported_version"),
         ]),
     ),
     line(
         "4.2.2",
-        "Another version is answered 426 with the version that is spoken",
+        "Another version is answered 426 with the supported version",
         By(&[(SERVER, "versions_other_than_13_are_426_naming_13")]),
     ),
     line(
@@ -85,7 +85,7 @@ pub(super) const RFC_6455: &[Line] = &[
     ),
     line(
         "4.2.2",
-        "Extensions are among those offered",
+        "Extensions are a subset of the offered extensions",
         By(&[
             (OFFERS, "unknown_extensions_are_ignored"),
             (OFFERS, "without_deflate_in_the_options_it_is_declined"),
@@ -93,7 +93,7 @@ pub(super) const RFC_6455: &[Line] = &[
     ),
     line(
         "4.2.2",
-        "At most one subprotocol, of those offered, compared exactly; none if there is none; offers on several lines; repeats are invalid",
+        "At most one of the offered subprotocols, compared exactly; none without an offer; offers on several lines; repeats are invalid",
         By(&[
             (SERVER, "the_server_chooses_among_offered_subprotocols_by_its_own_preference"),
             (SERVER, "repeated_or_malformed_subprotocol_offers_are_400"),
@@ -208,7 +208,7 @@ pub(super) const RFC_6455: &[Line] = &[
         "7.1.1",
         "The server ends the transport first",
         By(&[
-            (SOCKET, "a_close_is_echoed_and_the_server_ends_the_transport"),
+            (SOCKET, "close_is_echoed_and_the_server_ends_the_transport"),
             (CLOSING, "the_transport_ends_only_when_both_closes_are_settled"),
             (AUTOBAHN, "section_7_closing"),
         ]),
@@ -219,12 +219,12 @@ pub(super) const RFC_6455: &[Line] = &[
         By(&[
             (AUTOBAHN, "section_2_pings_and_pongs"),
             (FAULTS, "pongs_without_room_are_reduced_to_the_newest"),
-            (PROBES, "an_unsolicited_pong_is_told_and_not_answered"),
+            (PROBES, "an_unsolicited_pong_is_reported_and_not_answered"),
         ]),
     ),
     line(
         "7.4",
-        "1004, 1005, 1006 and 1015 are never on the wire, nor what is below 1000, 1016 to 2999, or from 5000 on",
+        "1004, 1005, 1006 and 1015 are never on the wire, nor codes below 1000, 1016 to 2999, or from 5000 on",
         By(&[
             (CODES, "only_codes_that_may_be_on_the_wire_exist"),
             (PROBES, "close_frames_that_may_not_be_are_answered_with_1002"),
@@ -240,7 +240,7 @@ pub(super) const RFC_6455: &[Line] = &[
         "Failures send 1002, 1007, 1009 or 1011",
         By(&[
             (PROBES, "each_failure_sends_the_close_that_names_it"),
-            (FAULTS, "silent_peers_are_asked_and_then_closed"),
+            (FAULTS, "silent_peers_are_pinged_and_then_closed"),
         ]),
     ),
     line(
@@ -272,7 +272,7 @@ pub(super) const RFC_6455: &[Line] = &[
         By(&[
             (PROBES, "each_failure_sends_the_close_that_names_it"),
             (PROBES, "frames_and_messages_of_the_limit_pass"),
-            (FAULTS, "fragments_and_incomplete_frames_count_towards_the_message_limit"),
+            (FAULTS, "fragments_and_incomplete_frames_count_toward_the_message_limit"),
         ]),
     ),
 ];
@@ -284,7 +284,7 @@ pub(super) const RFC_7692: &[Line] = &[
         By(&[
             (OFFERS, "bad_offers_are_declined_and_nothing_else_happens"),
             (OFFERS, "the_first_offer_that_can_be_met_is_taken"),
-            (PROBES, "offers_that_cannot_be_met_are_declined_and_the_next_is_taken"),
+            (PROBES, "unsupported_offers_are_declined_and_the_next_is_accepted"),
         ]),
     ),
     line(
@@ -352,7 +352,7 @@ pub(super) const RFC_7692: &[Line] = &[
         "7.1.2.1",
         "A window of 8, which zlib cannot produce, is declined as an offer and never asked for",
         By(&[
-            (PROBES, "offers_that_cannot_be_met_are_declined_and_the_next_is_taken"),
+            (PROBES, "unsupported_offers_are_declined_and_the_next_is_accepted"),
             (CLIENT, "the_client_never_offers_a_window_of_8"),
         ]),
     ),
@@ -408,22 +408,26 @@ pub(super) const HTTP_UPGRADE: &[Line] = &[
         "101 has no body, and nothing pipelined before it is reordered",
         By(&[
             (UPGRADE, "requests_before_the_handshake_are_answered_before_it"),
-            (UPGRADE, "what_open_sends_comes_behind_the_answer_and_before_the_echo"),
+            (UPGRADE, "sends_of_open_come_after_the_answer_and_before_the_echo"),
         ]),
     ),
     line(
         "9931",
         "Bytes behind a refused upgrade are not read as a request",
         By(&[
-            (UPGRADE, "a_client_that_wanted_to_leave_http_does_not_go_on_in_it"),
-            (UPGRADE, "a_request_that_is_no_handshake_is_refused_and_ends"),
+            (UPGRADE, "failed_upgrade_does_not_continue_in_http"),
+            (UPGRADE, "invalid_handshake_is_rejected_and_closes"),
             (SERVER, "refusals_end_the_connection_and_delimit_their_body"),
         ]),
     ),
 ];
 
 pub(super) const OTHERS: &[Line] = &[
-    line("7936, 8307", "Registries and well-known URIs", Not("names for others to look up: nothing to run")),
+    line(
+        "7936, 8307",
+        "Registries and well-known URIs",
+        Not("names for other parties to look up: nothing to run"),
+    ),
     line(
         "WHATWG",
         "Browsers offer deflate with `client_max_window_bits`",
@@ -462,7 +466,7 @@ pub(super) const OFTEN_WRONG: &[Line] = &[
         "The first subprotocol echoed blindly, or one that was not offered",
         By(&[
             (SERVER, "the_server_chooses_among_offered_subprotocols_by_its_own_preference"),
-            (UPGRADE, "origins_and_subprotocols_are_the_routes_to_choose"),
+            (UPGRADE, "route_selects_origins_and_subprotocols"),
         ]),
     ),
     line(
@@ -484,7 +488,7 @@ pub(super) const OFTEN_WRONG: &[Line] = &[
         "Bytes behind the handshake lost or run early",
         By(&[
             (PROBES, "frames_behind_either_head_in_the_same_segment_are_kept"),
-            (UPGRADE, "frames_behind_the_handshake_arrive_however_the_bytes_are_cut"),
+            (UPGRADE, "frames_after_the_handshake_arrive_however_they_are_split"),
         ]),
     ),
     line(
@@ -502,7 +506,7 @@ pub(super) const OFTEN_WRONG: &[Line] = &[
         "No Close frame on failure",
         By(&[
             (PROBES, "each_failure_sends_the_close_that_names_it"),
-            (SOCKET, "a_peer_at_fault_is_told_and_the_transport_ends"),
+            (SOCKET, "protocol_error_is_answered_with_a_close"),
         ]),
     ),
     line(
@@ -524,7 +528,7 @@ pub(super) const OFTEN_WRONG: &[Line] = &[
     line(
         "12",
         "UTF-8 checked frame by frame",
-        By(&[(AUTOBAHN, "section_6_utf8"), (PROPERTIES, "two_segments_cut_at_every_byte_are_the_whole")]),
+        By(&[(AUTOBAHN, "section_6_utf8"), (PROPERTIES, "two_segments_cut_at_every_byte_equal_the_whole")]),
     ),
     line("13", "Upgrade on a request with a body", By(&[(SERVER, "a_request_with_a_body_is_400")])),
 ];

@@ -58,7 +58,7 @@ func (c *conn) Receive(ctx context.Context) (suite.Message, error) {
 }
 
 func (c *conn) Ping(ctx context.Context) error {
-	// Something has to read for the pong to be seen; it ends with the connection.
+	// A reader has to run for the pong to be handled; it ends with the connection.
 	c.inner.CloseRead(ctx)
 	return c.inner.Ping(ctx)
 }

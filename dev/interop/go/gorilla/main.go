@@ -76,7 +76,7 @@ func (c *conn) Ping(ctx context.Context) error {
 	if err := c.inner.WriteControl(websocket.PingMessage, []byte("beat"), time.Now().Add(suite.Limit)); err != nil {
 		return err
 	}
-	// Pongs are seen while reading; the echo behind the ping ends the reading.
+	// Pongs are handled while reading; the echo behind the ping ends the reading.
 	if err := c.Send(ctx, suite.Message{Text: true, Data: []byte("after")}); err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func (c *conn) Close(_ context.Context, code int, reason string) (int, error) {
 	if err := c.inner.WriteControl(websocket.CloseMessage, frame, time.Now().Add(suite.Limit)); err != nil {
 		return 0, err
 	}
-	// Messages that were on their way come first.
+	// Messages in flight arrive first.
 	for {
 		if _, _, err := c.inner.ReadMessage(); err != nil {
 			if answer := closeCode(err); answer != 0 {

@@ -12,7 +12,7 @@ import (
 )
 
 func main() {
-	// A client that ends its connection is no news.
+	// A client that closes its connection is not an error.
 	config := &socks5.Config{Logger: log.New(io.Discard, "", 0)}
 	if len(os.Args) == 3 {
 		config.Credentials = socks5.StaticCredentials{os.Args[1]: os.Args[2]}

@@ -1,4 +1,4 @@
-// Package suite holds the checks that every Go client goes through. Each prints `ok NAME` or
+// Package suite holds the common checks of all Go clients. Each prints `ok NAME` or
 // `FAIL NAME: why`.
 package suite
 
@@ -32,7 +32,7 @@ type Conn interface {
 	Receive(ctx context.Context) (Message, error)
 	// Ping returns after the pong.
 	Ping(ctx context.Context) error
-	// Close makes the closing handshake and returns the server's code.
+	// Close performs the closing handshake and returns the server's code.
 	Close(ctx context.Context, code int, reason string) (int, error)
 }
 
@@ -157,7 +157,7 @@ func (r run) deflate(ctx context.Context) error {
 	if answer := header.Get("Sec-WebSocket-Extensions"); !strings.HasPrefix(answer, "permessage-deflate") {
 		return fmt.Errorf("the extensions are %q", answer)
 	}
-	// Twice: the second uses what the first left in the window, where there is one.
+	// Twice: the second uses the window of the first, if there is one.
 	for _, message := range []Message{{true, letters(100_000)}, {true, letters(100_000)}, {false, octets(70_000)}} {
 		if err := conn.Send(ctx, message); err != nil {
 			return err
@@ -169,7 +169,7 @@ func (r run) deflate(ctx context.Context) error {
 	return expectClose(ctx, conn, 1000, "")
 }
 
-// topic is another for each check: who leaves one late must not be counted in the next.
+// topic returns a new topic for each check: a late leave must not count in the next check.
 func (r run) topic(check string) string {
 	return "/topics/" + r.client.Name + "-" + check
 }
@@ -198,7 +198,7 @@ func (r run) topicWithoutSelf(ctx context.Context) error {
 		return err
 	}
 	first, second := Message{true, []byte("from quiet")}, Message{true, []byte("from other")}
-	// Had the first come back to its sender, it would be in front of the second.
+	// An echo of the first to its sender would arrive before the second.
 	return errors.Join(quiet.Send(ctx, first), receive(ctx, other, first),
 		other.Send(ctx, second), receive(ctx, quiet, second),
 		expectClose(ctx, quiet, 1000, ""), expectClose(ctx, other, 1000, ""))

@@ -1,4 +1,4 @@
-//! The client: what an echo server sends back, and which way it went.
+//! The client: checks the answers of an echo server, and the path through a proxy.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,18 +14,18 @@ use crate::runtime::{Runtime, Socket};
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// The server
+    /// URL of the server
     pub(crate) url: String,
-    /// The folder with certificate.pem, which the server's has to be
+    /// Folder with certificate.pem, which the server must present
     #[arg(long)]
     trust: Option<PathBuf>,
-    /// The proxy to go through
+    /// URL of the proxy
     #[arg(long, requires = "proxy_address")]
     proxy: Option<String>,
-    /// Where the proxy listens: the connection must lead there
+    /// Address of the proxy, to which the TCP connection must lead
     #[arg(long)]
     proxy_address: Option<SocketAddr>,
-    /// The proxy has to refuse
+    /// Expect the proxy to reject the connection
     #[arg(long, requires = "proxy")]
     refused: bool,
 }
@@ -61,7 +61,7 @@ impl Options {
         Ok(connect)
     }
 
-    /// For the names of the checks: schemes, without credentials.
+    /// Returns the path in the names of the checks: schemes, without credentials.
     fn way(&self) -> String {
         let scheme = |url: &str| url.split("://").next().unwrap_or_default().to_owned();
         match &self.proxy {
@@ -135,7 +135,7 @@ impl<R: Runtime> Client<R> {
         end(&mut ws, CloseCode::NORMAL, "").await
     }
 
-    /// Twice the same: the second uses what the first left in the window.
+    /// The same message twice: the second uses the window of the first.
     async fn deflate(&self) -> Result<(), Error> {
         let deflate = DeflateConfig::new().with_mode(DeflateMode::Dedicated);
         let connect = self.connect.clone().deflate(deflate);
@@ -159,10 +159,10 @@ impl<R: Runtime> Client<R> {
 
     async fn refused(&self) -> Result<(), Error> {
         match R::open(self.connect.clone()).await {
-            // Some say no, some end the connection.
+            // Some proxies reject with an answer, some close the connection.
             Err(ConnectError::Proxy { .. } | ConnectError::Transport { phase: Phase::Proxy, .. }) => Ok(()),
             Err(error) => Err(format!("another error: {error}").into()),
-            Ok(_) => Err("not refused".into()),
+            Ok(_) => Err("the proxy did not reject the connection".into()),
         }
     }
 }
@@ -172,7 +172,7 @@ async fn expect(ws: &mut impl Socket, wanted: &Message) -> Result<(), Error> {
     if message == *wanted { Ok(()) } else { Err(format!("{message:?} in place of {wanted:?}").into()) }
 }
 
-/// The other end answers with the code that it gets, and the connection ends in order.
+/// Checks that the other end answers with the same code, and that the connection closes cleanly.
 async fn end(ws: &mut impl Socket, code: CloseCode, reason: &str) -> Result<(), Error> {
     ws.send(Message::Close(Some(CloseFrame::new(code, reason)))).await?;
     match ws.next().await.ok_or("the end in place of a Close")?? {

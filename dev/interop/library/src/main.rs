@@ -1,5 +1,5 @@
-//! The library as a server and as a client, on Tokio and on compio, with rustls: `cargo xtask interop` puts it opposite
-//! programs that we did not write.
+//! The library as a server and as a client, on Tokio and on compio, with rustls: `cargo xtask interop` tests
+//! it against third-party programs.
 #![forbid(unsafe_code)]
 
 mod check;
@@ -24,7 +24,7 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Parser)]
 #[command(name = "sinews-interop")]
 struct Arguments {
-    /// What the library runs on
+    /// Runtime of the library
     #[arg(long, value_enum, default_value_t = On::Tokio)]
     on: On,
     #[command(subcommand)]
@@ -41,15 +41,15 @@ enum On {
 enum Task {
     /// Write a certificate for localhost and 127.0.0.1, and its key, as certificate.pem and key.pem
     Certificate {
-        /// The folder to write to
+        /// Folder for the files
         folder: PathBuf,
     },
-    /// Echo on a free port of 127.0.0.1, with TLS if there is a folder with a certificate and its key
+    /// Echo on a free port of 127.0.0.1, with TLS if a folder with a certificate and its key is given
     Serve {
         /// The folder with certificate.pem and key.pem
         folder: Option<PathBuf>,
     },
-    /// Connect to an echo server and check what comes back
+    /// Connect to an echo server and check its answers
     Check(check::Options),
 }
 

@@ -1,4 +1,4 @@
-//! What the checks need of a runtime.
+//! Requirements of the checks on a runtime.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use sinews::{Connect, ConnectError, Message};
 
 use crate::Error;
 
-/// For each check, which needs milliseconds.
+/// Time limit of each check, which needs milliseconds.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// A WebSocket on any runtime.
@@ -30,10 +30,10 @@ pub(crate) trait Runtime: sinews::client::Runtime + Copy {
 
     async fn open(connect: Connect<Self>) -> Result<(Self::Socket, Response), ConnectError>;
 
-    /// The other end of the TCP connection, where it can be asked.
+    /// Returns the other end of the TCP connection, where it is available.
     fn leads_to(socket: &Self::Socket) -> Option<SocketAddr>;
 
-    /// Whether the check passes in time.
+    /// Runs a check with a time limit.
     async fn limit(check: impl Future<Output = Result<(), Error>>) -> Result<(), Error>;
 }
 

@@ -11,7 +11,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::Error;
 use crate::runtime::Socket;
 
-/// Serves until it is ended.
+/// Serves on Tokio until the process is killed.
 pub(crate) async fn on_tokio(folder: Option<&Path>) -> Result<(), Error> {
     let tls = folder.map(crate::server_config).transpose()?.map(TlsAcceptor::from);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
@@ -35,7 +35,7 @@ pub(crate) async fn on_tokio(folder: Option<&Path>) -> Result<(), Error> {
     }
 }
 
-/// The same on compio.
+/// Serves on compio until the process is killed.
 pub(crate) async fn on_compio(folder: Option<&Path>) -> Result<(), Error> {
     let tls = folder.map(crate::server_config).transpose()?;
     let listener = compio::net::TcpListener::bind("127.0.0.1:0").await?;

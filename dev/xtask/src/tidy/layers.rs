@@ -1,4 +1,4 @@
-//! Who may know what: the layers of ARCHITECTURE.md as words and paths that must not occur.
+//! Checks the layers of ARCHITECTURE.md as forbidden words and paths of each crate.
 
 use crate::tidy::Violation;
 use crate::tidy::tree::Tree;
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_protocol_has_no_clock_chance_or_socket() {
+    fn the_protocol_has_no_clock_randomness_or_socket() {
         for planted in [
             "use std::time::Instant;",
             "use std::{fmt, io::Read};",

@@ -1,14 +1,14 @@
-//! Things that must not be left behind.
+//! Leftovers that must not be committed.
 
 use crate::tidy::Violation;
 use crate::tidy::tree::Tree;
 
 const MACROS: [&str; 3] = ["todo", "unimplemented", "dbg"];
 const MARKERS: [&str; 3] = ["FIXME", "TODO", "XXX"];
-/// Written in two halves so that this file does not hold what it looks for.
+/// Split in halves so that this file does not contain the path itself.
 const MACHINE_PATHS: [&str; 2] = [concat!("/wo", "rk/"), concat!("/ro", "ot/")];
 
-/// Macros and comments that say "not finished".
+/// Finds macros and comments that mark unfinished code.
 pub(super) fn markers(tree: &Tree) -> Vec<Violation> {
     let mut found = Vec::new();
     for source in &tree.sources {
@@ -27,7 +27,7 @@ pub(super) fn markers(tree: &Tree) -> Vec<Violation> {
     found
 }
 
-/// Examples in documentation that no test runs.
+/// Finds documentation examples that no test runs.
 pub(super) fn ignored_examples(tree: &Tree) -> Vec<Violation> {
     let mut found = Vec::new();
     let documented = |path: &str| path.ends_with(".rs") || path.ends_with(".md");
@@ -42,7 +42,7 @@ pub(super) fn ignored_examples(tree: &Tree) -> Vec<Violation> {
     found
 }
 
-/// Absolute paths of the machine somebody worked on.
+/// Finds absolute paths of a development machine.
 pub(super) fn machine_paths(tree: &Tree) -> Vec<Violation> {
     let mut found = Vec::new();
     for (path, text) in &tree.files {
@@ -55,7 +55,7 @@ pub(super) fn machine_paths(tree: &Tree) -> Vec<Violation> {
     found
 }
 
-/// Whether the word occurs between characters that belong to no word.
+/// Whether the word occurs between non-word characters.
 pub(super) fn has_word(line: &str, word: &str) -> bool {
     let belongs = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word).any(|(start, _)| {

@@ -1,4 +1,4 @@
-//! How long functions and files may be.
+//! Maximum lengths of functions and files.
 
 use std::collections::BTreeMap;
 
@@ -6,15 +6,15 @@ use crate::tidy::Violation;
 use crate::tidy::source::Source;
 use crate::tidy::tree::Tree;
 
-/// What fits a screen, signature and closing bracket included.
+/// Lines that fit on a screen, signature and closing bracket included.
 const FUNCTION_LINES_MAX: usize = 70;
-/// Without tests. Typical are 300.
+/// Lines without tests. Typical are 300.
 const FILE_LINES_MAX: usize = 1000;
-/// The functions that are longer, with their exact lengths, which may only shrink. A ratchet: a
-/// long function may stay, a short one cannot quietly become long.
+/// The longer functions, with their exact lengths, which may only shrink. A ratchet: a long function may
+/// stay, a short function cannot silently become long.
 const LONG_FUNCTIONS: &str = "dev/xtask/tidy-functions.txt";
 
-/// Compares the functions over the limit with the list of those that may be.
+/// Compares the functions over the limit with the list of exceptions.
 pub(super) fn functions(tree: &Tree) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut long = BTreeMap::<String, (usize, &str, usize)>::new();
@@ -70,7 +70,7 @@ fn parse_entry(entry: &str) -> Option<(&str, usize)> {
     Some((name.trim_end(), length.parse().ok()?))
 }
 
-/// Name, line and length of each function with a body, tests and macros included.
+/// Returns name, line and length of each function with a body, tests and macros included.
 fn lengths(source: &Source) -> Vec<(String, usize, usize)> {
     let tokens = &source.tokens;
     let mut lengths = Vec::new();
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
     use crate::tidy::tree::tests::tree;
 
-    /// A function of this many lines.
+    /// Returns a function with this many lines.
     fn function(lines: usize) -> String {
         format!("fn long() -> [u8; 2] {{\n{}}}\n", "    a();\n".repeat(lines - 2))
     }

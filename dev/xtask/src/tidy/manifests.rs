@@ -1,4 +1,4 @@
-//! Dependencies: one place for versions and features, and a reason for each.
+//! Dependency rules: one place for versions and features, and a reason for each.
 
 use crate::tidy::Violation;
 use crate::tidy::leftovers::has_word;
@@ -7,8 +7,8 @@ use crate::tidy::tree::Tree;
 const ROOT: &str = "Cargo.toml";
 const REASONS: &str = "docs/book/src/internals/dependencies.md";
 
-/// Each manifest takes its dependencies from the workspace, so that no crate is there in two
-/// versions. What is outside of the workspace may name our own crates by their path.
+/// Requires dependencies from the workspace in each manifest, so that no crate has two versions. Packages
+/// outside of the workspace may refer to our own crates by their path.
 pub(super) fn inherited(tree: &Tree) -> Vec<Violation> {
     let mut found = Vec::new();
     for (path, text) in tree.files.iter().filter(|(path, _)| path.ends_with("/Cargo.toml")) {
@@ -21,7 +21,7 @@ pub(super) fn inherited(tree: &Tree) -> Vec<Violation> {
     found
 }
 
-/// Each dependency that is not ours is named, with its reason, in the book.
+/// Requires a name and a reason for each third-party dependency in the book ([`REASONS`]).
 pub(super) fn justified(tree: &Tree) -> Vec<Violation> {
     let reasons = tree.file(REASONS).unwrap_or_default();
     let manifest = tree.file(ROOT).unwrap_or_default();

@@ -1,8 +1,7 @@
-//! The rules that neither the compiler nor clippy knows.
+//! The rules beyond the compiler and clippy.
 //!
-//! Each rule is a function from the tree of files to the violations it found, and has a test that
-//! plants a violation and sees it found. The rules read tokens, not text, where comments and
-//! strings could mislead them.
+//! Each rule is a function from the tree of files to its violations, and has a test that plants a violation
+//! and finds it. The rules read tokens instead of text where comments and strings could mislead them.
 
 mod cycles;
 mod layers;
@@ -40,7 +39,7 @@ const RULES: [(&str, Rule); 13] = [
     ("comments and documents name things", words::pronouns),
 ];
 
-/// Where a rule is broken and how.
+/// Place and description of a violation.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Violation {
     path: String,

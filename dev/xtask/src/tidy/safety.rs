@@ -1,18 +1,18 @@
-//! Where unsafe code may be, and that it says why it is sound.
+//! Restricts unsafe code to listed files and requires a safety comment.
 
 use crate::tidy::Violation;
 use crate::tidy::source::{Source, Token};
 use crate::tidy::tree::Tree;
 
-/// Files and folders that may hold unsafe code: vector instructions, the allocator that a program
-/// without `std` must bring, and where the engine, and the plain echo that it is measured
-/// beside, hand memory to io_uring, or lends that of a mapped file. All else forbids it at
-/// the crate's root; the engine denies it there and allows it in these files.
+/// Files and folders that may contain unsafe code: vector instructions, the allocator of a program without
+/// `std`, and the code of the engine and of the plain echo that passes memory to io_uring or exposes the
+/// memory of a mapped file. All other crates forbid unsafe code at their root; the engine denies it there and
+/// allows it in these files.
 const UNSAFE: [&str; 13] = [
     "crates/simd/",
     "dev/bare/",
     "dev/bench/src/plain_ring",
-    "crates/engine/src/append.rs",
+    "crates/file/",
     "crates/engine/src/ring/appends.rs",
     "crates/engine/src/ring/calls.rs",
     "crates/engine/src/ring/kernel.rs",
@@ -24,7 +24,8 @@ const UNSAFE: [&str; 13] = [
     "crates/engine/src/spare.rs",
 ];
 
-/// Each crate root forbids unsafe code, and a crate that cannot has it in the listed files only.
+/// Requires that each crate root forbids unsafe code, or that the crate has unsafe code in the listed files
+/// only.
 pub(super) fn forbidden(tree: &Tree) -> Vec<Violation> {
     let mut found = Vec::new();
     for source in &tree.sources {
@@ -43,7 +44,8 @@ pub(super) fn forbidden(tree: &Tree) -> Vec<Violation> {
     found
 }
 
-/// Every unsafe block and implementation has a comment that names the condition and who ensures it.
+/// Requires a comment on every unsafe block and implementation, with the condition and the code that ensures
+/// it.
 pub(super) fn explained(tree: &Tree) -> Vec<Violation> {
     let mut found = Vec::new();
     for source in &tree.sources {
@@ -57,7 +59,7 @@ pub(super) fn explained(tree: &Tree) -> Vec<Violation> {
     found
 }
 
-/// The folder of the crate whose root this file is.
+/// Returns the folder of the crate with this root file.
 fn crate_of_root(path: &str) -> Option<&str> {
     let (dir, file) = path.rsplit_once("/src/")?;
     let is_program = file.strip_prefix("bin/").is_some_and(|name| !name.contains('/'));
@@ -76,8 +78,8 @@ fn forbids(tokens: &[Token]) -> bool {
     })
 }
 
-/// Looks upwards from the line to the comment above the statement: past lines of the same
-/// statement and attributes, but not past the end of another one.
+/// Looks upwards from the line to the comment above the statement: past lines of the same statement and
+/// attributes, but not past the end of another statement.
 fn is_explained(source: &Source, line: usize) -> bool {
     let above: Vec<&str> = source.text.lines().take(line).collect();
     for (index, text) in above.iter().rev().map(|text| text.trim()).enumerate() {

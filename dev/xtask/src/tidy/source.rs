@@ -1,5 +1,5 @@
-//! One Rust file as a flat list of tokens: enough to see identifiers, paths, functions and
-//! modules, also inside macros, and not to be misled by comments and strings.
+//! One Rust file as a flat list of tokens: enough to find identifiers, paths, functions and modules, also
+//! inside macros, without confusion by comments and strings.
 
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ pub(super) struct Token {
     pub(super) kind: Kind,
     /// Counted from 1.
     pub(super) line: usize,
-    /// For an opening bracket, where it closes; otherwise the token's own place.
+    /// For an opening bracket, the position of its closing bracket; otherwise the token's own position.
     pub(super) mate: usize,
 }
 
@@ -95,7 +95,7 @@ impl Source {
                         Delimiter::Parenthesis => '(',
                         Delimiter::Brace => '{',
                         Delimiter::Bracket => '[',
-                        // Only macros make these; no text has them.
+                        // Only macros produce these; source text never has them.
                         Delimiter::None => ' ',
                     };
                     (Kind::Open(bracket), group.span_open().start().line)
@@ -111,19 +111,19 @@ impl Source {
         }
     }
 
-    /// The places of the tokens that are compiled outside of tests.
+    /// Returns the positions of the tokens outside of tests.
     pub(super) fn code(&self) -> impl Iterator<Item = usize> {
         let all = if self.is_test { 0..0 } else { 0..self.tokens.len() };
         all.filter(|place| !self.tests.iter().any(|test| test.contains(place)))
     }
 
-    /// How many lines the file has outside of items for tests.
+    /// Returns the number of lines outside of items for tests.
     pub(super) fn lines_of_code(&self) -> usize {
         let of_test = |test: &Range<usize>| self.tokens[test.end - 1].line - self.tokens[test.start].line + 1;
         self.text.lines().count() - self.tests.iter().map(of_test).sum::<usize>()
     }
 
-    /// The modules for tests that have files of their own, as paths without `.rs`.
+    /// Returns the modules for tests in separate files, as paths without `.rs`.
     pub(super) fn test_modules(&self) -> Vec<String> {
         let (dir, file) = self.path.rsplit_once('/').unwrap_or(("", &self.path));
         let stem = file.trim_end_matches(".rs");
@@ -147,8 +147,8 @@ impl Source {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// All paths of the code outside of tests, with the groups of `use` multiplied out:
-    /// `use a::{b, c::d};` is `a::b` and `a::c::d`. A lone name is a path too.
+    /// Returns all paths of the code outside of tests, with the groups of `use` expanded: `use a::{b, c::d};`
+    /// is `a::b` and `a::c::d`. A lone name is a path too.
     pub(super) fn paths(&self) -> Vec<(Vec<&str>, usize)> {
         let mut paths = Vec::new();
         let mut next = 0;
@@ -161,7 +161,7 @@ impl Source {
         paths
     }
 
-    /// The paths that `use` brings into the file, outside of tests.
+    /// Returns the paths that `use` imports into the file, outside of tests.
     pub(super) fn uses(&self) -> Vec<Vec<&str>> {
         let mut paths = Vec::new();
         for place in self.code().filter(|place| self.tokens[*place].is_name("use")) {
@@ -209,7 +209,7 @@ impl Source {
         let close = self.tokens[open].mate;
         let mut place = open + 1;
         while place < close {
-            // What is no name (a star, a comma) and a rename's `as` and new name lead nowhere.
+            // Tokens that are not names (a star, a comma) and a rename's `as` and new name lead nowhere.
             place = match self.tokens[place].name() {
                 Some("as") => place + 2,
                 Some(_) => self.expand(place, prefix, paths),
@@ -243,7 +243,7 @@ fn is_test_attribute(tokens: &[Token]) -> bool {
     is_cfg && is_test
 }
 
-/// The place behind the item that starts with an attribute at `place`: behind its `;`, its body,
+/// Returns the position behind the item that starts with an attribute at `place`: behind its `;`, its body,
 /// or, for a field or a variant, its comma.
 fn end_of_item(tokens: &[Token], mut place: usize) -> usize {
     while tokens.get(place).is_some_and(|token| token.is_mark('#')) {
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_are_no_code() {
+    fn tests_are_not_code() {
         let text = "fn a() {}\n#[cfg(test)]\n#[allow(x)]\nmod tests {\n    use b::c;\n}\nfn d() {}\n";
         assert_eq!(paths(text), ["fn", "a", "fn", "d"]);
         let source = Source::parse("a.rs", text).unwrap_or_else(|fault| panic!("{fault}"));
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_and_comments_are_no_code() {
+    fn strings_and_comments_are_not_code() {
         assert_eq!(paths("/// std::time\n// std::io\nfn a() { \"std::net\"; }"), ["doc", "fn", "a"]);
     }
 

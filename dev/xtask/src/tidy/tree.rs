@@ -1,4 +1,4 @@
-//! The files of the repository as the rules see them.
+//! The files of the repository as input of the rules.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,19 +7,19 @@ use std::path::Path;
 use crate::tidy::Violation;
 use crate::tidy::source::Source;
 
-/// Folders that hold nothing written here: builds, installations, what fuzzing found.
+/// Folders without source files: builds, installations, findings of fuzzing.
 const SKIPPED: [&str; 7] = [".git", ".cache", "target", "node_modules", "corpus", "artifacts", "__pycache__"];
 
 pub(super) struct Tree {
     /// Path, relative to the root, and content of every text file.
     pub(super) files: Vec<(String, String)>,
-    /// The Rust files among them that could be read as Rust.
+    /// The Rust files that could be parsed.
     pub(super) sources: Vec<Source>,
     unreadable: Vec<Violation>,
 }
 
 impl Tree {
-    /// Every file below `root`, committed or not: what is about to be committed counts.
+    /// Reads every file below `root`, committed or not, so that uncommitted files count.
     pub(super) fn read(root: &Path) -> Result<Self, String> {
         let mut files = Vec::new();
         collect(root, "", &mut files)?;
@@ -51,7 +51,7 @@ impl Tree {
     }
 }
 
-/// A file that does not parse would otherwise pass every rule.
+/// Reports files that do not parse: they would otherwise pass every rule.
 pub(super) fn unreadable(tree: &Tree) -> Vec<Violation> {
     let again = |violation: &Violation| Violation::new(&violation.path, violation.line, &*violation.what);
     tree.unreadable.iter().map(again).collect()
@@ -71,7 +71,7 @@ fn collect(dir: &Path, prefix: &str, files: &mut Vec<(String, String)>) -> Resul
             collect(&entry.path(), &format!("{path}/"), files)?;
         } else if kind.is_file() {
             let bytes = fs::read(entry.path()).map_err(fault)?;
-            // Pictures and other binary files have no lines for a rule to read.
+            // Pictures and other binary files have no lines to check.
             files.extend(String::from_utf8(bytes).ok().map(|text| (path, text)));
         }
     }
@@ -89,7 +89,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_rust_is_found() {
+    fn unparsable_rust_file_is_found() {
         let found = unreadable(&tree(&[("a.rs", "fn a() {\n    (\n}\n"), ("b.rs", "fn b() {}")]));
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].path, "a.rs");

@@ -29,7 +29,7 @@ async fn run_case(url: &str, case: u32) -> Result<(), Box<dyn Error>> {
     let deflate = DeflateConfig::new().with_mode(DeflateMode::Dedicated);
     let mut ws = connect(format!("{url}/runCase?case={case}&agent={AGENT}")).deflate(deflate).await?;
     match echo(&mut ws).await {
-        // The suite breaks the protocol on purpose.
+        // The suite violates the protocol on purpose.
         Err(error) if error.at_fault() != AtFault::Peer => println!("case {case}: {error}"),
         _ => {}
     }
@@ -46,7 +46,7 @@ async fn echo(ws: &mut WebSocket<Stream>) -> Result<(), sinews::Error> {
     Ok(())
 }
 
-/// The suite closes the connection when the reports are written.
+/// The suite closes the connection when it has written the reports.
 async fn update_reports(url: &str) -> Result<(), Box<dyn Error>> {
     let mut ws = connect(format!("{url}/updateReports?agent={AGENT}")).await?;
     while let Some(message) = ws.next().await {

@@ -1,4 +1,4 @@
-//! Sends back whatever comes, as a route of axum: `echo-axum [ADDRESS]`, by default on `127.0.0.1:8080`.
+//! Echoes messages, as a route of axum: `echo-axum [ADDRESS]`, by default on `127.0.0.1:8080`.
 #![forbid(unsafe_code)]
 
 use std::env;

@@ -1,4 +1,4 @@
-//! Sends back whatever comes, on compio: `echo-compio [ADDRESS]`, by default on `127.0.0.1:8080`.
+//! Echoes messages, on compio: `echo-compio [ADDRESS]`, by default on `127.0.0.1:8080`.
 #![forbid(unsafe_code)]
 
 use std::env;
@@ -23,7 +23,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
                 };
                 compio::runtime::spawn(connection).detach();
             }
-            // Too many open files, most likely: some will be closed.
+            // Probably too many open files: some will close.
             Err(error) => {
                 println!("accept: {error}");
                 compio::time::sleep(Duration::from_secs(1)).await;
@@ -34,7 +34,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 async fn echo(stream: TcpStream) -> Result<(), Box<dyn Error>> {
     stream.set_nodelay(true)?;
-    // Each connection remembers what it has compressed: the smallest messages, for some memory.
+    // Each connection keeps its compression context: the smallest messages, at the cost of memory.
     let deflate = DeflateConfig::new().with_mode(DeflateMode::Dedicated);
     let mut ws = sinews::compio::accept(stream).deflate(deflate).await?;
     while let Some(message) = ws.next().await {

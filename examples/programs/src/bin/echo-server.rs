@@ -1,4 +1,4 @@
-//! Sends back whatever comes: `echo-server [ADDRESS]`, by default on `127.0.0.1:8080`.
+//! Echoes messages: `echo-server [ADDRESS]`, by default on `127.0.0.1:8080`.
 #![forbid(unsafe_code)]
 
 use std::env;
@@ -22,7 +22,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
                     }
                 });
             }
-            // Too many open files, most likely: some will be closed.
+            // Probably too many open files: some will close.
             Err(error) => {
                 println!("accept: {error}");
                 tokio::time::sleep(Duration::from_secs(1)).await;
@@ -33,12 +33,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 async fn echo(stream: TcpStream) -> Result<(), Box<dyn Error + Send + Sync>> {
     stream.set_nodelay(true)?;
-    // Each connection remembers what it has compressed: the smallest messages, for some memory.
+    // Each connection keeps its compression context: the smallest messages, at the cost of memory.
     let deflate = DeflateConfig::new().with_mode(DeflateMode::Dedicated);
     let mut ws = sinews::accept(stream).deflate(deflate).await?;
     while let Some(message) = ws.next().await {
         let message = message?;
-        // Pings, pongs and Close have been taken care of; they come along to be seen.
+        // The library has handled pings, pongs and Close; it returns them for information.
         if message.is_data() {
             ws.send(message).await?;
         }

@@ -1,4 +1,5 @@
-//! Sends `tick` every second, and back whatever comes: `interval-server [ADDRESS]`, by default on `127.0.0.1:9002`.
+//! Sends `tick` every second, and echoes messages: `interval-server [ADDRESS]`, by default on
+//! `127.0.0.1:9002`.
 #![forbid(unsafe_code)]
 
 use std::env;
@@ -22,7 +23,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
                     }
                 });
             }
-            // Too many open files, most likely: some will be closed.
+            // Probably too many open files: some will close.
             Err(error) => {
                 println!("accept: {error}");
                 tokio::time::sleep(Duration::from_secs(1)).await;
@@ -36,7 +37,7 @@ async fn serve(stream: TcpStream) -> Result<(), Box<dyn Error + Send + Sync>> {
     let mut ws = sinews::accept(stream).await?;
     let mut seconds = interval(Duration::from_secs(1));
     seconds.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    // No split is needed: `next` loses nothing when `select` drops it.
+    // No split is needed: `next` is cancel-safe in `select`.
     loop {
         tokio::select! {
             message = ws.next() => match message {

@@ -11,10 +11,10 @@ use super::{Service, answer, connect};
 
 const STREAMS: usize = 300;
 
-/// Time between two accepted appends at most. A handover of so many streams takes some 100 ms.
+/// Longest time between two accepted appends. A handover of this many streams takes some 100 ms.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// Appends a record. None: the server has rejected it, and tells the client to retry.
+/// Appends a record. `None` if the server rejects it with a retry.
 fn append(address: SocketAddr, stream: usize) -> Option<u64> {
     let mut connection = connect(address);
     write!(
@@ -32,7 +32,7 @@ fn append(address: SocketAddr, stream: usize) -> Option<u64> {
     serde_json::from_str::<Value>(body).unwrap()["offset"].as_u64()
 }
 
-/// Appends to each stream in turn until it is told to end. Answers the longest time between two accepted appends.
+/// Appends to each stream in turn until it is stopped. Returns the longest time between two accepted appends.
 fn append_to_all(address: SocketAddr, rounds: &AtomicU64, end: &AtomicBool) -> Duration {
     let (mut pause, mut accepted) = (Duration::ZERO, Instant::now());
     for round in 0.. {
@@ -51,7 +51,7 @@ fn append_to_all(address: SocketAddr, rounds: &AtomicU64, end: &AtomicBool) -> D
         }
         rounds.store(round + 1, Ordering::Relaxed);
     }
-    unreachable!("it is told to end");
+    unreachable!("the loop returns when it is stopped");
 }
 
 #[test]
@@ -74,14 +74,14 @@ fn appends_to_many_streams_go_on_after_a_brief_pause() {
                 std::thread::yield_now();
             }
         };
-        // All streams are in use then.
+        // All streams are in use by then.
         wait_for_round(2);
         service.restart();
         let before = rounds.load(Ordering::Relaxed);
         service.old_one_ends();
         wait_for_round(before + 2);
         end.store(true, Ordering::Relaxed);
-        appending.join().expect("each append has the offset that comes next")
+        appending.join().expect("each append has the next offset")
     });
     assert!(pause < PAUSE_MAX, "no append was accepted for {pause:?}");
 }

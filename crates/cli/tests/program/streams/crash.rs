@@ -1,4 +1,4 @@
-//! The server is killed at random moments: what was acknowledged is there, and a reader that goes on hears it once.
+//! The server is killed at random times: acknowledged records survive, and a resuming reader receives each once.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use super::{Binary, plain_address, records};
 use crate::config::Directory;
 use crate::support::Running;
 
-/// Rounds, each with one death: SINEWS_TEST_CRASHES for more.
+/// Rounds with one kill each: SINEWS_TEST_CRASHES for more.
 fn rounds() -> u64 {
     std::env::var("SINEWS_TEST_CRASHES").map_or(20, |rounds| rounds.parse().expect("a number of crashes"))
 }
@@ -18,10 +18,10 @@ fn rounds() -> u64 {
 const PRODUCERS: u64 = 4;
 const PARTITIONS: u16 = 2;
 
-/// A number, where it is: partition and offset.
+/// A number with its partition and offset.
 type Found = ((u16, u64), u64);
 
-/// Publishes numbers of its own, several at a time under way, until nobody answers. Tells which were acknowledged.
+/// Publishes unique numbers, several in flight, until the connection ends. Returns the acknowledged numbers.
 fn produce(address: SocketAddr, producer: u64, first: u64) -> JoinHandle<Vec<Found>> {
     std::thread::spawn(move || {
         let mut client = Binary::plain_at(address, "crash");
@@ -43,7 +43,7 @@ fn produce(address: SocketAddr, producer: u64, first: u64) -> JoinHandle<Vec<Fou
     })
 }
 
-/// Reads on from where it has come to, until nobody speaks.
+/// Reads on from its offsets until the connection ends.
 fn consume(address: SocketAddr, mut places: Vec<u64>) -> (JoinHandle<Vec<u64>>, Receiver<Found>) {
     let (sender, heard) = channel();
     let thread = std::thread::spawn(move || {
@@ -60,7 +60,7 @@ fn consume(address: SocketAddr, mut places: Vec<u64>) -> (JoinHandle<Vec<u64>>, 
             }
             for (offset, value) in heard.records() {
                 let next = &mut places[usize::from(heard.partition)];
-                assert_eq!(offset, *next, "no gap, and nothing twice");
+                assert_eq!(offset, *next, "no gap and no duplicate");
                 *next += 1;
                 let number = u64::from_le_bytes(value.try_into().unwrap());
                 let _ = sender.send(((heard.partition, offset), number));
@@ -72,7 +72,7 @@ fn consume(address: SocketAddr, mut places: Vec<u64>) -> (JoinHandle<Vec<u64>>, 
 }
 
 #[test]
-fn what_was_acknowledged_survives_the_death_of_the_server() {
+fn acknowledged_records_survive_kills_of_the_server() {
     let directory = Directory::new();
     let path = directory.path("streams");
     let partitions = PARTITIONS.to_string();
@@ -84,7 +84,7 @@ fn what_was_acknowledged_survives_the_death_of_the_server() {
     let mut places = vec![0; PARTITIONS.into()];
     let mut random = 0x2545_f491_4f6c_dd1d_u64;
     for round in 0..rounds() {
-        // What was written survives without a sync, too; with io_uring, others write it.
+        // Written records survive without a sync, too; with io_uring, the server's workers write them.
         let mut server = Running::serve(&arguments(["batch", "never", "5ms"][round as usize % 3]));
         let address = plain_address(&server);
         let producers: Vec<_> =
@@ -93,14 +93,14 @@ fn what_was_acknowledged_survives_the_death_of_the_server() {
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
-        // As many records as the moment says, so that it is somewhere in the middle of the work however fast that is.
+        // A random number of records, so that the kill is in the middle of the work at any speed.
         let until = Instant::now() + Duration::from_secs(20);
         let mut wanted = random % 600;
         while wanted > 0
             && let Ok((place, number)) =
                 receiver.recv_timeout(until.saturating_duration_since(Instant::now()))
         {
-            assert_eq!(heard.insert(place, number), None, "heard twice");
+            assert_eq!(heard.insert(place, number), None, "duplicate record");
             wanted -= 1;
         }
         server.child.kill().unwrap();
@@ -110,27 +110,27 @@ fn what_was_acknowledged_survives_the_death_of_the_server() {
         }
         places = consumer.join().unwrap();
         for (place, number) in receiver {
-            assert_eq!(heard.insert(place, number), None, "heard twice");
+            assert_eq!(heard.insert(place, number), None, "duplicate record");
         }
     }
     assert!(!acknowledged.is_empty());
-    // A last reader from the beginning, and the one that went on.
+    // A last reader from the beginning, and the resuming reader.
     let server = Running::serve(&arguments("batch"));
     let all = read_all(plain_address(&server));
     for (place, number) in &acknowledged {
         assert_eq!(all.get(place), Some(number), "acknowledged at {place:?}");
     }
     for (place, number) in &heard {
-        assert_eq!(all.get(place), Some(number), "heard at {place:?}");
+        assert_eq!(all.get(place), Some(number), "received at {place:?}");
     }
     let mut numbers: Vec<u64> = all.values().copied().collect();
     let count = numbers.len();
     numbers.sort_unstable();
     numbers.dedup();
-    assert_eq!(numbers.len(), count, "nothing is there twice");
+    assert_eq!(numbers.len(), count, "no duplicates");
 }
 
-/// Everything that is there, partition by partition.
+/// All records, by partition.
 fn read_all(address: SocketAddr) -> BTreeMap<(u16, u64), u64> {
     let mut all = BTreeMap::new();
     let mut client = Binary::plain_at(address, "crash");

@@ -1,4 +1,4 @@
-//! A stream whose files are damaged stops only itself, and a command makes it usable.
+//! A stream with damaged files fails alone, and a command repairs it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ fn filled(directory: &Directory) -> PathBuf {
     path.into()
 }
 
-/// Runs `sinews streams …` and answers what it has printed, and whether it has succeeded.
+/// Runs `sinews streams …`; returns its output and whether it succeeded.
 fn command(arguments: &[&str]) -> (bool, String) {
     let output = program().arg("streams").args(arguments).output().unwrap();
     let text = [output.stdout, output.stderr].concat();
@@ -39,7 +39,7 @@ fn flip(path: &Path) {
 }
 
 #[test]
-fn damaged_stream_is_answered_503_and_others_go_on() {
+fn damaged_stream_is_answered_503_and_other_streams_continue() {
     type Damage = fn(&Path);
     let damages: [(&str, Damage); 4] = [
         ("stream", |stream| flip(&stream.join("stream"))),

@@ -1,4 +1,4 @@
-//! Deleting streams: by request, in JSON and binary messages, on the command line; who may, and what clients are told.
+//! Deletion of streams: by request, JSON and binary message and command; rights, and notifications of clients.
 
 use serde_json::json;
 
@@ -20,7 +20,7 @@ fn delete(server: &Running, stream: &str) -> String {
 }
 
 #[test]
-fn deleted_stream_ends_its_readers_with_410_and_no_other_ones() {
+fn deleted_stream_ends_only_its_readers_with_410() {
     let server = Server::start(&["--threads", "2"]);
     for stream in ["gone", "gone", "stays"] {
         assert_eq!(status(&post(&server.running, stream)), "200");
@@ -37,7 +37,7 @@ fn deleted_stream_ends_its_readers_with_410_and_no_other_ones() {
     assert_eq!(member.ask(json!({"op": "commit", "id": 4, "group": "g", "offset": 2}))["op"], "ack");
     let mut idle = Json::connect(&server.running, "/streams/gone");
     assert_eq!(idle.ask(json!({"op": "consume", "id": 5, "group": "g"}))["op"], "ack");
-    // There is one partition, and the other member has it.
+    // The other member has the only partition.
     let mut binary = Binary::plain(&server, "gone");
     binary.subscribe(1, 0, "");
     binary.say(1, 2, ANY, 9, &records(&[b"x"]));
@@ -49,7 +49,7 @@ fn deleted_stream_ends_its_readers_with_410_and_no_other_ones() {
     for (client, id) in [(&mut reader, 1), (&mut idle, 5)] {
         let mut end = client.hear();
         if end["op"] == "assigned" {
-            // The other member has left before this one is told.
+            // The other member has left before this one is notified.
             end = client.hear();
         }
         assert_eq!(
@@ -59,7 +59,7 @@ fn deleted_stream_ends_its_readers_with_410_and_no_other_ones() {
         );
     }
     let end = loop {
-        // What was appended last comes before.
+        // The last appended records come before the error.
         let words = member.hear();
         if words["op"] != "records" {
             break words;
@@ -75,16 +75,16 @@ fn deleted_stream_ends_its_readers_with_410_and_no_other_ones() {
     assert_eq!((end.op, end.id, &end.body[..2]), (255, 1, &410_u16.to_le_bytes()[..]), "{end:?}");
     assert_eq!(status(&delete(&server.running, "gone")), "404");
 
-    // A connection that has published to it is told once.
+    // A connection that has published to the stream receives one error.
     binary.say(1, 2, ANY, 10, &records(&[b"y"]));
     let told = binary.hear();
     assert_eq!((told.op, &told.body[..2]), (255, &410_u16.to_le_bytes()[..]), "{told:?}");
     binary.say(1, 2, ANY, 11, &records(&[b"z"]));
     let published = binary.hear();
-    assert_eq!((published.op, published.number(0)), (129, 0), "the stream begins anew");
+    assert_eq!((published.op, published.number(0)), (129, 0), "the new stream starts at offset 0");
     let list = body(&server.running.get("/streams"));
-    assert_eq!(list["streams"][0]["groups"], json!([]), "what groups have committed goes with a stream");
-    // Nothing has happened to the other stream.
+    assert_eq!(list["streams"][0]["groups"], json!([]), "committed offsets are deleted with a stream");
+    // The other stream is unaffected.
     assert_eq!(status(&post(&server.running, "stays")), "200");
     assert_eq!(reader.records(1), [(0, 1, json!("x"))]);
 }
@@ -120,7 +120,7 @@ fn stream_is_deleted_by_messages_and_on_the_command_line() {
 }
 
 #[test]
-fn deleting_takes_a_right_of_its_own() {
+fn deletion_requires_the_right_to_delete() {
     let keys = Directory::new();
     let secret = keys.write("secret", SECRET);
     let server = Server::start(&["--auth-secret-file", &secret]);
@@ -142,7 +142,7 @@ fn deleting_takes_a_right_of_its_own() {
 }
 
 #[test]
-fn topic_of_a_deleted_stream_begins_anew_and_its_subscribers_are_told() {
+fn deletion_of_a_stream_resets_its_topic_and_notifies_subscribers() {
     let server = Server::start(&["--streams-topics", "chat,news.>"]);
     let mut subscriber = Json::connect(&server.running, "/ws");
     subscriber.subscribe("chat", &json!({}));
@@ -163,7 +163,7 @@ fn topic_of_a_deleted_stream_begins_anew_and_its_subscribers_are_told() {
 }
 
 #[test]
-fn client_that_makes_up_names_does_not_keep_other_clients_from_creating_streams() {
+fn creation_limits_apply_to_each_client() {
     let keys = Directory::new();
     let secret = keys.write("secret", SECRET);
     let server = Server::start(&["--auth-secret-file", &secret, "--streams-max-created-per-client", "2"]);
@@ -179,7 +179,7 @@ fn client_that_makes_up_names_does_not_keep_other_clients_from_creating_streams(
     let refused = request("POST", "c", &ann);
     assert_eq!(status(&refused), "429");
     assert!(refused.contains("streams.max_created_per_client"), "{refused}");
-    assert_eq!(status(&request("POST", "b", &ann)), "200", "one that is there");
+    assert_eq!(status(&request("POST", "b", &ann)), "200", "an existing stream");
     assert_eq!(status(&request("POST", "c", &bob)), "200");
     assert_eq!(status(&request("DELETE", "b", &bob)), "200");
     assert_eq!(status(&request("POST", "d", &ann)), "200");

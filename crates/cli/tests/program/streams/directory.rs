@@ -1,4 +1,4 @@
-//! What happens when the directory of a running server changes behind its back.
+//! Changes to the directory of a running server.
 
 use std::fs;
 use std::time::Instant;
@@ -16,7 +16,7 @@ fn nothing_is_acknowledged_after_the_directory_is_removed() {
     assert!(post().starts_with("HTTP/1.1 200 "));
     assert!(server.running.get("/readyz").starts_with("HTTP/1.1 200 "));
     fs::remove_dir_all(&directory).unwrap();
-    // Another server may have it at once.
+    // Another server may use the directory at once.
     let _other = Running::serve(&["--streams", &directory]);
     let until = Instant::now() + PATIENCE;
     let refused = loop {
@@ -34,7 +34,7 @@ fn nothing_is_acknowledged_after_the_directory_is_removed() {
 }
 
 #[test]
-fn member_of_a_group_is_told_that_its_committed_offset_is_lost() {
+fn member_of_a_group_is_notified_of_its_lost_committed_offset() {
     let server = Server::start(&[]);
     let directory = server._directory.path("streams");
     let mut client = Json::connect(&server.running, "/streams/s");

@@ -8,7 +8,7 @@ use super::{ANY, Binary, Json, Server, records};
 use crate::auth::{SECRET, token};
 use crate::config::Directory;
 
-/// A member of a group, and what it was told.
+/// A member of a group with its assignment and records.
 struct Member {
     client: Json,
     partitions: Vec<u64>,
@@ -47,7 +47,7 @@ impl Member {
         }
     }
 
-    /// Says that everything was done that it has heard.
+    /// Commits all records it has received.
     fn commit(&mut self) {
         let mut ends = BTreeMap::new();
         for (partition, offset) in &self.heard {
@@ -69,7 +69,7 @@ impl Member {
 }
 
 #[test]
-fn members_share_the_partitions_and_take_over_from_each_other() {
+fn members_share_partitions_and_take_over_from_each_other() {
     let server = Server::start(&["--streams-partitions", "4", "--threads", "2"]);
     let mut producer = Binary::plain(&server, "work");
     let mut publish = |each: usize| {
@@ -97,9 +97,9 @@ fn members_share_the_partitions_and_take_over_from_each_other() {
     all.sort_unstable();
     let expected: Vec<(u64, u64)> =
         (0..4).flat_map(|partition| (0..10).map(move |offset| (partition, offset))).collect();
-    assert_eq!(all, expected, "each once, since all of it was done before it moved");
+    assert_eq!(all, expected, "each record once, since all were committed before the move");
 
-    // What the first one has heard and not done, the other one gets once more.
+    // Uncommitted records of the first member are delivered to the other member again.
     first.heard.clear();
     second.heard.clear();
     second.commit();
@@ -112,7 +112,7 @@ fn members_share_the_partitions_and_take_over_from_each_other() {
 }
 
 #[test]
-fn a_group_goes_on_where_it_has_come_to() {
+fn group_resumes_at_its_committed_offset() {
     let server = Server::start(&[]);
     let mut producer = Binary::websocket(&server, "s");
     for _ in 0..10 {
@@ -131,7 +131,7 @@ fn a_group_goes_on_where_it_has_come_to() {
 }
 
 #[test]
-fn tokens_say_who_may_publish_and_read() {
+fn tokens_limit_publishers_and_readers() {
     let keys = Directory::new();
     let secret = keys.write("secret", SECRET);
     let server = Server::start(&["--auth-secret-file", &secret]);
@@ -149,7 +149,7 @@ fn tokens_say_who_may_publish_and_read() {
         })
     };
     let mut reading = connect(&reader, "/ws").unwrap();
-    // Who may only read does not make a stream.
+    // The right to read does not create a stream.
     assert_eq!(reading.ask(json!({"op": "consume", "stream": "s"}))["code"], 404);
     assert_eq!(reading.ask(json!({"op": "append", "stream": "s", "data": 1}))["code"], 403);
     let mut writing = connect(&writer, "/streams/s").unwrap();
@@ -173,7 +173,7 @@ fn tokens_say_who_may_publish_and_read() {
     assert!(server.running.get("/streams/s").starts_with("HTTP/1.1 401 "));
     assert!(server.running.get("/streams").ends_with("{\"streams\":[]}\n"));
     assert!(server.running.get(&format!("/streams?token={reader}")).contains("\"stream\":\"s\""));
-    // Over plain TCP the token stands in the greeting.
+    // Over plain TCP, hello carries the token.
     for (token, stream, op) in [(&*both, "s", 128), ("", "s", 255), (&*both, "t", 255), ("x", "s", 255)] {
         let mut client = Binary::Plain(std::net::TcpStream::connect(server.plain()).unwrap());
         client.say(0, 0, ANY, 1, &[&[1, 1][..], stream.as_bytes(), token.as_bytes()].concat());

@@ -1,4 +1,4 @@
-//! Tokens that are renewed in place, in binary messages.
+//! Token renewal in binary messages.
 
 use super::{ANY, Binary, Server, assert_error};
 use crate::auth::{SECRET, token};
@@ -56,7 +56,7 @@ fn errors_in_binary_messages_echo_at_most_64_bytes() {
             client.say(op, 0, ANY, 1, body);
             let error = client.hear();
             let echoed = error.body.iter().filter(|byte| **byte == b'Q').count();
-            assert!(error.op == 255 && echoed <= 64, "{echoed} bytes of op {op} come back");
+            assert!(error.op == 255 && echoed <= 64, "{echoed} bytes of op {op} are echoed");
         }
     }
 }

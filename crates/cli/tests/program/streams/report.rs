@@ -1,11 +1,11 @@
-//! What streams tell of themselves, at `/metrics` and to the dashboard.
+//! Reports of streams at `/metrics` and on the dashboard.
 
 use serde_json::{Value, json};
 use sinews_testkit::Reply;
 
 use super::{Json, Server};
 
-/// The value of a metric with these labels, as it stands there.
+/// The value of a metric with these labels, as text.
 fn metric<'a>(text: &'a str, line: &str) -> &'a str {
     let found = text.lines().find_map(|known| known.strip_prefix(line)?.strip_prefix(' '));
     found.unwrap_or_else(|| panic!("{line} in {text}"))
@@ -15,7 +15,7 @@ fn metric<'a>(text: &'a str, line: &str) -> &'a str {
 const SEGMENT_HEAD: u64 = 128;
 
 #[test]
-fn streams_are_among_the_metrics() {
+fn metrics_include_streams() {
     let server = Server::start(&["--streams-partitions", "2"]);
     for number in 0..5 {
         let answer = server.running.request("POST /streams/orders?partition=1 HTTP/1.1", &number.to_string());
@@ -34,7 +34,7 @@ fn streams_are_among_the_metrics() {
     assert_eq!((one("segments"), one("pending_bytes")), ("1", "0"));
     let number = |name| one(name).parse::<u64>().unwrap();
     assert_eq!(number("written_bytes_total") + SEGMENT_HEAD, number("disk_bytes"));
-    assert_eq!(one("syncs_total"), "5", "one after the other");
+    assert_eq!(one("syncs_total"), "5", "sequential syncs");
     assert!(one("sync_seconds_total").parse::<f64>().unwrap() > 0.0);
     assert_eq!(metric(&text, "sinews_streams"), "1");
     assert_eq!(metric(&text, "sinews_stream_group_lag{stream=\"orders\",group=\"billing\"}"), "3");
@@ -43,7 +43,7 @@ fn streams_are_among_the_metrics() {
 }
 
 #[test]
-fn the_dashboard_is_told_of_streams() {
+fn dashboard_feed_includes_streams() {
     let server = Server::start(&[]);
     let mut viewer = server.running.websocket("/dashboard/feed");
     assert!(server.running.request("POST /streams/orders HTTP/1.1", "x").starts_with("HTTP/1.1 200 "));

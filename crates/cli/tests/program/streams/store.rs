@@ -1,4 +1,4 @@
-//! Streams that a broker keeps: docs/brokers.md. Here it is the cluster that librdkafka has for tests, in this process.
+//! Streams at a broker: docs/brokers.md. Most tests use the in-process mock cluster of librdkafka.
 
 #[cfg(feature = "kafka")]
 pub(crate) mod kafka;
@@ -14,13 +14,13 @@ use serde_json::{Value, json};
 use super::{Json, body, plain_address};
 use crate::support::{PATIENCE, Running};
 
-/// A node that serves what the broker keeps.
+/// A node that serves the broker's streams.
 fn node(url: &str, arguments: &[&str]) -> Running {
     let fixed = ["--store", url, "--streams-listen", "127.0.0.1:0"];
     Running::serve(&[&fixed[..], arguments].concat())
 }
 
-/// Asks again until it is so.
+/// Polls until the condition holds.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !is_so() {
@@ -37,14 +37,14 @@ fn post(node: &Running, path: &str, text: &str) -> String {
     node.request(&format!("POST {path} HTTP/1.1"), text)
 }
 
-/// The offset at which a broker has stored it.
+/// Posts a record; returns its offset at the broker.
 fn posted(node: &Running, stream: &str, text: &str) -> u64 {
     let answer = post(node, &format!("/streams/{stream}"), text);
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     body(&answer)["offset"].as_u64().unwrap()
 }
 
-/// Offsets and texts of what GET answers.
+/// Offsets and texts of the answer to GET.
 fn got(node: &Running, path: &str) -> Vec<(u64, String)> {
     let answer = node.get(path);
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
@@ -55,7 +55,7 @@ fn got(node: &Running, path: &str) -> Vec<(u64, String)> {
         .collect()
 }
 
-/// One who reads a stream.
+/// A reader of a stream.
 struct Reader(Json);
 
 impl Reader {
@@ -66,7 +66,7 @@ impl Reader {
         Self(client)
     }
 
-    /// Offsets and texts of the next so many records.
+    /// Offsets and texts of the next `count` records.
     fn next(&mut self, count: usize) -> Vec<(u64, String)> {
         let records = self.0.records(count);
         records

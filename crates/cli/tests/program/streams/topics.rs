@@ -1,4 +1,4 @@
-//! Topics that are kept in streams: one order, from the disk, whoever comes when.
+//! Durable topics: all subscribers receive one order, from the disk, at any time of subscription.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,7 +14,7 @@ fn topics(arguments: &[&str]) -> Server {
 }
 
 impl Json {
-    /// The next so many messages of topics: where they stand, and what they hold.
+    /// The next `count` messages of topics: position and data.
     pub(super) fn messages(&mut self, count: usize) -> Vec<(u64, u64, Value)> {
         let mut messages = Vec::new();
         for _ in 0..count {
@@ -26,7 +26,7 @@ impl Json {
         messages
     }
 
-    /// Subscribes; answers the acknowledgement.
+    /// Subscribes; returns the acknowledgement.
     pub(super) fn subscribe(&mut self, topic: &str, more: &Value) -> Value {
         let mut words = json!({ "op": "subscribe", "id": "s", "topic": topic });
         words.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -42,7 +42,7 @@ fn post(server: &Running, topic: &str, text: &str) -> Value {
     body(&answer)
 }
 
-/// Publishes numbers by a socket of its own, each acknowledged.
+/// Publishes numbers on a new WebSocket, each acknowledged.
 pub(super) fn publish(server: &Running, topic: &str, numbers: std::ops::Range<u64>) {
     let mut client = Json::connect(server, "/ws");
     for number in numbers {
@@ -52,7 +52,7 @@ pub(super) fn publish(server: &Running, topic: &str, numbers: std::ops::Range<u6
 }
 
 #[test]
-fn whatever_way_it_is_published_everybody_hears_one_order_which_is_that_of_the_stream() {
+fn publications_by_each_protocol_are_delivered_in_the_order_of_the_stream() {
     let server = topics(&["--threads", "2"]);
     let mut early = Json::connect(&server.running, "/ws");
     let ack = early.subscribe("news.a", &json!({ "presence": true }));
@@ -97,7 +97,7 @@ fn whatever_way_it_is_published_everybody_hears_one_order_which_is_that_of_the_s
 }
 
 #[test]
-fn what_was_acknowledged_is_there_after_the_server_was_killed_and_who_resumes_hears_it_once() {
+fn acknowledged_messages_survive_a_kill_and_resume_delivers_each_once() {
     let directory = Directory::new();
     let path = directory.path("streams");
     let start = || Running::serve(&["--streams", &path, "--streams-topics", "chat"]);
@@ -109,7 +109,7 @@ fn what_was_acknowledged_is_there_after_the_server_was_killed_and_who_resumes_he
         assert_eq!(ack["complete"], true, "{ack}");
         assert_eq!(ack["replayed"].as_u64().unwrap(), 30 * round - heard.len() as u64, "{ack}");
         publish(&server, "chat", round * 30..round * 30 + 30);
-        // It goes before it has heard all.
+        // It disconnects before it has received all messages.
         heard.extend(subscriber.messages(20));
         let last: &(u64, u64, Value) = heard.last().unwrap();
         from = json!({ "from": { "epoch": last.0, "seq": last.1 } });
@@ -123,10 +123,10 @@ fn what_was_acknowledged_is_there_after_the_server_was_killed_and_who_resumes_he
     for (at, message) in (0..120_u64).zip(&heard) {
         assert_eq!(*message, (epoch, at + 1, json!(at)));
     }
-    // And goes on.
+    // Live messages follow.
     publish(&server, "chat", 120..121);
     assert_eq!(subscriber.messages(1), [(epoch, 121, json!(120))]);
-    // Somebody of another run, and somebody who has heard nothing.
+    // A client of another epoch, and a client without a position.
     let mut other = Json::connect(&server, "/ws");
     let ack = other.subscribe("chat", &json!({ "from": { "epoch": 1, "seq": 5 } }));
     assert_eq!((&ack["complete"], &ack["replayed"]), (&json!(false), &json!(121)), "{ack}");
@@ -135,7 +135,7 @@ fn what_was_acknowledged_is_there_after_the_server_was_killed_and_who_resumes_he
 }
 
 #[test]
-fn history_goes_over_into_what_is_published_without_a_gap() {
+fn history_continues_with_live_messages_without_a_gap() {
     const EACH: u64 = 1_500;
     let server = topics(&["--threads", "2", "--websocket-high-water", "4k"]);
     let published = AtomicU64::new(0);
@@ -149,7 +149,7 @@ fn history_goes_over_into_what_is_published_without_a_gap() {
                 }
             });
         }
-        // They come while others publish, and read faster than those do.
+        // They join during publication, and read faster than the publishers write.
         let late = [200, 500, 1_000, 1_500, 2_000, 2_500, 2_800].map(|begin| {
             scope.spawn(move || {
                 while published.load(Ordering::SeqCst) < begin {
@@ -161,21 +161,21 @@ fn history_goes_over_into_what_is_published_without_a_gap() {
             })
         });
         let heard = late.map(|late| late.join().unwrap());
-        assert!(heard.iter().all(|one| *one == heard[0]), "all hear the same");
+        assert!(heard.iter().all(|one| *one == heard[0]), "all clients received the same messages");
         for (at, (_, sequence, _)) in (1..).zip(&heard[0]) {
-            assert_eq!(*sequence, at, "each once, in order");
+            assert_eq!(*sequence, at, "each message once, in order");
         }
     });
 }
 
 #[test]
-fn one_who_is_slow_reads_on_from_the_disk() {
+fn slow_subscriber_reads_on_from_disk() {
     const COUNT: u64 = 1_500;
     let limits = ["--websocket-max-outbound", "128k", "--websocket-high-water", "16k"];
     let server = topics(&[&["--threads", "2"][..], &limits].concat());
     let mut slow = Json::connect(&server.running, "/ws");
     slow.subscribe("chat", &json!({}));
-    // By a pattern, too, which must not let it in before its time.
+    // By a pattern, too, which must not deliver live messages early.
     slow.subscribe("*", &json!({}));
     let mut quick = Json::connect(&server.running, "/ws");
     quick.subscribe("chat", &json!({}));
@@ -185,14 +185,14 @@ fn one_who_is_slow_reads_on_from_the_disk() {
     let mut read_on = |count: usize| {
         for number in read.by_ref().take(count) {
             let (_, sequence, held) = slow.messages(1).remove(0);
-            assert_eq!((sequence, &held[0]), (number + 1, &json!(number)), "each once, in order");
+            assert_eq!((sequence, &held[0]), (number + 1, &json!(number)), "each message once, in order");
         }
     };
     for number in 0..COUNT {
         client.say(&json!({ "op": "publish", "topic": "chat", "data": [number, filler] }));
         let (_, sequence, held) = quick.messages(1).remove(0);
         assert_eq!((sequence, &held[0]), (number + 1, &json!(number)));
-        // More than sockets hold is between them.
+        // Exceed the socket buffers.
         if number > COUNT / 3 && number % 2 == 0 {
             read_on(1);
         }
@@ -203,18 +203,18 @@ fn one_who_is_slow_reads_on_from_the_disk() {
 }
 
 #[test]
-fn what_is_not_possible_is_told() {
+fn impossible_requests_on_durable_topics_are_rejected() {
     let server = topics(&["--streams-partitions", "3"]);
     let refused = server.running.try_websocket("/topics/chat?self=false", "").map(drop).unwrap_err();
     assert!(refused.starts_with("HTTP/1.1 400 "), "{refused}");
-    // A topic gets a stream with one partition, whoever is first; others have three.
+    // The stream of a topic gets one partition, by any first use; other streams have three.
     let mut client = Json::connect(&server.running, "/ws");
     for (stream, partitions) in [("chat", 1), ("other", 3)] {
         client.ask(json!({ "op": "append", "id": 1, "stream": stream, "data": 1 }));
         let told = client.ask(json!({ "op": "stream", "id": 2, "stream": stream }));
         assert_eq!(told["partitions"].as_array().unwrap().len(), partitions);
     }
-    // One that was there before as something else keeps no topic.
+    // An existing stream with several partitions backs no topic.
     let directory = Directory::new();
     let path = directory.path("streams");
     let before = Running::serve(&["--streams", &path, "--streams-partitions", "2"]);

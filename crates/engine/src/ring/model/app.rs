@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use sinews_file::AppendFile;
 
 use super::chain::{Pieces, assert_free};
 use super::dice::Dice;
 use super::peers::{Way, byte, serial_of, stream};
-use crate::{Accepted, App, Append, AppendFile, Chain, Closed, ConnId, ConnectOptions, Flow, Io, Large};
+use crate::{Accepted, App, Append, Chain, Closed, ConnId, ConnectOptions, Flow, Io, Large};
 
 pub(super) struct Tester {
     pub(super) dice: Dice,

@@ -1,4 +1,4 @@
-//! The way to a server: its addresses, one after the other.
+//! The path to a server: its addresses in order.
 
 use std::io;
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream, ToSocketAddrs as _};
@@ -10,23 +10,23 @@ use crate::client::race::order;
 use crate::client::target::{Target, authority};
 use crate::client::{Connect, ConnectError, Phase, Response, TlsError};
 
-/// Least time for one of several addresses, while there is that much: TCP asks again after a second.
+/// Minimum time for each of several addresses, while that much is left: TCP retries after a second.
 const ADDRESS_MIN: Duration = Duration::from_secs(2);
 
 impl Connect<Blocking> {
-    /// Connects to a `ws` URL, and gives the WebSocket and the server's answer. The socket has `TCP_NODELAY` and no
-    /// timeouts: [set some](crate::blocking#time).
+    /// Connects to a `ws` URL, and returns the WebSocket and the server's response. The socket has `TCP_NODELAY` and
+    /// no timeouts: [set timeouts](crate::blocking#time).
     ///
-    /// The addresses of a name are tried in turn, each for its share of [`Connect::timeout`]. The look-up of the name
-    /// takes as long as the system lets it. Proxies and redirects are not followed.
+    /// The addresses of a name are tried in order, each for its share of [`Connect::timeout`]. Name resolution takes
+    /// as long as the system needs. Proxies and redirects are not supported.
     ///
     /// # Errors
-    /// See [`ConnectError`]. [`ConnectError::Tls`] for a `wss` URL: connect a TLS stream, and go over that.
+    /// See [`ConnectError`]. [`ConnectError::Tls`] for a `wss` URL: connect a TLS stream, and pass it to `over`.
     pub fn open(self) -> Result<(WebSocket<TcpStream>, Response), ConnectError> {
         let deadline = Deadline::new(self.settings.timeout);
         let target = self.settings.target()?;
         if target.secure {
-            let why = "sinews::blocking makes no TLS streams: hand one to Connect::over";
+            let why = "sinews::blocking does not open TLS streams: pass a TLS stream to Connect::over";
             return Err(ConnectError::Tls { host: target.host, error: TlsError::Setup(why.to_owned()) });
         }
         let upgrade = self.settings.upgrade(&target)?;
@@ -56,7 +56,7 @@ fn tcp(target: &Target, deadline: &Deadline) -> Result<TcpStream, ConnectError> 
         };
         match connected {
             Ok(tcp) => {
-                // A socket that refuses this works all the same.
+                // A socket that rejects this option works all the same.
                 let _ = tcp.set_nodelay(true);
                 return Ok(tcp);
             }
@@ -73,14 +73,14 @@ fn tcp(target: &Target, deadline: &Deadline) -> Result<TcpStream, ConnectError> 
     }
 }
 
-/// What of the time that is left one of so many addresses gets.
+/// The share of the remaining time for one of this many addresses.
 fn share(until: Instant, addresses: usize) -> Duration {
     let left = until.saturating_duration_since(Instant::now());
     let addresses = u32::try_from(addresses).unwrap_or(u32::MAX).max(1);
     (left / addresses).max(ADDRESS_MIN).min(left)
 }
 
-/// The addresses of a host in the order in which to try them, one at least.
+/// The addresses of a host in the order in which to try them, at least one.
 fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, ConnectError> {
     let fault = |error| ConnectError::Resolve { host: host.to_owned(), error };
     let found = match host.parse::<IpAddr>() {
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_address_gets_its_share_of_the_time() {
+    fn remaining_time_is_shared_among_addresses() {
         let until = Instant::now() + Duration::from_secs(60);
         let near = |share: Duration, secs: u64| {
             assert!(share <= Duration::from_secs(secs) && share > Duration::from_secs(secs) / 2, "{share:?}");

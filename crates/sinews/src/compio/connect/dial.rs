@@ -1,4 +1,4 @@
-//! The way to a server: names, addresses, proxies, TLS, redirects.
+//! The path to a server: names, addresses, proxies, TLS, redirects.
 
 use std::future::{Future, IntoFuture};
 use std::io;
@@ -21,11 +21,11 @@ use crate::tls::Library;
 use crate::tls::{Tls, TlsError};
 
 impl Connect<Compio> {
-    /// Connects, and gives the server's answer too.
+    /// Connects, and also returns the server's response.
     ///
-    /// TLS is made by rustls; a connector of native-tls is [`TlsError::Setup`] here.
+    /// TLS uses rustls; a connector of native-tls is [`TlsError::Setup`] here.
     ///
-    /// A dropped future closes what it has opened; a look-up of a name that is under way ends by itself.
+    /// A dropped future closes the sockets that it has opened; a name lookup in progress ends by itself.
     ///
     /// # Errors
     /// See [`ConnectError`].
@@ -58,7 +58,7 @@ async fn dial(journey: &Journey, deadline: &Deadline) -> Result<Stream, ConnectE
     let Journey { target, network, .. } = journey;
     let name = journey.server_name();
     let fault = |error| ConnectError::Tls { host: name.to_owned(), error };
-    // Before anything is sent: what is missing here does not come by connecting.
+    // Before anything is sent: a missing feature is an error without connecting.
     let tls = match target.secure {
         true => Some(network.tls.clone().map_or_else(Tls::new, Ok).map_err(fault)?),
         false => None,
@@ -78,11 +78,11 @@ async fn dial(journey: &Journey, deadline: &Deadline) -> Result<Stream, ConnectE
     }
 }
 
-/// A connection to the server that a proxy makes.
+/// A connection to the server through a proxy.
 async fn tunnel(proxy: &Proxy, journey: &Journey, deadline: &Deadline) -> Result<TcpStream, ConnectError> {
     let destination = journey.destination();
     let (server, port) = destination;
-    // What may fail here fails before the proxy is bothered.
+    // Errors that need no proxy are returned before it is contacted.
     let host = match proxy.kind {
         ProxyKind::Socks5 => {
             let found = resolve(server, port, None, deadline).await?;
@@ -105,7 +105,7 @@ async fn tunnel(proxy: &Proxy, journey: &Journey, deadline: &Deadline) -> Result
             deadline.exchange(&mut wire, &mut received, machine, leg, refused).await?;
         }
     }
-    // Nothing is in flight between two rounds of an exchange, so that the socket has all that follows.
+    // No operation is in flight between two rounds of an exchange, so that all further bytes are still in the socket.
     if !received.is_empty() || !wire.is_idle() {
         return Err(proxy.refused(ProxyError::EarlyBytes));
     }
@@ -136,7 +136,7 @@ async fn tcp(
         }
         Err(_) => return Err(deadline.over(Phase::Connect, &peer)),
     };
-    // A socket that refuses this works all the same.
+    // A socket that rejects this option works all the same.
     let _ = tcp.set_nodelay(network.nodelay);
     Ok(tcp)
 }
@@ -149,7 +149,7 @@ async fn connect_to(address: SocketAddr, local: Option<IpAddr>) -> io::Result<Tc
     socket.connect(address).await
 }
 
-/// The addresses of a host in the order in which to try them, one at least.
+/// The addresses of a host in the order in which to try them, at least one.
 async fn resolve(
     host: &str,
     port: u16,
@@ -167,7 +167,7 @@ async fn resolve(
     };
     let ordered = order(found, local);
     if ordered.is_empty() {
-        let family = "none of the family of the local address (Connect::local_address)";
+        let family = "none in the address family of Connect::local_address";
         let why = if local.is_some() { family } else { "none" };
         return Err(fault(io::Error::new(io::ErrorKind::NotFound, why)));
     }
@@ -188,7 +188,7 @@ async fn secure(tls: Tls, tcp: TcpStream, host: &str) -> Result<Stream, TlsError
         }
         #[cfg(feature = "native-tls")]
         Library::Native(_) => {
-            let why = "on compio, TLS is made by rustls: give Connect::tls a configuration of that";
+            let why = "on compio, Connect::tls requires a configuration of rustls";
             Err(TlsError::Setup(why.to_owned()))
         }
     }

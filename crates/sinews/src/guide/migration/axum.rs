@@ -1,9 +1,10 @@
 //! From `axum::extract::ws`: change the import.
 //!
-//! **Keepalive first.** `axum::extract::ws` has none, and here it is on: a connection is pinged after 25 s without a byte from its peer,
-//! and ends 20 s later if nothing comes in answer ([`Expired::Pong`](crate::Expired::Pong)); without pings it ends after
-//! 120 s in which nothing is sent or received ([`Expired::Idle`](crate::Expired::Idle)). So a peer that does not read its
-//! connection for 45 s, and thus answers no ping, is disconnected. This configuration switches both off:
+//! **Keepalive first.** `axum::extract::ws` has no keepalive, and here it is on: a connection is pinged after 25 s
+//! without a byte from its peer, and ends 20 s later without a reply ([`Expired::Pong`](crate::Expired::Pong));
+//! without pings it ends after 120 s in which nothing is sent or received ([`Expired::Idle`](crate::Expired::Idle)).
+//! So a peer that does not read its connection for 45 s, and thus answers no ping, is disconnected. This
+//! configuration switches both off:
 //!
 //! ```
 //! let config = sinews::Config::default().with_ping_interval(None).with_idle_timeout(None);
@@ -41,17 +42,17 @@
 //! |---|---|
 //! | `WebSocketUpgrade`, also as `Option` | the same name |
 //! | `protocols`, `requested_protocols`, `selected_protocol`, `on_failed_upgrade`, `on_upgrade` | the same |
-//! | `set_selected_protocol` | `protocols` with that one |
+//! | `set_selected_protocol` | `protocols` with that protocol |
 //! | `max_message_size` (64 MiB), `max_frame_size` (16 MiB) | the same names; 16 MiB is the default of both |
 //! | `read_buffer_size`, `write_buffer_size`, `max_write_buffer_size` | `config(…)`: connections have no buffers of their own; [`high_water`](crate::Config::high_water), [`max_outbound`](crate::Config::max_outbound) |
 //! | `accept_unmasked_frames` | never: see [tungstenite](super::tungstenite#websocketconfig) |
 //! | | `deflate(…)`, `origin(…)`, `options(…)` |
 //! | `socket.recv().await` | [`next().await`](crate::WebSocket::next) |
-//! | `socket.send(message).await` | the same; answers to what came together leave together |
+//! | `socket.send(message).await` | the same; replies to messages received together leave together |
 //! | `Message::Text(Utf8Bytes)`, …, `Message::Close(Option<CloseFrame>)` | the same variants; [`CloseFrame { code, reason }`](crate::CloseFrame) with a `CloseCode` and a `Box<str>` |
 //! | `let (sink, stream) = socket.split()` of `futures_util` | `let (write, read) = socket.split()`, also over TLS and HTTP/2 |
 //! | `socket.protocol()` | [`subprotocol()`](crate::WebSocket::subprotocol) |
 //! | `axum::Error` | [`Error`](crate::Error) |
 //!
-//! Layers and other extractors work as before. What differs in the handshake says the documentation of
-//! `sinews::axum`: origins are checked, and requests by the letter.
+//! Layers and other extractors work as before. The documentation of `sinews::axum` lists the differences in the
+//! handshake: origins are checked, and requests are validated strictly.

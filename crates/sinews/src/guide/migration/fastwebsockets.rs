@@ -1,9 +1,10 @@
 //! From fastwebsockets 0.10, whose unit is the frame.
 //!
-//! **Keepalive first.** fastwebsockets has none, and here it is on: a connection is pinged after 25 s without a byte from its peer,
-//! and ends 20 s later if nothing comes in answer ([`Expired::Pong`](crate::Expired::Pong)); without pings it ends after
-//! 120 s in which nothing is sent or received ([`Expired::Idle`](crate::Expired::Idle)). So a peer that does not read its
-//! connection for 45 s, and thus answers no ping, is disconnected. This configuration switches both off:
+//! **Keepalive first.** fastwebsockets has no keepalive, and here it is on: a connection is pinged after 25 s without
+//! a byte from its peer, and ends 20 s later without a reply ([`Expired::Pong`](crate::Expired::Pong)); without pings
+//! it ends after 120 s in which nothing is sent or received ([`Expired::Idle`](crate::Expired::Idle)). So a peer that
+//! does not read its connection for 45 s, and thus answers no ping, is disconnected. This configuration switches both
+//! off:
 //!
 //! ```
 //! let config = sinews::Config::default().with_ping_interval(None).with_idle_timeout(None);
@@ -12,21 +13,21 @@
 //!
 //! | fastwebsockets | here |
 //! |---|---|
-//! | `FragmentCollector::new(ws).read_frame()` | [`next`](crate::WebSocket::next): whole messages, checked to be text where they say so |
+//! | `FragmentCollector::new(ws).read_frame()` | [`next`](crate::WebSocket::next): whole messages; text messages are validated |
 //! | `read_frame()` with a borrowed payload | [`next_borrowed`](crate::WebSocket::next_borrowed), whose payload may be changed in place |
 //! | `read_frame()` of fragments | [`next_reader`](crate::WebSocket::next_reader) |
 //! | `write_frame(Frame::text(payload))`, `Frame::binary` | [`send`](crate::WebSocket::send) of a [`Message`](crate::Message), [`send_text`](crate::WebSocket::send_text), [`send_binary`](crate::WebSocket::send_binary) |
 //! | `write_frame(Frame::new(false, ..))` | [`writer`](crate::WebSocket::writer) |
 //! | `write_frame(Frame::close(code, reason))` | [`close`](crate::WebSocket::close) |
-//! | `set_auto_pong`, `set_auto_close` | always: RFC 6455 leaves no choice |
-//! | `set_writev`, `set_writev_threshold` | none: large payloads go by reference, small ones are gathered |
+//! | `set_auto_pong`, `set_auto_close` | always: RFC 6455 requires both |
+//! | `set_writev`, `set_writev_threshold` | none: large payloads are sent by reference, small payloads are gathered |
 //! | `set_max_message_size` | [`Config::max_message`](crate::Config::max_message), over all fragments |
 //! | `set_auto_apply_mask` | always |
 //! | `upgrade::upgrade(&mut request)` | `sinews::hyper::upgrade(&mut request)` |
 //! | `upgrade::IncomingUpgrade` | `sinews::axum::WebSocketUpgrade` |
 //! | `handshake::client(executor, request, stream)` | [`connect(url)`](crate::connect)`.over(stream)`; no executor, no hyper |
 //! | `WebSocket::after_handshake(stream, role)` | [`WebSocket::from_negotiated`](crate::WebSocket::from_negotiated) |
-//! | `ws.split(..)` and a callback that sends what is owed | [`split`](crate::WebSocket::split) without one: pongs and Close are the connection's |
+//! | `ws.split(..)` and a callback that sends control frames | [`split`](crate::WebSocket::split) without a callback: the connection sends pongs and Close |
 //! | `WebSocketError` | [`Error`](crate::Error) |
 //!
 //! ```
@@ -43,5 +44,5 @@
 //! # }
 //! ```
 //!
-//! Futures may be dropped at any point ([the table](crate#cancel-safety)), which a `read_frame` or `write_frame` in a
+//! Futures may be dropped at any point ([the table](crate#cancel-safety)); a `read_frame` or `write_frame` in a
 //! `select!` may not.

@@ -1,7 +1,8 @@
 //! From sockudo-ws 3.1.
 //!
-//! **Keepalive first.** It is on: a connection is pinged after 25 s without a byte from its peer, and ends 20 s later if
-//! nothing comes in answer ([`Expired::Pong`](crate::Expired::Pong)); in sockudo-ws the times are 30 s and 10 s. This configuration switches it off:
+//! **Keepalive first.** It is on: a connection is pinged after 25 s without a byte from its peer, and ends 20 s later
+//! without a reply ([`Expired::Pong`](crate::Expired::Pong)); in sockudo-ws the times are 30 s and 10 s. This
+//! configuration switches it off:
 //!
 //! ```
 //! let config = sinews::Config::default().with_ping_interval(None).with_idle_timeout(None);
@@ -10,7 +11,7 @@
 //!
 //! | sockudo-ws | here |
 //! |---|---|
-//! | `WebSocketStream::server(stream, config)` behind a handshake of its own | [`accept(stream)`](crate::accept) makes the handshake, with time limit and origin check |
+//! | `WebSocketStream::server(stream, config)` after your own handshake | [`accept(stream)`](crate::accept) makes the handshake, with timeout and origin check |
 //! | `WebSocketServer::<Http1>::new(config).accept(stream)` | `accept(stream).config(config)` |
 //! | `WebSocketServer::protocols(names)` | `accept(stream).subprotocols(names)` |
 //! | `WebSocketServer::<Http2>::serve` | `sinews::hyper::upgrade` with the feature `http2` |
@@ -18,13 +19,13 @@
 //! | `WebSocketClient::connect(stream, ..)` | `connect(url).over(stream)` |
 //! | `axum_integration::WebSocketUpgrade` | `sinews::axum::WebSocketUpgrade` |
 //! | `CompressedWebSocketStream`, its own type | the same [`WebSocket`](crate::WebSocket); `.deflate(DeflateConfig::new())` before the handshake |
-//! | `Message::Text(Bytes)` | [`Message::Text(Utf8Bytes)`](crate::Message::Text): known to be text, `as_str` costs nothing |
+//! | `Message::Text(Bytes)` | [`Message::Text(Utf8Bytes)`](crate::Message::Text): valid UTF-8, `as_str` is free |
 //! | `Message::Close(Option<CloseReason>)`, code a `u16` | [`CloseFrame`](crate::CloseFrame) with a [`CloseCode`](crate::CloseCode) |
-//! | `let (reader, writer) = ws.split()` | `let (write, read) = ws.split()`, [the other way round](crate::WebSocket::split) |
-//! | `send_text(impl Into<String>)`, `send_binary(Bytes)` | [`send_text(&str)`](crate::WebSocket::send_text), [`send_binary(&[u8])`](crate::WebSocket::send_binary), copied once; [`send`](crate::WebSocket::send) takes them by count |
+//! | `let (reader, writer) = ws.split()` | `let (write, read) = ws.split()`, [in reverse order](crate::WebSocket::split) |
+//! | `send_text(impl Into<String>)`, `send_binary(Bytes)` | [`send_text(&str)`](crate::WebSocket::send_text), [`send_binary(&[u8])`](crate::WebSocket::send_binary), copied once; [`send`](crate::WebSocket::send) takes owned messages without a copy |
 //! | `CompioWebSocketStream` | `sinews::compio::WebSocket`, with `sinews::compio::connect` and `accept` |
-//! | `close(code, reason)` | [`close`](crate::WebSocket::close), which waits for the peer and says how it ended |
-//! | `is_backpressured()`, water marks | [`try_send`](crate::WebSocket::try_send) answers [`Sent::Backpressure`](crate::Sent::Backpressure) past [`high_water`](crate::Config::high_water) |
+//! | `close(code, reason)` | [`close`](crate::WebSocket::close), which waits for the peer and returns how the connection ended |
+//! | `is_backpressured()`, water marks | [`try_send`](crate::WebSocket::try_send) returns [`Sent::Backpressure`](crate::Sent::Backpressure) beyond [`high_water`](crate::Config::high_water) |
 //! | `init_clock()` | none |
 //!
 //! # `Config`
@@ -34,8 +35,8 @@
 //! | `max_message_size` | 64 MiB | [`max_message`](crate::Config::max_message), 16 MiB |
 //! | `max_frame_size` | 16 MiB | [`max_frame`](crate::Config::max_frame), 16 MiB |
 //! | `validate_text_utf8` | yes | always |
-//! | `write_buffer_size`, `write_coalescing` | 16 KiB, yes | none: answers join by themselves |
-//! | `max_backpressure` | 1 MiB | [`high_water`](crate::Config::high_water) for those who wait, [`max_outbound`](crate::Config::max_outbound) for those who do not |
+//! | `write_buffer_size`, `write_coalescing` | 16 KiB, yes | none: replies are coalesced automatically |
+//! | `max_backpressure` | 1 MiB | [`high_water`](crate::Config::high_water) for senders that wait, [`max_outbound`](crate::Config::max_outbound) for senders that do not |
 //! | `idle_timeout` (seconds, 0 is off) | 120 | [`idle_timeout`](crate::Config::idle_timeout), `None` is off |
 //! | `auto_ping`, `ping_interval` | yes, 30 | [`ping_interval`](crate::Config::ping_interval), 25 s, `None` is off |
 //! | `pong_timeout`, with a code and a reason | 10, 1001 | [`pong_timeout`](crate::Config::pong_timeout), 20 s, 1011; the cause is typed: [`Expired::Pong`](crate::Expired::Pong) |
@@ -57,16 +58,16 @@
 //! | sockudo-ws | here |
 //! |---|---|
 //! | `Io`, `ConnectionReset` | [`Error::Io`](crate::Error::Io) |
-//! | `InvalidFrame`, `InvalidUtf8`, `Protocol`, `InvalidCloseCode`, `Compression` | [`Cause::Fault`](crate::Cause::Fault), one value for each thing that a peer can do wrong |
+//! | `InvalidFrame`, `InvalidUtf8`, `Protocol`, `InvalidCloseCode`, `Compression` | [`Cause::Fault`](crate::Cause::Fault), one value for each violation |
 //! | `MessageTooLarge`, `FrameTooLarge` | [`MessageTooBig`](crate::PeerMisbehaved::MessageTooBig), [`FrameTooBig`](crate::PeerMisbehaved::FrameTooBig) |
 //! | `ConnectionClosed`, `Closed(reason)` | `None` from `next`; [`closed`](crate::WebSocket::closed) has code, reason and side |
 //! | `HeartbeatTimeout`, `IdleTimeout` | [`Cause::Expired`](crate::Cause::Expired) |
 //! | `BufferFull` | [`Overflow`](crate::Overflow), or `send` waits |
 //! | `InvalidHttp`, `HandshakeFailed` | [`AcceptError`](crate::AcceptError), [`ConnectError`](crate::ConnectError) |
 //!
-//! # What behaves otherwise
+//! # Differences in behavior
 //!
-//! * `send` in a loop with `next` joins the answers to what came together; `feed` and `flush` at "batch boundaries" are
-//!   not needed.
+//! * `send` in a loop with `next` coalesces the replies to messages received together; `feed` and `flush` at "batch
+//!   boundaries" are not needed.
 //! * While a send waits for the peer, pings are still answered and deadlines still end the connection.
-//! * One type for everything: a reader, a writer and a compressed stream do not differ in what they check.
+//! * One type for everything: a reader, a writer and a compressed stream make the same checks.

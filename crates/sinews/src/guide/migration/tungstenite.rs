@@ -1,17 +1,17 @@
 //! From tokio-tungstenite 0.30.
 //!
-//! **Keepalive first.** tokio-tungstenite has none, and here it is on: a connection is pinged after 25 s without a byte from its peer,
-//! and ends 20 s later if nothing comes in answer ([`Expired::Pong`](crate::Expired::Pong)); without pings it ends after
-//! 120 s in which nothing is sent or received ([`Expired::Idle`](crate::Expired::Idle)). So a peer that does not read its
-//! connection for 45 s, and thus answers no ping, is disconnected. This configuration switches both off:
+//! **Keepalive first.** tokio-tungstenite has no keepalive, and here it is on: a connection is pinged after 25 s
+//! without a byte from its peer, and ends 20 s later without a reply ([`Expired::Pong`](crate::Expired::Pong));
+//! without pings it ends after 120 s in which nothing is sent or received ([`Expired::Idle`](crate::Expired::Idle)).
+//! So a peer that does not read its connection for 45 s, and thus answers no ping, is disconnected. This
+//! configuration switches both off:
 //!
 //! ```
 //! let config = sinews::Config::default().with_ping_interval(None).with_idle_timeout(None);
 //! # assert_eq!(config.check(), Ok(()));
 //! ```
 //!
-//! The shapes are the same: a stream of messages that is also a sink, text and binary that share their memory. What was
-//! written
+//! The types correspond: a stream of messages that is also a sink, with reference-counted text and binary. This code
 //!
 //! ```text
 //! use futures_util::{SinkExt, StreamExt};
@@ -41,24 +41,24 @@
 //! # }
 //! ```
 //!
-//! `next` and `send` are methods of the connection itself, so that the extension traits need no import; where they are
-//! imported, the connection's own methods win.
+//! `next` and `send` are methods of the connection itself, so that the extension traits need no import; if they are
+//! imported, the connection's own methods take precedence.
 //!
 //! # Functions
 //!
 //! | tokio-tungstenite | here |
 //! |---|---|
-//! | `connect_async(url)` | [`connect(url).await`](crate::connect) gives the connection; `connect(url).open().await` the response too |
+//! | `connect_async(url)` | [`connect(url).await`](crate::connect) returns the connection; `connect(url).open().await` the response too |
 //! | `connect_async(request)` with headers | `connect(url).header(name, value)` |
-//! | `Sec-WebSocket-Protocol` by hand | `connect(url).subprotocol(name)`; what was chosen says [`subprotocol`](crate::WebSocket::subprotocol) |
+//! | `Sec-WebSocket-Protocol` by hand | `connect(url).subprotocol(name)`; [`subprotocol`](crate::WebSocket::subprotocol) returns the server's choice |
 //! | `connect_async_with_config(url, config, disable_nagle)` | `connect(url).config(config)`; `TCP_NODELAY` is on, `nodelay(false)` turns it off |
 //! | `connect_async_tls_with_config(.., connector)` | `connect(url).tls(config)` |
 //! | `client_async(request, stream)` | `connect(url).over(stream)` |
-//! | `client_async_tls(request, tcp)` | `connect(url)`, or make the TLS stream and go `over` it |
+//! | `client_async_tls(request, tcp)` | `connect(url)`, or make the TLS stream and pass it to `over` |
 //! | `accept_async(stream)` | [`accept(stream).await`](crate::accept) |
 //! | `accept_async_with_config` | `accept(stream).config(config)` |
 //! | `accept_hdr_async(stream, callback)` | `accept(stream).on_request(callback)`, or `on_request_async` |
-//! | `WebSocketStream::from_raw_socket`, `from_partially_read` | [`WebSocket::from_negotiated`](crate::WebSocket::from_negotiated) with what a handshake of [`sinews_proto::handshake`] has agreed on |
+//! | `WebSocketStream::from_raw_socket`, `from_partially_read` | [`WebSocket::from_negotiated`](crate::WebSocket::from_negotiated) with the result of a handshake of [`sinews_proto::handshake`] |
 //!
 //! ```
 //! use sinews::server::{Reject, Reply};
@@ -89,8 +89,8 @@
 //! | `msg.to_text()?`, `into_text()?` | [`as_text()`](crate::Message::as_text) of a text message; `str::from_utf8(msg.as_bytes())` of any other |
 //! | `msg.into_data()` | [`into_bytes()`](crate::Message::into_bytes) |
 //! | `Utf8Bytes` | [`Utf8Bytes`](crate::Utf8Bytes) |
-//! | `CloseFrame { code, reason }` | [the same](crate::CloseFrame), or `CloseFrame::new(code, reason)`; the reason is a `Box<str>` |
-//! | `CloseCode::Normal`, `Away`, `Policy`, `Library(4000)` | [`CloseCode::NORMAL`](crate::CloseCode::NORMAL), `GOING_AWAY`, `POLICY`, `CloseCode::new(4000)`; `u16::from(code)` is the number; codes that may not be sent cannot be made |
+//! | `CloseFrame { code, reason }` | [`CloseFrame`](crate::CloseFrame), or `CloseFrame::new(code, reason)`; the reason is a `Box<str>` |
+//! | `CloseCode::Normal`, `Away`, `Policy`, `Library(4000)` | [`CloseCode::NORMAL`](crate::CloseCode::NORMAL), `GOING_AWAY`, `POLICY`, `CloseCode::new(4000)`; `u16::from(code)` is the number; invalid codes cannot be constructed |
 //! | `WebSocketConfig` | [`Config`](crate::Config) |
 //! | `Role` | [`Role`](crate::Role) |
 //!
@@ -118,12 +118,12 @@
 //! | tokio-tungstenite | here |
 //! |---|---|
 //! | `ws.next().await` | the same |
-//! | `ws.send(msg).await` | the same, but for [when it leaves](crate#when-bytes-leave) |
-//! | `ws.feed(msg).await`, `ws.flush().await` | the same; `send` does what they were needed for |
-//! | `ws.close(frame).await` | [`ws.close(code, reason).await`](crate::WebSocket::close), which also waits for the peer and answers how it ended; [`close_now`](crate::WebSocket::close_now) does not wait for the peer |
-//! | `let (sink, stream) = ws.split()` of `futures_util` | `let (write, read) = ws.split()`, in the same order: [halves](crate::WebSocket::split) that take no lock for a message over TCP, and one over TLS. Streams of your own: [`split_locked`](crate::WebSocket::split_locked). The old one works too: `StreamExt::split(ws)` |
+//! | `ws.send(msg).await` | the same, except for [when it leaves](crate#when-bytes-leave) |
+//! | `ws.feed(msg).await`, `ws.flush().await` | the same; `send` coalesces without them |
+//! | `ws.close(frame).await` | [`ws.close(code, reason).await`](crate::WebSocket::close), which also waits for the peer and returns how the connection ended; [`close_now`](crate::WebSocket::close_now) does not wait for the peer |
+//! | `let (sink, stream) = ws.split()` of `futures_util` | `let (write, read) = ws.split()`, in the same order: [halves](crate::WebSocket::split) without a lock per message over TCP, and with a lock over TLS. For your own streams: [`split_locked`](crate::WebSocket::split_locked). `StreamExt::split(ws)` works too |
 //! | `sink.reunite(stream)?` | [`read.reunite(write)?`](crate::tokio::ReadHalf::reunite) |
-//! | a channel, and a task that forwards from it to the sink | [`ws.sender()`](crate::WebSocket::sender): handles that can be cloned, over a bounded queue |
+//! | a channel, and a task that forwards from it to the sink | [`ws.sender()`](crate::WebSocket::sender): cloneable handles of a bounded queue |
 //! | `ws.get_ref()`, `get_mut()`, `get_config()` | `get_ref()`, `get_mut()`, `config()` |
 //!
 //! ```
@@ -151,22 +151,22 @@
 //! |---|---|---|
 //! | `max_message_size` | 64 MiB | [`max_message`](crate::Config::max_message), 16 MiB |
 //! | `max_frame_size` | 16 MiB | [`max_frame`](crate::Config::max_frame), 16 MiB |
-//! | `read_buffer_size` | 128 KiB for each connection | none: a connection that reads borrows a 64 KiB block of its thread, and an idle one has no buffer, so that there is nothing to size |
-//! | `write_buffer_size` | 128 KiB | [`high_water`](crate::Config::high_water), 64 KiB; nothing waits for it to fill |
+//! | `read_buffer_size` | 128 KiB for each connection | none: a connection that reads borrows a 64 KiB block of its thread, and an idle connection has no buffer, so that there is no size to set |
+//! | `write_buffer_size` | 128 KiB | [`high_water`](crate::Config::high_water), 64 KiB; writes do not wait for it to fill |
 //! | `max_write_buffer_size` | unlimited | [`max_outbound`](crate::Config::max_outbound), 1 MiB, with a policy: [`overflow`](crate::Config::overflow) |
-//! | `accept_unmasked_frames` | no | never: a server must close a connection on which an unmasked frame comes (RFC 6455 section 5.1). Masking keeps scripts in browsers from writing bytes of their choice through proxies (section 10.3), so that no setting switches the check off |
+//! | `accept_unmasked_frames` | no | never: a server must close a connection that receives an unmasked frame (RFC 6455 section 5.1). Masking prevents scripts in browsers from sending chosen bytes through proxies (section 10.3), so that no setting disables the check |
 //!
 //! # Errors
 //!
 //! | tungstenite | here |
 //! |---|---|
-//! | `ConnectionClosed` | none: `next` gives `None`, `send` gives [`Error::Closed`](crate::Error::Closed) |
-//! | `AlreadyClosed` | `Error::Closed`; behind a Close of your own [`Misuse::Closing`](crate::Misuse::Closing) |
+//! | `ConnectionClosed` | none: `next` returns `None`, `send` returns [`Error::Closed`](crate::Error::Closed) |
+//! | `AlreadyClosed` | `Error::Closed`; after your own Close [`Misuse::Closing`](crate::Misuse::Closing) |
 //! | `Io` | [`Error::Io`](crate::Error::Io) |
-//! | `Protocol`, `Utf8` | `Error::Closed` with [`Cause::Fault`](crate::Cause::Fault), which names what the peer did |
+//! | `Protocol`, `Utf8` | `Error::Closed` with [`Cause::Fault`](crate::Cause::Fault), which names the violation |
 //! | `Protocol(ResetWithoutClosingHandshake)` | `Error::Closed` with [`Cause::Ended`](crate::Cause::Ended) |
 //! | `Capacity` | `Cause::Fault` with [`MessageTooBig`](crate::PeerMisbehaved::MessageTooBig) or [`FrameTooBig`](crate::PeerMisbehaved::FrameTooBig) |
-//! | `WriteBufferFull(msg)` | `send` waits instead; [`try_send`](crate::WebSocket::try_send) meets [`Overflow`](crate::Overflow) |
+//! | `WriteBufferFull(msg)` | `send` waits instead; for [`try_send`](crate::WebSocket::try_send) the [`Overflow`](crate::Overflow) policy applies |
 //! | `Url`, `Tls`, `Http(response)`, `HttpFormat` | [`ConnectError`](crate::ConnectError), with `status()`; [`AcceptError`](crate::AcceptError) of a server |
 //!
 //! ```
@@ -182,16 +182,16 @@
 //! # assert_eq!(log(&Error::Io(std::io::ErrorKind::BrokenPipe.into())), "gone: transport: broken pipe");
 //! ```
 //!
-//! # What behaves otherwise
+//! # Differences in behavior
 //!
-//! * **`send` joins what belongs together.** There each `send` is a write and a flush; here the answers to messages that
-//!   came together leave in one write, and `feed` by hand is not needed. `SinkExt::send`, for instance behind
-//!   `StreamExt::split`, is `feed` and `flush` by its contract, so that it does write each time.
-//! * **Pongs leave by themselves.** There they wait for the next read, write or flush; here whatever you await next
-//!   sends them, also if you only send.
+//! * **`send` coalesces.** In tungstenite each `send` is a write and a flush; here the replies to messages received
+//!   together leave in one write, and `feed` by hand is not needed. `SinkExt::send`, for instance after
+//!   `StreamExt::split`, is `feed` and `flush` by its contract, so that it writes each time.
+//! * **Pongs are sent automatically.** In tungstenite they wait for the next read, write or flush; here every awaited
+//!   method sends them, even if you only send.
 //! * **Futures may be dropped.** `next` and `send` in a `select!` lose nothing: see [the table](crate#cancel-safety).
-//! * **An end in order is no error.** After `Message::Close` comes `None`; [`closed`](crate::WebSocket::closed) has
+//! * **An orderly end is not an error.** `None` follows `Message::Close`; [`closed`](crate::WebSocket::closed) has
 //!   code, reason and side.
-//! * **A handshake has a time limit**: 10 s for a server, 20 s for a client.
+//! * **A handshake has a timeout**: 10 s for a server, 20 s for a client.
 //! * **Bytes behind the handshake are kept**, so that a client may send at once.
 //! * **Compression**: `connect(url).deflate(…)`, `accept(stream).deflate(…)`.

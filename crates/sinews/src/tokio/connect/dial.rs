@@ -1,4 +1,4 @@
-//! The way to a server: names, addresses, proxies, TLS, redirects.
+//! The path to a server: names, addresses, proxies, TLS, redirects.
 
 use std::future::{Future, IntoFuture};
 use std::io;
@@ -20,9 +20,9 @@ use crate::tls::{Tls, TlsError};
 use crate::tokio::{Stream, WebSocket};
 
 impl Connect<Tokio> {
-    /// Connects, and gives the server's answer too.
+    /// Connects, and also returns the server's response.
     ///
-    /// A dropped future closes what it has opened; a look-up of a name that is under way ends by itself.
+    /// A dropped future closes the sockets that it has opened; a name lookup in progress ends by itself.
     ///
     /// # Errors
     /// See [`ConnectError`].
@@ -42,10 +42,10 @@ impl Connect<Tokio> {
 }
 
 impl Connect<Tokio> {
-    /// Goes the way to the server and no further: proxy, TCP and TLS, but no handshake and so no redirects. For a
-    /// handshake or a protocol of your own; [`over`](Self::over) goes on from there.
+    /// Connects to the server without the handshake: proxy, TCP and TLS, and so no redirects. For a handshake or a
+    /// protocol of your own; pass the stream to [`over`](Self::over) to continue.
     ///
-    /// A dropped future closes what it has opened.
+    /// A dropped future closes the sockets that it has opened.
     ///
     /// # Errors
     /// See [`ConnectError`].
@@ -69,7 +69,7 @@ async fn dial(journey: &Journey, deadline: &Deadline) -> Result<Stream, ConnectE
     let Journey { target, network, .. } = journey;
     let name = journey.server_name();
     let fault = |error| ConnectError::Tls { host: name.to_owned(), error };
-    // Before anything is sent: what is missing here does not come by connecting.
+    // Before anything is sent: a missing feature is an error without connecting.
     let tls = match target.secure {
         true => Some(network.tls.clone().map_or_else(Tls::new, Ok).map_err(fault)?),
         false => None,
@@ -89,11 +89,11 @@ async fn dial(journey: &Journey, deadline: &Deadline) -> Result<Stream, ConnectE
     }
 }
 
-/// A connection to the server that a proxy makes.
+/// A connection to the server through a proxy.
 async fn tunnel(proxy: &Proxy, journey: &Journey, deadline: &Deadline) -> Result<TcpStream, ConnectError> {
     let destination = journey.destination();
     let (server, port) = destination;
-    // What may fail here fails before the proxy is bothered.
+    // Errors that need no proxy are returned before it is contacted.
     let host = match proxy.kind {
         ProxyKind::Socks5 => {
             let found = resolve(server, port, None, deadline).await?;
@@ -145,7 +145,7 @@ async fn tcp(
         }
         Err(_) => return Err(deadline.over(Phase::Connect, &peer)),
     };
-    // A socket that refuses this works all the same.
+    // A socket that rejects this option works all the same.
     let _ = tcp.set_nodelay(network.nodelay);
     Ok(tcp)
 }
@@ -158,7 +158,7 @@ async fn connect_to(address: SocketAddr, local: Option<IpAddr>) -> io::Result<Tc
     socket.connect(address).await
 }
 
-/// The addresses of a host in the order in which to try them, one at least.
+/// The addresses of a host in the order in which to try them, at least one.
 async fn resolve(
     host: &str,
     port: u16,
@@ -176,7 +176,7 @@ async fn resolve(
     };
     let ordered = order(found, local);
     if ordered.is_empty() {
-        let family = "none of the family of the local address (Connect::local_address)";
+        let family = "none in the address family of Connect::local_address";
         let why = if local.is_some() { family } else { "none" };
         return Err(fault(io::Error::new(io::ErrorKind::NotFound, why)));
     }

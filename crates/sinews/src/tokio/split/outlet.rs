@@ -1,4 +1,4 @@
-//! What both halves share: the sending side of the transport, and the reader while it is not in use.
+//! State shared by both halves: the sending side of the transport, and the reader while it is not in use.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -12,42 +12,42 @@ use tokio::io::AsyncWrite;
 use super::super::drive::{SLICES, now};
 use crate::link::{Facts, Link, Pair, Side};
 
-/// The sending side of a transport, which the writer uses for messages and the reader for what it must answer. Whoever
+/// The sending side of a transport, used by the writer for messages and by the reader for control frames. A half that
 /// finds it in use waits to be woken, and never for a lock.
 #[derive(Debug)]
 pub(super) struct Outlet<W> {
     out: Mutex<Out<W>>,
     pub(super) pair: Arc<Pair>,
     pub(super) facts: Facts,
-    /// Wakes both halves: the transport keeps one waker, that of whoever came last.
+    /// Wakes both halves: the transport stores only the last waker that it got.
     waker: Waker,
-    /// Who found it in use.
+    /// Sides that found the transport in use.
     refused: [AtomicBool; 2],
-    /// The writer's link, where the reader may use it too: others send on it, or the writer was dropped.
+    /// The writer's link, where the reader may use it too: a `Sender` exists, or the writer was dropped.
     data: Mutex<Option<Box<Link>>>,
     is_shared: AtomicBool,
 }
 
-/// The transport, and what it has not taken yet.
+/// The transport, and bytes that it has not taken yet.
 #[derive(Debug)]
 pub(super) struct Out<W> {
     io: W,
-    /// What leaves next: messages of the writer, and behind them what the reader answers.
+    /// The next bytes to send: messages of the writer, and behind them replies of the reader.
     chain: Option<Box<Chain>>,
-    /// The chain is the writer's, and goes home.
+    /// The chain belongs to the writer's link, and must be returned to it.
     is_lent: bool,
-    /// Bytes of it that have left since the writer looked.
+    /// Bytes of it that have left since the writer last checked.
     left: usize,
     /// Bytes of it that the reader has added.
     answers: usize,
     unflushed: bool,
 }
 
-/// Bytes that the reader may add while others wait: some thirty pongs of the largest kind. What is more waits with the
-/// reader, which keeps the newest pong.
+/// Bytes that the reader may add while other bytes wait: some thirty pongs of maximum size. Further replies stay in
+/// the reader, which keeps the newest pong.
 const ANSWERS_MAX: usize = 4 << 10;
 
-/// How often in a row what producers have queued is sent, before the task yields.
+/// How often in a row messages of producers are sent, before the task yields.
 const TURNS_MAX: usize = 8;
 
 impl<W: AsyncWrite + Unpin> Outlet<W> {
@@ -71,14 +71,14 @@ impl<W: AsyncWrite + Unpin> Outlet<W> {
         }
     }
 
-    /// Runs `work` with the transport, unless the other half does something with it: then that wakes this one.
+    /// Runs `work` with the transport. If the other half uses the transport, this half is woken when it is free.
     fn with<R>(&self, side: Side, cx: &Context<'_>, work: impl FnOnce(&mut Out<W>) -> R) -> Option<R> {
         let mut out = match self.try_lock() {
             Some(out) => out,
             None => {
                 self.pair.register(side, cx.waker());
                 self.refused[side as usize].store(true, Ordering::SeqCst);
-                // Either the lock is seen free here, or the other half sees this flag behind its unlock.
+                // Either the lock is free here, or the other half sees this flag after its unlock.
                 fence(Ordering::SeqCst);
                 self.try_lock()?
             }
@@ -106,7 +106,7 @@ impl<W: AsyncWrite + Unpin> Outlet<W> {
         }
     }
 
-    /// Sends what waits, and what `exchange` gives after that, and flushes it. Pending: the side is woken.
+    /// Sends the waiting bytes, and the bytes that `exchange` adds, and flushes. Pending: the side will be woken.
     pub(super) fn poll_send(
         &self,
         side: Side,
@@ -131,11 +131,11 @@ impl<W: AsyncWrite + Unpin> Outlet<W> {
                         return Poll::Pending;
                     }
                 } else if std::mem::replace(&mut registered, true) {
-                    // Told what has left meanwhile.
+                    // Reports the bytes that have left meanwhile.
                     exchange(out, both);
                     return Poll::Pending;
                 } else {
-                    // The transport may have become ready before it knew whom to wake: it is asked once more.
+                    // The transport may have become ready before it knew the waker: poll it once more.
                     self.pair.register(side, cx.waker());
                 }
             }
@@ -143,8 +143,8 @@ impl<W: AsyncWrite + Unpin> Outlet<W> {
         sent.unwrap_or(Poll::Pending)
     }
 
-    /// Sends what waits for the reader: its answers, what the writer has left behind, and, where the writer shares its
-    /// link, what is queued there.
+    /// Sends bytes on behalf of the reader: its replies, bytes that the writer has left unsent, and, where the writer
+    /// shares its link, the messages queued there.
     pub(super) fn poll_help(&self, cx: &Context<'_>) -> Poll<()> {
         self.poll_send(Side::Read, cx, |out, both| {
             if self.is_shared()
@@ -156,12 +156,12 @@ impl<W: AsyncWrite + Unpin> Outlet<W> {
         })
     }
 
-    /// Whether [`poll_help`](Self::poll_help) may have something to do.
+    /// Whether [`poll_help`](Self::poll_help) may have work.
     pub(super) fn wants_help(&self) -> bool {
         self.pair.is_waiting() || self.is_shared()
     }
 
-    /// Adds what the reader answers. It is taken whole, or not at all.
+    /// Adds replies of the reader. They are taken whole, or not at all.
     pub(super) fn poll_answer(&self, cx: &Context<'_>, bytes: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let added = self.with(Side::Read, cx, |out| {
             if let Some(kind) = self.pair.failed() {
@@ -182,7 +182,7 @@ impl<W: AsyncWrite + Unpin> Outlet<W> {
         added.unwrap_or(Poll::Pending)
     }
 
-    /// Ends the sending side. Everything that waited has left.
+    /// Ends the sending side. All waiting bytes have left.
     pub(super) fn poll_shut(&self, side: Side, cx: &Context<'_>) -> Poll<io::Result<()>> {
         let both = &mut Context::from_waker(&self.waker);
         let shut = self.with(side, cx, |out| {
@@ -199,13 +199,13 @@ impl<W: AsyncWrite + Unpin> Outlet<W> {
         self.pair.wake_side(Side::Read);
     }
 
-    /// Whether the writer's link is here.
+    /// Whether the writer's link is stored here.
     pub(super) fn is_shared(&self) -> bool {
         self.is_shared.load(Ordering::Acquire)
     }
 
-    /// The writer's link, if it is here. It is locked while something is queued or encoded, never while the transport
-    /// is used by whoever does not have that already.
+    /// The writer's link, if it is stored here. It is locked while a message is queued or encoded. The transport is
+    /// never used under this lock, except by a half that holds the transport already.
     pub(super) fn data(&self) -> MutexGuard<'_, Option<Box<Link>>> {
         self.data.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -220,7 +220,7 @@ impl<W: AsyncWrite + Unpin> Out<W> {
         self.chain.as_ref().is_none_or(|chain| chain.is_empty()) && !self.unflushed
     }
 
-    /// Brings home what has left, and takes what is next.
+    /// Returns bytes that have left to the link, and takes the next bytes.
     pub(super) fn exchange(&mut self, link: &mut Link, cx: &mut Context<'_>) {
         self.bring_home(link);
         if self.chain.is_none() {
@@ -292,29 +292,29 @@ impl<W: AsyncWrite + Unpin> Out<W> {
         Poll::Ready(())
     }
 
-    /// What waits never leaves.
+    /// Drops the waiting bytes, which never leave.
     fn forget(&mut self) {
         (self.chain, self.is_lent, self.unflushed) = (None, false, false);
     }
 
-    /// The transport, what of the chain has not left, and whether it is to be flushed.
+    /// The transport, the unsent part of the chain, and whether the transport is to be flushed.
     pub(super) fn settle(mut self, link: &mut Link) -> (W, Option<Box<Chain>>, bool) {
         self.bring_home(link);
         (self.io, self.chain, self.unflushed)
     }
 }
 
-/// Where the reader lies while nobody reads: while its owner waits for a message, or does not ask for one, and after
-/// it was dropped. The writer answers pings from there.
+/// Holds the reader while no call uses it: while its owner waits for a message, or does not ask for one, and after
+/// the reader was dropped. The writer answers pings from here.
 #[derive(Debug)]
 pub(super) struct Handover<D>(Mutex<Place<D>>);
 
 #[derive(Debug)]
 struct Place<D> {
     drive: Option<Box<D>>,
-    /// Its owner came and found it gone.
+    /// The owner asked for it while it was in use.
     is_wanted: bool,
-    /// Its owner will not come again.
+    /// The owner was dropped.
     is_left: bool,
 }
 
@@ -323,7 +323,7 @@ impl<D> Handover<D> {
         Self(Mutex::new(Place { drive: Some(Box::new(drive)), is_wanted: false, is_left: false }))
     }
 
-    /// For its owner; `None`: the writer has it, and will wake.
+    /// Takes it for the owner; `None`: the writer has it, and will wake the owner.
     pub(super) fn take(&self, pair: &Pair, cx: &Context<'_>) -> Option<Box<D>> {
         let mut place = self.place();
         if place.drive.is_none() {
@@ -333,21 +333,21 @@ impl<D> Handover<D> {
         place.drive.take()
     }
 
-    /// For the writer, and whether its owner has left it.
+    /// Takes it for the writer, and returns whether its owner was dropped.
     pub(super) fn borrow(&self) -> Option<(Box<D>, bool)> {
         let mut place = self.place();
         let drive = place.drive.take()?;
         Some((drive, place.is_left))
     }
 
-    /// Puts it back. Answers whether its owner waits for it.
+    /// Puts it back. Returns whether its owner waits for it.
     pub(super) fn put(&self, drive: Box<D>) -> bool {
         let mut place = self.place();
         place.drive = Some(drive);
         std::mem::take(&mut place.is_wanted)
     }
 
-    /// Its owner does not come again.
+    /// Records that the owner was dropped.
     pub(super) fn leave(&self, drive: Option<Box<D>>) {
         let mut place = self.place();
         place.is_left = true;

@@ -1,4 +1,4 @@
-//! The half that receives, and answers.
+//! The half that receives messages, and answers control frames.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -21,8 +21,8 @@ use crate::message::{Filled, Message, MessageHead, MessageRef};
 use crate::reading::{Filling, Step};
 use crate::tokio::drive::now;
 
-/// The transport as the reader sees it: it receives by itself, and what it answers goes where the writer's messages
-/// go.
+/// The transport as the reader sees it: the reader receives directly, and its replies go through the outlet of the
+/// writer's messages.
 #[derive(Debug)]
 pub(super) struct Source<R, W> {
     pub(super) io: R,
@@ -66,18 +66,18 @@ impl<R: Unpin, W: AsyncWrite + Unpin> AsyncWrite for Source<R, W> {
     }
 }
 
-/// The half of a [`WebSocket`](crate::WebSocket) that receives: messages come from here, and pings and the peer's
-/// Close are answered while it is waited on, whatever the other half does.
+/// The receiving half of a [`WebSocket`](crate::WebSocket): it returns messages, and answers pings and the peer's
+/// Close while it is awaited, independently of the other half.
 ///
-/// It keeps the connection's deadlines: keepalive, idle and closing. While its owner waits for a message, or has not
-/// asked for one, the [`WriteHalf`](super::WriteHalf) answers too when it sends. When it is dropped, that goes on with
-/// it: messages that still come are dropped.
+/// It executes the connection's deadlines: keepalive, idle and closing. While its owner waits for a message, or has
+/// not asked for one, the [`WriteHalf`](super::WriteHalf) also answers when it sends. After the `ReadHalf` is
+/// dropped, the `WriteHalf` continues to answer and drops messages that arrive.
 pub struct ReadHalf<T: Split> {
-    /// In use; otherwise it lies where the writer finds it too.
+    /// In use; otherwise it is stored where the writer finds it too.
     drive: Option<Box<Reader<T>>>,
     handover: Arc<Handover<Reader<T>>>,
     pub(super) outlet: Arc<Outlet<T::Write>>,
-    /// What [`recv_into`](Self::recv_into) receives.
+    /// State of [`recv_into`](Self::recv_into).
     filling: Filling,
     over: bool,
 }
@@ -87,7 +87,7 @@ impl<T: Split> ReadHalf<T> {
         Self { drive: None, handover, outlet, filling: Filling::default(), over: false }
     }
 
-    /// What it drives. The writer is gone, and has put it back.
+    /// The driver of this half. The writer is gone, and has put it back.
     pub(super) fn into_drive(mut self) -> Reader<T> {
         let drive = self.drive.take().or_else(|| self.handover.borrow().map(|(drive, _)| drive));
         let mut drive = drive.expect("either half puts it back");
@@ -95,7 +95,7 @@ impl<T: Split> ReadHalf<T> {
         *drive
     }
 
-    /// The next message; `None` when the connection is over in order.
+    /// Receives the next message, or `None` when the connection has ended in order.
     ///
     /// Cancel-safe: a future that is dropped loses nothing.
     ///
@@ -105,7 +105,7 @@ impl<T: Split> ReadHalf<T> {
         poll_fn(|cx| self.poll_message(cx)).await
     }
 
-    /// The next text or binary message; pings, pongs and Close are passed over, as they are answered without your help.
+    /// Receives the next text or binary message; pings, pongs and Close are skipped, since the library answers them.
     ///
     /// Cancel-safe.
     ///
@@ -125,7 +125,7 @@ impl<T: Split> ReadHalf<T> {
         Poll::Ready(own.map(Ok).or_else(|| self.last_words().map(Err)))
     }
 
-    /// The next text or binary message where it lies, without a copy; pings, pongs and Close are passed over.
+    /// Borrows the next text or binary message from the receive buffer; pings, pongs and Close are skipped.
     ///
     /// Cancel-safe.
     ///
@@ -140,7 +140,7 @@ impl<T: Split> ReadHalf<T> {
         Some(Ok(link.borrowed(found?)))
     }
 
-    /// The next event of which `take` makes something; `None`: the connection is over.
+    /// The next event that `take` converts to a result; `None`: the connection has ended.
     fn poll_some<R>(
         &mut self,
         cx: &mut Context<'_>,
@@ -192,10 +192,10 @@ impl<T: Split> ReadHalf<T> {
         head
     }
 
-    /// Receives the next text or binary message into memory of the caller's, as
+    /// Receives the next text or binary message into the caller's memory, as
     /// [`WebSocket::recv_into`](crate::WebSocket::recv_into).
     ///
-    /// Cancel-safe: call again with the same buffer, and it goes on where it stood.
+    /// Cancel-safe: call again with the same buffer, and it continues behind the bytes already received.
     ///
     /// # Errors
     /// As [`next`](Self::next).
@@ -218,14 +218,14 @@ impl<T: Split> ReadHalf<T> {
         filled
     }
 
-    /// Has the drive here, unless the writer has it, which will wake then.
+    /// Takes the driver, unless the writer has it and will wake this half later.
     fn take_drive(&mut self, cx: &Context<'_>) {
         if self.drive.is_none() {
             self.drive = self.handover.take(&self.outlet.pair, cx);
         }
     }
 
-    /// Leaves it where the writer finds it.
+    /// Puts the driver where the writer finds it.
     fn put_drive(&mut self) {
         if let Some(drive) = self.drive.take() {
             self.handover.put(drive);
@@ -237,11 +237,11 @@ impl<T: Split> ReadHalf<T> {
         self.drive.as_mut()?.link.last_words()
     }
 
-    /// Closes the connection and waits for the end of it, at most
-    /// [`Config::close_timeout`](crate::Config::close_timeout) once the Close has left; messages that still come are
-    /// dropped. Answers how it ended. If a Close is decided already, it only waits.
+    /// Closes the connection and waits for its end, at most [`Config::close_timeout`](crate::Config::close_timeout)
+    /// once the Close has left; drops messages that still arrive. Returns how the connection ended. If a Close is
+    /// decided already, it only waits.
     ///
-    /// Nothing that the writer sends from now on leaves, nor what it has queued and not sent.
+    /// Messages that the writer sends from now on do not leave, nor do its queued messages.
     ///
     /// Cancel-safe: call it again, or [`next`](Self::next).
     ///
@@ -266,11 +266,11 @@ impl<T: Split> ReadHalf<T> {
         self.closed().cloned().ok_or(Error::Misuse(Misuse::Closing))
     }
 
-    /// Closes the connection without waiting for the peer, as [`WebSocket::close_now`](crate::WebSocket::close_now): sends
-    /// a Close frame, ends the sending side, and drops what has come. Drop both halves then.
+    /// Closes the connection without waiting for the peer, as [`WebSocket::close_now`](crate::WebSocket::close_now):
+    /// sends a Close frame, ends the sending side, and drops received messages. Drop both halves afterwards.
     ///
-    /// What the writer is sending leaves in front of the Close; what it has queued and not sent is dropped, and what it
-    /// sends afterwards gives [`Error::Closed`] with [`Cause::Local`](crate::Cause::Local).
+    /// A message that the writer is sending leaves before the Close; its queued messages are dropped, and a later
+    /// send returns [`Error::Closed`] with [`Cause::Local`](crate::Cause::Local).
     ///
     /// Cancel-safe: call it again.
     ///
@@ -313,7 +313,7 @@ impl<T: Split> ReadHalf<T> {
         Poll::Ready(drive.link.close(code, reason))
     }
 
-    /// How the connection ended, if it did: code, reason and which side.
+    /// How the connection ended, if it has: code, reason and side.
     #[must_use]
     pub fn closed(&self) -> Option<&Closed> {
         self.outlet.pair.closed()
@@ -325,20 +325,20 @@ impl<T: Split> ReadHalf<T> {
         self.outlet.facts.subprotocol.as_deref()
     }
 
-    /// Which end this is.
+    /// Whether this is the client or the server.
     #[must_use]
     pub fn role(&self) -> Role {
         self.outlet.facts.role
     }
 
-    /// Limits and waits.
+    /// Limits and timeouts.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.outlet.facts.config
     }
 }
 
-/// The next event. Pending: whatever the writer has left behind is on its way too.
+/// The next event. While pending, bytes that the writer left unsent are sent too.
 fn poll_event<T: Split>(
     drive: &mut Reader<T>,
     outlet: &Outlet<T::Write>,
@@ -356,12 +356,12 @@ fn poll_event<T: Split>(
         if let Poll::Ready(event) = drive.poll_event(cx) {
             return Poll::Ready(event);
         }
-        // First it can be woken, then it looks: what the writer leaves behind from here on wakes.
+        // Register the waker first, then check: bytes that the writer leaves unsent from here on wake this task.
         outlet.pair.register(Side::Read, cx.waker());
         if !outlet.wants_help() {
             return Poll::Pending;
         }
-        // What the reader has to say may have found no place behind what has left now.
+        // A reply of the reader may have found no capacity behind the bytes that have left now.
         if outlet.poll_help(cx).is_ready() && drive.wants_send() {
             continue;
         }
@@ -371,7 +371,7 @@ fn poll_event<T: Split>(
     }
 }
 
-/// The writer goes on with it, if it is there.
+/// The writer takes over the driver, if the writer still exists.
 impl<T: Split> Drop for ReadHalf<T> {
     fn drop(&mut self) {
         self.handover.leave(self.drive.take());

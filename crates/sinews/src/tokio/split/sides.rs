@@ -1,4 +1,4 @@
-//! Sides of streams that are a socket, or something around one.
+//! Sides of streams that are a socket, or wrap a socket.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -11,12 +11,12 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::Split;
 
-/// The receiving side of a stream that is plain TCP or something around it, such as TLS.
+/// The receiving side of a stream that is plain TCP or wraps it, such as TLS.
 ///
 /// TCP has sides without a lock. The sides of any other stream share a lock, which each holds while it is polled.
 pub struct ReadSide<S>(Side<OwnedReadHalf, tokio::io::ReadHalf<S>>);
 
-/// The sending side of a stream that is plain TCP or something around it; see [`ReadSide`].
+/// The sending side of a stream that is plain TCP or wraps it; see [`ReadSide`].
 pub struct WriteSide<S>(Side<OwnedWriteHalf, tokio::io::WriteHalf<S>>);
 
 #[derive(Debug)]
@@ -27,7 +27,7 @@ enum Side<T, L> {
 
 /// A stream that may be plain TCP.
 pub(crate) trait MaybeTcp: AsyncRead + AsyncWrite + Unpin + Sized {
-    /// The socket, if nothing is around it.
+    /// The socket, if the stream is plain TCP.
     fn into_tcp(self) -> Result<TcpStream, Self>;
 
     fn from_tcp(stream: TcpStream) -> Self;
@@ -57,7 +57,7 @@ pub(crate) fn reunite<S: MaybeTcp>(read: ReadSide<S>, write: WriteSide<S>) -> S 
     }
 }
 
-/// Calls the same on whichever side it is.
+/// Forwards a call to the variant.
 macro_rules! forward {
     ($side:expr, $io:ident => $call:expr) => {
         match $side {
@@ -111,7 +111,7 @@ impl<S> fmt::Debug for WriteSide<S> {
     }
 }
 
-/// Defines the split of streams that are plain TCP or something around it.
+/// Defines the split of streams that are plain TCP or wrap it.
 macro_rules! maybe_tcp {
     ($(#[$attr:meta])* $stream:ty) => {
         $(#[$attr])*

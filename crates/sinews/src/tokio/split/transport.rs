@@ -1,32 +1,32 @@
-//! Transports that come apart.
+//! Transports that can be split.
 
 use std::marker::PhantomData;
 
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 
-/// How a stream is split into a side that receives and one that sends.
+/// Splits a stream into a receiving and a sending side.
 ///
-/// Sockets do without a lock. Streams of TLS, and [`Stream`](super::super::Stream) and `Upgraded` where they are not
-/// plain TCP, have sides that share one. For any other stream there is [`Locked`], by
+/// Sockets need no lock. TLS streams, and [`Stream`](super::super::Stream) and `Upgraded` where they are not plain
+/// TCP, have sides that share a lock. For any other stream use [`Locked`], by
 /// [`WebSocket::split_locked`](crate::WebSocket::split_locked).
 #[diagnostic::on_unimplemented(
-    message = "`split` does not know the sides of `{Self}`",
+    message = "`split` does not support `{Self}`",
     label = "this stream does not implement `sinews::tokio::Split`",
     note = "call `split_locked()` instead: it splits any stream, and its halves move to other tasks where the stream is `Send`",
     note = "or implement `sinews::tokio::Split` for the stream, if its sides can do without a lock"
 )]
 pub trait Split {
-    /// The whole.
+    /// The whole stream.
     type Stream: AsyncRead + AsyncWrite + Unpin;
-    /// What receives.
+    /// The receiving side.
     type Read: AsyncRead + Unpin;
-    /// What sends. Dropping it must not end anything: that is done by shutting it down.
+    /// The sending side. Dropping it must not end anything: shutting it down does that.
     type Write: AsyncWrite + Unpin;
 
-    /// Splits it.
+    /// Splits the stream.
     fn split(stream: Self::Stream) -> (Self::Read, Self::Write);
 
-    /// Makes it whole again. Only called with sides of one stream.
+    /// Joins the sides again. Only called with sides of one stream.
     fn reunite(read: Self::Read, write: Self::Write) -> Self::Stream;
 }
 

@@ -1,4 +1,4 @@
-//! The half that sends.
+//! The half that sends messages.
 
 use std::fmt;
 use std::future::{Future as _, poll_fn};
@@ -23,19 +23,20 @@ use crate::sender::Sender;
 use crate::tokio::drive::{instant, now};
 use crate::tokio::pieces::{MessageWriter, SendPieces};
 
-/// The half of a [`WebSocket`](crate::WebSocket) that sends. A message leaves at once; what is queued while another is
-/// on its way leaves with the next, in one write.
+/// The sending half of a [`WebSocket`](crate::WebSocket). A message leaves at once; messages queued while another is
+/// in flight leave with the next, in one write.
 ///
-/// While the [`ReadHalf`] is not in use, sending also answers pings and the peer's Close, and keeps the deadlines.
-/// What is queued when it is dropped leaves while the reader waits for messages. Dropping it closes nothing.
+/// While the [`ReadHalf`] is not in use, sending also answers pings and the peer's Close, and executes the deadlines.
+/// Messages queued when the `WriteHalf` is dropped leave while the reader waits for messages. Dropping it does not
+/// close the connection.
 pub struct WriteHalf<T: Split> {
-    /// Its own, unless others use it too.
+    /// Its own link, unless the reader or a `Sender` uses the link too.
     link: Option<Box<Link>>,
     outlet: Arc<Outlet<T::Write>>,
     handover: Arc<Handover<Reader<T>>>,
     /// For the write timeout.
     alarm: Alarm,
-    /// When it last looked for what came.
+    /// When it last checked for input.
     asked: Time,
 }
 
@@ -50,20 +51,18 @@ impl<T: Split> WriteHalf<T> {
         half
     }
 
-    /// Lets the reader send what is queued here.
+    /// Lets the reader send messages queued here.
     fn share(&mut self) {
         if let Some(link) = self.link.take() {
             self.outlet.share(link);
         }
     }
 
-    /// The link, wherever it is.
+    /// Runs `work` with the link, owned or shared.
     fn with<R>(&mut self, work: impl FnOnce(&mut Link) -> R) -> R {
         match &mut self.link {
             Some(link) => work(link),
-            None => {
-                work(self.outlet.data().as_mut().expect("it is shared for as long as both halves are there"))
-            }
+            None => work(self.outlet.data().as_mut().expect("the link is shared while both halves exist")),
         }
     }
 
@@ -73,10 +72,10 @@ impl<T: Split> WriteHalf<T> {
 
     pub(super) fn into_parts(mut self) -> (Link, Arc<Outlet<T::Write>>) {
         let link = self.link.take().or_else(|| self.outlet.data().take());
-        (*link.expect("it is shared for as long as both halves are there"), self.outlet.clone())
+        (*link.expect("the link is shared while both halves exist"), self.outlet.clone())
     }
 
-    /// Sends a message. It leaves at once, behind what is queued.
+    /// Sends a message. It leaves at once, behind queued messages.
     ///
     /// Cancel-safe: a dropped future has queued the message whole or not at all.
     ///
@@ -88,7 +87,7 @@ impl<T: Split> WriteHalf<T> {
         poll_fn(|cx| self.poll_queue(cx, |link| message.take().map(|message| link.queue(message)))).await
     }
 
-    /// Sends text that is lent, copied once, behind its head; otherwise [`send`](Self::send).
+    /// Sends borrowed text, copied once, behind its frame header; otherwise as [`send`](Self::send).
     ///
     /// Cancel-safe, as [`send`](Self::send) is.
     ///
@@ -98,7 +97,7 @@ impl<T: Split> WriteHalf<T> {
         self.send_lent(Kind::Text, text.as_bytes()).await
     }
 
-    /// Sends a binary message that is lent, copied once, behind its head; otherwise [`send`](Self::send).
+    /// Sends a borrowed binary message, copied once, behind its frame header; otherwise as [`send`](Self::send).
     ///
     /// Cancel-safe, as [`send`](Self::send) is.
     ///
@@ -114,8 +113,7 @@ impl<T: Split> WriteHalf<T> {
         poll_fn(|cx| self.poll_queue(cx, &mut queue)).await
     }
 
-    /// Sends one message that is made of several pieces, as
-    /// [`WebSocket::send_vectored`](crate::WebSocket::send_vectored).
+    /// Sends one message from several buffers, as [`WebSocket::send_vectored`](crate::WebSocket::send_vectored).
     ///
     /// Cancel-safe, as [`send`](Self::send) is.
     ///
@@ -127,7 +125,7 @@ impl<T: Split> WriteHalf<T> {
         poll_fn(|cx| self.poll_queue(cx, &mut queue)).await
     }
 
-    /// Queues once, when there is room, and sends.
+    /// Queues once, when there is capacity, and sends.
     fn poll_queue(
         &mut self,
         cx: &mut Context<'_>,
@@ -150,8 +148,8 @@ impl<T: Split> WriteHalf<T> {
         self.queue(message.into()).map(drop)
     }
 
-    /// Queues a message without waiting. Where [`Config::max_outbound`](crate::Config::max_outbound) bytes wait
-    /// already, it meets [`Config::overflow`](crate::Config::overflow).
+    /// Queues a message without waiting. If [`Config::max_outbound`](crate::Config::max_outbound) bytes are queued
+    /// already, [`Config::overflow`](crate::Config::overflow) applies.
     ///
     /// # Errors
     /// As [`send`](Self::send).
@@ -159,7 +157,7 @@ impl<T: Split> WriteHalf<T> {
         self.queue(message.into())
     }
 
-    /// Queues a message that was framed once for many connections, as
+    /// Queues a message that is framed once for many connections, as
     /// [`WebSocket::publish`](crate::WebSocket::publish).
     ///
     /// # Errors
@@ -168,7 +166,7 @@ impl<T: Split> WriteHalf<T> {
         self.queue_by(|link| link.publish(message))
     }
 
-    /// Sends a message piece by piece, as [`WebSocket::writer`](crate::WebSocket::writer).
+    /// Sends a message in chunks, as [`WebSocket::writer`](crate::WebSocket::writer).
     pub fn writer(&mut self, kind: Kind) -> MessageWriter<'_, Self> {
         MessageWriter::new(self, kind)
     }
@@ -183,9 +181,9 @@ impl<T: Split> WriteHalf<T> {
         poll_fn(|cx| self.poll_out(cx)).await
     }
 
-    /// Begins the closing handshake behind what is queued (RFC 6455 section 7.1.2), and waits until the Close has
-    /// left. The [`ReadHalf`] hears the answer, and waits for it no longer than
-    /// [`Config::close_timeout`](crate::Config::close_timeout). If a Close is decided already, there is nothing to do.
+    /// Begins the closing handshake behind queued messages (RFC 6455 section 7.1.2), and waits until the Close has
+    /// left. The [`ReadHalf`] receives the reply, and waits for it at most
+    /// [`Config::close_timeout`](crate::Config::close_timeout). If a Close is decided already, the call does nothing.
     ///
     /// Cancel-safe: call [`flush`](Self::flush).
     ///
@@ -196,9 +194,9 @@ impl<T: Split> WriteHalf<T> {
         fine_if_closing(self.flush().await)
     }
 
-    /// Closes the connection without waiting for the peer, as [`WebSocket::close_now`](crate::WebSocket::close_now): sends
-    /// what is queued and a Close frame, ends the sending side, and drops what has come. Drop both halves then: the
-    /// [`ReadHalf`], also one that waits for a message, gives `None` from now on.
+    /// Closes the connection without waiting for the peer, as [`WebSocket::close_now`](crate::WebSocket::close_now):
+    /// sends queued messages and a Close frame, ends the sending side, and drops received messages. Drop both halves
+    /// afterwards: the [`ReadHalf`], even one that is awaited, returns `None` from now on.
     ///
     /// Cancel-safe: call it again.
     ///
@@ -214,7 +212,7 @@ impl<T: Split> WriteHalf<T> {
 
     fn poll_close_now(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         ready!(self.poll_unless_closing(cx))?;
-        // A Close that the reader has decided may wait there.
+        // A Close of the reader may still be queued there.
         self.with_reader(|drive, cx| {
             let _ = drive.poll_send(cx);
         });
@@ -227,7 +225,7 @@ impl<T: Split> WriteHalf<T> {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends all that is queued, or what is left of it once a Close is decided.
+    /// Sends all that is queued, or its rest once a Close is decided.
     fn poll_unless_closing(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         Poll::Ready(match ready!(self.poll_out(cx)) {
             Err(Error::Closed(closed)) if closed.is_orderly() => Ok(()),
@@ -236,12 +234,12 @@ impl<T: Split> WriteHalf<T> {
         })
     }
 
-    /// Works with the reader's connection, unless its owner has it.
+    /// Runs `work` with the reader's connection, unless its owner has it.
     fn with_reader(&self, work: impl FnOnce(&mut Reader<T>, &mut Context<'_>)) {
         let Some((mut drive, _)) = self.handover.borrow() else { return };
         drive.link.now = now();
         drive.link.sync();
-        // It is the reader's waker that the transport and the timer must know.
+        // The transport and the timer must have the reader's waker.
         let waker = self.outlet.pair.waker(Side::Read);
         work(&mut drive, &mut Context::from_waker(waker.as_ref().unwrap_or(Waker::noop())));
         if self.handover.put(drive) {
@@ -249,7 +247,7 @@ impl<T: Split> WriteHalf<T> {
         }
     }
 
-    /// Begins the closing handshake behind what is queued, without waiting: the Close leaves with the next
+    /// Begins the closing handshake behind queued messages, without waiting: the Close leaves with the next
     /// [`flush`](Self::flush). The [`ReadHalf`] sees the end.
     ///
     /// # Errors
@@ -262,14 +260,15 @@ impl<T: Split> WriteHalf<T> {
         })
     }
 
-    /// A handle by which any task may send on this connection, as [`WebSocket::sender`](crate::WebSocket::sender) has
-    /// it. What is queued there leaves while either half is waited on. For that the halves share a lock from now on,
-    /// taken while a message is encoded.
+    /// A handle by which any task may send on this connection, as [`WebSocket::sender`](crate::WebSocket::sender).
+    /// Its messages leave while either half is awaited. From the first call on, the halves share a lock, which is
+    /// held while a message is encoded.
     pub fn sender(&mut self) -> Sender {
         self.sender_with_capacity(Sender::CAPACITY)
     }
 
-    /// The same with room for `capacity` messages, at least one. The first call for a connection decides.
+    /// As [`sender`](Self::sender), with capacity for `capacity` messages, at least one. The first call for a
+    /// connection sets it.
     pub fn sender_with_capacity(&mut self, capacity: usize) -> Sender {
         self.share();
         let sender = self.with(|link| link.sender(capacity));
@@ -277,7 +276,7 @@ impl<T: Split> WriteHalf<T> {
         sender
     }
 
-    /// How the connection ended, if the reader knows: code, reason and which side.
+    /// How the connection ended, if the reader knows: code, reason and side.
     #[must_use]
     pub fn closed(&self) -> Option<&Closed> {
         self.outlet.pair.closed()
@@ -289,13 +288,13 @@ impl<T: Split> WriteHalf<T> {
         self.outlet.facts.subprotocol.as_deref()
     }
 
-    /// Which end this is.
+    /// Whether this is the client or the server.
     #[must_use]
     pub fn role(&self) -> Role {
         self.outlet.facts.role
     }
 
-    /// Limits and waits.
+    /// Limits and timeouts.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.outlet.facts.config
@@ -313,7 +312,7 @@ impl<T: Split> WriteHalf<T> {
         })
     }
 
-    /// Waits until there is room for a message.
+    /// Waits until there is capacity for a message.
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.with(|link| {
             link.sync();
@@ -341,7 +340,7 @@ impl<T: Split> WriteHalf<T> {
         }))
     }
 
-    /// Sends; keeps the write timeout meanwhile. Answers whether all has left; if not, a wait has ended.
+    /// Sends; executes the write timeout meanwhile. Returns whether all has left; if not, a timeout has expired.
     fn poll_progress(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         let (link, outlet) = (&mut self.link, &self.outlet);
         let sent = outlet.poll_send(Side::Write, cx, |out, both| match link {
@@ -374,7 +373,7 @@ impl<T: Split> WriteHalf<T> {
         }
     }
 
-    /// Handles what came while nobody reads, now and then.
+    /// Handles input now and then while no task reads.
     fn look_aside(&mut self, cx: &mut Context<'_>) {
         let now = now();
         if now.since(self.asked) <= ASK_EVERY {
@@ -387,12 +386,12 @@ impl<T: Split> WriteHalf<T> {
         if is_left {
             drop_messages::<T>(&mut drive, cx);
         } else {
-            // It is the reader's waker that the transport and the timer must know.
+            // The transport and the timer must have the reader's waker.
             let waker = self.outlet.pair.waker(Side::Read);
             let cx = &mut Context::from_waker(waker.as_ref().unwrap_or(Waker::noop()));
             drive.poll_aside(cx);
             let _ = drive.poll_send(cx);
-            // Behind what waits to be received may be what somebody waits for.
+            // The awaited message may be behind the received bytes.
             if !drive.link.is_parked() {
                 let _ = drive.poll_timer(cx);
             }
@@ -420,17 +419,17 @@ impl<T: Split> SendPieces for WriteHalf<T> {
     }
 }
 
-/// Wakes for a deadline that mostly comes to lie later unnoticed.
+/// A timer for a deadline that mostly moves later unnoticed.
 #[derive(Default)]
 struct Alarm {
-    /// Made when first needed.
+    /// Created when first needed.
     timer: Option<Pin<Box<Sleep>>>,
-    /// When it rings, if it is set.
+    /// When it fires, if it is set.
     armed: Option<Time>,
 }
 
 impl Alarm {
-    /// Ready: a deadline that was waited for has come, if it does not lie later by now.
+    /// Ready: the deadline has expired, unless it has moved later.
     fn poll(&mut self, cx: &mut Context<'_>, next: Time) -> Poll<()> {
         if self.armed.is_none_or(|armed| next < armed) {
             self.armed = Some(next);
@@ -446,10 +445,10 @@ impl Alarm {
     }
 }
 
-/// Messages that are dropped in a row, before the task goes on with what it sends.
+/// Messages that are dropped in a row, before the task continues to send.
 const DROPPED_MAX: usize = 64;
 
-/// The reader was dropped: pings and a Close are answered, deadlines kept, and messages dropped.
+/// For a dropped reader: answers pings and a Close, executes deadlines, and drops messages.
 fn drop_messages<T: Split>(drive: &mut Reader<T>, cx: &mut Context<'_>) {
     for _ in 0..DROPPED_MAX {
         if !matches!(drive.poll_event(cx), Poll::Ready(Some(_))) {
@@ -458,7 +457,7 @@ fn drop_messages<T: Split>(drive: &mut Reader<T>, cx: &mut Context<'_>) {
     }
 }
 
-/// A Close that is decided already is as good.
+/// Ignores the error of a Close that is decided already.
 fn fine_if_closing(result: Result<(), Error>) -> Result<(), Error> {
     match result {
         Err(Error::Closed(_) | Error::Misuse(Misuse::Closing)) => Ok(()),
@@ -466,7 +465,7 @@ fn fine_if_closing(result: Result<(), Error>) -> Result<(), Error> {
     }
 }
 
-/// What is queued leaves with the reader.
+/// The reader sends queued messages.
 impl<T: Split> Drop for WriteHalf<T> {
     fn drop(&mut self) {
         self.share();

@@ -1,4 +1,4 @@
-//! Questions about the cluster, and its old records.
+//! Requests to the cluster for metadata and old records.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,9 +18,9 @@ use super::worker::Work;
 use super::{failed, push};
 use crate::Read;
 
-/// How long one answer may take. Leaders move within seconds.
+/// Timeout of a request. Leader elections take seconds.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// How often the cluster is asked whether it is there.
+/// Interval of the health probe.
 const PROBE_EVERY: Duration = Duration::from_secs(5);
 
 pub(super) enum Question {
@@ -29,14 +29,15 @@ pub(super) enum Question {
     Partitions { stream: String, reply: Reply<u32> },
 }
 
-/// What the thread has.
+/// State of the thread.
 pub(super) struct Ask {
     config: Config,
     status: Arc<Status>,
     client: BaseConsumer<Context>,
-    /// Where the client reads on by itself: who reads old records mostly goes on where it was.
+    /// Partition and offset at which the client can continue: a reader of old records usually continues where it
+    /// stopped.
     reading: Option<(String, i32, u64)>,
-    /// A partition that was asked for, and is what a probe asks for.
+    /// The last requested partition, used by the probe.
     known: Option<(String, i32)>,
     probed: Option<Instant>,
 }
@@ -44,7 +45,7 @@ pub(super) struct Ask {
 impl Ask {
     pub(super) fn new(config: &Config, status: Arc<Status>) -> Result<Self, KafkaError> {
         let mut settings = config.consumer(&format!("{}sinews", config.prefix));
-        // It reads in pieces, and must not wait for more at the end, nor fetch far ahead.
+        // The client reads in pieces, must not wait for more at the end, and must not fetch far ahead.
         settings.set("enable.partition.eof", "true").set("fetch.wait.max.ms", "10");
         settings.set("queued.max.messages.kbytes", "4096");
         let client = settings.create_with_context(Context::new(status.clone()))?;
@@ -76,7 +77,7 @@ impl Ask {
             if error.is_none() && !found.partitions().is_empty() {
                 return Ok(found.partitions().len() as u32);
             }
-            // A topic that was made by asking for it has no leader yet.
+            // A topic created by this request has no leader yet.
             let is_being_made = matches!(
                 error,
                 None | Some(RDKafkaErrorCode::LeaderNotAvailable | RDKafkaErrorCode::UnknownTopicOrPartition)
@@ -112,12 +113,13 @@ impl Ask {
             self.client.assign(&place).map_err(failed)?;
         }
         let (read, is_end) = self.read(from, max_bytes)?;
-        // The end is told once.
+        // The client reports the end only once.
         self.reading = (!is_end).then_some((topic, partition, read.next));
         Ok(read)
     }
 
-    /// Messages from the assigned partition, until it is enough or the end; and whether it was the end.
+    /// Reads messages of the assigned partition until there are enough or the end is reached. Also returns whether it
+    /// was the end.
     fn read(&self, from: u64, max_bytes: usize) -> Result<(Read, bool), BrokerError> {
         let end = Instant::now() + ANSWER_WITHIN;
         let mut batches = Batches::new(from);
@@ -126,14 +128,14 @@ impl Ask {
                 Some(Ok(message)) => {
                     let Ok(offset) = u64::try_from(message.offset()) else { continue };
                     if offset >= batches.next() {
-                        // What is too large for a record is left out, as it is where it is followed.
+                        // A record that is too large is skipped, as in following.
                         batches.push(offset, |builder| push(builder, &message, self.config.kind).is_ok());
                     }
                 }
                 Some(Err(KafkaError::PartitionEOF(_))) => return Ok((batches.finish(), true)),
                 Some(Err(error)) if batches.len() == 0 => return Err(failed(error)),
                 Some(Err(_)) => break,
-                // Not a timeout yet: an event that is no message.
+                // An event other than a message; the timeout has not expired.
                 None if Instant::now() < end => {}
                 None if batches.len() == 0 => return Err(failed("the broker did not answer in time")),
                 None => break,
@@ -147,7 +149,7 @@ impl Ask {
         self.probed = Some(Instant::now());
     }
 
-    /// Whether the cluster answers. Asked of a partition's leader, since all metadata of a large cluster are many.
+    /// Probes the cluster. Asks a partition's leader, since the metadata of a large cluster are large.
     fn probe(&mut self) {
         let answer = match self.known.clone() {
             Some((topic, partition)) => {
@@ -171,7 +173,7 @@ impl Work for Ask {
     const IDLE: Duration = Duration::from_millis(200);
 
     fn answer(&mut self, questions: Vec<Question>) {
-        // Who asked may have gone.
+        // The requester may have dropped the answer.
         for question in questions {
             match question {
                 Question::Fetch { stream, partition, from, max_bytes, reply } => {
@@ -190,7 +192,7 @@ impl Work for Ask {
 
     fn look_around(&mut self) {
         if self.reading.is_none() {
-            // Nobody reads: what comes are events.
+            // No fetch is active, so only events arrive.
             let _ = self.client.poll(Duration::ZERO);
         }
         if self.probed.is_none_or(|probed| probed.elapsed() >= PROBE_EVERY) {

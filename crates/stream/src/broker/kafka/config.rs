@@ -1,4 +1,4 @@
-//! Settings of Kafka's client: which may be given, and what they are otherwise.
+//! Settings of librdkafka: permitted settings, and the defaults.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::record::Kind;
 
 const PORT: u16 = 9092;
 
-/// Whom a setting concerns.
+/// The clients that a setting applies to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum For {
     Both,
@@ -20,8 +20,8 @@ enum For {
     Consumer,
 }
 
-/// What may be set, in librdkafka's own words. What is left out is what the bridge relies on (acknowledgements,
-/// idempotence, offsets), callbacks, and what the build lacks.
+/// Permitted settings, by librdkafka's names. Excluded are settings that the bridge relies on (acknowledgements,
+/// idempotence, offsets), callbacks, and features missing in the build.
 const PERMITTED: [(&str, For); 53] = [
     ("allow.auto.create.topics", For::Consumer),
     ("batch.num.messages", For::Producer),
@@ -78,20 +78,20 @@ const PERMITTED: [(&str, For); 53] = [
     ("topic.metadata.refresh.interval.ms", For::Both),
 ];
 
-/// The bridge's own, beside those of librdkafka.
+/// Settings of the bridge, in addition to librdkafka's.
 const PREFIX: &str = "prefix";
 const KIND: &str = "kind";
 
-/// Everything that the threads need to make their clients.
+/// Configuration from which the threads create their clients.
 #[derive(Clone)]
 pub(super) struct Config {
     producer: ClientConfig,
     consumer: ClientConfig,
-    /// Before each name of a stream, and of a group.
+    /// Prefix of each stream and group name.
     pub(super) prefix: String,
-    /// What a value is whose producer does not say.
+    /// Kind of values whose producer does not declare one.
     pub(super) kind: Kind,
-    /// The largest message, its key included.
+    /// Maximum size of a message, key included.
     pub(super) message_bytes_max: usize,
     pub(super) name: String,
     pub(super) failure_timeout: Duration,
@@ -116,7 +116,7 @@ impl Config {
             producer
                 .get(name)
                 .and_then(|text| text.parse().ok())
-                .ok_or_else(|| address.refused(name, "it is no whole number"))
+                .ok_or_else(|| address.refused(name, "not a whole number"))
         };
         let message_bytes_max = number("message.max.bytes")?;
         let name = address.to_string();
@@ -125,7 +125,7 @@ impl Config {
         Ok(config)
     }
 
-    /// What librdkafka has to say about the values, setting by setting, so that the error names one.
+    /// Checks each value with librdkafka, one setting at a time, so that the error names the setting.
     fn check(&self, address: &Address, set: &BTreeMap<String, String>) -> Result<(), ConnectError> {
         for (name, value) in set {
             if let Err(rdkafka::error::KafkaError::ClientConfig(_, why, ..)) =
@@ -141,14 +141,14 @@ impl Config {
         self.producer.clone()
     }
 
-    /// A consumer that is no member of its group: the group is a name for what it stores.
+    /// A consumer that does not join its group: the group only names the stored offsets.
     pub(super) fn consumer(&self, group: &str) -> ClientConfig {
         let mut config = self.consumer.clone();
         config.set("group.id", group);
         config
     }
 
-    /// The topic of a stream, if its name can be one.
+    /// The topic of a stream, if its name is a valid topic name.
     pub(super) fn topic(&self, stream: &str) -> Result<String, String> {
         let topic = format!("{}{stream}", self.prefix);
         let is_legal = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
@@ -159,20 +159,22 @@ impl Config {
         {
             return Ok(topic);
         }
-        Err(format!("`{topic}` is no topic of Kafka: 1 to {TOPIC_BYTES_MAX} of a-z, A-Z, 0-9, `.`, `_`, `-`"))
+        Err(format!(
+            "`{topic}` is not a valid Kafka topic: it needs 1 to {TOPIC_BYTES_MAX} of a-z, A-Z, 0-9, `.`, `_`, `-`"
+        ))
     }
 }
 
 /// Kafka's limit.
 const TOPIC_BYTES_MAX: usize = 249;
 
-/// Where no setting says otherwise. Memory is bounded by `queue.buffering.max.kbytes`, for what waits to be
-/// acknowledged, and for each followed partition by `queued.max.messages.kbytes`.
+/// Defaults. Memory is bounded by `queue.buffering.max.kbytes` for unacknowledged records, and by
+/// `queued.max.messages.kbytes` for each followed partition.
 const PRODUCER: [(&str, &str); 8] = [
     ("acks", "all"),
     ("client.id", "sinews"),
     ("enable.idempotence", "true"),
-    // Waiting brings larger batches only while few are under way; then the wait is all that is noticed.
+    // Waiting makes batches larger only while few are in flight; otherwise it only adds latency.
     ("linger.ms", "1"),
     ("message.max.bytes", "1000000"),
     ("queue.buffering.max.kbytes", "65536"),
@@ -187,7 +189,7 @@ const CONSUMER: [(&str, &str); 8] = [
     ("enable.auto.offset.store", "false"),
     ("message.max.bytes", "1000000"),
     ("queued.max.messages.kbytes", "16384"),
-    // How long a commit waits for a coordinator that is gone.
+    // Maximum time that a commit waits for a lost coordinator.
     ("session.timeout.ms", "10000"),
 ];
 
@@ -206,7 +208,7 @@ fn client_config(defaults: &[(&str, &str)], set: &BTreeMap<String, String>, clie
     config
 }
 
-/// What the URL says outside its settings, in librdkafka's words.
+/// The URL without its settings, as librdkafka settings.
 fn settings_of(address: &mut Address) -> Result<BTreeMap<String, String>, ConnectError> {
     let mut set = BTreeMap::from([("bootstrap.servers".to_owned(), address.hosts.join(","))]);
     let mut insert = |name: &str, value: &str| set.insert(name.to_owned(), value.to_owned());
@@ -234,7 +236,7 @@ fn settings_of(address: &mut Address) -> Result<BTreeMap<String, String>, Connec
         .get("security.protocol")
         .is_some_and(|protocol| has_tls && !protocol.to_ascii_lowercase().ends_with("ssl"));
     if contradicts {
-        return Err(address.refused("security.protocol", "the scheme kafka+tls asks for TLS"));
+        return Err(address.refused("security.protocol", "it conflicts with TLS of the scheme kafka+tls"));
     }
     Ok(set)
 }
@@ -244,21 +246,21 @@ fn kind_of(address: &mut Address) -> Result<Kind, ConnectError> {
         None | Some("bytes") => Ok(Kind::Bytes),
         Some("text") => Ok(Kind::Text),
         Some("json") => Ok(Kind::Json),
-        Some(other) => Err(address.refused(KIND, format!("`{other}` is none of bytes, text, json"))),
+        Some(other) => Err(address.refused(KIND, format!("`{other}` is not bytes, text or json"))),
     }
 }
 
 fn why_not(name: &str) -> String {
     let fixed = PRODUCER.iter().chain(&CONSUMER).any(|(known, _)| *known == name);
     if fixed || name == "bootstrap.servers" || name == "group.id" {
-        return "the bridge sets it itself".to_owned();
+        return "reserved: the bridge sets it".to_owned();
     }
     let known = PERMITTED.iter().map(|(known, _)| *known).chain([PREFIX, KIND]);
     let letters = |text: &str| text.chars().filter(char::is_ascii_alphanumeric).collect::<String>();
-    // What differs in dots and dashes only is what mostly happens.
+    // Most mistakes differ only in dots and dashes.
     let near = known.into_iter().find(|known| letters(known) == letters(&name.to_ascii_lowercase()));
     near.map_or_else(
-        || "it is unknown, or may not be set".to_owned(),
-        |near| format!("it is unknown; did you mean `{near}`?"),
+        || "unknown or not permitted".to_owned(),
+        |near| format!("unknown; did you mean `{near}`?"),
     )
 }

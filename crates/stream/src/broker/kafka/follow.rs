@@ -1,8 +1,8 @@
-//! From Kafka: one consumer feeds all partitions that are followed.
+//! Follows Kafka partitions: one consumer feeds all of them.
 //!
-//! Partitions are assigned, not subscribed to, so that no group has to agree on anything. Each has a queue of its own:
-//! one whose log has no room is not read on, librdkafka stops fetching for it when its queue is full
-//! (`queued.max.messages.kbytes`), and the others go on.
+//! Partitions are assigned instead of subscribed to, so no group protocol runs. Each has its own queue: a partition
+//! whose log is full is not read, librdkafka stops fetching for it when its queue is full
+//! (`queued.max.messages.kbytes`), and the other partitions continue.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,13 +26,13 @@ use super::config::Config;
 use super::{push, time_of};
 use crate::{AppendError, Partition, Start};
 
-/// How often the thread looks at what nobody wakes it for.
+/// Interval of work that no event triggers.
 const IDLE: Duration = Duration::from_millis(500);
-/// Messages of one partition before the others have their turn.
+/// Messages of one partition per turn.
 const TURN_MESSAGES: usize = 4096;
-/// How long a question about a partition's beginning may take; the others wait meanwhile.
+/// Timeout of a request for a partition's start offset; the other partitions wait meanwhile.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// How often it is asked again.
+/// Retry interval of the request.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 
 /// The consuming half of a connection.
@@ -41,7 +41,7 @@ pub(super) struct Follow {
     config: Config,
     status: Arc<Status>,
     signal: Arc<Signal>,
-    /// Asked for, and not begun yet.
+    /// Partitions requested and not begun yet.
     added: Mutex<Vec<Added>>,
 }
 
@@ -51,7 +51,7 @@ struct Added {
     partition: i32,
     from: Start,
     sink: Sink,
-    /// After an attempt that failed.
+    /// Time of the next attempt, after a failed one.
     retry_at: Option<Instant>,
 }
 
@@ -61,16 +61,16 @@ struct Followed {
     name: String,
     from: Start,
     sink: Sink,
-    /// The last record of the log, until it was compared with the one that the broker has in its place.
+    /// The last record of the log, until it has been compared with the broker's record at that offset.
     last: Option<LastRecord>,
-    /// The broker has it again, after it had said that it knows no such partition.
+    /// The broker has the partition again after reporting it as unknown.
     is_back: bool,
     queue: PartitionQueue<Context>,
-    /// Set by librdkafka when the queue has something again.
+    /// Set by librdkafka when the queue has messages again.
     has_more: Arc<AtomicBool>,
-    /// The disk is full.
+    /// The disk is full; time of the next attempt.
     retry_at: Option<Instant>,
-    /// The broker has said that it knows no such partition, or may not be read; it is asked again then.
+    /// The broker has reported the partition as unknown or forbidden; time of the next request.
     ask_at: Option<Instant>,
 }
 
@@ -78,7 +78,7 @@ struct Followed {
 type Place = (String, i32);
 type All = BTreeMap<Place, Followed>;
 
-/// What librdkafka calls back, for each client that consumes.
+/// Callbacks of librdkafka, for each consuming client.
 pub(super) struct Context {
     status: Arc<Status>,
 }
@@ -123,7 +123,7 @@ impl Follow {
         self.signal.set();
     }
 
-    /// Feeds the partitions until it is time to end.
+    /// Feeds the partitions until the connection is closed.
     pub(super) fn run(&self, is_ending: &dyn Fn() -> bool) {
         let waker = Waker::from(self.signal.clone());
         let mut all = All::new();
@@ -148,7 +148,7 @@ impl Follow {
         }
     }
 
-    /// Begins with what was added.
+    /// Begins to follow the added partitions.
     fn begin(&self, all: &mut All) {
         let added = std::mem::take(&mut *lock(&self.added));
         for mut added in added {
@@ -177,8 +177,8 @@ impl Follow {
         }
     }
 
-    /// The offset to begin at: that of the log's last record, which is returned and compared then, where reading goes on
-    /// behind it. What depends on the moment is decided now, not when the broker is found.
+    /// The start offset: that of the log's last record, which is returned for comparison, if reading continues behind
+    /// it. Positions that depend on the current time are resolved now, not when the broker is reached.
     fn beginning(&self, added: &Added) -> KafkaResult<(Offset, Option<LastRecord>)> {
         let Added { topic, partition, from, sink, .. } = added;
         let exact = |offset: u64| Offset::Offset(i64::try_from(offset).unwrap_or(i64::MAX));
@@ -200,7 +200,7 @@ impl Follow {
                 let found = self.consumer.offsets_for_times(times, ANSWER_WITHIN)?;
                 match found.elements().first().map(|element| element.offset()) {
                     Some(offset @ Offset::Offset(_)) => offset,
-                    // None is that late.
+                    // No message is that late.
                     _ => Offset::End,
                 }
             }
@@ -233,13 +233,13 @@ impl Follow {
         Followed { stream, name, from, sink, last, is_back, queue, has_more, retry_at, ask_at }
     }
 
-    /// What came before a partition had its own queue, and errors that are nobody's.
+    /// Processes messages that arrived before a partition had its own queue, and errors without a partition.
     fn serve_rest(&self, all: &mut All) {
         while let Some(event) = self.consumer.poll(Duration::ZERO) {
-            // Errors were noted by the context.
+            // The context has recorded errors.
             let Ok(message) = event else { continue };
             let place = (message.topic().to_owned(), message.partition());
-            // These come first: the partition's own queue has what was fetched later.
+            // These are first: the partition's own queue has the messages fetched later.
             if let Some(Err(why)) = all
                 .get_mut(&place)
                 .map(|followed| self.take(&mut followed.sink, &mut followed.last, &message))
@@ -249,7 +249,7 @@ impl Follow {
         }
     }
 
-    /// Moves messages from the partition's queue into its log. Whether there is more to do at once.
+    /// Moves messages from the partition's queue into its log. Returns whether more work is immediately available.
     fn serve(
         &self,
         (topic, partition): &Place,
@@ -291,7 +291,7 @@ impl Follow {
         self.flush(followed, waker)
     }
 
-    /// Puts a message behind the others of its partition.
+    /// Adds a message to its partition.
     fn take(
         &self,
         sink: &mut Sink,
@@ -299,7 +299,7 @@ impl Follow {
         message: &BorrowedMessage<'_>,
     ) -> Result<(), String> {
         self.status.is_up();
-        // Messages that were delivered have one.
+        // Delivered messages have an offset.
         let offset = u64::try_from(message.offset()).unwrap_or_default();
         if let Some((known, time, key, value)) = last.take()
             && known == offset
@@ -312,7 +312,7 @@ impl Follow {
         if offset < sink.next() {
             let next = sink.next();
             return Err(format!(
-                "Kafka has offset {offset} where this node has everything up to {next}: the topic was made anew, or \
+                "Kafka delivered offset {offset}, but this node's copy ends at {next}: the topic was recreated or \
                  has lost records. Remove this node's copy of the stream to read it again"
             ));
         }
@@ -320,14 +320,15 @@ impl Follow {
             sink.push(offset, time_of(message), |builder| push(builder, message, self.config.kind).is_ok());
         if !is_held {
             let (topic, partition) = (message.topic(), message.partition());
-            let why = format!("{topic}/{partition}: the message at {offset} is too large, and left out");
+            let why =
+                format!("{topic}/{partition}: the message at offset {offset} is too large and is skipped");
             tracing::warn!("{why}");
             self.status.note(&why);
         }
         Ok(())
     }
 
-    /// Whether the log has everything.
+    /// Whether the log has all records.
     fn flush(&self, followed: &mut Followed, waker: &Waker) -> Result<bool, String> {
         let flow = followed.sink.flush(waker).map_err(|error: AppendError| error.to_string())?;
         match (flow, followed.retry_at.take()) {
@@ -348,7 +349,7 @@ impl Follow {
         }
     }
 
-    /// An error of one partition. Most pass by themselves; some are for an operator.
+    /// Records an error of one partition. Most errors are transient; some need an operator.
     fn note(&self, name: &str, ask_at: &mut Option<Instant>, error: &KafkaError) {
         use RDKafkaErrorCode::{
             TopicAuthorizationFailed, UnknownPartition, UnknownTopic, UnknownTopicOrPartition,
@@ -364,7 +365,8 @@ impl Follow {
         }
     }
 
-    /// What was away may be another topic of the same name: it is begun with anew, at the last record of the log.
+    /// Restarts partitions that were missing: each may be another topic of the same name, so it begins at the last
+    /// record of the log.
     fn begin_again(&self, all: &mut All) {
         let back: Vec<Place> =
             all.iter().filter(|(_, followed)| followed.is_back).map(|(place, _)| place.clone()).collect();
@@ -372,7 +374,7 @@ impl Follow {
             let Some(mut followed) = all.remove(&(topic.clone(), partition)) else { continue };
             followed.is_back = false;
             if followed.sink.last().is_none() {
-                // There is no record to compare.
+                // The log has no record to compare.
                 all.insert((topic, partition), followed);
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Where groups go on, kept by Kafka as it keeps them for any of its consumers.
+//! Committed offsets of groups, stored by Kafka as for any of its consumers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,7 +16,8 @@ use super::failed;
 use super::follow::Context;
 use super::worker::Work;
 
-/// Groups whose client is kept: librdkafka knows one group for each, and each has threads of its own.
+/// Maximum number of cached group clients: librdkafka supports one group per client, and each client has its own
+/// threads.
 const CLIENTS_MAX: usize = 8;
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
@@ -25,15 +26,15 @@ pub(super) enum GroupQuestion {
     Committed { group: String, stream: String, partition: u32, reply: Reply<Option<u64>> },
 }
 
-/// What the thread has.
+/// State of the thread.
 pub(super) struct Groups {
     config: Config,
     status: Arc<Status>,
-    /// The one used last is the last.
+    /// The most recently used client is the last.
     clients: VecDeque<(String, BaseConsumer<Context>)>,
 }
 
-/// Commits of one group that were asked for together, and leave together.
+/// Commits of one group that were requested together and are sent together.
 struct Commits {
     group: String,
     places: TopicPartitionList,
@@ -58,7 +59,7 @@ impl Groups {
         if self.clients.len() == CLIENTS_MAX {
             self.clients.pop_front();
         }
-        // What comes are events: nothing is assigned.
+        // Only events arrive: no partition is assigned.
         let _ = client.1.poll(Duration::ZERO);
         self.clients.push_back(client);
         self.clients.back().map(|(_, client)| client).ok_or(KafkaError::Canceled)
@@ -69,7 +70,7 @@ impl Groups {
             self.client(&commits.group).and_then(|client| client.commit(&commits.places, CommitMode::Sync));
         let result = result.map_err(|error| failed(format!("group {}: {error}", commits.group)));
         for reply in commits.replies {
-            // Who asked may have gone.
+            // The requester may have dropped the answer.
             let _ = reply.send(result.clone());
         }
     }
@@ -97,13 +98,13 @@ impl Groups {
         let topic = self.config.topic(stream).map_err(failed)?;
         let partition = i32::try_from(partition).map_err(|_| failed("Kafka has no such partition"))?;
         if places.find_partition(&topic, partition).is_some() {
-            // A later commit of the same place.
+            // A later commit of the same partition.
             return places.set_partition_offset(&topic, partition, offset).map_err(failed);
         }
         places.add_partition_offset(&topic, partition, offset).map_err(failed)
     }
 
-    /// Puts a commit to the others of its group.
+    /// Adds a commit to the other commits of its group.
     fn gather(
         &self,
         all: &mut Vec<Commits>,

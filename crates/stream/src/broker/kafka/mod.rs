@@ -1,7 +1,7 @@
-//! Apache Kafka, through librdkafka: a stream is a topic, a partition a partition, an offset an offset.
+//! Apache Kafka through librdkafka: a stream is a topic; partitions and offsets are Kafka's.
 //!
-//! Four threads for one connection, beside librdkafka's own: one picks up delivery reports, one feeds the followed
-//! partitions, one asks for metadata and old records, one keeps the offsets of groups. Nobody else ever waits.
+//! Four threads per connection in addition to librdkafka's own: one handles delivery reports, one feeds the followed
+//! partitions, one requests metadata and old records, and one stores the offsets of groups. No other thread ever waits.
 
 mod ask;
 mod config;
@@ -33,12 +33,12 @@ use groups::{GroupQuestion, Groups};
 use produce::Produce;
 use worker::Worker;
 
-/// Names what a value is, as HTTP would.
+/// Header with the type of a value, as in HTTP.
 const CONTENT_TYPE: &str = "content-type";
 const TEXT: &str = "text/plain";
 const JSON: &str = "application/json";
 
-/// A connection to a cluster of Kafka.
+/// A connection to a Kafka cluster.
 pub(super) struct Kafka {
     produce: Arc<Produce>,
     follow: Arc<Follow>,
@@ -49,7 +49,7 @@ pub(super) struct Kafka {
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// Whether the connection is being closed, and until when what is under way may go on.
+/// Whether the connection is being closed, and the deadline of pending work.
 #[derive(Default)]
 struct Ending {
     has_begun: AtomicBool,
@@ -91,7 +91,7 @@ impl Kafka {
         self.ask.close();
         self.groups.close();
         for thread in lock(&self.threads).drain(..) {
-            // It has nothing to return; that it panicked was printed.
+            // The thread returns no value, and a panic was already printed.
             let _ = thread.join();
         }
     }
@@ -163,7 +163,7 @@ fn start(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<Joi
     thread::Builder::new().name(name.to_owned()).spawn(run)
 }
 
-/// The header's value for a kind; bytes need none.
+/// Header value of a kind; bytes need none.
 fn content_type(kind: Kind) -> Option<&'static str> {
     match kind {
         Kind::Bytes => None,
@@ -172,7 +172,7 @@ fn content_type(kind: Kind) -> Option<&'static str> {
     }
 }
 
-/// What the header says a value is, whoever wrote it; without one, what the configuration says.
+/// Kind of a value according to its header, regardless of the producer; without a header, the configured kind.
 fn kind_of(message: &BorrowedMessage<'_>, otherwise: Kind) -> Kind {
     let name = message.headers().and_then(|headers| {
         let found = headers.iter().find(|header| header.key.eq_ignore_ascii_case(CONTENT_TYPE));
@@ -189,34 +189,34 @@ fn kind_of(message: &BorrowedMessage<'_>, otherwise: Kind) -> Kind {
     }
 }
 
-/// When a message was made, or came to the broker, as the topic is configured; in microseconds.
+/// Time when the message was created or received by the broker, as the topic is configured; in microseconds.
 fn time_of(message: &BorrowedMessage<'_>) -> u64 {
     let millis = message.timestamp().to_millis().and_then(|millis| u64::try_from(millis).ok());
     millis.unwrap_or_default().saturating_mul(1000)
 }
 
-/// Puts a message behind those of the builder.
+/// Adds a message to the builder.
 fn push(builder: &mut RecordBuilder, message: &BorrowedMessage<'_>, kind: Kind) -> Result<(), Malformed> {
     let (key, value) = (message.key().unwrap_or_default(), message.payload().unwrap_or_default());
     builder.push(time_of(message), key, value, kind_of(message, kind))
 }
 
-/// librdkafka's own words, in our log.
+/// Forwards librdkafka's log messages.
 fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
     use RDKafkaLogLevel::{Alert, Critical, Debug, Emerg, Error, Info, Notice, Warning};
     match level {
-        // Mostly a connection that it makes again by itself.
+        // Usually a lost connection, which librdkafka restores by itself.
         Emerg | Alert | Critical | Error | Warning => tracing::warn!("kafka: {facility}: {message}"),
         Notice | Info | Debug => tracing::debug!("kafka: {facility}: {message}"),
     }
 }
 
-/// An error that concerns no single record.
+/// Records an error that concerns no single record.
 fn note_error(status: &Status, error: &KafkaError, reason: &str) {
     use RDKafkaErrorCode::{AllBrokersDown, Authentication, Fatal, SSL};
     match error.rdkafka_error_code() {
         Some(AllBrokersDown | Authentication | Fatal | SSL) => status.is_down(reason),
-        // One broker of several, or one topic.
+        // One of several brokers, or one topic.
         _ => status.note(reason),
     }
 }

@@ -1,7 +1,7 @@
-//! To Kafka: records go into librdkafka's queue, and its delivery reports complete what is pending.
+//! Publishes to Kafka: records enter librdkafka's queue, and its delivery reports complete the pending appends.
 //!
-//! Reports are picked up by a thread of their own. librdkafka could signal a descriptor that the server's loops wait
-//! for, but only through its raw bindings, and this crate has no unsafe code.
+//! A separate thread handles the reports. librdkafka could signal a descriptor to the server's event loops, but only
+//! through its raw bindings, and this crate has no unsafe code.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -19,18 +19,18 @@ use super::config::Config;
 use crate::record::{Record, Records};
 use crate::{AppendError, Completer, Durability, Pending};
 
-/// How long the thread waits for reports before it looks at anything else. Reports do not wait for it.
+/// Maximum time that the thread waits for reports before it does other work. Reports are handled immediately.
 const REPORTS_WAIT: Duration = Duration::from_millis(100);
-/// The same while the rest of an append waits for room in the queue.
+/// Wait for reports while the rest of an append waits for space in the queue.
 const ROOM_WAIT: Duration = Duration::from_millis(1);
-/// A producer that has failed for good is replaced so often.
+/// Minimum interval between replacements of a permanently failed producer.
 const REPLACE_EVERY: Duration = Duration::from_secs(1);
-/// How long librdkafka may take to report what it was told to drop.
+/// Maximum time for librdkafka to report purged messages.
 const PURGED_WITHIN: Duration = Duration::from_millis(500);
-/// What a message takes beside its key and its value: heads, and the header that names its kind.
+/// Bytes of a message in addition to its key and value: framing, and the header with its kind.
 const MESSAGE_OVERHEAD: usize = 128;
 
-/// Why an append has failed whose records are there.
+/// Error of an append whose records are stored at unknown offsets.
 const NOWHERE: &str = "Kafka has the records, and does not say where";
 
 type Client = BaseProducer<Context>;
@@ -39,10 +39,10 @@ type Client = BaseProducer<Context>;
 pub(super) struct Produce {
     config: Config,
     status: Arc<Status>,
-    /// Replaced when it has failed for good, which idempotence does rather than to store something twice.
+    /// Replaced after a permanent failure, which idempotence prefers to storing a record twice.
     client: RwLock<Arc<Client>>,
-    /// What is left of appends that librdkafka's queue had room for in part. While there is something, nothing else
-    /// is taken; so there is one for each thread that publishes, at most.
+    /// Unsent rests of appends that only partly fit into librdkafka's queue. While there are any, further appends are
+    /// rejected; so there is at most one for each publishing thread.
     rest: Mutex<Vec<Rest>>,
     is_closed: AtomicBool,
 }
@@ -55,28 +55,28 @@ struct Rest {
     flight: Arc<Flight>,
 }
 
-/// Records of one append that are under way.
+/// Records of one append in flight.
 pub(super) struct Flight {
     left: AtomicU32,
-    /// The least offset so far.
+    /// The lowest offset so far.
     first: AtomicU64,
     failed: Mutex<Option<AppendError>>,
     completer: Mutex<Option<Completer>>,
     stream: String,
     partition: u32,
-    /// Before that, readers of this node do not see it.
+    /// Readers of this node do not see records below this offset.
     least: u64,
 }
 
-/// What librdkafka calls back, on our thread.
+/// Callbacks of librdkafka, on the report thread.
 pub(super) struct Context {
     status: Arc<Status>,
     nameless: Mutex<Option<Nameless>>,
 }
 
-/// Messages that were sent again and had been stored before, of which the broker says no more than that. They come one
-/// after the other, and librdkafka counts their offsets from -1: the next one of them would be this. No other message has
-/// that offset, since before it lie at least as many as have been counted.
+/// Resent messages that had been stored before, whose offsets the broker does not report. They are consecutive, and
+/// librdkafka counts their offsets from -1: the next of them would get `next`. No other message has that offset, since
+/// at least as many messages as have been counted precede it.
 struct Nameless {
     topic: String,
     partition: i32,
@@ -90,12 +90,12 @@ impl Nameless {
     }
 }
 
-/// How far records went into the queue.
+/// Number of records that entered the queue.
 enum Sent {
     All,
-    /// The queue is full; so many are in.
+    /// The queue is full; this many records are in it.
     Full(usize),
-    /// The next one is impossible, and so are those behind it.
+    /// The next record and all behind it cannot be sent.
     Refused(usize, AppendError),
 }
 
@@ -134,7 +134,7 @@ impl Produce {
         Ok(pending)
     }
 
-    /// Picks up reports until the connection is closed and nothing is under way, or no longer may be.
+    /// Handles reports until the connection is closed and all appends have completed or the deadline has passed.
     pub(super) fn run(&self, until: &dyn Fn() -> Option<Instant>) {
         let mut retired = Vec::new();
         let mut replaced = Instant::now();
@@ -152,14 +152,14 @@ impl Produce {
                 replaced = Instant::now();
                 retired.extend(self.replace(&why));
             }
-            // The last owner of a client waits for it; that is this thread, and never one that publishes.
+            // The last owner of a client blocks until it has ended; that must be this thread, never a publishing one.
             drop(client);
             retired.retain(|client| Arc::strong_count(client) > 1);
             if until().is_some_and(|end| self.is_done() || Instant::now() >= end) {
                 break;
             }
         }
-        // What is not acknowledged by now fails, and is told so.
+        // Unacknowledged appends fail now, and their callers are notified.
         let client = self.client();
         client.purge(PurgeConfig::default().queue().inflight());
         if let Err(error) = client.flush(PURGED_WITHIN) {
@@ -171,7 +171,7 @@ impl Produce {
         self.status.feed();
     }
 
-    /// Takes nothing more.
+    /// Rejects further appends.
     pub(super) fn close(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
     }
@@ -189,7 +189,7 @@ impl Produce {
         AppendError::Busy
     }
 
-    /// Before any of them is queued: an append is taken whole.
+    /// Checked before any record is queued: an append is accepted as a whole.
     fn check_sizes(&self, records: &Records) -> Result<(), AppendError> {
         let most = self.config.message_bytes_max;
         let mut all = records.iter().flatten();
@@ -209,7 +209,7 @@ impl Produce {
         flight: &Arc<Flight>,
     ) -> Sent {
         for (place, record) in records.iter().flatten().enumerate().skip(from) {
-            // The report may be there before `send` returns.
+            // The report may arrive before `send` returns.
             self.status.sent(1);
             let message = message(topic, partition, &record, flight.clone());
             if let Err((error, _)) = client.send(message) {
@@ -223,7 +223,7 @@ impl Produce {
         Sent::All
     }
 
-    /// Sends what is left of appends, as far as there is room.
+    /// Sends the rests of appends as far as the queue has space.
     fn send_rest(&self, client: &Client) {
         let mut rest = lock(&self.rest);
         while let Some(first) = rest.first_mut() {
@@ -240,7 +240,7 @@ impl Produce {
         }
     }
 
-    /// Puts a new client in the place of one that has failed for good, which is returned.
+    /// Replaces a permanently failed client and returns it.
     fn replace(&self, why: &str) -> Option<Arc<Client>> {
         self.status.is_down(why);
         match create(&self.config, &self.status) {
@@ -271,7 +271,7 @@ impl Flight {
         (Arc::new(flight), pending)
     }
 
-    /// One record has its offset, or will have none.
+    /// Completes one record, with its offset or an error.
     fn land(&self, offset: Result<u64, AppendError>) {
         match offset {
             Ok(offset) => {
@@ -282,7 +282,7 @@ impl Flight {
         }
     }
 
-    /// So many records will have no offset: the append has failed, when the others have landed.
+    /// Fails this many records: the append fails once its other records have completed.
     fn refuse(&self, count: u32, error: AppendError) {
         lock(&self.failed).get_or_insert(error);
         self.end(count);
@@ -311,7 +311,7 @@ impl ClientContext for Context {
 }
 
 impl Context {
-    /// The offset, if readers of this node see what is there.
+    /// The offset, if readers of this node see it.
     fn visible(&self, flight: &Flight, offset: u64) -> Result<u64, AppendError> {
         if offset >= flight.least {
             return Ok(offset);
@@ -322,7 +322,7 @@ impl Context {
         Err(failed(why))
     }
 
-    /// The offset of a message that was acknowledged, if it has been named.
+    /// The offset of an acknowledged message, if the broker has reported it.
     fn offset(&self, message: &impl Message) -> Option<u64> {
         let mut nameless = lock(&self.nameless);
         match &mut *nameless {
@@ -364,7 +364,7 @@ impl ProducerContext for Context {
     }
 }
 
-/// Whether other messages would be taken.
+/// Whether the error concerns only this message.
 fn is_about_the_message(error: &KafkaError) -> bool {
     use RDKafkaErrorCode::{InvalidMessage, InvalidRecord, MessageSizeTooLarge};
     matches!(error.rdkafka_error_code(), Some(InvalidMessage | InvalidRecord | MessageSizeTooLarge))
@@ -388,7 +388,7 @@ fn message<'a>(
         let header = Header { key: super::CONTENT_TYPE, value: Some(name) };
         message = message.headers(OwnedHeaders::new_with_capacity(1).insert(header));
     }
-    // Milliseconds are what Kafka keeps. A record without a time, 0, gets that of now.
+    // Kafka stores milliseconds. A record without a time, 0, gets the current time.
     message.timestamp(i64::try_from(record.timestamp / 1000).unwrap_or(i64::MAX))
 }
 

@@ -1,4 +1,4 @@
-//! A thread that answers questions, one after the other: librdkafka's answers to most are waited for.
+//! A thread that answers requests in sequence: most of librdkafka's requests block.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,25 +9,24 @@ use std::time::Duration;
 use super::super::answer::Reply;
 use super::super::{Answer, BrokerError};
 
-/// Questions that may wait. Each is answered within seconds, or refused.
+/// Maximum number of pending requests. Each is answered or fails within seconds.
 const QUESTIONS_MAX: usize = 1024;
 
-/// What a thread does with its questions.
+/// The work of a request thread.
 pub(super) trait Work: Send + 'static {
     type Question: Send + 'static;
 
-    /// How long nothing may be asked before it has something to do itself.
+    /// Idle time after which periodic work runs.
     const IDLE: Duration;
 
-    /// Answers what has been asked meanwhile: one question at least.
+    /// Answers the requests that have arrived, at least one.
     fn answer(&mut self, questions: Vec<Self::Question>);
 
-    /// Nothing was asked for a while, or much: whatever has to be done now and then.
+    /// Does periodic work, after an idle time or many requests.
     fn look_around(&mut self);
 }
 
-/// The other end of such a thread. It ends when this is closed, after the question that it may be at: nobody waits for
-/// that.
+/// Handle of such a thread. When closed, the thread ends after its current request; closing does not wait for it.
 pub(super) struct Worker<Q> {
     questions: RwLock<Option<SyncSender<Q>>>,
     is_closed: Arc<AtomicBool>,
@@ -42,7 +41,7 @@ impl<Q: Send + 'static> Worker<Q> {
         Ok(Self { questions: RwLock::new(Some(sender)), is_closed })
     }
 
-    /// Asks; the answer says so if too much waits, or the thread has ended.
+    /// Sends a request; the answer is an error if the queue is full or the thread has ended.
     pub(super) fn ask<T>(&self, question: impl FnOnce(Reply<T>) -> Q) -> Answer<T> {
         let (reply, answer) = Answer::channel();
         let questions = self.questions.read().unwrap_or_else(PoisonError::into_inner);
@@ -66,7 +65,7 @@ fn run<W: Work>(mut work: W, questions: &Receiver<W::Question>, is_closed: &Atom
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => return,
         };
-        // Each may take seconds when the broker is away; those who asked hear that it was closed.
+        // Each request may take seconds when the broker is unreachable; the remaining requesters get `Closed`.
         if is_closed.load(Ordering::Relaxed) {
             return;
         }

@@ -1,4 +1,5 @@
-//! One case against a server: whole, cut in every place, byte by byte, and with another request behind it.
+//! Runs one case against a server: whole, cut at every byte, byte by byte, and with another request behind
+//! it.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,36 +7,37 @@ use std::time::Duration;
 
 use sinews_conformance::http::{Answer, Case, Expected, read};
 
-/// A server under test, and how its cases are asked.
+/// A server under test, and the mode of its cases.
 pub(crate) struct Server {
     address: SocketAddr,
-    /// What was sent before a request on this connection has been looked at when that is answered: the server has one
-    /// thread, and serves its connections in turn.
+    /// Connection for marker requests. The server has one thread, and serves its connections in turn: once it
+    /// answers a marker, it has processed all earlier bytes on other connections.
     marker: TcpStream,
     pub(crate) connections: usize,
 }
 
-/// Until an answer comes, which takes microseconds: long enough for any machine, and for 408 to come first.
+/// Time limit of an answer, which takes microseconds: long enough for any machine, and for a 408 to arrive
+/// first.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 
-/// Connections at a time.
+/// Concurrent connections.
 const BATCH: usize = 128;
 
-/// Up to here, a request is cut in every place.
+/// Maximum length of a request that is cut at every byte.
 const CUT_ALL: usize = 700;
 
-/// The places in which longer ones are cut.
+/// Number of cuts in longer requests.
 const CUTS: usize = 64;
 
 const MARKER: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// What shows that the connection went on, and ends it.
+/// A request that proves that the connection is still open, and closes it.
 const LAST: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
 
-/// What must not be read.
+/// A request that must not be read.
 const SMUGGLED: &[u8] = b"GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// What comes once a client that asked for it has leave to send the body.
+/// The interim response to a client with `Expect: 100-continue`.
 const LEAVE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 impl Server {
@@ -43,7 +45,7 @@ impl Server {
         Ok(Self { address, marker: connect(address)?, connections: 1 })
     }
 
-    /// The case in all ways.
+    /// Runs the case in all ways.
     pub(crate) fn run(&mut self, case: &Case) -> Result<(), String> {
         let wire = case.wire.bytes();
         self.whole(&wire, case, 1).map_err(|why| format!("whole: {why}"))?;
@@ -73,7 +75,7 @@ impl Server {
         self.finish(stream, Vec::new(), case, times)
     }
 
-    /// Each connection gets the part before its cut; when the server has seen all of these, the rest.
+    /// Sends the part before its cut on each connection; when the server has processed all of them, the rest.
     fn cut(&mut self, wire: &[u8], case: &Case, cuts: &[usize]) -> Result<(), String> {
         let mut streams = Vec::new();
         for &cut in cuts {
@@ -91,7 +93,7 @@ impl Server {
         Ok(())
     }
 
-    /// What came before the request was whole: nothing, unless it is refused or its body is waited for.
+    /// Checks the answer to an incomplete request: none, unless the server rejects it or waits for its body.
     fn early(&self, stream: &mut TcpStream, wire: &[u8], cut: usize, case: &Case) -> Result<Vec<u8>, String> {
         let head = wire.windows(4).position(|window| window == b"\r\n\r\n").map_or(wire.len(), |at| at + 4);
         let is_sound = match case.expected.answers() {
@@ -105,7 +107,7 @@ impl Server {
         let waits =
             asks_for_leave(wire) && matches!(case.expected, Expected::Echoes(body) if !body.is_empty());
         if cut == head && waits && early != LEAVE {
-            return Err(format!("{} in place of leave to send the body", shown(&early)));
+            return Err(format!("{} in place of 100 (Continue)", shown(&early)));
         }
         Ok(early)
     }
@@ -119,7 +121,7 @@ impl Server {
         self.finish(stream, Vec::new(), case, 1)
     }
 
-    /// Reads what must come, and nothing else.
+    /// Reads the expected answers, and no further bytes.
     fn finish(
         &mut self,
         mut stream: TcpStream,
@@ -147,7 +149,7 @@ impl Server {
             }
         }
         stream.read_to_end(&mut received).map_err(|error| format!("no end: {error}"))?;
-        if received.is_empty() { Ok(()) } else { Err(format!("more came: {}", shown(&received))) }
+        if received.is_empty() { Ok(()) } else { Err(format!("unexpected bytes: {}", shown(&received))) }
     }
 
     fn open(&mut self) -> Result<TcpStream, String> {
@@ -155,7 +157,8 @@ impl Server {
         connect(self.address).map_err(|error| format!("connect: {error}"))
     }
 
-    /// Until what was sent so far has been looked at: the first answer may be of the same turn of the loop.
+    /// Waits until the server has processed all sent bytes: the first answer may be from the same turn of the
+    /// event loop.
     fn wait_until_seen(&mut self) -> Result<(), String> {
         self.ask_marker()?;
         self.ask_marker()
@@ -175,7 +178,8 @@ fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// A server that has refused the beginning may have ended the connection; what it said is still to be read.
+/// Sends bytes and ignores errors: a server that has rejected the beginning may have closed the connection;
+/// its answer is still to be read.
 fn send(stream: &mut TcpStream, bytes: &[u8]) {
     let _ = stream.write_all(bytes);
 }
@@ -184,7 +188,7 @@ fn asks_for_leave(wire: &[u8]) -> bool {
     wire.windows(12).any(|window| window.eq_ignore_ascii_case(b"100-continue"))
 }
 
-/// Takes one answer off what comes, which must be this one; leave to send the body may come before it.
+/// Takes one answer from the received bytes and checks it; a 100 (Continue) may precede it.
 fn take(
     stream: &mut TcpStream,
     received: &mut Vec<u8>,
@@ -204,7 +208,7 @@ fn take(
     }
 }
 
-/// The status of the next answer.
+/// Returns the status of the next answer.
 fn take_any(stream: &mut TcpStream, received: &mut Vec<u8>) -> Result<u16, String> {
     loop {
         if let Some((found, len)) = read(received, false)? {
@@ -227,7 +231,7 @@ fn more(stream: &mut TcpStream, received: &mut Vec<u8>) -> Result<(), String> {
     }
 }
 
-/// What has come, without waiting.
+/// Returns the available bytes, without waiting.
 fn available(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     stream.set_nonblocking(true)?;
     let mut chunk = [0; 4096];

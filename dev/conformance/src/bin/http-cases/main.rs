@@ -1,5 +1,5 @@
-//! Asks a server the HTTP cases: `http-cases ADDRESS all|heads`. `heads` are those that any server has to answer so,
-//! whatever its routes. Prints `ok NAME` or `FAIL NAME: why` for each case.
+//! Runs the HTTP cases against a server: `http-cases ADDRESS all|heads`. `heads` selects the cases that apply
+//! to any server, independent of its routes. Prints `ok NAME` or `FAIL NAME: why` for each case.
 #![forbid(unsafe_code)]
 
 mod exchange;

@@ -1,4 +1,4 @@
-//! Opposite a cluster that is told what to do.
+//! Tests with a mock cluster that the test controls.
 
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
@@ -17,13 +17,13 @@ pub(crate) struct Cluster {
 impl Cluster {
     pub(crate) fn new(topic: &str, partitions: i32) -> Self {
         let mock = MockCluster::new(1).expect("loopback has ports");
-        mock.create_topic(topic, partitions, 1).expect("it is new");
+        mock.create_topic(topic, partitions, 1).expect("the topic is new");
         Self { mock }
     }
 
     pub(crate) fn url(&self, settings: &str) -> String {
         let hosts = self.mock.bootstrap_servers();
-        // Tests do not wait for what is patient by default.
+        // Shorter retries than the defaults, to make tests fast.
         format!("kafka://{hosts}?reconnect.backoff.max.ms=200&retry.backoff.ms=20&{settings}")
     }
 
@@ -33,7 +33,7 @@ impl Cluster {
 }
 
 #[test]
-fn whatever_way_it_is_published_every_node_has_it_in_kafkas_order() {
+fn publications_by_each_protocol_reach_all_nodes_in_kafkas_order() {
     let cluster = Cluster::new("orders", 1);
     let nodes = [cluster.node("", &[]), cluster.node("", &["--threads", "2"])];
     assert_eq!(posted(&nodes[0], "orders", "posted"), 0);
@@ -53,7 +53,7 @@ fn whatever_way_it_is_published_every_node_has_it_in_kafkas_order() {
     }
 
     for node in &nodes {
-        // What a producer was told of is there for who asks next, whichever node it asks.
+        // An acknowledged record is readable at once at any node.
         let two = got(node, "/streams/orders?max=2");
         assert_eq!(two, [(0, "posted".to_owned()), (1, "said".to_owned())]);
         let last = got(node, "/streams/orders?from=4");
@@ -67,7 +67,7 @@ fn whatever_way_it_is_published_every_node_has_it_in_kafkas_order() {
 }
 
 #[test]
-fn one_that_comes_later_has_what_was_before_it_and_goes_over_to_what_comes() {
+fn late_node_reads_older_records_and_follows() {
     let cluster = Cluster::new("news", 1);
     let first = cluster.node("", &[]);
     for number in 0..20 {
@@ -78,7 +78,7 @@ fn one_that_comes_later_has_what_was_before_it_and_goes_over_to_what_comes() {
     let mut middle = Reader::from(&second, "news", &json!({"offset": 15}));
     let mut latest = Reader::from(&second, "news", &json!("latest"));
     for number in 20..30 {
-        // Whoever publishes here or there: what comes is what Kafka has.
+        // Publications at both nodes arrive in Kafka's order.
         let node = if number % 2 == 0 { &first } else { &second };
         assert_eq!(posted(node, "news", &number.to_string()), number);
     }
@@ -86,7 +86,7 @@ fn one_that_comes_later_has_what_was_before_it_and_goes_over_to_what_comes() {
     assert_eq!(earliest.next(30), expected(0));
     assert_eq!(middle.next(15), expected(15));
     assert_eq!(latest.next(10), expected(20));
-    // Resumed at another node, which may have seen less by then.
+    // Resume at another node, which may have read fewer records.
     let mut resumed = Reader::from(&first, "news", &json!({"offset": 30}));
     assert_eq!(posted(&second, "news", "30"), 30);
     assert_eq!(resumed.next(1), [(30, "30".to_owned())]);
@@ -102,7 +102,7 @@ fn one_that_comes_later_has_what_was_before_it_and_goes_over_to_what_comes() {
 }
 
 #[test]
-fn a_group_goes_on_at_another_node_where_it_was() {
+fn group_resumes_at_another_node() {
     let cluster = Cluster::new("work", 2);
     let nodes = [cluster.node("", &[]), cluster.node("", &[])];
     for number in 0..4 {
@@ -123,31 +123,29 @@ fn a_group_goes_on_at_another_node_where_it_was() {
 }
 
 #[test]
-fn while_the_cluster_is_away_the_node_says_so_and_nothing_acknowledged_is_lost() {
+fn node_reports_a_cluster_outage_and_loses_no_acknowledged_record() {
     let cluster = Cluster::new("down", 1);
     let node = cluster.node("queue.buffering.max.messages=50", &[]);
     assert_eq!(posted(&node, "down", "before"), 0);
     until("it is ready", || is_ready(&node));
     let mut reader = Reader::from(&node, "down", &json!("earliest"));
 
-    cluster.mock.broker_down(-1).expect("it is there");
+    cluster.mock.broker_down(-1).expect("the broker exists");
     let mut socket = Json::connect(&node, "/streams/down");
     for number in 0..200 {
         socket.say(&json!({"op": "append", "id": number, "data": number.to_string()}));
     }
-    until("as much waits as may", || {
-        node.get("/metrics").lines().any(|line| line == "sinews_store_waiting 50")
-    });
+    until("the queue is full", || node.get("/metrics").lines().any(|line| line == "sinews_store_waiting 50"));
     let refused = post(&node, "/streams/down", "refused");
     assert!(refused.starts_with("HTTP/1.1 429 ") && refused.contains("Retry-After: 1"), "{refused}");
     until("it is not ready", || {
         let answer = node.get("/readyz");
         answer.starts_with("HTTP/1.1 503 ") && answer.contains("the broker of the streams: ")
     });
-    assert!(node.get("/healthz").starts_with("HTTP/1.1 200 "), "starting it anew would not help");
+    assert!(node.get("/healthz").starts_with("HTTP/1.1 200 "), "a restart would not help");
     assert!(node.get("/metrics").contains("\nsinews_store_ready 0\n"));
 
-    cluster.mock.broker_up(-1).expect("it is there");
+    cluster.mock.broker_up(-1).expect("the broker exists");
     let mut by_offset = BTreeMap::from([(0, "before".to_owned())]);
     for number in 0..200 {
         let ack = socket.hear();
@@ -161,9 +159,9 @@ fn while_the_cluster_is_away_the_node_says_so_and_nothing_acknowledged_is_lost()
 }
 
 #[test]
-fn a_stream_that_cannot_be_had_is_told_and_can_be_had_later() {
+fn unavailable_stream_is_reported_and_opens_later() {
     let cluster = Cluster::new("late", 1);
-    cluster.mock.broker_down(-1).expect("it is there");
+    cluster.mock.broker_down(-1).expect("the broker exists");
     let node = cluster.node("", &[]);
     let mut socket = Json::connect(&node, "/ws");
     socket.say(&json!({"op": "append", "id": 1, "stream": "late", "data": "a"}));
@@ -171,16 +169,16 @@ fn a_stream_that_cannot_be_had_is_told_and_can_be_had_later() {
     let failed = socket.hear();
     assert_eq!((&failed["op"], &failed["id"]), (&json!("error"), &json!(1)), "{failed}");
     assert_eq!(failed["code"], 503, "{failed}");
-    assert_eq!(socket.hear()["op"], "pong", "what stood behind it");
+    assert_eq!(socket.hear()["op"], "pong", "the next message is processed");
     let answer = post(&node, "/streams/late", "b");
     assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("Retry-After: "), "{answer}");
 
-    cluster.mock.broker_up(-1).expect("it is there");
-    until("it can be had", || post(&node, "/streams/late", "c").starts_with("HTTP/1.1 200 "));
+    cluster.mock.broker_up(-1).expect("the broker exists");
+    until("the stream is available", || post(&node, "/streams/late", "c").starts_with("HTTP/1.1 200 "));
 }
 
 #[test]
-fn a_stop_waits_for_what_is_on_its_way() {
+fn shutdown_waits_for_outstanding_acknowledgements() {
     let cluster = Cluster::new("end", 1);
     let node = cluster.node("linger.ms=300", &[]);
     let mut socket = Json::connect(&node, "/streams/end");
@@ -188,7 +186,7 @@ fn a_stop_waits_for_what_is_on_its_way() {
     for number in 1..100 {
         socket.say(&json!({"op": "append", "data": number.to_string()}));
     }
-    // It has heard what came before.
+    // The server has processed the earlier messages.
     assert_eq!(socket.ask(json!({"op": "ping"}))["op"], "pong");
     node.signal("TERM");
     let (status, log) = node.wait();
@@ -199,7 +197,7 @@ fn a_stop_waits_for_what_is_on_its_way() {
 }
 
 #[test]
-fn a_directory_that_is_given_is_gone_on_with_and_another_is_removed() {
+fn given_directory_is_reused_and_temporary_directory_is_removed() {
     let cluster = Cluster::new("kept", 1);
     let directory = Directory::new();
     let path = directory.path("copy");
@@ -227,7 +225,7 @@ fn a_directory_that_is_given_is_gone_on_with_and_another_is_removed() {
 }
 
 #[test]
-fn streams_of_a_directory_move_to_the_cluster_and_clients_go_on_where_they_were() {
+fn copy_moves_streams_to_the_cluster_and_clients_resume() {
     let cluster = Cluster::new("orders", 2);
     let directory = Directory::new();
     let path = directory.path("streams");

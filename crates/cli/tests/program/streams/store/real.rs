@@ -1,5 +1,5 @@
-//! Opposite brokers that are really there, which these tests kill and freeze: `cargo xtask brokers` starts them, and says
-//! where they are and which script controls them.
+//! Tests with real brokers, which the tests kill and freeze. `cargo xtask brokers` starts them, and passes their
+//! addresses and the script that controls them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -36,10 +36,10 @@ fn nodes_see_the_same(settings: &str) {
     assert_eq!(member.records(10).len(), 10);
 }
 
-/// A topic is heard in one order at all nodes, and whoever resumes at another node, or comes later, hears the rest.
+/// A topic has one order at all nodes, and a client that resumes at another node or joins late receives the rest.
 fn topics_are_one_at_all_nodes(settings: &str) {
     let topic = unused("chat.room");
-    // Whatever streams have, a topic has one partition.
+    // A topic has one partition, with any number for streams.
     let pattern = ["--streams-topics", "chat.*"];
     let nodes = [(); 2].map(|()| node(&url(settings), &pattern));
     let mut live = nodes.each_ref().map(|node| Json::connect(node, "/ws"));
@@ -63,29 +63,28 @@ fn topics_are_one_at_all_nodes(settings: &str) {
     assert_eq!(earliest.messages(60), all);
 }
 
-/// Records that wait for their acknowledgement on the connection of the long test.
+/// Records that await their acknowledgement on the connection of the long test.
 const WINDOW: u32 = 100;
 
-/// Publishes through a server while the broker is killed, started again, frozen and let go. What was acknowledged is
-/// there, at the offset that was named, for one who has read at another server all the time; `exactly` says that nothing
-/// is there twice either.
+/// Publishes through a server while the broker is killed, restarted, frozen and resumed. Each acknowledged record
+/// exists at its offset for a reader at another server. `exactly` requires that there are no duplicates either.
 fn nothing_acknowledged_is_lost(settings: &str, exactly: bool) {
     let stream = unused("hard");
     let (writer, reader) = (node(&url(settings), &[]), node(&url(settings), &[]));
     let first = posted(&writer, &stream, "first");
     let mut seen = Binary::plain_at(plain_address(&reader), &stream);
     seen.subscribe(2, first, "");
-    // It is older than what this node has: from here on nothing is asked of the broker that could fail.
+    // The record is older than this node's log; from here on no query to the broker can fail.
     let mut all = seen.records(1);
     let is_over = AtomicBool::new(false);
     let (acknowledged, sent) = thread::scope(|scope| {
         let publishing = scope.spawn(|| publish_until(&is_over, &writer, &stream));
         control("kill");
-        until("that is noticed", || !is_ready(&writer));
+        until("the outage is detected", || !is_ready(&writer));
         control("up");
         until("it is ready again", || is_ready(&writer));
         control("stop");
-        until("that is noticed", || !is_ready(&writer));
+        until("the outage is detected", || !is_ready(&writer));
         control("cont");
         until("it is ready once more", || is_ready(&writer));
         is_over.store(true, Ordering::Relaxed);
@@ -96,19 +95,19 @@ fn nothing_acknowledged_is_lost(settings: &str, exactly: bool) {
         all.extend(seen.hear().records());
     }
     let by_offset: BTreeMap<u64, &[u8]> = all.iter().map(|(offset, value)| (*offset, &value[..])).collect();
-    assert_eq!(by_offset.len(), all.len(), "no offset comes twice");
+    assert_eq!(by_offset.len(), all.len(), "no duplicate offset");
     for (number, offset) in &acknowledged {
         let found = by_offset.get(offset).copied();
         assert_eq!(found, Some(number.to_string().as_bytes()), "acknowledged at {offset}");
     }
     assert!(acknowledged.len() > WINDOW as usize, "{} of {sent}", acknowledged.len());
     if exactly {
-        assert_eq!(acknowledged.len(), sent as usize, "all was acknowledged in the end");
-        assert_eq!(all.len(), sent as usize + 2, "nothing was stored twice");
+        assert_eq!(acknowledged.len(), sent as usize, "all records were acknowledged");
+        assert_eq!(all.len(), sent as usize + 2, "no duplicate records");
     }
 }
 
-/// Answers what was acknowledged at which offset, and how many were sent.
+/// Returns the acknowledged numbers with their offsets, and the number of records sent.
 fn publish_until(is_over: &AtomicBool, node: &Running, stream: &str) -> (Vec<(u32, u64)>, u32) {
     let mut producer = Binary::plain_at(plain_address(node), stream);
     let (mut acknowledged, mut sent, mut answered) = (Vec::new(), 0, 0);
@@ -124,7 +123,7 @@ fn publish_until(is_over: &AtomicBool, node: &Running, stream: &str) -> (Vec<(u3
         if answer.op == 129 {
             acknowledged.push((answer.id, answer.number(0)));
         } else {
-            // Where the broker's connection was lost, it is not known whether it has it.
+            // If the connection to the broker was lost, the result is unknown.
             assert_eq!((answer.op, &answer.body[..2]), (255, &503_u16.to_le_bytes()[..]), "{answer:?}");
             thread::park_timeout(Duration::from_millis(1));
         }
@@ -136,20 +135,20 @@ fn publish_until(is_over: &AtomicBool, node: &Running, stream: &str) -> (Vec<(u3
 mod kafka {
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only kafka"]
-    fn topics_are_one_at_all_nodes() {
+    fn topics_have_one_order_at_all_nodes() {
         super::topics_are_one_at_all_nodes("");
     }
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only kafka"]
-    fn nodes_see_the_same() {
+    fn all_nodes_read_the_same_records() {
         super::nodes_see_the_same("");
     }
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only kafka"]
-    fn nothing_acknowledged_is_lost() {
-        // Kafka that is alone and killed may store twice what was under way.
+    fn acknowledged_records_survive_broker_failures() {
+        // A single Kafka broker that is killed may store records in flight twice.
         super::nothing_acknowledged_is_lost("reconnect.backoff.max.ms=500", false);
     }
 }
@@ -158,19 +157,19 @@ mod kafka {
 mod nats {
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only nats"]
-    fn topics_are_one_at_all_nodes() {
+    fn topics_have_one_order_at_all_nodes() {
         super::topics_are_one_at_all_nodes("partitions=3");
     }
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only nats"]
-    fn nodes_see_the_same() {
+    fn all_nodes_read_the_same_records() {
         super::nodes_see_the_same("");
     }
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only nats"]
-    fn nothing_acknowledged_is_lost_or_stored_twice() {
+    fn acknowledged_records_survive_broker_failures_without_duplicates() {
         super::nothing_acknowledged_is_lost("", true);
     }
 }
@@ -182,23 +181,23 @@ mod redis {
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only redis"]
-    fn topics_are_one_at_all_nodes() {
+    fn topics_have_one_order_at_all_nodes() {
         super::topics_are_one_at_all_nodes("partitions=3");
     }
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only redis"]
-    fn nodes_see_the_same() {
+    fn all_nodes_read_the_same_records() {
         super::nodes_see_the_same("");
     }
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only redis"]
-    fn nothing_acknowledged_is_lost() {
+    fn acknowledged_records_survive_broker_failures() {
         super::nothing_acknowledged_is_lost("", false);
     }
 
-    /// What `/readyz` says when it is not ready.
+    /// The reason of `/readyz` when it fails.
     fn reason(node: &Running) -> String {
         until("the node is not ready", || !is_ready(node));
         node.get("/readyz")
@@ -210,7 +209,7 @@ mod redis {
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only redis"]
-    fn emptied_redis_refuses_appends_and_readyz_says_why() {
+    fn emptied_redis_rejects_appends_and_readyz_has_the_reason() {
         let stream = unused("emptied");
         let node = node(&url(""), &[]);
         let first = posted(&node, &stream, "0");
@@ -220,11 +219,11 @@ mod redis {
         assert_eq!(live.next(1), [(first + 1, "1".to_owned())]);
         say("FLUSHALL");
         for _ in 0..3 {
-            assert_refused(&post(&node, &format!("/streams/{stream}"), "unseen"), "made anew");
+            assert_refused(&post(&node, &format!("/streams/{stream}"), "unseen"), "recreated");
         }
         let why = reason(&node);
-        assert!(why.contains("made anew") && why.contains(&stream), "{why}");
-        // Another stream begins anew.
+        assert!(why.contains("recreated") && why.contains(&stream), "{why}");
+        // Another stream starts empty.
         posted(&node, &unused("other"), "0");
     }
 
@@ -236,7 +235,7 @@ mod redis {
         posted(&node, &stream, "0");
         until("the node is ready", || is_ready(&node));
         say("CONFIG SET maxmemory 1");
-        until("that is told", || {
+        until("the reason is reported", || {
             assert_refused(&post(&node, &format!("/streams/{stream}"), "refused"), "maxmemory");
             !is_ready(&node)
         });

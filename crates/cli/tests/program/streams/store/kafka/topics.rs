@@ -1,4 +1,4 @@
-//! Topics in streams that a cluster keeps: many nodes, one order.
+//! Durable topics at a cluster: many nodes, one order.
 
 use sinews_testkit::{Frame, Reply};
 
@@ -13,13 +13,13 @@ fn posted_to(node: &Running, topic: &str, text: &str) -> Value {
     body(&answer)
 }
 
-/// Messages from a sequence on that hold the number before it: what [`publish`] makes of a topic that had nothing.
+/// The expected messages after [`publish`] to a new topic: sequence and the number before it.
 fn numbers(sequences: std::ops::Range<u64>) -> Vec<(u64, u64, Value)> {
     sequences.map(|sequence| (1, sequence, json!(sequence - 1))).collect()
 }
 
 #[test]
-fn whatever_way_it_is_published_at_one_node_all_hear_one_order() {
+fn publications_at_one_node_reach_all_nodes_in_one_order() {
     let cluster = Cluster::new("chat.room", 1);
     let nodes = [cluster.node("", &TOPICS), cluster.node("", &[&TOPICS[..], &["--threads", "2"]].concat())];
     let mut by_name = nodes.each_ref().map(|node| Json::connect(node, "/ws"));
@@ -54,7 +54,7 @@ fn whatever_way_it_is_published_at_one_node_all_hear_one_order() {
 }
 
 #[test]
-fn one_who_resumes_at_a_node_that_began_late_has_what_the_broker_has_and_each_once() {
+fn resuming_at_a_late_node_replays_broker_records_once() {
     let cluster = Cluster::new("chat.room", 1);
     let first = cluster.node("", &TOPICS);
     let mut client = Json::connect(&first, "/ws");
@@ -76,7 +76,7 @@ fn one_who_resumes_at_a_node_that_began_late_has_what_the_broker_has_and_each_on
     let messages = kept["messages"].as_array().unwrap();
     assert_eq!((&kept["op"], &kept["id"], messages.len()), (&json!("history"), &json!(7), 55), "{kept}");
     assert_eq!((&messages[0]["seq"], &messages[54]["seq"]), (&json!(6), &json!(60)));
-    // Somebody who has heard nothing, and somebody of another run.
+    // A client without a position, and a client of another epoch.
     let ack =
         Json::connect(&second, "/ws").subscribe("chat.room", &json!({ "from": { "epoch": 1, "seq": 0 } }));
     assert_eq!((&ack["replayed"], &ack["complete"]), (&json!(60), &json!(true)), "{ack}");
@@ -87,14 +87,14 @@ fn one_who_resumes_at_a_node_that_began_late_has_what_the_broker_has_and_each_on
 }
 
 #[test]
-fn what_was_acknowledged_at_one_node_is_behind_those_who_resume_there_at_another() {
+fn acknowledged_position_of_one_node_resumes_at_another() {
     let cluster = Cluster::new("chat.room", 1);
     let nodes = [cluster.node("", &TOPICS), cluster.node("", &TOPICS)];
     let mut first = Json::connect(&nodes[0], "/ws");
     for number in 0..20_u64 {
         let ack = first.ask(json!({ "op": "publish", "id": 1, "topic": "chat.room", "data": number }));
         assert_eq!((&ack["epoch"], &ack["seq"]), (&json!(1), &json!(number + 1)), "{ack}");
-        // The other node may not have seen it yet.
+        // The other node may not have read it yet.
         let mut second = Json::connect(&nodes[1], "/ws");
         let ack = second.subscribe("chat.room", &json!({ "from": { "epoch": 1, "seq": number + 1 } }));
         assert_eq!(
@@ -105,7 +105,7 @@ fn what_was_acknowledged_at_one_node_is_behind_those_who_resume_there_at_another
 }
 
 #[test]
-fn history_goes_over_into_what_other_nodes_publish_without_a_gap() {
+fn history_continues_with_publications_of_other_nodes_without_a_gap() {
     const EACH: u64 = 1_000;
     let cluster = Cluster::new("chat.room", 1);
     let limits = ["--websocket-high-water", "4k", "--threads", "2"];
@@ -115,7 +115,7 @@ fn history_goes_over_into_what_other_nodes_publish_without_a_gap() {
             let node = &nodes[usize::from(first > 0)];
             scope.spawn(move || publish(node, "chat.room", first..first + EACH))
         });
-        // Each comes to a node of its own, while others publish.
+        // Each client joins at another node during publication.
         let late = [(); 3].map(|()| {
             let node = cluster.node("", &[&TOPICS[..], &limits].concat());
             scope.spawn(move || {
@@ -126,15 +126,15 @@ fn history_goes_over_into_what_other_nodes_publish_without_a_gap() {
         });
         publishing.into_iter().for_each(|thread| thread.join().unwrap());
         let heard = late.map(|late| late.join().unwrap());
-        assert!(heard.iter().all(|one| *one == heard[0]), "all hear the same");
+        assert!(heard.iter().all(|one| *one == heard[0]), "all clients received the same messages");
         for (at, (_, sequence, _)) in (1..).zip(&heard[0]) {
-            assert_eq!(*sequence, at, "each once, in order");
+            assert_eq!(*sequence, at, "each message once, in order");
         }
     });
 }
 
 #[test]
-fn a_node_that_was_killed_goes_on_with_its_copy_and_tells_each_once() {
+fn killed_node_resumes_its_copy_and_delivers_each_message_once() {
     let cluster = Cluster::new("chat.room", 1);
     let directory = Directory::new();
     let path = directory.path("copy");
@@ -152,7 +152,7 @@ fn a_node_that_was_killed_goes_on_with_its_copy_and_tells_each_once() {
         let end = round * 40 + 20;
         assert_eq!(resumed.messages((end - heard) as usize), numbers(heard + 1..end + 1));
         heard = end;
-        // It hears what comes from where the copy has ended.
+        // It receives messages from the end of the copy on.
         let mut last = 0;
         while last < end {
             let next = pattern.messages(1)[0].1;
@@ -166,9 +166,9 @@ fn a_node_that_was_killed_goes_on_with_its_copy_and_tells_each_once() {
 }
 
 #[test]
-fn while_the_cluster_is_away_topics_say_so_and_can_be_had_later() {
+fn topics_fail_while_the_cluster_is_down_and_recover() {
     let cluster = Cluster::new("chat.room", 1);
-    cluster.mock.broker_down(-1).expect("it is there");
+    cluster.mock.broker_down(-1).expect("the broker exists");
     let node = cluster.node("", &TOPICS);
     let mut raw = node.websocket("/topics/chat.room");
     // They wait for the same answer.
@@ -193,16 +193,16 @@ fn while_the_cluster_is_away_topics_say_so_and_can_be_had_later() {
     let closed = raw.next();
     assert!(matches!(&closed, Some(Reply::Close(Some(1013), _))), "{closed:?}");
 
-    cluster.mock.broker_up(-1).expect("it is there");
-    until("it can be had", || post(&node, "/topics/chat.room", "c").starts_with("HTTP/1.1 200 "));
-    // It may come from what is there, or be heard.
+    cluster.mock.broker_up(-1).expect("the broker exists");
+    until("the topic is available", || post(&node, "/topics/chat.room", "c").starts_with("HTTP/1.1 200 "));
+    // It may come from the history or be delivered live.
     let mut client = Json::connect(&node, "/ws");
     client.subscribe("chat.room", &json!({ "last": 1 }));
     assert_eq!(client.messages(1)[0].2, "c");
 }
 
 #[test]
-fn what_is_divided_keeps_no_topic() {
+fn stream_with_several_partitions_backs_no_topic() {
     let cluster = Cluster::new("chat.two", 2);
     let node = cluster.node("", &TOPICS);
     let answer = post(&node, "/topics/chat.two", "x");

@@ -1,10 +1,12 @@
-//! A file that only grows, and whose bytes are read where the system keeps them.
-
-#![allow(unsafe_code)]
+//! Append-only files, and views of their pages without a copy.
+//!
+//! The crate holds the unsafe code that mapped files need. `sinews-stream` keeps its logs in such files, and `sinews-engine` appends
+//! to them through a ring.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Write};
 use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -22,7 +24,7 @@ use memmap2::{MmapOptions, MmapRaw};
 ///
 /// ```
 /// use std::io::IoSlice;
-/// use sinews_engine::AppendFile;
+/// use sinews_file::AppendFile;
 ///
 /// # let path = std::env::temp_dir().join(format!("sinews-append-{}", std::process::id()));
 /// let file = AppendFile::create(&path)?;
@@ -156,15 +158,16 @@ impl AppendFile {
         Ok(bytes.into())
     }
 
-    /// For a ring, which appends and syncs by its number.
-    #[cfg(target_os = "linux")]
-    pub(crate) fn descriptor(&self) -> std::os::fd::RawFd {
-        std::os::fd::AsRawFd::as_raw_fd(&self.file)
-    }
-
     /// Nothing here panics while it is held.
     fn lent(&self) -> MutexGuard<'_, Lent> {
         self.lent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// For a ring, which appends and syncs by the file's number. The caller appends only: it does not shorten the file.
+impl AsFd for AppendFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 }
 

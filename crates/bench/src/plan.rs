@@ -12,7 +12,6 @@ use sinews_proto::handshake::ClientRequest;
 use super::args::{LoadArgs, Mode};
 use super::payload::Corpus;
 use super::target::{Protocol, Target};
-use crate::args::Backend;
 use crate::trust;
 
 /// One run. Threads share it.
@@ -106,11 +105,7 @@ impl Plan {
             ramp_up: amount.ramp_up,
             timeout: amount.timeout,
             sources: connection.source.iter().flatten().copied().collect(),
-            backend: match connection.backend {
-                Backend::Auto => BackendChoice::Auto,
-                Backend::Poll => BackendChoice::Poll,
-                Backend::Uring => BackendChoice::Uring,
-            },
+            backend: connection.backend,
             tls: target.tls.then(|| tls(connection.insecure, &connection.ca)).transpose()?,
             handshakes: handshakes(&target, args)?,
             request: request(&target, args)?,

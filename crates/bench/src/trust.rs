@@ -22,7 +22,7 @@ use sinews::client::TlsError;
 /// # Errors
 ///
 /// A file cannot be read, or holds no certificate; nobody is trusted at all.
-pub(crate) fn client(
+pub fn client(
     insecure: bool,
     ca: &[PathBuf],
 ) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, String> {
@@ -58,7 +58,7 @@ fn roots(files: &[PathBuf]) -> Result<RootCertStore, String> {
 /// # Errors
 ///
 /// The file cannot be read, or holds none.
-pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     match found {
         Ok(found) if found.is_empty() => Err(format!("{}: no certificate in PEM", path.display())),
@@ -67,7 +67,7 @@ pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, 
 }
 
 /// An error in words; where a certificate was not taken, with what would have it taken.
-pub(crate) fn explain(error: &(dyn Error + 'static)) -> String {
+pub fn explain(error: &(dyn Error + 'static)) -> String {
     match advice(error) {
         Some(advice) => format!("{error}; {advice}"),
         None => error.to_string(),

@@ -4,7 +4,7 @@ use super::super::args::Mode;
 use super::super::plan::Plan;
 use super::super::result::{Outcome, PERCENTILES};
 use super::units::{bytes, count, nanos};
-use crate::echo::shown_url;
+use crate::url::shown_url;
 
 pub(crate) fn summary(plan: &Plan, outcome: &Outcome) -> String {
     let mut lines = vec![format!("{} ({})", shown_url(&plan.target.url), load(plan, outcome))];

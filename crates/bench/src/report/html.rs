@@ -7,7 +7,7 @@ use super::super::plan::Plan;
 use super::super::result::{Outcome, PERCENTILES};
 use super::table::{load, rows};
 use super::units::{bytes, count, nanos};
-use crate::echo::shown_url;
+use crate::url::shown_url;
 
 /// # Errors
 ///

@@ -1,4 +1,9 @@
-//! `sinews bench`: loads a server, and measures what it does. docs/benchmarks.md says how to use it.
+//! Load generation for WebSocket, HTTP and TCP servers: the command `sinews bench`.
+//!
+//! [`BenchArgs`] is its command line and [`run`] runs it. [`trust`] and [`url`] are shared with the other client commands of the
+//! program: which certificates a client trusts, and URLs as people type and read them.
+
+#![forbid(unsafe_code)]
 
 mod args;
 mod compare;
@@ -15,22 +20,24 @@ mod result;
 mod tally;
 mod target;
 mod trace;
+pub mod trust;
+pub mod url;
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
-pub(crate) use self::args::BenchArgs;
+pub use self::args::BenchArgs;
 use self::args::{BenchCommand, LoadArgs, ReportArgs};
 use self::interrupt::Interrupt;
 use self::plan::Plan;
 use self::result::Outcome;
 
-/// Runs it and prints what it came to. Interrupted, that is what was measured so far, and the exit code says so.
+/// Runs the command and prints its results. An interrupted run prints the results so far and exits with 130.
 ///
 /// # Errors
 ///
-/// Options that do not fit, a server that nobody can connect to, or answers that were wrong.
-pub(crate) fn run(args: BenchArgs) -> Result<ExitCode, String> {
+/// Contradictory options, a server that refuses connections, or wrong answers.
+pub fn run(args: BenchArgs) -> Result<ExitCode, String> {
     let interrupt = Interrupt::take()?;
     let done = match args.command {
         Some(BenchCommand::Compare(args)) => compare::run(*args, &interrupt),

@@ -16,7 +16,7 @@ use super::interrupt::Interrupt;
 use super::load;
 use super::plan::Plan;
 use super::report::units::{count, nanos};
-use crate::echo::shown_url;
+use crate::url::shown_url;
 
 /// Measure several servers by turns, and say which differences are more than noise.
 ///

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use sinews_engine::Remote;
 
-use crate::config::network::with_scheme;
+use crate::url::with_scheme;
 
 /// What is spoken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,10 +5,11 @@ use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
+use sinews_engine::BackendChoice;
 
 use super::payload::Sizes;
-use crate::args::Backend;
 
 /// Load a server and measure what it does.
 ///
@@ -19,7 +20,7 @@ use crate::args::Backend;
 /// `sinews bench first-byte` each operation of the protocols on a server that has nothing else to do.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
-pub(crate) struct BenchArgs {
+pub struct BenchArgs {
     #[command(subcommand)]
     pub(crate) command: Option<BenchCommand>,
 
@@ -42,6 +43,11 @@ pub(crate) enum BenchCommand {
     Durable(Box<super::durable::DurableArgs>),
     /// Measure how long an idle server takes for the first byte of each operation.
     FirstByte(Box<super::first_byte::FirstByteArgs>),
+}
+
+/// The names of the engine's backends, as the server has them.
+pub(crate) fn backends() -> impl TypedValueParser<Value = BackendChoice> {
+    PossibleValuesParser::new(["auto", "poll", "uring"]).try_map(|name| name.parse::<BackendChoice>())
 }
 
 /// What is sent, how often and for how long. `compare` takes the same.
@@ -162,8 +168,8 @@ pub(crate) struct ConnectionArgs {
     pub(crate) source: Vec<Vec<IpAddr>>,
 
     /// What drives the sockets: io_uring, epoll or kqueue (`poll`), or what there is
-    #[arg(long, value_enum, value_name = "NAME", default_value = "auto")]
-    pub(crate) backend: Backend,
+    #[arg(long, value_parser = backends(), value_name = "NAME", default_value = "auto")]
+    pub(crate) backend: BackendChoice,
 }
 
 #[derive(Clone, Debug, Args)]

@@ -10,6 +10,7 @@ use std::time::Duration;
 use clap::Args;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
+use sinews_engine::BackendChoice;
 
 use self::operations::{Operation, all};
 use self::stage::Stage;
@@ -18,7 +19,6 @@ use super::durable::wire::Place;
 use super::interrupt::Interrupt;
 use super::report::units::nanos;
 use super::tally;
-use crate::args::Backend;
 
 /// Measure how long an idle server takes for the first byte of each operation of its protocols.
 ///
@@ -48,8 +48,8 @@ pub(crate) struct FirstByteArgs {
     idle: Duration,
 
     /// What drives the sockets of the server that is started here: io_uring, epoll or kqueue (`poll`), or what there is
-    #[arg(long, value_enum, value_name = "NAME", default_value = "auto", conflicts_with = "url")]
-    backend: Backend,
+    #[arg(long, value_parser = super::args::backends(), value_name = "NAME", default_value = "auto", conflicts_with = "url")]
+    backend: BackendChoice,
 
     /// Further arguments of `sinews serve` for that server, such as `--streams-fsync=never`; may be given several times
     #[arg(long, value_name = "ARGUMENT", conflicts_with = "url", allow_hyphen_values = true)]
@@ -114,9 +114,9 @@ pub(crate) fn run(args: &FirstByteArgs, interrupt: &Interrupt) -> Result<(), Str
 /// A server that keeps what the operations are about.
 fn start(args: &FirstByteArgs) -> Result<Server, String> {
     let backend = match args.backend {
-        Backend::Auto => "auto",
-        Backend::Uring => "uring",
-        Backend::Poll => "poll",
+        BackendChoice::Uring => "uring",
+        BackendChoice::Poll => "poll",
+        _ => "auto",
     };
     let kept = format!("{}>", stage::KEPT);
     let remembered = format!("{}>=100", stage::REMEMBERED);
