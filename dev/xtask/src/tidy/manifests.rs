@@ -21,7 +21,7 @@ pub(super) fn inherited(tree: &Tree) -> Vec<Violation> {
     found
 }
 
-/// Requires a name and a reason for each third-party dependency in the book ([`REASONS`]).
+/// Requires a name and a reason for each third-party dependency in the book (`REASONS`).
 pub(super) fn justified(tree: &Tree) -> Vec<Violation> {
     let reasons = tree.file(REASONS).unwrap_or_default();
     let manifest = tree.file(ROOT).unwrap_or_default();
