@@ -118,7 +118,7 @@ impl Outcome {
         warnings
     }
 
-    /// The fields that docs/benchmarks.md names.
+    /// The fields that docs/book/src/reference/benchmarks.md names.
     pub(crate) fn to_json(&self, plan: &Plan) -> Value {
         let tally = &self.tally;
         let mut result = json!({

@@ -1,5 +1,5 @@
 //! What happens, as a line of JSON: `--jsonl` prints it, `--record` writes it, `--replay` reads it.
-//! docs/connect.md lists the fields.
+//! docs/book/src/reference/connect.md lists the fields.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
