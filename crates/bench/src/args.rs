@@ -1,4 +1,4 @@
-//! The command line of `sinews bench`.
+//! Command-line arguments of `sinews bench`.
 
 use std::net::IpAddr;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
@@ -11,20 +11,20 @@ use sinews_engine::BackendChoice;
 
 use super::payload::Sizes;
 
-/// Load a server and measure what it does.
+/// Measure the performance of a server under load.
 ///
-/// ws:// and wss:// URLs send messages and expect each of them back; http:// and https:// URLs send requests; tcp://
-/// URLs send bytes and expect them back. Each echo is compared with what was sent.
+/// ws:// and wss:// URLs send messages and expect each as an echo; http:// and https:// URLs send requests; tcp://
+/// URLs send bytes and expect an echo. Each echo is compared with the bytes sent.
 ///
-/// `sinews bench compare` measures several servers by turns, `sinews bench durable` producers and consumers of streams,
-/// `sinews bench first-byte` each operation of the protocols on a server that has nothing else to do.
+/// `sinews bench compare` measures several servers in alternation, `sinews bench durable` measures producers and
+/// consumers of streams, `sinews bench first-byte` measures each protocol operation on an idle server.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct BenchArgs {
     #[command(subcommand)]
     pub(crate) command: Option<BenchCommand>,
 
-    /// URL of the server to load: ws://, wss://, http://, https:// or tcp://; ws:// if it has no scheme
+    /// URL of the server: ws://, wss://, http://, https:// or tcp://. A URL without a scheme means ws://
     #[arg(value_name = "URL", required = true)]
     pub(crate) url: Option<String>,
 
@@ -37,11 +37,11 @@ pub struct BenchArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
-    /// Measure several servers by turns, and say which differences are more than noise.
+    /// Measure several servers in alternation, and report differences above the noise.
     Compare(Box<super::compare::CompareArgs>),
-    /// Measure durable streams, and what WebSocket itself costs them.
+    /// Measure durable streams, and the overhead of WebSocket on them.
     Durable(Box<super::durable::DurableArgs>),
-    /// Measure how long an idle server takes for the first byte of each operation.
+    /// Measure the time to the first byte of each operation on an idle server.
     FirstByte(Box<super::first_byte::FirstByteArgs>),
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn backends() -> impl TypedValueParser<Value = BackendChoice> {
     PossibleValuesParser::new(["auto", "poll", "uring"]).try_map(|name| name.parse::<BackendChoice>())
 }
 
-/// What is sent, how often and for how long. `compare` takes the same.
+/// Load parameters, shared with `compare`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct LoadArgs {
     #[command(flatten)]
@@ -64,73 +64,73 @@ pub(crate) struct LoadArgs {
 }
 
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "How much")]
+#[command(next_help_heading = "Amount of load")]
 pub(crate) struct AmountArgs {
-    /// Connections, over all threads
+    /// Connections, distributed over all threads
     #[arg(short, long, value_name = "N", default_value = "64")]
     pub(crate) connections: NonZeroUsize,
 
-    /// Threads, each with an event loop of its own
+    /// Load generator threads, each with its own event loop
     #[arg(short, long, value_name = "N", default_value = "1")]
     pub(crate) threads: NonZeroUsize,
 
-    /// Messages or requests of each connection that are sent and not answered (for http://: the depth of pipelining).
-    /// With --rate, what is due beyond that waits, and its latency counts [default: 1; with --rate 1024]
+    /// Unanswered messages or requests per connection (for http:// the pipelining depth). With --rate, further due
+    /// messages are queued, and the queueing time counts as latency [default: 1; with --rate 1024]
     #[arg(short, long, value_name = "N")]
     pub(crate) in_flight: Option<NonZeroU32>,
 
-    /// How long to measure, such as `10s` or `500ms`
+    /// Measurement time, such as `10s` or `500ms`
     #[arg(short, long, value_name = "TIME", value_parser = time, default_value = "10s")]
     pub(crate) duration: Duration,
 
-    /// Send this many messages or requests in all, in place of --duration
+    /// Total number of messages or requests to send, instead of --duration
     #[arg(short = 'n', long, value_name = "N", conflicts_with = "duration")]
     pub(crate) count: Option<NonZeroU64>,
 
-    /// Send at this rate, in messages a second over all connections, however fast the answers come. Latency counts
-    /// from when each message was due, so that a server that stalls cannot hide it. Without this, each answer is
-    /// followed by the next message
+    /// Send at a fixed rate of messages per second over all connections, independent of the answers. Latency counts
+    /// from the due time of each message, so that a stalled server cannot hide its delay. Without --rate, each answer
+    /// triggers the next message
     #[arg(short, long, value_name = "N", value_parser = rate)]
     pub(crate) rate: Option<f64>,
 
-    /// Load for this long before measuring
+    /// Time under load before the measurement starts
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "1s")]
     pub(crate) warm_up: Duration,
 
-    /// Spread the opening of connections over this time
+    /// Time over which connections are opened
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "0s")]
     pub(crate) ramp_up: Duration,
 
-    /// How long a connection may take to be made, and the last answers to come
+    /// Timeout of connecting, and of the last answers after the measurement
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "10s")]
     pub(crate) timeout: Duration,
 }
 
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "What is sent")]
+#[command(next_help_heading = "Content")]
 pub(crate) struct ContentArgs {
-    /// Bytes of each message: a number (64, 16k, 1m), a range (10-200), or a mix with weights (64:90,16k:10)
+    /// Message size in bytes: a number (64, 16k, 1m), a range (10-200), or a mix with weights (64:90,16k:10)
     #[arg(short, long, value_name = "SIZES", default_value = "64")]
     pub(crate) size: Sizes,
 
-    /// Send the lines of this file, one message each, in place of made-up ones
+    /// Send the lines of this file, one message per line, instead of generated messages
     #[arg(long, value_name = "FILE", conflicts_with = "size")]
     pub(crate) file: Option<PathBuf>,
 
-    /// Text messages (the default; --file takes only lines of valid UTF-8 then)
+    /// Send text messages (the default); --file must contain valid UTF-8
     #[arg(long, conflicts_with = "binary")]
     pub(crate) text: bool,
 
-    /// Binary messages
+    /// Send binary messages
     #[arg(long)]
     pub(crate) binary: bool,
 
-    /// Method of http:// requests; with POST, PUT or PATCH a message is the body
+    /// Method of http:// requests. POST, PUT and PATCH send a message as the body
     #[arg(long, value_name = "METHOD", default_value = "GET")]
     pub(crate) method: String,
 
-    /// Body that every answer to http:// requests must have: a text, `@FILE`, or `echo` for the body that was sent.
-    /// Without this only their status and framing are checked
+    /// Expected body of each http:// response: a text, `@FILE`, or `echo` for the request body. Without --expect,
+    /// only status and framing are checked
     #[arg(long, value_name = "BODY")]
     pub(crate) expect: Option<String>,
 }
@@ -142,58 +142,58 @@ pub(crate) struct ConnectionArgs {
     #[arg(long)]
     pub(crate) deflate: bool,
 
-    /// Header of each request or handshake, such as `Authorization: Bearer 1234`; may be given several times
+    /// Header of each request or handshake, such as `Authorization: Bearer 1234`; repeatable
     #[arg(short = 'H', long, value_name = "NAME: VALUE")]
     pub(crate) header: Vec<String>,
 
-    /// Subprotocol to offer; may be given several times
+    /// Subprotocol to offer; repeatable
     #[arg(long, value_name = "NAME")]
     pub(crate) subprotocol: Vec<String>,
 
-    /// Take whatever certificate the server has
+    /// Accept any server certificate
     #[arg(short = 'k', long, conflicts_with = "ca")]
     pub(crate) insecure: bool,
 
-    /// Trust these certificates (PEM) besides the system's; may be given several times
+    /// CA certificates (PEM) to trust in addition to the system's; repeatable
     #[arg(long, value_name = "FILE")]
     pub(crate) ca: Vec<PathBuf>,
 
-    /// Connect to this path in place of the URL's host
+    /// Unix socket to connect to instead of the URL's host
     #[arg(long, value_name = "PATH")]
     pub(crate) unix: Option<PathBuf>,
 
-    /// Addresses to connect from, by turns: one has some 28,000 ports. Separated by commas, or a range of the last
-    /// number, such as 127.0.0.1-20
+    /// Source addresses of connections, used in rotation: one address has about 28,000 ports. Comma-separated, or a
+    /// range of the last number, such as 127.0.0.1-20
     #[arg(long, value_name = "ADDRESSES", value_delimiter = ',', value_parser = sources)]
     pub(crate) source: Vec<Vec<IpAddr>>,
 
-    /// What drives the sockets: io_uring, epoll or kqueue (`poll`), or what there is
+    /// I/O backend: io_uring, `poll` (epoll or kqueue), or the best available
     #[arg(long, value_parser = backends(), value_name = "NAME", default_value = "auto")]
     pub(crate) backend: BackendChoice,
 }
 
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Other loads than echo")]
+#[command(next_help_heading = "Load modes other than echo")]
 pub(crate) struct ModeArgs {
-    /// `echo`: messages or requests, each answered. `storm`: connections, each closed when it is open, and made anew.
-    /// `idle`: connections that are held, for --duration. `fan-out`: messages to topics
+    /// Load mode. `echo`: messages or requests, each answered. `storm`: connections, each closed once open and
+    /// replaced. `idle`: open connections without traffic, for --duration. `fan-out`: messages to topics
     #[arg(short, long, value_enum, value_name = "MODE", default_value = "echo")]
     pub(crate) mode: Mode,
 
-    /// Of --connections, how many publish in fan-out; the others subscribe
+    /// Number of --connections that publish in fan-out mode; the rest subscribe
     #[arg(long, value_name = "N", default_value = "1")]
     pub(crate) publishers: NonZeroUsize,
 
-    /// Topics of fan-out. Publishers and subscribers take them by turns
+    /// Number of topics in fan-out mode. Publishers and subscribers are assigned in rotation
     #[arg(long, value_name = "N", default_value = "1")]
     pub(crate) topics: NonZeroUsize,
 
-    /// What a subscriber sends when it is open, with `{topic}` for its topic. Without this and --publish, connections
-    /// go to /topics/{topic}, where what comes goes to all
+    /// Message that each subscriber sends after connecting; `{topic}` stands for its topic. Without --subscribe and
+    /// --publish, connections use /topics/{topic}, which broadcasts each message
     #[arg(long, value_name = "TEMPLATE", requires = "publish")]
     pub(crate) subscribe: Option<String>,
 
-    /// What a publisher sends, with `{topic}` and `{payload}`
+    /// Message that a publisher sends, with `{topic}` and `{payload}`
     #[arg(long, value_name = "TEMPLATE")]
     pub(crate) publish: Option<String>,
 }
@@ -218,17 +218,17 @@ impl Mode {
 }
 
 #[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "What is shown")]
+#[command(next_help_heading = "Output")]
 pub(crate) struct ReportArgs {
-    /// Process of the server, to measure its processor time and memory; may be given several times
+    /// Process ID of the server, to measure its CPU time and memory; repeatable
     #[arg(long, value_name = "PID")]
     pub(crate) pid: Vec<u32>,
 
-    /// Count the processes too that those have started
+    /// Include child processes of each --pid
     #[arg(long, requires = "pid")]
     pub(crate) children: bool,
 
-    /// Count the server's system calls, in a second of their own behind the measurement; needs strace and --pid
+    /// Count the server's system calls in an extra second after the measurement; needs strace and --pid
     #[arg(long, requires = "pid")]
     pub(crate) trace: bool,
 
@@ -240,16 +240,16 @@ pub(crate) struct ReportArgs {
     #[arg(long)]
     pub(crate) csv: bool,
 
-    /// Write a page with charts
+    /// Write an HTML report with charts
     #[arg(long, value_name = "FILE.html")]
     pub(crate) report: Option<PathBuf>,
 
-    /// Show nothing while it runs
+    /// Show no progress
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }
 
-/// A time with a unit: `500ms`, `10s`, `2m`.
+/// Parses a time with a unit: `500ms`, `10s`, `2m`.
 pub(super) fn time(text: &str) -> Result<Duration, String> {
     let at = text.find(|char: char| !(char.is_ascii_digit() || char == '.')).unwrap_or(text.len());
     let (number, unit) = text.split_at(at);
@@ -272,13 +272,13 @@ fn rate(text: &str) -> Result<f64, String> {
     };
     match number.parse::<f64>() {
         Ok(rate) if rate > 0.0 && rate.is_finite() => Ok(rate * factor),
-        _ => Err("expected a number of messages a second, above 0".to_owned()),
+        _ => Err("expected a number of messages per second, above 0".to_owned()),
     }
 }
 
-/// An address, or `127.0.0.1-20`.
+/// Parses an address or a range such as `127.0.0.1-20`.
 fn sources(text: &str) -> Result<Vec<IpAddr>, String> {
-    let wrong = || format!("expected an address, or a range such as 127.0.0.1-20, in place of {text}");
+    let wrong = || format!("{text}: expected an address, or a range such as 127.0.0.1-20");
     let Some((first, last)) = text.split_once('-') else {
         return Ok(vec![text.parse().map_err(|_| wrong())?]);
     };

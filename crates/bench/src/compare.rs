@@ -1,4 +1,4 @@
-//! `sinews bench compare`: several servers by turns, and only differences that are more than noise.
+//! `sinews bench compare`: measures several servers in alternation and reports only differences above the noise.
 
 mod server;
 pub(crate) mod statistics;
@@ -18,26 +18,27 @@ use super::plan::Plan;
 use super::report::units::{count, nanos};
 use crate::url::shown_url;
 
-/// Measure several servers by turns, and say which differences are more than noise.
+/// Measure several servers in alternation, and report differences above the noise.
 ///
-/// Each round measures every server once, in an order that changes, so that what drifts on the machine meets all of
-/// them alike. The first is what the others are compared with.
+/// Each round measures every server once, in rotating order, so that drift of the machine affects all servers alike.
+/// Servers are compared with the first server.
 #[derive(Debug, Args)]
 pub(crate) struct CompareArgs {
-    /// URLs of servers that run; or commands that start one, such as `NAME=URL=COMMAND ARGUMENTS`: a command is given to
-    /// the shell, started anew for each round and ended behind it
+    /// URLs of running servers, or `NAME=URL=COMMAND ARGUMENTS` to start a server: the shell starts the command for
+    /// each round, and the command is killed after the round
     #[arg(value_name = "SERVER", required = true, num_args = 2..)]
     servers: Vec<String>,
 
-    /// How often each is measured. Eight are the fewest that can tell a difference with 99 % confidence
+    /// Rounds, each of which measures every server once. At least eight are needed to tell a difference with 99 %
+    /// confidence
     #[arg(long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u32).range(3..=1000))]
     rounds: u32,
 
-    /// Processors of the servers that are started here, as taskset takes them, such as 0 or 0,2
+    /// Processors of the started servers, in taskset's format, such as 0 or 0,2
     #[arg(long, value_name = "LIST")]
     server_core: Option<String>,
 
-    /// Processors of the load
+    /// Processors of the load generator, in taskset's format, such as 1 or 1,3
     #[arg(long, value_name = "LIST")]
     load_core: Option<String>,
 
@@ -45,7 +46,7 @@ pub(crate) struct CompareArgs {
     #[arg(long)]
     json: bool,
 
-    /// Show nothing while it runs
+    /// Show no progress
     #[arg(short, long)]
     quiet: bool,
 
@@ -53,13 +54,13 @@ pub(crate) struct CompareArgs {
     load: LoadArgs,
 }
 
-/// One that is compared.
+/// A server under comparison.
 struct Contender {
     name: String,
     plan: Arc<Plan>,
     command: Option<String>,
     rounds: Vec<Round>,
-    /// What went wrong first, in words.
+    /// Description of the first failure.
     fault: Option<String>,
 }
 
@@ -69,7 +70,7 @@ struct Round {
     median_ns: f64,
     p99_ns: f64,
     cpu_us: Option<f64>,
-    /// The load had nothing left to give.
+    /// The load generator was at its limit.
     limited: bool,
 }
 
@@ -84,11 +85,11 @@ pub(crate) fn run(args: CompareArgs, interrupt: &Interrupt) -> Result<(), String
     for round in 0..args.rounds as usize {
         let whole = play(&mut all, round, &args, interrupt)?;
         if !whole && round == 0 {
-            return Err("interrupted before a round was over".to_owned());
+            return Err("interrupted before the first round was complete".to_owned());
         }
         if !whole {
-            super::say(&format!("interrupted: of {} rounds, {round} are over", args.rounds));
-            // A round that is not over compares nothing.
+            super::say(&format!("interrupted: {round} of {} rounds are complete", args.rounds));
+            // Incomplete rounds are not comparable.
             all.iter_mut().for_each(|one| one.rounds.truncate(round));
             break;
         }
@@ -99,12 +100,12 @@ pub(crate) fn run(args: CompareArgs, interrupt: &Interrupt) -> Result<(), String
         super::print(&table(&all));
     }
     match all.iter().find_map(|one| Some((&one.name, one.fault.as_ref()?))) {
-        Some((name, fault)) => Err(format!("what failed is no fair comparison: {name}: {fault}")),
+        Some((name, fault)) => Err(format!("comparison is invalid: {name}: {fault}")),
         None => Ok(()),
     }
 }
 
-/// Measures each server once. Answers whether it came to that.
+/// Measures each server once. Returns `false` if interrupted.
 fn play(
     all: &mut [Contender],
     round: usize,
@@ -112,7 +113,7 @@ fn play(
     interrupt: &Interrupt,
 ) -> Result<bool, String> {
     for step in 0..all.len() {
-        // Every one is first, second and so on as often.
+        // Rotate the order, so that each server is first equally often.
         let at = (round + step) % all.len();
         let measured = measure(&mut all[at], args, interrupt);
         if interrupt.came() {
@@ -128,7 +129,7 @@ fn play(
     Ok(true)
 }
 
-/// `URL`, or `NAME=URL=COMMAND`.
+/// Parses `URL` or `NAME=URL=COMMAND`.
 fn contender(text: &str, load: &LoadArgs) -> Result<Contender, String> {
     let is_url = text.split(['/', '?']).next().is_some_and(|host| !host.contains('='));
     let (name, url, command) = if is_url {
@@ -163,7 +164,7 @@ fn measure(one: &mut Contender, args: &CompareArgs, interrupt: &Interrupt) -> Re
     })
 }
 
-/// Binds this process, and the threads that it will start, to processors.
+/// Pins this process, and its future threads, to processors.
 pub(crate) fn pin(cores: &str) -> Result<(), String> {
     let pid = std::process::id().to_string();
     let output = Command::new("taskset").args(["--all-tasks", "--cpu-list", "--pid", cores, &pid]).output();
@@ -177,7 +178,7 @@ pub(crate) fn pin(cores: &str) -> Result<(), String> {
 
 type Figure = (&'static str, fn(&Round) -> Option<f64>, fn(f64) -> String);
 
-/// What is compared.
+/// Compared figures.
 const FIGURES: [Figure; 4] = [
     ("rate", |round| Some(round.rate), |value| format!("{}/s", count(value))),
     ("median latency", |round| Some(round.median_ns), nanos),
@@ -207,12 +208,13 @@ fn table(all: &[Contender]) -> String {
         }
     }
     if all.iter().flat_map(|one| &one.rounds).any(|round| round.limited) {
-        lines.push("warning: in some rounds the load was the bottleneck, and not the server".to_owned());
+        lines
+            .push("warning: in some rounds the load generator was the bottleneck, not the server".to_owned());
     }
     lines.join("\n")
 }
 
-/// A difference, or that there is none to be seen.
+/// Formats a ratio, or states that no difference is significant.
 fn said(first: &[f64], own: &[f64]) -> String {
     let Spread { median, low, high } = ratio(own, first);
     if low <= 1.0 && high >= 1.0 {

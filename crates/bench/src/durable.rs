@@ -1,5 +1,5 @@
-//! `sinews bench durable`: producers and consumers of durable streams, over WebSocket and over plain TCP by turns, so that
-//! what WebSocket itself costs can be seen.
+//! `sinews bench durable`: measures producers and consumers of durable streams over WebSocket and over plain TCP in
+//! alternation, to show the overhead of WebSocket.
 
 mod actor;
 mod report;
@@ -18,71 +18,72 @@ use self::server::Server;
 use super::interrupt::Interrupt;
 use super::process;
 
-/// Measure durable streams: producers first, then consumers, over WebSocket and over plain TCP by turns.
+/// Measure durable streams: producers first, consumers second, over WebSocket and plain TCP in alternation.
 ///
-/// A producer publishes a batch of records and waits until it is acknowledged, then the next one; a consumer fetches a
-/// batch and waits for it. Each has a stream of its own. Both ways carry the same messages, so that the ratio is what
-/// masking, frames and their handling cost.
+/// A producer publishes a batch of records, waits for its acknowledgement and publishes the next batch; a consumer
+/// fetches one batch at a time. Each has its own stream. Both transports carry the same messages, so that the ratio
+/// shows the cost of masking, framing and frame handling.
 ///
-/// Without a URL a server is started for each round, with a directory of its own, which is removed again.
+/// Without a URL, a server with a temporary directory is started for each round.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Durable streams")]
 pub(crate) struct DurableArgs {
-    /// A server that keeps streams, such as ws://127.0.0.1:8080; its streams are left behind
+    /// URL of a server with durable streams, such as ws://127.0.0.1:8080; its benchmark streams are not deleted
     #[arg(value_name = "URL", requires = "tcp")]
     url: Option<String>,
 
-    /// Where that server speaks plain TCP (`--streams-listen`)
+    /// Plain TCP address of the server (its `--streams-listen`)
     #[arg(long, value_name = "ADDRESS", requires = "url")]
     tcp: Option<SocketAddr>,
 
-    /// Bytes of a record's value
+    /// Size of a record's value in bytes
     #[arg(short, long, value_name = "BYTES", default_value = "1000", value_parser = clap::value_parser!(u32).range(1..=8 << 20))]
     size: u32,
 
-    /// Records in a batch
+    /// Records per batch
     #[arg(short, long, value_name = "N", default_value = "1000")]
     batch: NonZeroU32,
 
-    /// Batches of each producer and consumer in a round
+    /// Batches of each producer and consumer per round
     #[arg(short = 'n', long, value_name = "N", default_value = "200")]
     batches: NonZeroUsize,
 
-    /// Producers, each with a stream and a thread of its own
+    /// Producers, each with its own stream and thread
     #[arg(short, long, value_name = "N", default_value = "2")]
     producers: NonZeroUsize,
 
-    /// Consumers, each with a thread of its own; the streams are read by turns if there are more than producers
+    /// Consumers, each with its own thread. If there are more consumers than producers, they share streams in
+    /// rotation
     #[arg(short, long, value_name = "N", default_value = "2")]
     consumers: NonZeroUsize,
 
-    /// When a batch is acknowledged
+    /// Acknowledge a batch when its order is fixed in memory, or when it is on disk
     #[arg(long, value_name = "WHEN", value_enum, default_value = "disk")]
     ack: Ack,
 
-    /// How often each way is measured. Eight are the fewest that can tell a difference with 99 % confidence
+    /// Rounds, each of which measures both transports. At least eight are needed to tell a difference with 99 %
+    /// confidence
     #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
 
-    /// Where the servers that are started here keep their streams: the disk that is measured [default: the system's
-    /// directory for temporary files]
+    /// Stream directory of started servers, on the disk to measure [default: the system's directory for temporary
+    /// files]
     #[arg(long, value_name = "DIR", conflicts_with = "url")]
     directory: Option<PathBuf>,
 
-    /// Further arguments of `sinews serve` for the servers that are started here, such as `--streams-fsync=never`; may
-    /// be given several times
+    /// Additional argument of `sinews serve` for started servers, such as `--streams-fsync=never`; repeatable
     #[arg(long, value_name = "ARGUMENT", conflicts_with = "url", allow_hyphen_values = true)]
     serve: Vec<String>,
 
-    /// Processors of the servers that are started here, as taskset takes them, such as 0 or 0,2
+    /// Processors of the started servers, in taskset's format, such as 0 or 0,2
     #[arg(long, value_name = "LIST", conflicts_with = "url")]
     server_core: Option<String>,
 
-    /// Processors of producers and consumers
+    /// Processors of producers and consumers, in taskset's format, such as 1 or 1,3
     #[arg(long, value_name = "LIST")]
     load_core: Option<String>,
 
-    /// The server's process, for its processor time
+    /// Process ID of the server, to measure its CPU time
     #[arg(long, value_name = "PID", requires = "url")]
     pid: Option<u32>,
 
@@ -90,21 +91,21 @@ pub(crate) struct DurableArgs {
     #[arg(long)]
     json: bool,
 
-    /// Show nothing while it runs
+    /// Show no progress
     #[arg(short, long)]
     quiet: bool,
 }
 
-/// What a producer waits for.
+/// Acknowledgement that a producer waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Ack {
-    /// The order of the records is fixed.
+    /// The order of the records is fixed in memory.
     Memory,
-    /// They are on disk, as the server's `--streams-fsync` says.
+    /// The records are on disk, according to the server's `--streams-fsync`.
     Disk,
 }
 
-/// How the messages travel.
+/// Transport of the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     Tcp,
@@ -128,7 +129,7 @@ pub(crate) fn run(args: &DurableArgs, interrupt: &Interrupt) -> Result<(), Strin
     for round in 0..args.rounds {
         let measured = play(args, &work, round, interrupt)?;
         if interrupt.came() {
-            super::say(&format!("interrupted: of {} rounds, {round} are over", args.rounds));
+            super::say(&format!("interrupted: {round} of {} rounds are complete", args.rounds));
             break;
         }
         if !args.quiet {
@@ -137,14 +138,14 @@ pub(crate) fn run(args: &DurableArgs, interrupt: &Interrupt) -> Result<(), Strin
         report.add(measured);
     }
     if report.is_empty() {
-        return Err("interrupted before a round was over".to_owned());
+        return Err("interrupted before the first round was complete".to_owned());
     }
     let words = if args.json { format!("{:#}", report.to_json()) } else { report.table() };
     super::print(&words);
     Ok(())
 }
 
-/// Each way once: who was first in one round is second in the next.
+/// Measures each transport once; the order alternates between rounds.
 fn play(args: &DurableArgs, work: &Work, round: u32, interrupt: &Interrupt) -> Result<Round, String> {
     let started = match (&args.url, args.tcp) {
         (Some(_), Some(_)) => None,
@@ -152,13 +153,13 @@ fn play(args: &DurableArgs, work: &Work, round: u32, interrupt: &Interrupt) -> R
     };
     let (url, tcp) = match &started {
         Some(server) => (server.url.clone(), server.tcp),
-        None => (args.url.clone().unwrap_or_default(), args.tcp.ok_or("--tcp ADDRESS belongs to a URL")?),
+        None => (args.url.clone().unwrap_or_default(), args.tcp.ok_or("URL needs --tcp ADDRESS")?),
     };
     let pid = started.as_ref().map(Server::pid).or(args.pid);
     let place = wire::Place { url: url.trim_end_matches('/').to_owned(), tcp };
     let mut ways = Way::BOTH;
     ways.rotate_left(round as usize % 2);
-    // Nobody has used these names before, here or on a server that goes on.
+    // Unique stream names, also on a long-running server.
     let run = format!("bench-{}-{round}", std::process::id());
     let mut measured = Round::default();
     for phase in [Phase::Producing, Phase::Consuming] {
@@ -175,7 +176,7 @@ fn play(args: &DurableArgs, work: &Work, round: u32, interrupt: &Interrupt) -> R
     Ok(measured)
 }
 
-/// Processor time of the server so far.
+/// CPU time of the server so far.
 fn usage(pid: Option<u32>) -> Result<Option<std::time::Duration>, String> {
     pid.map(|pid| process::usage(&[pid], true).map(|usage| usage.busy)).transpose()
 }

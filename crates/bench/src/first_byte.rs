@@ -1,5 +1,5 @@
-//! `sinews bench first-byte`: each operation of the protocols on an idle server, from the request to the first byte of
-//! what it asks for. A load shows no wait that the next request ends; here there is no next request.
+//! `sinews bench first-byte`: measures each protocol operation on an idle server, from the request to the first byte
+//! of its result. Under load, the next request can end a delay and hide it; here no request follows.
 
 mod operations;
 mod stage;
@@ -20,42 +20,42 @@ use super::interrupt::Interrupt;
 use super::report::units::nanos;
 use super::tally;
 
-/// Measure how long an idle server takes for the first byte of each operation of its protocols.
+/// Measure the time to the first byte of each protocol operation on an idle server.
 ///
-/// One client does one operation at a time, on a connection of its own, after the server has had nothing to do for
-/// --idle. Measured is the time from sending the request until what it asks for begins to come: an answer, or the first
-/// message or records. No figure may depend on what else the server does.
+/// One client runs one operation at a time, on a new connection, after the server was idle for --idle. The time runs
+/// from sending the request to the first byte of its result: an answer, the first message or the first records. No
+/// result should depend on unrelated activity of the server.
 ///
-/// Without a URL a server with one thread is started, with a directory of its own, which is removed again.
+/// Without a URL, a server with one thread and a temporary directory is started.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "First bytes")]
 pub(crate) struct FirstByteArgs {
-    /// A server that runs already, such as ws://127.0.0.1:8080, with `--streams DIRECTORY`, `--streams-listen`,
-    /// `--streams-topics 'bench.kept.>'` and `--history 'bench.memory.>=100'`; its streams are left behind
+    /// URL of a running server, such as ws://127.0.0.1:8080, with `--streams DIRECTORY`, `--streams-listen`,
+    /// `--streams-topics 'bench.kept.>'` and `--history 'bench.memory.>=100'`; its benchmark streams are not deleted
     #[arg(value_name = "URL", requires = "tcp")]
     url: Option<String>,
 
-    /// Where that server speaks plain TCP (`--streams-listen`)
+    /// Plain TCP address of the server (its `--streams-listen`)
     #[arg(long, value_name = "ADDRESS", requires = "url")]
     tcp: Option<SocketAddr>,
 
-    /// How often each operation is measured
+    /// Measurements of each operation
     #[arg(long, value_name = "N", default_value = "20", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
 
-    /// How long the server is left alone before each operation
+    /// Idle time of the server before each operation
     #[arg(long, value_name = "TIME", value_parser = super::args::time, default_value = "5ms")]
     idle: Duration,
 
-    /// What drives the sockets of the server that is started here: io_uring, epoll or kqueue (`poll`), or what there is
+    /// I/O backend of the started server: io_uring, `poll` (epoll or kqueue), or the best available
     #[arg(long, value_parser = super::args::backends(), value_name = "NAME", default_value = "auto", conflicts_with = "url")]
     backend: BackendChoice,
 
-    /// Further arguments of `sinews serve` for that server, such as `--streams-fsync=never`; may be given several times
+    /// Additional argument of `sinews serve` for the started server, such as `--streams-fsync=never`; repeatable
     #[arg(long, value_name = "ARGUMENT", conflicts_with = "url", allow_hyphen_values = true)]
     serve: Vec<String>,
 
-    /// Measure only the operations with this in their names
+    /// Measure only operations whose name contains this text
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
 
@@ -63,12 +63,12 @@ pub(crate) struct FirstByteArgs {
     #[arg(long)]
     json: bool,
 
-    /// Show nothing while it runs
+    /// Show no progress
     #[arg(short, long)]
     quiet: bool,
 }
 
-/// An operation and what it came to.
+/// An operation and its measurements.
 struct Measured {
     operation: Operation,
     /// Nanoseconds.
@@ -80,7 +80,7 @@ pub(crate) fn run(args: &FirstByteArgs, interrupt: &Interrupt) -> Result<(), Str
     let place = match (&started, &args.url, args.tcp) {
         (Some(server), ..) => Place { url: server.url.clone(), tcp: server.tcp },
         (None, Some(url), Some(tcp)) => Place { url: url.trim_end_matches('/').to_owned(), tcp },
-        _ => return Err("--tcp ADDRESS belongs to a URL".to_owned()),
+        _ => return Err("URL needs --tcp ADDRESS".to_owned()),
     };
     let stage = Stage::prepare(place, args.idle)?;
     let wanted =
@@ -89,14 +89,14 @@ pub(crate) fn run(args: &FirstByteArgs, interrupt: &Interrupt) -> Result<(), Str
     let mut measured: Vec<Measured> = all().into_iter().filter(wanted).map(new).collect();
     if measured.is_empty() {
         return Err(format!(
-            "--only {}: no operation has this in its name",
+            "--only {}: no operation name contains this text",
             args.only.as_deref().unwrap_or("")
         ));
     }
     for round in 0..args.rounds {
         for Measured { operation, first_byte } in &mut measured {
             if interrupt.came() {
-                super::say(&format!("interrupted: of {} rounds, {round} are over", args.rounds));
+                super::say(&format!("interrupted: {round} of {} rounds are complete", args.rounds));
                 show(args, &measured);
                 return Ok(());
             }
@@ -111,7 +111,7 @@ pub(crate) fn run(args: &FirstByteArgs, interrupt: &Interrupt) -> Result<(), Str
     Ok(())
 }
 
-/// A server that keeps what the operations are about.
+/// Starts a server with the topics and streams that the operations need.
 fn start(args: &FirstByteArgs) -> Result<Server, String> {
     let backend = match args.backend {
         BackendChoice::Uring => "uring",
@@ -148,7 +148,7 @@ fn to_json(args: &FirstByteArgs, measured: &[Measured]) -> Value {
     let operation = |one: &Measured| {
         let micros = |nanos: u64| nanos as f64 / 1000.0;
         let all = &one.first_byte;
-        // Each of them, in order of size: a few rounds have no other quantiles.
+        // All measurements in ascending order: a few rounds have no meaningful quantiles.
         let each: Vec<f64> = all
             .iter_recorded()
             .flat_map(|value| {

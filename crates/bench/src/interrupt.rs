@@ -1,4 +1,4 @@
-//! Ctrl-C: the first ends what is measured, and what was measured so far is shown; the second ends the program.
+//! Ctrl-C handling: the first signal ends the measurement and prints the results so far; the second exits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,22 +6,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use signal_hook::consts::SIGINT;
 use signal_hook::flag;
 
-/// What a shell says of a program that was interrupted: 128 and the signal's number.
+/// A shell's exit code for an interrupted program: 128 plus the signal number.
 pub(crate) const EXIT_CODE: u8 = 130;
 
-/// Whether there was a Ctrl-C.
+/// Whether Ctrl-C was pressed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// Takes Ctrl-C from the system, which would end the program with the first.
+    /// Installs a handler for Ctrl-C, so that the first signal does not exit the program.
     ///
     /// # Errors
     ///
-    /// The system refuses.
+    /// Returns an error if the signal handler cannot be installed.
     pub(crate) fn take() -> Result<Self, String> {
         let this = Self::default();
-        // In this order: the second signal finds what the first has set.
+        // The order matters: the second signal must find the flag set by the first.
         flag::register_conditional_shutdown(SIGINT, i32::from(EXIT_CODE), this.0.clone())
             .and_then(|_| flag::register(SIGINT, this.0.clone()))
             .map_err(|error| format!("SIGINT: {error}"))?;

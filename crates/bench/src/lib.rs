@@ -1,7 +1,7 @@
 //! Load generation for WebSocket, HTTP and TCP servers: the command `sinews bench`.
 //!
-//! [`BenchArgs`] is its command line and [`run`] runs it. [`trust`] and [`url`] are shared with the other client commands of the
-//! program: which certificates a client trusts, and URLs as people type and read them.
+//! [`BenchArgs`] is the command line and [`run`] runs it. The other client commands of the program share [`trust`] (the certificates
+//! that a client trusts) and [`url`] (URLs as people type and read them).
 
 #![forbid(unsafe_code)]
 
@@ -32,18 +32,18 @@ use self::interrupt::Interrupt;
 use self::plan::Plan;
 use self::result::Outcome;
 
-/// Runs the command and prints its results. An interrupted run prints the results so far and exits with 130.
+/// Runs the benchmark and prints its result. An interrupted run prints the figures measured so far and exits with 130.
 ///
 /// # Errors
 ///
-/// Contradictory options, a server that refuses connections, or wrong answers.
+/// Returns an error if options conflict, if the server is unreachable, or if answers were wrong.
 pub fn run(args: BenchArgs) -> Result<ExitCode, String> {
     let interrupt = Interrupt::take()?;
     let done = match args.command {
         Some(BenchCommand::Compare(args)) => compare::run(*args, &interrupt),
         Some(BenchCommand::Durable(args)) => durable::run(&args, &interrupt),
         Some(BenchCommand::FirstByte(args)) => first_byte::run(&args, &interrupt),
-        None => one(&args.url.ok_or("which URL?")?, &args.load, &args.report, &interrupt),
+        None => one(&args.url.ok_or("URL is missing")?, &args.load, &args.report, &interrupt),
     };
     if interrupt.came() {
         done.unwrap_or_else(|error| say(&error));
@@ -52,7 +52,7 @@ pub fn run(args: BenchArgs) -> Result<ExitCode, String> {
     done.map(|()| ExitCode::SUCCESS)
 }
 
-/// One server.
+/// Measures one server.
 fn one(url: &str, load: &LoadArgs, report: &ReportArgs, interrupt: &Interrupt) -> Result<(), String> {
     let plan = Arc::new(Plan::new(url, load)?);
     let outcome = measure(&plan, report, interrupt)?;
@@ -91,7 +91,7 @@ fn measure(plan: &Arc<Plan>, report: &ReportArgs, interrupt: &Interrupt) -> Resu
     Ok(outcome)
 }
 
-/// A run in which something went wrong is no success, though its figures are shown.
+/// Turns a run with failures into an error, although its figures are printed.
 fn verdict(outcome: &Outcome) -> Result<(), String> {
     let failures = outcome.tally.failures();
     if failures == 0 {
@@ -104,11 +104,11 @@ fn verdict(outcome: &Outcome) -> Result<(), String> {
 
 fn print(text: &str) {
     use std::io::Write;
-    // Whoever closes the pipe has seen enough.
+    // A closed pipe is not an error: the reader has enough.
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
-/// What is for a person and no part of the result.
+/// Prints a diagnostic to standard error; results go to standard output.
 fn say(text: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr(), "sinews bench: {text}");

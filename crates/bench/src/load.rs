@@ -1,4 +1,4 @@
-//! Running a plan: a thread with an event loop for each share, and one that watches.
+//! Running a plan: one thread with an event loop per share, and a watching thread.
 
 mod app;
 mod http;
@@ -24,14 +24,14 @@ use super::process::{self, Usage};
 use super::result::{Outcome, Own, Sample, Server};
 use super::tally::{Failure, Live, Tally};
 
-/// What may be looked at while it runs.
+/// Progress of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Now {
     pub(crate) phase: Phase,
-    /// Of the whole run, 0 to 1.
+    /// Completed fraction of the run, 0 to 1.
     pub(crate) part: f64,
     pub(crate) open: u64,
-    /// Messages a second, since the last time.
+    /// Messages per second since the previous sample.
     pub(crate) rate: f64,
     pub(crate) messages: u64,
     pub(crate) errors: u64,
@@ -43,16 +43,16 @@ pub(crate) enum Phase {
     Connecting,
     WarmUp,
     Measuring,
-    /// The last answers are waited for.
+    /// Waiting for the last answers.
     Draining,
 }
 
-/// Carries a plan out.
+/// Runs a plan.
 ///
 /// # Errors
 ///
-/// The system refuses threads or event loops, `pids` name no process, or it was interrupted before anything could be
-/// measured.
+/// Returns an error if threads or event loops cannot be created, if `pids` contains an unknown process, or if the run
+/// is interrupted before the measurement.
 pub(crate) fn run(
     plan: Arc<Plan>,
     watched: (&[u32], bool),
@@ -84,10 +84,11 @@ pub(crate) fn run(
     let backend = crew.backend;
     let (mut tally, own) = crew.end()?;
     if missing > 0 {
-        tally
-            .fail(Failure::NotDelivered, missing, || "subscribers did not get what was published".to_owned());
+        tally.fail(Failure::NotDelivered, missing, || {
+            "subscribers did not receive all published messages".to_owned()
+        });
     }
-    // A count ends with its last answer, and not when that is noticed.
+    // A run with --count ends with its last answer, not when the watcher notices it.
     let end = window.until.or(tally.last).unwrap_or(ended);
     let elapsed = end.saturating_duration_since(from);
     Ok(Outcome {
@@ -113,7 +114,7 @@ fn usage((pids, children): (&[u32], bool)) -> Result<Option<Usage>, String> {
     if pids.is_empty() { Ok(None) } else { process::usage(pids, children).map(Some) }
 }
 
-/// What a thread comes to: its figures, and its processor time in the window.
+/// Result of a thread: its figures, and its CPU time in the window.
 type Share = Result<(Tally, Option<Duration>), String>;
 
 struct Crew {
@@ -168,12 +169,12 @@ impl Crew {
         self.lives.iter().all(|live| live.is_done())
     }
 
-    /// The figures of all, and the processor time of the busiest.
+    /// Joins the threads. Returns the sum of their figures, and the CPU time of the busiest thread.
     fn end(mut self) -> Result<(Tally, Option<Duration>), String> {
         self.tell(Order::End);
         let (mut all, mut busiest) = (Tally::new(), None);
         for thread in std::mem::take(&mut self.threads) {
-            let share = thread.join().map_err(|_| "a thread of the load has panicked".to_owned())?;
+            let share = thread.join().map_err(|_| "load thread panicked".to_owned())?;
             let (tally, used) = share?;
             all.merge(&tally);
             busiest = busiest.max(used);
@@ -183,7 +184,7 @@ impl Crew {
 }
 
 impl Drop for Crew {
-    /// Also where something went wrong, nobody is left who goes on.
+    /// Ends all threads, also after an error.
     fn drop(&mut self) {
         self.tell(Order::End);
     }
@@ -194,17 +195,17 @@ struct Watch<'a, S> {
     plan: &'a Plan,
     watched: (&'a [u32], bool),
     interrupt: &'a Interrupt,
-    /// When it was last looked at, and how many messages there were.
+    /// Time of the last sample, and the message count at that time.
     last: (Instant, u64),
     samples: Vec<Sample>,
     show: &'a mut S,
 }
 
-/// The server's usage at the ends of the window.
+/// The server's usage at the start and end of the window.
 type Ends = Option<(Usage, Usage)>;
 
 impl<S: FnMut(Now)> Watch<'_, S> {
-    /// Until all connections are open, or have failed.
+    /// Waits until all connections are open or have failed.
     fn until_open(&mut self, epoch: Instant) {
         let all = self.plan.connections as u64;
         let deadline = epoch + self.plan.ramp_up + self.plan.timeout + SLACK;
@@ -219,7 +220,7 @@ impl<S: FnMut(Now)> Watch<'_, S> {
         }
     }
 
-    /// Until the window is over and everything is answered, or nothing more will be. Ctrl-C ends the window.
+    /// Waits until the window has ended and all answers have arrived or timed out. Ctrl-C ends the window.
     fn measure(&mut self, window: &mut Window) -> Result<Ends, String> {
         while Instant::now() < window.from && !self.interrupt.came() {
             self.step(Phase::WarmUp, *window);
@@ -255,7 +256,7 @@ impl<S: FnMut(Now)> Watch<'_, S> {
         Ok(first.zip(last))
     }
 
-    /// Whether nothing has been answered for so long that nothing will be: a count has no other end then.
+    /// Whether no answer has arrived for so long that none will: otherwise a run with --count would not end.
     fn is_stuck(&self, progress: &mut (Instant, u64)) -> bool {
         let messages = self.crew.sum(|live| live.messages.get());
         if messages != progress.1 {
@@ -271,7 +272,7 @@ impl<S: FnMut(Now)> Watch<'_, S> {
         self.crew.all_done() && self.missing() == 0
     }
 
-    /// Deliveries that have not come.
+    /// Number of outstanding deliveries.
     fn missing(&self) -> u64 {
         let expected = self.crew.sum(|live| live.expected.get());
         if self.plan.is_fan_out() {
@@ -319,10 +320,10 @@ impl<S: FnMut(Now)> Watch<'_, S> {
     }
 }
 
-/// How often progress is looked at.
+/// Interval between progress samples.
 const SHOWN: Duration = Duration::from_millis(200);
 
 const STEP: Duration = Duration::from_millis(2);
 
-/// Connections that are not made in time tell of it themselves.
+/// Extra time for connections to report their own timeouts.
 const SLACK: Duration = Duration::from_secs(1);

@@ -1,10 +1,10 @@
-//! What is sent: sizes, and bytes that tell where they belong.
+//! Message sizes, and payloads that identify their messages.
 
 use std::fs;
 use std::path::Path;
 use std::str::FromStr;
 
-/// Sizes of messages in bytes: one, a range, or several with weights.
+/// Message sizes in bytes: a number, a range, or several with weights.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Sizes {
     parts: Vec<Part>,
@@ -39,9 +39,7 @@ impl std::fmt::Display for Sizes {
 
 fn part(text: &str) -> Result<Part, String> {
     let (sizes, weight) = match text.split_once(':') {
-        Some((sizes, weight)) => {
-            (sizes, weight.parse().map_err(|_| format!("expected a weight in place of {weight}"))?)
-        }
+        Some((sizes, weight)) => (sizes, weight.parse().map_err(|_| format!("{weight}: expected a weight"))?),
         None => (text, 1),
     };
     let (from, to) = match sizes.split_once('-') {
@@ -49,7 +47,7 @@ fn part(text: &str) -> Result<Part, String> {
         None => (bytes(sizes)?, bytes(sizes)?),
     };
     if from > to {
-        return Err(format!("expected a range in place of {sizes}"));
+        return Err(format!("{sizes}: expected a range"));
     }
     Ok(Part { from, to, weight })
 }
@@ -61,13 +59,12 @@ fn bytes(text: &str) -> Result<usize, String> {
         text => (text, 0),
     };
     let size = number.trim().parse::<usize>().ok().filter(|size| *size <= SIZE_MAX >> shift);
-    size.map(|size| size << shift).ok_or_else(|| {
-        format!("expected a size of up to 64m bytes, such as 64, 16k or 1m, in place of {text}")
-    })
+    size.map(|size| size << shift)
+        .ok_or_else(|| format!("{text}: expected a size of up to 64m bytes, such as 64, 16k or 1m"))
 }
 
 impl Sizes {
-    /// The size of a message, by a number that is spread evenly.
+    /// Selects a message size by an evenly distributed number.
     fn pick(&self, number: u64) -> usize {
         let all: u64 = self.parts.iter().map(|part| part.weight).sum();
         let mut left = (number >> 32) % all.max(1);
@@ -92,10 +89,10 @@ impl Sizes {
     }
 }
 
-/// All that can be sent. A message is found again by its number alone, so that nothing is kept to compare an echo with.
+/// All payloads of a run. A message is derived from its number alone, so that comparing an echo needs no copy.
 #[derive(Clone, Debug)]
 pub(crate) enum Corpus {
-    /// Messages are slices of one block, each beginning elsewhere.
+    /// Slices of one block, with varying start.
     Made {
         block: Vec<u8>,
         sizes: Sizes,
@@ -109,7 +106,7 @@ impl Corpus {
         let mut seed = 0x5EED_u64;
         let mut next = || {
             seed = mix(seed);
-            // Letters and digits are text whatever is cut out of them; binary is every byte.
+            // Any slice of letters and digits is valid text; binary uses every byte value.
             let byte = (seed >> 40) as u8;
             if text {
                 b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"[usize::from(byte & 63)]
@@ -121,11 +118,12 @@ impl Corpus {
         Self::Made { block, single: sizes.single(), sizes: sizes.clone() }
     }
 
-    /// The lines of a file.
+    /// Reads the lines of a file as messages.
     ///
     /// # Errors
     ///
-    /// It cannot be read, has no line, or one that is no text where text is to be sent.
+    /// Returns an error if the file cannot be read, has no lines, or contains invalid UTF-8 although text is
+    /// required.
     pub(crate) fn recorded(path: &Path, text: bool) -> Result<Self, String> {
         let all = fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
         let lines: Vec<Vec<u8>> = all
@@ -134,15 +132,15 @@ impl Corpus {
             .filter(|line| !line.is_empty())
             .collect();
         if lines.is_empty() {
-            return Err(format!("{}: there is no line to send", path.display()));
+            return Err(format!("{}: file has no lines to send", path.display()));
         }
         if let Some(at) = lines.iter().position(|line| text && std::str::from_utf8(line).is_err()) {
-            return Err(format!("{}: message {} is no text; --binary sends it", path.display(), at + 1));
+            return Err(format!("{}: message {} is not valid UTF-8; use --binary", path.display(), at + 1));
         }
         Ok(Self::Recorded(lines))
     }
 
-    /// The message with this number.
+    /// Returns the message with this number.
     #[inline]
     pub(crate) fn message(&self, number: u64) -> &[u8] {
         match self {
@@ -157,7 +155,7 @@ impl Corpus {
     }
 }
 
-/// Spreads a number over all bits.
+/// Hashes a number to all bits.
 #[inline]
 pub(crate) fn mix(number: u64) -> u64 {
     let number = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -166,7 +164,7 @@ pub(crate) fn mix(number: u64) -> u64 {
     mixed ^ mixed >> 31
 }
 
-/// Where in the block a message may begin.
+/// Number of possible start offsets in the block.
 const OFFSETS: usize = 4096;
 
 const SIZE_MAX: usize = 64 << 20;
@@ -176,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_a_number_a_range_or_a_mix() {
+    fn sizes_parse_as_number_range_or_mix() {
         let of = |text: &str| {
             let sizes: Sizes = text.parse().unwrap();
             let all: Vec<usize> = (0..2000).map(|number| sizes.pick(mix(number))).collect();
@@ -198,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_follow_each_other_differ() {
+    fn consecutive_messages_differ() {
         for text in [false, true] {
             let corpus = Corpus::made(&"16".parse().unwrap(), text);
             for number in 0..1000 {

@@ -1,4 +1,4 @@
-//! What a run does: the options, checked and worked out.
+//! The plan of a run: checked and resolved options.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use super::payload::Corpus;
 use super::target::{Protocol, Target};
 use crate::trust;
 
-/// One run. Threads share it.
+/// One run, shared by its threads.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) target: Target,
@@ -26,7 +26,7 @@ pub(crate) struct Plan {
     pub(crate) in_flight: usize,
     pub(crate) duration: Duration,
     pub(crate) count: Option<u64>,
-    /// Messages a second, of all threads.
+    /// Messages per second over all threads.
     pub(crate) rate: Option<f64>,
     pub(crate) warm_up: Duration,
     pub(crate) ramp_up: Duration,
@@ -34,24 +34,24 @@ pub(crate) struct Plan {
     pub(crate) sources: Vec<IpAddr>,
     pub(crate) backend: BackendChoice,
     pub(crate) tls: Option<Arc<rustls::ClientConfig>>,
-    /// Of WebSocket, by topic where there are topics.
+    /// WebSocket handshakes, by topic if topics are used.
     pub(crate) handshakes: Vec<ClientRequest>,
     pub(crate) request: Request,
     pub(crate) fan_out: FanOut,
 }
 
-/// An HTTP request, but for its body.
+/// An HTTP request without its body.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
-    /// Up to the length of the body; all of it, where there is none.
+    /// The head up to the length of the body; the whole head without a body.
     pub(crate) head: Vec<u8>,
     pub(crate) has_body: bool,
-    /// The answer has none, whatever it says.
+    /// The response has no body (HEAD), despite its headers.
     pub(crate) is_head: bool,
     pub(crate) expect: Expect,
 }
 
-/// What an answer's body must be.
+/// Expected response body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Expect {
     Anything,
@@ -76,7 +76,7 @@ impl FanOut {
 impl Plan {
     /// # Errors
     ///
-    /// Options that do not fit together, files that cannot be read, a host that is not known.
+    /// Returns an error if options conflict, a file cannot be read, or the host is unknown.
     pub(crate) fn new(url: &str, args: &LoadArgs) -> Result<Self, String> {
         let LoadArgs { amount, content, connection, mode } = args;
         let target = Target::new(url, connection.unix.as_deref())?;
@@ -119,7 +119,7 @@ impl Plan {
         })
     }
 
-    /// Whether it has a topic in its path, which our own server understands.
+    /// Returns a topic's handshake; without templates, its path contains the topic.
     pub(crate) fn handshake(&self, topic: usize) -> Option<&ClientRequest> {
         self.handshakes.get(topic % self.handshakes.len().max(1))
     }
@@ -128,12 +128,12 @@ impl Plan {
         self.mode == Mode::FanOut
     }
 
-    /// Connections of a thread: every so manieth.
+    /// Connections of a thread: every n-th ordinal.
     pub(crate) fn ordinals(&self, thread: usize) -> impl Iterator<Item = usize> + use<> {
         (thread..self.connections).step_by(self.threads)
     }
 
-    /// Who gets what is published to a topic.
+    /// Number of subscribers of a topic.
     pub(crate) fn subscribers(&self, topic: usize) -> u64 {
         let all = self.connections.saturating_sub(self.fan_out.publishers);
         let (each, more) = (all / self.fan_out.topics, all % self.fan_out.topics);
@@ -148,13 +148,16 @@ fn check(args: &LoadArgs, target: &Target) -> Result<(), String> {
         (mode.mode == Mode::FanOut && !is(Protocol::WebSocket), "--mode fan-out needs a ws:// or wss:// URL"),
         (
             mode.mode == Mode::FanOut && mode.publishers.get() >= amount.connections.get(),
-            "--mode fan-out needs more --connections than --publishers: the others subscribe",
+            "--mode fan-out needs more --connections than --publishers: the rest subscribe",
         ),
-        (mode.mode == Mode::FanOut && content.binary, "fan-out sends text: leave --binary out"),
-        (mode.mode == Mode::FanOut && content.file.is_some(), "fan-out makes its messages: leave --file out"),
+        (mode.mode == Mode::FanOut && content.binary, "--mode fan-out sends text and excludes --binary"),
+        (
+            mode.mode == Mode::FanOut && content.file.is_some(),
+            "--mode fan-out generates its messages and excludes --file",
+        ),
         (
             mode.mode == Mode::FanOut && amount.count.is_some(),
-            "--count is for echo and storm: take --duration",
+            "--count is for --mode echo and storm; use --duration",
         ),
         (mode.mode != Mode::FanOut && mode.publish.is_some(), "--publish is for --mode fan-out"),
         (connection.deflate && !is(Protocol::WebSocket), "--deflate is for ws:// and wss:// URLs"),
@@ -162,11 +165,14 @@ fn check(args: &LoadArgs, target: &Target) -> Result<(), String> {
         (!connection.header.is_empty() && is(Protocol::Tcp), "--header is not for tcp:// URLs"),
         (connection.insecure && !target.tls, "--insecure is for wss:// and https:// URLs"),
         (!connection.ca.is_empty() && !target.tls, "--ca is for wss:// and https:// URLs"),
-        (content.expect.is_some() && !is(Protocol::Http), "--expect is for http:// URLs; others must echo"),
+        (
+            content.expect.is_some() && !is(Protocol::Http),
+            "--expect is for http:// URLs; other protocols always verify the echo",
+        ),
         (content.method != "GET" && !is(Protocol::Http), "--method is for http:// URLs"),
         (
             mode.mode != Mode::Echo && mode.mode != Mode::FanOut && amount.rate.is_some(),
-            "--rate is for echo and fan-out",
+            "--rate is for --mode echo and fan-out",
         ),
         (connection.unix.is_some() && !connection.source.is_empty(), "--source is not for Unix sockets"),
     ];
@@ -180,7 +186,7 @@ fn tls(insecure: bool, ca: &[PathBuf]) -> Result<Arc<rustls::ClientConfig>, Stri
     Ok(Arc::new(trust::client(insecure, ca)?.with_no_client_auth()))
 }
 
-/// `Name: value`.
+/// Parses `Name: value`.
 fn header(line: &str) -> Result<(&str, &str), String> {
     let (name, value) =
         line.split_once(':').ok_or_else(|| format!("--header {line}: expected NAME: VALUE"))?;
@@ -237,7 +243,7 @@ fn request(target: &Target, args: &LoadArgs) -> Result<Request, String> {
     let mut head = format!("{method} {} HTTP/1.1\r\nHost: {}\r\n", target.path, target.host);
     for line in &args.connection.header {
         let (name, value) = header(line)?;
-        // The handshake's machine knows what may be a header, and which ones frame the message.
+        // `ClientRequest` validates headers, and rejects headers that frame the message.
         ClientRequest::new("a", "/")
             .and_then(|request| request.with_header(name, value))
             .map_err(|error| format!("--header {line}: {error}"))?;
@@ -247,7 +253,7 @@ fn request(target: &Target, args: &LoadArgs) -> Result<Request, String> {
     Ok(Request { head: head.into_bytes(), has_body, is_head: method == "HEAD", expect })
 }
 
-/// A publisher that was given no rate.
+/// Default rate of a publisher.
 const RATE_OF_PUBLISHER: f64 = 100.0;
 
 const IN_FLIGHT_AT_RATE: usize = 1024;

@@ -1,25 +1,25 @@
-//! What processes use: processor time and memory, out of Linux's /proc.
+//! Resource usage of processes: CPU time and memory, from Linux's /proc.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
-/// Processor time.
+/// CPU time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Processor {
     pub(crate) busy: Duration,
 }
 
-/// What a process, with all its threads, has used and holds.
+/// Resource usage of a process with all its threads.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
     pub(crate) busy: Duration,
-    /// Resident, in bytes.
+    /// Resident memory in bytes.
     pub(crate) memory: u64,
     pub(crate) threads: u64,
 }
 
-/// The calling thread's; `None` where there is no /proc.
+/// CPU time of the calling thread; `None` without /proc.
 pub(crate) fn of_this_thread() -> Option<Processor> {
     busy("/proc/thread-self/schedstat").map(|busy| Processor { busy })
 }
@@ -30,11 +30,11 @@ fn busy(path: &str) -> Option<Duration> {
     books.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
 }
 
-/// The sum of these processes, and of those that they have started.
+/// Sums the usage of these processes and, with `children`, of their descendants.
 ///
 /// # Errors
 ///
-/// One cannot be looked at.
+/// Returns an error if a process cannot be inspected.
 pub(crate) fn usage(pids: &[u32], children: bool) -> Result<Usage, String> {
     let all = if children { family(pids) } else { pids.iter().copied().collect() };
     let mut sum = Usage::default();
@@ -47,13 +47,13 @@ pub(crate) fn usage(pids: &[u32], children: bool) -> Result<Usage, String> {
             }
             // A child may have ended meanwhile.
             None if !pids.contains(&pid) => {}
-            None => return Err(format!("--pid {pid}: there is no such process, or it cannot be looked at")),
+            None => return Err(format!("--pid {pid}: no such process, or no permission to inspect it")),
         }
     }
     Ok(sum)
 }
 
-/// These processes, those that they have started, and so on.
+/// Returns these processes and their descendants.
 pub(crate) fn family(pids: &[u32]) -> BTreeSet<u32> {
     let mut all: BTreeSet<u32> = pids.iter().copied().collect();
     let mut next = pids.to_vec();
@@ -67,7 +67,7 @@ fn of(pid: u32) -> Option<Usage> {
     let mut sum = Usage { memory: memory(pid)?, ..Usage::default() };
     for task in fs::read_dir(format!("/proc/{pid}/task")).ok()? {
         let path = task.ok()?.path().join("schedstat");
-        // A thread may have ended meanwhile; its time is lost, as it is to everybody who reads this.
+        // A thread may have ended meanwhile; /proc no longer reports its time.
         sum.busy += busy(&path.to_string_lossy()).unwrap_or_default();
         sum.threads += 1;
     }
@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn this_process_has_threads_and_memory() {
         let usage = usage(&[std::process::id()], true).unwrap();
-        // The books of a thread that runs lag, so that they may hold nothing yet.
+        // The accounting of a running thread lags and may still be 0.
         assert!(usage.memory > 100_000 && usage.threads > 0 && of_this_thread().is_some());
         assert!(super::usage(&[u32::MAX], false).is_err());
     }

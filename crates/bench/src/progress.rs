@@ -1,4 +1,4 @@
-//! What is shown while it runs: a line that changes in a terminal, a line now and then elsewhere.
+//! Progress output: an updated line in a terminal, a periodic line elsewhere.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -24,8 +24,8 @@ impl Progress {
             Shown::Nothing
         } else if std::io::stderr().is_terminal() {
             let bar = ProgressBar::new(PARTS);
-            // The template is ours, and right; without it there would be the default one. In a terminal that is too
-            // narrow the message is cut off, so that all stays in one line.
+            // The template is constant and valid; an error would select the default template. In a narrow terminal
+            // the message is truncated to one line.
             if let Ok(style) = ProgressStyle::with_template("{bar:12.cyan} {wide_msg}") {
                 bar.set_style(style);
             }

@@ -1,4 +1,4 @@
-//! How a result is shown.
+//! Output formats of a result.
 
 pub(crate) mod html;
 pub(crate) mod table;

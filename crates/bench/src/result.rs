@@ -1,4 +1,4 @@
-//! What a run has come to.
+//! The result of a run.
 
 use std::time::Duration;
 
@@ -10,47 +10,47 @@ use super::tally::Tally;
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) tally: Tally,
-    /// How long was measured.
+    /// Measured time.
     pub(crate) elapsed: Duration,
-    /// Connections that were open at the end.
+    /// Open connections at the end.
     pub(crate) open: u64,
     pub(crate) own: Own,
     pub(crate) server: Option<Server>,
     pub(crate) samples: Vec<Sample>,
-    /// It ended before its time, by Ctrl-C.
+    /// The run was ended early by Ctrl-C.
     pub(crate) interrupted: bool,
-    /// What drove our sockets.
+    /// I/O backend of the load generator.
     pub(crate) backend: &'static str,
 }
 
-/// What the load itself has used.
+/// Resource usage of the load generator.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Own {
-    /// Processor time of the busiest thread.
+    /// CPU time of the busiest thread.
     pub(crate) busiest: Option<Duration>,
     pub(crate) elapsed: Duration,
 }
 
 impl Own {
-    /// Part of a processor, 0 to 1.
+    /// Fraction of a processor, 0 to 1.
     pub(crate) fn share(&self) -> Option<f64> {
         self.busiest.map(|busy| busy.as_secs_f64() / self.elapsed.as_secs_f64().max(1e-9))
     }
 }
 
-/// What the server has used while it was measured, and holds.
+/// Resource usage of the server: CPU time in the window, and memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Server {
     pub(crate) busy: Duration,
     pub(crate) threads: u64,
     pub(crate) memory: u64,
-    /// Before the first connection, and when all were open.
+    /// Before the first connection, and with all connections open.
     pub(crate) memory_before: u64,
     pub(crate) memory_open: u64,
     pub(crate) system_calls: Option<f64>,
 }
 
-/// A moment of the window.
+/// A sample within the window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sample {
     pub(crate) at: Duration,
@@ -73,52 +73,52 @@ impl Outcome {
         self.tally.messages as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
 
-    /// The server's processor time for each message, in microseconds.
+    /// CPU time of the server per message, in microseconds.
     pub(crate) fn server_cpu_us(&self) -> Option<f64> {
         let server = self.server.filter(|_| self.tally.messages > 0)?;
         Some(server.busy.as_secs_f64() * 1e6 / self.tally.messages as f64)
     }
 
-    /// Our own, by the busiest thread.
+    /// CPU time of the load generator's busiest thread per message, in microseconds.
     pub(crate) fn own_cpu_us(&self, plan: &Plan) -> Option<f64> {
         let busy = self.own.busiest.filter(|_| self.tally.messages > 0)?;
         Some(busy.as_secs_f64() * 1e6 * plan.threads as f64 / self.tally.messages as f64)
     }
 
-    /// Bytes of the server for each connection that is open.
+    /// Memory of the server per open connection, in bytes.
     pub(crate) fn memory_per_connection(&self) -> Option<f64> {
         let server = self.server.filter(|_| self.open > 0)?;
         let more = server.memory.max(server.memory_open) as f64 - server.memory_before as f64;
         Some(more / self.open as f64)
     }
 
-    /// What a reader must know before he believes the figures.
+    /// Warnings that qualify the figures.
     pub(crate) fn warnings(&self, plan: &Plan) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.interrupted {
-            warnings.push("interrupted: this is what was measured so far".to_owned());
+            warnings.push("interrupted: figures cover the time until the interrupt".to_owned());
         }
         let own = self.own.share().unwrap_or(0.0);
         let server =
             self.server.map(|server| server.busy.as_secs_f64() / self.elapsed.as_secs_f64().max(1e-9));
         if own > BUSY && self.elapsed >= TELLING && server.is_none_or(|server| server < BUSY) {
-            let more = "the load is the bottleneck and not the server: a thread of it is busy";
-            warnings.push(format!("{more} {:.0} % of the time; take more --threads", own * 100.0));
+            let more = "the load generator is the bottleneck, not the server: a load thread is busy";
+            warnings.push(format!("{more} {:.0} % of the time; use more --threads", own * 100.0));
         }
         let late = self.tally.late.value_at_quantile(0.99);
         if plan.rate.is_some() && late > LATE_NS {
             let late = Duration::from_nanos(late);
             warnings.push(format!(
-                "the load could not keep its schedule: 1 % of the messages left {late:.1?} late or more"
+                "the load generator missed its schedule: 1 % of the messages left {late:.1?} late or more"
             ));
         }
         if self.tally.messages == 0 && plan.mode != super::args::Mode::Idle {
-            warnings.push("nothing was answered while it was measured".to_owned());
+            warnings.push("no answer arrived during the measurement".to_owned());
         }
         warnings
     }
 
-    /// The fields that docs/book/src/reference/benchmarks.md names.
+    /// The fields documented in docs/book/src/reference/benchmarks.md.
     pub(crate) fn to_json(&self, plan: &Plan) -> Value {
         let tally = &self.tally;
         let mut result = json!({
@@ -163,7 +163,7 @@ impl Outcome {
         result
     }
 
-    /// The same, in one line of names and one of values.
+    /// The fields of `to_json` as CSV: a line of names and a line of values.
     pub(crate) fn to_csv(&self, plan: &Plan) -> String {
         let mut fields = Vec::new();
         flatten("", &self.to_json(plan), &mut fields);
@@ -180,7 +180,7 @@ impl Outcome {
 
 fn flatten(prefix: &str, value: &Value, out: &mut Vec<(String, String)>) {
     match value {
-        // Its names differ from run to run; their sum does not.
+        // Error names vary between runs; their sum is a fixed column.
         Value::Object(map) if prefix == "errors" => {
             let sum: u64 = map.values().filter_map(Value::as_u64).sum();
             out.push(("errors".to_owned(), sum.to_string()));
@@ -195,7 +195,7 @@ fn flatten(prefix: &str, value: &Value, out: &mut Vec<(String, String)>) {
             let texts = all.iter().map(|one| one.as_str().unwrap_or_default());
             out.push((prefix.to_owned(), texts.collect::<Vec<_>>().join("; ")));
         }
-        // The same columns, whether there are latencies or not.
+        // The columns are the same with and without latencies.
         Value::Null if ["latency_us", "connect_us", "late_us"].contains(&prefix) => {
             let names = PERCENTILES.iter().map(|(name, _)| *name).chain(["count", "max", "mean", "min"]);
             let none: Map<_, _> = names.map(|name| (name.to_owned(), Value::Null)).collect();
@@ -223,11 +223,11 @@ fn percentiles(histogram: &hdrhistogram::Histogram<u64>) -> Value {
     Value::Object(all)
 }
 
-/// Above this part of a processor a thread has nothing left to give.
+/// A thread above this fraction of a processor is saturated.
 const BUSY: f64 = 0.9;
 
-/// What is shorter says nothing of how busy a thread is: the system's books are kept by the clock tick.
+/// Shorter measurements do not show a thread's utilization: CPU accounting uses the clock tick.
 const TELLING: Duration = Duration::from_millis(100);
 
-/// A schedule that is later than this is not kept: a millisecond.
+/// A schedule that lags more than this is missed: a millisecond.
 const LATE_NS: u64 = 1_000_000;

@@ -1,4 +1,4 @@
-//! What is counted: latencies, messages, bytes, errors by kind.
+//! Counters: latencies, messages, bytes, errors by kind.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use sinews_engine::Counter;
 
-/// Why something failed, as a person would count it.
+/// Category of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Failure {
     Refused,
@@ -45,23 +45,23 @@ impl Failure {
     }
 }
 
-/// The figures of one thread, or of all.
+/// The figures of one thread, or of all threads.
 #[derive(Clone, Debug)]
 pub(crate) struct Tally {
-    /// Nanoseconds from when a message was due, or sent, to its answer.
+    /// Nanoseconds from a message's due or send time to its answer.
     pub(crate) latency: Histogram<u64>,
-    /// Nanoseconds from asking for a connection until it is open.
+    /// Nanoseconds from the connection request to the open connection.
     pub(crate) connect: Histogram<u64>,
-    /// Nanoseconds by which messages left later than they were due, by our own doing.
+    /// Nanoseconds by which the load generator sent messages late.
     pub(crate) late: Histogram<u64>,
     pub(crate) messages: u64,
-    /// When the last of them was answered.
+    /// Time of the last answer.
     pub(crate) last: Option<Instant>,
     pub(crate) published: u64,
     pub(crate) bytes_sent: u64,
     pub(crate) bytes_received: u64,
     pub(crate) errors: BTreeMap<Failure, u64>,
-    /// The first error of each kind, in words.
+    /// Description of the first error of each kind.
     pub(crate) examples: BTreeMap<Failure, String>,
 }
 
@@ -92,7 +92,7 @@ impl Tally {
             (&mut self.connect, &other.connect),
             (&mut self.late, &other.late),
         ] {
-            to.add(from).expect("all have the same bounds");
+            to.add(from).expect("histograms have the same bounds");
         }
         self.messages += other.messages;
         self.last = self.last.max(other.last);
@@ -112,32 +112,32 @@ impl Tally {
     }
 }
 
-/// Three digits, up to an hour: what a person can wait.
+/// Creates a histogram with three significant digits, up to an hour.
 pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LONGEST, 3).expect("the bounds are in order")
 }
 
 pub(crate) fn record(histogram: &mut Histogram<u64>, time: Duration) {
     let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-    // Saturates at the longest.
+    // Saturates at the longest value.
     histogram.saturating_record(nanos.max(1));
 }
 
 const LONGEST: u64 = 3_600_000_000_000;
 
-/// What a thread tells while it runs. It alone writes.
+/// Live counters of a thread, written only by this thread.
 #[derive(Debug, Default)]
 pub(crate) struct Live {
-    /// Connections that are open now.
+    /// Open connections.
     pub(crate) open: Counter,
-    /// Connections that have opened, or failed to for good.
+    /// Connections that have opened or finally failed.
     pub(crate) settled: Counter,
     /// Answers or deliveries so far.
     pub(crate) messages: Counter,
-    /// Deliveries that publications so far must come to.
+    /// Deliveries expected from publications so far.
     pub(crate) expected: Counter,
     pub(crate) errors: Counter,
-    /// Everything that was sent is answered, and nothing more is sent.
+    /// All sent messages are answered, and sending has stopped.
     pub(crate) done: AtomicU64,
 }
 

@@ -1,4 +1,4 @@
-//! Whom to load: a URL, taken apart and looked up.
+//! The target of a run: a parsed and resolved URL.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
@@ -7,7 +7,7 @@ use sinews_engine::Remote;
 
 use crate::url::with_scheme;
 
-/// What is spoken.
+/// Protocol of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     WebSocket,
@@ -20,11 +20,11 @@ pub(crate) struct Target {
     pub(crate) url: String,
     pub(crate) protocol: Protocol,
     pub(crate) tls: bool,
-    /// Without the port.
+    /// Host without the port.
     pub(crate) name: String,
-    /// As the `Host` header has it.
+    /// Value of the `Host` header.
     pub(crate) host: String,
-    /// With the query.
+    /// Path with the query.
     pub(crate) path: String,
     pub(crate) remote: Remote,
 }
@@ -32,7 +32,7 @@ pub(crate) struct Target {
 impl Target {
     /// # Errors
     ///
-    /// No such URL, or nobody of that name.
+    /// Returns an error if the URL is invalid or its host is unknown.
     pub(crate) fn new(url: &str, unix: Option<&Path>) -> Result<Self, String> {
         let url = &*with_scheme(url);
         let wrong = || format!("{url}: expected ws://, wss://, http://, https:// or tcp:// and a host");
@@ -56,7 +56,7 @@ impl Target {
         let remote = match unix {
             Some(path) => Remote::from(std::sync::Arc::<Path>::from(path)),
             None => {
-                let port = port.or(default).ok_or_else(|| format!("{url}: which port?"))?;
+                let port = port.or(default).ok_or_else(|| format!("{url}: port is missing"))?;
                 lookup(name, port)?.into()
             }
         };
@@ -73,7 +73,7 @@ fn port_len(host: &str) -> usize {
     host.rfind(':').map_or(0, |at| host.len() - at)
 }
 
-/// The name, without the brackets of an address, and the port.
+/// Splits into the name, without the brackets of an address, and the port.
 fn split_port(host: &str) -> Option<(&str, Option<u16>)> {
     if let Some(rest) = host.strip_prefix('[') {
         let (name, port) = rest.split_once(']')?;
@@ -90,7 +90,7 @@ fn split_port(host: &str) -> Option<(&str, Option<u16>)> {
 
 fn lookup(name: &str, port: u16) -> Result<SocketAddr, String> {
     let mut all = (name, port).to_socket_addrs().map_err(|error| format!("{name}: {error}"))?;
-    all.next().ok_or_else(|| format!("{name}: it has no address"))
+    all.next().ok_or_else(|| format!("{name}: name has no address"))
 }
 
 #[cfg(test)]
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_are_taken_apart() {
+    fn urls_parse_into_protocol_host_and_path() {
         let of = |url: &str| {
             let target = Target::new(url, None).unwrap();
             (target.protocol, target.tls, target.host, target.path, target.remote)

@@ -1,4 +1,4 @@
-//! System calls of the server for each message, counted by strace in a run of its own: being watched costs time.
+//! System calls of the server per message, counted by strace in a separate run: tracing costs time.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -12,7 +12,7 @@ use super::plan::Plan;
 
 /// # Errors
 ///
-/// There is no strace, or it may not look at the process; in its own words.
+/// Returns an error if strace is missing or lacks permission, with strace's own message.
 pub(crate) fn calls_per_message(
     plan: &Arc<Plan>,
     pids: &[u32],
@@ -26,7 +26,7 @@ pub(crate) fn calls_per_message(
     }
     let child = strace.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
     let mut child = child.map_err(|error| format!("strace: {error}"))?;
-    // It says which processes it looks at before it looks; what it may not, it ends with.
+    // strace attaches to the processes and exits on failure.
     thread::sleep(ATTACHING);
     if child.try_wait().map_err(|error| error.to_string())?.is_some() {
         let words = child.wait_with_output().map_err(|error| error.to_string())?;
@@ -41,11 +41,11 @@ pub(crate) fn calls_per_message(
     let messages = outcome?.tally.messages;
     match total(&summary?) {
         Some(calls) if messages > 0 => Ok(calls as f64 / messages as f64),
-        _ => Err("strace counted nothing".to_owned()),
+        _ => Err("strace counted no system calls".to_owned()),
     }
 }
 
-/// Lets it write its summary.
+/// Stops strace, so that it prints its summary.
 fn end(child: &mut Child) -> Result<(), String> {
     let told = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
     told.map_err(|error| format!("kill: {error}"))?;
@@ -59,7 +59,7 @@ fn end(child: &mut Child) -> Result<(), String> {
     Ok(())
 }
 
-/// The sum at the end of strace's table.
+/// Parses the total at the end of strace's table.
 fn total(summary: &str) -> Option<u64> {
     let line = summary.lines().rev().find(|line| line.trim_end().ends_with("total"))?;
     line.split_whitespace().next()?.parse().ok()
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sum_of_the_table_is_found() {
+    fn total_of_the_strace_table_is_parsed() {
         let table = "calls syscall\n----- -----\n   12 epoll_wait\n    7 read\n----- -----\n   19 total\n";
         assert_eq!(total(table), Some(19));
         assert_eq!(total(""), None);

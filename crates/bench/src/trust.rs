@@ -1,5 +1,4 @@
-//! Whom a client trusts, for every command that is one: `--ca` and `--insecure`, and what is said about a certificate
-//! that is not trusted.
+//! Certificate verification of all client commands: `--ca` and `--insecure`, and errors about untrusted certificates.
 
 use std::error::Error;
 use std::io;
@@ -17,11 +16,11 @@ use rustls::{
 use sinews::ConnectError;
 use sinews::client::TlsError;
 
-/// The settings of a client that trusts the system's certificates and those of the files, or anybody.
+/// Returns the settings of a client that trusts the system's certificates and the given files, or any certificate.
 ///
 /// # Errors
 ///
-/// A file cannot be read, or holds no certificate; nobody is trusted at all.
+/// Returns an error if a file cannot be read or contains no certificate, or if there are no trusted certificates.
 pub fn client(
     insecure: bool,
     ca: &[PathBuf],
@@ -43,21 +42,19 @@ fn roots(files: &[PathBuf]) -> Result<RootCertStore, String> {
             roots.add(certificate).map_err(|error| format!("--ca {}: {error}", file.display()))?;
         }
     }
-    // Some systems hold a certificate that cannot be parsed; the others are as good.
+    // Some systems contain a certificate that cannot be parsed; the rest remains usable.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     match roots.is_empty() {
-        true => {
-            Err("no root certificates on this machine: --ca FILE names some, --insecure does without".into())
-        }
+        true => Err("no root certificates on this machine: use --ca FILE or --insecure".into()),
         false => Ok(roots),
     }
 }
 
-/// The certificates of a PEM file; there is one at least.
+/// Reads the certificates of a PEM file; at least one.
 ///
 /// # Errors
 ///
-/// The file cannot be read, or holds none.
+/// Returns an error if the file cannot be read or contains no certificate.
 pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     match found {
@@ -66,7 +63,7 @@ pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String>
     }
 }
 
-/// An error in words; where a certificate was not taken, with what would have it taken.
+/// Formats an error; certificate errors include a remedy.
 pub fn explain(error: &(dyn Error + 'static)) -> String {
     match advice(error) {
         Some(advice) => format!("{error}; {advice}"),
@@ -77,22 +74,24 @@ pub fn explain(error: &(dyn Error + 'static)) -> String {
 fn advice(error: &(dyn Error + 'static)) -> Option<&'static str> {
     if let Some(rustls::Error::InvalidCertificate(fault)) = error.downcast_ref() {
         return Some(match fault {
-            CertificateError::UnknownIssuer => "--ca FILE trusts who has signed it, --insecure anybody",
-            _ => "--insecure takes any certificate",
+            CertificateError::UnknownIssuer => {
+                "--ca FILE trusts its issuer, --insecure accepts any certificate"
+            }
+            _ => "--insecure accepts any certificate",
         });
     }
-    // An error that names its cause in its own text has no source for it.
+    // An error that includes its cause in its own text does not report it as source.
     if let Some(ConnectError::Tls { error: TlsError::Handshake(error), .. }) = error.downcast_ref() {
         return advice(error);
     }
-    // What an I/O error holds is not its source: that is the source of what it holds.
+    // The source of an I/O error is the source of its inner error, not the inner error itself.
     match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
         Some(held) => advice(held),
         None => advice(error.source()?),
     }
 }
 
-/// Trusts anybody (`--insecure`). Signatures are still checked, so that a broken server is seen.
+/// Accepts any certificate (`--insecure`). Signatures are still verified, so that broken servers are detected.
 #[derive(Debug)]
 struct Anybody(Arc<CryptoProvider>);
 

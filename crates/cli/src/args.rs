@@ -1,4 +1,5 @@
-//! The command line. What it does not say, the configuration file or a default says ([`crate::settings`]).
+//! Command-line arguments. Other settings come from the environment, the configuration file or defaults
+//! ([`crate::settings`]).
 
 mod connection;
 mod listen;
@@ -46,9 +47,9 @@ Examples:
   sinews                                   serve at http://127.0.0.1:8080/
   sinews --listen :8080 --streams ./data   serve on every address, with durable streams
   sinews connect localhost:8080/echo       talk to a WebSocket server
-  sinews bench localhost:8080/echo         measure one";
+  sinews bench localhost:8080/echo         measure its performance";
 
-/// The command line. The options of `serve` are taken without `serve` too; only its own help lists them.
+/// Returns the command. Options of `serve` are also accepted without `serve`, but only `serve --help` lists them.
 pub(crate) fn command() -> clap::Command {
     Cli::command().mut_args(|argument| argument.hide(true))
 }
@@ -57,92 +58,91 @@ pub(crate) fn command() -> clap::Command {
 pub(crate) enum Command {
     /// Serve HTTP and WebSocket: topics, streams, and pages to try them.
     Serve(Box<ServeArgs>),
-    /// Check a configuration file, or print one to begin with.
+    /// Check a configuration file, or print a default one.
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Load a server and measure its throughput, latency and cost.
+    /// Measure a server's throughput, latency and cost under load.
     Bench(Box<BenchArgs>),
-    /// Open a WebSocket from a terminal or a pipe, or inspect the frames of one.
+    /// Open a WebSocket from a terminal or a pipe, or inspect its frames.
     Connect(Box<ConnectArgs>),
-    /// Write a script that completes commands and options in a shell.
+    /// Write a shell completion script.
     Completions(CompletionsArgs),
     /// Write manual pages.
     Man(ManArgs),
     /// Check, repair or delete streams of a directory, or copy them to a broker.
     #[command(subcommand)]
     Streams(StreamsCommand),
-    /// Make an access token, or inspect one.
+    /// Make an access token, or inspect a token.
     Token(Box<TokenArgs>),
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Read a file as `serve` would, with everything that it names, and say what is wrong.
+    /// Check a configuration file and all files that it names, and report errors.
     Check {
         /// The file to check.
         file: PathBuf,
     },
-    /// Print a file with every key, what it means and what holds without it.
+    /// Print a configuration file with every key, its description and its default.
     Default,
 }
 
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ServeArgs {
-    /// Configuration file in TOML; what is set here or in the environment goes before it. `sinews config
-    /// default` prints one. SIGHUP reads it again; SIGUSR2 has a new process take over, with everything that is
-    /// set and the program that is installed then, and nobody is refused
+    /// Configuration file in TOML. Command line and environment override it. `sinews config default` prints a default
+    /// file. SIGHUP reloads it. SIGUSR2 starts a successor process with all settings and the installed program,
+    /// without rejecting connections
     #[arg(long, value_name = "FILE", env = "SINEWS_CONFIG")]
     pub(crate) config: Option<PathBuf>,
 
     #[command(flatten)]
     pub(crate) listen: ListenArgs,
 
-    /// Threads, each with its own event loop; at most 64, or 4 for each processor if that is more [default: one for
-    /// each processor]
+    /// Threads, each with its own event loop; at most 64, or 4 per processor if that is more [default: one per
+    /// processor]
     #[arg(long, value_name = "N", env = "SINEWS_THREADS")]
     pub(crate) threads: Option<NonZeroUsize>,
 
-    /// What drives the sockets: `uring` is Linux's io_uring, `poll` is epoll or kqueue; `auto` takes io_uring
-    /// where the system permits it, and says why where it does not [default: auto]
+    /// I/O backend: `uring` is Linux's io_uring, `poll` is epoll or kqueue; `auto` uses io_uring if the system
+    /// permits it, and logs the reason otherwise [default: auto]
     #[arg(long, value_enum, value_name = "NAME", env = "SINEWS_BACKEND")]
     pub(crate) backend: Option<Backend>,
 
-    /// Largest message or request body, in bytes; `k`, `m` and `g` mean KiB, MiB and GiB [default: 16m]
+    /// Maximum size of a message or request body, in bytes; `k`, `m` and `g` mean KiB, MiB and GiB [default: 16m]
     #[arg(long, value_name = "BYTES", env = "SINEWS_MAX_MESSAGE")]
     pub(crate) max_message: Option<Bytes>,
 
-    /// Compression (permessage-deflate) where the client offers it: `shared` keeps no memory for a
-    /// connection between messages, `dedicated` remembers earlier messages and compresses better [default:
-    /// shared]
+    /// Compression (permessage-deflate), if the client offers it: `shared` keeps no memory per connection between
+    /// messages, `dedicated` keeps a context per connection and compresses better [default: shared]
     #[arg(long, value_enum, value_name = "MODE", env = "SINEWS_DEFLATE")]
     pub(crate) deflate: Option<Deflate>,
 
-    /// From which pages browsers may connect and publish: `same` (pages of this server), `any`, or
-    /// origins such as `https://example.com`; may be given several times [default: same]
+    /// Origins whose pages may connect and publish: `same` (pages of this server), `any`, or origins such as
+    /// `https://example.com`; repeatable [default: same]
     #[arg(long, value_name = "ORIGIN", env = "SINEWS_ORIGIN", value_delimiter = ',')]
     pub(crate) origin: Option<Vec<String>>,
 
-    /// Names by which this server is called, such as `ws.example.com` or `*.example.com`, or `any`; requests with
-    /// another host are rejected with 421. Addresses, localhost and the hosts of --origin are accepted, too. May be
-    /// given several times [default: any name, but from this machine only names of this machine]
+    /// Host names of this server, such as `ws.example.com` or `*.example.com`, or `any`; requests with another host
+    /// are rejected with 421. Addresses, localhost and the hosts of --origin are always accepted. Repeatable
+    /// [default: any name, but requests from this machine only with names of this machine]
     #[arg(long, value_name = "NAME", env = "SINEWS_HOSTS", value_delimiter = ',')]
     pub(crate) hosts: Option<Vec<String>>,
 
-    /// Topics whose last messages are kept for those who come back, as a pattern and how many: `chat.>=100`;
-    /// may be given several times
+    /// Topics with a history, as a pattern and a number of messages: `chat.>=100`. Clients receive retained messages
+    /// after a reconnect or on request; repeatable
     #[arg(long, value_name = "PATTERN=N", env = "SINEWS_HISTORY", value_delimiter = ',')]
     pub(crate) history: Option<Vec<Keep>>,
 
-    /// Least severe level to log (error, warn, info, debug, trace, off), or a filter such as `sinews_engine=debug`:
-    /// targets that it does not name are logged from info on [default: info]
+    /// Lowest level to log (error, warn, info, debug, trace, off), or a filter such as `sinews_engine=debug`; targets
+    /// that the filter does not name are logged from info on [default: info]
     #[arg(long, value_name = "LEVEL", env = "SINEWS_LOG")]
     pub(crate) log: Option<String>,
 
-    /// Format of the log: `text` is a line for a person, `json` is a JSON object in a line [default: text]
+    /// Log format: `text` is human-readable, `json` is one JSON object per line [default: text]
     #[arg(long, value_enum, value_name = "FORMAT", env = "SINEWS_LOG_FORMAT")]
     pub(crate) log_format: Option<LogFormat>,
 
-    /// Log each answer, at level info: who asked for what, and what came of it [default: false]
+    /// Log each response at level info: client, request and status [default: false]
     #[arg(
         long,
         value_name = "BOOL",
@@ -177,13 +177,13 @@ pub(crate) struct ServeArgs {
 
 /// `[auth]` of the configuration file.
 #[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "Who may publish and subscribe")]
+#[command(next_help_heading = "Authorization")]
 pub(crate) struct AuthArgs {
-    /// The key of HMAC tokens. Others on this machine can read a command line: `--auth-secret-file` is better
+    /// Secret of HMAC tokens. Other users of this machine can read a command line: prefer `--auth-secret-file`
     #[arg(long, value_name = "SECRET", env = "SINEWS_AUTH_SECRET", hide_env_values = true)]
     pub(crate) auth_secret: Option<String>,
 
-    /// File with the key of HMAC tokens (HS256, HS384, HS512)
+    /// File with the secret of HMAC tokens (HS256, HS384, HS512)
     #[arg(long, value_name = "FILE", env = "SINEWS_AUTH_SECRET_FILE")]
     pub(crate) auth_secret_file: Option<PathBuf>,
 
@@ -191,27 +191,27 @@ pub(crate) struct AuthArgs {
     #[arg(long, value_name = "FILE", env = "SINEWS_AUTH_PUBLIC_KEY_FILE")]
     pub(crate) auth_public_key_file: Option<PathBuf>,
 
-    /// File with a set of keys in JSON (JWKS)
+    /// File with a key set in JSON (JWKS)
     #[arg(long, value_name = "FILE", env = "SINEWS_AUTH_JWKS_FILE")]
     pub(crate) auth_jwks_file: Option<PathBuf>,
 
-    /// Whom tokens must be meant for (`aud`); may be given several times
+    /// Accepted audience of tokens (`aud`); repeatable
     #[arg(long, value_name = "NAME", env = "SINEWS_AUTH_AUDIENCE", value_delimiter = ',')]
     pub(crate) auth_audience: Option<Vec<String>>,
 
-    /// Whom tokens must come from (`iss`); may be given several times
+    /// Accepted issuer of tokens (`iss`); repeatable
     #[arg(long, value_name = "NAME", env = "SINEWS_AUTH_ISSUER", value_delimiter = ',')]
     pub(crate) auth_issuer: Option<Vec<String>>,
 
-    /// How far the clocks of issuer and server may be apart [default: 30s]
+    /// Tolerated clock difference between issuer and server [default: 30s]
     #[arg(long, value_name = "TIME", env = "SINEWS_AUTH_LEEWAY")]
     pub(crate) auth_leeway: Option<Wait>,
 
-    /// Topics that anybody may subscribe to, as a pattern; may be given several times
+    /// Topics that all clients may subscribe to without a token, as a pattern; repeatable
     #[arg(long, value_name = "PATTERN", env = "SINEWS_AUTH_PUBLIC_SUBSCRIBE", value_delimiter = ',')]
     pub(crate) auth_public_subscribe: Option<Vec<String>>,
 
-    /// Topics that anybody may publish to, as a pattern; may be given several times
+    /// Topics that all clients may publish to without a token, as a pattern; repeatable
     #[arg(long, value_name = "PATTERN", env = "SINEWS_AUTH_PUBLIC_PUBLISH", value_delimiter = ',')]
     pub(crate) auth_public_publish: Option<Vec<String>>,
 }
@@ -238,12 +238,12 @@ mod tests {
     use crate::config::keys;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_line_is_consistent() {
         command().debug_assert();
     }
 
     #[test]
-    fn serve_is_what_no_subcommand_means() {
+    fn missing_subcommand_means_serve() {
         let bare = Cli::parse_from(["sinews", "--listen", "[::1]:9000"]);
         assert!(bare.command.is_none());
         assert_eq!(bare.serve.listen.listen, Some(vec!["[::1]:9000".parse().unwrap()]));
@@ -252,9 +252,9 @@ mod tests {
         assert_eq!(named.listen.listen, bare.serve.listen.listen);
     }
 
-    /// Names and defaults are written in several places: they must agree.
+    /// Names and defaults are duplicated between file and flags: they must agree.
     #[test]
-    fn every_key_of_the_file_has_its_flag_and_its_variable() {
+    fn every_file_key_has_a_flag_and_a_variable() {
         let command = Cli::command();
         let serve = command.find_subcommand("serve").unwrap();
         for key in keys::KEYS {

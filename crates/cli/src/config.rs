@@ -1,4 +1,4 @@
-//! The configuration file: reading it, and saying what is wrong with it.
+//! The configuration file: parsing and error reports.
 
 mod connection;
 pub(crate) mod keys;
@@ -26,7 +26,7 @@ use self::units::{Bytes, Keep, OneOrMore, Wait};
 use crate::args::{Backend, Deflate, ProxyHeader};
 use crate::log::LogFormat;
 
-/// What a file says. What it does not say is `None`.
+/// Values of a file. Missing keys are `None`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Values {
@@ -69,12 +69,12 @@ pub(crate) struct AuthValues {
     pub(crate) public_publish: Option<OneOrMore<String>>,
 }
 
-/// A file that was read.
+/// A parsed file.
 #[derive(Debug, Default)]
 pub(crate) struct File {
     pub(crate) values: Values,
     path: PathBuf,
-    /// Where each key stands.
+    /// Line of each key.
     lines: Vec<(String, usize)>,
 }
 
@@ -82,7 +82,7 @@ impl File {
     /// Reads a file.
     ///
     /// # Errors
-    /// One line for each thing that is wrong, with the file's name, the line, the key and what it takes.
+    /// Returns one line for each error, with the file's name, the line, the key and the expected value.
     pub(crate) fn read(path: &Path) -> Result<Self, String> {
         let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
         Self::parse(&text, path)
@@ -102,7 +102,7 @@ impl File {
             return Err(unknown.join("\n"));
         }
         let values = toml::from_str(text).map_err(|error| {
-            // All keys are known, so it is a value.
+            // All keys are known at this point, so the error is about a value.
             let span = error.span().unwrap_or_default();
             let of = places.iter().rfind(|place| place.contains(&span));
             match of.and_then(|place| Some((place, keys::find(&place.name)?))) {
@@ -117,14 +117,14 @@ impl File {
         Ok(Self { values, path: path.to_owned(), lines })
     }
 
-    /// Where a key stands, for what is found to be wrong with its value later.
+    /// Position of a key, for later errors about its value.
     pub(crate) fn place(&self, key: &str) -> String {
         let line = self.lines.iter().find(|(name, _)| name == key);
         line.map_or_else(|| key.to_owned(), |(_, line)| format!("{}:{line}: {key}", self.path.display()))
     }
 }
 
-/// A key that stands in the file.
+/// A key in the file.
 struct Place {
     name: String,
     at: usize,
@@ -137,7 +137,7 @@ impl Place {
         !self.is_table && self.value.start <= span.start && span.end <= self.value.end
     }
 
-    /// What is wrong with the key itself.
+    /// Returns an error about the key itself.
     fn fault(&self, at: &impl Fn(usize) -> String) -> Option<String> {
         let name = &self.name;
         let is_table = keys::TABLES.iter().any(|(table, _)| table == name);
@@ -157,7 +157,7 @@ impl Place {
     }
 }
 
-/// Every key, in the order in which they stand; what is in a table of no name that is known is not looked at.
+/// Lists every key in order; the content of unknown tables is skipped.
 fn list(table: &str, found: &DeTable<'_>, places: &mut Vec<Place>) {
     for (key, value) in found {
         let name =
@@ -184,7 +184,7 @@ fn line_of(text: &str, offset: usize) -> usize {
     1 + text.bytes().take(offset).filter(|byte| *byte == b'\n').count()
 }
 
-/// What stands in the file, cut short.
+/// Shortens a value of the file.
 fn shown(found: &str) -> String {
     let line = found.lines().next().unwrap_or_default();
     match line.char_indices().nth(SHOWN_MAX) {
@@ -193,7 +193,7 @@ fn shown(found: &str) -> String {
     }
 }
 
-/// Characters of a wrong value that a message repeats.
+/// Characters of a wrong value that an error repeats.
 const SHOWN_MAX: usize = 60;
 
 #[cfg(test)]
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_line_key_and_what_it_takes() {
+    fn errors_name_line_key_and_expected_value() {
         for (text, expected) in [
             ("\nlissten = 1", "sinews.toml:2: unknown key lissten; did you mean listen?"),
             ("max-message = 1", "sinews.toml:1: unknown key max-message; did you mean max_message?"),
@@ -238,12 +238,12 @@ mod tests {
         let syntax = parse("listen = \"a\nlog = 1").unwrap_err();
         assert!(syntax.starts_with("sinews.toml:1: ") && syntax.lines().count() == 1, "{syntax}");
         let twice = parse("zzzz = 1\nlogg = 2\n").unwrap_err();
-        assert_eq!(twice.lines().count(), 2, "every unknown key is told: {twice}");
+        assert_eq!(twice.lines().count(), 2, "every unknown key is reported: {twice}");
         assert!(parse("zzzz = 1").unwrap_err().starts_with("sinews.toml:1: unknown key zzzz"));
     }
 
     #[test]
-    fn one_value_may_stand_without_a_list() {
+    fn single_value_needs_no_list() {
         let one = parse("listen = \"[::1]:1\"\nmax_message = 7").unwrap();
         assert_eq!(one.values.listen, Some(OneOrMore(vec!["[::1]:1".parse().unwrap()])));
         assert_eq!(one.values.max_message, Some(Bytes(7)));
@@ -251,9 +251,9 @@ mod tests {
         assert_eq!(one.place("log"), "log");
     }
 
-    /// With every key in it, whether it has a default or an example only.
+    /// The file contains every key, including keys with only an example.
     #[test]
-    fn every_key_is_taken() {
+    fn every_key_is_accepted() {
         let whole: String = keys::default_file()
             .lines()
             .map(|line| if line.starts_with("# ") { "" } else { line.trim_start_matches('#') })

@@ -1,8 +1,8 @@
-//! `sinews connect`: a WebSocket client for people and scripts, and a server of the same kind.
+//! `sinews connect`: a WebSocket client for terminals and scripts, and a matching server.
 //!
-//! A conversation ([`talk`]) has three sides: connections, which the library drives and which say what comes
-//! ([`talk::Event`]); input, from a terminal, a pipe or a recording ([`input::Input`]); and the output ([`output`]).
-//! `--inspect` ([`inspect`]) has the same input and output, and looks at the wire itself.
+//! A conversation ([`talk`]) has three parts: connections, which the library drives and which report
+//! [`talk::Event`]s; input from a terminal, a pipe or a recording ([`input::Input`]); and the output ([`output`]).
+//! `--inspect` ([`inspect`]) shares input and output, and handles the wire itself.
 
 mod args;
 mod command;
@@ -32,7 +32,7 @@ use self::output::Output;
 use self::replay::Recording;
 use self::talk::{EVENTS_MAX, Rules, Talk, drive};
 
-/// Talks until it is over. The exit code says how it ended.
+/// Runs the conversation. The exit code reports the reason for its end.
 pub(crate) fn run(args: &ConnectArgs) -> ExitCode {
     if let Some(why) = args.misuse() {
         tell(why);
@@ -52,7 +52,7 @@ async fn start(args: &ConnectArgs) -> End {
         (Some(url), _) if args.inspect.inspect => inspect::inspect(args, url).await,
         (Some(url), _) => connect(args, url).await,
         (None, Some(address)) => serve(args, address).await,
-        (None, None) => Err(End::trouble("a URL is needed, or --listen")),
+        (None, None) => Err(End::trouble("a URL or --listen is required")),
     };
     done.unwrap_or_else(|end| end)
 }
@@ -61,7 +61,7 @@ async fn connect(args: &ConnectArgs, url: &str) -> Result<End, End> {
     let secure = dial::Url::parse(url)?.secure;
     let (events, said) = mpsc::channel(EVENTS_MAX);
     let recording = args.session.replay.as_deref().map(Recording::read).transpose()?;
-    // Whoever looks at standard error learns it before anything is sent.
+    // Print the warning before any data is sent.
     if let Some(warning) = dial::warning(args, secure) {
         tell(warning);
     }
@@ -97,24 +97,24 @@ async fn serve(args: &ConnectArgs, address: std::net::SocketAddr) -> Result<End,
     let (events, said) = mpsc::channel(EVENTS_MAX);
     let listener = Listener::bind(args, address, events).await?;
     let Ends { mut output, input, in_console } = ends(args, None, None)?;
-    // The port may be the system's choice, so that scripts need it too.
+    // Scripts need the URL too: the system may choose the port.
     output.warn(&format!("listening on {}", listener.url()))?;
     listener.start();
     let talk = Talk::new(output, rules(args, in_console), watch::channel(0).0);
     Ok(talk.run(said, input).await)
 }
 
-/// The exit code of a wrong command line, as the parser has it.
+/// Exit code of wrong command-line arguments, equal to the parser's.
 const MISUSE: u8 = 2;
 
-/// The two ends of the program.
+/// Input and output of the program.
 struct Ends {
     output: Output,
     input: mpsc::Receiver<Input>,
     in_console: bool,
 }
 
-/// A recording, the terminal, or a pipe.
+/// Opens the input: a recording, the terminal, or a pipe.
 fn ends(
     args: &ConnectArgs,
     recording: Option<Recording>,

@@ -1,5 +1,4 @@
-//! `sinews streams`: what a directory has is copied to a broker, so that the server can go on there, or deleted; damaged streams
-//! are checked and repaired.
+//! `sinews streams`: copies the streams of a directory to a broker, or deletes, checks and repairs them.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -21,26 +20,26 @@ mod mend;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum StreamsCommand {
-    /// Copy streams of a directory to a broker which has none of these names yet. The server must not have the directory
-    /// at the time.
+    /// Copy streams of a directory to a broker that has no streams of these names. No server may have the directory
+    /// open.
     Copy(Box<CopyArgs>),
-    /// Delete streams of a directory, with their records and what their groups have committed. Of a running server, ask
-    /// for DELETE /streams/NAME instead.
+    /// Delete streams of a directory, with their records and committed offsets. On a running server, use DELETE
+    /// /streams/NAME instead.
     Delete(DeleteArgs),
-    /// Read all records of streams and print what is damaged. The server must not have the directory at the time. Exits
-    /// with 1 if anything is damaged
+    /// Read all records of streams and print damage. No server may have the directory open. Exits with 1 if any
+    /// stream is damaged
     Check {
-        /// Directory in which the streams are
+        /// Directory of the streams
         #[arg(long = "from", value_name = "DIR")]
         directory: PathBuf,
-        /// Streams to check; default: all
+        /// Streams to check [default: all]
         #[arg(value_name = "STREAM")]
         streams: Vec<String>,
     },
-    /// Make a damaged stream usable: restore its configuration, and set aside files that cannot be used. The server must
-    /// not have the directory at the time
+    /// Make a damaged stream usable: restore its configuration, and set aside unusable files. No server may have the
+    /// directory open
     Repair {
-        /// Directory in which the streams are
+        /// Directory of the streams
         #[arg(long = "from", value_name = "DIR")]
         directory: PathBuf,
         /// Stream to repair
@@ -51,7 +50,7 @@ pub(crate) enum StreamsCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct DeleteArgs {
-    /// Directory in which the streams are; no server may have it open
+    /// Directory of the streams; no server may have it open
     #[arg(long, value_name = "DIR")]
     from: PathBuf,
 
@@ -62,32 +61,32 @@ pub(crate) struct DeleteArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct CopyArgs {
-    /// Directory in which the streams are
+    /// Directory of the streams
     #[arg(long, value_name = "DIR")]
     from: PathBuf,
 
     #[command(flatten)]
     store: StoreArgs,
 
-    /// Streams to copy; all, if none is named
+    /// Streams to copy [default: all]
     #[arg(value_name = "STREAM")]
     streams: Vec<String>,
 }
 
-/// Appends that wait for the broker.
+/// Maximum number of appends in flight.
 const WINDOW: usize = 256;
 
-/// Bytes that are read of a partition at a time.
+/// Bytes per read of a partition.
 const READ_BYTES: usize = 256 << 10;
 
-/// How often the broker is asked until it answers: a question may take 5 seconds by itself.
+/// Attempts until the broker answers: one request may take 5 seconds.
 const TRIES: u32 = 8;
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// How long the broker may take or acknowledge nothing: longer than any of the clients tries by itself.
+/// Timeout of accepting or acknowledging a record: longer than the retries of any broker client.
 const BROKER_WITHIN: Duration = Duration::from_secs(600);
 
-/// All has been acknowledged by then, or has failed.
+/// Time to close: all appends are acknowledged or failed by then.
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(command: &StreamsCommand) -> Result<(), String> {
@@ -102,10 +101,10 @@ pub(crate) fn run(command: &StreamsCommand) -> Result<(), String> {
 fn delete(args: &DeleteArgs) -> Result<(), String> {
     let from = args.from.display();
     if !args.from.is_dir() {
-        return Err(format!("--from {from}: there is no such directory"));
+        return Err(format!("--from {from}: no such directory"));
     }
     let (streams, _) = Streams::open(&args.from, StreamsConfig::default()).map_err(|error| match error {
-        OpenError::Locked(_) => format!("--from {from}: {error}: ask its server for DELETE /streams/NAME"),
+        OpenError::Locked(_) => format!("--from {from}: {error}: use DELETE /streams/NAME on its server"),
         error => format!("--from {from}: {error}"),
     })?;
     for name in &args.streams {
@@ -121,7 +120,7 @@ fn delete(args: &DeleteArgs) -> Result<(), String> {
 fn copy_all(args: &CopyArgs) -> Result<(), String> {
     crate::auth::crypto::install();
     let settings =
-        StoreSettings::of(&args.store)?.ok_or("--store is missing: where the streams are to go")?;
+        StoreSettings::of(&args.store)?.ok_or("--store is missing: it names the target of the copy")?;
     let from = args.from.display();
     let (streams, losses) = Streams::open(&args.from, StreamsConfig::default())
         .map_err(|error| format!("--from {from}: {error}"))?;
@@ -147,7 +146,9 @@ fn copy(stream: &Stream, broker: &dyn Broker) -> Result<(), String> {
     let has = in_time(|| broker.partitions(name).block()).map_err(|error| failed(&error))?;
     if has != stream.partitions() {
         let count = stream.partitions();
-        return Err(failed(&format!("it has {count} partitions, and {has} at the broker: keys would move")));
+        return Err(failed(&format!(
+            "it has {count} partitions here and {has} at the broker: keys would change partitions"
+        )));
     }
     let mut starts = Vec::new();
     for number in 0..has {
@@ -168,9 +169,9 @@ fn copy(stream: &Stream, broker: &dyn Broker) -> Result<(), String> {
     Ok(())
 }
 
-/// Copies the records, and tells by how much their offsets are other ones there.
+/// Copies the records. Returns the difference between their offsets at the broker and here.
 fn copy_partition(stream: &Stream, number: u32, start: u64, broker: &dyn Broker) -> Result<i128, String> {
-    let partition = stream.partition(number).ok_or("there is no such partition")?;
+    let partition = stream.partition(number).ok_or("no such partition")?;
     let ends = partition.ends();
     let shift = i128::from(start) - i128::from(ends.earliest);
     let mut waiting = VecDeque::new();
@@ -206,7 +207,7 @@ fn copy_partition(stream: &Stream, number: u32, start: u64, broker: &dyn Broker)
     Ok(shift)
 }
 
-/// The broker has to have them where they are expected: nobody else writes, and nothing is missing before.
+/// Checks that records have the expected offsets at the broker: other writers or gaps would shift them.
 fn check((expected, mut pending): (i128, Pending)) -> Result<(), String> {
     let acknowledged = within(BROKER_WITHIN, "acknowledged nothing", |waker| {
         match pending.poll(Durability::Broker, &mut Context::from_waker(waker)) {
@@ -219,12 +220,12 @@ fn check((expected, mut pending): (i128, Pending)) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "a record that was to be at {expected} is at {first}: there is a gap in what was copied, or somebody else \
-         publishes. Remove what is at the broker before another try"
+        "record expected at offset {expected} is at {first}: the copied records have a gap, or another client \
+         publishes. Delete the records at the broker before another attempt"
     ))
 }
 
-/// Publishes, and waits so long for room.
+/// Publishes, and waits up to the limit for queue capacity.
 fn publish(
     (stream, number, limit): (&str, u32, Duration),
     records: &Records,
@@ -234,14 +235,14 @@ fn publish(
         match broker.publish(stream, number, records.clone()) {
             Ok(pending) => return Ok(pending),
             Err(AppendError::Busy) => {
-                within(limit, "had no room", |waker| broker.room(waker).then_some(()))?;
+                within(limit, "had no queue capacity", |waker| broker.room(waker).then_some(()))?;
             }
             Err(error) => return Err(error.to_string()),
         }
     }
 }
 
-/// Asks again when it is woken, until there is an answer.
+/// Polls on each wake-up until there is an answer or the limit expires.
 fn within<T>(limit: Duration, what: &str, mut ask: impl FnMut(&Waker) -> Option<T>) -> Result<T, String> {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let since = Instant::now();
@@ -265,7 +266,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Asks again while the connection is being made, or a topic.
+/// Repeats a request while the connection or a topic is being created.
 fn in_time<T, E>(mut ask: impl FnMut() -> Result<T, E>) -> Result<T, E> {
     for _ in 1..TRIES {
         if let Ok(answer) = ask() {
@@ -289,8 +290,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_broker_that_never_has_room_is_not_waited_for_without_end() {
-        // Nobody listens there, so that nothing leaves the queue, which takes one append.
+    fn waiting_for_broker_capacity_times_out() {
+        // Nothing listens there, so that no append leaves the queue, whose capacity is one append.
         let broker =
             sinews_stream::broker::connect("redis://127.0.0.1:1?queue.bytes=1", &BTreeMap::new()).unwrap();
         let mut builder = RecordBuilder::new();
@@ -298,8 +299,11 @@ mod tests {
         let records = builder.finish().unwrap();
         let to = ("s", 0, Duration::ZERO);
         assert!(publish(to, &records, &*broker).is_ok());
-        assert_eq!(publish(to, &records, &*broker).unwrap_err(), "the broker has had no room for 0 seconds");
-        let never: Result<(), String> = within(Duration::from_millis(1), "said nothing", |_| None);
-        assert_eq!(never.unwrap_err(), "the broker has said nothing for 0 seconds");
+        assert_eq!(
+            publish(to, &records, &*broker).unwrap_err(),
+            "the broker has had no queue capacity for 0 seconds"
+        );
+        let never: Result<(), String> = within(Duration::from_millis(1), "given no answer", |_| None);
+        assert_eq!(never.unwrap_err(), "the broker has given no answer for 0 seconds");
     }
 }

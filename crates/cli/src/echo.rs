@@ -2,10 +2,10 @@
 
 use std::fmt::Display;
 
-/// Bytes of one input that an error repeats, at most.
+/// Maximum number of input bytes that an error repeats.
 pub(crate) const ECHO_MAX: usize = 64;
 
-/// The beginning of an input, with `…` if it is longer than [`ECHO_MAX`] bytes.
+/// Returns the beginning of an input, with `…` if it exceeds [`ECHO_MAX`] bytes.
 pub(crate) fn brief(input: &str) -> String {
     if input.len() <= ECHO_MAX {
         return input.to_owned();
@@ -14,7 +14,7 @@ pub(crate) fn brief(input: &str) -> String {
     format!("{}…", &input[..end])
 }
 
-/// What serde says is wrong, without all of the name or value that it quotes.
+/// Formats an error of serde with shortened quotes of input.
 ///
 /// Its errors that quote input have the form "unknown field `INPUT`, expected …" or "invalid type: string \"INPUT\",
 /// expected …", so that all input lies between the first quote and the last ", expected".
@@ -35,7 +35,7 @@ mod tests {
     #[derive(Debug, Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Fields {
-        #[expect(dead_code, reason = "only what cannot be read counts")]
+        #[expect(dead_code, reason = "only parse errors are tested")]
         number: u32,
     }
 

@@ -1,4 +1,4 @@
-//! Variables of the environment that look like settings and are none.
+//! Environment variables that resemble settings.
 
 use std::ffi::OsString;
 
@@ -11,7 +11,8 @@ pub(crate) fn warn_of_unknown(command: &Command) {
     }
 }
 
-/// A warning for each variable that begins with `SINEWS_` and that no option reads, with the nearest one.
+/// Returns a warning for each variable that begins with `SINEWS_` and that no option reads, with the most similar
+/// variable.
 fn unknown(command: &Command, variables: impl Iterator<Item = OsString>) -> Vec<String> {
     let mut known = Vec::new();
     collect(command, &mut known);
@@ -41,7 +42,7 @@ fn collect(command: &Command, known: &mut Vec<String>) {
     }
 }
 
-/// Kubernetes sets such variables in every container beside a service of the name "sinews".
+/// Kubernetes sets such variables in every container next to a service named "sinews".
 fn is_service_link(name: &str) -> bool {
     let rest = &name[PREFIX.len()..];
     rest == "PORT"

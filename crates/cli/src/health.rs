@@ -1,4 +1,4 @@
-//! What is told of the broker that keeps the streams: whether the server should be sent new clients, and its metrics.
+//! Health of the streams and their broker: readiness and metrics.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(crate) fn add_to(router: Router, store: Option<&Arc<Store>>) -> Router {
     })
 }
 
-/// A line for each stream that cannot be opened: the server is ready for all others.
+/// Returns a line for each damaged stream: the server stays ready for all other streams.
 fn damaged(store: &Store) -> String {
     let all = store.damaged();
     let line = |(name, why): &(Arc<str>, Arc<str>)| format!("stream {name} is damaged: {why}\n");
@@ -36,10 +36,10 @@ fn damaged(store: &Store) -> String {
     lines
 }
 
-/// Damaged streams that `/readyz` names.
+/// Maximum number of damaged streams that `/readyz` names.
 const DAMAGED_TOLD: usize = 100;
 
-/// Whether what is published can be expected to be taken.
+/// Whether appends are expected to succeed.
 fn streams_are_ready(store: &Store) -> Result<(), String> {
     if let Some(why) = store.failure() {
         return Err(format!("the streams: {why}"));
@@ -53,7 +53,7 @@ fn streams_are_ready(store: &Store) -> Result<(), String> {
     }
 }
 
-/// The numbers of one moment.
+/// Metrics at one point in time.
 #[derive(Debug)]
 pub(crate) struct Broker {
     ready: bool,
@@ -62,7 +62,7 @@ pub(crate) struct Broker {
 }
 
 impl Broker {
-    /// None without a broker.
+    /// `None` without a broker.
     pub(crate) fn of(store: &Store) -> Option<Self> {
         let (health, refused) = store.broker()?;
         Some(Self { ready: health.ready, waiting: health.waiting, refused })
@@ -80,7 +80,8 @@ impl Collector for Broker {
         let help = "Records that wait for the broker's acknowledgement";
         gauge("sinews_store_waiting", help, self.waiting)?;
         let refused = ConstCounter::new(self.refused);
-        let help = "Appends and questions that the broker has refused or not answered, or had no room for";
+        let help =
+            "Appends and requests that the broker rejected, did not answer, or had no queue capacity for";
         refused.encode(encoder.encode_descriptor(
             "sinews_store_refused",
             help,

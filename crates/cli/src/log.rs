@@ -6,26 +6,27 @@ use clap::ValueEnum;
 use serde::Deserialize;
 use tracing_subscriber::EnvFilter;
 
-/// How an event of the log is written.
+/// Format of log events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LogFormat {
-    /// A line for a person.
+    /// Human-readable lines.
     Text,
-    /// A JSON object in a line.
+    /// One JSON object per line.
     Json,
 }
 
 /// Replaces the filter of the log.
 pub(crate) type SetFilter = Box<dyn Fn(EnvFilter) -> Result<(), String> + Send>;
 
-/// Levels of a filter's directive that names no target, as `tracing` reads them.
+/// Levels of a filter directive without a target, as `tracing` defines them.
 const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
 
-/// Reads a filter such as `info` or `sinews_engine=debug`. Targets that it does not name are logged from `info` on.
+/// Parses a filter such as `info` or `sinews_engine=debug`. Targets that it does not name are logged from `info` on.
 ///
 /// # Errors
-/// A directive that is neither a level nor a target of this program with a level, with the nearest level.
+/// Returns an error for a directive that is neither a level nor a target of this program with a level, with the most
+/// similar level.
 pub(crate) fn filter(text: &str) -> Result<EnvFilter, String> {
     let mut has_level = false;
     for directive in text.split(',').map(str::trim).filter(|directive| !directive.is_empty()) {
@@ -46,15 +47,15 @@ pub(crate) fn filter(text: &str) -> Result<EnvFilter, String> {
     whole.parse().map_err(|error| format!("{error}"))
 }
 
-/// Begins to log to standard error.
+/// Starts logging to standard error.
 pub(crate) fn start(filter: EnvFilter, format: LogFormat) -> SetFilter {
-    // A file or a journal is read without a terminal.
+    // Files and journals get no colors.
     let colors = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty());
     let log = tracing_subscriber::fmt()
         .with_ansi(colors && format == LogFormat::Text)
         .with_env_filter(filter)
         .with_writer(io::stderr);
-    // An error of writing to the log (`2>&1 | head`) would be written there too: the thread would panic.
+    // Do not report write errors of the log (`2>&1 | head`): the report would fail too, and panic.
     match format {
         LogFormat::Text => {
             let log = log.with_target(false).with_filter_reloading();
@@ -77,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn misspelled_levels_are_rejected_with_the_nearest_one() {
+    fn misspelled_levels_are_rejected_with_a_suggestion() {
         for (text, near) in [("inof", "info"), ("wran", "warn"), ("debg", "debug"), ("INOF", "info")] {
             let error = filter(text).unwrap_err();
             assert!(error.ends_with(&format!("; did you mean {near}?")), "{error}");

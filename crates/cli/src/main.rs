@@ -50,8 +50,8 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The one line for a person; everything else goes through the log.
-            #[allow(clippy::print_stderr, reason = "a program's last words")]
+            // The only direct message to the terminal; all others go through the log.
+            #[allow(clippy::print_stderr, reason = "final error message of the program")]
             {
                 eprintln!("sinews: {error}");
             }
@@ -60,10 +60,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// The arguments; where they are wrong, the program ends with a message.
+/// Parses the arguments; exits with a message if they are invalid.
 fn parse() -> Cli {
     let mut command = args::command();
-    // It asks the kernel for a ring, which no other run needs here.
+    // This probes the kernel for io_uring, which only `--version` needs here.
     if std::env::args_os().any(|argument| argument == "--version") {
         command = command.long_version(version::long());
     }

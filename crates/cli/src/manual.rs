@@ -1,4 +1,4 @@
-//! `sinews completions` and `sinews man`: what a shell and a package need of the command line.
+//! `sinews completions` and `sinews man`: shell completions and manual pages.
 
 use std::fs;
 use std::io::{self, Write};
@@ -9,15 +9,15 @@ use clap_complete::Shell;
 
 #[derive(Debug, Args)]
 pub(crate) struct CompletionsArgs {
-    /// Shell to write the script for
+    /// Shell of the completion script
     #[arg(value_enum, value_name = "SHELL")]
     shell: Shell,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ManArgs {
-    /// Directory for a page of the program and of each subcommand; without it, the program's page goes to standard
-    /// output
+    /// Directory for the manual pages of the program and its subcommands [default: print the program's page to
+    /// standard output]
     #[arg(value_name = "DIR")]
     directory: Option<PathBuf>,
 }

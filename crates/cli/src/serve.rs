@@ -24,7 +24,7 @@ use crate::routes;
 use crate::settings::Settings;
 use crate::streams::follow;
 
-/// Serves until a signal stops it, or another process takes over.
+/// Serves until a signal stops the server, or a successor process takes over.
 pub(crate) fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
     let mut former = Former::find()?;
     let result = serve(args, &mut former);
@@ -84,9 +84,9 @@ fn serve(args: ServeArgs, former: &mut Option<Former>) -> Result<(), Box<dyn Err
     let table = table(server.addresses(), threads, server.backend(), &settings, descriptors);
     let reload = Reload { args, settings, live, tls, log };
     watch_signals(server.stop_handle(), reload, handover.clone())?;
-    // Last, since from here on the former process publishes nothing of what is kept.
+    // Last step: from here on, the predecessor does not publish to topics with a history.
     let serving = former.as_mut().map(|former| former.take_over(&hub, &server.publisher())).transpose()?;
-    // Nobody may be reading.
+    // A closed standard output is not an error.
     let _ = io::stdout().lock().write_all(table.as_bytes());
     server.run_with(|| {
         if let Some(serving) = serving {
@@ -102,13 +102,13 @@ fn serve(args: ServeArgs, former: &mut Option<Former>) -> Result<(), Box<dyn Err
     Ok(())
 }
 
-/// The rules of topics that are kept in streams, and of topics with a history.
+/// Sets the rules of durable topics, and of topics with a history.
 fn with_topic_rules(mut server: Server, settings: &Settings) -> Server {
     for pattern in settings.streams.topics() {
         server = server.topic_rule(follow::rule(pattern));
     }
     for keep in &settings.history {
-        // Only in the form that can tell where each message stands.
+        // Only the framed form carries message positions.
         let pattern = Form::Framed.topic(&keep.pattern);
         server = server.topic_rule(TopicRule::new(pattern).with_history(History::new(keep.messages)));
     }
@@ -139,7 +139,7 @@ pub(crate) fn config(command: &ConfigCommand) -> Result<(), String> {
     io::stdout().lock().write_all(words.as_bytes()).map_err(|error| format!("standard output: {error}"))
 }
 
-/// Other programs may sign with the line break at the end of the file, or without it.
+/// Other programs may sign with or without the line break at the end of the file.
 fn note_line_break(settings: &Settings) {
     if let Some(bytes) = settings.auth.keys.line_break() {
         tracing::info!(
@@ -150,26 +150,26 @@ fn note_line_break(settings: &Settings) {
     }
 }
 
-/// What is reached from elsewhere should ask who is there.
+/// Warns of public addresses without authorization or TLS.
 fn warn_if_open(addresses: &[SocketAddr], has_tls: bool, policy: &Policy) {
     let Some(address) = addresses.iter().find(|address| !address.ip().is_loopback()) else { return };
     if !policy.has_auth() {
         tracing::warn!(
             %address,
-            "whoever reaches this address may publish and subscribe to everything: set auth.secret_file (or \
-             auth.public_key_file, auth.jwks_file) and give out tokens with `sinews token`"
+            "all clients at this address can publish and subscribe to every topic: set auth.secret_file (or \
+             auth.public_key_file, auth.jwks_file) and issue tokens with `sinews token`"
         );
     }
     if !has_tls {
         tracing::warn!(
             %address,
-            "this address speaks no TLS: whoever is on the way can read messages and tokens; set tls.certificate and \
-             tls.key, or put a proxy that ends TLS in front of it"
+            "this address does not use TLS: messages and tokens can be read on the network; set tls.certificate and \
+             tls.key, or put a proxy that terminates TLS in front of it"
         );
     }
 }
 
-/// A connection is a descriptor, and the usual soft limit of 1,024 is for programs that use select.
+/// Each connection needs a descriptor; the usual soft limit of 1,024 is for programs that use select.
 fn raise_descriptor_limit() -> Option<u64> {
     match rlimit::increase_nofile_limit(u64::MAX) {
         Ok(limit) => {
@@ -189,24 +189,26 @@ fn raise_descriptor_limit() -> Option<u64> {
     }
 }
 
-/// Below this a server of connections is likely not meant.
+/// A lower limit is probably unintended for a server.
 const DESCRIPTORS_MIN: u64 = 1_024;
 
-/// Says what to do about it.
+/// Formats an error with advice.
 fn explain(error: &BindError) -> String {
     if error.address().is_none() && error.io_error().kind() == io::ErrorKind::Unsupported {
         return format!("--backend uring: {}; or use auto or poll", error.io_error());
     }
     let hint = match error.io_error().kind() {
         io::ErrorKind::AddrInUse if error.path().is_some() => {
-            "; choose another path with --listen, or stop what listens there"
+            "; choose another path with --listen, or stop the process that listens there"
         }
-        io::ErrorKind::NotFound if error.path().is_some() => "; its directory must be there, see --listen",
+        io::ErrorKind::NotFound if error.path().is_some() => "; its directory must exist, see --listen",
         io::ErrorKind::PermissionDenied if error.path().is_some() => {
-            "; the program's user must be able to write there, see --listen"
+            "; the program's user needs write permission there, see --listen"
         }
-        io::ErrorKind::AddrInUse => "; choose another port with --listen, or stop what listens there",
-        io::ErrorKind::PermissionDenied => "; ports below 1024 need rights, choose another with --listen",
+        io::ErrorKind::AddrInUse => {
+            "; choose another port with --listen, or stop the process that listens there"
+        }
+        io::ErrorKind::PermissionDenied => "; ports below 1024 need privileges; choose another with --listen",
         io::ErrorKind::AddrNotAvailable => "; this machine has no such address, see --listen",
         _ if error.io_error().raw_os_error() == Some(EMFILE) => {
             "; raise the limit of file descriptors (ulimit -n), or lower --threads"
@@ -216,13 +218,13 @@ fn explain(error: &BindError) -> String {
     format!("{error}{hint}")
 }
 
-/// "Too many open files" on every system that has the number at all.
+/// "Too many open files" on every supported system.
 const EMFILE: i32 = 24;
 
 fn watch_signals(stop: StopHandle, mut reload: Reload, handover: Handover) -> io::Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
     let mut watched = vec![SIGINT, SIGTERM, SIGUSR2];
-    // Without a file there is nothing to read again, and the end of the terminal ends the program.
+    // Without a file there is nothing to reload, and SIGHUP terminates the program.
     if reload.args.config.is_some() {
         watched.push(SIGHUP);
     }
@@ -244,7 +246,7 @@ fn watch_signals(stop: StopHandle, mut reload: Reload, handover: Handover) -> io
             } else {
                 handover.abandon();
                 if !handover.is_served() {
-                    // Otherwise it would be the end of the other process.
+                    // After a handover, the notification would stop the successor.
                     notify(&[NotifyState::Stopping]);
                 }
                 stop.stop();
@@ -255,10 +257,10 @@ fn watch_signals(stop: StopHandle, mut reload: Reload, handover: Handover) -> io
     Ok(())
 }
 
-/// Reads the configuration again.
+/// Reloads the configuration.
 struct Reload {
     args: ServeArgs,
-    /// What the server was started with, but for what has been reloaded.
+    /// Settings at the start, updated with reloaded values.
     settings: Settings,
     live: Live,
     tls: Option<TlsConfig>,
@@ -270,17 +272,17 @@ impl Reload {
         match self.try_run() {
             Ok(restart) if restart.is_empty() => tracing::info!("the configuration has been read again"),
             Ok(restart) => tracing::warn!(
-                "the configuration has been read again, but only SIGUSR2 (a new process takes over) brings all of it: \
+                "the configuration has been read again, but some changes take effect only by SIGUSR2 (handover to a successor process): \
                  this needs a restart: {}",
                 restart.join(", ")
             ),
             Err(problem) => {
-                tracing::error!("the configuration cannot be used, so nothing has changed: {problem}");
+                tracing::error!("the configuration is invalid and was not applied: {problem}");
             }
         }
     }
 
-    /// Answers which settings need a restart.
+    /// Reloads. Returns the settings that need a restart.
     fn try_run(&mut self) -> Result<Vec<&'static str>, String> {
         let new = Settings::load(&self.args)?;
         let (filter, policy) = (new.log_filter()?, Policy::new(&new)?);
@@ -302,7 +304,7 @@ fn name_of(backend: BackendChoice) -> &'static str {
     if backend == BackendChoice::Uring { "io_uring" } else { "readiness" }
 }
 
-/// What is where.
+/// Formats the startup table with all addresses.
 fn table(
     addresses: &[SocketAddr],
     threads: usize,
@@ -343,7 +345,7 @@ fn table(
     table
 }
 
-/// An address that a browser on this machine can open.
+/// Returns an address that a browser on this machine can open.
 fn reachable(address: SocketAddr) -> String {
     if address.ip().is_unspecified() { format!("localhost:{}", address.port()) } else { address.to_string() }
 }
@@ -354,7 +356,7 @@ mod tests {
     use crate::settings::tests::settings;
 
     #[test]
-    fn the_table_says_where_everything_is() {
+    fn startup_table_lists_all_addresses() {
         let addresses = ["127.0.0.1:8080".parse().unwrap(), "[::]:9000".parse().unwrap()];
         let plain = settings(&[], "").unwrap();
         let table = |settings| table(&addresses, 2, BackendChoice::Uring, settings, Some(20_000));

@@ -1,4 +1,5 @@
-//! What holds: the command line before the environment, before the configuration file, before the defaults.
+//! Effective settings: the command line overrides the environment, which overrides the configuration file, which
+//! overrides defaults.
 
 mod connection;
 mod listen;
@@ -51,7 +52,7 @@ pub(crate) struct Settings {
     names: Names,
 }
 
-/// Who may publish and subscribe.
+/// Authorization settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AuthSettings {
     pub(crate) keys: KeySource,
@@ -62,10 +63,10 @@ pub(crate) struct AuthSettings {
     pub(crate) public_publish: Vec<String>,
 }
 
-/// Where the keys come from that tokens are checked with.
+/// Source of the keys for checking tokens.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum KeySource {
-    /// No tokens: everybody may do everything.
+    /// No tokens: all clients may publish and subscribe.
     None,
     Secret(String),
     SecretFile(PathBuf),
@@ -75,7 +76,7 @@ pub(crate) enum KeySource {
 
 impl std::fmt::Debug for KeySource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Settings may be logged; secrets may not.
+        // Settings may be logged; secrets must not.
         match self {
             Self::None => f.write_str("None"),
             Self::Secret(_) => f.write_str("Secret"),
@@ -85,10 +86,10 @@ impl std::fmt::Debug for KeySource {
 }
 
 impl Settings {
-    /// Reads the configuration file, if one is named, and puts everything together.
+    /// Reads the configuration file, if given, and merges all settings.
     ///
     /// # Errors
-    /// What is wrong with the file, or with a value that no type can tell.
+    /// Returns errors of the file, and invalid values that types do not exclude.
     pub(crate) fn load(args: &ServeArgs) -> Result<Self, String> {
         let file = args.config.as_deref().map(File::read).transpose()?.unwrap_or_default();
         let settings = Self::merge(args, &file)?;
@@ -138,12 +139,12 @@ impl Settings {
         })
     }
 
-    /// By which name a setting was given: for words about its value.
+    /// Name under which a setting was given, for errors about its value.
     pub(crate) fn name(&self, key: &'static str) -> &str {
         self.names.of(key)
     }
 
-    /// From which pages browsers may connect and publish.
+    /// Returns the policy for origins.
     pub(crate) fn origin_policy(&self) -> Result<OriginPolicy, String> {
         match &self.origin[..] {
             [one] if one == "same" => Ok(OriginPolicy::same_origin()),
@@ -153,23 +154,23 @@ impl Settings {
         }
     }
 
-    /// By which names the server may be called.
+    /// Returns the policy for host names.
     pub(crate) fn host_policy(&self) -> Result<Hosts, String> {
         Hosts::new(self.hosts.as_deref(), self.listen.addresses(), &self.origin)
             .map_err(|error| format!("{}: {error}", self.name("hosts")))
     }
 
-    /// The certificates of TLS, read from their files; `None` without TLS.
+    /// Reads the TLS certificates from their files; `None` without TLS.
     pub(crate) fn certificates(&self) -> Result<Option<Certificates>, String> {
         self.tls.read(&self.names)
     }
 
-    /// What is logged.
+    /// Returns the filter of the log.
     pub(crate) fn log_filter(&self) -> Result<EnvFilter, String> {
         log::filter(&self.log).map_err(|error| format!("{} {}: {error}", self.name("log"), self.log))
     }
 
-    /// The settings that differ and take effect at the next start only.
+    /// Names the changed settings that need a restart.
     pub(crate) fn needs_restart(&self, new: &Self) -> Vec<&'static str> {
         let differs = [
             ("threads", self.threads != new.threads),
@@ -179,7 +180,7 @@ impl Settings {
             ("history", self.history != new.history),
             ("log_format", self.log_format != new.log_format),
             ("access_log", self.access_log != new.access_log),
-            // Other certificates are shown at once.
+            // New certificates take effect immediately.
             ("tls", self.tls.is_on() != new.tls.is_on()),
         ];
         let differs = self.listen.differs(&new.listen).into_iter().chain(differs);
@@ -211,7 +212,7 @@ impl AuthSettings {
 }
 
 impl KeySource {
-    /// A key that the command line names takes the place of any that the file names.
+    /// A key of the command line replaces all keys of the file.
     fn merge(args: &AuthArgs, file: &AuthValues, pick: &mut Pick<'_>) -> Result<Self, String> {
         let of = |secret: &Option<String>, files: [&Option<PathBuf>; 3]| -> Vec<(&'static str, Self)> {
             let [secret_file, public_key_file, jwks_file] = files.map(Clone::clone);
@@ -244,7 +245,7 @@ impl KeySource {
         }
     }
 
-    /// The key of the file that names it.
+    /// Name of the key setting in the file.
     pub(crate) fn key(&self) -> &'static str {
         match self {
             Self::None => "auth",
@@ -257,7 +258,7 @@ impl KeySource {
 }
 
 /// # Errors
-/// More threads than a machine like this one has a use for.
+/// Returns an error if the number of threads exceeds the limit of this machine.
 fn threads(
     args: &ServeArgs,
     file: Option<NonZeroUsize>,
@@ -275,17 +276,17 @@ fn threads(
     }
 }
 
-/// Threads that every machine may have: a file for a large machine also works on a small one.
+/// Number of threads permitted on every machine: the configuration of a large machine also works on a small one.
 const THREADS_MAX: usize = 64;
 
-/// Threads for each processor beyond which each costs memory and serves nothing.
+/// Threads per processor, beyond which a thread costs memory without benefit.
 const THREADS_PER_PROCESSOR_MAX: usize = 4;
 
 fn strings(values: Option<OneOrMore<String>>) -> Option<Vec<String>> {
     values.map(|OneOrMore(list)| list)
 }
 
-/// By which name each setting was given.
+/// Name under which each setting was given.
 #[derive(Clone, Debug, Default)]
 struct Names(HashMap<&'static str, String>);
 
@@ -295,14 +296,14 @@ impl Names {
     }
 }
 
-/// Where a value was given changes nothing about it.
+/// The source of a value does not affect equality.
 impl PartialEq for Names {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-/// Takes the value that goes before others, and remembers where it stands.
+/// Selects the value with the highest precedence, and records its source.
 struct Pick<'a> {
     file: &'a File,
     names: Names,
@@ -339,7 +340,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_printed_file_says_what_holds_without_it() {
+    fn default_file_contains_the_defaults() {
         let defaults = settings(&[], "").unwrap();
         assert_eq!(settings(&[], &keys::default_file()).unwrap(), defaults);
         assert_eq!((defaults.max_message, defaults.threads), (16 << 20, None));
@@ -347,22 +348,18 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_command_line_goes_before_the_file() {
+    fn command_line_overrides_the_file() {
         let file = "listen = \"[::1]:1\"\nlog = \"warn\"\ndeflate = \"off\"\n[auth]\nsecret = \"file\"\nleeway = \"1s\"";
         let both = settings(&["--log", "error", "--auth-jwks-file", "keys"], file).unwrap();
         assert_eq!((both.log.as_str(), both.deflate), ("error", Deflate::Off));
         assert_eq!(both.auth.leeway, Duration::from_secs(1));
-        assert_eq!(
-            both.auth.keys,
-            KeySource::JwksFile("keys".into()),
-            "it takes the place of the file's key"
-        );
+        assert_eq!(both.auth.keys, KeySource::JwksFile("keys".into()), "it replaces the file's key");
         assert_eq!((both.name("log"), both.name("deflate")), ("--log", "sinews.toml:3: deflate"));
         assert!(!format!("{:?}", settings(&[], file).unwrap()).contains("\"file\""), "secrets are not shown");
     }
 
     #[test]
-    fn only_one_key_may_be_set() {
+    fn setting_several_keys_is_rejected() {
         let two = settings(&[], "[auth]\nsecret = \"a\"\njwks_file = \"b\"").unwrap_err();
         assert_eq!(
             two,
@@ -371,7 +368,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn origins_are_checked_when_the_program_starts() {
+    fn origins_are_validated_at_startup() {
         let with = |origin: &str| settings(&["--origin", origin], "").unwrap().origin_policy();
         assert!(with("same").is_ok() && with("any").is_ok() && with("https://example.com").is_ok());
         assert!(
@@ -382,7 +379,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_needs_a_restart_is_named() {
+    fn settings_that_need_a_restart_are_named() {
         let old = settings(&[], "").unwrap();
         let new = settings(&[], "threads = 3\nlog = \"debug\"\n[auth]\nleeway = \"2s\"").unwrap();
         assert_eq!(old.needs_restart(&new), ["threads"]);
@@ -411,7 +408,7 @@ pub(crate) mod tests {
                     format!("[websocket]\n{} = \"77k\"", key.name.replace("websocket.", ""))
                 }
                 name => match name.split_once('.') {
-                    // One with another default than its example.
+                    // A key whose default differs from its example.
                     Some((table, name)) if !key.example.is_empty() => {
                         format!("[{table}]\n{name} = {}", key.example)
                     }
@@ -421,12 +418,12 @@ pub(crate) mod tests {
             };
             assert_eq!(old.needs_restart(&settings(&[], &line).unwrap()), [key.name]);
         }
-        // What says how streams are kept means nothing without them.
+        // Storage settings need streams.
         let old = settings(&[], STREAMS).unwrap();
         for key in keys::KEYS.iter().filter(|key| key.name.starts_with("streams.") && !key.reloads) {
             let line = match key.name {
                 "streams.directory" => continue,
-                // Nor do these without a broker: see there.
+                // Settings of a broker need a broker: tested in `store`.
                 name if name.starts_with("streams.store_") => continue,
                 "streams.listen" => "listen = \"[::1]:1\"".to_owned(),
                 "streams.partitions" => "partitions = 7".to_owned(),

@@ -1,4 +1,4 @@
-//! `sinews token`: makes tokens, and looks into them.
+//! `sinews token`: makes and inspects tokens.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -27,54 +27,54 @@ pub(crate) struct TokenArgs {
 
 #[derive(Debug, Subcommand)]
 enum TokenCommand {
-    /// Show what a token says, and with a key whether a server would take it.
+    /// Show the claims of a token, and with a key whether a server accepts it.
     Inspect(InspectArgs),
 }
 
 #[derive(Debug, Args)]
 struct MakeArgs {
-    /// File with the secret that the server has as `auth.secret_file`
+    /// File with the server's secret (`auth.secret_file`)
     #[arg(long, value_name = "FILE", env = "SINEWS_AUTH_SECRET_FILE", conflicts_with = "private_key_file")]
     secret_file: Option<PathBuf>,
 
-    /// File with a private key in PEM, RSA or EC (PKCS #8), whose public key the server has
+    /// File with a private key in PEM, RSA or EC (PKCS #8); the server needs its public key
     #[arg(long, value_name = "FILE")]
     private_key_file: Option<PathBuf>,
 
-    /// How it is signed: HS256, HS384, HS512, RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384 or EdDSA
+    /// Signature algorithm: HS256, HS384, HS512, RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384 or EdDSA
     /// [default: the first that fits the key]
     #[arg(long, value_name = "NAME")]
     algorithm: Option<Algorithm>,
 
-    /// How the server's set of keys names the key (`kid`)
+    /// Name of the key in the server's key set (`kid`)
     #[arg(long, value_name = "NAME")]
     key_id: Option<String>,
 
-    /// Topics that it may subscribe to, as a pattern such as `chat.>`; may be given several times
+    /// Topics that the token permits to subscribe to, as a pattern such as `chat.>`; repeatable
     #[arg(long, value_name = "PATTERN")]
     subscribe: Vec<String>,
 
-    /// Topics that it may publish to, as a pattern; may be given several times
+    /// Topics that the token permits to publish to, as a pattern; repeatable
     #[arg(long, value_name = "PATTERN")]
     publish: Vec<String>,
 
-    /// Streams that it may delete, as a pattern; may be given several times
+    /// Streams that the token permits to delete, as a pattern; repeatable
     #[arg(long, value_name = "PATTERN")]
     delete: Vec<String>,
 
-    /// How long it holds, such as 15m, 1h or 7d
+    /// Lifetime of the token, such as 15m, 1h or 7d
     #[arg(long, value_name = "TIME", default_value = "1h")]
     expires: Wait,
 
-    /// Whom it stands for (`sub`)
+    /// Subject of the token (`sub`)
     #[arg(long, value_name = "NAME")]
     subject: Option<String>,
 
-    /// Whom it is meant for (`aud`); may be given several times
+    /// Audience of the token (`aud`); repeatable
     #[arg(long, value_name = "NAME")]
     audience: Vec<String>,
 
-    /// Whom it comes from (`iss`)
+    /// Issuer of the token (`iss`)
     #[arg(long, value_name = "NAME")]
     issuer: Option<String>,
 }
@@ -84,7 +84,7 @@ struct InspectArgs {
     /// The token; `-` reads it from standard input, so that it stays out of the shell's history
     token: String,
 
-    /// File with the secret that it was signed with
+    /// File with the secret of the signature
     #[arg(long, value_name = "FILE", env = "SINEWS_AUTH_SECRET_FILE", group = "key")]
     secret_file: Option<PathBuf>,
 
@@ -92,23 +92,23 @@ struct InspectArgs {
     #[arg(long, value_name = "FILE", env = "SINEWS_AUTH_PUBLIC_KEY_FILE", group = "key")]
     public_key_file: Option<PathBuf>,
 
-    /// File with a set of keys in JSON
+    /// File with a key set in JSON
     #[arg(long, value_name = "FILE", env = "SINEWS_AUTH_JWKS_FILE", group = "key")]
     jwks_file: Option<PathBuf>,
 
-    /// Whom it must be meant for (`aud`); may be given several times
+    /// Expected audience of the token (`aud`); repeatable
     #[arg(long, value_name = "NAME")]
     audience: Option<Vec<String>>,
 
-    /// Whom it must come from (`iss`); may be given several times
+    /// Expected issuer of the token (`iss`); repeatable
     #[arg(long, value_name = "NAME")]
     issuer: Option<Vec<String>>,
 }
 
-/// Prints a token, or what is in one.
+/// Prints a new token, or the content of a token.
 ///
 /// # Errors
-/// What is wrong with a key, a pattern or the token.
+/// Returns an error about a key, a pattern or the token.
 pub(crate) fn run(args: &TokenArgs) -> Result<(), String> {
     crypto::install();
     let words = match &args.command {
@@ -128,11 +128,11 @@ fn make(args: &MakeArgs) -> Result<String, String> {
         [("--subscribe", &args.subscribe), ("--publish", &args.publish), ("--delete", &args.delete)]
     {
         if let Some(bad) = patterns.iter().find(|pattern| !pattern::is_valid(pattern)) {
-            return Err(format!("{flag} {bad}: no pattern of topics"));
+            return Err(format!("{flag} {bad}: not a valid topic pattern"));
         }
     }
     if args.subscribe.is_empty() && args.publish.is_empty() && args.delete.is_empty() {
-        return Err("it would be good for nothing: give --subscribe, --publish or --delete".to_owned());
+        return Err("the token would permit nothing: give --subscribe, --publish or --delete".to_owned());
     }
     let now = now().floor() as u64;
     let mut claims = json!({
@@ -158,12 +158,12 @@ fn make(args: &MakeArgs) -> Result<String, String> {
     encode(&header, &claims, &key).map_err(|error| format!("cannot sign: {error}"))
 }
 
-/// The key, and what it is good for.
+/// Reads the key, and determines its algorithms.
 fn signing_key(args: &MakeArgs) -> Result<(EncodingKey, Vec<Algorithm>), String> {
     if let Some(path) = &args.private_key_file {
         let pem = fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
         return of_pem(&pem).ok_or_else(|| {
-            format!("{}: no private key in PEM: RSA, EC (PKCS #8) or Ed25519", path.display())
+            format!("{}: not a private key in PEM: expected RSA, EC (PKCS #8) or Ed25519", path.display())
         });
     }
     let Some(path) = &args.secret_file else {
@@ -180,7 +180,7 @@ fn of_pem(pem: &[u8]) -> Option<(EncodingKey, Vec<Algorithm>)> {
         return Some((key, vec![RS256, RS384, RS512, PS256, PS384, PS512]));
     }
     if let Ok(key) = EncodingKey::from_ec_pem(pem) {
-        // The curve is the one that it can sign with.
+        // Signing succeeds only with the key's own curve.
         let signs = |algorithm: &Algorithm| encode(&Header::new(*algorithm), &json!({}), &key).is_ok();
         let good: Vec<_> = [Algorithm::ES256, Algorithm::ES384].into_iter().filter(signs).collect();
         return (!good.is_empty()).then_some((key, good));
@@ -192,7 +192,7 @@ fn inspect(args: &InspectArgs) -> Result<(), String> {
     let mut token = args.token.clone();
     if token == "-" {
         token.clear();
-        // A token is in the head of a request, and those are smaller.
+        // A token is part of a request's head, which is smaller.
         let stdin = io::stdin().lock().take(1 << 20);
         { stdin }.read_to_string(&mut token).map_err(|error| format!("standard input: {error}"))?;
     }
@@ -217,12 +217,12 @@ fn inspect(args: &InspectArgs) -> Result<(), String> {
     };
     print(&format!("{shown:#}\n"))?;
     match verdict {
-        Some(Err(problem)) => Err(format!("a server would refuse it: {problem}")),
+        Some(Err(problem)) => Err(format!("a server rejects this token: {problem}")),
         _ => Ok(()),
     }
 }
 
-/// Whether a server with the given key would take it; `None` without one.
+/// Whether a server with the given key accepts the token; `None` without a key.
 fn verdict(args: &InspectArgs, token: &str) -> Result<Option<Result<(), String>>, String> {
     let path = |path: &Option<PathBuf>, source: fn(PathBuf) -> KeySource| path.clone().map(source);
     let keys = path(&args.secret_file, KeySource::SecretFile)

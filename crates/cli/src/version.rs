@@ -1,17 +1,17 @@
-//! What `sinews --version` prints.
+//! Output of `sinews --version`.
 
 use sinews_engine::check_io_uring;
 
 /// The version alone.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The commit that the program was built from, and its date.
+/// The commit of the build, and its date.
 pub(crate) const COMMIT: &str = env!("SINEWS_COMMIT");
 
-/// What `-V` prints: version and commit.
+/// Output of `-V`: version and commit.
 pub(crate) const SHORT: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("SINEWS_COMMIT"), ")");
 
-/// Version, commit, target, features, and the backend that `--backend auto` takes on this machine.
+/// Version, commit, target, features, and the backend that `--backend auto` selects on this machine.
 pub(crate) fn long() -> String {
     let features = [
         ("kafka", cfg!(feature = "kafka")),
@@ -28,7 +28,7 @@ pub(crate) fn long() -> String {
     )
 }
 
-/// The backend that `--backend auto` takes here, and the reason where it is not io_uring.
+/// The backend that `--backend auto` selects, and the reason if it is not io_uring.
 fn backend() -> String {
     match check_io_uring() {
         Ok(()) => "io_uring".to_owned(),

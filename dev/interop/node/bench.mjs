@@ -331,7 +331,7 @@ const checks = {
     await counted(6, '-c', '1', '--file', file, url('echo'));
     expect(seen.all.join('|'), '{"a":1}|κόσμε|third|{"a":1}|κόσμε|third', 'sent messages');
     writeFileSync(file, Buffer.from('a\n\xff\xfe\n', 'latin1'));
-    has((await run(['--file', file, '-n', '1', url('echo')])).err, 'message 2 is no text');
+    has((await run(['--file', file, '-n', '1', url('echo')])).err, 'message 2 is not valid UTF-8');
     await counted(2, '-c', '1', '--binary', '--file', file, url('echo'));
   },
   '--text, --binary': async () => {

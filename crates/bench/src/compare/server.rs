@@ -1,4 +1,4 @@
-//! A server that is started for a round.
+//! A server started for one round.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpStream;
@@ -14,23 +14,24 @@ use sinews_engine::Remote;
 use super::super::plan::Plan;
 use super::super::process;
 
-/// A server that was started here, and is ended when it is dropped.
+/// A child server process, killed on drop.
 pub(super) struct Started {
     child: Child,
-    /// Ends with the last line of what it says.
+    /// Returns the last line of the server's standard error.
     last_words: Option<JoinHandle<String>>,
 }
 
 impl Started {
-    /// Gives the command to the shell, and waits until somebody accepts.
+    /// Starts the command in the shell, and waits until its address accepts connections.
     ///
     /// # Errors
     ///
-    /// It cannot be started, ends, or nobody accepts; or somebody did before it was started.
+    /// Returns an error if the command cannot be started, exits, or does not accept connections in time, or if
+    /// another process already accepts at the address.
     pub(super) fn new(command: &str, cores: Option<&str>, plan: &Plan) -> Result<Self, String> {
         let url = &plan.target.url;
         if !waited(LEAVING, || !accepts(&plan.target.remote)) {
-            return Err(format!("{command}: somebody accepts at {url} before it is started"));
+            return Err(format!("{command}: another process already accepts connections at {url}"));
         }
         let mut shell = match cores {
             Some(cores) => {
@@ -40,7 +41,7 @@ impl Started {
             }
             None => Command::new("sh"),
         };
-        // Its input stays open until it is ended: to some servers the end of that is the order to go.
+        // Keep standard input open: some servers exit at its end.
         shell.args(["-c", command]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = shell.spawn().map_err(|error| format!("{command}: {error}"))?;
         if let Some(stdout) = child.stdout.take() {
@@ -56,23 +57,23 @@ impl Started {
         self.child.id()
     }
 
-    /// Until somebody accepts.
+    /// Waits until the server accepts connections.
     fn wait(&mut self, command: &str, plan: &Plan) -> Result<(), String> {
         let remote = plan.target.remote.clone();
         let (said, heard) = mpsc::channel();
-        // One that takes no connection at all would hold us up for longer than it may take.
+        // Connecting to an unresponsive server can block for longer than the deadline.
         thread::spawn(move || said.send(waited(STARTING, || accepts(&remote))));
         let deadline = Instant::now() + STARTING;
         loop {
             if let Ok(Some(status)) = self.child.try_wait() {
                 let words = self.last_words.take().and_then(|words| words.join().ok()).unwrap_or_default();
                 let words = if words.is_empty() { words } else { format!(": {words}") };
-                return Err(format!("{command}: it ended, {status}{words}"));
+                return Err(format!("{command}: exited with {status}{words}"));
             }
             match heard.recv_timeout(STEP) {
                 Ok(true) => return Ok(()),
                 Err(mpsc::RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
-                _ => return Err(format!("{command}: nobody accepts at {}", plan.target.url)),
+                _ => return Err(format!("{command}: no connection accepted at {}", plan.target.url)),
             }
         }
     }
@@ -80,7 +81,7 @@ impl Started {
 
 impl Drop for Started {
     fn drop(&mut self) {
-        // The shell has become the server, or has it as a child.
+        // The shell has become the server, or is its parent.
         for pid in process::family(&[self.child.id()]) {
             if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
                 let _ = kill_process(pid, Signal::KILL);
@@ -91,7 +92,7 @@ impl Drop for Started {
     }
 }
 
-/// Reads to the end, so that no write of the server meets a closed pipe.
+/// Reads to the end, so that the server never writes to a closed pipe.
 fn last_line(from: impl Read) -> String {
     let lines = BufReader::new(from).lines().map_while(Result::ok);
     lines.filter(|line| !line.trim().is_empty()).last().unwrap_or_default()
@@ -105,7 +106,7 @@ fn accepts(remote: &Remote) -> bool {
     }
 }
 
-/// Whether it comes true within this time.
+/// Waits until the condition holds; `false` after the limit.
 fn waited(limit: Duration, holds: impl Fn() -> bool) -> bool {
     let deadline = Instant::now() + limit;
     while !holds() {
@@ -119,7 +120,7 @@ fn waited(limit: Duration, holds: impl Fn() -> bool) -> bool {
 
 const STARTING: Duration = Duration::from_secs(10);
 
-/// How long the server of the round before may take to be gone.
+/// Timeout for the exit of the previous round's server.
 const LEAVING: Duration = Duration::from_secs(2);
 
 const STEP: Duration = Duration::from_millis(20);

@@ -1,7 +1,7 @@
-//! Medians, and how far they can be trusted, without assuming how what is measured is distributed.
+//! Medians and their confidence intervals, without assumptions on the distribution of the samples.
 
-/// A median, and the interval in which it lies with 99 % confidence: many figures are compared, and of
-/// twenty that do not differ one would be outside of 95 %.
+/// A median, and its 99 % confidence interval. Many figures are compared: at 95 %, one of twenty equal figures would
+/// appear to differ.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
@@ -9,8 +9,8 @@ pub(crate) struct Spread {
     pub(crate) high: f64,
 }
 
-/// The interval of the sign test: the closest pair of ordered values between which a median lies with 99 % confidence.
-/// With fewer than eight values there is none so sure, and the interval is all of them.
+/// Computes the interval of the sign test: the closest pair of ordered values that contains the median with 99 %
+/// confidence. With fewer than eight values, the interval covers all values.
 pub(crate) fn spread(values: &[f64]) -> Spread {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -23,8 +23,8 @@ pub(crate) fn spread(values: &[f64]) -> Spread {
     Spread { median, low: sorted[skipped], high: sorted[count - 1 - skipped] }
 }
 
-/// How `own` stands to `first`, which were measured by turns: the ratios of the rounds, so that what drifted in all of
-/// them alike drops out. With fewer than eight rounds the interval is never free of 1, since nothing can be said.
+/// Compares `own` with `first` by the ratios of their rounds, so that drift common to both cancels out. With fewer
+/// than eight rounds, the interval always contains 1.
 pub(crate) fn ratio(own: &[f64], first: &[f64]) -> Spread {
     let ratios: Vec<f64> = own.iter().zip(first).map(|(own, first)| own / first).collect();
     let spread = spread(&ratios);
@@ -34,9 +34,9 @@ pub(crate) fn ratio(own: &[f64], first: &[f64]) -> Spread {
     spread
 }
 
-/// How many values at each end lie outside: as many as keep the chance of that below 0.5 % on each side.
+/// Number of values outside the interval at each end, chosen so that the error stays below 0.5 % per side.
 fn skipped(count: usize) -> usize {
-    // Of `count` tosses, the chance of exactly `k` heads.
+    // Probability of exactly `k` heads in `count` tosses.
     let mut chance = 0.5f64.powi(i32::try_from(count).unwrap_or(i32::MAX));
     let mut below = 0.0;
     for k in 0..count / 2 {
@@ -49,7 +49,7 @@ fn skipped(count: usize) -> usize {
     (count / 2).saturating_sub(1)
 }
 
-/// Fewer rounds than this cannot tell a difference: 2 × 0.5⁷ is more than 1 %.
+/// Fewer rounds cannot tell a difference: 2 × 0.5⁷ is more than 1 %.
 const ROUNDS_MIN: usize = 8;
 
 #[cfg(test)]
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_interval_is_that_of_the_sign_test() {
+    fn interval_matches_the_sign_test() {
         // Tables of the sign test at 1 %: both ends of 8 to 11 values, the second from 12 on, and so forth.
         for (count, expected) in [(8, 0), (11, 0), (12, 1), (15, 2), (20, 3)] {
             assert_eq!(skipped(count), expected, "{count}");
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_is_no_difference_and_a_difference_is_one() {
+    fn ratio_distinguishes_noise_from_a_difference() {
         let noise = [1.02, 0.98, 1.01, 0.99, 1.03, 0.97, 1.0, 1.01];
         let other = [1.01, 1.0, 0.98, 1.02, 0.99, 1.01, 0.98, 1.02];
         let same = ratio(&noise, &other);
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_drifts_in_all_drops_out() {
+    fn common_drift_cancels_out_of_the_ratio() {
         let first: Vec<f64> = (1..=8).map(f64::from).collect();
         let own: Vec<f64> = first.iter().map(|value| value * 1.1).collect();
         let against = ratio(&own, &first);

@@ -1,4 +1,4 @@
-//! Producers and consumers: a thread each, one message on its way at a time.
+//! Producers and consumers: one thread each, one message in flight.
 
 use std::sync::Barrier;
 use std::thread;
@@ -14,10 +14,10 @@ use super::report::Phase;
 use super::wire::{Message, Place, Wire, op};
 use super::{Ack, Way};
 
-/// What each of them does.
+/// The workload of each actor.
 pub(super) struct Work {
     publish: Message,
-    /// Records of a batch, and bytes of it as it is kept.
+    /// Records per batch, and stored size of a batch in bytes.
     records: u32,
     batch_bytes: u32,
     batches: usize,
@@ -25,15 +25,15 @@ pub(super) struct Work {
     size: u32,
 }
 
-/// What all actors of a phase came to.
+/// Combined result of all actors of a phase.
 #[derive(Clone, Debug)]
 pub(super) struct Outcome {
-    /// Nanoseconds of each batch, from before it is asked for until it is answered.
+    /// Nanoseconds from each batch's request to its answer.
     pub(super) latency: Histogram<u64>,
     pub(super) elapsed: Duration,
     pub(super) batches: u64,
     pub(super) bytes: u64,
-    /// Processor time of the actors' threads.
+    /// CPU time of the actors' threads.
     pub(super) busy: Duration,
 }
 
@@ -44,21 +44,21 @@ impl Work {
         let mut builder = RecordBuilder::with_limits(Limits::default().bytes(BATCH_MAX).count(records));
         for _ in 0..records {
             builder.push(since.as_micros() as u64, b"", &vec![value; size as usize], Kind::Bytes).map_err(
-                |_| format!("a batch of {records} records of {size} bytes is above {BATCH_MAX} bytes"),
+                |_| format!("a batch of {records} records of {size} bytes exceeds {BATCH_MAX} bytes"),
             )?;
         }
-        let batch = builder.finish().ok_or("a batch has one record at least")?;
+        let batch = builder.finish().ok_or("batch has no records")?;
         let batch_bytes = (record::BATCH_HEADER + batch.bytes().len()) as u32;
         Ok(Self { publish: Message::publish(ack, batch.bytes()), records, batch_bytes, batches, value, size })
     }
 
-    /// Bytes of a batch as it is kept.
+    /// Stored size of a batch in bytes.
     pub(super) fn batch_bytes(&self) -> u32 {
         self.batch_bytes
     }
 }
 
-/// Runs one actor for each of the streams, all at once.
+/// Runs one actor per stream, all concurrently.
 pub(super) fn run(
     work: &Work,
     phase: Phase,
@@ -90,13 +90,13 @@ pub(super) fn run(
             .collect();
         start.wait();
         let begun = Instant::now();
-        let ended = threads.into_iter().map(|thread| thread.join().map_err(|_| "a thread has panicked")?);
+        let ended = threads.into_iter().map(|thread| thread.join().map_err(|_| "load thread panicked")?);
         let all: Result<Vec<_>, String> = ended.collect();
         all.map(|all| (all, begun.elapsed()))
     })?;
     let mut latency = tally::histogram();
     for (one, _) in &all {
-        latency.add(one).expect("all have the same bounds");
+        latency.add(one).expect("histograms have the same bounds");
     }
     let batches = latency.len();
     Ok(Outcome {
@@ -108,7 +108,7 @@ pub(super) fn run(
     })
 }
 
-/// Publishes batch after batch. The stream is its own, so each has the offset behind the one before.
+/// Publishes batches in sequence. Only this producer writes to its stream, so each batch follows the previous offset.
 fn produce(work: &Work, wire: &mut Wire, interrupt: &Interrupt) -> Result<Histogram<u64>, String> {
     let mut latency = tally::histogram();
     for number in 0..work.batches as u64 {
@@ -120,13 +120,13 @@ fn produce(work: &Work, wire: &mut Wire, interrupt: &Interrupt) -> Result<Histog
         tally::record(&mut latency, begun.elapsed());
         let first = number * u64::from(work.records);
         if answer != [&first.to_le_bytes()[..], &work.records.to_le_bytes()].concat() {
-            return Err(format!("batch {number} was acknowledged as another one: {answer:?}"));
+            return Err(format!("batch {number} was acknowledged with wrong offsets: {answer:?}"));
         }
     }
     Ok(latency)
 }
 
-/// Fetches batch after batch, and looks at every record.
+/// Fetches batches in sequence, and verifies every record.
 fn consume(work: &Work, wire: &mut Wire, interrupt: &Interrupt) -> Result<Histogram<u64>, String> {
     let mut latency = tally::histogram();
     let mut next = 0;
@@ -143,9 +143,9 @@ fn consume(work: &Work, wire: &mut Wire, interrupt: &Interrupt) -> Result<Histog
     Ok(latency)
 }
 
-/// Whether these are the records from that offset on; answers the one behind them.
+/// Verifies the records from an offset on; returns the offset after the last record.
 fn check(work: &Work, answer: &[u8], from: u64) -> Result<u64, String> {
-    let batches = answer.get(BATCHES_HEAD..).ok_or("an answer without places")?;
+    let batches = answer.get(BATCHES_HEAD..).ok_or("answer has no offsets")?;
     let mut next = from;
     for batch in record::iter(batches) {
         for record in batch.map_err(|error| error.to_string())?.records() {
@@ -153,16 +153,20 @@ fn check(work: &Work, answer: &[u8], from: u64) -> Result<u64, String> {
             let ends = [record.value.first(), record.value.last()];
             let right = record.value.len() == work.size as usize && ends == [Some(&work.value); 2];
             if record.offset != next || !right {
-                return Err(format!("record {next} is not what was published"));
+                return Err(format!("record {next} differs from the published record"));
             }
             next += 1;
         }
     }
-    if next == from + u64::from(work.records) { Ok(next) } else { Err(format!("no whole batch at {from}")) }
+    if next == from + u64::from(work.records) {
+        Ok(next)
+    } else {
+        Err(format!("incomplete batch at offset {from}"))
+    }
 }
 
 /// Bytes of an answer before its batches: three offsets.
 const BATCHES_HEAD: usize = 24;
 
-/// Bytes of a batch, at most: what a server takes as one message.
+/// Maximum batch size in bytes: the server's message limit.
 const BATCH_MAX: usize = 8 << 20;

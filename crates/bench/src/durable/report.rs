@@ -1,4 +1,4 @@
-//! What the rounds came to, side by side.
+//! Results of the rounds, side by side.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ impl Phase {
     }
 }
 
-/// Both phases of both ways, once.
+/// Both phases over both transports, once.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Round {
     all: Vec<(Phase, Way, Measured)>,
@@ -34,7 +34,7 @@ pub(super) struct Round {
 #[derive(Clone, Debug)]
 struct Measured {
     outcome: Outcome,
-    /// Processor time of the server.
+    /// CPU time of the server.
     server: Option<Duration>,
 }
 
@@ -49,7 +49,7 @@ impl Round {
     }
 }
 
-/// For a person who waits.
+/// Progress line of a round.
 pub(super) fn line(round: &Round) -> String {
     let ratio = |phase| {
         let mean = |way| round.of(phase, way).map_or(f64::NAN, |one| one.outcome.latency.mean());
@@ -65,10 +65,10 @@ pub(super) struct Report {
     rounds: Vec<Round>,
 }
 
-/// A figure of one way in one round.
+/// A figure of one transport in one round.
 type Figure = (&'static str, fn(&Measured) -> Option<f64>);
 
-/// What is compared, in nanoseconds a batch.
+/// Compared figures, in nanoseconds per batch.
 const FIGURES: [Figure; 5] = [
     ("mean", |one| Some(one.outcome.latency.mean())),
     ("p50", |one| Some(one.outcome.latency.value_at_quantile(0.5) as f64)),
@@ -115,22 +115,22 @@ impl Report {
         self.rounds.iter().filter_map(move |round| round.of(phase, way))
     }
 
-    /// All batches of all rounds.
+    /// Latencies of all batches of all rounds.
     fn latency(&self, phase: Phase, way: Way) -> Histogram<u64> {
         let mut all = tally::histogram();
         for one in self.measured(phase, way) {
-            all.add(&one.outcome.latency).expect("all have the same bounds");
+            all.add(&one.outcome.latency).expect("histograms have the same bounds");
         }
         all
     }
 
-    /// Bytes a second.
+    /// Bytes per second.
     fn throughput(&self, phase: Phase, way: Way) -> f64 {
         let sum = |of: fn(&Measured) -> f64| self.measured(phase, way).map(of).sum::<f64>();
         sum(|one| one.outcome.bytes as f64) / sum(|one| one.outcome.elapsed.as_secs_f64())
     }
 
-    /// Of a figure, round by round; none if it is not known.
+    /// Values of a figure by round; `None` if unknown.
     fn values(&self, phase: Phase, way: Way, figure: &Figure) -> Option<Vec<f64>> {
         self.measured(phase, way).map(figure.1).collect()
     }

@@ -1,4 +1,4 @@
-//! A server of our own, with a directory of its own.
+//! A temporary `sinews serve` process with its own directory.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
-/// It is ended, and its directory removed, when this is dropped.
+/// A child server process. Dropping it kills the process and removes the directory.
 pub(in super::super) struct Server {
     child: Child,
     directory: PathBuf,
@@ -24,9 +24,9 @@ impl Server {
         let parent = parent.map_or_else(std::env::temp_dir, Path::to_owned);
         let directory = parent.join(format!("sinews-bench-durable-{}", std::process::id()));
         fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
-        let program = std::env::current_exe().map_err(|error| format!("where is this program? {error}"))?;
+        let program = std::env::current_exe().map_err(|error| format!("path of this executable: {error}"))?;
         let mut command = match cores {
-            // taskset becomes the server.
+            // taskset replaces itself with the server.
             Some(cores) => {
                 let mut taskset = Command::new("taskset");
                 taskset.args(["--cpu-list", cores]).arg(program);
@@ -51,20 +51,20 @@ impl Server {
         self.child.id()
     }
 
-    /// Its addresses, from what it says first.
+    /// Reads the server's addresses from its first output.
     fn read_table(&mut self) -> Result<(), String> {
-        let stdout = self.child.stdout.take().ok_or("the server says nothing")?;
+        let stdout = self.child.stdout.take().ok_or("server has no standard output")?;
         let mut lines = BufReader::new(stdout).lines();
         let (mut http, mut tcp) = (None, None);
         while http.is_none() || tcp.is_none() {
-            let Some(Ok(line)) = lines.next() else { return Err("the server ended at once".to_owned()) };
+            let Some(Ok(line)) = lines.next() else { return Err("server exited during startup".to_owned()) };
             http = http.or_else(|| Some(line.split_once("http://")?.1.split('/').next()?.to_owned()));
             tcp = tcp.or_else(|| line.split_once("tcp://")?.1.trim().parse().ok());
         }
-        // To the end, so that no write of the server meets a closed pipe.
+        // Read to the end, so that the server never writes to a closed pipe.
         thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
         self.url = format!("ws://{}", http.unwrap_or_default());
-        self.tcp = tcp.ok_or("the server does not speak plain TCP")?;
+        self.tcp = tcp.ok_or("server has no plain TCP listener")?;
         Ok(())
     }
 }

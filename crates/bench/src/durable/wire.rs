@@ -1,4 +1,4 @@
-//! The binary messages of docs/book/src/server/streams.md, over WebSocket and over plain TCP.
+//! The binary messages of docs/book/src/server/streams.md, over WebSocket and plain TCP.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,29 +9,29 @@ use sinews::{Config, Kind, blocking};
 
 use super::{Ack, Way};
 
-/// Where a server is.
+/// Addresses of a server.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Place {
-    /// Of WebSocket, without a path.
+    /// WebSocket URL, without a path.
     pub(in super::super) url: String,
     pub(in super::super) tcp: SocketAddr,
 }
 
 impl Place {
-    /// Of WebSocket and HTTP.
+    /// Address of WebSocket and HTTP.
     pub(in super::super) fn address(&self) -> Result<SocketAddr, String> {
         let authority = self
             .url
             .strip_prefix("ws://")
-            .ok_or_else(|| format!("{}: expected ws://HOST:PORT: this is measured without TLS", self.url))?;
+            .ok_or_else(|| format!("{}: expected ws://HOST:PORT without TLS", self.url))?;
         let mut addresses = std::net::ToSocketAddrs::to_socket_addrs(authority)
             .map_err(|error| format!("{authority}: {error}"))?;
-        addresses.next().ok_or_else(|| format!("{authority}: no address"))
+        addresses.next().ok_or_else(|| format!("{authority}: name has no address"))
     }
 }
 
-/// One connection, to one stream.
-#[expect(clippy::large_enum_variant, reason = "there is one for each thread")]
+/// One connection to one stream.
+#[expect(clippy::large_enum_variant, reason = "one per thread")]
 pub(in super::super) enum Wire {
     Tcp { socket: TcpStream, answer: Vec<u8> },
     WebSocket(blocking::WebSocket<TcpStream>),
@@ -42,14 +42,14 @@ pub(in super::super) const ALL: u16 = u16::MAX;
 
 /// Bytes before the body of each message.
 const HEAD: usize = 8;
-/// And before each message on plain TCP.
+/// Length prefix of each message on plain TCP.
 const LENGTH: usize = 4;
 
-/// A message that is sent as often as is wanted: with its length in front, which WebSocket does not need.
+/// A reusable message, with its length prefix; WebSocket omits the prefix.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Message(Bytes);
 
-/// What the server answers.
+/// Answers of the server.
 pub(in super::super) mod op {
     pub(in super::super::super) const WELCOME: u8 = 128;
     pub(in super::super::super) const PUBLISHED: u8 = 129;
@@ -62,17 +62,17 @@ pub(in super::super) mod op {
 }
 
 impl Message {
-    /// Any message to the first partition.
+    /// Builds a message to the first partition.
     pub(in super::super) fn new(op: u8, flags: u8, body: impl FnOnce(&mut BytesMut)) -> Self {
         Self::to(0, op, flags, body)
     }
 
-    /// Any message to that partition, or to [`ALL`].
+    /// Builds a message to a partition, or to [`ALL`].
     pub(in super::super) fn to(partition: u16, op: u8, flags: u8, body: impl FnOnce(&mut BytesMut)) -> Self {
         let mut message = BytesMut::new();
         message.put_u32_le(0);
         message.put_slice(&[op, flags]);
-        // An id that is the same for all, since one is on its way at a time.
+        // The id is constant: one message is in flight at a time.
         message.put_u16_le(partition);
         message.put_u32_le(1);
         body(&mut message);
@@ -116,7 +116,7 @@ impl Wire {
         Ok(wire)
     }
 
-    /// Says something and waits for the answer, of which it gives the body.
+    /// Sends a message, waits for the answer and returns its body.
     pub(in super::super) fn call(&mut self, message: &Message, answer: u8) -> Result<&[u8], String> {
         self.say(message)?;
         self.hear(answer)
@@ -135,13 +135,13 @@ impl Wire {
         Ok(())
     }
 
-    /// The body of the next message, which must be of this kind.
+    /// Returns the body of the next message, which must be of the given kind.
     fn hear(&mut self, expected: u8) -> Result<&[u8], String> {
         let (op, body) = self.next()?;
-        if op == expected { Ok(body) } else { Err(format!("expected an answer {expected} in place of {op}")) }
+        if op == expected { Ok(body) } else { Err(format!("expected answer {expected}, got {op}")) }
     }
 
-    /// The next message: its kind and its body. An error that the server tells is one.
+    /// Returns the kind and body of the next message. An error message of the server is returned as an error.
     pub(in super::super) fn next(&mut self) -> Result<(u8, &[u8]), String> {
         let message = match self {
             Self::Tcp { socket, answer } => {
@@ -159,17 +159,17 @@ impl Wire {
             }
             Self::WebSocket(websocket) => match websocket.next_borrowed() {
                 Some(Ok(message)) if message.kind() == Kind::Binary => message.into_payload(),
-                Some(Ok(_)) => return Err("an answer in text".to_owned()),
+                Some(Ok(_)) => return Err("server sent a text message instead of a binary one".to_owned()),
                 Some(Err(error)) => return Err(format!("no answer: {error}")),
                 None => return Err("the server has closed the connection".to_owned()),
             },
         };
         let (Some(op), Some(body)) = (message.first(), message.get(HEAD..)) else {
-            return Err("an answer without a head".to_owned());
+            return Err("answer is shorter than its header".to_owned());
         };
         if *op == 255 {
             let text = String::from_utf8_lossy(body.get(2..).unwrap_or_default());
-            return Err(format!("the server says: {text}"));
+            return Err(format!("server error: {text}"));
         }
         Ok((*op, body))
     }
@@ -194,8 +194,8 @@ fn websocket(place: &Place, stream: &str) -> Result<blocking::WebSocket<TcpStrea
     opened.map(|(websocket, _)| websocket).map_err(|error| format!("{}: {error}", place.url))
 }
 
-/// How long a server has for an answer.
+/// Timeout of an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Bytes of an answer, at most: a fetched batch, which is as large as what was published.
+/// Maximum size of an answer in bytes: a fetched batch is as large as the published batch.
 const ANSWER_MAX: usize = 64 << 20;

@@ -1,4 +1,4 @@
-//! The operations: what is done before the clock starts, what is asked, and what ends the wait.
+//! The operations: preparation before the clock starts, the request, and the result that stops the clock.
 
 use std::time::Duration;
 
@@ -15,24 +15,24 @@ pub(super) enum Operation {
     Http(Http),
 }
 
-/// In JSON, at `/ws` or at a stream.
+/// JSON at `/ws` or at a stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Json {
     name: &'static str,
     path: &'static str,
-    /// Said before, each answered by an acknowledgement.
+    /// Messages sent before the measurement, each acknowledged.
     before: &'static [&'static str],
     ask: &'static str,
-    /// The `op` of what is waited for.
+    /// The `op` of the awaited message.
     until: &'static str,
 }
 
-/// At `/topics/{name}` and `/echo`.
+/// Raw messages at `/topics/{name}` and `/echo`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Raw {
     name: &'static str,
     path: &'static str,
-    /// Who sends: the client that waits, another one, or a request.
+    /// Sender of the message: the waiting client, another client, or an HTTP request.
     from: From,
 }
 
@@ -43,7 +43,7 @@ enum From {
     Request,
 }
 
-/// In binary messages.
+/// Binary messages.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Binary {
     Open,
@@ -67,7 +67,7 @@ pub(super) struct Http {
     again: bool,
 }
 
-/// All that are measured, in the order of the documentation.
+/// All measured operations, in the order of the documentation.
 pub(super) fn all() -> Vec<Operation> {
     let json = JSON.iter().map(|one| Operation::Json(*one));
     let raw = RAW.iter().map(|one| Operation::Raw(*one));
@@ -92,7 +92,7 @@ impl Operation {
         }
     }
 
-    /// Does it once. Answers how long the first byte took.
+    /// Runs the operation once. Returns the time to the first byte.
     pub(super) fn run(&self, stage: &Stage) -> Result<Duration, String> {
         match self {
             Self::Json(json) => json.run(stage),
@@ -106,7 +106,7 @@ impl Operation {
 impl Json {
     fn run(&self, stage: &Stage) -> Result<Duration, String> {
         if self.ask.is_empty() {
-            // The handshake itself, and what the server says first.
+            // Measure the handshake itself and the server's first message.
             let begun = stage.rest();
             stage.websocket(&stage.fill(self.path))?.until(self.until)?;
             return Ok(begun.elapsed());
@@ -200,7 +200,7 @@ impl Http {
 
 const WS: &str = "/ws";
 
-/// The group that stores where it goes on.
+/// The group that commits offsets.
 const COMMITS: &str = "bench";
 
 const fn at_ws(

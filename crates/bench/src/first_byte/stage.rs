@@ -1,4 +1,4 @@
-//! A server with something in it, and connections to it.
+//! A server with prepared data, and connections to it.
 
 use std::cell::Cell;
 use std::io::{Read, Write};
@@ -13,26 +13,26 @@ use sinews_stream::record::{Kind, Limits, RecordBuilder};
 use super::super::durable::wire::{self, Message, Place, Wire};
 use super::super::durable::{Ack, Way};
 
-/// Topics whose names begin with this are kept in streams.
+/// Prefix of topics stored in streams.
 pub(super) const KEPT: &str = "bench.kept.";
 
-/// Topics whose names begin with this have a history in memory.
+/// Prefix of topics with a history in memory.
 pub(super) const REMEMBERED: &str = "bench.memory.";
 
-/// How long the server has for an answer.
+/// Timeout of an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the operations are about. Nobody else uses these names.
+/// Topics and streams of the operations. No other client uses these names.
 pub(super) struct Stage {
     pub(super) place: Place,
     idle: Duration,
     run: u32,
-    /// Numbers groups and topics that are to be new.
+    /// Counter for unique group and topic names.
     next: Cell<u64>,
 }
 
 impl Stage {
-    /// Publishes what is read later.
+    /// Publishes the messages that operations read.
     pub(super) fn prepare(place: Place, idle: Duration) -> Result<Self, String> {
         let stage = Self { place, idle, run: std::process::id(), next: Cell::new(0) };
         for name in [KEPT, REMEMBERED] {
@@ -50,7 +50,7 @@ impl Stage {
         format!("bench.log.{}", self.run)
     }
 
-    /// A text with names in it: `{stream}`, `{kept}`, `{memory}`, `{topic}` and `{new}`, which is another one each time.
+    /// Fills in the names `{stream}`, `{kept}`, `{memory}`, `{topic}` and `{new}`, which is unique on each use.
     pub(super) fn fill(&self, template: &str) -> String {
         let number = self.next.replace(self.next.get() + 1);
         let (run, stream) = (self.run, self.stream());
@@ -64,7 +64,7 @@ impl Stage {
         names.iter().fold(template.to_owned(), |text, (name, value)| text.replace(name, value))
     }
 
-    /// The server is left alone; then the clock starts.
+    /// Leaves the server idle, and starts the clock.
     pub(super) fn rest(&self) -> Instant {
         thread::sleep(self.idle);
         Instant::now()
@@ -72,7 +72,7 @@ impl Stage {
 
     pub(super) fn websocket(&self, path: &str) -> Result<Json, String> {
         let stream = wire::connect(&self.place.address()?)?;
-        // Shorter than the time between two pings of the server, which would be something to read.
+        // Shorter than the server's ping interval: a ping would count as data.
         stream.set_read_timeout(Some(PATIENCE)).map_err(|error| error.to_string())?;
         let opened = blocking::connect(format!("{}{path}", self.place.url)).config(Config::default());
         let (socket, _) = opened.over(stream).open().map_err(|error| format!("{path}: {error}"))?;
@@ -83,7 +83,7 @@ impl Stage {
         Wire::open(way, &self.place, &self.stream())
     }
 
-    /// A request that has been sent.
+    /// Sends a request.
     pub(super) fn http(&self, line: &str, body: &str) -> Result<Http, String> {
         let mut http = Http(wire::connect(&self.place.address()?)?);
         http.ask(line, body)?;
@@ -91,7 +91,7 @@ impl Stage {
     }
 }
 
-/// A client of the protocol in JSON, or of a topic in its raw form.
+/// A client of the JSON protocol, or of a raw topic.
 pub(super) struct Json(blocking::WebSocket<TcpStream>);
 
 impl Json {
@@ -105,7 +105,7 @@ impl Json {
             let words: Value = serde_json::from_str(&self.next()?).map_err(|error| error.to_string())?;
             match words["op"].as_str() {
                 Some(found) if found == op => return Ok(()),
-                Some("error") => return Err(format!("the server says: {words}")),
+                Some("error") => return Err(format!("server error: {words}")),
                 _ => {}
             }
         }
@@ -120,7 +120,7 @@ impl Json {
     }
 }
 
-/// A connection for requests, one after the other.
+/// A connection for sequential requests.
 pub(super) struct Http(TcpStream);
 
 impl Http {
@@ -129,7 +129,7 @@ impl Http {
         self.0.write_all(request.as_bytes()).map_err(|error| format!("sending: {error}"))
     }
 
-    /// Waits for the head of an answer, whose status must be good. Answers how much of its body is still to come.
+    /// Waits for the response head and checks its status. Returns the remaining length of the body.
     pub(super) fn until_head(&mut self) -> Result<usize, String> {
         let mut head = Vec::new();
         let mut chunk = [0; 4096];
@@ -145,7 +145,7 @@ impl Http {
         let (lines, body) = text.split_once("\r\n\r\n").unwrap_or_default();
         let status = lines.lines().next().unwrap_or_default();
         if !status.starts_with("HTTP/1.1 2") {
-            return Err(format!("the server says: {status}"));
+            return Err(format!("unexpected status line: {status}"));
         }
         let length = lines.lines().filter_map(|line| line.split_once(':')).find_map(|(name, value)| {
             name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?
@@ -153,7 +153,7 @@ impl Http {
         Ok(length.unwrap_or_default().saturating_sub(body.len()))
     }
 
-    /// Reads that much and forgets it.
+    /// Reads and discards bytes.
     pub(super) fn skip(&mut self, mut count: usize) -> Result<(), String> {
         let mut chunk = [0; 4096];
         while count > 0 {
@@ -171,16 +171,16 @@ pub(super) fn until(wire: &mut Wire, wanted: u8) -> Result<(), String> {
     Ok(())
 }
 
-/// A batch of one record.
+/// Builds a batch of one record.
 pub(super) fn publish(ack: Ack) -> Result<Message, String> {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let mut builder = RecordBuilder::with_limits(Limits::default());
     builder.push(since.as_micros() as u64, b"", b"hello", Kind::Text).map_err(|error| error.to_string())?;
-    let records = builder.finish().ok_or("a batch has one record at least")?;
+    let records = builder.finish().ok_or("batch has no records")?;
     Ok(Message::publish(ack, records.bytes()))
 }
 
-/// From the first record on, alone or as a member of a group.
+/// Subscribes from the first record on, alone or as a group member.
 pub(super) fn subscribe(group: &str) -> Message {
     Message::to(wire::ALL, 2, 0, |body| {
         body.extend_from_slice(&[0; 16]);
@@ -195,7 +195,7 @@ pub(super) fn commit(group: &str) -> Message {
     })
 }
 
-/// Ends the subscription that [`subscribe`] has made: all ids are the same.
+/// Ends the subscription of [`subscribe`]: all ids are the same.
 pub(super) fn unsubscribe() -> Message {
     Message::new(5, 0, |body| body.extend_from_slice(&1u32.to_le_bytes()))
 }

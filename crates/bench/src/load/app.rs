@@ -24,7 +24,7 @@ use super::tls::Tls;
 use super::websocket::{self, WebSocket};
 use super::wire::{Fault, Part, Wire};
 
-/// A chain of a session, as the engine takes it.
+/// A buffer chain of a session, as the engine accepts it.
 #[derive(Debug)]
 pub(crate) struct Outgoing(Box<sinews_session::Chain>);
 
@@ -42,29 +42,29 @@ impl Chain for Outgoing {
     }
 }
 
-/// What the thread that watches says to those that load.
+/// Orders of the watching thread to the load threads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Order {
-    /// Begin to send.
+    /// Start sending.
     Begin(Window),
-    /// The window ends at this time, and not later.
+    /// The window ends at this time at the latest.
     Stop(Instant),
-    /// Time is up: give up what is unanswered, say goodbye and end.
+    /// The time has expired: abandon unanswered messages, close connections and stop.
     End,
 }
 
 /// One connection.
 struct Conn {
     id: ConnId,
-    /// When it was asked for.
+    /// Time of the connection request.
     asked: Instant,
     part: Part,
     lane: Lane,
     wire: Wire,
     tls: Option<Box<Tls>>,
-    /// It has been told to be open.
+    /// The connection is reported as open.
     open: bool,
-    /// It is to go: nothing that happens to it is an error.
+    /// The connection is closing: later events on it are not errors.
     leaving: bool,
 }
 
@@ -74,17 +74,17 @@ pub(crate) struct Load {
     resources: Resources,
     conns: Vec<Option<Conn>>,
     plain: Vec<u8>,
-    /// Connections that are still to be asked for: ordinal and time.
+    /// Ordinals and due times of connections to open.
     to_open: std::iter::Peekable<std::vec::IntoIter<(usize, Instant)>>,
-    /// Connections that take the place of others: their ordinals, and what those have left unanswered.
+    /// Replacement connections: their ordinals, and unanswered messages of their predecessors.
     again: Vec<(usize, VecDeque<Nanos>)>,
-    /// Slots of those that are sent to by the clock, and whose turn it is.
+    /// Connections that send at a fixed rate, in rotation.
     paced: Vec<ConnId>,
     turn: usize,
     pace: Option<Pace>,
     next_source: usize,
     ending: bool,
-    /// Our own processor time, at the ends of the window.
+    /// CPU time of this thread at the start and end of the window.
     pub(crate) used: [Option<Processor>; 2],
 }
 
@@ -186,7 +186,7 @@ impl Load {
         self.conns.get_mut(id.index())?.as_mut().filter(|conn| conn.id == id)
     }
 
-    /// What is to be done behind whatever has happened to a connection.
+    /// Handles the state of a connection after any event on it.
     fn settle(&mut self, io: &mut Io, id: ConnId) {
         let Some(conn) = self.conns.get_mut(id.index()).and_then(Option::as_mut) else { return };
         if !conn.open && conn.wire.is_open() && conn.tls.as_ref().is_none_or(|tls| tls.is_open()) {
@@ -242,7 +242,7 @@ impl Load {
         }
     }
 
-    /// The connection is of no more use.
+    /// Closes a failed connection.
     fn fault(&mut self, io: &mut Io, id: ConnId, fault: Fault) {
         let ending = self.ending;
         let Self { conns, desk, .. } = self;
@@ -261,7 +261,7 @@ impl Load {
     }
 
     fn begin(&mut self, io: &mut Io, window: Window) {
-        // The loop's own time may be from before the window, and what is due then does not count.
+        // The loop's time may lie before the window; messages due at that time do not count.
         self.desk.begin(window, Instant::now());
         if let Some(rate) = self.desk.plan.rate {
             let own = self.paced.len() as f64;
@@ -289,7 +289,7 @@ impl Load {
         self.tick(io);
     }
 
-    /// What the clock demands.
+    /// Handles the timer tick.
     fn tick(&mut self, io: &mut Io) {
         self.desk.at(Instant::now());
         let now = self.desk.now;
@@ -309,7 +309,7 @@ impl Load {
         self.set_clock(io);
     }
 
-    /// Sends what is due at this time, in an open loop.
+    /// Sends due messages in an open loop.
     fn send_due(&mut self, io: &mut Io) {
         let until = self.desk.window().and_then(|window| window.until);
         while let Some(due) = self.pace.as_mut().and_then(|pace| pace.take(self.desk.now)) {
@@ -334,7 +334,7 @@ impl Load {
         }
     }
 
-    /// Whose turn it is of those that are there.
+    /// Selects the next open connection in rotation.
     fn next_paced(&mut self) -> Option<ConnId> {
         while !self.paced.is_empty() {
             self.turn = (self.turn + 1) % self.paced.len();
@@ -347,7 +347,7 @@ impl Load {
         None
     }
 
-    /// Tells the thread that watches that nothing more will come.
+    /// Reports to the watching thread that all work is done.
     fn tell_if_done(&self) {
         let desk = &self.desk;
         let spent = desk.stopped || desk.budget == Some(0) || self.paced_have_gone();
@@ -387,11 +387,11 @@ impl Load {
                 io.close(conn.id);
             }
         }
-        // Who does not answer the goodbye is left.
+        // Connections whose peer does not answer Close in time are abandoned.
         io.set_app_timer(desk.now + GOODBYE);
     }
 
-    /// A connection has gone: counts why, and makes another where there is to be one.
+    /// Handles a closed connection: counts the reason, and opens a replacement if needed.
     fn gone(&mut self, why: Closed, conn: Conn) {
         let Self { desk, again, ending, .. } = self;
         let Conn { mut lane, open, leaving, .. } = conn;
@@ -403,7 +403,7 @@ impl Load {
             let text = match &why {
                 Closed::Error(error) => error.to_string(),
                 Closed::Reset => "reset".to_owned(),
-                _ => "ended without being asked to".to_owned(),
+                _ => "closed unexpectedly".to_owned(),
             };
             let failure = match &why {
                 Closed::Error(error) if !open => match error.kind() {
@@ -422,7 +422,7 @@ impl Load {
         }
         let another = match desk.plan.mode {
             Mode::Storm => !desk.stopped && desk.budget.is_none_or(|left| left > 0),
-            // A server may end a connection behind any answer (RFC 9112 section 9.6).
+            // A server may close a connection after any answer (RFC 9112 section 9.6).
             Mode::Echo => !unexpected && desk.plan.target.protocol == Protocol::Http,
             Mode::Idle | Mode::FanOut => false,
         };
@@ -483,7 +483,7 @@ impl App for Load {
         let fault = if quiet {
             Fault::expected()
         } else {
-            Fault::new(Failure::Closed, "the server ended the connection")
+            Fault::new(Failure::Closed, "the server closed the connection")
         };
         self.fault(io, id, fault);
     }
@@ -534,7 +534,7 @@ impl App for Load {
         let Some(conn) = self.conns.get_mut(id.index()).and_then(Option::take) else { return };
         let failed = !conn.open;
         self.gone(why, conn);
-        // One that failed is tried again with the tick; others at once.
+        // Failed connections are retried with the next tick, successful connections are replaced immediately.
         if !failed {
             self.open_again(io);
         }
@@ -546,7 +546,7 @@ impl App for Load {
     fn timer(&mut self, io: &mut Io, id: ConnId) {
         let opening = self.conn(id).is_some_and(|conn| !conn.open);
         if opening {
-            let fault = Fault::new(Failure::ConnectTimeout, "no connection, or no handshake, in time");
+            let fault = Fault::new(Failure::ConnectTimeout, "connection or handshake timed out");
             self.fault(io, id, fault);
         }
     }
@@ -572,15 +572,15 @@ impl App for Load {
     }
 }
 
-/// 16 random bytes of a handshake. Where there are none, there would be no mask keys either.
+/// Returns 16 random bytes for a handshake. Without randomness, there are no mask keys either.
 fn key() -> [u8; 16] {
     let mut key = [0; 16];
     let _ = getrandom::fill(&mut key);
     key
 }
 
-/// Mask keys for this thread. Those of a browser must not be guessed by who chose the payload (RFC 6455 section 10.3), which is
-/// nobody's concern here; so one number of the system is spread over all of them, and not one call in 64 goes to it.
+/// Returns a generator of mask keys for this thread. Browsers need unpredictable keys (RFC 6455 section 10.3), a load
+/// generator does not. One random seed replaces a system call per 64 keys.
 fn masks() -> impl FnMut() -> [u8; 4] + Send + 'static {
     let [seed @ .., _, _, _, _, _, _, _, _] = key();
     let mut state = u64::from_le_bytes(seed);
@@ -590,8 +590,8 @@ fn masks() -> impl FnMut() -> [u8; 4] + Send + 'static {
     }
 }
 
-/// How often a thread looks at the clock when nothing else happens.
+/// Interval of the timer tick.
 const TICK: Duration = Duration::from_millis(10);
 
-/// How long servers have to answer Close.
+/// Timeout of the server's answer to Close.
 const GOODBYE: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! An HTTP/1.1 client that keeps connections and sends several requests ahead.
+//! An HTTP/1.1 client with keep-alive and pipelining.
 
 use std::io::Write;
 
@@ -14,12 +14,12 @@ use super::wire::Fault;
 pub(super) struct Http {
     pub(super) out: Outbound,
     state: State,
-    /// Part of a head, or of the line before a chunk.
+    /// Incomplete head or chunk line.
     begun: Vec<u8>,
     scanner: HeadScanner,
-    /// Bytes of the body under way that have come.
+    /// Received bytes of the current body.
     body_at: usize,
-    /// The server closes behind this answer.
+    /// The server closes the connection after this answer.
     pub(super) last: bool,
 }
 
@@ -29,14 +29,14 @@ enum State {
     Body {
         left: u64,
     },
-    /// The line that tells a chunk's length.
+    /// The line with a chunk's length.
     ChunkLine,
     Chunk {
         left: u64,
     },
-    /// The end of the line behind a chunk.
+    /// The line end after a chunk.
     ChunkEnd,
-    /// Lines behind the last chunk, up to an empty one.
+    /// Trailer lines after the last chunk, up to an empty line.
     Trailer,
 }
 
@@ -89,10 +89,10 @@ impl Http {
         Ok(())
     }
 
-    /// Reads a head. Answers how much of the chunk is used.
+    /// Reads a head. Returns the number of consumed bytes.
     fn head(&mut self, chunk: &[u8], lane: &mut Lane, desk: &mut Desk) -> Result<usize, Fault> {
         if lane.expects().is_none() {
-            return Err(Fault::new(Failure::Protocol, "an answer came that nobody asked for"));
+            return Err(Fault::new(Failure::Protocol, "unexpected response without a request"));
         }
         let before = self.begun.len();
         let input = if before == 0 {
@@ -120,7 +120,7 @@ impl Http {
             return Ok(len - before);
         }
         if !(200..400).contains(&status) {
-            desk.fail(Failure::Status, 1, || format!("the server answered with status {status}"));
+            desk.fail(Failure::Status, 1, || format!("unexpected status {status}"));
         }
         self.body_at = 0;
         match after {
@@ -139,7 +139,7 @@ impl Http {
             Expect::This(body) => Some(&body[..]),
         };
         if wanted.is_some_and(|wanted| wanted.get(self.body_at..self.body_at + len) != Some(&chunk[..len])) {
-            return Err(Fault::new(Failure::WrongBytes, "a body differs from what was expected"));
+            return Err(Fault::new(Failure::WrongBytes, "body differs from the expected body"));
         }
         self.body_at += len;
         let left = left - len as u64;
@@ -157,7 +157,7 @@ impl Http {
         let Some(end) = memchr::memchr(b'\n', chunk) else {
             self.begun.extend_from_slice(chunk);
             if self.begun.len() > LINE_MAX {
-                return Err(Fault::new(Failure::Protocol, "a line between chunks is too long"));
+                return Err(Fault::new(Failure::Protocol, "chunk line is too long"));
             }
             return Ok(chunk.len());
         };
@@ -166,7 +166,9 @@ impl Http {
         let line = line.strip_suffix(b"\r").unwrap_or(&line);
         self.state = match self.state {
             State::ChunkEnd if line.is_empty() => State::ChunkLine,
-            State::ChunkEnd => return Err(Fault::new(Failure::Protocol, "a chunk is longer than it says")),
+            State::ChunkEnd => {
+                return Err(Fault::new(Failure::Protocol, "chunk is longer than its declared length"));
+            }
             State::Trailer if line.is_empty() => {
                 self.answered(lane, desk)?;
                 State::Head
@@ -178,7 +180,7 @@ impl Http {
                 match digits.and_then(|digits| u64::from_str_radix(digits, 16).ok()) {
                     Some(0) => State::Trailer,
                     Some(left) => State::Chunk { left },
-                    None => return Err(Fault::new(Failure::Protocol, "a chunk has no length")),
+                    None => return Err(Fault::new(Failure::Protocol, "chunk has no valid length")),
                 }
             }
         };
@@ -193,7 +195,7 @@ impl Http {
             Expect::This(body) => Some(body.len()),
         };
         if wanted.is_some_and(|wanted| wanted != self.body_at) {
-            return Err(Fault::new(Failure::WrongBytes, "a body is shorter than what was expected"));
+            return Err(Fault::new(Failure::WrongBytes, "body is shorter than the expected body"));
         }
         lane.answered(desk, self.body_at);
         Ok(())
@@ -216,9 +218,7 @@ fn after_head(head: &ResponseHead<'_>, is_head: bool) -> Result<State, Fault> {
     let length = head.header("content-length").next().and_then(|value| std::str::from_utf8(value).ok());
     match length.and_then(|length| length.trim().parse().ok()) {
         Some(left) => Ok(State::Body { left }),
-        None => {
-            Err(Fault::new(Failure::Protocol, "an answer without a length: its connection cannot be kept"))
-        }
+        None => Err(Fault::new(Failure::Protocol, "response has no length, which prevents keep-alive")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The messages of one connection: which are sent, which are answered, and what they count.
+//! The messages of one connection: sent, answered and counted.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -8,40 +8,40 @@ use std::time::Instant;
 use super::super::plan::Plan;
 use super::super::tally::{Failure, Live, Tally};
 
-/// What all connections of a thread share, but for the memory of its sessions.
+/// State that all connections of a thread share, except the memory of their sessions.
 #[derive(Debug)]
 pub(crate) struct Desk {
     pub(crate) plan: Arc<Plan>,
     pub(crate) tally: Tally,
     pub(crate) live: Arc<Live>,
-    /// Of this chunk or turn, as [`at`](Self::at) was told.
+    /// Time of the current chunk or turn, set by [`at`](Self::at).
     pub(crate) now: Instant,
     pub(crate) epoch: Instant,
-    /// The same, since the epoch.
+    /// `now`, in nanoseconds since the epoch of the run.
     since: Nanos,
-    /// Before it is known, nothing is sent.
+    /// The window, before which no message is sent.
     window: Option<Window>,
-    /// What of it is measured; empty before it is known.
+    /// Measured part of the window; empty until the window is known.
     measured: Range<Nanos>,
-    /// Messages that may still be sent, with --count.
+    /// Messages left to send, with --count.
     pub(crate) budget: Option<u64>,
-    /// Nothing more is sent.
+    /// Sending has stopped.
     pub(crate) stopped: bool,
-    /// Messages that were sent and are not answered, or due and not sent.
+    /// Messages that are unanswered, or due and unsent.
     pub(crate) outstanding: u64,
 }
 
-/// Nanoseconds since the epoch of the run: what is done for each message compares and subtracts these, which is a
-/// fraction of the work that an `Instant` makes.
+/// Nanoseconds since the epoch of the run. Each message compares and subtracts these, which costs a fraction of
+/// `Instant` arithmetic.
 pub(crate) type Nanos = u64;
 
-/// A part of time.
+/// A time interval.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     pub(crate) begin: Instant,
-    /// Measured from here,
+    /// Start of the measurement.
     pub(crate) from: Instant,
-    /// up to here; `None`: as long as it takes.
+    /// End of the measurement; `None` without a time limit.
     pub(crate) until: Option<Instant>,
 }
 
@@ -62,7 +62,7 @@ impl Desk {
         }
     }
 
-    /// What happens next happens at this time.
+    /// Sets the time of the following events.
     #[inline]
     pub(crate) fn at(&mut self, now: Instant) {
         self.now = now;
@@ -70,13 +70,13 @@ impl Desk {
         self.stopped |= self.window.is_some() && self.since >= self.measured.end;
     }
 
-    /// From now on messages are sent.
+    /// Starts sending.
     pub(crate) fn begin(&mut self, window: Window, now: Instant) {
         self.set_window(window);
         self.at(now);
     }
 
-    /// The window is over by then, if it has begun.
+    /// Ends a window that has begun at this time at the latest.
     pub(crate) fn end_window(&mut self, at: Instant) {
         if let Some(window) = self.window {
             let until = Some(window.until.map_or(at, |until| until.min(at)));
@@ -93,13 +93,13 @@ impl Desk {
         self.window
     }
 
-    /// Whether what happens now is measured.
+    /// Whether events at the current time are measured.
     #[inline]
     pub(crate) fn measures_now(&self) -> bool {
         self.measured.contains(&self.since)
     }
 
-    /// Whether what was due then is.
+    /// Whether a message due at this time is measured.
     pub(crate) fn measures(&self, due: Instant) -> bool {
         self.measured.contains(&self.nanos(due))
     }
@@ -109,7 +109,7 @@ impl Desk {
         at.saturating_duration_since(self.epoch).as_nanos() as Nanos
     }
 
-    /// Something that was due then is done, or given up.
+    /// Counts a due item as done or abandoned.
     #[inline]
     fn waited(&mut self, due: Nanos) {
         if self.measured.contains(&due) {
@@ -117,7 +117,7 @@ impl Desk {
         }
     }
 
-    /// Whether another message may be sent without being due: in a closed loop.
+    /// Whether a closed loop may send another message now.
     pub(crate) fn takes_next(&mut self) -> bool {
         if self.stopped || self.window.is_none() || self.plan.rate.is_some() {
             return false;
@@ -149,32 +149,33 @@ impl Desk {
     }
 }
 
-/// What is sent is numbered; so is what is expected.
+/// Messages of a connection. Numbers identify sent messages and expected answers.
 #[derive(Debug)]
 pub(crate) struct Lane {
     pub(crate) ordinal: usize,
     /// Number of the next message, and of the next answer.
     next: u64,
     expected: u64,
-    /// When those in between were due, or sent.
+    /// Due or send times of the messages between these numbers.
     sent: VecDeque<Nanos>,
-    /// Due, and too many are unanswered.
+    /// Due messages, delayed by the limit of unanswered messages.
     waiting: VecDeque<Nanos>,
 }
 
 impl Lane {
-    /// `waiting`: when messages were due that a connection before this has left.
+    /// `waiting`: due times of messages left by a previous connection.
     pub(crate) fn new(ordinal: usize, waiting: VecDeque<Nanos>) -> Self {
         let first = (ordinal as u64) << 36;
         Self { ordinal, next: first, expected: first, sent: VecDeque::new(), waiting }
     }
 
-    /// What is not answered, for the connection that takes this one's place.
+    /// Takes the unanswered messages, for a replacement connection.
     pub(crate) fn leave(&mut self) -> VecDeque<Nanos> {
         self.sent.drain(..).chain(self.waiting.drain(..)).collect()
     }
 
-    /// Number of a message that leaves now, if one may: due earlier, or the next of a closed loop.
+    /// Returns the number of the next message to send, if sending is allowed: a due message, or the next message of a
+    /// closed loop.
     pub(crate) fn take(&mut self, desk: &mut Desk) -> Option<u64> {
         if self.sent.len() >= desk.plan.in_flight {
             return None;
@@ -198,18 +199,18 @@ impl Lane {
         }
     }
 
-    /// A message is due that did not wait for an answer.
+    /// Queues a message that is due independent of answers.
     pub(crate) fn due(&mut self, at: Instant, desk: &mut Desk) {
         desk.outstanding += 1;
         self.waiting.push_back(desk.nanos(at));
     }
 
-    /// Number of the message that the next answer belongs to; `None`: nothing was asked.
+    /// Number of the message that the next answer belongs to; `None` without unanswered messages.
     pub(crate) fn expects(&self) -> Option<u64> {
         (!self.sent.is_empty()).then_some(self.expected)
     }
 
-    /// The next answer is whole, and right.
+    /// Counts a complete and correct answer.
     pub(crate) fn answered(&mut self, desk: &mut Desk, bytes: usize) {
         let Some(due) = self.sent.pop_front() else { return };
         self.expected += 1;
@@ -217,7 +218,7 @@ impl Lane {
         desk.counted(due, bytes);
     }
 
-    /// The next answer is wrong, which is told as such: the message is not sent again, nor told as unanswered.
+    /// Counts a wrong answer: its message is neither resent nor counted as unanswered.
     pub(crate) fn answered_wrongly(&mut self, desk: &mut Desk) {
         if self.sent.pop_front().is_some() {
             desk.outstanding -= 1;
@@ -228,7 +229,8 @@ impl Lane {
         self.sent.is_empty() && self.waiting.is_empty()
     }
 
-    /// The connection has gone, or time is up: what is not answered has waited until now, at least.
+    /// Abandons unanswered messages when the connection closes or the time expires; their latency is at least the
+    /// time until now.
     pub(crate) fn give_up(&mut self, desk: &mut Desk) {
         let lost = self.sent.len() + self.waiting.len();
         for due in self.sent.drain(..).chain(self.waiting.drain(..)) {
@@ -240,7 +242,7 @@ impl Lane {
         }
     }
 
-    /// What goes to subscribers: a mark, the time and a number, and what fills it up.
+    /// Builds a publication: a marker, the time, a number and padding.
     pub(crate) fn publication(&mut self, topic: usize, desk: &mut Desk) -> Option<String> {
         let due = self.waiting.pop_front()?;
         desk.outstanding -= 1;
@@ -256,28 +258,28 @@ impl Lane {
     }
 }
 
-/// Reads what a publisher wrote out of whatever its server made of it.
+/// Reads a publisher's stamp from a delivery in any format of the server.
 pub(crate) fn delivered(message: &[u8], desk: &mut Desk) -> Result<(), String> {
-    // What the server says for itself is no delivery.
+    // Messages without a marker are the server's own, not deliveries.
     let Some(at) = memchr::memmem::find(message, MARK.as_bytes()) else { return Ok(()) };
     let rest = &message[at + MARK.len()..];
     let hex = |range: Range<usize>| {
         let text = rest.get(range).and_then(|bytes| std::str::from_utf8(bytes).ok());
-        text.and_then(|text| u64::from_str_radix(text, 16).ok()).ok_or("a delivery's time cannot be read")
+        text.and_then(|text| u64::from_str_radix(text, 16).ok()).ok_or("delivery has no valid time")
     };
     let (due, number) = (hex(0..16)?, hex(16..24)?);
     let fill = desk.plan.corpus.message(number);
     let fill = &fill[..fill.len().saturating_sub(STAMP)];
     let body = &rest[24..];
     if !body.starts_with(fill) || body.get(fill.len()) != Some(&b'.') {
-        return Err("a delivery differs from what was published".to_owned());
+        return Err("delivery differs from the published message".to_owned());
     }
     desk.counted(due, message.len());
     Ok(())
 }
 
-/// Begins what a publisher sends.
+/// Marker at the start of a publication.
 const MARK: &str = "~sb~";
 
-/// Bytes of a publication beside what fills it up.
+/// Bytes of a publication without its padding.
 const STAMP: usize = MARK.len() + 16 + 8 + 1;

@@ -1,29 +1,29 @@
-//! When messages are due at a fixed rate.
+//! Due times of messages at a fixed rate.
 
 use std::time::{Duration, Instant};
 
-/// The schedule of one thread. It knows nothing of answers, so that a server that stalls delays no message's due time.
+/// The schedule of one thread. It is independent of answers, so that a stalled server delays no due time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     begin: Instant,
-    /// Messages a second.
+    /// Messages per second.
     rate: f64,
     taken: u64,
 }
 
 impl Pace {
     pub(crate) fn new(begin: Instant, rate: f64) -> Self {
-        // A thread without connections has nothing due in any run.
+        // A thread without connections has no due messages within any run.
         Self { begin, rate: rate.max(1e-9), taken: 0 }
     }
 
-    /// When the next one is due.
+    /// Due time of the next message.
     pub(crate) fn next(&self) -> Instant {
         let after = Duration::try_from_secs_f64(self.taken as f64 / self.rate).unwrap_or(FAR);
         self.begin + after.min(FAR)
     }
 
-    /// The next one, if it is due by now.
+    /// Takes the next message if it is due.
     pub(crate) fn take(&mut self, now: Instant) -> Option<Instant> {
         let due = self.next();
         if due > now {
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_missed_is_due_when_it_would_have_been() {
+    fn missed_messages_keep_their_due_times() {
         let begin = Instant::now();
         let mut pace = Pace::new(begin, 10.0);
         assert_eq!(pace.take(begin), Some(begin));

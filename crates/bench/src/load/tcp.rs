@@ -9,7 +9,7 @@ use super::wire::Fault;
 #[derive(Debug, Default)]
 pub(super) struct Tcp {
     pub(super) out: Outbound,
-    /// Bytes of the message under way that have come back.
+    /// Echoed bytes of the current message.
     at: usize,
 }
 
@@ -22,7 +22,7 @@ impl Tcp {
             self.out.gathering(resources).write(|out| out.extend_from_slice(message));
             lane.sent_bytes(desk, len);
             if len == 0 {
-                // Nothing comes back of nothing.
+                // An empty message has no echo.
                 lane.answered(desk, 0);
             }
         }
@@ -37,13 +37,13 @@ impl Tcp {
         let plan = desk.plan.clone();
         while !chunk.is_empty() {
             let Some(number) = lane.expects() else {
-                return Err(Fault::new(Failure::WrongBytes, "more came back than was sent"));
+                return Err(Fault::new(Failure::WrongBytes, "echo is longer than the sent bytes"));
             };
             let message = plan.corpus.message(number);
             let rest = &message[self.at..];
             let len = rest.len().min(chunk.len());
             if chunk[..len] != rest[..len] {
-                return Err(Fault::new(Failure::WrongBytes, "what came back differs from what was sent"));
+                return Err(Fault::new(Failure::WrongBytes, "echo differs from the sent bytes"));
             }
             chunk = &chunk[len..];
             self.at += len;

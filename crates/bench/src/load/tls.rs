@@ -9,7 +9,7 @@ use sinews_session::{Chain, Outbound, Resources};
 
 use crate::trust;
 
-/// The TLS of one connection.
+/// The TLS state of one connection.
 #[derive(Debug)]
 pub(crate) struct Tls {
     connection: ClientConnection,
@@ -19,21 +19,21 @@ pub(crate) struct Tls {
 impl Tls {
     /// # Errors
     ///
-    /// No name that a certificate can have.
+    /// Returns an error if the name is not valid in a certificate.
     pub(crate) fn new(config: &Arc<ClientConfig>, name: &str) -> Result<Self, String> {
         let name = ServerName::try_from(name.to_owned()).map_err(|error| error.to_string())?;
         let mut connection =
             ClientConnection::new(config.clone(), name).map_err(|error| error.to_string())?;
-        // What is in flight is bounded by the plan.
+        // The plan bounds the data in flight.
         connection.set_buffer_limit(None);
         Ok(Self { connection, wire: Outbound::default() })
     }
 
-    /// Appends the plaintext of what has come.
+    /// Decrypts a chunk and appends its plaintext.
     ///
     /// # Errors
     ///
-    /// What the server did wrong.
+    /// Returns the TLS error of the server.
     pub(crate) fn receive(&mut self, mut chunk: &[u8], plain: &mut Vec<u8>) -> Result<(), String> {
         while !chunk.is_empty() {
             self.connection.read_tls(&mut chunk).map_err(|error| error.to_string())?;
@@ -45,7 +45,7 @@ impl Tls {
         Ok(())
     }
 
-    /// Whether the handshake is over.
+    /// Whether the handshake is complete.
     pub(crate) fn is_open(&self) -> bool {
         !self.connection.is_handshaking()
     }
@@ -54,16 +54,16 @@ impl Tls {
         self.connection.wants_write() || self.wire.wants_send()
     }
 
-    /// Encrypts a chain, whole.
+    /// Encrypts a whole chain.
     pub(crate) fn seal(&mut self, chain: &mut Chain) {
         for piece in chain.pieces() {
-            // It takes everything, having no limit.
+            // The writer is unlimited and accepts all bytes.
             let _ = self.connection.writer().write_all(piece);
         }
         chain.advance(chain.len());
     }
 
-    /// Records that leave now.
+    /// Returns records that are ready to send.
     pub(crate) fn start_send(&mut self, resources: &mut Resources) -> Option<Box<Chain>> {
         if self.connection.wants_write() {
             self.wire.gathering(resources).write(|out| {

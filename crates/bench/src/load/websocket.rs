@@ -1,4 +1,4 @@
-//! A WebSocket client: the handshake, then a session whose messages are echoes or deliveries.
+//! A WebSocket client: the handshake, followed by a session of echoes or deliveries.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,11 +19,11 @@ pub(super) enum WebSocket {
         out: Outbound,
     },
     Open(Box<Session>),
-    /// Between the two, for a moment.
+    /// Transient state between handshake and session.
     Nothing,
 }
 
-/// Limits of all sessions of a run: those of the plan bound what waits.
+/// Limits of all sessions of a run: the plan bounds queued data.
 pub(super) fn config() -> Arc<Config> {
     let config = Config::default()
         .with_max_message(MESSAGE_MAX)
@@ -80,7 +80,7 @@ impl WebSocket {
         }
     }
 
-    /// Sends what may be sent.
+    /// Sends messages as far as allowed.
     pub(super) fn send(&mut self, part: Part, lane: &mut Lane, desk: &mut Desk, resources: &mut Resources) {
         let Self::Open(session) = self else { return };
         let now = time(desk.epoch, desk.now);
@@ -96,7 +96,7 @@ impl WebSocket {
                         let topic = super::super::plan::FanOut::topic(topic);
                         template.replace("{topic}", &topic).replace("{payload}", &publication)
                     };
-                    // It is open, and there is no limit.
+                    // The session is open and unlimited.
                     let _ = tx.send_text(&message);
                     lane.sent_bytes(desk, message.len());
                 }
@@ -106,7 +106,7 @@ impl WebSocket {
         session.after_tx(resources, now);
     }
 
-    /// What a subscriber says first.
+    /// Sends a subscriber's first message.
     pub(super) fn subscribe(&mut self, text: &str, desk: &Desk, resources: &mut Resources) {
         let Self::Open(session) = self else { return };
         let now = time(desk.epoch, desk.now);
@@ -114,7 +114,7 @@ impl WebSocket {
         session.after_tx(resources, now);
     }
 
-    /// Says goodbye, as RFC 6455 wants it. Whether there is something to wait for.
+    /// Sends Close as RFC 6455 requires. Returns whether an answer is pending.
     pub(super) fn close(&mut self, desk: &Desk, resources: &mut Resources) -> bool {
         let Self::Open(session) = self else { return false };
         let now = time(desk.epoch, desk.now);
@@ -139,7 +139,7 @@ impl WebSocket {
         }
     }
 
-    /// Whether nothing waits for the send in flight.
+    /// Whether no data is queued behind the send in flight.
     pub(super) fn finish_may_wait(&self) -> bool {
         match self {
             Self::Open(session) => session.finish_may_wait(),
@@ -166,7 +166,7 @@ impl WebSocket {
         }
     }
 
-    /// Whether the session is over and the transport may be closed.
+    /// Whether the session has ended and the transport may be closed.
     pub(super) fn is_over(&self) -> bool {
         matches!(self, Self::Open(session) if session.fate() != Fate::Open && !session.is_open() && session.buffered() == 0)
     }
@@ -182,7 +182,7 @@ fn receive(
 ) -> Result<(), Fault> {
     let now = time(desk.epoch, desk.now);
     let mut heard = Heard { part, lane, desk, fault: None };
-    // It never pauses: nothing here has a high-water mark.
+    // Reads are never paused: there is no high-water mark.
     let _ = session.receive(chunk, resources, now, &mut heard);
     if let Some(fault) = heard.fault {
         return Err(fault);
@@ -230,15 +230,15 @@ impl Events for Heard<'_> {
     }
 }
 
-/// Compares an echo with what was sent.
+/// Compares an echo with the sent message.
 #[inline]
 fn echoed(payload: &Payload<'_>, lane: &mut Lane, desk: &mut Desk) -> Option<Fault> {
     let Some(number) = lane.expects() else {
-        return Some(Fault::new(Failure::WrongBytes, "a message came that nobody asked for"));
+        return Some(Fault::new(Failure::WrongBytes, "unexpected message without a request"));
     };
     let len = payload.len();
     if payload.kind() != desk.plan.kind || **payload != *desk.plan.corpus.message(number) {
-        let what = "an echo differs from what was sent, or is out of order";
+        let what = "echo differs from the sent message, or is out of order";
         return Some(Fault::new(Failure::WrongBytes, what));
     }
     lane.answered(desk, len);
@@ -250,7 +250,7 @@ fn send(lane: &mut Lane, desk: &mut Desk, tx: &mut Tx<'_>) {
     while let Some(number) = lane.take(desk) {
         let message = desk.plan.corpus.message(number);
         let len = message.len();
-        // Text has been looked at by the plan.
+        // The plan has validated the text.
         let sent = tx.send(desk.plan.kind, message);
         if sent.is_err() {
             return;
@@ -263,5 +263,5 @@ pub(super) fn time(epoch: Instant, now: Instant) -> Time {
     Time::from_micros(now.saturating_duration_since(epoch).as_micros() as u64)
 }
 
-/// Bytes of a message: more than the largest that is sent, with what a server may put around it.
+/// Maximum message size in bytes: more than the largest sent message, with overhead that a server may add.
 const MESSAGE_MAX: u64 = 128 << 20;

@@ -1,4 +1,4 @@
-//! What is spoken on a connection, whichever it is.
+//! The protocol of a connection, over any transport.
 
 use std::sync::Arc;
 
@@ -11,19 +11,19 @@ use super::lane::{Desk, Lane};
 use super::tcp::Tcp;
 use super::websocket::WebSocket;
 
-/// What a connection is for.
+/// Role of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Echo,
-    /// Of this topic.
+    /// Publishes to this topic.
     Publisher(usize),
     Subscriber(usize),
 }
 
-/// Why a connection is of no more use.
+/// Reason for closing a connection.
 #[derive(Debug)]
 pub(super) struct Fault {
-    /// `None`: it has ended as it was to.
+    /// `None` for an expected close.
     pub(super) failure: Option<Failure>,
     pub(super) text: String,
 }
@@ -46,7 +46,7 @@ pub(super) enum Wire {
 }
 
 impl Wire {
-    /// The transport is there.
+    /// Starts the protocol on an open transport.
     pub(super) fn begin(&mut self, resources: &mut Resources) {
         if let Self::WebSocket(websocket) = self {
             websocket.begin(resources);
@@ -100,7 +100,7 @@ impl Wire {
         }
     }
 
-    /// Whether nothing waits for the send in flight.
+    /// Whether no data is queued behind the send in flight.
     pub(super) fn finish_may_wait(&self) -> bool {
         match self {
             Self::Tcp(tcp) => !tcp.out.has_gathered(),
@@ -133,7 +133,7 @@ impl Wire {
         }
     }
 
-    /// Ends what is spoken. Whether there is something to wait for.
+    /// Closes the protocol. Returns whether an answer is pending.
     pub(super) fn close(&mut self, desk: &Desk, resources: &mut Resources) -> bool {
         match self {
             Self::Tcp(_) | Self::Http(_) => false,
@@ -141,7 +141,7 @@ impl Wire {
         }
     }
 
-    /// Whether it has been ended, on both sides.
+    /// Whether both sides have closed.
     pub(super) fn is_over(&self) -> bool {
         match self {
             Self::Tcp(_) => false,

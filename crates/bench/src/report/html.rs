@@ -1,4 +1,4 @@
-//! A page with charts that needs nothing beside itself: no script, no font, no network.
+//! A self-contained page with charts: no script, no font, no network.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -11,7 +11,7 @@ use crate::url::shown_url;
 
 /// # Errors
 ///
-/// A chart cannot be drawn.
+/// Returns an error if a chart cannot be drawn.
 pub(crate) fn page(plan: &Plan, outcome: &Outcome) -> Result<String, String> {
     let mut charts = String::new();
     for (title, svg) in [
@@ -53,7 +53,7 @@ pub(crate) fn page(plan: &Plan, outcome: &Outcome) -> Result<String, String> {
     ))
 }
 
-/// Latency against how many were faster, where each nine has the same room.
+/// Plots latency against the percentile, with equal width for each nine.
 fn latency(outcome: &Outcome) -> Result<Option<String>, String> {
     let histogram = &outcome.tally.latency;
     if histogram.is_empty() {
@@ -106,7 +106,7 @@ fn draw(
         draw_on(&area, (x, y), points, x_label, y_label).map_err(|error| format!("a chart: {error}"))?;
         area.present().map_err(|error| format!("a chart: {error}"))?;
     }
-    // The page's style says what these are, by day and by night.
+    // The page's style sets these colors for light and dark mode.
     Ok(svg.replace(INK, "currentColor").replace(LINE, "var(--line)").replace(GRID, "var(--grid)"))
 }
 
@@ -145,7 +145,7 @@ fn escape(text: &str) -> String {
 const SIZE: (u32, u32) = (720, 280);
 const POINTS: u32 = 200;
 
-/// Colours that stand for those of the page.
+/// Placeholder colors, replaced by colors of the page.
 const INK: &str = "#010101";
 const GRID: &str = "#020202";
 const LINE: &str = "#030303";

@@ -31,7 +31,7 @@ pub(crate) fn summary(plan: &Plan, outcome: &Outcome) -> String {
     lines.join("\n")
 }
 
-/// What was done, in a line.
+/// Describes the load in one line.
 pub(super) fn load(plan: &Plan, outcome: &Outcome) -> String {
     let flow = match plan.rate {
         Some(rate) => format!("{}/s offered", count(rate)),
@@ -47,7 +47,7 @@ pub(super) fn load(plan: &Plan, outcome: &Outcome) -> String {
     )
 }
 
-/// Names and values, but for the latencies.
+/// Names and values, without the latencies.
 pub(super) fn rows(plan: &Plan, outcome: &Outcome) -> Vec<(&'static str, String)> {
     let tally = &outcome.tally;
     let seconds = outcome.elapsed.as_secs_f64().max(1e-9);

@@ -1,6 +1,6 @@
-//! Numbers as a person reads them.
+//! Human-readable numbers.
 
-/// With three digits: `12.3k`, `1.20M`.
+/// Formats with three digits: `12.3k`, `1.20M`.
 pub(crate) fn count(number: f64) -> String {
     scaled(number, 1000.0, &["", "k", "M", "G", "T"])
 }
@@ -9,7 +9,7 @@ pub(crate) fn bytes(number: f64) -> String {
     scaled(number, 1024.0, &[" B", " KiB", " MiB", " GiB", " TiB"])
 }
 
-/// A time of so many nanoseconds.
+/// Formats a time in nanoseconds.
 pub(crate) fn nanos(number: f64) -> String {
     scaled(number, 1000.0, &[" ns", " µs", " ms", " s"])
 }
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_digits_are_shown() {
+    fn numbers_have_three_digits() {
         assert_eq!((count(0.0), count(999.0), count(1234.0)), ("0".into(), "999".into(), "1.23k".into()));
         assert_eq!((bytes(512.0), bytes(1536.0)), ("512 B".into(), "1.50 KiB".into()));
         assert_eq!((nanos(12_345.0), nanos(2.5e9)), ("12.3 µs".into(), "2.50 s".into()));

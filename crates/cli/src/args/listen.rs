@@ -1,4 +1,4 @@
-//! Where the server listens, and what stands in front of it.
+//! Listen addresses, and trusted proxies.
 
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
@@ -8,7 +8,7 @@ use crate::config::network::{Mode, Network, Place};
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ListenArgs {
     /// Address to listen on: `HOST:PORT`, `PORT` alone for 127.0.0.1, `:PORT` for every interface, or `unix:PATH` for
-    /// a Unix socket. Port 0 takes a free one. May be given several times [default: 127.0.0.1:8080]
+    /// a Unix socket. Port 0 selects a free port. Repeatable [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDRESS", env = "SINEWS_LISTEN", value_delimiter = ',')]
     pub(crate) listen: Option<Vec<Place>>,
 
@@ -16,8 +16,8 @@ pub(crate) struct ListenArgs {
     #[arg(long, value_name = "MODE", env = "SINEWS_UNIX_MODE")]
     pub(crate) unix_mode: Option<Mode>,
 
-    /// Every connection begins with a PROXY header, version 1 or 2, that names the client: only the proxy may be
-    /// able to connect then [default: false]
+    /// Expect a PROXY header, version 1 or 2, with the client's address at the start of every connection. Only the
+    /// proxy may be able to connect [default: false]
     #[arg(
         long,
         value_name = "BOOL",
@@ -28,17 +28,17 @@ pub(crate) struct ListenArgs {
     )]
     pub(crate) proxy_protocol: Option<bool>,
 
-    /// Networks of proxies that are believed when they name their client in a header, and whose connections are
-    /// not counted as one client's; `unix` means all that comes through Unix sockets. May be given several times
+    /// Networks of trusted proxies: their header with the client address is used, and their connections do not count
+    /// for the limit per address. `unix` means all Unix sockets. Repeatable
     #[arg(long, value_name = "NETWORK", env = "SINEWS_TRUSTED_PROXIES", value_delimiter = ',')]
     pub(crate) trusted_proxies: Option<Vec<Network>>,
 
-    /// The header in which they do; the other one is not looked at [default: x-forwarded-for]
+    /// Header in which trusted proxies pass the client address; other headers are ignored [default: x-forwarded-for]
     #[arg(long, value_enum, value_name = "NAME", env = "SINEWS_TRUSTED_HEADER")]
     pub(crate) trusted_header: Option<ProxyHeader>,
 }
 
-/// Where a proxy names its client.
+/// Header with the client address, set by a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum ProxyHeader {

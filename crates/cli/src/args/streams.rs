@@ -1,4 +1,4 @@
-//! What is kept on disk.
+//! Durable streams.
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -12,58 +12,58 @@ use crate::config::units::{Bytes, FsyncWhen, Hidden, WaitOrOff};
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Durable streams")]
 pub(crate) struct StreamArgs {
-    /// Directory in which streams are kept; it is made if it is not there. Without it there are none, and nothing is
+    /// Directory of durable streams; created if missing. Without a directory, streams are disabled, and no data is
     /// written to disk
     #[arg(long, visible_alias = "streams", value_name = "DIR", env = "SINEWS_STREAMS_DIRECTORY")]
     pub(crate) streams_directory: Option<PathBuf>,
 
-    /// Address at which streams are spoken to in binary messages over plain TCP, or `unix:` and a path; may be given
-    /// several times
+    /// Listen address for the binary stream protocol over plain TCP, or `unix:` and a path; repeatable
     #[arg(long, value_name = "ADDRESS", env = "SINEWS_STREAMS_LISTEN", value_delimiter = ',')]
     pub(crate) streams_listen: Option<Vec<Place>>,
 
-    /// Topics that are kept in streams of their names, as a name or a pattern: `chat.>`. What is published to them is
-    /// heard when it is on disk, and read from there by those who come back; with a broker, when that has it, on all
-    /// nodes. May be given several times
+    /// Durable topics, each stored in a stream of the same name, as a name or a pattern: `chat.>`. Publications are
+    /// delivered once they are on disk, and are replayed from there; with a broker, once the broker has acknowledged
+    /// them, on all nodes. Repeatable
     #[arg(long, value_name = "PATTERN", env = "SINEWS_STREAMS_TOPICS", value_delimiter = ',')]
     pub(crate) streams_topics: Option<Vec<String>>,
 
-    /// Partitions of a stream that comes into being by being published to [default: 1]
+    /// Partitions of a stream that is created by its first publication [default: 1]
     #[arg(long, value_name = "N", env = "SINEWS_STREAMS_PARTITIONS")]
     pub(crate) streams_partitions: Option<NonZeroU32>,
 
-    /// When what is published is synced to the disk: `batch`, before it is acknowledged; a time, so long after at the
-    /// latest; `never`, when the system does [default: batch, and never with a broker]
+    /// Sync records to disk: `batch` before they are acknowledged; a time is the maximum delay; `never` leaves it to
+    /// the operating system [default: batch, and never with a broker]
     #[arg(long, value_name = "WHEN", env = "SINEWS_STREAMS_FSYNC")]
     pub(crate) streams_fsync: Option<FsyncWhen>,
 
-    /// Bytes of each partition that are kept at least before the oldest go; without it, all are kept
+    /// Minimum size of each partition to retain before the oldest records are deleted, in bytes [default: no deletion
+    /// by size]
     #[arg(long, value_name = "BYTES", env = "SINEWS_STREAMS_RETAIN_BYTES")]
     pub(crate) streams_retain_bytes: Option<Bytes>,
 
-    /// How long what is published is kept; `off` keeps it for ever [default: off]
+    /// Retention time of records; `off` retains them forever [default: off]
     #[arg(long, value_name = "TIME", env = "SINEWS_STREAMS_RETAIN_AGE")]
     pub(crate) streams_retain_age: Option<WaitOrOff>,
 
-    /// Bytes of a file of a partition: what is removed at once [default: 256m]
+    /// Segment file size of a partition in bytes; retention deletes whole segments [default: 256m]
     #[arg(long, value_name = "BYTES", env = "SINEWS_STREAMS_SEGMENT_BYTES")]
     pub(crate) streams_segment_bytes: Option<Bytes>,
 
-    /// Maximum number of streams; further ones are rejected with 429 [default: 10000]
+    /// Maximum number of streams; further streams are rejected with 429 [default: 10000]
     #[arg(long, value_name = "N", env = "SINEWS_STREAMS_MAX_STREAMS")]
     pub(crate) streams_max_streams: Option<NonZeroU32>,
 
-    /// Streams that one client may create by using them, less those that were deleted; a client is the subject of a
-    /// token, or an address [default: 256]
+    /// Maximum number of streams that one client may create by using them, less deleted streams. A client is the
+    /// subject of a token, or an address [default: 256]
     #[arg(long, value_name = "N", env = "SINEWS_STREAMS_MAX_CREATED_PER_CLIENT")]
     pub(crate) streams_max_created_per_client: Option<NonZeroU32>,
 
-    /// Streams that one client may create within a minute [default: 256]
+    /// Maximum number of streams that one client may create per minute [default: 256]
     #[arg(long, value_name = "N", env = "SINEWS_STREAMS_MAX_CREATED_PER_MINUTE")]
     pub(crate) streams_max_created_per_minute: Option<NonZeroU32>,
 
-    /// Time after which a stream that its first use has created is deleted, with its records, if no client appends to
-    /// it or reads it; `off` keeps it [default: off]
+    /// Time without appends and reads after which a stream created by its first use is deleted, with its records;
+    /// `off` keeps it [default: off]
     #[arg(long, value_name = "TIME", env = "SINEWS_STREAMS_EXPIRE_UNUSED")]
     pub(crate) streams_expire_unused: Option<WaitOrOff>,
 
@@ -71,12 +71,13 @@ pub(crate) struct StreamArgs {
     pub(crate) store: StoreArgs,
 }
 
-/// The broker that keeps the streams.
+/// The broker that stores the streams.
 #[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "Streams that a broker keeps")]
+#[command(next_help_heading = "Streams of a broker")]
 pub(crate) struct StoreArgs {
-    /// Broker that keeps the streams: kafka://host:9092,host, redis://host or nats://host; with TLS kafka+tls://,
-    /// rediss:// and nats+tls://. The directory then has a copy, made anew at each start unless it is given
+    /// Broker that stores the streams: kafka://host:9092,host, redis://host or nats://host; with TLS kafka+tls://,
+    /// rediss:// and nats+tls://. --streams-directory then holds a copy; without it, the copy is rebuilt at each
+    /// start
     #[arg(
         long,
         visible_alias = "store",
@@ -86,7 +87,7 @@ pub(crate) struct StoreArgs {
     )]
     pub(crate) streams_store: Option<Hidden>,
 
-    /// Setting of the broker's client, such as linger.ms=5; may be given several times, or with blanks between them
+    /// Setting of the broker's client library, such as linger.ms=5; repeatable, or separated by blanks
     #[arg(
         long,
         visible_alias = "store-setting",
@@ -97,12 +98,12 @@ pub(crate) struct StoreArgs {
     )]
     pub(crate) streams_store_settings: Option<Vec<Hidden>>,
 
-    /// Password at the broker, of the user that the URL names. Others on this machine can read a command line:
-    /// `--streams-store-password-file` is better
+    /// Password of the broker's user in --streams-store. Other users of this machine can read a command line: prefer
+    /// `--streams-store-password-file`
     #[arg(long, value_name = "PASSWORD", env = "SINEWS_STREAMS_STORE_PASSWORD", hide_env_values = true)]
     pub(crate) streams_store_password: Option<Hidden>,
 
-    /// File with that password
+    /// File with the password of the broker's user
     #[arg(long, value_name = "FILE", env = "SINEWS_STREAMS_STORE_PASSWORD_FILE")]
     pub(crate) streams_store_password_file: Option<PathBuf>,
 }

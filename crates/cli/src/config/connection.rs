@@ -1,4 +1,4 @@
-//! Tables of the file about each connection.
+//! Tables of the file for each connection.
 
 use serde::Deserialize;
 

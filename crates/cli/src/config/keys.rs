@@ -1,43 +1,40 @@
-//! Every key of the configuration file: what it means, what it takes, and what holds without it.
+//! Every key of the configuration file: description, expected value and default.
 
-/// A key of the file. The flag of the same name, with `-` for `.` and `_`, and the environment's `SINEWS_` and the
-/// name in capitals go before it.
+/// A key of the file. The flag of the same name (`-` for `.` and `_`) and the environment variable (`SINEWS_` and the
+/// name in capitals) override it.
 pub(crate) struct Key {
-    /// With its table, as `auth.leeway`.
+    /// Name with its table, as `auth.leeway`.
     pub(crate) name: &'static str,
-    /// What holds without it, as it would be written.
+    /// Default value in TOML.
     pub(crate) default: Option<&'static str>,
-    /// What it may look like, where there is no default.
+    /// Example value, for keys without a default.
     pub(crate) example: &'static str,
     /// Completes "must be".
     pub(crate) expected: &'static str,
-    /// Sentences for whoever reads the file; one for each line.
+    /// Description, one comment line per element.
     pub(crate) about: &'static [&'static str],
-    /// Takes effect when the file is read again (SIGHUP).
+    /// Takes effect on reload (SIGHUP).
     pub(crate) reloads: bool,
 }
 
-/// A table of the file and what it is about.
+/// A table of the file with its description.
 pub(crate) const TABLES: &[(&str, &str)] = &[
     (
         "auth",
-        "Who may publish and subscribe. Without a key below, everybody may, which is meant for this machine alone.",
+        "Authorization. Without a key, all clients may publish and subscribe: suitable only for local use.",
     ),
-    (
-        "streams",
-        "Durable streams: what is published to them is kept on disk. All of this takes effect at the next start.",
-    ),
+    ("streams", "Durable streams, stored on disk. Changes of this table need a restart."),
     (
         "limits",
-        "How much the server takes on. What is beyond is refused in HTTP's words, counted at /metrics and logged.",
+        "Limits of the server. Excess is rejected with an HTTP status, counted at /metrics and logged.",
     ),
     (
         "tls",
-        "With certificates, every TCP address speaks TLS: https and wss. To switch it on or off takes a restart.",
+        "Certificates enable TLS on every TCP address: https and wss. Enabling or disabling TLS needs a restart.",
     ),
-    ("http", "Limits and waits of plain HTTP."),
-    ("websocket", "Limits and waits of WebSockets; max_message and deflate stand above."),
-    ("stop", "How the server stops when SIGTERM or SIGINT asks it to. A second signal stops it at once."),
+    ("http", "Limits and timeouts of plain HTTP."),
+    ("websocket", "Limits and timeouts of WebSockets; max_message and deflate are top-level keys."),
+    ("stop", "Graceful shutdown on SIGTERM or SIGINT. A second signal stops the server immediately."),
 ];
 
 pub(crate) const KEYS: &[Key] = &[
@@ -47,8 +44,8 @@ pub(crate) const KEYS: &[Key] = &[
         example: "",
         expected: "an address such as \"127.0.0.1:8080\" or \"unix:/run/sinews.sock\", or a list of them",
         about: &[
-            "Addresses to listen on: \"HOST:PORT\", \"PORT\" alone for 127.0.0.1, \":PORT\" for every interface, or \"unix:PATH\"",
-            "for a Unix socket. Port 0 takes a free one.",
+            "Addresses to listen on: \"HOST:PORT\", \"PORT\" alone for 127.0.0.1, \":PORT\" for every interface, or \"unix:PATH\" for",
+            "a Unix socket. Port 0 selects a free port.",
         ],
         reloads: false,
     },
@@ -57,7 +54,9 @@ pub(crate) const KEYS: &[Key] = &[
         default: Some("\"0660\""),
         example: "",
         expected: "a string of octal digits such as \"0660\"",
-        about: &["Permissions of Unix sockets. \"0660\" lets the user and the group of the process connect."],
+        about: &[
+            "Permissions of Unix sockets. \"0660\" permits the user and the group of the process to connect.",
+        ],
         reloads: false,
     },
     Key {
@@ -66,8 +65,9 @@ pub(crate) const KEYS: &[Key] = &[
         example: "",
         expected: "true or false",
         about: &[
-            "Every connection begins with a PROXY header, version 1 or 2, that names the client, as HAProxy, nginx and the",
-            "load balancers of clouds send it. Whoever can connect can name any client: only the proxy may be able to.",
+            "Expect a PROXY header, version 1 or 2, with the client's address at the start of every connection, as HAProxy,",
+            "nginx and cloud load balancers send it. Any client that can connect can forge its address: permit only the proxy",
+            "to connect.",
         ],
         reloads: false,
     },
@@ -77,8 +77,8 @@ pub(crate) const KEYS: &[Key] = &[
         example: "",
         expected: "a network such as \"10.0.0.0/8\", an address, \"unix\", or a list of them",
         about: &[
-            "Proxies that are believed when they name their client in a header, and whose connections do not count as one",
-            "client's for limits.max_connections_per_address. \"unix\" means all that comes through Unix sockets.",
+            "Networks of trusted proxies: their header with the client address is used, and their connections do not count",
+            "for limits.max_connections_per_address. \"unix\" means all Unix sockets.",
         ],
         reloads: false,
     },
@@ -88,8 +88,8 @@ pub(crate) const KEYS: &[Key] = &[
         example: "",
         expected: "\"x-forwarded-for\" or \"forwarded\"",
         about: &[
-            "The header in which they do; the other one is not looked at, since a client may have written it. Who they",
-            "name stands in the log of answers (access_log).",
+            "Header in which trusted proxies pass the client address. Other headers are ignored, since clients can forge",
+            "them. The access log (access_log) contains this address.",
         ],
         reloads: false,
     },
@@ -99,8 +99,8 @@ pub(crate) const KEYS: &[Key] = &[
         example: "4",
         expected: "a whole number of at least 1",
         about: &[
-            "Threads, each with its own event loop. Without it: one for each processor. At most 64, or 4 for each processor if",
-            "that is more.",
+            "Threads, each with its own event loop. Default: one per processor. Maximum: 64, or 4 per processor if that is",
+            "more.",
         ],
         reloads: false,
     },
@@ -110,8 +110,8 @@ pub(crate) const KEYS: &[Key] = &[
         example: "",
         expected: "\"auto\", \"poll\" or \"uring\"",
         about: &[
-            "What drives the sockets: \"uring\" is Linux's io_uring, \"poll\" is epoll or kqueue; \"auto\" takes",
-            "io_uring where the system permits it.",
+            "I/O backend: \"uring\" is Linux's io_uring, \"poll\" is epoll or kqueue; \"auto\" uses io_uring if the system permits",
+            "it.",
         ],
         reloads: false,
     },
@@ -120,7 +120,7 @@ pub(crate) const KEYS: &[Key] = &[
         default: Some("\"16m\""),
         example: "",
         expected: "a number of bytes of at least 1, such as 65536, \"64k\" or \"16m\"",
-        about: &["Largest message or request body, in bytes; k, m and g mean KiB, MiB and GiB."],
+        about: &["Maximum size of a message or request body, in bytes; k, m and g mean KiB, MiB and GiB."],
         reloads: false,
     },
     Key {
@@ -129,8 +129,8 @@ pub(crate) const KEYS: &[Key] = &[
         example: "",
         expected: "\"off\", \"shared\" or \"dedicated\"",
         about: &[
-            "Compression where the client offers it: \"shared\" keeps no memory for a connection between messages,",
-            "\"dedicated\" remembers earlier messages and compresses better.",
+            "Compression (permessage-deflate), if the client offers it: \"shared\" keeps no memory per connection between",
+            "messages, \"dedicated\" keeps a context per connection and compresses better.",
         ],
         reloads: false,
     },
@@ -140,8 +140,8 @@ pub(crate) const KEYS: &[Key] = &[
         example: "",
         expected: "\"same\", \"any\", or a list of origins such as [\"https://example.com\"]",
         about: &[
-            "From which pages browsers may connect and publish: \"same\" (pages of this server), \"any\", or a list of",
-            "origins such as [\"https://example.com\", \"http://localhost:3000\"].",
+            "Origins whose pages may connect and publish: \"same\" (pages of this server), \"any\", or a list of origins such as",
+            "[\"https://example.com\", \"http://localhost:3000\"].",
         ],
         reloads: true,
     },
@@ -151,10 +151,10 @@ pub(crate) const KEYS: &[Key] = &[
         example: "[\"ws.example.com\", \"*.example.net\"]",
         expected: "\"any\", or a list of names such as [\"ws.example.com\", \"*.example.net\"]",
         about: &[
-            "Names by which this server is called (Host). Requests with another one are rejected with 421, so that no page",
-            "can use a name of its own for this server (DNS rebinding). Addresses, localhost and the hosts of `origin` are",
-            "accepted, too. Without it any name is, but where `listen` names no wildcard address, requests from this machine",
-            "may use names of this machine only: behind a proxy there, name the public host. \"any\" checks nothing.",
+            "Host names of this server. Requests with another host are rejected with 421, which prevents DNS rebinding by web",
+            "pages. Addresses, localhost and the hosts of `origin` are always accepted. By default, any name is accepted; but",
+            "if `listen` contains no wildcard address, requests from this machine may only use names of this machine: behind",
+            "a local proxy, list the public host. \"any\" disables the check.",
         ],
         reloads: true,
     },
@@ -164,9 +164,9 @@ pub(crate) const KEYS: &[Key] = &[
         example: "",
         expected: "a pattern of topics and a number of messages such as \"chat.>=100\", or a list of them",
         about: &[
-            "Topics whose last messages are kept, for clients of /ws that come back or come later: a pattern and how many,",
-            "as \"chat.>=100\"; the first that matches holds. At most 1 MiB is kept of each topic, and of all together",
-            "limits.max_history_memory.",
+            "Topics with a history for clients of /ws that reconnect or connect later: a pattern and a number of messages, as",
+            "\"chat.>=100\"; the first matching pattern applies. At most 1 MiB is retained per topic, and",
+            "limits.max_history_memory in total.",
         ],
         reloads: false,
     },
@@ -176,8 +176,8 @@ pub(crate) const KEYS: &[Key] = &[
         example: "",
         expected: "a level (\"error\", \"warn\", \"info\", \"debug\", \"trace\") or a filter such as \"sinews_engine=debug\"",
         about: &[
-            "Least severe level to log (error, warn, info, debug, trace, off), or a filter such as sinews_engine=debug: targets",
-            "that it does not name are logged from info on.",
+            "Lowest level to log (error, warn, info, debug, trace, off), or a filter such as sinews_engine=debug. Targets",
+            "that the filter does not name are logged from info on.",
         ],
         reloads: true,
     },
@@ -186,7 +186,7 @@ pub(crate) const KEYS: &[Key] = &[
         default: Some("\"text\""),
         example: "",
         expected: "\"text\" or \"json\"",
-        about: &["Format of the log: \"text\" is a line for a person, \"json\" is a JSON object in a line."],
+        about: &["Log format: \"text\" is human-readable, \"json\" is one JSON object per line."],
         reloads: false,
     },
     Key {
@@ -194,17 +194,17 @@ pub(crate) const KEYS: &[Key] = &[
         default: Some("false"),
         example: "",
         expected: "true or false",
-        about: &["Whether each answer is logged, at level info: who asked for what, and what came of it."],
+        about: &["Log each response at level info: client, request and status."],
         reloads: false,
     },
     Key {
         name: "auth.secret",
         default: None,
-        example: "\"at least 32 bytes, which nobody can guess\"",
+        example: "\"at least 32 random bytes\"",
         expected: "a string of at least 32 bytes",
         about: &[
-            "The key of HMAC tokens (HS256, HS384, HS512), as it stands; 32 bytes are good for HS256, 48 for HS384, 64",
-            "for HS512. At most one of the four keys here may be set. Better in a file of its own:",
+            "Secret of HMAC tokens (HS256, HS384, HS512), used literally: at least 32 bytes for HS256, 48 for HS384, 64 for",
+            "HS512. At most one of the four keys may be set. Prefer `secret_file`.",
         ],
         reloads: true,
     },
@@ -214,8 +214,9 @@ pub(crate) const KEYS: &[Key] = &[
         example: "\"/etc/sinews/secret\"",
         expected: "the path of a file",
         about: &[
-            "A file that holds the secret. `openssl rand -hex 32` makes one. A line break at its end is not part of the",
-            "secret; tokens signed with it are accepted, too, since other programs sign with all bytes of the file.",
+            "File with the secret of HMAC tokens; `openssl rand -hex 32` makes a secret. A line break at the end of the file",
+            "is not part of the secret; tokens signed with it are accepted, too, since other programs sign with all bytes of",
+            "the file.",
         ],
         reloads: true,
     },
@@ -236,7 +237,7 @@ pub(crate) const KEYS: &[Key] = &[
         example: "\"/etc/sinews/jwks.json\"",
         expected: "the path of a file",
         about: &[
-            "A set of keys in JSON (RFC 7517), as identity providers publish it; tokens name theirs by `kid`.",
+            "File with a key set in JSON (RFC 7517), as identity providers publish it. Tokens select a key by `kid`.",
         ],
         reloads: true,
     },
@@ -246,7 +247,7 @@ pub(crate) const KEYS: &[Key] = &[
         example: "[\"sinews\"]",
         expected: "a string or a list of strings",
         about: &[
-            "Tokens must be meant for one of these (`aud`). Without it, tokens with an audience are refused.",
+            "Accepted audiences of tokens (`aud`). Without this key, tokens with an audience are rejected.",
         ],
         reloads: true,
     },
@@ -255,7 +256,7 @@ pub(crate) const KEYS: &[Key] = &[
         default: None,
         example: "[\"https://login.example.com\"]",
         expected: "a string or a list of strings",
-        about: &["Tokens must come from one of these (`iss`)."],
+        about: &["Accepted issuers of tokens (`iss`)."],
         reloads: true,
     },
     Key {
@@ -263,7 +264,7 @@ pub(crate) const KEYS: &[Key] = &[
         default: Some("\"30s\""),
         example: "",
         expected: "a string with a number and a unit, such as \"30s\" or \"1m\"",
-        about: &["How far the clocks of issuer and server may be apart."],
+        about: &["Tolerated clock difference between issuer and server."],
         reloads: true,
     },
     Key {
@@ -271,7 +272,7 @@ pub(crate) const KEYS: &[Key] = &[
         default: Some("[]"),
         example: "",
         expected: "a pattern of topics such as \"news.>\", or a list of them",
-        about: &["Patterns of topics that anybody may subscribe to, with a token or without."],
+        about: &["Patterns of topics that all clients may subscribe to without a token."],
         reloads: true,
     },
     Key {
@@ -279,7 +280,7 @@ pub(crate) const KEYS: &[Key] = &[
         default: Some("[]"),
         example: "",
         expected: "a pattern of topics such as \"feedback.*\", or a list of them",
-        about: &["Patterns of topics that anybody may publish to, with a token or without."],
+        about: &["Patterns of topics that all clients may publish to without a token."],
         reloads: true,
     },
     Key {
@@ -288,7 +289,7 @@ pub(crate) const KEYS: &[Key] = &[
         example: "\"/var/lib/sinews\"",
         expected: "the path of a directory",
         about: &[
-            "Directory in which streams are kept; it is made if it is not there. Without it there are none, and nothing is",
+            "Directory of durable streams; created if missing. Without a directory, streams are disabled, and no data is",
             "written to disk.",
         ],
         reloads: false,
@@ -298,7 +299,7 @@ pub(crate) const KEYS: &[Key] = &[
         default: Some("[]"),
         example: "",
         expected: "an address such as \"127.0.0.1:8090\" or \"unix:/run/sinews.sock\", or a list of them",
-        about: &["Addresses at which streams are spoken to in binary messages over plain TCP, without HTTP."],
+        about: &["Listen addresses for the binary stream protocol over plain TCP, without HTTP."],
         reloads: false,
     },
     Key {
@@ -307,9 +308,9 @@ pub(crate) const KEYS: &[Key] = &[
         example: "",
         expected: "a pattern of topics such as \"chat.>\", or a list of them",
         about: &[
-            "Topics that are kept in streams of their names: what is published to them is heard when it is on disk, and",
-            "who comes back, or later, gets it from there, after a restart too. They need no `history`. With a broker they are",
-            "heard on all nodes.",
+            "Durable topics, each stored in a stream of the same name: publications are delivered once they are on disk.",
+            "Clients that reconnect or subscribe later replay messages from disk, also after a restart. Durable topics need",
+            "no `history`. With a broker, messages are delivered on all nodes.",
         ],
         reloads: false,
     },
@@ -318,7 +319,7 @@ pub(crate) const KEYS: &[Key] = &[
         default: Some("1"),
         example: "",
         expected: "a whole number of at least 1",
-        about: &["Partitions of a stream that comes into being by being published to."],
+        about: &["Partitions of a stream that is created by its first publication."],
         reloads: false,
     },
     Key {
@@ -327,9 +328,9 @@ pub(crate) const KEYS: &[Key] = &[
         example: "\"batch\"",
         expected: "\"batch\", \"never\" or a string with a number and a unit, longer than zero, such as \"100ms\"",
         about: &[
-            "When what is published is synced to the disk: \"batch\", before it is acknowledged and read, so that it survives",
-            "a loss of power; a time, so long after at the latest; \"never\", when the system does. It survives the end of",
-            "the process in any case. Without it, \"batch\"; \"never\" where a broker keeps the streams.",
+            "Sync records to disk: \"batch\" before they are acknowledged and delivered, so that they survive a power failure;",
+            "a time is the maximum delay; \"never\" leaves it to the operating system. Records survive a crash of the process",
+            "in any case. Default: \"batch\", or \"never\" with a broker.",
         ],
         reloads: false,
     },
@@ -339,8 +340,8 @@ pub(crate) const KEYS: &[Key] = &[
         example: "\"10g\"",
         expected: "a number of bytes of at least 1, such as 65536, \"64k\" or \"16m\"",
         about: &[
-            "Bytes of each partition that are kept at least before the oldest go. Without it, all are kept, and 1g where a",
-            "broker keeps the streams.",
+            "Minimum size of each partition to retain before the oldest records are deleted, in bytes. Default: no deletion",
+            "by size, or 1g with a broker.",
         ],
         reloads: false,
     },
@@ -349,7 +350,7 @@ pub(crate) const KEYS: &[Key] = &[
         default: Some("\"off\""),
         example: "",
         expected: "a string with a number and a unit, longer than zero, such as \"7d\" or \"off\"",
-        about: &["How long what is published is kept; \"off\" keeps it for ever."],
+        about: &["Retention time of records; \"off\" retains them forever."],
         reloads: false,
     },
     Key {
@@ -357,7 +358,7 @@ pub(crate) const KEYS: &[Key] = &[
         default: Some("\"256m\""),
         example: "",
         expected: "a number of bytes of at least 1, such as 65536, \"64k\" or \"16m\"",
-        about: &["Bytes of a file of a partition, from 64k to 1g: what is removed at once."],
+        about: &["Segment file size of a partition, from 64k to 1g; retention deletes whole segments."],
         reloads: false,
     },
     Key {
@@ -366,7 +367,7 @@ pub(crate) const KEYS: &[Key] = &[
         example: "",
         expected: "a whole number of at least 1",
         about: &[
-            "Streams that there may be, 100000 at most: one more is rejected with 429. One that is not in use takes half a",
+            "Maximum number of streams, up to 100000; further streams are rejected with 429. An unused stream takes half a",
             "kilobyte of memory and no open file.",
         ],
         reloads: false,
@@ -377,9 +378,9 @@ pub(crate) const KEYS: &[Key] = &[
         example: "",
         expected: "a whole number of at least 1",
         about: &[
-            "Streams that one client may create by using them, less those that were deleted, since the server was started:",
-            "so no client takes all of max_streams. A client is the subject (`sub`) of a token, or an address. One more is",
-            "rejected with 429.",
+            "Maximum number of streams that one client may create by using them since the start of the server, less deleted",
+            "streams: no client can exhaust max_streams. A client is the subject (`sub`) of a token, or an address. Further",
+            "streams are rejected with 429.",
         ],
         reloads: false,
     },
@@ -388,7 +389,9 @@ pub(crate) const KEYS: &[Key] = &[
         default: Some("256"),
         example: "",
         expected: "a whole number of at least 1",
-        about: &["Streams that one client may create within a minute. One more is rejected with 429."],
+        about: &[
+            "Maximum number of streams that one client may create per minute. Further streams are rejected with 429.",
+        ],
         reloads: false,
     },
     Key {
@@ -397,8 +400,8 @@ pub(crate) const KEYS: &[Key] = &[
         example: "",
         expected: "a string with a number and a unit, longer than zero, such as \"7d\" or \"off\"",
         about: &[
-            "Time after which a stream that its first use has created is deleted, with its records, if no client appends to",
-            "it or reads it meanwhile; \"off\" keeps it, since what was acknowledged is to stay unless you say otherwise.",
+            "Time without appends and reads after which a stream created by its first use is deleted, with its records. \"off\"",
+            "keeps it: acknowledged records are never deleted unless configured.",
         ],
         reloads: false,
     },
@@ -408,9 +411,10 @@ pub(crate) const KEYS: &[Key] = &[
         example: "\"kafka://one:9092,two:9092\"",
         expected: "a string such as \"kafka://host:9092\", \"redis://host\" or \"nats://host\"",
         about: &[
-            "Broker that keeps the streams, so that many nodes can serve them; with TLS kafka+tls://, rediss:// and",
-            "nats+tls://. streams.directory then has this node's copy, at most streams.retain_bytes (1g) of each partition,",
-            "and without one the copy is made anew at each start. Each engine is a feature of the program.",
+            "Broker that stores the streams, so that many nodes can serve them; with TLS kafka+tls://, rediss:// and",
+            "nats+tls://. streams.directory then holds a copy on this node, at most streams.retain_bytes (1g) of each",
+            "partition; without a directory, the copy is rebuilt at each start. Each engine is a build feature of the",
+            "program.",
         ],
         reloads: false,
     },
@@ -419,7 +423,7 @@ pub(crate) const KEYS: &[Key] = &[
         default: None,
         example: "[\"linger.ms=5\", \"compression.type=lz4\"]",
         expected: "a string such as \"linger.ms=5\", or a list of them",
-        about: &["Settings of the broker's client. They can also stand behind the `?` of the URL."],
+        about: &["Settings of the broker's client library. They may also follow the `?` of the URL."],
         reloads: false,
     },
     Key {
@@ -428,7 +432,7 @@ pub(crate) const KEYS: &[Key] = &[
         example: "\"...\"",
         expected: "a string",
         about: &[
-            "Password at the broker, of the user that the URL names. A file, or SINEWS_STREAMS_STORE_PASSWORD, is better.",
+            "Password of the broker's user in streams.store. A file, or SINEWS_STREAMS_STORE_PASSWORD, is safer.",
         ],
         reloads: false,
     },
@@ -437,7 +441,7 @@ pub(crate) const KEYS: &[Key] = &[
         default: None,
         example: "\"/etc/sinews/broker\"",
         expected: "the path of a file",
-        about: &["A file that holds that password; one line break at its end is left out."],
+        about: &["File with the password of the broker's user; one line break at its end is ignored."],
         reloads: false,
     },
     Key {
@@ -446,8 +450,8 @@ pub(crate) const KEYS: &[Key] = &[
         example: "100000",
         expected: "a whole number of at least 1",
         about: &[
-            "Connections at a time; further ones are answered with 503. Without it: as many as there are descriptors;",
-            "further ones wait in the kernel.",
+            "Maximum number of connections; further connections are rejected with 503. Default: the number of file",
+            "descriptors; further connections wait in the kernel.",
         ],
         reloads: false,
     },
@@ -457,8 +461,8 @@ pub(crate) const KEYS: &[Key] = &[
         example: "100",
         expected: "a whole number of at least 1",
         about: &[
-            "Connections at a time of one address, or of one network of 64 bits in IPv6; further ones are answered with",
-            "429. Without it: no limit, since a whole company may share an address, and behind a proxy everybody does.",
+            "Maximum number of connections per address, or per IPv6 network of 64 bits; further connections are rejected with",
+            "429. Default: no limit, since many users may share an address, and all share the address of a proxy.",
         ],
         reloads: false,
     },
@@ -468,8 +472,8 @@ pub(crate) const KEYS: &[Key] = &[
         example: "5000",
         expected: "a whole number of at least 1",
         about: &[
-            "WebSockets opened in a second, and after a quiet second that many at once; further ones are answered with",
-            "503. Without it: no limit.",
+            "Maximum number of WebSocket handshakes per second, and burst after an idle second; further handshakes are",
+            "rejected with 503. Default: no limit.",
         ],
         reloads: false,
     },
@@ -479,8 +483,8 @@ pub(crate) const KEYS: &[Key] = &[
         example: "100",
         expected: "a whole number of at least 1",
         about: &[
-            "Messages that each WebSocket may send in a second, and after a quiet second that many at once; one that is",
-            "faster is closed with 1008. Without it: no limit.",
+            "Maximum number of messages per second of each WebSocket, and burst after an idle second; faster connections are",
+            "closed with 1008. Default: no limit.",
         ],
         reloads: false,
     },
@@ -490,9 +494,9 @@ pub(crate) const KEYS: &[Key] = &[
         example: "",
         expected: "a number of bytes such as 1073741824, \"512m\" or \"4g\", a share of memory such as \"50%\", or \"off\"",
         about: &[
-            "Memory for outbound queues and incomplete messages and requests of all connections: bytes, or a share of the",
+            "Memory for outbound queues, and incomplete messages and requests, of all connections: bytes, or a share of the",
             "memory of the machine or of its control group (v1 or v2), whichever is less. \"off\": only the limits of each",
-            "connection hold.",
+            "connection apply.",
         ],
         reloads: false,
     },
@@ -502,8 +506,8 @@ pub(crate) const KEYS: &[Key] = &[
         example: "",
         expected: "\"refuse\" or \"close\"",
         about: &[
-            "Action when connections hold more than max_memory: \"refuse\" answers new connections and handshakes with 503;",
-            "\"close\" does so too, and closes the connection that holds most, until they hold less.",
+            "Action when connections hold more than max_memory: \"refuse\" rejects new connections and handshakes with 503;",
+            "\"close\" also closes the connections that hold most, until the limit is met.",
         ],
         reloads: false,
     },
@@ -513,9 +517,9 @@ pub(crate) const KEYS: &[Key] = &[
         example: "",
         expected: "a number of bytes of at least 1, such as 67108864 or \"64m\"",
         about: &[
-            "Memory for the histories of all topics (history), a message with 256 bytes beside its own and a topic with 512.",
-            "Beyond it whole histories are evicted: those of topics without subscribers first, and of those the one that was",
-            "published to least recently. A warning in the log and sinews_histories_evicted count them.",
+            "Memory for the histories of all topics (history); each message counts 256 bytes of overhead, each topic 512.",
+            "Above it, whole histories are evicted: first of topics without subscribers, least recently published first. A",
+            "warning in the log and sinews_histories_evicted count evictions.",
         ],
         reloads: false,
     },
@@ -525,8 +529,8 @@ pub(crate) const KEYS: &[Key] = &[
         example: "[\"/etc/sinews/example.com.pem\", \"/etc/sinews/example.org.pem\"]",
         expected: "the path of a file or a list of them",
         about: &[
-            "Files with a certificate and its chain in PEM, its own first. For which names each one is, it says itself; a",
-            "client is shown the first one for the name it asks for, or the first of all.",
+            "Files with a certificate and its chain in PEM, the certificate itself first. Each certificate contains its",
+            "names; a client gets the first certificate for the requested name, or the first of all.",
         ],
         reloads: true,
     },
@@ -535,7 +539,7 @@ pub(crate) const KEYS: &[Key] = &[
         default: None,
         example: "[\"/etc/sinews/example.com.key\", \"/etc/sinews/example.org.key\"]",
         expected: "the path of a file or a list of them",
-        about: &["Files with their private keys in PEM, in the same order."],
+        about: &["Files with the private keys of the certificates in PEM, in the same order."],
         reloads: true,
     },
     Key {
@@ -544,8 +548,8 @@ pub(crate) const KEYS: &[Key] = &[
         example: "",
         expected: "a string with a number and a unit, such as \"10s\" or \"1m\"",
         about: &[
-            "How long /readyz says so before no more connections are accepted, so that whatever sends clients here can",
-            "notice: two of its intervals.",
+            "Time to keep accepting connections after /readyz starts to fail, so that load balancers can react: two of their",
+            "check intervals.",
         ],
         reloads: false,
     },
@@ -555,8 +559,8 @@ pub(crate) const KEYS: &[Key] = &[
         example: "",
         expected: "a string with a number and a unit, such as \"10s\" or \"1m\"",
         about: &[
-            "Over how long the Close of every WebSocket is spread, so that clients do not come back elsewhere all at once.",
-            "A thread tells 64 clients every 20 ms at least, so few of them take less.",
+            "Time over which the Close frames to all WebSockets are spread, so that clients do not reconnect elsewhere all at",
+            "once. A thread closes at least 64 clients every 20 ms, so that few clients take less time.",
         ],
         reloads: false,
     },
@@ -565,7 +569,9 @@ pub(crate) const KEYS: &[Key] = &[
         default: Some("\"10s\""),
         example: "",
         expected: "a string with a number and a unit, such as \"10s\" or \"1m\"",
-        about: &["How long clients may take to answer their Close. Then those who are left are closed."],
+        about: &[
+            "Timeout of the clients' answers to Close. Remaining connections are closed without an answer.",
+        ],
         reloads: false,
     },
     Key {
@@ -573,7 +579,7 @@ pub(crate) const KEYS: &[Key] = &[
         default: None,
         example: "\"1m\"",
         expected: "a number of bytes of at least 1, such as 65536, \"64k\" or \"16m\"",
-        about: &["Largest body of a request, in bytes. Without it: max_message."],
+        about: &["Maximum size of a request body, in bytes. Default: max_message."],
         reloads: false,
     },
     Key {
@@ -581,9 +587,7 @@ pub(crate) const KEYS: &[Key] = &[
         default: Some("\"10s\""),
         example: "",
         expected: "a string with a number and a unit, longer than zero, such as \"30s\"",
-        about: &[
-            "How long the head of a request may take, a WebSocket's opening handshake and that of TLS included.",
-        ],
+        about: &["Timeout of a request's head, including the handshakes of WebSocket and TLS."],
         reloads: false,
     },
     Key {
@@ -591,9 +595,7 @@ pub(crate) const KEYS: &[Key] = &[
         default: Some("\"75s\""),
         example: "",
         expected: "a string with a number and a unit, longer than zero, such as \"30s\"",
-        about: &[
-            "How long a connection may stay without a request after the last answer: longer than a proxy in front.",
-        ],
+        about: &["Timeout of an idle connection after a response: choose a value above the proxy's."],
         reloads: false,
     },
     Key {
@@ -602,7 +604,7 @@ pub(crate) const KEYS: &[Key] = &[
         example: "",
         expected: "a whole number of bytes",
         about: &[
-            "Bytes a second that a request's body has to come at, on average, after its first 20 seconds; 0 for any.",
+            "Minimum average upload rate of a request body, in bytes per second, after its first 20 seconds; 0 for no limit.",
         ],
         reloads: false,
     },
@@ -611,7 +613,7 @@ pub(crate) const KEYS: &[Key] = &[
         default: Some("\"25s\""),
         example: "",
         expected: "a string with a number and a unit, longer than zero, such as \"30s\" or \"off\"",
-        about: &["A ping leaves after so long without a byte from the client; \"off\" sends none."],
+        about: &["Time without data from the client before a ping is sent; \"off\" sends no pings."],
         reloads: false,
     },
     Key {
@@ -619,7 +621,9 @@ pub(crate) const KEYS: &[Key] = &[
         default: Some("\"20s\""),
         example: "",
         expected: "a string with a number and a unit, longer than zero, such as \"30s\"",
-        about: &["How long a ping may stay without a byte in answer. Then the connection closes with 1011."],
+        about: &[
+            "Timeout of the answer to a ping: any received byte counts. The connection closes with 1011.",
+        ],
         reloads: false,
     },
     Key {
@@ -628,7 +632,7 @@ pub(crate) const KEYS: &[Key] = &[
         example: "",
         expected: "a string with a number and a unit, longer than zero, such as \"30s\" or \"off\"",
         about: &[
-            "How long neither side may send anything but pings; \"off\" waits for ever. Then the connection closes with 1001.",
+            "Timeout without data in either direction except pings; \"off\" for no timeout. The connection closes with 1001.",
         ],
         reloads: false,
     },
@@ -637,7 +641,9 @@ pub(crate) const KEYS: &[Key] = &[
         default: Some("\"64k\""),
         example: "",
         expected: "a number of bytes of at least 1, such as 65536, \"64k\" or \"16m\"",
-        about: &["Bytes waiting to be sent to a client above which nothing is received from it."],
+        about: &[
+            "High-water mark of a client's outbound queue in bytes, above which reads from the client are paused.",
+        ],
         reloads: false,
     },
     Key {
@@ -645,7 +651,9 @@ pub(crate) const KEYS: &[Key] = &[
         default: Some("\"1m\""),
         example: "",
         expected: "a number of bytes of at least 1, such as 65536, \"64k\" or \"16m\"",
-        about: &["Bytes waiting to be sent to a client at which further messages meet `overflow`."],
+        about: &[
+            "Maximum size of a client's outbound queue in bytes; `overflow` selects the action above it.",
+        ],
         reloads: false,
     },
     Key {
@@ -654,8 +662,8 @@ pub(crate) const KEYS: &[Key] = &[
         example: "",
         expected: "\"close\", \"drop-newest\" or \"drop-oldest\"",
         about: &[
-            "What happens then: \"close\" ends the slow client's connection with 1008, so that nothing is missed unnoticed;",
-            "the others drop the newest or the oldest of what is published to it.",
+            "Action when a client's outbound queue exceeds max_outbound: \"close\" closes the connection with 1008, so that no",
+            "message is lost unnoticed; \"drop-newest\" and \"drop-oldest\" drop publications to it.",
         ],
         reloads: false,
     },
@@ -665,42 +673,42 @@ pub(crate) const KEYS: &[Key] = &[
         example: "",
         expected: "\"close\" or \"status\"",
         about: &[
-            "How a browser learns that its origin, its token or the path is rejected: \"close\" accepts the WebSocket and closes",
-            "it with 4400, 4401, 4403 or 4404 and the reason; \"status\" answers the handshake with 400, 401, 403 or 404, which",
-            "scripts of a page cannot read. Clients that send no Origin always get the status.",
+            "Rejection of a browser's WebSocket because of its origin, token or path: \"close\" accepts it and closes it with",
+            "4400, 4401, 4403 or 4404 and the reason; \"status\" rejects the handshake with 400, 401, 403 or 404, which scripts",
+            "of a page cannot read. Clients without an Origin header always get the status.",
         ],
         reloads: true,
     },
 ];
 
-/// The key of this name, with its table.
+/// Finds a key by its full name.
 pub(crate) fn find(name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.name == name)
 }
 
-/// What may be meant by a key that does not exist.
+/// Finds the key most similar to an unknown name.
 pub(crate) fn nearest(name: &str) -> Option<&'static str> {
     let last = |name: &'static str| name.rsplit('.').next().unwrap_or(name);
-    // One that stands in the wrong table is written right.
+    // A key in the wrong table is spelled correctly.
     let written = name.rsplit('.').next().unwrap_or(name);
     if let Some(key) = KEYS.iter().find(|key| last(key.name) == written) {
         return Some(key.name);
     }
     let whole = |key: &Key| strsim::jaro(name, key.name);
     let alike = |key: &Key| whole(key).max(strsim::jaro(written, last(key.name)));
-    // Several tables may have a key of one name.
+    // Several tables may have a key of the same name.
     let order = |a: &&Key, b: &&Key| alike(a).total_cmp(&alike(b)).then(whole(a).total_cmp(&whole(b)));
     let best = KEYS.iter().max_by(order)?;
     (alike(best) > 0.7).then_some(best.name)
 }
 
-/// The whole file with its defaults, for a person to begin with.
+/// Returns the default configuration file.
 pub(crate) fn default_file() -> String {
     let mut text = String::from(
-        "# Configuration of `sinews serve --config FILE`. Every key stands here with what holds without it.\n\
-         # The command line and the environment (SINEWS_ and the key in capitals, as SINEWS_AUTH_SECRET_FILE) go before\n\
-         # this file. SIGHUP reads it again; keys marked (restart) take effect at the next start, or by SIGUSR2, which has a\n\
-         # new process take over.\n",
+        "# Configuration of `sinews serve --config FILE`. It lists every key with its default.\n\
+         # The command line and the environment (SINEWS_ and the key in capitals, as SINEWS_AUTH_SECRET_FILE) override\n\
+         # this file. SIGHUP reloads it; keys marked (restart) take effect after a restart, or after SIGUSR2, which hands over\n\
+         # to a successor process.\n",
     );
     let mut table = "";
     for key in KEYS {

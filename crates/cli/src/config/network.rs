@@ -1,4 +1,4 @@
-//! Places to listen at, and networks, as people write them.
+//! Listen addresses and networks, parsed from text.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ pub(crate) enum Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mode(pub(crate) u32);
 
-/// A network, one address, or `unix` for what comes through Unix sockets.
+/// A network, an address, or `unix` for all Unix sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Network(pub(crate) IpNet);
 
@@ -27,14 +27,14 @@ impl FromStr for Place {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text.strip_prefix("unix:") {
-            Some("") => Err("expected a path behind unix:".to_owned()),
+            Some("") => Err("expected a path after unix:".to_owned()),
             Some(path) => Ok(Self::Unix(path.into())),
             None => tcp(text).map(Self::Tcp),
         }
     }
 }
 
-/// An address, a port alone (of 127.0.0.1), `:PORT` (every interface), or a host's name and a port.
+/// Parses an address, a port alone (of 127.0.0.1), `:PORT` (every interface), or a host name and a port.
 pub(crate) fn tcp(text: &str) -> Result<SocketAddr, String> {
     if let Ok(address) = text.parse() {
         return Ok(address);
@@ -47,7 +47,7 @@ pub(crate) fn tcp(text: &str) -> Result<SocketAddr, String> {
     let port: u16 = port.parse().map_err(|_| format!("port {port} exceeds 65535"))?;
     match host {
         "" => Ok((every_interface(), port).into()),
-        // Not looked up: both families are there as a rule, and an address is what other programs are given.
+        // localhost is not resolved: it usually has both families, and other programs need one address.
         "localhost" => Ok((Ipv4Addr::LOCALHOST, port).into()),
         host => {
             let found = (host, port).to_socket_addrs().map_err(|error| format!("host {host:?}: {error}"))?;
@@ -58,7 +58,7 @@ pub(crate) fn tcp(text: &str) -> Result<SocketAddr, String> {
     }
 }
 
-/// `::`, where sockets take IPv4 too, or `0.0.0.0` on a machine without IPv6.
+/// `::` if sockets accept IPv4 too, or `0.0.0.0` on a machine without IPv6.
 fn every_interface() -> IpAddr {
     let has_ipv6 = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok();
     if has_ipv6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() }
@@ -81,7 +81,7 @@ impl FromStr for Network {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text == "unix" {
-            // The server's word for a peer without an address.
+            // The server's placeholder for a peer without an address.
             return Ok(Self(IpAddr::from(Ipv4Addr::UNSPECIFIED).into()));
         }
         let address = || text.parse::<IpAddr>().map(IpNet::from);
@@ -90,7 +90,7 @@ impl FromStr for Network {
     }
 }
 
-/// Each is a string in the file.
+/// Each value is a string in the file.
 macro_rules! from_string {
     ($($name:ident),*) => {
         $(
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_modes_and_networks_are_read() {
+    fn addresses_modes_and_networks_parse() {
         assert_eq!("[::1]:80".parse(), Ok(Place::Tcp(SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], 80)))));
         assert_eq!("unix:/run/a b".parse(), Ok(Place::Unix("/run/a b".into())));
         let tcp = |text: &str| text.parse::<Place>();

@@ -1,4 +1,4 @@
-//! Tables of the file about the server as a whole.
+//! Tables of the file for the whole server.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 

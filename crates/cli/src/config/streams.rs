@@ -1,4 +1,4 @@
-//! Table of the file about what is kept on disk.
+//! Table of the file for durable streams.
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! The table of the file about TLS.
+//! Table of the file for TLS.
 
 use std::path::PathBuf;
 

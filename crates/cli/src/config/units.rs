@@ -1,4 +1,4 @@
-//! Numbers with units, as people write them.
+//! Numbers with units, parsed from text.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use sinews_stream::Fsync;
 
 use crate::auth::pattern;
 
-/// A number of bytes, `k`, `m` and `g` for KiB, MiB and GiB.
+/// A number of bytes, with `k`, `m` and `g` for KiB, MiB and GiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bytes(pub(crate) usize);
 
-/// How much memory queues may hold: a number of bytes, a share of the memory that there is, or `off`.
+/// Memory limit of queues: a number of bytes, a share of the available memory, or `off`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MemoryLimit {
     Bytes(usize),
@@ -20,19 +20,19 @@ pub(crate) enum MemoryLimit {
     Off,
 }
 
-/// A length of time: a number with the unit `ms`, `s`, `m`, `h` or `d`.
+/// A duration: a number with the unit `ms`, `s`, `m`, `h` or `d`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wait(pub(crate) Duration);
 
-/// A length of time that is not zero.
+/// A duration above zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SomeWait(pub(crate) Duration);
 
-/// A length of time that is not zero, or `off`.
+/// A duration above zero, or `off`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WaitOrOff(pub(crate) Option<Duration>);
 
-/// When what is kept is synced to the disk: `batch`, `never`, or a length of time.
+/// Sync policy of streams: `batch`, `never`, or a duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FsyncWhen(pub(crate) Fsync);
 
@@ -58,7 +58,7 @@ impl<'de> Deserialize<'de> for FsyncWhen {
     }
 }
 
-/// A pattern of topics, and how many messages are kept of each.
+/// A pattern of topics, and the number of messages that each retains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Keep {
     pub(crate) pattern: String,
@@ -72,11 +72,11 @@ impl std::str::FromStr for Keep {
         let (pattern, messages) =
             text.rsplit_once('=').ok_or("expected a pattern and a number, such as chat.>=100")?;
         if !pattern::is_valid(pattern) {
-            return Err(format!("{pattern:?} is no pattern of topics"));
+            return Err(format!("{pattern:?} is not a valid topic pattern"));
         }
         match messages.parse() {
             Ok(messages) if messages > 0 => Ok(Self { pattern: pattern.to_owned(), messages }),
-            _ => Err(format!("{messages:?} is no number of messages of at least 1")),
+            _ => Err(format!("{messages:?} is not a number of messages of at least 1")),
         }
     }
 }
@@ -161,10 +161,10 @@ impl std::str::FromStr for WaitOrOff {
     }
 }
 
-/// The one that ends like another comes before it.
+/// Longer suffixes come first.
 const UNITS: [(&str, u64); 5] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
-/// A number, or a number with a unit in a string.
+/// A number, or a string with a number and a unit.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum NumberOrText {
@@ -211,7 +211,7 @@ impl<'de> Deserialize<'de> for WaitOrOff {
     }
 }
 
-/// One value, or a list of them.
+/// One value, or a list of values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OneOrMore<T>(pub(crate) Vec<T>);
 
@@ -236,7 +236,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMore<T> {
     }
 }
 
-/// What may be a secret, and is not shown.
+/// A value that may be a secret: it is never printed.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Hidden(pub(crate) String);
@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn byte_counts_are_read_with_units() {
+    fn byte_counts_parse_with_units() {
         let bytes = |text: &str| text.parse().map(|Bytes(bytes)| bytes);
         assert_eq!(bytes("65536"), Ok(65_536));
         assert_eq!(bytes("64k"), Ok(65_536));
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_limits_are_bytes_shares_or_off() {
+    fn memory_limits_parse_as_bytes_share_or_off() {
         let limit = |text: &str| text.parse::<MemoryLimit>();
         assert_eq!(limit("50%"), Ok(MemoryLimit::Percent(50)));
         assert_eq!(limit("4g"), Ok(MemoryLimit::Bytes(4 << 30)));
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn syncs_are_words_or_waits() {
+    fn sync_policies_parse_as_names_or_durations() {
         let sync = |text: &str| text.parse().map(|FsyncWhen(sync)| sync);
         assert_eq!(sync("batch"), Ok(Fsync::Batch));
         assert_eq!(sync("never"), Ok(Fsync::Never));
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_are_read_with_units() {
+    fn durations_parse_with_units() {
         let ms = |text: &str| text.parse().map(|Wait(wait)| wait.as_millis());
         assert_eq!(ms("500ms"), Ok(500));
         assert_eq!(ms("0s"), Ok(0));

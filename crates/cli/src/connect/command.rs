@@ -2,58 +2,58 @@
 
 use sinews::CloseCode;
 
-/// What a line asks for.
+/// A parsed line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Text(String),
     Binary(Vec<u8>),
     Ping(Vec<u8>),
     Pong(Vec<u8>),
-    /// With a code that need not be valid, and a reason.
+    /// A Close with a possibly invalid code, and a reason.
     Close(Option<u16>, String),
-    /// To one of several clients.
+    /// A command for one of several clients.
     To(u32, Box<Self>),
-    /// Who is there.
+    /// Lists the clients.
     Peers,
     Help,
-    /// Of `--inspect`: bytes as they are.
+    /// `--inspect`: raw bytes.
     Raw(Vec<u8>),
-    /// Of `--inspect`: a frame with any head.
+    /// `--inspect`: a frame with any head.
     Frame(Frame),
 }
 
-/// A frame that may be wrong.
+/// A possibly invalid frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
     /// FIN, the reserved bits and the opcode.
     pub(crate) first: u8,
     pub(crate) masked: bool,
-    /// Bytes of the length field behind the second byte: 0, 2 or 8; `None`: as few as it takes.
+    /// Bytes of the length field after the second byte: 0, 2 or 8; `None`: the minimum.
     pub(crate) length_bytes: Option<u8>,
     pub(crate) payload: Vec<u8>,
 }
 
-/// What the console says to `/help`.
+/// Help text of `/help`.
 pub(crate) const HELP: &str = "\
-  TEXT                  send text; a line that begins with // sends what is behind the first slash
-  /text TEXT            the same
+  TEXT                  send text; a line starting with // sends text starting with one slash
+  /text TEXT            send text
   /hex 00 ff            send bytes
-  /ping [TEXT]          send a ping; the answer shows how long it took
-  /pong [TEXT]          send a pong nobody asked for
-  /close [CODE [REASON]]  close the connection, with 1000 if no code is given
-  /to N LINE            with --listen: any of these, to one client
-  /peers                with --listen: who is there
-  /raw 81 05 ..         with --inspect: bytes as they are, right or wrong
-  /frame OPTIONS TEXT   with --inspect: a frame with any head; options: text, binary, cont, ping, pong, close,
+  /ping [TEXT]          send a ping; its answer shows the round-trip time
+  /pong [TEXT]          send an unsolicited pong
+  /close [CODE [REASON]]  close the connection; the default code is 1000
+  /to N LINE            with --listen: run a command for one client
+  /peers                with --listen: list the clients
+  /raw 81 05 ..         with --inspect: send raw bytes, valid or not
+  /frame OPTIONS TEXT   with --inspect: send a frame with any head; options: text, binary, cont, ping, pong, close,
                         op=N, nofin, rsv1, rsv2, rsv3, nomask, len16, len64, hex (the payload is hex),
-                        -- (what follows is no option)
-  /quit                 close and leave, as Ctrl-D does
-  /help                 this";
+                        -- (end of options)
+  /quit                 close and exit, like Ctrl-D
+  /help                 show this help";
 
-/// Reads a line. `inspecting` permits what a sound client never sends.
+/// Parses a line. `inspecting` permits commands that violate the protocol.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Returns a description of the syntax error.
 pub(crate) fn parse(line: &str, inspecting: bool) -> Result<Command, String> {
     let Some(command) = line.strip_prefix('/') else { return Ok(Command::Text(line.to_owned())) };
     if command.starts_with('/') {
@@ -98,7 +98,7 @@ fn close(rest: &str, inspecting: bool) -> Result<Command, String> {
     Ok(Command::Close(Some(code), reason.to_owned()))
 }
 
-/// Hex digits in pairs, with any space between pairs.
+/// Parses pairs of hex digits, separated by optional spaces.
 pub(crate) fn hex(text: &str) -> Result<Vec<u8>, String> {
     let digits: Vec<char> = text.chars().filter(|c| !c.is_whitespace()).collect();
     let byte = |pair: &[char]| {
@@ -138,7 +138,7 @@ fn frame(rest: &str) -> Result<Frame, String> {
             }
             word => match word.strip_prefix("op=").map(|number| number.parse::<u8>()) {
                 Some(Ok(number @ 0..=15)) => opcode = number,
-                Some(_) => return Err("expected an opcode from 0 to 15 behind op=".to_owned()),
+                Some(_) => return Err("expected an opcode from 0 to 15 after op=".to_owned()),
                 None => break,
             },
         }
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_text_unless_they_begin_with_a_slash() {
+    fn lines_without_slash_are_text() {
         let text = |text: &str| Ok(Command::Text(text.to_owned()));
         assert_eq!(parse("hello", false), text("hello"));
         assert_eq!(parse("", false), text(""));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_have_arguments() {
+    fn commands_parse_with_arguments() {
         assert_eq!(parse("/hex 00 fF10", false), Ok(Command::Binary(vec![0, 255, 16])));
         assert_eq!(parse("/hex", false), Ok(Command::Binary(Vec::new())));
         for bad in ["/hex 0", "/hex 0g", "/hex +1", "/hex é"] {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn who_inspects_may_be_wrong() {
+    fn inspection_permits_invalid_commands() {
         assert_eq!(parse("/close 1005", true), Ok(Command::Close(Some(1005), String::new())));
         assert_eq!(parse("/raw 81 00", true), Ok(Command::Raw(vec![0x81, 0])));
         let frame = |first, masked, length_bytes, payload: &[u8]| {

@@ -1,4 +1,4 @@
-//! The terminal: a line that is edited, and what comes meanwhile above it.
+//! The terminal: line editing, with received messages printed above the edited line.
 
 use std::fs;
 use std::io::{self, IsTerminal, Write};
@@ -16,30 +16,30 @@ use super::command;
 use super::end::End;
 use super::input::Input;
 
-/// Lines that are typed, or pasted, and wait until they are sent.
+/// Maximum number of typed or pasted lines in the queue.
 pub(crate) const LINES_MAX: usize = 1_024;
-/// Lines that the history keeps.
+/// Maximum number of lines in the history.
 const HISTORY_MAX: usize = 1_000;
 
-/// How long the prompt may take to be drawn. If it takes longer, it stays.
+/// Time allowed for drawing the prompt before it is wiped; a slower prompt stays on screen.
 const DRAWING: Duration = Duration::from_millis(20);
 
-/// Prints above the line that is edited.
+/// Prints above the edited line.
 pub(crate) struct Printer {
     printer: Box<dyn ExternalPrinter + Send>,
     terminal: Termios,
 }
 
-/// Whether a person sits there.
+/// Whether standard input and output are a terminal.
 pub(crate) fn is_there() -> bool {
     io::stdin().is_terminal() && io::stdout().is_terminal()
 }
 
-/// Lines from the terminal, read by a thread that lives as long as the program: while it edits a line, only it may
-/// print.
+/// Starts a thread that reads lines from the terminal until the program exits. While it edits a line, only its
+/// printer may print.
 ///
 /// # Errors
-/// This is no terminal after all.
+/// Returns an error if the terminal cannot be used.
 pub(crate) fn start(
     prompt: &'static str,
     history: Option<PathBuf>,
@@ -48,13 +48,13 @@ pub(crate) fn start(
     let terminal =
         tcgetattr(io::stdin()).map_err(|error| End::io("the terminal", &io::Error::from(error)))?;
     let fault = |error: ReadlineError| End::trouble(format!("the terminal: {error}"));
-    // What is pasted is lines as if they were typed.
+    // Pasted lines are handled like typed lines.
     let config = Config::builder().bracketed_paste(false).auto_add_history(true);
     let config = config.max_history_size(HISTORY_MAX).map_err(fault)?.build();
     let mut editor = Editor::<(), FileHistory>::with_config(config).map_err(fault)?;
     let printer = editor.create_external_printer().map_err(fault)?;
     if let Some(path) = &history {
-        // The first time there is none.
+        // On the first run the file does not exist.
         let _ = editor.load_history(path);
     }
     let (lines, input) = mpsc::channel(LINES_MAX);
@@ -66,7 +66,7 @@ pub(crate) fn start(
     Ok((Printer { printer: Box::new(printer), terminal }, input))
 }
 
-/// Where the lines of the console are kept if nothing is said.
+/// Default path of the console's history.
 pub(crate) fn default_history() -> Option<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let state = variable("XDG_STATE_HOME").or_else(|| Some(variable("HOME")?.join(".local/state")))?;
@@ -80,7 +80,7 @@ fn type_lines(
     history: Option<&Path>,
     inspecting: bool,
 ) {
-    // Behind the end it goes on reading, and nobody listens: whoever prints may rely on it.
+    // The editor keeps running after the end of input, because its printer depends on it.
     loop {
         let input = match editor.readline(prompt) {
             Ok(line) => {
@@ -93,14 +93,15 @@ fn type_lines(
                 return;
             }
         };
-        // Waiting here, it could not print, and whoever prints would wait for it.
+        // Blocking here would block the editor, and a concurrent print with it.
         if let Err(mpsc::error::TrySendError::Full(_)) = lines.try_send(input) {
-            let _ = writeln!(io::stdout(), "* too many lines wait: this one is not sent\r");
+            let _ = writeln!(io::stdout(), "* input queue is full (limit {LINES_MAX}): line not sent\r");
         }
     }
 }
 
-/// At once, since the program ends without asking this thread. That there is no place for it is no trouble.
+/// Writes the history immediately: the program exits without notifying this thread. A missing directory is not an
+/// error.
 fn keep(editor: &mut Editor<(), FileHistory>, history: Option<&Path>) {
     let Some(path) = history else { return };
     if let Some(folder) = path.parent() {
@@ -114,12 +115,12 @@ impl Printer {
         self.printer.print(text).map_err(|error| End::trouble(format!("the terminal: {error}")))
     }
 
-    /// Leaves the terminal as it was, with everything printed and without the prompt.
+    /// Restores the terminal, with all output printed and without the prompt.
     pub(crate) fn finish(&mut self) -> Result<(), End> {
-        /// A line up and one down.
+        /// Cursor up and down by one line.
         const NOTHING: &str = "\x1b[A\n";
-        // One print waits at most while one is under way: behind two more, all those before are done. The prompt is
-        // drawn behind each, and nobody says when: a moment later it is mostly there, and can be wiped away.
+        // The printer queues at most one print: two further prints ensure that all earlier prints are complete. The
+        // prompt is drawn after each print without notification; after a short wait it can be wiped in most cases.
         self.print(NOTHING.to_owned())?;
         self.print(NOTHING.to_owned())?;
         thread::sleep(DRAWING);

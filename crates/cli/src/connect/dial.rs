@@ -1,4 +1,4 @@
-//! The way to the server, as the options say: the library's, or a Unix socket.
+//! Connecting to the server: through the library, or over a Unix socket.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,16 +20,16 @@ use super::args::{ConnectArgs, ConnectTo, LimitArgs};
 use super::end::{End, Kind};
 use super::tls;
 
-/// What a connection may run over.
+/// A transport of a connection.
 pub(crate) trait Transport: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Transport for S {}
 
-/// A URL as far as this program looks into it.
+/// The parts of a URL that this program uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Url {
     pub(crate) secure: bool,
-    /// Without the brackets of an IPv6 address.
+    /// Host without the brackets of an IPv6 address.
     pub(crate) host: String,
     pub(crate) port: u16,
     pub(crate) path: String,
@@ -38,7 +38,7 @@ pub(crate) struct Url {
 
 impl Url {
     /// # Errors
-    /// There is no host in it, or no port that is one.
+    /// Returns an error if the host is missing or the port is invalid.
     pub(crate) fn parse(url: &str) -> Result<Self, End> {
         let fault = |why: &str| End::trouble(format!("{}: {why}", shown_url(url)));
         let (scheme, rest) = url.split_once("://").ok_or_else(|| fault("the scheme must be ws or wss"))?;
@@ -63,13 +63,13 @@ impl Url {
             None => 80,
         };
         if host.is_empty() {
-            return Err(fault("no valid host"));
+            return Err(fault("the host is missing or invalid"));
         }
         let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
         Ok(Self { secure, host: host.to_owned(), port, path, credentials })
     }
 
-    /// The value of `Host`.
+    /// Value of the `Host` header.
     pub(crate) fn host_header(&self) -> String {
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
         match (self.secure, self.port) {
@@ -79,10 +79,10 @@ impl Url {
     }
 }
 
-/// A connection as the options describe it, for the library.
+/// Builds the library's connection from the options.
 ///
 /// # Errors
-/// A file, or a place that cannot be.
+/// Returns an error if a file is unreadable or a target is invalid.
 pub(crate) fn connect(args: &ConnectArgs, url: &str) -> Result<Connect<Tokio>, End> {
     let parsed = Url::parse(url)?;
     let mut connect = sinews::connect(url)
@@ -121,10 +121,10 @@ pub(crate) fn connect(args: &ConnectArgs, url: &str) -> Result<Connect<Tokio>, E
     Ok(connect)
 }
 
-/// The transport to the server alone, TLS included.
+/// Opens only the transport to the server, including TLS.
 ///
 /// # Errors
-/// There is no way there.
+/// Returns an error if connecting fails.
 pub(crate) async fn dial(args: &ConnectArgs, url: &str) -> Result<Box<dyn Transport>, End> {
     match &args.way.unix {
         None => Ok(Box::new(connect(args, url)?.dial().await?)),
@@ -150,7 +150,7 @@ async fn over_unix(args: &ConnectArgs, url: &str, path: &Path) -> Result<Box<dyn
     Ok(Box::new(connector.connect(name, socket).await.map_err(fault)?))
 }
 
-/// Headers beside the handshake's own, in the order of the options.
+/// Returns headers in addition to the handshake's own, in the order of the options.
 pub(crate) fn headers(args: &ConnectArgs) -> Vec<(String, String)> {
     let request = &args.request;
     let mut headers = Vec::new();
@@ -168,9 +168,9 @@ pub(crate) fn headers(args: &ConnectArgs) -> Vec<(String, String)> {
     headers
 }
 
-/// Limits and waits of a connection.
+/// Limits and timeouts of a connection.
 pub(crate) fn config(limits: &LimitArgs) -> Config {
-    // As much may wait to be sent, or a person's one message that is large would end the connection.
+    // The outbound limit matches --max-message: otherwise one large message would close the connection.
     let max = limits.max_message.0;
     Config::default()
         .with_max_message(max as u64)
@@ -182,16 +182,16 @@ pub(crate) fn config(limits: &LimitArgs) -> Config {
         .with_close_timeout(limits.close_timeout.0)
 }
 
-/// What may wait to be sent at least: the library's own default.
+/// Minimum outbound limit: the library's default.
 const OUTBOUND_MIN: usize = 1 << 20;
 
-/// How long a connection may take at most until it is over once a Close was decided: nothing may be taken for as long as
-/// the library waits, and then the Close may stay unanswered.
+/// Maximum time between the decision to close and the end of the connection: a blocked send for the library's
+/// timeout, plus a missing answer to Close.
 pub(crate) fn leaving_max(limits: &LimitArgs) -> Duration {
     Config::default().write_timeout() + limits.close_timeout.0
 }
 
-/// What a server's answer says, for a person.
+/// Describes a server's response.
 pub(crate) fn describe(url: &str, response: &Response) -> String {
     let mut words = format!("connected to {}", shown_url(url));
     if let Some(subprotocol) = response.subprotocol() {
@@ -207,11 +207,11 @@ pub(crate) fn extensions(response: &Response) -> Option<&str> {
     response.headers().get("sec-websocket-extensions").and_then(|value| value.to_str().ok())
 }
 
-/// Says loudly that anybody may be on the line.
+/// Warns that an attacker may intercept the connection.
 pub(crate) fn warning(args: &ConnectArgs, secure: bool) -> Option<&'static str> {
     (args.tls.insecure && secure).then_some(
-        "WARNING: --insecure: the server's certificate is NOT checked; whoever is in between can read and change \
-         everything",
+        "WARNING: --insecure: the server's certificate is NOT checked; an attacker on the network can read and \
+         change all data",
     )
 }
 
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_are_taken_apart() {
+    fn urls_parse_into_scheme_host_and_port() {
         let url = Url::parse("WSS://u:p@[::1]:9/a?b").unwrap();
         assert_eq!((url.secure, &*url.host, url.port, &*url.path), (true, "::1", 9, "/a?b"));
         assert_eq!(url.credentials.as_deref(), Some("u:p"));

@@ -1,4 +1,4 @@
-//! How it ended: for a person a line, for a script an exit code.
+//! The end of a run: a message for the terminal, and an exit code for scripts.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -7,15 +7,15 @@ use sinews::client::ConnectError;
 use sinews::{Cause, CloseCode, Closed, Error};
 use sinews_bench::trust;
 
-/// How it ended.
+/// The end of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct End {
     pub(crate) kind: Kind,
-    /// For a person; empty if there is nothing to say.
+    /// Human-readable message; empty if there is none.
     pub(crate) words: String,
 }
 
-/// What an exit code stands for. `--help` and docs/book/src/reference/connect.md list them.
+/// Reasons with their exit codes. `--help` and docs/book/src/reference/connect.md list them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -37,7 +37,7 @@ impl End {
         Self::new(Kind::Trouble, words)
     }
 
-    /// Trouble with something that has a name.
+    /// An I/O error of the named file or device.
     pub(crate) fn io(what: impl std::fmt::Display, error: &io::Error) -> Self {
         Self::trouble(format!("{what}: {}", trust::explain(error)))
     }
@@ -46,7 +46,7 @@ impl End {
         self.kind as u8
     }
 
-    /// Says what there is to say, unless all is fine.
+    /// Prints the message unless the run succeeded.
     pub(crate) fn exit(&self) -> ExitCode {
         if self.kind != Kind::Fine && !self.words.is_empty() {
             tell(&self.words);
@@ -55,7 +55,7 @@ impl End {
     }
 }
 
-/// A line for a person, on standard error and at once: whoever reads it has it whole. If nobody can, nobody is told.
+/// Prints a line to standard error in one write. Write errors are ignored.
 pub(crate) fn tell(words: &str) {
     let _ = io::stderr().write_all(format!("sinews: {words}\n").as_bytes());
 }

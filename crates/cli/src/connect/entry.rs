@@ -1,5 +1,5 @@
-//! What happens, as a line of JSON: `--jsonl` prints it, `--record` writes it, `--replay` reads it.
-//! docs/book/src/reference/connect.md lists the fields.
+//! Events as JSON lines: `--jsonl` prints them, `--record` writes them, `--replay` reads them. docs/book/src/reference/connect.md lists
+//! the fields.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,36 +9,36 @@ use sinews::{CloseCode, CloseFrame, Message};
 
 use super::command::Command;
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Entry {
     /// Seconds since 1970, to the microsecond.
     pub(crate) ts: f64,
-    /// Milliseconds since the first connection was open, to the microsecond.
+    /// Milliseconds since the first connection opened, to the microsecond.
     pub(crate) at_ms: f64,
-    /// Which client, with `--listen`.
+    /// Client number, with `--listen`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) peer: Option<u32>,
     pub(crate) direction: Direction,
     pub(crate) kind: Kind,
-    /// Bytes of the payload.
+    /// Payload length in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) bytes: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) text: Option<String>,
-    /// A payload that is no text.
+    /// A payload that is not text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) base64: Option<String>,
-    /// Of a pong: since its ping.
+    /// Of a pong: time since its ping.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) rtt_ms: Option<f64>,
-    /// Of a Close.
+    /// Code of a Close.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) code: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
-    /// With what it began.
+    /// Parameters of the opened connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) url: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -47,40 +47,40 @@ pub(crate) struct Entry {
     pub(crate) subprotocol: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) extensions: Option<String>,
-    /// Of the end: what the program answers its caller with.
+    /// Of the end: the program's exit code.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) exit: Option<u8>,
 }
 
-/// Which way it went.
+/// Direction of an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Direction {
     In,
     Out,
-    /// Neither: the beginning, the end.
+    /// Neither: start and end.
     #[default]
     None,
 }
 
-/// What happened.
+/// Kind of an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Kind {
-    /// A connection is open.
+    /// A connection opened.
     Open,
     Text,
     Binary,
     Ping,
     Pong,
     Close,
-    /// A connection is over: `reason` says how.
+    /// A connection ended; `reason` describes the reason.
     #[default]
     End,
 }
 
 impl Entry {
-    /// A message on its way, without the times.
+    /// A message in transit, without times.
     pub(crate) fn of(direction: Direction, message: &Message) -> Self {
         let mut entry = Self { direction, ..Self::default() };
         let payload = match message {
@@ -117,10 +117,10 @@ impl Entry {
         entry
     }
 
-    /// What would have to be typed for it.
+    /// Returns the console command that sends this entry.
     ///
     /// # Errors
-    /// What is wrong with a line that somebody has written by hand.
+    /// Returns a description of an invalid entry, for example after manual editing.
     pub(crate) fn command(&self) -> Result<Command, String> {
         let payload = match (&self.text, &self.base64) {
             (Some(text), _) => text.clone().into_bytes(),
@@ -128,12 +128,12 @@ impl Entry {
             (None, None) => Vec::new(),
         };
         Ok(match self.kind {
-            Kind::Text => Command::Text(self.text.clone().ok_or("a text without text")?),
+            Kind::Text => Command::Text(self.text.clone().ok_or("text entry without a text field")?),
             Kind::Binary => Command::Binary(payload),
             Kind::Ping => Command::Ping(payload),
             Kind::Pong => Command::Pong(payload),
             Kind::Close => Command::Close(self.code, self.reason.clone().unwrap_or_default()),
-            Kind::Open | Kind::End => return Err("nothing that can be sent".to_owned()),
+            Kind::Open | Kind::End => return Err("entry cannot be sent".to_owned()),
         })
     }
 
@@ -141,7 +141,7 @@ impl Entry {
         matches!(self.kind, Kind::Text | Kind::Binary)
     }
 
-    /// For a person, when it is not what was expected.
+    /// Describes an unexpected entry.
     pub(crate) fn describe(&self) -> String {
         const SHOWN: usize = 60;
         match (&self.text, &self.base64) {
@@ -154,10 +154,10 @@ impl Entry {
     }
 }
 
-/// What a command puts on the wire, where a sound connection can send it.
+/// Converts a command into a message, if a valid connection can send it.
 ///
 /// # Errors
-/// It cannot.
+/// Returns an error if it cannot.
 pub(crate) fn message(command: Command) -> Result<Message, String> {
     Ok(match command {
         Command::Text(text) => Message::text(text),
@@ -166,7 +166,7 @@ pub(crate) fn message(command: Command) -> Result<Message, String> {
         Command::Pong(payload) => Message::Pong(Bytes::from(payload)),
         Command::Close(None, _) => Message::Close(None),
         Command::Close(Some(code), reason) => {
-            let code = CloseCode::new(code).ok_or_else(|| format!("{code} is no code that may be sent"))?;
+            let code = CloseCode::new(code).ok_or_else(|| format!("close code {code} may not be sent"))?;
             Message::Close(Some(CloseFrame::new(code, reason)))
         }
         _ => return Err("nothing to send".to_owned()),
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_recorded_can_be_sent_again() {
+    fn recorded_entries_convert_back_to_messages() {
         let code = CloseCode::new(4000).unwrap();
         for sent in [
             Message::text("κόσμε"),

@@ -1,4 +1,4 @@
-//! What is to be sent, from a pipe or a recording; the console has a file of its own.
+//! Messages to send, from a pipe or a recording; the console has its own module.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::thread;
@@ -10,25 +10,25 @@ use super::command::{self, Command};
 use super::end::End;
 use super::output::Framing;
 
-/// Messages that were read and are not sent yet: enough for a burst, and little enough that a pipe feels it.
+/// Capacity of the input queue: large enough for bursts, small enough for backpressure on the pipe.
 const WAITING_MAX: usize = 64;
 
-/// What is to be done.
+/// An input event.
 #[derive(Debug)]
 pub(crate) enum Input {
     Command(Command),
-    /// A line that is none, and why: the next may be better.
+    /// An invalid line with the reason; further lines may be valid.
     Bad(String),
-    /// There is no more.
+    /// End of the input.
     End,
-    /// There is no more, and that is wrong.
+    /// The input ended with an error.
     Trouble(String),
 }
 
-/// Messages of standard input, read by a thread: a pipe has no other way to wait for.
+/// Reads messages of standard input on a thread, because reads from a pipe block.
 ///
 /// # Errors
-/// There is no thread.
+/// Returns an error if the thread cannot be started.
 pub(crate) fn start(args: &ConnectArgs) -> Result<mpsc::Receiver<Input>, End> {
     let (sender, input) = mpsc::channel(WAITING_MAX);
     let reader = Reader {
@@ -84,12 +84,12 @@ impl Reader {
             return Input::Command(Command::Binary(message));
         }
         let Ok(text) = String::from_utf8(message) else {
-            return Input::Trouble("standard input: no UTF-8; --binary sends any bytes".to_owned());
+            return Input::Trouble("standard input is not valid UTF-8; use --binary".to_owned());
         };
         match self.form {
             Form::Commands { inspecting } => match command::parse(&text, inspecting) {
                 Ok(command) => Input::Command(command),
-                // A script does not look at what it is told.
+                // A script does not read error messages: end with an error.
                 Err(why) => Input::Trouble(format!("{text:?}: {why}")),
             },
             _ => Input::Command(Command::Text(text)),
@@ -97,7 +97,7 @@ impl Reader {
     }
 }
 
-/// The bytes up to the delimiter, or to the end.
+/// Reads up to the delimiter, or to the end.
 fn read_delimited(input: &mut impl BufRead, delimiter: &[u8], max: usize) -> io::Result<Option<Vec<u8>>> {
     let last = delimiter.last().copied().unwrap_or(b'\n');
     let mut message = Vec::new();
@@ -118,7 +118,7 @@ fn read_delimited(input: &mut impl BufRead, delimiter: &[u8], max: usize) -> io:
     }
 }
 
-/// A length of four bytes, and as many bytes.
+/// Reads a length of four bytes, and a message of that length.
 fn read_prefixed(input: &mut impl BufRead, max: usize) -> io::Result<Option<Vec<u8>>> {
     if input.fill_buf()?.is_empty() {
         return Ok(None);
@@ -129,7 +129,7 @@ fn read_prefixed(input: &mut impl BufRead, max: usize) -> io::Result<Option<Vec<
     if len > max {
         return Err(too_long(max));
     }
-    // Memory follows what comes, not what is declared.
+    // Memory grows with received data, not with the declared length.
     let mut message = Vec::new();
     match input.take(len as u64).read_to_end(&mut message)? {
         read if read == len => Ok(Some(message)),
@@ -138,7 +138,7 @@ fn read_prefixed(input: &mut impl BufRead, max: usize) -> io::Result<Option<Vec<
 }
 
 fn too_long(max: usize) -> io::Error {
-    io::Error::other(format!("a message of more than {max} bytes (--max-message)"))
+    io::Error::other(format!("message exceeds {max} bytes (--max-message)"))
 }
 
 #[cfg(test)]
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_a_message() {
+    fn each_line_is_a_message() {
         let lines = |bytes: &[u8]| all(Framing::Delimited(b"\n".to_vec()), Form::Text, 5, bytes);
         assert_eq!(lines(b""), Vec::<String>::new());
         assert_eq!(lines(b"a\n\nbc"), ["a", "", "bc"]);
@@ -172,13 +172,13 @@ mod tests {
     }
 
     #[test]
-    fn a_delimiter_may_have_several_bytes() {
+    fn delimiter_may_have_several_bytes() {
         let parts = |bytes: &[u8]| all(Framing::Delimited(b"\r\n".to_vec()), Form::Text, 9, bytes);
         assert_eq!(parts(b"a\nb\r\nc\r\n"), ["a\nb", "c"]);
     }
 
     #[test]
-    fn a_length_may_stand_in_front() {
+    fn messages_may_be_length_prefixed() {
         let messages = |bytes: &[u8]| all(Framing::LengthPrefixed, Form::Text, 9, bytes);
         assert_eq!(messages(b"\0\0\0\x02ab\0\0\0\0\0\0\0\x01c"), ["ab", "", "c"]);
         assert!(messages(b"\0\0\0\x02a")[0].contains("Trouble"));

@@ -1,9 +1,9 @@
-//! `--inspect`: a debugger for servers of other people.
+//! `--inspect`: a debugger for WebSocket servers.
 //!
-//! The library would end a connection at the first fault. Here nothing is trusted and nothing is refused: the request
-//! and the frames may be wrong on purpose ([`handshake`], [`frame`]), what comes is read as far as it can be
-//! ([`side`]), and each violation is named ([`fault`]). Where we were wrong, [`judge`] knows what the server must do
-//! about it. [`session`] moves the bytes; [`probes`] is a list of faults to send.
+//! The library fails a connection at the first violation. Inspection tolerates all violations: requests and frames
+//! may be deliberately invalid ([`handshake`], [`frame`]), received data is parsed as far as possible ([`side`]), and
+//! each violation is named ([`fault`]). After an invalid frame of the client, [`judge`] checks the server's mandatory
+//! reaction. [`session`] transfers the bytes; [`probes`] lists the faults to send.
 
 mod close;
 mod deflate;
@@ -32,10 +32,10 @@ use super::output::Output;
 use super::replay::Recording;
 use super::{Ends, ends};
 
-/// Shows a connection as the wire has it.
+/// Shows a connection as bytes and frames.
 ///
 /// # Errors
-/// There is none.
+/// Returns an error if connecting fails.
 pub(crate) async fn inspect(args: &ConnectArgs, url: &str) -> Result<End, End> {
     let url_read = Url::parse(url)?;
     let recording = args.session.replay.as_deref().map(Recording::read).transpose()?;
@@ -63,10 +63,10 @@ pub(crate) async fn inspect(args: &ConnectArgs, url: &str) -> Result<End, End> {
     Ok(Inspection::new(args, answer, Some(output), in_console).run(io, &received, input).await.end)
 }
 
-/// Sends faults, each over a connection of its own, and judges the answers.
+/// Sends faults, each over its own connection, and checks the reactions.
 ///
 /// # Errors
-/// There is no server, or no such probe.
+/// Returns an error if connecting fails, or if a probe name is unknown.
 pub(crate) async fn probe(args: &ConnectArgs, url: &str) -> Result<End, End> {
     let mut output = Output::open(args, None)?;
     let names = &args.inspect.probe;
@@ -78,7 +78,7 @@ pub(crate) async fn probe(args: &ConnectArgs, url: &str) -> Result<End, End> {
     if let Some(unknown) =
         names.iter().find(|name| *name != "all" && !PROBES.iter().any(|probe| probe.name == **name))
     {
-        return Err(End::trouble(format!("no probe {unknown:?}: --probe=list names them")));
+        return Err(End::trouble(format!("unknown probe {unknown:?}: --probe=list names the probes")));
     }
     if let Some(warning) = dial::warning(args, Url::parse(url)?.secure) {
         tell(warning);
@@ -91,11 +91,11 @@ pub(crate) async fn probe(args: &ConnectArgs, url: &str) -> Result<End, End> {
         output.lines(&format!("{} {}", if faults.is_empty() { "ok   " } else { "FAULT" }, probe.name))?;
         faults.iter().try_for_each(|fault| output.lines(&show::fault(fault)))?;
     }
-    output.lines(&format!("{count} faults sent, {failed} not met as they must be"))?;
+    output.lines(&format!("{count} faults sent, {failed} handled incorrectly"))?;
     Ok(if failed == 0 { End::new(Kind::Fine, "") } else { show::verdict(failed) })
 }
 
-/// What a server does wrong about a fault.
+/// Returns the server's violations in reaction to a fault.
 async fn send(args: &ConnectArgs, url: &str, probe: &'static Probe) -> Result<Vec<Fault>, End> {
     let mut request = request(args, &Url::parse(url)?)?;
     for (name, value) in probe.headers {
@@ -114,12 +114,12 @@ async fn send(args: &ConnectArgs, url: &str, probe: &'static Probe) -> Result<Ve
     let bytes = [head.as_bytes(), &early].concat();
     let opened = match exchange(args, io, &bytes, &request).await {
         Ok(opened) => opened,
-        // Who says nothing to a faulty request has refused it.
+        // Closing without an answer counts as rejecting the request.
         Err(end) if end.kind == Kind::Refused && !request.is_sound() => return Ok(Vec::new()),
         Err(end) => return Err(end),
     };
     if opened.answer.status != 101 || probe.is_request() {
-        // A request that is sound has nothing to be refused for.
+        // A valid request gives no reason for a rejection.
         return Ok(opened.answer.faults);
     }
     let Opened { io, received, answer, .. } = opened;
@@ -132,12 +132,12 @@ async fn send(args: &ConnectArgs, url: &str, probe: &'static Probe) -> Result<Ve
     Ok(faults)
 }
 
-/// A connection behind its handshake, if there was one.
+/// A connection after its handshake, if the handshake succeeded.
 struct Opened {
     io: Box<dyn Transport>,
     head: String,
     answer: Answer,
-    /// What came behind the head.
+    /// Data received after the head.
     received: Vec<u8>,
 }
 
@@ -156,7 +156,7 @@ async fn open(
     exchange(args, io, head.as_bytes(), request).await
 }
 
-/// Sends a request, and reads the head of the answer.
+/// Sends a request, and reads the head of the response.
 async fn exchange(
     args: &ConnectArgs,
     mut io: Box<dyn Transport>,
@@ -175,18 +175,20 @@ async fn exchange(
                 let head = String::from_utf8_lossy(&received[..end]).into_owned();
                 received.drain(..end);
                 let answer = Answer::read(&head, request);
-                // Others are interim: the one that counts comes behind them (RFC 9110 section 15.2).
+                // 1xx responses are interim: the final response follows (RFC 9110 section 15.2).
                 if !answer.is_interim() {
                     return Ok(Opened { io, head, answer, received });
                 }
                 continue;
             }
             if received.len() > HEAD_MAX {
-                return Err(refused("the head of the answer has no end"));
+                return Err(refused("the response head is too long"));
             }
             match io.read_buf(&mut received).await {
-                Ok(0) if received.is_empty() => return Err(refused("the transport ended without an answer")),
-                Ok(0) => return Err(refused("the transport ended within the head of the answer")),
+                Ok(0) if received.is_empty() => {
+                    return Err(refused("the transport ended without a response"));
+                }
+                Ok(0) => return Err(refused("the transport ended within the response head")),
                 Ok(_) => {}
                 Err(error) if received.is_empty() => return Err(refused(&format!("no answer: {error}"))),
                 Err(error) => return Err(fault(error)),

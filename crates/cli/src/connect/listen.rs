@@ -1,4 +1,4 @@
-//! Being the server: the same conversation with whoever connects.
+//! Server mode: the same conversation with connecting clients.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use super::entry::{Entry, Kind};
 use super::talk::{Event, drive};
 use super::tls;
 
-/// How long a client may take for the handshake of TLS; that of WebSocket has the library's 10 s.
+/// Timeout of the TLS handshake; the WebSocket handshake has the library's 10 s.
 const TLS_WAIT: Duration = Duration::from_secs(10);
-/// Behind a failure to accept, which is mostly one of descriptors: others may end meanwhile.
+/// Pause after a failed accept, usually due to a lack of file descriptors: other connections may close meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Who wants to come.
+/// Accepts clients.
 pub(crate) struct Listener {
     listener: TcpListener,
     pub(crate) address: SocketAddr,
@@ -33,7 +33,7 @@ pub(crate) struct Listener {
     once: bool,
 }
 
-/// What each client meets.
+/// Settings for each client.
 struct Door {
     tls: Option<Arc<ServerConfig>>,
     config: Arc<Config>,
@@ -46,7 +46,7 @@ struct Door {
 
 impl Listener {
     /// # Errors
-    /// The address cannot be had, or the certificate.
+    /// Returns an error if the address or the certificate cannot be used.
     pub(crate) async fn bind(
         args: &ConnectArgs,
         address: SocketAddr,
@@ -69,12 +69,12 @@ impl Listener {
         Ok(Self { listener, address, door: Arc::new(door), clients, once: args.server.once })
     }
 
-    /// Where it listens, for a person.
+    /// URL of the listener.
     pub(crate) fn url(&self) -> String {
         format!("{}://{}/", if self.door.tls.is_some() { "wss" } else { "ws" }, self.address)
     }
 
-    /// Lets clients in, for as long as the program lives.
+    /// Accepts clients until the program exits.
     pub(crate) fn start(self) {
         tokio::spawn(async move {
             let mut next = 1;
@@ -90,7 +90,7 @@ impl Listener {
                 let door = self.door.clone();
                 let id = next;
                 next += 1;
-                // One that fails gives its place back; the one of `--once` keeps it.
+                // A failed connection returns its permit; with `--once` the connection keeps it.
                 let forget = self.once;
                 tokio::spawn(async move { door.admit(id, stream, peer, permit, forget).await });
             }
@@ -107,14 +107,14 @@ impl Door {
         permit: OwnedSemaphorePermit,
         once: bool,
     ) {
-        // A socket that refuses this works all the same.
+        // Failure to set this option is harmless.
         let _ = stream.set_nodelay(true);
         let opened = match &self.tls {
             None => self.open(id, stream, peer).await,
             Some(config) => match timeout(TLS_WAIT, TlsAcceptor::from(config.clone()).accept(stream)).await {
                 Ok(Ok(stream)) => self.open(id, stream, peer).await,
                 Ok(Err(error)) => Err(error.to_string()),
-                Err(_) => Err("no TLS in time".to_owned()),
+                Err(_) => Err("TLS handshake timed out".to_owned()),
             },
         };
         match opened {
@@ -138,7 +138,7 @@ impl Door {
         stream: S,
         peer: SocketAddr,
     ) -> Result<sinews::Sender, String> {
-        // Whoever runs this on a machine wants to see all who come.
+        // A local test server accepts any origin.
         let mut accept = sinews::accept(stream)
             .peer(peer)
             .config(self.config.clone())
@@ -166,7 +166,7 @@ impl Door {
             subprotocol,
             ..Entry::default()
         };
-        // Told before anything that it says.
+        // Report the connection before its messages.
         let sender = ws.sender();
         let opened = Event::Opened(id, sender.clone(), Box::new(entry), words);
         if self.events.send(opened).await.is_ok() {
@@ -176,13 +176,13 @@ impl Door {
     }
 }
 
-/// More than `--max-clients`.
+/// Rejects a connection above `--max-clients`.
 async fn send_away(mut stream: TcpStream) {
     let answer = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
     let _ = timeout(TLS_WAIT, async {
         stream.write_all(answer).await?;
         stream.shutdown().await?;
-        // What the client has said is read, or the answer would be overtaken by a reset.
+        // Drain the client's data: otherwise a reset could overtake the response.
         let mut sink = tokio::io::sink();
         tokio::io::copy(&mut tokio::io::AsyncReadExt::take(stream, 64 << 10), &mut sink).await
     })

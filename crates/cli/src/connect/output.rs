@@ -1,4 +1,4 @@
-//! Where everything goes that happens: the terminal, a pipe, JSON, a recording.
+//! Output of all events: the terminal, a pipe, JSON, a recording.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -14,25 +14,25 @@ use super::console::Printer;
 use super::end::{End, tell};
 use super::entry::{Direction, Entry, Kind};
 
-/// Where everything goes that happens.
+/// Output of all events.
 pub(crate) struct Output {
     form: Form,
     show: Show,
     verbose: bool,
     record: Option<(String, BufWriter<File>)>,
-    /// Several clients are told apart.
+    /// Messages carry the client's number.
     many: bool,
     opened: Option<Instant>,
 }
 
 enum Form {
     Console(Printer),
-    /// A pipe, and what stands before and behind a message.
+    /// A pipe, with the framing of messages.
     Pipe(Framing),
     Json,
 }
 
-/// How messages are told apart in a pipe.
+/// Framing of messages in a pipe.
 #[derive(Clone, Debug)]
 pub(crate) enum Framing {
     Delimited(Vec<u8>),
@@ -50,10 +50,10 @@ impl Framing {
 }
 
 impl Output {
-    /// Into a terminal with a prompt, or without.
+    /// Opens the output, with the printer of a console if one is running.
     ///
     /// # Errors
-    /// The recording cannot be made.
+    /// Returns an error if the recording cannot be created.
     pub(crate) fn open(args: &ConnectArgs, printer: Option<Printer>) -> Result<Self, End> {
         let record = args.session.record.as_deref().map(create).transpose()?;
         let in_console = printer.is_some();
@@ -67,14 +67,14 @@ impl Output {
         Ok(Self { form, show, verbose: args.output.verbose, record, many, opened: None })
     }
 
-    /// A connection is open: its time begins with the first.
+    /// Reports an open connection; times start with the first.
     pub(crate) fn opened(&mut self, entry: Entry, words: &str) -> Result<(), End> {
         self.opened.get_or_insert_with(Instant::now);
         self.say(words)?;
         self.note(entry)
     }
 
-    /// Something came.
+    /// Reports a received message.
     pub(crate) fn received(&mut self, peer: u32, message: &Message, rtt_ms: Option<f64>) -> Result<(), End> {
         let mut entry = Entry::of(Direction::In, message);
         entry.rtt_ms = rtt_ms;
@@ -93,13 +93,13 @@ impl Output {
         }
     }
 
-    /// Something leaves.
+    /// Reports a sent message.
     pub(crate) fn sent(&mut self, peer: u32, message: &Message) -> Result<(), End> {
         let peer = self.many.then_some(peer);
         self.note(Entry { peer, ..Entry::of(Direction::Out, message) })
     }
 
-    /// A connection is over.
+    /// Reports the end of a connection.
     pub(crate) fn over(&mut self, peer: u32, end: &End) -> Result<(), End> {
         self.say(&format!("{}{}", self.whose(peer), end.words))?;
         let peer = self.many.then_some(peer);
@@ -107,7 +107,7 @@ impl Output {
         self.note(Entry { kind: Kind::End, peer, reason, exit: Some(end.code()), ..Entry::default() })
     }
 
-    /// For a person: in the console always, else on standard error if that is wanted.
+    /// Prints a notice: always in the console, otherwise on standard error with `--verbose`.
     pub(crate) fn say(&mut self, words: &str) -> Result<(), End> {
         match &mut self.form {
             Form::Console(printer) => printer.print(format!("* {words}\n")),
@@ -116,7 +116,7 @@ impl Output {
         }
     }
 
-    /// The same, wanted or not.
+    /// Prints a notice in any case.
     pub(crate) fn warn(&mut self, words: &str) -> Result<(), End> {
         match &mut self.form {
             Form::Console(printer) => printer.print(format!("* {words}\n")),
@@ -127,7 +127,7 @@ impl Output {
         }
     }
 
-    /// Lines of `--inspect` and `/help`, as they are.
+    /// Prints lines of `--inspect` and `/help` unchanged.
     pub(crate) fn lines(&mut self, text: &str) -> Result<(), End> {
         match &mut self.form {
             Form::Console(printer) => printer.print(format!("{text}\n")),
@@ -135,10 +135,10 @@ impl Output {
         }
     }
 
-    /// Everything has been said.
+    /// Completes the output.
     ///
     /// # Errors
-    /// What was recorded is not on the disk.
+    /// Returns an error if the recording cannot be synced to disk.
     pub(crate) fn finish(&mut self) -> Result<(), End> {
         if let Form::Console(printer) = &mut self.form {
             printer.finish()?;
@@ -164,7 +164,7 @@ impl Output {
                         stdout.write_all(&shown).and_then(|()| stdout.write_all(delimiter))
                     }
                     Framing::LengthPrefixed => {
-                        // A message in memory is shorter than --max-message, which such a length can say.
+                        // A message in memory is within --max-message, which fits the prefix.
                         let len = u32::try_from(shown.len()).unwrap_or(u32::MAX);
                         stdout.write_all(&len.to_be_bytes()).and_then(|()| stdout.write_all(&shown))
                     }
@@ -174,7 +174,7 @@ impl Output {
         }
     }
 
-    /// Sets the times, and writes where it is wanted.
+    /// Sets the times, and writes the entry to its destinations.
     fn note(&mut self, mut entry: Entry) -> Result<(), End> {
         if self.record.is_none() && !matches!(self.form, Form::Json) {
             return Ok(());
@@ -182,10 +182,10 @@ impl Output {
         let micros = |seconds: f64| (seconds * 1e6).round() / 1e6;
         entry.ts = micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64());
         entry.at_ms = self.opened.map_or(0.0, |opened| micros(opened.elapsed().as_secs_f64() * 1e3));
-        // Strings and numbers are all that is in it.
+        // The entry contains only strings and numbers.
         let line = serde_json::to_string(&entry).map_err(|error| End::trouble(error.to_string()))?;
         if let Some((path, file)) = &mut self.record {
-            // Flushed: who looks at it meanwhile, or after a crash, has everything.
+            // Flush, so that readers see each entry immediately, and also after a crash.
             let written = writeln!(file, "{line}").and_then(|()| file.flush());
             written.map_err(|error| End::io(path, &error))?;
         }
@@ -233,7 +233,7 @@ fn in_pipe(message: &Message, show: Show) -> Vec<u8> {
     }
 }
 
-/// What comes from elsewhere must not move the cursor, or worse.
+/// Escapes control characters: received text must not control the terminal.
 pub(crate) fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
@@ -247,7 +247,7 @@ pub(crate) fn printable(text: &str) -> String {
     shown
 }
 
-/// Text in quotes if it is some, else hex.
+/// Formats text in quotes, other bytes in hex.
 pub(crate) fn quoted(payload: &[u8]) -> String {
     match std::str::from_utf8(payload) {
         Ok(text) => format!("{text:?}"),
@@ -259,7 +259,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ")
 }
 
-/// Sixteen bytes a line: where, in hex, as characters.
+/// Formats sixteen bytes per line: offset, hex, characters.
 pub(crate) fn dump(bytes: &[u8]) -> String {
     let line = |(at, row): (usize, &[u8])| {
         let character =
@@ -275,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn binary_is_shown_as_is_wanted() {
+    fn binary_messages_follow_the_show_option() {
         let message = Message::binary(b"abc\0\xffdefghijklmnopq".to_vec());
         let expected = "19 bytes\n  00000000  61 62 63 00 ff 64 65 66 67 68 69 6a 6b 6c 6d 6e  |abc..defghijklmn|\n  \
                         00000010  6f 70 71";
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn text_cannot_steer_the_terminal() {
+    fn text_cannot_control_the_terminal() {
         assert_eq!(printable("a\x1b[2Jb\nc\td"), "a\\u{1b}[2Jb\n  c\td");
     }
 }

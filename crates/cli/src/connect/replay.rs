@@ -1,4 +1,4 @@
-//! A recording, played again: what was sent, when it was sent.
+//! Replay of a recording: its sent messages, at their recorded times.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -15,17 +15,17 @@ use super::entry::{Direction, Entry, Kind};
 use super::input::Input;
 use super::talk::ANSWER_WAIT;
 
-/// Commands that wait for the conversation.
+/// Capacity of the command queue.
 const WAITING_MAX: usize = 64;
 
-/// A recording.
+/// A parsed recording.
 pub(crate) struct Recording {
     entries: Vec<Entry>,
 }
 
 impl Recording {
     /// # Errors
-    /// The file, or the line that is none of a recording.
+    /// Returns an error if the file cannot be read or a line is invalid.
     pub(crate) fn read(path: &Path) -> Result<Self, End> {
         let name = path.display();
         let file = File::open(path).map_err(|error| End::io(name, &error))?;
@@ -38,7 +38,7 @@ impl Recording {
             let fault = |why: String| End::trouble(format!("{}:{}: {why}", path.display(), number + 1));
             let entry: Entry = serde_json::from_str(&line).map_err(|error| fault(error.to_string()))?;
             if !(entry.at_ms.is_finite() && entry.at_ms >= 0.0) {
-                return Err(fault("at_ms is no time".to_owned()));
+                return Err(fault("at_ms is not a valid time".to_owned()));
             }
             if entry.direction == Direction::Out {
                 entry.command().map_err(fault)?;
@@ -48,13 +48,13 @@ impl Recording {
         Ok(Self { entries })
     }
 
-    /// The messages that came then.
+    /// Returns the recorded answers.
     pub(crate) fn answers(&self) -> VecDeque<Entry> {
         let came = |entry: &&Entry| entry.direction == Direction::In && entry.is_data();
         self.entries.iter().filter(came).cloned().collect()
     }
 
-    /// Plays it as input. With `received`, nothing is sent before the answers that it followed then.
+    /// Replays as input. With `received`, each message waits for the answers recorded before it.
     pub(crate) fn play(self, speed: Speed, received: Option<watch::Receiver<u64>>) -> mpsc::Receiver<Input> {
         let (sender, input) = mpsc::channel(WAITING_MAX);
         tokio::spawn(async move { self.send(speed, received, sender).await });
@@ -68,7 +68,7 @@ impl Recording {
         sender: mpsc::Sender<Input>,
     ) {
         let began = Instant::now();
-        // What was recorded begins with the first connection.
+        // Recorded times start with the first connection.
         let opened =
             self.entries.iter().find(|entry| entry.kind == Kind::Open).map_or(0.0, |entry| entry.at_ms);
         let mut answers = 0;
@@ -83,7 +83,7 @@ impl Recording {
                 sleep_until(at).await;
             }
             if let Some(received) = &mut received {
-                // If they do not come, the comparison says so.
+                // If the answers are missing, the comparison reports it.
                 let _ = timeout(ANSWER_WAIT, received.wait_for(|count| *count >= answers)).await;
             }
             let input = entry.command().map_or_else(Input::Trouble, Input::Command);

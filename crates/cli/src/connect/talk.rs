@@ -1,4 +1,4 @@
-//! A conversation: what is to be sent goes out, what comes is shown, and at some point it is over.
+//! A conversation: sends the input, shows received messages, and decides when to end.
 
 mod drive;
 mod ending;
@@ -19,15 +19,15 @@ use super::entry::{self, Direction, Entry};
 use super::input::Input;
 use super::output::Output;
 
-/// What connections have said and nobody has looked at yet.
+/// Capacity of the event queue.
 pub(crate) const EVENTS_MAX: usize = 64;
-/// Pings whose answers are still measured.
+/// Maximum number of pings with measured answers.
 const PINGS_MAX: usize = 64;
 
-/// A connection, and what it is asked.
+/// A connection and its sender.
 struct Peer {
     sender: Sender,
-    /// Pings under way.
+    /// Unanswered pings.
     pings: VecDeque<(Vec<u8>, Instant)>,
     name: String,
 }
@@ -37,19 +37,19 @@ pub(crate) struct Talk {
     output: Output,
     rules: Rules,
     peers: BTreeMap<u32, Peer>,
-    /// What found no room: until it does, nothing else is sent.
+    /// Messages rejected by a full outbound queue; further input waits for them.
     stuck: VecDeque<(u32, Message)>,
     sent: u64,
-    /// Messages that came; the replay waits for them.
+    /// Number of received messages; the replay waits for it.
     received: watch::Sender<u64>,
     pinged: u64,
     input_ended: bool,
-    /// When the last thing was said.
+    /// Time of the last event.
     heard: Instant,
     started: Instant,
-    /// Since when it is about to end.
+    /// Start time of closing.
     leaving: Option<Instant>,
-    /// Of the first that decided about it.
+    /// The first decision about the result.
     end: Option<End>,
 }
 
@@ -72,14 +72,14 @@ impl Talk {
         }
     }
 
-    /// Adds a connection that is open.
+    /// Adds an open connection.
     pub(crate) fn open(&mut self, id: u32, sender: Sender, entry: Entry, words: &str) -> Result<(), End> {
         self.heard = Instant::now();
         self.peers.insert(id, Peer { sender, pings: VecDeque::new(), name: words.to_owned() });
         self.output.opened(entry, words)
     }
 
-    /// Talks until it is over.
+    /// Runs the conversation to its end.
     pub(crate) async fn run(
         mut self,
         mut events: mpsc::Receiver<Event>,
@@ -127,7 +127,7 @@ impl Talk {
         }
     }
 
-    /// A server in a pipe keeps what is to be sent for the first client.
+    /// In a pipe, a server queues its input for the first client.
     fn is_alone(&self) -> bool {
         self.peers.is_empty() && self.rules.listening && !self.rules.in_console
     }
@@ -136,7 +136,7 @@ impl Talk {
         match event {
             Event::Opened(id, sender, entry, words) => {
                 self.open(id, sender, *entry, &words)?;
-                // Whoever comes while we leave is told so.
+                // Clients that connect during shutdown are closed immediately.
                 if self.leaving.is_some() {
                     self.send(id, close(CloseCode::GOING_AWAY))?;
                 }
@@ -178,7 +178,7 @@ impl Talk {
         Ok(())
     }
 
-    /// Against the recording, if there is one to be met.
+    /// Compares with the recorded answers, if --check is set.
     fn compare(&mut self, message: &Message) -> Result<(), End> {
         let Some(expected) = &mut self.rules.expected else { return Ok(()) };
         let came = Entry::of(Direction::In, message);
@@ -216,14 +216,14 @@ impl Talk {
             Command::Help => self.output.lines(HELP),
             Command::Peers => {
                 let list: Vec<String> = self.peers.values().map(|peer| peer.name.clone()).collect();
-                self.output.lines(&if list.is_empty() { "nobody".to_owned() } else { list.join("\n") })
+                self.output.lines(&if list.is_empty() { "no clients".to_owned() } else { list.join("\n") })
             }
             Command::To(id, command) if self.peers.contains_key(&id) => self.say_to(&[id], *command),
-            Command::To(id, _) => self.output.warn(&format!("there is no client {id}")),
+            Command::To(id, _) => self.output.warn(&format!("client {id} is not connected")),
             command => {
                 let all: Vec<u32> = self.peers.keys().copied().collect();
                 if all.is_empty() {
-                    return self.output.warn("nobody is there");
+                    return self.output.warn("no client is connected");
                 }
                 self.say_to(&all, command)
             }
@@ -232,7 +232,7 @@ impl Talk {
 
     fn say_to(&mut self, peers: &[u32], command: Command) -> Result<(), End> {
         let command = match command {
-            // A ping whose answer can be told from others.
+            // A ping with a unique payload, so that its answer is recognizable.
             Command::Ping(payload) if payload.is_empty() => {
                 self.pinged += 1;
                 Command::Ping(format!("ping {}", self.pinged).into_bytes())
@@ -246,7 +246,7 @@ impl Talk {
         for id in peers {
             self.send(*id, message.clone())?;
         }
-        // A Close of ours to everybody is the end of what can be said.
+        // A Close to all clients ends the conversation.
         if message.is_close() && peers.len() == self.peers.len() && !self.rules.listening {
             self.leaving.get_or_insert_with(Instant::now);
         }
@@ -264,7 +264,7 @@ impl Talk {
         let note = message.clone();
         self.sent += u64::from(note.is_data());
         if self.stuck.iter().any(|(peer, _)| *peer == id) {
-            // What found no room before leaves before.
+            // Earlier rejected messages are sent first.
             self.stuck.push_back((id, message));
             return self.output.sent(id, &note);
         }
@@ -279,10 +279,10 @@ impl Talk {
 }
 
 impl Peer {
-    /// How long ago its ping was, in milliseconds.
+    /// Milliseconds since the ping of this pong.
     fn pong(&mut self, payload: &[u8]) -> Option<f64> {
         let found = self.pings.iter().position(|(sent, _)| sent == payload)?;
-        // A pong may answer several pings, the newest of which it carries (RFC 6455 section 5.5.3).
+        // A pong may answer several pings; it carries the payload of the newest (RFC 6455 section 5.5.3).
         let (_, since) = self.pings.drain(..=found).next_back()?;
         Some((since.elapsed().as_secs_f64() * 1e6).round() / 1e3)
     }
@@ -292,7 +292,7 @@ fn close(code: CloseCode) -> Message {
     Message::Close(Some(CloseFrame::new(code, "")))
 }
 
-/// Ctrl-C, also that which comes while something else is done.
+/// Receives Ctrl-C, including signals during other work.
 pub(crate) fn interrupts() -> Result<Signal, End> {
     signal(SignalKind::interrupt()).map_err(|error| End::io("SIGINT", &error))
 }
@@ -304,7 +304,7 @@ pub(crate) async fn wait_until(due: Option<Instant>) {
     }
 }
 
-/// Waits for room, and takes it. A connection that is over says so itself.
+/// Waits for capacity in the outbound queue. A closed connection reports its end itself.
 async fn unstick(stuck: Option<&(u32, Message)>, peers: &BTreeMap<u32, Peer>) {
     if let Some((id, message)) = stuck
         && let Some(peer) = peers.get(id)

@@ -1,4 +1,4 @@
-//! TLS as the options say.
+//! TLS settings from the options.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use sinews_bench::trust;
 use super::args::TlsArgs;
 use super::end::End;
 
-/// What a client shows and trusts.
+/// Certificate and trust settings of a client.
 ///
 /// # Errors
-/// A file, or what is in it.
+/// Returns an error if a file is unreadable or its content is invalid.
 pub(crate) fn client(args: &TlsArgs) -> Result<ClientConfig, End> {
     let builder = trust::client(args.insecure, &args.ca).map_err(End::trouble)?;
     let mut config = match (&args.cert, &args.key) {
@@ -24,15 +24,15 @@ pub(crate) fn client(args: &TlsArgs) -> Result<ClientConfig, End> {
             .map_err(|error| fault(&cert.display().to_string(), &error))?,
         _ => builder.with_no_client_auth(),
     };
-    // The handshake of WebSocket is in HTTP/1.1.
+    // The WebSocket handshake uses HTTP/1.1.
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
 }
 
-/// What a server shows; `None` without a certificate.
+/// Certificate settings of a server; `None` without a certificate.
 ///
 /// # Errors
-/// A file, or what is in it.
+/// Returns an error if a file is unreadable or its content is invalid.
 pub(crate) fn server(args: &TlsArgs) -> Result<Option<Arc<ServerConfig>>, End> {
     let (Some(cert), Some(key)) = (&args.cert, &args.key) else { return Ok(None) };
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))

@@ -1,4 +1,4 @@
-//! `sinews streams check` and `repair`: a directory whose streams are damaged.
+//! `sinews streams check` and `repair`: directories with damaged streams.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ pub(super) fn check(directory: &Path, chosen: &[String]) -> Result<(), String> {
                 continue;
             }
             Ok(Some(check)) => check.damage,
-            Ok(None) => vec!["there is no such stream".to_owned()],
+            Ok(None) => vec!["no such stream".to_owned()],
             Err(error) => vec![error.to_string()],
         };
         damaged += 1;
@@ -33,22 +33,22 @@ pub(super) fn check(directory: &Path, chosen: &[String]) -> Result<(), String> {
 pub(super) fn repair(directory: &Path, name: &str) -> Result<(), String> {
     let streams = open(directory)?;
     if streams.describe(name).is_none() {
-        return Err(format!("{}: there is no stream {name}", directory.display()));
+        return Err(format!("{}: no stream {name}", directory.display()));
     }
     let done = streams.repair(name).map_err(|error| format!("{name}: {error}"))?;
     if done.is_empty() {
-        say(&format!("{name}: it can be opened, and nothing was changed"))?;
+        say(&format!("{name}: it is not damaged; no changes made"))?;
     }
     done.iter().try_for_each(|line| say(&format!("{name}: {line}")))
 }
 
-/// Opens a directory that is there: one that is not, is a mistake.
+/// Opens an existing directory; a missing directory is an error.
 fn open(directory: &Path) -> Result<Streams, String> {
     let failed = |error: &dyn std::fmt::Display| format!("--from {}: {error}", directory.display());
     if !directory.join("streams").is_dir() {
-        return Err(failed(&"is no directory of streams"));
+        return Err(failed(&"is not a directory of streams"));
     }
-    // What was lost is found again by a check.
+    // The check reports losses again.
     let (streams, _) = Streams::open(directory, StreamsConfig::default()).map_err(|error| failed(&error))?;
     Ok(streams)
 }

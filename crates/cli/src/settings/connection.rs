@@ -1,4 +1,4 @@
-//! Limits and waits of each connection.
+//! Limits and timeouts of each connection.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use crate::args::{HttpArgs, Slow, WebSocketArgs};
 use crate::config::units::{Bytes, SomeWait, WaitOrOff};
 use crate::config::{HttpValues, WebSocketValues};
 
-/// Before the upgrade.
+/// Settings of plain HTTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HttpSettings {
-    /// Without it: what a message may be.
+    /// Default: the maximum message size.
     max_body: Option<usize>,
     head_timeout: Duration,
     keep_alive_timeout: Duration,
@@ -40,7 +40,7 @@ impl HttpSettings {
         }
     }
 
-    /// For `Server::http`.
+    /// Returns the settings for `Server::http`.
     pub(crate) fn config(&self, max_message: usize) -> HttpConfig {
         HttpConfig::default()
             .with_max_body(self.max_body.unwrap_or(max_message))
@@ -59,10 +59,10 @@ impl HttpSettings {
     }
 }
 
-/// From when on a body has to have a rate: the server's own.
+/// Time after which the upload rate is checked: the server's default.
 const UPLOAD_GRACE: Duration = Duration::from_secs(20);
 
-/// Behind the upgrade.
+/// Settings of WebSockets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WebSocketSettings {
     ping_interval: Option<Duration>,
@@ -102,7 +102,7 @@ impl WebSocketSettings {
         }
     }
 
-    /// For every route.
+    /// Returns the settings for every route.
     pub(crate) fn config(&self) -> Config {
         Config::default()
             .with_ping_interval(self.ping_interval)
@@ -134,9 +134,9 @@ mod tests {
     use super::super::tests::settings;
     use super::*;
 
-    /// The program promises the defaults of the server.
+    /// The documented defaults must match the server's.
     #[test]
-    fn the_defaults_are_the_servers() {
+    fn defaults_match_the_server() {
         let settings = settings(&[], "").unwrap();
         let http = HttpConfig::default().with_max_body(7);
         assert_eq!(format!("{:?}", settings.http.config(7)), format!("{http:?}"));
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_get_what_was_set() {
+    fn settings_reach_the_connection_config() {
         let file = "[http]\nmax_body = 1\nhead_timeout = \"2s\"\nkeep_alive_timeout = \"3s\"\n[websocket]\n\
                     ping_interval = \"off\"\npong_timeout = \"5s\"\nhigh_water = \"6k\"\noverflow = \"drop-oldest\"";
         let flags = ["--http-min-upload-rate", "0", "--websocket-idle-timeout", "off"];

@@ -1,4 +1,4 @@
-//! Where the server listens, and what stands in front of it.
+//! Listen addresses, and trusted proxies.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::config::Values;
 use crate::config::network::{Mode, Network, Place};
 use crate::config::units::OneOrMore;
 
-/// Where the server listens, and whom it believes there.
+/// Listen addresses, and trusted proxies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ListenSettings {
     places: Vec<Place>,
@@ -42,7 +42,7 @@ impl ListenSettings {
         }
     }
 
-    /// Adds the places; those that are TCP speak TLS, if there is any.
+    /// Adds the listeners; TCP listeners use TLS if configured.
     pub(crate) fn apply(&self, mut server: Server, tls: Option<&TlsConfig>) -> Server {
         for place in &self.places {
             let listen = match (place, tls) {
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_and_proxies_come_from_file_and_flags() {
+    fn listeners_and_proxies_come_from_file_and_flags() {
         let localhost = vec![Place::Tcp("127.0.0.1:8080".parse().unwrap())];
         assert_eq!(settings(&[], "").unwrap().listen.places, localhost);
         let file = "listen = [\"127.0.0.1:8080\", \"unix:/run/a\"]\nunix_mode = \"0600\"\nproxy_protocol = true\n\

@@ -1,4 +1,4 @@
-//! What the server as a whole takes on, and how it stops.
+//! Limits of the whole server, and its shutdown.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::args::{Full, LimitArgs, StopArgs};
 use crate::config::units::{Bytes, MemoryLimit, Wait};
 use crate::config::{LimitValues, StopValues};
 
-/// How much the server takes on.
+/// Limits of the whole server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LimitSettings {
     pub(crate) max_connections: Option<NonZeroUsize>,
@@ -57,7 +57,7 @@ impl LimitSettings {
         }
     }
 
-    /// For [`Server::limits`].
+    /// Returns the settings for [`Server::limits`].
     pub(crate) fn limits(&self) -> Limits {
         let when_full = match self.when_full {
             Full::Refuse => WhenFull::Refuse,
@@ -80,12 +80,12 @@ impl LimitSettings {
         }
     }
 
-    /// For [`Server::topics`].
+    /// Returns the settings for [`Server::topics`].
     pub(crate) fn topics(&self) -> TopicConfig {
         TopicConfig::default().with_max_history_bytes(self.max_history_memory)
     }
 
-    /// Limits what each connection of the route may send. After a quiet second that many messages may come at once.
+    /// Limits the message rate of each connection of the route. After an idle second, the burst equals the rate.
     pub(crate) fn limit_messages(&self, route: WebSocketRoute) -> WebSocketRoute {
         match self.messages_per_second {
             Some(messages) => route.with_message_rate(messages.get(), messages.get()),
@@ -109,7 +109,7 @@ impl LimitSettings {
     }
 }
 
-/// How the server stops when a signal asks it to.
+/// Shutdown settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StopSettings {
     pub(crate) delay: Duration,
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_server_gets_what_was_set() {
+    fn settings_reach_the_server() {
         let file = "[limits]\nmax_connections = 5\nhandshakes_per_second = 6\nmessages_per_second = 7\n\
                     max_memory = \"8k\"\nwhen_full = \"refuse\"\nmax_history_memory = \"9k\"\n[stop]\ndelay = \"9s\"\ndrain_window = \"10s\"";
         let settings =
@@ -174,9 +174,9 @@ mod tests {
         assert_eq!(settings.limits.messages_per_second, NonZeroU32::new(7));
     }
 
-    /// The program promises the defaults of the server.
+    /// The documented defaults must match the server's.
     #[test]
-    fn the_defaults_are_the_servers() {
+    fn defaults_match_the_server() {
         let settings = settings(&[], "").unwrap();
         let plain = || Server::new(Router::new());
         let set =

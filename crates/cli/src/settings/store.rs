@@ -1,4 +1,4 @@
-//! The broker that keeps the streams, and the directory in which a node has its copy of them.
+//! The broker that stores the streams, and the directory with a node's copy.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -16,13 +16,13 @@ use crate::args::StoreArgs;
 use crate::config::units::{Hidden, OneOrMore};
 use crate::config::{File, StreamValues};
 
-/// Where the broker is, and how it is spoken to.
+/// Address and client settings of the broker.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct StoreSettings {
     url: String,
     password: Option<Password>,
     settings: BTreeMap<String, String>,
-    /// By which names they were given.
+    /// Names under which the settings were given.
     url_name: String,
     password_name: String,
 }
@@ -35,7 +35,7 @@ enum Password {
 
 impl fmt::Debug for StoreSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Settings may be logged; what is in a URL, and engines' settings, may be secrets.
+        // Settings may be logged; URLs and client settings may contain secrets.
         f.debug_tuple("Store").field(&self.place()).finish()
     }
 }
@@ -57,7 +57,7 @@ impl StoreSettings {
             [(SETTINGS, settings.is_some()), (PASSWORD, given.is_some()), (PASSWORD_FILE, path.is_some())];
         let Some(Hidden(url)) = url else {
             return match is_alone.iter().find(|(_, is_given)| *is_given) {
-                Some((key, _)) => Err(format!("{}: there is no streams.store (--store)", name(key))),
+                Some((key, _)) => Err(format!("{}: needs streams.store (--store)", name(key))),
                 None => Ok(None),
             };
         };
@@ -74,20 +74,20 @@ impl StoreSettings {
         let mut known = BTreeMap::new();
         for Hidden(setting) in settings.unwrap_or_default() {
             let Some((key, value)) = setting.split_once('=') else {
-                return Err(format!("{}: each is a name and a value, such as linger.ms=5", name(SETTINGS)));
+                return Err(format!("{}: expected a name and a value, such as linger.ms=5", name(SETTINGS)));
             };
             known.insert(key.trim().to_owned(), value.trim().to_owned());
         }
         Ok(Some(Self { url, password, settings: known, url_name: name(URL), password_name }))
     }
 
-    /// Those of a command that reads no file.
+    /// Returns the settings of a command without a configuration file.
     pub(crate) fn of(args: &StoreArgs) -> Result<Option<Self>, String> {
         let mut pick = Pick { file: &File::default(), names: Names::default() };
         Self::merge(args, &StreamValues::default(), &mut pick)
     }
 
-    /// The connection, which is made in the background. `partitions` of a stream are for engines that do not know it.
+    /// Connects in the background. Engines that do not know a stream's partitions use `partitions`.
     pub(crate) fn connect(&self, partitions: u32) -> Result<Arc<dyn Broker>, String> {
         let mut settings = self.settings.clone();
         if partitions > 1 && !self.url.to_ascii_lowercase().starts_with("kafka") {
@@ -123,7 +123,7 @@ impl StoreSettings {
         match hosts.rsplit_once('@') {
             None => Ok(whole("", scheme, rest)),
             Some((user, _)) if user.contains(':') => {
-                Err(format!("{name}: {} has a password already", self.url_name))
+                Err(format!("{name}: {} already has a password", self.url_name))
             }
             Some((user, hosts)) => Ok(whole(user, scheme, &format!("{hosts}{query}"))),
         }
@@ -136,7 +136,7 @@ impl StoreSettings {
         [(URL, a.url != b.url), (SETTINGS, a.settings != b.settings), (PASSWORD, a.password != b.password)]
     }
 
-    /// Which broker it is, without what is secret.
+    /// Identity of the broker, without secrets.
     pub(super) fn place(&self) -> String {
         let (scheme, rest) = self.url.split_once("://").unwrap_or(("", &self.url));
         let hosts = rest.split('?').next().unwrap_or_default();
@@ -144,7 +144,7 @@ impl StoreSettings {
         format!("{scheme}://{}", hosts.trim_end_matches('/'))
     }
 
-    /// What is written into a directory that has a copy of its streams.
+    /// Content of the marker file in a directory with a copy of the streams.
     fn marker(&self) -> String {
         let (_, query) = self.url.split_once('?').unwrap_or_default();
         let prefix = query.split('&').find_map(|pair| pair.strip_prefix("prefix="));
@@ -156,13 +156,13 @@ impl StoreSettings {
 /// A directory of streams.
 pub(super) enum Place<'a> {
     Given(PathBuf, Option<&'a StoreSettings>),
-    /// For as long as this process runs.
+    /// Temporary, for the lifetime of this process.
     Made(TempDir),
 }
 
-/// Why it cannot be used.
+/// Reason why a directory cannot be opened.
 pub(super) enum Unopened {
-    /// Another process has it.
+    /// Another process has it open.
     Locked,
     Failed(String),
 }
@@ -170,7 +170,7 @@ pub(super) enum Unopened {
 impl fmt::Display for Unopened {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Locked => f.write_str("another process has it"),
+            Self::Locked => f.write_str("another process has it open"),
             Self::Failed(why) => f.write_str(why),
         }
     }
@@ -184,10 +184,10 @@ impl Place<'_> {
         }
     }
 
-    /// Opens it. A copy of what one broker has is not mixed with another's, nor with streams that are nowhere else.
+    /// Opens the directory. A copy of one broker is never mixed with another broker's, nor with local streams.
     pub(super) fn open(&self, max_streams: usize) -> Result<Streams, Unopened> {
         let path = self.path();
-        // What was lost is in the log.
+        // Losses are reported in the log.
         let config = StreamsConfig::default().max_waiters(READERS_MAX).max_streams(max_streams);
         let (streams, _) = Streams::open(path, config).map_err(|error| match error {
             OpenError::Locked(_) => Unopened::Locked,
@@ -212,7 +212,7 @@ fn check_marker(path: &Path, store: Option<&StoreSettings>, streams: &Streams) -
         (None, None) => Ok(()),
         (Some(found), Some(store)) if found == store.marker() => Ok(()),
         (Some(found), _) => Err(format!(
-            "{} has a copy of what {} keeps: name that with --store, or remove the directory",
+            "{} has a copy of the streams of {}: name that broker with --store, or remove the directory",
             path.display(),
             place(&found)
         )),
@@ -220,13 +220,13 @@ fn check_marker(path: &Path, store: Option<&StoreSettings>, streams: &Streams) -
             write_whole(&marker, &store.marker()).map_err(|error| format!("{}: {error}", marker.display()))
         }
         (None, Some(_)) => Err(format!(
-            "{} has streams that no broker keeps: name another directory, and copy them with `sinews streams copy`",
+            "{} has streams that are not copies of a broker's: name another directory, and copy them with `sinews streams copy`",
             path.display()
         )),
     }
 }
 
-/// There is all of it, or nothing, whenever the machine ends.
+/// Writes atomically: after a crash, the file is complete or missing.
 fn write_whole(path: &Path, text: &str) -> io::Result<()> {
     let made = path.with_extension("new");
     let mut file = fs::File::create(&made)?;
@@ -235,11 +235,11 @@ fn write_whole(path: &Path, text: &str) -> io::Result<()> {
     fs::rename(made, path)
 }
 
-/// Readers that wait for one partition. One more would wake another one, who comes again at once: with fewer places than
-/// readers that never ends. A place takes some 40 bytes, and only while somebody has it.
+/// Maximum number of readers that wait for one partition. Another reader would evict a waiting reader, which returns
+/// immediately: with fewer slots than readers, this never ends. A slot takes about 40 bytes, only while in use.
 const READERS_MAX: usize = 1 << 20;
 
-/// The file that says of which broker a directory has a copy.
+/// The file that identifies the broker of a copy.
 const MARKER: &str = "store";
 
 const URL: &str = "streams.store";
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_comes_from_anywhere_and_is_never_shown() {
+    fn password_comes_from_any_source_and_is_never_printed() {
         let whole = |flags: &[&str]| store(flags, "").url_with_password();
         assert_eq!(whole(&["--store", "redis://a"]), Ok("redis://a".to_owned()));
         let password = ["--streams-store-password", "p@s/s"];
@@ -266,7 +266,7 @@ mod tests {
         assert_eq!(given("redis://a"), Ok("redis://:p%40s%2Fs@a".to_owned()));
         assert_eq!(
             given("redis://ann:b@a").unwrap_err(),
-            "--streams-store-password: --streams-store has a password already"
+            "--streams-store-password: --streams-store already has a password"
         );
         let shown = format!("{:?}", settings(&["--store", "nats://u:secret@h?token=secret"], "").unwrap());
         assert!(shown.contains("nats://h") && !shown.contains("secret"), "{shown}");
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_a_restart_is_named_as_it_was_given() {
+    fn broker_settings_need_a_restart() {
         let with = |line: &str| settings(&[], &format!("[streams]\nstore = \"redis://a\"\n{line}")).unwrap();
         let old = with("");
         for (line, name) in [
@@ -291,10 +291,13 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_told_with_the_name_that_it_was_given_by() {
+    fn invalid_settings_are_reported_with_their_source() {
         for (flags, words) in [
-            (&["--streams-store-password", "a"][..], "--streams-store-password: there is no streams.store"),
-            (&["--store", "redis://a", "--store-setting", "maxlen"], "--streams-store-settings: each is"),
+            (&["--streams-store-password", "a"][..], "--streams-store-password: needs streams.store"),
+            (
+                &["--store", "redis://a", "--store-setting", "maxlen"],
+                "--streams-store-settings: expected a name",
+            ),
         ] {
             let error = settings(flags, "").unwrap_err();
             assert!(error.contains(words), "{error}");
@@ -305,13 +308,13 @@ mod tests {
 
     #[test]
     #[cfg(not(feature = "redis"))]
-    fn an_engine_that_is_not_built_is_named_with_what_to_type() {
+    fn missing_engine_is_reported_with_the_build_command() {
         let error = store(&["--store", "redis://a"], "").connect(1).err().unwrap();
         assert!(error.contains("cargo install --path crates/cli --features redis"), "{error}");
     }
 
     #[test]
-    fn a_directory_belongs_to_one_broker() {
+    fn directory_belongs_to_one_broker() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().to_owned();
         let open = |store: Option<&StoreSettings>| {
@@ -330,13 +333,13 @@ mod tests {
             [None, Some(store(&["--store", "redis://two"], "")), Some(store(&["--store", "redis://one"], ""))]
         {
             let error = open(other.as_ref()).unwrap_err();
-            assert!(error.contains("a copy of what redis://one keeps"), "{error}");
+            assert!(error.contains("a copy of the streams of redis://one"), "{error}");
         }
         let own = tempfile::tempdir().unwrap();
         let streams = Place::Given(own.path().to_owned(), None).open(10).ok().unwrap();
         streams.create("s", &sinews_stream::StreamConfig::default()).unwrap();
         streams.close();
         let error = Place::Given(own.path().to_owned(), Some(&one)).open(10).err().unwrap().to_string();
-        assert!(error.contains("streams that no broker keeps"), "{error}");
+        assert!(error.contains("streams that are not copies of a broker's"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! What is kept on disk.
+//! Settings of durable streams.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,18 +17,18 @@ use crate::config::network::Place;
 use crate::config::units::{Bytes, FsyncWhen, OneOrMore, WaitOrOff};
 use crate::streams::{CreationLimits, Rules, Store};
 
-/// Where streams are kept, and how.
+/// Storage settings of streams.
 ///
-/// Without a directory there are none: a server that was not told to writes nothing to disk, neither where it was
-/// started nor elsewhere, so that trying it out leaves nothing behind and nobody looks for what grows there.
+/// Without a directory, streams are disabled: a server without this setting writes no data to disk, so that trying it
+/// leaves no files behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StreamSettings {
     directory: Option<PathBuf>,
     listen: Vec<Place>,
-    /// Patterns of topics that are kept in streams of their names.
+    /// Patterns of durable topics.
     topics: Vec<String>,
     partitions: u32,
-    /// What is not told is another thing where a broker has all that is kept.
+    /// The default depends on whether a broker stores the streams.
     fsync: Option<Fsync>,
     retain_bytes: Option<usize>,
     retain_age: Option<Duration>,
@@ -36,7 +36,7 @@ pub(crate) struct StreamSettings {
     max_streams: usize,
     max_created: CreationLimits,
     expire_unused: Option<Duration>,
-    /// The broker that keeps the streams, if the directory is only a copy of what is there.
+    /// The broker that stores the streams, if the directory is only a copy.
     store: Option<StoreSettings>,
 }
 
@@ -74,19 +74,19 @@ impl StreamSettings {
         };
         if settings.max_streams > STREAMS_MAX {
             let name = pick.names.of(MAX_STREAMS);
-            return Err(format!("{name}: {} is more than {STREAMS_MAX}", settings.max_streams));
+            return Err(format!("{name}: {} exceeds the limit of {STREAMS_MAX}", settings.max_streams));
         }
         let needs_one = [(LISTEN, settings.listen.is_empty()), (TOPICS, settings.topics.is_empty())];
         let has_none = settings.directory.is_none() && settings.store.is_none();
         if let (true, Some((name, _))) = (has_none, needs_one.iter().find(|(_, empty)| !empty)) {
             let name = pick.names.of(name);
             return Err(format!(
-                "{name}: there are no streams without streams.directory (--streams-directory) or streams.store (--store)"
+                "{name}: needs streams.directory (--streams-directory) or streams.store (--store)"
             ));
         }
         if let Some(wrong) = settings.topics.iter().find(|pattern| !pattern::is_valid(pattern)) {
             let name = pick.names.of(TOPICS);
-            return Err(format!("{name}: {wrong:?} is no pattern of topics"));
+            return Err(format!("{name}: {wrong:?} is not a valid topic pattern"));
         }
         if settings.partitions > StreamConfig::PARTITIONS_MAX {
             let name = pick.names.of(PARTITIONS);
@@ -95,11 +95,11 @@ impl StreamSettings {
         Ok(settings)
     }
 
-    /// Opens the directory, if there is one to open. If it is another process's whose place this one takes, that is done
-    /// once it has let go; until then whoever wants something of streams is told to come again.
+    /// Opens the directory, if configured. During a handover, it opens once the predecessor has released the
+    /// directory; until then, stream requests are answered with "retry later".
     ///
     /// # Errors
-    /// Why it cannot be used.
+    /// Returns the reason why the directory cannot be opened.
     pub(crate) fn open(&self, max_message: usize, has_former: bool) -> Result<Option<Arc<Store>>, String> {
         let broker = self.store.as_ref().map(|store| store.connect(self.partitions)).transpose()?;
         let directory = match (&self.directory, &self.store) {
@@ -132,7 +132,7 @@ impl StreamSettings {
         Ok(Some(store))
     }
 
-    /// Patterns of topics that are kept in streams.
+    /// Patterns of durable topics.
     pub(crate) fn topics(&self) -> &[String] {
         &self.topics
     }
@@ -142,7 +142,7 @@ impl StreamSettings {
     }
 
     fn config(&self) -> StreamConfig {
-        // Of a copy, the rest is at the broker.
+        // The broker has the rest of a copied stream.
         let (fsync, retain_bytes) = match self.store {
             Some(_) => (Fsync::Never, Some(COPY_BYTES)),
             None => (Fsync::Batch, None),
@@ -155,7 +155,7 @@ impl StreamSettings {
             .retain_age(self.retain_age)
     }
 
-    /// Adds the places of plain messages; those that are TCP speak TLS, if there is any.
+    /// Adds the plain TCP listeners; they use TLS if configured.
     pub(crate) fn apply(
         &self,
         mut server: Server,
@@ -178,7 +178,7 @@ impl StreamSettings {
         self.store.as_ref()
     }
 
-    /// The place of the streams, for a person: the directory, or the broker without its credentials.
+    /// Location of the streams for output: the directory, or the broker without its credentials.
     pub(crate) fn place(&self) -> String {
         match (&self.store, &self.directory) {
             (Some(store), _) => store.place(),
@@ -187,7 +187,7 @@ impl StreamSettings {
         }
     }
 
-    /// How many of the places have an address.
+    /// Number of listeners with an address.
     pub(crate) fn addresses(&self) -> usize {
         self.listen.iter().filter(|place| matches!(place, Place::Tcp(_))).count()
     }
@@ -226,7 +226,7 @@ fn creation_limits(args: &StreamArgs, file: &StreamValues, pick: &mut Pick<'_>) 
     }
 }
 
-/// Waits until the process that has the directory lets go of it, or this one ends.
+/// Waits until the predecessor releases the directory, or this process stops.
 fn take_over(directory: &Directory<'_>, max_streams: usize, store: &Store) {
     let (since, mut interval) = (Instant::now(), TAKE_OVER_INTERVAL);
     while !store.is_closed() {
@@ -234,14 +234,14 @@ fn take_over(directory: &Directory<'_>, max_streams: usize, store: &Store) {
             Ok(streams) => {
                 store.begin(streams);
                 if store.is_closed() {
-                    // It was while they were opened, and has not found them.
+                    // It closed during the opening, and has not seen the streams.
                     return store.close();
                 }
-                return tracing::info!("the streams are this process's now");
+                return tracing::info!("streams taken over from the predecessor");
             }
             Err(Unopened::Locked) if interval < TAKE_OVER_LATER && since.elapsed() > TAKE_OVER_WITHIN => {
                 let path = directory.path().display();
-                tracing::error!("streams.directory: {path}: the former process does not let go of it");
+                tracing::error!("streams.directory: {path}: the predecessor does not release the directory");
                 interval = TAKE_OVER_LATER;
             }
             Err(Unopened::Locked) => thread::sleep(interval),
@@ -250,29 +250,29 @@ fn take_over(directory: &Directory<'_>, max_streams: usize, store: &Store) {
     }
 }
 
-/// How often it is looked whether the former process has let go: nobody is served of streams meanwhile.
+/// Interval of attempts to open the directory: streams are unavailable meanwhile.
 const TAKE_OVER_INTERVAL: Duration = Duration::from_millis(5);
 
-/// How long that may take until it is an error, which the log tells. It still passes if the process ends.
+/// Time until the log reports an error. The takeover still succeeds once the predecessor exits.
 const TAKE_OVER_WITHIN: Duration = Duration::from_secs(30);
 
-/// How often it is looked then.
+/// Interval of attempts after the error.
 const TAKE_OVER_LATER: Duration = Duration::from_secs(1);
 
 const LISTEN: &str = "streams.listen";
 const MAX_STREAMS: &str = "streams.max_streams";
 
-/// As of [`StreamsConfig`](sinews_stream::StreamsConfig).
+/// The default of [`StreamsConfig`](sinews_stream::StreamsConfig).
 const MAX_STREAMS_DEFAULT: usize = 10_000;
 const TOPICS: &str = "streams.topics";
 const PARTITIONS: &str = "streams.partitions";
 const PER_CLIENT: &str = "streams.max_created_per_client";
 const PER_MINUTE: &str = "streams.max_created_per_minute";
 
-/// Streams at most, as far as starting and handing over were measured.
+/// Maximum number of streams, up to which startup and handover were measured.
 const STREAMS_MAX: usize = 100_000;
 
-/// Bytes of a partition that a node keeps of what a broker has, unless told.
+/// Default size of a node's copy of each partition, in bytes.
 const COPY_BYTES: usize = 1 << 30;
 
 /// Permissions of the sockets: the user and the group of the process.
@@ -284,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_none_unless_a_directory_is_named() {
+    fn streams_need_a_directory() {
         let plain = settings(&[], "").unwrap().streams;
         assert!(plain.open(1, false).unwrap().is_none());
         assert_eq!(plain.config(), StreamConfig::default());
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_ends_waits_no_longer_for_the_directory_of_another_one() {
+    fn stopping_process_abandons_waiting_for_the_directory() {
         let directory = tempfile::tempdir().unwrap();
         let other = Directory::Given(directory.path().to_owned(), None).open(10);
         let store = Store::new(StreamConfig::default(), Vec::new(), 1 << 20, None, Rules::default());
@@ -309,11 +309,11 @@ mod tests {
         });
         store.close();
         is_over.recv_timeout(Duration::from_secs(60)).unwrap();
-        assert!(other.is_ok_and(|streams| streams.has_room()), "which has it still");
+        assert!(other.is_ok_and(|streams| streams.has_room()), "the other process still has it open");
     }
 
     #[test]
-    fn how_they_are_kept_comes_from_file_and_flags() {
+    fn storage_settings_come_from_file_and_flags() {
         let file = "[streams]\ndirectory = \"a\"\nlisten = \"127.0.0.1:1\"\npartitions = 4\nfsync = \"100ms\"\n\
                     retain_bytes = \"1g\"\nretain_age = \"7d\"\nsegment_bytes = \"64m\"";
         let from_file = settings(&[], file).unwrap().streams;
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_a_broker_keeps_a_part_is_kept_here_and_nothing_is_synced() {
+    fn broker_copy_is_limited_and_not_synced() {
         let copy = settings(&["--store", "redis://a"], "").unwrap().streams.config();
         let expected = StreamConfig::default().fsync(Fsync::Never).retain_bytes(Some(COPY_BYTES as u64));
         assert_eq!(copy, expected);

@@ -1,4 +1,4 @@
-//! Whom the server shows itself as.
+//! Certificates of the server.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,8 +17,8 @@ pub(crate) struct TlsSettings {
 }
 
 impl TlsSettings {
-    /// What the command line names takes the place of all that the file names: a certificate of the one and a key of
-    /// the other are no pair.
+    /// Files of the command line replace all files of the configuration: a certificate and a key from different
+    /// sources are not a pair.
     pub(super) fn merge(args: &TlsArgs, file: TlsValues, pick: &mut Pick<'_>) -> Result<Self, String> {
         let is_flag = args.tls_certificate.is_some() || args.tls_key.is_some();
         let (certificates, keys) = if is_flag {
@@ -83,21 +83,21 @@ mod tests {
     }
 
     #[test]
-    fn files_are_taken_in_pairs() {
+    fn files_are_paired_in_order() {
         let pair = |certificate: &str, key: &str| (certificate.into(), key.into());
         let two = "[tls]\ncertificate = [\"a\", \"b\"]\nkey = [\"c\", \"d\"]";
         assert_eq!(pairs(&[], two), Ok(vec![pair("a", "c"), pair("b", "d")]));
         assert_eq!(
             pairs(&["--tls-certificate", "x", "--tls-key", "y"], two),
             Ok(vec![pair("x", "y")]),
-            "the command line's take the place of the file's"
+            "the command line's replace the file's"
         );
         assert_eq!(pairs(&[], "[tls]\ncertificate = \"a\"\nkey = \"c\""), Ok(vec![pair("a", "c")]));
         assert!(!settings(&[], "").unwrap().tls.is_on());
     }
 
     #[test]
-    fn what_has_no_other_half_is_named() {
+    fn certificate_without_key_is_reported() {
         for (flags, file, expected) in [
             (
                 &["--tls-certificate", "x"][..],
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn tls_is_switched_on_and_off_by_a_restart() {
+    fn enabling_tls_needs_a_restart() {
         let [plain, one, other] = ["", "a", "b"].map(|file| {
             let text = format!("[tls]\ncertificate = \"{file}\"\nkey = \"{file}\"");
             settings(&[], if file.is_empty() { "" } else { &text }).unwrap()

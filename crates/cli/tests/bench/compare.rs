@@ -3,7 +3,7 @@
 use super::support::{Own, run};
 
 #[test]
-fn servers_are_measured_by_turns_and_a_server_is_as_fast_as_itself() {
+fn servers_alternate_and_equal_servers_show_no_difference() {
     let own = Own::start(&[]);
     let (one, two) = (format!("one={}", own.url("ws", "/echo")), format!("two={}", own.url("ws", "/echo")));
     let run = run(&[
@@ -36,7 +36,7 @@ fn servers_are_measured_by_turns_and_a_server_is_as_fast_as_itself() {
 }
 
 #[test]
-fn the_table_says_that_there_is_no_difference() {
+fn table_states_that_no_difference_is_significant() {
     let own = Own::start(&[]);
     let url = own.url("ws", "/echo");
     let run =
@@ -50,19 +50,19 @@ fn the_table_says_that_there_is_no_difference() {
 }
 
 #[test]
-fn a_server_that_does_not_start_is_no_contender() {
+fn compare_fails_if_a_server_does_not_start() {
     let own = Own::start(&[]);
     let url = own.url("ws", "/echo");
     let run = run(&["compare", &url, "other=ws://127.0.0.1:1/=false", "--rounds", "3", "-d", "10ms"]);
-    assert!(!run.success && run.stderr.contains("it ended"), "{}", run.stderr);
+    assert!(!run.success && run.stderr.contains("exited with"), "{}", run.stderr);
 }
 
-/// A port that was free a moment ago, for a server that is told where to listen.
+/// A port that was free a moment ago, for a server with a configured listen address.
 fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// Our own server as a command, with these words before and behind it.
+/// The `sinews serve` command, with a prefix and a suffix.
 fn command(name: &str, port: u16, before: &str, behind: &str) -> String {
     let program = env!("CARGO_BIN_EXE_sinews");
     let serve = format!("serve --listen 127.0.0.1:{port} --threads 1");
@@ -72,11 +72,11 @@ fn command(name: &str, port: u16, before: &str, behind: &str) -> String {
 const SHORT: [&str; 9] = ["--rounds", "3", "-c", "2", "-n", "40", "--json", "--timeout", "20s"];
 
 #[test]
-fn commands_are_started_for_each_round_and_ended_behind_it() {
+fn commands_run_for_one_round_each() {
     let directory = std::env::temp_dir().join(format!("sinews-compare-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let list = directory.join("pids");
-    // The shell writes whom it has started; quotes, variables and children of it are what a shell is for.
+    // The shell writes the process ids; quotes, variables and child processes need a shell.
     let note = format!("note='{}'; echo $$ >> \"$note\";", list.display());
     let (one, two) = (free_port(), free_port());
     let first = command("one", one, &note, "& echo $! >> \"$note\"; wait");
@@ -91,30 +91,30 @@ fn commands_are_started_for_each_round_and_ended_behind_it() {
         }
     }
     let pids = std::fs::read_to_string(&list).unwrap();
-    // Two each for the shell that stays, and one for that which becomes the server.
+    // Two ids for the shell that stays, and one for the shell that execs the server.
     assert_eq!(pids.lines().count(), 3 * 2 + 3, "{pids}");
-    // What has ended may not have been collected by its new parent.
+    // A zombie may not have been reaped by its new parent yet.
     let lives = |pid: &str| {
         std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z"))
     };
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while pids.lines().any(lives) {
-        assert!(std::time::Instant::now() < deadline, "they live on");
+        assert!(std::time::Instant::now() < deadline, "the commands are still running");
         std::thread::yield_now();
     }
     std::fs::remove_dir_all(directory).unwrap();
 }
 
 #[test]
-fn why_a_command_cannot_be_compared_is_told() {
+fn command_failures_are_reported() {
     let own = Own::start(&[]);
     let url = own.url("ws", "/echo");
     let port = own.address.port();
     for (server, words) in [
-        (command("a", free_port(), "", "--no-such-option"), "it ended, exit status: 2: "),
+        (command("a", free_port(), "", "--no-such-option"), "exited with exit status: 2: "),
         (format!("a=ws://127.0.0.1:{}/=echo why not >&2; exit 3", free_port()), "exit status: 3: why not"),
         (format!("a=ws://127.0.0.1:{}/=no-such-program", free_port()), "no-such-program"),
-        (command("a", port, "", ""), "somebody accepts at"),
+        (command("a", port, "", ""), "another process already accepts connections at"),
         ("a=".to_owned(), "expected a URL, or NAME=URL=COMMAND"),
         ("=ws://127.0.0.1:1/".to_owned(), "expected a URL, or NAME=URL=COMMAND"),
     ] {
@@ -124,17 +124,17 @@ fn why_a_command_cannot_be_compared_is_told() {
 }
 
 #[test]
-fn a_contender_that_fails_is_named() {
+fn failed_server_is_named() {
     let own = Own::start(&[]);
     let (sound, broken) = (own.url("ws", "/echo"), format!("other={}", own.url("ws", "/nowhere")));
     let run = run(&[&["compare", &sound, &broken][..], &SHORT].concat());
-    let words = "what failed is no fair comparison: other: 2 errors: handshake_refused";
+    let words = "comparison is invalid: other: 2 errors: handshake_refused";
     assert!(!run.success && run.stderr.contains(words), "{}", run.stderr);
 }
 
 #[test]
 #[cfg(target_os = "linux")]
-fn servers_and_the_load_have_the_processors_that_they_are_given() {
+fn servers_and_load_are_pinned_to_given_processors() {
     let allowed = |pid: &str| {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
@@ -144,7 +144,7 @@ fn servers_and_the_load_have_the_processors_that_they_are_given() {
     let directory = std::env::temp_dir().join(format!("sinews-cores-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let list = directory.join("allowed");
-    // The server's shell writes what it may use, and what whoever has started it may.
+    // The server's shell writes its own allowed processors, and its parent's.
     let note =
         format!("grep -h Cpus_allowed_list /proc/self/status /proc/$PPID/status >> {}; exec", list.display());
     let servers = [command("a", free_port(), &note, ""), command("b", free_port(), &note, "")];

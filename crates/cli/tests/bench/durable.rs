@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::support::{Own, run};
 
-/// A directory that is removed again.
+/// A directory that is removed on drop.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -31,7 +31,7 @@ impl Drop for Directory {
 const SMALL: [&str; 13] =
     ["durable", "-n", "5", "-b", "10", "-s", "100", "-p", "2", "-c", "3", "--rounds", "2"];
 
-/// How many batches there were, each way: two rounds with five batches for each of two producers or three consumers.
+/// Batches per transport: two rounds, five batches for each of two producers or three consumers.
 fn assert_counts(result: &Value) {
     for (phase, count) in [("producing", 20), ("consuming", 30)] {
         for way in ["tcp", "websocket"] {
@@ -42,13 +42,13 @@ fn assert_counts(result: &Value) {
             assert!(p50.as_f64().unwrap() <= max.as_f64().unwrap());
         }
         let ratio = result[phase]["websocket_to_tcp"]["mean"].as_array().unwrap();
-        // Two rounds show nothing.
+        // Two rounds cannot show a difference.
         assert!(ratio[1].as_f64().unwrap() <= 1.0 && ratio[2].as_f64().unwrap() >= 1.0);
     }
 }
 
 #[test]
-fn a_server_is_started_for_each_round_and_nothing_is_left_of_it() {
+fn each_round_starts_a_server_and_removes_its_directory() {
     let directory = Directory::new("own");
     let run = run(&[&SMALL[..], &["--json", "--directory", directory.path()]].concat());
     assert!(run.success, "{}", run.stderr);
@@ -57,11 +57,11 @@ fn a_server_is_started_for_each_round_and_nothing_is_left_of_it() {
     assert_counts(&result);
     assert!(result["producing"]["tcp"]["server_cpu_us_per_batch"].is_number(), "{result:#}");
     assert_eq!(result["load"]["batch_bytes"], 40 + 10 * 120);
-    assert_eq!(fs::read_dir(&directory.0).unwrap().count(), 0, "its directory is gone");
+    assert_eq!(fs::read_dir(&directory.0).unwrap().count(), 0, "the directory is removed");
 }
 
 #[test]
-fn a_server_that_runs_already_is_measured_where_it_is() {
+fn running_server_is_measured_at_its_url() {
     let directory = Directory::new("there");
     let own = Own::start(&["--streams", directory.path(), "--streams-listen", "127.0.0.1:0"]);
     let tcp = own.plain().to_string();
@@ -71,12 +71,12 @@ fn a_server_that_runs_already_is_measured_where_it_is() {
     for words in ["producing", "consuming", "TCP", "WebSocket ÷ TCP", "p99.99", "acknowledged from memory"] {
         assert!(run.stdout.contains(words), "{words} in {}", run.stdout);
     }
-    // Each way, round and producer has a stream of its own.
+    // Each transport, round and producer has its own stream.
     assert_eq!(own.get("/streams").matches("\"stream\":").count(), 8);
 }
 
 #[test]
-fn what_cannot_be_measured_is_told() {
+fn unmeasurable_targets_are_reported() {
     let plain = Own::start(&[]);
     let (url, address) = (plain.url("ws", ""), plain.address.to_string());
     let told = |arguments: &[&str]| {
@@ -84,13 +84,13 @@ fn what_cannot_be_measured_is_told() {
         assert!(!run.success && run.stdout.is_empty(), "{}", run.stdout);
         run.stderr
     };
-    // No stream is kept there; what answers at --tcp speaks HTTP.
+    // The server has no streams; its HTTP listener answers at the --tcp address.
     let refused = told(&[&url, "--tcp", &address]);
     assert!(refused.contains("an answer of"), "{refused}");
-    assert!(told(&[&url]).contains("--tcp"), "plain TCP has an address of its own");
+    assert!(told(&[&url]).contains("--tcp"), "a URL needs --tcp");
     let secure = told(&["wss://127.0.0.1:1", "--tcp", &address]);
     assert!(secure.contains("an answer of") || secure.contains("without TLS"), "{secure}");
     let large = run(&["durable", "--batch", "200000"]);
-    assert!(!large.success && large.stderr.contains("above 8388608 bytes"), "{}", large.stderr);
-    assert!(told(&["--serve=--no-such-option"]).contains("ended at once"));
+    assert!(!large.success && large.stderr.contains("exceeds 8388608 bytes"), "{}", large.stderr);
+    assert!(told(&["--serve=--no-such-option"]).contains("exited during startup"));
 }

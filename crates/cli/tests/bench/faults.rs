@@ -1,4 +1,4 @@
-//! Servers that stall, lie, break off or refuse: each shows in the figures, by its name.
+//! Servers that stall, corrupt, disconnect or reject: each failure is counted by its name.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -23,7 +23,7 @@ fn counts(errors: &serde_json::Value, kind: &str) {
 }
 
 #[test]
-fn a_stall_of_the_server_shows_in_the_percentiles_of_an_open_loop() {
+fn server_stall_shows_in_open_loop_percentiles() {
     const STALL: Duration = Duration::from_secs(1);
     let stalled = Arc::new(AtomicBool::new(false));
     let address = websocket(move |number, bytes| {
@@ -36,27 +36,27 @@ fn a_stall_of_the_server_shows_in_the_percentiles_of_an_open_loop() {
     let (result, run) = json(&[&url, "-c", "1", "--rate", "100", "-d", "2s", "--warm-up", "0s"]);
     assert!(run.success, "{}", run.stderr);
     let latency = |name: &str| result["latency_us"][name].as_f64().unwrap();
-    assert_eq!(result["latency_us"]["count"], 200, "every message that was due counts");
+    assert_eq!(result["latency_us"]["count"], 200, "every due message counts");
     assert!(latency("max") >= 1e6, "{result:#}");
-    // Of 200 messages, a hundred were due while it stalled, and fifty in the first half of that.
-    assert!(latency("p75") >= 4e5, "what was due meanwhile has waited too: {result:#}");
+    // Of 200 messages, 100 were due during the stall, 50 of them in its first half.
+    assert!(latency("p75") >= 4e5, "messages due during the stall count their delay: {result:#}");
 }
 
 #[test]
-fn an_answer_that_never_comes_is_counted_with_the_time_it_was_waited_for() {
+fn missing_answer_counts_with_its_timeout() {
     let silent = websocket(|_, _| Answer::Raw(Vec::new()));
     let url = format!("ws://{silent}/");
     let arguments = [&url[..], "-c", "3", "-d", "200ms", "--timeout", "300ms", "--warm-up", "0s"];
     let (result, run) = json(&arguments);
     assert!(!run.success);
     assert_eq!((&result["errors"]["no_answer"], &result["messages"]), (&3.into(), &0.into()));
-    // Whatever was due before the end of the time was waited for beyond that.
+    // Each message due before the end of the measurement waited until the timeout.
     assert!(result["latency_us"]["min"].as_f64().unwrap() >= 3e5, "{result:#}");
-    assert!(result["warnings"][0].as_str().unwrap().contains("nothing was answered"));
+    assert!(result["warnings"][0].as_str().unwrap().contains("no answer arrived"));
 }
 
 #[test]
-fn wrong_bytes_are_noticed_wherever_they_are() {
+fn wrong_bytes_are_detected_at_any_position() {
     for place in [0, 63] {
         let liar = websocket(move |number, mut bytes| {
             bytes[place] ^= u8::from(number == 7);
@@ -69,23 +69,23 @@ fn wrong_bytes_are_noticed_wherever_they_are() {
 }
 
 #[test]
-fn echoes_out_of_order_are_wrong() {
+fn reordered_echoes_are_errors() {
     let address = websocket({
         move |number, bytes| {
             thread_local!(static HELD: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) });
-            // Each answer is the one before: right bytes, wrong place.
+            // Each answer is the previous message: right bytes at the wrong position.
             let before = HELD.with_borrow_mut(|held| std::mem::replace(held, bytes));
             if number == 1 { Answer::Raw(Vec::new()) } else { Answer::Echo(before) }
         }
     });
-    // The second answer comes first for the second message: one behind, so the first is right and late.
+    // The second answer arrives as the first: the order is shifted by one message.
     let (result, run) =
         json(&[&format!("ws://{address}/"), "-c", "1", "-i", "2", "-n", "9", "--timeout", "1s"]);
     assert!(!run.success && result["errors"]["no_answer"].as_u64() >= Some(1), "{result:#}");
 }
 
 #[test]
-fn a_server_that_breaks_off_is_told_from_one_that_refuses() {
+fn disconnects_and_rejections_are_distinguished() {
     let closes = websocket(|number, bytes| if number < 3 { Answer::Echo(bytes) } else { Answer::End });
     let all = errors(&[&format!("ws://{closes}/"), "-c", "2", "-n", "20"]);
     assert!(["closed_by_server", "reset_by_server"].iter().any(|kind| all[kind].is_number()), "{all}");
@@ -99,7 +99,7 @@ fn a_server_that_breaks_off_is_told_from_one_that_refuses() {
 }
 
 #[test]
-fn what_is_no_protocol_is_called_so() {
+fn protocol_violations_are_counted() {
     let frame = websocket(|_, _| Answer::Raw(vec![0xFF; 20]));
     counts(&errors(&[&format!("ws://{frame}/"), "-c", "1", "-n", "2"]), "protocol_violation");
     let unasked = websocket(|_, bytes| Answer::Raw([&[0x82, 1, b'x'][..], &bytes[..0]].concat()));

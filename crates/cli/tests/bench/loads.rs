@@ -1,4 +1,4 @@
-//! Every kind of load, against servers that do as they should.
+//! Every load mode, against correct servers.
 
 use std::io::{Read, Write};
 
@@ -9,7 +9,7 @@ fn number(value: &serde_json::Value) -> f64 {
 }
 
 #[test]
-fn a_count_of_echoes_is_sent_and_each_is_verified() {
+fn count_of_echoes_is_sent_and_verified() {
     let own = Own::start(&[]);
     for more in [
         &["--binary"][..],
@@ -26,7 +26,7 @@ fn a_count_of_echoes_is_sent_and_each_is_verified() {
 }
 
 #[test]
-fn a_time_is_measured_and_the_server_with_it() {
+fn duration_run_measures_server_usage() {
     let own = Own::start(&[]);
     let url = own.url("ws", "/echo");
     let result = sound(&[&url, "-c", "2", "-d", "300ms", "--warm-up", "50ms", "--pid", &own.pid()]);
@@ -38,7 +38,7 @@ fn a_time_is_measured_and_the_server_with_it() {
 }
 
 #[test]
-fn a_file_of_messages_is_sent_line_by_line() {
+fn message_file_is_sent_line_by_line() {
     let own = Own::start(&[]);
     let file = std::env::temp_dir().join(format!("sinews-bench-lines-{}", std::process::id()));
     std::fs::write(&file, "{\"a\":1}\n\nsecond\r\nthird, ünd länger\n").unwrap();
@@ -49,11 +49,11 @@ fn a_file_of_messages_is_sent_line_by_line() {
 }
 
 #[test]
-fn bytes_come_back_over_plain_tcp() {
+fn bytes_are_echoed_over_plain_tcp() {
     let echo = server(|mut stream| {
         let mut chunk = [0; 1000];
         while let Ok(count @ 1..) = stream.read(&mut chunk) {
-            // In two parts, so that no answer is whole.
+            // In two parts, so that each answer is incomplete at first.
             if stream
                 .write_all(&chunk[..count / 2])
                 .and_then(|()| stream.write_all(&chunk[count / 2..count]))
@@ -69,7 +69,7 @@ fn bytes_come_back_over_plain_tcp() {
 }
 
 #[test]
-fn requests_are_pipelined_and_their_bodies_compared() {
+fn requests_are_pipelined_and_bodies_compared() {
     let own = Own::start(&[]);
     let url = own.url("http", "/healthz");
     let result = sound(&[&url, "-c", "2", "-n", "100", "-i", "8", "-H", "X-Test: 1"]);
@@ -85,25 +85,25 @@ fn requests_are_pipelined_and_their_bodies_compared() {
         for depth in ["1", "3"] {
             let (result, run) = json(&[&url, "-c", "1", "-n", "3", "-i", depth, "--expect", "other"]);
             assert!(!run.success);
-            assert_eq!(result["errors"], serde_json::json!({ "wrong_bytes": 3 }), "each is asked for once");
+            assert_eq!(result["errors"], serde_json::json!({ "wrong_bytes": 3 }), "each request is sent once");
         }
     }
 }
 
 #[test]
-fn a_connection_that_ends_behind_its_answer_is_made_anew() {
+fn connection_closed_after_its_answer_is_replaced() {
     let once = server(|mut stream| {
         let _ = super::support::head(&mut stream);
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok");
     });
     let url = format!("http://{once}/");
     assert_eq!(sound(&[&url, "-c", "2", "-n", "30", "--expect", "ok"])["messages"], 30);
-    // What was sent behind the last request that is answered is sent again.
+    // Requests sent after the last answered request are sent again.
     let half = server(|mut stream| {
         let _ = super::support::head(&mut stream);
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok");
         let _ = stream.shutdown(std::net::Shutdown::Write);
-        // What it does not read would make its end a reset.
+        // Unread data would turn the close into a reset.
         let _ = stream.read_to_end(&mut Vec::new());
     });
     let url = format!("http://{half}/");
@@ -114,19 +114,19 @@ fn a_connection_that_ends_behind_its_answer_is_made_anew() {
 }
 
 #[test]
-fn what_is_published_reaches_every_subscriber() {
+fn publications_reach_every_subscriber() {
     let own = Own::start(&[]);
     let url = own.url("ws", "");
     let fan_out =
         ["-m", "fan-out", "-c", "9", "--publishers", "2", "--topics", "2", "--rate", "100", "-d", "400ms"];
     let result = sound(&[&[&url[..]][..], &fan_out].concat());
     let (published, delivered) = (number(&result["published"]), number(&result["latency_us"]["count"]));
-    // Two topics with four and three subscribers, published to by turns.
+    // Two topics with four and three subscribers, published to in rotation.
     assert!(published > 0.0 && (delivered - 3.5 * published).abs() <= 0.5 * published, "{result:#}");
 }
 
 #[test]
-fn a_foreign_protocol_is_a_template() {
+fn templates_describe_other_protocols() {
     let own = Own::start(&[]);
     let url = own.url("ws", "/ws");
     let result = sound(&[
@@ -151,17 +151,17 @@ fn a_foreign_protocol_is_a_template() {
 }
 
 #[test]
-fn connections_are_made_and_closed_in_a_storm() {
+fn storm_opens_and_closes_connections() {
     let own = Own::start(&[]);
     let url = own.url("ws", "/echo");
     let result = sound(&[&url, "-m", "storm", "-c", "4", "-d", "300ms", "--warm-up", "0s"]);
     assert!(number(&result["messages"]) > 4.0, "{result:#}");
-    // Those that are made before all are there do not count, and are not counted off either.
+    // Connections opened before the window are neither counted nor deducted from the count.
     assert_eq!(sound(&[&url, "-m", "storm", "-c", "4", "-n", "50"])["messages"], 50);
 }
 
 #[test]
-fn connections_are_held_from_several_addresses() {
+fn idle_connections_use_several_source_addresses() {
     let own = Own::start(&[]);
     let url = own.url("ws", "/echo");
     let from = if cfg!(target_os = "linux") { "127.0.0.1-3" } else { "127.0.0.1" };
@@ -172,7 +172,7 @@ fn connections_are_held_from_several_addresses() {
 }
 
 #[test]
-fn a_unix_socket_is_loaded() {
+fn unix_socket_is_measured() {
     let path = std::env::temp_dir().join(format!("sinews-bench-unix-{}", std::process::id()));
     let listen = format!("unix:{}", path.display());
     let _own = Own::start(&["--listen", &listen]);
@@ -181,7 +181,7 @@ fn a_unix_socket_is_loaded() {
 }
 
 #[test]
-fn tls_is_spoken_with_who_is_trusted_or_with_anybody() {
+fn tls_needs_a_trusted_certificate_or_insecure() {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let directory = std::env::temp_dir().join(format!("sinews-bench-tls-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
@@ -200,7 +200,7 @@ fn tls_is_spoken_with_who_is_trusted_or_with_anybody() {
 }
 
 #[test]
-fn options_that_do_not_fit_are_refused_in_words() {
+fn conflicting_options_are_rejected_with_a_reason() {
     for (arguments, word) in [
         (&["ftp://a"][..], "expected ws://"),
         (&["http://127.0.0.1:1", "--deflate"], "--deflate"),

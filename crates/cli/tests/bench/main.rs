@@ -1,4 +1,5 @@
-//! `sinews bench` as it is started: against our own server, and against servers that stall, lie and break off.
+//! `sinews bench` as a process: against this project's server, and against servers that stall, corrupt and
+//! disconnect.
 
 mod compare;
 mod durable;

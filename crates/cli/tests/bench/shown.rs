@@ -1,9 +1,9 @@
-//! What is printed, and where.
+//! Output of the program, by destination.
 
 use super::support::{Own, bench, run};
 
 #[test]
-fn through_a_pipe_there_are_plain_lines_and_a_table() {
+fn pipe_output_is_plain_lines_and_a_table() {
     let own = Own::start(&[]);
     let url = own.url("ws", "/echo");
     let run = run(&[&url, "-c", "2", "-d", "300ms", "--warm-up", "0s"]);
@@ -16,13 +16,13 @@ fn through_a_pipe_there_are_plain_lines_and_a_table() {
 }
 
 #[test]
-fn csv_has_as_many_values_as_names() {
+fn csv_has_one_value_per_name() {
     let own = Own::start(&[]);
     let url = own.url("ws", "/echo");
     let run = run(&[&url, "-c", "2", "-n", "20", "--csv", "-q"]);
     let lines: Vec<&str> = run.stdout.lines().collect();
     assert_eq!(lines.len(), 2, "{}", run.stdout);
-    // No value of this run has a comma in it.
+    // No value of this run contains a comma.
     let [names, values] = [0, 1].map(|line: usize| lines[line].split(',').collect::<Vec<_>>());
     assert_eq!(names.len(), values.len());
     let value = |name: &str| values[names.iter().position(|one| *one == name).expect(name)];
@@ -30,7 +30,7 @@ fn csv_has_as_many_values_as_names() {
 }
 
 #[test]
-fn csv_has_the_same_columns_when_nothing_is_answered() {
+fn csv_columns_are_the_same_without_answers() {
     let own = Own::start(&[]);
     let url = own.url("ws", "/echo");
     let names = |arguments: &[&str]| {
@@ -41,7 +41,7 @@ fn csv_has_the_same_columns_when_nothing_is_answered() {
 }
 
 #[test]
-fn the_page_needs_nothing_beside_itself() {
+fn html_report_is_self_contained() {
     let own = Own::start(&[]);
     let (url, pid) = (own.url("ws", "/echo?a=<b>"), own.pid());
     let path = std::env::temp_dir().join(format!("sinews-bench-{}.html", std::process::id()));
@@ -56,12 +56,12 @@ fn the_page_needs_nothing_beside_itself() {
         assert!(!page.contains(outside), "{outside}");
     }
     let named = page.replace("http://www.w3.org/2000/svg", "");
-    assert!(!named.contains("http://") && !named.contains("https://"), "it asks nobody");
-    assert!(!page.contains("#010101") && page.contains("currentColor"), "its colours are the page's");
+    assert!(!named.contains("http://") && !named.contains("https://"), "the page makes no requests");
+    assert!(!page.contains("#010101") && page.contains("currentColor"), "the charts use the page's colors");
 }
 
 #[test]
-fn whoever_reads_no_more_ends_nothing() {
+fn closed_pipe_does_not_fail_the_run() {
     let own = Own::start(&[]);
     let url = own.url("ws", "/echo");
     let mut child = bench(&[&url, "-c", "1", "-n", "5", "-q"]).spawn().unwrap();
@@ -70,9 +70,9 @@ fn whoever_reads_no_more_ends_nothing() {
 }
 
 #[test]
-fn help_names_every_group() {
+fn help_lists_every_option_group() {
     let help = run(&["--help"]).stdout;
-    for group in ["How much", "What is sent", "Connections", "Other loads than echo", "What is shown"] {
+    for group in ["Amount of load", "Content", "Connections", "Load modes other than echo", "Output"] {
         assert!(help.contains(&format!("{group}:")), "{group} in {help}");
     }
 }

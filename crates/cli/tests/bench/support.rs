@@ -1,4 +1,4 @@
-//! The program, and servers of a few lines that do what a test wants.
+//! The program, and small servers with scripted behavior.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -15,7 +15,7 @@ use sinews_session::{Events, Payload, Resources, Session, Tx};
 pub(crate) fn bench(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sinews"));
     command.arg("bench").args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // Producers and consumers of streams are threads that block, and have no backend.
+    // Producers and consumers of streams are blocking threads without a backend.
     let backend = std::env::var("SINEWS_TEST_BACKEND").ok().filter(|_| arguments.first() != Some(&"durable"));
     if let Some(backend) = backend {
         command.args(["--backend", &backend]);
@@ -23,7 +23,7 @@ pub(crate) fn bench(arguments: &[&str]) -> Command {
     command
 }
 
-/// A run, and what it printed.
+/// A finished run and its output.
 pub(crate) struct Run {
     pub(crate) success: bool,
     pub(crate) stdout: String,
@@ -31,19 +31,19 @@ pub(crate) struct Run {
 }
 
 pub(crate) fn run(arguments: &[&str]) -> Run {
-    let Output { status, stdout, stderr } = bench(arguments).output().expect("it starts");
-    let text = |bytes| String::from_utf8(bytes).expect("it prints text");
+    let Output { status, stdout, stderr } = bench(arguments).output().expect("the program starts");
+    let text = |bytes| String::from_utf8(bytes).expect("the output is UTF-8");
     Run { success: status.success(), stdout: text(stdout), stderr: text(stderr) }
 }
 
-/// A run that measures, as JSON.
+/// Runs a measurement with JSON output.
 pub(crate) fn json(arguments: &[&str]) -> (Value, Run) {
     let run = run(&[arguments, &["--json", "--quiet"]].concat());
     let value = serde_json::from_str(&run.stdout);
     (value.unwrap_or_else(|error| panic!("{error}: {}{}", run.stdout, run.stderr)), run)
 }
 
-/// A run in which nothing goes wrong.
+/// Runs a measurement without errors.
 pub(crate) fn sound(arguments: &[&str]) -> Value {
     let (value, run) = json(arguments);
     assert!(run.success, "{}{value:#}", run.stderr);
@@ -51,13 +51,13 @@ pub(crate) fn sound(arguments: &[&str]) -> Value {
     value
 }
 
-/// Our own server, ended when dropped.
+/// A `sinews serve` process, killed on drop.
 pub(crate) struct Own {
     child: Child,
     pub(crate) address: SocketAddr,
-    /// What it said first.
+    /// The server's startup output.
     table: String,
-    /// Its standard output, so that no write meets a closed pipe.
+    /// The server's standard output, kept open so that it never writes to a closed pipe.
     _stdout: BufReader<std::process::ChildStdout>,
 }
 
@@ -65,11 +65,12 @@ impl Own {
     pub(crate) fn start(arguments: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sinews"));
         command.args(["serve", "--listen", "127.0.0.1:0", "--threads", "1"]).args(arguments);
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
-        let mut stdout = BufReader::new(child.stdout.take().expect("it is piped"));
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the server starts");
+        let mut stdout = BufReader::new(child.stdout.take().expect("standard output is piped"));
         let mut table = String::new();
         while !table.contains("Ctrl-C stops.") {
-            assert_ne!(stdout.read_line(&mut table).expect("it says where it listens"), 0, "{table}");
+            assert_ne!(stdout.read_line(&mut table).expect("the server prints its addresses"), 0, "{table}");
         }
         let at = table.lines().find_map(|line| line.split_once("://")).expect("an address").1;
         let at = at.trim_end_matches('/').replace("localhost", "127.0.0.1");
@@ -80,20 +81,24 @@ impl Own {
         format!("{scheme}://{}{path}", self.address)
     }
 
-    /// Where it speaks to streams over plain TCP.
+    /// Address of the plain TCP listener for streams.
     pub(crate) fn plain(&self) -> SocketAddr {
-        let address =
-            self.table.lines().find_map(|line| line.split_once("tcp://")).expect("it was told to").1;
+        let address = self
+            .table
+            .lines()
+            .find_map(|line| line.split_once("tcp://"))
+            .expect("the server has a plain TCP listener")
+            .1;
         address.trim().parse().expect("an address")
     }
 
-    /// The body of an answer.
+    /// Returns the body of an HTTP response.
     pub(crate) fn get(&self, path: &str) -> String {
-        let mut socket = TcpStream::connect(self.address).expect("it accepts");
+        let mut socket = TcpStream::connect(self.address).expect("the server accepts");
         write!(socket, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-            .expect("it reads");
+            .expect("the server reads");
         let mut answer = String::new();
-        socket.read_to_string(&mut answer).expect("it answers in text");
+        socket.read_to_string(&mut answer).expect("the response is UTF-8");
         answer.split_once("\r\n\r\n").expect("a head").1.to_owned()
     }
 
@@ -109,10 +114,10 @@ impl Drop for Own {
     }
 }
 
-/// A server whose connections are each served by a thread; it lives as long as the test's process.
+/// Starts a server with one thread per connection; it lives as long as the test process.
 pub(crate) fn server(serve: impl Fn(TcpStream) + Clone + Send + 'static) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-    let address = listener.local_addr().expect("it has an address");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("the listener has an address");
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let serve = serve.clone();
@@ -122,7 +127,7 @@ pub(crate) fn server(serve: impl Fn(TcpStream) + Clone + Send + 'static) -> Sock
     address
 }
 
-/// A WebSocket server: answers the messages that come, by number, with what `answer` makes of them.
+/// Starts a WebSocket server: `answer` maps each numbered message to an answer.
 pub(crate) fn websocket(answer: impl Fn(usize, Vec<u8>) -> Answer + Clone + Send + 'static) -> SocketAddr {
     server(move |stream| {
         let _ = serve(stream, answer.clone());
@@ -131,9 +136,9 @@ pub(crate) fn websocket(answer: impl Fn(usize, Vec<u8>) -> Answer + Clone + Send
 
 pub(crate) enum Answer {
     Echo(Vec<u8>),
-    /// Bytes that are no frame, perhaps.
+    /// Raw bytes, possibly no valid frame.
     Raw(Vec<u8>),
-    /// Ends the connection.
+    /// Closes the connection.
     End,
 }
 
@@ -187,7 +192,7 @@ impl<F: Fn(usize, Vec<u8>) -> Answer> Events for Echo<F> {
     }
 }
 
-/// A request's head, and nothing behind it: the clients of these tests wait for the answer.
+/// Reads a request's head; the test clients send no further data before the answer.
 pub(crate) fn head(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
     stream.set_read_timeout(Some(Duration::from_secs(60)))?;
     let (mut head, mut byte) = (Vec::new(), [0]);
@@ -198,7 +203,7 @@ pub(crate) fn head(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
     Ok(head)
 }
 
-/// An HTTP server that answers each request with these bytes.
+/// Starts an HTTP server that answers each request with these bytes.
 pub(crate) fn http(answer: &'static [u8]) -> SocketAddr {
     server(move |mut stream| while head(&mut stream).is_ok() && stream.write_all(answer).is_ok() {})
 }

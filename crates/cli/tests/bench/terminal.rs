@@ -1,4 +1,4 @@
-//! What a person sees who starts it in a terminal, and what Ctrl-C does.
+//! Terminal output, and the handling of Ctrl-C.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -7,9 +7,9 @@ use rexpect::session::{PtySession, spawn_command};
 
 use super::support::{Answer, Own, websocket};
 
-/// The program in a terminal of this many columns; behind its end the shell says how it went.
+/// Starts the program in a terminal of the given width; afterwards the shell prints the exit code.
 fn start(columns: u16, arguments: &[&str]) -> PtySession {
-    // The shell hears Ctrl-C as well, and is to say the code all the same.
+    // The shell receives Ctrl-C too, and must still print the exit code.
     let script = format!("stty rows {ROWS} cols {columns}; trap : INT; \"$@\"; echo \"code $?\"");
     let mut command = Command::new("sh");
     command.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_sinews"), "bench"]).args(arguments);
@@ -17,17 +17,17 @@ fn start(columns: u16, arguments: &[&str]) -> PtySession {
     spawn_command(command, Some(PATIENCE_MS)).unwrap()
 }
 
-/// All that a terminal shows while these bytes come, of the line that tells how far it is; and what it shows at the end.
+/// Returns each state of the progress line while these bytes arrive, and the final screen.
 fn watch(columns: u16, bytes: &str) -> (BTreeSet<String>, String) {
     let mut terminal = vt100::Parser::new(ROWS, columns, 0);
     let mut lines = BTreeSet::new();
-    // A line is drawn whole before the cursor goes back.
+    // Each line is drawn completely before the cursor returns.
     for piece in bytes.split_inclusive('\r') {
-        // What is read of a terminal is a character for each byte.
+        // Terminal input is decoded as one character per byte.
         let piece: Vec<u8> = piece.chars().filter_map(|byte| u8::try_from(byte).ok()).collect();
         terminal.process(&piece);
         let told: Vec<String> = terminal.screen().rows(0, columns).filter(|row| is_progress(row)).collect();
-        assert!(told.len() <= 1, "one line is drawn again and again: {told:#?}");
+        assert!(told.len() <= 1, "the progress is a single line: {told:#?}");
         lines.extend(told);
     }
     (lines, terminal.screen().contents())
@@ -38,7 +38,7 @@ fn is_progress(row: &str) -> bool {
 }
 
 #[test]
-fn a_line_is_drawn_again_and_again_and_makes_room_for_the_summary() {
+fn progress_line_is_redrawn_and_replaced_by_the_summary() {
     let own = Own::start(&[]);
     let url = own.url("ws", "/echo");
     for columns in [100, 60, 30] {
@@ -48,14 +48,14 @@ fn a_line_is_drawn_again_and_again_and_makes_room_for_the_summary() {
         assert!(lines.len() >= 2, "{lines:#?} in {all:?}");
         assert!(lines.iter().any(|line| line.contains("measuring: 2 open")), "{columns}: {lines:#?}");
         assert!(!end.lines().any(is_progress), "{end}");
-        // What was said before may have left a screen as narrow as that.
+        // Earlier output may have scrolled off a narrow screen.
         assert!(end.contains("load's processor") && end.contains("code 0"), "{end}");
         assert!(!end.contains(['\u{fffd}', '\u{1b}']) && !end.contains("[2K"), "{end}");
     }
 }
 
 #[test]
-fn ctrl_c_ends_the_measurement_and_shows_what_was_measured() {
+fn ctrl_c_ends_the_measurement_and_prints_its_figures() {
     let own = Own::start(&[]);
     let url = own.url("ws", "/echo");
     for load in [&["-d", "1h"][..], &["-n", "1000000000"], &["--rate", "100", "-d", "1h"]] {
@@ -65,19 +65,22 @@ fn ctrl_c_ends_the_measurement_and_shows_what_was_measured() {
         terminal.send_control('c').unwrap();
         let rest = terminal.exp_eof().unwrap();
         let (_, end) = watch(100, &rest);
-        for part in
-            ["interrupted: this is what was measured so far", "echoes, verified", "p99.99", "code 130"]
-        {
+        for part in [
+            "interrupted: figures cover the time until the interrupt",
+            "echoes, verified",
+            "p99.99",
+            "code 130",
+        ] {
             assert!(end.contains(part), "{load:?}: {part} in {end}");
         }
-        // Those on their way were answered, and are no errors.
+        // Messages in flight were answered and are not errors.
         assert!(!end.contains("no_answer") && !end.contains("errors"), "{end}");
         assert!(!end.lines().any(is_progress), "{end}");
     }
 }
 
 #[test]
-fn ctrl_c_before_anything_was_measured_says_so() {
+fn ctrl_c_before_the_measurement_is_reported() {
     let own = Own::start(&[]);
     let mut terminal = start(100, &[&own.url("ws", "/echo"), "-c", "1", "--warm-up", "1h"]);
     terminal.exp_string("warming up: 1 open").unwrap();
@@ -87,7 +90,7 @@ fn ctrl_c_before_anything_was_measured_says_so() {
 }
 
 #[test]
-fn a_second_ctrl_c_waits_for_nothing() {
+fn second_ctrl_c_exits_at_once() {
     let silent = websocket(|_, _| Answer::Raw(Vec::new()));
     let url = format!("ws://{silent}/");
     let mut terminal = start(100, &[&url, "-c", "1", "-d", "1h", "--warm-up", "0s", "--timeout", "1h"]);
@@ -99,7 +102,7 @@ fn a_second_ctrl_c_waits_for_nothing() {
 }
 
 #[test]
-fn ctrl_c_ends_a_comparison_behind_its_last_whole_round() {
+fn ctrl_c_ends_a_comparison_after_its_last_complete_round() {
     let own = Own::start(&[]);
     let url = own.url("ws", "/echo");
     let mut terminal =
@@ -108,13 +111,13 @@ fn ctrl_c_ends_a_comparison_behind_its_last_whole_round() {
     terminal.send_control('c').unwrap();
     let rest = terminal.exp_eof().unwrap();
     let (_, end) = watch(100, &rest);
-    for part in ["interrupted: of 1000 rounds, ", "median latency:", "code 130"] {
+    for part in [" of 1000 rounds are complete", "median latency:", "code 130"] {
         assert!(end.contains(part), "{part} in {end}");
     }
 }
 
-/// More than a summary has lines, wrapped ones too.
+/// More than the lines of a summary, including wrapped lines.
 const ROWS: u16 = 60;
 
-/// Longer than anything here takes on a busy machine.
+/// Longer than any step takes on a busy machine.
 const PATIENCE_MS: u64 = 60_000;

@@ -6,7 +6,7 @@ use rexpect::session::{PtySession, spawn_command};
 
 use crate::support::{Directory, PATIENCE, Scripted, Server, connect};
 
-/// The program in a terminal; behind its end the shell says how it went, and how the terminal is.
+/// Starts the program in a terminal; afterwards the shell prints the exit code and the terminal mode.
 fn start(arguments: &[&str]) -> PtySession {
     let program = connect(&[]);
     let mut command = Command::new("sh");
@@ -20,13 +20,13 @@ fn start(arguments: &[&str]) -> PtySession {
     spawn_command(command, Some(limit)).unwrap()
 }
 
-/// Keys, and not a whole line.
+/// Types keys without a line end.
 fn type_in(console: &mut PtySession, keys: &str) {
     console.send(keys).unwrap();
     console.flush().unwrap();
 }
 
-/// It has ended with this code, and the terminal is as it was.
+/// Asserts the exit code, and that the terminal mode is restored.
 fn assert_ended(console: &mut PtySession, code: i32) {
     console.exp_string(&format!("code {code}")).unwrap();
     let rest = console.exp_eof().unwrap();
@@ -35,7 +35,7 @@ fn assert_ended(console: &mut PtySession, code: i32) {
 }
 
 #[test]
-fn a_conversation_in_a_terminal() {
+fn terminal_sends_and_shows_messages() {
     let (server, directory) = (Server::echo(), Directory::new());
     let history = directory.path("history");
     let mut console = start(&["--history", &history, &server.url]);
@@ -60,7 +60,7 @@ fn a_conversation_in_a_terminal() {
     console.exp_string("* closed by this end with 4001").unwrap();
     assert_ended(&mut console, 0);
 
-    // The lines of the first run are there in the second.
+    // The history of the first run is available in the second.
     let mut console = start(&["--history", &history, &server.url]);
     console.exp_string("* connected to ws://").unwrap();
     console.exp_string("> ").unwrap();
@@ -73,7 +73,7 @@ fn a_conversation_in_a_terminal() {
 }
 
 #[test]
-fn what_comes_stands_above_the_line_that_is_edited() {
+fn received_messages_appear_above_the_edited_line() {
     let (told, tell) = std::sync::mpsc::channel();
     let server = Scripted::serve(move |wire| {
         wire.switch("", b"");
@@ -92,9 +92,9 @@ fn what_comes_stands_above_the_line_that_is_edited() {
     console.exp_string("half a li").unwrap();
     told.send(()).unwrap();
     console.exp_string("< news").unwrap();
-    // What comes cannot steer the terminal.
+    // Received text cannot control the terminal.
     console.exp_string("< \\u{1b}[2Jx").unwrap();
-    // The line is drawn again, and goes on.
+    // The edited line is redrawn and continues.
     console.exp_string("half a li").unwrap();
     type_in(&mut console, "ne\r");
     console.exp_string("* closed by the peer with 4000: half a line").unwrap();
@@ -103,7 +103,7 @@ fn what_comes_stands_above_the_line_that_is_edited() {
 }
 
 #[test]
-fn a_console_may_be_the_server() {
+fn console_may_act_as_server() {
     let mut console = start(&["--history", "none", "--listen", "127.0.0.1:0"]);
     let (_, url) = console.exp_regex("ws://127.0.0.1:[0-9]+/").unwrap();
     let mut client = connect(&["--count", "1", "--wait", "1h", &url]).spawn().unwrap();
@@ -114,14 +114,14 @@ fn a_console_may_be_the_server() {
     assert_eq!(client.wait_with_output().unwrap().stdout, b"welcome\n");
     console.exp_string("#1 closed by the peer with 1000").unwrap();
     console.send_line("/peers").unwrap();
-    console.exp_string("nobody").unwrap();
+    console.exp_string("no clients").unwrap();
     // Ctrl-C.
     console.send_control('c').unwrap();
     assert_ended(&mut console, 0);
 }
 
 #[test]
-fn the_wire_can_be_looked_at_from_the_console() {
+fn console_inspects_frames() {
     let server = Server::echo();
     let mut console = start(&["--history", "none", "--inspect", &server.url]);
     console.exp_string("< HTTP/1.1 101").unwrap();

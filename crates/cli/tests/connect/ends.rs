@@ -1,4 +1,4 @@
-//! How it ends, as an exit code.
+//! Ends of a run, by exit code.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
@@ -13,7 +13,7 @@ fn ends(code: i32, words: &str, arguments: &[&str], input: &str) {
 }
 
 #[test]
-fn no_connection_is_trouble() {
+fn failed_connection_exits_with_1() {
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     ends(1, "cannot connect", &[&format!("ws://{nobody}/")], "");
     ends(1, "the scheme must be", &["ftp://localhost/"], "");
@@ -22,7 +22,7 @@ fn no_connection_is_trouble() {
 }
 
 #[test]
-fn a_wrong_command_line_is_told() {
+fn conflicting_options_exit_with_2() {
     ends(2, "required", &[], "");
     ends(2, "cannot be used with", &["--listen", "127.0.0.1:0", "ws://localhost/"], "");
     ends(2, "two hosts", &["--connect-to", "nonsense", "ws://localhost/"], "");
@@ -39,7 +39,7 @@ fn a_wrong_command_line_is_told() {
 }
 
 #[test]
-fn a_refusal_has_its_own_code() {
+fn rejected_handshake_exits_with_3() {
     for (answer, words) in [
         ("HTTP/1.1 403 Forbidden\r\nContent-Length: 9\r\n\r\nnot today", "not today"),
         ("HTTP/1.1 302 Found\r\nLocation: /b\r\nContent-Length: 0\r\n\r\n", "302"),
@@ -52,7 +52,7 @@ fn a_refusal_has_its_own_code() {
 }
 
 #[test]
-fn the_peer_s_close_is_told_by_its_code() {
+fn peer_close_code_determines_the_exit_code() {
     for (close, code, words) in [
         (&b"\x88\x02\x03\xe8"[..], 0, ""),
         (b"\x88\x02\x03\xe9", 0, ""),
@@ -64,7 +64,7 @@ fn the_peer_s_close_is_told_by_its_code() {
         let server = Scripted::serve(move |wire| {
             wire.switch("", close);
             if !close.is_empty() {
-                // Behind its answer to the Close, the client waits for our end.
+                // After its answer to Close, the client waits for the end of the transport.
                 while wire.frame().is_some_and(|(first, _)| first != 0x88) {}
             }
         });
@@ -74,7 +74,7 @@ fn the_peer_s_close_is_told_by_its_code() {
 }
 
 #[test]
-fn a_broken_protocol_is_told() {
+fn protocol_violation_exits_with_5() {
     for (frame, words) in [
         (&b"\x81\x81abcd\0"[..], "server frame with mask"),
         (b"\x81\x01\xff", "not UTF-8"),
@@ -90,7 +90,7 @@ fn a_broken_protocol_is_told() {
 }
 
 #[test]
-fn a_wait_that_is_over_is_told() {
+fn expired_timeout_exits_with_6() {
     let silent = || Scripted::serve(|wire| wire.drain());
     let server = silent();
     ends(6, "100ms", &["--connect-timeout", "100ms", &server.url], "");
@@ -119,7 +119,7 @@ fn a_wait_that_is_over_is_told() {
 }
 
 #[test]
-fn an_interrupt_closes_in_order() {
+fn interrupt_closes_the_connection() {
     let server = Scripted::serve(|wire| {
         wire.switch("", b"\x81\x05ready");
         assert_eq!(wire.frame(), Some((0x88, vec![0x03, 0xe8])));

@@ -1,10 +1,10 @@
-//! `--inspect`: what is shown, and faults of answers that are named. Which faults there are is tested beside the code
-//! that names them; here some of each kind go all the way.
+//! `--inspect`: its output, and violations in responses and frames. Unit tests cover all violations; these tests run
+//! examples of each kind through the whole program.
 
 use crate::support::{Scripted, Server, run};
 
 #[test]
-fn both_heads_and_every_frame_are_shown() {
+fn handshake_heads_and_frames_are_shown() {
     let server = Server::start(&["--echo", "--deflate"]);
     let ran = run(
         &["--inspect", "--deflate", "--commands", &server.url],
@@ -28,14 +28,14 @@ fn both_heads_and_every_frame_are_shown() {
 }
 
 #[test]
-fn long_payloads_are_cut() {
+fn long_payloads_are_truncated() {
     let server = Server::echo();
     let ran = run(&["--inspect", "--excerpt", "4", &server.url], "0123456789\n");
     assert!(ran.fine().contains("\"0123\" … 10 bytes in all"), "{ran:?}");
 }
 
 #[test]
-fn every_fault_of_an_answer_is_named_and_it_goes_on() {
+fn violations_are_named_and_inspection_continues() {
     let ext = "Sec-WebSocket-Extensions: permessage-deflate\r\n";
     for (further, frames, sections) in [
         ("", &b"\x81\x82\0\0\0\0hi"[..], &["RFC 6455 section 5.1"][..]),
@@ -64,14 +64,14 @@ fn every_fault_of_an_answer_is_named_and_it_goes_on() {
             );
         }
         assert_eq!(ran.text().matches(" ! ").count(), sections.len() + 1, "{name}: {}", ran.text());
-        assert!(ran.text().contains("\"more\""), "what follows is shown: {}", ran.text());
+        assert!(ran.text().contains("\"more\""), "later frames are shown: {}", ran.text());
         assert!(ran.code == 5 && ran.stderr.contains("violation"), "{ran:?}");
         server.join();
     }
 }
 
 #[test]
-fn an_end_without_a_close_is_named() {
+fn transport_end_without_close_is_named() {
     let server = Scripted::serve(|wire| wire.switch("", b"\x81\x05hel"));
     let ran = run(&["--inspect", "--count", "1", &server.url], "");
     assert!(
@@ -79,12 +79,12 @@ fn an_end_without_a_close_is_named() {
         "{ran:?}"
     );
     assert!(ran.text().contains("! RFC 6455 section 7.1.1: the transport ends without a Close"), "{ran:?}");
-    assert!(ran.text().contains("\"hel\""), "what came is shown: {ran:?}");
+    assert!(ran.text().contains("\"hel\""), "the received part is shown: {ran:?}");
     server.join();
 }
 
 #[test]
-fn a_refusal_is_shown() {
+fn rejected_handshake_is_shown() {
     let server =
         Scripted::serve(|wire| wire.write("HTTP/1.1 200 OK\nServer : x\r\nContent-Length: 2\r\n\r\nno"));
     let ran = run(&["--inspect", &server.url], "");
@@ -101,7 +101,7 @@ fn a_refusal_is_shown() {
 }
 
 #[test]
-fn the_request_may_be_wrong() {
+fn request_headers_may_be_invalid() {
     let server = Scripted::serve(|wire| {
         assert_eq!((wire.header("upgrade"), wire.header("sec-websocket-version")), (None, Some("8")));
         wire.switch("", b"");

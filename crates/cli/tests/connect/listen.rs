@@ -1,4 +1,4 @@
-//! Being the server.
+//! Server mode.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
@@ -6,8 +6,8 @@ use std::process::Stdio;
 use crate::support::{Server, connect, run};
 
 #[test]
-fn a_pipe_may_be_a_server() {
-    // What is to be sent waits for the first client.
+fn pipe_may_act_as_server() {
+    // Input is queued for the first client.
     let mut server = Server::start(&["--once"]);
     let mut stdin = server.stdin.take().unwrap();
     stdin.write_all(b"from the server\n").unwrap();
@@ -16,11 +16,11 @@ fn a_pipe_may_be_a_server() {
     let mut line = String::new();
     BufReader::new(server.child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "from the client\n");
-    assert_eq!(server.child.wait().unwrap().code(), Some(0), "the one client has left");
+    assert_eq!(server.child.wait().unwrap().code(), Some(0), "the only client has disconnected");
 }
 
 #[test]
-fn many_clients_hear_the_same() {
+fn input_is_sent_to_all_clients() {
     let mut server = Server::start(&["--jsonl"]);
     let mut stdin = server.stdin.take().unwrap();
     let mut stdout = BufReader::new(server.child.stdout.take().unwrap()).lines();
@@ -40,7 +40,7 @@ fn many_clients_hear_the_same() {
 }
 
 #[test]
-fn there_are_no_more_clients_than_wanted() {
+fn clients_above_max_clients_are_rejected() {
     let mut server = Server::start(&["--max-clients", "1", "--jsonl"]);
     let mut stdout = BufReader::new(server.child.stdout.take().unwrap()).lines();
     let mut first = connect(&["--count", "1", "--wait", "1h", &server.url]).spawn().unwrap();
@@ -52,7 +52,7 @@ fn there_are_no_more_clients_than_wanted() {
 }
 
 #[test]
-fn a_server_speaks_what_it_is_told_to() {
+fn server_uses_configured_subprotocol_and_headers() {
     let server = Server::start(&["--echo", "--subprotocol", "v1", "-H", "X-Who: me"]);
     let ran = run(&["--inspect", "--subprotocol", "v2,v1", &server.url], "hi\n");
     assert!(ran.fine().contains("< Sec-WebSocket-Protocol: v1"), "{ran:?}");

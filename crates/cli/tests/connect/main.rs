@@ -1,4 +1,4 @@
-//! `sinews connect` as it is started: against our servers, and against scripts that say what a test wants.
+//! `sinews connect` as a process: against this project's servers, and against scripted servers.
 
 mod console;
 mod ends;

@@ -1,22 +1,22 @@
-//! Input that is no terminal.
+//! Input that is not a terminal.
 
 use serde_json::Value;
 
 use crate::support::{Scripted, Server, run};
 
 #[test]
-fn a_line_is_a_message_and_an_answer_is_a_line() {
+fn lines_map_to_messages_in_both_directions() {
     let server = Server::echo();
     assert_eq!(run(&[&server.url], "hi\n").fine(), "hi\n");
     assert_eq!(run(&[&server.url], "one\n\nκόσμε").fine(), "one\n\nκόσμε\n");
     assert_eq!(run(&[&server.url], "").fine(), "");
-    // More than all queues hold, so that either direction has to wait.
+    // More than the capacity of all queues, so that both directions block.
     let many: String = (0..20_000).map(|number| format!("message {number}\n")).collect();
     assert_eq!(run(&[&server.url], &*many).fine(), many);
 }
 
 #[test]
-fn messages_may_be_bytes() {
+fn binary_messages_keep_all_bytes() {
     let server = Server::echo();
     let ran = run(&["--binary", "--delimiter", "\\0", &server.url], *b"a\n\0\xff\0");
     assert_eq!((ran.code, ran.stdout), (0, b"a\n\0\xff\0".to_vec()));
@@ -33,7 +33,7 @@ fn messages_may_be_bytes() {
 }
 
 #[test]
-fn lines_may_be_commands() {
+fn commands_option_interprets_lines() {
     let server = Server::echo();
     let lines = "//slash\n/hex 41 42\n/ping x\n/text /y\n/close 4001 bye\n";
     let ran = run(&["--commands", "--verbose", &server.url], lines);
@@ -45,7 +45,7 @@ fn lines_may_be_commands() {
 }
 
 #[test]
-fn json_has_times_directions_and_codes() {
+fn jsonl_has_times_directions_and_codes() {
     let server = Server::echo();
     let ran = run(&["--jsonl", "--commands", &server.url], "hi\n/hex 00ff\n/ping p\n/close 4000 why\n");
     let lines: Vec<Value> = ran.fine().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -68,8 +68,8 @@ fn json_has_times_directions_and_codes() {
 }
 
 #[test]
-fn it_ends_when_enough_has_come() {
-    // One that speaks first, and more than it is asked.
+fn run_ends_after_count_or_wait() {
+    // A server that sends first, and sends more than requested.
     let talkative = || {
         Scripted::serve(|wire| {
             wire.switch("", b"\x81\x05hello\x81\x01a\x81\x01b");

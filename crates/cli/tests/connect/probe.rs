@@ -1,15 +1,15 @@
-//! `--probe`: each fault that a famous server was found to have, played by a script, is named.
+//! `--probe`: names each fault that was found in widely used servers; scripts reproduce the faults.
 
 use crate::support::{Scripted, Server, Wire, run};
 
-/// Has all frames that are sent before it answers: how many there are.
+/// Waits until the given number of frames has arrived.
 fn hear(wire: &mut Wire, frames: usize) {
     for _ in 0..frames {
         wire.frame();
     }
 }
 
-/// What the server does, for which probe, and what is named.
+/// A server's behavior, the probe, and the expected violation.
 struct Case {
     probe: &'static str,
     server: fn(&mut Wire),
@@ -30,7 +30,7 @@ fn takes_deflate(wire: &mut Wire) {
     wire.drain();
 }
 
-/// Leaves without a word, once something has come.
+/// Disconnects without a Close after the first data.
 fn drops(wire: &mut Wire) {
     wire.switch("", b"");
     assert!(std::io::Read::read(&mut wire.stream, &mut [0; 4096]).unwrap() > 0);
@@ -43,7 +43,7 @@ fn drops_after_two(wire: &mut Wire) {
     leave(wire);
 }
 
-/// What still comes is read, so that the end is no reset.
+/// Drain remaining data, so that closing causes no reset.
 fn leave(wire: &mut Wire) {
     wire.stream.shutdown(std::net::Shutdown::Write).unwrap();
     wire.drain();
@@ -88,14 +88,14 @@ fn inflates(wire: &mut Wire) {
     wire.drain();
 }
 
-/// What came behind the request is gone.
+/// Loses data received with the request.
 fn forgets_what_came_early(wire: &mut Wire) {
     wire.frame();
     wire.switch("", b"");
     wire.echo();
 }
 
-/// A frame without a mask, read as if it had one, takes the next bytes with it.
+/// Reads an unmasked frame as masked, and consumes the following bytes.
 fn loses_its_place(wire: &mut Wire) {
     wire.switch("", b"");
     let mut frame = [0; 7];
@@ -103,7 +103,7 @@ fn loses_its_place(wire: &mut Wire) {
     leave(wire);
 }
 
-/// Faults that were found by probing, each with how it was met.
+/// Faults found by probing, with the server's behavior.
 const CASES: &[Case] = &[
     case("only-a-key", switches, "RFC 6455 section 4.2.1 item 3"),
     case("only-a-key", switches, "RFC 6455 section 4.2.1 item 4"),
@@ -150,7 +150,7 @@ fn every_known_fault_is_named() {
         assert!(shown.contains(&format!("FAULT {probe}\n")), "{probe}: {ran:?}");
         let named = if named.contains(": ") { (*named).to_owned() } else { format!("{named}: ") };
         assert!(shown.contains(&format!("    ! {named}")), "{probe}: {named} in {shown}");
-        // What we have not sent cannot be left without an answer.
+        // An unsent Close cannot lack an answer.
         assert!(!shown.contains("our Close is not answered"), "{probe}: {shown}");
         assert!(ran.code == 5 && ran.stderr.contains("1 violation"), "{probe}: {ran:?}");
         server.join();
@@ -158,19 +158,19 @@ fn every_known_fault_is_named() {
 }
 
 #[test]
-fn our_server_meets_all_of_them() {
+fn sinews_server_passes_all_probes() {
     let server = Server::start(&["--echo", "--deflate"]);
     let ran = run(&["--probe", &server.url], "");
     assert_eq!(ran.fine().lines().filter(|line| !line.starts_with("ok ")).count(), 1, "{}", ran.text());
-    assert!(ran.text().ends_with(" faults sent, 0 not met as they must be\n"), "{}", ran.text());
+    assert!(ran.text().ends_with(" faults sent, 0 handled incorrectly\n"), "{}", ran.text());
 }
 
 #[test]
-fn probes_have_names() {
+fn probes_are_selected_by_name() {
     let list = run(&["--probe=list", "ws://localhost/"], "");
     for Case { probe, .. } in CASES {
         assert!(list.fine().lines().any(|line| line == *probe), "{probe}");
     }
     let ran = run(&["--probe=nothing", "ws://localhost/"], "");
-    assert!(ran.code == 1 && ran.stderr.contains("no probe \"nothing\""), "{ran:?}");
+    assert!(ran.code == 1 && ran.stderr.contains("unknown probe \"nothing\""), "{ran:?}");
 }

@@ -1,4 +1,4 @@
-//! Sessions that are recorded, and played again.
+//! Recorded and replayed sessions.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::support::{Directory, Server, run};
 
 #[test]
-fn a_recording_is_played_again() {
+fn recording_is_replayed() {
     let (server, directory) = (Server::echo(), Directory::new());
     let file = directory.path("session.jsonl");
     assert_eq!(run(&["--record", &file, "--commands", &server.url], "one\n/hex 00ff\ntwo\n").code, 0);
@@ -19,13 +19,13 @@ fn a_recording_is_played_again() {
         let ran = run(&["--replay", &file, "--speed", speed, "--check", &server.url], "");
         assert_eq!((ran.code, &*ran.stdout), (0, &b"one\n\0\xff\ntwo\n"[..]), "{speed}: {ran:?}");
     }
-    // It can be shown as the wire has it, too.
+    // A recording can be replayed with --inspect, too.
     let ran = run(&["--replay", &file, "--speed", "max", "--inspect", &server.url], "");
     assert!(ran.fine().contains("> frame 3  81 83"), "{ran:?}");
 }
 
 #[test]
-fn other_answers_are_told() {
+fn differing_answers_are_reported() {
     let directory = Directory::new();
     let server = Server::echo();
     let recording = |answers: &[&str]| {
@@ -45,14 +45,18 @@ fn other_answers_are_told() {
         assert!(ran.code == 7 && ran.stderr.contains(words), "{answers:?}: {ran:?}");
     }
     let file = recording(&["ho"]);
-    assert_eq!(run(&["--replay", &file, &server.url], "").fine(), "hi\n", "nobody asked");
+    assert_eq!(
+        run(&["--replay", &file, &server.url], "").fine(),
+        "hi\n",
+        "answers are not compared without --check"
+    );
     let file = directory.write("broken.jsonl", "{\"kind\":\"text\"}\nnonsense\n");
     let ran = run(&["--replay", &file, &server.url], "");
     assert!(ran.code == 1 && ran.stderr.contains("broken.jsonl:2: "), "{ran:?}");
 }
 
 #[test]
-fn what_is_played_keeps_its_time() {
+fn replay_keeps_recorded_times() {
     let (server, directory) = (Server::echo(), Directory::new());
     let recording = |times: &[u32]| {
         let line = |at: &u32| {
@@ -60,7 +64,7 @@ fn what_is_played_keeps_its_time() {
         };
         directory.write("session.jsonl", &times.iter().map(line).collect::<String>())
     };
-    // A message may leave late, and never early.
+    // A message may leave late, but never early.
     let file = recording(&[0, 150, 300]);
     for (speed, factor) in [("1x", 1.0), ("0.5x", 2.0), ("2x", 0.5)] {
         let again = directory.path("again.jsonl");
@@ -77,7 +81,7 @@ fn what_is_played_keeps_its_time() {
         }
         assert_eq!(count, 3, "{played}");
     }
-    // What took days is played at once, or this would take as long.
+    // --speed max replays days at once; otherwise the test would take days.
     let file = recording(&[0, 300_000_000]);
     for speed in ["max", "1000000x"] {
         let ran = run(&["--replay", &file, "--speed", speed, &server.url], "");

@@ -1,8 +1,8 @@
-//! What the request says.
+//! Contents of the handshake request.
 
 use crate::support::{Scripted, Server, run};
 
-/// The request that these options make.
+/// Checks the request that these options produce.
 fn head(options: &[&str], check: impl FnOnce(&str) + Send + 'static) {
     let server = Scripted::serve(move |wire| {
         check(&wire.head);
@@ -14,7 +14,7 @@ fn head(options: &[&str], check: impl FnOnce(&str) + Send + 'static) {
 }
 
 #[test]
-fn headers_are_sent() {
+fn configured_headers_are_sent() {
     head(
         &["-H", "Cookie: a=b", "--header", "X-Twice:1", "-H", "X-Twice: 2", "--origin", "https://a.example"],
         |head| {
@@ -33,7 +33,7 @@ fn headers_are_sent() {
 }
 
 #[test]
-fn a_subprotocol_is_offered_and_told() {
+fn subprotocol_is_offered_and_reported() {
     let server = Scripted::serve(|wire| {
         assert_eq!(wire.header("sec-websocket-protocol"), Some("v2, v1"));
         wire.switch("Sec-WebSocket-Protocol: v1\r\n", b"");
@@ -46,7 +46,7 @@ fn a_subprotocol_is_offered_and_told() {
 }
 
 #[test]
-fn compression_is_offered_and_used() {
+fn compression_is_negotiated_and_used() {
     let server = Server::start(&["--echo", "--deflate"]);
     let text = "again and ".repeat(1000) + "again\n";
     let ran = run(&["-v", "--deflate", &server.url], &*text);
@@ -57,7 +57,7 @@ fn compression_is_offered_and_used() {
 }
 
 #[test]
-fn redirects_are_followed_only_if_wanted() {
+fn redirects_are_followed_only_if_enabled() {
     let server = Server::echo();
     let away = |url: String| {
         Scripted::serve(move |wire| {

@@ -1,4 +1,4 @@
-//! The program as a client, and servers that are only bytes.
+//! The program as a client, and scripted servers.
 
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -13,10 +13,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 
-/// Longer than anything here takes on a busy machine; reached only when something is lost.
+/// Longer than any step takes on a busy machine; reached only after a failure.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// `sinews connect` without what the environment of the test may say.
+/// The `sinews connect` command, without environment variables that change its behavior.
 pub(crate) fn connect(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sinews"));
     command.arg("connect").args(arguments);
@@ -28,14 +28,14 @@ pub(crate) fn connect(arguments: &[&str]) -> Command {
     command
 }
 
-/// How a run went.
+/// Result of a run.
 pub(crate) struct Ran {
     pub(crate) code: i32,
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: String,
 }
 
-/// As much as a person reads.
+/// Shortened output.
 impl std::fmt::Debug for Ran {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let shown = &self.stdout[self.stdout.len().saturating_sub(4_000)..];
@@ -48,19 +48,19 @@ impl Ran {
         std::str::from_utf8(&self.stdout).unwrap()
     }
 
-    /// What was printed, where all went well.
+    /// The output of a successful run.
     pub(crate) fn fine(&self) -> &str {
         assert_eq!(self.code, 0, "{self:?}");
         self.text()
     }
 }
 
-/// Runs it with this input to its end.
+/// Runs the program with this input to its end.
 pub(crate) fn run(arguments: &[&str], input: impl Into<Vec<u8>>) -> Ran {
     let mut child = connect(arguments).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let input = input.into();
-    // One that ends before has no ear for the rest.
+    // A program that exits early does not read the rest.
     let writer = thread::spawn(move || drop(stdin.write_all(&input)));
     let output = child.wait_with_output().unwrap();
     writer.join().unwrap();
@@ -71,7 +71,7 @@ pub(crate) fn run(arguments: &[&str], input: impl Into<Vec<u8>>) -> Ran {
     }
 }
 
-/// A server of ours: `sinews connect --listen`, with a standard input that stays open.
+/// A server, `sinews connect --listen`, whose standard input stays open.
 pub(crate) struct Server {
     pub(crate) child: Child,
     pub(crate) stdin: Option<ChildStdin>,
@@ -82,7 +82,7 @@ impl Server {
     pub(crate) fn start(further: &[&str]) -> Self {
         let mut command = connect(&[&["--listen", "127.0.0.1:0"], further].concat());
         if further.contains(&"--echo") {
-            // Nobody reads it.
+            // The output is not read.
             command.stdout(Stdio::null());
         }
         let mut child = command.spawn().unwrap();
@@ -92,7 +92,7 @@ impl Server {
         let url =
             line.trim().strip_prefix("sinews: listening on ").unwrap_or_else(|| panic!("{line}")).to_owned();
         let stdin = child.stdin.take();
-        // Whatever it says later must not stop it.
+        // Drain later output, so that the server does not block.
         thread::spawn(move || drop(std::io::copy(&mut stderr, &mut std::io::sink())));
         Self { child, stdin, url }
     }
@@ -104,13 +104,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // One that has ended already needs no killing.
+        // An exited process needs no kill.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A server that does what a test says, for one connection.
+/// A scripted server for one connection.
 pub(crate) struct Scripted {
     pub(crate) url: String,
     pub(crate) port: u16,
@@ -129,16 +129,16 @@ impl Scripted {
         Self { url: format!("ws://127.0.0.1:{port}/"), port, thread }
     }
 
-    /// The script has come to its end.
+    /// Waits for the end of the script.
     pub(crate) fn join(self) {
         self.thread.join().unwrap();
     }
 }
 
-/// A connection byte by byte.
+/// A connection on the byte level.
 pub(crate) struct Wire<S = TcpStream> {
     pub(crate) stream: S,
-    /// The request.
+    /// The request head.
     pub(crate) head: String,
 }
 
@@ -163,7 +163,7 @@ impl<S: Read + Write> Wire<S> {
         self.stream.flush().unwrap();
     }
 
-    /// The answer that the key asks for, whatever the rest of the request says.
+    /// A response with the correct Sec-WebSocket-Accept, regardless of the rest of the request.
     pub(crate) fn answer(&self, further: &str) -> String {
         let text = format!(
             "{}258EAFA5-E914-47DA-95CA-C5AB0DC85B11",
@@ -176,13 +176,13 @@ impl<S: Read + Write> Wire<S> {
         )
     }
 
-    /// Switches, and says this at once.
+    /// Sends the 101 response, followed by these bytes.
     pub(crate) fn switch(&mut self, further: &str, frames: &[u8]) {
         let answer = self.answer(further);
         self.write([answer.as_bytes(), frames].concat());
     }
 
-    /// The next frame: its first byte, and the payload unmasked. `None` at the end.
+    /// The next frame: its first byte and the unmasked payload. `None` at the end.
     pub(crate) fn frame(&mut self) -> Option<(u8, Vec<u8>)> {
         let mut head = [0; 2];
         match self.stream.read_exact(&mut head) {
@@ -212,13 +212,13 @@ impl<S: Read + Write> Wire<S> {
         Some((head[0], payload))
     }
 
-    /// Reads until the other end leaves.
+    /// Reads to the end of the transport.
     pub(crate) fn drain(&mut self) {
         let mut rest = [0; 4096];
         while self.stream.read(&mut rest).is_ok_and(|count| count > 0) {}
     }
 
-    /// Echoes until a Close, which is answered.
+    /// Echoes messages until a Close, and answers it.
     pub(crate) fn echo(&mut self) {
         while let Some((first, payload)) = self.frame() {
             let first = if first == 0x89 { 0x8a } else { first };
@@ -230,7 +230,7 @@ impl<S: Read + Write> Wire<S> {
     }
 }
 
-/// A directory of a test's own, gone at its end.
+/// A temporary directory, removed on drop.
 pub(crate) struct Directory(PathBuf);
 
 impl Directory {
@@ -246,7 +246,7 @@ impl Directory {
         self.0.join(name).into_os_string().into_string().unwrap()
     }
 
-    /// Writes a file; answers its path.
+    /// Writes a file; returns its path.
     pub(crate) fn write(&self, name: &str, text: &str) -> String {
         fs::write(self.path(name), text).unwrap();
         self.path(name)
@@ -255,7 +255,7 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // What is left lies in the system's directory for such things.
+        // Leftovers remain in the system's temporary directory.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! The way to the server: places, proxies, Unix sockets, TLS.
+//! Routes to the server: replaced addresses, proxies, Unix sockets, TLS.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use std::thread;
 use crate::support::{Directory, PATIENCE, Scripted, Server, Wire, run};
 
 #[test]
-fn a_server_may_be_somewhere_else() {
+fn resolve_and_connect_to_replace_the_address() {
     for options in [
         |port: u16| ["--resolve".to_owned(), format!("chat.example:{port}:127.0.0.1")],
         |port: u16| ["--connect-to".to_owned(), format!("chat.example:{port}:127.0.0.1:{port}")],
@@ -41,7 +41,7 @@ fn proxy() -> Scripted {
     })
 }
 
-/// Passes on what comes from either end, until both have ended.
+/// Forwards data in both directions until both ends have closed.
 fn tunnel(mut client: TcpStream, mut server: TcpStream) {
     let (mut back, mut answers) = (server.try_clone().unwrap(), client.try_clone().unwrap());
     let thread = thread::spawn(move || {
@@ -54,7 +54,7 @@ fn tunnel(mut client: TcpStream, mut server: TcpStream) {
 }
 
 #[test]
-fn a_proxy_makes_a_tunnel() {
+fn http_proxy_tunnels_the_connection() {
     let server = Server::echo();
     let proxy_url = |proxy: &Scripted| format!("http://127.0.0.1:{}", proxy.port);
     let tunnel = proxy();
@@ -69,11 +69,11 @@ fn a_proxy_makes_a_tunnel() {
     assert!(ran.code == 1 && ran.stderr.contains("proxy"), "{ran:?}");
 }
 
-/// What a client asks of a SOCKS5 proxy (RFC 1928): the type of address, and the address.
+/// A client's request to a SOCKS5 proxy (RFC 1928): the address type and the address.
 type Asked = (u8, Vec<u8>);
 
-/// A SOCKS5 proxy for one client, which leads to the server whatever it is asked for, or answers with a code of refusal.
-/// With credentials it asks for a name and a password (RFC 1929).
+/// A SOCKS5 proxy for one client. It connects to the server regardless of the requested address, or answers with an
+/// error code. With credentials, it requires a name and a password (RFC 1929).
 fn socks(
     server: u16,
     credentials: Option<&'static str>,
@@ -122,13 +122,13 @@ fn socks(
 }
 
 #[test]
-fn a_socks_proxy_makes_a_tunnel_too() {
+fn socks_proxy_tunnels_the_connection() {
     let server = Server::echo();
     let place = server.url.trim_start_matches("ws://").trim_end_matches('/');
     let port: u16 = place.rsplit_once(':').unwrap().1.parse().unwrap();
     let by_name = format!("ws://chat.example:{port}/");
     let known = format!("chat.example:{port}:192.0.2.1");
-    // A name goes to the proxy as it is, or as the address that we know of it.
+    // The proxy receives a name, or the locally resolved address.
     for (scheme, options, credentials, asked) in [
         ("socks5h", &[][..], None, (3, b"chat.example".to_vec())),
         ("socks5h", &["--inspect"], Some("me:secret"), (3, b"chat.example".to_vec())),
@@ -150,7 +150,7 @@ fn a_socks_proxy_makes_a_tunnel_too() {
 }
 
 #[test]
-fn a_unix_socket_is_a_way_too() {
+fn unix_socket_replaces_the_address() {
     let directory = Directory::new();
     let path = directory.path("socket");
     let listener = UnixListener::bind(&path).unwrap();
@@ -171,7 +171,7 @@ fn a_unix_socket_is_a_way_too() {
 }
 
 #[test]
-fn certificates_are_checked() {
+fn server_certificate_is_verified() {
     let made = rcgen::generate_simple_self_signed(["chat.example".to_owned()]).unwrap();
     let directory = Directory::new();
     let certificate = directory.write("certificate.pem", &made.cert.pem());
@@ -186,7 +186,7 @@ fn certificates_are_checked() {
         assert!(ran.fine().contains("hi\n") || ran.text().contains("\"hi\""), "{ran:?}");
         assert!(ran.stderr.contains("WARNING: --insecure") && ran.stderr.contains("NOT checked"), "{ran:?}");
     }
-    // Trusted, but not for this name.
+    // Trusted, but for another name.
     let ran = run(&["--ca", &certificate, &server.url], "hi\n");
     assert!(ran.code == 1 && ran.stderr.contains("not valid for name"), "{ran:?}");
     let ran = run(&["--ca", &certificate, "--server-name", "chat.example", &server.url], "hi\n");
@@ -198,7 +198,7 @@ fn certificates_are_checked() {
 }
 
 #[test]
-fn tls_runs_over_a_unix_socket() {
+fn tls_works_over_a_unix_socket() {
     let made = rcgen::generate_simple_self_signed(["chat.example".to_owned()]).unwrap();
     let directory = Directory::new();
     let certificate = directory.write("certificate.pem", &made.cert.pem());

@@ -200,7 +200,7 @@ fn token_command_shows_claims_and_verdict() {
     for (arguments, words) in [
         (&["--subscribe", "a"][..], "a key is needed: --secret-file or --private-key-file"),
         (&["--secret-file", &secret], "give --subscribe, --publish or --delete"),
-        (&["--secret-file", &secret, "--subscribe", "a.>.b"], "--subscribe a.>.b: no pattern"),
+        (&["--secret-file", &secret, "--subscribe", "a.>.b"], "--subscribe a.>.b: not a valid topic pattern"),
         (&["--secret-file", &secret, "--subscribe", "a", "--algorithm", "HS512"], "good for [HS256]"),
     ] {
         let said = fails(program().arg("token").args(arguments));

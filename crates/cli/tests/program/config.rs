@@ -149,7 +149,7 @@ fn file_is_reloaded_on_sighup() {
 
     directory.write("sinews.toml", "origni = \"any\"\n");
     server.signal("HUP");
-    let line = until("nothing has changed");
+    let line = until("was not applied");
     assert!(line.contains("sinews.toml:1: unknown key origni; did you mean origin?"), "{line}");
     assert!(!from(&server, "https://a.example") && from(&server, "https://b.example"));
 

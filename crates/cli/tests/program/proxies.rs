@@ -38,9 +38,9 @@ fn unix_socket_has_its_permissions_and_is_removed() {
 
     let words = fails(program().args(["--listen", "unix:/nowhere/socket"]));
     assert_eq!(words.lines().count(), 1, "{words}");
-    assert!(words.contains("/nowhere/socket: ") && words.contains("directory must be there"), "{words}");
+    assert!(words.contains("/nowhere/socket: ") && words.contains("directory must exist"), "{words}");
     let words = fails(program().args(["--listen", "unix:"]));
-    assert!(words.starts_with("error: ") && words.contains("expected a path behind unix:"), "{words}");
+    assert!(words.starts_with("error: ") && words.contains("expected a path after unix:"), "{words}");
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Whom `sinews bench` and `sinews connect` trust: the same, and what they say about others is the same.
+//! Certificate verification of `sinews bench` and `sinews connect`: both trust the same certificates, and report the
+//! same errors.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -7,17 +8,17 @@ use std::process::{Child, Command, Stdio};
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
 
-/// Who signs certificates.
+/// A certificate authority.
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    /// Its own certificate, as a file.
+    /// Path of its own certificate.
     file: String,
 }
 
-/// The files of a test, gone at its end.
+/// Temporary files of a test, removed on drop.
 struct Directory(PathBuf);
 
-/// `sinews connect --listen` with a certificate, ended when dropped.
+/// `sinews connect --listen` with a certificate, killed on drop.
 struct Server {
     child: Child,
     port: String,
@@ -45,7 +46,7 @@ impl Directory {
         Authority { issuer: Issuer::new(params, key), file }
     }
 
-    /// Serves with a certificate that the authority has signed, changed by `change`.
+    /// Starts a server with a certificate signed by the authority and modified by `change`.
     fn serve(&self, signer: &Authority, change: impl FnOnce(&mut CertificateParams)) -> Server {
         let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
         change(&mut params);
@@ -58,7 +59,7 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // What is left lies in the system's directory for such things.
+        // Leftovers remain in the system's temporary directory.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -67,12 +68,12 @@ impl Server {
     fn start(certificate: &str, key: &str) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sinews"));
         command.args(["connect", "--listen", "127.0.0.1:0", "--echo", "--cert", certificate, "--key", key]);
-        // Its input stays open, or it would end.
+        // The server exits at the end of its input.
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let (mut said, mut line) = (BufReader::new(child.stderr.take().unwrap()), String::new());
         said.read_line(&mut line).unwrap();
-        // Clients that are refused are told of; that must not stop it.
+        // Drain reports of rejected clients, so that the server does not block.
         std::thread::spawn(move || drop(std::io::copy(&mut said, &mut std::io::sink())));
         let port = line.trim().trim_end_matches('/').rsplit_once(':').expect("an address").1.to_owned();
         Self { child, port }
@@ -86,8 +87,8 @@ impl Drop for Server {
     }
 }
 
-/// The clients, each of which sends something and has it back. What is refused is known at once, however long a
-/// connection may take.
+/// The clients, each of which sends a message and expects its echo. Certificate errors are reported immediately,
+/// regardless of the connect timeout.
 const CLIENTS: [&[&str]; 4] = [
     &["connect"],
     &["connect", "--inspect"],
@@ -95,7 +96,7 @@ const CLIENTS: [&[&str]; 4] = [
     &["bench", "compare", "--rounds", "3", "-c", "1", "-n", "2", "--quiet"],
 ];
 
-/// Whether the client gets through, with the system trusting `system`; and what it says.
+/// Runs the client, with `system` as the system's trust store. Returns whether it succeeded, and its error output.
 fn run(client: &[&str], further: &[&str], server: &Server, system: &str) -> (bool, String) {
     let url = format!("wss://localhost:{}/", server.port);
     let mut command = Command::new(env!("CARGO_BIN_EXE_sinews"));
@@ -111,29 +112,29 @@ fn run(client: &[&str], further: &[&str], server: &Server, system: &str) -> (boo
 }
 
 #[test]
-fn what_is_wrong_with_a_certificate_is_said_and_what_helps() {
+fn certificate_errors_name_the_reason_and_a_remedy() {
     let directory = Directory::new("wrong");
     let (known, other) = (directory.authority("known"), directory.authority("other"));
     type Change = fn(&mut CertificateParams);
     let cases: [(Change, &[&str], &str, &str); 4] = [
-        (|_| (), &[], "UnknownIssuer", "; --ca FILE trusts who has signed it, --insecure anybody"),
+        (|_| (), &[], "UnknownIssuer", "; --ca FILE trusts its issuer, --insecure accepts any certificate"),
         (
             |params| *params = CertificateParams::new(["example.com".to_owned()]).unwrap(),
             &["--ca", &known.file],
             "not valid for name \"localhost\"",
-            "; --insecure takes any certificate",
+            "; --insecure accepts any certificate",
         ),
         (
             |params| params.not_after = date_time_ymd(2020, 1, 1),
             &["--ca", &known.file],
             "certificate expired",
-            "; --insecure takes any certificate",
+            "; --insecure accepts any certificate",
         ),
         (
             |params| params.not_before = date_time_ymd(4000, 1, 1),
             &["--ca", &known.file],
             "certificate not valid yet",
-            "; --insecure takes any certificate",
+            "; --insecure accepts any certificate",
         ),
     ];
     for (change, further, words, advice) in cases {
@@ -149,7 +150,7 @@ fn what_is_wrong_with_a_certificate_is_said_and_what_helps() {
 }
 
 #[test]
-fn files_are_trusted_besides_the_system() {
+fn ca_files_are_trusted_in_addition_to_the_system() {
     let directory = Directory::new("right");
     let (system, named) = (directory.authority("system"), directory.authority("named"));
     for signer in [&system, &named] {
@@ -159,7 +160,7 @@ fn files_are_trusted_besides_the_system() {
             assert!(through, "{client:?}: {said}");
         }
     }
-    // A certificate that signs itself is its own authority.
+    // A self-signed certificate is its own authority.
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let certificate = directory.write("self.pem", &made.cert.pem());
     let server = Server::start(&certificate, &directory.write("self.key", &made.signing_key.serialize_pem()));
@@ -168,12 +169,12 @@ fn files_are_trusted_besides_the_system() {
         let (through, said) = run(client, &["--ca", &certificate], &server, &nobody);
         assert!(through, "{client:?}: {said}");
         let (through, said) = run(client, &[], &server, &nobody);
-        assert!(!through && said.contains("--ca FILE names some"), "{client:?}: {said}");
+        assert!(!through && said.contains("use --ca FILE or --insecure"), "{client:?}: {said}");
     }
 }
 
 #[test]
-fn files_that_hold_no_certificate_are_told() {
+fn files_without_certificates_are_reported() {
     let directory = Directory::new("files");
     let server = directory.serve(&directory.authority("known"), |_| ());
     let nothing = directory.write("nothing.pem", "no certificate\n");

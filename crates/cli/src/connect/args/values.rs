@@ -1,4 +1,4 @@
-//! Values of options, as a person writes them.
+//! Values of options, parsed from text.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-/// How binary messages are shown.
+/// Formats of binary messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Show {
     /// Offset, hex and characters.
@@ -15,13 +15,13 @@ pub(crate) enum Show {
     Hex,
     /// Base64 in one line.
     Base64,
-    /// How many bytes.
+    /// Number of bytes.
     Size,
-    /// As they are.
+    /// The bytes unchanged.
     Raw,
 }
 
-/// A header as it is written.
+/// A header, `Name: value`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) name: String,
@@ -57,7 +57,7 @@ impl FromStr for Resolve {
     }
 }
 
-/// `HOST:PORT:HOST:PORT`, as curl has it; an empty part stands for what the URL says.
+/// `HOST:PORT:HOST:PORT`, as in curl; an empty part keeps the URL's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ConnectTo {
     pub(crate) from: (String, Option<u16>),
@@ -80,7 +80,7 @@ impl FromStr for ConnectTo {
     }
 }
 
-/// A name or an address, in brackets if it has colons itself, and what follows behind the next colon.
+/// Splits off a name or an address, in brackets if it contains colons, from the text after the next colon.
 fn split_host(text: &str) -> Option<(&str, &str)> {
     match text.strip_prefix('[') {
         Some(rest) => {
@@ -91,7 +91,7 @@ fn split_host(text: &str) -> Option<(&str, &str)> {
     }
 }
 
-/// What ends a message in a pipe.
+/// Delimiter of messages in a pipe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Delimiter(pub(crate) Vec<u8>);
 
@@ -114,16 +114,16 @@ impl FromStr for Delimiter {
                 Some('\\') => b'\\',
                 Some('x') => {
                     let digits: String = chars.by_ref().take(2).collect();
-                    u8::from_str_radix(&digits, 16).map_err(|_| "expected two hex digits behind \\x")?
+                    u8::from_str_radix(&digits, 16).map_err(|_| "expected two hex digits after \\x")?
                 }
-                _ => return Err("expected n, r, t, 0, \\ or two hex digits (xff) behind \\".to_owned()),
+                _ => return Err("expected n, r, t, 0, \\ or two hex digits (xff) after \\".to_owned()),
             });
         }
         if bytes.is_empty() { Err("expected at least one byte".to_owned()) } else { Ok(Self(bytes)) }
     }
 }
 
-/// How fast a recording is replayed.
+/// Speed of a replay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Speed {
     Times(f64),
@@ -131,11 +131,11 @@ pub(crate) enum Speed {
 }
 
 impl Speed {
-    /// When something happens that was recorded so long after the beginning.
+    /// Replay time of an event, from its recorded time since the start.
     pub(crate) fn scale(self, at: Duration) -> Duration {
         match self {
             Self::Max => Duration::ZERO,
-            // The factor is no smaller than a thousandth; a recording that long is clamped.
+            // The factor is at least 0.001; longer recordings are clamped.
             Self::Times(factor) => {
                 Duration::try_from_secs_f64(at.as_secs_f64() / factor).unwrap_or(Duration::MAX)
             }
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_read_with_names_and_addresses() {
+    fn targets_parse_with_names_and_addresses() {
         let resolve = |text: &str| {
             text.parse().map(|Resolve { host, port, address }| (host, port, address.to_string()))
         };
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn delimiters_are_bytes() {
+    fn delimiters_parse_into_bytes() {
         let bytes = |text: &str| text.parse().map(|Delimiter(bytes)| bytes);
         assert_eq!(bytes("\\r\\n"), Ok(b"\r\n".to_vec()));
         assert_eq!(bytes("\\0\\xff;\\\\"), Ok(b"\0\xff;\\".to_vec()));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn speeds_scale_times() {
+    fn speed_scales_replay_times() {
         let at = Duration::from_secs(3);
         let scaled = |text: &str| text.parse().map(|speed: Speed| speed.scale(at).as_millis());
         assert_eq!(scaled("2x"), Ok(1500));

@@ -1,8 +1,8 @@
-//! The payload of a Close: codes that are there, and codes that are not.
+//! Close payloads: valid and invalid codes.
 
 use super::fault::{EITHER, Fault, PROTOCOL};
 
-/// What is wrong with the payload of a Close (RFC 6455 sections 5.5.1 and 7.4).
+/// Returns the violations in the payload of a Close (RFC 6455 sections 5.5.1 and 7.4).
 pub(super) fn close_faults(payload: &[u8], from_client: bool) -> Vec<Fault> {
     let mut faults = Vec::new();
     let mut add = |section, words: String, codes| faults.push(Fault::fatal(section, words, codes));
@@ -26,10 +26,14 @@ pub(super) fn close_faults(payload: &[u8], from_client: bool) -> Vec<Fault> {
         0..=999 => add("RFC 6455 section 7.4.2", format!("codes below 1000 are not used: {code}"), PROTOCOL),
         1016..=2999 => add(
             "RFC 6455 section 7.4.2",
-            format!("{code} is reserved for the protocol, and not defined"),
+            format!("{code} is reserved for the protocol and undefined"),
             PROTOCOL,
         ),
-        _ => add("RFC 6455 section 7.4.2", format!("{code} is beyond the codes that there are"), PROTOCOL),
+        _ => add(
+            "RFC 6455 section 7.4.2",
+            format!("{code} exceeds the range of codes (1000 to 4999)"),
+            PROTOCOL,
+        ),
     }
     if code == 1010 && !from_client {
         faults.push(Fault::new(

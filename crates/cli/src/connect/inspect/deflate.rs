@@ -1,4 +1,4 @@
-//! Compressed messages (RFC 7692) of a peer that may be wrong.
+//! Compressed messages (RFC 7692) of a possibly invalid peer.
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 use miniz_oxide::inflate::TINFLStatus;
@@ -8,13 +8,13 @@ use miniz_oxide::inflate::core::{DecompressorOxide, decompress};
 use super::extension::Params;
 use super::fault::{EITHER, Fault};
 
-/// What each message's compressed data lack at their end (RFC 7692 section 7.2.1).
+/// Bytes removed from the end of each message's compressed data (RFC 7692 section 7.2.1).
 const TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
-/// Of the output, at a time.
+/// Bytes of output per step.
 const STEP: usize = 4 << 10;
 
-/// Inflates one direction three times: as was agreed about earlier messages, with all of them, and with no more of a
-/// window than was agreed. What only one of them cannot read breaks the agreement.
+/// Inflates one direction three times: with the agreed context takeover, with context takeover, and with the agreed
+/// window only. Data that only one variant cannot read violate the agreement.
 pub(crate) struct Inflater {
     agreed: Agreed,
     strict: Option<Decompress>,
@@ -22,7 +22,7 @@ pub(crate) struct Inflater {
     narrow: Option<Narrow>,
 }
 
-/// What was agreed for one direction.
+/// Negotiated parameters of one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Agreed {
     pub(crate) from_client: bool,
@@ -46,7 +46,7 @@ impl Inflater {
         Self { agreed, strict: Some(Decompress::new(false)), generous: Some(Decompress::new(false)), narrow }
     }
 
-    /// Inflates a piece of a message into `out`, at most so many bytes. The fault of the first piece that has one.
+    /// Inflates a piece of a message into `out`, up to `max` bytes. Returns the fault of the first faulty piece.
     pub(crate) fn inflate(&mut self, piece: &[u8], max: usize, out: &mut Vec<u8>) -> Option<Fault> {
         let kept = out.len();
         let strict = self.strict.as_mut().map(|inflater| inflate(inflater, piece, max, out));
@@ -71,14 +71,18 @@ impl Inflater {
             return (!fits)
                 .then(|| self.fault(["RFC 7692 section 7.1.2.1", "RFC 7692 section 7.1.2.2"], &words));
         }
-        // What was broken before is told already.
+        // Faults after the first one are already reported.
         self.strict.take()?;
         Some(match generous {
             Some(Ok(())) if self.agreed.no_context_takeover => self.fault(
                 ["RFC 7692 section 7.1.1.1", "RFC 7692 section 7.1.1.2"],
                 "the data refer to an earlier message, though no context takeover was agreed",
             ),
-            _ => Fault::fatal("RFC 7692 section 7.2.2", "the compressed data are no deflate data", EITHER),
+            _ => Fault::fatal(
+                "RFC 7692 section 7.2.2",
+                "the compressed data are not valid deflate data",
+                EITHER,
+            ),
         })
     }
 
@@ -86,10 +90,10 @@ impl Inflater {
         Fault::fatal(sections[usize::from(self.agreed.from_client)], words, EITHER)
     }
 
-    /// The end of a message.
+    /// Ends a message.
     pub(crate) fn finish(&mut self, max: usize, out: &mut Vec<u8>) -> Option<Fault> {
         let fault = self.inflate(&TAIL, max, out);
-        // Behind a broken message the next one may be sound.
+        // The message after a broken message may be valid.
         if self.strict.is_none() || self.agreed.no_context_takeover {
             self.strict = Some(Decompress::new(false));
         }
@@ -101,16 +105,16 @@ impl Inflater {
     }
 }
 
-/// Reads distances against a window of less than deflate's own. zlib would take a larger one for granted.
+/// Reads distances against a window below deflate's maximum; zlib would accept larger distances.
 struct Narrow {
     inflater: Box<DecompressorOxide>,
-    /// What is in it is of no interest.
+    /// Its content is unused.
     window: Vec<u8>,
     at: usize,
 }
 
 impl Narrow {
-    /// None where every distance fits.
+    /// Returns `None` if every distance fits.
     fn new(bits: u8) -> Option<Self> {
         let window = vec![0; 1 << bits.clamp(8, 15)];
         (bits < 15).then(|| Self { inflater: Box::default(), window, at: 0 })
@@ -148,7 +152,7 @@ fn inflate(inflater: &mut Decompress, mut piece: &[u8], max: usize, out: &mut Ve
         }
         match status {
             Err(_) => return Err(()),
-            // A block that says it is the last one may stand in a message (RFC 7692 section 7.2.3.4).
+            // A block marked as final may appear within a message (RFC 7692 section 7.2.3.4).
             Ok(Status::StreamEnd) => inflater.reset(false),
             Ok(_) if written < STEP && piece.is_empty() => return Ok(()),
             Ok(_) if read == 0 && written == 0 => return if piece.is_empty() { Ok(()) } else { Err(()) },
@@ -157,14 +161,14 @@ fn inflate(inflater: &mut Decompress, mut piece: &[u8], max: usize, out: &mut Ve
     }
 }
 
-/// Compresses what we send, as was agreed.
+/// Compresses sent messages with the negotiated parameters.
 pub(crate) struct Deflater {
     compress: Compress,
     no_context_takeover: bool,
 }
 
 impl Deflater {
-    /// None where zlib has no such window: messages then go uncompressed, which is legal.
+    /// Returns `None` if zlib does not support the window: messages are then sent uncompressed, which is legal.
     pub(crate) fn new(agreed: Agreed) -> Option<Self> {
         let bits = agreed.max_window_bits;
         let compress = (9..=15)
@@ -173,7 +177,7 @@ impl Deflater {
         Some(Self { compress, no_context_takeover: agreed.no_context_takeover })
     }
 
-    /// A whole message; `None` if zlib cannot.
+    /// Compresses a whole message; `None` if zlib fails.
     pub(crate) fn deflate(&mut self, message: &[u8]) -> Option<Vec<u8>> {
         // An empty message is one zero byte (RFC 7692 section 7.2.3.6).
         if message.is_empty() {
@@ -184,7 +188,7 @@ impl Deflater {
             out.reserve(message.len() / 2 + STEP);
             let read = (self.compress.total_in() - start) as usize;
             self.compress.compress_vec(message.get(read..)?, &mut out, FlushCompress::Sync).ok()?;
-            // With room left, everything is out.
+            // Spare output capacity means that all output is written.
             if out.len() < out.capacity() {
                 break;
             }
@@ -215,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_deflated_is_inflated() {
+    fn deflated_messages_inflate() {
         for bits in 9..=15 {
             for no_context_takeover in [false, true] {
                 let agreed = Agreed { max_window_bits: bits, no_context_takeover, ..AGREED };
@@ -229,12 +233,12 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_agreement_is_named() {
+    fn violated_parameters_are_named() {
         let fault = |sender: Agreed, receiver: Agreed| {
             let (mut deflater, mut inflater) = (Deflater::new(sender).unwrap(), Inflater::new(receiver));
             let (_, first) = read_whole(&mut inflater, &deflater.deflate(&text()).unwrap());
             let (message, second) = read_whole(&mut inflater, &deflater.deflate(&text()).unwrap());
-            assert_eq!(message, text(), "it is read all the same");
+            assert_eq!(message, text(), "the message is inflated despite the violation");
             first.or(second).map(|fault| fault.section)
         };
         let narrow = Agreed { max_window_bits: 9, ..AGREED };
@@ -250,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_deflate_data_is_named_once() {
+    fn invalid_deflate_data_is_named_once() {
         let mut inflater = Inflater::new(AGREED);
         let (_, fault) = read_whole(&mut inflater, &[0xff; 40]);
         assert_eq!(fault.map(|fault| fault.section), Some("RFC 7692 section 7.2.2"));

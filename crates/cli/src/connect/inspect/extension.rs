@@ -1,4 +1,4 @@
-//! Extensions that were offered and answered (RFC 6455 section 9.1, RFC 7692 section 7.1), read leniently.
+//! Offered and accepted extensions (RFC 6455 section 9.1, RFC 7692 section 7.1), parsed leniently.
 
 use super::fault::Fault;
 
@@ -9,19 +9,19 @@ pub(crate) struct Extension {
     pub(crate) params: Vec<(String, Option<String>)>,
 }
 
-/// What permessage-deflate was agreed or offered with, as far as it makes sense.
+/// Valid parameters of a permessage-deflate offer or answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Params {
     pub(crate) server_no_context_takeover: bool,
     pub(crate) client_no_context_takeover: bool,
     pub(crate) server_max_window_bits: Option<u8>,
-    /// In an offer it may lack a value.
+    /// An offer may omit the value.
     pub(crate) client_max_window_bits: Option<Option<u8>>,
 }
 
 pub(crate) const DEFLATE: &str = "permessage-deflate";
 
-/// The list of all lines of a header.
+/// Parses the list in all lines of a header.
 pub(crate) fn parse<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<Extension> {
     let mut found = Vec::new();
     for part in lines.flat_map(|line| split(line, ',')) {
@@ -39,7 +39,7 @@ pub(crate) fn parse<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<Extension> 
     found
 }
 
-/// Splits where no quotes are around.
+/// Splits outside of quotes.
 fn split(text: &str, at: char) -> Vec<&str> {
     let mut quoted = false;
     text.split(|c| {
@@ -58,8 +58,8 @@ impl Params {
         self.client_max_window_bits.flatten().unwrap_or(15)
     }
 
-    /// What an extension's parameters say, and what of them must not be. An offer with a fault must be declined, an
-    /// answer with one fails the connection (RFC 7692 section 7.1).
+    /// Parses an extension's parameters, and returns their violations. A server must decline an invalid offer, a
+    /// client must fail the connection on an invalid answer (RFC 7692 section 7.1).
     pub(crate) fn read(extension: &Extension, in_answer: bool) -> (Self, Vec<Fault>) {
         let (mut params, mut faults) = (Self::default(), Vec::new());
         let mut seen: Vec<&str> = Vec::new();
@@ -104,13 +104,13 @@ impl Params {
     }
 }
 
-/// 8 to 15 without a leading zero.
+/// Parses 8 to 15 without a leading zero.
 fn window_bits(text: &str) -> Option<u8> {
     let bits = text.parse().ok().filter(|bits| (8..=15).contains(bits))?;
     (!text.starts_with(['0', '+'])).then_some(bits)
 }
 
-/// What a server agreed to, and what is wrong with that.
+/// Returns the accepted parameters, and their violations.
 pub(crate) fn check(offered: &[Extension], answered: &[Extension]) -> (Option<Params>, Vec<Fault>) {
     let (mut agreed, mut faults) = (None, Vec::new());
     for answer in answered {
@@ -133,7 +133,7 @@ pub(crate) fn check(offered: &[Extension], answered: &[Extension]) -> (Option<Pa
     (agreed, faults)
 }
 
-/// An answer must fit one offer at least; what it breaks of the first is named.
+/// An answer must match at least one offer; otherwise the violations of the first offer are reported.
 fn check_offers(offers: &[&Extension], answer: &Params) -> Vec<Fault> {
     let mut first = None;
     for offer in offers {
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_within_the_offer_is_sound() {
+    fn answer_within_the_offer_is_valid() {
         for (offer, answer) in [
             ("permessage-deflate", "permessage-deflate"),
             ("permessage-deflate", "permessage-deflate; server_max_window_bits=10"),
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_beyond_the_offer_is_named() {
+    fn answer_beyond_the_offer_is_named() {
         for (offer, answer, section) in [
             ("", "permessage-deflate", "RFC 6455 section 4.1 item 5"),
             ("permessage-deflate", "x-other", "RFC 6455 section 4.1 item 5"),

@@ -1,30 +1,30 @@
-//! What is wrong, and which section says so.
+//! Violations, with the section of the standard.
 
 use std::fmt;
 
-/// Something that a standard forbids.
+/// A violation of a standard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) section: &'static str,
     pub(crate) words: String,
-    /// Codes of a Close with which whoever receives it may fail the connection; empty if it need not.
+    /// Close codes with which the receiver may fail the connection; empty if failing is not required.
     pub(crate) codes: &'static [u16],
 }
 
-/// Of a broken protocol.
+/// Protocol error.
 pub(crate) const PROTOCOL: &[u16] = &[1002];
-/// Of data that are not what they are said to be.
+/// Data inconsistent with the message type.
 pub(crate) const DATA: &[u16] = &[1007];
-/// Where both are right.
+/// Either code is correct.
 pub(crate) const EITHER: &[u16] = &[1002, 1007];
 
 impl Fault {
-    /// One that is only to be named.
+    /// A violation without consequences for the connection.
     pub(crate) fn new(section: &'static str, words: impl Into<String>) -> Self {
         Self { section, words: words.into(), codes: &[] }
     }
 
-    /// One for which the connection must be failed (RFC 6455 section 7.1.7).
+    /// A violation that requires failing the connection (RFC 6455 section 7.1.7).
     pub(crate) fn fatal(section: &'static str, words: impl Into<String>, codes: &'static [u16]) -> Self {
         Self { section, words: words.into(), codes }
     }

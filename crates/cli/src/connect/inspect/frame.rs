@@ -1,18 +1,18 @@
-//! Frame heads that may be wrong (RFC 6455 section 5.2), read and written.
+//! Possibly invalid frame heads (RFC 6455 section 5.2), parsed and written.
 
 use super::fault::{Fault, PROTOCOL};
 
-/// A head as the wire has it.
+/// A frame head as received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
-    /// All its bytes.
+    /// All bytes of the head.
     pub(crate) bytes: Vec<u8>,
     pub(crate) len: u64,
     pub(crate) key: Option<[u8; 4]>,
 }
 
 impl Head {
-    /// The head at the beginning, once it is whole.
+    /// Parses the head at the start, once it is complete.
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         let &[_, second, ..] = bytes else { return None };
         let (len, at) = match second & 0x7f {
@@ -46,7 +46,7 @@ impl Head {
         self.opcode() & 8 != 0
     }
 
-    /// For a person: bits, opcode, length.
+    /// Describes the bits, opcode and length.
     pub(crate) fn describe(&self) -> String {
         let mut words = String::new();
         for (bit, name) in [(0x80, "fin "), (0x40, "rsv1 "), (0x20, "rsv2 "), (0x10, "rsv3 ")] {
@@ -67,7 +67,7 @@ impl Head {
         words + &format!(", {} bytes", self.len)
     }
 
-    /// What is wrong with it by itself; `from_client` says who sent it.
+    /// Returns violations visible in the head alone; `from_client` names the sender.
     pub(crate) fn faults(&self, from_client: bool) -> Vec<Fault> {
         let mut faults = Vec::new();
         let mut add = |section, words: &str| faults.push(Fault::fatal(section, words, PROTOCOL));
@@ -75,7 +75,7 @@ impl Head {
             add("RFC 6455 section 5.2", "RSV2 or RSV3 is set, and no extension has given them a meaning");
         }
         if matches!(self.opcode(), 3..=7 | 11..=15) {
-            add("RFC 6455 section 5.2", "the opcode is a reserved one");
+            add("RFC 6455 section 5.2", "the opcode is reserved");
         }
         match (from_client, self.key) {
             (true, None) => add("RFC 6455 section 5.1", "a client's frame is not masked"),
@@ -110,7 +110,7 @@ impl Head {
     }
 }
 
-/// Writes a frame; `length_bytes` forces the form of the length.
+/// Writes a frame; `length_bytes` forces the encoding of the length.
 pub(crate) fn write(first: u8, key: Option<[u8; 4]>, length_bytes: Option<u8>, payload: &[u8]) -> Vec<u8> {
     let mask = if key.is_some() { 0x80 } else { 0 };
     let least = match payload.len() {
@@ -139,7 +139,7 @@ pub(crate) fn write(first: u8, key: Option<[u8; 4]>, length_bytes: Option<u8>, p
     frame
 }
 
-/// Masks or unmasks what stands so many bytes behind the beginning of a payload.
+/// Masks or unmasks bytes at an offset within a payload.
 pub(crate) fn unmask(payload: &mut [u8], key: [u8; 4], at: u64) {
     for (byte, at) in payload.iter_mut().zip(at..) {
         *byte ^= key[(at % 4) as usize];
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_head_is_read_as_it_was_written() {
+    fn frame_head_round_trips() {
         for len in [0, 125, 126, 65_535, 65_536] {
             for key in [None, Some([1, 2, 3, 4])] {
                 let frame = write(0x82, key, None, &vec![7; len]);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_of_a_head_is_named() {
+    fn every_head_violation_is_named() {
         let sections = |bytes: &[u8], from_client| {
             let faults = Head::read(bytes).unwrap().faults(from_client);
             faults
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(sections(b"\x81\x7f\x80\0\0\0\0\0\0\0", false), ["5.2"]);
         assert_eq!(sections(b"\x09\x00", false), ["5.5"]);
         assert_eq!(sections(b"\x89\x7e\x00\x7e", false), ["5.5"]);
-        // All at once.
+        // All violations at once.
         assert_eq!(sections(b"\x7b\xfe\x00\x7eabcd", false), ["5.2", "5.2", "5.1", "5.5", "5.5"]);
     }
 }

@@ -1,5 +1,5 @@
-//! The opening handshake: a request that may be wrong on purpose, and everything that is wrong with the answer
-//! (RFC 6455 sections 4.1 and 4.2).
+//! The opening handshake: possibly invalid requests, and all violations of the response (RFC 6455 sections 4.1 and
+//! 4.2).
 
 mod answer;
 mod request;
@@ -7,10 +7,10 @@ mod request;
 pub(crate) use self::answer::Answer;
 pub(crate) use self::request::Request;
 
-/// A head of more than so many bytes is no head: what most clients and servers take at most.
+/// Maximum head size: the usual limit of clients and servers.
 pub(crate) const HEAD_MAX: usize = 64 << 10;
 
-/// Where the head ends, once it is there. Bare line feeds end it, too.
+/// End of the head, once complete. Bare line feeds also end it.
 pub(crate) fn head_end(received: &[u8]) -> Option<usize> {
     let mut line = 0;
     for (at, _) in received.iter().enumerate().filter(|(_, byte)| **byte == b'\n') {
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sound_answer_has_no_fault() {
+    fn valid_response_has_no_violations() {
         assert_eq!(sections(&format!("{ANSWER}\r\n"), &request(&[])), [""; 0]);
         let offer = request(&[("Sec-WebSocket-Protocol", "a, b")]);
         assert_eq!(sections(&format!("{ANSWER}Sec-WebSocket-Protocol: b\r\n\r\n"), &offer), [""; 0]);
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_of_an_answer_is_named() {
+    fn every_response_violation_is_named() {
         let without = |name: &str| {
             let lines = ANSWER.split_inclusive("\r\n").filter(|line| !line.starts_with(name));
             lines.collect::<String>() + "\r\n"
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_faulty_request_must_not_be_accepted() {
+    fn accepting_an_invalid_request_is_a_violation() {
         let answer = format!("{ANSWER}\r\n");
         for (name, value, section) in [
             ("Host", "", "RFC 6455 section 4.2.1 item 2"),

@@ -1,4 +1,4 @@
-//! Whether a peer does what it must: fail the connection for what was wrong, answer pings and Close.
+//! Checks the peer's mandatory reactions: failing the connection after a violation, answering pings and Close.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,41 +7,42 @@ use tokio::time::Instant;
 
 use super::fault::Fault;
 
-/// Pings that are waited for.
+/// Maximum number of tracked pings.
 const PINGS_MAX: usize = 64;
-/// A pong may answer the newest of several pings (RFC 6455 section 5.5.3); one that came so much later was not meant.
+/// A pong may answer the newest of several pings (RFC 6455 section 5.5.3); after this delay, it is unrelated to the
+/// older pings.
 const APART: Duration = Duration::from_millis(250);
 
-/// Whether a peer does what it must.
+/// Checks the peer's mandatory reactions.
 #[derive(Default)]
 pub(crate) struct Judge {
-    /// What was wrong on our side, and is to end the connection.
+    /// The violation sent to the peer, which must end the connection.
     broken: Option<Broken>,
-    /// Pings without an answer, and when they were sent.
+    /// Unanswered pings, with their send times.
     pings: VecDeque<(Vec<u8>, Instant)>,
-    /// The code of our Close, if it was sound.
+    /// Code of the sent Close, if it was valid.
     closed: Option<Option<u16>>,
 }
 
 struct Broken {
     fault: Fault,
-    /// What would prove that the peer goes on, if it came back.
+    /// Payload whose echo proves that the peer continues.
     payload: Option<Vec<u8>>,
-    /// Told once that it does.
+    /// The violation was reported.
     told: bool,
-    /// Pings sent since.
+    /// Pings sent since then.
     pings: usize,
 }
 
 impl Judge {
-    /// We have sent what must end the connection.
+    /// Records a sent violation that must end the connection.
     pub(crate) fn break_rule(&mut self, fault: &Fault) {
         if !fault.codes.is_empty() && self.broken.is_none() {
             self.broken = Some(Broken { fault: fault.clone(), payload: None, told: false, pings: 0 });
         }
     }
 
-    /// The end of a frame of ours: the payload of the one at fault is what must not come back.
+    /// Records a completely sent frame: the peer must not echo the payload of the invalid frame.
     pub(crate) fn sent(&mut self, payload: &[u8]) {
         if let Some(broken) = &mut self.broken {
             broken.payload.get_or_insert_with(|| payload.to_vec());
@@ -62,19 +63,19 @@ impl Judge {
         }
     }
 
-    /// We have sent a Close; `sound` if it breaks no rule.
+    /// Records a sent Close; `sound` if it is valid.
     pub(crate) fn close_sent(&mut self, code: Option<u16>, sound: bool) {
         if sound && self.broken.is_none() {
             self.closed = Some(code);
         }
     }
 
-    /// Whether our Close, a sound one, was the first.
+    /// Whether a valid Close was sent before the peer's.
     pub(crate) fn has_closed(&self) -> bool {
         self.closed.is_some()
     }
 
-    /// A pong has come: since its ping, and what is wrong.
+    /// Handles a pong: returns the time since its ping, and a violation.
     pub(crate) fn pong(&mut self, payload: &[u8]) -> (Option<Duration>, Option<Fault>) {
         let Some(at) = self.pings.iter().position(|(sent, _)| sent == payload) else { return (None, None) };
         let is_new = self.broken.as_ref().is_some_and(|broken| at + broken.pings >= self.pings.len());
@@ -84,7 +85,7 @@ impl Judge {
             self.pings.iter().take(earlier).find(|(_, earlier)| sent.duration_since(*earlier) >= APART);
         let lost = lost.map(|(payload, _)| {
             let words = format!(
-                "the ping {:?} was never answered: its frame is lost",
+                "the ping {:?} was never answered: its frame was lost",
                 String::from_utf8_lossy(payload)
             );
             Fault::new("RFC 6455 section 5.5.2", words)
@@ -97,7 +98,7 @@ impl Judge {
         (Some(sent.elapsed()), lost.or(goes_on))
     }
 
-    /// A data frame has come with this payload.
+    /// Handles a data frame with this payload.
     pub(crate) fn data(&mut self, payload: &[u8]) -> Option<Fault> {
         self.came_back(payload)
     }
@@ -115,7 +116,7 @@ impl Judge {
         Some(Fault::new(section, format!("accepted, and the connection must be failed: {words}")))
     }
 
-    /// A Close has come with this payload.
+    /// Handles a Close with this payload.
     pub(crate) fn close(&self, payload: &[u8]) -> Option<Fault> {
         let code = payload.first_chunk().map(|code| u16::from_be_bytes(*code));
         if let Some(broken) = &self.broken {
@@ -126,7 +127,7 @@ impl Judge {
             let wanted: Vec<String> = wanted.iter().map(ToString::to_string).collect();
             let got = code.map_or_else(|| "no code".to_owned(), |code| code.to_string());
             let words = format!(
-                "the Close has {got}, and not {}, behind this: {}",
+                "the Close has {got}, and not {}, after: {}",
                 wanted.join(" or "),
                 broken.fault.words
             );
@@ -137,26 +138,23 @@ impl Judge {
                 let got = code.map_or_else(|| "no code".to_owned(), |code| code.to_string());
                 Some(Fault::new(
                     "RFC 6455 section 5.5.1",
-                    format!("our Close with {sent} is answered with {got}: it was not understood"),
+                    format!("our Close with {sent} is answered with {got}"),
                 ))
             }
             _ => None,
         }
     }
 
-    /// The transport has ended without a Close.
+    /// Handles the end of the transport without a Close.
     pub(crate) fn dropped(&self) -> Option<Fault> {
         let broken = self.broken.as_ref()?;
         let codes: Vec<String> = broken.fault.codes.iter().map(ToString::to_string).collect();
-        let words = format!(
-            "dropped without a Close with {}, behind this: {}",
-            codes.join(" or "),
-            broken.fault.words
-        );
+        let words =
+            format!("dropped without a Close with {}, after: {}", codes.join(" or "), broken.fault.words);
         Some(Fault::new("RFC 6455 section 7.1.7", words))
     }
 
-    /// Nothing came in time.
+    /// Handles the expired timeout.
     pub(crate) fn silent(&self) -> Option<Fault> {
         let Fault { section, words, .. } = &self.broken.as_ref().filter(|broken| !broken.told)?.fault;
         Some(Fault::new(section, format!("the connection lives on, and must be failed: {words}")))
@@ -177,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn who_fails_the_connection_with_the_right_code_is_right() {
+    fn failing_with_the_right_code_is_valid() {
         assert_eq!(broken().close(&[0x03, 0xea]), None);
         assert_eq!(broken().close(&[0x03, 0xe8]).unwrap().section, "RFC 6455 section 7.4.1");
         assert_eq!(broken().close(&[]).unwrap().section, "RFC 6455 section 7.4.1");
@@ -187,9 +185,9 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_on_is_told_once() {
+    fn continuing_after_a_violation_is_reported_once() {
         let mut judge = broken();
-        assert_eq!(judge.data(b"news"), None, "it may have been on its way");
+        assert_eq!(judge.data(b"news"), None, "the frame may have been in flight");
         assert_eq!(judge.data(b"echo: hi").unwrap().section, "RFC 6455 section 5.1");
         assert_eq!(judge.data(b"hi"), None);
         assert_eq!(judge.silent(), None);
@@ -199,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_ping_that_is_lost_is_named() {
+    async fn lost_ping_is_named() {
         let mut judge = Judge::default();
         judge.pinged(b"1");
         judge.pinged(b"2");
@@ -212,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_close_is_echoed() {
+    fn close_code_is_echoed() {
         let mut judge = Judge::default();
         judge.close_sent(Some(1012), true);
         assert_eq!(judge.close(&[0x03, 0xf4]), None);

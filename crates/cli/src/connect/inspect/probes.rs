@@ -1,4 +1,4 @@
-//! `--probe`: what faulty clients send, a connection for each fault, and whether the server does what it must.
+//! `--probe`: faults of clients, one connection per fault, and the expected reactions of the server.
 
 use std::time::Duration;
 
@@ -12,19 +12,19 @@ use crate::connect::input::Input;
 /// A fault to send.
 pub(crate) struct Probe {
     pub(crate) name: &'static str,
-    /// Headers of the handshake that are replaced, or left out.
+    /// Handshake headers to replace, or to omit.
     pub(crate) headers: &'static [(&'static str, &'static str)],
-    /// A ping in the segment of the request.
+    /// Sends a ping in the segment of the request.
     pub(crate) early_ping: bool,
-    /// Lines as in the console; `/wait` waits a moment.
+    /// Console lines; `/wait` pauses for a moment.
     pub(crate) lines: &'static [&'static str],
-    /// What is to end the connection, where the frames alone do not say so.
+    /// Expected reason to end the connection, if the frames alone do not violate a rule.
     pub(crate) expected: Option<(&'static str, &'static str, &'static [u16])>,
 }
 
-/// Longer than a pong takes that is still to come.
+/// Longer than an outstanding pong takes.
 const MOMENT: Duration = Duration::from_millis(500);
-/// The payload of the ping behind the request.
+/// Payload of the ping after the request.
 pub(crate) const EARLY: &[u8] = b"behind the handshake";
 
 const DEFLATE: &[(&str, &str)] = &[("Sec-WebSocket-Extensions", "permessage-deflate")];
@@ -37,7 +37,7 @@ const fn request(name: &'static str, headers: &'static [(&'static str, &'static 
     Probe { name, headers, early_ping: false, lines: &[], expected: None }
 }
 
-/// All of them, in the order of RFC 6455.
+/// All probes, in the order of RFC 6455.
 pub(crate) const PROBES: &[Probe] = &[
     request("only-a-key", &[("Upgrade", ""), ("Connection", ""), ("Sec-WebSocket-Version", "")]),
     request("no-host", &[("Host", "")]),
@@ -90,7 +90,7 @@ pub(crate) const PROBES: &[Probe] = &[
     frames("close-reason-not-utf8", &["/frame close hex 03 e8 ff"]),
 ];
 
-/// 126 bytes, in two lines of a source.
+/// 126 bytes, split for the line length.
 const PING_126: &str = concat!(
     "/frame ping ",
     "123456789012345678901234567890123456789012345678901234567890123",
@@ -102,12 +102,12 @@ impl Probe {
         self.expected.map(|(section, words, codes)| Fault::fatal(section, words, codes))
     }
 
-    /// All of it is in the request.
+    /// Whether the request alone contains the fault.
     pub(crate) fn is_request(&self) -> bool {
         self.lines.is_empty()
     }
 
-    /// Its lines, as input.
+    /// The lines as input.
     pub(crate) fn input(&'static self) -> mpsc::Receiver<Input> {
         let (sender, input) = mpsc::channel(1);
         tokio::spawn(async move {
@@ -133,7 +133,7 @@ mod tests {
     use crate::connect::command::Command;
 
     #[test]
-    fn every_line_is_a_command_and_every_name_one_probe_s() {
+    fn probe_lines_parse_and_names_are_unique() {
         for (at, probe) in PROBES.iter().enumerate() {
             assert!(PROBES[..at].iter().all(|other| other.name != probe.name), "{}", probe.name);
             for line in probe.lines.iter().filter(|line| **line != "/wait") {

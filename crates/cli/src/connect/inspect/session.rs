@@ -1,4 +1,4 @@
-//! A connection under inspection: everything that passes is shown, and looked at.
+//! A connection under inspection: all traffic is shown and checked.
 
 use std::time::Duration;
 
@@ -22,14 +22,14 @@ use crate::connect::input::Input;
 use crate::connect::output::Output;
 use crate::connect::talk::{interrupts, wait_until};
 
-/// Bytes that may wait to be sent before no more input is taken.
+/// High-water mark of outbound bytes, above which input is paused.
 const OUT_MAX: usize = 1 << 20;
-/// Of one read.
+/// Bytes per read.
 const CHUNK: usize = 16 << 10;
-/// How long nothing may come behind the end of the input.
+/// Time without data after the end of the input.
 const WAIT: Duration = Duration::from_secs(1);
 
-/// What an inspection has found.
+/// Result of an inspection.
 pub(crate) struct Found {
     pub(crate) faults: Vec<Fault>,
     pub(crate) end: End,
@@ -38,7 +38,7 @@ pub(crate) struct Found {
 /// A connection under inspection.
 pub(crate) struct Inspection<'a> {
     args: &'a ConnectArgs,
-    /// None: only what is found counts.
+    /// `None`: only the result counts.
     output: Option<Output>,
     in_console: bool,
     wait: Option<Duration>,
@@ -47,23 +47,23 @@ pub(crate) struct Inspection<'a> {
     deflater: Option<Deflater>,
     judge: Judge,
     faults: Vec<Fault>,
-    /// Frames of either direction.
+    /// Number of frames per direction.
     frames: [u64; 2],
     out: Vec<u8>,
     sent: u64,
     received: u64,
     close_sent: bool,
-    /// The code of the peer's Close.
+    /// Code of the peer's Close.
     close_came: Option<Option<u16>>,
     input_ended: bool,
     heard: Instant,
-    /// Since when it is about to end.
+    /// Start time of closing.
     leaving: Option<Instant>,
     end: Option<End>,
 }
 
 impl<'a> Inspection<'a> {
-    /// Behind the handshake; what was found there counts.
+    /// Starts after the handshake, with its violations.
     pub(crate) fn new(
         args: &'a ConnectArgs,
         answer: Answer,
@@ -96,23 +96,23 @@ impl<'a> Inspection<'a> {
         }
     }
 
-    /// Waits so long for a reaction, instead of what the options say.
+    /// Sets the timeout of a reaction, instead of the option's value.
     pub(crate) fn with_wait(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
         self
     }
 
-    /// Something that is to end the connection though no rule of frames is broken.
+    /// Expects the connection to end although no frame violates a rule.
     pub(crate) fn expect_end(&mut self, fault: &Fault) {
         self.judge.break_rule(fault);
     }
 
-    /// Frames that have left with the handshake.
+    /// Records frames sent with the handshake.
     pub(crate) fn sent_early(&mut self, bytes: &[u8]) -> Result<(), End> {
         self.look_at_sent(bytes)
     }
 
-    /// Goes on until the connection or the input is over.
+    /// Runs until the connection or the input ends.
     pub(crate) async fn run(
         mut self,
         io: Box<dyn Transport>,
@@ -158,16 +158,16 @@ impl<'a> Inspection<'a> {
                 written = writer.write(&self.out), if !self.out.is_empty() => match written {
                     Ok(count) => {
                         self.out.drain(..count);
-                        // TLS keeps what it was given until it is asked.
+                        // TLS buffers writes until a flush.
                         let _ = writer.flush().await;
                     }
-                    // Whoever does not read may still have said something.
+                    // A peer that has stopped reading may still have sent data.
                     Err(_) => self.out.clear(),
                 },
                 command = input.recv(), if wants_input => self.handle_input(command)?,
                 () = wait_until(due) => {
                     if timeout.is_some_and(|timeout| Instant::now() >= timeout) {
-                        self.end = Some(End::new(Kind::TimedOut, "not done within --timeout"));
+                        self.end = Some(End::new(Kind::TimedOut, "run exceeds --timeout"));
                         return Ok(());
                     }
                     if self.handle_time()? {
@@ -189,7 +189,7 @@ impl<'a> Inspection<'a> {
         }
     }
 
-    /// Whether it is over.
+    /// Handles expired timeouts. Returns whether the inspection is complete.
     fn handle_time(&mut self) -> Result<bool, End> {
         let now = Instant::now();
         if self.due().is_none_or(|due| now < due) {
@@ -202,7 +202,7 @@ impl<'a> Inspection<'a> {
         if self.leaving.is_none() {
             self.missing();
             self.leave()?;
-            // Without a Close of ours there is nothing more to wait for: that it lives on was told.
+            // Without a sent Close there is nothing to wait for: the surviving connection was reported.
             return Ok(!self.close_sent);
         }
         let words = format!("within {:?}", self.args.limits.close_timeout.0);
@@ -220,7 +220,7 @@ impl<'a> Inspection<'a> {
 
     fn missing(&mut self) {
         if let Some(count) = self.args.end.count.filter(|count| self.received < *count) {
-            let words = format!("{} of {count} messages have come (--count)", self.received);
+            let words = format!("received {} of {count} messages (--count)", self.received);
             self.end = Some(End::new(Kind::TimedOut, words));
         }
     }
@@ -274,7 +274,7 @@ impl<'a> Inspection<'a> {
                 self.queue(&frame::write(first, key, length_bytes, &payload))
             }
             Command::Help => self.lines(HELP),
-            Command::To(..) | Command::Peers => self.lines("* that is for --listen"),
+            Command::To(..) | Command::Peers => self.lines("* this command needs --listen"),
         }
     }
 
@@ -322,7 +322,7 @@ impl<'a> Inspection<'a> {
         Ok(())
     }
 
-    /// What is wrong on our side is on purpose; whether the peer reacts is what counts.
+    /// Handles violations of our own frames: they are deliberate, and the peer's reaction is checked.
     fn ours(&mut self, faults: &[Fault]) -> Result<bool, End> {
         for fault in faults {
             self.judge.break_rule(fault);
@@ -381,7 +381,7 @@ impl<'a> Inspection<'a> {
         self.found(fault.into_iter().collect())
     }
 
-    /// The transport is over.
+    /// Handles the end of the transport.
     fn handle_end(&mut self, error: Option<String>) -> Result<(), End> {
         let (payload, mut faults) = self.inbound.end();
         if let Some(payload) = payload {
@@ -426,7 +426,7 @@ impl<'a> Inspection<'a> {
         }
     }
 
-    /// The peer has answered ours with the same.
+    /// Whether the peer answered our Close with the same code.
     fn close_sent_first(&self) -> bool {
         self.judge.has_closed()
     }
@@ -442,7 +442,7 @@ fn mask() -> Result<[u8; 4], End> {
     Ok(key)
 }
 
-/// From the system's source.
+/// Fills the buffer from the system's random source.
 pub(crate) fn random(bytes: &mut [u8]) -> Result<(), End> {
-    SystemRandom::new().fill(bytes).map_err(|_| End::trouble("no random numbers"))
+    SystemRandom::new().fill(bytes).map_err(|_| End::trouble("system random source failed"))
 }

@@ -1,4 +1,4 @@
-//! What an inspection prints.
+//! Output of an inspection.
 
 use super::fault::Fault;
 use super::frame::Head;
@@ -6,7 +6,7 @@ use super::side::Payload;
 use crate::connect::end::{End, Kind};
 use crate::connect::output::{dump, hex, printable};
 
-/// A head of HTTP, line by line, `>` for what we send and `<` for what comes.
+/// Formats an HTTP head line by line, with `>` for sent and `<` for received lines.
 pub(crate) fn http(direction: char, head: &str) -> String {
     let line = |line: &str| {
         let ending = if line.ends_with("\r\n") || !line.ends_with('\n') { "" } else { " (a bare LF)" };
@@ -15,12 +15,12 @@ pub(crate) fn http(direction: char, head: &str) -> String {
     head.split_inclusive('\n').map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// The head of a frame: its bytes, and what they say.
+/// Formats a frame head: its bytes and their meaning.
 pub(crate) fn head(direction: char, number: u64, head: &Head) -> String {
     format!("{direction} frame {number}  {}  {}", hex(&head.bytes), head.describe())
 }
 
-/// What is behind it, if there is anything.
+/// Formats a payload; empty payloads yield no text.
 pub(crate) fn payload(payload: &Payload) -> String {
     let is_text = payload.head.opcode() == 1 && payload.inflated.is_none() && !payload.head.rsv1();
     let mut lines = Vec::new();
@@ -40,10 +40,10 @@ pub(crate) fn payload(payload: &Payload) -> String {
     lines.join("\n")
 }
 
-/// The beginning: text as text, the rest as a dump.
+/// Formats the beginning of a payload: text as text, other bytes as a dump.
 fn excerpt(bytes: &[u8], len: u64, prefer_text: bool) -> String {
     let more = if len > bytes.len() as u64 { format!(" … {len} bytes in all") } else { String::new() };
-    // The last character may be cut.
+    // The last character may be incomplete.
     let text = match std::str::from_utf8(bytes) {
         Ok(text) => Some(text),
         Err(error) if error.error_len().is_none() && !more.is_empty() => {

@@ -1,5 +1,5 @@
-//! One direction of a connection: frames as they come, and everything that is wrong with them and their order
-//! (RFC 6455 sections 5 to 8, RFC 7692 section 6).
+//! One direction of a connection: frames in order, and all violations of frames and their order (RFC 6455 sections 5
+//! to 8, RFC 7692 section 6).
 
 use super::close::close_faults;
 use super::deflate::{Agreed, Inflater};
@@ -8,29 +8,29 @@ use super::fault::{Fault, PROTOCOL};
 use super::frame::{Head, unmask};
 use super::utf8::Utf8;
 
-/// What is kept of a control frame's payload: far more than the 125 bytes that there may be.
+/// Maximum stored bytes of a control frame's payload, well above the legal 125.
 const CONTROL_KEPT: usize = 4 << 10;
 
-/// What was seen.
+/// A parsed event.
 #[derive(Clone, Debug)]
 pub(crate) enum Seen {
-    /// A frame begins.
+    /// Start of a frame.
     Head(Head, Vec<Fault>),
-    /// Its payload is there, or the transport has ended before.
+    /// The complete payload, or its beginning if the transport ended.
     Payload(Payload),
 }
 
-/// The payload of a frame, unmasked.
+/// The unmasked payload of a frame.
 #[derive(Clone, Debug)]
 pub(crate) struct Payload {
     pub(crate) head: Head,
-    /// The beginning; of a control frame all of it.
+    /// The beginning; of a control frame all bytes.
     pub(crate) bytes: Vec<u8>,
-    /// Bytes that came.
+    /// Received bytes.
     pub(crate) len: u64,
-    /// The beginning of what a compressed message inflates to, with its last frame.
+    /// The beginning of an inflated message, with its last frame.
     pub(crate) inflated: Option<(Vec<u8>, usize)>,
-    /// It ends a message.
+    /// The frame ends a message.
     pub(crate) is_message: bool,
     pub(crate) faults: Vec<Fault>,
 }
@@ -41,24 +41,24 @@ pub(crate) struct Side {
     inflater: Option<Inflater>,
     excerpt: usize,
     max_message: usize,
-    /// Bytes of a head that is not whole.
+    /// Bytes of an incomplete head.
     buffer: Vec<u8>,
     frame: Option<Frame>,
     message: Option<Message>,
     closed: bool,
 }
 
-/// A frame whose payload is under way.
+/// A frame with an incomplete payload.
 struct Frame {
     head: Head,
     got: u64,
     kept: Vec<u8>,
     faults: Vec<Fault>,
-    /// A data frame that belongs to the message.
+    /// A data frame of the current message.
     is_part: bool,
 }
 
-/// A message under way.
+/// An incomplete message.
 struct Message {
     is_text: bool,
     compressed: bool,
@@ -85,7 +85,7 @@ impl Side {
         }
     }
 
-    /// Looks at what has come.
+    /// Parses received bytes.
     pub(crate) fn read(&mut self, mut bytes: &[u8]) -> Vec<Seen> {
         let mut seen = Vec::new();
         while !bytes.is_empty() || self.frame.is_some() {
@@ -116,7 +116,7 @@ impl Side {
         seen
     }
 
-    /// The transport has ended.
+    /// Handles the end of the transport.
     pub(crate) fn end(&mut self) -> (Option<Payload>, Vec<Fault>) {
         let mut faults = Vec::new();
         if !self.buffer.is_empty() {
@@ -145,7 +145,7 @@ impl Side {
         (payload, faults)
     }
 
-    /// A head has come: what is wrong with it, here and now.
+    /// Handles a head: returns its violations, by itself and in sequence.
     fn begin(&mut self, head: Head) -> (Frame, Vec<Fault>) {
         let mut faults = head.faults(self.from_client);
         let mut add = |section, words: &str| faults.push(Fault::fatal(section, words, PROTOCOL));
@@ -162,7 +162,7 @@ impl Side {
         }
         let is_part = match (head.opcode(), &self.message) {
             (0, None) => {
-                add("RFC 6455 section 5.4", "a continuation, and there is nothing to continue");
+                add("RFC 6455 section 5.4", "a continuation without a message to continue");
                 false
             }
             (0, Some(_)) => true,
@@ -185,14 +185,14 @@ impl Side {
             _ => false,
         };
         if self.closed && !head.is_control() {
-            faults.push(Fault::new("RFC 6455 section 5.5.1", "a data frame behind a Close"));
+            faults.push(Fault::new("RFC 6455 section 5.5.1", "a data frame after a Close"));
         } else if self.closed && head.opcode() == 8 {
             faults.push(Fault::new("RFC 6455 section 5.5.1", "a second Close"));
         }
         (Frame { head, got: 0, kept: Vec::new(), faults: Vec::new(), is_part }, faults)
     }
 
-    /// A piece of a payload.
+    /// Handles a piece of a payload.
     fn take(&mut self, frame: &mut Frame, piece: &[u8]) {
         let mut piece = piece.to_vec();
         if let Some(key) = frame.head.key {
@@ -225,7 +225,7 @@ impl Side {
                 faults.extend(inflater.finish(self.max_message, &mut message.inflated));
                 faults.extend(message.look(before));
                 let len = message.inflated.len();
-                // What is over the limit was not looked at, and may end in the middle of a character.
+                // Bytes above the limit are unchecked, and may end within a character.
                 message.utf8.failed |= len >= self.max_message;
                 message.inflated.truncate(self.excerpt.max(1));
                 inflated = Some((std::mem::take(&mut message.inflated), len));
@@ -243,7 +243,7 @@ impl Side {
 }
 
 impl Message {
-    /// What was inflated since.
+    /// Checks newly inflated data.
     fn look(&mut self, before: usize) -> Option<Fault> {
         let piece = self.inflated.get(before..).unwrap_or_default();
         if self.is_text { self.utf8.look(piece) } else { None }
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sound_conversation_has_no_fault_however_it_is_cut() {
+    fn valid_frames_have_no_violations_at_any_split() {
         let wire = b"\x01\x02\xce\xba\x89\x01p\x80\x03\xe4\xb8\x96\x82\x01\xff\x88\x04\x03\xe8by";
         for size in 1..=wire.len() {
             let mut side = server();
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_is_named_and_the_next_frame_is_read() {
+    fn every_violation_is_named_and_parsing_continues() {
         let none: &[&str] = &[];
         for (wire, expected) in [
             (&b"\xc1\x01a"[..], &["6455 5.2"][..]),
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_in_the_middle_is_named() {
+    fn truncated_frame_is_named() {
         for (wire, count) in
             [(&b"\x88\x00"[..], 0), (b"", 1), (b"\x81", 2), (b"\x81\x02a", 3), (b"\x01\x01a", 2)]
         {
@@ -332,14 +332,14 @@ mod tests {
             sections(&mut side, wire);
             assert_eq!(side.end().1.len(), count, "{}", wire.escape_ascii());
         }
-        // A length that never comes to an end is no trouble either.
+        // An endless length is handled too.
         let mut side = server();
         assert_eq!(sections(&mut side, b"\x82\x7f\xff\xff\xff\xff\xff\xff\xff\xffabc"), ["6455 5.2"]);
         assert_eq!(side.end().0.map(|payload| payload.bytes), Some(b"abc".to_vec()));
     }
 
     #[test]
-    fn compressed_messages_are_looked_into() {
+    fn compressed_messages_are_checked() {
         let params = Params::default();
         let agreed = Agreed::of(&params, false);
         let mut side = Side::new(false, Some(&params), 64, 1 << 20);

@@ -1,11 +1,11 @@
-//! Text that comes in pieces, which may part a character.
+//! Incremental UTF-8 validation; a piece may end within a character.
 
 use super::fault::{DATA, Fault};
 
-/// UTF-8 in pieces. What is wrong is told once.
+/// UTF-8 in pieces. The first error is reported once.
 #[derive(Default)]
 pub(super) struct Utf8 {
-    /// The beginning of a character.
+    /// The beginning of an incomplete character.
     open: Vec<u8>,
     pub(super) failed: bool,
     at: usize,

@@ -1,4 +1,4 @@
-//! One connection of a conversation, and what it says.
+//! One connection of a conversation, and its events.
 
 use sinews::{Message, Sender, WebSocket};
 use tokio::sync::mpsc;
@@ -7,19 +7,19 @@ use super::super::dial::Transport;
 use super::super::end::{End, Kind};
 use super::super::entry::Entry;
 
-/// What a connection says.
+/// An event of a connection.
 pub(crate) enum Event {
-    /// A client has come.
+    /// A client connected.
     Opened(u32, Sender, Box<Entry>, String),
-    /// One that wanted to come could not.
+    /// A client failed to connect.
     Failed(String),
     Message(u32, Message),
-    /// Sent back already.
+    /// A message that was already echoed.
     Echoed(u32, Message),
     Over(u32, End),
 }
-/// Lets a connection live, and tells what it says. With `echo`, each message goes back before the next one is looked
-/// at: a Close behind it must not overtake it.
+/// Drives a connection, and reports its events. With `echo`, each message is sent back before the next message is
+/// handled, so that a Close cannot overtake it.
 pub(crate) fn drive<S: Transport + 'static>(
     id: u32,
     mut ws: WebSocket<S>,
@@ -31,7 +31,7 @@ pub(crate) fn drive<S: Transport + 'static>(
         let mut end = None;
         while let Some(message) = ws.next().await {
             let event = match message {
-                // Why it cannot be sent is told by `next`.
+                // `next` reports the reason of a failed send.
                 Ok(message) if echo && message.is_data() => {
                     let _ = ws.send(message.clone()).await;
                     Event::Echoed(id, message)
@@ -42,7 +42,7 @@ pub(crate) fn drive<S: Transport + 'static>(
                     continue;
                 }
             };
-            // Nobody listens: the program ends.
+            // The receiver is gone: the program is exiting.
             if events.send(event).await.is_err() {
                 return;
             }

@@ -1,4 +1,4 @@
-//! When a conversation is over, and with what.
+//! Conditions for the end of a conversation, and its result.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,30 +10,30 @@ use super::super::end::{End, Kind};
 use super::super::entry::Entry;
 use super::{Talk, close};
 
-/// When a conversation is over.
+/// Conditions for the end of a conversation.
 pub(crate) struct Rules {
-    /// Somebody sits there, and says when.
+    /// The console user decides.
     pub(crate) in_console: bool,
     pub(crate) wait: Option<Duration>,
     pub(crate) count: Option<u64>,
     pub(crate) timeout: Option<Duration>,
     /// Answers of a recording, in order.
     pub(crate) expected: Option<VecDeque<Entry>>,
-    /// For a server: the first client that leaves ends it.
+    /// In server mode: the first disconnect ends the conversation.
     pub(crate) once: bool,
     pub(crate) echo: bool,
-    /// Connections come and go.
+    /// Server mode: clients connect and disconnect.
     pub(crate) listening: bool,
-    /// How long the last words may take.
+    /// Maximum time of closing.
     pub(crate) leaving: Duration,
 }
-/// How long nothing may come behind the end of the input.
+/// Time without messages after the end of the input.
 const WAIT: Duration = Duration::from_secs(1);
-/// The same where answers are known.
+/// The same time with recorded answers.
 pub(crate) const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
 impl Talk {
-    /// The first reason counts, unless the peer's fault is the more interesting one.
+    /// The first reason counts, but a fault of the peer takes precedence.
     pub(super) fn decide(&mut self, end: End) {
         let is_better =
             self.end.as_ref().is_none_or(|known| known.kind == Kind::Fine && end.kind != Kind::Fine);
@@ -42,7 +42,7 @@ impl Talk {
         }
     }
 
-    /// When to look again though nothing has happened.
+    /// Time of the next check without events.
     pub(super) fn due(&self) -> Option<Instant> {
         if let Some(leaving) = self.leaving {
             return Some(leaving + self.rules.leaving);
@@ -57,7 +57,7 @@ impl Talk {
         self.rules.wait.unwrap_or(default)
     }
 
-    /// All that was to be sent is on its way.
+    /// Whether all input has been sent.
     pub(super) fn is_spoken(&self) -> bool {
         self.input_ended && self.stuck.is_empty()
     }
@@ -69,7 +69,7 @@ impl Talk {
             return Ok(());
         }
         if let Some(timeout) = self.rules.timeout.filter(|timeout| now >= self.started + *timeout) {
-            let words = format!("not done within {timeout:?} (--timeout)");
+            let words = format!("run exceeds {timeout:?} (--timeout)");
             return self.leave(CloseCode::NORMAL, Some(End::new(Kind::TimedOut, words)));
         }
         if self.is_spoken() && now >= self.heard + self.quiet() {
@@ -78,15 +78,15 @@ impl Talk {
         Ok(())
     }
 
-    /// What should have come and has not.
+    /// Returns an error if expected messages are missing.
     pub(super) fn missing(&self) -> Option<End> {
         let received = *self.received.borrow();
         if let Some(expected) = self.rules.expected.as_ref().filter(|expected| !expected.is_empty()) {
             let all = received + expected.len() as u64;
-            return Some(End::new(Kind::Differs, format!("{received} of {all} recorded answers have come")));
+            return Some(End::new(Kind::Differs, format!("received {received} of {all} recorded answers")));
         }
         let wanted = self.rules.count.filter(|wanted| received < *wanted)?;
-        Some(End::new(Kind::TimedOut, format!("{received} of {wanted} messages have come (--count)")))
+        Some(End::new(Kind::TimedOut, format!("received {received} of {wanted} messages (--count)")))
     }
 
     pub(super) fn look_whether_done(&mut self) -> Result<(), End> {
@@ -109,7 +109,7 @@ impl Talk {
         if is_done || is_left { self.leave(CloseCode::NORMAL, None) } else { Ok(()) }
     }
 
-    /// Closes what is open; what still comes is shown.
+    /// Closes all connections; messages that still arrive are shown.
     pub(super) fn leave(&mut self, code: CloseCode, end: Option<End>) -> Result<(), End> {
         if let Some(end) = end {
             self.decide(end);

@@ -1,4 +1,4 @@
-//! Everything that is wrong with an answer.
+//! All violations of a response.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,16 +9,16 @@ use super::super::fault::Fault;
 use super::request::Request;
 use super::values;
 
-/// The answer.
+/// A parsed response.
 pub(crate) struct Answer {
     pub(crate) status: u16,
-    /// permessage-deflate, if it was agreed on.
+    /// permessage-deflate parameters, if accepted.
     pub(crate) deflate: Option<Params>,
     pub(crate) faults: Vec<Fault>,
 }
 
 impl Answer {
-    /// Reads a head, whatever it is, against the request.
+    /// Parses any head, and checks it against the request.
     pub(crate) fn read(head: &str, request: &Request) -> Self {
         let mut faults = Vec::new();
         let (status, headers) = read_head(head, &mut faults);
@@ -31,7 +31,7 @@ impl Answer {
         answer
     }
 
-    /// Another one follows.
+    /// Whether another response follows.
     pub(crate) fn is_interim(&self) -> bool {
         (100..200).contains(&self.status) && self.status != 101
     }
@@ -40,7 +40,7 @@ impl Answer {
         self.faults.push(Fault::new(section, words));
     }
 
-    /// RFC 6455 section 4.1, the list at its end.
+    /// Checks RFC 6455 section 4.1, the list at its end.
     fn check_101(&mut self, headers: &[(String, String)], request: &Request) {
         for (section, what) in request.faults() {
             self.fault(section, format!("101 to a request without {what}"));
@@ -67,7 +67,7 @@ impl Answer {
                 );
             }
             ([_], _) => {}
-            _ => self.fault("RFC 6455 section 11.3.3", "Sec-WebSocket-Accept is there more than once"),
+            _ => self.fault("RFC 6455 section 11.3.3", "Sec-WebSocket-Accept appears more than once"),
         }
         self.check_extensions(headers, request);
         self.check_subprotocol(headers, request);
@@ -82,7 +82,7 @@ impl Answer {
 
     fn check_extensions(&mut self, headers: &[(String, String)], request: &Request) {
         if values(headers, "sec-websocket-extensions").count() > 1 {
-            self.fault("RFC 6455 section 11.3.2", "Sec-WebSocket-Extensions is there more than once");
+            self.fault("RFC 6455 section 11.3.2", "Sec-WebSocket-Extensions appears more than once");
         }
         let answered = extension::parse(values(headers, "sec-websocket-extensions"));
         let (deflate, faults) = extension::check(&request.extensions(), &answered);
@@ -93,14 +93,14 @@ impl Answer {
     fn check_subprotocol(&mut self, headers: &[(String, String)], request: &Request) {
         let chosen: Vec<&str> = values(headers, "sec-websocket-protocol").collect();
         if chosen.len() > 1 {
-            self.fault("RFC 6455 section 11.3.4", "Sec-WebSocket-Protocol is there more than once");
+            self.fault("RFC 6455 section 11.3.4", "Sec-WebSocket-Protocol appears more than once");
         }
         let offered = request.tokens("sec-websocket-protocol");
         for name in chosen {
             if name.contains(',') {
                 self.fault(
                     "RFC 6455 section 4.2.2 item 5",
-                    format!("{name:?} is several subprotocols, and not one"),
+                    format!("{name:?} contains several subprotocols, not one"),
                 );
             } else if !offered.contains(&name) {
                 self.fault(
@@ -112,13 +112,13 @@ impl Answer {
     }
 
     fn check_refusal(&mut self, headers: &[(String, String)], request: &Request) {
-        // One that is refused for something else need not say it.
+        // A rejection for another reason may omit the version.
         let asks_for_another =
             request.values("sec-websocket-version").next().is_some() && !request.speaks_13();
         if asks_for_another && self.status != 0 {
             if values(headers, "sec-websocket-version").next().is_none() {
                 let words =
-                    "a refusal of the version without Sec-WebSocket-Version, which says what is spoken";
+                    "the version is rejected without Sec-WebSocket-Version, which lists supported versions";
                 self.fault("RFC 6455 section 4.4", words);
             }
         } else if self.status == 426 && values(headers, "upgrade").next().is_none() {
@@ -130,7 +130,7 @@ impl Answer {
     }
 }
 
-/// The status and the headers of a head that may be wrong. Status 0: there is none.
+/// Returns the status and headers of a possibly invalid head. Status 0: no valid status line.
 fn read_head(head: &str, faults: &mut Vec<Fault>) -> (u16, Vec<(String, String)>) {
     let mut add = |section, words: String| faults.push(Fault::new(section, words));
     if head.replace("\r\n", "").contains(['\r', '\n']) {
@@ -141,7 +141,7 @@ fn read_head(head: &str, faults: &mut Vec<Fault>) -> (u16, Vec<(String, String)>
     let mut words = status_line.splitn(3, ' ');
     let (version, status) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     if !version.starts_with("HTTP/") {
-        add("RFC 9112 section 4", format!("{status_line:?} is no status line"));
+        add("RFC 9112 section 4", format!("{status_line:?} is not a status line"));
     } else if version != "HTTP/1.1" {
         add("RFC 6455 section 4.2.2 item 5", format!("the version is {version}, and not HTTP/1.1"));
     }
@@ -149,29 +149,29 @@ fn read_head(head: &str, faults: &mut Vec<Fault>) -> (u16, Vec<(String, String)>
     let mut headers: Vec<(String, String)> = Vec::new();
     for line in lines.take_while(|line| !line.is_empty()) {
         if line.starts_with([' ', '\t']) {
-            add("RFC 9112 section 5.2", "a header goes on on the next line".to_owned());
+            add("RFC 9112 section 5.2", "a header continues on the next line".to_owned());
             if let Some((_, value)) = headers.last_mut() {
                 *value = format!("{value} {}", line.trim());
             }
             continue;
         }
         let Some((name, value)) = line.split_once(':') else {
-            add("RFC 9112 section 5", format!("{line:?} is no header"));
+            add("RFC 9112 section 5", format!("{line:?} is not a header"));
             continue;
         };
         if name.ends_with([' ', '\t']) {
-            add("RFC 9112 section 5.1", format!("a space behind the header name {:?}", name.trim()));
+            add("RFC 9112 section 5.1", format!("a space after the header name {:?}", name.trim()));
         } else if name.is_empty()
             || !name.chars().all(|c| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c))
         {
-            add("RFC 9110 section 5.1", format!("{name:?} is no header name"));
+            add("RFC 9110 section 5.1", format!("{name:?} is not a header name"));
         }
         headers.push((name.trim().to_ascii_lowercase(), value.trim().to_owned()));
     }
     (status, headers)
 }
 
-/// What proves that a server has read the key (RFC 6455 section 4.2.2 item 5).
+/// Computes the proof that a server has read the key (RFC 6455 section 4.2.2 item 5).
 fn accept(key: &str) -> String {
     let text = format!("{}258EAFA5-E914-47DA-95CA-C5AB0DC85B11", key.trim());
     STANDARD.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, text.as_bytes()))

@@ -1,4 +1,4 @@
-//! A request that may be wrong on purpose.
+//! Possibly invalid requests.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,16 +9,17 @@ use crate::connect::args::ConnectArgs;
 use crate::connect::dial::{self, Url};
 use crate::connect::end::End;
 
-/// The request.
+/// A handshake request.
 pub(crate) struct Request {
     pub(super) target: String,
     pub(super) headers: Vec<(String, String)>,
-    /// The first so many are the handshake's own.
+    /// Number of the handshake's own headers, which come first.
     pub(super) own: usize,
 }
 
 impl Request {
-    /// As the options say: a header of the handshake's own is replaced, or left out if its value is empty.
+    /// Builds the request from the options: a given header replaces the handshake's own, or removes it if its value
+    /// is empty.
     pub(crate) fn new(args: &ConnectArgs, url: &Url, key: &[u8; 16]) -> Self {
         let mut headers = vec![
             ("Host".to_owned(), url.host_header()),
@@ -48,7 +49,7 @@ impl Request {
         request
     }
 
-    /// Replaces a header of the handshake's own, or adds another.
+    /// Replaces a header of the handshake, or adds a header.
     pub(crate) fn replace(&mut self, name: &str, value: &str) {
         let known =
             self.headers.iter().take(self.own).position(|(known, _)| known.eq_ignore_ascii_case(name));
@@ -64,11 +65,11 @@ impl Request {
         for (name, value) in self.headers.iter().filter(|(_, value)| !value.is_empty()) {
             head += &format!("{name}: {value}\r\n");
         }
-        // Two requests in one are nothing that a handshake has a use for.
+        // Reject request splitting: a handshake never contains two requests.
         let lines = 1 + self.headers.iter().filter(|(_, value)| !value.is_empty()).count();
         match head.matches(['\r', '\n']).count() == 2 * lines {
             true => Ok(head + "\r\n"),
-            false => Err(End::trouble("a line break in a header or in the URL")),
+            false => Err(End::trouble("a header or the URL contains a line break")),
         }
     }
 
@@ -84,7 +85,7 @@ impl Request {
         extension::parse(self.values("sec-websocket-extensions"))
     }
 
-    /// What a server must not answer with 101 (RFC 6455 section 4.2.1).
+    /// Returns violations that a server must not answer with 101 (RFC 6455 section 4.2.1).
     pub(super) fn faults(&self) -> Vec<(&'static str, String)> {
         let has =
             |name: &str, token: &str| self.tokens(name).iter().any(|found| found.eq_ignore_ascii_case(token));

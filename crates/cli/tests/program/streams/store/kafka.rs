@@ -210,7 +210,7 @@ fn given_directory_is_reused_and_temporary_directory_is_removed() {
         assert!(node.wait().0.success());
     }
     let refused = fails(program().args(["serve", "--listen", "127.0.0.1:0", "--streams", &path]));
-    assert!(refused.contains("has a copy of what kafka://"), "{refused}");
+    assert!(refused.contains("has a copy of the streams of kafka://"), "{refused}");
 
     let own = directory.path("tmp");
     std::fs::create_dir(&own).unwrap();
