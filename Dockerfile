@@ -4,7 +4,7 @@
 #   docker run -p 8080:8080 --ulimit nofile=1048576:1048576 --stop-timeout 20 sinews
 #
 # Docker's default seccomp profile denies io_uring: the server logs one line about it and uses epoll.
-# docs/deploy.md describes how to permit it, and how to provide a configuration and keys.
+# docs/book/src/operate/deploy.md describes how to permit it, and how to provide a configuration and keys.
 
 # The same Debian release as below, for the same C library. `ring` needs a C compiler, which the image has.
 FROM rust:1-slim-bookworm AS build

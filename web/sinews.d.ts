@@ -129,7 +129,7 @@ export interface Stream {
   }>;
 }
 
-/** An error of the server with a code of docs/protocol.md, or of this client: "lost", "full" or "closed". */
+/** An error of the server with a code of docs/book/src/server/protocol.md, or of this client: "lost", "full" or "closed". */
 export class SinewsError extends Error {
   readonly code: number | "lost" | "full" | "closed";
   /** The rights that a token would have to grant. */
@@ -144,7 +144,7 @@ export class Client {
   subscribe(topic: string, onmessage: (message: Message) => void, options?: SubscribeOptions): Subscription;
   /** Publishes JSON or bytes; resolves when the server acknowledges. */
   publish(topic: string, data: Json | ArrayBuffer | ArrayBufferView): Promise<{ reached?: number; epoch?: number; seq?: number }>;
-  /** A durable stream of the server (docs/streams.md). */
+  /** A durable stream of the server (docs/book/src/server/streams.md). */
   stream(name: string): Stream;
   /** Fetches the last messages of a topic's history. Default of `last`: 100. */
   history(topic: string, last?: number): Promise<Message[]>;

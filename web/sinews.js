@@ -1,5 +1,5 @@
 /**
- * Browser client of the protocol at /ws (docs/protocol.md). Subscriptions survive lost connections.
+ * Browser client of the protocol at /ws (docs/book/src/server/protocol.md). Subscriptions survive lost connections.
  *
  *   import { connect } from "/sinews.js";
  *   const client = connect();
@@ -29,7 +29,7 @@ const TIMER_MAX = 2 ** 31 - 1;
 const STORE = 503;
 const AGAIN = 1_000;
 
-/** An error of the server or of this client; `code` is a code of docs/protocol.md, or a word. */
+/** An error of the server or of this client; `code` is a code of docs/book/src/server/protocol.md, or a word. */
 export class SinewsError extends Error {
   /** @param {number | string} code @param {string} message @param {object} [needs] */
   constructor(code, message, needs) {
@@ -121,7 +121,7 @@ export class Client {
     return messages;
   }
 
-  /** A durable stream of the server (docs/streams.md): it is appended to, and read from any offset. */
+  /** A durable stream of the server (docs/book/src/server/streams.md): it is appended to, and read from any offset. */
   stream(name) {
     return new Stream(name, {
       request: (words) => this.#request(words),

@@ -118,7 +118,7 @@ impl Outcome {
         warnings
     }
 
-    /// The fields documented in docs/benchmarks.md.
+    /// The fields documented in docs/book/src/reference/benchmarks.md.
     pub(crate) fn to_json(&self, plan: &Plan) -> Value {
         let tally = &self.tally;
         let mut result = json!({

@@ -1,4 +1,4 @@
-//! `WS /ws`: many topics on one WebSocket, in JSON. docs/protocol.md describes the messages.
+//! `WS /ws`: many topics on one WebSocket, in JSON. docs/book/src/server/protocol.md describes the messages.
 
 mod incoming;
 

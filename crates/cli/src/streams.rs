@@ -1,4 +1,4 @@
-//! Durable streams over WebSocket, plain TCP and HTTP. docs/streams.md describes the protocols.
+//! Durable streams over WebSocket, plain TCP and HTTP. docs/book/src/server/streams.md describes the protocols.
 //!
 //! ```text
 //!   binary (WebSocket, TCP) ─┐                        ┌─▶ log: append, watch, read

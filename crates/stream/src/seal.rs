@@ -2,7 +2,7 @@
 //!
 //! A payload may hold any bytes, including a batch with valid checksums. So a batch behind damage is accepted only if
 //! its header carries the tag of its position: SipHash-2-4 under a key that is random for each segment and never leaves
-//! the file's head. `docs/streams-format.md` has the argument.
+//! the file's head. `docs/book/src/reference/streams-format.md` has the argument.
 
 use std::io;
 

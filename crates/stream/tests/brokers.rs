@@ -229,7 +229,7 @@ mod kafka {
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only kafka"]
     fn nothing_acknowledged_is_lost() {
-        // librdkafka sends some records twice after some failures, see docs/brokers.md.
+        // librdkafka sends some records twice after some failures, see docs/book/src/server/brokers.md.
         super::nothing_acknowledged_is_lost("reconnect.backoff.max.ms=500", 100_000, false);
     }
 

@@ -1,4 +1,4 @@
-//! Cost and savings of compression, beside libdeflate on the same messages; `docs/deflate.md` draws the
+//! Cost and savings of compression, beside libdeflate on the same messages; `docs/book/src/internals/deflate.md` draws the
 //! conclusions.
 //!
 //! ```text

@@ -41,7 +41,7 @@ enum Beside {
     Sends,
 }
 
-/// The loads of `docs/performance.md`. The bars are from the design.
+/// The loads of `docs/book/src/internals/performance.md`. The bars are from the design.
 pub(crate) const LOADS: [Load; 8] = [
     Load::new("64x64", 64, 64, 1).bars(&[Bar::plain(1.05), Bar::peers(1.)]),
     Load::new("64x64x16", 64, 64, 16).bars(&[Bar::engine(1.3), Bar::peers(1.), Bar::sends(1. / 8.)]),

@@ -14,7 +14,7 @@
 //!
 //! The plain echoes, one on mio and one on io_uring, are limits: the minimum work of a server. They receive the
 //! same bytes, including masked frames, and return them unchanged; WebSocket servers return frames without mask.
-//! Other libraries are in the separate package `sinews-peers`. `docs/performance.md` has the results and their
+//! Other libraries are in the separate package `sinews-peers`. `docs/book/src/internals/performance.md` has the results and their
 //! limits.
 #![deny(unsafe_code)]
 

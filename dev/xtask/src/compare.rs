@@ -1,5 +1,5 @@
 //! Compares servers of other projects with ours, by `sinews bench compare`. Each server starts anew for every
-//! round, on a processor of its own, in turns; the load runs on another processor. docs/benchmarks.md has the
+//! round, on a processor of its own, in turns; the load runs on another processor. docs/book/src/reference/benchmarks.md has the
 //! results.
 
 use std::path::{Path, PathBuf};

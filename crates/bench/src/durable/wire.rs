@@ -1,4 +1,4 @@
-//! The binary messages of docs/streams.md, over WebSocket and plain TCP.
+//! The binary messages of docs/book/src/server/streams.md, over WebSocket and plain TCP.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -15,7 +15,7 @@ pub(crate) struct End {
     pub(crate) words: String,
 }
 
-/// Reasons with their exit codes. `--help` and docs/connect.md list them.
+/// Reasons with their exit codes. `--help` and docs/book/src/reference/connect.md list them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Kind {

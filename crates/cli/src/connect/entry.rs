@@ -1,4 +1,4 @@
-//! Events as JSON lines: `--jsonl` prints them, `--record` writes them, `--replay` reads them. docs/connect.md lists
+//! Events as JSON lines: `--jsonl` prints them, `--record` writes them, `--replay` reads them. docs/book/src/reference/connect.md lists
 //! the fields.
 
 use base64::Engine as _;

@@ -1,4 +1,4 @@
-//! The format of the binary messages; docs/streams.md has the tables.
+//! The format of the binary messages; docs/book/src/server/streams.md has the tables.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use sinews_stream::{Appended, Start};

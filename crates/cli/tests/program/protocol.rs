@@ -1,4 +1,4 @@
-//! The protocol of many topics over one WebSocket, as docs/protocol.md describes it.
+//! The protocol of many topics over one WebSocket, as docs/book/src/server/protocol.md describes it.
 
 use serde_json::{Value, json};
 use sinews_testkit::{Frame, Reply};

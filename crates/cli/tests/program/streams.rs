@@ -1,4 +1,4 @@
-//! Durable streams, as docs/streams.md describes them.
+//! Durable streams, as docs/book/src/server/streams.md describes them.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

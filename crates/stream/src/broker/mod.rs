@@ -55,7 +55,7 @@ pub use answer::Answer;
 
 /// A connection to a broker. It runs its own threads, reconnects indefinitely, and never blocks its caller.
 ///
-/// Offsets are the broker's; `docs/brokers.md` describes their form for each engine. They grow, and may have gaps.
+/// Offsets are the broker's; `docs/book/src/server/brokers.md` describes their form for each engine. They grow, and may have gaps.
 pub trait Broker: Send + Sync {
     /// Publishes records to the broker. The pending append completes with the broker's acknowledgement, for any
     /// requested durability: the offset of a record is known only then. Records of one call keep their order; records
@@ -200,7 +200,7 @@ impl std::error::Error for ConnectError {}
 
 /// Connects to the broker of a URL: `kafka://host:port,host…`, `redis://host:port` or `nats://host:port`; with TLS
 /// `kafka+tls://`, `rediss://` and `nats+tls://`. `user:password@` precedes the hosts. Settings are specific to the
-/// engine, and follow a `?` or are in the map; settings in the URL take precedence. `docs/brokers.md` lists them.
+/// engine, and follow a `?` or are in the map; settings in the URL take precedence. `docs/book/src/server/brokers.md` lists them.
 ///
 /// Returns immediately: [`Broker::health`] reports whether the broker answers.
 ///

@@ -5,7 +5,7 @@ use crate::tidy::leftovers::has_word;
 use crate::tidy::tree::Tree;
 
 const ROOT: &str = "Cargo.toml";
-const REASONS: &str = "ARCHITECTURE.md";
+const REASONS: &str = "docs/book/src/internals/dependencies.md";
 
 /// Requires dependencies from the workspace in each manifest, so that no crate has two versions. Packages
 /// outside of the workspace may refer to our own crates by their path.
@@ -21,7 +21,7 @@ pub(super) fn inherited(tree: &Tree) -> Vec<Violation> {
     found
 }
 
-/// Requires a name and a reason for each third-party dependency in ARCHITECTURE.md.
+/// Requires a name and a reason for each third-party dependency in the book (`REASONS`).
 pub(super) fn justified(tree: &Tree) -> Vec<Violation> {
     let reasons = tree.file(REASONS).unwrap_or_default();
     let manifest = tree.file(ROOT).unwrap_or_default();
@@ -58,7 +58,7 @@ mod tests {
         let manifest = "[package]\nname = \"a\"\n[workspace.dependencies]\nours = { path = \"a\" }\n\
             mio = { version = \"1\" }\nsha1 = \"1\"\n\n[profile.release]\nlto = true\n";
         let found = justified(&tree(&[(ROOT, manifest), (REASONS, "`sha1` is there for keys; mioglobin")]));
-        assert_eq!(found, [Violation::new(ROOT, 5, "mio has no reason in ARCHITECTURE.md")]);
+        assert_eq!(found, [Violation::new(ROOT, 5, format!("mio has no reason in {REASONS}"))]);
         assert_eq!(justified(&tree(&[(ROOT, manifest)])).len(), 2);
     }
 

@@ -1,4 +1,4 @@
-//! Streams at a broker: docs/brokers.md. Most tests use the in-process mock cluster of librdkafka.
+//! Streams at a broker: docs/book/src/server/brokers.md. Most tests use the in-process mock cluster of librdkafka.
 
 #[cfg(feature = "kafka")]
 pub(crate) mod kafka;
