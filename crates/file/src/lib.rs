@@ -195,9 +195,9 @@ struct Part {
 
 impl AsRef<[u8]> for Part {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: `lend` made the range within the map, which is held here, and within the file, whose pages it has
-        // brought in. `truncate` leaves them, appending does not touch what is there, and who opened the file keeps
-        // others from it.
+        // SAFETY: `lend` made the range within the map, which is held here, and within the file, and has brought in its
+        // pages. `truncate` leaves these pages, appending does not touch existing bytes, and the opener of the file
+        // keeps other processes from it.
         unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(self.start), self.end - self.start) }
     }
 }

@@ -1,7 +1,6 @@
 //! A connection of the library without its transport: the logic that all drivers share.
 //!
-//! A driver receives into [`Link::take_room`], sends the output of [`Link::next_send`], and asks for the next step.
-//! It knows no opcode, no close code and no ping.
+//! A driver, which knows no opcode or close code, fills [`Link::take_room`] and sends the output of [`Link::next_send`].
 
 #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "only connections on Tokio are split"))]
 mod halves;
