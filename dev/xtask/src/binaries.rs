@@ -1,9 +1,11 @@
 //! The Rust tests: compiled once, and each test binary run on each backend that it knows.
 
 use std::collections::VecDeque;
+use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -38,6 +40,16 @@ const AT_A_TIME: usize = 2;
 /// How many of the slowest runs are printed.
 const SLOWEST: usize = 6;
 
+/// The debug programs belong to the present sources: this process has compiled them with the tests.
+static BUILT: AtomicBool = AtomicBool::new(false);
+/// Says the same to the tasks that this process starts.
+pub(crate) const BUILT_VARIABLE: &str = "SINEWS_XTASK_BUILT";
+
+/// Whether the debug programs of the workspace need no further build.
+pub(crate) fn are_built() -> bool {
+    BUILT.load(Ordering::Relaxed) || env::var_os(BUILT_VARIABLE).is_some()
+}
+
 /// A compiled test binary.
 #[derive(Clone, Debug, PartialEq)]
 struct Binary {
@@ -67,6 +79,7 @@ pub(crate) fn run(log: &Path, choice: Choice) -> Outcome {
     let started = Instant::now();
     let binaries = build(log)?;
     println!("compiled in {:.1} s", started.elapsed().as_secs_f64());
+    BUILT.store(true, Ordering::Relaxed);
     let permitted = choice.permitted(&process::target().join("debug/sinews"))?;
     let logs = log.with_file_name("tests");
     // A log of a test that no longer exists would mislead.
@@ -95,7 +108,8 @@ pub(crate) fn selection() -> Result<Vec<String>, String> {
 
 fn build(log: &Path) -> Result<Vec<Binary>, String> {
     let mut command = process::cargo();
-    command.arg("test").args(selection()?).args(["--no-run", "--message-format=json-render-diagnostics"]);
+    command.arg("build").args(selection()?).args(["--tests", "--bins", "--examples"]);
+    command.arg("--message-format=json-render-diagnostics");
     let log = log.with_file_name("tests-build.log");
     process::run(&mut command, &log, process::COMMAND_LIMIT)?.check("compiling the tests", &log)?;
     let text = fs::read_to_string(&log).map_err(|error| format!("{}: {error}", log.display()))?;

@@ -179,10 +179,14 @@ pub(crate) fn build_all(package: &str) -> Result<PathBuf, String> {
 /// Builds the debug builds of these programs, and returns their folder. The Rust tests use the same builds,
 /// so that a later test run compiles nothing for them.
 pub(crate) fn build_all_debug(programs: &[&str]) -> Result<PathBuf, String> {
+    let folder = process::target().join("debug");
+    if binaries::are_built() && programs.iter().all(|program| folder.join(program).is_file()) {
+        return Ok(folder);
+    }
     let mut arguments = binaries::selection()?;
     arguments.extend(programs.iter().flat_map(|program| ["--bin".to_owned(), (*program).to_owned()]));
     build_with(&arguments, &programs.join("-"))?;
-    Ok(process::target().join("debug"))
+    Ok(folder)
 }
 
 /// Returns the folder of all builds.

@@ -320,6 +320,9 @@ fn task(arguments: &[&str], log: &Path) -> Outcome {
     let own = env::current_exe().map_err(|error| format!("this program: {error}"))?;
     let mut command = Command::new(own);
     command.args(arguments).current_dir(process::root());
+    if binaries::are_built() {
+        command.env(binaries::BUILT_VARIABLE, "1");
+    }
     counted(&mut command, log, |text| Count::parse_last(text).unwrap_or_default())
 }
 
