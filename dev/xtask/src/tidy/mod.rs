@@ -8,6 +8,7 @@ mod layers;
 mod leftovers;
 mod lengths;
 mod manifests;
+mod names;
 mod ratchets;
 mod safety;
 mod source;
@@ -23,7 +24,7 @@ use crate::tidy::tree::Tree;
 
 type Rule = fn(&Tree) -> Vec<Violation>;
 
-const RULES: [(&str, Rule); 13] = [
+const RULES: [(&str, Rule); 15] = [
     ("every Rust file is read", tree::unreadable),
     ("functions fit a screen", lengths::functions),
     ("files are short", lengths::files),
@@ -37,6 +38,8 @@ const RULES: [(&str, Rule); 13] = [
     ("dependencies are justified", manifests::justified),
     ("import cycles are small", cycles::cycles),
     ("comments and documents name things", words::pronouns),
+    ("a type name is defined once", names::types),
+    ("each help text stands alone", names::help),
 ];
 
 /// Place and description of a violation.
