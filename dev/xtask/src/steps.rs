@@ -3,8 +3,9 @@
 use std::env;
 use std::fs;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -61,8 +62,9 @@ const STEPS: [(&str, Lane, Run); 22] = [
     ("brokers", Lane::Long, brokers),
 ];
 
-/// Steps that run at a time: one mostly waits, the other one mostly compiles.
-const BESIDE: [(&str, &str); 3] = [("interop", "floors"), ("browser", "features"), ("soak", "brokers")];
+/// Steps that run at a time: one mostly waits, the other one mostly computes.
+const BESIDE: [(&str, &str); 4] =
+    [("autobahn", "pages"), ("interop", "floors"), ("browser", "features"), ("soak", "brokers")];
 
 /// A step that has run, and how long it took.
 type Row = (&'static str, Count, Duration);
@@ -100,6 +102,7 @@ impl Options {
 
 pub(crate) fn run(options: &Options) -> Outcome {
     let started = Instant::now();
+    own_program()?;
     let mut rows = Vec::new();
     let chosen = STEPS.into_iter().filter(|(name, lane, _)| options.wants(name, *lane));
     let mut steps = chosen.map(|(name, _, run)| (name, run)).peekable();
@@ -317,13 +320,20 @@ pub(crate) fn single(command: &mut Command, log: &Path) -> Outcome {
 
 /// A task of this program, as a process of its own so that its output goes to the log.
 fn task(arguments: &[&str], log: &Path) -> Outcome {
-    let own = env::current_exe().map_err(|error| format!("this program: {error}"))?;
-    let mut command = Command::new(own);
+    let mut command = Command::new(own_program()?);
     command.args(arguments).current_dir(process::root());
     if binaries::are_built() {
         command.env(binaries::BUILT_VARIABLE, "1");
     }
     counted(&mut command, log, |text| Count::parse_last(text).unwrap_or_default())
+}
+
+/// This program's path. It is asked for before the tests are compiled: this program is one of theirs, and is replaced with
+/// an equal one.
+fn own_program() -> Result<&'static Path, String> {
+    static OWN: OnceLock<io::Result<PathBuf>> = OnceLock::new();
+    let own = OWN.get_or_init(env::current_exe).as_ref();
+    own.map(PathBuf::as_path).map_err(|error| format!("path of this program: {error}"))
 }
 
 /// A command whose output says how many checks it made. That it failed counts once if no check did.

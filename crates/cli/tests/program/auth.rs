@@ -249,10 +249,10 @@ fn public_listener_without_auth_or_tls_is_warned_of() {
     };
     let open = log(&["--listen", "0.0.0.0:0"]);
     assert!(open.contains("auth.secret_file") && open.contains("sinews token"), "{open}");
-    assert!(open.contains("no TLS"), "{open}");
+    assert!(open.contains("does not use TLS"), "{open}");
     let directory = Directory::new();
     let secret = directory.write("secret", SECRET);
     let with_auth = log(&["--listen", "0.0.0.0:0", "--auth-secret-file", &secret]);
-    assert!(!with_auth.contains("sinews token") && with_auth.contains("no TLS"), "{with_auth}");
+    assert!(!with_auth.contains("sinews token") && with_auth.contains("does not use TLS"), "{with_auth}");
     assert!(!log(&["--listen", "127.0.0.1:0"]).contains("WARN"));
 }

@@ -300,7 +300,7 @@ fn invalid_posts_and_reads_are_rejected() {
     for (request, text, status, words) in [
         ("POST /streams/a?ack=tape", "x", 400, "ack must be"),
         ("POST /streams/a?partition=x", "x", 400, "partition must be a number"),
-        ("POST /streams/a?partition=1", "x", 404, "no 1"),
+        ("POST /streams/a?partition=1", "x", 404, "no partition 1"),
         ("POST /streams/a?key=%4", "x", 400, "hexadecimal"),
         ("POST /streams/a.%3E", "x", 422, "wildcards"),
         ("POST /streams/a HTTP/1.1\r\nContent-Type: application/x-ndjson\r\nX: ", "{\n", 400, "line 1"),
