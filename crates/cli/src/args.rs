@@ -187,7 +187,7 @@ pub(crate) struct AuthArgs {
     #[arg(long, value_name = "FILE", env = "SINEWS_AUTH_SECRET_FILE")]
     pub(crate) auth_secret_file: Option<PathBuf>,
 
-    /// File with a public key in PEM, RSA or EC (RS*, PS*, ES*)
+    /// File with a public key in PEM: RSA (RS*, PS*), EC (ES256, ES384) or Ed25519 (EdDSA)
     #[arg(long, value_name = "FILE", env = "SINEWS_AUTH_PUBLIC_KEY_FILE")]
     pub(crate) auth_public_key_file: Option<PathBuf>,
 
