@@ -167,7 +167,7 @@ pub(crate) struct ConnectionArgs {
     #[arg(long, value_name = "ADDRESSES", value_delimiter = ',', value_parser = sources)]
     pub(crate) source: Vec<Vec<IpAddr>>,
 
-    /// I/O backend: io_uring, `poll` (epoll or kqueue), or the best available
+    /// I/O backend: `uring` is io_uring, `poll` is epoll or kqueue, `auto` is the best available
     #[arg(long, value_parser = backends(), value_name = "NAME", default_value = "auto")]
     pub(crate) backend: BackendChoice,
 }

@@ -47,7 +47,7 @@ pub(crate) struct FirstByteArgs {
     #[arg(long, value_name = "TIME", value_parser = super::args::time, default_value = "5ms")]
     idle: Duration,
 
-    /// I/O backend of the started server: io_uring, `poll` (epoll or kqueue), or the best available
+    /// I/O backend of the started server: `uring` is io_uring, `poll` is epoll or kqueue, `auto` is the best available
     #[arg(long, value_parser = super::args::backends(), value_name = "NAME", default_value = "auto", conflicts_with = "url")]
     backend: BackendChoice,
 

@@ -90,8 +90,8 @@ pub(crate) enum ConfigCommand {
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ServeArgs {
     /// Configuration file in TOML. Command line and environment override it. `sinews config default` prints a default
-    /// file. SIGHUP reloads it. SIGUSR2 starts a successor process with all settings and the installed program,
-    /// without rejecting connections
+    /// file. SIGHUP reloads the file. SIGUSR2 starts the installed program with all settings of the file and hands over
+    /// to it, without refusing connections
     #[arg(long, value_name = "FILE", env = "SINEWS_CONFIG")]
     pub(crate) config: Option<PathBuf>,
 
@@ -187,7 +187,7 @@ pub(crate) struct AuthArgs {
     #[arg(long, value_name = "FILE", env = "SINEWS_AUTH_SECRET_FILE")]
     pub(crate) auth_secret_file: Option<PathBuf>,
 
-    /// File with a public key in PEM, RSA or EC (RS*, PS*, ES*)
+    /// File with a public key in PEM: RSA (RS*, PS*), EC (ES256, ES384) or Ed25519 (EdDSA)
     #[arg(long, value_name = "FILE", env = "SINEWS_AUTH_PUBLIC_KEY_FILE")]
     pub(crate) auth_public_key_file: Option<PathBuf>,
 

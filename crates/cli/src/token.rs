@@ -37,7 +37,7 @@ struct MakeArgs {
     #[arg(long, value_name = "FILE", env = "SINEWS_AUTH_SECRET_FILE", conflicts_with = "private_key_file")]
     secret_file: Option<PathBuf>,
 
-    /// File with a private key in PEM, RSA or EC (PKCS #8); the server needs its public key
+    /// File with a private key in PEM: RSA, EC (PKCS #8) or Ed25519; the server needs its public key
     #[arg(long, value_name = "FILE")]
     private_key_file: Option<PathBuf>,
 

@@ -13,7 +13,7 @@ pub(crate) struct HttpArgs {
     #[arg(long, value_name = "BYTES", env = "SINEWS_HTTP_MAX_BODY")]
     pub(crate) http_max_body: Option<Bytes>,
 
-    /// Timeout of a request's head, including a WebSocket handshake [default: 10s]
+    /// Timeout of a request's head, including the handshakes of WebSocket and TLS [default: 10s]
     #[arg(long, value_name = "TIME", env = "SINEWS_HTTP_HEAD_TIMEOUT")]
     pub(crate) http_head_timeout: Option<SomeWait>,
 

@@ -11,7 +11,8 @@ use crate::config::units::{Bytes, MemoryLimit, Wait};
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Limits of the server")]
 pub(crate) struct LimitArgs {
-    /// Maximum number of connections; further connections are rejected with 503 [default: number of file descriptors]
+    /// Maximum number of connections; further connections are rejected with 503 [default: no limit; without a free
+    /// file descriptor, connections wait in the kernel]
     #[arg(long, value_name = "N", env = "SINEWS_LIMITS_MAX_CONNECTIONS")]
     pub(crate) limits_max_connections: Option<NonZeroUsize>,
 
@@ -31,7 +32,7 @@ pub(crate) struct LimitArgs {
     pub(crate) limits_messages_per_second: Option<NonZeroU32>,
 
     /// Memory for outbound queues, and incomplete messages and requests, of all connections: bytes such as `512m`, a
-    /// share of the memory of the machine or its control group, or `off` [default: 50%]
+    /// share such as `25%` of the memory of the machine or its control group, or `off` [default: 50%]
     #[arg(long, value_name = "BYTES", env = "SINEWS_LIMITS_MAX_MEMORY")]
     pub(crate) limits_max_memory: Option<MemoryLimit>,
 

@@ -17,7 +17,7 @@ pub(crate) struct StreamArgs {
     #[arg(long, visible_alias = "streams", value_name = "DIR", env = "SINEWS_STREAMS_DIRECTORY")]
     pub(crate) streams_directory: Option<PathBuf>,
 
-    /// Listen address for the binary stream protocol over plain TCP, or `unix:` and a path; repeatable
+    /// Address to listen on for the binary stream protocol over plain TCP, `HOST:PORT` or `unix:PATH`; repeatable
     #[arg(long, value_name = "ADDRESS", env = "SINEWS_STREAMS_LISTEN", value_delimiter = ',')]
     pub(crate) streams_listen: Option<Vec<Place>>,
 
@@ -27,7 +27,7 @@ pub(crate) struct StreamArgs {
     #[arg(long, value_name = "PATTERN", env = "SINEWS_STREAMS_TOPICS", value_delimiter = ',')]
     pub(crate) streams_topics: Option<Vec<String>>,
 
-    /// Partitions of a stream that is created by its first publication [default: 1]
+    /// Partitions of a stream that is created by its first use, at most 1024 [default: 1]
     #[arg(long, value_name = "N", env = "SINEWS_STREAMS_PARTITIONS")]
     pub(crate) streams_partitions: Option<NonZeroU32>,
 
@@ -37,7 +37,7 @@ pub(crate) struct StreamArgs {
     pub(crate) streams_fsync: Option<FsyncWhen>,
 
     /// Minimum size of each partition to retain before the oldest records are deleted, in bytes [default: no deletion
-    /// by size]
+    /// by size, and 1g with a broker]
     #[arg(long, value_name = "BYTES", env = "SINEWS_STREAMS_RETAIN_BYTES")]
     pub(crate) streams_retain_bytes: Option<Bytes>,
 
@@ -45,11 +45,11 @@ pub(crate) struct StreamArgs {
     #[arg(long, value_name = "TIME", env = "SINEWS_STREAMS_RETAIN_AGE")]
     pub(crate) streams_retain_age: Option<WaitOrOff>,
 
-    /// Segment file size of a partition in bytes; retention deletes whole segments [default: 256m]
+    /// Segment file size of a partition in bytes, from 64k to 1g; retention deletes whole segments [default: 256m]
     #[arg(long, value_name = "BYTES", env = "SINEWS_STREAMS_SEGMENT_BYTES")]
     pub(crate) streams_segment_bytes: Option<Bytes>,
 
-    /// Maximum number of streams; further streams are rejected with 429 [default: 10000]
+    /// Maximum number of streams, up to 100000; further streams are rejected with 429 [default: 10000]
     #[arg(long, value_name = "N", env = "SINEWS_STREAMS_MAX_STREAMS")]
     pub(crate) streams_max_streams: Option<NonZeroU32>,
 

@@ -319,7 +319,7 @@ pub(crate) const KEYS: &[Key] = &[
         default: Some("1"),
         example: "",
         expected: "a whole number of at least 1",
-        about: &["Partitions of a stream that is created by its first publication."],
+        about: &["Partitions of a stream that is created by its first use, at most 1024."],
         reloads: false,
     },
     Key {
@@ -450,8 +450,8 @@ pub(crate) const KEYS: &[Key] = &[
         example: "100000",
         expected: "a whole number of at least 1",
         about: &[
-            "Maximum number of connections; further connections are rejected with 503. Default: the number of file",
-            "descriptors; further connections wait in the kernel.",
+            "Maximum number of connections; further connections are rejected with 503. Default: no limit; without a free file",
+            "descriptor, connections wait in the kernel.",
         ],
         reloads: false,
     },
@@ -519,7 +519,7 @@ pub(crate) const KEYS: &[Key] = &[
         about: &[
             "Memory for the histories of all topics (history); each message counts 256 bytes of overhead, each topic 512.",
             "Above it, whole histories are evicted: first of topics without subscribers, least recently published first. A",
-            "warning in the log and sinews_histories_evicted count evictions.",
+            "warning in the log and sinews_histories_evicted_total report evictions.",
         ],
         reloads: false,
     },

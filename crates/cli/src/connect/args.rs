@@ -85,12 +85,12 @@ impl ConnectArgs {
 
 const EXIT_CODES: &str = "\
 Exit codes:
-  0  closed in order (1000, 1001 or without a code), or by this end
+  0  closed by the peer with 1000, 1001 or no code, or closed by this side
   1  connecting failed, or an error of input, output or a file
   2  invalid command line
   3  the server rejected the handshake: a status other than 101, or an invalid 101 response
   4  closed by the peer with another code, or the transport ended without a Close
-  5  the peer violated the protocol or a limit; with --inspect, at least one violation was named
+  5  the peer violated the protocol or a limit; with --inspect and --probe, a violation was found
   6  a timeout expired: --connect-timeout, --timeout, --idle-timeout, --pong-timeout, or --count not reached
   7  --replay --check: answers differ from the recording";
 
