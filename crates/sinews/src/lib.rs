@@ -1,11 +1,14 @@
 //! WebSocket for Tokio, axum, hyper and compio, or without a runtime; client and server (RFC 6455, RFC 7692, RFC 8441).
 //!
+//! Depend on the crate by path (`sinews = { path = "…/crates/sinews" }`) until the first release.
+//!
 //! Each guarantee has a table: [when bytes leave](#when-bytes-leave), [the effect of a dropped
 //! future](#cancel-safety), [how a connection ends](#how-a-connection-ends), [which side is at fault](#errors),
 //! [limits and their defaults](guide::limits). [`guide::migration`] maps the APIs of other libraries to this one.
 //!
-//! Out of scope: a server with routes (use axum or hyper), a client that reconnects by itself (only the application
-//! knows the state to resume; a [`Connect`] can be cloned and awaited again), and protocols on top of WebSocket.
+//! Out of scope are a server with routes (use axum, hyper or the crate `sinews-server`) and protocols on top of
+//! WebSocket. A client that reconnects by itself is out of scope too: only the application knows the state to resume.
+//! A [`Connect`] can be cloned and awaited again.
 //!
 //! # A server and a client
 //!
@@ -59,7 +62,7 @@
 //! |---|---|---|
 //! | `tokio` | yes | [`WebSocket`] over anything that is `AsyncRead + AsyncWrite`, client and server |
 //! | `deflate` | yes | permessage-deflate (RFC 7692). Disabled until configured: for small messages it costs more time than it saves |
-//! | `url-connect` | yes | `connect(url)`: name resolution, addresses, proxies, redirects. Without it, connect over your own stream: `connect(url).over(stream)` |
+//! | `url-connect` | yes | `connect(url)`: name resolution, TCP, proxies, redirects. Without it, connect over your own stream: `connect(url).over(stream)` |
 //! | `rustls` | | `wss://` by rustls, with your own configuration; on Tokio use `tokio-rustls` |
 //! | `tokio-rustls` | | `rustls` on Tokio: adds the `tokio-rustls` crate |
 //! | `rustls-native-roots` | | `rustls`, trusting the certificates of the operating system |
@@ -92,27 +95,28 @@
 //! # When bytes leave
 //!
 //! A connection has no task of its own: bytes move while one of its methods is awaited, and then in both directions.
-//! **While no method of a connection is awaited, nothing moves**: no reply, no pong, no deadline.
+//! **While no method of a connection is awaited, nothing moves**: no reply and no pong leaves, and no timeout expires.
+//!
+//! A *burst* in this table is the messages that one receive returned together.
 //!
 //! | source | bytes that leave, and when |
 //! |---|---|
 //! | [`send`](WebSocket::send), when all received messages are read | at once: it returns when the transport has taken everything that was queued |
-//! | [`send`](WebSocket::send), while messages received together are still unread | with the reply to the last of them, in one write for all. It returns at once |
-//! | the same, past [`high_water`](Config::high_water), or from the second reply to one message on, 1 ms after the first | everything, before it returns |
+//! | [`send`](WebSocket::send), while messages of a burst are unread | with the reply to the last of them, in one write for all. It returns at once |
+//! | the same, if the queue exceeds [`high_water`](Config::high_water), or for further replies to one message from 1 ms after its first reply | everything, before it returns |
 //! | [`feed`](WebSocket::feed), [`try_send`](WebSocket::try_send), [`publish`](WebSocket::publish), [`start_close`](WebSocket::start_close) | with the first of the calls below |
 //! | [`flush`](WebSocket::flush), [`close`](WebSocket::close) | everything, before they return |
 //! | [`next`](WebSocket::next) and every other receive method, when no message is available | everything, before it waits |
-//! | the same, amid messages received together, from 1 ms after their arrival | everything. Checked with the first message after a reply, then with every 8th: reading the clock per message would slow a fast application |
+//! | the same, inside a burst, from 1 ms after its arrival | everything. The time is checked with the first message after a reply, then with every 8th: reading the clock per message would slow a fast application |
 //! | messages of a [`Sender`] | in one write with the other queued messages, while the connection is awaited in `next`, `send` or `flush` |
 //! | `send` of the writing half of a [`split`](WebSocket::split) | at once: the half does not know the unread input of the reader. Use `feed` and `flush` to coalesce |
-//! | the pong for a ping | before `next` returns the ping; if messages received with it are unread, with the replies to them |
+//! | the pong for a ping | before `next` returns the ping; if messages of the burst are unread, with the replies to them |
 //! | the reply to a Close | before `next` returns the Close |
 //! | data of a [`writer`](WebSocket::writer) | past `high_water`, with its `flush`, or with the end of the message |
 //!
-//! So a loop of `next` and `send` replies to fifty messages received together in one write, without `feed` and
-//! `flush`; and a reply never waits for input that may not arrive. One case needs care: if you `send` amid a burst
-//! and then await something else (a database, another connection), the reply waits too. Call
-//! [`flush`](WebSocket::flush) first.
+//! So a loop of `next` and `send` replies to a burst of fifty messages in one write, without `feed` and `flush`. A
+//! reply never waits for input that may not arrive. One case needs care: if you `send` inside a burst and then await
+//! something else (a database, another connection), the reply waits too. Call [`flush`](WebSocket::flush) first.
 //!
 //! ```
 //! # #[cfg(feature = "tokio")]
@@ -145,20 +149,20 @@
 //! # fn main() {}
 //! ```
 //!
-//! A task that only receives also answers pings and sends queued messages. A task that only sends also receives:
-//! every second `send` or `flush` at the latest reads input, if none was read for 10 ms. It answers pings and a
-//! Close, and keeps the first text or binary message for `next`. It reads nothing behind that message, since memory
-//! would be unbounded: call `next` too where a peer sends more than pings. The halves of a split behave the same:
-//! neither half depends on the other to make progress.
+//! A task that only receives also answers pings and sends queued messages. A task that only sends also receives: if no
+//! input was read for 10 ms, at the latest every second `send` or `flush` reads input. It answers pings and a Close,
+//! and stores the first text or binary message for `next`. It reads nothing after that message, since memory would be
+//! unbounded: call `next` too if a peer sends more than pings. The halves of a split behave the same: neither half
+//! depends on the other to make progress.
 //!
 //! # Broadcasting
 //!
-//! A [`Prepared`] is one message for many connections: framed once, compressed once per class of connections, and
-//! reference-counted. Each connection is a task that waits for the next message of its peer and of the broadcast at
-//! the same time, and never for a slow peer: [`publish`](WebSocket::publish) queues, and the `next` of the next turn
-//! sends. [`Config::max_outbound`] bounds the queue, and [`Config::overflow`] sets the action for a slow consumer:
-//! close the connection (the default; both `publish` and `next` report it at once), drop the new message, or drop the
-//! oldest.
+//! A [`Prepared`] is one message for many connections. It is reference-counted, framed once, and compressed once for
+//! all connections with the same compression parameters. Each connection is a task that waits at the same time for a
+//! message of its peer and for a message of the broadcast. It never waits for a slow peer:
+//! [`publish`](WebSocket::publish) queues, and the next call of `next` sends. [`Config::max_outbound`] bounds the
+//! queue, and [`Config::overflow`] sets the action for a slow consumer: close the connection, drop the new message, or
+//! drop the oldest. Closing is the default; both `publish` and `next` report it at once.
 //!
 //! ```
 //! # #[cfg(feature = "tokio")]
@@ -209,21 +213,21 @@
 //! # Cancel-safety
 //!
 //! Partial progress is stored in the connection and never in a future. So any future may be dropped at any point, as
-//! `select!` and timeouts do, and no byte is lost, duplicated or sent in part.
+//! `select!` and timeouts do. No byte is lost or duplicated, and no message is truncated.
 //!
 //! | dropped future | effect |
 //! |---|---|
 //! | `next`, `next_borrowed`, `next_reader`, `next_head` | none: the next call continues |
-//! | `recv_into` | none: call again with the same buffer, and it continues behind the bytes already received. On compio, where the buffer is passed by value, the connection keeps the buffer of a dropped call, and the next call copies from it |
+//! | `recv_into` | none: call again with the same buffer, and it continues after the bytes already received. On compio, where the buffer is passed by value, the connection keeps the buffer of a dropped call, and the next call copies from it |
 //! | `MessageReader::next_chunk`, a read | none. A dropped reader skips the rest of its message |
 //! | `send`, `send_text`, `send_binary`, `send_vectored`, `feed` | the message is queued whole and leaves with the next call; or, if the call still waited for capacity, it is not sent at all |
 //! | [`Sender::send`] | the message is queued, or not at all; the position in the queue is lost |
 //! | `flush` | the rest leaves with the next call |
-//! | `MessageWriter::write` | up to 64 KiB: whole or not at all. Longer chunks: some of their 64 KiB fragments |
+//! | `MessageWriter::write` | a chunk of up to 64 KiB is queued whole or not at all. Of a longer chunk, some of its 64 KiB fragments are queued |
 //! | `MessageWriter::finish` | the message has ended or is still open; a new [`writer`](WebSocket::writer) continues it |
 //! | `close` | the Close is queued; call it again, or receive until `None` |
 //! | [`accept`], [`connect`] | the handshake is aborted, and the stream is closed |
-//! | `Sink` and `Stream` | as their contracts say; `poll_ready` reserves no capacity |
+//! | `Sink` and `Stream` | as documented for these traits; `poll_ready` reserves no capacity |
 //!
 //! # How a connection ends
 //!
@@ -236,25 +240,27 @@
 //! | [`max_outbound`](Config::max_outbound) is reached under [`Overflow::Close`] | [`Error::Closed`] once, then `None` | [`Cause::Overflow`] |
 //! | the transport ends without a Close | [`Error::Closed`], or [`Error::Io`] with the error of the system; then `None` | [`Cause::Ended`] |
 //!
-//! * [`close`](WebSocket::close) does the whole handshake: it sends the Close behind the queued messages, drops
-//!   messages that still arrive, and waits for the peer's Close and the end of the transport, at most
+//! * [`close`](WebSocket::close) does the whole closing handshake. It sends the Close after the queued messages, and
+//!   drops messages that still arrive. Then it waits for the peer's Close and the end of the transport, at most
 //!   [`close_timeout`](Config::close_timeout).
-//! * [`close_now`](WebSocket::close_now) sends the Close and ends the sending side without waiting for the peer: for
-//!   a shutdown with many connections, of which some peers are silent. Either half has this method and ends the other
-//!   half: its `next` returns `None`, its `send` fails, and [`closed`](WebSocket::closed) has the code and reason of
-//!   this end with [`Cause::Local`]. A server with 550 silent clients closes them in 0.1 to 0.4 s this way, and in
-//!   [`close_timeout`](Config::close_timeout) with `close` (`cargo run --release -p sinews --example shut_down`).
+//! * [`close_now`](WebSocket::close_now) sends the Close and shuts down the sending side without waiting for the peer.
+//!   It is for a shutdown with many connections, if some peers are silent. Either half of a split has this method and
+//!   ends the other half: its `next` returns `None`, its `send` fails, and [`closed`](WebSocket::closed) has the code
+//!   and reason of this end with [`Cause::Local`]. A server with 550 silent clients closes them in 0.1 to 0.4 s this
+//!   way, and in [`close_timeout`](Config::close_timeout) with `close` (`cargo run --release -p sinews --example
+//!   shut_down`).
 //! * [`start_close`](WebSocket::start_close) only queues the Close. Receive until `None` to get the remaining
 //!   messages of the peer; or call [`flush`](WebSocket::flush).
-//! * Sending a [`Message::Close`] equals `start_close`; the Close leaves as any message does.
-//! * Receive until `None`, also after a `Message::Close`: the end of the transport belongs to it (RFC 6455 section
-//!   7.1.1). A socket that is closed while the peer still sends is reset, and a reset can overtake the Close.
+//! * Sending a [`Message::Close`] is the same as `start_close`; the Close leaves as any message does.
+//! * Receive until `None`, also after a `Message::Close`: the closing handshake includes the end of the transport (RFC
+//!   6455 section 7.1.1). A socket that is closed while the peer still sends is reset, and a reset can overtake the
+//!   Close.
 //! * Dropping a [`WebSocket`] drops the transport; queued bytes that have not left are lost, and the peer sees 1006.
 //!
 //! # Errors
 //!
 //! The variants [`Closed`](Error::Closed) and [`Io`](Error::Io) of [`Error`] mean that the connection has ended.
-//! [`Misuse`](Error::Misuse) means that a call was not possible: nothing was sent and nothing was lost.
+//! [`Misuse`](Error::Misuse) means that a call was invalid: no data was sent and no data was lost.
 //! [`at_fault`](Error::at_fault) names the side that must act:
 //!
 //! | [`AtFault`] | when |
@@ -262,15 +268,15 @@
 //! | [`Peer`](AtFault::Peer) | the peer violated the protocol or a limit, or was too slow; [`close_code`](Error::close_code) is the code sent to it |
 //! | [`Caller`](AtFault::Caller) | a ping over 125 bytes, a reason over 123, a message inside another, sending after your own Close |
 //! | [`Transport`](AtFault::Transport) | the network failed, or the peer's process ended |
-//! | [`Nobody`](AtFault::Nobody) | the peer closed in order while you were sending |
+//! | [`Nobody`](AtFault::Nobody) | the peer closed the connection normally while you were sending |
 //!
-//! Handshakes have their own errors: [`ConnectError`] with the phase and the peer that failed, and with status,
-//! headers and body of a rejection; [`AcceptError`] with the response to the client.
+//! Handshakes have their own errors. [`ConnectError`] has the phase and the peer that failed, and for a rejection the
+//! status, headers and body. [`AcceptError`] has the response to the client.
 //!
 //! # Memory and threads
 //!
-//! An idle connection owns no buffer: memory to receive, send, assemble messages and (de)compress is borrowed from
-//! the thread while data is in flight, and returned. [`guide::limits`] has the numbers.
+//! An idle connection owns no buffer. While data is in flight, it borrows memory of the thread to receive, send,
+//! assemble and (de)compress messages. [`guide::limits`] has the numbers.
 //!
 //! There is no background task. Messages take no lock, except in halves over TLS, in halves by `split_locked`, and in
 //! halves with a [`Sender`]. A `WebSocket<S>` is `Send` where `S` is, and may move from thread to thread between two
@@ -278,7 +284,7 @@
 //!
 //! # Policies
 //!
-//! * **Panics** are bugs. No input and no misuse causes a panic.
+//! * **Panics** are bugs. No input of a peer and no misuse of the API causes a panic.
 //! * **Unsafe** code is forbidden in this crate.
 //! * **Oldest compiler**: Rust 1.89. Raising it is a minor version, never a patch.
 //! * **Features** are additive, and the public API is compared with a list at each change.

@@ -1,9 +1,9 @@
-//! Every limit and timeout, with its default; memory of a connection, and of a thread.
+//! Every limit and timeout with its default, and the memory of a connection and of a thread.
 //!
 //! # Limits and timeouts of a connection
 //!
-//! All of them are in one [`Config`](crate::Config), which connections share; each setter documents the reason for
-//! its default.
+//! All of them are fields of one [`Config`](crate::Config), which connections share. Each setter documents the reason
+//! for its default. *Silence* means that no byte arrives.
 //!
 //! ```
 //! use std::time::Duration;
@@ -24,14 +24,15 @@
 //! | [`ping_rate`](crate::Config::ping_rate) | 64 a second, 256 at once | pings of the peer | 1008, [`PingFlood`](crate::PeerMisbehaved::PingFlood) |
 //! | [`ping_interval`](crate::Config::ping_interval) | 25 s | silence of the peer | a ping is sent |
 //! | [`pong_timeout`](crate::Config::pong_timeout) | 20 s | silence after that ping | 1011, [`Expired::Pong`](crate::Expired::Pong) |
-//! | [`idle_timeout`](crate::Config::idle_timeout) | 120 s | silence of both sides, if pings are off | 1001, [`Expired::Idle`](crate::Expired::Idle) |
+//! | [`idle_timeout`](crate::Config::idle_timeout) | 120 s | time without a byte in either direction, if pings are off | 1001, [`Expired::Idle`](crate::Expired::Idle) |
 //! | [`high_water`](crate::Config::high_water) | 64 KiB | queued outbound bytes | senders wait, and receiving pauses until the queue is half empty |
-//! | [`max_outbound`](crate::Config::max_outbound) | 1 MiB | queued outbound bytes, for senders that do not wait ([`try_send`](crate::WebSocket::try_send)) | [`overflow`](crate::Config::overflow): 1008, or the message is dropped |
-//! | [`write_timeout`](crate::Config::write_timeout) | 30 s | time during which the peer reads nothing | dropped, [`Expired::Write`](crate::Expired::Write) |
+//! | [`max_outbound`](crate::Config::max_outbound) | 1 MiB | queued outbound bytes, for senders that do not wait ([`try_send`](crate::WebSocket::try_send)) | [`overflow`](crate::Config::overflow): 1008, or a message is dropped |
+//! | [`write_timeout`](crate::Config::write_timeout) | 30 s | time during which the peer reads no output | dropped, [`Expired::Write`](crate::Expired::Write) |
 //! | [`close_timeout`](crate::Config::close_timeout) | 5 s | time until the peer's Close and the end of the transport, once our Close has left | dropped, [`Expired::Close`](crate::Expired::Close) |
 //!
-//! Timeouts expire while a method of the connection is awaited. Before a timeout is executed, all input that the peer
-//! sent in time is read. If the caller was not polling when an idle timeout expired, the timeout restarts.
+//! A number in the last column is the code of the Close; *dropped* means that the transport is closed without a Close.
+//! Timeouts expire only while a method of the connection is awaited. Before a timeout takes effect, all input that the
+//! peer sent in time is read. If no method was awaited when an idle timeout expired, the timeout restarts.
 //!
 //! ```
 //! # use std::time::Duration;
@@ -75,11 +76,11 @@
 //! | idle | the struct, the session's state on the heap, a timer; no buffer, and no compression context, unless context takeover was negotiated |
 //! | part of a frame received | the received part, in memory of that size |
 //! | part of a message received | the received part, in memory that grows by doubling; never the declared length |
-//! | more received than you have read | the received bytes, 64 KiB at most: it receives no more before you have read them |
+//! | more received than you have read | the received bytes, 64 KiB at most: the connection receives no more until you have read them |
 //! | more sent than the peer reads | up to `high_water` and the message that exceeded it |
 //!
-//! A received message has memory of its own size, or, from 16 KiB on, its receive buffer: a small message never keeps
-//! a large buffer alive.
+//! A received message has memory of its own size. From 16 KiB on, it has its receive buffer instead. So a small message
+//! never keeps a large buffer alive.
 //!
 //! # Memory of a thread
 //!
@@ -91,6 +92,6 @@
 //! | send buffers, up to 64 KiB each | 256 |
 //! | memory of large messages | 32 MiB |
 //!
-//! Memory unused for two seconds is freed, by the next poll of any connection of the thread. A task that moves to
-//! another thread borrows there. There is no lock between threads, and a message that fits into existing buffers
+//! The next poll of any connection of the thread frees memory that was unused for two seconds. A task that moves to
+//! another thread borrows from that thread. There is no lock between threads. A message that fits into existing buffers
 //! causes no allocation except the message itself.

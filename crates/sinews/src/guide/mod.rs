@@ -1,4 +1,4 @@
-//! Longer texts without code: limits in numbers, and migration from other libraries.
+//! Guides: limits with their defaults, and migration from other libraries.
 //!
 //! * [`limits`]: every limit and timeout with its default; memory of connections and threads
 //! * [`migration`]: from tokio-tungstenite, sockudo-ws, fastwebsockets, `axum::extract::ws` and compio-ws

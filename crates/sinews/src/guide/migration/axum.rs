@@ -1,10 +1,10 @@
 //! From `axum::extract::ws`: change the import.
 //!
-//! **Keepalive first.** `axum::extract::ws` has no keepalive, and here it is on: a connection is pinged after 25 s
-//! without a byte from its peer, and ends 20 s later without a reply ([`Expired::Pong`](crate::Expired::Pong));
-//! without pings it ends after 120 s in which nothing is sent or received ([`Expired::Idle`](crate::Expired::Idle)).
-//! So a peer that does not read its connection for 45 s, and thus answers no ping, is disconnected. This
-//! configuration switches both off:
+//! **Keepalive is the main difference.** `axum::extract::ws` has no keepalive; here it is on. The connection sends a
+//! ping after 25 s without a byte from its peer, and ends 20 s later if no byte has arrived
+//! ([`Expired::Pong`](crate::Expired::Pong)). So a peer that does not read for 45 s, and answers no ping, is
+//! disconnected. With pings disabled, the connection ends after 120 s without a byte in either direction
+//! ([`Expired::Idle`](crate::Expired::Idle)). This configuration disables both:
 //!
 //! ```
 //! let config = sinews::Config::default().with_ping_interval(None).with_idle_timeout(None);
@@ -45,7 +45,7 @@
 //! | `set_selected_protocol` | `protocols` with that protocol |
 //! | `max_message_size` (64 MiB), `max_frame_size` (16 MiB) | the same names; 16 MiB is the default of both |
 //! | `read_buffer_size`, `write_buffer_size`, `max_write_buffer_size` | `config(…)`: connections have no buffers of their own; [`high_water`](crate::Config::high_water), [`max_outbound`](crate::Config::max_outbound) |
-//! | `accept_unmasked_frames` | never: see [tungstenite](super::tungstenite#websocketconfig) |
+//! | `accept_unmasked_frames` | none: see [tungstenite](super::tungstenite#websocketconfig) |
 //! | | `deflate(…)`, `origin(…)`, `options(…)` |
 //! | `socket.recv().await` | [`next().await`](crate::WebSocket::next) |
 //! | `socket.send(message).await` | the same; replies to messages received together leave together |

@@ -1,10 +1,10 @@
 //! From compio-ws 0.4.
 //!
-//! **Keepalive first.** compio-ws has no keepalive, and here it is on: a connection is pinged after 25 s without a
-//! byte from its peer, and ends 20 s later without a reply ([`Expired::Pong`](crate::Expired::Pong)); without pings
-//! it ends after 120 s in which nothing is sent or received ([`Expired::Idle`](crate::Expired::Idle)). So a peer that
-//! does not read its connection for 45 s, and thus answers no ping, is disconnected. This configuration switches both
-//! off:
+//! **Keepalive is the main difference.** compio-ws has no keepalive; here it is on. The connection sends a ping
+//! after 25 s without a byte from its peer, and ends 20 s later if no byte has arrived
+//! ([`Expired::Pong`](crate::Expired::Pong)). So a peer that does not read for 45 s, and answers no ping, is
+//! disconnected. With pings disabled, the connection ends after 120 s without a byte in either direction
+//! ([`Expired::Idle`](crate::Expired::Idle)). This configuration disables both:
 //!
 //! ```
 //! let config = sinews::Config::default().with_ping_interval(None).with_idle_timeout(None);

@@ -1,10 +1,10 @@
-//! From fastwebsockets 0.10, whose unit is the frame.
+//! From fastwebsockets 0.10, an API of frames.
 //!
-//! **Keepalive first.** fastwebsockets has no keepalive, and here it is on: a connection is pinged after 25 s without
-//! a byte from its peer, and ends 20 s later without a reply ([`Expired::Pong`](crate::Expired::Pong)); without pings
-//! it ends after 120 s in which nothing is sent or received ([`Expired::Idle`](crate::Expired::Idle)). So a peer that
-//! does not read its connection for 45 s, and thus answers no ping, is disconnected. This configuration switches both
-//! off:
+//! **Keepalive is the main difference.** fastwebsockets has no keepalive; here it is on. The connection sends a ping
+//! after 25 s without a byte from its peer, and ends 20 s later if no byte has arrived
+//! ([`Expired::Pong`](crate::Expired::Pong)). So a peer that does not read for 45 s, and answers no ping, is
+//! disconnected. With pings disabled, the connection ends after 120 s without a byte in either direction
+//! ([`Expired::Idle`](crate::Expired::Idle)). This configuration disables both:
 //!
 //! ```
 //! let config = sinews::Config::default().with_ping_interval(None).with_idle_timeout(None);
@@ -19,10 +19,10 @@
 //! | `write_frame(Frame::text(payload))`, `Frame::binary` | [`send`](crate::WebSocket::send) of a [`Message`](crate::Message), [`send_text`](crate::WebSocket::send_text), [`send_binary`](crate::WebSocket::send_binary) |
 //! | `write_frame(Frame::new(false, ..))` | [`writer`](crate::WebSocket::writer) |
 //! | `write_frame(Frame::close(code, reason))` | [`close`](crate::WebSocket::close) |
-//! | `set_auto_pong`, `set_auto_close` | always: RFC 6455 requires both |
+//! | `set_auto_pong`, `set_auto_close` | always on: RFC 6455 requires both |
 //! | `set_writev`, `set_writev_threshold` | none: large payloads are sent by reference, small payloads are gathered |
 //! | `set_max_message_size` | [`Config::max_message`](crate::Config::max_message), over all fragments |
-//! | `set_auto_apply_mask` | always |
+//! | `set_auto_apply_mask` | always on |
 //! | `upgrade::upgrade(&mut request)` | `sinews::hyper::upgrade(&mut request)` |
 //! | `upgrade::IncomingUpgrade` | `sinews::axum::WebSocketUpgrade` |
 //! | `handshake::client(executor, request, stream)` | [`connect(url)`](crate::connect)`.over(stream)`; no executor, no hyper |
@@ -44,5 +44,5 @@
 //! # }
 //! ```
 //!
-//! Futures may be dropped at any point ([the table](crate#cancel-safety)); a `read_frame` or `write_frame` in a
-//! `select!` may not.
+//! Futures may be dropped at any point ([the table](crate#cancel-safety)). In fastwebsockets, a `read_frame` or
+//! `write_frame` in a `select!` may not.

@@ -8,15 +8,15 @@
 //!
 //! Four differences apply to all of them:
 //!
-//! * **Keepalive is on.** A connection is pinged after 25 s without a byte from its peer, and ends after 45 s without
-//!   a reply: a peer that does not read for that long is disconnected. Remove your own timer for pings.
+//! * **Keepalive is on.** The connection sends a ping after 25 s without a byte from its peer. It ends 20 s later if
+//!   no byte has arrived. So a peer that does not read for 45 s is disconnected. Remove your own timer for pings.
 //!   `Config::default().with_ping_interval(None).with_idle_timeout(None)` disables keepalive; see
 //!   [`limits`](super::limits).
 //! * **A server rejects pages of other origins** with 403 unless they are listed
-//!   ([`OriginPolicy`](crate::OriginPolicy)): browsers send the user's cookies along for any page. Programs send no
-//!   origin, and are accepted.
+//!   ([`OriginPolicy`](crate::OriginPolicy)): browsers send the user's cookies for the pages of any origin. Clients
+//!   other than browsers send no origin, and are accepted.
 //! * **Messages are limited to 16 MiB** by default.
-//! * **The receiving task answers a Close and ends the transport**: receive until `None`.
+//! * **Receive calls answer a Close and end the transport**: receive until `None`.
 
 pub mod axum;
 pub mod compio_ws;

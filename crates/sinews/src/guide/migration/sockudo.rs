@@ -1,8 +1,8 @@
 //! From sockudo-ws 3.1.
 //!
-//! **Keepalive first.** It is on: a connection is pinged after 25 s without a byte from its peer, and ends 20 s later
-//! without a reply ([`Expired::Pong`](crate::Expired::Pong)); in sockudo-ws the times are 30 s and 10 s. This
-//! configuration switches it off:
+//! **Keepalive has other times.** The connection sends a ping after 25 s without a byte from its peer, and ends 20 s
+//! later if no byte has arrived ([`Expired::Pong`](crate::Expired::Pong)). In sockudo-ws the times are 30 s and 10 s.
+//! This configuration disables keepalive:
 //!
 //! ```
 //! let config = sinews::Config::default().with_ping_interval(None).with_idle_timeout(None);
@@ -11,7 +11,7 @@
 //!
 //! | sockudo-ws | here |
 //! |---|---|
-//! | `WebSocketStream::server(stream, config)` after your own handshake | [`accept(stream)`](crate::accept) makes the handshake, with timeout and origin check |
+//! | `WebSocketStream::server(stream, config)` after your own handshake | [`accept(stream)`](crate::accept) does the handshake, with timeout and origin check |
 //! | `WebSocketServer::<Http1>::new(config).accept(stream)` | `accept(stream).config(config)` |
 //! | `WebSocketServer::protocols(names)` | `accept(stream).subprotocols(names)` |
 //! | `WebSocketServer::<Http2>::serve` | `sinews::hyper::upgrade` with the feature `http2` |
@@ -26,7 +26,7 @@
 //! | `CompioWebSocketStream` | `sinews::compio::WebSocket`, with `sinews::compio::connect` and `accept` |
 //! | `close(code, reason)` | [`close`](crate::WebSocket::close), which waits for the peer and returns how the connection ended |
 //! | `is_backpressured()`, water marks | [`try_send`](crate::WebSocket::try_send) returns [`Sent::Backpressure`](crate::Sent::Backpressure) beyond [`high_water`](crate::Config::high_water) |
-//! | `init_clock()` | none |
+//! | `init_clock()` | not needed |
 //!
 //! # `Config`
 //!
@@ -69,5 +69,5 @@
 //!
 //! * `send` in a loop with `next` coalesces the replies to messages received together; `feed` and `flush` at "batch
 //!   boundaries" are not needed.
-//! * While a send waits for the peer, pings are still answered and deadlines still end the connection.
-//! * One type for everything: a reader, a writer and a compressed stream make the same checks.
+//! * While a send waits for the peer, the connection still answers pings, and timeouts still expire.
+//! * One type has all functions: a reader, a writer and a compressed stream make the same checks.

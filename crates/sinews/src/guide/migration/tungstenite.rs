@@ -1,10 +1,10 @@
 //! From tokio-tungstenite 0.30.
 //!
-//! **Keepalive first.** tokio-tungstenite has no keepalive, and here it is on: a connection is pinged after 25 s
-//! without a byte from its peer, and ends 20 s later without a reply ([`Expired::Pong`](crate::Expired::Pong));
-//! without pings it ends after 120 s in which nothing is sent or received ([`Expired::Idle`](crate::Expired::Idle)).
-//! So a peer that does not read its connection for 45 s, and thus answers no ping, is disconnected. This
-//! configuration switches both off:
+//! **Keepalive is the main difference.** tokio-tungstenite has no keepalive; here it is on. The connection sends a ping
+//! after 25 s without a byte from its peer, and ends 20 s later if no byte has arrived
+//! ([`Expired::Pong`](crate::Expired::Pong)). So a peer that does not read for 45 s, and answers no ping, is
+//! disconnected. With pings disabled, the connection ends after 120 s without a byte in either direction
+//! ([`Expired::Idle`](crate::Expired::Idle)). This configuration disables both:
 //!
 //! ```
 //! let config = sinews::Config::default().with_ping_interval(None).with_idle_timeout(None);
@@ -41,20 +41,20 @@
 //! # }
 //! ```
 //!
-//! `next` and `send` are methods of the connection itself, so that the extension traits need no import; if they are
-//! imported, the connection's own methods take precedence.
+//! `next` and `send` are methods of the connection itself, so that the extension traits need no import. If the traits
+//! are imported, the connection's own methods take precedence.
 //!
 //! # Functions
 //!
 //! | tokio-tungstenite | here |
 //! |---|---|
-//! | `connect_async(url)` | [`connect(url).await`](crate::connect) returns the connection; `connect(url).open().await` the response too |
+//! | `connect_async(url)` | [`connect(url).await`](crate::connect) returns the connection; `connect(url).open().await` also returns the response |
 //! | `connect_async(request)` with headers | `connect(url).header(name, value)` |
 //! | `Sec-WebSocket-Protocol` by hand | `connect(url).subprotocol(name)`; [`subprotocol`](crate::WebSocket::subprotocol) returns the server's choice |
 //! | `connect_async_with_config(url, config, disable_nagle)` | `connect(url).config(config)`; `TCP_NODELAY` is on, `nodelay(false)` turns it off |
 //! | `connect_async_tls_with_config(.., connector)` | `connect(url).tls(config)` |
 //! | `client_async(request, stream)` | `connect(url).over(stream)` |
-//! | `client_async_tls(request, tcp)` | `connect(url)`, or make the TLS stream and pass it to `over` |
+//! | `client_async_tls(request, tcp)` | `connect(url)`, or create the TLS stream and pass it to `over` |
 //! | `accept_async(stream)` | [`accept(stream).await`](crate::accept) |
 //! | `accept_async_with_config` | `accept(stream).config(config)` |
 //! | `accept_hdr_async(stream, callback)` | `accept(stream).on_request(callback)`, or `on_request_async` |
@@ -151,10 +151,10 @@
 //! |---|---|---|
 //! | `max_message_size` | 64 MiB | [`max_message`](crate::Config::max_message), 16 MiB |
 //! | `max_frame_size` | 16 MiB | [`max_frame`](crate::Config::max_frame), 16 MiB |
-//! | `read_buffer_size` | 128 KiB for each connection | none: a connection that reads borrows a 64 KiB block of its thread, and an idle connection has no buffer, so that there is no size to set |
+//! | `read_buffer_size` | 128 KiB for each connection | none: a connection that reads borrows a 64 KiB block of its thread. An idle connection has no buffer, so there is no size to set |
 //! | `write_buffer_size` | 128 KiB | [`high_water`](crate::Config::high_water), 64 KiB; writes do not wait for it to fill |
 //! | `max_write_buffer_size` | unlimited | [`max_outbound`](crate::Config::max_outbound), 1 MiB, with a policy: [`overflow`](crate::Config::overflow) |
-//! | `accept_unmasked_frames` | no | never: a server must close a connection that receives an unmasked frame (RFC 6455 section 5.1). Masking prevents scripts in browsers from sending chosen bytes through proxies (section 10.3), so that no setting disables the check |
+//! | `accept_unmasked_frames` | no | none: a server must close a connection that receives an unmasked frame (RFC 6455 section 5.1). Masking prevents scripts in browsers from sending chosen bytes through proxies (section 10.3). So no setting disables the check |
 //!
 //! # Errors
 //!
@@ -184,14 +184,14 @@
 //!
 //! # Differences in behavior
 //!
-//! * **`send` coalesces.** In tungstenite each `send` is a write and a flush; here the replies to messages received
-//!   together leave in one write, and `feed` by hand is not needed. `SinkExt::send`, for instance after
-//!   `StreamExt::split`, is `feed` and `flush` by its contract, so that it writes each time.
-//! * **Pongs are sent automatically.** In tungstenite they wait for the next read, write or flush; here every awaited
+//! * **`send` coalesces.** In tungstenite each `send` is a write and a flush. Here the replies to messages received
+//!   together leave in one write, without `feed`. `SinkExt::send`, for instance after `StreamExt::split`, is documented
+//!   as `feed` and `flush`, so it writes each time.
+//! * **Pongs are sent automatically.** In tungstenite they wait for the next read, write or flush. Here every awaited
 //!   method sends them, even if you only send.
-//! * **Futures may be dropped.** `next` and `send` in a `select!` lose nothing: see [the table](crate#cancel-safety).
-//! * **An orderly end is not an error.** `None` follows `Message::Close`; [`closed`](crate::WebSocket::closed) has
+//! * **Futures may be dropped.** `next` and `send` in a `select!` lose no data: see [the table](crate#cancel-safety).
+//! * **A normal close is not an error.** `None` follows `Message::Close`; [`closed`](crate::WebSocket::closed) has
 //!   code, reason and side.
 //! * **A handshake has a timeout**: 10 s for a server, 20 s for a client.
-//! * **Bytes behind the handshake are kept**, so that a client may send at once.
+//! * **Bytes after the handshake are kept**, so that a client may send at once.
 //! * **Compression**: `connect(url).deflate(…)`, `accept(stream).deflate(…)`.
