@@ -115,7 +115,7 @@ pub(super) const RFC_6455: &[Line] = &[
     line(
         "4.1",
         "One connection to a host is being opened at a time",
-        Not("belongs to the client library, which is not built yet"),
+        Not("left to the caller: `connect` opens one connection and knows no other"),
     ),
     line(
         "9.1",
