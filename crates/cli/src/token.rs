@@ -198,7 +198,7 @@ fn inspect(args: &InspectArgs) -> Result<(), String> {
     }
     let token = token.trim();
     let found =
-        insecure_decode::<Value>(token).map_err(|error| format!("this is no token (JWT): {error}"))?;
+        insecure_decode::<Value>(token).map_err(|error| format!("the token is not a JWT: {error}"))?;
     let header = serde_json::to_value(&found.header).map_err(|error| error.to_string())?;
     let mut shown = json!({ "header": header, "claims": found.claims });
     if let Some(exp) = found.claims["exp"].as_f64() {

@@ -209,7 +209,7 @@ fn dashboard_takes_a_token(w: &mut World<'_>) -> Result<(), Failure> {
     says("a token is needed to subscribe to sinews.dashboard")?;
     session.press("#token", "no token")?;
     session.click("#auth button")?;
-    says("no token (JWT)")?;
+    says("the token is not a JWT")?;
     let clear = "document.getElementById('token').value = ''";
     session.script(clear, &[])?;
     session.press("#token", &w.secret.token(&["--subscribe", "other"])?)?;

@@ -43,7 +43,7 @@ const SLOWEST: usize = 6;
 /// The debug programs belong to the present sources: this process has compiled them with the tests.
 static BUILT: AtomicBool = AtomicBool::new(false);
 /// Says the same to the tasks that this process starts.
-pub(crate) const BUILT_VARIABLE: &str = "SINEWS_XTASK_BUILT";
+pub(crate) const BUILT_VARIABLE: &str = "XTASK_BUILT";
 
 /// Whether the debug programs of the workspace need no further build.
 pub(crate) fn are_built() -> bool {
