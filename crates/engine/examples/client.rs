@@ -5,7 +5,9 @@
 use std::io::Cursor;
 use std::net::SocketAddr;
 
-use sinews_engine::{Accepted, App, Closed, Config, ConnId, ConnectOptions, Engine, Flow, Io};
+use sinews_engine::{
+    App, CloseReason, ConnId, ConnectOptions, ConnectionOrigin, Engine, EngineConfig, Flow, Io,
+};
 
 struct Client {
     address: SocketAddr,
@@ -27,7 +29,7 @@ impl App for Client {
         }
         self.received.resize_with(self.connections, Vec::new);
     }
-    fn accepted(&mut self, _: &mut Io, _: ConnId, _: Accepted) {}
+    fn accepted(&mut self, _: &mut Io, _: ConnId, _: ConnectionOrigin) {}
     fn received(&mut self, io: &mut Io, conn: ConnId, chunk: &mut [u8]) -> Flow {
         let received = &mut self.received[conn.index()];
         received.extend_from_slice(chunk);
@@ -43,8 +45,8 @@ impl App for Client {
         self.received[conn.index()].is_empty().then(|| Cursor::new(GREETING.to_vec()))
     }
     fn finish_send(&mut self, _: &mut Io, _: ConnId, _: Self::Chain, _: bool) {}
-    fn closed(&mut self, _: &mut Io, conn: ConnId, why: Closed) {
-        println!("{} {why:?}", String::from_utf8_lossy(&self.received[conn.index()]));
+    fn closed(&mut self, _: &mut Io, conn: ConnId, reason: CloseReason) {
+        println!("{} {reason:?}", String::from_utf8_lossy(&self.received[conn.index()]));
     }
     fn mail(&mut self, _: &mut Io, _: &mut Vec<()>) {}
 }
@@ -52,7 +54,7 @@ impl App for Client {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let argument = |at, default: &str| std::env::args().nth(at).unwrap_or_else(|| default.to_owned());
     let address = argument(1, "127.0.0.1:9000").parse()?;
-    let config = Config::default().backend(argument(2, "auto").parse()?);
+    let config = EngineConfig::default().with_backend(argument(2, "auto").parse()?);
     let mut client = Client { address, connections: argument(3, "1").parse()?, received: Vec::new() };
     // Without listeners it runs until the last connection has closed.
     Engine::new(config, Vec::new())?.run(&mut client)?;

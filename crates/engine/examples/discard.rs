@@ -5,7 +5,9 @@
 use std::io::Cursor;
 use std::thread;
 
-use sinews_engine::{Accepted, App, Closed, Config, ConnId, Engine, Flow, Io, ListenOptions, Listener};
+use sinews_engine::{
+    App, CloseReason, ConnId, ConnectionOrigin, Engine, EngineConfig, Flow, Io, ListenOptions, Listener,
+};
 
 struct Discard;
 
@@ -13,7 +15,7 @@ impl App for Discard {
     type Chain = Cursor<Vec<u8>>;
     type Mail = ();
 
-    fn accepted(&mut self, _: &mut Io, _: ConnId, _: Accepted) {}
+    fn accepted(&mut self, _: &mut Io, _: ConnId, _: ConnectionOrigin) {}
 
     fn received(&mut self, _: &mut Io, _: ConnId, _: &mut [u8]) -> Flow {
         Flow::Continue
@@ -29,7 +31,7 @@ impl App for Discard {
 
     fn finish_send(&mut self, _: &mut Io, _: ConnId, _: Self::Chain, _: bool) {}
 
-    fn closed(&mut self, _: &mut Io, _: ConnId, _: Closed) {}
+    fn closed(&mut self, _: &mut Io, _: ConnId, _: CloseReason) {}
 
     fn mail(&mut self, _: &mut Io, _: &mut Vec<()>) {}
 }
@@ -37,7 +39,7 @@ impl App for Discard {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let argument = |at, default: &str| std::env::args().nth(at).unwrap_or_else(|| default.to_owned());
     let address = format!("127.0.0.1:{}", argument(1, "9000")).parse()?;
-    let config = &Config::default().backend(argument(2, "auto").parse()?);
+    let config = &EngineConfig::default().with_backend(argument(2, "auto").parse()?);
     let listeners = Listener::bind_all(address, argument(3, "1").parse()?, &ListenOptions::default())?;
     println!("{}", listeners[0].local_addr()?);
     thread::scope(|scope| {

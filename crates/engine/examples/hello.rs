@@ -4,7 +4,9 @@
 
 use std::{io::Cursor, thread};
 
-use sinews_engine::{Accepted, App, Closed, Config, ConnId, Engine, Flow, Io, ListenOptions, Listener};
+use sinews_engine::{
+    App, CloseReason, ConnId, ConnectionOrigin, Engine, EngineConfig, Flow, Io, ListenOptions, Listener,
+};
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nContent-Length: 6\r\n\r\nHello\n";
 
@@ -16,7 +18,7 @@ struct Hello(Vec<(usize, usize)>);
 impl App for Hello {
     type Chain = Cursor<Vec<u8>>;
     type Mail = ();
-    fn accepted(&mut self, _: &mut Io, conn: ConnId, _: Accepted) {
+    fn accepted(&mut self, _: &mut Io, conn: ConnId, _: ConnectionOrigin) {
         self.0.resize(self.0.len().max(conn.index() + 1), (0, 0));
         self.0[conn.index()] = (0, 0);
     }
@@ -46,14 +48,14 @@ impl App for Hello {
     fn finish_may_wait(&self, conn: ConnId) -> bool {
         self.0[conn.index()].1 == 0
     }
-    fn closed(&mut self, _: &mut Io, _: ConnId, _: Closed) {}
+    fn closed(&mut self, _: &mut Io, _: ConnId, _: CloseReason) {}
     fn mail(&mut self, _: &mut Io, _: &mut Vec<()>) {}
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let argument = |at, default: &str| std::env::args().nth(at).unwrap_or_else(|| default.to_owned());
     let address = format!("127.0.0.1:{}", argument(1, "9000")).parse()?;
-    let config = &Config::default().backend(argument(2, "auto").parse()?);
+    let config = &EngineConfig::default().with_backend(argument(2, "auto").parse()?);
     let listeners = Listener::bind_all(address, argument(3, "1").parse()?, &ListenOptions::default())?;
     println!("{}", listeners[0].local_addr()?);
     thread::scope(|scope| {

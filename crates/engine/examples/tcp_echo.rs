@@ -4,7 +4,9 @@
 
 use std::{io::Cursor, mem, thread};
 
-use sinews_engine::{Accepted, App, Closed, Config, ConnId, Engine, Flow, Io, ListenOptions, Listener};
+use sinews_engine::{
+    App, CloseReason, ConnId, ConnectionOrigin, Engine, EngineConfig, Flow, Io, ListenOptions, Listener,
+};
 
 /// Queued bytes, by slot.
 #[derive(Default)]
@@ -16,7 +18,7 @@ const PENDING_MAX: usize = 32 << 20;
 impl App for Echo {
     type Chain = Cursor<Vec<u8>>;
     type Mail = ();
-    fn accepted(&mut self, _: &mut Io, conn: ConnId, _: Accepted) {
+    fn accepted(&mut self, _: &mut Io, conn: ConnId, _: ConnectionOrigin) {
         self.0.resize_with(self.0.len().max(conn.index() + 1), Vec::new);
     }
     fn received(&mut self, io: &mut Io, conn: ConnId, chunk: &mut [u8]) -> Flow {
@@ -42,7 +44,7 @@ impl App for Echo {
     fn finish_may_wait(&self, _: ConnId) -> bool {
         true
     }
-    fn closed(&mut self, _: &mut Io, conn: ConnId, _: Closed) {
+    fn closed(&mut self, _: &mut Io, conn: ConnId, _: CloseReason) {
         self.0[conn.index()] = Vec::new();
     }
     fn mail(&mut self, _: &mut Io, _: &mut Vec<()>) {}
@@ -51,7 +53,7 @@ impl App for Echo {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let argument = |at, default: &str| std::env::args().nth(at).unwrap_or_else(|| default.to_owned());
     let address = format!("127.0.0.1:{}", argument(1, "9000")).parse()?;
-    let config = &Config::default().backend(argument(2, "auto").parse()?);
+    let config = &EngineConfig::default().with_backend(argument(2, "auto").parse()?);
     let listeners = Listener::bind_all(address, argument(3, "1").parse()?, &ListenOptions::default())?;
     println!("{}", listeners[0].local_addr()?);
     thread::scope(|scope| {

@@ -3,6 +3,8 @@
 use std::io::{Cursor, IoSlice};
 use std::net::SocketAddr;
 
+use bytes::Bytes;
+
 use crate::{Append, ConnId, Io};
 
 /// An application on a loop. One value per thread; every callback runs on that thread, one at a time.
@@ -11,7 +13,7 @@ use crate::{Append, ConnId, Io};
 /// recorded, and executed when no callback is running.
 pub trait App: Sized {
     /// The bytes of one send.
-    type Chain: Chain + 'static;
+    type Chain: SendChain + 'static;
 
     /// The mail that other threads may post to this loop, see [`Post`](crate::Post).
     type Mail: Send + 'static;
@@ -24,7 +26,7 @@ pub trait App: Sized {
 
     /// A connection was accepted. `conn` identifies it until [`closed`](Self::closed), which follows
     /// exactly once.
-    fn accepted(&mut self, io: &mut Io, conn: ConnId, from: Accepted);
+    fn accepted(&mut self, io: &mut Io, conn: ConnId, from: ConnectionOrigin);
 
     /// A connection of [`Io::connect`] is established. If the attempt fails, [`closed`](Self::closed) is
     /// called instead, with the reason. Default: no action.
@@ -45,7 +47,7 @@ pub trait App: Sized {
 
     /// Lends the application's buffer. [`received_large`](Self::received_large) returns it, with or without
     /// new bytes, and no other bytes are received before. If the connection closes, the buffer is dropped.
-    fn lend_large(&mut self, conn: ConnId) -> Option<Large> {
+    fn lend_large(&mut self, conn: ConnId) -> Option<LargeBuffer> {
         let _ = conn;
         None
     }
@@ -62,6 +64,27 @@ pub trait App: Sized {
     /// Returns all queued bytes for one send. Called once at the end of a turn, for each connection that
     /// called [`Io::send`] or [`Io::shutdown`] and has no send in flight. `None`: the queue is empty.
     fn start_send(&mut self, conn: ConnId) -> Option<Self::Chain>;
+
+    /// Number of connections to which [`end_turn`](Self::end_turn) is about to send, as far as known. With any,
+    /// answers wait for the end of the turn, so that one send carries both. With many, the loop first
+    /// delivers the input that has arrived meanwhile: one send per connection then answers more of it.
+    /// Default: none.
+    fn pending_sends(&self) -> usize {
+        0
+    }
+
+    /// All events of the turn are delivered, and its commands are executed next. Default: no action.
+    fn end_turn(&mut self, io: &mut Io) {
+        let _ = io;
+    }
+
+    /// The kernel did not take all bytes of an [`Io::broadcast`] to this connection: `rest` is left. Returns
+    /// the chain with these bytes, which becomes the chain in flight. Default: `None`, which closes the
+    /// connection.
+    fn take_unsent(&mut self, io: &mut Io, conn: ConnId, rest: Bytes) -> Option<Self::Chain> {
+        let _ = (io, conn, rest);
+        None
+    }
 
     /// The kernel took `bytes` of the chain in flight, and the rest waits for the peer. An application may
     /// extend the deadline of a stalled peer here.
@@ -88,7 +111,7 @@ pub trait App: Sized {
     }
 
     /// No operation is in flight and the socket is closed. The id is never used again.
-    fn closed(&mut self, io: &mut Io, conn: ConnId, why: Closed);
+    fn closed(&mut self, io: &mut Io, conn: ConnId, reason: CloseReason);
 
     /// The connection's timer, set by [`Io::set_timer`], has expired. It is now unset.
     fn timer(&mut self, io: &mut Io, conn: ConnId) {
@@ -107,6 +130,11 @@ pub trait App: Sized {
         let _ = io;
     }
 
+    /// The loop's second timer, set by [`Io::set_batch_timer`], has expired. It is now unset.
+    fn batch_timer(&mut self, io: &mut Io) {
+        let _ = io;
+    }
+
     /// All mail that other threads have posted since the last call, in order; possibly empty after
     /// [`Post::wake`](crate::Post::wake). Mail left in the vector on return is dropped.
     fn mail(&mut self, io: &mut Io, mail: &mut Vec<Self::Mail>);
@@ -115,16 +143,16 @@ pub trait App: Sized {
 /// A buffer of the application to receive into, behind its content: see [`App::lend_large`].
 #[expect(clippy::exhaustive_structs, reason = "applications construct it")]
 #[derive(Debug, Default)]
-pub struct Large {
+pub struct LargeBuffer {
     /// Contains the bytes received so far. The loop receives into its spare capacity and does not grow it.
     pub buffer: Vec<u8>,
     /// Limit of the bytes to receive.
-    pub most: usize,
+    pub limit: usize,
 }
 
 /// The bytes of one send: moved out of [`App::start_send`], moved back into [`App::finish_send`], never
 /// copied by the loop.
-pub trait Chain {
+pub trait SendChain {
     /// Number of bytes that are not sent yet.
     fn len(&self) -> usize;
 
@@ -142,14 +170,14 @@ pub trait Chain {
 }
 
 /// The simplest chain: a vector, from the cursor's position on.
-impl Chain for Cursor<Vec<u8>> {
+impl SendChain for Cursor<Vec<u8>> {
     fn len(&self) -> usize {
         // Only `advance` moves the position, within the vector.
         self.get_ref().len().saturating_sub(self.position() as usize)
     }
 
     fn slices<'a>(&'a self, out: &mut [IoSlice<'a>]) -> usize {
-        if Chain::is_empty(self) {
+        if SendChain::is_empty(self) {
             return 0;
         }
         out[0] = IoSlice::new(&self.get_ref()[self.position() as usize..]);
@@ -174,7 +202,7 @@ pub enum Flow {
 /// The origin of a connection.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub struct Accepted {
+pub struct ConnectionOrigin {
     /// Index of the listener in the vector passed to [`Engine::new`](crate::Engine::new).
     pub listener: usize,
     /// The peer's address; `0.0.0.0:0` for a connection through a Unix socket.
@@ -184,7 +212,7 @@ pub struct Accepted {
 /// The reason for closing a connection.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Closed {
+pub enum CloseReason {
     /// [`Io::close`] was called.
     Requested,
     /// Both directions ended in order: the peer's, and the local direction by [`Io::shutdown`].
@@ -198,7 +226,7 @@ pub enum Closed {
     Error(std::io::Error),
 }
 
-impl From<std::io::Error> for Closed {
+impl From<std::io::Error> for CloseReason {
     fn from(error: std::io::Error) -> Self {
         use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected};
         match error.kind() {

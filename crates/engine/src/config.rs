@@ -7,13 +7,13 @@ use std::time::Duration;
 /// Settings of one loop.
 ///
 /// ```
-/// use sinews_engine::Config;
-/// let config = Config::default().receive_buffer(32 * 1024)?.mailbox(1024)?;
-/// assert!(Config::default().receive_buffer(0).is_err());
-/// # Ok::<(), sinews_engine::InvalidConfig>(())
+/// use sinews_engine::EngineConfig;
+/// let config = EngineConfig::default().with_receive_buffer(32 * 1024)?.with_mailbox(1024)?;
+/// assert!(EngineConfig::default().with_receive_buffer(0).is_err());
+/// # Ok::<(), sinews_engine::InvalidEngineConfig>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct EngineConfig {
     pub(crate) backend: BackendChoice,
     receive_buffer: Option<usize>,
     pub(crate) receives_per_turn: u32,
@@ -29,7 +29,7 @@ pub struct Config {
     pub(crate) ring_incremental: bool,
 }
 
-impl Default for Config {
+impl Default for EngineConfig {
     fn default() -> Self {
         Self {
             backend: BackendChoice::Auto,
@@ -45,16 +45,16 @@ impl Default for Config {
     }
 }
 
-impl Config {
+impl EngineConfig {
     /// The backend. Default: [`BackendChoice::Auto`].
     #[must_use]
-    pub fn backend(mut self, choice: BackendChoice) -> Self {
+    pub fn with_backend(mut self, choice: BackendChoice) -> Self {
         self.backend = choice;
         self
     }
 
     /// Size of the loop's receive buffer in bytes, 1 to 16 MiB; with a ring, of each of its
-    /// [`ring_buffers`](Self::ring_buffers). Default: 64 KiB, which stays in the second-level cache while a
+    /// [`with_ring_buffers`](Self::with_ring_buffers). Default: 64 KiB, which stays in the second-level cache while a
     /// chunk is processed and is large enough that a receive costs little per byte. With a ring 128 KiB,
     /// since a chunk that reaches the end of a buffer is split. A larger buffer saves system calls on bulk
     /// transfers and costs cache misses.
@@ -62,8 +62,8 @@ impl Config {
     /// # Errors
     ///
     /// The value is out of range.
-    pub fn receive_buffer(mut self, bytes: usize) -> Result<Self, InvalidConfig> {
-        self.receive_buffer = Some(within("receive_buffer", bytes, 1, 16 << 20)?);
+    pub fn with_receive_buffer(mut self, bytes: usize) -> Result<Self, InvalidEngineConfig> {
+        self.receive_buffer = Some(check_range("receive_buffer", bytes, 1, 16 << 20)?);
         Ok(self)
     }
 
@@ -74,8 +74,8 @@ impl Config {
     /// # Errors
     ///
     /// The value is 0.
-    pub fn receives_per_turn(mut self, receives: u32) -> Result<Self, InvalidConfig> {
-        self.receives_per_turn = within("receives_per_turn", receives, 1, u32::MAX)?;
+    pub fn with_receives_per_turn(mut self, receives: u32) -> Result<Self, InvalidEngineConfig> {
+        self.receives_per_turn = check_range("receives_per_turn", receives, 1, u32::MAX)?;
         Ok(self)
     }
 
@@ -86,8 +86,8 @@ impl Config {
     /// # Errors
     ///
     /// The value is 0.
-    pub fn accepts_per_turn(mut self, accepts: u32) -> Result<Self, InvalidConfig> {
-        self.accepts_per_turn = within("accepts_per_turn", accepts, 1, u32::MAX)?;
+    pub fn with_accepts_per_turn(mut self, accepts: u32) -> Result<Self, InvalidEngineConfig> {
+        self.accepts_per_turn = check_range("accepts_per_turn", accepts, 1, u32::MAX)?;
         Ok(self)
     }
 
@@ -98,9 +98,9 @@ impl Config {
     /// # Errors
     ///
     /// The value is out of range.
-    pub fn accept_backoff(mut self, pause: Duration) -> Result<Self, InvalidConfig> {
+    pub fn with_accept_backoff(mut self, pause: Duration) -> Result<Self, InvalidEngineConfig> {
         self.accept_backoff =
-            within("accept_backoff", pause, Duration::from_millis(1), Duration::from_secs(60))?;
+            check_range("accept_backoff", pause, Duration::from_millis(1), Duration::from_secs(60))?;
         Ok(self)
     }
 
@@ -111,8 +111,8 @@ impl Config {
     /// # Errors
     ///
     /// The value is 0.
-    pub fn mailbox(mut self, limit: usize) -> Result<Self, InvalidConfig> {
-        self.mailbox = within("mailbox", limit, 1, usize::MAX)?;
+    pub fn with_mailbox(mut self, limit: usize) -> Result<Self, InvalidEngineConfig> {
+        self.mailbox = check_range("mailbox", limit, 1, usize::MAX)?;
         Ok(self)
     }
 
@@ -134,8 +134,8 @@ impl Config {
     /// # Errors
     ///
     /// The value is out of range.
-    pub fn ring_buffers(mut self, buffers: usize) -> Result<Self, InvalidConfig> {
-        self.ring_buffers = within("ring_buffers", buffers, 1, 256)?;
+    pub fn with_ring_buffers(mut self, buffers: usize) -> Result<Self, InvalidEngineConfig> {
+        self.ring_buffers = check_range("ring_buffers", buffers, 1, 256)?;
         Ok(self)
     }
 
@@ -147,8 +147,8 @@ impl Config {
     /// # Errors
     ///
     /// The value is out of range.
-    pub fn ring_files(mut self, places: u32) -> Result<Self, InvalidConfig> {
-        self.ring_files = Some(within("ring_files", places, 1, 1 << 20)?);
+    pub fn with_ring_files(mut self, slots: u32) -> Result<Self, InvalidEngineConfig> {
+        self.ring_files = Some(check_range("ring_files", slots, 1, 1 << 20)?);
         Ok(self)
     }
 }
@@ -196,27 +196,27 @@ impl std::error::Error for UnknownBackend {}
 
 /// Error for a setting out of range.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InvalidConfig {
+pub struct InvalidEngineConfig {
     setting: &'static str,
     range: String,
 }
 
-impl fmt::Display for InvalidConfig {
+impl fmt::Display for InvalidEngineConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} must lie within {}", self.setting, self.range)
     }
 }
 
-impl std::error::Error for InvalidConfig {}
+impl std::error::Error for InvalidEngineConfig {}
 
-fn within<T: PartialOrd + fmt::Debug>(
+fn check_range<T: PartialOrd + fmt::Debug>(
     setting: &'static str,
     value: T,
-    least: T,
-    most: T,
-) -> Result<T, InvalidConfig> {
-    if value < least || value > most {
-        return Err(InvalidConfig { setting, range: format!("{least:?} and {most:?}") });
+    min: T,
+    max: T,
+) -> Result<T, InvalidEngineConfig> {
+    if value < min || value > max {
+        return Err(InvalidEngineConfig { setting, range: format!("{min:?} and {max:?}") });
     }
     Ok(value)
 }
@@ -227,14 +227,17 @@ mod tests {
 
     #[test]
     fn settings_are_checked_at_both_ends() {
-        let config = Config::default();
-        assert!(config.clone().receive_buffer(1).is_ok() && config.clone().receive_buffer(16 << 20).is_ok());
-        assert!(config.clone().receive_buffer((16 << 20) + 1).is_err());
-        assert!(config.clone().receives_per_turn(0).is_err());
-        assert!(config.clone().accepts_per_turn(0).is_err());
-        assert!(config.clone().mailbox(0).is_err());
-        assert!(config.clone().accept_backoff(Duration::from_secs(61)).is_err());
-        let error = config.accept_backoff(Duration::ZERO).unwrap_err();
+        let config = EngineConfig::default();
+        assert!(
+            config.clone().with_receive_buffer(1).is_ok()
+                && config.clone().with_receive_buffer(16 << 20).is_ok()
+        );
+        assert!(config.clone().with_receive_buffer((16 << 20) + 1).is_err());
+        assert!(config.clone().with_receives_per_turn(0).is_err());
+        assert!(config.clone().with_accepts_per_turn(0).is_err());
+        assert!(config.clone().with_mailbox(0).is_err());
+        assert!(config.clone().with_accept_backoff(Duration::from_secs(61)).is_err());
+        let error = config.with_accept_backoff(Duration::ZERO).unwrap_err();
         assert_eq!(error.to_string(), "accept_backoff must lie within 1ms and 60s");
     }
 }

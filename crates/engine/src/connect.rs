@@ -47,18 +47,21 @@ impl Default for ConnectOptions {
 impl ConnectOptions {
     /// The local address; with port 0 the kernel chooses the port. Default: the kernel chooses both.
     ///
+    /// On Linux it chooses the port when the socket connects, so that connections to several servers can
+    /// have the same local address and port.
+    ///
     /// One address has some 28,000 ephemeral ports (`net.ipv4.ip_local_port_range`). Spread more
     /// connections to one server over several addresses. No effect for a Unix socket.
     #[must_use]
-    pub fn local(mut self, address: SocketAddr) -> Self {
+    pub fn with_local(mut self, address: SocketAddr) -> Self {
         self.local = Some(address);
         self
     }
 
     /// Whether small segments are sent without waiting for acknowledgments (`TCP_NODELAY`). Default: yes,
-    /// for the reason given at [`ListenOptions::nodelay`](crate::ListenOptions::nodelay).
+    /// for the reason given at [`ListenOptions::with_nodelay`](crate::ListenOptions::with_nodelay).
     #[must_use]
-    pub fn nodelay(mut self, yes: bool) -> Self {
+    pub fn with_nodelay(mut self, yes: bool) -> Self {
         self.nodelay = yes;
         self
     }
@@ -66,13 +69,13 @@ impl ConnectOptions {
 
 /// A requested connection that is not started yet.
 #[derive(Debug)]
-pub(crate) struct Connect {
+pub(crate) struct ConnectRequest {
     pub(crate) conn: ConnId,
     pub(crate) to: Remote,
     pub(crate) options: ConnectOptions,
 }
 
-impl Connect {
+impl ConnectRequest {
     /// Creates the socket, bound if a local address is set, and returns it with the remote address.
     pub(crate) fn socket(&self) -> io::Result<(Socket, SockAddr)> {
         match &self.to {
@@ -81,6 +84,10 @@ impl Connect {
                 let socket = Socket::new(Domain::for_address(*address), Type::STREAM, Some(Protocol::TCP))?;
                 socket.set_tcp_nodelay(self.options.nodelay)?;
                 if let Some(local) = self.options.local {
+                    #[cfg(target_os = "linux")]
+                    if local.port() == 0 {
+                        crate::ring::choose_port_at_connect(&socket)?;
+                    }
                     socket.bind(&local.into())?;
                 }
                 Ok((socket, (*address).into()))
@@ -92,3 +99,25 @@ impl Connect {
 /// Maximum connections started in one turn; the rest follow in the next turn. It bounds the descriptors
 /// that sockets need until they are in a ring's table.
 pub(crate) const CONNECTS_PER_TURN: usize = 256;
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+    use crate::slots::Slots;
+
+    #[test]
+    fn port_of_requested_local_address_is_chosen_at_connect() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = listener.local_addr().unwrap();
+        let options = ConnectOptions::default().with_local(([127, 0, 0, 2], 0).into());
+        let request = ConnectRequest { conn: Slots::default().insert(), to: to.into(), options };
+        let (socket, address) = request.socket().unwrap();
+        let local = || socket.local_addr().unwrap().as_socket().unwrap();
+        assert_eq!(local(), ([127, 0, 0, 2], 0).into());
+        socket.connect(&address).unwrap();
+        assert_eq!(local().ip(), IpAddr::from([127, 0, 0, 2]));
+        assert_ne!(local().port(), 0);
+    }
+}

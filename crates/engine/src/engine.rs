@@ -3,17 +3,18 @@
 use std::io;
 use std::time::Duration;
 
-use crate::backend::{AnyBackend, Backend};
+use crate::any_backend::AnyBackend;
+use crate::backend::Backend;
 use crate::config::BackendChoice;
-use crate::mail::Inbox;
-use crate::{App, Config, Io, Listener, Post, Stats, Watch};
+use crate::mail::MailInbox;
+use crate::{App, EngineConfig, Io, Listener, Post, Stats, StatsReader};
 
 /// One loop: its sockets, timers and mailbox. It may be created on one thread and run on another; the
 /// thread of the first turn must run all turns.
 pub struct Engine<A: App> {
     io: Io,
     backend: AnyBackend<A::Chain>,
-    inbox: Inbox<A::Mail>,
+    inbox: MailInbox<A::Mail>,
     /// [`App::started`] has been called.
     begun: bool,
     /// A turn has begun and not ended. If it stays `true`, a callback has panicked, and the rest of its
@@ -36,11 +37,11 @@ impl<A: App> Engine<A> {
     /// Errors of the system, when it cannot create the poller or register the listeners.
     /// [`Unsupported`](io::ErrorKind::Unsupported) when a ring was requested and is refused; the text names
     /// the cause and the remedy.
-    pub fn new(config: Config, listeners: Vec<Listener>) -> io::Result<Self> {
+    pub fn new(config: EngineConfig, listeners: Vec<Listener>) -> io::Result<Self> {
         let mut io = Io::new(!listeners.is_empty());
         let (backend, waker) = AnyBackend::new(&config, listeners)?;
         io.appends_files = backend.choice() == BackendChoice::Uring;
-        Ok(Self { io, backend, inbox: Inbox::new(waker, config.mailbox), begun: false, in_turn: false })
+        Ok(Self { io, backend, inbox: MailInbox::new(waker, config.mailbox), begun: false, in_turn: false })
     }
 
     /// The active backend: the configured one, or its fallback.
@@ -59,8 +60,8 @@ impl<A: App> Engine<A> {
     }
 
     /// A handle for reading the counters from other threads while the loop runs.
-    pub fn watch(&self) -> Watch {
-        Watch::new(&self.io.stats)
+    pub fn stats_reader(&self) -> StatsReader {
+        StatsReader::new(&self.io.stats)
     }
 
     /// Runs until [`Io::stop`], or until no listener accepts and no connection is left. All accepted and
@@ -117,9 +118,23 @@ impl<A: App> Engine<A> {
         if self.io.take_app_due() {
             app.app_timer(&mut self.io);
         }
+        if self.io.take_batch_due() {
+            app.batch_timer(&mut self.io);
+        }
+        if app.pending_sends() >= GATHER_MIN {
+            self.gather(app).inspect_err(|_| self.in_turn = false)?;
+        }
+        app.end_turn(&mut self.io);
         self.io.close_all_if_stopping();
-        self.backend.carry_out(app, &mut self.io);
+        self.backend.execute_commands(app, &mut self.io);
         self.in_turn = false;
+        Ok(())
+    }
+
+    /// Delivers the input that has arrived during this turn.
+    fn gather(&mut self, app: &mut A) -> io::Result<()> {
+        self.backend_wait(Some(Duration::ZERO))?;
+        self.backend.deliver(app, &mut self.io);
         Ok(())
     }
 
@@ -128,7 +143,8 @@ impl<A: App> Engine<A> {
         // Before other threads may see that the loop sleeps, or they would wake a ring that cannot be woken
         // yet.
         Backend::<A>::start(&mut self.backend)?;
-        let work = self.io.has_commands() || self.backend.has_work(app, &self.io);
+        let commands = self.io.has_commands() || app.pending_sends() > 0;
+        let work = commands || self.backend.has_work(app, &self.io);
         let timeout = if work { Some(Duration::ZERO) } else { self.timeout(max_wait) };
         if timeout == Some(Duration::ZERO) || !self.inbox.fall_asleep() {
             let result = self.backend_wait(Some(Duration::ZERO));
@@ -150,3 +166,7 @@ impl<A: App> Engine<A> {
         Backend::<A>::wait(&mut self.backend, timeout)
     }
 }
+
+/// Minimum number of pending sends for one more look at the sockets before them: it costs one system call, as
+/// much as a fraction of a send.
+const GATHER_MIN: usize = 16;

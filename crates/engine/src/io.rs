@@ -1,15 +1,18 @@
 //! The commands of an application. They are recorded here and executed by the backend.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::connect::Connect;
+use bytes::Bytes;
+
+use crate::connect::ConnectRequest;
 use crate::cpu;
-use crate::slots::{Receiving, Sending, Slot, Slots};
-use crate::stats::Counters;
+use crate::slots::{ConnectionSlot, ReadState, Slots, WriteState};
+use crate::stats::EngineCounters;
 use crate::wheel::Wheel;
-use crate::{Append, Closed, ConnId, ConnectOptions, Remote, Stats};
+use crate::{App, Append, CloseReason, ConnId, ConnectOptions, Remote, Stats};
 
 /// The loop as seen by its application: commands, the turn's time, counters.
 ///
@@ -17,16 +20,22 @@ use crate::{Append, Closed, ConnId, ConnectOptions, Remote, Stats};
 #[derive(Debug)]
 pub struct Io {
     pub(crate) now: Instant,
+    /// The time since tick zero, computed once per turn.
+    elapsed: Duration,
     pub(crate) slots: Slots,
-    pub(crate) stats: Arc<Counters>,
+    pub(crate) stats: Arc<EngineCounters>,
     /// Connections to send on or to shut down, each at most once.
     pub(crate) sends: Vec<ConnId>,
+    /// Bytes for several connections, in order.
+    pub(crate) broadcasts: Vec<Broadcast>,
+    /// Broadcasts of an earlier turn are not complete.
+    pub(crate) late_broadcasts: bool,
     /// Paused connections that resume, each at most once.
     pub(crate) resumes: Vec<ConnId>,
     /// Connections to close, each once.
-    pub(crate) closes: VecDeque<(ConnId, Closed)>,
+    pub(crate) closes: VecDeque<(ConnId, CloseReason)>,
     /// Connections to make, in request order.
-    pub(crate) connects: VecDeque<Connect>,
+    pub(crate) connects: VecDeque<ConnectRequest>,
     /// Appends that are not started, in order; and the number of all unfinished appends.
     pub(crate) appends: VecDeque<Append>,
     appending: usize,
@@ -34,21 +43,29 @@ pub struct Io {
     pub(crate) appends_files: bool,
     accepting: bool,
     /// The loop continues without work.
-    lasting: bool,
+    runs_until_stopped: bool,
     /// All connections are closed at the end of the turn.
     stopping: bool,
     /// A stop was requested, in this turn or an earlier one.
     stopped: bool,
     /// Connections that the kernel has accepted and that are not yet reported to the application.
-    arriving: usize,
+    pending_accepts: usize,
     app_timer: Option<Instant>,
+    batch_timer: Option<Instant>,
     /// End of the last turn, if it is timed, and the thread's CPU time at that point.
     turn_ended: Option<(Instant, Option<Duration>)>,
-    /// Time of the last read of the thread's CPU time.
-    cpu_read: Instant,
+    /// Time of the last read of the thread's CPU time, since tick zero.
+    cpu_read: Duration,
     wheel: Wheel,
     /// Tick zero.
     epoch: Instant,
+}
+
+/// The same bytes for several connections.
+#[derive(Debug)]
+pub(crate) struct Broadcast {
+    pub(crate) bytes: Bytes,
+    pub(crate) conns: Vec<ConnId>,
 }
 
 /// Commands and queries of an application.
@@ -72,7 +89,7 @@ impl Io {
         if let Some(slot) = self.slots.get_mut(conn) {
             slot.connecting = true;
         }
-        self.connects.push_back(Connect { conn, to: to.into(), options: options.clone() });
+        self.connects.push_back(ConnectRequest { conn, to: to.into(), options: options.clone() });
         conn
     }
 
@@ -80,26 +97,43 @@ impl Io {
     /// [`App::start_send`](crate::App::start_send) is called. Repeated calls in a turn cost one send.
     pub fn send(&mut self, conn: ConnId) {
         let Some(slot) = self.slots.live_mut(conn) else { return };
-        if slot.sending != Sending::Shut {
+        if slot.sending != WriteState::Shut {
             slot.send_wanted = true;
             self.list_send(conn);
         }
+    }
+
+    /// Sends the same bytes to several connections at the end of the turn, before other sends. The loop keeps
+    /// no state of a connection whose kernel takes all bytes, and calls nothing. Of any other connection,
+    /// [`App::take_unsent`](crate::App::take_unsent) takes the rest over.
+    ///
+    /// Each connection must have nothing queued and no chain in flight, and must be in one broadcast of a
+    /// turn, and [`can_broadcast`](Self::can_broadcast) must be true. A connection that is not ready for
+    /// it is passed to `take_unsent` with all bytes, and closed if it has a chain in flight.
+    pub fn broadcast(&mut self, bytes: Bytes, conns: Vec<ConnId>) {
+        self.broadcasts.push(Broadcast { bytes, conns });
+    }
+
+    /// Whether the kernel has taken the broadcasts of earlier turns. It does at once, unless it is short of
+    /// memory.
+    pub fn can_broadcast(&self) -> bool {
+        !self.late_broadcasts
     }
 
     /// Pauses reads, as [`Flow::Pause`](crate::Flow::Pause) does from within `received`. Bytes of the peer
     /// wait in the kernel; so do its end and its reset, unless bytes are sent meanwhile.
     pub fn pause(&mut self, conn: ConnId) {
         let Some(slot) = self.slots.live_mut(conn) else { return };
-        if slot.receiving == Receiving::On {
-            slot.receiving = Receiving::Paused;
+        if slot.receiving == ReadState::On {
+            slot.receiving = ReadState::Paused;
         }
     }
 
     /// Resumes reads after a pause.
     pub fn resume(&mut self, conn: ConnId) {
         let Some(slot) = self.slots.live_mut(conn) else { return };
-        if slot.receiving == Receiving::Paused {
-            slot.receiving = Receiving::On;
+        if slot.receiving == ReadState::Paused {
+            slot.receiving = ReadState::On;
             if !std::mem::replace(&mut slot.resume_listed, true) {
                 self.resumes.push(conn);
             }
@@ -107,11 +141,11 @@ impl Io {
     }
 
     /// Shuts down the sending side (FIN) after all queued bytes are sent. Receiving continues. When the
-    /// peer has shut down its side too, the connection is closed as [`Closed::Finished`].
+    /// peer has shut down its side too, the connection is closed as [`CloseReason::Finished`].
     pub fn shutdown(&mut self, conn: ConnId) {
         let Some(slot) = self.slots.live_mut(conn) else { return };
-        if slot.sending == Sending::Open {
-            slot.sending = Sending::Closing;
+        if slot.sending == WriteState::Open {
+            slot.sending = WriteState::Closing;
             self.list_send(conn);
         }
     }
@@ -122,7 +156,7 @@ impl Io {
     /// the peer are unread, which resets the connection instead. To make sure that the last bytes arrive,
     /// [`shutdown`](Self::shutdown) and wait for the peer's end.
     pub fn close(&mut self, conn: ConnId) {
-        self.close_for(conn, || Closed::Requested);
+        self.close_for(conn, || CloseReason::Requested);
     }
 
     /// Sets or moves the connection's single timer. It never fires early, and late by at most 5 ms (the
@@ -153,6 +187,12 @@ impl Io {
         self.app_timer = None;
     }
 
+    /// Sets or moves a second timer of the loop, for work that is collected over several turns
+    /// ([`App::batch_timer`](crate::App::batch_timer)).
+    pub fn set_batch_timer(&mut self, at: Instant) {
+        self.batch_timer = Some(at);
+    }
+
     /// Closes the listeners at the end of the turn. The loop continues until the last connection has closed
     /// or [`stop`](Self::stop). Connections that the kernel has accepted by then are still
     /// [`accepted`](crate::App::accepted). The kernel resets the connections in its backlog, unless another
@@ -164,13 +204,13 @@ impl Io {
     /// Keeps the loop running without listeners and connections, until [`stop`](Self::stop): for an
     /// application that connects from time to time, or on request by mail. By default such a loop ends.
     pub fn run_until_stopped(&mut self) {
-        self.lasting = true;
+        self.runs_until_stopped = true;
     }
 
-    /// Stops the loop: every connection is closed at the end of the turn as [`Closed::Stopped`].
+    /// Stops the loop: every connection is closed at the end of the turn as [`CloseReason::Stopped`].
     pub fn stop(&mut self) {
         self.accepting = false;
-        self.lasting = false;
+        self.runs_until_stopped = false;
         self.stopping = true;
         self.stopped = true;
     }
@@ -195,8 +235,9 @@ impl Io {
     /// Whether the loop ends as soon as no append is in flight: it was stopped, or has neither listeners
     /// nor connections. Further appends keep it running.
     pub fn is_ending(&self) -> bool {
-        let is_lasting = self.accepting || self.lasting || self.arriving > 0 || self.slots.len() > 0;
-        self.stopped || !is_lasting
+        let has_work =
+            self.accepting || self.runs_until_stopped || self.pending_accepts > 0 || self.slots.len() > 0;
+        self.stopped || !has_work
     }
 
     /// Connections between `accepted`, or [`connect`](Self::connect), and `closed`.
@@ -216,9 +257,12 @@ impl Io {
         let now = Instant::now();
         Self {
             now,
+            elapsed: Duration::ZERO,
             slots: Slots::default(),
             stats: Arc::default(),
             sends: Vec::new(),
+            broadcasts: Vec::new(),
+            late_broadcasts: false,
             resumes: Vec::new(),
             closes: VecDeque::new(),
             connects: VecDeque::new(),
@@ -226,16 +270,30 @@ impl Io {
             appending: 0,
             appends_files: false,
             accepting,
-            lasting: false,
+            runs_until_stopped: false,
             stopping: false,
             stopped: false,
-            arriving: 0,
+            pending_accepts: 0,
             app_timer: None,
+            batch_timer: None,
             turn_ended: None,
-            cpu_read: now,
+            cpu_read: Duration::ZERO,
             wheel: Wheel::new(),
             epoch: now,
         }
+    }
+
+    /// Makes the rest of a broadcast the chain in flight. A connection that cannot take it is closed, since its
+    /// stream would have a gap.
+    pub(crate) fn take_unsent<A: App>(&mut self, app: &mut A, conn: ConnId, rest: Bytes) -> Option<A::Chain> {
+        let is_ready = |slot: &mut ConnectionSlot| !slot.in_flight && slot.sending != WriteState::Shut;
+        let is_ready = self.slots.live_mut(conn).is_some_and(is_ready);
+        let chain = if is_ready { app.take_unsent(self, conn, rest) } else { None };
+        match self.slots.get_mut(conn) {
+            Some(slot) if chain.is_some() => slot.in_flight = true,
+            _ => self.close_for(conn, || io::Error::other("a broadcast has no chain for its rest").into()),
+        }
+        chain
     }
 
     pub(crate) fn accepting(&self) -> bool {
@@ -252,29 +310,31 @@ impl Io {
         self.appending -= 1;
     }
 
-    pub(crate) fn set_arriving(&mut self, connections: usize) {
-        self.arriving = connections;
+    pub(crate) fn set_pending_accepts(&mut self, connections: usize) {
+        self.pending_accepts = connections;
     }
 
     /// Whether no further event can happen.
     pub(crate) fn finished(&self) -> bool {
-        let arrived = self.arriving == 0 || self.stopped;
-        !self.accepting && !self.lasting && self.slots.len() == 0 && arrived && self.appending == 0
+        let arrived = self.pending_accepts == 0 || self.stopped;
+        !self.accepting && !self.runs_until_stopped && self.slots.len() == 0 && arrived && self.appending == 0
     }
 
     /// Whether commands were recorded after the backend had executed its list: the next turn must not wait.
     pub(crate) fn has_commands(&self) -> bool {
         let none = self.sends.is_empty() && self.resumes.is_empty() && self.closes.is_empty();
-        self.stopping || !none || !self.connects.is_empty() || !self.appends.is_empty()
+        let waits = !self.connects.is_empty() || !self.appends.is_empty() || !self.broadcasts.is_empty();
+        self.stopping || !none || waits
     }
 
     /// The maximum sleep for the timers.
     pub(crate) fn until_next_timer(&self) -> Option<Duration> {
         let wheel = self.wheel.next_tick().map(|tick| {
-            let at = Duration::from_millis(tick.saturating_mul(GRANULE_MS));
-            at.saturating_sub(self.now.saturating_duration_since(self.epoch))
+            let at = Duration::from_millis(tick.saturating_mul(TICK_MS));
+            at.saturating_sub(self.elapsed)
         });
-        let app = self.app_timer.map(|at| at.saturating_duration_since(self.now));
+        let own = [self.app_timer, self.batch_timer].into_iter().flatten().min();
+        let app = own.map(|at| at.saturating_duration_since(self.now));
         match (wheel, app) {
             (Some(wheel), Some(app)) => Some(wheel.min(app)),
             (one, other) => one.or(other),
@@ -295,23 +355,27 @@ impl Io {
 
     /// Starts the application.
     pub(crate) fn begin(&mut self) {
-        self.now = Instant::now();
+        self.set_now(Instant::now());
         self.read_cpu(None);
     }
 
+    pub(crate) fn set_now(&mut self, now: Instant) {
+        self.now = now;
+        self.elapsed = now.saturating_duration_since(self.epoch);
+    }
+
     pub(crate) fn begin_turn(&mut self) {
-        self.now = Instant::now();
+        self.set_now(Instant::now());
         let ended = self.turn_ended.take();
-        if ended.is_some() || self.now.saturating_duration_since(self.cpu_read) >= CPU_INTERVAL {
+        if ended.is_some() || self.elapsed.saturating_sub(self.cpu_read) >= CPU_INTERVAL {
             self.read_cpu(ended);
         }
-        let now = ticks_down(self.now.saturating_duration_since(self.epoch));
-        self.wheel.advance(&mut self.slots, now);
+        self.wheel.advance(&mut self.slots, ticks_down(self.elapsed));
     }
 
     /// Reads the thread's CPU time, and derives the CPU share of the wait behind a timed turn.
     fn read_cpu(&mut self, ended: Option<(Instant, Option<Duration>)>) {
-        self.cpu_read = self.now;
+        self.cpu_read = self.elapsed;
         let cpu = cpu::of_this_thread();
         if let Some(cpu) = cpu {
             self.stats.set_cpu(cpu);
@@ -333,6 +397,10 @@ impl Io {
         }
     }
 
+    pub(crate) fn take_batch_due(&mut self) -> bool {
+        self.batch_timer.take_if(|at| *at <= self.now).is_some()
+    }
+
     pub(crate) fn take_app_due(&mut self) -> bool {
         self.app_timer.take_if(|at| *at <= self.now).is_some()
     }
@@ -343,16 +411,16 @@ impl Io {
             self.stopping = false;
             let all: Vec<ConnId> = self.slots.ids().collect();
             for conn in all {
-                self.close_for(conn, || Closed::Stopped);
+                self.close_for(conn, || CloseReason::Stopped);
             }
         }
     }
 
     /// Records the first reason to close; later reasons are ignored.
-    pub(crate) fn close_for(&mut self, conn: ConnId, why: impl FnOnce() -> Closed) {
+    pub(crate) fn close_for(&mut self, conn: ConnId, reason: impl FnOnce() -> CloseReason) {
         if let Some(slot) = self.slots.live_mut(conn) {
             slot.closing = true;
-            self.closes.push_back((conn, why()));
+            self.closes.push_back((conn, reason()));
         }
     }
 
@@ -369,7 +437,7 @@ impl Io {
         self.stats.connects.add(1);
         let Some(slot) = self.slots.get_mut(conn) else { return };
         slot.connecting = false;
-        if slot.send_wanted || slot.sending == Sending::Closing {
+        if slot.send_wanted || slot.sending == WriteState::Closing {
             self.list_send(conn);
         }
     }
@@ -378,29 +446,31 @@ impl Io {
     pub(crate) fn send_finished(&mut self, conn: ConnId) {
         let Some(slot) = self.slots.get_mut(conn) else { return };
         slot.in_flight = false;
-        if slot.send_wanted || slot.sending == Sending::Closing {
+        if slot.send_wanted || slot.sending == WriteState::Closing {
             self.list_send(conn);
         }
     }
 
     /// Whether chunks may be delivered.
     pub(crate) fn receives(&self, conn: ConnId) -> bool {
-        let receives = |slot: &Slot| slot.receiving == Receiving::On && !slot.closing && !slot.connecting;
+        let receives =
+            |slot: &ConnectionSlot| slot.receiving == ReadState::On && !slot.closing && !slot.connecting;
         self.slots.get(conn).is_some_and(receives)
     }
 
     /// The peer's end has been received.
     pub(crate) fn receive_ended(&mut self, conn: ConnId) {
         if let Some(slot) = self.slots.get_mut(conn) {
-            slot.receiving = Receiving::Ended;
+            slot.receiving = ReadState::Ended;
         }
     }
 
     /// Closes the connection if both directions have ended.
     pub(crate) fn close_if_finished(&mut self, conn: ConnId) {
-        let both = |slot: &Slot| slot.receiving == Receiving::Ended && slot.sending == Sending::Shut;
+        let both =
+            |slot: &ConnectionSlot| slot.receiving == ReadState::Ended && slot.sending == WriteState::Shut;
         if self.slots.get(conn).is_some_and(both) {
-            self.close_for(conn, || Closed::Finished);
+            self.close_for(conn, || CloseReason::Finished);
         }
     }
 
@@ -421,20 +491,20 @@ const TURNS_TIMED: u64 = 16;
 
 /// The precision of timers. Deadlines of network peers are seconds; a coarser tick lets timers that are set
 /// individually fire together, and a peer cannot notice 4 ms.
-const GRANULE_MS: u64 = 4;
-const TICKS_PER_SECOND: u64 = 1_000 / GRANULE_MS;
-const GRANULE_NS: u32 = GRANULE_MS as u32 * 1_000_000;
+const TICK_MS: u64 = 4;
+const TICKS_PER_SECOND: u64 = 1_000 / TICK_MS;
+const TICK_NS: u32 = TICK_MS as u32 * 1_000_000;
 
 /// The first tick that is not before `time`: a timer is never early.
 fn ticks_up(time: Duration) -> u64 {
     let whole = time.as_secs().saturating_mul(TICKS_PER_SECOND);
-    whole.saturating_add(u64::from(time.subsec_nanos().div_ceil(GRANULE_NS)))
+    whole.saturating_add(u64::from(time.subsec_nanos().div_ceil(TICK_NS)))
 }
 
 /// The last tick that is not after `time`.
 fn ticks_down(time: Duration) -> u64 {
     let whole = time.as_secs().saturating_mul(TICKS_PER_SECOND);
-    whole.saturating_add(u64::from(time.subsec_nanos() / GRANULE_NS))
+    whole.saturating_add(u64::from(time.subsec_nanos() / TICK_NS))
 }
 
 #[cfg(test)]
@@ -462,10 +532,10 @@ mod tests {
     fn first_reason_to_close_wins() {
         let mut io = Io::new(true);
         let conn = io.slots.insert();
-        io.close_for(conn, || Closed::Reset);
+        io.close_for(conn, || CloseReason::Reset);
         io.close(conn);
         assert_eq!(io.closes.len(), 1);
-        assert!(matches!(io.closes[0], (_, Closed::Reset)));
+        assert!(matches!(io.closes[0], (_, CloseReason::Reset)));
     }
 
     #[test]

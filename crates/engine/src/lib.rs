@@ -14,7 +14,7 @@
 //!        │               accept ──▶ app.accepted          only recorded  │
 //!        │               app.mail(burst) · app.timer                     │
 //!        ├───────────────────────────────────────────────────────────────┤
-//!        │ carry out     close listed connections   ──▶ app.closed       │
+//!        │ execute       close listed connections   ──▶ app.closed       │
 //!        │               app.start_send ──▶ one send ──▶ app.finish_send │
 //!        └───────────────────────────────────────────────────────────────┘
 //! ```
@@ -22,8 +22,9 @@
 //! * **One send per burst.** Callbacks only record that a connection has bytes to send. At the end of the turn the
 //!   loop asks each such connection for all queued bytes and sends them in one system call: fifty answers
 //!   to a burst of fifty small messages cost one receive and one send.
+//! * **One send per subscriber.** [`Io::broadcast`] sends the same bytes to many connections, without a chain each.
 //! * **One owner at a time.** A received chunk is borrowed until the callback returns and lies in the
-//!   loop's single buffer. A [`Chain`] moves into a send by value and back by value, regardless of the result.
+//!   loop's single buffer. A [`SendChain`] moves into a send by value and back by value, regardless of the result.
 //! * **Commands are recorded.** Any callback may close, send on or pause any connection, including its own; no
 //!   state changes during the callback. Commands on closed connections are ignored.
 //! * **Backpressure is TCP's.** The bytes of a paused connection stay in the kernel; an idle connection owns
@@ -44,7 +45,7 @@
 //! ```
 //! use std::io::{Cursor, Read, Write};
 //! use std::net::TcpStream;
-//! use sinews_engine::{Accepted, App, Closed, Config, ConnId, Engine, Flow, Io, ListenOptions, Listener};
+//! use sinews_engine::{ConnectionOrigin, App, CloseReason, EngineConfig, ConnId, Engine, Flow, Io, ListenOptions, Listener};
 //!
 //! /// One connection at a time, for brevity: a real application keeps a queue per connection.
 //! #[derive(Default)]
@@ -54,7 +55,7 @@
 //!     type Chain = Cursor<Vec<u8>>;
 //!     type Mail = ();
 //!
-//!     fn accepted(&mut self, io: &mut Io, _: ConnId, _: Accepted) {
+//!     fn accepted(&mut self, io: &mut Io, _: ConnId, _: ConnectionOrigin) {
 //!         io.stop_accepting();
 //!     }
 //!     fn received(&mut self, io: &mut Io, conn: ConnId, chunk: &mut [u8]) -> Flow {
@@ -69,8 +70,8 @@
 //!         (!self.0.is_empty()).then(|| Cursor::new(std::mem::take(&mut self.0)))
 //!     }
 //!     fn finish_send(&mut self, _: &mut Io, _: ConnId, _: Self::Chain, _: bool) {}
-//!     fn closed(&mut self, _: &mut Io, _: ConnId, why: Closed) {
-//!         assert!(matches!(why, Closed::Finished));
+//!     fn closed(&mut self, _: &mut Io, _: ConnId, reason: CloseReason) {
+//!         assert!(matches!(reason, CloseReason::Finished));
 //!     }
 //!     fn mail(&mut self, _: &mut Io, _: &mut Vec<()>) {}
 //! }
@@ -85,7 +86,7 @@
 //!     stream.read_to_string(&mut echo)?;
 //!     std::io::Result::Ok(echo)
 //! });
-//! let mut engine = Engine::<Echo>::new(Config::default(), vec![listener])?;
+//! let mut engine = Engine::<Echo>::new(EngineConfig::default(), vec![listener])?;
 //! engine.run(&mut Echo::default())?; // until the connection has closed
 //! assert_eq!(client.join().unwrap()?, "hello");
 //! # std::io::Result::Ok(())
@@ -106,7 +107,7 @@
 //! | system calls | one per turn | one per turn, one per receive, one per send |
 //! | connections | slots of the ring's file table | descriptors of the process |
 //! | chunks | of 2 buffers, filled one after the other | the loop's single buffer |
-//! | a turn receives | 256 KiB at most ([`Config::ring_buffers`]) | [`Config::receives_per_turn`] chunks per connection |
+//! | a turn receives | 256 KiB at most ([`EngineConfig::with_ring_buffers`]) | [`EngineConfig::with_receives_per_turn`] chunks per connection |
 //!
 //! [`BackendChoice::Auto`] uses `io_uring` where the system permits it. Both backends run the same
 //! application: chunks are lent, chains are moved, and a connection closes when none of its operations is
@@ -121,6 +122,7 @@
 #[cfg(not(unix))]
 compile_error!("the engine requires Unix: it relies on the edge-triggered modes of epoll and kqueue");
 
+mod any_backend;
 mod app;
 mod appending;
 mod backend;
@@ -140,15 +142,15 @@ mod spare;
 mod stats;
 mod wheel;
 
-pub use app::{Accepted, App, Chain, Closed, Flow, Large};
+pub use any_backend::check_io_uring;
+pub use app::{App, CloseReason, ConnectionOrigin, Flow, LargeBuffer, SendChain};
 pub use appending::Append;
-pub use backend::check_io_uring;
-pub use config::{BackendChoice, Config, InvalidConfig, UnknownBackend};
+pub use config::{BackendChoice, EngineConfig, InvalidEngineConfig, UnknownBackend};
 pub use connect::{ConnectOptions, Remote};
 pub use engine::Engine;
 pub use io::Io;
 pub use listener::{ListenOptions, Listener};
 pub use mail::Post;
 pub use slots::ConnId;
-pub use spare::give_back_free_memory;
-pub use stats::{Counter, Stats, Watch};
+pub use spare::release_free_memory;
+pub use stats::{Counter, Stats, StatsReader};

@@ -31,7 +31,7 @@ impl ListenOptions {
     /// Drawback: a second server started by mistake does not fail; it silently takes a share of the
     /// connections.
     #[must_use]
-    pub fn reuse_port(mut self, yes: bool) -> Self {
+    pub fn with_reuse_port(mut self, yes: bool) -> Self {
         self.reuse_port = yes;
         self
     }
@@ -39,7 +39,7 @@ impl ListenOptions {
     /// Length of the kernel's accept queue (backlog). Default: 4096, the default limit of Linux
     /// (`net.core.somaxconn`).
     #[must_use]
-    pub fn backlog(mut self, connections: u32) -> Self {
+    pub fn with_backlog(mut self, connections: u32) -> Self {
         self.backlog = connections;
         self
     }
@@ -47,7 +47,7 @@ impl ListenOptions {
     /// Whether small segments are sent without waiting for acknowledgments (`TCP_NODELAY`). Default: yes.
     /// The loop already sends once per burst, so a delay would add latency without a benefit.
     #[must_use]
-    pub fn nodelay(mut self, yes: bool) -> Self {
+    pub fn with_nodelay(mut self, yes: bool) -> Self {
         self.nodelay = yes;
         self
     }
@@ -55,7 +55,7 @@ impl ListenOptions {
     /// The kernel's send buffer of each connection, in bytes (`SO_SNDBUF`, which Linux doubles). Default:
     /// the kernel's choice, which adapts to the path. A fixed value bounds memory and throughput.
     #[must_use]
-    pub fn send_buffer(mut self, bytes: usize) -> Self {
+    pub fn with_send_buffer(mut self, bytes: usize) -> Self {
         self.send_buffer = Some(bytes);
         self
     }
@@ -63,7 +63,7 @@ impl ListenOptions {
     /// The kernel's receive buffer of each connection, in bytes (`SO_RCVBUF`, which Linux doubles).
     /// Default: the kernel's choice, which adapts to the path.
     #[must_use]
-    pub fn receive_buffer(mut self, bytes: usize) -> Self {
+    pub fn with_receive_buffer(mut self, bytes: usize) -> Self {
         self.receive_buffer = Some(bytes);
         self
     }
@@ -104,7 +104,7 @@ impl Listener {
     ///
     /// As [`bind`](Self::bind). `count` 0 is [`io::ErrorKind::InvalidInput`].
     pub fn bind_all(address: SocketAddr, count: usize, options: &ListenOptions) -> io::Result<Vec<Self>> {
-        let alone = options.clone().reuse_port(false);
+        let alone = options.clone().with_reuse_port(false);
         match count {
             0 => {
                 return Err(io::Error::new(
@@ -119,7 +119,7 @@ impl Listener {
             drop(bound(address, &alone)?);
         }
         // The kernel never chooses a port that is shared already.
-        let shared = options.clone().reuse_port(true);
+        let shared = options.clone().with_reuse_port(true);
         let mut listeners = vec![Self::bind(address, &shared)?];
         let address = listeners[0].local_addr()?;
         while listeners.len() < count {
@@ -157,7 +157,7 @@ impl Listener {
     /// As [`bind`](Self::bind).
     pub fn bind_beside(&self, count: usize, options: &ListenOptions) -> io::Result<Vec<Self>> {
         SockRef::from(&self.socket).set_reuse_port(true)?;
-        let (address, shared) = (self.local_addr()?, options.clone().reuse_port(true));
+        let (address, shared) = (self.local_addr()?, options.clone().with_reuse_port(true));
         (0..count).map(|_| Self::bind(address, &shared)).collect()
     }
 

@@ -23,7 +23,7 @@ impl Waker {
 
 /// A handle for posting mail to one loop from any thread. Clones post to the same mailbox.
 pub struct Post<M> {
-    shared: Arc<Shared<M>>,
+    shared: Arc<SharedMailbox<M>>,
 }
 
 impl<M> Post<M> {
@@ -32,17 +32,17 @@ impl<M> Post<M> {
     ///
     /// # Errors
     ///
-    /// Returns the mail if the mailbox is full (see [`Config::mailbox`](crate::Config::mailbox)) or the
-    /// engine is dropped ([`is_gone`](Self::is_gone)).
+    /// Returns the mail if the mailbox is full (see [`EngineConfig::with_mailbox`](crate::EngineConfig::with_mailbox)) or the
+    /// engine is dropped ([`is_closed`](Self::is_closed)).
     pub fn send(&self, mail: M) -> Result<(), M> {
         {
             let mut mailbox = self.shared.lock();
-            if mailbox.gone || mailbox.mail.len() >= self.shared.limit {
+            if mailbox.closed || mailbox.mail.len() >= self.shared.limit {
                 return Err(mail);
             }
             mailbox.mail.push(mail);
         }
-        self.alert();
+        self.wake_if_asleep();
         Ok(())
     }
 
@@ -51,11 +51,11 @@ impl<M> Post<M> {
     /// change it before this call, and read it in that callback. A loop may wake itself: it does not sleep
     /// before its next turn.
     pub fn wake(&self) {
-        self.shared.woken.store(true, Ordering::SeqCst);
-        self.alert();
+        self.shared.wake_requested.store(true, Ordering::SeqCst);
+        self.wake_if_asleep();
     }
 
-    fn alert(&self) {
+    fn wake_if_asleep(&self) {
         // Either this thread sees that the loop sleeps, or the loop, before it sleeps, sees the mail: each
         // writes its own flag before it reads the other flag, in one total order.
         self.shared.pending.store(true, Ordering::SeqCst);
@@ -68,13 +68,13 @@ impl<M> Post<M> {
     }
 
     /// Whether the mailbox is more than half full: senders that can wait should wait.
-    pub fn is_crowded(&self) -> bool {
+    pub fn is_over_half_full(&self) -> bool {
         self.shared.lock().mail.len() > self.shared.limit / 2
     }
 
     /// Whether the engine has been dropped: no mail is delivered any more.
-    pub fn is_gone(&self) -> bool {
-        self.shared.lock().gone
+    pub fn is_closed(&self) -> bool {
+        self.shared.lock().closed
     }
 }
 
@@ -91,18 +91,18 @@ impl<M> fmt::Debug for Post<M> {
 }
 
 /// The receiving end of the mailbox.
-pub(crate) struct Inbox<M> {
-    shared: Arc<Shared<M>>,
+pub(crate) struct MailInbox<M> {
+    shared: Arc<SharedMailbox<M>>,
     /// Swapped with the vector in the mailbox, to avoid allocations.
     burst: Vec<M>,
 }
 
-impl<M> Inbox<M> {
+impl<M> MailInbox<M> {
     pub(crate) fn new(waker: Waker, limit: usize) -> Self {
-        let shared = Shared {
-            mailbox: Mutex::new(Mailbox { mail: Vec::new(), gone: false }),
+        let shared = SharedMailbox {
+            mailbox: Mutex::new(Mailbox { mail: Vec::new(), closed: false }),
             pending: AtomicBool::new(false),
-            woken: AtomicBool::new(false),
+            wake_requested: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
             limit,
             waker,
@@ -135,8 +135,8 @@ impl<M> Inbox<M> {
         }
         let mut burst = std::mem::take(&mut self.burst);
         std::mem::swap(&mut self.shared.lock().mail, &mut burst);
-        let woken = self.shared.woken.swap(false, Ordering::SeqCst);
-        if burst.is_empty() && !woken {
+        let wake_requested = self.shared.wake_requested.swap(false, Ordering::SeqCst);
+        if burst.is_empty() && !wake_requested {
             self.burst = burst;
             return None;
         }
@@ -146,17 +146,17 @@ impl<M> Inbox<M> {
     /// Takes back the vector of a handled burst for reuse, unless it has grown large.
     pub(crate) fn finish(&mut self, mut burst: Vec<M>) {
         burst.clear();
-        if burst.capacity() <= KEPT {
+        if burst.capacity() <= CAPACITY_RETAINED {
             self.burst = burst;
         }
     }
 }
 
-impl<M> Drop for Inbox<M> {
+impl<M> Drop for MailInbox<M> {
     fn drop(&mut self) {
         let mail = {
             let mut mailbox = self.shared.lock();
-            mailbox.gone = true;
+            mailbox.closed = true;
             std::mem::take(&mut mailbox.mail)
         };
         // Dropped outside of the lock: mail may hold a `Post` and use it when dropped.
@@ -164,12 +164,12 @@ impl<M> Drop for Inbox<M> {
     }
 }
 
-struct Shared<M> {
+struct SharedMailbox<M> {
     mailbox: Mutex<Mailbox<M>>,
     /// The loop has unseen mail, or was woken.
     pending: AtomicBool,
     /// The application must be called even without mail.
-    woken: AtomicBool,
+    wake_requested: AtomicBool,
     /// The loop sleeps, or is about to, and needs a wake-up.
     asleep: AtomicBool,
     limit: usize,
@@ -178,10 +178,10 @@ struct Shared<M> {
 
 struct Mailbox<M> {
     mail: Vec<M>,
-    gone: bool,
+    closed: bool,
 }
 
-impl<M> Shared<M> {
+impl<M> SharedMailbox<M> {
     /// No code under the lock can leave the mailbox inconsistent, so a poisoned lock is usable.
     fn lock(&self) -> MutexGuard<'_, Mailbox<M>> {
         self.mailbox.lock().unwrap_or_else(PoisonError::into_inner)
@@ -189,4 +189,4 @@ impl<M> Shared<M> {
 }
 
 /// Capacity kept between bursts, in pieces of mail, so that a rare flood does not pin memory.
-const KEPT: usize = 1024;
+const CAPACITY_RETAINED: usize = 1024;

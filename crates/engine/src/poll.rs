@@ -6,6 +6,7 @@
 //! send costs one system call; only a short send waits for the edge of the other direction.
 
 mod accept;
+mod broadcast;
 mod connect;
 
 use std::io::{self, IoSlice, Read, Write};
@@ -17,17 +18,17 @@ use mio::net::TcpStream;
 use mio::{Events, Token, Waker};
 use socket2::SockRef;
 
-use self::accept::Acceptors;
+use self::accept::PollAcceptors;
 use crate::backend::Backend;
-use crate::slots::{Receiving, Sending};
-use crate::{App, Chain, Closed, Config, ConnId, Flow, Io, Large, Listener};
+use crate::slots::{ReadState, WriteState};
+use crate::{App, CloseReason, ConnId, EngineConfig, Flow, Io, LargeBuffer, Listener, SendChain};
 
 pub(crate) struct Poll<C> {
     poll: mio::Poll,
     events: Events,
-    acceptors: Acceptors,
+    acceptors: PollAcceptors,
     /// Kernel-side state of each connection, by slot.
-    links: Vec<Option<Link<C>>>,
+    links: Vec<Option<PollLink<C>>>,
     /// The receive buffer, lent to the application chunk by chunk.
     buffer: Box<[u8]>,
     receives_per_turn: u32,
@@ -42,7 +43,7 @@ pub(crate) struct Poll<C> {
 }
 
 /// State of a connection in this backend.
-struct Link<C> {
+struct PollLink<C> {
     stream: TcpStream,
     /// The connection is not established yet.
     connecting: bool,
@@ -81,13 +82,13 @@ impl<A: App> Backend<A> for Poll<A::Chain> {
 
     fn deliver(&mut self, app: &mut A, io: &mut Io) {
         self.sort_events(io);
-        self.tell_connected(app, io);
+        self.report_connected(app, io);
         let mut batch = mem::replace(&mut self.readable, mem::take(&mut self.batch));
         for conn in batch.drain(..) {
             self.receive_turn(app, io, conn);
             // An answer to this connection alone is sent while it is in the cache. A broadcast waits for
             // the end of the turn, so that one send carries it with other messages of the turn.
-            if io.sends == [conn] {
+            if io.sends == [conn] && app.pending_sends() == 0 {
                 io.sends.clear();
                 self.start_send(app, io, conn);
             }
@@ -96,12 +97,13 @@ impl<A: App> Backend<A> for Poll<A::Chain> {
         self.accept_turn(app, io);
     }
 
-    fn carry_out(&mut self, app: &mut A, io: &mut Io) {
+    fn execute_commands(&mut self, app: &mut A, io: &mut Io) {
         self.connect_listed(io);
         self.close_listed(app, io);
         while let Some(conn) = io.resumes.pop() {
             self.resume(io, conn);
         }
+        self.broadcast_listed(app, io);
         // No connection is on both lists: the first contains chains in flight, the second connections
         // without a chain.
         let mut batch = mem::replace(&mut self.writable, mem::take(&mut self.batch));
@@ -121,11 +123,11 @@ impl<A: App> Backend<A> for Poll<A::Chain> {
     }
 }
 
-impl<C: Chain> Poll<C> {
-    pub(crate) fn new(config: &Config, listeners: Vec<Listener>) -> io::Result<(Self, Waker)> {
+impl<C: SendChain> Poll<C> {
+    pub(crate) fn new(config: &EngineConfig, listeners: Vec<Listener>) -> io::Result<(Self, Waker)> {
         let poll = mio::Poll::new()?;
         let waker = Waker::new(poll.registry(), WAKER)?;
-        let acceptors = Acceptors::new(config, listeners, poll.registry())?;
+        let acceptors = PollAcceptors::new(config, listeners, poll.registry())?;
         let poll = Self {
             poll,
             events: Events::with_capacity(EVENTS_PER_TURN),
@@ -177,43 +179,43 @@ impl<C: Chain> Poll<C> {
                 return;
             }
             match self.receive(app, io, conn) {
-                Next::Nothing => return,
-                Next::Others => break,
-                Next::More => {}
+                AfterReceive::Done => return,
+                AfterReceive::Yield => break,
+                AfterReceive::More => {}
             }
         }
         self.queue_if_readable(io, conn);
     }
 
     /// Receives once.
-    fn receive<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, conn: ConnId) -> Next {
-        let Some(Some(link)) = self.links.get_mut(conn.index()) else { return Next::Nothing };
+    fn receive<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, conn: ConnId) -> AfterReceive {
+        let Some(Some(link)) = self.links.get_mut(conn.index()) else { return AfterReceive::Done };
         let mut large = if link.bulk { app.lend_large(conn) } else { None };
-        let asked = large.as_ref().map_or(self.buffer.len(), Large::room);
+        let requested = large.as_ref().map_or(self.buffer.len(), LargeBuffer::spare_capacity);
         io.stats.receives.add(1);
         let outcome = match &mut large {
             None => link.stream.read(&mut self.buffer),
-            Some(_) if asked == 0 => Err(io::ErrorKind::Interrupted.into()),
-            Some(large) => large.receive(&link.stream, asked),
+            Some(_) if requested == 0 => Err(io::ErrorKind::Interrupted.into()),
+            Some(large) => large.receive(&link.stream, requested),
         };
         let bytes = *outcome.as_ref().unwrap_or(&0);
-        link.readable = bytes == asked || bytes > 0 && link.hangup;
-        link.bulk = bytes == asked && bytes > 0 || large.is_some() && asked > 0;
+        link.readable = bytes == requested || bytes > 0 && link.hangup;
+        link.bulk = bytes == requested && bytes > 0 || large.is_some() && requested > 0;
         io.stats.received_bytes.add(bytes as u64);
-        let next = if large.is_some() { Next::Others } else { Next::More };
+        let next = if large.is_some() { AfterReceive::Yield } else { AfterReceive::More };
         let flow = match large {
-            Some(Large { buffer, .. }) => app.received_large(io, conn, buffer, bytes),
+            Some(LargeBuffer { buffer, .. }) => app.received_large(io, conn, buffer, bytes),
             None if bytes > 0 => app.received(io, conn, &mut self.buffer[..bytes]),
             None => Flow::Continue,
         };
         if flow == Flow::Pause {
             io.pause(conn);
         }
-        if self.go_on(app, io, conn, outcome) { next } else { Next::Nothing }
+        if self.handle_receive_result(app, io, conn, outcome) { next } else { AfterReceive::Done }
     }
 
     /// Acts on the result of a receive. Returns whether more bytes may be available.
-    fn go_on<A: App<Chain = C>>(
+    fn handle_receive_result<A: App<Chain = C>>(
         &mut self,
         app: &mut A,
         io: &mut Io,
@@ -263,8 +265,12 @@ impl<C: Chain> Poll<C> {
     fn start_send<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, conn: ConnId) {
         let Some(slot) = io.slots.live_mut(conn) else { return };
         slot.send_listed = false;
+        if slot.in_flight {
+            // The rest of a broadcast; its end lists the connection again.
+            return;
+        }
         slot.send_wanted = false;
-        let Some(chain) = app.start_send(conn) else { return self.shutdown_if_asked(io, conn) };
+        let Some(chain) = app.start_send(conn) else { return self.shutdown_if_requested(io, conn) };
         slot.in_flight = true;
         if let Some(link) = self.link(io, conn) {
             link.chain = Some(chain);
@@ -279,7 +285,8 @@ impl<C: Chain> Poll<C> {
         }
         let Some(Some(link)) = self.links.get_mut(conn.index()) else { return };
         let Some(mut chain) = link.chain.take() else { return };
-        let outcome = if chain.is_empty() { Ok(Sent::default()) } else { send(&mut link.stream, &chain, io) };
+        let outcome =
+            if chain.is_empty() { Ok(SentBytes::default()) } else { send(&mut link.stream, &chain, io) };
         match outcome {
             Ok(sent) => {
                 chain.advance(sent.bytes);
@@ -306,12 +313,12 @@ impl<C: Chain> Poll<C> {
     }
 
     /// Shuts down the sending side if requested, after all bytes are sent.
-    fn shutdown_if_asked(&mut self, io: &mut Io, conn: ConnId) {
+    fn shutdown_if_requested(&mut self, io: &mut Io, conn: ConnId) {
         let Some(slot) = io.slots.live_mut(conn) else { return };
-        if slot.sending != Sending::Closing {
+        if slot.sending != WriteState::Closing {
             return;
         }
-        slot.sending = Sending::Shut;
+        slot.sending = WriteState::Shut;
         let Some(link) = self.link(io, conn) else { return };
         match link.stream.shutdown(std::net::Shutdown::Write) {
             Ok(()) => io.close_if_finished(conn),
@@ -321,7 +328,7 @@ impl<C: Chain> Poll<C> {
 
     /// Closes all listed connections, including those that the `closed` callbacks list.
     fn close_listed<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io) {
-        while let Some((conn, why)) = io.closes.pop_front() {
+        while let Some((conn, reason)) = io.closes.pop_front() {
             if let Some(link) = self.links.get_mut(conn.index()).and_then(Option::take) {
                 // Closing the descriptor removes it from the poller.
                 drop(link.stream);
@@ -331,27 +338,27 @@ impl<C: Chain> Poll<C> {
             }
             io.remove(conn);
             self.acceptors.retry_now();
-            app.closed(io, conn, why);
+            app.closed(io, conn, reason);
         }
     }
 
     /// The link of an open connection.
-    fn link(&mut self, io: &Io, conn: ConnId) -> Option<&mut Link<C>> {
+    fn link(&mut self, io: &Io, conn: ConnId) -> Option<&mut PollLink<C>> {
         io.slots.get(conn)?;
         self.links.get_mut(conn.index())?.as_mut()
     }
 }
 
 /// The next step after a receive.
-enum Next {
+enum AfterReceive {
     /// No more bytes, or reads are paused.
-    Nothing,
+    Done,
     More,
     /// More bytes, after other connections: this connection received a lot.
-    Others,
+    Yield,
 }
 
-impl<C> Link<C> {
+impl<C> PollLink<C> {
     fn new(stream: TcpStream) -> Self {
         Self {
             stream,
@@ -377,11 +384,11 @@ impl<C> Link<C> {
         }
         self.readable = true;
         self.hangup |= event.is_read_closed() || event.is_error();
-        if io.slots.get(conn).is_some_and(|slot| slot.receiving == Receiving::Ended) {
+        if io.slots.get(conn).is_some_and(|slot| slot.receiving == ReadState::Ended) {
             // After the peer's end a receive reports no error any more, so a reset is queried explicitly.
             if event.is_error() {
                 let error = self.stream.take_error().ok().flatten();
-                io.close_for(conn, || error.map_or(Closed::Reset, Closed::from));
+                io.close_for(conn, || error.map_or(CloseReason::Reset, CloseReason::from));
             }
             return false;
         }
@@ -391,14 +398,14 @@ impl<C> Link<C> {
 
 /// The part of a chain that the kernel took.
 #[derive(Default)]
-struct Sent {
+struct SentBytes {
     bytes: usize,
     /// The kernel took less than it was offered: its buffer is full.
     short: bool,
 }
 
 /// One send: `send` for a single slice, `sendmsg` for several.
-fn send<C: Chain>(stream: &mut TcpStream, chain: &C, io: &Io) -> io::Result<Sent> {
+fn send<C: SendChain>(stream: &mut TcpStream, chain: &C, io: &Io) -> io::Result<SentBytes> {
     let mut slices = [IoSlice::new(&[]); SLICES];
     let count = chain.slices(&mut slices);
     let slices = &slices[..count.min(SLICES)];
@@ -413,7 +420,7 @@ fn send<C: Chain>(stream: &mut TcpStream, chain: &C, io: &Io) -> io::Result<Sent
         several => SockRef::from(&*stream).send_vectored_with_flags(several, NO_SIGNAL)?,
     };
     io.stats.sent_bytes.add(bytes as u64);
-    Ok(Sent { bytes, short: bytes < offered })
+    Ok(SentBytes { bytes, short: bytes < offered })
 }
 
 const WAKER: Token = Token(0);
@@ -435,25 +442,25 @@ mod tests {
     use std::net::SocketAddr;
 
     use super::*;
-    use crate::slots::Slot;
-    use crate::{Accepted, Engine, ListenOptions};
+    use crate::slots::ConnectionSlot;
+    use crate::{ConnectionOrigin, Engine, ListenOptions};
 
     #[test]
     fn connection_state_is_small() {
         type Chain = io::Cursor<Vec<u8>>;
         // A slab adds at most a word; lists contain a connection's id a few times.
-        let slot = size_of::<Slot>() + size_of::<usize>();
-        let link = size_of::<Option<Link<Chain>>>() - size_of::<Chain>();
+        let slot = size_of::<ConnectionSlot>() + size_of::<usize>();
+        let link = size_of::<Option<PollLink<Chain>>>() - size_of::<Chain>();
         assert!(slot + link <= 80, "{slot} + {link} bytes in addition to the chain");
     }
 
-    struct Silent;
+    struct EmptyApp;
 
-    impl App for Silent {
+    impl App for EmptyApp {
         type Chain = io::Cursor<Vec<u8>>;
         type Mail = ();
 
-        fn accepted(&mut self, _: &mut Io, _: ConnId, _: Accepted) {}
+        fn accepted(&mut self, _: &mut Io, _: ConnId, _: ConnectionOrigin) {}
         fn received(&mut self, _: &mut Io, _: ConnId, _: &mut [u8]) -> Flow {
             Flow::Continue
         }
@@ -462,20 +469,20 @@ mod tests {
             None
         }
         fn finish_send(&mut self, _: &mut Io, _: ConnId, _: Self::Chain, _: bool) {}
-        fn closed(&mut self, _: &mut Io, _: ConnId, _: Closed) {}
+        fn closed(&mut self, _: &mut Io, _: ConnId, _: CloseReason) {}
         fn mail(&mut self, _: &mut Io, _: &mut Vec<()>) {}
     }
 
     /// The socket of the only connection, as accepted.
     fn accepted(nodelay: bool) -> TcpStream {
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        let listener = Listener::bind(address, &ListenOptions::default().nodelay(nodelay)).unwrap();
+        let listener = Listener::bind(address, &ListenOptions::default().with_nodelay(nodelay)).unwrap();
         let _client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let mut poll = Poll::new(&Config::default(), vec![listener]).unwrap().0;
+        let mut poll = Poll::new(&EngineConfig::default(), vec![listener]).unwrap().0;
         let mut io = Io::new(true);
         while io.connections() == 0 {
-            Backend::<Silent>::wait(&mut poll, None).unwrap();
-            Backend::<Silent>::deliver(&mut poll, &mut Silent, &mut io);
+            Backend::<EmptyApp>::wait(&mut poll, None).unwrap();
+            Backend::<EmptyApp>::deliver(&mut poll, &mut EmptyApp, &mut io);
         }
         poll.links.remove(0).unwrap().stream
     }
@@ -490,7 +497,7 @@ mod tests {
     fn engine_can_move_to_another_thread() {
         fn sendable<T: Send>() {}
         fn shareable<T: Send + Sync>() {}
-        sendable::<Engine<Silent>>();
+        sendable::<Engine<EmptyApp>>();
         shareable::<crate::Post<()>>();
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 
 /// Errors of the connection at the head of the backlog, not of the listener. Linux reports network errors
 /// of a new connection this way and requires a retry (accept(2), "Error handling").
-pub(crate) fn concerns_one_connection(error: &io::Error) -> bool {
+pub(crate) fn is_connection_error(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, TimedOut};
     matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted | TimedOut)
         || matches!(
@@ -41,11 +41,11 @@ mod tests {
     #[test]
     fn only_shortages_pause_accepting() {
         for code in [libc::ECONNABORTED, libc::EPROTO, libc::EINTR, libc::EPERM, libc::EHOSTUNREACH] {
-            assert!(concerns_one_connection(&io::Error::from_raw_os_error(code)), "{code}");
+            assert!(is_connection_error(&io::Error::from_raw_os_error(code)), "{code}");
         }
         // EBADF represents an impossible error: it must pause too, or the loop would spin.
         for code in [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM, libc::EBADF] {
-            assert!(!concerns_one_connection(&io::Error::from_raw_os_error(code)), "{code}");
+            assert!(!is_connection_error(&io::Error::from_raw_os_error(code)), "{code}");
         }
         assert!(remedy(&io::Error::from_raw_os_error(libc::EMFILE)).contains("ulimit -n"));
     }

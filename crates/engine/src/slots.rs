@@ -2,7 +2,7 @@
 
 use slab::Slab;
 
-use crate::wheel::{Node, Nodes};
+use crate::wheel::{TimerNode, TimerNodes};
 
 /// Identifies one connection of one loop: a slot and its generation.
 ///
@@ -31,7 +31,7 @@ impl ConnId {
 
 /// State of the receiving side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Receiving {
+pub(crate) enum ReadState {
     On,
     /// The application paused reads; bytes of the peer wait in the kernel.
     Paused,
@@ -41,7 +41,7 @@ pub(crate) enum Receiving {
 
 /// State of the sending side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sending {
+pub(crate) enum WriteState {
     Open,
     /// To be shut down once all queued bytes are sent.
     Closing,
@@ -49,10 +49,10 @@ pub(crate) enum Sending {
 }
 
 #[derive(Debug)]
-pub(crate) struct Slot {
+pub(crate) struct ConnectionSlot {
     generation: u32,
-    pub(crate) receiving: Receiving,
-    pub(crate) sending: Sending,
+    pub(crate) receiving: ReadState,
+    pub(crate) sending: WriteState,
     /// The application requested a send, and `start_send` has not been called yet.
     pub(crate) send_wanted: bool,
     /// The connection is on the list of sends.
@@ -65,39 +65,39 @@ pub(crate) struct Slot {
     pub(crate) closing: bool,
     /// An outgoing connection that is not established yet.
     pub(crate) connecting: bool,
-    timer: Node,
+    timer: TimerNode,
 }
 
 #[cfg(target_os = "linux")]
-impl Slot {
+impl ConnectionSlot {
     /// Whether a command of the connection waits for its chain in flight.
     pub(crate) fn waits_for_send(&self) -> bool {
-        let ends = self.closing || self.sending == Sending::Closing;
-        self.send_wanted || ends || self.receiving == Receiving::Paused
+        let ends = self.closing || self.sending == WriteState::Closing;
+        self.send_wanted || ends || self.receiving == ReadState::Paused
     }
 }
 
 /// All connections of one loop.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
-    slab: Slab<Slot>,
+    slab: Slab<ConnectionSlot>,
     generation: u32,
 }
 
 impl Slots {
     pub(crate) fn insert(&mut self) -> ConnId {
         self.generation = self.generation.wrapping_add(1);
-        let index = self.slab.insert(Slot {
+        let index = self.slab.insert(ConnectionSlot {
             generation: self.generation,
-            receiving: Receiving::On,
-            sending: Sending::Open,
+            receiving: ReadState::On,
+            sending: WriteState::Open,
             send_wanted: false,
             send_listed: false,
             in_flight: false,
             resume_listed: false,
             closing: false,
             connecting: false,
-            timer: Node::default(),
+            timer: TimerNode::default(),
         });
         // A process cannot hold 2^32 descriptors, so the index always fits.
         ConnId { index: index as u32, generation: self.generation }
@@ -109,16 +109,16 @@ impl Slots {
         }
     }
 
-    pub(crate) fn get(&self, conn: ConnId) -> Option<&Slot> {
+    pub(crate) fn get(&self, conn: ConnId) -> Option<&ConnectionSlot> {
         self.slab.get(conn.index()).filter(|slot| slot.generation == conn.generation)
     }
 
-    pub(crate) fn get_mut(&mut self, conn: ConnId) -> Option<&mut Slot> {
+    pub(crate) fn get_mut(&mut self, conn: ConnId) -> Option<&mut ConnectionSlot> {
         self.slab.get_mut(conn.index()).filter(|slot| slot.generation == conn.generation)
     }
 
     /// The slot of a connection that is neither closed nor closing.
-    pub(crate) fn live_mut(&mut self, conn: ConnId) -> Option<&mut Slot> {
+    pub(crate) fn live_mut(&mut self, conn: ConnId) -> Option<&mut ConnectionSlot> {
         self.get_mut(conn).filter(|slot| !slot.closing)
     }
 
@@ -137,9 +137,9 @@ impl Slots {
     }
 }
 
-impl Nodes for Slots {
+impl TimerNodes for Slots {
     /// The wheel refers only to occupied slots: a timer is cleared before its slot is vacated.
-    fn node(&mut self, index: u32) -> &mut Node {
+    fn node(&mut self, index: u32) -> &mut TimerNode {
         &mut self.slab[index as usize].timer
     }
 }

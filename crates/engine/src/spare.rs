@@ -8,12 +8,12 @@ use std::os::fd::AsFd;
 
 use socket2::SockRef;
 
-use crate::Large;
+use crate::LargeBuffer;
 
 /// Returns free memory of the process to the system, where the C library's allocator retains it (glibc):
 /// small allocations would pin it otherwise. It holds a lock of the allocator for some microseconds per
 /// free megabyte, so it must not run on a loop.
-pub fn give_back_free_memory() {
+pub fn release_free_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: it may be called at any time on any thread, and touches nothing that is in use.
     unsafe {
@@ -21,18 +21,18 @@ pub fn give_back_free_memory() {
     }
 }
 
-impl Large {
+impl LargeBuffer {
     /// Number of bytes that may be received: 0 if the buffer has no spare capacity.
-    pub(crate) fn room(&self) -> usize {
-        self.most.min(self.buffer.capacity() - self.buffer.len())
+    pub(crate) fn spare_capacity(&self) -> usize {
+        self.limit.min(self.buffer.capacity() - self.buffer.len())
     }
 
     /// Receives available bytes, at most `most`, behind the content of the buffer.
     pub(crate) fn receive(&mut self, socket: &impl AsFd, most: usize) -> io::Result<usize> {
-        let room = self.room().min(most);
-        let received = SockRef::from(socket).recv(&mut self.buffer.spare_capacity_mut()[..room])?;
+        let spare_capacity = self.spare_capacity().min(most);
+        let received = SockRef::from(socket).recv(&mut self.buffer.spare_capacity_mut()[..spare_capacity])?;
         // SAFETY: so many bytes of the spare capacity, which is that long, have just been written.
-        unsafe { self.extend(received.min(room)) };
+        unsafe { self.extend(received.min(spare_capacity)) };
         Ok(received)
     }
 

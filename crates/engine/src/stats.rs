@@ -68,10 +68,10 @@ const TURN_BUCKETS: usize = 10;
 /// Reads the counters of a loop from any thread, while it runs and after its end. Clones are cheap, and
 /// reads do not slow down the loop.
 #[derive(Clone, Debug)]
-pub struct Watch(Arc<Counters>);
+pub struct StatsReader(Arc<EngineCounters>);
 
-impl Watch {
-    pub(crate) fn new(counters: &Arc<Counters>) -> Self {
+impl StatsReader {
+    pub(crate) fn new(counters: &Arc<EngineCounters>) -> Self {
         Self(Arc::clone(counters))
     }
 
@@ -84,7 +84,7 @@ impl Watch {
 
 /// The counters as the loop writes them.
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
+pub(crate) struct EngineCounters {
     pub(crate) turns: Counter,
     pub(crate) enters: Counter,
     pub(crate) wakes: Counter,
@@ -105,7 +105,7 @@ pub(crate) struct Counters {
     cpu_ns: Counter,
 }
 
-impl Counters {
+impl EngineCounters {
     pub(crate) fn turn_timed(&self, took: Duration) {
         let bucket = Stats::TURN_BOUNDS.iter().take_while(|bound| **bound < took).count();
         self.timed_turns[bucket].add(1);

@@ -8,22 +8,25 @@
 //! reaches it.
 
 /// List nodes by index, stored by the owner of the connections.
-pub(crate) trait Nodes {
-    fn node(&mut self, index: u32) -> &mut Node;
+pub(crate) trait TimerNodes {
+    fn node(&mut self, index: u32) -> &mut TimerNode;
 }
 
 /// One timer: unset, or linked into the list of a slot.
+///
+/// Packed to a multiple of 4 bytes, since each connection has one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Node {
+#[repr(Rust, packed(4))]
+pub(crate) struct TimerNode {
     due: u64,
     previous: u32,
     next: u32,
-    place: u16,
+    slot: u16,
 }
 
-impl Default for Node {
+impl Default for TimerNode {
     fn default() -> Self {
-        Self { due: 0, previous: NIL, next: NIL, place: UNSET }
+        Self { due: 0, previous: NIL, next: NIL, slot: UNSET }
     }
 }
 
@@ -44,52 +47,52 @@ impl Wheel {
 
     /// Sets or moves a timer. A past tick means the next tick: a timer set while due timers are taken never
     /// joins them, or a callback that sets its timer again could block the loop.
-    pub(crate) fn set(&mut self, nodes: &mut impl Nodes, index: u32, due: u64) {
+    pub(crate) fn set(&mut self, nodes: &mut impl TimerNodes, index: u32, due: u64) {
         let due = due.max(self.current + 1);
         let node = nodes.node(index);
-        if node.place < DUE && node.due <= due {
+        if node.slot < DUE && node.due <= due {
             node.due = due;
             return;
         }
         self.clear(nodes, index);
         nodes.node(index).due = due;
-        self.link(nodes, index, self.place_of(due));
+        self.link(nodes, index, self.slot_of(due));
     }
 
-    pub(crate) fn clear(&mut self, nodes: &mut impl Nodes, index: u32) {
-        let Node { previous, next, place, .. } = *nodes.node(index);
-        if place == UNSET {
+    pub(crate) fn clear(&mut self, nodes: &mut impl TimerNodes, index: u32) {
+        let TimerNode { previous, next, slot, .. } = *nodes.node(index);
+        if slot == UNSET {
             return;
         }
         if next != NIL {
             nodes.node(next).previous = previous;
         }
         if previous == NIL {
-            self.heads[place as usize] = next;
-            if next == NIL && place < DUE {
-                self.occupied[place as usize / PLACES] &= !(1 << (place as usize % PLACES));
+            self.heads[slot as usize] = next;
+            if next == NIL && slot < DUE {
+                self.occupied[slot as usize / SLOTS] &= !(1 << (slot as usize % SLOTS));
             }
         } else {
             nodes.node(previous).next = next;
         }
-        *nodes.node(index) = Node::default();
+        *nodes.node(index) = TimerNode::default();
     }
 
     /// Moves the wheel to `now` (backwards is ignored) and every timer due by then to the due list.
-    pub(crate) fn advance(&mut self, nodes: &mut impl Nodes, now: u64) {
-        while let Some((level, place)) = self.earliest() {
-            let start = self.start_of(level, place);
+    pub(crate) fn advance(&mut self, nodes: &mut impl TimerNodes, now: u64) {
+        while let Some((level, slot)) = self.earliest() {
+            let start = self.start_of(level, slot);
             if start > now {
                 break;
             }
             self.current = start;
-            self.scatter(nodes, level * PLACES + place);
+            self.scatter(nodes, level * SLOTS + slot);
         }
         self.current = self.current.max(now);
     }
 
     /// Takes one of the due timers and unsets it. Their order is not specified.
-    pub(crate) fn pop_due(&mut self, nodes: &mut impl Nodes) -> Option<u32> {
+    pub(crate) fn pop_due(&mut self, nodes: &mut impl TimerNodes) -> Option<u32> {
         let index = self.heads[DUE as usize];
         if index == NIL {
             return None;
@@ -104,40 +107,40 @@ impl Wheel {
         if self.heads[DUE as usize] != NIL {
             return Some(self.current);
         }
-        self.earliest().map(|(level, place)| self.start_of(level, place))
+        self.earliest().map(|(level, slot)| self.start_of(level, slot))
     }
 
     /// Reinserts the timers of one slot, the due timers into the due list.
-    fn scatter(&mut self, nodes: &mut impl Nodes, from: usize) {
+    fn scatter(&mut self, nodes: &mut impl TimerNodes, from: usize) {
         let mut index = self.heads[from];
         self.heads[from] = NIL;
-        self.occupied[from / PLACES] &= !(1 << (from % PLACES));
+        self.occupied[from / SLOTS] &= !(1 << (from % SLOTS));
         while index != NIL {
-            let Node { due, next, .. } = *nodes.node(index);
-            let place = if due <= self.current { DUE } else { self.place_of(due) };
-            self.link(nodes, index, place);
+            let TimerNode { due, next, .. } = *nodes.node(index);
+            let slot = if due <= self.current { DUE } else { self.slot_of(due) };
+            self.link(nodes, index, slot);
             index = next;
         }
     }
 
-    fn link(&mut self, nodes: &mut impl Nodes, index: u32, place: u16) {
-        let head = std::mem::replace(&mut self.heads[place as usize], index);
+    fn link(&mut self, nodes: &mut impl TimerNodes, index: u32, slot: u16) {
+        let head = std::mem::replace(&mut self.heads[slot as usize], index);
         if head != NIL {
             nodes.node(head).previous = index;
         }
-        if place < DUE {
-            self.occupied[place as usize / PLACES] |= 1 << (place as usize % PLACES);
+        if slot < DUE {
+            self.occupied[slot as usize / SLOTS] |= 1 << (slot as usize % SLOTS);
         }
         let node = nodes.node(index);
-        (node.previous, node.next, node.place) = (NIL, head, place);
+        (node.previous, node.next, node.slot) = (NIL, head, slot);
     }
 
     /// The slot of a tick after the current one.
-    fn place_of(&self, due: u64) -> u16 {
+    fn slot_of(&self, due: u64) -> u16 {
         debug_assert!(due > self.current);
         let level = (due ^ self.current).ilog2() / BITS;
-        let place = (due >> (level * BITS)) % PLACES as u64;
-        (level as usize * PLACES) as u16 + place as u16
+        let slot = (due >> (level * BITS)) % SLOTS as u64;
+        (level as usize * SLOTS) as u16 + slot as u16
     }
 
     /// The first slot to be reached. All slots of a level are behind those of the levels below, and none is
@@ -148,21 +151,21 @@ impl Wheel {
     }
 
     /// The first tick of a slot: the digits above from the current tick, zeros below.
-    fn start_of(&self, level: usize, place: usize) -> u64 {
+    fn start_of(&self, level: usize, slot: usize) -> u64 {
         let shift = level as u32 * BITS;
         let above = self.current.checked_shr(shift + BITS).map_or(0, |digits| digits << (shift + BITS));
-        above | (place as u64) << shift
+        above | (slot as u64) << shift
     }
 }
 
 /// Bits of a digit.
 const BITS: u32 = 6;
 /// Slots per level: one bit each in a word.
-const PLACES: usize = 1 << BITS;
+const SLOTS: usize = 1 << BITS;
 /// The number of digits of a 64-bit tick, so that no deadline needs clamping.
 const LEVELS: usize = u64::BITS.div_ceil(BITS) as usize;
 /// The due list follows the slots.
-const DUE: u16 = (LEVELS * PLACES) as u16;
+const DUE: u16 = (LEVELS * SLOTS) as u16;
 const HEADS: usize = DUE as usize + 1;
 const UNSET: u16 = DUE + 1;
 /// The end of a list.
@@ -174,8 +177,8 @@ mod tests {
 
     use super::*;
 
-    impl Nodes for Vec<Node> {
-        fn node(&mut self, index: u32) -> &mut Node {
+    impl TimerNodes for Vec<TimerNode> {
+        fn node(&mut self, index: u32) -> &mut TimerNode {
             &mut self[index as usize]
         }
     }
@@ -196,7 +199,7 @@ mod tests {
         }
     }
 
-    fn drain(wheel: &mut Wheel, nodes: &mut Vec<Node>) -> BTreeSet<u32> {
+    fn drain(wheel: &mut Wheel, nodes: &mut Vec<TimerNode>) -> BTreeSet<u32> {
         let mut due = BTreeSet::new();
         while let Some(index) = wheel.pop_due(nodes) {
             assert!(due.insert(index), "a timer fires once");
@@ -208,7 +211,7 @@ mod tests {
     fn model(seed: u64, operations: usize) {
         const TIMERS: u64 = 40;
         let mut random = Random(seed);
-        let mut nodes = vec![Node::default(); TIMERS as usize];
+        let mut nodes = vec![TimerNode::default(); TIMERS as usize];
         let (mut wheel, mut map, mut now) = (Wheel::new(), BTreeMap::new(), 0_u64);
         for _ in 0..operations {
             let index = random.below(TIMERS) as u32;
@@ -251,7 +254,7 @@ mod tests {
 
     #[test]
     fn timer_set_while_taking_due_timers_waits_for_next_tick() {
-        let mut nodes = vec![Node::default(); 2];
+        let mut nodes = vec![TimerNode::default(); 2];
         let mut wheel = Wheel::new();
         wheel.set(&mut nodes, 0, 5);
         wheel.set(&mut nodes, 1, 5);
@@ -267,7 +270,7 @@ mod tests {
 
     #[test]
     fn extreme_ticks_are_supported() {
-        let mut nodes = vec![Node::default(); 2];
+        let mut nodes = vec![TimerNode::default(); 2];
         let mut wheel = Wheel::new();
         wheel.set(&mut nodes, 0, u64::MAX);
         wheel.advance(&mut nodes, u64::MAX - 1);
@@ -279,12 +282,12 @@ mod tests {
 
     #[test]
     fn moving_later_does_not_relink_node() {
-        let mut nodes = vec![Node::default(); 1];
+        let mut nodes = vec![TimerNode::default(); 1];
         let mut wheel = Wheel::new();
         wheel.set(&mut nodes, 0, 10);
-        let place = nodes[0].place;
+        let slot = nodes[0].slot;
         wheel.set(&mut nodes, 0, 1_000_000);
-        assert_eq!(nodes[0].place, place);
+        assert_eq!(nodes[0].slot, slot);
         wheel.advance(&mut nodes, 999_999);
         assert_eq!(wheel.pop_due(&mut nodes), None);
         wheel.advance(&mut nodes, 1_000_000);

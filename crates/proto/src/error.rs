@@ -125,8 +125,9 @@ pub enum Misuse {
     /// The sending of data was split off this connection
     /// ([`Connection::split_data`](crate::Connection::split_data)).
     SplitOff,
-    /// A plain stream ([`Negotiated::prefixed`](crate::Negotiated::prefixed)) carries whole messages only,
-    /// and no prepared WebSocket frames.
+    /// A plain stream ([`Negotiated::prefixed`](crate::Negotiated::prefixed)) or streaming response
+    /// ([`Negotiated::response_body`](crate::Negotiated::response_body)) carries whole messages only, and no
+    /// prepared WebSocket frames.
     Prefixed,
 }
 

@@ -6,7 +6,7 @@ use crate::{PeerMisbehaved, Role};
 
 /// A parsed frame head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
+pub(crate) struct FrameHead {
     pub(crate) opcode: Opcode,
     pub(crate) fin: bool,
     /// RSV1: the first frame of a compressed message (RFC 7692 6).
@@ -31,8 +31,8 @@ pub(crate) enum Opcode {
 
 /// A complete head, or the minimum number of missing bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Parsed {
-    Head(Head),
+pub(crate) enum ParsedHead {
+    Head(FrameHead),
     NeedMore(usize),
 }
 
@@ -71,9 +71,9 @@ pub const CONTROL_MAX: usize = 125;
 /// Parses the head at the start of `bytes`, as received by `role`. Errors in the first two bytes are
 /// reported before the rest of the head arrives.
 #[inline]
-pub(crate) fn parse(bytes: &[u8], role: Role) -> Result<Parsed, PeerMisbehaved> {
+pub(crate) fn parse(bytes: &[u8], role: Role) -> Result<ParsedHead, PeerMisbehaved> {
     let &[first, second, ..] = bytes else {
-        return Ok(Parsed::NeedMore(2 - bytes.len()));
+        return Ok(ParsedHead::NeedMore(2 - bytes.len()));
     };
     if first & 0x30 != 0 {
         return Err(PeerMisbehaved::ReservedBits);
@@ -99,34 +99,34 @@ pub(crate) fn parse(bytes: &[u8], role: Role) -> Result<Parsed, PeerMisbehaved> 
     let (len, before_key) = match short {
         126 => match bytes.get(2..4) {
             Some(&[a, b]) => (u64::from(u16::from_be_bytes([a, b])), 4),
-            _ => return Ok(Parsed::NeedMore(4 - bytes.len())),
+            _ => return Ok(ParsedHead::NeedMore(4 - bytes.len())),
         },
         127 => match bytes.get(2..10).and_then(|long| <[u8; 8]>::try_from(long).ok()) {
             Some(long) => (u64::from_be_bytes(long), 10),
-            None => return Ok(Parsed::NeedMore(10 - bytes.len())),
+            None => return Ok(ParsedHead::NeedMore(10 - bytes.len())),
         },
         short => (u64::from(short), 2),
     };
     check_length(len, before_key)?;
     if !masked {
-        let head = Head { opcode, fin, compressed, len, key: [0; 4], size: before_key };
-        return Ok(Parsed::Head(head));
+        let head = FrameHead { opcode, fin, compressed, len, key: [0; 4], size: before_key };
+        return Ok(ParsedHead::Head(head));
     }
     match bytes.get(before_key..before_key + 4) {
         Some(&[a, b, c, d]) => {
             let key = [a, b, c, d];
-            Ok(Parsed::Head(Head { opcode, fin, compressed, len, key, size: before_key + 4 }))
+            Ok(ParsedHead::Head(FrameHead { opcode, fin, compressed, len, key, size: before_key + 4 }))
         }
-        _ => Ok(Parsed::NeedMore(before_key + 4 - bytes.len())),
+        _ => Ok(ParsedHead::NeedMore(before_key + 4 - bytes.len())),
     }
 }
 
 /// Parses the length prefix at the start of `bytes`, as the head of an unmasked binary frame.
 #[inline]
-pub(crate) fn parse_prefix(bytes: &[u8]) -> Parsed {
-    let Some(len) = bytes.first_chunk() else { return Parsed::NeedMore(PREFIX - bytes.len()) };
+pub(crate) fn parse_prefix(bytes: &[u8]) -> ParsedHead {
+    let Some(len) = bytes.first_chunk() else { return ParsedHead::NeedMore(PREFIX - bytes.len()) };
     let len = u64::from(u32::from_le_bytes(*len));
-    Parsed::Head(Head {
+    ParsedHead::Head(FrameHead {
         opcode: Opcode::Binary,
         fin: true,
         compressed: false,
@@ -164,7 +164,7 @@ const fn check_length(len: u64, before_key: usize) -> Result<(), PeerMisbehaved>
 
 /// The fields of a frame head to write.
 #[derive(Clone, Copy)]
-pub(crate) struct Outgoing {
+pub(crate) struct FrameFields {
     pub(crate) opcode: Opcode,
     pub(crate) fin: bool,
     pub(crate) compressed: bool,
@@ -177,7 +177,7 @@ pub(crate) const HEAD_MAX: usize = 14;
 
 /// Appends a head for `len` bytes of payload.
 #[inline]
-pub(crate) fn write_head(frame: Outgoing, len: u64, out: &mut Vec<u8>) {
+pub(crate) fn write_head(frame: FrameFields, len: u64, out: &mut Vec<u8>) {
     let mut head = [0; HEAD_MAX];
     head[0] = u8::from(frame.fin) << 7 | u8::from(frame.compressed) << 6 | frame.opcode.nibble();
     let mut size = match len {
@@ -206,7 +206,7 @@ pub(crate) fn write_head(frame: Outgoing, len: u64, out: &mut Vec<u8>) {
 
 /// Appends a complete frame; a client's payload is masked while it is copied.
 #[inline]
-pub(crate) fn write_frame(frame: Outgoing, payload: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn write_frame(frame: FrameFields, payload: &[u8], out: &mut Vec<u8>) {
     out.reserve(HEAD_MAX + payload.len());
     write_head(frame, payload.len() as u64, out);
     match frame.key {

@@ -32,7 +32,7 @@
 //!
 //! use sinews_proto::handshake::{accept, ClientRequest, ClientStep, ServerOptions};
 //! use sinews_proto::http::{HeadLimits, HeaderSlots, RequestHead};
-//! use sinews_proto::{CloseCode, Config, Connection, Event, Kind, PerThread, Place, Time, Transport};
+//! use sinews_proto::{CloseCode, Config, Connection, Event, Kind, PerThread, PayloadLocation, Time, TransportState};
 //!
 //! /// Steps 2 to 4: processes all of `wire`, echoing messages into `out`. Returns the received texts.
 //! fn turn(
@@ -53,8 +53,8 @@
 //!             Event::NeedMore(_) => break,
 //!             Event::Message { kind, at: place } => {
 //!                 let payload = match place {
-//!                     Place::Input(range) => &wire[start..][range],
-//!                     Place::Assembly => &assembly[..],
+//!                     PayloadLocation::Input(range) => &wire[start..][range],
+//!                     PayloadLocation::Assembly => &assembly[..],
 //!                 };
 //!                 texts.push(String::from_utf8_lossy(payload).into_owned());
 //!                 if connection.role() == sinews_proto::Role::Server {
@@ -98,8 +98,8 @@
 //! assert_eq!(heard, ["hello"]);
 //!
 //! // Step 6: both Closes are exchanged; the server ends the transport first.
-//! assert_eq!(server.transport(), Transport::Finish);
-//! assert_eq!(client.transport(), Transport::AwaitEnd);
+//! assert_eq!(server.transport(), TransportState::Finish);
+//! assert_eq!(client.transport(), TransportState::AwaitEnd);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -129,13 +129,18 @@ mod error;
 mod frame;
 pub mod handshake;
 pub mod http;
+mod role;
 mod time;
 
 pub use close::CloseCode;
 pub use config::{Config, InvalidConfig, Overflow, PingRate};
-pub use connection::{Connection, Event, Kind, PerThread, Place, Received, Transport, write_prepared};
+pub use connection::{
+    BodyFormat, BodyPrefix, Connection, Event, Kind, PayloadLocation, PerThread, Received, TransportState,
+    write_body, write_prepared,
+};
 pub use error::{Expired, Misuse, PeerMisbehaved};
 pub use frame::CONTROL_MAX as PING_MAX;
-pub(crate) use handshake::Framing;
-pub use handshake::{Negotiated, Role};
+pub use handshake::Negotiated;
+pub(crate) use handshake::WireFormat;
+pub use role::Role;
 pub use time::Time;

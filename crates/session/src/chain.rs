@@ -15,7 +15,7 @@ pub struct Chain {
     /// Frame heads and small payloads, contiguous.
     arena: Vec<u8>,
     /// Large payloads that are interleaved with the arena.
-    large: VecDeque<Large>,
+    large: VecDeque<LargePayload>,
     /// Bytes of the arena that are sent.
     arena_sent: usize,
     /// Entries of `large` that are sent.
@@ -25,7 +25,7 @@ pub struct Chain {
 }
 
 #[derive(Debug)]
-struct Large {
+struct LargePayload {
     /// Arena bytes before this offset are sent before this payload.
     at: usize,
     bytes: Bytes,
@@ -126,7 +126,7 @@ impl Chain {
         let (start, sent) = (self.arena.len(), other.arena_sent);
         self.arena.extend_from_slice(&other.arena[sent..]);
         let moved = other.large.drain(other.large_sent..);
-        self.large.extend(moved.map(|large| Large { at: large.at - sent + start, ..large }));
+        self.large.extend(moved.map(|large| LargePayload { at: large.at - sent + start, ..large }));
         self.len += other.len;
         other.clear(0);
     }
@@ -138,7 +138,7 @@ impl Chain {
 
     pub(crate) fn push(&mut self, bytes: Bytes, droppable: bool) {
         self.len += bytes.len();
-        self.large.push_back(Large { at: self.arena.len(), bytes, droppable });
+        self.large.push_back(LargePayload { at: self.arena.len(), bytes, droppable });
     }
 
     /// Drops the oldest droppable messages until `count` bytes are freed or no droppable message is left.
@@ -192,7 +192,7 @@ impl Chain {
         self.arena.clear();
         self.large.clear();
         (self.arena_sent, self.large_sent, self.len) = (0, 0, 0);
-        self.arena.capacity() <= max && self.large.capacity() * size_of::<Large>() <= max
+        self.arena.capacity() <= max && self.large.capacity() * size_of::<LargePayload>() <= max
     }
 }
 

@@ -12,7 +12,7 @@
 //!           ◀── pause ──────── │ ┌─────────────┐ │
 //!                              │ │ Connection  │ │ ── Events: Payload, Tx ─▶ application
 //!                              └─┴─────────────┴─┘
-//!                     fate(), deadline(), take_closed()
+//!                     transport_action(), deadline(), take_closed()
 //! ```
 //!
 //! # The loop
@@ -21,7 +21,7 @@
 //!    [`wants_resume`](Session::wants_resume) returns `true`, then call [`resume`](Session::resume).
 //! 2. After a burst of input, [`start_send`](Session::start_send) returns everything queued as one [`Chain`].
 //!    Return the chain with [`finish_send`](Session::finish_send). At most one send is in flight.
-//! 3. [`fate`](Session::fate) tells how to treat the transport, [`deadline`](Session::deadline) when to call
+//! 3. [`transport_action`](Session::transport_action) tells how to treat the transport, [`deadline`](Session::deadline) when to call
 //!    [`handle_timeout`](Session::handle_timeout), [`take_closed`](Session::take_closed) how the connection ended.
 //!
 //! ```
@@ -76,22 +76,27 @@
 
 mod chain;
 mod closed;
-mod held;
+mod deferred;
+mod events;
 mod masks;
 mod outbound;
 mod parts;
 mod payload;
 mod pool;
 mod prepared;
+mod resources;
 mod session;
+mod stored_buffer;
 mod traffic;
 mod tx;
 
 pub use chain::Chain;
 pub use closed::{Cause, Closed};
+pub use events::{Events, Flow, PullResult, ReceivedEvent};
 pub use outbound::Outbound;
 pub use payload::{Fragment, Payload};
 pub use prepared::Prepared;
-pub use session::{Arrived, Events, Fate, Flow, Pulled, Resources, Session};
+pub use resources::Resources;
+pub use session::{Session, TransportAction};
 pub use traffic::Traffic;
 pub use tx::{Sent, Tx};

@@ -5,7 +5,9 @@ use sinews_proto::{CloseCode, Connection, Time};
 use crate::chain::Chain;
 use crate::closed::{Cause, Closed};
 use crate::outbound::Outbound;
-use crate::session::{ClosedState, Resources, Session};
+use crate::resources::Resources;
+use crate::session::Session;
+use crate::stored_buffer::StoredBuffer;
 
 impl Session {
     /// Splits the sending of data off this session ([`Connection::split_data`]), together with all queued
@@ -25,10 +27,10 @@ impl Session {
     pub fn join_data(&mut self, data: &mut Self, resources: &mut Resources, now: Time) {
         let own = std::mem::replace(&mut self.outbound, std::mem::take(&mut data.outbound));
         self.outbound.append(own, resources);
-        self.elsewhere = 0;
+        self.outbound.elsewhere = 0;
         self.connection.join_data(&mut data.connection, now);
         if let Some(closed) = data.take_closed() {
-            self.over(closed);
+            self.record_closed(closed);
         }
         self.dropped |= data.dropped;
         self.after_tx(resources, now);
@@ -38,22 +40,22 @@ impl Session {
     /// transport, and whether the transport accepted bytes since the last call. Progress proves that the
     /// peer is alive.
     pub fn note_elsewhere(&mut self, waiting: usize, moved: bool, now: Time) {
-        self.elsewhere = waiting;
+        self.outbound.elsewhere = u32::try_from(waiting).unwrap_or(u32::MAX);
         self.note_outbound(moved, now);
     }
 
-    /// Records that the Close frame of the other half is sent ([`Connection::note_close_left`]). Bytes
+    /// Records that the Close frame of the other half is sent ([`Connection::note_other_half_closed`]). Bytes
     /// queued here are never sent.
-    pub fn note_close_left(&mut self, resources: &mut Resources, now: Time) {
-        self.connection.note_close_left(now);
+    pub fn note_other_half_closed(&mut self, resources: &mut Resources, now: Time) {
+        self.connection.note_other_half_closed(now);
         self.outbound.discard(resources);
-        self.outbound.forget_held();
+        self.outbound.discard_deferred();
         self.note_outbound(false, now);
     }
 
     /// Ends the connection by the local Close without waiting for the peer's Close: [`Cause::Local`] with
     /// this code and reason. No effect on a connection that has ended.
-    pub fn end_unanswered(&mut self, code: CloseCode, reason: &str, resources: &mut Resources) {
+    pub fn end_without_answer(&mut self, code: CloseCode, reason: &str, resources: &mut Resources) {
         self.end_by(Closed::new(Some(code), reason.to_owned(), Cause::Local), resources);
     }
 
@@ -64,7 +66,7 @@ impl Session {
             self.dropped = true;
             self.outbound.discard(resources);
         }
-        self.over(closed);
+        self.record_closed(closed);
     }
 
     /// Puts a chain without sent bytes back in front of the queue.
@@ -81,14 +83,14 @@ impl Session {
         Self {
             connection,
             outbound,
-            rest: Vec::new(),
-            assembly: Vec::new(),
+            rest: StoredBuffer::NONE,
+            assembly: StoredBuffer::NONE,
             lent_bytes: 0,
             paused: false,
             ended: false,
             dropped: false,
-            elsewhere: 0,
-            closed: ClosedState::Open,
+            closed: None,
+            is_closed: false,
         }
     }
 }
@@ -185,7 +187,7 @@ mod tests {
         assert_eq!(control.deadline(), Some(Time::from_millis(46_000)), "a ping after silence");
         let wait = Expired::Write;
         control.end_by(Closed::new(None, String::new(), Cause::Expired(wait)), resources);
-        assert_eq!(control.fate(), crate::Fate::Drop);
+        assert_eq!(control.transport_action(), crate::TransportAction::Drop);
         assert_eq!(control.take_closed().map(|closed| closed.cause()), Some(Cause::Expired(Expired::Write)));
         drop(data);
     }
@@ -197,7 +199,7 @@ mod tests {
         send(&mut data, "late", resources);
         control.tx(resources, Time::ZERO).close(CloseCode::NORMAL, "").expect("open");
         control.after_tx(resources, Time::ZERO);
-        data.note_close_left(resources, Time::ZERO);
+        data.note_other_half_closed(resources, Time::ZERO);
         assert!(!data.is_open() && !data.wants_send());
         assert_eq!(bytes(&mut control, resources), [0x88, 2, 3, 0xe8]);
     }

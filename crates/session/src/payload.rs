@@ -9,11 +9,11 @@ use sinews_proto::Kind;
 #[derive(Debug)]
 pub struct Payload<'a> {
     kind: Kind,
-    source: Source<'a>,
+    source: PayloadSource<'a>,
 }
 
 #[derive(Debug)]
-enum Source<'a> {
+enum PayloadSource<'a> {
     /// In the driver's receive buffer.
     Chunk(&'a mut [u8]),
     /// Assembled in a buffer of the connection.
@@ -22,11 +22,11 @@ enum Source<'a> {
 
 impl<'a> Payload<'a> {
     pub(crate) fn chunk(kind: Kind, bytes: &'a mut [u8]) -> Self {
-        Self { kind, source: Source::Chunk(bytes) }
+        Self { kind, source: PayloadSource::Chunk(bytes) }
     }
 
     pub(crate) fn assembly(kind: Kind, buffer: &'a mut Vec<u8>) -> Self {
-        Self { kind, source: Source::Assembly(buffer) }
+        Self { kind, source: PayloadSource::Assembly(buffer) }
     }
 
     /// Text or binary.
@@ -51,9 +51,9 @@ impl<'a> Payload<'a> {
     #[must_use]
     pub fn detach(self) -> Bytes {
         match self.source {
-            Source::Assembly(buffer) if is_handed_over(buffer) => Bytes::from(std::mem::take(buffer)),
-            Source::Assembly(buffer) => Bytes::copy_from_slice(buffer),
-            Source::Chunk(bytes) => Bytes::copy_from_slice(bytes),
+            PayloadSource::Assembly(buffer) if is_worth_moving(buffer) => Bytes::from(std::mem::take(buffer)),
+            PayloadSource::Assembly(buffer) => Bytes::copy_from_slice(buffer),
+            PayloadSource::Chunk(bytes) => Bytes::copy_from_slice(bytes),
         }
     }
 
@@ -61,17 +61,17 @@ impl<'a> Payload<'a> {
     #[inline]
     pub(crate) fn is_movable(&self) -> bool {
         match &self.source {
-            Source::Assembly(buffer) => is_handed_over(buffer),
-            Source::Chunk(_) => false,
+            PayloadSource::Assembly(buffer) => is_worth_moving(buffer),
+            PayloadSource::Chunk(_) => false,
         }
     }
 }
 
 /// Smallest message whose buffer is moved. For smaller messages a copy costs less than a new buffer.
-const HAND_OVER_MIN: usize = 16 << 10;
+const MOVE_MIN: usize = 16 << 10;
 
-fn is_handed_over(buffer: &Vec<u8>) -> bool {
-    buffer.len() >= HAND_OVER_MIN && buffer.len() > buffer.capacity() / 2
+fn is_worth_moving(buffer: &Vec<u8>) -> bool {
+    buffer.len() >= MOVE_MIN && buffer.len() > buffer.capacity() / 2
 }
 
 impl Deref for Payload<'_> {
@@ -80,8 +80,8 @@ impl Deref for Payload<'_> {
     #[inline]
     fn deref(&self) -> &[u8] {
         match &self.source {
-            Source::Chunk(bytes) => bytes,
-            Source::Assembly(buffer) => buffer,
+            PayloadSource::Chunk(bytes) => bytes,
+            PayloadSource::Assembly(buffer) => buffer,
         }
     }
 }
@@ -90,8 +90,8 @@ impl DerefMut for Payload<'_> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         match &mut self.source {
-            Source::Chunk(bytes) => bytes,
-            Source::Assembly(buffer) => buffer,
+            PayloadSource::Chunk(bytes) => bytes,
+            PayloadSource::Assembly(buffer) => buffer,
         }
     }
 }

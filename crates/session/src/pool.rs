@@ -66,7 +66,7 @@ impl Pool {
 
     /// Takes a chain back with any content. The caller has taken out the payloads held by reference.
     #[inline]
-    pub(crate) fn give_chain(&mut self, mut chain: Box<Chain>) {
+    pub(crate) fn put_chain(&mut self, mut chain: Box<Chain>) {
         if !self.chains.is_full() && chain.clear(Self::CAPACITY_MAX) {
             self.chains.items.push(chain);
         }
@@ -97,18 +97,18 @@ impl Pool {
     /// Shrinks a buffer that stays with a connection to little more than its content: memory follows the
     /// received bytes. A buffer larger than the pool's limit grew with the received bytes or is a spare of
     /// the thread; the spares are bounded.
-    pub(crate) fn keep_tight(&mut self, buffer: Vec<u8>) -> Vec<u8> {
+    pub(crate) fn shrink_to_content(&mut self, buffer: Vec<u8>) -> Vec<u8> {
         let tight = (2 * buffer.len()).max(TIGHT_MIN);
         if buffer.capacity() <= tight || buffer.capacity() > Self::CAPACITY_MAX {
             return buffer;
         }
         let tight = Vec::from(&buffer[..]);
-        self.give(buffer);
+        self.put_back(buffer);
         tight
     }
 
     /// Takes a buffer back. It is freed if it is too large or the pool is full.
-    pub(crate) fn give(&mut self, mut buffer: Vec<u8>) {
+    pub(crate) fn put_back(&mut self, mut buffer: Vec<u8>) {
         let fits = (1..=Self::CAPACITY_MAX).contains(&buffer.capacity());
         if fits && !self.spare.is_full() {
             buffer.clear();
@@ -125,10 +125,10 @@ mod tests {
     fn small_buffer_is_reused_empty_and_large_buffer_is_freed() {
         let mut pool = Pool::default();
         assert_eq!(pool.take().capacity(), 0);
-        pool.give(vec![1; 100]);
+        pool.put_back(vec![1; 100]);
         let again = pool.take();
         assert!(again.is_empty() && again.capacity() >= 100);
-        pool.give(Vec::with_capacity(Pool::CAPACITY_MAX + 1));
+        pool.put_back(Vec::with_capacity(Pool::CAPACITY_MAX + 1));
         assert_eq!(pool.take().capacity(), 0);
     }
 
@@ -136,7 +136,7 @@ mod tests {
     fn the_number_of_spare_buffers_is_bounded() {
         let mut pool = Pool::default();
         for _ in 0..2 * SPARE_MAX {
-            pool.give(vec![0; 1]);
+            pool.put_back(vec![0; 1]);
         }
         assert_eq!(pool.spare.items.len(), SPARE_MAX);
     }
@@ -145,12 +145,12 @@ mod tests {
     fn release_idle_frees_buffers_unused_since_last_call() {
         let mut pool = Pool::default();
         for _ in 0..10 {
-            pool.give(vec![0; 1]);
-            pool.give_chain(Box::default());
+            pool.put_back(vec![0; 1]);
+            pool.put_chain(Box::default());
         }
         assert!(pool.release_idle(), "all buffers are new");
         let taken: Vec<_> = (0..3).map(|_| pool.take()).collect();
-        taken.into_iter().for_each(|buffer| pool.give(buffer));
+        taken.into_iter().for_each(|buffer| pool.put_back(buffer));
         assert!(pool.holds_spares() && pool.release_idle(), "three buffers were used since");
         assert_eq!((pool.spare.items.len(), pool.chains.items.len()), (3, 0));
         assert!(!pool.release_idle());

@@ -1,13 +1,15 @@
 //! The outbound side of a connection for handlers.
 
 use bytes::Bytes;
-use sinews_proto::{CloseCode, Config, Connection, Kind, Misuse, Overflow, PING_MAX, PerThread, Role, Time};
+use sinews_proto::{
+    BodyFormat, CloseCode, Config, Connection, Kind, Misuse, Overflow, PING_MAX, PerThread, Role, Time,
+};
 
-use crate::held;
+use crate::deferred;
 use crate::outbound::Outbound;
 use crate::payload::Payload;
 use crate::prepared::Prepared;
-use crate::session::Resources;
+use crate::resources::Resources;
 
 /// The result of queueing a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +100,7 @@ impl<'a> Tx<'a> {
     /// [`Misuse::Closing`] after a local Close is queued or due.
     pub fn send_prepared(&mut self, message: &Prepared) -> Result<Sent, Misuse> {
         if self.connection.is_mid_message() {
-            return self.hold(message);
+            return self.defer(message);
         }
         if !self.connection.takes_prepared() {
             return self.send_slice(message.kind(), message.payload());
@@ -108,67 +110,111 @@ impl<'a> Tx<'a> {
         if !self.admit(frame.len(), true) {
             return Ok(Sent::Dropped);
         }
-        self.push_prepared(frame, class.is_some())?;
+        self.push_prepared(frame, class.is_some(), false)?;
         self.resources.traffic.sent(message.payload().len());
         Ok(self.queued())
     }
 
     /// Queues a message that was framed for many connections, regardless of the queue's size. For an owner
     /// with its own policy for published messages that checks [`waiting`](Self::waiting) first. With
-    /// `apart`, the message does not count towards [`Config::max_outbound`], so that it does not displace
-    /// messages sent to this connection alone.
+    /// `exempt`, the message does not count towards [`Config::max_outbound`], so that it does not displace
+    /// messages sent to this connection alone, and [`Overflow::DropOldest`] does not drop it.
     ///
     /// # Errors
     /// [`Misuse::Closing`] after a local Close is queued or due.
     #[inline]
-    pub fn queue_prepared(&mut self, message: &Prepared, apart: bool) -> Result<Sent, Misuse> {
+    pub fn queue_prepared(&mut self, message: &Prepared, exempt: bool) -> Result<Sent, Misuse> {
         if self.connection.is_mid_message() || !self.connection.takes_prepared() {
-            return self.queue_held(message);
+            return self.queue_or_defer(message, exempt);
         }
         let class = self.connection.prepared_class(message.payload().len());
         let frame = message.frame(class, &mut self.resources.shared);
         let len = frame.len();
-        self.push_prepared(frame, class.is_some())?;
-        if apart {
-            self.outbound.set_apart(len);
+        self.push_prepared(frame, class.is_some(), exempt)?;
+        if exempt {
+            self.outbound.set_exempt(len);
         }
         self.resources.traffic.sent(message.payload().len());
         Ok(self.queued())
     }
 
     #[cold]
-    fn queue_held(&mut self, message: &Prepared) -> Result<Sent, Misuse> {
+    fn queue_or_defer(&mut self, message: &Prepared, exempt: bool) -> Result<Sent, Misuse> {
         if !self.connection.is_open() {
             return Err(Misuse::Closing);
         }
-        self.outbound.hold(message.clone());
+        if let Some((format, chunked)) = self.connection.body_format() {
+            self.queue_body(message, (format, chunked), exempt);
+            return Ok(self.queued());
+        }
+        self.outbound.defer(message.clone());
         if !self.connection.is_mid_message() {
-            self.release_held()?;
+            self.send_deferred()?;
         }
         Ok(self.queued())
     }
 
-    /// Upper bound of the bytes in [`buffered`](Self::buffered) that were queued with `apart`.
+    /// Queues a message of a streaming response, which is encoded once for all responses of its format.
+    fn queue_body(
+        &mut self,
+        message: &Prepared,
+        (format, chunked): (&'static BodyFormat, bool),
+        exempt: bool,
+    ) {
+        let encoded = message.body(format);
+        let bytes = encoded.bytes(chunked);
+        if bytes.is_empty() {
+            return;
+        }
+        let before = self.outbound.len();
+        let has_prefix = self.connection.has_body_prefix();
+        let drops_oldest = self.connection.config().overflow() == Overflow::DropOldest;
+        let by_reference = bytes.len() > PUBLISHED_COPY_MAX || !has_prefix && drops_oldest && !exempt;
+        let chain = self.outbound.pending_chain(self.resources);
+        if has_prefix {
+            chain.write(|arena| self.connection.write_body_prefix(encoded.label.as_deref(), arena));
+        }
+        if by_reference {
+            // A message with a prefix cannot be dropped alone.
+            chain.push(bytes, !(has_prefix || drops_oldest && exempt));
+        } else {
+            chain.write(|arena| arena.extend_from_slice(&bytes));
+        }
+        if exempt {
+            self.outbound.set_exempt(self.outbound.len() - before);
+        }
+        self.resources.traffic.sent(message.payload().len());
+    }
+
+    /// Upper bound of the bytes in [`buffered`](Self::buffered) that were queued with `exempt`.
     #[must_use]
-    pub fn apart(&self) -> usize {
-        self.outbound.apart()
+    pub fn exempt(&self) -> usize {
+        self.outbound.exempt()
     }
 
     /// Queued bytes: [`buffered`](Self::buffered), and messages deferred until a fragmented message ends.
     #[must_use]
     #[inline]
     pub fn waiting(&self) -> usize {
-        self.outbound.len() + self.outbound.held_bytes()
+        self.outbound.len() + self.outbound.deferred_bytes()
     }
 
-    fn push_prepared(&mut self, frame: Bytes, compressed: bool) -> Result<(), Misuse> {
+    /// Whether a message fits in the queue: [`waiting`](Self::waiting) is at most [`Config::high_water`], and the
+    /// message does not exceed [`Config::max_outbound`].
+    #[must_use]
+    pub fn has_capacity(&self) -> bool {
+        let config = self.connection.config();
+        self.waiting() <= config.high_water() && self.waiting() < config.max_outbound()
+    }
+
+    fn push_prepared(&mut self, frame: Bytes, compressed: bool, exempt: bool) -> Result<(), Misuse> {
         self.connection.send_prepared(compressed)?;
         // Only a payload with a chain entry of its own can be dropped later.
-        let by_reference =
-            frame.len() > PUBLISHED_COPY_MAX || self.connection.config().overflow() == Overflow::DropOldest;
-        let chain = self.outbound.gathering(self.resources);
+        let drops_oldest = self.connection.config().overflow() == Overflow::DropOldest;
+        let by_reference = frame.len() > PUBLISHED_COPY_MAX || drops_oldest && !exempt;
+        let chain = self.outbound.pending_chain(self.resources);
         if by_reference {
-            chain.push(frame, true);
+            chain.push(frame, !(drops_oldest && exempt));
         } else {
             chain.write(|arena| arena.extend_from_slice(&frame));
         }
@@ -176,28 +222,28 @@ impl<'a> Tx<'a> {
     }
 
     #[cold]
-    fn hold(&mut self, message: &Prepared) -> Result<Sent, Misuse> {
+    fn defer(&mut self, message: &Prepared) -> Result<Sent, Misuse> {
         if !self.connection.is_open() {
             return Err(Misuse::Closing);
         }
-        if !self.admit(held::cost(message), true) {
+        if !self.admit(deferred::queued_size(message), true) {
             return Ok(Sent::Dropped);
         }
-        self.outbound.hold(message.clone());
+        self.outbound.defer(message.clone());
         Ok(self.queued())
     }
 
     /// Queues the deferred messages after the end of a fragmented message. They were admitted on arrival.
-    fn release_held(&mut self) -> Result<(), Misuse> {
-        while let Some(message) = self.outbound.take_held() {
+    fn send_deferred(&mut self) -> Result<(), Misuse> {
+        while let Some(message) = self.outbound.take_deferred() {
             if !self.connection.takes_prepared() {
-                let chain = self.outbound.gathering(self.resources);
+                let chain = self.outbound.pending_chain(self.resources);
                 let (connection, shared) = (&mut *self.connection, &mut self.resources.shared);
                 chain.write(|arena| connection.send(message.kind(), message.payload(), shared, arena))?;
             } else {
                 let class = self.connection.prepared_class(message.payload().len());
                 let frame = message.frame(class, &mut self.resources.shared);
-                self.push_prepared(frame, class.is_some())?;
+                self.push_prepared(frame, class.is_some(), false)?;
             }
             self.resources.traffic.sent(message.payload().len());
         }
@@ -213,14 +259,14 @@ impl<'a> Tx<'a> {
         if !self.admit(piece.len(), false) {
             return Ok(Sent::Dropped);
         }
-        let chain = self.outbound.gathering(self.resources);
+        let chain = self.outbound.pending_chain(self.resources);
         let shared = &mut self.resources.shared;
         let connection = &mut *self.connection;
         chain.write(|arena| connection.send_fragment(kind, piece, last, shared, arena))?;
         self.resources.traffic.bytes_sent += piece.len() as u64;
         if last {
             self.resources.traffic.messages_sent += 1;
-            self.release_held()?;
+            self.send_deferred()?;
         }
         Ok(self.queued())
     }
@@ -257,7 +303,7 @@ impl<'a> Tx<'a> {
         if payload.len() <= PING_MAX && !self.admit(payload.len(), false) {
             return Ok(Sent::Dropped);
         }
-        let chain = self.outbound.gathering(self.resources);
+        let chain = self.outbound.pending_chain(self.resources);
         chain.write(|arena| write(self.connection, &mut self.resources.shared, arena))?;
         Ok(self.queued())
     }
@@ -302,10 +348,10 @@ impl<'a> Tx<'a> {
         if !self.admit(payload.len(), false) {
             return Ok(Sent::Dropped);
         }
-        let chain = self.outbound.gathering(self.resources);
+        let chain = self.outbound.pending_chain(self.resources);
         // Compression reduces the size by an unknown amount.
         if !self.connection.compresses(payload.len()) {
-            self.resources.make_room(chain, payload.len());
+            self.resources.reserve(chain, payload.len());
         }
         let shared = &mut self.resources.shared;
         let connection = &mut *self.connection;
@@ -323,6 +369,7 @@ impl<'a> Tx<'a> {
     pub fn send_owned(&mut self, kind: Kind, payload: Bytes) -> Result<Sent, Misuse> {
         let copies = payload.len() < REFERENCE_MIN
             || self.connection.role() == Role::Client
+            || self.connection.body_format().is_some()
             || self.connection.compresses(payload.len());
         if copies {
             return self.send_slice(kind, &payload);
@@ -330,7 +377,7 @@ impl<'a> Tx<'a> {
         if !self.admit(payload.len(), false) {
             return Ok(Sent::Dropped);
         }
-        let chain = self.outbound.gathering(self.resources);
+        let chain = self.outbound.pending_chain(self.resources);
         let connection = &mut *self.connection;
         chain.write(|arena| connection.send_head(kind, payload.len() as u64, arena))?;
         self.resources.traffic.sent(payload.len());
@@ -346,13 +393,14 @@ impl<'a> Tx<'a> {
     /// As [`send_text`](Self::send_text).
     pub fn send_pieces(&mut self, kind: Kind, pieces: &[Bytes]) -> Result<Sent, Misuse> {
         let len = pieces.iter().map(Bytes::len).sum();
-        if self.connection.role() == Role::Client || self.connection.compresses(len) {
+        let copies = self.connection.role() == Role::Client || self.connection.body_format().is_some();
+        if copies || self.connection.compresses(len) {
             return self.copy_pieces(kind, pieces, len);
         }
         if !self.admit(len, false) {
             return Ok(Sent::Dropped);
         }
-        let chain = self.outbound.gathering(self.resources);
+        let chain = self.outbound.pending_chain(self.resources);
         let connection = &mut *self.connection;
         chain.write(|arena| connection.send_head(kind, len as u64, arena))?;
         for piece in pieces {
@@ -370,9 +418,9 @@ impl<'a> Tx<'a> {
         if !self.admit(len, false) {
             return Ok(Sent::Dropped);
         }
-        let chain = self.outbound.gathering(self.resources);
+        let chain = self.outbound.pending_chain(self.resources);
         if !self.connection.compresses(len) {
-            self.resources.make_room(chain, len);
+            self.resources.reserve(chain, len);
         }
         let shared = &mut self.resources.shared;
         let connection = &mut *self.connection;
@@ -387,15 +435,15 @@ impl<'a> Tx<'a> {
     #[inline]
     fn admit(&mut self, len: usize, published: bool) -> bool {
         let max = self.connection.config().max_outbound();
-        let held = if published { self.outbound.held_bytes() } else { 0 };
-        if self.outbound.counted() + held < max {
+        let deferred = if published { self.outbound.deferred_bytes() } else { 0 };
+        if self.outbound.counted() + deferred < max {
             return true;
         }
-        self.overflow(len, max, held, published)
+        self.overflow(len, max, deferred, published)
     }
 
     #[cold]
-    fn overflow(&mut self, len: usize, max: usize, held: usize, published: bool) -> bool {
+    fn overflow(&mut self, len: usize, max: usize, deferred: usize, published: bool) -> bool {
         // After a local Close, the send itself rejects the message, independent of the queue's size.
         if !self.connection.is_open() {
             return true;
@@ -406,15 +454,16 @@ impl<'a> Tx<'a> {
                 false
             }
             Overflow::DropOldest => {
-                let excess = (self.outbound.counted() + held + len).saturating_sub(max);
+                let excess = (self.outbound.counted() + deferred + len).saturating_sub(max);
                 let (dropped, mut messages) = self.outbound.drop_oldest(excess);
                 if published {
                     // Deferred messages are newer than queued messages.
-                    messages += self.outbound.drop_oldest_held(excess.saturating_sub(dropped));
+                    messages += self.outbound.drop_oldest_deferred(excess.saturating_sub(dropped));
                 }
                 // The newest published message is always admitted, even if undroppable messages fill the
                 // queue: it replaces older publications.
                 let room = published || self.outbound.counted() < max;
+                self.outbound.count_dropped(messages);
                 self.resources.traffic.dropped_oldest += messages as u64;
                 self.resources.traffic.dropped_newest += u64::from(!room);
                 room

@@ -127,7 +127,7 @@ fn messages_queued_apart_do_not_count_towards_max_outbound() {
     let mut tx = session.tx(&mut resources, Time::ZERO);
     for number in 1..=3 {
         assert_eq!(tx.queue_prepared(&message, true), Ok(Sent::Queued));
-        assert_eq!((tx.waiting(), tx.apart()), (number * 1_004, number * 1_004));
+        assert_eq!((tx.waiting(), tx.exempt()), (number * 1_004, number * 1_004));
     }
     assert_eq!(tx.send_binary(&[7; 98]), Ok(Sent::Queued));
     // Sent bytes are attributed to the connection's own messages first.
@@ -139,6 +139,49 @@ fn messages_queued_apart_do_not_count_towards_max_outbound() {
     let mut tx = session.tx(&mut resources, Time::ZERO);
     assert_eq!(tx.queue_prepared(&message, false), Ok(Sent::Queued));
     assert_eq!(tx.send_binary(&[7; 8]), Ok(Sent::Dropped), "the policy is to close");
+}
+
+#[test]
+fn own_messages_displace_counted_publications_only() {
+    let config = Config::default().with_overflow(Overflow::DropOldest).with_max_outbound(100);
+    let mut session = Session::new(server(), Arc::new(config), Time::ZERO);
+    let mut resources = Resources::with_masks(|| [0; 4]);
+    let mut tx = session.tx(&mut resources, Time::ZERO);
+    for (payload, exempt) in [("spared", true), ("first", false), ("second", false)] {
+        tx.queue_prepared(&Prepared::text(payload), exempt).expect("it is open");
+    }
+    assert_eq!(tx.send_binary(&[7; 98]), Ok(Sent::Queued));
+    assert_eq!(tx.send_binary(&[8; 98]), Ok(Sent::Dropped), "the publications are too short");
+    assert_eq!((session.take_dropped(), session.take_dropped()), (2, 0));
+    let chain = session.start_send().expect("two messages");
+    let bytes = chain.pieces().collect::<Vec<_>>().concat();
+    assert_eq!(bytes[..11], *b"\x81\x06spared\x82\x62\x07");
+    assert!(session.finish_send(chain, &mut resources, Time::ZERO), "the owner gets drain");
+    assert_eq!(resources.traffic().dropped_oldest, 2);
+}
+
+#[test]
+fn drops_within_a_fragmented_message_do_not_pause_reads() {
+    let config = Config::default().with_overflow(Overflow::DropOldest).with_max_outbound(100);
+    let mut session = Session::new(server(), Arc::new(config), Time::ZERO);
+    let mut resources = Resources::with_masks(|| [0; 4]);
+    session
+        .tx(&mut resources, Time::ZERO)
+        .send_fragment(sinews_proto::Kind::Binary, b"a", false)
+        .expect("it is open");
+    let chain = session.start_send().expect("the fragment");
+    assert!(!session.finish_send(chain, &mut resources, Time::ZERO));
+    let mut tx = session.tx(&mut resources, Time::ZERO);
+    for _ in 0..3 {
+        assert_eq!(tx.send_prepared(&Prepared::binary(vec![1; 60])), Ok(Sent::Queued));
+    }
+    // Nothing is queued, so that no send would end a pause.
+    assert!(session.start_send().is_none() && !session.is_congested());
+    assert_eq!(session.take_dropped(), 2);
+    let mut tx = session.tx(&mut resources, Time::ZERO);
+    tx.send_fragment(sinews_proto::Kind::Binary, b"b", true).expect("it is open");
+    let chain = session.start_send().expect("the last fragment and a message");
+    assert!(session.finish_send(chain, &mut resources, Time::ZERO), "the owner gets drain");
 }
 
 #[test]
@@ -155,12 +198,12 @@ fn message_queued_apart_follows_last_fragment() {
 }
 
 #[test]
-fn close_overflown_reports_overflow_cause() {
+fn close_for_overflow_reports_overflow_cause() {
     let mut session = Session::new(server(), Arc::default(), Time::ZERO);
     let mut resources = Resources::with_masks(|| [0; 4]);
     let code = CloseCode::new(4_000).expect("an application's own");
-    session.close_overflown(code, "lags", &mut resources, Time::ZERO).expect("it is open");
-    assert!(session.close_overflown(code, "lags", &mut resources, Time::ZERO).is_err());
+    session.close_for_overflow(code, "lags", &mut resources, Time::ZERO).expect("it is open");
+    assert!(session.close_for_overflow(code, "lags", &mut resources, Time::ZERO).is_err());
     let closed = session.take_closed().expect("reported at once");
     assert_eq!((closed.cause(), closed.code(), closed.reason()), (Cause::Overflow, Some(code), "lags"));
     let chain = session.start_send().expect("a Close");

@@ -7,12 +7,12 @@ use bytes::Bytes;
 use sinews_proto::handshake::{ClientRequest, ServerOptions, accept};
 use sinews_proto::http::{HeadLimits, HeaderSlots, RequestHead};
 use sinews_proto::{Config, Kind, Misuse, Negotiated, Overflow, Role, Time};
-use sinews_session::{Cause, Events, Fate, Flow, Payload, Resources, Sent, Session, Tx};
+use sinews_session::{Cause, Events, Flow, Payload, Resources, Sent, Session, TransportAction, Tx};
 
 #[derive(Default)]
-struct Heard(Vec<Vec<u8>>);
+struct RecordedEvents(Vec<Vec<u8>>);
 
-impl Events for Heard {
+impl Events for RecordedEvents {
     fn message(&mut self, payload: Payload<'_>, _: &mut Tx<'_>) {
         self.0.push(payload.to_vec());
     }
@@ -32,7 +32,7 @@ fn session(negotiated: Negotiated, config: Config) -> Session {
 }
 
 /// The sent bytes, and their number of slices.
-fn leave(session: &mut Session, resources: &mut Resources) -> (Vec<u8>, usize) {
+fn send_all(session: &mut Session, resources: &mut Resources) -> (Vec<u8>, usize) {
     let Some(mut chain) = session.start_send() else { return (Vec::new(), 0) };
     let mut slices = [IoSlice::new(&[]); 16];
     let filled = chain.slices(&mut slices);
@@ -55,7 +55,7 @@ fn large_pieces_are_sent_by_reference_behind_one_head() {
         let (mut session, mut resources) = (session(negotiated, Config::default()), Resources::new());
         let sent = session.tx(&mut resources, Time::ZERO).send_pieces(Kind::Binary, &pieces);
         assert_eq!(sent, Ok(Sent::Backpressure));
-        let (bytes, slices) = leave(&mut session, &mut resources);
+        let (bytes, slices) = send_all(&mut session, &mut resources);
         assert_eq!(bytes, [head(prefixed), whole.clone()].concat());
         assert_eq!(slices, 4, "head and first piece, two large pieces, last piece");
         assert_eq!(resources.traffic().messages_sent, 1);
@@ -84,7 +84,7 @@ fn plain_stream_is_independent_of_chunk_boundaries() {
         .collect();
     for step in 1..=wire.len() {
         let mut session = session(Negotiated::prefixed(Role::Server), Config::default());
-        let (mut resources, mut heard) = (Resources::new(), Heard::default());
+        let (mut resources, mut heard) = (Resources::new(), RecordedEvents::default());
         for piece in wire.chunks(step) {
             let flow = session.receive(&mut piece.to_vec(), &mut resources, Time::ZERO, &mut heard);
             assert_eq!(flow, Flow::Continue);
@@ -92,7 +92,7 @@ fn plain_stream_is_independent_of_chunk_boundaries() {
         assert_eq!(heard.0, payloads, "in pieces of {step}");
         session.receive_end(Time::ZERO);
         assert_eq!(session.take_closed().map(|closed| closed.cause()), Some(Cause::Peer));
-        assert_eq!(session.fate(), Fate::Drop);
+        assert_eq!(session.transport_action(), TransportAction::Drop);
     }
 }
 
@@ -100,7 +100,7 @@ fn plain_stream_is_independent_of_chunk_boundaries() {
 fn plain_stream_ending_within_message_is_truncated() {
     for cut in [&[1, 0][..], &[2, 0, 0, 0], &[2, 0, 0, 0, 9]] {
         let mut session = session(Negotiated::prefixed(Role::Server), Config::default());
-        let (mut resources, mut heard) = (Resources::new(), Heard::default());
+        let (mut resources, mut heard) = (Resources::new(), RecordedEvents::default());
         let _ = session.receive(&mut cut.to_vec(), &mut resources, Time::ZERO, &mut heard);
         session.receive_end(Time::ZERO);
         assert_eq!(session.take_closed().map(|closed| closed.cause()), Some(Cause::Ended), "{cut:?}");
@@ -116,8 +116,8 @@ fn plain_stream_closes_at_end_of_transport() {
     assert_eq!(tx.send_fragment(Kind::Text, b"a", true), Err(Misuse::Prefixed));
     tx.close(sinews_proto::CloseCode::NORMAL, "enough").expect("open");
     session.after_tx(&mut resources, Time::ZERO);
-    assert_eq!(leave(&mut session, &mut resources).0, b"\x04\0\0\0last");
-    assert_eq!(session.fate(), Fate::Finish);
+    assert_eq!(send_all(&mut session, &mut resources).0, b"\x04\0\0\0last");
+    assert_eq!(session.transport_action(), TransportAction::Finish);
     session.receive_end(Time::ZERO);
-    assert_eq!(session.fate(), Fate::Drop);
+    assert_eq!(session.transport_action(), TransportAction::Drop);
 }

@@ -5,9 +5,9 @@
 //! also require the feature that the architecture normally implies.
 
 #[cfg(all(target_arch = "aarch64", target_feature = "neon"))]
-pub(crate) use core::arch::aarch64::uint8x16_t as Narrow;
+pub(crate) use core::arch::aarch64::uint8x16_t as NarrowVector;
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-pub(crate) use core::arch::x86_64::__m128i as Narrow;
+pub(crate) use core::arch::x86_64::__m128i as NarrowVector;
 
 use crate::generic::{self, Key, SHORT_MAX, Vector};
 
@@ -16,7 +16,7 @@ use crate::generic::{self, Key, SHORT_MAX, Vector};
     all(target_arch = "aarch64", target_feature = "neon"),
     all(target_arch = "x86_64", target_feature = "sse2"),
 )))]
-pub(crate) type Narrow = u128;
+pub(crate) type NarrowVector = u128;
 
 /// Implements [`Vector`] for a CPU's register type with its four instructions.
 #[cfg_attr(

@@ -21,7 +21,7 @@
 //! This module names no CPU feature. All functions are `inline(always)`, so the function for an instruction
 //! set (see `arch`) inlines the whole body and compiles it with its own features.
 
-use crate::arch::Narrow;
+use crate::arch::NarrowVector;
 
 /// Maximum length that is masked inline in the caller. No kernel has a wider vector.
 pub(crate) const SHORT_MAX: usize = 64;
@@ -158,12 +158,12 @@ word!(u32 u64 u128);
 /// * `dst` equals `src`, or the two ranges do not overlap.
 #[inline(always)]
 pub(crate) unsafe fn xor_short(dst: *mut u8, src: *const u8, len: usize, key: Key) {
-    // SAFETY: every arm asks for vectors no longer than the shortest length that reaches it, and `Narrow` needs
+    // SAFETY: every arm asks for vectors no longer than the shortest length that reaches it, and `NarrowVector` needs
     // only features the target promises at compile time. The caller vouches for the pointers.
     unsafe {
         match len {
-            32.. => xor_ends::<[Narrow; 2]>(dst, src, len, key),
-            16.. => xor_ends::<Narrow>(dst, src, len, key),
+            32.. => xor_ends::<[NarrowVector; 2]>(dst, src, len, key),
+            16.. => xor_ends::<NarrowVector>(dst, src, len, key),
             8.. => xor_ends::<u64>(dst, src, len, key),
             4.. => xor_ends::<u32>(dst, src, len, key),
             _ => {

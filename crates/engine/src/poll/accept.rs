@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use mio::net::{TcpListener, TcpStream, UnixListener};
 use mio::{Interest, Registry, Token};
 
-use super::{Link, Poll};
-use crate::shortage::{concerns_one_connection, remedy};
-use crate::{Accepted, App, Chain, Config, ConnId, Io, Listener};
+use super::{Poll, PollLink};
+use crate::shortage::{is_connection_error, remedy};
+use crate::{App, ConnId, ConnectionOrigin, EngineConfig, Io, Listener, SendChain};
 
 /// The listeners of one loop, and the accept pause during a shortage.
-pub(super) struct Acceptors {
-    listeners: Vec<Acceptor>,
+pub(super) struct PollAcceptors {
+    listeners: Vec<PollAcceptor>,
     /// Token of the first connection. Listeners have the tokens before it, the waker the first.
     first_free: usize,
     per_turn: u32,
@@ -25,18 +25,18 @@ pub(super) struct Acceptors {
     stalled: bool,
 }
 
-struct Acceptor {
-    socket: Socket,
+struct PollAcceptor {
+    socket: PollListener,
     /// The backlog may hold connections.
     ready: bool,
 }
 
-enum Socket {
+enum PollListener {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
 
-impl Socket {
+impl PollListener {
     fn register(listener: Listener, token: Token, registry: &Registry) -> io::Result<Self> {
         if listener.inherited {
             // An inherited listener may be in blocking mode for a ring.
@@ -58,19 +58,23 @@ impl Socket {
             Self::Tcp(socket) => socket.accept(),
             Self::Unix(socket) => {
                 let (stream, _) = socket.accept()?;
-                let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-                Ok((TcpStream::from(OwnedFd::from(stream)), nowhere))
+                let unspecified = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+                Ok((TcpStream::from(OwnedFd::from(stream)), unspecified))
             }
         }
     }
 }
 
-impl Acceptors {
-    pub(super) fn new(config: &Config, listeners: Vec<Listener>, registry: &Registry) -> io::Result<Self> {
+impl PollAcceptors {
+    pub(super) fn new(
+        config: &EngineConfig,
+        listeners: Vec<Listener>,
+        registry: &Registry,
+    ) -> io::Result<Self> {
         let mut acceptors = Vec::with_capacity(listeners.len());
         for (index, listener) in listeners.into_iter().enumerate() {
-            let socket = Socket::register(listener, Token(FIRST + index), registry)?;
-            acceptors.push(Acceptor { socket, ready: false });
+            let socket = PollListener::register(listener, Token(FIRST + index), registry)?;
+            acceptors.push(PollAcceptor { socket, ready: false });
         }
         Ok(Self {
             first_free: FIRST + acceptors.len(),
@@ -113,22 +117,22 @@ impl Acceptors {
         self.listeners.clear();
     }
 
-    fn accept(&mut self, listener: usize, io: &Io) -> Attempt {
+    fn accept(&mut self, listener: usize, io: &Io) -> AcceptAttempt {
         let acceptor = &mut self.listeners[listener];
         if !acceptor.ready || self.retry_at.is_some() {
-            return Attempt::Nothing;
+            return AcceptAttempt::Empty;
         }
         match acceptor.socket.accept() {
-            Ok((stream, peer)) => Attempt::Connection(stream, peer),
+            Ok((stream, peer)) => AcceptAttempt::Connection(stream, peer),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 acceptor.ready = false;
                 self.stalled = false;
-                Attempt::Nothing
+                AcceptAttempt::Empty
             }
-            Err(error) if concerns_one_connection(&error) => Attempt::Skipped,
+            Err(error) if is_connection_error(&error) => AcceptAttempt::Skipped,
             Err(error) => {
                 self.stall(&error, io);
-                Attempt::Nothing
+                AcceptAttempt::Empty
             }
         }
     }
@@ -145,7 +149,7 @@ impl Acceptors {
     }
 }
 
-impl<C: Chain> Poll<C> {
+impl<C: SendChain> Poll<C> {
     pub(super) fn accept_turn<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io) {
         self.acceptors.retry_at.take_if(|at| *at <= io.now());
         for listener in 0..self.acceptors.listeners.len() {
@@ -154,19 +158,25 @@ impl<C: Chain> Poll<C> {
                     return;
                 }
                 match self.acceptors.accept(listener, io) {
-                    Attempt::Connection(stream, peer) => {
-                        self.admit(app, io, stream, Accepted { listener, peer })
+                    AcceptAttempt::Connection(stream, peer) => {
+                        self.admit(app, io, stream, ConnectionOrigin { listener, peer })
                     }
-                    Attempt::Skipped => {}
-                    Attempt::Nothing => break,
+                    AcceptAttempt::Skipped => {}
+                    AcceptAttempt::Empty => break,
                 }
             }
         }
     }
 
-    fn admit<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, stream: TcpStream, from: Accepted) {
+    fn admit<A: App<Chain = C>>(
+        &mut self,
+        app: &mut A,
+        io: &mut Io,
+        stream: TcpStream,
+        from: ConnectionOrigin,
+    ) {
         let conn = io.slots.insert();
-        if let Err(error) = self.register(conn, Link::new(stream)) {
+        if let Err(error) = self.register(conn, PollLink::new(stream)) {
             io.slots.remove(conn);
             return self.acceptors.stall(&error, io);
         }
@@ -175,7 +185,7 @@ impl<C: Chain> Poll<C> {
     }
 
     /// Registers the connection for events.
-    pub(super) fn register(&mut self, conn: ConnId, mut link: Link<C>) -> io::Result<()> {
+    pub(super) fn register(&mut self, conn: ConnId, mut link: PollLink<C>) -> io::Result<()> {
         let token = Token(self.acceptors.first_free + conn.index());
         // Registering reports the current state, so earlier bytes are reported too.
         let both = Interest::READABLE | Interest::WRITABLE;
@@ -188,11 +198,11 @@ impl<C: Chain> Poll<C> {
     }
 }
 
-enum Attempt {
+enum AcceptAttempt {
     Connection(TcpStream, SocketAddr),
     /// A connection was lost before it was accepted; continue with the next.
     Skipped,
-    Nothing,
+    Empty,
 }
 
 /// Token of the first listener, after the token of the waker.

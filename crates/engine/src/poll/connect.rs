@@ -4,11 +4,11 @@ use std::io;
 
 use mio::net::TcpStream;
 
-use super::{Link, Poll};
-use crate::connect::{CONNECTS_PER_TURN, Connect};
-use crate::{App, Chain, ConnId, Io};
+use super::{Poll, PollLink};
+use crate::connect::{CONNECTS_PER_TURN, ConnectRequest};
+use crate::{App, ConnId, Io, SendChain};
 
-impl<C: Chain> Poll<C> {
+impl<C: SendChain> Poll<C> {
     /// Starts requested connections, up to the limit of a turn.
     pub(super) fn connect_listed(&mut self, io: &mut Io) {
         for _ in 0..CONNECTS_PER_TURN {
@@ -21,21 +21,21 @@ impl<C: Chain> Poll<C> {
         }
     }
 
-    fn connect(&mut self, connect: &Connect) -> io::Result<()> {
+    fn connect(&mut self, connect: &ConnectRequest) -> io::Result<()> {
         let (socket, address) = connect.socket()?;
         socket.set_nonblocking(true)?;
         match socket.connect(&address) {
             Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
             result => result?,
         }
-        let mut link = Link::new(TcpStream::from_std(socket.into()));
+        let mut link = PollLink::new(TcpStream::from_std(socket.into()));
         link.connecting = true;
         self.register(connect.conn, link)
     }
 
-    pub(super) fn tell_connected<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io) {
-        for place in 0..self.connected.len() {
-            self.connected(app, io, self.connected[place]);
+    pub(super) fn report_connected<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io) {
+        for index in 0..self.connected.len() {
+            self.connected(app, io, self.connected[index]);
         }
         self.connected.clear();
     }

@@ -9,22 +9,21 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::time::{Duration, Instant};
 
-use super::kernel::{Completion, Kernel};
-use super::token::{Kind, Token};
-use super::{Link, Ring};
-use crate::shortage::{concerns_one_connection, remedy};
-use crate::{Accepted, App, Chain, Config, ConnId, Io};
+use super::kernel::{Completion, RingKernel};
+use super::token::{OpKind, Token};
+use crate::shortage::{is_connection_error, remedy};
+use crate::{EngineConfig, Io};
 
-pub(super) struct Acceptors {
-    listeners: Vec<Acceptor>,
+pub(super) struct RingAcceptors {
+    listeners: Vec<RingAcceptor>,
     /// Accepted connections whose peer address is not requested yet.
     arrived: VecDeque<Arrival>,
     /// Connections whose peer address is requested, by name slot.
-    asked: Vec<Option<Arrival>>,
-    free_places: Vec<usize>,
+    requested: Vec<Option<Arrival>>,
+    free_name_slots: Vec<usize>,
     /// Capacity of the ring's file table, and number of used slots.
     files: usize,
-    taken: usize,
+    used_files: usize,
     backoff: Duration,
     retry_at: Option<Instant>,
     /// The shortage has been logged. It lasts until accepting finds the backlog empty, so that a server at
@@ -32,19 +31,19 @@ pub(super) struct Acceptors {
     stalled: bool,
     /// A connection was accepted since the last check.
     busy: bool,
-    begun: bool,
+    is_started: bool,
     closed: bool,
 }
 
 #[derive(Default)]
-struct Acceptor {
+struct RingAcceptor {
     /// Accept operations in flight.
     armed: usize,
-    mode: Mode,
+    mode: AcceptMode,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Mode {
+enum AcceptMode {
     #[default]
     Single,
     Multishot,
@@ -52,34 +51,35 @@ enum Mode {
     Cancelled,
 }
 
+/// An accepted connection whose peer address is not known yet.
 #[derive(Clone, Copy)]
-struct Arrival {
-    listener: usize,
-    file: u32,
+pub(super) struct Arrival {
+    pub(super) listener: usize,
+    pub(super) file: u32,
 }
 
-impl Acceptors {
-    pub(super) fn new<K: Kernel>(kernel: &K, listeners: usize, config: &Config) -> Self {
-        let places = kernel.names();
+impl RingAcceptors {
+    pub(super) fn new<K: RingKernel>(kernel: &K, listeners: usize, config: &EngineConfig) -> Self {
+        let name_slots = kernel.names();
         Self {
-            listeners: (0..listeners).map(|_| Acceptor::default()).collect(),
+            listeners: (0..listeners).map(|_| RingAcceptor::default()).collect(),
             arrived: VecDeque::new(),
-            asked: vec![None; places],
-            free_places: (0..places).rev().collect(),
+            requested: vec![None; name_slots],
+            free_name_slots: (0..name_slots).rev().collect(),
             files: kernel.files(),
-            taken: 0,
+            used_files: 0,
             backoff: config.accept_backoff,
             retry_at: None,
             stalled: false,
             busy: false,
-            begun: false,
+            is_started: false,
             closed: false,
         }
     }
 
     /// Whether accepting has not started yet.
     pub(super) fn have_work(&self) -> bool {
-        !self.begun
+        !self.is_started
     }
 
     /// Remaining pause of accepting.
@@ -90,20 +90,20 @@ impl Acceptors {
 
     /// Used slots of the file table.
     #[cfg(test)]
-    pub(super) fn taken(&self) -> usize {
-        self.taken
+    pub(super) fn used_files(&self) -> usize {
+        self.used_files
     }
 
     /// Reserves a table slot for an outgoing socket, unless all slots are used or reserved for accepts.
     pub(super) fn take_file(&mut self) -> bool {
         let free = self.free_files() > 0;
-        self.taken += usize::from(free);
+        self.used_files += usize::from(free);
         free
     }
 
     /// Releases a table slot.
     pub(super) fn file_closed(&mut self) {
-        self.taken = self.taken.saturating_sub(1);
+        self.used_files = self.used_files.saturating_sub(1);
         self.retry_at = None;
     }
 
@@ -116,18 +116,18 @@ impl Acceptors {
         match completion.outcome() {
             Ok(file) => {
                 self.busy = true;
-                self.taken += 1;
+                self.used_files += 1;
                 self.arrived.push_back(Arrival { listener: index, file: file as u32 });
             }
             Err(error) if error.raw_os_error() == Some(libc::ECANCELED) => {}
-            Err(error) if concerns_one_connection(&error) => {}
+            Err(error) if is_connection_error(&error) => {}
             Err(error) => self.stall(&error, remedy(&error), io),
         }
     }
 
     /// Arms the accepts of all listeners as far as the table has free slots.
-    pub(super) fn arm<K: Kernel>(&mut self, kernel: &mut K, io: &Io) {
-        self.begun = true;
+    pub(super) fn arm<K: RingKernel>(&mut self, kernel: &mut K, io: &Io) {
+        self.is_started = true;
         self.retry_at.take_if(|at| *at <= io.now());
         if self.retry_at.is_some() {
             return;
@@ -140,32 +140,32 @@ impl Acceptors {
         for index in 0..self.listeners.len() {
             let free = self.free_files();
             let acceptor = &mut self.listeners[index];
-            let token = Token::numbered(Kind::Accept, index as u32);
-            let plenty = free > reserve;
+            let token = Token::numbered(OpKind::Accept, index as u32);
+            let is_plenty = free > reserve;
             match acceptor.mode {
-                Mode::Multishot if acceptor.armed > 0 => {
-                    if !plenty {
-                        acceptor.mode = Mode::Cancelled;
+                AcceptMode::Multishot if acceptor.armed > 0 => {
+                    if !is_plenty {
+                        acceptor.mode = AcceptMode::Cancelled;
                         kernel.cancel(token);
                     }
                 }
-                Mode::Cancelled if acceptor.armed > 0 => {}
+                AcceptMode::Cancelled if acceptor.armed > 0 => {}
                 // Outstanding single accepts are used up first.
-                Mode::Single if plenty && acceptor.armed > 0 => {}
-                _ if plenty && acceptor.armed == 0 => {
-                    acceptor.mode = Mode::Multishot;
+                AcceptMode::Single if is_plenty && acceptor.armed > 0 => {}
+                _ if is_plenty && acceptor.armed == 0 => {
+                    acceptor.mode = AcceptMode::Multishot;
                     acceptor.armed = 1;
                     kernel.accept(token, index, true);
                 }
                 _ => {
-                    acceptor.mode = Mode::Single;
-                    let room = free.min(SINGLES.saturating_sub(acceptor.armed));
-                    acceptor.armed += room;
-                    (0..room).for_each(|_| kernel.accept(token, index, false));
+                    acceptor.mode = AcceptMode::Single;
+                    let count = free.min(SINGLES.saturating_sub(acceptor.armed));
+                    acceptor.armed += count;
+                    (0..count).for_each(|_| kernel.accept(token, index, false));
                 }
             }
         }
-        if self.free_files() == 0 && self.taken >= self.files {
+        if self.free_files() == 0 && self.used_files >= self.files {
             let error =
                 io::Error::other(format!("all {} slots of the ring's file table are in use", self.files));
             self.report(&error, TABLE_FULL, io);
@@ -174,46 +174,53 @@ impl Acceptors {
 
     /// Table slots that are neither used nor reserved for single accepts.
     fn free_files(&self) -> usize {
-        let singles = self.listeners.iter().filter(|acceptor| acceptor.mode == Mode::Single);
-        let spoken_for: usize = singles.map(|acceptor| acceptor.armed).sum();
-        self.files.saturating_sub(self.taken + spoken_for)
+        let singles = self.listeners.iter().filter(|acceptor| acceptor.mode == AcceptMode::Single);
+        let reserved: usize = singles.map(|acceptor| acceptor.armed).sum();
+        self.files.saturating_sub(self.used_files + reserved)
     }
 
     /// Requests the peer addresses of accepted connections as far as name slots are free. Connections
     /// beyond `accepts_per_turn` wait for a later turn.
-    pub(super) fn ask_names<K: Kernel>(&mut self, kernel: &mut K) {
+    pub(super) fn request_peer_names<K: RingKernel>(&mut self, kernel: &mut K) {
         while !self.arrived.is_empty()
-            && let Some(place) = self.free_places.pop()
+            && let Some(name_slot) = self.free_name_slots.pop()
         {
             let arrival = self.arrived.pop_front();
-            self.asked[place] = arrival;
+            self.requested[name_slot] = arrival;
             if let Some(Arrival { listener, file }) = arrival {
-                kernel.peer_name(Token::numbered(Kind::Name, place as u32), listener, file, place);
+                kernel.peer_name(Token::numbered(OpKind::Name, name_slot as u32), listener, file, name_slot);
             }
         }
     }
 
+    /// Removes the connection whose peer address the kernel has written into `name_slot`, and frees the slot.
+    pub(super) fn take_requested(&mut self, name_slot: usize) -> Option<Arrival> {
+        let arrival = self.requested.get_mut(name_slot).and_then(Option::take)?;
+        self.free_name_slots.push(name_slot);
+        Some(arrival)
+    }
+
     /// Connections that are not yet reported to the application.
-    pub(super) fn arriving(&self) -> usize {
-        self.arrived.len() + self.asked.len() - self.free_places.len()
+    pub(super) fn pending_accepts(&self) -> usize {
+        self.arrived.len() + self.requested.len() - self.free_name_slots.len()
     }
 
     /// Ends accepting and closes the listeners. Connections that the kernel has accepted meanwhile are
     /// served like any other connection instead of being reset.
-    pub(super) fn close<K: Kernel>(&mut self, kernel: &mut K, completed: &mut Vec<Completion>) {
+    pub(super) fn close<K: RingKernel>(&mut self, kernel: &mut K, completed: &mut Vec<Completion>) {
         if std::mem::replace(&mut self.closed, true) {
             return;
         }
         for (index, acceptor) in self.listeners.iter().enumerate() {
             if acceptor.armed > 0 {
-                kernel.cancel(Token::numbered(Kind::Accept, index as u32));
+                kernel.cancel(Token::numbered(OpKind::Accept, index as u32));
             }
         }
         // The loop may end with this turn, and the port must be free then.
         let mut seen = 0;
         for turn in 0..JOIN_TURNS {
             for completion in &completed[seen..] {
-                if completion.token.kind() == Some(Kind::Accept) {
+                if completion.token.kind() == Some(OpKind::Accept) {
                     self.ended(completion);
                 }
             }
@@ -229,23 +236,23 @@ impl Acceptors {
         }
         completed[seen..]
             .iter()
-            .filter(|it| it.token.kind() == Some(Kind::Accept))
+            .filter(|it| it.token.kind() == Some(OpKind::Accept))
             .for_each(|it| self.ended(it));
-        completed.retain(|completion| completion.token.kind() != Some(Kind::Accept));
+        completed.retain(|completion| completion.token.kind() != Some(OpKind::Accept));
         kernel.close_listeners();
     }
 
     /// Accepts the connections that arrived while accepting ended. If another process has the listener too,
     /// the kernel may have notified this process only.
-    fn accept_last<K: Kernel>(&mut self, kernel: &mut K) {
+    fn accept_last<K: RingKernel>(&mut self, kernel: &mut K) {
         for index in 0..self.listeners.len() {
-            let room = self.free_files().min(SINGLES);
-            if room == 0 || self.listeners[index].armed > 0 || !kernel.has_waiting(index) {
+            let count = self.free_files().min(SINGLES);
+            if count == 0 || self.listeners[index].armed > 0 || !kernel.has_waiting(index) {
                 continue;
             }
-            let token = Token::numbered(Kind::Accept, index as u32);
-            self.listeners[index] = Acceptor { armed: room, mode: Mode::Single };
-            (0..room).for_each(|_| kernel.accept(token, index, false));
+            let token = Token::numbered(OpKind::Accept, index as u32);
+            self.listeners[index] = RingAcceptor { armed: count, mode: AcceptMode::Single };
+            (0..count).for_each(|_| kernel.accept(token, index, false));
             // Accepts without a pending connection would wait.
             kernel.cancel(token);
         }
@@ -259,7 +266,7 @@ impl Acceptors {
             acceptor.armed = acceptor.armed.saturating_sub(1);
         }
         if let Ok(file) = completion.outcome() {
-            self.taken += 1;
+            self.used_files += 1;
             self.arrived.push_back(Arrival { listener: index, file: file as u32 });
         }
     }
@@ -280,49 +287,8 @@ impl Acceptors {
     }
 }
 
-impl<C: Chain, K: Kernel> Ring<C, K> {
-    /// The peer's address is known: reports the connection.
-    pub(super) fn named<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, completion: &Completion) {
-        let place = completion.token.index();
-        let Some(Arrival { listener, file }) = self.acceptors.asked.get_mut(place).and_then(Option::take)
-        else {
-            return;
-        };
-        self.acceptors.free_places.push(place);
-        // A peer that has reset the connection has no address.
-        let peer = completion.outcome().ok().and_then(|length| parse(self.kernel.name(place), length));
-        let Some(peer) = peer.filter(|_| !io.stopped()) else {
-            return self.kernel.close(Token::numbered(Kind::Discard, file), file);
-        };
-        let conn = io.slots.insert();
-        if !self.place(conn, Link::new(file)) {
-            io.slots.remove(conn);
-            return self.kernel.close(Token::numbered(Kind::Discard, file), file);
-        }
-        self.unarmed.push(conn);
-        io.stats.accepts.add(1);
-        app.accepted(io, conn, Accepted { listener, peer });
-    }
-}
-
-impl<C, K: Kernel> Ring<C, K> {
-    /// Stores the link of a new connection in its slot. `false`: operations of an earlier connection are in
-    /// flight, although its slot is vacant.
-    pub(super) fn place(&mut self, conn: ConnId, link: Link<C>) -> bool {
-        if self.links.len() <= conn.index() {
-            self.links.resize_with(conn.index() + 1, || None);
-        }
-        let place = &mut self.links[conn.index()];
-        let free = place.is_none();
-        if free {
-            *place = Some(link);
-        }
-        free
-    }
-}
-
 /// Parses a `sockaddr` of an IP address. Peers of a Unix socket have none.
-fn parse(name: &[u8], length: usize) -> Option<SocketAddr> {
+pub(super) fn parse_peer(name: &[u8], length: usize) -> Option<SocketAddr> {
     let name = name.get(..length)?;
     let family = i32::from(u16::from_ne_bytes(*name.first_chunk()?));
     if family == libc::AF_UNIX {
@@ -371,17 +337,17 @@ mod tests {
         v4[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
         v4[2..4].copy_from_slice(&4242u16.to_be_bytes());
         v4[4..8].copy_from_slice(&[127, 0, 0, 1]);
-        assert_eq!(parse(&v4, 16), Some("127.0.0.1:4242".parse().unwrap()));
+        assert_eq!(parse_peer(&v4, 16), Some("127.0.0.1:4242".parse().unwrap()));
         let mut v6 = [0u8; 28];
         v6[..2].copy_from_slice(&(libc::AF_INET6 as u16).to_ne_bytes());
         v6[2..4].copy_from_slice(&80u16.to_be_bytes());
         v6[23] = 1;
-        assert_eq!(parse(&v6, 28), Some("[::1]:80".parse().unwrap()));
+        assert_eq!(parse_peer(&v6, 28), Some("[::1]:80".parse().unwrap()));
         for length in 0..16 {
-            assert!(parse(&v4, length).is_none() || length >= 8, "{length} bytes are not an address");
+            assert!(parse_peer(&v4, length).is_none() || length >= 8, "{length} bytes are not an address");
         }
-        assert_eq!(parse(&v6, 29), None, "longer than the buffer");
-        assert_eq!(parse(&[0; 16], 16), None, "not an IP address");
-        assert_eq!(parse(&(libc::AF_UNIX as u16).to_ne_bytes(), 2), Some("0.0.0.0:0".parse().unwrap()));
+        assert_eq!(parse_peer(&v6, 29), None, "longer than the buffer");
+        assert_eq!(parse_peer(&[0; 16], 16), None, "not an IP address");
+        assert_eq!(parse_peer(&(libc::AF_UNIX as u16).to_ne_bytes(), 2), Some("0.0.0.0:0".parse().unwrap()));
     }
 }

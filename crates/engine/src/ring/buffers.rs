@@ -15,13 +15,13 @@ use super::kernel::Completion;
 
 /// The queue of free buffers: one page of the kernel's interface.
 #[repr(C, align(4096))]
-pub(super) struct Shared {
-    entries: [Entry; ENTRIES],
+pub(super) struct BufferQueue {
+    entries: [BufferEntry; ENTRIES],
 }
 
 /// `struct io_uring_buf`. The `reserved` of the first entry is the queue's tail.
 #[repr(C)]
-struct Entry {
+struct BufferEntry {
     address: AtomicU64,
     length: AtomicU32,
     buffer: AtomicU16,
@@ -29,10 +29,10 @@ struct Entry {
 }
 
 /// Entries of the queue: as many as fit a page. A power of two.
-pub(super) const ENTRIES: usize = 4096 / size_of::<Entry>();
+pub(super) const ENTRIES: usize = 4096 / size_of::<BufferEntry>();
 
 pub(super) struct Buffers {
-    shared: Box<Shared>,
+    shared: Box<BufferQueue>,
     bytes: Box<[u8]>,
     cursors: Cursors,
     tail: u16,
@@ -41,17 +41,17 @@ pub(super) struct Buffers {
 impl Buffers {
     /// Creates `count` buffers of `size` bytes, `count` at most [`ENTRIES`].
     pub(super) fn new(count: usize, size: usize) -> Self {
-        let entry = || Entry {
+        let entry = || BufferEntry {
             address: AtomicU64::new(0),
             length: AtomicU32::new(0),
             buffer: AtomicU16::new(0),
             reserved: AtomicU16::new(0),
         };
-        let shared = Box::new(Shared { entries: std::array::from_fn(|_| entry()) });
+        let shared = Box::new(BufferQueue { entries: std::array::from_fn(|_| entry()) });
         let bytes = vec![0; count * size].into_boxed_slice();
         let mut buffers = Self { shared, bytes, cursors: Cursors::new(count, size), tail: 0 };
         for buffer in 0..count {
-            buffers.give(buffer as u16);
+            buffers.provide(buffer as u16);
         }
         buffers
     }
@@ -72,11 +72,11 @@ impl Buffers {
     /// Marks the chunk as handled. A buffer that the kernel has finished becomes free.
     pub(super) fn release(&mut self, completion: &Completion) {
         if let Some(buffer) = self.cursors.release(completion) {
-            self.give(buffer);
+            self.provide(buffer);
         }
     }
 
-    fn give(&mut self, buffer: u16) {
+    fn provide(&mut self, buffer: u16) {
         let entry = &self.shared.entries[usize::from(self.tail) % ENTRIES];
         let start = usize::from(buffer) * self.cursors.size;
         // The kernel reads an entry only behind the tail, which is published after it.
@@ -173,7 +173,10 @@ mod tests {
 
     #[test]
     fn queue_layout_matches_the_kernel() {
-        assert_eq!((size_of::<Entry>(), size_of::<Shared>(), align_of::<Shared>()), (16, 4096, 4096));
+        assert_eq!(
+            (size_of::<BufferEntry>(), size_of::<BufferQueue>(), align_of::<BufferQueue>()),
+            (16, 4096, 4096)
+        );
         let mut buffers = Buffers::new(4, 64);
         let tail = |buffers: &Buffers| buffers.shared.entries[0].reserved.load(Ordering::Relaxed);
         assert_eq!(tail(&buffers), 4);

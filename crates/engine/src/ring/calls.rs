@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use io_uring::squeue::Entry;
 
 /// A ring's descriptor, and its index in the thread's registered table, by which the kernel finds it
 /// faster. (The crate stores that index in a value that borrows the ring.)
-pub(super) struct Way {
+pub(super) struct RingDescriptor {
     ring: RawFd,
     registered: Option<u32>,
 }
 
-impl Way {
+impl RingDescriptor {
     pub(super) const fn new(ring: RawFd) -> Self {
         Self { ring, registered: None }
     }
@@ -25,8 +25,8 @@ impl Way {
     /// Registers the descriptor with the calling thread. The thread's table is small; if it is full, the
     /// ring works without.
     pub(super) fn register(&mut self) {
-        let mut update = Update { offset: u32::MAX, reserved: 0, data: self.ring as u64 };
-        // SAFETY: the kernel reads and writes one `Update`, laid out as its `io_uring_rsrc_update`.
+        let mut update = RegisterUpdate { offset: u32::MAX, reserved: 0, data: self.ring as u64 };
+        // SAFETY: the kernel reads and writes one `RegisterUpdate`, laid out as its `io_uring_rsrc_update`.
         let count = unsafe { register(self.ring, REGISTER_RING_FDS, (&raw mut update).cast()) };
         self.registered = count.is_ok().then_some(update.offset);
     }
@@ -34,7 +34,7 @@ impl Way {
     /// Must be called by the thread that registered it. While it is registered, the ring stays alive.
     pub(super) fn unregister(&mut self) {
         if let Some(offset) = self.registered.take() {
-            let mut update = Update { offset, reserved: 0, data: 0 };
+            let mut update = RegisterUpdate { offset, reserved: 0, data: 0 };
             // SAFETY: as in `register`.
             let _ = unsafe { register(self.ring, UNREGISTER_RING_FDS, (&raw mut update).cast()) };
         }
@@ -62,14 +62,14 @@ impl Way {
     /// most `timeout`.
     pub(super) fn enter(&self, count: u32, wait: u32, timeout: Option<Duration>) -> io::Result<()> {
         let (descriptor, by_number) = self.descriptor();
-        let time = timeout.map(|timeout| Time {
+        let time = timeout.map(|timeout| Timespec {
             seconds: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
             nanoseconds: i64::from(timeout.subsec_nanos()),
         });
         let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
-        let argument = Argument { signals: 0, signals_size: 0, reserved: 0, time: time as u64 };
+        let argument = EnterArgument { signals: 0, signals_size: 0, reserved: 0, time: time as u64 };
         let flags = ENTER_GETEVENTS | ENTER_EXT_ARG | by_number;
-        // SAFETY: the last two are the address and size of an `Argument`, laid out as the kernel's
+        // SAFETY: the last two are the address and size of an `EnterArgument`, laid out as the kernel's
         // `io_uring_getevents_arg`; it and the time it points to live through the call, which writes neither.
         let result = unsafe {
             libc::syscall(
@@ -79,7 +79,7 @@ impl Way {
                 wait,
                 flags,
                 &raw const argument,
-                size_of::<Argument>(),
+                size_of::<EnterArgument>(),
             )
         };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -113,15 +113,32 @@ unsafe fn register(ring: RawFd, operation: u32, argument: *mut libc::c_void) -> 
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Leaves the choice of a bound socket's port to the call that connects it (`IP_BIND_ADDRESS_NO_PORT`). Otherwise
+/// `bind` reserves a port that no other connection of the address can use, not even to another server.
+pub(crate) fn choose_port_at_connect(socket: &impl AsRawFd) -> io::Result<()> {
+    let yes: libc::c_int = 1;
+    // SAFETY: the kernel reads one `c_int` from an address that is valid during the call.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_BIND_ADDRESS_NO_PORT,
+            (&raw const yes).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 #[repr(C)]
-struct Update {
+struct RegisterUpdate {
     offset: u32,
     reserved: u32,
     data: u64,
 }
 
 #[repr(C)]
-struct Argument {
+struct EnterArgument {
     signals: u64,
     signals_size: u32,
     reserved: u32,
@@ -130,7 +147,7 @@ struct Argument {
 
 /// `struct __kernel_timespec`.
 #[repr(C)]
-struct Time {
+struct Timespec {
     seconds: i64,
     nanoseconds: i64,
 }

@@ -8,16 +8,16 @@
 use std::io;
 use std::time::Duration;
 
-use super::connect::Outgoing;
+use super::outgoing::OutgoingSocket;
 use super::token::Token;
-use crate::{Append, Chain, Large};
+use crate::{Append, LargeBuffer, SendChain};
 
 /// Accepts operations, completes them, and owns the receive buffers.
 ///
 /// Operations are queued; [`enter`](Self::enter) submits them, in order. Each operation completes exactly
-/// once with a completion without [`more`](Completion::more), except sends fired with [`Wait::No`], which
+/// once with a completion without [`more`](Completion::more), except sends fired with [`SendMode::DontWait`], which
 /// complete silently if the kernel took all bytes.
-pub(crate) trait Kernel {
+pub(crate) trait RingKernel {
     /// Called on the thread that runs the loop, before all other calls. Repeated calls have no effect.
     fn start(&mut self) -> io::Result<()>;
 
@@ -34,12 +34,12 @@ pub(crate) trait Kernel {
     /// Capacity of the file table.
     fn files(&self) -> usize;
 
-    /// Requests the peer's address of `file`, accepted from `listener`, into slot `place` of
+    /// Requests the peer's address of `file`, accepted from `listener`, into slot `name_slot` of
     /// [`name`](Self::name).
-    fn peer_name(&mut self, token: Token, listener: usize, file: u32, place: usize);
+    fn peer_name(&mut self, token: Token, listener: usize, file: u32, name_slot: usize);
 
     /// The requested address in the kernel's format: a `sockaddr`.
-    fn name(&self, place: usize) -> &[u8];
+    fn name(&self, name_slot: usize) -> &[u8];
 
     /// Number of name slots.
     fn names(&self) -> usize;
@@ -50,14 +50,14 @@ pub(crate) trait Kernel {
     /// # Safety
     ///
     /// Until this operation completes, `outgoing` must not be moved, changed or freed.
-    unsafe fn install(&mut self, token: Token, outgoing: &mut Outgoing);
+    unsafe fn install(&mut self, token: Token, outgoing: &mut OutgoingSocket);
 
     /// Connects `file` to the address in `outgoing`.
     ///
     /// # Safety
     ///
     /// As for [`install`](Self::install).
-    unsafe fn connect(&mut self, token: Token, file: u32, outgoing: &Outgoing);
+    unsafe fn connect(&mut self, token: Token, file: u32, outgoing: &OutgoingSocket);
 
     /// Receives into the kernel's buffers: one chunk, or (`multishot`) chunks until cancelled.
     fn receive(&mut self, token: Token, file: u32, multishot: bool);
@@ -67,7 +67,7 @@ pub(crate) trait Kernel {
     /// # Safety
     ///
     /// Until this operation completes, the allocation of the buffer must not be moved or freed.
-    unsafe fn receive_large(&mut self, token: Token, file: u32, large: &mut Large);
+    unsafe fn receive_large(&mut self, token: Token, file: u32, large: &mut LargeBuffer);
 
     /// Reports poll(2) events of `file`, including errors.
     fn watch(&mut self, token: Token, file: u32);
@@ -76,10 +76,18 @@ pub(crate) trait Kernel {
     ///
     /// # Safety
     ///
-    /// Until this operation completes, the chain must not be moved, changed or dropped. With [`Wait::No`]
+    /// Until this operation completes, the chain must not be moved, changed or dropped. With [`SendMode::DontWait`]
     /// and without a completion, it is complete when [`consumed`](Self::consumed) has passed the number
     /// that [`queued`](Self::queued) returned after this call.
-    unsafe fn send<C: Chain>(&mut self, token: Token, file: u32, chain: &C, wait: Wait) -> u32;
+    unsafe fn send<C: SendChain>(&mut self, token: Token, file: u32, chain: &C, mode: SendMode) -> u32;
+
+    /// Sends the same `bytes`, at most 1 GiB, on several files, each as [`send`](Self::send) with
+    /// [`SendMode::DontWait`] does.
+    ///
+    /// # Safety
+    ///
+    /// As for [`send`](Self::send): until these operations complete, the bytes must not be freed.
+    unsafe fn send_shared(&mut self, sends: impl Iterator<Item = (Token, u32)>, bytes: &[u8]);
 
     /// Shuts down the sending side of `file`.
     fn shutdown(&mut self, token: Token, file: u32);
@@ -133,12 +141,12 @@ pub(crate) trait Kernel {
 
 /// Behavior of a send when the kernel's buffer cannot take all bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wait {
+pub(crate) enum SendMode {
     /// Completes at once, with the number of taken bytes or an error. If all bytes were taken, it does not
     /// complete.
-    No,
+    DontWait,
     /// Waits until some bytes are taken.
-    Yes,
+    Wait,
 }
 
 /// The result of an operation, or one of several results.

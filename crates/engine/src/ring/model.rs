@@ -17,44 +17,46 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use self::app::Tester;
+use self::app::TestApp;
 use self::dice::Dice;
 use self::peers::Peers;
-use self::pool::Pool;
+use self::pool::ModelPool;
 use self::script::Script;
 use super::accept::RESERVE;
-use super::{Receive, Ring};
+use super::state::{ReceiveProgress, Ring};
 use crate::backend::Backend;
-use crate::{Closed, Config, ConnId, Io};
+use crate::{App as _, CloseReason, ConnId, EngineConfig, Io};
 
-type Tested = Ring<<Tester as crate::App>::Chain, Script>;
+type TestedRing = Ring<<TestApp as crate::App>::Chain, Script>;
 
 /// A loop as run by the engine, with a seeded clock.
-struct World {
+struct RingModel {
     dice: Dice,
-    ring: Tested,
+    ring: TestedRing,
     io: Io,
-    app: Tester,
+    app: TestApp,
     clock: std::time::Instant,
     /// Turns in which a connection did not receive its pending bytes.
     hungry: BTreeMap<u32, (usize, u32)>,
 }
 
-impl World {
+impl RingModel {
     fn new(seed: u64) -> Self {
         let dice = Dice::new(seed);
         let incremental = dice.percent(75);
         let (size, count) = (dice.pick(&[3, 16, 64, 300, LARGE]), dice.pick(&[1, 2, 5]));
-        let config = Config::default().receive_buffer(size).and_then(|config| config.ring_buffers(count));
+        let config = EngineConfig::default()
+            .with_receive_buffer(size)
+            .and_then(|config| config.with_ring_buffers(count));
         let config = config.expect("all settings are within their ranges");
         // A small table; or one so large that some connections are accepted without counting first.
-        let places = dice.pick(&[1, 2, 7, RESERVE + 1, RESERVE + 3]);
+        let table_size = dice.pick(&[1, 2, 7, RESERVE + 1, RESERVE + 3]);
         let listeners = 1 + dice.below(2);
-        let pool = Pool::new(config.ring_buffers, config.ring_buffer(), incremental);
+        let pool = ModelPool::new(config.ring_buffers, config.ring_buffer(), incremental);
         let names = dice.pick(&[1, 3, 8]);
         let script = Script::new(
             Dice::new(seed ^ 1 << 40),
-            Peers::new(places, config.ring_buffer() == LARGE),
+            Peers::new(table_size, config.ring_buffer() == LARGE),
             pool,
             names,
             listeners,
@@ -65,7 +67,7 @@ impl World {
             ring: Ring::on(script, listeners, &config),
             clock: io.now(),
             io,
-            app: Tester::new(Dice::new(seed ^ 2 << 40)),
+            app: TestApp::new(Dice::new(seed ^ 2 << 40)),
             dice,
             hungry: BTreeMap::new(),
         }
@@ -75,40 +77,45 @@ impl World {
     fn turn(&mut self) {
         let Self { dice, ring, io, app, .. } = self;
         io.stats.turns.add(1);
-        Backend::<Tester>::start(ring).expect("the script starts");
+        Backend::<TestApp>::start(ring).expect("the script starts");
         let mail = !app.calm && dice.percent(15);
         let work = mail || io.has_commands() || ring.has_work(app, io);
-        let timers = [io.until_next_timer(), Backend::<Tester>::until_next_work(ring, io)];
+        let timers = [io.until_next_timer(), Backend::<TestApp>::until_next_work(ring, io)];
         let timeout = if work { Some(Duration::ZERO) } else { timers.into_iter().flatten().min() };
-        Backend::<Tester>::wait(ring, timeout).expect("a script is entered");
+        Backend::<TestApp>::wait(ring, timeout).expect("a script is entered");
         // Random progress of time, but a wait without an event lasts as long as requested.
         self.clock += Duration::from_micros(dice.below(2_000) as u64);
         if ring.kernel.slept {
             // A one-second wait for a chain without urgency is no progress.
             let waits = ring.acceptors.until_retry(io).or_else(|| io.until_next_timer());
-            let forever = app.calm && waits.is_none() && !app.lives.is_empty();
-            assert!(!forever, "sleeps forever: {:?}, {:?}", app.lives, ring.kernel.in_flight);
+            let forever = app.calm && waits.is_none() && !app.connections.is_empty();
+            assert!(!forever, "sleeps forever: {:?}, {:?}", app.connections, ring.kernel.in_flight);
             self.clock += timeout.unwrap_or_default();
         }
         io.begin_turn();
-        io.now = self.clock;
+        io.set_now(self.clock);
         ring.deliver(app, io);
         if mail {
             crate::App::mail(app, io, &mut Vec::new());
         }
         self.timers();
         let Self { dice, ring, io, app, .. } = self;
-        io.close_all_if_stopping();
-        ring.carry_out(app, io);
         if dice.percent(20) {
-            Backend::<Tester>::flush(ring).expect("a script is entered");
+            Backend::<TestApp>::wait(ring, Some(Duration::ZERO)).expect("a script is entered");
+            ring.deliver(app, io);
+        }
+        app.end_turn(io);
+        io.close_all_if_stopping();
+        ring.execute_commands(app, io);
+        if dice.percent(20) {
+            Backend::<TestApp>::flush(ring).expect("a script is entered");
         }
         self.check();
     }
 
     fn timers(&mut self) {
         let Self { dice, io, app, .. } = self;
-        let due: Vec<_> = app.lives.keys().copied().filter(|_| !app.calm && dice.percent(5)).collect();
+        let due: Vec<_> = app.connections.keys().copied().filter(|_| !app.calm && dice.percent(5)).collect();
         for conn in due {
             if io.slots.live_mut(conn).is_some() {
                 crate::App::timer(app, io, conn);
@@ -120,10 +127,10 @@ impl World {
     }
 
     /// Connections that are not started yet, or were closed before.
-    fn unbegun(&self) -> usize {
+    fn pending_connections(&self) -> usize {
         let links = &self.ring.links;
         let without = |conn: &&ConnId| links.get(conn.index()).is_none_or(Option::is_none);
-        let unbegun: Vec<_> = self.app.lives.keys().filter(without).collect();
+        let unbegun: Vec<_> = self.app.connections.keys().filter(without).collect();
         let waits = |conn: &ConnId| self.io.connects.iter().any(|connect| connect.conn == *conn);
         let closes = |conn: &ConnId| self.io.closes.iter().any(|(closes, _)| closes == conn);
         assert!(
@@ -136,40 +143,43 @@ impl World {
     /// Invariants between turns.
     fn check(&mut self) {
         let links = self.ring.links.iter().flatten().count();
-        let begun = self.app.lives.len() - self.unbegun();
-        assert_eq!((links, self.io.connections()), (begun, self.app.lives.len()));
+        let begun = self.app.connections.len() - self.pending_connections();
+        assert_eq!((links, self.io.connections()), (begun, self.app.connections.len()));
         let lists = [&self.ring.starved, &self.ring.unarmed, &self.ring.batch];
         assert!(lists.iter().all(|list| list.is_empty()), "a turn processes its lists");
-        for link in self.ring.links.iter().flatten().filter(|link| link.held.is_some()) {
-            let stops = matches!(link.receive, Receive::Home | Receive::Cancelled);
+        for link in self.ring.links.iter().flatten().filter(|link| link.deferred.is_some()) {
+            let stops = matches!(link.receive, ReceiveProgress::Idle | ReceiveProgress::Cancelled);
             assert!(stops, "deferred input does not grow: {:?}", link.receive);
         }
-        for life in self.app.lives.values().filter(|life| self.app.calm && !life.paused && !life.closing) {
-            if life.connecting.is_some() {
+        for state in
+            self.app.connections.values().filter(|state| self.app.calm && !state.paused && !state.closing)
+        {
+            if state.connecting.is_some() {
                 continue;
             }
-            let peer = &self.ring.kernel.peers.all[life.serial as usize];
-            let (got, turns) = self.hungry.entry(life.serial).or_default();
-            let fed = life.got > std::mem::replace(got, life.got) || life.got == peer.arrived;
-            *turns = if fed || peer.hurt { 0 } else { *turns + 1 };
-            let most = HUNGER_TURNS * (1 + self.app.lives.len() as u32);
-            assert!(*turns < most, "waits for bytes that have arrived: {life:?}, {peer:?}");
+            let peer = &self.ring.kernel.peers.all[state.serial as usize];
+            let (got, turns) = self.hungry.entry(state.serial).or_default();
+            let has_progress = state.got > std::mem::replace(got, state.got) || state.got == peer.arrived;
+            *turns = if has_progress || peer.hurt { 0 } else { *turns + 1 };
+            let most = HUNGER_TURNS * (1 + self.app.connections.len() as u32);
+            assert!(*turns < most, "waits for bytes that have arrived: {state:?}, {peer:?}");
         }
     }
 
     /// From here on the kernel is benign, and the application closes all connections in order.
-    fn calm(&mut self) {
+    fn end_faults(&mut self) {
         self.ring.kernel.benign = true;
         self.app.calm = true;
-        let serial = |life: &app::Life| if life.connecting.is_some() { u32::MAX } else { life.serial };
-        let living: Vec<_> = self.app.lives.iter().map(|(conn, life)| (*conn, serial(life))).collect();
+        let serial =
+            |state: &app::ConnectionState| if state.connecting.is_some() { u32::MAX } else { state.serial };
+        let open: Vec<_> = self.app.connections.iter().map(|(conn, state)| (*conn, serial(state))).collect();
         for (serial, peer) in self.ring.kernel.peers.all.iter_mut().enumerate() {
             // Connections that the application does not know yet.
-            peer.deaf &= living.iter().any(|(_, known)| *known == serial as u32);
+            peer.unresponsive &= open.iter().any(|(_, known)| *known == serial as u32);
         }
-        for &(conn, serial) in &living {
+        for &(conn, serial) in &open {
             self.app.resume(&mut self.io, conn);
-            if self.app.lives[&conn].connecting.is_some() {
+            if self.app.connections[&conn].connecting.is_some() {
                 // It ends with its peer, if it is reached.
                 continue;
             }
@@ -177,20 +187,21 @@ impl World {
                 let bytes = self.dice.below(500);
                 self.app.queue(&mut self.io, conn, bytes);
             }
-            let (life, peer) = (&self.app.lives[&conn], &mut self.ring.kernel.peers.all[serial as usize]);
+            let (state, peer) =
+                (&self.app.connections[&conn], &mut self.ring.kernel.peers.all[serial as usize]);
             // Some peers end after they have received all bytes.
             if peer.ends_after == usize::MAX {
-                peer.ends_after = life.queued;
+                peer.ends_after = state.queued;
             }
-            if peer.deaf {
+            if peer.unresponsive {
                 // Only cancelled operations complete.
                 peer.lost = true;
                 self.app.close(&mut self.io, conn);
-            } else if life.ended && peer.failure.is_none() {
+            } else if state.ended && peer.failure.is_none() {
                 self.app.shutdown(&mut self.io, conn);
             }
         }
-        if let Some((_, serial)) = living.get(self.dice.below(2 * living.len())) {
+        if let Some((_, serial)) = open.get(self.dice.below(2 * open.len())) {
             self.ring.kernel.peers.flood = Some(*serial).filter(|serial| *serial != u32::MAX);
         }
     }
@@ -204,7 +215,7 @@ impl World {
             self.ring.kernel.joins = self.dice.percent(50);
             return;
         }
-        self.calm();
+        self.end_faults();
         for _ in 0..FLOOD_TURNS {
             self.turn();
         }
@@ -213,7 +224,8 @@ impl World {
             self.app.stop(&mut self.io);
         }
         self.turns_until("every connection closes", |world| {
-            world.app.lives.is_empty() && (!world.io.accepting() || world.ring.kernel.peers.waiting == 0)
+            world.app.connections.is_empty()
+                && (!world.io.accepting() || world.ring.kernel.peers.waiting == 0)
         });
         self.io.stop_accepting();
         self.turns_until("no operation stays in flight", |world| {
@@ -223,7 +235,7 @@ impl World {
         self.at_rest();
     }
 
-    fn turns_until(&mut self, what: &str, done: impl Fn(&Self) -> bool) {
+    fn turns_until(&mut self, kind: &str, done: impl Fn(&Self) -> bool) {
         for _ in 0..REST_TURNS {
             self.turn();
             if done(self) {
@@ -231,8 +243,8 @@ impl World {
             }
         }
         panic!(
-            "not within {REST_TURNS} turns: {what}: {:?}, {:?}",
-            self.app.lives, self.ring.kernel.in_flight
+            "not within {REST_TURNS} turns: {kind}: {:?}, {:?}",
+            self.app.connections, self.ring.kernel.in_flight
         );
     }
 
@@ -241,27 +253,30 @@ impl World {
         assert!(!self.io.has_commands());
         assert!(self.ring.completed.is_empty() && self.ring.readable.is_empty());
         assert!(!self.ring.has_work(&self.app, &self.io));
+        assert!(self.ring.shared.is_empty() && self.io.broadcasts.is_empty());
         assert!(self.ring.fired.is_empty() && self.ring.links.iter().all(Option::is_none));
-        assert_eq!((kernel.peers.open(), self.ring.acceptors.taken()), (0, 0), "every socket is closed");
+        assert_eq!((kernel.peers.open(), self.ring.acceptors.used_files()), (0, 0), "every socket is closed");
         kernel.pool.assert_at_rest();
         self.appends_at_rest();
-        for (serial, (life, why)) in &self.app.done {
+        for (serial, (state, reason)) in &self.app.done {
             let peer = &kernel.peers.all[*serial as usize];
-            assert!(life.got <= peer.handed && peer.taken <= life.queued, "{life:?}, {peer:?}");
-            match why {
-                Closed::Finished => {
-                    let whole = life.ended && (life.got, life.queued) == (peer.total, peer.taken);
-                    assert!(whole, "an orderly end loses nothing: {life:?}, {peer:?}");
+            assert!(state.got <= peer.handed && peer.taken <= state.queued, "{state:?}, {peer:?}");
+            match reason {
+                CloseReason::Finished => {
+                    let whole = state.ended && (state.got, state.queued) == (peer.total, peer.taken);
+                    assert!(whole, "an orderly end loses nothing: {state:?}, {peer:?}");
                 }
-                Closed::Requested => {}
-                Closed::Stopped => assert!(self.app.stopped),
-                Closed::Reset | Closed::Error(_) => assert!(peer.hurt, "{why:?}: {life:?}, {peer:?}"),
+                CloseReason::Requested => {}
+                CloseReason::Stopped => assert!(self.app.stopped),
+                CloseReason::Reset | CloseReason::Error(_) => {
+                    assert!(peer.hurt, "{reason:?}: {state:?}, {peer:?}")
+                }
             }
         }
     }
 }
 
-impl World {
+impl RingModel {
     /// The bytes of every append are in its file, once and in order, as many as reported; and synced, if
     /// reported.
     fn appends_at_rest(&self) {
@@ -288,11 +303,11 @@ const FLOOD_TURNS: usize = 60;
 const REST_TURNS: usize = 3_000;
 
 fn try_seed(seed: u64) {
-    let run = catch_unwind(AssertUnwindSafe(|| World::new(seed).run()));
+    let run = catch_unwind(AssertUnwindSafe(|| RingModel::new(seed).run()));
     if let Err(panic) = run {
-        let what = panic.downcast_ref::<String>().map(String::as_str);
-        let what = what.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
-        panic!("seed {seed}: {what}");
+        let kind = panic.downcast_ref::<String>().map(String::as_str);
+        let kind = kind.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
+        panic!("seed {seed}: {kind}");
     }
 }
 
@@ -303,48 +318,49 @@ fn random_completion_orders_lose_no_bytes_and_terminate() {
 }
 
 /// A world without faults, and its only connection.
-fn quiet(seed: u64) -> (World, ConnId) {
-    let mut world = World::new(seed);
-    world.calm();
+fn model_without_faults(seed: u64) -> (RingModel, ConnId) {
+    let mut world = RingModel::new(seed);
+    world.end_faults();
     world.ring.kernel.peers.waiting = 1;
-    world.turns_until("it is accepted", |world| !world.app.lives.is_empty());
-    let conn = *world.app.lives.keys().next().expect("a connection was accepted");
+    world.turns_until("it is accepted", |world| !world.app.connections.is_empty());
+    let conn = *world.app.connections.keys().next().expect("a connection was accepted");
     (world, conn)
 }
 
 #[test]
 fn chain_longer_than_one_send_completes_without_other_events() {
     for seed in 1..=50 {
-        let (mut world, conn) = quiet(seed);
+        let (mut world, conn) = model_without_faults(seed);
         world.ring.kernel.peers.all[0].ends_after = 2_000;
         world.app.queue(&mut world.io, conn, 2_000);
-        world.turns_until("its peer has everything and ends", |world| world.app.lives.is_empty());
+        world.turns_until("its peer has everything and ends", |world| world.app.connections.is_empty());
     }
 }
 
 #[test]
 fn bytes_queued_behind_long_chain_are_sent_without_other_events() {
     for seed in 1..=50 {
-        let (mut world, conn) = quiet(seed);
+        let (mut world, conn) = model_without_faults(seed);
         world.ring.kernel.peers.all[0].ends_after = 300;
         world.app.queue(&mut world.io, conn, 200);
         world.turn();
         world.app.queue(&mut world.io, conn, 100);
-        world.turns_until("its peer has everything and ends", |world| world.app.lives.is_empty());
+        world.turns_until("its peer has everything and ends", |world| world.app.connections.is_empty());
     }
 }
 
 #[test]
 fn refused_submission_keeps_shutdown_waiting_for_chain() {
     for seed in 1..=50 {
-        let (mut world, conn) = quiet(seed);
+        let (mut world, conn) = model_without_faults(seed);
         world.ring.kernel.peers.all[0].ends_after = usize::MAX - 1;
         world.app.queue(&mut world.io, conn, 20);
         world.turn();
         world.app.shutdown(&mut world.io, conn);
         world.ring.kernel.refuses = true;
         // Or the peer has ended first, and closing informs it.
-        let told = |world: &World| world.ring.kernel.peers.all[0].shut || world.app.lives.is_empty();
-        world.turns_until("the shutdown reaches the peer", told);
+        let result =
+            |world: &RingModel| world.ring.kernel.peers.all[0].shut || world.app.connections.is_empty();
+        world.turns_until("the shutdown reaches the peer", result);
     }
 }

@@ -1,38 +1,20 @@
 //! Receiving: one persistent operation per connection, until the peer ends, the application pauses, or the
 //! kernel runs out of buffers.
 
-use super::kernel::{Completion, Kernel};
-use super::token::{Kind, Token};
-use super::{Close, Receive, Ring};
-use crate::slots::{Receiving, Sending};
-use crate::{App, Chain, Closed, ConnId, Flow, Io};
+use super::kernel::{Completion, RingKernel};
+use super::state::{CloseProgress, ReceiveEnd, ReceiveProgress, Ring};
+use super::token::{OpKind, Token};
+use crate::slots::{ReadState, WriteState};
+use crate::{App, CloseReason, ConnId, Flow, Io, SendChain};
 
-/// Input received between the application's pause and its effect in the kernel. It is copied, since a
-/// buffer retained by a paused connection would be unavailable to all other connections.
-#[derive(Debug, Default)]
-pub(super) struct Held {
-    bytes: Vec<u8>,
-    /// Bytes at the front that the application has handled.
-    handled: usize,
-    /// A buffer of the application, and the number of bytes received into it.
-    pub(super) large: Option<(Vec<u8>, usize)>,
-    end: Option<End>,
-}
-
-#[derive(Debug)]
-pub(super) enum End {
-    Peer,
-    Failed(Closed),
-}
-
-impl<C: Chain, K: Kernel> Ring<C, K> {
+impl<C: SendChain, K: RingKernel> Ring<C, K> {
     pub(super) fn received<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, completion: &Completion) {
         if let Some((conn, link)) = self.owner(io, completion.token) {
             if !completion.more {
-                link.receive = Receive::Home;
+                link.receive = ReceiveProgress::Idle;
             }
-            if link.close == Close::No {
-                self.take_in(app, io, conn, completion);
+            if link.close == CloseProgress::No {
+                self.handle_receive(app, io, conn, completion);
             } else {
                 self.close_step(conn);
             }
@@ -40,7 +22,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         self.kernel.release(completion);
     }
 
-    fn take_in<A: App<Chain = C>>(
+    fn handle_receive<A: App<Chain = C>>(
         &mut self,
         app: &mut A,
         io: &mut Io,
@@ -48,11 +30,11 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         completion: &Completion,
     ) {
         match completion.outcome() {
-            Ok(0) => self.ended(app, io, conn, End::Peer),
+            Ok(0) => self.ended(app, io, conn, ReceiveEnd::Peer),
             Ok(bytes) => {
                 io.stats.receives.add(1);
                 io.stats.received_bytes.add(bytes as u64);
-                self.hand_over(app, io, conn, completion);
+                self.deliver_or_defer(app, io, conn, completion);
                 if !completion.more {
                     self.unarmed.push(conn);
                 }
@@ -61,16 +43,16 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
             // or one peer that sends at full speed would take the buffers every time.
             Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
                 let turn = io.stats.turns.get() as u32;
-                let fed = self.link(io, conn).is_some_and(|link| link.fed == turn);
-                if fed { self.unarmed.push(conn) } else { self.starved.push(conn) }
+                let has_received = self.link(io, conn).is_some_and(|link| link.last_receive_turn == turn);
+                if has_received { self.unarmed.push(conn) } else { self.starved.push(conn) }
             }
-            Err(error) if is_passing(&error) => self.unarmed.push(conn),
-            Err(error) => self.ended(app, io, conn, End::Failed(error.into())),
+            Err(error) if is_transient_error(&error) => self.unarmed.push(conn),
+            Err(error) => self.ended(app, io, conn, ReceiveEnd::Failed(error.into())),
         }
     }
 
     /// Delivers the chunk, or defers it.
-    fn hand_over<A: App<Chain = C>>(
+    fn deliver_or_defer<A: App<Chain = C>>(
         &mut self,
         app: &mut A,
         io: &mut Io,
@@ -78,45 +60,53 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         completion: &Completion,
     ) {
         let Some(Some(link)) = self.links.get_mut(conn.index()) else { return };
-        link.fed = io.stats.turns.get() as u32;
+        link.last_receive_turn = io.stats.turns.get() as u32;
         let chunk = self.kernel.chunk(completion);
         let chunk_len = chunk.len();
         if io.slots.live_mut(conn).is_none() || chunk.is_empty() {
             return;
         }
-        if !io.receives(conn) || link.held.is_some() {
-            link.held.get_or_insert_default().bytes.extend_from_slice(chunk);
+        if !io.receives(conn) || link.deferred.is_some() {
+            link.deferred.get_or_insert_default().bytes.extend_from_slice(chunk);
         } else if app.received(io, conn, chunk) == Flow::Pause {
             io.pause(conn);
         }
         // Large messages arrive chunk by chunk, so that the rest can be received into the application's
         // buffer.
         link.bulk = chunk_len >= BULK_MIN && (link.bulk || app.awaits_large(conn));
-        if (!io.receives(conn) || link.bulk) && link.receive == Receive::Armed {
-            link.receive = Receive::Cancelled;
+        if (!io.receives(conn) || link.bulk) && link.receive == ReceiveProgress::Armed {
+            link.receive = ReceiveProgress::Cancelled;
             self.kernel.cancel(completion.token);
         }
     }
 
-    pub(super) fn ended<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, conn: ConnId, end: End) {
+    pub(super) fn ended<A: App<Chain = C>>(
+        &mut self,
+        app: &mut A,
+        io: &mut Io,
+        conn: ConnId,
+        end: ReceiveEnd,
+    ) {
         io.stats.receives.add(1);
         let paused = io.slots.live_mut(conn).is_some() && !io.receives(conn);
         match self.link(io, conn) {
-            Some(link) if paused || link.held.is_some() => link.held.get_or_insert_default().end = Some(end),
-            _ => self.tell_end(app, io, conn, end),
+            Some(link) if paused || link.deferred.is_some() => {
+                link.deferred.get_or_insert_default().end = Some(end)
+            }
+            _ => self.report_end(app, io, conn, end),
         }
     }
 
-    fn tell_end<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, conn: ConnId, end: End) {
+    fn report_end<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, conn: ConnId, end: ReceiveEnd) {
         match end {
-            End::Peer if io.receives(conn) => {
+            ReceiveEnd::Peer if io.receives(conn) => {
                 io.receive_ended(conn);
                 app.ended(io, conn);
                 io.close_if_finished(conn);
                 self.unarmed.push(conn);
             }
-            End::Peer => {}
-            End::Failed(why) => io.close_for(conn, || why),
+            ReceiveEnd::Peer => {}
+            ReceiveEnd::Failed(reason) => io.close_for(conn, || reason),
         }
     }
 
@@ -124,7 +114,7 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
         let Some(slot) = io.slots.live_mut(conn) else { return };
         slot.resume_listed = false;
         match self.link(io, conn) {
-            Some(link) if link.held.is_some() => self.readable.push(conn),
+            Some(link) if link.deferred.is_some() => self.readable.push(conn),
             _ => self.arm(app, io, conn),
         }
     }
@@ -133,82 +123,84 @@ impl<C: Chain, K: Kernel> Ring<C, K> {
     /// a reset would go unnoticed, so a poll for it is submitted.
     fn arm<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, conn: ConnId) {
         let ended = io.slots.get(conn).is_some_and(|slot| {
-            slot.receiving == Receiving::Ended && slot.sending == Sending::Open && !slot.closing
+            slot.receiving == ReadState::Ended && slot.sending == WriteState::Open && !slot.closing
         });
         if !ended && !io.receives(conn) {
             return;
         }
         let Some(Some(link)) = self.links.get_mut(conn.index()) else { return };
-        if link.receive != Receive::Home || link.held.is_some() {
+        if link.receive != ReceiveProgress::Idle || link.deferred.is_some() {
             return;
         }
         if ended {
-            link.receive = Receive::Watching;
-            self.kernel.watch(Token::of(Kind::Watch, conn), link.file);
+            link.receive = ReceiveProgress::Watching;
+            self.kernel.watch(Token::of(OpKind::Watch, conn), link.file);
         } else if link.bulk && self.arm_large(app, io, conn) {
             // It is in flight.
         } else if io.receives(conn)
             && let Some(link) = self.link(io, conn)
         {
             link.large = None;
-            link.receive = Receive::Armed;
+            link.receive = ReceiveProgress::Armed;
             let (file, multishot) = (link.file, !link.bulk);
-            self.kernel.receive(Token::of(Kind::Receive, conn), file, multishot);
+            self.kernel.receive(Token::of(OpKind::Receive, conn), file, multishot);
         }
     }
 
     /// Handles an event of a socket after its peer's end.
-    pub(super) fn watched(&mut self, io: &mut Io, completion: &Completion) {
+    pub(super) fn handle_watch_event(&mut self, io: &mut Io, completion: &Completion) {
         let Some((conn, link)) = self.owner(io, completion.token) else { return };
         if !completion.more {
-            link.receive = Receive::Home;
+            link.receive = ReceiveProgress::Idle;
         }
-        if link.close != Close::No {
+        if link.close != CloseProgress::No {
             return self.close_step(conn);
         }
         match completion.outcome() {
-            Ok(events) if events & FAILED != 0 => io.close_for(conn, || Closed::Reset),
-            Err(error) if !is_passing(&error) => io.close_for(conn, || error.into()),
+            Ok(events) if events & FAILED != 0 => io.close_for(conn, || CloseReason::Reset),
+            Err(error) if !is_transient_error(&error) => io.close_for(conn, || error.into()),
             _ if !completion.more => self.unarmed.push(conn),
             _ => {}
         }
     }
 
     pub(super) fn arm_listed<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io) {
-        for place in 0..self.starved.len() {
-            self.arm(app, io, self.starved[place]);
+        for index in 0..self.starved.len() {
+            self.arm(app, io, self.starved[index]);
         }
         self.starved.clear();
-        for place in 0..self.unarmed.len() {
-            self.arm(app, io, self.unarmed[place]);
+        for index in 0..self.unarmed.len() {
+            self.arm(app, io, self.unarmed[index]);
         }
         self.unarmed.clear();
     }
 
     /// Delivers deferred input to resumed connections.
-    pub(super) fn deliver_held<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io) {
-        for place in 0..self.readable.len() {
-            let conn = self.readable[place];
-            let Some(mut held) = self.link(io, conn).and_then(|link| link.held.take()) else { continue };
-            while io.receives(conn) && held.handled < held.bytes.len() {
-                let to = held.bytes.len().min(held.handled + self.piece);
-                let piece = &mut held.bytes[held.handled..to];
-                held.handled = to;
+    pub(super) fn deliver_deferred<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io) {
+        for index in 0..self.readable.len() {
+            let conn = self.readable[index];
+            let Some(mut deferred) = self.link(io, conn).and_then(|link| link.deferred.take()) else {
+                continue;
+            };
+            while io.receives(conn) && deferred.handled < deferred.bytes.len() {
+                let to = deferred.bytes.len().min(deferred.handled + self.piece);
+                let piece = &mut deferred.bytes[deferred.handled..to];
+                deferred.handled = to;
                 if app.received(io, conn, piece) == Flow::Pause {
                     io.pause(conn);
                 }
             }
-            if let Some((buffer, received)) = held.large.take_if(|_| io.receives(conn))
+            if let Some((buffer, received)) = deferred.large.take_if(|_| io.receives(conn))
                 && app.received_large(io, conn, buffer, received) == Flow::Pause
             {
                 io.pause(conn);
             }
-            match held.end.take_if(|_| io.receives(conn)) {
-                Some(end) => self.tell_end(app, io, conn, end),
+            match deferred.end.take_if(|_| io.receives(conn)) {
+                Some(end) => self.report_end(app, io, conn, end),
                 None if io.receives(conn) => self.unarmed.push(conn),
                 None => {
                     if let Some(link) = self.link(io, conn) {
-                        link.held = Some(held);
+                        link.deferred = Some(deferred);
                     }
                 }
             }
@@ -224,7 +216,7 @@ const FAILED: usize = (libc::POLLERR | libc::POLLHUP) as usize;
 const BULK_MIN: usize = 16 << 10;
 
 /// Whether receiving continues after this error.
-pub(super) fn is_passing(error: &std::io::Error) -> bool {
+pub(super) fn is_transient_error(error: &std::io::Error) -> bool {
     let passing = [libc::ECANCELED, libc::EINTR, libc::EAGAIN];
     error.raw_os_error().is_some_and(|code| passing.contains(&code))
 }

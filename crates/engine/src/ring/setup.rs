@@ -10,24 +10,26 @@ use io_uring::squeue::Entry;
 use io_uring::types::Fd;
 use io_uring::{IoUring, opcode};
 
-use super::refusal::Refusal;
-use crate::Config;
+use super::unavailable::RingUnavailable;
+use crate::EngineConfig;
 
 /// Creates a ring as large as the limits permit, not yet enabled.
 ///
 /// A short-lived thread creates it: when a ring is closed, the kernel interrupts the thread that created
 /// it, which would be the caller's thread.
-pub(super) fn make() -> Result<IoUring, Refusal> {
-    let made = thread::Builder::new().name("io_uring setup".into()).spawn(|| {
-        let ring = ladder()?;
-        supports_socket_options().map_err(|error| Refusal::new("querying socket options", &error))?;
+pub(super) fn create_ring() -> Result<IoUring, RingUnavailable> {
+    let thread = thread::Builder::new().name("io_uring setup".into()).spawn(|| {
+        let ring = try_sizes()?;
+        supports_socket_options().map_err(|error| RingUnavailable::new("querying socket options", &error))?;
         Ok(ring)
     });
-    let made = made.map_err(|error| Refusal::new("starting a thread", &error))?;
-    made.join().unwrap_or_else(|_| Err(Refusal::new("a ring", &io::Error::from_raw_os_error(libc::EIO))))
+    let thread = thread.map_err(|error| RingUnavailable::new("starting a thread", &error))?;
+    thread
+        .join()
+        .unwrap_or_else(|_| Err(RingUnavailable::new("a ring", &io::Error::from_raw_os_error(libc::EIO))))
 }
 
-fn ladder() -> Result<IoUring, Refusal> {
+fn try_sizes() -> Result<IoUring, RingUnavailable> {
     let mut last = io::Error::from_raw_os_error(libc::ENOSYS);
     for entries in QUEUE_ENTRIES {
         for sq_array in [false, true] {
@@ -53,7 +55,7 @@ fn ladder() -> Result<IoUring, Refusal> {
             break;
         }
     }
-    Err(Refusal::new("io_uring_setup", &last))
+    Err(RingUnavailable::new("io_uring_setup", &last))
 }
 
 /// Whether completions arrive in the order in which the kernel fills an incremental buffer, which
@@ -71,12 +73,12 @@ fn version(release: &str) -> Option<(u32, u32)> {
 }
 
 /// Registers a file table as large as the limits permit. Returns its size.
-pub(super) fn register_files(ring: &IoUring, config: &Config) -> io::Result<usize> {
+pub(super) fn register_files(ring: &IoUring, config: &EngineConfig) -> io::Result<usize> {
     let limit = rlimit::Resource::NOFILE.get_soft()?;
-    let most = config.ring_files.unwrap_or(FILES_MAX).min(u32::try_from(limit).unwrap_or(u32::MAX)).max(1);
+    let max = config.ring_files.unwrap_or(FILES_MAX).min(u32::try_from(limit).unwrap_or(u32::MAX)).max(1);
     let submitter = ring.submitter();
-    submitter.register_files_sparse(most)?;
-    Ok(most as usize)
+    submitter.register_files_sparse(max)?;
+    Ok(max as usize)
 }
 
 /// Checks that the ring supports `getsockopt` commands, which came with Linux 6.7; all other required

@@ -12,7 +12,7 @@ pub(crate) struct Token(u64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum OpKind {
     /// No handler: a cancellation, whose target has its own completion.
     Nothing,
     /// Another thread posted mail.
@@ -33,6 +33,8 @@ pub(crate) enum Kind {
     Watch,
     /// A send that only reports failures.
     Fire,
+    /// The same, of a broadcast.
+    Share,
     Send,
     Shutdown,
     Close,
@@ -43,15 +45,15 @@ pub(crate) enum Kind {
 }
 
 impl Token {
-    pub(super) const NOTHING: Self = Self::numbered(Kind::Nothing, 0);
-    pub(super) const WAKE: Self = Self::numbered(Kind::Wake, 0);
+    pub(super) const NOTHING: Self = Self::numbered(OpKind::Nothing, 0);
+    pub(super) const WAKE: Self = Self::numbered(OpKind::Wake, 0);
 
     /// A token without a connection.
-    pub(super) const fn numbered(kind: Kind, number: u32) -> Self {
+    pub(super) const fn numbered(kind: OpKind, number: u32) -> Self {
         Self((kind as u64) << 56 | number as u64)
     }
 
-    pub(super) fn of(kind: Kind, conn: ConnId) -> Self {
+    pub(super) fn of(kind: OpKind, conn: ConnId) -> Self {
         let generation = u64::from(conn.generation() & GENERATION);
         Self((kind as u64) << 56 | generation << 32 | conn.index() as u64)
     }
@@ -65,13 +67,13 @@ impl Token {
     }
 
     /// `None`: an unknown token.
-    pub(super) fn kind(self) -> Option<Kind> {
-        use Kind::{
+    pub(super) fn kind(self) -> Option<OpKind> {
+        use OpKind::{
             Accept, Append, Close, Connect, Discard, Fire, Install, Large, Name, Nothing, Receive, Send,
-            Shutdown, Sync, Wake, Watch,
+            Share, Shutdown, Sync, Wake, Watch,
         };
         let all = [
-            Nothing, Wake, Accept, Name, Discard, Install, Connect, Receive, Large, Watch, Fire, Send,
+            Nothing, Wake, Accept, Name, Discard, Install, Connect, Receive, Large, Watch, Fire, Share, Send,
             Shutdown, Close, Append, Sync,
         ];
         all.get((self.0 >> 56) as usize).copied()
@@ -79,7 +81,7 @@ impl Token {
 
     /// Whether the kernel always reports a completion. Some other kinds report failures only.
     pub(super) fn reports(self) -> bool {
-        !matches!(self.kind(), Some(Kind::Nothing | Kind::Wake | Kind::Fire) | None)
+        !matches!(self.kind(), Some(OpKind::Nothing | OpKind::Wake | OpKind::Fire | OpKind::Share) | None)
     }
 
     /// The slot, or the number.
@@ -109,12 +111,14 @@ mod tests {
         slots.remove(first);
         let second = slots.insert();
         assert_eq!(first.index(), second.index());
-        for kind in [Kind::Install, Kind::Connect, Kind::Receive, Kind::Send, Kind::Shutdown, Kind::Close] {
+        for kind in
+            [OpKind::Install, OpKind::Connect, OpKind::Receive, OpKind::Send, OpKind::Shutdown, OpKind::Close]
+        {
             let token = Token::from_bits(Token::of(kind, first).bits());
             assert_eq!((token.kind(), token.index()), (Some(kind), first.index()));
             assert!(token.is_of(first) && !token.is_of(second) && !token.is_of(neighbour));
         }
-        assert_eq!(Token::numbered(Kind::Name, 7).index(), 7);
+        assert_eq!(Token::numbered(OpKind::Name, 7).index(), 7);
         assert_eq!(Token::from_bits(u64::MAX).kind(), None, "unknown bits have no kind");
     }
 }

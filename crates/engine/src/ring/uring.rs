@@ -14,21 +14,22 @@ use io_uring::squeue::{Entry, Flags};
 use io_uring::types::{CancelBuilder, Fd, Fixed};
 use io_uring::{IoUring, cqueue, opcode};
 
-use super::buffers::{Buffers, ENTRIES};
-use super::calls::Way;
-use super::connect::Outgoing;
-use super::kernel::{Completion, Kernel, Wait};
-use super::refusal::Refusal;
+use super::buffers::ENTRIES;
+use super::calls::RingDescriptor;
+use super::kernel::{Completion, RingKernel, SendMode};
+use super::memory::{NAME, NAME_UNIX, NAME_V4, RingMemory, SLICES, fitting_slices};
+use super::outgoing::OutgoingSocket;
 use super::setup;
 use super::token::Token;
+use super::unavailable::RingUnavailable;
 use super::wake::RingWaker;
-use crate::{Append, Chain, Config, Large, Listener};
+use crate::{Append, EngineConfig, LargeBuffer, Listener, SendChain};
 
 pub(crate) struct Uring {
     ring: ManuallyDrop<IoUring>,
-    way: Way,
-    memory: ManuallyDrop<Memory>,
-    listeners: Vec<Listening>,
+    descriptor: RingDescriptor,
+    memory: ManuallyDrop<RingMemory>,
+    listeners: Vec<RingListener>,
     waker: RingWaker,
     /// Operations that did not fit the submission queue, in order.
     overflow: VecDeque<Entry>,
@@ -41,68 +42,38 @@ pub(crate) struct Uring {
     /// The thread that runs the ring: the kernel accepts operations from one thread only.
     thread: Option<ThreadId>,
     /// The kernel rejected the submission for lack of resources.
-    refused: bool,
+    is_rejected: bool,
     /// A fatal error for the next call to report.
     failed: Option<i32>,
 }
 
 /// The purpose of a system call, in addition to submission.
 #[derive(Clone, Copy)]
-enum Visit {
+enum EnterMode {
     /// Wait for at least one completion, or the timeout.
     Wait(Option<Duration>),
     /// Collect available completions.
-    Look,
+    Collect,
     /// Submit only.
     Submit,
 }
 
-struct Listening {
+struct RingListener {
     /// `None` after closing.
     socket: Option<TcpListener>,
     /// Length of the peers' addresses in bytes.
     name: usize,
 }
 
-/// Memory that operations in flight point to.
-struct Memory {
-    buffers: Buffers,
-    names: Box<[Name]>,
-    #[expect(clippy::vec_box, reason = "the kernel holds their addresses while the vector grows")]
-    messages: Vec<Box<Message>>,
-    /// Messages in use since the last complete submission.
-    messages_used: usize,
-}
-
-/// A `sockaddr` of an IP address.
-type Name = [u8; NAME];
-const NAME: usize = 28;
-const NAME_V4: usize = 16;
-/// The address family: a Unix client seldom has a longer name.
-const NAME_UNIX: usize = 2;
-
-/// The memory of a send with several slices; the kernel copies it when it takes the operation.
-struct Message {
-    header: libc::msghdr,
-    slices: [libc::iovec; SLICES],
-}
-
-// SAFETY: the addresses in it are numbers to us; nothing here reads through them.
-unsafe impl Send for Message {}
-
 impl Uring {
-    pub(super) fn new(config: &Config) -> Result<(Self, RingWaker), Refusal> {
-        let memory = Memory {
-            buffers: Buffers::new(config.ring_buffers, config.ring_buffer()),
-            names: vec![[0; NAME]; config.accepts_per_turn.min(NAMES_MAX) as usize].into(),
-            messages: Vec::new(),
-            messages_used: 0,
-        };
+    pub(super) fn new(config: &EngineConfig) -> Result<(Self, RingWaker), RingUnavailable> {
+        let memory = RingMemory::new(config);
         // Declared after the memory, so that it is dropped first.
-        let ring = setup::make()?;
+        let ring = setup::create_ring()?;
         let submitter = ring.submitter();
-        let refused = |what| move |error: io::Error| Refusal::new(what, &error);
-        let files = setup::register_files(&ring, config).map_err(refused("registering the file table"))?;
+        let unavailable = |what| move |error: io::Error| RingUnavailable::new(what, &error);
+        let files =
+            setup::register_files(&ring, config).map_err(unavailable("registering the file table"))?;
         let register = |flags| {
             // SAFETY: the page lies in a box of `memory` that is freed after the ring is closed, or never.
             unsafe {
@@ -111,10 +82,11 @@ impl Uring {
         };
         register(if config.ring_incremental && setup::fills_in_order() { INCREMENTAL } else { 0 })
             .or_else(|_| register(0))
-            .map_err(refused("registering receive buffers"))?;
-        let waker = RingWaker::new(ring.as_raw_fd()).map_err(refused("creating the waker of the loop"))?;
+            .map_err(unavailable("registering receive buffers"))?;
+        let waker =
+            RingWaker::new(ring.as_raw_fd()).map_err(unavailable("creating the waker of the loop"))?;
         let uring = Self {
-            way: Way::new(ring.as_raw_fd()),
+            descriptor: RingDescriptor::new(ring.as_raw_fd()),
             ring: ManuallyDrop::new(ring),
             memory: ManuallyDrop::new(memory),
             listeners: Vec::new(),
@@ -126,7 +98,7 @@ impl Uring {
             enters: 0,
             files,
             thread: None,
-            refused: false,
+            is_rejected: false,
             failed: None,
         };
         Ok((uring, waker))
@@ -147,7 +119,7 @@ impl Uring {
                 Ok(SocketAddr::V4(_)) => NAME_V4,
                 _ => NAME,
             };
-            self.listeners.push(Listening { socket: Some(socket), name });
+            self.listeners.push(RingListener { socket: Some(socket), name });
         }
     }
 
@@ -186,23 +158,23 @@ impl Uring {
     }
 
     /// Makes one system call.
-    fn call(&mut self, visit: Visit) -> io::Result<()> {
+    fn call(&mut self, mode: EnterMode) -> io::Result<()> {
         self.enters += 1;
         let count = self.ring.submission().len() as u32;
-        let result = match visit {
-            Visit::Wait(timeout) => self.way.enter(count, 1, timeout),
-            Visit::Look => self.way.enter(count, 0, None),
-            Visit::Submit => self.way.submit(count),
+        let result = match mode {
+            EnterMode::Wait(timeout) => self.descriptor.enter(count, 1, timeout),
+            EnterMode::Collect => self.descriptor.enter(count, 0, None),
+            EnterMode::Submit => self.descriptor.submit(count),
         };
         self.consumed = self.queued - self.overflow.len() as u64 - self.ring.submission().len() as u64;
-        self.refused = false;
+        self.is_rejected = false;
         match result {
             Ok(()) => Ok(()),
             Err(error) => match error.raw_os_error() {
                 // The timeout expired, or a signal interrupted the call.
                 Some(libc::ETIME | libc::EINTR) => Ok(()),
                 Some(libc::EBUSY | libc::EAGAIN | libc::ENOMEM) => {
-                    self.refused = true;
+                    self.is_rejected = true;
                     Ok(())
                 }
                 _ => Err(error),
@@ -211,8 +183,8 @@ impl Uring {
     }
 
     /// Submits all queued operations, by as many calls as needed; the last call serves the purpose.
-    fn visit(&mut self, visit: Visit, out: &mut Vec<Completion>) -> io::Result<()> {
-        let result = self.try_visit(visit, out);
+    fn submit_and_reap(&mut self, mode: EnterMode, out: &mut Vec<Completion>) -> io::Result<()> {
+        let result = self.try_submit_and_reap(mode, out);
         // The kernel may report it only once, and not every caller can act on it.
         if let Err(error) = &result {
             self.failed = Some(error.raw_os_error().unwrap_or(libc::EIO));
@@ -220,24 +192,24 @@ impl Uring {
         result
     }
 
-    fn try_visit(&mut self, visit: Visit, out: &mut Vec<Completion>) -> io::Result<()> {
+    fn try_submit_and_reap(&mut self, mode: EnterMode, out: &mut Vec<Completion>) -> io::Result<()> {
         loop {
             let last = self.fill();
-            let result = self.call(if last { visit } else { Visit::Submit });
+            let result = self.call(if last { mode } else { EnterMode::Submit });
             self.reap(out);
             // Completions that overflowed the queue: a missing completion means a successful send only
             // after all of them are collected.
             while self.ring.submission().cq_overflow() {
-                self.call(Visit::Look)?;
+                self.call(EnterMode::Collect)?;
                 self.reap(out);
             }
             result?;
-            if last || self.refused {
+            if last || self.is_rejected {
                 break;
             }
         }
         if self.consumed == self.queued {
-            self.memory.messages_done();
+            self.memory.reset_messages();
         }
         Ok(())
     }
@@ -266,7 +238,7 @@ impl Uring {
     }
 }
 
-impl Kernel for Uring {
+impl RingKernel for Uring {
     fn start(&mut self) -> io::Result<()> {
         match self.thread {
             Some(thread) if thread == thread::current().id() => return Ok(()),
@@ -278,7 +250,7 @@ impl Kernel for Uring {
         // From here on the kernel accepts operations from this thread only.
         self.ring.submitter().register_enable_rings()?;
         self.thread = Some(thread::current().id());
-        self.way.register();
+        self.descriptor.register();
         // Only shutdowns run on threads of the kernel, and they do not wait; but for thousands at once the
         // kernel would start more threads. If the limit cannot be set, they start and exit on demand.
         let _ = self.ring.submitter().register_iowq_max_workers(&mut [KERNEL_THREADS; 2]);
@@ -294,10 +266,8 @@ impl Kernel for Uring {
         let entry = if multishot {
             opcode::AcceptMulti::new(fd).allocate_file_index(true).build()
         } else {
-            let place = io_uring::types::DestinationSlot::auto_target();
-            opcode::Accept::new(fd, std::ptr::null_mut(), std::ptr::null_mut())
-                .file_index(Some(place))
-                .build()
+            let slot = io_uring::types::DestinationSlot::auto_target();
+            opcode::Accept::new(fd, std::ptr::null_mut(), std::ptr::null_mut()).file_index(Some(slot)).build()
         };
         self.push(token, entry);
     }
@@ -306,24 +276,24 @@ impl Kernel for Uring {
         let Some(socket) = self.listeners.get(listener).and_then(|found| found.socket.as_ref()) else {
             return false;
         };
-        let mut asked = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let mut request = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one structure, borrowed for the call, which does not wait.
-        unsafe { libc::poll(&mut asked, 1, 0) == 1 }
+        unsafe { libc::poll(&mut request, 1, 0) == 1 }
     }
 
     fn close_listeners(&mut self) {
         self.listeners.iter_mut().for_each(|listener| listener.socket = None);
     }
 
-    fn peer_name(&mut self, token: Token, listener: usize, file: u32, place: usize) {
+    fn peer_name(&mut self, token: Token, listener: usize, file: u32, name_slot: usize) {
         let listener = self.listeners.get(listener);
-        let (Some(listener), Some(name)) = (listener, self.memory.names.get_mut(place)) else { return };
+        let (Some(listener), Some(name)) = (listener, self.memory.names.get_mut(name_slot)) else { return };
         let entry = setup::peer_name(opcode::SetSockOpt::new, Fixed(file), &mut name[..listener.name]);
         self.push(token, entry);
     }
 
-    fn name(&self, place: usize) -> &[u8] {
-        self.memory.names.get(place).map_or(&[], |name| name)
+    fn name(&self, name_slot: usize) -> &[u8] {
+        self.memory.names.get(name_slot).map_or(&[], |name| name)
     }
 
     fn names(&self) -> usize {
@@ -334,12 +304,12 @@ impl Kernel for Uring {
         self.files
     }
 
-    unsafe fn install(&mut self, token: Token, outgoing: &mut Outgoing) {
-        let entry = opcode::FilesUpdate::new(outgoing.descriptor(), 1).offset(ANY_PLACE).build();
+    unsafe fn install(&mut self, token: Token, outgoing: &mut OutgoingSocket) {
+        let entry = opcode::FilesUpdate::new(outgoing.descriptor(), 1).offset(ANY_SLOT).build();
         self.push(token, entry);
     }
 
-    unsafe fn connect(&mut self, token: Token, file: u32, outgoing: &Outgoing) {
+    unsafe fn connect(&mut self, token: Token, file: u32, outgoing: &OutgoingSocket) {
         let address = outgoing.address();
         self.push(token, opcode::Connect::new(Fixed(file), address.as_ptr().cast(), address.len()).build());
     }
@@ -355,10 +325,10 @@ impl Kernel for Uring {
         self.push(token, entry);
     }
 
-    unsafe fn receive_large(&mut self, token: Token, file: u32, large: &mut Large) {
-        let room = u32::try_from(large.room()).unwrap_or(u32::MAX);
+    unsafe fn receive_large(&mut self, token: Token, file: u32, large: &mut LargeBuffer) {
+        let spare_capacity = u32::try_from(large.spare_capacity()).unwrap_or(u32::MAX);
         let to = large.buffer.spare_capacity_mut().as_mut_ptr().cast();
-        self.push(token, opcode::Recv::new(Fixed(file), to, room).build());
+        self.push(token, opcode::Recv::new(Fixed(file), to, spare_capacity).build());
     }
 
     fn watch(&mut self, token: Token, file: u32) {
@@ -367,13 +337,13 @@ impl Kernel for Uring {
         self.push(token, opcode::PollAdd::new(Fixed(file), libc::POLLERR as u32).multi(true).build());
     }
 
-    unsafe fn send<C: Chain>(&mut self, token: Token, file: u32, chain: &C, wait: Wait) -> u32 {
+    unsafe fn send<C: SendChain>(&mut self, token: Token, file: u32, chain: &C, wait: SendMode) -> u32 {
         let mut slices = [IoSlice::new(&[]); SLICES];
         let count = chain.slices(&mut slices).min(SLICES);
-        let (slices, offered) = of_one_send(&slices[..count]);
+        let (slices, offered) = fitting_slices(&slices[..count]);
         let (flags, silent) = match wait {
-            Wait::No => (libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_WAITALL, Flags::SKIP_SUCCESS),
-            Wait::Yes => (libc::MSG_NOSIGNAL, Flags::empty()),
+            SendMode::DontWait => (AT_ONCE, Flags::SKIP_SUCCESS),
+            SendMode::Wait => (libc::MSG_NOSIGNAL, Flags::empty()),
         };
         let entry = match slices {
             _ if offered == 0 => return 0,
@@ -387,6 +357,20 @@ impl Kernel for Uring {
         offered
     }
 
+    unsafe fn send_shared(&mut self, sends: impl Iterator<Item = (Token, u32)>, bytes: &[u8]) {
+        // The queue is opened once.
+        let mut queue = self.ring.submission();
+        for (token, file) in sends {
+            let entry = opcode::Send::new(Fixed(file), bytes.as_ptr(), bytes.len() as u32).flags(AT_ONCE);
+            let entry = entry.build().flags(Flags::SKIP_SUCCESS).user_data(token.bits());
+            self.queued += 1;
+            // SAFETY: the caller vouches for the bytes.
+            if !self.overflow.is_empty() || unsafe { queue.push(&entry) }.is_err() {
+                self.overflow.push_back(entry);
+            }
+        }
+    }
+
     fn shutdown(&mut self, token: Token, file: u32) {
         self.push(token, opcode::Shutdown::new(Fixed(file), libc::SHUT_WR).build());
     }
@@ -398,7 +382,7 @@ impl Kernel for Uring {
     unsafe fn append(&mut self, token: Token, append: &Append) {
         let mut slices = [IoSlice::new(&[]); SLICES];
         let count = append.slices(&mut slices).min(SLICES);
-        let (slices, _) = of_one_send(&slices[..count]);
+        let (slices, _) = fitting_slices(&slices[..count]);
         let (slices, count) = self.memory.slices(slices);
         // The file was opened in append mode, so no offset is needed.
         self.push(token, opcode::Writev::new(Fd(append.file().as_fd().as_raw_fd()), slices, count).build());
@@ -427,16 +411,16 @@ impl Kernel for Uring {
         if let Some(code) = self.failed.take() {
             return Err(io::Error::from_raw_os_error(code));
         }
-        if mem::take(&mut self.refused) {
+        if mem::take(&mut self.is_rejected) {
             // The missing resource may be available soon.
-            thread::sleep(REFUSED_PAUSE);
+            thread::sleep(REJECTED_PAUSE);
         }
-        let look = timeout.is_some_and(|timeout| timeout.is_zero());
-        self.visit(if look { Visit::Look } else { Visit::Wait(timeout) }, out)
+        let collect = timeout.is_some_and(|timeout| timeout.is_zero());
+        self.submit_and_reap(if collect { EnterMode::Collect } else { EnterMode::Wait(timeout) }, out)
     }
 
     fn submit(&mut self, out: &mut Vec<Completion>) -> io::Result<()> {
-        self.visit(Visit::Submit, out)
+        self.submit_and_reap(EnterMode::Submit, out)
     }
 
     fn enters(&self) -> u64 {
@@ -473,10 +457,10 @@ impl Kernel for Uring {
 
 impl Drop for Uring {
     fn drop(&mut self) {
-        self.waker.ring_gone();
+        self.waker.ring_closed();
         let joined = self.join();
         if self.thread == Some(thread::current().id()) {
-            self.way.unregister();
+            self.descriptor.unregister();
         }
         // SAFETY: dropped here and nowhere else.
         unsafe { ManuallyDrop::drop(&mut self.ring) };
@@ -489,86 +473,22 @@ impl Drop for Uring {
     }
 }
 
-/// The slices that fit one send, and their total length.
-fn of_one_send<'s, 'a>(slices: &'s [IoSlice<'a>]) -> (&'s [IoSlice<'a>], u32) {
-    let mut offered = 0;
-    for (place, slice) in slices.iter().enumerate() {
-        let with = offered + slice.len() as u64;
-        if with > OFFERED_MAX {
-            // A longer single slice is truncated.
-            return if place == 0 {
-                (&slices[..1], OFFERED_MAX as u32)
-            } else {
-                (&slices[..place], offered as u32)
-            };
-        }
-        offered = with;
-    }
-    (slices, offered as u32)
-}
-
-impl Memory {
-    /// The next free message, pointing to `slices`.
-    fn message(&mut self, slices: &[IoSlice<'_>]) -> *const libc::msghdr {
-        if self.messages_used == self.messages.len() {
-            self.messages.push(Message::new());
-        }
-        let message = &mut *self.messages[self.messages_used];
-        self.messages_used += 1;
-        for (to, from) in message.slices.iter_mut().zip(slices) {
-            *to = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
-        }
-        message.header.msg_iov = message.slices.as_mut_ptr();
-        message.header.msg_iovlen = slices.len() as _;
-        &raw const message.header
-    }
-
-    /// The same, for operations on slices.
-    fn slices(&mut self, slices: &[IoSlice<'_>]) -> (*const libc::iovec, u32) {
-        self.message(slices);
-        let message = &*self.messages[self.messages_used - 1];
-        (message.slices.as_ptr(), slices.len() as u32)
-    }
-
-    /// All operations are submitted: messages may be reused. A rare flood does not pin its memory.
-    fn messages_done(&mut self) {
-        self.messages_used = 0;
-        self.messages.truncate(MESSAGES_KEPT);
-    }
-}
-
-impl Message {
-    fn new() -> Box<Self> {
-        // SAFETY: both are plain structures of the kernel, for which zeros are valid: null and empty.
-        Box::new(unsafe { mem::zeroed() })
-    }
-}
-
 /// Maximum kernel threads per loop, of each of the two kinds.
 const KERNEL_THREADS: u32 = 2;
 
 /// The only buffer group.
 const GROUP: u16 = 0;
 
+/// A send that takes all bytes, or reports at once why it does not.
+const AT_ONCE: i32 = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_WAITALL;
+
 /// `IOU_PBUF_RING_INC`.
 const INCREMENTAL: u16 = 2;
 
 /// `IORING_FILE_INDEX_ALLOC`: the kernel chooses a free table slot.
-const ANY_PLACE: i32 = -1;
+const ANY_SLOT: i32 = -1;
 
-/// Concurrent address requests.
-const NAMES_MAX: u32 = 1024;
-
-/// Slices of a chain per send; a longer chain continues in the next turn.
-const SLICES: usize = 64;
-
-/// Bytes offered to one send; the rest follows in the next send.
-const OFFERED_MAX: u64 = 1 << 30;
-
-/// Messages kept between turns, a KiB each.
-const MESSAGES_KEPT: usize = 64;
-
-const REFUSED_PAUSE: Duration = Duration::from_millis(1);
+const REJECTED_PAUSE: Duration = Duration::from_millis(1);
 
 /// Maximum wait for the kernel on drop: 2 seconds.
 const JOIN_TURNS: u32 = 100;
@@ -592,7 +512,7 @@ mod tests {
 
     #[test]
     fn event_descriptor_wakes_ring_and_is_polled_again() {
-        let Ok((mut uring, _)) = Uring::new(&Config::default()) else {
+        let Ok((mut uring, _)) = Uring::new(&EngineConfig::default()) else {
             return println!("skipped: io_uring is not available");
         };
         uring.waker = RingWaker::by_event().unwrap();
@@ -614,7 +534,7 @@ mod tests {
 
     #[test]
     fn ring_rejects_turns_on_another_thread() {
-        let Ok((mut uring, _)) = Uring::new(&Config::default()) else {
+        let Ok((mut uring, _)) = Uring::new(&EngineConfig::default()) else {
             return println!("skipped: io_uring is not available");
         };
         uring.start().unwrap();

@@ -13,9 +13,9 @@ use super::token::Token;
 
 /// Wakes one loop. May outlive the loop.
 #[derive(Clone)]
-pub(crate) struct RingWaker(Arc<Way>);
+pub(crate) struct RingWaker(Arc<WakeMethod>);
 
-enum Way {
+enum WakeMethod {
     /// The ring's descriptor; `None` after the ring is closed. Locked while a message is sent, so that the
     /// number cannot refer to another file meanwhile.
     Message(RwLock<Option<RawFd>>),
@@ -26,44 +26,46 @@ enum Way {
 impl RingWaker {
     /// Uses a message if the kernel supports it, else an event descriptor.
     pub(super) fn new(ring: RawFd) -> io::Result<Self> {
-        let way = match message(ring) {
+        let method = match message(ring) {
             // A ring that is not enabled rejects messages, which proves that the kernel knows them.
-            Ok(()) => Way::Message(RwLock::new(Some(ring))),
-            Err(error) if error.raw_os_error() == Some(libc::EBADFD) => Way::Message(RwLock::new(Some(ring))),
-            Err(_) => Way::Event(calls::event()?),
+            Ok(()) => WakeMethod::Message(RwLock::new(Some(ring))),
+            Err(error) if error.raw_os_error() == Some(libc::EBADFD) => {
+                WakeMethod::Message(RwLock::new(Some(ring)))
+            }
+            Err(_) => WakeMethod::Event(calls::event()?),
         };
-        Ok(Self(Arc::new(way)))
+        Ok(Self(Arc::new(method)))
     }
 
     /// Simulates a kernel without messages to rings.
     #[cfg(test)]
     pub(super) fn by_event() -> io::Result<Self> {
-        Ok(Self(Arc::new(Way::Event(calls::event()?))))
+        Ok(Self(Arc::new(WakeMethod::Event(calls::event()?))))
     }
 
     /// The descriptor that the ring must poll, if it is not woken by messages.
     pub(super) fn event(&self) -> Option<&File> {
         match &*self.0 {
-            Way::Message(_) => None,
-            Way::Event(file) => Some(file),
+            WakeMethod::Message(_) => None,
+            WakeMethod::Event(file) => Some(file),
         }
     }
 
     /// Must be called before the ring is closed.
-    pub(super) fn ring_gone(&self) {
-        if let Way::Message(ring) = &*self.0 {
+    pub(super) fn ring_closed(&self) {
+        if let WakeMethod::Message(ring) = &*self.0 {
             *ring.write().unwrap_or_else(PoisonError::into_inner) = None;
         }
     }
 
     pub(crate) fn wake(&self) -> io::Result<()> {
         match &*self.0 {
-            Way::Message(ring) => match *ring.read().unwrap_or_else(PoisonError::into_inner) {
+            WakeMethod::Message(ring) => match *ring.read().unwrap_or_else(PoisonError::into_inner) {
                 Some(ring) => message(ring),
                 None => Ok(()),
             },
             // A saturated counter wakes the loop as well.
-            Way::Event(file) => match (&*file).write(&1u64.to_ne_bytes()) {
+            WakeMethod::Event(file) => match (&*file).write(&1u64.to_ne_bytes()) {
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
                 _ => Ok(()),
             },

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use rlimit::Resource;
-use sinews_engine::{BackendChoice, Config, Engine, Flow, ListenOptions, Listener};
+use sinews_engine::{BackendChoice, Engine, EngineConfig, Flow, ListenOptions, Listener};
 
 use crate::support::{Event, Host, Kind, PATIENCE, Probe, client, config, echo, read_exactly};
 
@@ -155,7 +155,7 @@ fn ipv6_addresses_work() {
 #[test]
 fn connection_storm_does_not_starve_established_connections() {
     const CONNECTIONS: usize = 2000;
-    let config = config().accepts_per_turn(16).unwrap();
+    let config = config().with_accepts_per_turn(16).unwrap();
     let mut host = Host::with(config, ListenOptions::default(), Probe::echo());
     let address = host.address;
     let storm = std::thread::spawn(move || {
@@ -176,7 +176,7 @@ fn connection_storm_does_not_starve_established_connections() {
 
 #[test]
 fn turn_accepts_at_most_accepts_per_turn() {
-    let config = config().accepts_per_turn(2).unwrap();
+    let config = config().with_accepts_per_turn(2).unwrap();
     let mut host = Host::with(config, ListenOptions::default(), Probe::echo());
     let _clients: Vec<TcpStream> = (0..5).map(|_| client(host.address)).collect();
     let mut accepted = 0;
@@ -195,13 +195,13 @@ pub(crate) fn in_a_process_of_its_own(test: &str) {
         .args(["--exact", test, "--ignored", "--test-threads=1"])
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && told.contains("1 passed"), "{told}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && stdout.contains("1 passed"), "{stdout}");
 }
 
 /// A loop whose connections are descriptors. For a ring, where they are not, see `ring`.
-fn with_descriptors() -> Config {
-    config().backend(BackendChoice::Poll)
+fn with_descriptors() -> EngineConfig {
+    config().with_backend(BackendChoice::Poll)
 }
 
 /// Leaves the process this many free descriptors.
@@ -221,7 +221,7 @@ fn descriptor_shortage_ends_when_a_connection_closes() {
 #[ignore = "run by the test above in a process of its own"]
 fn child_lacks_descriptors_until_a_close() {
     // The pause is far longer than the test: only a close ends it.
-    let config = with_descriptors().accept_backoff(Duration::from_secs(60)).unwrap();
+    let config = with_descriptors().with_accept_backoff(Duration::from_secs(60)).unwrap();
     let app = Probe::new(|io, queues, event| {
         echo(io, queues, event);
         if let Event::Mail(_) = event {
@@ -233,7 +233,7 @@ fn child_lacks_descriptors_until_a_close() {
     let mut clients: Vec<TcpStream> = (0..20).map(|_| client(host.address)).collect();
     leave_free(5);
     host.settle();
-    assert_eq!((host.app.living(), host.engine.stats().accept_stalls), (5, 1));
+    assert_eq!((host.app.open_connections(), host.engine.stats().accept_stalls), (5, 1));
     // The loop sleeps during the shortage, although the backlog is not empty.
     host.engine.post().send(1).unwrap();
     let turns = host.engine.stats().turns;
@@ -250,7 +250,7 @@ fn child_lacks_descriptors_until_a_close() {
     drop(clients.remove(0));
     host.until(|app| app.count(Kind::Accepted) == 7);
     host.settle();
-    assert_eq!((host.app.living(), host.app.count(Kind::Accepted)), (6, 7));
+    assert_eq!((host.app.open_connections(), host.app.count(Kind::Accepted)), (6, 7));
     assert_eq!(host.engine.stats().accept_stalls, 1, "one shortage, one report");
     leave_free(50);
     drop(clients.remove(0));
@@ -272,7 +272,7 @@ fn descriptor_shortage_ends_after_backoff() {
 #[test]
 #[ignore = "run by the test above in a process of its own"]
 fn child_lacks_descriptors_for_a_while() {
-    let config = with_descriptors().accept_backoff(Duration::from_millis(1)).unwrap();
+    let config = with_descriptors().with_accept_backoff(Duration::from_millis(1)).unwrap();
     let mut host = Host::with(config, ListenOptions::default(), Probe::echo());
     let mut clients: Vec<TcpStream> = (0..10).map(|_| client(host.address)).collect();
     leave_free(0);
@@ -293,7 +293,7 @@ fn child_lacks_descriptors_for_a_while() {
 }
 
 /// One loop passes its listener to another, as to another process, and stops accepting meanwhile.
-fn handed_on(from: BackendChoice, to: BackendChoice) {
+fn assert_listener_is_passed_on(from: BackendChoice, to: BackendChoice) {
     let listener = Listener::bind(loopback(0), &ListenOptions::default()).unwrap();
     let address = listener.local_addr().unwrap();
     let other = listener.as_fd().try_clone_to_owned().unwrap();
@@ -308,7 +308,7 @@ fn handed_on(from: BackendChoice, to: BackendChoice) {
                 echo(io, queues, event);
                 Flow::Continue
             });
-            let mut engine = Engine::new(config().backend(backend), vec![listener]).unwrap();
+            let mut engine = Engine::new(config().with_backend(backend), vec![listener]).unwrap();
             post.send(engine.post()).unwrap();
             engine.run(&mut app).unwrap();
             app.count(Kind::Accepted)
@@ -338,7 +338,8 @@ fn handed_on(from: BackendChoice, to: BackendChoice) {
 
 #[test]
 fn inherited_listener_loses_no_connection() {
-    let fails = |backend| Engine::<Probe>::new(Config::default().backend(backend), Vec::new()).is_err();
+    let fails =
+        |backend| Engine::<Probe>::new(EngineConfig::default().with_backend(backend), Vec::new()).is_err();
     let backends: &[BackendChoice] = if fails(BackendChoice::Uring) {
         &[BackendChoice::Poll]
     } else {
@@ -346,7 +347,7 @@ fn inherited_listener_loses_no_connection() {
     };
     for from in backends {
         for to in backends {
-            handed_on(*from, *to);
+            assert_listener_is_passed_on(*from, *to);
         }
     }
 }

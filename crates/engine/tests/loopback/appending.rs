@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sinews_engine::{Accepted, App, Append, BackendChoice, Closed, ConnId, Engine, Flow, Io};
+use sinews_engine::{App, Append, BackendChoice, CloseReason, ConnId, ConnectionOrigin, Engine, Flow, Io};
 use sinews_file::AppendFile;
 
 use crate::support::config;
@@ -16,7 +16,7 @@ use crate::support::config;
 struct Writer {
     next: VecDeque<Append>,
     refused: Vec<Append>,
-    told: Vec<(u64, u64, io::Result<()>)>,
+    reported: Vec<(u64, u64, io::Result<()>)>,
     /// Stops the loop as soon as an append is in flight.
     stops: bool,
 }
@@ -24,7 +24,7 @@ struct Writer {
 impl Writer {
     fn new(appends: impl IntoIterator<Item = Append>) -> Self {
         let next = appends.into_iter().collect();
-        Self { next, refused: Vec::new(), told: Vec::new(), stops: false }
+        Self { next, refused: Vec::new(), reported: Vec::new(), stops: false }
     }
 
     fn next(&mut self, io: &mut Io) {
@@ -44,7 +44,7 @@ impl Writer {
             return true;
         }
         let (tag, written) = self.refused.pop().map(|append| (append.tag(), append.written())).unwrap();
-        assert_eq!((tag, written, self.told.len()), (0, 0, 0), "returned unchanged");
+        assert_eq!((tag, written, self.reported.len()), (0, 0, 0), "returned unchanged");
         false
     }
 }
@@ -58,11 +58,11 @@ impl App for Writer {
     }
 
     fn appended(&mut self, io: &mut Io, append: Append, result: io::Result<()>) {
-        self.told.push((append.tag(), append.written(), result));
+        self.reported.push((append.tag(), append.written(), result));
         self.next(io);
     }
 
-    fn accepted(&mut self, _: &mut Io, _: ConnId, _: Accepted) {}
+    fn accepted(&mut self, _: &mut Io, _: ConnId, _: ConnectionOrigin) {}
 
     fn received(&mut self, _: &mut Io, _: ConnId, _: &mut [u8]) -> Flow {
         Flow::Continue
@@ -76,15 +76,15 @@ impl App for Writer {
 
     fn finish_send(&mut self, _: &mut Io, _: ConnId, _: Self::Chain, _: bool) {}
 
-    fn closed(&mut self, _: &mut Io, _: ConnId, _: Closed) {}
+    fn closed(&mut self, _: &mut Io, _: ConnId, _: CloseReason) {}
 
     fn mail(&mut self, _: &mut Io, _: &mut Vec<()>) {}
 }
 
 /// A path that is removed on drop.
-struct Place(PathBuf);
+struct TempPath(PathBuf);
 
-impl Place {
+impl TempPath {
     fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("sinews-appending-{name}-{}", std::process::id()));
         let _ = fs::remove_file(&path);
@@ -92,7 +92,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TempPath {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }
@@ -100,7 +100,7 @@ impl Drop for Place {
 
 #[test]
 fn appends_are_written_in_order_and_reported() {
-    let place = Place::new("order");
+    let place = TempPath::new("order");
     let file = Arc::new(AppendFile::create(&place.0).unwrap());
     file.append(&[io::IoSlice::new(b"before ")]).unwrap();
     // More pieces than one operation takes, and more bytes than a pipe or a socket would take.
@@ -117,16 +117,16 @@ fn appends_are_written_in_order_and_reported() {
     ];
     let mut writer = Writer::new(appends);
     if writer.run() {
-        let told = writer.told.iter().map(|(tag, written, result)| (*tag, *written, result.is_ok()));
-        let told: Vec<_> = told.collect();
-        assert_eq!(told, [(0, 2_000_000, true), (1, 7, true), (2, 0, true), (3, 0, true)]);
+        let reported = writer.reported.iter().map(|(tag, written, result)| (*tag, *written, result.is_ok()));
+        let reported: Vec<_> = reported.collect();
+        assert_eq!(reported, [(0, 2_000_000, true), (1, 7, true), (2, 0, true), (3, 0, true)]);
         assert!(fs::read(&place.0).unwrap() == expected);
     }
 }
 
 #[test]
 fn append_errors_are_reported_and_the_loop_continues() {
-    let place = Place::new("refused");
+    let place = TempPath::new("refused");
     let full = Arc::new(AppendFile::open(Path::new("/dev/full")).unwrap());
     let whole = Arc::new(AppendFile::create(&place.0).unwrap());
     let mut writer = Writer::new([
@@ -136,26 +136,26 @@ fn append_errors_are_reported_and_the_loop_continues() {
         Append::new(whole, vec![Bytes::from_static(b"kept")], true, 2),
     ]);
     if writer.run() {
-        let told: Vec<_> = writer
-            .told
+        let reported: Vec<_> = writer
+            .reported
             .iter()
             .map(|(tag, written, result)| (*tag, *written, result.as_ref().err().map(io::Error::kind)))
             .collect();
         let expected =
             [(0, 0, Some(ErrorKind::StorageFull)), (1, 0, Some(ErrorKind::InvalidInput)), (2, 4, None)];
-        assert_eq!(told, expected);
+        assert_eq!(reported, expected);
         assert_eq!(fs::read(&place.0).unwrap(), b"kept");
     }
 }
 
 #[test]
 fn stopped_loop_waits_for_appends() {
-    let place = Place::new("stopped");
+    let place = TempPath::new("stopped");
     let file = Arc::new(AppendFile::create(&place.0).unwrap());
     let mut writer = Writer::new([Append::new(file, vec![Bytes::from(vec![7; 1 << 20])], true, 0)]);
     writer.stops = true;
     if writer.run() {
-        assert!(matches!(writer.told[..], [(0, 1_048_576, Ok(()))]), "{:?}", writer.told);
+        assert!(matches!(writer.reported[..], [(0, 1_048_576, Ok(()))]), "{:?}", writer.reported);
         assert_eq!(fs::metadata(&place.0).unwrap().len(), 1 << 20);
     }
 }

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
-use sinews_engine::{Closed, ConnId, Engine, Flow, Io, ListenOptions, Listener};
+use sinews_engine::{CloseReason, ConnId, Engine, Flow, Io, ListenOptions, Listener};
 
 use crate::support::{Event, Host, Kind, Probe, Queues, client, config, echo};
 
@@ -34,12 +34,14 @@ fn closing_rule(kind: Kind, target: Target) -> impl FnMut(&mut Io, &mut Queues, 
             }
             // A timer needs time to expire.
             Event::Ended(conn) if !timed => io.shutdown(*conn),
-            _ if timed && event.kind() == kind => queues.living().iter().for_each(|conn| io.shutdown(*conn)),
+            _ if timed && event.kind() == kind => {
+                queues.open_connections().iter().for_each(|conn| io.shutdown(*conn))
+            }
             _ => {}
         }
-        if event.kind() == kind && (queues.living().len() == 2 || kind == Kind::Closed) && !done {
+        if event.kind() == kind && (queues.open_connections().len() == 2 || kind == Kind::Closed) && !done {
             done = true;
-            for conn in queues.living().to_vec() {
+            for conn in queues.open_connections().to_vec() {
                 let itself = event.conn().is_none_or(|this| this == conn);
                 if target == Target::Everybody || itself == (target == Target::Itself) {
                     io.send(conn);
@@ -71,7 +73,7 @@ fn any_callback_may_close_any_connection() {
     for kind in [Accepted, Received, Ended, Progressed, Finished, Timer, AppTimer, Mail, Kind::Closed] {
         for target in [Target::Itself, Target::Other, Target::Everybody] {
             let app = Probe::new(closing_rule(kind, target));
-            let options = ListenOptions::default().send_buffer(8 * 1024);
+            let options = ListenOptions::default().with_send_buffer(8 * 1024);
             let mut host = Host::with(config(), options, app);
             let clients = [client(host.address), client(host.address)].map(talk);
             host.engine.post().send(1).unwrap();
@@ -79,11 +81,15 @@ fn any_callback_may_close_any_connection() {
             host.engine.post().send(2).unwrap();
             host.until(|app| app.count(Kind::Closed) == 2);
             host.settle();
-            assert_eq!((host.app.living(), host.app.count(Kind::Closed)), (0, 2), "{kind:?} {target:?}");
+            assert_eq!(
+                (host.app.open_connections(), host.app.count(Kind::Closed)),
+                (0, 2),
+                "{kind:?} {target:?}"
+            );
             assert!(host.app.count(kind) > 0, "{kind:?} happened");
             let stats = host.engine.stats();
             assert_eq!((stats.accepts, stats.closes), (2, 2));
-            let watch = host.engine.watch();
+            let watch = host.engine.stats_reader();
             assert_eq!(std::thread::spawn(move || watch.stats()).join().unwrap(), stats);
             for client in clients {
                 client.join().unwrap();
@@ -94,7 +100,7 @@ fn any_callback_may_close_any_connection() {
 
 #[test]
 fn no_chunk_is_received_after_close_in_received() {
-    let config = config().receive_buffer(4).unwrap();
+    let config = config().with_receive_buffer(4).unwrap();
     let app = Probe::new(|io, _, event| {
         if let Event::Received(conn, _) = event {
             io.close(*conn);
@@ -104,9 +110,9 @@ fn no_chunk_is_received_after_close_in_received() {
     let mut host = Host::with(config, ListenOptions::default(), app);
     let (mut client, conn) = host.connect();
     client.write_all(b"four and more").unwrap();
-    host.until(|app| app.why(conn).is_some());
+    host.until(|app| app.close_reason(conn).is_some());
     assert_eq!(host.app.received(conn), b"four");
-    assert!(matches!(host.app.why(conn), Some(Closed::Requested)));
+    assert!(matches!(host.app.close_reason(conn), Some(CloseReason::Requested)));
 }
 
 #[test]
@@ -170,7 +176,7 @@ fn stop_accepting_resets_backlog_and_waits_for_open_connections() {
     });
     host.engine.run(&mut host.app).unwrap();
     assert_eq!(reader.join().unwrap().unwrap(), "served still");
-    assert_eq!(host.app.living(), 0);
+    assert_eq!(host.app.open_connections(), 0);
 }
 
 #[test]
@@ -189,8 +195,8 @@ fn stop_closes_all_connections_and_returns() {
         host.engine.post().send(1).unwrap();
         host.engine.run(&mut host.app).unwrap();
         let stopped =
-            host.app.events.iter().filter(|event| matches!(event, Event::Closed(_, Closed::Stopped)));
-        assert_eq!((stopped.count(), host.app.living()), (5, 0), "{kind:?}");
+            host.app.events.iter().filter(|event| matches!(event, Event::Closed(_, CloseReason::Stopped)));
+        assert_eq!((stopped.count(), host.app.open_connections()), (5, 0), "{kind:?}");
         assert!(TcpStream::connect(host.address).is_err());
     }
 }
@@ -220,5 +226,5 @@ fn engine_runs_on_another_thread_than_its_creator() {
     let _clients: Vec<TcpStream> = (0..3).map(|_| client(address)).collect();
     post.send(1).unwrap();
     assert!(thread.join().unwrap() <= 3, "connections in the backlog may not have been accepted");
-    assert!(post.is_gone());
+    assert!(post.is_closed());
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sinews_engine::{BackendChoice, Closed, ConnectOptions, Engine, Flow, Io, Remote};
+use sinews_engine::{BackendChoice, CloseReason, ConnectOptions, Engine, Flow, Io, Remote};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::support::{Event, Host, Kind, PATIENCE, Probe, Queues, config, echo, pattern, read_exactly};
@@ -45,14 +45,14 @@ fn until(client: &mut Host, server: &mut Host, done: impl Fn(&Probe, &Probe) -> 
 fn failure(mut client: Host) -> ErrorKind {
     client.engine.run(&mut client.app).unwrap();
     assert_eq!((client.app.count(Kind::Connected), client.app.count(Kind::Closed)), (0, 1));
-    let Some(Event::Closed(_, Closed::Error(error))) = client.app.events.pop() else {
+    let Some(Event::Closed(_, CloseReason::Error(error))) = client.app.events.pop() else {
         panic!("not closed by an error: {:?}", client.app.events)
     };
     error.kind()
 }
 
 /// An address that does not answer: its backlog of one connection is full.
-fn deaf() -> (Socket, SocketAddr, Vec<Socket>) {
+fn unresponsive_listener() -> (Socket, SocketAddr, Vec<Socket>) {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.bind(&SockAddr::from(SocketAddr::from(([127, 0, 0, 1], 0)))).unwrap();
     socket.listen(0).unwrap();
@@ -72,7 +72,7 @@ fn bytes_queued_before_connect_are_sent_once_connected() {
     let mut server = Host::new(Probe::echo());
     let mut client = Host::connecting(caller(vec![to(server.address)]));
     until(&mut client, &mut server, |client, _| {
-        client.queues.living().first().is_some_and(|conn| client.received(*conn) == b"hello")
+        client.queues.open_connections().first().is_some_and(|conn| client.received(*conn) == b"hello")
     });
     assert_eq!(client.app.events[0].kind(), Kind::Started);
     assert_eq!(client.app.events[1].kind(), Kind::Connected);
@@ -93,7 +93,7 @@ fn shutdown_before_connect_follows_queued_bytes() {
         Flow::Continue
     }));
     until(&mut client, &mut server, |client, _| client.count(Kind::Closed) == 1);
-    let Some(Event::Closed(conn, Closed::Finished)) = client.app.events.last() else {
+    let Some(Event::Closed(conn, CloseReason::Finished)) = client.app.events.last() else {
         panic!("{:?}", client.app.events.last())
     };
     assert_eq!(client.app.received(*conn), pattern(300_000));
@@ -109,7 +109,7 @@ fn refused_connect_reports_its_error() {
 #[test]
 fn connect_from_foreign_address_fails() {
     let server = Host::new(Probe::echo());
-    let elsewhere = ConnectOptions::default().local(([192, 0, 2, 1], 0).into());
+    let elsewhere = ConnectOptions::default().with_local(([192, 0, 2, 1], 0).into());
     let client = Host::connecting(caller(vec![(server.address.into(), elsewhere)]));
     assert_eq!(failure(client), ErrorKind::AddrNotAvailable);
 }
@@ -121,7 +121,7 @@ fn reset_right_after_connect_is_reported_as_reset() {
     let peer = std::thread::spawn(move || super::support::reset(listener.accept().unwrap().0));
     client.until(|app| app.count(Kind::Closed) == 1);
     peer.join().unwrap();
-    assert!(matches!(client.app.events.last(), Some(Event::Closed(_, Closed::Reset))));
+    assert!(matches!(client.app.events.last(), Some(Event::Closed(_, CloseReason::Reset))));
 }
 
 #[test]
@@ -147,8 +147,8 @@ fn many_connections_keep_their_ids() {
     }));
     until(&mut client, &mut server, |client, _| client.count(Kind::Closed) == CONNECTIONS);
     for event in &client.app.events {
-        if let Event::Closed(conn, why) = event {
-            assert!(matches!(why, Closed::Finished), "{why:?}");
+        if let Event::Closed(conn, reason) = event {
+            assert!(matches!(reason, CloseReason::Finished), "{reason:?}");
             assert_eq!(client.app.received(*conn), conn.index().to_be_bytes());
         }
     }
@@ -163,7 +163,7 @@ fn connect_uses_requested_local_address() {
         return println!("skipped: this machine has one loopback address");
     }
     let from = |source: &IpAddr| {
-        (server.address.into(), ConnectOptions::default().local((*source, 0).into()).nodelay(false))
+        (server.address.into(), ConnectOptions::default().with_local((*source, 0).into()).with_nodelay(false))
     };
     let mut client = Host::connecting(caller(sources.iter().map(from).collect()));
     until(&mut client, &mut server, |_, server| server.count(Kind::Accepted) == 3);
@@ -204,23 +204,23 @@ fn connection_closed_before_start_is_not_started() {
     let mut server = Host::new(Probe::echo());
     let mut client = Host::connecting(interrupted(server.address, false, |_, _| {}));
     client.engine.run(&mut client.app).unwrap();
-    assert!(matches!(client.app.events.last(), Some(Event::Closed(_, Closed::Requested))));
+    assert!(matches!(client.app.events.last(), Some(Event::Closed(_, CloseReason::Requested))));
     server.settle();
     assert_eq!(server.app.count(Kind::Accepted), 0);
 }
 
 #[test]
 fn timer_closes_unanswered_connect() {
-    let (_listener, address, _filling) = deaf();
+    let (_listener, address, _filling) = unresponsive_listener();
     let mut client = Host::connecting(interrupted(address, true, |_, _| {}));
     client.until(|app| app.count(Kind::Closed) == 1);
-    assert!(matches!(client.app.events.last(), Some(Event::Closed(_, Closed::Requested))));
+    assert!(matches!(client.app.events.last(), Some(Event::Closed(_, CloseReason::Requested))));
     assert_eq!((client.app.count(Kind::Timer), client.app.count(Kind::Connected)), (1, 0));
 }
 
 #[test]
 fn stop_closes_pending_connects() {
-    let (_listener, address, _filling) = deaf();
+    let (_listener, address, _filling) = unresponsive_listener();
     let client = Probe::new(move |io, queues, event| {
         match event {
             Event::Started => {
@@ -237,7 +237,7 @@ fn stop_closes_pending_connects() {
     });
     let mut client = Host::connecting(client);
     client.engine.run(&mut client.app).unwrap();
-    let stopped = |event: &&Event| matches!(event, Event::Closed(_, Closed::Stopped));
+    let stopped = |event: &&Event| matches!(event, Event::Closed(_, CloseReason::Stopped));
     assert_eq!(client.app.events.iter().filter(stopped).count(), 2);
 }
 

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use std::thread::JoinHandle;
 
-use sinews_engine::{Closed, Flow, ListenOptions};
+use sinews_engine::{CloseReason, Flow, ListenOptions};
 
 use crate::support::{Event, Host, Kind, Probe, RESUME_ALL, client, config, pattern, reset};
 
@@ -22,7 +22,7 @@ fn send_bulk(mut stream: TcpStream, after: impl FnOnce(TcpStream) + Send + 'stat
 #[test]
 fn bulk_is_in_order_for_lent_and_own_buffers() {
     for most in [5000, 64 << 10, 1 << 20] {
-        let mut host = Host::new(Probe::echo_nothing().lending(most));
+        let mut host = Host::new(Probe::echo_nothing().with_large_buffers(most));
         let sending = send_bulk(client(host.address), |stream| stream.shutdown(Shutdown::Write).unwrap());
         host.until(|app| app.count(Kind::Ended) == 1);
         sending.join().unwrap();
@@ -40,7 +40,7 @@ fn pause_applies_to_lent_buffers() {
         Event::Received(..) => Flow::Pause,
         _ => Flow::Continue,
     });
-    let mut host = Host::new(app.lending(256 << 10));
+    let mut host = Host::new(app.with_large_buffers(256 << 10));
     let post = host.engine.post();
     let sending = send_bulk(client(host.address), |stream| stream.shutdown(Shutdown::Write).unwrap());
     let mut resumed = 0;
@@ -63,13 +63,13 @@ fn pause_by_another_callback_defers_buffer_in_flight() {
     // Each piece of mail pauses or resumes the connection in any state.
     let mut paused = false;
     let app = Probe::new(move |io, queues, event| {
-        if let (Event::Mail(_), [conn]) = (event, queues.living()) {
+        if let (Event::Mail(_), [conn]) = (event, queues.open_connections()) {
             paused = !paused;
             if paused { io.pause(*conn) } else { io.resume(*conn) }
         }
         Flow::Continue
     });
-    let mut host = Host::new(app.lending(64 << 10));
+    let mut host = Host::new(app.with_large_buffers(64 << 10));
     let post = host.engine.post();
     let sending = send_bulk(client(host.address), |stream| stream.shutdown(Shutdown::Write).unwrap());
     let mut letters = 0;
@@ -88,7 +88,7 @@ fn pause_by_another_callback_defers_buffer_in_flight() {
 #[test]
 fn reset_with_lent_buffer_closes_connection() {
     for last in [0, 1, 100_000] {
-        let mut host = Host::new(Probe::echo_nothing().lending(256 << 10));
+        let mut host = Host::new(Probe::echo_nothing().with_large_buffers(256 << 10));
         let sending = send_bulk(client(host.address), move |mut stream| {
             stream.write_all(&vec![1; last]).unwrap();
             reset(stream);
@@ -96,7 +96,11 @@ fn reset_with_lent_buffer_closes_connection() {
         host.until(|app| app.count(Kind::Closed) == 1);
         sending.join().unwrap();
         let conn = host.app.accepted()[0];
-        assert!(matches!(host.app.why(conn), Some(Closed::Reset)), "{:?}", host.app.why(conn));
+        assert!(
+            matches!(host.app.close_reason(conn), Some(CloseReason::Reset)),
+            "{:?}",
+            host.app.close_reason(conn)
+        );
     }
 }
 
@@ -113,7 +117,7 @@ fn close_within_bulk_waits_for_lent_buffer() {
         }
         Flow::Continue
     });
-    let mut host = Host::with(config(), ListenOptions::default(), app.lending(256 << 10));
+    let mut host = Host::with(config(), ListenOptions::default(), app.with_large_buffers(256 << 10));
     let mut stream = client(host.address);
     // The write may fail if the connection closes first.
     let sending = std::thread::spawn(move || stream.write_all(&pattern(BULK)).is_ok());

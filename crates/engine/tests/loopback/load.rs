@@ -3,7 +3,9 @@
 use std::io::{IoSlice, Read, Write};
 use std::time::{Duration, Instant};
 
-use sinews_engine::{Accepted, App, Chain, Closed, ConnId, Engine, Flow, Io, ListenOptions, Listener};
+use sinews_engine::{
+    App, CloseReason, ConnId, ConnectionOrigin, Engine, Flow, Io, ListenOptions, Listener, SendChain,
+};
 
 use crate::support::{client, config};
 
@@ -11,14 +13,14 @@ use crate::support::{client, config};
 const ANSWER: usize = 64 << 10;
 
 /// Answers each byte with a large payload that costs no work to create. All of its work is kernel time.
-struct Source {
+struct LargeAnswers {
     bytes: &'static [u8],
     wanted: bool,
 }
 
-struct Part(&'static [u8]);
+struct StaticChain(&'static [u8]);
 
-impl Chain for Part {
+impl SendChain for StaticChain {
     fn len(&self) -> usize {
         self.0.len()
     }
@@ -31,11 +33,11 @@ impl Chain for Part {
     }
 }
 
-impl App for Source {
-    type Chain = Part;
+impl App for LargeAnswers {
+    type Chain = StaticChain;
     type Mail = ();
 
-    fn accepted(&mut self, _: &mut Io, _: ConnId, _: Accepted) {}
+    fn accepted(&mut self, _: &mut Io, _: ConnId, _: ConnectionOrigin) {}
     fn received(&mut self, io: &mut Io, conn: ConnId, _: &mut [u8]) -> Flow {
         self.wanted = true;
         io.send(conn);
@@ -44,21 +46,21 @@ impl App for Source {
     fn ended(&mut self, io: &mut Io, _: ConnId) {
         io.stop();
     }
-    fn start_send(&mut self, _: ConnId) -> Option<Part> {
-        std::mem::take(&mut self.wanted).then_some(Part(self.bytes))
+    fn start_send(&mut self, _: ConnId) -> Option<StaticChain> {
+        std::mem::take(&mut self.wanted).then_some(StaticChain(self.bytes))
     }
-    fn finish_send(&mut self, _: &mut Io, _: ConnId, _: Part, _: bool) {}
+    fn finish_send(&mut self, _: &mut Io, _: ConnId, _: StaticChain, _: bool) {}
     fn finish_may_wait(&self, _: ConnId) -> bool {
         true
     }
-    fn closed(&mut self, _: &mut Io, _: ConnId, _: Closed) {}
+    fn closed(&mut self, _: &mut Io, _: ConnId, _: CloseReason) {}
     fn mail(&mut self, _: &mut Io, _: &mut Vec<()>) {}
 }
 
 /// CPU time of this thread according to the system's accounting.
-fn books() -> Option<Duration> {
-    let books = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-    books.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
+fn scheduler_cpu_time() -> Option<Duration> {
+    let schedstat = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    schedstat.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
 }
 
 #[test]
@@ -74,10 +76,10 @@ fn kernel_time_counts_as_load_and_sleep_does_not() {
         // Sleep: no load.
         std::thread::sleep(Duration::from_millis(300));
     });
-    let mut engine = Engine::<Source>::new(config(), vec![listener]).unwrap();
-    let (begun, before) = (Instant::now(), books());
-    engine.run(&mut Source { bytes: vec![7; ANSWER].leak(), wanted: false }).unwrap();
-    let (passed, after) = (begun.elapsed(), books());
+    let mut engine = Engine::<LargeAnswers>::new(config(), vec![listener]).unwrap();
+    let (begun, before) = (Instant::now(), scheduler_cpu_time());
+    engine.run(&mut LargeAnswers { bytes: vec![7; ANSWER].leak(), wanted: false }).unwrap();
+    let (passed, after) = (begun.elapsed(), scheduler_cpu_time());
     asking.join().unwrap();
     let (Some(before), Some(after)) = (before, after) else {
         return println!("skipped: the system has no CPU accounting per thread");

@@ -89,7 +89,7 @@ fn sleeping_loop_is_woken_for_each_mail() {
 
 #[test]
 fn full_mailbox_returns_mail_to_sender() {
-    let config = config().mailbox(3).unwrap();
+    let config = config().with_mailbox(3).unwrap();
     let mut host = Host::with(config, ListenOptions::default(), Probe::echo());
     let post = host.engine.post();
     for piece in 0..3 {
@@ -107,9 +107,9 @@ fn mail_to_dropped_engine_is_returned() {
     let listener = Listener::bind(([127, 0, 0, 1], 0).into(), &ListenOptions::default()).unwrap();
     let engine = Engine::<Probe>::new(config(), vec![listener]).unwrap();
     let post = engine.post();
-    assert!(!post.is_gone());
+    assert!(!post.is_closed());
     post.send(1).unwrap();
     drop(engine);
-    assert!(post.is_gone());
+    assert!(post.is_closed());
     assert_eq!(post.send(2), Err(2));
 }

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::Shutdown;
 
-use sinews_engine::{Closed, Flow, ListenOptions};
+use sinews_engine::{CloseReason, Flow, ListenOptions};
 
 use crate::support::{
     Event, Host, Kind, PATIENCE, Probe, RESUME_ALL, config, echo, pattern, read_exactly, reset,
@@ -49,13 +49,13 @@ fn pending_messages_are_received_in_one_receive() {
 fn any_buffer_size_receives_the_same_bytes() {
     let sent = pattern(10_000);
     for size in [1, 2, 7, 4096, 10_000, 10_001] {
-        let config = config().receive_buffer(size).unwrap();
+        let config = config().with_receive_buffer(size).unwrap();
         let mut host = Host::with(config, ListenOptions::default(), Probe::echo());
         let (mut client, conn) = host.connect();
         client.write_all(&sent).unwrap();
         client.shutdown(Shutdown::Write).unwrap();
-        host.until(|app| app.why(conn).is_some());
-        assert!(matches!(host.app.why(conn), Some(Closed::Finished)));
+        host.until(|app| app.close_reason(conn).is_some());
+        assert!(matches!(host.app.close_reason(conn), Some(CloseReason::Finished)));
         assert_eq!(host.app.received(conn), sent);
         let mut echoed = Vec::new();
         client.read_to_end(&mut echoed).unwrap();
@@ -66,7 +66,7 @@ fn any_buffer_size_receives_the_same_bytes() {
 #[test]
 fn pause_stops_receiving_without_loss() {
     // With the small buffer the pause begins while bytes are left in the kernel.
-    let config = config().receive_buffer(16).unwrap();
+    let config = config().with_receive_buffer(16).unwrap();
     let app = Probe::new(|io, queues, event| {
         echo(io, queues, event);
         Flow::Pause
@@ -89,9 +89,9 @@ fn pause_stops_receiving_without_loss() {
         chunks += 1;
     }
     assert!(chunks >= 7, "{chunks}: the end arrived with a chunk");
-    host.until(|app| app.why(conn).is_some());
+    host.until(|app| app.close_reason(conn).is_some());
     assert_eq!(host.app.received(conn), sent);
-    assert!(matches!(host.app.why(conn), Some(Closed::Finished)));
+    assert!(matches!(host.app.close_reason(conn), Some(CloseReason::Finished)));
 }
 
 #[test]
@@ -133,8 +133,8 @@ fn reset_during_pause_is_reported_on_resume() {
     reset(client);
     host.settle();
     host.engine.post().send(RESUME_ALL).unwrap();
-    host.until(|app| app.why(conn).is_some());
-    assert!(matches!(host.app.why(conn), Some(Closed::Reset)));
+    host.until(|app| app.close_reason(conn).is_some());
+    assert!(matches!(host.app.close_reason(conn), Some(CloseReason::Reset)));
 }
 
 #[test]
@@ -152,10 +152,10 @@ fn reset_during_pause_is_reported_by_send() {
     host.until(|app| app.received(conn).len() == 1);
     reset(client);
     host.settle();
-    assert!(host.app.why(conn).is_none());
+    assert!(host.app.close_reason(conn).is_none());
     host.engine.post().send(0).unwrap();
-    host.until(|app| app.why(conn).is_some());
-    assert!(matches!(host.app.why(conn), Some(Closed::Reset)));
+    host.until(|app| app.close_reason(conn).is_some());
+    assert!(matches!(host.app.close_reason(conn), Some(CloseReason::Reset)));
     assert!(host.app.events.iter().any(|event| matches!(event, Event::Finished(_, false))));
 }
 
@@ -178,8 +178,8 @@ fn sending_continues_after_peer_shutdown() {
         let mut read = Vec::new();
         client.read_to_end(&mut read).map(|_| read)
     });
-    host.until(|app| app.why(conn).is_some());
-    assert!(matches!(host.app.why(conn), Some(Closed::Finished)));
+    host.until(|app| app.close_reason(conn).is_some());
+    assert!(matches!(host.app.close_reason(conn), Some(CloseReason::Finished)));
     assert_eq!(reader.join().unwrap().unwrap(), body);
 }
 
@@ -209,9 +209,9 @@ fn receiving_continues_after_local_shutdown() {
     host.settle();
     assert_eq!(host.engine.stats().sends, 1, "no send follows the shutdown");
     drop(client);
-    host.until(|app| app.why(conn).is_some());
+    host.until(|app| app.close_reason(conn).is_some());
     assert_eq!(host.app.count(Kind::Ended), 1);
-    assert!(matches!(host.app.why(conn), Some(Closed::Finished)));
+    assert!(matches!(host.app.close_reason(conn), Some(CloseReason::Finished)));
 }
 
 #[test]
@@ -221,9 +221,9 @@ fn reset_closes_once() {
     client.write_all(b"x").unwrap();
     host.until(|app| app.received(conn).len() == 1);
     reset(client);
-    host.until(|app| app.why(conn).is_some());
+    host.until(|app| app.close_reason(conn).is_some());
     host.settle();
-    assert!(matches!(host.app.why(conn), Some(Closed::Reset)));
+    assert!(matches!(host.app.close_reason(conn), Some(CloseReason::Reset)));
     assert_eq!((host.app.count(Kind::Closed), host.app.count(Kind::Ended)), (1, 0));
 }
 
@@ -234,16 +234,21 @@ fn reset_after_peer_shutdown_is_reported_without_send() {
     client.shutdown(Shutdown::Write).unwrap();
     host.until(|app| app.count(Kind::Ended) == 1);
     host.settle();
-    assert!(host.app.why(conn).is_none(), "the local side is still open");
+    assert!(host.app.close_reason(conn).is_none(), "the local side is still open");
     reset(client);
-    host.until(|app| app.why(conn).is_some());
-    assert!(matches!(host.app.why(conn), Some(Closed::Reset)));
+    host.until(|app| app.close_reason(conn).is_some());
+    assert!(matches!(host.app.close_reason(conn), Some(CloseReason::Reset)));
 }
 
 #[test]
 fn flood_on_one_connection_does_not_starve_another() {
-    let config =
-        config().receive_buffer(4096).unwrap().receives_per_turn(2).unwrap().ring_buffers(2).unwrap();
+    let config = config()
+        .with_receive_buffer(4096)
+        .unwrap()
+        .with_receives_per_turn(2)
+        .unwrap()
+        .with_ring_buffers(2)
+        .unwrap();
     let mut host = Host::with(config, ListenOptions::default(), Probe::new(|_, _, _| Flow::Continue));
     let (mut flood, flooding) = host.connect();
     let (mut quiet, modest) = host.connect();

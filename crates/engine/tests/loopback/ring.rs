@@ -8,14 +8,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sinews_engine::{
-    Accepted, App, BackendChoice, Closed, Config, ConnId, Engine, Flow, Io, ListenOptions, Listener,
+    App, BackendChoice, CloseReason, ConnId, ConnectionOrigin, Engine, EngineConfig, Flow, Io, ListenOptions,
+    Listener,
 };
 
 use crate::accepting::in_a_process_of_its_own;
 use crate::support::{Event, Host, Kind, Probe, client, read_exactly};
 
-fn uring() -> Config {
-    Config::default().backend(BackendChoice::Uring)
+fn uring() -> EngineConfig {
+    EngineConfig::default().with_backend(BackendChoice::Uring)
 }
 
 /// Whether the system refuses rings.
@@ -33,11 +34,11 @@ fn connections_beyond_table_wait_until_others_close() {
     if refused() {
         return;
     }
-    let mut host = Host::with(uring().ring_files(5).unwrap(), ListenOptions::default(), Probe::echo());
+    let mut host = Host::with(uring().with_ring_files(5).unwrap(), ListenOptions::default(), Probe::echo());
     let mut clients: Vec<TcpStream> = (0..20).map(|_| client(host.address)).collect();
-    host.until(|app| app.living() == 5);
+    host.until(|app| app.open_connections() == 5);
     host.settle();
-    assert_eq!((host.app.living(), host.engine.stats().accept_stalls), (5, 1));
+    assert_eq!((host.app.open_connections(), host.engine.stats().accept_stalls), (5, 1));
     clients[0].write_all(b"served").unwrap();
     host.until(|app| app.count(Kind::Finished) == 1);
     assert_eq!(read_exactly(&mut clients[0], 6), b"served");
@@ -73,7 +74,7 @@ fn child_counts_descriptors() {
     host.settle();
     let before = open();
     let clients: Vec<TcpStream> = (0..50).map(|_| client(host.address)).collect();
-    host.until(|app| app.living() == 50);
+    host.until(|app| app.open_connections() == 50);
     assert_eq!(open() - before, clients.len(), "only the clients' descriptors");
 }
 
@@ -87,7 +88,7 @@ impl App for Echo {
     type Chain = std::io::Cursor<Vec<u8>>;
     type Mail = ();
 
-    fn accepted(&mut self, _: &mut Io, conn: ConnId, _: Accepted) {
+    fn accepted(&mut self, _: &mut Io, conn: ConnId, _: ConnectionOrigin) {
         self.pending.resize_with(self.pending.len().max(conn.index() + 1), Vec::new);
     }
     fn received(&mut self, io: &mut Io, conn: ConnId, chunk: &mut [u8]) -> Flow {
@@ -107,8 +108,8 @@ impl App for Echo {
     fn finish_may_wait(&self, _: ConnId) -> bool {
         true
     }
-    fn closed(&mut self, io: &mut Io, _: ConnId, why: Closed) {
-        assert!(matches!(why, Closed::Finished));
+    fn closed(&mut self, io: &mut Io, _: ConnId, reason: CloseReason) {
+        assert!(matches!(reason, CloseReason::Finished));
         if io.connections() == 0 {
             io.stop();
         }
@@ -148,17 +149,17 @@ fn one_message_in_flight_costs_one_system_call() {
 
 /// Answers each chunk. Its mail queues more bytes to send behind the answer.
 #[derive(Default)]
-struct Follower {
+struct AnsweringApp {
     answers: bool,
     follows: bool,
     finished: usize,
 }
 
-impl App for Follower {
+impl App for AnsweringApp {
     type Chain = std::io::Cursor<Vec<u8>>;
     type Mail = ();
 
-    fn accepted(&mut self, _: &mut Io, _: ConnId, _: Accepted) {}
+    fn accepted(&mut self, _: &mut Io, _: ConnId, _: ConnectionOrigin) {}
     fn received(&mut self, io: &mut Io, conn: ConnId, _: &mut [u8]) -> Flow {
         self.answers = true;
         io.send(conn);
@@ -174,7 +175,7 @@ impl App for Follower {
     fn finish_may_wait(&self, _: ConnId) -> bool {
         !self.follows
     }
-    fn closed(&mut self, _: &mut Io, _: ConnId, _: Closed) {}
+    fn closed(&mut self, _: &mut Io, _: ConnId, _: CloseReason) {}
     fn mail(&mut self, _: &mut Io, _: &mut Vec<()>) {
         self.follows = self.finished == 0;
     }
@@ -187,8 +188,8 @@ fn fired_chain_completes_at_once_when_more_is_queued_behind() {
     }
     let listener = Listener::bind(([127, 0, 0, 1], 0).into(), &ListenOptions::default()).unwrap();
     let address = listener.local_addr().unwrap();
-    let mut engine = Engine::<Follower>::new(uring(), vec![listener]).unwrap();
-    let (mut app, post) = (Follower::default(), engine.post());
+    let mut engine = Engine::<AnsweringApp>::new(uring(), vec![listener]).unwrap();
+    let (mut app, post) = (AnsweringApp::default(), engine.post());
     let mut stream = client(address);
     // Accepting takes a few turns; the bytes and the mail are available when the next turn begins.
     (0..10).for_each(|_| assert!(engine.turn(&mut app, Some(Duration::ZERO)).unwrap()));
@@ -264,7 +265,7 @@ fn ring_loop_is_woken_through_its_ring() {
     let post = posting.join().unwrap();
     assert!(host.engine.stats().wakes <= 100);
     drop(host);
-    assert!(post.is_gone() && post.send(1).is_err(), "the engine is gone, and no other ring is woken");
+    assert!(post.is_closed() && post.send(1).is_err(), "the engine is gone, and no other ring is woken");
 }
 
 #[test]
@@ -282,7 +283,7 @@ fn dropped_engine_releases_sockets_and_memory() {
     });
     let mut host = Host::with(uring(), ListenOptions::default(), app);
     let mut clients: Vec<TcpStream> = (0..10).map(|_| client(host.address)).collect();
-    host.until(|app| app.living() == 10);
+    host.until(|app| app.open_connections() == 10);
     for client in &mut clients[..5] {
         client.write_all(b"send me a lot").unwrap();
     }
@@ -304,8 +305,8 @@ fn refused_ring_falls_back_to_readiness() {
             .env("SINEWS_TEST_REFUSE", errno)
             .output()
             .unwrap();
-        let told = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && told.contains("1 passed"), "{errno}: {told}");
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && stdout.contains("1 passed"), "{errno}: {stdout}");
     }
 }
 
@@ -316,12 +317,15 @@ fn child_is_refused() {
         Ok("EPERM") => (libc::EPERM, "seccomp"),
         _ => (libc::ENOSYS, "no io_uring"),
     };
-    refuse_rings(errno);
+    forbid_io_uring(errno);
     let error = Engine::<Probe>::new(uring(), Vec::new()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
-    let told = error.to_string();
-    assert!(told.contains("io_uring_setup") && told.contains(words) && told.contains("Remedy"), "{told}");
-    let auto = Config::default().backend(BackendChoice::Auto);
+    let message = error.to_string();
+    assert!(
+        message.contains("io_uring_setup") && message.contains(words) && message.contains("Remedy"),
+        "{message}"
+    );
+    let auto = EngineConfig::default().with_backend(BackendChoice::Auto);
     let mut host = Host::with(auto, ListenOptions::default(), Probe::echo());
     assert_eq!(host.engine.backend(), BackendChoice::Poll);
     let (mut client, _) = host.connect();
@@ -332,7 +336,7 @@ fn child_is_refused() {
 }
 
 /// Like the default profile of container runtimes.
-fn refuse_rings(errno: i32) {
+fn forbid_io_uring(errno: i32) {
     use seccompiler::{SeccompAction, SeccompFilter};
     let rules = [(libc::SYS_io_uring_setup, Vec::new())].into_iter().collect();
     let (otherwise, then) = (SeccompAction::Allow, SeccompAction::Errno(errno as u32));
@@ -365,9 +369,9 @@ fn small_memlock_limit_yields_smaller_ring_or_fallback() {
             println!("skipped: only root can change the user");
             break;
         };
-        let told = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{limit}: {told}{}", String::from_utf8_lossy(&output.stderr));
-        assert!(told.contains(&format!("served by {served}")), "{limit}: {told}");
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{limit}: {stdout}{}", String::from_utf8_lossy(&output.stderr));
+        assert!(stdout.contains(&format!("served by {served}")), "{limit}: {stdout}");
     }
     std::fs::remove_file(there).unwrap();
 }
@@ -377,12 +381,12 @@ fn small_memlock_limit_yields_smaller_ring_or_fallback() {
 fn child_has_little_locked_memory() {
     let limit = std::env::var("SINEWS_TEST_MEMLOCK").unwrap().parse().unwrap();
     rlimit::Resource::MEMLOCK.set(limit, limit).unwrap();
-    let auto = Config::default().backend(BackendChoice::Auto);
+    let auto = EngineConfig::default().with_backend(BackendChoice::Auto);
     let mut host = Host::with(auto, ListenOptions::default(), Probe::echo());
     println!("served by {:?}", host.engine.backend());
     if host.engine.backend() == BackendChoice::Poll {
-        let told = Engine::<Probe>::new(uring(), Vec::new()).unwrap_err().to_string();
-        assert!(told.contains("locked memory") && told.contains("ulimit -l"), "{told}");
+        let message = Engine::<Probe>::new(uring(), Vec::new()).unwrap_err().to_string();
+        assert!(message.contains("locked memory") && message.contains("ulimit -l"), "{message}");
     }
     let (mut client, _) = host.connect();
     client.write_all(b"little").unwrap();
@@ -408,7 +412,7 @@ fn bursts_beyond_queue_capacity_are_served() {
     let mut clients = Vec::with_capacity(CONNECTIONS);
     while clients.len() < CONNECTIONS {
         clients.extend((0..500).map(|_| client(host.address)));
-        host.until(|app| app.living() == clients.len());
+        host.until(|app| app.open_connections() == clients.len());
     }
     for client in &mut clients {
         client.write_all(b"all at once").unwrap();

@@ -4,7 +4,10 @@ use std::io::{IoSlice, Read};
 use std::net::TcpStream;
 use std::thread::JoinHandle;
 
-use sinews_engine::{Accepted, App, Chain, Closed, ConnId, Engine, Flow, Io, ListenOptions, Listener};
+use bytes::Bytes;
+use sinews_engine::{
+    App, CloseReason, ConnId, ConnectionOrigin, Engine, Flow, Io, ListenOptions, Listener, SendChain,
+};
 
 use crate::support::{Event, Host, Kind, Probe, client, config, pattern, read_exactly};
 
@@ -73,11 +76,11 @@ fn short_sends_continue_in_order() {
         }
         Flow::Continue
     });
-    let mut host = Host::with(config(), ListenOptions::default().send_buffer(8 * 1024), app);
+    let mut host = Host::with(config(), ListenOptions::default().with_send_buffer(8 * 1024), app);
     let (client, conn) = host.connect();
     let reader = read_all(client);
-    host.until(|app| app.why(conn).is_some());
-    assert!(matches!(host.app.why(conn), Some(Closed::Finished)));
+    host.until(|app| app.close_reason(conn).is_some());
+    assert!(matches!(host.app.close_reason(conn), Some(CloseReason::Finished)));
     assert!(reader.join().unwrap() == body, "the bytes, in order");
     let progress = host.app.events.iter().filter_map(|event| match event {
         Event::Progressed(_, bytes) => Some(*bytes),
@@ -110,16 +113,62 @@ fn send_requested_in_flight_follows_the_chain() {
         }
         Flow::Continue
     });
-    let mut host = Host::with(config(), ListenOptions::default().send_buffer(8 * 1024), app);
+    let mut host = Host::with(config(), ListenOptions::default().with_send_buffer(8 * 1024), app);
     let (client, conn) = host.connect();
     host.settle();
     assert_eq!(host.app.count(Kind::Finished), 0, "the peer has not read yet");
     host.engine.post().send(1).unwrap();
     host.settle();
     let reader = read_all(client);
-    host.until(|app| app.why(conn).is_some());
+    host.until(|app| app.close_reason(conn).is_some());
     assert!(reader.join().unwrap() == [body.as_slice(), b"the end"].concat());
     assert_eq!(host.app.count(Kind::Finished), 2);
+}
+
+#[test]
+fn broadcast_is_one_send_per_connection_without_a_chain() {
+    let mut host = Host::new(Probe::new(|io, queues, event| {
+        if let Event::Mail(_) = event {
+            io.broadcast(Bytes::from_static(b"to all"), queues.open_connections().to_vec());
+        }
+        Flow::Continue
+    }));
+    let mut clients: Vec<TcpStream> = (0..300).map(|_| host.connect().0).collect();
+    host.engine.post().send(1).unwrap();
+    host.settle();
+    assert!(clients.iter_mut().all(|client| read_exactly(client, 6) == b"to all"));
+    let stats = host.engine.stats();
+    assert_eq!((stats.sends, stats.sent_bytes, host.app.count(Kind::Finished)), (300, 1_800, 0));
+}
+
+#[test]
+fn rest_of_a_broadcast_precedes_bytes_queued_later() {
+    let body = Bytes::from(pattern(4 << 20));
+    let first = body.clone();
+    let app = Probe::new(move |io, queues, event| {
+        if let Event::Mail(_) = event {
+            io.broadcast(first.clone(), queues.open_connections().to_vec());
+            for conn in queues.open_connections().to_vec() {
+                queues.push(conn, *b"the end");
+                io.send(conn);
+                io.shutdown(conn);
+            }
+        }
+        Flow::Continue
+    });
+    let mut host = Host::with(config(), ListenOptions::default().with_send_buffer(8 * 1024), app);
+    let clients: Vec<(TcpStream, ConnId)> = (0..3).map(|_| host.connect()).collect();
+    host.engine.post().send(1).unwrap();
+    host.settle();
+    assert_eq!(host.app.count(Kind::Finished), 0, "the peers have not read yet");
+    let (readers, conns): (Vec<_>, Vec<_>) =
+        clients.into_iter().map(|(client, conn)| (read_all(client), conn)).unzip();
+    host.until(|app| conns.iter().all(|conn| app.close_reason(*conn).is_some()));
+    for reader in readers {
+        assert!(reader.join().unwrap() == [&body[..], b"the end"].concat());
+    }
+    assert_eq!(host.app.count(Kind::Finished), 6);
+    assert_eq!(host.engine.stats().sent_bytes, 3 * (body.len() as u64 + 7));
 }
 
 #[test]
@@ -135,20 +184,20 @@ fn close_returns_chain_in_flight_first() {
         }
         Flow::Continue
     });
-    let mut host = Host::with(config(), ListenOptions::default().send_buffer(8 * 1024), app);
+    let mut host = Host::with(config(), ListenOptions::default().with_send_buffer(8 * 1024), app);
     let (_client, conn) = host.connect();
     host.settle();
     host.engine.post().send(1).unwrap();
-    host.until(|app| app.why(conn).is_some());
+    host.until(|app| app.close_reason(conn).is_some());
     let last: Vec<Kind> = host.app.events.iter().rev().take(2).map(Event::kind).collect();
     assert_eq!(last, [Kind::Closed, Kind::Finished]);
-    assert!(matches!(host.app.why(conn), Some(Closed::Requested)));
+    assert!(matches!(host.app.close_reason(conn), Some(CloseReason::Requested)));
 }
 
 /// A chain that has a length and yields no bytes.
-struct Hollow;
+struct ChainWithoutSlices;
 
-impl Chain for Hollow {
+impl SendChain for ChainWithoutSlices {
     fn len(&self) -> usize {
         1
     }
@@ -161,13 +210,13 @@ impl Chain for Hollow {
 }
 
 #[derive(Default)]
-struct Misbehaved(Option<Closed>);
+struct FaultyApp(Option<CloseReason>);
 
-impl App for Misbehaved {
-    type Chain = Hollow;
+impl App for FaultyApp {
+    type Chain = ChainWithoutSlices;
     type Mail = ();
 
-    fn accepted(&mut self, io: &mut Io, conn: ConnId, _: Accepted) {
+    fn accepted(&mut self, io: &mut Io, conn: ConnId, _: ConnectionOrigin) {
         io.send(conn);
         io.stop_accepting();
     }
@@ -178,16 +227,16 @@ impl App for Misbehaved {
 
     fn ended(&mut self, _: &mut Io, _: ConnId) {}
 
-    fn start_send(&mut self, _: ConnId) -> Option<Hollow> {
-        Some(Hollow)
+    fn start_send(&mut self, _: ConnId) -> Option<ChainWithoutSlices> {
+        Some(ChainWithoutSlices)
     }
 
-    fn finish_send(&mut self, _: &mut Io, _: ConnId, _: Hollow, complete: bool) {
+    fn finish_send(&mut self, _: &mut Io, _: ConnId, _: ChainWithoutSlices, complete: bool) {
         assert!(!complete);
     }
 
-    fn closed(&mut self, _: &mut Io, _: ConnId, why: Closed) {
-        self.0 = Some(why);
+    fn closed(&mut self, _: &mut Io, _: ConnId, reason: CloseReason) {
+        self.0 = Some(reason);
     }
 
     fn mail(&mut self, _: &mut Io, _: &mut Vec<()>) {}
@@ -198,7 +247,9 @@ fn chain_without_slices_closes_with_error() {
     let listener = Listener::bind(([127, 0, 0, 1], 0).into(), &ListenOptions::default()).unwrap();
     let _client = client(listener.local_addr().unwrap());
     let mut engine = Engine::new(config(), vec![listener]).unwrap();
-    let mut app = Misbehaved::default();
+    let mut app = FaultyApp::default();
     engine.run(&mut app).unwrap();
-    assert!(matches!(app.0, Some(Closed::Error(error)) if error.kind() == std::io::ErrorKind::WriteZero));
+    assert!(
+        matches!(app.0, Some(CloseReason::Error(error)) if error.kind() == std::io::ErrorKind::WriteZero)
+    );
 }

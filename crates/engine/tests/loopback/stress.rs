@@ -8,7 +8,7 @@ use std::net::{Shutdown, TcpStream};
 use std::rc::Rc;
 use std::time::Duration;
 
-use sinews_engine::{Closed, ConnId, Flow, Io, ListenOptions};
+use sinews_engine::{CloseReason, ConnId, Flow, Io, ListenOptions};
 
 use crate::support::{Event, Host, Kind, Probe, Queues, RESUME_ALL, client, config, echo, pattern, reset};
 
@@ -127,7 +127,7 @@ fn check(app: &Probe, peers: &HashMap<u16, Peer>, body: &[u8], seed: u64) -> usi
         let received = app.received(*conn);
         assert!(received.len() <= peer.sent && body.starts_with(&received), "seed {seed}: received in order");
         assert!(received.starts_with(&peer.read), "seed {seed}: echoed in order");
-        if matches!(app.why(*conn), Some(Closed::Finished)) {
+        if matches!(app.close_reason(*conn), Some(CloseReason::Finished)) {
             finished += 1;
             assert_eq!(received.len(), peer.sent, "seed {seed}: all received before an end in order");
         }
@@ -140,11 +140,12 @@ fn run(seed: u64) -> usize {
     let body = pattern(BODY);
     let bits = random.below(17);
     let config = config()
-        .receive_buffer(16 + random.below(1 << bits) as usize)
-        .and_then(|config| config.receives_per_turn(1 + random.below(4) as u32))
-        .and_then(|config| config.accepts_per_turn(1 + random.below(4) as u32))
+        .with_receive_buffer(16 + random.below(1 << bits) as usize)
+        .and_then(|config| config.with_receives_per_turn(1 + random.below(4) as u32))
+        .and_then(|config| config.with_accepts_per_turn(1 + random.below(4) as u32))
         .unwrap();
-    let options = ListenOptions::default().send_buffer(4096 << random.below(4)).receive_buffer(16 * 1024);
+    let options =
+        ListenOptions::default().with_send_buffer(4096 << random.below(4)).with_receive_buffer(16 * 1024);
     let mut host = Host::with(config, options, Probe::new(rule(seed)));
     let mut peers = HashMap::new();
     for _ in 0..300 {
@@ -164,7 +165,7 @@ fn run(seed: u64) -> usize {
             reading.borrow_mut().values_mut().for_each(|peer| read_some(peer, 1 << 16));
             engine.post().send(RESUME_ALL).unwrap();
         },
-        |app| app.count(Kind::Accepted) == total && app.living() == 0,
+        |app| app.count(Kind::Accepted) == total && app.open_connections() == 0,
     );
     let peers = peers.borrow();
     check(&host.app, &peers, &body, seed)

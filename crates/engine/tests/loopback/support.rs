@@ -6,17 +6,18 @@ use std::io::{IoSlice, Read};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use sinews_engine::{
-    Accepted, App, BackendChoice, Chain, Closed, Config, ConnId, ConnectOptions, Engine, Flow, Io, Large,
-    ListenOptions, Listener, Remote, Stats,
+    App, BackendChoice, CloseReason, ConnId, ConnectOptions, ConnectionOrigin, Engine, EngineConfig, Flow,
+    Io, LargeBuffer, ListenOptions, Listener, Remote, SendChain, Stats,
 };
 
 /// Longer than any test takes on a busy machine; reached only if an event is lost.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Default settings of the tests, on the backend under test.
-pub(crate) fn config() -> Config {
-    Config::default().backend(backend())
+pub(crate) fn config() -> EngineConfig {
+    EngineConfig::default().with_backend(backend())
 }
 
 /// The backend in `SINEWS_TEST_BACKEND`; without it, the best available.
@@ -34,12 +35,12 @@ fn backend() -> BackendChoice {
 pub(crate) enum Event {
     Started,
     Connected(ConnId),
-    Accepted(ConnId, Accepted),
+    Accepted(ConnId, ConnectionOrigin),
     Received(ConnId, Vec<u8>),
     Ended(ConnId),
     Progressed(ConnId, usize),
     Finished(ConnId, bool),
-    Closed(ConnId, Closed),
+    Closed(ConnId, CloseReason),
     Timer(ConnId),
     AppTimer,
     Mail(Vec<u64>),
@@ -97,7 +98,7 @@ impl Event {
 #[derive(Default)]
 pub(crate) struct Queues {
     queues: HashMap<ConnId, VecDeque<Vec<u8>>>,
-    living: Vec<ConnId>,
+    open: Vec<ConnId>,
     /// Requested and not connected.
     asked: HashSet<ConnId>,
 }
@@ -117,14 +118,14 @@ impl Queues {
     }
 
     /// Connections between accepted and closed, oldest first.
-    pub(crate) fn living(&self) -> &[ConnId] {
-        &self.living
+    pub(crate) fn open_connections(&self) -> &[ConnId] {
+        &self.open
     }
 
     /// The only connection of a test.
     pub(crate) fn only(&self) -> ConnId {
-        assert_eq!(self.living.len(), 1);
-        self.living[0]
+        assert_eq!(self.open.len(), 1);
+        self.open[0]
     }
 }
 
@@ -135,7 +136,7 @@ pub(crate) struct Pieces {
     gone: usize,
 }
 
-impl Chain for Pieces {
+impl SendChain for Pieces {
     fn len(&self) -> usize {
         self.pieces.iter().map(Vec::len).sum::<usize>() - self.gone
     }
@@ -162,7 +163,7 @@ impl Chain for Pieces {
 
 /// The callbacks that the contract allows next on a connection.
 #[derive(Default)]
-struct Life {
+struct ConnectionState {
     paused: bool,
     ended: bool,
     in_flight: bool,
@@ -176,7 +177,7 @@ pub(crate) struct Probe {
     pub(crate) events: Vec<Event>,
     pub(crate) queues: Queues,
     rule: Rule,
-    lives: HashMap<ConnId, Life>,
+    connections: HashMap<ConnId, ConnectionState>,
     /// Maximum bytes per lent buffer; 0 to lend none.
     lends: usize,
     /// Sum over all connections.
@@ -189,14 +190,14 @@ impl Probe {
             events: Vec::new(),
             queues: Queues::default(),
             rule: Box::new(rule),
-            lives: HashMap::new(),
+            connections: HashMap::new(),
             lends: 0,
             received_large: 0,
         }
     }
 
     /// The same, with bulk received into lent buffers.
-    pub(crate) fn lending(mut self, most: usize) -> Self {
+    pub(crate) fn with_large_buffers(mut self, most: usize) -> Self {
         self.lends = most;
         self
     }
@@ -231,23 +232,23 @@ impl Probe {
         accepted.filter_map(Event::conn).collect()
     }
 
-    pub(crate) fn why(&self, conn: ConnId) -> Option<&Closed> {
+    pub(crate) fn close_reason(&self, conn: ConnId) -> Option<&CloseReason> {
         self.events.iter().find_map(|event| match event {
-            Event::Closed(closed, why) if *closed == conn => Some(why),
+            Event::Closed(closed, reason) if *closed == conn => Some(reason),
             _ => None,
         })
     }
 
     /// Connections between accepted and closed.
-    pub(crate) fn living(&self) -> usize {
-        self.lives.len()
+    pub(crate) fn open_connections(&self) -> usize {
+        self.connections.len()
     }
 
-    fn life(&mut self, conn: ConnId) -> &mut Life {
-        self.lives.get_mut(&conn).expect("callbacks come between accepted and closed")
+    fn state(&mut self, conn: ConnId) -> &mut ConnectionState {
+        self.connections.get_mut(&conn).expect("callbacks come between accepted and closed")
     }
 
-    fn happen(&mut self, io: &mut Io, event: Event) -> Flow {
+    fn record_event(&mut self, io: &mut Io, event: Event) -> Flow {
         let flow = (self.rule)(io, &mut self.queues, &event);
         self.events.push(event);
         flow
@@ -269,34 +270,34 @@ impl App for Probe {
     type Chain = Pieces;
     type Mail = u64;
 
-    fn accepted(&mut self, io: &mut Io, conn: ConnId, from: Accepted) {
-        let before = self.lives.insert(conn, Life::default());
+    fn accepted(&mut self, io: &mut Io, conn: ConnId, from: ConnectionOrigin) {
+        let before = self.connections.insert(conn, ConnectionState::default());
         assert!(before.is_none(), "an id names one connection");
-        assert!(!self.lives.keys().any(|other| *other != conn && other.index() == conn.index()));
-        self.queues.living.push(conn);
-        self.happen(io, Event::Accepted(conn, from));
+        assert!(!self.connections.keys().any(|other| *other != conn && other.index() == conn.index()));
+        self.queues.open.push(conn);
+        self.record_event(io, Event::Accepted(conn, from));
     }
 
     fn started(&mut self, io: &mut Io) {
         assert!(self.events.is_empty());
-        self.happen(io, Event::Started);
+        self.record_event(io, Event::Started);
     }
 
     fn connected(&mut self, io: &mut Io, conn: ConnId) {
         assert!(self.queues.asked.remove(&conn), "connected once, and on request");
-        self.lives.insert(conn, Life::default());
-        self.queues.living.push(conn);
-        self.happen(io, Event::Connected(conn));
+        self.connections.insert(conn, ConnectionState::default());
+        self.queues.open.push(conn);
+        self.record_event(io, Event::Connected(conn));
     }
 
     fn received(&mut self, io: &mut Io, conn: ConnId, chunk: &mut [u8]) -> Flow {
-        let life = self.life(conn);
-        assert!(!life.paused && !life.ended, "no chunk is received in a pause or after the end");
-        assert!(!chunk.is_empty() && !life.lent, "while a buffer is lent, no other chunk is received");
-        let flow = self.happen(io, Event::Received(conn, chunk.to_vec()));
+        let state = self.state(conn);
+        assert!(!state.paused && !state.ended, "no chunk is received in a pause or after the end");
+        assert!(!chunk.is_empty() && !state.lent, "while a buffer is lent, no other chunk is received");
+        let flow = self.record_event(io, Event::Received(conn, chunk.to_vec()));
         // Modified in place, like unmasking: the loop must not read it again.
         chunk.fill(0xEE);
-        self.life(conn).paused = flow == Flow::Pause;
+        self.state(conn).paused = flow == Flow::Pause;
         flow
     }
 
@@ -304,75 +305,81 @@ impl App for Probe {
         self.lends > 0
     }
 
-    fn lend_large(&mut self, conn: ConnId) -> Option<Large> {
+    fn lend_large(&mut self, conn: ConnId) -> Option<LargeBuffer> {
         let most = self.lends;
-        let life = self.life(conn);
-        assert!(!life.paused && !life.ended && !std::mem::replace(&mut life.lent, most > 0));
+        let state = self.state(conn);
+        assert!(!state.paused && !state.ended && !std::mem::replace(&mut state.lent, most > 0));
         let mut buffer = HELD_BEFORE.to_vec();
         buffer.reserve(most);
-        (most > 0).then_some(Large { buffer, most })
+        (most > 0).then_some(LargeBuffer { buffer, limit: most })
     }
 
     fn received_large(&mut self, io: &mut Io, conn: ConnId, buffer: Vec<u8>, received: usize) -> Flow {
-        let life = self.life(conn);
-        assert!(!life.paused && !life.ended && std::mem::replace(&mut life.lent, false));
-        let came = buffer.strip_prefix(HELD_BEFORE).expect("the earlier content is unchanged");
-        assert!(came.len() == received && received <= self.lends);
+        let state = self.state(conn);
+        assert!(!state.paused && !state.ended && std::mem::replace(&mut state.lent, false));
+        let chunk = buffer.strip_prefix(HELD_BEFORE).expect("the earlier content is unchanged");
+        assert!(chunk.len() == received && received <= self.lends);
         if received == 0 {
             return Flow::Continue;
         }
         self.received_large += received;
-        let flow = self.happen(io, Event::Received(conn, came.to_vec()));
-        self.life(conn).paused = flow == Flow::Pause;
+        let flow = self.record_event(io, Event::Received(conn, chunk.to_vec()));
+        self.state(conn).paused = flow == Flow::Pause;
         flow
     }
 
     fn ended(&mut self, io: &mut Io, conn: ConnId) {
-        let life = self.life(conn);
-        assert!(!life.lent, "the buffer is returned before the end");
-        assert!(!life.paused && !std::mem::replace(&mut life.ended, true), "one end, and not in a pause");
-        self.happen(io, Event::Ended(conn));
+        let state = self.state(conn);
+        assert!(!state.lent, "the buffer is returned before the end");
+        assert!(!state.paused && !std::mem::replace(&mut state.ended, true), "one end, and not in a pause");
+        self.record_event(io, Event::Ended(conn));
     }
 
     fn start_send(&mut self, conn: ConnId) -> Option<Pieces> {
-        let life = self.life(conn);
-        assert!(!life.in_flight && !life.failed, "one chain at a time, none after a failure");
+        let state = self.state(conn);
+        assert!(!state.in_flight && !state.failed, "one chain at a time, none after a failure");
         let pieces = self.queues.queues.remove(&conn).filter(|pieces| !pieces.is_empty())?;
-        self.life(conn).in_flight = true;
+        self.state(conn).in_flight = true;
         Some(Pieces { pieces, gone: 0 })
     }
 
     fn progressed(&mut self, io: &mut Io, conn: ConnId, bytes: usize) {
-        assert!(self.life(conn).in_flight && bytes > 0);
-        self.happen(io, Event::Progressed(conn, bytes));
+        assert!(self.state(conn).in_flight && bytes > 0);
+        self.record_event(io, Event::Progressed(conn, bytes));
+    }
+
+    fn take_unsent(&mut self, _: &mut Io, conn: ConnId, rest: Bytes) -> Option<Pieces> {
+        let in_flight = &mut self.state(conn).in_flight;
+        assert!(!std::mem::replace(in_flight, true), "one chain at a time");
+        Some(Pieces { pieces: VecDeque::from([rest.to_vec()]), gone: 0 })
     }
 
     fn finish_send(&mut self, io: &mut Io, conn: ConnId, chain: Pieces, complete: bool) {
         assert_eq!(chain.is_empty(), complete);
-        let life = self.life(conn);
-        assert!(std::mem::replace(&mut life.in_flight, false), "a chain is returned once");
-        life.failed |= !complete;
-        self.happen(io, Event::Finished(conn, complete));
+        let state = self.state(conn);
+        assert!(std::mem::replace(&mut state.in_flight, false), "a chain is returned once");
+        state.failed |= !complete;
+        self.record_event(io, Event::Finished(conn, complete));
     }
 
-    fn closed(&mut self, io: &mut Io, conn: ConnId, why: Closed) {
+    fn closed(&mut self, io: &mut Io, conn: ConnId, reason: CloseReason) {
         if !self.queues.asked.remove(&conn) {
-            let life = self.lives.remove(&conn).expect("closed once, and after accepted or connect");
-            assert!(!life.in_flight, "the chain was returned first");
+            let state = self.connections.remove(&conn).expect("closed once, and after accepted or connect");
+            assert!(!state.in_flight, "the chain was returned first");
         }
-        assert_eq!(io.connections(), self.lives.len() + self.queues.asked.len());
+        assert_eq!(io.connections(), self.connections.len() + self.queues.asked.len());
         self.queues.queues.remove(&conn);
-        self.queues.living.retain(|living| *living != conn);
-        self.happen(io, Event::Closed(conn, why));
+        self.queues.open.retain(|open| *open != conn);
+        self.record_event(io, Event::Closed(conn, reason));
     }
 
     fn timer(&mut self, io: &mut Io, conn: ConnId) {
-        assert!(self.lives.contains_key(&conn) || self.queues.asked.contains(&conn));
-        self.happen(io, Event::Timer(conn));
+        assert!(self.connections.contains_key(&conn) || self.queues.asked.contains(&conn));
+        self.record_event(io, Event::Timer(conn));
     }
 
     fn app_timer(&mut self, io: &mut Io) {
-        self.happen(io, Event::AppTimer);
+        self.record_event(io, Event::AppTimer);
     }
 
     fn mail(&mut self, io: &mut Io, mail: &mut Vec<u64>) {
@@ -381,13 +388,13 @@ impl App for Probe {
         for number in &mail {
             // Convention of these tests: this mail resumes all connections.
             if *number == RESUME_ALL {
-                for (conn, life) in &mut self.lives {
-                    life.paused = false;
+                for (conn, state) in &mut self.connections {
+                    state.paused = false;
                     io.resume(*conn);
                 }
             }
         }
-        self.happen(io, Event::Mail(mail));
+        self.record_event(io, Event::Mail(mail));
     }
 }
 
@@ -409,7 +416,7 @@ impl Host {
         Self::with(config(), ListenOptions::default(), app)
     }
 
-    pub(crate) fn with(config: Config, options: ListenOptions, app: Probe) -> Self {
+    pub(crate) fn with(config: EngineConfig, options: ListenOptions, app: Probe) -> Self {
         let listener = Listener::bind(([127, 0, 0, 1], 0).into(), &options).unwrap();
         let address = listener.local_addr().unwrap();
         Self { engine: Engine::new(config, vec![listener]).unwrap(), app, address }

@@ -41,13 +41,13 @@ fn timer_moved_or_cleared_in_same_burst_does_not_fire() {
         let mut host = Host::new(Probe::new(move |io, queues, event| {
             match event {
                 Event::Mail(_) => {
-                    for conn in queues.living() {
+                    for conn in queues.open_connections() {
                         io.set_timer(*conn, io.now());
                     }
                     io.set_app_timer(io.now() + Duration::from_millis(20));
                 }
                 Event::Timer(fired) => {
-                    for conn in queues.living().iter().filter(|conn| *conn != fired) {
+                    for conn in queues.open_connections().iter().filter(|conn| *conn != fired) {
                         if moved {
                             io.set_timer(*conn, io.now() + Duration::from_secs(3600));
                         } else {

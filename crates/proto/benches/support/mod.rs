@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sinews_proto::handshake::{ClientRequest, ServerOptions, accept};
 use sinews_proto::http::{HeadLimits, HeaderSlots, RequestHead};
-use sinews_proto::{Config, Connection, Event, PerThread, Place, Time};
+use sinews_proto::{Config, Connection, Event, PayloadLocation, PerThread, Time};
 
 /// A connection after a real handshake.
 pub(crate) fn server() -> Connection {
@@ -60,7 +60,7 @@ pub(crate) fn handle(
             .expect("the frames are valid");
         at += received.consumed;
         match received.event {
-            Event::Message { kind, at: Place::Input(range) } => {
+            Event::Message { kind, at: PayloadLocation::Input(range) } => {
                 let payload = &input[start..][range];
                 delivered += payload.len();
                 match &mut out {

@@ -4,7 +4,7 @@ use crate::Role;
 
 /// State of the receiving direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Receiving {
+pub(crate) enum ReceiveState {
     /// Frames are processed.
     Open,
     /// The peer's Close was received: later bytes are ignored.
@@ -15,7 +15,7 @@ pub(crate) enum Receiving {
 
 /// State of the sending direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sending {
+pub(crate) enum SendState {
     /// Data may be sent.
     Open,
     /// A Close is pending and not yet written. No data may follow.
@@ -26,7 +26,7 @@ pub(crate) enum Sending {
 
 /// Input of the transition function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Signal {
+pub(crate) enum CloseSignal {
     /// The peer's Close frame was received.
     PeerCloses,
     /// The peer violated the protocol.
@@ -42,7 +42,7 @@ pub(crate) enum Signal {
 /// The required state of the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums, reason = "a driver must handle each")]
-pub enum Transport {
+pub enum TransportState {
     /// Continue with frames.
     Open,
     /// Send the queued bytes, then shut down the sending side. Discard received bytes, and close when the
@@ -55,36 +55,42 @@ pub enum Transport {
 
 /// Returns the next pair of states. Impossible signals (a second Close of the peer: bytes after the first
 /// are not read) leave the pair unchanged.
-pub(crate) const fn step(receiving: Receiving, sending: Sending, signal: Signal) -> (Receiving, Sending) {
-    use Receiving as R;
-    use Sending as S;
+pub(crate) const fn step(
+    receiving: ReceiveState,
+    sending: SendState,
+    signal: CloseSignal,
+) -> (ReceiveState, SendState) {
+    use ReceiveState as R;
+    use SendState as S;
     match (receiving, sending, signal) {
         // The peer's Close is answered once, unless a local Close is already pending or written.
-        (R::Open, S::Open, Signal::PeerCloses) => (R::PeerClosed, S::Closing),
-        (R::Open, sending, Signal::PeerCloses) => (R::PeerClosed, sending),
+        (R::Open, S::Open, CloseSignal::PeerCloses) => (R::PeerClosed, S::Closing),
+        (R::Open, sending, CloseSignal::PeerCloses) => (R::PeerClosed, sending),
         // A violation is answered by a Close with its code, unless a local Close is already pending or
         // written.
-        (R::Open, S::Open, Signal::PeerFails) => (R::Failed, S::Closing),
-        (R::Open, sending, Signal::PeerFails) => (R::Failed, sending),
-        (R::PeerClosed | R::Failed, sending, Signal::PeerCloses | Signal::PeerFails) => (receiving, sending),
-        (receiving, S::Open, Signal::WeClose) => (receiving, S::Closing),
-        (receiving, S::Closing | S::Closed, Signal::WeClose) => (receiving, sending),
-        (receiving, S::Closing, Signal::Written) => (receiving, S::Closed),
-        (receiving, S::Open | S::Closed, Signal::Written) => (receiving, sending),
+        (R::Open, S::Open, CloseSignal::PeerFails) => (R::Failed, S::Closing),
+        (R::Open, sending, CloseSignal::PeerFails) => (R::Failed, sending),
+        (R::PeerClosed | R::Failed, sending, CloseSignal::PeerCloses | CloseSignal::PeerFails) => {
+            (receiving, sending)
+        }
+        (receiving, S::Open, CloseSignal::WeClose) => (receiving, S::Closing),
+        (receiving, S::Closing | S::Closed, CloseSignal::WeClose) => (receiving, sending),
+        (receiving, S::Closing, CloseSignal::Written) => (receiving, S::Closed),
+        (receiving, S::Open | S::Closed, CloseSignal::Written) => (receiving, sending),
         // Without the peer's Close the end is abrupt, and no peer is left to read a local Close. After it,
         // the peer may have shut down only its own direction and still read the answer.
-        (R::Open, _, Signal::Ended) => (R::Failed, S::Closed),
-        (R::PeerClosed | R::Failed, sending, Signal::Ended) => (receiving, sending),
+        (R::Open, _, CloseSignal::Ended) => (R::Failed, S::Closed),
+        (R::PeerClosed | R::Failed, sending, CloseSignal::Ended) => (receiving, sending),
     }
 }
 
 /// The state of the transport for each pair.
-pub(crate) const fn transport(receiving: Receiving, sending: Sending, role: Role) -> Transport {
+pub(crate) const fn transport(receiving: ReceiveState, sending: SendState, role: Role) -> TransportState {
     match (receiving, sending, role) {
-        (Receiving::Open, _, _) | (_, Sending::Open | Sending::Closing, _) => Transport::Open,
-        (Receiving::Failed, Sending::Closed, _) => Transport::Finish,
-        (Receiving::PeerClosed, Sending::Closed, Role::Server) => Transport::Finish,
-        (Receiving::PeerClosed, Sending::Closed, Role::Client) => Transport::AwaitEnd,
+        (ReceiveState::Open, _, _) | (_, SendState::Open | SendState::Closing, _) => TransportState::Open,
+        (ReceiveState::Failed, SendState::Closed, _) => TransportState::Finish,
+        (ReceiveState::PeerClosed, SendState::Closed, Role::Server) => TransportState::Finish,
+        (ReceiveState::PeerClosed, SendState::Closed, Role::Client) => TransportState::AwaitEnd,
     }
 }
 
@@ -93,16 +99,21 @@ mod tests {
     use super::*;
     use crate::Role::{Client, Server};
 
-    const RECEIVING: [Receiving; 3] = [Receiving::Open, Receiving::PeerClosed, Receiving::Failed];
-    const SENDING: [Sending; 3] = [Sending::Open, Sending::Closing, Sending::Closed];
-    const SIGNALS: [Signal; 5] =
-        [Signal::PeerCloses, Signal::PeerFails, Signal::WeClose, Signal::Written, Signal::Ended];
+    const RECEIVING: [ReceiveState; 3] = [ReceiveState::Open, ReceiveState::PeerClosed, ReceiveState::Failed];
+    const SENDING: [SendState; 3] = [SendState::Open, SendState::Closing, SendState::Closed];
+    const SIGNALS: [CloseSignal; 5] = [
+        CloseSignal::PeerCloses,
+        CloseSignal::PeerFails,
+        CloseSignal::WeClose,
+        CloseSignal::Written,
+        CloseSignal::Ended,
+    ];
 
     /// Every cell, written by hand: rows are pairs, columns the five signals.
     #[test]
     fn every_cell_of_the_closing_handshake() {
-        use Receiving::{Failed as F, Open as O, PeerClosed as P};
-        use Sending::{Closed as D, Closing as C, Open as S};
+        use ReceiveState::{Failed as F, Open as O, PeerClosed as P};
+        use SendState::{Closed as D, Closing as C, Open as S};
         let table = [
             ((O, S), [(P, C), (F, C), (O, C), (O, S), (F, D)]),
             ((O, C), [(P, C), (F, C), (O, C), (O, D), (F, D)]),
@@ -128,10 +139,12 @@ mod tests {
             for sending in SENDING {
                 for role in [Server, Client] {
                     let expected = match (receiving, sending) {
-                        (Receiving::Failed, Sending::Closed) => Transport::Finish,
-                        (Receiving::PeerClosed, Sending::Closed) if role == Server => Transport::Finish,
-                        (Receiving::PeerClosed, Sending::Closed) => Transport::AwaitEnd,
-                        _ => Transport::Open,
+                        (ReceiveState::Failed, SendState::Closed) => TransportState::Finish,
+                        (ReceiveState::PeerClosed, SendState::Closed) if role == Server => {
+                            TransportState::Finish
+                        }
+                        (ReceiveState::PeerClosed, SendState::Closed) => TransportState::AwaitEnd,
+                        _ => TransportState::Open,
                     };
                     assert_eq!(transport(receiving, sending, role), expected);
                 }
@@ -145,7 +158,7 @@ mod tests {
             for sending in SENDING {
                 for signal in SIGNALS {
                     let (r, s) = step(receiving, sending, signal);
-                    assert!(receiving == Receiving::Open || r == receiving);
+                    assert!(receiving == ReceiveState::Open || r == receiving);
                     assert!(s as u8 >= sending as u8);
                 }
             }

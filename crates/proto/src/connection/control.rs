@@ -1,66 +1,50 @@
-//! Pending control frames: one ping, one pong, one Close, each of fixed size.
+//! Sending control frames.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::closing::{Sending, Signal};
-use super::{Connection, PerThread};
-use crate::frame::{self, CONTROL_MAX, Opcode, Outgoing};
-use crate::{CloseCode, Framing, Misuse, Time};
-
-/// Maximum reason of a Close frame: the payload minus the code.
-pub(super) const REASON_MAX: usize = CONTROL_MAX - 2;
-
-/// Pending control frames. Only the newest ping of the peer is answered (RFC 6455 section 5.5.3), so a
-/// flood costs no memory.
-#[derive(Debug, Default)]
-pub(super) struct Pending {
-    pub(super) ping: bool,
-    pub(super) pong: Option<Box<[u8]>>,
-    close: Option<Box<Close>>,
-}
-
-#[derive(Debug)]
-struct Close {
-    code: Option<CloseCode>,
-    reason: Box<str>,
-}
-
-impl Pending {
-    pub(super) fn set_close(&mut self, code: Option<CloseCode>, reason: Box<str>) {
-        self.close = Some(Box::new(Close { code, reason }));
-    }
-}
+use super::Connection;
+use super::closing::{CloseSignal, SendState};
+use super::pending::PendingFrames;
+use super::per_thread::PerThread;
+use crate::frame::{self, CONTROL_MAX, FrameFields, Opcode};
+use crate::{Misuse, Time, WireFormat};
 
 impl Connection {
     /// Whether [`write_control`](Self::write_control) has frames to write.
     #[must_use]
     #[inline]
     pub fn wants_control(&self) -> bool {
-        self.pending.ping || self.pending.pong.is_some() || self.sending == Sending::Closing
+        self.pending.is_some() || self.sending == SendState::Closing
     }
 
     /// Appends the pending control frames: pong, ping, Close. A caller with a full queue may delay the
     /// call; then only the newest pong is kept.
     pub fn write_control(&mut self, shared: &mut PerThread, out: &mut Vec<u8>, now: Time) {
-        if self.sending != Sending::Closed
-            && let Some(payload) = self.pending.pong.take()
+        let PendingFrames { ping, pong, close } = self.pending.take();
+        if self.sending != SendState::Closed
+            && let Some(payload) = pong
         {
             self.control(Opcode::Pong, &payload, shared, out);
         }
-        if core::mem::take(&mut self.pending.ping) && self.sending == Sending::Open {
+        if ping && self.sending == SendState::Open {
             let payload = self.keepalive.ping_payload();
             self.control(Opcode::Ping, &payload, shared, out);
         }
-        if self.sending == Sending::Closing {
-            let close = self.pending.close.take();
+        if self.sending == SendState::Closing {
+            if let Some(body) = &mut self.body {
+                let (code, reason) =
+                    close.map_or_else(|| (None, Box::default()), |close| (close.code, close.reason));
+                body.close(code, &reason, out);
+                return self.signal(CloseSignal::Written, now);
+            }
             let mut payload = Vec::new();
             if let Some((code, close)) = close.as_ref().and_then(|close| Some((close.code?, close))) {
                 payload.extend_from_slice(&code.as_u16().to_be_bytes());
                 payload.extend_from_slice(close.reason.as_bytes());
             }
             self.control(Opcode::Close, &payload, shared, out);
-            self.signal(Signal::Written, now);
+            self.signal(CloseSignal::Written, now);
         }
     }
 
@@ -101,7 +85,7 @@ impl Connection {
         if payload.len() > CONTROL_MAX {
             return Err(Misuse::PingTooLong);
         }
-        if self.sending != Sending::Open {
+        if self.sending != SendState::Open {
             return Err(Misuse::Closing);
         }
         self.control(opcode, payload, shared, out);
@@ -109,10 +93,13 @@ impl Connection {
     }
 
     fn control(&self, opcode: Opcode, payload: &[u8], shared: &mut PerThread, out: &mut Vec<u8>) {
-        // A plain stream has no Close frame.
-        if self.framing == Framing::WebSocket {
+        if let (Some(body), Opcode::Ping) = (&self.body, opcode) {
+            body.keepalive(out);
+        }
+        // Other streams have no control frames.
+        if self.framing == WireFormat::WebSocket {
             let key = shared.mask_for(self.role);
-            frame::write_frame(Outgoing { opcode, fin: true, compressed: false, key }, payload, out);
+            frame::write_frame(FrameFields { opcode, fin: true, compressed: false, key }, payload, out);
         }
     }
 }

@@ -1,9 +1,18 @@
 //! The connection state machine: frames in, events out; messages in, frames out.
 
+mod body;
 mod closing;
 mod control;
+mod event;
+mod frames;
+mod incoming;
+mod inflate;
 mod keepalive;
+mod outgoing;
 mod parts;
+mod pending;
+mod per_thread;
+mod prepared;
 mod receive;
 mod send;
 mod spares;
@@ -11,20 +20,20 @@ mod spares;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::ops::Range;
-use core::time::Duration;
 
-pub use self::closing::Transport;
-use self::closing::{Receiving, Sending, Signal};
-use self::control::Pending;
-use self::keepalive::{Due, Keepalive};
-use self::parts::Part;
-use self::receive::{Inflate, Stage};
-pub use self::send::write_prepared;
-use self::send::{Deflate, OpenMessage};
-use self::spares::Spares;
-use crate::deflate::Contexts;
-use crate::{CloseCode, Config, Expired, Framing, Misuse, Negotiated, PeerMisbehaved, Role, Time};
+pub(crate) use self::body::BodySetup;
+use self::body::BodyWriter;
+pub use self::body::{BodyFormat, BodyPrefix, write_body};
+pub use self::closing::TransportState;
+use self::closing::{CloseSignal, ReceiveState, SendState};
+pub use self::event::{Event, Kind, PayloadLocation, Received};
+use self::incoming::{IncomingMessage, ReceiveCompression, ReceiveStage};
+use self::keepalive::{DeadlineAction, Keepalive};
+use self::outgoing::{OpenMessage, SendCompression};
+use self::pending::PendingControl;
+pub use self::per_thread::PerThread;
+pub use self::prepared::write_prepared;
+use crate::{CloseCode, Config, Expired, Misuse, Negotiated, PeerMisbehaved, Role, Time, WireFormat};
 
 /// One WebSocket connection after its handshake, either role.
 ///
@@ -45,168 +54,40 @@ use crate::{CloseCode, Config, Expired, Framing, Misuse, Negotiated, PeerMisbeha
 pub struct Connection {
     config: Arc<Config>,
     role: Role,
-    framing: Framing,
-    part: Part,
-    receiving: Receiving,
-    sending: Sending,
+    framing: WireFormat,
+    part: ConnectionHalf,
+    receiving: ReceiveState,
+    sending: SendState,
     /// Deliver fragments instead of whole messages.
     fragments: bool,
-    stage: Stage,
+    stage: ReceiveStage,
     /// Boxed, since most messages arrive whole and need none.
-    message: Option<Box<receive::Open>>,
-    inflate: Option<Box<Inflate>>,
-    deflate: Option<Box<Deflate>>,
+    message: Option<Box<IncomingMessage>>,
+    /// Boxed, since few connections compress.
+    compression: Option<Box<CompressionState>>,
     open_message: Option<OpenMessage>,
-    pending: Pending,
+    /// The body of a streaming response.
+    body: Option<Box<BodyWriter>>,
+    pending: PendingControl,
     keepalive: Keepalive,
 }
 
-/// State shared by the connections of one thread: deflate contexts, borrowed for one message each, and the
-/// source of mask keys. Passed to each call that may need it.
-pub struct PerThread {
-    contexts: Contexts,
-    /// Buffer for the compressed payload of a frame.
-    scratch: Vec<u8>,
-    spares: Spares,
-    masks: Box<dyn FnMut() -> [u8; 4] + Send>,
+/// Compression in each direction; a half has only its own.
+#[derive(Debug)]
+struct CompressionState {
+    inflate: Option<ReceiveCompression>,
+    deflate: Option<SendCompression>,
 }
 
-impl PerThread {
-    /// `masks` returns a fresh, unpredictable key for each frame of a client (RFC 6455 section 5.3: derive
-    /// it from a strong source of entropy). Servers never call it.
-    pub fn new(masks: impl FnMut() -> [u8; 4] + Send + 'static) -> Self {
-        Self {
-            contexts: Contexts::new(),
-            scratch: Vec::new(),
-            spares: Spares::default(),
-            masks: Box::new(masks),
-        }
-    }
-
-    /// Takes back the buffer of a large message ([`Place::Assembly`]) for reuse: otherwise each message
-    /// would pay for new pages. The retained memory is bounded, and freed by
-    /// [`release_idle`](Self::release_idle). Small buffers are freed at once.
-    pub fn recycle(&mut self, buffer: Vec<u8>) {
-        self.spares.give(buffer);
-    }
-
-    /// Reserves capacity in `buffer` for a large message of `additional` bytes, reusing the memory of an
-    /// earlier message if available.
-    pub fn make_room(&mut self, buffer: &mut Vec<u8>, additional: usize) {
-        let needed = buffer.len().saturating_add(additional);
-        self.spares.grow(buffer, additional, needed, usize::MAX);
-    }
-
-    /// Frees the spare memory that no message has used since the last call. A driver calls it every few
-    /// seconds until it returns `false`.
-    pub fn release_idle(&mut self) -> bool {
-        self.spares.release_idle()
-    }
-
-    /// Whether [`release_idle`](Self::release_idle) has memory to free.
-    #[must_use]
-    pub fn holds_spares(&self) -> bool {
-        !self.spares.is_empty()
-    }
-
-    /// Takes the scratch buffer back for the next message, unless a large message has grown it.
-    fn keep_scratch(&mut self, mut scratch: Vec<u8>) {
-        if scratch.capacity() <= SCRATCH_MAX {
-            scratch.clear();
-            self.scratch = scratch;
-        }
-    }
-
-    fn mask_for(&mut self, role: Role) -> Option<[u8; 4]> {
-        (role == Role::Client).then(|| (self.masks)())
-    }
-}
-
-/// Largest scratch buffer that a thread keeps between messages.
-const SCRATCH_MAX: usize = 256 << 10;
-
-impl core::fmt::Debug for PerThread {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("PerThread").finish_non_exhaustive()
-    }
-}
-
-/// Text or binary (RFC 6455 section 5.6).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(clippy::exhaustive_enums, reason = "the RFC knows two")]
-pub enum Kind {
-    /// UTF-8, validated on receipt.
-    Text,
-    /// Any bytes.
-    Binary,
-}
-
-/// The location of an event's bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(clippy::exhaustive_enums, reason = "a reader must handle both")]
-pub enum Place {
-    /// In the input of this call, unmasked in place.
-    Input(Range<usize>),
-    /// The whole assembly buffer of this call. The caller may take the buffer; otherwise the next message
-    /// reuses it.
-    Assembly,
-}
-
-/// The result of one call of [`Connection::receive`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Received {
-    /// Consumed bytes of the input. The rest must be passed again, in front of the next bytes.
-    pub consumed: usize,
-    /// The event that they encode.
-    pub event: Event,
-}
-
-/// A received event.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(clippy::exhaustive_enums, reason = "a driver must handle each")]
-pub enum Event {
-    /// At least this many further bytes are required. The unconsumed input, at most 130 bytes, is part of a
-    /// head or of a control frame.
-    NeedMore(usize),
-    /// A whole message.
-    Message {
-        /// Text (which is valid UTF-8) or binary.
-        kind: Kind,
-        /// The payload.
-        at: Place,
-    },
-    /// In fragment delivery, a piece of a message. Its boundaries have no meaning. In text, a boundary may
-    /// split a code point, but all pieces so far are a valid prefix of UTF-8 text, and complete with the
-    /// last piece.
-    Fragment {
-        /// Text or binary.
-        kind: Kind,
-        /// The piece; may be empty.
-        at: Place,
-        /// Whether this is the first piece of the message.
-        first: bool,
-        /// Whether the message ends with this piece.
-        last: bool,
-    },
-    /// A ping. The answer is already pending.
-    Ping(Range<usize>),
-    /// A pong; `answers` is the round-trip time of the newest ping, if this pong answers it.
-    Pong {
-        /// The payload.
-        at: Range<usize>,
-        /// The round-trip time of the keepalive ping.
-        answers: Option<Duration>,
-    },
-    /// The peer's Close frame. The answer is already pending; later bytes are ignored.
-    Close {
-        /// `None`: the frame had no code (an application sees 1005).
-        code: Option<CloseCode>,
-        /// The reason, UTF-8.
-        reason: Range<usize>,
-        /// Whether it answers a local Close.
-        answers: bool,
-    },
+/// The role of a half.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ConnectionHalf {
+    /// The whole connection.
+    Whole,
+    /// Receives, answers pings, keeps the deadlines, and sends no data.
+    Control,
+    /// Sends data and receives no bytes.
+    Data,
 }
 
 impl Connection {
@@ -218,17 +99,25 @@ impl Connection {
         Self {
             role,
             framing: negotiated.framing,
-            part: Part::Whole,
-            receiving: Receiving::Open,
-            sending: Sending::Open,
+            part: ConnectionHalf::Whole,
+            receiving: ReceiveState::Open,
+            sending: SendState::Open,
             fragments: false,
-            stage: Stage::Head,
+            stage: ReceiveStage::Head,
             message: None,
-            inflate: deflate.map(|setup| Box::new(Inflate::new(setup.params, role))),
-            deflate: deflate.map(|setup| Box::new(Deflate::new(setup, role))),
+            compression: deflate.map(|setup| {
+                Box::new(CompressionState {
+                    inflate: Some(ReceiveCompression::new(setup.params, role)),
+                    deflate: Some(SendCompression::new(setup, role)),
+                })
+            }),
             open_message: None,
-            pending: Pending::default(),
-            keepalive: Keepalive::new(&config, now),
+            keepalive: match negotiated.body {
+                Some(_) => Keepalive::for_body(now),
+                None => Keepalive::new(now),
+            },
+            body: negotiated.body.map(|setup| Box::new(BodyWriter::new(setup))),
+            pending: PendingControl::default(),
             config,
         }
     }
@@ -257,7 +146,34 @@ impl Connection {
     #[must_use]
     #[inline]
     pub fn takes_prepared(&self) -> bool {
-        self.role == Role::Server && self.framing == Framing::WebSocket
+        self.role == Role::Server && self.framing == WireFormat::WebSocket
+    }
+
+    /// The format of a streaming response, and whether its body is sent in chunks; `None` for other
+    /// connections.
+    #[must_use]
+    pub fn body_format(&self) -> Option<(&'static BodyFormat, bool)> {
+        self.body.as_ref().map(|body| (body.setup.format, body.setup.chunked))
+    }
+
+    /// Sets the bytes between the messages of a streaming response. Other connections ignore it.
+    pub fn set_body_prefix(&mut self, prefix: Box<dyn BodyPrefix>) {
+        if let Some(body) = &mut self.body {
+            body.prefix = Some(prefix);
+        }
+    }
+
+    /// Whether this connection writes bytes between the messages of a streaming response.
+    #[must_use]
+    pub fn has_body_prefix(&self) -> bool {
+        self.body.as_ref().is_some_and(|body| body.prefix.is_some())
+    }
+
+    /// Appends the prefix of a message of [`write_body`] with this label, which must follow.
+    pub fn write_body_prefix(&mut self, label: Option<&[u8]>, out: &mut Vec<u8>) {
+        if let Some(body) = &mut self.body {
+            body.before(label, out);
+        }
     }
 
     /// The limits and timeouts.
@@ -270,7 +186,7 @@ impl Connection {
     #[must_use]
     #[inline]
     pub fn is_open(&self) -> bool {
-        self.sending == Sending::Open
+        self.sending == SendState::Open
     }
 
     /// Whether a message is being sent in fragments. No other message may begin until it ends.
@@ -284,7 +200,7 @@ impl Connection {
     #[must_use]
     #[inline]
     pub fn is_receiving(&self) -> bool {
-        self.receiving == Receiving::Open
+        self.receiving == ReceiveState::Open
     }
 
     /// Starts the closing handshake (RFC 6455 section 7.1.2). Messages of the peer are still delivered
@@ -294,29 +210,29 @@ impl Connection {
     /// [`Misuse::ReasonTooLong`] over 123 bytes; [`Misuse::Closing`] if a local Close is pending or written
     /// already.
     pub fn close(&mut self, code: CloseCode, reason: &str, now: Time) -> Result<(), Misuse> {
-        if reason.len() > control::REASON_MAX {
+        if reason.len() > pending::REASON_MAX {
             return Err(Misuse::ReasonTooLong);
         }
-        if self.sending != Sending::Open {
+        if self.sending != SendState::Open {
             return Err(Misuse::Closing);
         }
         self.pending.set_close(Some(code), Box::from(reason));
-        self.signal(Signal::WeClose, now);
+        self.signal(CloseSignal::WeClose, now);
         Ok(())
     }
 
     /// Prepares the Close with the code for the peer's violation.
     fn fail(&mut self, fault: PeerMisbehaved, now: Time) {
-        if self.sending == Sending::Open {
+        if self.sending == SendState::Open {
             self.pending.set_close(Some(fault.close_code()), Box::from(fault.reason()));
         }
-        self.pending.pong = None;
-        self.signal(Signal::PeerFails, now);
+        self.pending.clear_pong();
+        self.signal(CloseSignal::PeerFails, now);
     }
 
-    fn signal(&mut self, signal: Signal, now: Time) {
+    fn signal(&mut self, signal: CloseSignal, now: Time) {
         (self.receiving, self.sending) = closing::step(self.receiving, self.sending, signal);
-        if self.sending != Sending::Open {
+        if self.sending != SendState::Open {
             self.keepalive.start_closing(now);
         }
     }
@@ -324,10 +240,12 @@ impl Connection {
     /// The required state of the transport once all written bytes are sent.
     #[must_use]
     #[inline]
-    pub fn transport(&self) -> Transport {
+    pub fn transport(&self) -> TransportState {
         match self.framing {
             // Only the peer's own end shows that it has seen the local end.
-            Framing::Prefixed if self.sending == Sending::Closed => Transport::Finish,
+            WireFormat::Prefixed | WireFormat::Body if self.sending == SendState::Closed => {
+                TransportState::Finish
+            }
             _ => closing::transport(self.receiving, self.sending, self.role),
         }
     }
@@ -350,25 +268,28 @@ impl Connection {
     pub fn handle_timeout(&mut self, now: Time) -> Result<(), Expired> {
         match self.keepalive.due(&self.config, now) {
             None => Ok(()),
-            Some(Due::Ping) => {
-                self.pending.ping = true;
+            Some(DeadlineAction::Ping) => {
+                self.pending.set_ping();
+                if self.framing == WireFormat::Body {
+                    self.keepalive.assume_pong(now);
+                }
                 Ok(())
             }
-            Some(Due::Close(wait)) => {
+            Some(DeadlineAction::Close(wait)) => {
                 let code = if wait == Expired::Idle { CloseCode::GOING_AWAY } else { CloseCode::INTERNAL };
                 self.pending.set_close(Some(code), Box::from(wait.reason()));
-                self.signal(Signal::WeClose, now);
+                self.signal(CloseSignal::WeClose, now);
                 Err(wait)
             }
-            Some(Due::Drop(wait)) => Err(wait),
+            Some(DeadlineAction::Drop(wait)) => Err(wait),
         }
     }
 
     /// The timeout that ends the connection at the [`deadline`](Self::deadline); `None` if a ping is due
     /// then, or if there is no deadline.
     #[must_use]
-    pub fn awaits(&self) -> Option<Expired> {
-        self.keepalive.awaits(&self.config)
+    pub fn expiring_timeout(&self) -> Option<Expired> {
+        self.keepalive.expiring_timeout(&self.config)
     }
 
     /// Records that the application has sent a message, at `now` or later. [`Config::idle_timeout`]
@@ -403,7 +324,22 @@ impl Connection {
     #[must_use]
     #[inline]
     pub fn inflates(&self) -> bool {
-        self.inflate.is_some()
+        self.inflate().is_some()
+    }
+
+    #[inline]
+    fn inflate(&self) -> Option<&ReceiveCompression> {
+        self.compression.as_ref()?.inflate.as_ref()
+    }
+
+    #[inline]
+    fn deflate(&self) -> Option<&SendCompression> {
+        self.compression.as_ref()?.deflate.as_ref()
+    }
+
+    #[inline]
+    fn deflate_mut(&mut self) -> Option<&mut SendCompression> {
+        self.compression.as_mut()?.deflate.as_mut()
     }
 
     /// Records the number of queued bytes, and whether the peer accepted some since the last call. The

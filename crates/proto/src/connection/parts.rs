@@ -1,21 +1,13 @@
 //! Splitting a connection into two halves: one sends data, the other handles all other work.
 
-use super::closing::{Receiving, Sending, Signal};
-use super::control::Pending;
-use super::receive::Stage;
-use super::{Connection, Keepalive};
-use crate::Time;
+use alloc::boxed::Box;
 
-/// The role of a half.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
-    /// The whole connection.
-    Whole,
-    /// Receives, answers pings, keeps the deadlines, and sends no data.
-    Control,
-    /// Sends data and receives no bytes.
-    Data,
-}
+use super::closing::{CloseSignal, ReceiveState, SendState};
+use super::incoming::ReceiveStage;
+use super::keepalive::Keepalive;
+use super::pending::PendingControl;
+use super::{CompressionState, Connection, ConnectionHalf};
+use crate::Time;
 
 impl Connection {
     /// Splits the sending of data off this connection, so that it can proceed elsewhere, independently:
@@ -26,57 +18,61 @@ impl Connection {
     ///
     /// The frames of both halves share one transport, whole and in any order, except for Close: at most one
     /// Close is sent, and no frame follows it. The owner that merges the frames selects the Close, and
-    /// notifies the other half with [`note_close_left`](Self::note_close_left).
+    /// notifies the other half with [`note_other_half_closed`](Self::note_other_half_closed).
     pub fn split_data(&mut self, now: Time) -> Option<Self> {
-        if self.part != Part::Whole {
+        if self.part != ConnectionHalf::Whole {
             return None;
         }
-        self.part = Part::Control;
+        self.part = ConnectionHalf::Control;
+        let deflate = self.compression.as_mut().and_then(|compression| compression.deflate.take());
         Some(Self {
             config: self.config.clone(),
             role: self.role,
             framing: self.framing,
-            part: Part::Data,
-            receiving: Receiving::Failed,
+            part: ConnectionHalf::Data,
+            receiving: ReceiveState::Failed,
             sending: self.sending,
             fragments: false,
-            stage: Stage::Head,
+            stage: ReceiveStage::Head,
             message: None,
-            inflate: None,
-            deflate: self.deflate.take(),
+            compression: deflate
+                .map(|deflate| Box::new(CompressionState { inflate: None, deflate: Some(deflate) })),
             open_message: self.open_message.take(),
-            pending: Pending::default(),
-            keepalive: Keepalive::for_sending(&self.config, now),
+            body: None,
+            pending: PendingControl::default(),
+            keepalive: Keepalive::for_sending(now),
         })
     }
 
     /// Joins the half that [`split_data`](Self::split_data) returned. A pending Close of either half stays
     /// pending.
     pub fn join_data(&mut self, data: &mut Self, now: Time) {
-        if (self.part, data.part) != (Part::Control, Part::Data) {
+        if (self.part, data.part) != (ConnectionHalf::Control, ConnectionHalf::Data) {
             return;
         }
-        self.part = Part::Whole;
-        self.deflate = data.deflate.take();
+        self.part = ConnectionHalf::Whole;
+        if let (Some(own), Some(data)) = (&mut self.compression, &mut data.compression) {
+            own.deflate = data.deflate.take();
+        }
         self.open_message = data.open_message.take();
         match data.sending {
-            Sending::Open => {}
-            Sending::Closing if self.sending == Sending::Open => {
+            SendState::Open => {}
+            SendState::Closing if self.sending == SendState::Open => {
                 self.pending = core::mem::take(&mut data.pending);
-                self.signal(Signal::WeClose, now);
+                self.signal(CloseSignal::WeClose, now);
             }
-            Sending::Closing => {}
-            Sending::Closed => self.note_close_left(now),
+            SendState::Closing => {}
+            SendState::Closed => self.note_other_half_closed(now),
         }
     }
 
     /// Records that the other half's Close frame is sent, or is sent before any bytes of this half: no
     /// frame may follow it.
-    pub fn note_close_left(&mut self, now: Time) {
-        if self.sending != Sending::Closed {
-            self.pending = Pending::default();
-            self.signal(Signal::WeClose, now);
-            self.signal(Signal::Written, now);
+    pub fn note_other_half_closed(&mut self, now: Time) {
+        if self.sending != SendState::Closed {
+            self.pending = PendingControl::default();
+            self.signal(CloseSignal::WeClose, now);
+            self.signal(CloseSignal::Written, now);
         }
     }
 }
@@ -87,7 +83,7 @@ mod tests {
     use alloc::vec::Vec;
     use core::time::Duration;
 
-    use crate::connection::{Event, PerThread, Transport};
+    use crate::connection::{Event, PerThread, TransportState};
     use crate::handshake::{ServerOptions, accept};
     use crate::http::{HeadLimits, HeaderSlots, RequestHead};
     use crate::{CloseCode, Config, Connection, Expired, Kind, Misuse, Time};
@@ -151,14 +147,14 @@ mod tests {
         data.close(CloseCode::NORMAL, "", Time::ZERO).expect("open");
         data.write_control(&mut shared, &mut out, Time::ZERO);
         assert_eq!(out, [0x88, 2, 0x03, 0xe8]);
-        control.note_close_left(Time::ZERO);
+        control.note_other_half_closed(Time::ZERO);
         assert_eq!(control.close(CloseCode::NORMAL, "", Time::ZERO), Err(Misuse::Closing));
         assert_eq!(control.deadline(), Some(Time::ZERO + Duration::from_secs(5)), "the peer's answer is due");
         assert!(matches!(receive(&mut control, CLOSE_1000), Event::Close { answers: true, .. }));
         assert!(!control.wants_control(), "one Close is enough");
-        assert_eq!(control.transport(), Transport::Finish);
+        assert_eq!(control.transport(), TransportState::Finish);
         control.join_data(&mut data, Time::ZERO);
-        assert_eq!(control.transport(), Transport::Finish);
+        assert_eq!(control.transport(), TransportState::Finish);
     }
 
     #[test]
@@ -167,7 +163,7 @@ mod tests {
         let mut data = control.split_data(Time::ZERO).expect("a whole connection");
         data.close(CloseCode::GOING_AWAY, "late", Time::ZERO).expect("open");
         assert!(matches!(receive(&mut control, CLOSE_1000), Event::Close { answers: false, .. }));
-        data.note_close_left(Time::ZERO);
+        data.note_other_half_closed(Time::ZERO);
         data.write_control(&mut shared, &mut out, Time::ZERO);
         assert_eq!(data.send(Kind::Text, b"b", &mut shared, &mut out), Err(Misuse::Closing));
         assert!(out.is_empty() && !data.is_open());

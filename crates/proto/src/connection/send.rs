@@ -1,73 +1,15 @@
 //! The sending half: converts messages and fragments to frames.
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::closing::Sending;
-use super::parts::Part;
-use super::{Connection, Kind, PerThread};
-use crate::deflate::{DeflateClass, DeflateSetup, Deflater};
-use crate::frame::{self, Opcode, Outgoing};
-use crate::{Framing, Misuse, Role};
-
-/// A message whose last fragment has not been sent.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct OpenMessage {
-    kind: Kind,
-    compressed: bool,
-}
-
-/// Compression of local messages.
-pub(super) struct Deflate {
-    class: DeflateClass,
-    /// The local window persists across messages.
-    takeover: bool,
-    /// Shorter messages are sent uncompressed.
-    threshold: usize,
-    context: Option<Box<Deflater>>,
-}
-
-impl core::fmt::Debug for Deflate {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Deflate").field("class", &self.class).finish_non_exhaustive()
-    }
-}
-
-impl Deflate {
-    pub(super) fn new(setup: DeflateSetup, role: Role) -> Self {
-        let params = setup.params;
-        let (no_takeover, window_bits) = match role {
-            Role::Server => (params.server_no_context_takeover, params.server_max_window_bits),
-            Role::Client => (params.client_no_context_takeover, params.client_max_window_bits),
-        };
-        let class = DeflateClass { level: setup.level, window_bits };
-        Self { class, takeover: !no_takeover, threshold: setup.threshold, context: None }
-    }
-
-    fn write(&mut self, payload: &[u8], last: bool, shared: &mut PerThread, out: &mut Vec<u8>) {
-        let class = self.class;
-        let context = self.context.get_or_insert_with(|| match self.takeover {
-            true => Box::new(Deflater::new(class.level, class.window_bits)),
-            false => shared.contexts.take_deflater(class),
-        });
-        context.deflate(payload, out, last);
-        if last
-            && !self.takeover
-            && let Some(context) = self.context.take()
-        {
-            shared.contexts.put_deflater(class, context);
-        }
-    }
-}
-
-impl Kind {
-    const fn opcode(self) -> Opcode {
-        match self {
-            Self::Text => Opcode::Text,
-            Self::Binary => Opcode::Binary,
-        }
-    }
-}
+use super::closing::SendState;
+use super::event::Kind;
+use super::outgoing::OpenMessage;
+use super::per_thread::PerThread;
+use super::{Connection, ConnectionHalf};
+use crate::deflate::DeflateClass;
+use crate::frame::{self, FrameFields, Opcode};
+use crate::{Misuse, Role, WireFormat};
 
 impl Connection {
     /// Appends a whole message as one frame, compressed if that was negotiated and the message reaches the
@@ -87,15 +29,13 @@ impl Connection {
         out: &mut Vec<u8>,
     ) -> Result<(), Misuse> {
         self.may_start()?;
-        if self.framing == Framing::Prefixed {
-            out.reserve(4 + payload.len());
-            self.send_prefix(payload.len() as u64, out)?;
-            out.extend_from_slice(payload);
+        if self.framing != WireFormat::WebSocket {
+            self.send_unframed(kind, payload, out)?;
         } else if self.compresses(payload.len()) {
             self.send_deflated(kind.opcode(), payload, true, shared, out);
         } else {
             let key = shared.mask_for(self.role);
-            let frame = Outgoing { opcode: kind.opcode(), fin: true, compressed: false, key };
+            let frame = FrameFields { opcode: kind.opcode(), fin: true, compressed: false, key };
             frame::write_frame(frame, payload, out);
         }
         Ok(())
@@ -114,21 +54,25 @@ impl Connection {
     ) -> Result<(), Misuse> {
         self.may_start()?;
         let len = pieces.iter().map(|piece| piece.as_ref().len()).sum();
-        if self.framing == Framing::WebSocket && self.compresses(len) {
+        let is_body = self.framing == WireFormat::Body;
+        if is_body || self.framing == WireFormat::WebSocket && self.compresses(len) {
             let mut whole = Vec::with_capacity(len);
             pieces.iter().for_each(|piece| whole.extend_from_slice(piece.as_ref()));
+            if is_body {
+                return self.send_unframed(kind, &whole, out);
+            }
             self.send_deflated(kind.opcode(), &whole, true, shared, out);
             return Ok(());
         }
         out.reserve(frame::HEAD_MAX + len);
         let key = match self.framing {
-            Framing::Prefixed => {
+            WireFormat::Prefixed | WireFormat::Body => {
                 self.send_prefix(len as u64, out)?;
                 None
             }
-            Framing::WebSocket => {
+            WireFormat::WebSocket => {
                 let key = shared.mask_for(self.role);
-                let frame = Outgoing { opcode: kind.opcode(), fin: true, compressed: false, key };
+                let frame = FrameFields { opcode: kind.opcode(), fin: true, compressed: false, key };
                 frame::write_head(frame, len as u64, out);
                 key
             }
@@ -148,7 +92,7 @@ impl Connection {
     #[must_use]
     #[inline]
     pub fn compresses(&self, len: usize) -> bool {
-        self.deflate.as_ref().is_some_and(|deflate| len >= deflate.threshold)
+        self.deflate().is_some_and(|deflate| len >= deflate.threshold)
     }
 
     /// Appends only the head of an uncompressed message of `len` bytes; the caller sends the payload after
@@ -161,11 +105,11 @@ impl Connection {
         if self.role == Role::Client {
             return Err(Misuse::MustMask);
         }
-        if self.framing == Framing::Prefixed {
+        if self.framing != WireFormat::WebSocket {
             return self.send_prefix(len, out);
         }
         frame::write_head(
-            Outgoing { opcode: kind.opcode(), fin: true, compressed: false, key: None },
+            FrameFields { opcode: kind.opcode(), fin: true, compressed: false, key: None },
             len,
             out,
         );
@@ -188,25 +132,25 @@ impl Connection {
         out: &mut Vec<u8>,
     ) -> Result<(), Misuse> {
         self.may_send()?;
-        if self.framing == Framing::Prefixed {
+        if self.framing != WireFormat::WebSocket {
             return Err(Misuse::Prefixed);
         }
         let (opcode, compressed) = match self.open_message {
             Some(open) if open.kind != kind => return Err(Misuse::MessageOpen),
             Some(open) => (Opcode::Continuation, open.compressed),
-            None => (kind.opcode(), self.deflate.is_some()),
+            None => (kind.opcode(), self.deflate().is_some()),
         };
         self.open_message = (!last).then_some(OpenMessage { kind, compressed });
         if compressed {
             self.send_deflated(opcode, piece, last, shared, out);
         } else {
             let key = shared.mask_for(self.role);
-            frame::write_frame(Outgoing { opcode, fin: last, compressed: false, key }, piece, out);
+            frame::write_frame(FrameFields { opcode, fin: last, compressed: false, key }, piece, out);
         }
         Ok(())
     }
 
-    /// Checks that a frame prepared by [`write_prepared`] may be sent now, and updates the compressor: a
+    /// Checks that a frame prepared by [`write_prepared`](super::write_prepared) may be sent now, and updates the compressor: a
     /// compressed frame of another compressor invalidates the window for references.
     ///
     /// # Errors
@@ -217,12 +161,10 @@ impl Connection {
         if self.role == Role::Client {
             return Err(Misuse::MustMask);
         }
-        if self.framing == Framing::Prefixed {
+        if self.framing != WireFormat::WebSocket {
             return Err(Misuse::Prefixed);
         }
-        if compressed
-            && let Some(context) = self.deflate.as_mut().and_then(|deflate| deflate.context.as_mut())
-        {
+        if compressed && let Some(context) = self.deflate_mut().and_then(|deflate| deflate.context.as_mut()) {
             context.reset();
         }
         Ok(())
@@ -233,10 +175,26 @@ impl Connection {
     #[must_use]
     #[inline]
     pub fn prepared_class(&self, len: usize) -> Option<DeflateClass> {
-        self.deflate.as_ref().filter(|deflate| len >= deflate.threshold).map(|deflate| deflate.class)
+        self.deflate().filter(|deflate| len >= deflate.threshold).map(|deflate| deflate.class)
     }
 
+    /// Appends a message of a plain stream or of a streaming response.
+    fn send_unframed(&mut self, kind: Kind, payload: &[u8], out: &mut Vec<u8>) -> Result<(), Misuse> {
+        if let Some(body) = &mut self.body {
+            body.message(kind, payload, out);
+            return Ok(());
+        }
+        out.reserve(4 + payload.len());
+        self.send_prefix(payload.len() as u64, out)?;
+        out.extend_from_slice(payload);
+        Ok(())
+    }
+
+    /// Appends the length before a message. A streaming response takes no message without its payload.
     fn send_prefix(&self, len: u64, out: &mut Vec<u8>) -> Result<(), Misuse> {
+        if self.body.is_some() {
+            return Err(Misuse::Prefixed);
+        }
         if frame::write_prefix(len, out) { Ok(()) } else { Err(Misuse::Prefixed) }
     }
 
@@ -246,9 +204,9 @@ impl Connection {
     }
 
     fn may_send(&self) -> Result<(), Misuse> {
-        if self.sending != Sending::Open {
+        if self.sending != SendState::Open {
             Err(Misuse::Closing)
-        } else if self.part == Part::Control {
+        } else if self.part == ConnectionHalf::Control {
             Err(Misuse::SplitOff)
         } else {
             Ok(())
@@ -264,40 +222,18 @@ impl Connection {
         shared: &mut PerThread,
         out: &mut Vec<u8>,
     ) {
-        let Some(deflate) = &mut self.deflate else { return };
+        let Some(deflate) = self.compression.as_mut().and_then(|compression| compression.deflate.as_mut())
+        else {
+            return;
+        };
         let mut body = core::mem::take(&mut shared.scratch);
         deflate.write(payload, last, shared, &mut body);
         let first = opcode != Opcode::Continuation;
         // A window with takeover contains the message already; the peer's must contain it too.
         let pays = deflate.takeover || !(first && last) || body.len() < payload.len();
         let key = shared.mask_for(self.role);
-        let frame = Outgoing { opcode, fin: last, compressed: first && pays, key };
+        let frame = FrameFields { opcode, fin: last, compressed: first && pays, key };
         frame::write_frame(frame, if pays { &body } else { payload }, out);
         shared.keep_scratch(body);
     }
 }
-
-/// Appends an unmasked frame for any number of clients: uncompressed, or compressed for all connections of
-/// a class ([`Connection::prepared_class`]).
-pub fn write_prepared(
-    kind: Kind,
-    payload: &[u8],
-    class: Option<DeflateClass>,
-    shared: &mut PerThread,
-    out: &mut Vec<u8>,
-) {
-    let mut frame = Outgoing { opcode: kind.opcode(), fin: true, compressed: false, key: None };
-    let Some(class) = class else {
-        return frame::write_frame(frame, payload, out);
-    };
-    let mut context = shared.contexts.take_deflater(class);
-    let mut body = core::mem::take(&mut shared.scratch);
-    context.deflate(payload, &mut body, true);
-    shared.contexts.put_deflater(class, context);
-    frame.compressed = body.len() < payload.len();
-    frame::write_frame(frame, if frame.compressed { &body } else { payload }, out);
-    shared.keep_scratch(body);
-}
-
-/// Boxed so that a connection without compression pays only a pointer.
-const _: () = assert!(size_of::<Option<Box<Deflate>>>() == 8);

@@ -4,14 +4,14 @@ use alloc::vec::Vec;
 
 /// Buffers of one thread so large that new pages from the system cost more than filling them.
 #[derive(Debug, Default)]
-pub(super) struct Spares {
-    buffers: Vec<Spare>,
+pub(super) struct SpareBuffers {
+    buffers: Vec<SpareBuffer>,
     /// Total capacity.
     bytes: usize,
 }
 
 #[derive(Debug)]
-struct Spare {
+struct SpareBuffer {
     buffer: Vec<u8>,
     /// Not used since the last call of `release_idle`.
     idle: bool,
@@ -23,27 +23,27 @@ const SPARE_MIN: usize = 128 << 10;
 /// Maximum retained bytes: two messages of the default limit, one inbound and one outbound.
 const BYTES_MAX: usize = 32 << 20;
 
-impl Spares {
+impl SpareBuffers {
     pub(super) fn is_empty(&self) -> bool {
         self.buffers.is_empty()
     }
 
-    pub(super) fn give(&mut self, mut buffer: Vec<u8>) {
+    pub(super) fn put_back(&mut self, mut buffer: Vec<u8>) {
         let capacity = buffer.capacity();
         if capacity >= SPARE_MIN && capacity <= BYTES_MAX - self.bytes {
             buffer.clear();
             self.bytes += capacity;
-            self.buffers.push(Spare { buffer, idle: false });
+            self.buffers.push(SpareBuffer { buffer, idle: false });
         }
     }
 
-    /// Takes the smallest spare of at least `wished` bytes, or else of at least `needed`.
-    fn take(&mut self, needed: usize, wished: usize) -> Option<Vec<u8>> {
-        let fitting = |least: usize| {
+    /// Takes the smallest spare of at least `expected` bytes, or else of at least `needed`.
+    fn take(&mut self, needed: usize, expected: usize) -> Option<Vec<u8>> {
+        let fitting = |min: usize| {
             let sizes = self.buffers.iter().map(|spare| spare.buffer.capacity()).enumerate();
-            sizes.filter(|(_, size)| *size >= least).min_by_key(|(_, size)| *size).map(|(at, _)| at)
+            sizes.filter(|(_, size)| *size >= min).min_by_key(|(_, size)| *size).map(|(at, _)| at)
         };
-        let at = fitting(wished).or_else(|| fitting(needed))?;
+        let at = fitting(expected).or_else(|| fitting(needed))?;
         let buffer = self.buffers.swap_remove(at).buffer;
         self.bytes -= buffer.capacity();
         Some(buffer)
@@ -68,7 +68,7 @@ impl Spares {
             && let Some(mut spare) = self.take(target, expected)
         {
             spare.extend_from_slice(buffer);
-            self.give(core::mem::replace(buffer, spare));
+            self.put_back(core::mem::replace(buffer, spare));
         } else {
             buffer.reserve_exact(target - len);
         }
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn buffer_grows_by_doubling_up_to_cap() {
-        let mut spares = Spares::default();
+        let mut spares = SpareBuffers::default();
         let (mut buffer, mut sizes) = (Vec::new(), Vec::new());
         while buffer.len() < 100_000 {
             spares.grow(&mut buffer, 100, 100_000, 100_000);
@@ -99,15 +99,15 @@ mod tests {
     #[test]
     fn expected_size_reserves_no_memory() {
         let mut buffer = Vec::new();
-        Spares::default().grow(&mut buffer, 10, 1 << 24, 1 << 24);
+        SpareBuffers::default().grow(&mut buffer, 10, 1 << 24, 1 << 24);
         assert_eq!(buffer.capacity(), ASSEMBLY_MIN);
     }
 
     #[test]
     fn spare_for_whole_message_keeps_received_bytes() {
-        let mut spares = Spares::default();
-        spares.give(Vec::with_capacity(4 << 20));
-        spares.give(Vec::with_capacity(1 << 20));
+        let mut spares = SpareBuffers::default();
+        spares.put_back(Vec::with_capacity(4 << 20));
+        spares.put_back(Vec::with_capacity(1 << 20));
         let mut buffer = vec![7; 100 << 10];
         spares.grow(&mut buffer, 64 << 10, 1 << 20, 16 << 20);
         assert_eq!((buffer.capacity(), buffer.len()), (1 << 20, 100 << 10));
@@ -117,16 +117,16 @@ mod tests {
 
     #[test]
     fn retained_memory_is_bounded_and_released() {
-        let mut spares = Spares::default();
+        let mut spares = SpareBuffers::default();
         for _ in 0..100 {
-            spares.give(Vec::with_capacity(1 << 20));
+            spares.put_back(Vec::with_capacity(1 << 20));
         }
         assert_eq!(spares.bytes, BYTES_MAX);
-        spares.give(Vec::with_capacity(SPARE_MIN - 1));
+        spares.put_back(Vec::with_capacity(SPARE_MIN - 1));
         assert_eq!(spares.buffers.len(), 32);
         assert!(spares.release_idle(), "all were used since");
         let used = spares.take(1, 1).expect("several spares");
-        spares.give(used);
+        spares.put_back(used);
         assert!(spares.release_idle(), "one was used since");
         assert_eq!(spares.buffers.len(), 1);
         assert!(!spares.release_idle());

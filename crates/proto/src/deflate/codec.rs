@@ -4,23 +4,7 @@ use alloc::vec::Vec;
 
 use zlib_rs::{Deflate, DeflateConfig, DeflateFlush, Inflate, InflateFlush, Method, Status, Strategy};
 
-/// The peer's bytes are not the deflate stream of a complete message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct BadDeflate;
-
-/// The result of one call of [`Inflater::inflate`] or [`Inflater::finish`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Inflated {
-    /// Consumed input bytes.
-    pub(crate) consumed: usize,
-    /// Bytes appended to the output.
-    pub(crate) produced: usize,
-    /// At least one more byte of output exists than the capacity permits.
-    ///
-    /// A message that fills the capacity exactly is not full: this distinguishes a message of the limit
-    /// from a message of the limit plus one byte.
-    pub(crate) full: bool,
-}
+use super::outcome::{BadDeflate, Inflated};
 
 /// Inflates the messages of one direction.
 ///
@@ -30,11 +14,11 @@ pub(crate) struct Inflated {
 /// section 7.2.3.4): zlib drops the window with the stream.
 pub(crate) struct Inflater {
     stream: Inflate,
-    history: History,
+    history: WindowRing,
     /// The byte that proved the output full; the first byte of the next call.
-    held: Option<u8>,
+    pending_byte: Option<u8>,
     /// The current message has received input.
-    begun: bool,
+    has_input: bool,
     /// A final block has ended the stream; later input starts another stream.
     ended: bool,
     /// Number of streams started inside the current message.
@@ -49,9 +33,9 @@ impl Inflater {
     pub(crate) fn new(window_bits: u8) -> Self {
         Self {
             stream: Inflate::new(false, INFLATE_WINDOW_BITS),
-            history: History::new(1 << window_bits.min(INFLATE_WINDOW_BITS)),
-            held: None,
-            begun: false,
+            history: WindowRing::new(1 << window_bits.min(INFLATE_WINDOW_BITS)),
+            pending_byte: None,
+            has_input: false,
             ended: false,
             restarts: 0,
         }
@@ -67,13 +51,13 @@ impl Inflater {
         room: usize,
     ) -> Result<Inflated, BadDeflate> {
         let mut done = Inflated::default();
-        self.begun |= !input.is_empty();
-        if let Some(byte) = self.held {
+        self.has_input |= !input.is_empty();
+        if let Some(byte) = self.pending_byte {
             if room == 0 {
                 done.full = true;
                 return Ok(done);
             }
-            self.held = None;
+            self.pending_byte = None;
             out.push(byte);
             done.produced = 1;
         }
@@ -92,7 +76,7 @@ impl Inflater {
             done.consumed += step.consumed;
             let fresh = self.history.advance(step.produced);
             if step.produced > room_left {
-                self.held = fresh.first().copied();
+                self.pending_byte = fresh.first().copied();
                 done.full = true;
                 return Ok(done);
             }
@@ -111,14 +95,14 @@ impl Inflater {
     /// If the result is full, the message continues; call it again with more capacity.
     pub(crate) fn finish(&mut self, out: &mut Vec<u8>, room: usize) -> Result<Inflated, BadDeflate> {
         let mut done = Inflated::default();
-        if self.held.is_some() {
+        if self.pending_byte.is_some() {
             done = self.inflate(&[], out, room)?;
             if done.full {
                 return Ok(done);
             }
         }
         // Even the empty message has at least one octet (RFC 7692 section 7.2.3.6).
-        if !self.begun {
+        if !self.has_input {
             return Err(BadDeflate);
         }
         // A final block that ends with the data needs no tail, although a careful sender adds an empty
@@ -126,7 +110,7 @@ impl Inflater {
         if !self.ended {
             self.feed_tail()?;
         }
-        self.begun = false;
+        self.has_input = false;
         self.restarts = 0;
         Ok(done)
     }
@@ -135,14 +119,14 @@ impl Inflater {
     pub(crate) fn reset(&mut self) {
         self.stream.reset(false);
         self.history.clear();
-        self.held = None;
-        self.begun = false;
+        self.pending_byte = None;
+        self.has_input = false;
         self.ended = false;
         self.restarts = 0;
     }
 
     /// Calls zlib once, with output to the ring.
-    fn step(&mut self, input: &[u8], limit: usize) -> Result<Step, BadDeflate> {
+    fn step(&mut self, input: &[u8], limit: usize) -> Result<ZlibProgress, BadDeflate> {
         let (total_in, total_out) = (self.stream.total_in(), self.stream.total_out());
         let space = self.history.space(limit);
         let space_len = space.len();
@@ -151,7 +135,7 @@ impl Inflater {
         // Both are at most the length of a slice.
         let consumed = (self.stream.total_in() - total_in) as usize;
         let produced = (self.stream.total_out() - total_out) as usize;
-        Ok(Step { consumed, produced, drained: produced < space_len || self.ended })
+        Ok(ZlibProgress { consumed, produced, drained: produced < space_len || self.ended })
     }
 
     /// Starts a new stream after a final block, with the previous window.
@@ -195,7 +179,7 @@ impl Inflater {
 }
 
 /// The result of one call of zlib.
-struct Step {
+struct ZlibProgress {
     consumed: usize,
     produced: usize,
     /// No output is left without more input.
@@ -203,14 +187,14 @@ struct Step {
 }
 
 /// The last bytes of output, as many as the window holds. Starts small, doubles with the output.
-struct History {
+struct WindowRing {
     ring: Vec<u8>,
     size_max: usize,
     next: usize,
     wrapped: bool,
 }
 
-impl History {
+impl WindowRing {
     const fn new(window: usize) -> Self {
         Self {
             ring: Vec::new(),

@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::codec::{Deflater, Inflater};
+use super::{Deflater, Inflater};
 
 /// The class of interchangeable compressed frames: without takeover, the same message compressed in the
 /// same class yields the same frame.

@@ -4,16 +4,19 @@
 
 #[cfg(feature = "deflate")]
 mod codec;
-#[cfg(not(feature = "deflate"))]
-#[path = "no_codec.rs"]
-mod codec;
 mod contexts;
+#[cfg(not(feature = "deflate"))]
+mod no_codec;
+mod outcome;
 mod params;
 #[cfg(all(test, feature = "deflate"))]
 mod tests;
 
+#[cfg(feature = "deflate")]
 pub(crate) use codec::{Deflater, Inflater};
 pub(crate) use contexts::Contexts;
 pub use contexts::DeflateClass;
+#[cfg(not(feature = "deflate"))]
+pub(crate) use no_codec::{NoDeflater as Deflater, NoInflater as Inflater};
 pub(crate) use params::DeflateSetup;
 pub use params::{DeflateConfig, DeflateMode, DeflateParams, InvalidDeflateConfig};

@@ -5,17 +5,11 @@
 use alloc::vec::Vec;
 use core::convert::Infallible;
 
-#[derive(Debug)]
-pub(crate) struct BadDeflate;
+use super::outcome::{BadDeflate, Inflated};
 
-pub(crate) struct Inflated {
-    pub(crate) consumed: usize,
-    pub(crate) full: bool,
-}
+pub(crate) struct NoInflater(Infallible);
 
-pub(crate) struct Inflater(Infallible);
-
-impl Inflater {
+impl NoInflater {
     pub(crate) fn new(_window_bits: u8) -> Self {
         unreachable!("nothing was negotiated")
     }
@@ -33,9 +27,9 @@ impl Inflater {
     }
 }
 
-pub(crate) struct Deflater(Infallible);
+pub(crate) struct NoDeflater(Infallible);
 
-impl Deflater {
+impl NoDeflater {
     pub(crate) fn new(_level: u8, _window_bits: u8) -> Self {
         unreachable!("nothing was negotiated")
     }

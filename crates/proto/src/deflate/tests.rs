@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 use zlib_rs::{Deflate, DeflateFlush};
 
-use super::codec::BadDeflate;
+use super::outcome::BadDeflate;
 use super::{Contexts, DeflateClass, Deflater, Inflater};
 
 const NO_LIMIT: usize = usize::MAX;

@@ -4,14 +4,14 @@ use alloc::vec::Vec;
 use core::time::Duration;
 use core::{fmt, str};
 
+use super::headers::{HANDSHAKE_HEADERS, VERSION};
 use super::key::{KeyText, accept_text, key_text};
 use super::refusal::{FRAMING_HEADERS, check_header};
-use super::server::HANDSHAKE_HEADERS;
-use super::{HandshakeMisuse, Negotiated, Role, VERSION, deflate, subprotocol};
+use super::{HandshakeMisuse, Negotiated, Role, deflate, subprotocol};
 use crate::Time;
 use crate::deflate::{DeflateConfig, DeflateSetup};
-use crate::http::text::{is_authority, is_target, lists_token, push_header};
 use crate::http::{HeadError, HeadLimits, HeadScanner, HeaderSlots, ResponseHead, Version};
+use sinews_http::text::{is_authority, is_target, lists_token, push_header};
 
 /// The request of a client, without its key.
 ///

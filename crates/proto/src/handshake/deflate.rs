@@ -3,7 +3,7 @@
 use alloc::string::String;
 use core::fmt::Write as _;
 
-use super::extensions::{Item, Malformed, Value, items};
+use super::extensions::{ListItem, MalformedExtensions, Value, items};
 use crate::deflate::{DeflateConfig, DeflateParams};
 
 const NAME: &[u8] = b"permessage-deflate";
@@ -19,7 +19,7 @@ const BITS_MIN_OURS: u8 = 9;
 pub(super) fn agree<'v>(
     lines: impl Iterator<Item = &'v [u8]>,
     config: Option<&DeflateConfig>,
-) -> Result<Option<(DeflateParams, String)>, Malformed> {
+) -> Result<Option<(DeflateParams, String)>, MalformedExtensions> {
     let mut agreed = None;
     for_each_extension(lines, |name, parameters| {
         if let Some(config) = config
@@ -33,23 +33,23 @@ pub(super) fn agree<'v>(
 }
 
 /// The answer to one offer, if it is acceptable.
-fn answer(offer: &Parameters, config: &DeflateConfig) -> Option<(DeflateParams, String)> {
-    if offer.nonsense {
+fn answer(offer: &OfferedParameters, config: &DeflateConfig) -> Option<(DeflateParams, String)> {
+    if offer.is_invalid {
         return None;
     }
     let server_bits = match offer.server_bits {
-        Bits::Absent => config.server_max_window_bits(),
-        Bits::Given(bits) if bits >= BITS_MIN_OURS => bits.min(config.server_max_window_bits()),
+        WindowBits::Absent => config.server_max_window_bits(),
+        WindowBits::Given(bits) if bits >= BITS_MIN_OURS => bits.min(config.server_max_window_bits()),
         // The server would have to compress with a window of 256 bytes. A value is required in an offer too
         // (RFC 7692 section 7.1.2.1).
-        Bits::Given(_) | Bits::NoValue => return None,
+        WindowBits::Given(_) | WindowBits::NoValue => return None,
     };
     // A limit may be sent only to a client that announces support for it (section 7.1.2.2). A client that
     // announces 8 for itself gets no limit: it may have the same restriction as this end.
     let client_bits = match offer.client_bits {
-        Bits::NoValue => config.client_max_window_bits(),
-        Bits::Given(bits) if bits >= BITS_MIN_OURS => bits.min(config.client_max_window_bits()),
-        Bits::Absent | Bits::Given(_) => BITS_MAX,
+        WindowBits::NoValue => config.client_max_window_bits(),
+        WindowBits::Given(bits) if bits >= BITS_MIN_OURS => bits.min(config.client_max_window_bits()),
+        WindowBits::Absent | WindowBits::Given(_) => BITS_MAX,
     };
     let params = DeflateParams {
         server_no_context_takeover: offer.server_no_context_takeover || config.server_no_context_takeover(),
@@ -59,7 +59,7 @@ fn answer(offer: &Parameters, config: &DeflateConfig) -> Option<(DeflateParams, 
     };
     let mut text = header_text(&params);
     // The parameter of an offer is accepted by repeating it, even with the default value (section 7.1.2.1).
-    if offer.server_bits != Bits::Absent && server_bits == BITS_MAX {
+    if offer.server_bits != WindowBits::Absent && server_bits == BITS_MAX {
         push_bits(&mut text, "server_max_window_bits", BITS_MAX);
     }
     Some((params, text))
@@ -67,7 +67,7 @@ fn answer(offer: &Parameters, config: &DeflateConfig) -> Option<(DeflateParams, 
 
 /// Client side: the offer.
 pub(super) fn offer(config: &DeflateConfig) -> String {
-    let mut text = header_text(&wishes(config));
+    let mut text = header_text(&requested_params(config));
     // Without it the server could not limit the client's window; the client supports any limit except 8.
     if config.client_max_window_bits() == BITS_MAX {
         text.push_str("; client_max_window_bits");
@@ -90,42 +90,45 @@ pub(super) fn check<'v>(
         count += 1;
         found = (name == NAME).then_some(parameters);
     })
-    .map_err(|Malformed| BadAnswer)?;
+    .map_err(|MalformedExtensions| BadAnswer)?;
     match (config, found) {
-        (Some(config), Some(answer)) if count == 1 => check_answer(&answer, config).ok_or(BadAnswer),
+        (Some(config), Some(answer)) if count == 1 => parse_accepted_params(&answer, config).ok_or(BadAnswer),
         _ => Err(BadAnswer),
     }
 }
 
-fn check_answer(answer: &Parameters, config: &DeflateConfig) -> Option<DeflateParams> {
-    let wishes = wishes(config);
+fn parse_accepted_params(answer: &OfferedParameters, config: &DeflateConfig) -> Option<DeflateParams> {
+    let requested_params = requested_params(config);
     // A server that accepts an offer with the parameter repeats it (RFC 7692 section 7.1.1.1).
-    if answer.nonsense || (wishes.server_no_context_takeover && !answer.server_no_context_takeover) {
+    if answer.is_invalid
+        || (requested_params.server_no_context_takeover && !answer.server_no_context_takeover)
+    {
         return None;
     }
-    let within = |bits: Bits, limit: u8, least: u8| match bits {
-        Bits::Absent => Some(BITS_MAX),
-        Bits::Given(bits) => (least..=limit).contains(&bits).then_some(bits),
+    let within = |bits: WindowBits, limit: u8, least: u8| match bits {
+        WindowBits::Absent => Some(BITS_MAX),
+        WindowBits::Given(bits) => (least..=limit).contains(&bits).then_some(bits),
         // An answer requires a value (section 7.1.2.2).
-        Bits::NoValue => None,
+        WindowBits::NoValue => None,
     };
-    let server_bits = within(answer.server_bits, wishes.server_max_window_bits, 8)?;
+    let server_bits = within(answer.server_bits, requested_params.server_max_window_bits, 8)?;
     // A compression window of 8 bits is not supported, so a limit of 8 is rejected.
-    let client_bits = within(answer.client_bits, wishes.client_max_window_bits, BITS_MIN_OURS)?;
+    let client_bits = within(answer.client_bits, requested_params.client_max_window_bits, BITS_MIN_OURS)?;
     // An offered limit is accepted by an answer with the same or a lower value (section 7.1.2.1).
-    if server_bits > wishes.server_max_window_bits {
+    if server_bits > requested_params.server_max_window_bits {
         return None;
     }
     Some(DeflateParams {
         server_no_context_takeover: answer.server_no_context_takeover,
         // Restrictions announced by the client itself apply with or without an answer (section 7.1.1.2).
-        client_no_context_takeover: answer.client_no_context_takeover || wishes.client_no_context_takeover,
+        client_no_context_takeover: answer.client_no_context_takeover
+            || requested_params.client_no_context_takeover,
         server_max_window_bits: server_bits,
-        client_max_window_bits: client_bits.min(wishes.client_max_window_bits),
+        client_max_window_bits: client_bits.min(requested_params.client_max_window_bits),
     })
 }
 
-const fn wishes(config: &DeflateConfig) -> DeflateParams {
+const fn requested_params(config: &DeflateConfig) -> DeflateParams {
     DeflateParams {
         server_no_context_takeover: config.server_no_context_takeover(),
         client_no_context_takeover: config.client_no_context_takeover(),
@@ -160,17 +163,17 @@ fn push_bits(text: &mut String, name: &str, bits: u8) {
 
 /// The parameters of one permessage-deflate, in an offer or an answer.
 #[derive(Clone, Copy, Debug, Default)]
-struct Parameters {
+struct OfferedParameters {
     server_no_context_takeover: bool,
     client_no_context_takeover: bool,
-    server_bits: Bits,
-    client_bits: Bits,
+    server_bits: WindowBits,
+    client_bits: WindowBits,
     /// A parameter is unknown, repeated, or has an invalid value (section 7.1).
-    nonsense: bool,
+    is_invalid: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Bits {
+enum WindowBits {
     #[default]
     Absent,
     NoValue,
@@ -178,7 +181,7 @@ enum Bits {
     Given(u8),
 }
 
-impl Parameters {
+impl OfferedParameters {
     fn add(&mut self, name: &[u8], value: Option<Value<'_>>) {
         let sound = match name {
             b"server_no_context_takeover" => set_flag(&mut self.server_no_context_takeover, value),
@@ -187,7 +190,7 @@ impl Parameters {
             b"client_max_window_bits" => set_bits(&mut self.client_bits, value),
             _ => false,
         };
-        self.nonsense |= !sound;
+        self.is_invalid |= !sound;
     }
 }
 
@@ -196,15 +199,15 @@ fn set_flag(flag: &mut bool, value: Option<Value<'_>>) -> bool {
     !repeated && value.is_none()
 }
 
-fn set_bits(bits: &mut Bits, value: Option<Value<'_>>) -> bool {
+fn set_bits(bits: &mut WindowBits, value: Option<Value<'_>>) -> bool {
     let parsed = match value {
-        None => Bits::NoValue,
+        None => WindowBits::NoValue,
         Some(value) => match window_bits(value) {
-            Some(number) => Bits::Given(number),
+            Some(number) => WindowBits::Given(number),
             None => return false,
         },
     };
-    core::mem::replace(bits, parsed) == Bits::Absent
+    core::mem::replace(bits, parsed) == WindowBits::Absent
 }
 
 /// 8 to 15 without leading zeros (section 7.1.2.1).
@@ -222,26 +225,26 @@ fn window_bits(value: Value<'_>) -> Option<u8> {
 /// The list has at least one element, so an empty list is malformed (RFC 6455 section 9.1).
 fn for_each_extension<'v>(
     lines: impl Iterator<Item = &'v [u8]>,
-    mut found: impl FnMut(&[u8], Parameters),
-) -> Result<(), Malformed> {
+    mut found: impl FnMut(&[u8], OfferedParameters),
+) -> Result<(), MalformedExtensions> {
     let mut present = false;
-    let mut current: Option<(&[u8], Parameters)> = None;
+    let mut current: Option<(&[u8], OfferedParameters)> = None;
     let mut any = false;
     for item in items(lines.inspect(|_| present = true)) {
         match (item?, &mut current) {
-            (Item::Extension(name), current) => {
+            (ListItem::Extension(name), current) => {
                 any = true;
-                if let Some((name, parameters)) = current.replace((name, Parameters::default())) {
+                if let Some((name, parameters)) = current.replace((name, OfferedParameters::default())) {
                     found(name, parameters);
                 }
             }
-            (Item::Parameter(name, value), Some((_, parameters))) => parameters.add(name, value),
+            (ListItem::Parameter(name, value), Some((_, parameters))) => parameters.add(name, value),
             // The grammar permits no parameter before an extension.
-            (Item::Parameter(..), None) => return Err(Malformed),
+            (ListItem::Parameter(..), None) => return Err(MalformedExtensions),
         }
     }
     if let Some((name, parameters)) = current {
         found(name, parameters);
     }
-    if present && !any { Err(Malformed) } else { Ok(()) }
+    if present && !any { Err(MalformedExtensions) } else { Ok(()) }
 }

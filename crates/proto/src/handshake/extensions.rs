@@ -10,15 +10,15 @@
 //! a server answers with 400. This applies to the header as a whole; a well-formed offer with unsupported
 //! parameters is merely declined (RFC 7692 section 5).
 
-use crate::http::text::is_token_byte;
+use sinews_http::text::is_token_byte;
 
 /// The header violates the grammar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Malformed;
+pub(super) struct MalformedExtensions;
 
 /// An item of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Item<'a> {
+pub(super) enum ListItem<'a> {
     /// Start of an extension.
     Extension(&'a [u8]),
     /// A parameter of the current extension.
@@ -42,7 +42,7 @@ impl<'a> Value<'a> {
 /// Iterates over the lists of all header lines. Ends at the first error.
 pub(super) fn items<'a>(
     lines: impl Iterator<Item = &'a [u8]>,
-) -> impl Iterator<Item = Result<Item<'a>, Malformed>> {
+) -> impl Iterator<Item = Result<ListItem<'a>, MalformedExtensions>> {
     lines.flat_map(|line| Items { rest: line, inside: false })
 }
 
@@ -54,7 +54,7 @@ struct Items<'a> {
 }
 
 impl<'a> Iterator for Items<'a> {
-    type Item = Result<Item<'a>, Malformed>;
+    type Item = Result<ListItem<'a>, MalformedExtensions>;
 
     fn next(&mut self) -> Option<Self::Item> {
         self.skip(|byte| matches!(byte, b' ' | b'\t'));
@@ -74,25 +74,25 @@ impl<'a> Iterator for Items<'a> {
             return None;
         }
         self.inside = true;
-        Some(self.token().map(Item::Extension))
+        Some(self.token().map(ListItem::Extension))
     }
 }
 
 impl<'a> Items<'a> {
-    fn parameter(&mut self) -> Result<Item<'a>, Malformed> {
+    fn parameter(&mut self) -> Result<ListItem<'a>, MalformedExtensions> {
         self.skip(|byte| matches!(byte, b' ' | b'\t'));
         let name = self.token()?;
         self.skip(|byte| matches!(byte, b' ' | b'\t'));
         let Some(rest) = self.rest.strip_prefix(b"=") else {
-            return Ok(Item::Parameter(name, None));
+            return Ok(ListItem::Parameter(name, None));
         };
         self.rest = rest;
         self.skip(|byte| matches!(byte, b' ' | b'\t'));
         let raw = if self.rest.first() == Some(&b'"') { self.quoted()? } else { self.token()? };
-        Ok(Item::Parameter(name, Some(Value { raw })))
+        Ok(ListItem::Parameter(name, Some(Value { raw })))
     }
 
-    fn token(&mut self) -> Result<&'a [u8], Malformed> {
+    fn token(&mut self) -> Result<&'a [u8], MalformedExtensions> {
         let len = self.rest.iter().take_while(|&&byte| is_token_byte(byte)).count();
         if len == 0 {
             return self.fail();
@@ -101,7 +101,7 @@ impl<'a> Items<'a> {
     }
 
     /// The content of the quotes, if it is a token with or without backslashes.
-    fn quoted(&mut self) -> Result<&'a [u8], Malformed> {
+    fn quoted(&mut self) -> Result<&'a [u8], MalformedExtensions> {
         self.take(1);
         let mut escaped = false;
         for (at, &byte) in self.rest.iter().enumerate() {
@@ -131,9 +131,9 @@ impl<'a> Items<'a> {
     }
 
     /// Ends the iteration after an error.
-    fn fail<T>(&mut self) -> Result<T, Malformed> {
+    fn fail<T>(&mut self) -> Result<T, MalformedExtensions> {
         self.rest = &[];
-        Err(Malformed)
+        Err(MalformedExtensions)
     }
 }
 
@@ -146,13 +146,13 @@ mod tests {
         let mut text = String::new();
         for item in items(lines.iter().map(|line| line.as_bytes())) {
             match item {
-                Ok(Item::Extension(name)) => text += &format!("[{}]", name.escape_ascii()),
-                Ok(Item::Parameter(name, None)) => text += &format!("{};", name.escape_ascii()),
-                Ok(Item::Parameter(name, Some(value))) => {
+                Ok(ListItem::Extension(name)) => text += &format!("[{}]", name.escape_ascii()),
+                Ok(ListItem::Parameter(name, None)) => text += &format!("{};", name.escape_ascii()),
+                Ok(ListItem::Parameter(name, Some(value))) => {
                     let value: Vec<u8> = value.characters().collect();
                     text += &format!("{}={};", name.escape_ascii(), value.escape_ascii());
                 }
-                Err(Malformed) => text.push('!'),
+                Err(MalformedExtensions) => text.push('!'),
             }
         }
         text

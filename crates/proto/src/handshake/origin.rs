@@ -4,7 +4,7 @@ use core::str;
 
 use super::refusal::Refusal;
 use super::{HandshakeMisuse, RequestView};
-use crate::http::text::{is_authority, is_token};
+use sinews_http::text::{is_authority, is_token};
 
 /// The web pages that may connect (RFC 6455 section 10.2).
 ///
@@ -21,12 +21,12 @@ use crate::http::text::{is_authority, is_token};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OriginPolicy {
-    rule: Rule,
+    rule: OriginRule,
     required: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Rule {
+enum OriginRule {
     Any,
     SameOrigin,
     List(Vec<String>),
@@ -37,14 +37,14 @@ impl OriginPolicy {
     /// such as cookies.
     #[must_use]
     pub const fn any() -> Self {
-        Self { rule: Rule::Any, required: false }
+        Self { rule: OriginRule::Any, required: false }
     }
 
     /// Accepts pages of the same host, see [`same_origin`]. The default. Behind a proxy that rewrites
     /// `Host` no page has the same origin: list the public origin instead.
     #[must_use]
     pub const fn same_origin() -> Self {
-        Self { rule: Rule::SameOrigin, required: false }
+        Self { rule: OriginRule::SameOrigin, required: false }
     }
 
     /// Accepts pages of these origins, each `scheme://host` or `scheme://host:port` as browsers write them,
@@ -58,7 +58,7 @@ impl OriginPolicy {
         if origins.iter().any(|origin| origin != "null" && split(origin).is_none()) {
             return Err(HandshakeMisuse::Origin);
         }
-        Ok(Self { rule: Rule::List(origins), required: false })
+        Ok(Self { rule: OriginRule::List(origins), required: false })
     }
 
     /// Rejects requests without `Origin` too, that is clients other than browsers. Default: they are
@@ -76,18 +76,18 @@ impl OriginPolicy {
     pub fn check(&self, request: &impl RequestView) -> Result<(), Refusal> {
         if request.header("origin").next().is_none() {
             if self.required {
-                return Err(Refusal::because(403, "Origin required"));
+                return Err(Refusal::with_reason(403, "Origin required"));
             }
             return Ok(());
         }
         let allowed = match &self.rule {
-            Rule::Any => true,
-            Rule::SameOrigin => same_origin(request),
-            Rule::List(origins) => request.only("origin").is_some_and(|found| {
+            OriginRule::Any => true,
+            OriginRule::SameOrigin => same_origin(request),
+            OriginRule::List(origins) => request.only("origin").is_some_and(|found| {
                 origins.iter().any(|origin| origin.as_bytes().eq_ignore_ascii_case(found))
             }),
         };
-        if allowed { Ok(()) } else { Err(Refusal::because(403, "Origin not allowed")) }
+        if allowed { Ok(()) } else { Err(Refusal::with_reason(403, "Origin not allowed")) }
     }
 }
 

@@ -6,7 +6,8 @@ use core::fmt;
 
 use super::HandshakeMisuse;
 use crate::http::HeadError;
-use crate::http::text::{is_field_value, is_token, push_header};
+use sinews_http::reason_phrase;
+use sinews_http::text::{is_field_value, is_token, push_header};
 
 /// The response that rejects a WebSocket request: from [`accept`](super::accept), or the application's own.
 ///
@@ -93,7 +94,9 @@ impl Refusal {
 
     /// Appends the complete HTTP/1.1 response.
     pub fn write_response(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(format!("HTTP/1.1 {} {}\r\n", self.status, phrase(self.status)).as_bytes());
+        out.extend_from_slice(
+            format!("HTTP/1.1 {} {}\r\n", self.status, reason_phrase(self.status)).as_bytes(),
+        );
         push_header(out, "Connection", self.connection());
         for (name, value) in self.headers() {
             push_header(out, name, value);
@@ -114,7 +117,7 @@ impl Refusal {
     }
 
     /// A rejection by this crate, with a line of text as its body.
-    pub(super) fn because(status: u16, reason: &'static str) -> Self {
+    pub(super) fn with_reason(status: u16, reason: &'static str) -> Self {
         let mut refusal = Self::plain(status).and("Content-Type", "text/plain; charset=utf-8");
         refusal.body = Cow::Borrowed(reason.as_bytes());
         refusal
@@ -135,7 +138,7 @@ impl Refusal {
 
 impl From<HeadError> for Refusal {
     fn from(error: HeadError) -> Self {
-        Self::because(error.status(), error.reason())
+        Self::with_reason(error.status(), error.reason())
     }
 }
 
@@ -166,32 +169,4 @@ pub(super) fn check_header(name: &str, value: &str, reserved: &[&str]) -> Result
         return Err(HandshakeMisuse::ReservedHeader);
     }
     Ok(())
-}
-
-/// The reason phrase, for human readers; clients use the number, so rare codes have none.
-const fn phrase(status: u16) -> &'static str {
-    match status {
-        200 => "OK",
-        301 => "Moved Permanently",
-        302 => "Found",
-        303 => "See Other",
-        307 => "Temporary Redirect",
-        308 => "Permanent Redirect",
-        400 => "Bad Request",
-        401 => "Unauthorized",
-        403 => "Forbidden",
-        404 => "Not Found",
-        405 => "Method Not Allowed",
-        408 => "Request Timeout",
-        413 => "Content Too Large",
-        414 => "URI Too Long",
-        426 => "Upgrade Required",
-        429 => "Too Many Requests",
-        431 => "Request Header Fields Too Large",
-        500 => "Internal Server Error",
-        501 => "Not Implemented",
-        503 => "Service Unavailable",
-        505 => "HTTP Version Not Supported",
-        _ => "",
-    }
 }

@@ -3,14 +3,13 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::str;
 
+use super::headers::{HANDSHAKE_HEADERS, VERSION};
 use super::key::{AcceptText, KeyText, accept_text, valid_key};
 use super::refusal::{FRAMING_HEADERS, check_header};
-use super::{
-    HandshakeMisuse, Negotiated, OriginPolicy, Refusal, RequestView, Role, VERSION, deflate, subprotocol,
-};
+use super::{HandshakeMisuse, Negotiated, OriginPolicy, Refusal, RequestView, Role, deflate, subprotocol};
 use crate::deflate::{DeflateConfig, DeflateSetup};
 use crate::http::Version;
-use crate::http::text::{lists_token, push_header};
+use sinews_http::text::{lists_token, push_header};
 
 /// The options that a server offers to clients.
 ///
@@ -109,16 +108,17 @@ impl ServerOptions {
 pub fn accept(request: &impl RequestView, options: &ServerOptions) -> Result<Accepted, Refusal> {
     let key = match request.version() {
         Version::Http10 | Version::Http11 => Some(check_upgrade(request)?),
-        Version::Http2 | Version::Http3 => {
+        // HTTP/2 and HTTP/3.
+        _ => {
             check_connect(request)?;
             None
         }
     };
     options.origin.check(request)?;
     let subprotocol = subprotocol::choose(request.header("sec-websocket-protocol"), &options.subprotocols)
-        .map_err(|_| Refusal::because(400, "malformed Sec-WebSocket-Protocol"))?;
+        .map_err(|_| Refusal::with_reason(400, "malformed Sec-WebSocket-Protocol"))?;
     let agreed = deflate::agree(request.header("sec-websocket-extensions"), options.deflate())
-        .map_err(|_| Refusal::because(400, "malformed Sec-WebSocket-Extensions"))?;
+        .map_err(|_| Refusal::with_reason(400, "malformed Sec-WebSocket-Extensions"))?;
     let (params, extensions) = agreed.unzip();
     let deflate =
         params.zip(options.deflate()).map(|(params, config)| DeflateSetup::new(Role::Server, params, config));
@@ -133,11 +133,11 @@ pub fn accept(request: &impl RequestView, options: &ServerOptions) -> Result<Acc
 /// Checks RFC 6455 section 4.2.1 and the upgrade rules of RFC 9110. Returns the key.
 fn check_upgrade(request: &impl RequestView) -> Result<&KeyText, Refusal> {
     if request.method() != "GET" {
-        let refusal = Refusal::because(405, "a WebSocket handshake requires GET").and("Allow", "GET");
+        let refusal = Refusal::with_reason(405, "a WebSocket handshake requires GET").and("Allow", "GET");
         return Err(if request.method() == "HEAD" { refusal.without_body() } else { refusal });
     }
     if request.only("host").is_none_or(<[u8]>::is_empty) {
-        return Err(Refusal::because(400, "Host missing, empty or repeated"));
+        return Err(Refusal::with_reason(400, "Host missing, empty or repeated"));
     }
     let upgrades = request.version() == Version::Http11
         && lists_token(request.header("upgrade"), "websocket")
@@ -149,17 +149,17 @@ fn check_upgrade(request: &impl RequestView) -> Result<&KeyText, Refusal> {
         return Err(upgrade_required("unsupported WebSocket version"));
     }
     let Some(key) = request.only("sec-websocket-key").and_then(valid_key) else {
-        return Err(Refusal::because(400, "Sec-WebSocket-Key is not one key of 16 bytes"));
+        return Err(Refusal::with_reason(400, "Sec-WebSocket-Key is not one key of 16 bytes"));
     };
     if has_body(request) {
-        return Err(Refusal::because(400, "a WebSocket request must not have a body"));
+        return Err(Refusal::with_reason(400, "a WebSocket request must not have a body"));
     }
     Ok(key)
 }
 
 /// The response names the supported protocol and version (RFC 6455 section 4.4, RFC 9110 section 15.5.22).
 fn upgrade_required(reason: &'static str) -> Refusal {
-    Refusal::because(426, reason).and("Upgrade", "websocket").and("Sec-WebSocket-Version", VERSION)
+    Refusal::with_reason(426, reason).and("Upgrade", "websocket").and("Sec-WebSocket-Version", VERSION)
 }
 
 /// A body would have to be read before the protocol changes (RFC 9110 section 7.8). Legitimate clients send
@@ -175,16 +175,19 @@ fn check_connect(request: &impl RequestView) -> Result<(), Refusal> {
     match request.protocol() {
         Some("websocket") if request.method() == "CONNECT" => {}
         Some(_) if request.method() == "CONNECT" => {
-            return Err(Refusal::because(501, "unknown :protocol"));
+            return Err(Refusal::with_reason(501, "unknown :protocol"));
         }
         _ => {
-            return Err(Refusal::because(400, "a WebSocket over HTTP/2 or HTTP/3 requires extended CONNECT"));
+            return Err(Refusal::with_reason(
+                400,
+                "a WebSocket over HTTP/2 or HTTP/3 requires extended CONNECT",
+            ));
         }
     }
     if !names_version(request) {
         // 426 refers to the HTTP version here, where `Upgrade` does not exist.
         return Err(
-            Refusal::because(400, "unsupported WebSocket version").and("Sec-WebSocket-Version", VERSION)
+            Refusal::with_reason(400, "unsupported WebSocket version").and("Sec-WebSocket-Version", VERSION)
         );
     }
     Ok(())
@@ -270,14 +273,3 @@ impl Accepted {
         Ok(())
     }
 }
-
-/// Headers that the handshake writes, in addition to the framing headers.
-pub(super) const HANDSHAKE_HEADERS: [&str; 7] = [
-    "Host",
-    "Upgrade",
-    "Sec-WebSocket-Accept",
-    "Sec-WebSocket-Extensions",
-    "Sec-WebSocket-Key",
-    "Sec-WebSocket-Protocol",
-    "Sec-WebSocket-Version",
-];

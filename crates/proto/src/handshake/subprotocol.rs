@@ -4,7 +4,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::HandshakeMisuse;
-use crate::http::text::{elements, is_token};
+use sinews_http::text::{elements, is_token};
 
 /// Maximum subprotocols of either end. Duplicate detection compares all pairs, so without a limit a head
 /// full of short names would cost millions of comparisons. Applications use a few.

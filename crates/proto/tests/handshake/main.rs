@@ -81,7 +81,7 @@ pub(crate) fn with_head<T>(bytes: &[u8], look: impl FnOnce(&RequestHead<'_>) -> 
 }
 
 /// A request as represented by another HTTP stack.
-pub(crate) struct Foreign {
+pub(crate) struct ForeignRequest {
     pub(crate) method: &'static str,
     pub(crate) version: Version,
     pub(crate) protocol: Option<&'static str>,
@@ -89,7 +89,7 @@ pub(crate) struct Foreign {
     pub(crate) headers: Vec<(&'static str, &'static str)>,
 }
 
-impl Foreign {
+impl ForeignRequest {
     pub(crate) fn extended_connect() -> Self {
         Self {
             method: "CONNECT",
@@ -122,7 +122,7 @@ impl Foreign {
     }
 }
 
-impl RequestView for Foreign {
+impl RequestView for ForeignRequest {
     fn method(&self) -> &str {
         self.method
     }

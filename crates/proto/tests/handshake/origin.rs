@@ -2,7 +2,7 @@
 
 use sinews_proto::handshake::{HandshakeMisuse, OriginPolicy, ServerOptions, same_origin};
 
-use crate::{Foreign, Lines, with_head};
+use crate::{ForeignRequest, Lines, with_head};
 
 fn status(lines: &Lines, policy: &OriginPolicy) -> u16 {
     let options = ServerOptions::new().with_origin(policy.clone());
@@ -63,7 +63,7 @@ fn repeated_origin_is_not_same_origin() {
 
 #[test]
 fn http_2_authority_is_compared_with_origin() {
-    let mut request = Foreign::extended_connect();
+    let mut request = ForeignRequest::extended_connect();
     request.headers.push(("origin", "https://server.example.com"));
     assert!(same_origin(&request));
     request.authority = Some("other.example");

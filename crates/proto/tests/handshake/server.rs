@@ -4,7 +4,7 @@ use sinews_proto::Role;
 use sinews_proto::handshake::{HandshakeMisuse, Refusal, ServerOptions};
 use sinews_proto::http::Version;
 
-use crate::{Foreign, Lines, with_head};
+use crate::{ForeignRequest, Lines, with_head};
 
 fn refusal(lines: &Lines) -> Refusal {
     lines.accept(&ServerOptions::new()).expect_err("the request is rejected")
@@ -61,7 +61,7 @@ fn host_is_required_exactly_once() {
     assert_eq!(Lines::new().without("Host").first("GET /chat HTTP/1.0").status(), 400);
     // Another HTTP stack may accept requests that the parser of this crate rejects.
     let foreign = |headers: &[(&'static str, &'static str)]| {
-        let mut request = Foreign::upgrade();
+        let mut request = ForeignRequest::upgrade();
         request.headers.extend(headers);
         request.accept().map_or_else(|refusal| refusal.status(), |accepted| accepted.status())
     };
@@ -159,7 +159,7 @@ fn a_foreign_request_with_a_body_is_400() {
         &[("content-length", "0"), ("content-length", "0")],
         &[("transfer-encoding", "identity")],
     ] {
-        let mut request = Foreign::upgrade();
+        let mut request = ForeignRequest::upgrade();
         request.headers.push(("host", "a"));
         request.headers.extend(extra);
         assert_eq!(request.accept().expect_err("a body").status(), 400, "{extra:?}");
@@ -209,7 +209,7 @@ fn application_rejections_keep_status_headers_and_body() {
     );
     assert_eq!(refusal.to_string(), "refused with status 401: log in first");
     let empty = text(&Refusal::new(204).expect("sound").with_body("x"));
-    assert_eq!(empty, "HTTP/1.1 204 \r\nConnection: close\r\n\r\n");
+    assert_eq!(empty, "HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n");
     for status in [0, 100, 101, 199, 600, u16::MAX] {
         assert_eq!(Refusal::new(status), Err(HandshakeMisuse::Status), "{status}");
     }
@@ -319,7 +319,7 @@ fn the_number_of_subprotocols_is_limited() {
 
 #[test]
 fn extended_connect_needs_no_key_and_is_answered_200() {
-    let mut request = Foreign::extended_connect();
+    let mut request = ForeignRequest::extended_connect();
     request.headers.push(("sec-websocket-protocol", "chat"));
     for version in [Version::Http2, Version::Http3] {
         request.version = version;
@@ -333,8 +333,8 @@ fn extended_connect_needs_no_key_and_is_answered_200() {
 
 #[test]
 fn extended_connect_for_other_protocols_is_rejected() {
-    let refused = |change: fn(&mut Foreign)| {
-        let mut request = Foreign::extended_connect();
+    let refused = |change: fn(&mut ForeignRequest)| {
+        let mut request = ForeignRequest::extended_connect();
         change(&mut request);
         let refusal = request.accept().expect_err("refused");
         // Connection-specific headers make a message of HTTP/2 malformed (RFC 9113 section 8.2.2).
@@ -351,7 +351,7 @@ fn extended_connect_for_other_protocols_is_rejected() {
 
 #[test]
 fn protocol_pseudo_header_is_ignored_over_http_1() {
-    let mut request = Foreign::extended_connect();
+    let mut request = ForeignRequest::extended_connect();
     request.version = Version::Http11;
     assert_eq!(request.accept().expect_err("no GET").status(), 405);
 }

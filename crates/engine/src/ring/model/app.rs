@@ -9,18 +9,20 @@ use std::time::Duration;
 use bytes::Bytes;
 use sinews_file::AppendFile;
 
-use super::chain::{Pieces, assert_free};
+use super::chain::{PieceChain, SharedBytes, assert_free};
 use super::dice::Dice;
-use super::peers::{Way, byte, serial_of, stream};
-use crate::{Accepted, App, Append, Chain, Closed, ConnId, ConnectOptions, Flow, Io, Large};
+use super::peers::{StreamDirection, byte, serial_of, stream};
+use crate::{
+    App, Append, CloseReason, ConnId, ConnectOptions, ConnectionOrigin, Flow, Io, LargeBuffer, SendChain,
+};
 
-pub(super) struct Tester {
+pub(super) struct TestApp {
     pub(super) dice: Dice,
     /// Issues no more random commands, and closes connections whose peer has ended.
     pub(super) calm: bool,
-    pub(super) lives: BTreeMap<ConnId, Life>,
+    pub(super) connections: BTreeMap<ConnId, ConnectionState>,
     /// By serial number of the peer.
-    pub(super) done: BTreeMap<u32, (Life, Closed)>,
+    pub(super) done: BTreeMap<u32, (ConnectionState, CloseReason)>,
     gone: Vec<ConnId>,
     /// It has called `Io::stop`.
     pub(super) stopped: bool,
@@ -35,7 +37,7 @@ pub(super) struct Tester {
 
 /// Callbacks that the contract allows next on a connection, and its history.
 #[derive(Debug, Default)]
-pub(super) struct Life {
+pub(super) struct ConnectionState {
     pub(super) serial: u32,
     /// The requested port, until the connection is established.
     pub(super) connecting: Option<u16>,
@@ -56,14 +58,14 @@ pub(super) struct Life {
     lent: bool,
 }
 
-impl Tester {
+impl TestApp {
     pub(super) fn new(dice: Dice) -> Self {
-        let (lives, done) = (BTreeMap::new(), BTreeMap::new());
+        let (connections, done) = (BTreeMap::new(), BTreeMap::new());
         let (appends, appended) = (BTreeMap::new(), BTreeMap::new());
         Self {
             dice,
             calm: false,
-            lives,
+            connections,
             done,
             gone: Vec::new(),
             stopped: false,
@@ -74,10 +76,10 @@ impl Tester {
         }
     }
 
-    fn life(&mut self, conn: ConnId) -> &mut Life {
-        let life = self.lives.get_mut(&conn).expect("callbacks come between accepted and closed");
-        assert!(!life.failed, "only closed follows a failure");
-        life
+    fn state(&mut self, conn: ConnId) -> &mut ConnectionState {
+        let state = self.connections.get_mut(&conn).expect("callbacks come between accepted and closed");
+        assert!(!state.failed, "only closed follows a failure");
+        state
     }
 
     /// Any command on any connection, including closed ones.
@@ -89,11 +91,11 @@ impl Tester {
             if self.dice.percent(6) && self.appends.len() < APPENDS_MAX {
                 self.append(io);
             }
-            let (living, gone) = (self.lives.len(), self.gone.len());
-            let choice = self.dice.below(living + gone.min(2));
-            match self.lives.keys().nth(choice).copied() {
-                Some(conn) => self.command(io, conn),
-                None if gone > 0 => self.command(io, self.gone[self.dice.below(gone)]),
+            let (open, gone) = (self.connections.len(), self.gone.len());
+            let choice = self.dice.below(open + gone.min(2));
+            match self.connections.keys().nth(choice).copied() {
+                Some(conn) => self.issue_random_command(io, conn),
+                None if gone > 0 => self.issue_random_command(io, self.gone[self.dice.below(gone)]),
                 None => {}
             }
         }
@@ -112,11 +114,15 @@ impl Tester {
     pub(super) fn connect(&mut self, io: &mut Io) {
         self.tickets += 1;
         let conn = io.connect(SocketAddr::from(([127, 0, 0, 1], self.tickets)), &ConnectOptions::default());
-        assert!(!self.lives.keys().any(|other| other.index() == conn.index()), "a slot has one connection");
-        self.lives.insert(conn, Life { connecting: Some(self.tickets), ..Life::default() });
+        assert!(
+            !self.connections.keys().any(|other| other.index() == conn.index()),
+            "a slot has one connection"
+        );
+        self.connections
+            .insert(conn, ConnectionState { connecting: Some(self.tickets), ..ConnectionState::default() });
     }
 
-    fn command(&mut self, io: &mut Io, conn: ConnId) {
+    fn issue_random_command(&mut self, io: &mut Io, conn: ConnId) {
         match self.dice.below(100) {
             0..40 => self.queue(io, conn, 1 + self.dice.below(200)),
             40..45 => io.send(conn),
@@ -132,36 +138,36 @@ impl Tester {
     }
 
     pub(super) fn queue(&mut self, io: &mut Io, conn: ConnId, bytes: usize) {
-        if let Some(life) = self.lives.get_mut(&conn).filter(|life| !life.shut && !life.closing) {
-            life.queued += bytes;
+        if let Some(state) = self.connections.get_mut(&conn).filter(|state| !state.shut && !state.closing) {
+            state.queued += bytes;
         }
         io.send(conn);
     }
 
     fn pause(&mut self, io: &mut Io, conn: ConnId) {
-        if let Some(life) = self.lives.get_mut(&conn) {
-            life.paused = !life.ended;
+        if let Some(state) = self.connections.get_mut(&conn) {
+            state.paused = !state.ended;
         }
         io.pause(conn);
     }
 
     pub(super) fn resume(&mut self, io: &mut Io, conn: ConnId) {
-        if let Some(life) = self.lives.get_mut(&conn) {
-            life.paused = false;
+        if let Some(state) = self.connections.get_mut(&conn) {
+            state.paused = false;
         }
         io.resume(conn);
     }
 
     /// Answers, and pauses reads until the answer is sent.
     fn wait_for_send(&mut self, io: &mut Io, conn: ConnId) {
-        if !self.life(conn).shut {
+        if !self.state(conn).shut {
             self.queue(io, conn, 10);
             self.pause(io, conn);
         }
     }
 
     pub(super) fn close(&mut self, io: &mut Io, conn: ConnId) {
-        self.lives.get_mut(&conn).into_iter().for_each(|life| life.closing = true);
+        self.connections.get_mut(&conn).into_iter().for_each(|state| state.closing = true);
         io.close(conn);
     }
 
@@ -171,43 +177,50 @@ impl Tester {
     }
 
     pub(super) fn shutdown(&mut self, io: &mut Io, conn: ConnId) {
-        if let Some(life) = self.lives.get_mut(&conn) {
-            life.shut = true;
+        if let Some(state) = self.connections.get_mut(&conn) {
+            state.shut = true;
         }
         io.shutdown(conn);
     }
 }
 
-impl App for Tester {
-    type Chain = Pieces;
+impl App for TestApp {
+    type Chain = PieceChain;
     type Mail = ();
 
-    fn accepted(&mut self, io: &mut Io, conn: ConnId, from: Accepted) {
+    fn accepted(&mut self, io: &mut Io, conn: ConnId, from: ConnectionOrigin) {
         let SocketAddr::V4(peer) = from.peer else { panic!("{from:?} is not an IPv4 address") };
         assert_eq!(usize::from(peer.port()), from.listener);
         let serial = peer.ip().to_bits();
-        let same = |life: &Life| life.serial == serial && life.connecting.is_none();
-        let known = self.done.contains_key(&serial) || self.lives.values().any(same);
+        let same = |state: &ConnectionState| state.serial == serial && state.connecting.is_none();
+        let known = self.done.contains_key(&serial) || self.connections.values().any(same);
         assert!(!known, "a peer is accepted once");
-        assert!(!self.lives.keys().any(|other| other.index() == conn.index()), "a slot has one connection");
-        self.lives.insert(conn, Life { serial, ..Life::default() });
+        assert!(
+            !self.connections.keys().any(|other| other.index() == conn.index()),
+            "a slot has one connection"
+        );
+        self.connections.insert(conn, ConnectionState { serial, ..ConnectionState::default() });
         self.act(io);
     }
 
     fn connected(&mut self, io: &mut Io, conn: ConnId) {
-        let life = self.life(conn);
-        assert!(!life.closing, "connected after close");
-        life.serial = serial_of(life.connecting.take().expect("connected once, and on request"));
+        let state = self.state(conn);
+        assert!(!state.closing, "connected after close");
+        state.serial = serial_of(state.connecting.take().expect("connected once, and on request"));
         self.act(io);
     }
 
     fn received(&mut self, io: &mut Io, conn: ConnId, chunk: &mut [u8]) -> Flow {
-        let life = self.life(conn);
-        assert!(life.connecting.is_none(), "received in {life:?}");
-        assert!(!life.lent && !life.paused && !life.ended && !life.closing, "received in {life:?}");
+        let state = self.state(conn);
+        assert!(state.connecting.is_none(), "received in {state:?}");
+        assert!(!state.lent && !state.paused && !state.ended && !state.closing, "received in {state:?}");
         assert!(!chunk.is_empty());
-        assert_eq!(chunk, stream(life.serial, Way::In, life.got, life.got + chunk.len()), "in {life:?}");
-        life.got += chunk.len();
+        assert_eq!(
+            chunk,
+            stream(state.serial, StreamDirection::In, state.got, state.got + chunk.len()),
+            "in {state:?}"
+        );
+        state.got += chunk.len();
         // Modified in place, like unmasking: the loop must not read it again.
         chunk.fill(0xEE);
         self.act(io);
@@ -217,7 +230,7 @@ impl App for Tester {
         if self.calm || !self.dice.percent(25) {
             return Flow::Continue;
         }
-        self.life(conn).paused = true;
+        self.state(conn).paused = true;
         Flow::Pause
     }
 
@@ -225,25 +238,25 @@ impl App for Tester {
         self.dice.percent(60)
     }
 
-    fn lend_large(&mut self, conn: ConnId) -> Option<Large> {
-        let life = self.life(conn);
-        assert!(!life.lent && !life.paused && !life.ended && !life.closing, "lent in {life:?}");
+    fn lend_large(&mut self, conn: ConnId) -> Option<LargeBuffer> {
+        let state = self.state(conn);
+        assert!(!state.lent && !state.paused && !state.ended && !state.closing, "lent in {state:?}");
         if self.dice.percent(25) {
             return None;
         }
         let mut buffer = Vec::with_capacity(40_000);
         buffer.resize(self.dice.below(10), 0);
         let most = self.dice.pick(&[0, 1, 5_000, 39_000]);
-        self.life(conn).lent = true;
-        Some(Large { buffer, most })
+        self.state(conn).lent = true;
+        Some(LargeBuffer { buffer, limit: most })
     }
 
     fn received_large(&mut self, io: &mut Io, conn: ConnId, mut buffer: Vec<u8>, received: usize) -> Flow {
         assert_free(&(buffer.as_ptr() as usize..buffer.as_ptr() as usize + buffer.capacity()));
-        let life = self.life(conn);
-        assert!(std::mem::replace(&mut life.lent, false), "a buffer is returned once");
+        let state = self.state(conn);
+        assert!(std::mem::replace(&mut state.lent, false), "a buffer is returned once");
         if received == 0 {
-            assert!(!life.paused && !life.closing, "received in {life:?}");
+            assert!(!state.paused && !state.closing, "received in {state:?}");
             return Flow::Continue;
         }
         let new = buffer.len() - received;
@@ -251,41 +264,69 @@ impl App for Tester {
     }
 
     fn ended(&mut self, io: &mut Io, conn: ConnId) {
-        let life = self.life(conn);
-        assert!(!life.paused && !life.closing, "ended in {life:?}");
-        assert!(!std::mem::replace(&mut life.ended, true), "one end");
+        let state = self.state(conn);
+        assert!(!state.paused && !state.closing, "ended in {state:?}");
+        assert!(!std::mem::replace(&mut state.ended, true), "one end");
         if self.calm {
             self.shutdown(io, conn);
         }
         self.act(io);
     }
 
-    fn start_send(&mut self, conn: ConnId) -> Option<Pieces> {
-        let life = self.life(conn);
-        assert!(life.connecting.is_none(), "sent in {life:?}");
-        assert!(life.in_flight.is_none() && !life.closing, "one chain at a time: {life:?}");
-        let (from, to) = (life.chained, life.queued);
-        let bytes: Vec<u8> = (from..to).map(|at| byte(life.serial, Way::Out, at)).collect();
-        life.chained = to;
-        life.in_flight = (from < to).then_some(to - from);
-        (from < to).then(|| Pieces::cut(&bytes, &self.dice))
+    fn start_send(&mut self, conn: ConnId) -> Option<PieceChain> {
+        let state = self.state(conn);
+        assert!(state.connecting.is_none(), "sent in {state:?}");
+        assert!(state.in_flight.is_none() && !state.closing, "one chain at a time: {state:?}");
+        let (from, to) = (state.chained, state.queued);
+        let bytes: Vec<u8> = (from..to).map(|at| byte(state.serial, StreamDirection::Out, at)).collect();
+        state.chained = to;
+        state.in_flight = (from < to).then_some(to - from);
+        (from < to).then(|| PieceChain::cut(&bytes, &self.dice))
+    }
+
+    fn pending_sends(&self) -> usize {
+        self.dice.below(2)
+    }
+
+    /// Broadcasts to some connections without queued bytes.
+    fn end_turn(&mut self, io: &mut Io) {
+        let waits = self.calm || !io.can_broadcast();
+        for (conn, state) in self.connections.iter_mut().filter(|_| !waits) {
+            let is_busy = state.chained < state.queued || state.in_flight.is_some() || state.failed;
+            let is_over = state.shut || state.closing || state.connecting.is_some();
+            if is_busy || is_over || !self.dice.percent(20) {
+                continue;
+            }
+            let (from, to) = (state.queued, state.queued + 1 + self.dice.below(200));
+            let bytes: Vec<u8> = (from..to).map(|at| byte(state.serial, StreamDirection::Out, at)).collect();
+            (state.queued, state.chained) = (to, to);
+            io.broadcast(Bytes::from_owner(SharedBytes(bytes)), vec![*conn]);
+        }
+    }
+
+    fn take_unsent(&mut self, io: &mut Io, conn: ConnId, rest: Bytes) -> Option<PieceChain> {
+        let state = self.state(conn);
+        assert!(state.in_flight.is_none() && !state.closing, "one chain at a time: {state:?}");
+        state.in_flight = Some(rest.len());
+        self.act(io);
+        Some(PieceChain::cut(&rest, &self.dice))
     }
 
     fn progressed(&mut self, io: &mut Io, conn: ConnId, bytes: usize) {
-        let left = self.life(conn).in_flight.as_mut().expect("a chain in flight");
+        let left = self.state(conn).in_flight.as_mut().expect("a chain in flight");
         assert!((1..*left).contains(&bytes), "{bytes} of {left} are progress");
         *left -= bytes;
         self.act(io);
     }
 
-    fn finish_send(&mut self, io: &mut Io, conn: ConnId, chain: Pieces, complete: bool) {
+    fn finish_send(&mut self, io: &mut Io, conn: ConnId, chain: PieceChain, complete: bool) {
         chain.assert_free();
         assert_eq!(chain.is_empty(), complete);
-        let life = self.life(conn);
-        let left = life.in_flight.take().expect("a chain is returned once");
+        let state = self.state(conn);
+        let left = state.in_flight.take().expect("a chain is returned once");
         assert!(complete || chain.len() == left);
-        life.failed = !complete;
-        let waited = life.paused;
+        state.failed = !complete;
+        let waited = state.paused;
         if self.calm && waited {
             self.resume(io, conn);
         }
@@ -296,16 +337,16 @@ impl App for Tester {
         self.dice.percent(70)
     }
 
-    fn closed(&mut self, io: &mut Io, conn: ConnId, why: Closed) {
-        let life = self.lives.remove(&conn).expect("closed once, and after accepted");
-        assert!(life.in_flight.is_none(), "the chain was returned first");
-        assert!(life.closing || !matches!(why, Closed::Requested), "closed on request only");
-        assert_eq!(io.connections(), self.lives.len());
+    fn closed(&mut self, io: &mut Io, conn: ConnId, reason: CloseReason) {
+        let state = self.connections.remove(&conn).expect("closed once, and after accepted");
+        assert!(state.in_flight.is_none(), "the chain was returned first");
+        assert!(state.closing || !matches!(reason, CloseReason::Requested), "closed on request only");
+        assert_eq!(io.connections(), self.connections.len());
         self.gone.push(conn);
-        if life.connecting.is_none() {
-            self.done.insert(life.serial, (life, why));
+        if state.connecting.is_none() {
+            self.done.insert(state.serial, (state, reason));
         } else {
-            assert!(!matches!(why, Closed::Finished), "only an established connection ends in order");
+            assert!(!matches!(reason, CloseReason::Finished), "only an established connection ends in order");
         }
         self.act(io);
     }
@@ -317,7 +358,7 @@ impl App for Tester {
     }
 
     fn timer(&mut self, io: &mut Io, conn: ConnId) {
-        self.life(conn);
+        self.state(conn);
         self.act(io);
     }
 

@@ -6,47 +6,47 @@ use std::io::IoSlice;
 use std::ops::Range;
 
 use super::dice::Dice;
-use crate::Chain;
+use crate::SendChain;
 
 thread_local! {
     /// Addresses that the kernel reads from. The kernel does not know the type of a chain, so both use this
     /// list.
-    static LENT: RefCell<Vec<Range<usize>>> = const { RefCell::new(Vec::new()) };
+    static KERNEL_RANGES: RefCell<Vec<Range<usize>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The kernel reads these addresses from now on.
-pub(super) fn lend(range: Range<usize>) {
-    LENT.with_borrow_mut(|lent| lent.push(range));
+pub(super) fn begin_kernel_access(range: Range<usize>) {
+    KERNEL_RANGES.with_borrow_mut(|ranges| ranges.push(range));
 }
 
 /// The kernel no longer reads these addresses.
-pub(super) fn give_back(range: &Range<usize>) {
-    LENT.with_borrow_mut(|lent| {
-        let place = lent.iter().position(|one| one == range).expect("returned once");
-        lent.swap_remove(place);
+pub(super) fn end_kernel_access(range: &Range<usize>) {
+    KERNEL_RANGES.with_borrow_mut(|ranges| {
+        let index = ranges.iter().position(|one| one == range).expect("returned once");
+        ranges.swap_remove(index);
     });
 }
 
-pub(super) fn give_all_back() {
-    LENT.with_borrow_mut(Vec::clear);
+pub(super) fn end_all_kernel_access() {
+    KERNEL_RANGES.with_borrow_mut(Vec::clear);
 }
 
 /// Asserts that no part of `own` is in flight.
 pub(super) fn assert_free(own: &Range<usize>) {
     let touched = |range: &Range<usize>| range.start < own.end && own.start < range.end;
-    let touched = LENT.with_borrow(|lent| lent.iter().any(touched));
+    let touched = KERNEL_RANGES.with_borrow(|ranges| ranges.iter().any(touched));
     assert!(!touched, "bytes in flight are accessed");
 }
 
 /// Bytes in pieces, each in its own allocation.
 #[derive(Debug)]
-pub(super) struct Pieces {
+pub(super) struct PieceChain {
     pieces: VecDeque<Vec<u8>>,
     /// Sent bytes of the first piece.
     gone: usize,
 }
 
-impl Pieces {
+impl PieceChain {
     /// Splits `bytes` at random positions.
     pub(super) fn cut(mut bytes: &[u8], dice: &Dice) -> Self {
         let mut pieces = VecDeque::new();
@@ -67,7 +67,7 @@ impl Pieces {
     }
 }
 
-impl Chain for Pieces {
+impl SendChain for PieceChain {
     fn len(&self) -> usize {
         self.pieces.iter().map(Vec::len).sum::<usize>() - self.gone
     }
@@ -91,10 +91,28 @@ impl Chain for Pieces {
     }
 }
 
-impl Drop for Pieces {
+impl Drop for PieceChain {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             self.assert_free();
+        }
+    }
+}
+
+/// Bytes of a broadcast.
+pub(super) struct SharedBytes(pub(super) Vec<u8>);
+
+impl AsRef<[u8]> for SharedBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for SharedBytes {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let own = self.0.as_ptr_range();
+            assert_free(&(own.start as usize..own.end as usize));
         }
     }
 }

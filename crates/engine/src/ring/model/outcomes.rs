@@ -2,57 +2,61 @@
 
 use std::ops::Range;
 
-use super::super::kernel::{Completion, Wait};
-use super::super::token::{Kind, Token};
-use super::chain::give_back;
-use super::peers::{Way, serial_of, stream};
-use super::script::{ENDED, Operation, Script, What, write};
+use super::super::kernel::{Completion, SendMode};
+use super::super::token::{OpKind, Token};
+use super::chain::end_kernel_access;
+use super::peers::{StreamDirection, serial_of, stream};
+use super::script::{ENDED, ModelOperation, OperationKind, Script, write};
 
 impl Script {
     /// Completes an operation once, and returns whether it may complete again.
-    pub(super) fn step(&mut self, operation: &mut Operation, out: &mut Vec<Completion>) -> bool {
-        let error = self.disturbance(operation);
-        let completed = match (&operation.what, operation.file) {
-            (What::Accept { multishot }, _) => self.accepts(error, *multishot),
-            (What::Name { listener, place }, Some(file)) => self.tells_name(error, *listener, *place, file),
-            (What::Install { told, ticket }, _) => Some((self.installs(told, *ticket), false)),
-            (What::Connect { lent, ticket }, Some(file)) => {
-                let connected = self.connects(error, file, *ticket);
+    pub(super) fn step(&mut self, operation: &mut ModelOperation, out: &mut Vec<Completion>) -> bool {
+        let error = self.random_error(operation);
+        let completed = match (&operation.kind, operation.file) {
+            (OperationKind::Accept { multishot }, _) => self.accept_result(error, *multishot),
+            (OperationKind::Name { listener, slot }, Some(file)) => {
+                self.name_result(error, *listener, *slot, file)
+            }
+            (OperationKind::Install { result, ticket }, _) => {
+                Some((self.install_result(result, *ticket), false))
+            }
+            (OperationKind::Connect { lent, ticket }, Some(file)) => {
+                let connected = self.connect_result(error, file, *ticket);
                 if connected.is_some() {
-                    give_back(lent);
+                    end_kernel_access(lent);
                 }
                 connected.map(|result| (result, false))
             }
-            (What::Receive { multishot }, Some(file)) => {
-                let received = self.receives(operation.token, error, file);
+            (OperationKind::Receive { multishot }, Some(file)) => {
+                let received = self.receive_result(operation.token, error, file);
                 received.map(|(result, more)| (result, more && *multishot))
             }
-            (What::Large { lent }, Some(file)) => {
-                let received = self.receives_large(lent, error, file);
+            (OperationKind::Large { lent }, Some(file)) => {
+                let received = self.receive_large_result(lent, error, file);
                 if received.is_some() {
-                    give_back(lent);
+                    end_kernel_access(lent);
                 }
                 received.map(|received| (received, false))
             }
-            (What::Watch, Some(file)) => self.watches(error, file),
-            (What::Send { lent, .. }, Some(file)) => {
-                let sent = self.sends(&lent.bytes, error, file, Wait::Yes);
+            (OperationKind::Watch, Some(file)) => self.watch_result(error, file),
+            (OperationKind::Send { lent, .. }, Some(file)) => {
+                let sent = self.send_result(&lent.bytes, error, file, SendMode::Wait);
                 if sent.is_some() {
-                    lent.give_back();
+                    lent.end_kernel_access();
                 }
                 sent.map(|sent| (sent, false))
             }
-            (What::Shutdown, Some(file)) => Some((self.shuts(error, file), false)),
-            (What::Close, Some(file)) => {
+            (OperationKind::Shutdown, Some(file)) => Some((self.shutdown_result(error, file), false)),
+            (OperationKind::Close, Some(file)) => {
                 self.peers.close(file);
                 Some((if self.rarely(5) { -libc::EIO } else { 0 }, false))
             }
-            (What::Append { tag, lent }, _) => {
-                let result = self.appends(error, *tag, &lent.bytes);
-                lent.give_back();
+            (OperationKind::Append { tag, lent }, _) => {
+                let result = self.append_result(error, *tag, &lent.bytes);
+                lent.end_kernel_access();
                 Some((result, false))
             }
-            (What::Sync { tag }, _) => Some((self.syncs(error, *tag), false)),
+            (OperationKind::Sync { tag }, _) => Some((self.sync_result(error, *tag), false)),
             _ => unreachable!("a cancellation is not kept"),
         };
         let Some((result, more)) = completed else { return false };
@@ -61,15 +65,15 @@ impl Script {
         }
         let mut completion = plain(operation.token, result);
         completion.more = more;
-        if matches!(operation.what, What::Receive { .. }) {
-            self.brings(operation, &mut completion);
+        if matches!(operation.kind, OperationKind::Receive { .. }) {
+            self.fill_buffer(operation, &mut completion);
         }
         out.push(completion);
         more
     }
 
     /// An error unrelated to the operation; most operations have to wait for their event.
-    fn disturbance(&self, operation: &Operation) -> Option<i32> {
+    fn random_error(&self, operation: &ModelOperation) -> Option<i32> {
         let last = operation.cancelled == Some(0) || self.benign;
         match operation.cancelled {
             Some(_) if last || self.dice.percent(60) => Some(libc::ECANCELED),
@@ -82,7 +86,7 @@ impl Script {
         !self.benign && self.dice.percent(percent)
     }
 
-    fn accepts(&mut self, error: Option<i32>, multishot: bool) -> Option<(i32, bool)> {
+    fn accept_result(&mut self, error: Option<i32>, multishot: bool) -> Option<(i32, bool)> {
         if let Some(error) = error {
             return Some((-error, false));
         }
@@ -98,15 +102,15 @@ impl Script {
         Some((file as i32, multishot && !self.rarely(10)))
     }
 
-    fn tells_name(
+    fn name_result(
         &mut self,
         error: Option<i32>,
         listener: usize,
-        place: usize,
+        slot: usize,
         file: u32,
     ) -> Option<(i32, bool)> {
         let serial = self.peers.serial(file);
-        let name = &mut self.names[place];
+        let name = &mut self.names[slot];
         name[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
         name[2..4].copy_from_slice(&(listener as u16).to_be_bytes());
         name[4..8].copy_from_slice(&serial.to_be_bytes());
@@ -118,17 +122,17 @@ impl Script {
         Some((result, false))
     }
 
-    fn installs(&mut self, told: &Range<usize>, ticket: u16) -> i32 {
-        give_back(told);
+    fn install_result(&mut self, result: &Range<usize>, ticket: u16) -> i32 {
+        end_kernel_access(result);
         if self.rarely(10) {
             return -self.dice.pick(&[libc::ENFILE, libc::ENOMEM]);
         }
         let Some(file) = self.peers.install(&self.dice, !self.benign, ticket) else { return -libc::ENFILE };
-        write(told, &file.to_ne_bytes());
+        write(result, &file.to_ne_bytes());
         1
     }
 
-    fn connects(&self, error: Option<i32>, file: u32, ticket: u16) -> Option<i32> {
+    fn connect_result(&self, error: Option<i32>, file: u32, ticket: u16) -> Option<i32> {
         if let Some(error) = error {
             return Some(-error);
         }
@@ -143,12 +147,12 @@ impl Script {
     }
 
     /// A positive result is the number of available bytes.
-    fn receives(&mut self, token: Token, error: Option<i32>, file: u32) -> Option<(i32, bool)> {
+    fn receive_result(&mut self, token: Token, error: Option<i32>, file: u32) -> Option<(i32, bool)> {
         if let Some(error) = error {
             return Some((-error, false));
         }
         let (_, peer) = self.peers.at(file);
-        debug_assert_eq!(token.kind(), Some(Kind::Receive));
+        debug_assert_eq!(token.kind(), Some(OpKind::Receive));
         if let Some(failure) = peer.failure {
             peer.hurt = true;
             return Some((-failure, false));
@@ -157,11 +161,11 @@ impl Script {
         if waiting == 0 {
             return peer.ends().then_some((0, false));
         }
-        match self.pool.room() {
+        match self.pool.spare_capacity() {
             None => Some((-libc::ENOBUFS, false)),
-            Some(room) if self.benign => Some((waiting.min(room) as i32, true)),
-            Some(room) => {
-                let most = waiting.min(room);
+            Some(spare_capacity) if self.benign => Some((waiting.min(spare_capacity) as i32, true)),
+            Some(spare_capacity) => {
+                let most = waiting.min(spare_capacity);
                 let bytes = if self.dice.percent(40) { most } else { 1 + self.dice.below(most) };
                 Some((bytes as i32, !self.dice.percent(15)))
             }
@@ -169,7 +173,7 @@ impl Script {
     }
 
     /// Writes into the application's buffer, as many bytes as have arrived and fit.
-    fn receives_large(&mut self, to: &Range<usize>, error: Option<i32>, file: u32) -> Option<i32> {
+    fn receive_large_result(&mut self, to: &Range<usize>, error: Option<i32>, file: u32) -> Option<i32> {
         if let Some(error) = error {
             return Some(-error);
         }
@@ -188,17 +192,17 @@ impl Script {
         }
         let most = waiting.min(to.len());
         let bytes = if part { 1 + self.dice.below(most) } else { most };
-        write(to, &stream(serial, Way::In, peer.handed, peer.handed + bytes));
+        write(to, &stream(serial, StreamDirection::In, peer.handed, peer.handed + bytes));
         peer.handed += bytes;
         Some(bytes as i32)
     }
 
     /// Puts received bytes into a buffer.
-    fn brings(&mut self, operation: &Operation, completion: &mut Completion) {
+    fn fill_buffer(&mut self, operation: &ModelOperation, completion: &mut Completion) {
         match (usize::try_from(completion.result), operation.file) {
             (Ok(bytes @ 1..), Some(file)) => {
                 let (serial, peer) = self.peers.at(file);
-                let bytes = stream(serial, Way::In, peer.handed, peer.handed + bytes);
+                let bytes = stream(serial, StreamDirection::In, peer.handed, peer.handed + bytes);
                 peer.handed += bytes.len();
                 let retire = self.rarely(10);
                 self.pool.fill(completion, &bytes, retire);
@@ -207,7 +211,7 @@ impl Script {
         }
     }
 
-    fn watches(&mut self, error: Option<i32>, file: u32) -> Option<(i32, bool)> {
+    fn watch_result(&mut self, error: Option<i32>, file: u32) -> Option<(i32, bool)> {
         if let Some(error) = error {
             return Some((if error == libc::ECANCELED { -error } else { 0 }, false));
         }
@@ -224,7 +228,7 @@ impl Script {
     }
 
     /// The result of a send: the number of bytes that the kernel took. `None`: it waits.
-    fn sends(&mut self, bytes: &[u8], error: Option<i32>, file: u32, wait: Wait) -> Option<i32> {
+    fn send_result(&mut self, bytes: &[u8], error: Option<i32>, file: u32, wait: SendMode) -> Option<i32> {
         if let Some(error) = error {
             return Some(-error);
         }
@@ -239,29 +243,33 @@ impl Script {
             return Some(-failure);
         }
         match wait {
-            Wait::Yes if peer.deaf || peer.lost => return None,
-            Wait::No if peer.deaf || peer.lost || full || some == 0 => return Some(-libc::EAGAIN),
+            SendMode::Wait if peer.unresponsive || peer.lost => return None,
+            SendMode::DontWait if peer.unresponsive || peer.lost || full || some == 0 => {
+                return Some(-libc::EAGAIN);
+            }
             _ => {}
         }
-        let expected = stream(serial, Way::Out, peer.taken, peer.taken + some);
+        let expected = stream(serial, StreamDirection::Out, peer.taken, peer.taken + some);
         assert_eq!(&bytes[..some], expected, "bytes are sent in order: {serial} at {}", peer.taken);
         peer.taken += some;
         Some(some as i32)
     }
 
     /// A send that does not wait completes on submission, silently if all bytes were taken.
-    pub(super) fn take_fired(&mut self, operation: &Operation) {
-        let (What::Send { lent, .. }, Some(file)) = (&operation.what, operation.file) else { return };
+    pub(super) fn take_fired(&mut self, operation: &ModelOperation) {
+        let (OperationKind::Send { lent, .. }, Some(file)) = (&operation.kind, operation.file) else {
+            return;
+        };
         let error = self.rarely(4).then(|| self.dice.pick(&[libc::EINTR, libc::EAGAIN, libc::ECANCELED]));
-        let result = self.sends(&lent.bytes, error, file, Wait::No);
-        lent.give_back();
+        let result = self.send_result(&lent.bytes, error, file, SendMode::DontWait);
+        lent.end_kernel_access();
         if let Some(result) = result.filter(|result| *result != lent.bytes.len() as i32) {
             self.reports.push(plain(operation.token, result));
         }
     }
 
     /// A file takes some bytes, unless an error occurs.
-    fn appends(&mut self, error: Option<i32>, tag: u64, bytes: &[u8]) -> i32 {
+    fn append_result(&mut self, error: Option<i32>, tag: u64, bytes: &[u8]) -> i32 {
         let broken = self.rarely(5).then(|| self.dice.pick(&[libc::ENOSPC, libc::EIO]));
         if let Some(error) = error.or(broken) {
             return -error;
@@ -271,7 +279,7 @@ impl Script {
         count as i32
     }
 
-    fn syncs(&mut self, error: Option<i32>, tag: u64) -> i32 {
+    fn sync_result(&mut self, error: Option<i32>, tag: u64) -> i32 {
         if let Some(error) = error.or_else(|| self.rarely(5).then_some(libc::EIO)) {
             return -error;
         }
@@ -280,7 +288,7 @@ impl Script {
         0
     }
 
-    fn shuts(&mut self, error: Option<i32>, file: u32) -> i32 {
+    fn shutdown_result(&mut self, error: Option<i32>, file: u32) -> i32 {
         let fails = error.is_some() || self.rarely(10);
         let (_, peer) = self.peers.at(file);
         peer.hurt |= fails;
@@ -290,29 +298,39 @@ impl Script {
     }
 
     /// Unexpected completions, which must have no effect.
-    pub(super) fn stray(&mut self, out: &mut Vec<Completion>) {
+    pub(super) fn add_unexpected_completions(&mut self, out: &mut Vec<Completion>) {
         if !self.dice.percent(25) {
             return;
         }
         let number = self.dice.next();
         let late =
-            |kind: Kind, of: Token| Token::from_bits((kind as u64) << 56 | of.bits() & ((1 << 56) - 1));
-        let kinds =
-            [Kind::Receive, Kind::Large, Kind::Watch, Kind::Fire, Kind::Send, Kind::Shutdown, Kind::Close];
+            |kind: OpKind, of: Token| Token::from_bits((kind as u64) << 56 | of.bits() & ((1 << 56) - 1));
+        let kinds = [
+            OpKind::Receive,
+            OpKind::Large,
+            OpKind::Watch,
+            OpKind::Fire,
+            OpKind::Share,
+            OpKind::Send,
+            OpKind::Shutdown,
+            OpKind::Close,
+        ];
         let token = match self.dice.below(8) {
             0 => Token::from_bits(number | 1 << 63),
             1 => Token::NOTHING,
             2 => Token::WAKE,
-            3 => Token::numbered(Kind::Accept, 40 + number as u32 % 1000),
-            4 => Token::numbered(Kind::Name, 40 + number as u32 % 1000),
+            3 => Token::numbered(OpKind::Accept, 40 + number as u32 % 1000),
+            4 => Token::numbered(OpKind::Name, 40 + number as u32 % 1000),
             _ if self.gone.is_empty() => return,
             _ => late(self.dice.pick(&kinds), self.dice.pick(&self.gone)),
         };
         let result = self.dice.pick(&[0, 1, 10, -libc::ECONNRESET, -libc::ECANCELED, i32::MIN + 1]);
         let mut completion = plain(token, result);
-        if token.kind() == Some(Kind::Receive) {
-            match self.pool.room() {
-                Some(room) if result > 0 => self.pool.fill(&mut completion, &[0; 10][..room.min(10)], false),
+        if token.kind() == Some(OpKind::Receive) {
+            match self.pool.spare_capacity() {
+                Some(spare_capacity) if result > 0 => {
+                    self.pool.fill(&mut completion, &[0; 10][..spare_capacity.min(10)], false)
+                }
                 _ => self.pool.empty(&completion),
             }
         }

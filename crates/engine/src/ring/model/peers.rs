@@ -18,25 +18,25 @@ pub(super) fn serial_of(ticket: u16) -> u32 {
 
 /// The direction of a byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum StreamDirection {
     In,
     Out,
 }
 
 /// The byte at an offset of a stream, which encodes its position.
-pub(super) fn byte(serial: u32, way: Way, at: usize) -> u8 {
-    let place = u64::from(serial) << 33 | u64::from(way == Way::Out) << 32 | at as u64;
-    let mixed = (place ^ place >> 15).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+pub(super) fn byte(serial: u32, way: StreamDirection, at: usize) -> u8 {
+    let position = u64::from(serial) << 33 | u64::from(way == StreamDirection::Out) << 32 | at as u64;
+    let mixed = (position ^ position >> 15).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     ((mixed ^ mixed >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 40) as u8
 }
 
-pub(super) fn stream(serial: u32, way: Way, from: usize, to: usize) -> Vec<u8> {
+pub(super) fn stream(serial: u32, way: StreamDirection, from: usize, to: usize) -> Vec<u8> {
     (from..to).map(|at| byte(serial, way, at)).collect()
 }
 
 /// The remote end of a connection.
 #[derive(Debug)]
-pub(super) struct Peer {
+pub(super) struct ModelPeer {
     /// Bytes it sends in total, those that have arrived, and those the kernel has delivered.
     pub(super) total: usize,
     pub(super) arrived: usize,
@@ -46,7 +46,7 @@ pub(super) struct Peer {
     /// Its end has been reported.
     pub(super) ended: bool,
     /// It reads nothing: a waiting send never completes.
-    pub(super) deaf: bool,
+    pub(super) unresponsive: bool,
     /// It is gone, which only one operation reported.
     pub(super) lost: bool,
     /// An error for every operation from now on.
@@ -59,7 +59,7 @@ pub(super) struct Peer {
     pub(super) shut: bool,
 }
 
-impl Peer {
+impl ModelPeer {
     fn new(dice: &Dice, odd: bool, large: bool) -> Self {
         let most = if large { dice.pick(&[0, 400, 90_000]) } else { dice.pick(&[0, 3, 40, 400]) };
         let ends_after = if dice.percent(50) { 0 } else { usize::MAX };
@@ -69,7 +69,7 @@ impl Peer {
             handed: 0,
             ends_after,
             ended: false,
-            deaf: odd && dice.percent(10),
+            unresponsive: odd && dice.percent(10),
             lost: false,
             failure: None,
             hurt: false,
@@ -87,7 +87,7 @@ impl Peer {
 
 pub(super) struct Peers {
     /// By serial number, from 0.
-    pub(super) all: Vec<Peer>,
+    pub(super) all: Vec<ModelPeer>,
     /// The peer in each slot of the table.
     table: Vec<Option<u32>>,
     /// Connections in the backlog.
@@ -99,12 +99,12 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    pub(super) fn new(places: usize, large: bool) -> Self {
+    pub(super) fn new(table_size: usize, large: bool) -> Self {
         CALLED.with_borrow_mut(BTreeMap::clear);
-        Self { all: Vec::new(), table: vec![None; places], waiting: 0, flood: None, large }
+        Self { all: Vec::new(), table: vec![None; table_size], waiting: 0, flood: None, large }
     }
 
-    pub(super) fn places(&self) -> usize {
+    pub(super) fn table_size(&self) -> usize {
         self.table.len()
     }
 
@@ -113,7 +113,7 @@ impl Peers {
         let free = self.table.iter().position(Option::is_none);
         let file = free.expect("accepts do not exceed the table");
         self.table[file] = Some(self.all.len() as u32);
-        self.all.push(Peer::new(dice, odd, self.large));
+        self.all.push(ModelPeer::new(dice, odd, self.large));
         file as u32
     }
 
@@ -123,7 +123,7 @@ impl Peers {
         let serial = self.all.len() as u32;
         CALLED.with_borrow_mut(|called| called.insert(ticket, serial));
         self.table[file] = Some(serial);
-        self.all.push(Peer::new(dice, odd, self.large));
+        self.all.push(ModelPeer::new(dice, odd, self.large));
         Some(file as u32)
     }
 
@@ -136,7 +136,7 @@ impl Peers {
         self.table[file as usize].expect("no operation on a closed socket")
     }
 
-    pub(super) fn at(&mut self, file: u32) -> (u32, &mut Peer) {
+    pub(super) fn at(&mut self, file: u32) -> (u32, &mut ModelPeer) {
         let serial = self.serial(file);
         (serial, &mut self.all[serial as usize])
     }
@@ -146,7 +146,7 @@ impl Peers {
     }
 
     /// Random events at the peers.
-    pub(super) fn stir(&mut self, dice: &Dice) {
+    pub(super) fn cause_random_events(&mut self, dice: &Dice) {
         if dice.percent(25) {
             self.waiting = (self.waiting + dice.below(4)).min(BACKLOG);
         }
@@ -171,7 +171,7 @@ impl Peers {
     }
 
     /// All bytes arrive, and one peer floods.
-    pub(super) fn calm(&mut self, burst: usize) {
+    pub(super) fn end_faults(&mut self, burst: usize) {
         for (serial, peer) in self.all.iter_mut().enumerate() {
             if self.flood == Some(serial as u32) && !peer.ended && !peer.lost {
                 peer.total += burst;

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use super::super::buffers::Buffers;
 use super::super::kernel::Completion;
 
-pub(super) struct Pool {
+pub(super) struct ModelPool {
     size: usize,
     incremental: bool,
     /// Free buffers in the order in which they were provided; the first is being filled.
@@ -22,7 +22,7 @@ pub(super) struct Pool {
     base: Option<usize>,
 }
 
-impl Pool {
+impl ModelPool {
     pub(super) fn new(count: usize, size: usize, incremental: bool) -> Self {
         Self {
             size,
@@ -38,7 +38,7 @@ impl Pool {
     }
 
     /// Capacity of the next receive. `None`: no buffer is free.
-    pub(super) fn room(&self) -> Option<usize> {
+    pub(super) fn spare_capacity(&self) -> Option<usize> {
         self.free.front().map(|_| self.size - self.filled)
     }
 

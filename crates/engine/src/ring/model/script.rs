@@ -7,27 +7,27 @@ use std::io::{self, IoSlice};
 use std::ops::Range;
 use std::time::Duration;
 
-use super::super::connect::Outgoing;
-use super::super::kernel::{Completion, Kernel, Wait};
-use super::super::token::{Kind, Token};
-use super::chain::{give_all_back, give_back, lend};
+use super::super::kernel::{Completion, RingKernel, SendMode};
+use super::super::outgoing::OutgoingSocket;
+use super::super::token::{OpKind, Token};
+use super::chain::{begin_kernel_access, end_all_kernel_access, end_kernel_access};
 use super::dice::Dice;
 use super::peers::Peers;
-use super::pool::Pool;
-use crate::{Append, Chain, Large};
+use super::pool::ModelPool;
+use crate::{Append, LargeBuffer, SendChain};
 
 pub(super) struct Script {
     pub(super) dice: Dice,
     /// Submits and completes all operations at once, and invents no errors.
     pub(super) benign: bool,
     pub(super) peers: Peers,
-    pub(super) pool: Pool,
+    pub(super) pool: ModelPool,
     pub(super) names: Vec<[u8; 28]>,
     pub(super) listeners: usize,
     pub(super) listening: bool,
     /// Not submitted yet.
-    pub(super) queue: VecDeque<Operation>,
-    pub(super) in_flight: Vec<Operation>,
+    pub(super) queue: VecDeque<ModelOperation>,
+    pub(super) in_flight: Vec<ModelOperation>,
     /// Fired sends with a pending completion.
     pub(super) reports: Vec<Completion>,
     pub(super) queued: u64,
@@ -49,26 +49,26 @@ pub(super) struct Script {
 
 /// An operation.
 #[derive(Debug)]
-pub(super) struct Operation {
+pub(super) struct ModelOperation {
     pub(super) token: Token,
     pub(super) file: Option<u32>,
-    pub(super) what: What,
+    pub(super) kind: OperationKind,
     /// It is cancelled, and this many attempts to complete otherwise are left.
     pub(super) cancelled: Option<u32>,
 }
 
 #[derive(Debug)]
-pub(super) enum What {
+pub(super) enum OperationKind {
     Accept {
         multishot: bool,
     },
     Name {
         listener: usize,
-        place: usize,
+        slot: usize,
     },
     /// The address for the slot, and the peer to connect to.
     Install {
-        told: Range<usize>,
+        result: Range<usize>,
         ticket: u16,
     },
     Connect {
@@ -83,15 +83,15 @@ pub(super) enum What {
     },
     Watch,
     Send {
-        wait: Wait,
-        lent: Lent,
+        wait: SendMode,
+        lent: SendMemory,
     },
     Shutdown,
     Close,
     /// To the file with this tag, whose content the script keeps.
     Append {
         tag: u64,
-        lent: Lent,
+        lent: SendMemory,
     },
     Sync {
         tag: u64,
@@ -101,21 +101,21 @@ pub(super) enum What {
 
 /// Slices of a chain, and their content when they were offered.
 #[derive(Debug)]
-pub(super) struct Lent {
+pub(super) struct SendMemory {
     ranges: Vec<Range<usize>>,
     pub(super) bytes: Vec<u8>,
 }
 
-impl Lent {
+impl SendMemory {
     fn new(slices: &[IoSlice<'_>]) -> Self {
         let range = |slice: &IoSlice<'_>| slice.as_ptr() as usize..slice.as_ptr() as usize + slice.len();
         let ranges: Vec<_> = slices.iter().map(range).collect();
-        ranges.iter().cloned().for_each(lend);
+        ranges.iter().cloned().for_each(begin_kernel_access);
         Self { ranges, bytes: slices.iter().flat_map(|slice| slice.iter().copied()).collect() }
     }
 
     /// The kernel has read them for the last time.
-    pub(super) fn give_back(&self) {
+    pub(super) fn end_kernel_access(&self) {
         let mut expected = self.bytes.as_slice();
         for range in &self.ranges {
             // SAFETY: a chain of this model asserts, before it changes or frees any bytes, that they are not
@@ -123,12 +123,12 @@ impl Lent {
             let now = unsafe { std::slice::from_raw_parts(range.start as *const u8, range.len()) };
             assert_eq!(now, &expected[..range.len()], "bytes in flight do not change");
             expected = &expected[range.len()..];
-            give_back(range);
+            end_kernel_access(range);
         }
     }
 }
 
-impl What {
+impl OperationKind {
     /// Operations of one socket that exclude each other share a lane.
     fn lane(&self) -> u8 {
         match self {
@@ -142,8 +142,8 @@ impl What {
 }
 
 impl Script {
-    pub(super) fn new(dice: Dice, peers: Peers, pool: Pool, names: usize, listeners: usize) -> Self {
-        give_all_back();
+    pub(super) fn new(dice: Dice, peers: Peers, pool: ModelPool, names: usize, listeners: usize) -> Self {
+        end_all_kernel_access();
         Self {
             dice,
             benign: false,
@@ -167,30 +167,31 @@ impl Script {
         }
     }
 
-    fn push(&mut self, token: Token, file: Option<u32>, what: What) {
+    fn push(&mut self, token: Token, file: Option<u32>, kind: OperationKind) {
         if let Some(file) = file {
             let serial = self.peers.serial(file);
             let shut = self.peers.all[serial as usize].shut;
-            assert!(!shut || what.lane() != 1, "no send follows a shutdown: {token:?}");
+            assert!(!shut || kind.lane() != 1, "no send follows a shutdown: {token:?}");
             for other in self.pending().filter(|other| other.file == Some(file)) {
-                let close = matches!(other.what, What::Close) || matches!(what, What::Close);
-                assert!(!close, "a socket is closed after all operations: {what:?}, {other:?}");
-                assert_ne!(other.what.lane(), what.lane(), "one at a time: {what:?}, {other:?}");
+                let close =
+                    matches!(other.kind, OperationKind::Close) || matches!(kind, OperationKind::Close);
+                assert!(!close, "a socket is closed after all operations: {kind:?}, {other:?}");
+                assert_ne!(other.kind.lane(), kind.lane(), "one at a time: {kind:?}, {other:?}");
             }
         }
-        let shared = matches!(what, What::Accept { .. } | What::Cancel(_));
+        let shared = matches!(kind, OperationKind::Accept { .. } | OperationKind::Cancel(_));
         assert!(shared || !self.pending().any(|other| other.token == token), "{token:?} is used twice");
         self.known.insert(token);
         self.queued += 1;
-        self.queue.push_back(Operation { token, file, what, cancelled: None });
+        self.queue.push_back(ModelOperation { token, file, kind, cancelled: None });
     }
 
-    fn pending(&self) -> impl Iterator<Item = &Operation> {
+    fn pending(&self) -> impl Iterator<Item = &ModelOperation> {
         self.queue.iter().chain(&self.in_flight)
     }
 
     /// The kernel takes some of the queued operations, in order.
-    fn hand_over(&mut self, out: &mut Vec<Completion>) {
+    fn deliver_completions(&mut self, out: &mut Vec<Completion>) {
         let all = self.queue.len();
         let refused = !self.benign && self.dice.percent(20);
         let count = match std::mem::take(&mut self.refuses) {
@@ -200,15 +201,15 @@ impl Script {
         };
         for mut operation in self.queue.drain(..count).collect::<Vec<_>>() {
             self.consumed += 1;
-            match operation.what {
-                What::Cancel(target) => {
+            match operation.kind {
+                OperationKind::Cancel(target) => {
                     for other in self.in_flight.iter_mut().filter(|other| other.token == target) {
                         other.cancelled = Some(self.dice.below(4) as u32);
                     }
                 }
-                What::Send { wait: Wait::No, .. } => self.take_fired(&operation),
+                OperationKind::Send { wait: SendMode::DontWait, .. } => self.take_fired(&operation),
                 // Available bytes are received before the next operation is processed.
-                What::Receive { .. } | What::Large { .. } if self.benign => {
+                OperationKind::Receive { .. } | OperationKind::Large { .. } if self.benign => {
                     while self.step(&mut operation, out) {}
                     self.keep(operation);
                 }
@@ -218,7 +219,7 @@ impl Script {
     }
 
     /// Puts back an operation that has not completed.
-    fn keep(&mut self, operation: Operation) {
+    fn keep(&mut self, operation: ModelOperation) {
         if operation.cancelled != Some(ENDED) {
             self.in_flight.push(operation);
         }
@@ -267,14 +268,14 @@ pub(super) fn write(to: &Range<usize>, bytes: &[u8]) {
 /// Number of attempts that marks a completed operation.
 pub(super) const ENDED: u32 = u32::MAX;
 
-impl Kernel for Script {
+impl RingKernel for Script {
     fn start(&mut self) -> io::Result<()> {
         Ok(())
     }
 
     fn accept(&mut self, token: Token, listener: usize, multishot: bool) {
         assert!(self.listening && listener < self.listeners);
-        self.push(token, None, What::Accept { multishot });
+        self.push(token, None, OperationKind::Accept { multishot });
     }
 
     fn has_waiting(&self, listener: usize) -> bool {
@@ -283,99 +284,106 @@ impl Kernel for Script {
     }
 
     fn close_listeners(&mut self) {
-        let accepting = self.pending().any(|one| matches!(one.what, What::Accept { .. }));
+        let accepting = self.pending().any(|one| matches!(one.kind, OperationKind::Accept { .. }));
         assert!(!accepting, "a listener is closed when its operations have ended");
         self.listening = false;
     }
 
     fn files(&self) -> usize {
-        self.peers.places()
+        self.peers.table_size()
     }
 
-    fn peer_name(&mut self, token: Token, listener: usize, file: u32, place: usize) {
-        assert!(listener < self.listeners && place < self.names.len());
-        self.push(token, Some(file), What::Name { listener, place });
+    fn peer_name(&mut self, token: Token, listener: usize, file: u32, slot: usize) {
+        assert!(listener < self.listeners && slot < self.names.len());
+        self.push(token, Some(file), OperationKind::Name { listener, slot });
     }
 
-    fn name(&self, place: usize) -> &[u8] {
-        &self.names[place]
+    fn name(&self, slot: usize) -> &[u8] {
+        &self.names[slot]
     }
 
     fn names(&self) -> usize {
         self.names.len()
     }
 
-    unsafe fn install(&mut self, token: Token, outgoing: &mut Outgoing) {
+    unsafe fn install(&mut self, token: Token, outgoing: &mut OutgoingSocket) {
         let start = outgoing.descriptor() as usize;
-        let told = start..start + size_of::<i32>();
-        lend(told.clone());
+        let result = start..start + size_of::<i32>();
+        begin_kernel_access(result.clone());
         let ticket = outgoing.address().as_socket().map_or(0, |address| address.port());
-        self.push(token, None, What::Install { told, ticket });
+        self.push(token, None, OperationKind::Install { result, ticket });
     }
 
-    unsafe fn connect(&mut self, token: Token, file: u32, outgoing: &Outgoing) {
+    unsafe fn connect(&mut self, token: Token, file: u32, outgoing: &OutgoingSocket) {
         let start = outgoing.address().as_ptr() as usize;
         let lent = start..start + outgoing.address().len() as usize;
-        lend(lent.clone());
+        begin_kernel_access(lent.clone());
         let ticket = outgoing.address().as_socket().map_or(0, |address| address.port());
-        self.push(token, Some(file), What::Connect { lent, ticket });
+        self.push(token, Some(file), OperationKind::Connect { lent, ticket });
     }
 
     fn receive(&mut self, token: Token, file: u32, multishot: bool) {
-        self.push(token, Some(file), What::Receive { multishot });
+        self.push(token, Some(file), OperationKind::Receive { multishot });
     }
 
-    unsafe fn receive_large(&mut self, token: Token, file: u32, large: &mut Large) {
-        assert!(large.room() > 0);
+    unsafe fn receive_large(&mut self, token: Token, file: u32, large: &mut LargeBuffer) {
+        assert!(large.spare_capacity() > 0);
         let to = large.buffer.spare_capacity_mut();
-        let (start, room) = (to.as_mut_ptr() as usize, large.room());
-        let lent = start..start + room;
-        lend(lent.clone());
-        self.push(token, Some(file), What::Large { lent });
+        let (start, spare_capacity) = (to.as_mut_ptr() as usize, large.spare_capacity());
+        let lent = start..start + spare_capacity;
+        begin_kernel_access(lent.clone());
+        self.push(token, Some(file), OperationKind::Large { lent });
     }
 
     fn watch(&mut self, token: Token, file: u32) {
-        self.push(token, Some(file), What::Watch);
+        self.push(token, Some(file), OperationKind::Watch);
     }
 
-    unsafe fn send<C: Chain>(&mut self, token: Token, file: u32, chain: &C, wait: Wait) -> u32 {
+    unsafe fn send<C: SendChain>(&mut self, token: Token, file: u32, chain: &C, wait: SendMode) -> u32 {
         let mut slices = [IoSlice::new(&[]); 4];
         let most = 1 + self.dice.below(slices.len());
         let count = chain.slices(&mut slices[..most]);
-        let lent = Lent::new(&slices[..count]);
+        let lent = SendMemory::new(&slices[..count]);
         let offered = lent.bytes.len() as u32;
-        self.push(token, Some(file), What::Send { wait, lent });
+        self.push(token, Some(file), OperationKind::Send { wait, lent });
         offered
     }
 
+    unsafe fn send_shared(&mut self, sends: impl Iterator<Item = (Token, u32)>, bytes: &[u8]) {
+        for (token, file) in sends {
+            let lent = SendMemory::new(&[IoSlice::new(bytes)]);
+            self.push(token, Some(file), OperationKind::Send { wait: SendMode::DontWait, lent });
+        }
+    }
+
     fn shutdown(&mut self, token: Token, file: u32) {
-        self.push(token, Some(file), What::Shutdown);
+        self.push(token, Some(file), OperationKind::Shutdown);
     }
 
     fn close(&mut self, token: Token, file: u32) {
-        self.push(token, Some(file), What::Close);
+        self.push(token, Some(file), OperationKind::Close);
     }
 
     unsafe fn append(&mut self, token: Token, append: &Append) {
         let mut slices = [IoSlice::new(&[]); 3];
         let count = append.slices(&mut slices);
         assert!(count > 0, "a write has bytes");
-        let of_its_file = |other: &Operation| match other.what {
-            What::Append { tag, .. } | What::Sync { tag } => tag == append.tag(),
+        let of_its_file = |other: &ModelOperation| match other.kind {
+            OperationKind::Append { tag, .. } | OperationKind::Sync { tag } => tag == append.tag(),
             _ => false,
         };
         assert!(!self.pending().any(of_its_file), "one operation of an append at a time");
-        let lent = Lent::new(&slices[..count]);
-        self.push(token, None, What::Append { tag: append.tag(), lent });
+        let lent = SendMemory::new(&slices[..count]);
+        self.push(token, None, OperationKind::Append { tag: append.tag(), lent });
     }
 
     unsafe fn sync(&mut self, token: Token, append: &Append) {
-        self.push(token, None, What::Sync { tag: append.tag() });
+        self.push(token, None, OperationKind::Sync { tag: append.tag() });
     }
 
     fn cancel(&mut self, target: Token) {
         assert!(self.known.contains(&target), "only queued operations are cancelled: {target:?}");
-        self.push(Token::NOTHING, None, What::Cancel(target));
+        self.push(Token::NOTHING, None, OperationKind::Cancel(target));
     }
 
     fn queued(&self) -> u64 {
@@ -390,19 +398,19 @@ impl Kernel for Script {
         self.enters += 1;
         let before = out.len();
         if self.benign {
-            self.peers.calm(FLOOD);
-            self.hand_over(out);
+            self.peers.end_faults(FLOOD);
+            self.deliver_completions(out);
             self.complete_all(out);
         } else {
-            self.peers.stir(&self.dice);
-            self.hand_over(out);
+            self.peers.cause_random_events(&self.dice);
+            self.deliver_completions(out);
             self.complete_some(out);
-            self.stray(out);
+            self.add_unexpected_completions(out);
         }
         out.append(&mut self.reports);
         self.slept = out.len() == before && timeout != Some(Duration::ZERO);
         for completion in &out[before..] {
-            if completion.token.kind() == Some(Kind::Close) {
+            if completion.token.kind() == Some(OpKind::Close) {
                 self.gone.push(completion.token);
             }
         }
@@ -411,7 +419,7 @@ impl Kernel for Script {
 
     fn submit(&mut self, out: &mut Vec<Completion>) -> io::Result<()> {
         self.enters += 1;
-        self.hand_over(out);
+        self.deliver_completions(out);
         out.append(&mut self.reports);
         Ok(())
     }
@@ -431,7 +439,7 @@ impl Kernel for Script {
     fn join(&mut self) -> bool {
         // Memory of unfinished operations stays lent: freeing it would be detected.
         if self.joins {
-            give_all_back();
+            end_all_kernel_access();
         }
         self.joins
     }

@@ -5,12 +5,12 @@ use std::io;
 
 /// The kernel or a security policy refused the ring or a required feature.
 #[derive(Clone, Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct RingUnavailable {
     what: &'static str,
     code: i32,
 }
 
-impl Refusal {
+impl RingUnavailable {
     pub(super) fn new(what: &'static str, error: &io::Error) -> Self {
         Self { what, code: error.raw_os_error().unwrap_or(libc::EIO) }
     }
@@ -18,7 +18,7 @@ impl Refusal {
     /// The cause for the operator.
     fn cause(&self) -> String {
         let error = io::Error::from_raw_os_error(self.code);
-        let told = match self.code {
+        let explanation = match self.code {
             libc::EPERM | libc::EACCES => {
                 "a seccomp filter (the default of containers), a security module or kernel.io_uring_disabled forbids it"
             }
@@ -28,7 +28,7 @@ impl Refusal {
             libc::EINVAL | libc::EOPNOTSUPP => "the kernel is too old",
             _ => return format!("{}: {error}", self.what),
         };
-        format!("{}: {error}: {told}", self.what)
+        format!("{}: {error}: {explanation}", self.what)
     }
 
     fn remedy(&self) -> &'static str {
@@ -45,15 +45,15 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for RingUnavailable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "io_uring cannot be used: {}. Remedy: {}", self.cause(), self.remedy())
     }
 }
 
-impl From<Refusal> for io::Error {
-    fn from(refusal: Refusal) -> Self {
-        Self::new(io::ErrorKind::Unsupported, refusal.to_string())
+impl From<RingUnavailable> for io::Error {
+    fn from(error: RingUnavailable) -> Self {
+        Self::new(io::ErrorKind::Unsupported, error.to_string())
     }
 }
 
@@ -70,7 +70,8 @@ mod tests {
             (libc::EMFILE, "descriptor", "ulimit -n"),
             (libc::EINVAL, "too old", "Linux 6.7"),
         ] {
-            let text = Refusal::new("io_uring_setup", &io::Error::from_raw_os_error(code)).to_string();
+            let text =
+                RingUnavailable::new("io_uring_setup", &io::Error::from_raw_os_error(code)).to_string();
             assert!(text.contains(cause) && text.contains(remedy), "{text}");
         }
     }

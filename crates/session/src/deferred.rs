@@ -8,31 +8,31 @@ use crate::prepared::Prepared;
 /// be interleaved with the fragments (RFC 6455 section 5.4), so these messages follow the last fragment, in
 /// order.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct DeferredMessages {
     messages: VecDeque<Prepared>,
     bytes: usize,
 }
 
-impl Held {
+impl DeferredMessages {
     /// The uncompressed wire size of all messages.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
     pub(crate) fn push(&mut self, message: Prepared) {
-        self.bytes += cost(&message);
+        self.bytes += queued_size(&message);
         self.messages.push_back(message);
     }
 
     pub(crate) fn pop(&mut self) -> Option<Prepared> {
         let message = self.messages.pop_front()?;
-        self.bytes -= cost(&message);
+        self.bytes -= queued_size(&message);
         Some(message)
     }
 }
 
 /// The queue size of one message. An empty message counts too.
-pub(crate) fn cost(message: &Prepared) -> usize {
+pub(crate) fn queued_size(message: &Prepared) -> usize {
     message.payload().len() + HEAD_MAX
 }
 
