@@ -20,7 +20,7 @@ use memmap2::{MmapOptions, MmapRaw};
 /// write changes lent bytes under their reader; a foreign truncation ends the process with `SIGBUS`.
 ///
 /// The pages are faulted in before they are lent, so that an unreadable disk is an error of
-/// [`lend`](Self::lend). Where the system does not support that (before Linux 5.14, and on other systems),
+/// [`read_shared`](Self::read_shared). Where the system does not support that (before Linux 5.14, and on other systems),
 /// the bytes are read into a buffer.
 ///
 /// ```
@@ -31,23 +31,23 @@ use memmap2::{MmapOptions, MmapRaw};
 /// let file = AppendFile::create(&path)?;
 /// file.append(&[IoSlice::new(b"hello "), IoSlice::new(b"world")])?;
 /// file.sync()?;
-/// assert_eq!(file.lend(6..11)?, "world");
+/// assert_eq!(file.read_shared(6..11)?, "world");
 /// # std::fs::remove_file(path)?;
 /// # std::io::Result::Ok(())
 /// ```
 #[derive(Debug)]
 pub struct AppendFile {
     file: File,
-    lent: Mutex<Lent>,
+    mapping: Mutex<Mapping>,
 }
 
 /// The current map, and the end of the lent bytes.
 #[derive(Debug, Default)]
-struct Lent {
+struct Mapping {
     map: Option<Arc<MmapRaw>>,
     end: u64,
     /// Each lent range holds a clone, also a range of an earlier map.
-    holders: Arc<()>,
+    shares: Arc<()>,
 }
 
 impl AppendFile {
@@ -71,7 +71,7 @@ impl AppendFile {
 
     fn open_with(path: &Path, create: bool) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).append(true).create(create).open(path)?;
-        Ok(Self { file, lent: Mutex::default() })
+        Ok(Self { file, mapping: Mutex::default() })
     }
 
     /// Writes at the end of the file, in one call, and returns the number of written bytes, which may be
@@ -101,16 +101,16 @@ impl AppendFile {
     /// `ResourceBusy` if bytes behind the new end were lent and any lent range is still alive; errors of
     /// the system.
     pub fn truncate(&self, bytes: u64) -> io::Result<()> {
-        let mut lent = self.lent();
-        if lent.end > bytes {
+        let mut mapping = self.mapping();
+        if mapping.end > bytes {
             // The lock is held, so no holder can be added.
-            if Arc::strong_count(&lent.holders) > 1 {
+            if Arc::strong_count(&mapping.shares) > 1 {
                 return Err(io::Error::new(
                     io::ErrorKind::ResourceBusy,
                     "cannot truncate: bytes behind the new end are lent",
                 ));
             }
-            *lent = Lent::default();
+            *mapping = Mapping::default();
         }
         self.file.set_len(bytes)
     }
@@ -129,32 +129,32 @@ impl AppendFile {
     /// # Errors
     ///
     /// `UnexpectedEof` if the file is shorter; errors of the system if the bytes cannot be read.
-    pub fn lend(&self, range: Range<u64>) -> io::Result<Bytes> {
+    pub fn read_shared(&self, range: Range<u64>) -> io::Result<Bytes> {
         let (start, end) = (to_usize(range.start)?, to_usize(range.end)?);
         if start >= end {
             return Ok(Bytes::new());
         }
-        let mut lent = self.lent();
+        let mut mapping = self.mapping();
         if range.end > self.bytes()? {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        let map = match &lent.map {
+        let map = match &mapping.map {
             Some(map) if map.len() >= end => map.clone(),
             _ => {
                 // The map of a growing file extends beyond its end, so that it is remapped a few times
                 // instead of at each append.
                 let reach = end.max(MAPPED_LEAST).checked_next_power_of_two().unwrap_or(end);
                 let map = Arc::new(MmapOptions::new().len(reach).map_raw_read_only(&self.file)?);
-                lent.map = Some(map.clone());
+                mapping.map = Some(map.clone());
                 map
             }
         };
         if !populate(&map, start..end)? {
-            drop(lent);
+            drop(mapping);
             return self.read(start, end);
         }
-        lent.end = lent.end.max(range.end);
-        Ok(Bytes::from_owner(Part { map, start, end, _holder: lent.holders.clone() }))
+        mapping.end = mapping.end.max(range.end);
+        Ok(Bytes::from_owner(MappedRange { map, start, end, _share: mapping.shares.clone() }))
     }
 
     /// Reads a copy of the bytes.
@@ -166,8 +166,8 @@ impl AppendFile {
     }
 
     /// No code panics while it holds the lock.
-    fn lent(&self) -> MutexGuard<'_, Lent> {
-        self.lent.lock().unwrap_or_else(PoisonError::into_inner)
+    fn mapping(&self) -> MutexGuard<'_, Mapping> {
+        self.mapping.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -181,21 +181,21 @@ impl AsFd for AppendFile {
 /// Smallest map: 1 MiB of address space costs no memory.
 const MAPPED_LEAST: usize = 1 << 20;
 
-fn to_usize(place: u64) -> io::Result<usize> {
-    usize::try_from(place).map_err(|_| io::ErrorKind::FileTooLarge.into())
+fn to_usize(position: u64) -> io::Result<usize> {
+    usize::try_from(position).map_err(|_| io::ErrorKind::FileTooLarge.into())
 }
 
 /// A range of a map, whose pages existed at its creation.
-struct Part {
+struct MappedRange {
     map: Arc<MmapRaw>,
     start: usize,
     end: usize,
-    _holder: Arc<()>,
+    _share: Arc<()>,
 }
 
-impl AsRef<[u8]> for Part {
+impl AsRef<[u8]> for MappedRange {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: `lend` made the range within the map, which is held here, and within the file, and has brought in its
+        // SAFETY: `read_shared` made the range within the map, which is held here, and within the file, and has brought in its
         // pages. `truncate` leaves these pages, appending does not touch existing bytes, and the opener of the file
         // keeps other processes from it.
         unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(self.start), self.end - self.start) }
@@ -235,35 +235,35 @@ mod tests {
     fn lent_bytes_survive_growth_and_unlink() {
         let (path, file) = file("stays");
         assert_eq!(file.append(&[IoSlice::new(b"one"), IoSlice::new(b"two")]).unwrap(), 6);
-        let lent = file.lend(3..6).unwrap();
+        let mapping = file.read_shared(3..6).unwrap();
         let large = vec![7; 3 << 20];
         let mut rest = &large[..];
         while !rest.is_empty() {
             rest = &rest[file.append(&[IoSlice::new(rest)]).unwrap()..];
         }
-        assert_eq!(file.lend(6..6 + large.len() as u64).unwrap(), large);
+        assert_eq!(file.read_shared(6..6 + large.len() as u64).unwrap(), large);
         std::fs::remove_file(path).unwrap();
         drop(file);
-        assert_eq!(lent, "two");
+        assert_eq!(mapping, "two");
     }
 
     #[test]
     fn truncate_fails_while_cut_bytes_are_lent() {
         let (path, file) = file("cut");
         file.append(&[IoSlice::new(b"abcdef")]).unwrap();
-        let lent = file.lend(0..4).unwrap();
+        let mapping = file.read_shared(0..4).unwrap();
         file.truncate(5).unwrap();
         assert_eq!(file.truncate(3).unwrap_err().kind(), io::ErrorKind::ResourceBusy);
         // A longer file is remapped; lent ranges of the first map still count.
         file.append(&[IoSlice::new(&vec![0; MAPPED_LEAST])]).unwrap();
-        file.lend(4..MAPPED_LEAST as u64 + 5).unwrap();
+        file.read_shared(4..MAPPED_LEAST as u64 + 5).unwrap();
         assert_eq!(file.truncate(3).unwrap_err().kind(), io::ErrorKind::ResourceBusy);
-        assert_eq!(lent, "abcd");
-        drop(lent);
+        assert_eq!(mapping, "abcd");
+        drop(mapping);
         file.truncate(1).unwrap();
-        assert_eq!(file.lend(0..2).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(file.read_shared(0..2).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
         file.append(&[IoSlice::new(b"x")]).unwrap();
-        assert_eq!(file.lend(0..2).unwrap(), "ax");
+        assert_eq!(file.read_shared(0..2).unwrap(), "ax");
         std::fs::remove_file(path).unwrap();
     }
 }

@@ -1,0 +1,158 @@
+//! Committed offsets of groups, stored by Kafka as for any of its consumers.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
+use rdkafka::error::KafkaError;
+use rdkafka::{Offset, TopicPartitionList};
+
+use sinews_stream::broker::{BrokerError, BrokerResponder};
+
+use super::config::Config;
+use super::consumer::ConsumerCallbacks;
+use super::request_thread::RequestHandler;
+use crate::status::Status;
+
+/// Maximum number of cached group clients: librdkafka supports one group per client, and each client has its own
+/// threads.
+const CLIENTS_MAX: usize = 8;
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+pub(super) enum GroupRequest {
+    Commit { group: String, stream: String, partition: u32, offset: u64, reply: BrokerResponder<()> },
+    Committed { group: String, stream: String, partition: u32, reply: BrokerResponder<Option<u64>> },
+}
+
+/// State of the thread.
+pub(super) struct KafkaGroups {
+    config: Config,
+    status: Arc<Status>,
+    /// The most recently used client is the last.
+    clients: VecDeque<(String, BaseConsumer<ConsumerCallbacks>)>,
+}
+
+/// Commits of one group that were requested together and are sent together.
+struct CommitBatch {
+    group: String,
+    offsets: TopicPartitionList,
+    replies: Vec<BrokerResponder<()>>,
+}
+
+impl KafkaGroups {
+    pub(super) fn new(config: Config, status: Arc<Status>) -> Self {
+        Self { config, status, clients: VecDeque::new() }
+    }
+
+    fn client(&mut self, group: &str) -> Result<&BaseConsumer<ConsumerCallbacks>, KafkaError> {
+        let found = self.clients.iter().position(|(name, _)| name == group);
+        let client = match found.and_then(|index| self.clients.remove(index)) {
+            Some(client) => client,
+            None => {
+                let name = format!("{}{group}", self.config.prefix);
+                let settings = self.config.consumer(&name);
+                (group.to_owned(), settings.create_with_context(ConsumerCallbacks::new(self.status.clone()))?)
+            }
+        };
+        if self.clients.len() == CLIENTS_MAX {
+            self.clients.pop_front();
+        }
+        // Only events arrive: no partition is assigned.
+        let _ = client.1.poll(Duration::ZERO);
+        self.clients.push_back(client);
+        self.clients.back().map(|(_, client)| client).ok_or(KafkaError::Canceled)
+    }
+
+    fn commit(&mut self, commits: CommitBatch) {
+        let result =
+            self.client(&commits.group).and_then(|client| client.commit(&commits.offsets, CommitMode::Sync));
+        let result = result.map_err(|error| BrokerError::failed(format!("group {}: {error}", commits.group)));
+        for reply in commits.replies {
+            reply.send(result.clone());
+        }
+    }
+
+    fn committed(&mut self, group: &str, stream: &str, partition: u32) -> Result<Option<u64>, BrokerError> {
+        let mut offsets = TopicPartitionList::new();
+        self.add_offset(&mut offsets, stream, partition, Offset::Invalid)?;
+        let client = self.client(group).map_err(BrokerError::failed)?;
+        let answer = client.committed_offsets(offsets, REQUEST_TIMEOUT);
+        let answer = answer.map_err(|error| BrokerError::failed(format!("group {group}: {error}")))?;
+        let found = answer.elements().first().map(|element| element.offset());
+        Ok(found.and_then(|offset| match offset {
+            Offset::Offset(offset) => u64::try_from(offset).ok(),
+            _ => None,
+        }))
+    }
+
+    fn add_offset(
+        &self,
+        offsets: &mut TopicPartitionList,
+        stream: &str,
+        partition: u32,
+        offset: Offset,
+    ) -> Result<(), BrokerError> {
+        let topic = self.config.topic(stream).map_err(BrokerError::failed)?;
+        let partition =
+            i32::try_from(partition).map_err(|_| BrokerError::failed("Kafka has no such partition"))?;
+        if offsets.find_partition(&topic, partition).is_some() {
+            // A later commit of the same partition.
+            return offsets.set_partition_offset(&topic, partition, offset).map_err(BrokerError::failed);
+        }
+        offsets.add_partition_offset(&topic, partition, offset).map_err(BrokerError::failed)
+    }
+
+    /// Adds a commit to the other commits of its group.
+    fn add_commit(
+        &self,
+        all: &mut Vec<CommitBatch>,
+        group: String,
+        stream: &str,
+        partition: u32,
+        offset: u64,
+        reply: BrokerResponder<()>,
+    ) {
+        let index = all.iter().position(|commits| commits.group == group).unwrap_or_else(|| {
+            all.push(CommitBatch { group, offsets: TopicPartitionList::new(), replies: Vec::new() });
+            all.len() - 1
+        });
+        let commits = &mut all[index];
+        let offset = Offset::Offset(i64::try_from(offset).unwrap_or(i64::MAX));
+        match self.add_offset(&mut commits.offsets, stream, partition, offset) {
+            Ok(()) => commits.replies.push(reply),
+            Err(error) => reply.send(Err(error)),
+        }
+    }
+}
+
+impl RequestHandler for KafkaGroups {
+    type Request = GroupRequest;
+
+    const IDLE: Duration = Duration::from_secs(60);
+
+    fn handle(&mut self, requests: Vec<GroupRequest>) {
+        let mut commits = Vec::new();
+        let mut queries = Vec::new();
+        for request in requests {
+            match request {
+                GroupRequest::Commit { group, stream, partition, offset, reply } => {
+                    self.add_commit(&mut commits, group, &stream, partition, offset, reply);
+                }
+                GroupRequest::Committed { group, stream, partition, reply } => {
+                    queries.push((group, stream, partition, reply));
+                }
+            }
+        }
+        commits.into_iter().for_each(|commits| self.commit(commits));
+        for (group, stream, partition, reply) in queries {
+            reply.send(self.committed(&group, &stream, partition));
+        }
+    }
+
+    fn run_periodic(&mut self) {
+        for (_, client) in &self.clients {
+            let _ = client.poll(Duration::ZERO);
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! NATS with JetStream: a partition is a JetStream stream with one subject of the same name; an offset is a sequence.
+//!
+//! Sequences begin at 1. Every record has an id, so that a record resent after a lost connection is not stored twice.
+//! Appends are sent in order, and unacknowledged appends are resent on a new connection before later ones: the client's
+//! own behavior, to continue with its buffer, would reverse the order.
+//!
+//! Core NATS stores no messages, so it has no offsets from which to continue.
+
+mod append;
+mod follow;
+mod message;
+mod settings;
+mod streams;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::jetstream::stream::LastRawMessageErrorKind;
+use futures_util::StreamExt;
+use sinews_stream::broker::{BatchEncoder, BrokerError, LogSink};
+use sinews_stream::{ReadResult, StartPosition};
+use tokio::sync::mpsc;
+
+use crate::error::BrokerConfigError;
+use crate::remote::{BrokerEngine, QUEUE_BYTES, QueuedAppend, RemoteBroker};
+use crate::status::Status;
+use crate::url::BrokerUrl;
+use append::NatsPublisher;
+use message::{key_of, record};
+use settings::{NatsSettings, SETTINGS};
+use streams::{JetStreams, MESSAGES_MAX, by_sequence, extent};
+
+const PORT: u16 = 4222;
+/// A consumer may see a message slightly after the server has acknowledged it.
+const VISIBILITY_DELAY: Duration = Duration::from_millis(250);
+
+/// Subject that answers whether JetStream is available.
+const ACCOUNT: &str = "$JS.API.INFO";
+/// Maximum characters of an error text that are reported.
+const ERROR_CHARS: usize = 300;
+
+struct Nats {
+    streams: JetStreams,
+}
+
+pub(crate) fn connect(mut address: BrokerUrl) -> Result<RemoteBroker, BrokerConfigError> {
+    address.default_port(PORT);
+    let bytes = address.take_number("queue.bytes", QUEUE_BYTES)?;
+    let settings = NatsSettings::of(&mut address)?;
+    let failure_timeout = address.take_failure_timeout()?;
+    address.reject_unknown_settings(&SETTINGS)?;
+    let status = Arc::new(Status::new(address.to_string(), failure_timeout));
+    let shared = status.clone();
+    RemoteBroker::start("nats", &address, bytes, status, move || Nats {
+        streams: JetStreams::new(settings, shared),
+    })
+}
+
+impl BrokerEngine for Nats {
+    async fn publish(&self, queue: mpsc::Receiver<QueuedAppend>) {
+        NatsPublisher::new(&self.streams).run(queue).await;
+    }
+
+    async fn follow(&self, stream: &str, partition: u32, from: StartPosition, sink: &mut LogSink) -> String {
+        let name = self.streams.settings.name(stream, partition);
+        follow::follow(&self.streams, &name, from, sink).await
+    }
+
+    async fn fetch(
+        &self,
+        stream: &str,
+        partition: u32,
+        from: u64,
+        max_bytes: usize,
+    ) -> Result<ReadResult, BrokerError> {
+        let name = self.streams.settings.name(stream, partition);
+        let stream = self.streams.stream(&name).await.map_err(BrokerError::failed)?;
+        let (earliest, end) = extent(&stream);
+        if from < earliest {
+            return Err(BrokerError::Gone { earliest });
+        }
+        let mut batches = BatchEncoder::new(from);
+        if from >= end {
+            return Ok(batches.finish());
+        }
+        let consumer =
+            self.streams.consumer(&stream, by_sequence(from)).await.map_err(BrokerError::failed)?;
+        let mut waits = false;
+        while batches.next() < end && batches.len() < max_bytes {
+            let messages = if waits {
+                consumer.batch().max_messages(MESSAGES_MAX).expires(VISIBILITY_DELAY).messages().await
+            } else {
+                consumer.fetch().max_messages(MESSAGES_MAX).messages().await
+            };
+            let mut messages = messages.map_err(BrokerError::failed)?;
+            let before = batches.next();
+            while batches.next() < end
+                && let Some(message) = messages.next().await
+            {
+                let message = message.map_err(BrokerError::failed)?;
+                let sequence = message.info().map_err(BrokerError::failed)?.stream_sequence;
+                if batches.len() < max_bytes {
+                    batches.push(&record(&message, sequence, &key_of(&message)));
+                }
+            }
+            if batches.next() == before {
+                if !waits {
+                    waits = true;
+                    continue;
+                }
+                if before == from {
+                    // The stream has records there, so an empty result would be wrong.
+                    let nothing = format!(
+                        "no messages received from offset {from} on, although the stream ends at {end}"
+                    );
+                    return Err(BrokerError::Failed(nothing.into()));
+                }
+                break;
+            }
+        }
+        Ok(batches.finish())
+    }
+
+    async fn offset_range(&self, stream: &str, partition: u32) -> Result<(u64, u64), BrokerError> {
+        let name = self.streams.settings.name(stream, partition);
+        self.streams.stream(&name).await.map(|stream| extent(&stream)).map_err(BrokerError::failed)
+    }
+
+    /// The configuration sets how many JetStream streams form one stream here.
+    async fn partitions(&self, _: &str) -> Result<u32, BrokerError> {
+        Ok(self.streams.settings.partitions)
+    }
+
+    async fn commit(
+        &self,
+        stream: &str,
+        partition: u32,
+        group: &str,
+        offset: u64,
+    ) -> Result<(), BrokerError> {
+        let (_, groups) = self.streams.groups().await.map_err(BrokerError::failed)?;
+        let subject = self.streams.group(&groups, stream, partition, group);
+        let context = self.streams.reader().await.map_err(BrokerError::failed)?;
+        let stored =
+            context.publish(subject, offset.to_string().into()).await.map_err(BrokerError::failed)?;
+        stored.await.map(|_| ()).map_err(BrokerError::failed)
+    }
+
+    async fn committed(&self, stream: &str, partition: u32, group: &str) -> Result<Option<u64>, BrokerError> {
+        let (committed, groups) = self.streams.groups().await.map_err(BrokerError::failed)?;
+        let subject = self.streams.group(&groups, stream, partition, group);
+        match committed.get_last_raw_message_by_subject(&subject).await {
+            Ok(message) => Ok(std::str::from_utf8(&message.payload).ok().and_then(|text| text.parse().ok())),
+            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
+            Err(error) => Err(BrokerError::failed(error)),
+        }
+    }
+
+    async fn probe(&self) -> Result<(), String> {
+        // Not the client's own request: it rejects the answer of servers before 2.10, which lacks some fields.
+        let client = self.streams.reader().await?.client();
+        let answer = client.request(ACCOUNT, Vec::new().into()).await.map_err(|error| error.to_string())?;
+        let text = String::from_utf8_lossy(&answer.payload);
+        if text.contains(r#""error":{"#) { Err(text.chars().take(ERROR_CHARS).collect()) } else { Ok(()) }
+    }
+}

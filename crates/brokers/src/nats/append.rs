@@ -1,0 +1,272 @@
+//! Appends: sent in order, and sent again on a new connection until they are acknowledged.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use async_nats::jetstream::Context;
+use async_nats::jetstream::context::{ContextBuilder, PublishAckFuture, PublishErrorKind};
+use async_nats::jetstream::message::PublishMessage;
+use async_nats::{Client, Event};
+use futures_util::future::{Either, select};
+use sinews_stream::record::Record;
+use tokio::sync::mpsc;
+
+use super::message::{HEADERS_BYTES, headers, once_id};
+use super::streams::JetStreams;
+use crate::remote::{QueuedAppend, REQUEST_TIMEOUT, RETRY_INTERVAL, WakeSignal};
+
+/// Maximum number of appends sent together.
+const APPENDS_MAX: usize = 256;
+/// Maximum number of unacknowledged records.
+const RECORDS_MAX: usize = 1024;
+/// Delay of the client's own reconnect, so that a lost connection does not send its buffer before the records have been
+/// resent on a new one.
+const RECONNECT_DELAY: Duration = Duration::from_secs(30);
+
+/// Sends the appends of one connection to a broker.
+pub(super) struct NatsPublisher<'a> {
+    streams: &'a JetStreams,
+    /// Prefix of the ids of this connection's records; empty before the first connection.
+    id: String,
+    /// Number of records so far.
+    count: u64,
+}
+
+/// A connection for appends, until it is lost.
+struct AppendConnection {
+    context: Context,
+    lost: Arc<WakeSignal>,
+    is_lost: Arc<AtomicBool>,
+}
+
+/// An append in flight.
+struct NatsAppend {
+    append: QueuedAppend,
+    name: String,
+    id: u64,
+    /// The sequence of each acknowledged record.
+    sequences: Vec<Option<u64>>,
+    /// Time when the first unacknowledged record was sent.
+    sent: Option<Instant>,
+    /// The server had the record already, by its idempotency key.
+    is_repeated: bool,
+}
+
+impl<'a> NatsPublisher<'a> {
+    pub(super) fn new(streams: &'a JetStreams) -> Self {
+        Self { streams, id: String::new(), count: 0 }
+    }
+
+    /// Sends appends until the queue is closed.
+    pub(super) async fn run(&mut self, mut queue: mpsc::Receiver<QueuedAppend>) {
+        let mut connection: Option<AppendConnection> = None;
+        let mut batch = Vec::new();
+        while queue.recv_many(&mut batch, APPENDS_MAX).await > 0 {
+            let mut flights: Vec<NatsAppend> = batch.drain(..).map(|append| self.flight(append)).collect();
+            while !flights.is_empty() {
+                let open =
+                    match connection.take().filter(|connection| !connection.is_lost.load(Ordering::SeqCst)) {
+                        Some(connection) => connection,
+                        None => self.connect_with_retry().await,
+                    };
+                match self.send(&open, &mut flights).await {
+                    Ok(()) => connection = Some(open),
+                    Err(reason) => {
+                        self.streams.status.mark_unreachable(&reason);
+                        tokio::time::sleep(RETRY_INTERVAL).await;
+                    }
+                }
+            }
+        }
+    }
+
+    fn flight(&mut self, append: QueuedAppend) -> NatsAppend {
+        let id = self.count;
+        self.count += u64::from(append.records.count());
+        NatsAppend {
+            name: self.streams.settings.name(&append.stream, append.partition),
+            id,
+            sequences: vec![None; append.records.count() as usize],
+            sent: None,
+            is_repeated: false,
+            append,
+        }
+    }
+
+    /// Connects for appends, and retries until it succeeds.
+    async fn connect_with_retry(&mut self) -> AppendConnection {
+        loop {
+            match self.open().await {
+                Ok(connection) => return connection,
+                Err(reason) => self.streams.status.mark_unreachable(&reason),
+            }
+            tokio::time::sleep(RETRY_INTERVAL).await;
+        }
+    }
+
+    async fn open(&mut self) -> Result<AppendConnection, String> {
+        let (lost, is_lost) = (Arc::new(WakeSignal::default()), Arc::new(AtomicBool::new(false)));
+        let (wake_signal, flag) = (lost.clone(), is_lost.clone());
+        let is_open = Arc::new(AtomicBool::new(false));
+        let opened = is_open.clone();
+        let options = self.streams.settings.options().await?.event_callback(move |event| {
+            if matches!(event, Event::Disconnected | Event::Closed) {
+                flag.store(true, Ordering::SeqCst);
+                wake_signal.notify();
+            }
+            std::future::ready(())
+        });
+        let delay = move |_| if opened.load(Ordering::SeqCst) { RECONNECT_DELAY } else { Duration::ZERO };
+        let options =
+            options.reconnect_delay_callback(delay).max_reconnects(self.streams.settings.servers.len());
+        let client: Client =
+            options.connect(&self.streams.settings.servers).await.map_err(|error| error.to_string())?;
+        is_open.store(true, Ordering::SeqCst);
+        if self.id.is_empty() {
+            self.id = client.new_inbox();
+        }
+        let context = ContextBuilder::new().timeout(REQUEST_TIMEOUT).ack_timeout(REQUEST_TIMEOUT);
+        let context = context.max_ack_inflight(RECORDS_MAX * 64).build(client);
+        Ok(AppendConnection { context, lost, is_lost })
+    }
+
+    /// Sends unacknowledged records; an error requires another connection.
+    async fn send(&self, connection: &AppendConnection, flights: &mut Vec<NatsAppend>) -> Result<(), String> {
+        while let Some(first) = flights.first() {
+            if let Some(reason) = too_large(&connection.context, first) {
+                flights.remove(0).append.reject(&reason);
+                continue;
+            }
+            let name = first.name.clone();
+            let stream = self.streams.stream(&name).await?;
+            if let Some(reason) = self.streams.recreated(&name, &stream) {
+                let of_recreated = flights.extract_if(.., |flight| flight.name == name);
+                of_recreated.for_each(|flight| flight.append.reject_unseen(&reason));
+                continue;
+            }
+            if fail_expired(flights, self.streams.settings.duplicate_window()) {
+                continue;
+            }
+            let mut sent = Vec::new();
+            if flights[0].name != name {
+                continue;
+            }
+            for (index, flight) in flights.iter_mut().enumerate() {
+                // An append that is too large or needs a new stream is handled when it is first.
+                let is_another = flight.name != name;
+                if sent.len() >= RECORDS_MAX || is_another || too_large(&connection.context, flight).is_some()
+                {
+                    break;
+                }
+                self.send_append(connection, index, flight, &mut sent).await?;
+            }
+            let acknowledgements = self.acknowledgements(connection, flights, sent).await;
+            let rejected = acknowledgements?;
+            for (index, reason) in rejected.into_iter().rev() {
+                flights.remove(index).append.fail(&reason);
+            }
+            // All sent records are acknowledged.
+            flights.iter_mut().for_each(|flight| flight.sent = None);
+            let done = |flight: &mut NatsAppend| flight.sequences.iter().all(Option::is_some);
+            for flight in flights.extract_if(.., done) {
+                let first = flight.sequences.iter().flatten().min().copied().unwrap_or_default();
+                if flight.is_repeated {
+                    flight.append.acknowledge_repeated(first);
+                } else {
+                    flight.append.acknowledge(first);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends unacknowledged records up to the limit of records in flight.
+    async fn send_append(
+        &self,
+        connection: &AppendConnection,
+        index: usize,
+        flight: &mut NatsAppend,
+        sent: &mut Vec<(usize, usize, PublishAckFuture)>,
+    ) -> Result<(), String> {
+        for (number, record) in flight.append.records.iter().flatten().enumerate() {
+            if flight.sequences[number].is_some() {
+                continue;
+            }
+            if sent.len() >= RECORDS_MAX {
+                break;
+            }
+            flight.sent.get_or_insert_with(Instant::now);
+            let id = match flight.append.is_once {
+                true => once_id(&record),
+                false => format!("{}.{}", self.id, flight.id + number as u64),
+            };
+            let value = flight.append.records.bytes().slice_ref(record.value);
+            let message = PublishMessage::build().payload(value).headers(headers(&record, &id));
+            let answer = connection.context.send_publish(flight.name.clone(), message).await;
+            sent.push((index, number, answer.map_err(|error| error.to_string())?));
+        }
+        Ok(())
+    }
+
+    /// Waits for acknowledgements. Rejected appends are returned by their index, in order.
+    async fn acknowledgements(
+        &self,
+        connection: &AppendConnection,
+        flights: &mut [NatsAppend],
+        sent: Vec<(usize, usize, PublishAckFuture)>,
+    ) -> Result<Vec<(usize, String)>, String> {
+        let mut rejected: Vec<(usize, String)> = Vec::new();
+        for (index, number, answer) in sent {
+            if connection.is_lost.load(Ordering::SeqCst) {
+                return Err("the connection was lost".to_owned());
+            }
+            let (lost, answer) = (pin!(connection.lost.notified()), answer.into_future());
+            match select(lost, answer).await {
+                Either::Left(_) => return Err("the connection was lost".to_owned()),
+                Either::Right((Ok(answer), _)) => {
+                    self.streams.status.mark_reachable();
+                    flights[index].sequences[number] = Some(answer.sequence);
+                    flights[index].is_repeated = flights[index].append.is_once && answer.duplicate;
+                }
+                Either::Right((Err(error), _)) if error.kind() == PublishErrorKind::Other => {
+                    // The server has rejected the record, and will again.
+                    if rejected.last().is_none_or(|(last, _)| *last != index) {
+                        rejected.push((index, format!("NATS rejected the record: {error}")));
+                    }
+                }
+                Either::Right((Err(error), _)) => {
+                    // Without a stream, or without its leader, no server answers.
+                    self.streams.forget(&flights[index].name);
+                    return Err(error.to_string());
+                }
+            }
+        }
+        Ok(rejected)
+    }
+}
+
+/// Fails sent appends whose ids the server may have forgotten: resending them could store them twice.
+fn fail_expired(flights: &mut Vec<NatsAppend>, duplicate_window: Duration) -> bool {
+    let is_expired = |flight: &mut NatsAppend| {
+        let is_open = flight.sequences.iter().any(Option::is_none);
+        is_open && flight.sent.is_some_and(|sent| sent.elapsed() >= duplicate_window)
+    };
+    let expired: Vec<NatsAppend> = flights.extract_if(.., is_expired).collect();
+    let is_any = !expired.is_empty();
+    for flight in expired {
+        flight.append.fail("NATS has not acknowledged the records in time: they may or may not be stored");
+    }
+    is_any
+}
+
+/// The reason why the server would never accept the append, if so.
+fn too_large(context: &Context, flight: &NatsAppend) -> Option<String> {
+    let most = context.client().server_info().max_payload;
+    // Base64 makes a key a third longer in a header. An idempotency key is in the id, too.
+    let keys = if flight.append.is_once { 2 } else { 1 };
+    let size = |record: Record<'_>| record.value.len() + keys * (record.key.len() * 4 / 3) + HEADERS_BYTES;
+    let is_large = flight.append.records.iter().flatten().any(|record| size(record) > most);
+    is_large.then(|| format!("a record exceeds the maximum of {most} bytes of NATS (max_payload)"))
+}

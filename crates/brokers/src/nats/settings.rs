@@ -1,0 +1,138 @@
+//! Settings of a connection to NATS, and of the streams that it creates.
+
+use std::time::Duration;
+
+use async_nats::jetstream::stream;
+use async_nats::{ConnectOptions, ServerAddr};
+
+use crate::error::BrokerConfigError;
+use crate::remote::REQUEST_TIMEOUT;
+use crate::url::{BrokerUrl, FAILURE_TIMEOUT};
+
+/// Names of the settings, for errors.
+pub(super) const SETTINGS: [&str; 10] = [
+    "credentials.file",
+    FAILURE_TIMEOUT,
+    "max.age.seconds",
+    "max.bytes",
+    "partitions",
+    "prefix",
+    "queue.bytes",
+    "replicas",
+    "storage",
+    "tls.ca.file",
+];
+
+/// Duplicate window of streams created here, and the time for which an append is resent. Less if a stream retains
+/// messages for a shorter time.
+const DUPLICATE_WINDOW: Duration = Duration::from_secs(120);
+
+/// Connection parameters, and the configuration of new streams.
+pub(super) struct NatsSettings {
+    pub(super) servers: Vec<ServerAddr>,
+    user: Option<(String, String)>,
+    credentials: Option<String>,
+    authority: Option<String>,
+    has_tls: bool,
+    pub(super) prefix: String,
+    pub(super) partitions: u32,
+    replicas: usize,
+    storage: stream::StorageType,
+    max_bytes: i64,
+    max_age: Duration,
+}
+
+impl NatsSettings {
+    pub(super) fn of(address: &mut BrokerUrl) -> Result<Self, BrokerConfigError> {
+        let has_tls = address.scheme == "nats+tls";
+        let mut servers = Vec::new();
+        for host in &address.hosts {
+            let url = format!("{}://{host}", if has_tls { "tls" } else { "nats" });
+            let server = url.parse().map_err(|error| BrokerConfigError::Url {
+                scheme: address.scheme.clone(),
+                reason: format!("{host}: {error}"),
+            })?;
+            servers.push(server);
+        }
+        let partitions = address.take_number("partitions", 1)?;
+        let replicas = address.take_number("replicas", 1)?;
+        let max_bytes = address.take_number("max.bytes", 0)?;
+        let storage = match address.take("storage").as_deref() {
+            None | Some("file") => stream::StorageType::File,
+            Some("memory") => stream::StorageType::Memory,
+            Some(other) => {
+                return Err(address.setting_error("storage", format!("`{other}` is not file or memory")));
+            }
+        };
+        Ok(Self {
+            servers,
+            user: address.user.take().map(|user| (user, address.password.take().unwrap_or_default())),
+            credentials: address.take("credentials.file"),
+            authority: address.take("tls.ca.file"),
+            has_tls,
+            prefix: address.take("prefix").unwrap_or_default(),
+            partitions: u32::try_from(partitions)
+                .map_err(|_| address.setting_error("partitions", "the number is too large"))?,
+            replicas: usize::try_from(replicas)
+                .map_err(|_| address.setting_error("replicas", "the number is too large"))?,
+            storage,
+            // JetStream uses -1 for no limit.
+            max_bytes: i64::try_from(max_bytes).ok().filter(|bytes| *bytes > 0).unwrap_or(-1),
+            max_age: Duration::from_secs(address.take_number("max.age.seconds", 0)?),
+        })
+    }
+
+    pub(super) async fn options(&self) -> Result<ConnectOptions, String> {
+        let mut options = ConnectOptions::new()
+            .name("sinews")
+            .connection_timeout(REQUEST_TIMEOUT)
+            .request_timeout(Some(REQUEST_TIMEOUT))
+            .ping_interval(REQUEST_TIMEOUT)
+            .require_tls(self.has_tls);
+        if let Some((user, password)) = self.user.clone() {
+            options = options.user_and_password(user, password);
+        }
+        if let Some(file) = &self.credentials {
+            options = options.credentials_file(file).await.map_err(|error| format!("{file}: {error}"))?;
+        }
+        if let Some(file) = &self.authority {
+            options = options.add_root_certificates(file.into());
+        }
+        Ok(options)
+    }
+
+    /// Name of a JetStream stream and its subject. JetStream permits few characters: all except letters, digits and
+    /// dashes are encoded as `_` and two hexadecimal digits.
+    pub(super) fn name(&self, stream: &str, partition: u32) -> String {
+        format!("{}-{partition}", escaped(&format!("{}{stream}", self.prefix)))
+    }
+
+    pub(super) fn duplicate_window(&self) -> Duration {
+        if self.max_age.is_zero() { DUPLICATE_WINDOW } else { DUPLICATE_WINDOW.min(self.max_age) }
+    }
+
+    pub(super) fn stream(&self, name: &str) -> stream::Config {
+        stream::Config {
+            name: name.to_owned(),
+            subjects: vec![name.to_owned()],
+            storage: self.storage,
+            num_replicas: self.replicas,
+            max_bytes: self.max_bytes,
+            max_age: self.max_age,
+            duplicate_window: self.duplicate_window(),
+            ..stream::Config::default()
+        }
+    }
+}
+
+pub(super) fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || byte == b'-' {
+            escaped.push(byte.into());
+        } else {
+            escaped.push_str(&format!("_{byte:02x}"));
+        }
+    }
+    escaped
+}

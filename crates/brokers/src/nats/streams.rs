@@ -1,0 +1,173 @@
+//! The streams of JetStream: access, creation and identity.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::jetstream::ErrorCode;
+use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, PullConsumer, pull};
+use async_nats::jetstream::context::{GetStreamError, GetStreamErrorKind};
+use async_nats::jetstream::{self, Context, stream};
+
+use super::settings::{NatsSettings, escaped};
+use crate::status::Status;
+
+/// Messages requested at once: far fewer than the client's subscription buffers before it drops messages.
+pub(super) const MESSAGES_MAX: usize = 1000;
+/// Time without requests after which the server removes a consumer.
+const CONSUMER_EXPIRY: Duration = Duration::from_secs(30);
+
+/// The streams of one server or cluster.
+pub(super) struct JetStreams {
+    pub(super) settings: NatsSettings,
+    pub(super) status: Arc<Status>,
+    /// Used for everything except appends. It reconnects by itself.
+    reader: RefCell<Option<Context>>,
+    /// Streams known to exist.
+    known: RefCell<HashSet<String>>,
+    /// Creation times of the followed streams, in nanoseconds: a stream with another time has other records.
+    created: RefCell<HashMap<String, i128>>,
+}
+
+impl JetStreams {
+    pub(super) fn new(settings: NatsSettings, status: Arc<Status>) -> Self {
+        Self {
+            settings,
+            status,
+            reader: RefCell::default(),
+            known: RefCell::default(),
+            created: RefCell::default(),
+        }
+    }
+
+    /// The context for everything except appends.
+    pub(super) async fn reader(&self) -> Result<Context, String> {
+        if let Some(context) = self.reader.borrow().clone() {
+            return Ok(context);
+        }
+        let client = self.settings.options().await?.connect(&self.settings.servers).await;
+        let context = jetstream::new(client.map_err(|error| error.to_string())?);
+        *self.reader.borrow_mut() = Some(context.clone());
+        Ok(context)
+    }
+
+    /// A JetStream stream, created if it does not exist.
+    pub(super) async fn stream(&self, name: &str) -> Result<stream::Stream, String> {
+        let context = self.reader().await?;
+        let is_known = self.known.borrow().contains(name);
+        if is_known {
+            match context.get_stream(name).await {
+                Err(error) if is_unknown(&error) => drop(self.known.borrow_mut().remove(name)),
+                stream => return stream.map_err(|error| error.to_string()),
+            }
+        }
+        let stream = context.get_or_create_stream(self.settings.stream(name)).await;
+        let stream = stream.map_err(|error| error.to_string())?;
+        self.known.borrow_mut().insert(name.to_owned());
+        Ok(stream)
+    }
+
+    /// Stores the creation time of a followed stream: a stream of this name with a later time is another one.
+    pub(super) fn store_creation(&self, name: &str, stream: &stream::Stream) {
+        self.created.borrow_mut().entry(name.to_owned()).or_insert_with(|| created(stream));
+    }
+
+    /// Forgets that a stream exists: the next access creates it if need be.
+    pub(super) fn forget(&self, name: &str) {
+        self.known.borrow_mut().remove(name);
+    }
+
+    /// A followed stream, which is not created again after its deletion.
+    pub(super) async fn followed(&self, name: &str) -> Result<stream::Stream, String> {
+        if !self.created.borrow().contains_key(name) {
+            return self.stream(name).await;
+        }
+        let found = self.reader().await?.get_stream(name).await;
+        let label = format!("stream {name}");
+        match &found {
+            Ok(_) => self.status.mark_followed(&label),
+            Err(error) if is_unknown(error) => {
+                self.status.mark_not_followed(&label, "the stream does not exist at NATS: it was deleted")
+            }
+            Err(_) => {}
+        }
+        found.map_err(|error| error.to_string())
+    }
+
+    /// The reason why this is not the stream that this node follows by that name, if so.
+    pub(super) fn recreated(&self, name: &str, stream: &stream::Stream) -> Option<String> {
+        let is_another = self.created.borrow().get(name).is_some_and(|known| *known != created(stream));
+        is_another.then(|| {
+            let created = stream.cached_info().created;
+            format!(
+                "NATS created the stream at {created}, after this node began to follow it: it was recreated. Remove this \
+                 node's copy of it to read it again"
+            )
+        })
+    }
+
+    /// A consumer from a sequence on. The server removes it when it gets no requests.
+    pub(super) async fn consumer(
+        &self,
+        stream: &stream::Stream,
+        policy: DeliverPolicy,
+    ) -> Result<PullConsumer, String> {
+        let config = pull::Config {
+            deliver_policy: policy,
+            ack_policy: AckPolicy::None,
+            inactive_threshold: CONSUMER_EXPIRY,
+            memory_storage: true,
+            ..pull::Config::default()
+        };
+        stream.create_consumer(config).await.map_err(|error| error.to_string())
+    }
+
+    /// A JetStream stream that retains the last message of each subject: the committed offset of a group in a
+    /// partition.
+    pub(super) async fn groups(&self) -> Result<(stream::Stream, String), String> {
+        let name = format!("{}sinews-groups", escaped(&self.settings.prefix));
+        let config = stream::Config {
+            subjects: vec![format!("{name}.>")],
+            max_messages_per_subject: 1,
+            max_bytes: -1,
+            max_age: Duration::ZERO,
+            ..self.settings.stream(&name)
+        };
+        let stream = self.reader().await?.get_or_create_stream(config).await;
+        Ok((stream.map_err(|error| error.to_string())?, name))
+    }
+
+    pub(super) fn group(&self, groups: &str, stream: &str, partition: u32, group: &str) -> String {
+        format!("{groups}.{}.{}", self.settings.name(stream, partition), escaped(group))
+    }
+}
+
+pub(super) fn by_sequence(start_sequence: u64) -> DeliverPolicy {
+    DeliverPolicy::ByStartSequence { start_sequence: start_sequence.max(1) }
+}
+
+/// From the first message that the server received at this time or later, in microseconds.
+pub(super) fn by_time(stream: &stream::Stream, time: u64) -> DeliverPolicy {
+    let created = stream.cached_info().created;
+    let before = u64::try_from(created.unix_timestamp_nanos() / 1000).unwrap_or_default();
+    match time.checked_sub(before) {
+        Some(later) => DeliverPolicy::ByStartTime { start_time: created + Duration::from_micros(later) },
+        None => DeliverPolicy::All,
+    }
+}
+
+/// First and next sequence.
+pub(super) fn extent(stream: &stream::Stream) -> (u64, u64) {
+    let state = &stream.cached_info().state;
+    (state.first_sequence.max(1), state.last_sequence + 1)
+}
+
+/// Whether the server has no stream of this name.
+fn is_unknown(error: &GetStreamError) -> bool {
+    matches!(error.kind(), GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND)
+}
+
+fn created(stream: &stream::Stream) -> i128 {
+    stream.cached_info().created.unix_timestamp_nanos()
+}

@@ -1,0 +1,553 @@
+//! Redis 7 or later: a partition is a Redis stream, an offset the second half of an id.
+//!
+//! Ids are assigned by `XADD key 0-*`, so that they are `0-1`, `0-2` and so on: offset N is id `0-N`. The records of an
+//! append are added in one transaction, followed by an empty message on the channel of the same name. The message wakes
+//! the followers, which read the stream from their position. So a message that Redis drops, as it silently does for a
+//! slow subscriber, costs no record. Without messages the stream is polled every second.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use futures_util::future::{Either, select};
+use redis::aio::MultiplexedConnection;
+use redis::streams::{StreamId, StreamInfoStreamReply, StreamRangeReply};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, FromRedisValue, IntoConnectionInfo, Pipeline,
+    RedisConnectionInfo, RedisError, RedisResult, Value, cmd,
+};
+use sinews_stream::broker::{BatchEncoder, BrokerError, LogSink};
+use sinews_stream::record::{Record, ValueKind};
+use sinews_stream::{ReadResult, StartPosition};
+use tokio::sync::mpsc;
+
+use crate::error::BrokerConfigError;
+use crate::followed;
+use crate::remote::{
+    BrokerEngine, QUEUE_BYTES, QueuedAppend, REQUEST_TIMEOUT, RETRY_INTERVAL, RemoteBroker, WakeSignal,
+    flush_all,
+};
+use crate::status::Status;
+use crate::url::{BrokerUrl, FAILURE_TIMEOUT};
+
+const PORT: u16 = 6379;
+/// Maximum number of appends that are sent and answered together.
+const APPENDS_MAX: usize = 256;
+/// Maximum number of entries read at once.
+const ENTRIES_MAX: usize = 512;
+/// Polling interval of a stream without messages.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Idle time after which a connection is probed before it carries an append.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// Names of the settings, for errors.
+const SETTINGS: [&str; 6] = ["database", FAILURE_TIMEOUT, "maxlen", "partitions", "prefix", "queue.bytes"];
+
+/// A stream that never exists.
+const PROBE: &str = "sinews-probe";
+
+/// Time that Redis remembers a record with an idempotency key.
+const ONCE_WINDOW: Duration = Duration::from_secs(300);
+/// Adds an entry to the stream `KEYS[1]`, unless `KEYS[2]` has the id of an entry that was added a short time ago.
+const ADD_ONCE: &str = "local first = redis.call('GET', KEYS[2]) \
+    if first then return 'repeated ' .. first end \
+    local id = redis.call('XADD', KEYS[1], unpack(ARGV, 2)) \
+    redis.call('SET', KEYS[2], id, 'PX', ARGV[1]) \
+    return id";
+/// Start of the answer of [`ADD_ONCE`] if the entry exists.
+const REPEATED: &str = "repeated ";
+
+/// Fields of an entry.
+const VALUE: &str = "v";
+const KEY: &str = "k";
+const TIME: &str = "t";
+const KIND: &str = "c";
+
+struct Redis {
+    client: Client,
+    prefix: String,
+    partitions: u32,
+    /// Approximate maximum of entries per stream; 0 means no limit.
+    maxlen: u64,
+    status: Arc<Status>,
+    /// Used for everything except appends.
+    connection: RefCell<Option<MultiplexedConnection>>,
+    /// Bells of the followers, by channel.
+    wake_signals: RefCell<HashMap<String, Arc<WakeSignal>>>,
+    /// Rung when a follower needs a subscription.
+    subscribe: WakeSignal,
+}
+
+pub(crate) fn connect(mut address: BrokerUrl) -> Result<RemoteBroker, BrokerConfigError> {
+    address.default_port(PORT);
+    let (partitions, maxlen) = (address.take_number("partitions", 1)?, address.take_number("maxlen", 0)?);
+    let (database, bytes) =
+        (address.take_number("database", 0)?, address.take_number("queue.bytes", QUEUE_BYTES)?);
+    let prefix = address.take("prefix").unwrap_or_default();
+    let failure_timeout = address.take_failure_timeout()?;
+    address.reject_unknown_settings(&SETTINGS)?;
+    let partitions = u32::try_from(partitions)
+        .map_err(|_| address.setting_error("partitions", "the number is too large"))?;
+    let [host] = &address.hosts[..] else {
+        let reason = "Redis supports one host: a cluster has no transactions across keys".to_owned();
+        return Err(BrokerConfigError::Url { scheme: address.scheme, reason });
+    };
+    let client = client(&address, host, database).map_err(|error| BrokerConfigError::Client {
+        broker: address.to_string(),
+        reason: error.to_string(),
+    })?;
+    let status = Arc::new(Status::new(address.to_string(), failure_timeout));
+    let shared = status.clone();
+    RemoteBroker::start("redis", &address, bytes, status, move || Redis {
+        client,
+        prefix,
+        partitions,
+        maxlen,
+        status: shared,
+        connection: RefCell::default(),
+        wake_signals: RefCell::default(),
+        subscribe: WakeSignal::default(),
+    })
+}
+
+fn client(address: &BrokerUrl, host: &str, database: u64) -> RedisResult<Client> {
+    let (host, port) = host.rsplit_once(':').unwrap_or((host, ""));
+    let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+    let port =
+        port.parse().map_err(|_| (redis::ErrorKind::InvalidClientConfig, "the port is not a number"))?;
+    let connection_addr = if address.scheme == "rediss" {
+        // Fails if the program has already installed a provider, which is fine.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
+    } else {
+        ConnectionAddr::Tcp(host, port)
+    };
+    let mut login = RedisConnectionInfo::default().set_db(i64::try_from(database).unwrap_or(i64::MAX));
+    if let Some(user) = address.user.as_deref().filter(|user| !user.is_empty()) {
+        login = login.set_username(user);
+    }
+    if let Some(password) = &address.password {
+        login = login.set_password(password);
+    }
+    Client::open(connection_addr.into_connection_info()?.set_redis_settings(login))
+}
+
+impl Redis {
+    fn key(&self, stream: &str, partition: u32) -> String {
+        format!("{}{stream}:{partition}", self.prefix)
+    }
+
+    async fn open(&self) -> RedisResult<MultiplexedConnection> {
+        let settings = AsyncConnectionConfig::new();
+        let settings = settings
+            .set_connection_timeout(Some(REQUEST_TIMEOUT))
+            .set_response_timeout(Some(REQUEST_TIMEOUT));
+        self.client.get_multiplexed_async_connection_with_config(&settings).await
+    }
+
+    /// Runs a command on the connection for everything except appends.
+    async fn query<T: FromRedisValue>(&self, command: &redis::Cmd) -> RedisResult<T> {
+        let known = self.connection.borrow().clone();
+        let mut connection = match known {
+            Some(connection) => connection,
+            None => self.open().await?,
+        };
+        let answer: RedisResult<T> = command.query_async(&mut connection).await;
+        // After any error other than a rejection by Redis, the next command reconnects.
+        let is_usable = answer.as_ref().err().is_none_or(|error| error.code().is_some());
+        *self.connection.borrow_mut() = is_usable.then_some(connection);
+        answer
+    }
+
+    /// First and next offset of a stream.
+    async fn extent(&self, key: &str) -> RedisResult<(u64, u64)> {
+        let info: RedisResult<StreamInfoStreamReply> = self.query(cmd("XINFO").arg("STREAM").arg(key)).await;
+        match info {
+            Ok(info) => {
+                let next = offset(&info.last_generated_id).map_or(1, |last| last + 1);
+                Ok((offset(&info.first_entry.id).unwrap_or(next), next))
+            }
+            // The key does not exist: no record was stored yet.
+            Err(error) if error.code() == Some("ERR") => Ok((1, 1)),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn entries(&self, key: &str, from: u64, count: usize) -> RedisResult<Vec<StreamId>> {
+        let mut command = cmd("XRANGE");
+        command.arg(key).arg(format!("0-{from}")).arg("+").arg("COUNT").arg(count);
+        Ok(self.query::<StreamRangeReply>(&command).await?.ids)
+    }
+
+    async fn start_offset(&self, key: &str, from: StartPosition) -> RedisResult<u64> {
+        match from {
+            StartPosition::Earliest => Ok(0),
+            StartPosition::Offset(offset) => Ok(offset),
+            StartPosition::Latest => Ok(self.extent(key).await?.1),
+            StartPosition::Time(time) => {
+                let (mut low, mut high) = self.extent(key).await?;
+                while low < high {
+                    let middle = low + (high - low) / 2;
+                    match self.entries(key, middle, 1).await?.first() {
+                        Some(entry) if number(entry, TIME) < time => {
+                            low = offset(&entry.id).unwrap_or(middle) + 1
+                        }
+                        _ => high = middle,
+                    }
+                }
+                Ok(low)
+            }
+        }
+    }
+
+    /// Rejects a stream that ends before the copy: it was recreated.
+    async fn check_end(&self, key: &str, next: u64) -> Result<(), FollowError> {
+        let (_, end) = self.extent(key).await?;
+        if end < next {
+            return Err(FollowError::Permanent(followed::ends_before("Redis", end, next)));
+        }
+        Ok(())
+    }
+
+    /// Reads entries until an error occurs.
+    async fn follow_from(
+        &self,
+        key: &str,
+        next: &mut u64,
+        sink: &mut LogSink,
+        wake_signal: &WakeSignal,
+    ) -> Result<(), FollowError> {
+        self.check_end(key, sink.next()).await?;
+        let known = sink.last().filter(|last| last.offset + 1 == *next);
+        let mut last = known.map(|last| (last.offset, fingerprint(last.timestamp, &last.key, &last.value)));
+        loop {
+            // Reads from the last known entry on: a different entry at its offset belongs to another stream.
+            let from = last.map_or(*next, |(offset, _)| offset);
+            let mut entries = self.entries(key, from, ENTRIES_MAX + 1).await?;
+            if let (Some((known, fingerprint)), Some(first)) = (last, entries.first())
+                && offset(&first.id) == Some(known)
+            {
+                if entry_fingerprint(first) != fingerprint {
+                    return Err(FollowError::Permanent(followed::another_record(known)));
+                }
+                entries.remove(0);
+            }
+            if entries.is_empty() {
+                // The stream may have been recreated meanwhile.
+                self.check_end(key, sink.next()).await?;
+            }
+            let is_all = entries.len() < ENTRIES_MAX;
+            for entry in &entries {
+                let Some(offset) = offset(&entry.id) else {
+                    return Err(FollowError::Permanent(format!(
+                        "unexpected id {}; this bridge writes ids 0-1, 0-2, …",
+                        entry.id
+                    )));
+                };
+                *next = offset + 1;
+                if !sink.push(&record(entry, offset)) {
+                    self.status.record_error(&format!(
+                        "{key}: the record at offset {offset} is too large and is skipped"
+                    ));
+                }
+                last = Some((offset, entry_fingerprint(entry)));
+                if sink.is_full() {
+                    flush_all(sink, key, &self.status).await.map_err(FollowError::Permanent)?;
+                }
+            }
+            flush_all(sink, key, &self.status).await.map_err(FollowError::Permanent)?;
+            if is_all {
+                // A timeout is expected here.
+                let _ = tokio::time::timeout(POLL_INTERVAL, wake_signal.notified()).await;
+            }
+        }
+    }
+
+    /// One transaction per append.
+    fn pipeline(&self, batch: &[QueuedAppend]) -> Pipeline {
+        let mut pipeline = redis::pipe();
+        pipeline.ignore_errors();
+        for append in batch {
+            let key = self.key(&append.stream, append.partition);
+            pipeline.cmd("MULTI");
+            for record in append.records.iter().flatten() {
+                if append.is_once {
+                    let once = [key.as_bytes(), b":", record.key].concat();
+                    let script = pipeline.cmd("EVAL").arg(ADD_ONCE).arg(2).arg(&key).arg(once);
+                    self.add(script.arg(ONCE_WINDOW.as_millis() as u64), &record);
+                } else {
+                    self.add(pipeline.cmd("XADD").arg(&key), &record);
+                }
+            }
+            pipeline.cmd("PUBLISH").arg(&key).arg("");
+            pipeline.cmd("EXEC");
+        }
+        pipeline
+    }
+
+    fn add(&self, pipeline: &mut Pipeline, record: &Record<'_>) {
+        if self.maxlen > 0 {
+            pipeline.arg("MAXLEN").arg("~").arg(self.maxlen);
+        }
+        pipeline.arg("0-*").arg(VALUE).arg(record.value).arg(TIME).arg(record.timestamp);
+        if !record.key.is_empty() {
+            pipeline.arg(KEY).arg(record.key);
+        }
+        match record.kind {
+            ValueKind::Text => drop(pipeline.arg(KIND).arg("text")),
+            ValueKind::Json => drop(pipeline.arg(KIND).arg("json")),
+            // Bytes have no field.
+            _ => {}
+        }
+    }
+
+    /// Distributes the answers to the appends of a batch.
+    fn answer(batch: Vec<QueuedAppend>, answers: Vec<RedisResult<Value>>) {
+        let mut answers = answers.into_iter();
+        for append in batch {
+            // MULTI, the entries and PUBLISH were only queued. If Redis rejects a queued command, its answer has the
+            // reason; EXEC then only reports that the transaction was discarded.
+            let queued = answers.by_ref().take(append.records.count() as usize + 2);
+            let rejected = queued.fold(None, |rejected, answer| rejected.or_else(|| answer.err()));
+            let exec = answers.next().unwrap_or_else(|| Ok(Value::Nil));
+            let ids = match (exec, rejected) {
+                (Err(_), Some(rejected)) => Err(rejected),
+                (exec, _) => exec.and_then(|value| Ok(Vec::<Value>::from_redis_value(value)?)),
+            };
+            let first = ids.and_then(|ids| {
+                let first = ids.into_iter().next().unwrap_or(Value::Nil);
+                Ok(String::from_redis_value(first)?)
+            });
+            let repeated = |id: &str| id.strip_prefix(REPEATED).and_then(offset);
+            match first.map(|id| (offset(&id), repeated(&id))) {
+                Ok((Some(first), _)) => append.acknowledge(first),
+                Ok((_, Some(first))) => append.acknowledge_repeated(first),
+                Ok(_) => append.fail("Redis answered with an invalid id"),
+                Err(error) => append.fail(&format!("Redis rejected the append: {error}")),
+            }
+        }
+    }
+
+    /// Connects, and retries until it succeeds.
+    async fn connect_with_retry(&self) -> MultiplexedConnection {
+        loop {
+            match self.open().await {
+                Ok(connection) => return connection,
+                Err(error) => self.status.mark_unreachable(&error.to_string()),
+            }
+            tokio::time::sleep(RETRY_INTERVAL).await;
+        }
+    }
+
+    /// Subscribes to the channels of all followers, and rings their bells, until an error occurs.
+    async fn listen(&self) -> RedisResult<()> {
+        let (mut sink, mut messages) = self.client.get_async_pubsub().await?.split();
+        let mut subscribed = HashMap::new();
+        loop {
+            let new: Vec<(String, Arc<WakeSignal>)> = {
+                let all = self.wake_signals.borrow();
+                let new = all.iter().filter(|(key, _)| !subscribed.contains_key(*key));
+                new.map(|(key, wake_signal)| (key.clone(), wake_signal.clone())).collect()
+            };
+            for (key, wake_signal) in new {
+                sink.subscribe(&key).await?;
+                // Messages before the subscription were missed.
+                wake_signal.notify();
+                subscribed.insert(key, wake_signal);
+            }
+            let subscription_requested = pin!(self.subscribe.notified());
+            match select(subscription_requested, messages.next()).await {
+                Either::Left(_) => {}
+                Either::Right((Some(message), _)) => {
+                    if let Some(wake_signal) = subscribed.get(message.get_channel_name()) {
+                        wake_signal.notify();
+                    }
+                }
+                // Redis has closed the connection of a subscriber that was too slow, or has shut down.
+                Either::Right((None, _)) => return Ok(()),
+            }
+        }
+    }
+}
+
+/// Error that ended reading.
+enum FollowError {
+    /// Transient: retry later.
+    Transient(RedisError),
+    Permanent(String),
+}
+
+impl From<RedisError> for FollowError {
+    fn from(error: RedisError) -> Self {
+        Self::Transient(error)
+    }
+}
+
+impl BrokerEngine for Redis {
+    async fn publish(&self, mut queue: mpsc::Receiver<QueuedAppend>) {
+        let mut known: Option<(MultiplexedConnection, Instant)> = None;
+        let mut batch = Vec::new();
+        while queue.recv_many(&mut batch, APPENDS_MAX).await > 0 {
+            let mut connection = match known.take() {
+                Some((connection, used)) if used.elapsed() < IDLE => connection,
+                Some((connection, _)) if is_alive(connection.clone()).await => connection,
+                _ => self.connect_with_retry().await,
+            };
+            let batch = std::mem::take(&mut batch);
+            let answers = self.pipeline(&batch).query_async::<Vec<RedisResult<Value>>>(&mut connection).await;
+            match answers {
+                Ok(answers) => {
+                    Self::answer(batch, answers);
+                    known = Some((connection, Instant::now()));
+                }
+                // Retrying could store the records twice.
+                Err(error) => {
+                    self.status.mark_unreachable(&error.to_string());
+                    let reason =
+                        format!("no answer from Redis ({error}): the records may or may not be stored");
+                    batch.into_iter().for_each(|append| append.fail(&reason));
+                }
+            }
+        }
+    }
+
+    async fn follow(&self, stream: &str, partition: u32, from: StartPosition, sink: &mut LogSink) -> String {
+        let (key, wake_signal) = (self.key(stream, partition), Arc::new(WakeSignal::default()));
+        self.wake_signals.borrow_mut().insert(key.clone(), wake_signal.clone());
+        self.subscribe.notify();
+        let mut next = None;
+        loop {
+            let result = match next {
+                None => {
+                    let start = self.start_offset(&key, sink.start_position(from)).await;
+                    start.map(|offset| next = Some(offset)).map_err(FollowError::Transient)
+                }
+                Some(ref mut next) => self.follow_from(&key, next, sink, &wake_signal).await,
+            };
+            match result {
+                Ok(()) => {}
+                Err(FollowError::Permanent(reason)) => return reason,
+                Err(FollowError::Transient(error)) => {
+                    self.status.record_error(&format!("{key}: {error}"));
+                    tokio::time::sleep(RETRY_INTERVAL).await;
+                }
+            }
+        }
+    }
+
+    async fn fetch(
+        &self,
+        stream: &str,
+        partition: u32,
+        from: u64,
+        max_bytes: usize,
+    ) -> Result<ReadResult, BrokerError> {
+        let key = self.key(stream, partition);
+        let (earliest, end) = self.extent(&key).await.map_err(BrokerError::failed)?;
+        if from < earliest {
+            return Err(BrokerError::Gone { earliest });
+        }
+        let mut batches = BatchEncoder::new(from);
+        while batches.next() < end && batches.len() < max_bytes {
+            let entries =
+                self.entries(&key, batches.next(), ENTRIES_MAX).await.map_err(BrokerError::failed)?;
+            if entries.is_empty() {
+                break;
+            }
+            for entry in &entries {
+                if batches.len() < max_bytes {
+                    batches.push(&record(entry, offset(&entry.id).unwrap_or_default()));
+                }
+            }
+        }
+        Ok(batches.finish())
+    }
+
+    async fn offset_range(&self, stream: &str, partition: u32) -> Result<(u64, u64), BrokerError> {
+        self.extent(&self.key(stream, partition)).await.map_err(BrokerError::failed)
+    }
+
+    /// Redis has only single streams; the configuration sets how many form one stream here.
+    async fn partitions(&self, _: &str) -> Result<u32, BrokerError> {
+        Ok(self.partitions)
+    }
+
+    async fn commit(
+        &self,
+        stream: &str,
+        partition: u32,
+        group: &str,
+        offset: u64,
+    ) -> Result<(), BrokerError> {
+        let key = format!("{}:groups", self.key(stream, partition));
+        self.query::<()>(cmd("HSET").arg(key).arg(group).arg(offset)).await.map_err(BrokerError::failed)
+    }
+
+    async fn committed(&self, stream: &str, partition: u32, group: &str) -> Result<Option<u64>, BrokerError> {
+        let key = format!("{}:groups", self.key(stream, partition));
+        self.query(cmd("HGET").arg(key).arg(group)).await.map_err(BrokerError::failed)
+    }
+
+    async fn probe(&self) -> Result<(), String> {
+        self.query::<()>(&cmd("PING")).await.map_err(|error| error.to_string())
+    }
+
+    /// Redis rejects a write command before it checks whether the stream exists.
+    async fn probe_append(&self) -> Option<Result<(), String>> {
+        let mut command = cmd("XADD");
+        command.arg(format!("{}{PROBE}", self.prefix)).arg("NOMKSTREAM").arg("*").arg(VALUE).arg("");
+        let answer = self.query::<Option<String>>(&command).await;
+        Some(answer.map(|_| ()).map_err(|error| format!("Redis rejected the append: {error}")))
+    }
+
+    async fn run(&self) {
+        loop {
+            if let Err(error) = self.listen().await {
+                self.status.record_error(&error.to_string());
+            }
+            tokio::time::sleep(RETRY_INTERVAL).await;
+        }
+    }
+}
+
+async fn is_alive(mut connection: MultiplexedConnection) -> bool {
+    cmd("PING").query_async::<()>(&mut connection).await.is_ok()
+}
+
+fn offset(id: &str) -> Option<u64> {
+    id.strip_prefix("0-")?.parse().ok()
+}
+
+/// Distinguishes a record from the record at the same offset of another stream.
+fn fingerprint(time: u64, key: &[u8], value: &[u8]) -> u32 {
+    let of_key = crc32c::crc32c_append(crc32c::crc32c(&time.to_le_bytes()), key);
+    crc32c::crc32c_append(of_key, value)
+}
+
+fn entry_fingerprint(entry: &StreamId) -> u32 {
+    fingerprint(number(entry, TIME), field(entry, KEY), field(entry, VALUE))
+}
+
+fn field<'a>(entry: &'a StreamId, name: &str) -> &'a [u8] {
+    match entry.map.get(name) {
+        Some(Value::BulkString(bytes)) => bytes,
+        _ => &[],
+    }
+}
+
+fn number(entry: &StreamId, name: &str) -> u64 {
+    std::str::from_utf8(field(entry, name)).ok().and_then(|text| text.parse().ok()).unwrap_or_default()
+}
+
+fn record(entry: &StreamId, offset: u64) -> Record<'_> {
+    let kind = match field(entry, KIND) {
+        b"text" => ValueKind::Text,
+        b"json" => ValueKind::Json,
+        _ => ValueKind::Bytes,
+    };
+    let (key, value) = (field(entry, KEY), field(entry, VALUE));
+    Record { offset, timestamp: number(entry, TIME), key, value, kind }
+}

@@ -1,0 +1,390 @@
+//! Tests of the bridges against scripted brokers, which cause rare behavior of real ones at will.
+
+#![cfg(any(feature = "nats", feature = "redis"))]
+
+#[allow(dead_code, reason = "these need a part of it")]
+mod broker;
+
+use std::io::{self, BufRead, BufReader, Read};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+/// Accepts connections, each served by its own thread.
+struct Peer {
+    address: SocketAddr,
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Peer {
+    fn new(serve: impl Fn(TcpStream) -> io::Result<()> + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let address = listener.local_addr().expect("it is bound");
+        let (is_over, serve) = (Arc::new(AtomicBool::new(false)), Arc::new(serve));
+        let over = is_over.clone();
+        let thread = thread::spawn(move || {
+            for stream in listener.incoming() {
+                if over.load(Ordering::SeqCst) {
+                    return;
+                }
+                let (serve, stream) = (serve.clone(), stream.expect("a connection"));
+                // The client closes the connection.
+                thread::spawn(move || drop(serve(stream)));
+            }
+        });
+        Self { address, is_over, thread: Some(thread) }
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::SeqCst);
+        let _ = TcpStream::connect(self.address);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// The next line without its end; an error when the client has closed.
+fn line(reader: &mut BufReader<TcpStream>) -> io::Result<String> {
+    let mut line = String::new();
+    if reader.read_line(&mut line)? == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(line.trim_end().to_owned())
+}
+
+/// Reads this many bytes, and the end of the line behind them.
+fn bytes(reader: &mut BufReader<TcpStream>, count: usize) -> io::Result<String> {
+    let mut bytes = vec![0; count + 2];
+    reader.read_exact(&mut bytes)?;
+    bytes.truncate(count);
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(feature = "redis")]
+mod redis {
+    use std::collections::BTreeMap;
+    use std::io::{self, BufReader, Write};
+    use std::net::TcpStream;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Arc, Mutex};
+
+    use sinews_brokers::connect;
+    use sinews_stream::broker::Broker;
+    use sinews_stream::{AppendError, Partition, StartPosition};
+
+    use super::broker::{Node, acked, publish, publish_once, read, until, values};
+    use super::{Peer, bytes, line};
+
+    fn serve(stream: TcpStream, stored: &Mutex<Vec<&str>>, is_full: &AtomicBool) -> io::Result<()> {
+        let mut reader = BufReader::new(stream);
+        // Entries of the current transaction, if there is one: the key that guards an entry.
+        let mut queued: Option<Vec<Option<&'static str>>> = None;
+        loop {
+            let count = line(&mut reader)?.trim_start_matches('*').parse().expect("a command");
+            let mut words = Vec::new();
+            for _ in 0..count {
+                let length = line(&mut reader)?.trim_start_matches('$').parse().expect("a length");
+                words.push(bytes(&mut reader, length)?);
+            }
+            let is_full = is_full.load(Ordering::SeqCst);
+            let answer = match (&*words[0], &mut queued) {
+                ("MULTI", _) => {
+                    queued = Some(Vec::new());
+                    "+OK\r\n".to_owned()
+                }
+                ("XADD", _) if is_full => {
+                    "-OOM command not allowed when used memory > 'maxmemory'.\r\n".into()
+                }
+                ("XADD", None) => "$-1\r\n".to_owned(),
+                ("EXEC", _) if is_full => {
+                    queued = None;
+                    "-EXECABORT Transaction discarded because of previous errors.\r\n".to_owned()
+                }
+                ("EXEC", Some(entries)) => {
+                    let entries = std::mem::take(entries);
+                    queued = None;
+                    let mut stored = stored.lock().unwrap();
+                    let mut answers = format!("*{}\r\n", entries.len() + 1);
+                    for guard in entries {
+                        let known = stored.iter().position(|value| Some(*value) == guard);
+                        let id = known.map_or_else(
+                            || {
+                                stored.push(guard.unwrap_or("new"));
+                                format!("0-{}", stored.len())
+                            },
+                            |at| format!("repeated 0-{}", at + 1),
+                        );
+                        answers.push_str(&format!("${}\r\n{id}\r\n", id.len()));
+                    }
+                    answers + ":0\r\n"
+                }
+                (word, Some(entries)) => {
+                    match word {
+                        "XADD" => entries.push(None),
+                        // The value of the entry is the key that guards it.
+                        "EVAL" => entries.push(Some(words[4].clone().leak())),
+                        _ => {}
+                    }
+                    "+QUEUED\r\n".to_owned()
+                }
+                _ => answer(&words, &stored.lock().unwrap()),
+            };
+            reader.get_mut().write_all(answer.as_bytes())?;
+        }
+    }
+
+    fn answer(words: &[String], stored: &[&str]) -> String {
+        let text = |text: &str| format!("${}\r\n{text}\r\n", text.len());
+        let entry = |at: usize| {
+            format!("*2\r\n{}*2\r\n{}{}", text(&format!("0-{}", at + 1)), text("v"), text(stored[at]))
+        };
+        match &*words[0] {
+            "PING" => "+PONG\r\n".to_owned(),
+            "SUBSCRIBE" => format!("*3\r\n{}{}:1\r\n", text("subscribe"), text(&words[1])),
+            "XINFO" if stored.is_empty() => "-ERR no such key\r\n".to_owned(),
+            "XINFO" => {
+                let last = text(&format!("0-{}", stored.len()));
+                format!("*4\r\n{}{last}{}{}", text("last-generated-id"), text("first-entry"), entry(0))
+            }
+            "XRANGE" => {
+                let from: usize = words[2].trim_start_matches("0-").parse().expect("an id of ours");
+                let entries: Vec<String> = (from.max(1) - 1..stored.len()).map(entry).collect();
+                format!("*{}\r\n{}", entries.len(), entries.concat())
+            }
+            _ => "+OK\r\n".to_owned(),
+        }
+    }
+
+    /// A node that follows a stream of three records.
+    struct Followed {
+        stored: Arc<Mutex<Vec<&'static str>>>,
+        broker: Arc<dyn Broker>,
+        partition: Partition,
+        _node: Node,
+        _peer: Peer,
+    }
+
+    impl Followed {
+        fn new() -> Self {
+            let stored = Arc::new(Mutex::new(vec!["a", "b", "c"]));
+            let peer = Peer::new({
+                let stored = stored.clone();
+                move |stream| serve(stream, &stored, &AtomicBool::new(false))
+            });
+            let broker = connect(&format!("redis://{}", peer.address), &BTreeMap::new()).expect("a URL");
+            let node = Node::new();
+            let partition = node.partition("s", 0);
+            broker.follow("s", 0, StartPosition::Earliest, partition.clone());
+            assert_eq!(values(&read(&partition, 0, 4)), ["a", "b", "c"]);
+            Self { stored, broker, partition, _node: node, _peer: peer }
+        }
+    }
+
+    #[test]
+    fn recreated_stream_is_not_appended_to_the_old_copy() {
+        let Followed { stored, broker, partition, .. } = &Followed::new();
+        until("it is ready", || broker.health().ready);
+        *stored.lock().unwrap() = vec!["other"];
+        until("that is noticed", || {
+            !broker.health().ready && broker.health().error.is_some_and(|reason| reason.contains("recreated"))
+        });
+        *stored.lock().unwrap() = vec!["other"; 10];
+        assert_eq!(broker.offset_range("s", 0).block(), Ok((1, 11)));
+        assert_eq!(values(&read(partition, 0, 4)), ["a", "b", "c"]);
+        assert!(!broker.health().ready);
+    }
+
+    #[test]
+    fn repeated_record_is_not_taken_for_a_record_of_another_stream() {
+        let Followed { stored, broker, partition, .. } = &Followed::new();
+        assert_eq!(publish_once(&**broker, "s", "one", "x"), (4, false));
+        assert_eq!(acked(&mut publish(&**broker, "s", 0, &["y"])), Ok(5));
+        read(partition, 4, 6);
+        assert_eq!(publish_once(&**broker, "s", "one", "z"), (4, true));
+        assert_eq!(stored.lock().unwrap().len(), 5);
+        assert_eq!(acked(&mut publish(&**broker, "s", 0, &["y"])), Ok(6));
+    }
+
+    #[test]
+    fn append_to_an_emptied_stream_is_rejected() {
+        let Followed { stored, broker, .. } = &Followed::new();
+        stored.lock().unwrap().clear();
+        let rejected = acked(&mut publish(&**broker, "s", 0, &["x"]));
+        assert!(
+            matches!(&rejected, Err(AppendError::Broker(reason)) if reason.contains("recreated")),
+            "{rejected:?}"
+        );
+        until("that is noticed", || !broker.health().ready);
+        let end = stored.lock().unwrap().len();
+        let rejected = broker.publish("s", 0, super::broker::records(&["y"])).map(drop);
+        assert!(
+            matches!(&rejected, Err(AppendError::Broker(reason)) if reason.contains("recreated")),
+            "{rejected:?}"
+        );
+        assert_eq!(stored.lock().unwrap().len(), end, "no further append is sent");
+        // Other streams are unaffected.
+        assert_eq!(acked(&mut publish(&**broker, "t", 0, &["z"])), Ok(end as u64 + 1));
+    }
+
+    #[test]
+    fn stream_emptied_and_refilled_beyond_the_copy_is_not_followed() {
+        let Followed { stored, broker, partition, .. } = &Followed::new();
+        *stored.lock().unwrap() = vec!["other"; 10];
+        until("that is noticed", || {
+            broker.health().error.is_some_and(|reason| reason.contains("recreated")) && !broker.health().ready
+        });
+        assert_eq!(values(&read(partition, 0, 4)), ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn broker_that_rejects_every_append_is_not_ready_until_it_accepts_them() {
+        let (stored, is_full) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(true)));
+        let peer = Peer::new({
+            let (stored, is_full) = (stored.clone(), is_full.clone());
+            move |stream| serve(stream, &stored, &is_full)
+        });
+        let url = format!("redis://{}?failure.timeout.ms=0", peer.address);
+        let broker = connect(&url, &BTreeMap::new()).expect("a URL");
+        until("it answers", || broker.health().ready);
+        let refused = acked(&mut publish(&*broker, "s", 0, &["x"]));
+        assert!(matches!(refused, Err(AppendError::Broker(_))), "{refused:?}");
+        let health = broker.health();
+        let error = health.error.unwrap_or_default();
+        assert!(!health.ready && error.contains("every append fails"), "{error}");
+        is_full.store(false, Ordering::SeqCst);
+        until("it takes appends again", || broker.health().ready);
+        assert_eq!(acked(&mut publish(&*broker, "s", 0, &["x"])), Ok(1));
+    }
+}
+
+#[cfg(feature = "nats")]
+mod nats {
+    use std::collections::BTreeMap;
+    use std::io::{self, BufReader, Write};
+    use std::net::TcpStream;
+    use std::sync::{Arc, Mutex};
+
+    use sinews_brokers::connect;
+    use sinews_stream::AppendError;
+
+    use super::broker::{acked, publish, publish_once};
+    use super::{Peer, bytes, line};
+
+    const INFO: &str =
+        r#"{"server_id":"x","version":"2.10.0","max_payload":1048576,"headers":true,"jetstream":true}"#;
+    const STATE: &str = r#""created":"2024-01-01T00:00:00Z","state":{"messages":0,"bytes":0,"first_seq":1,
+        "first_ts":"2024-01-01T00:00:00Z","last_seq":0,"last_ts":"2024-01-01T00:00:00Z","consumer_count":0}"#;
+
+    /// More attempts than the client makes.
+    const SENDS_MAX: usize = 20;
+
+    #[derive(Default)]
+    struct Jetstream {
+        /// The configuration with which the stream was created.
+        config: Mutex<Option<String>>,
+        /// The ids of the published messages.
+        ids: Mutex<Vec<String>>,
+        acknowledges: Mutex<bool>,
+    }
+
+    impl Jetstream {
+        fn serve(&self, stream: TcpStream) -> io::Result<()> {
+            let mut reader = BufReader::new(stream);
+            write!(reader.get_mut(), "INFO {INFO}\r\n")?;
+            let mut inbox = String::new();
+            loop {
+                let words = line(&mut reader)?;
+                let words: Vec<&str> = words.split(' ').collect();
+                let size = || words.last().and_then(|size| size.parse().ok()).expect("a size");
+                let answer = match words[0] {
+                    "PING" => {
+                        reader.get_mut().write_all(b"PONG\r\n")?;
+                        continue;
+                    }
+                    // All answers arrive on one subscription.
+                    "SUB" => {
+                        words[words.len() - 1].clone_into(&mut inbox);
+                        continue;
+                    }
+                    "PUB" => self.answer(words[1], bytes(&mut reader, size())?),
+                    "HPUB" => Some(self.store(&bytes(&mut reader, size())?)?),
+                    _ => continue,
+                };
+                if let (Some(answer), true) = (answer, words.len() > 3) {
+                    write!(reader.get_mut(), "MSG {} {inbox} {}\r\n{answer}\r\n", words[2], answer.len())?;
+                }
+            }
+        }
+
+        fn answer(&self, subject: &str, body: String) -> Option<String> {
+            let mut config = self.config.lock().unwrap();
+            if subject.starts_with("$JS.API.STREAM.CREATE.") {
+                *config = Some(body);
+            } else if !subject.starts_with("$JS.API.STREAM.INFO.") {
+                return None;
+            }
+            Some(match &*config {
+                Some(config) => format!(r#"{{"config":{config},{STATE}}}"#),
+                None => r#"{"error":{"code":404,"err_code":10059,"description":"stream not found"}}"#.into(),
+            })
+        }
+
+        /// Without an acknowledgement, the connection ends.
+        fn store(&self, message: &str) -> io::Result<String> {
+            let mut headers = message.lines().filter_map(|line| line.split_once(": "));
+            let (_, id) = headers.find(|(name, _)| *name == "Nats-Msg-Id").expect("each has an id");
+            let mut ids = self.ids.lock().unwrap();
+            let is_known = ids.iter().any(|known| known == id);
+            ids.push(id.to_owned());
+            if *self.acknowledges.lock().unwrap() || ids.len() > SENDS_MAX {
+                return Ok(format!(r#"{{"stream":"s-0","seq":7,"duplicate":{is_known}}}"#));
+            }
+            Err(io::ErrorKind::ConnectionAborted.into())
+        }
+    }
+
+    #[test]
+    fn record_with_an_idempotency_key_has_the_same_id_at_all_nodes() {
+        let jetstream = Arc::new(Jetstream { acknowledges: Mutex::new(true), ..Jetstream::default() });
+        let peer = Peer::new({
+            let jetstream = jetstream.clone();
+            move |stream| jetstream.serve(stream)
+        });
+        let url = format!("nats://{}", peer.address);
+        let [one, two] = [(); 2].map(|()| connect(&url, &BTreeMap::new()).expect("a URL"));
+        let key = "a\r\nNats-Msg-Id: b";
+        assert_eq!(publish_once(&*one, "s", key, "first"), (7, false));
+        assert_eq!(publish_once(&*two, "s", key, "second"), (7, true));
+        assert_eq!(publish_once(&*two, "s", "b", "third"), (7, false));
+        let ids = jetstream.ids.lock().unwrap();
+        assert!(ids[0] == ids[1] && ids[1] != ids[2], "{ids:?}");
+    }
+
+    #[test]
+    fn append_older_than_the_duplicate_window_is_not_resent() {
+        let jetstream = Arc::new(Jetstream::default());
+        let peer = Peer::new({
+            let jetstream = jetstream.clone();
+            move |stream| jetstream.serve(stream)
+        });
+        // Ids are remembered as long as messages are retained.
+        let url = format!("nats://{}?max.age.seconds=1", peer.address);
+        let broker = connect(&url, &BTreeMap::new()).expect("a URL");
+        let refused = acked(&mut publish(&*broker, "s", 0, &["a"]));
+        assert!(
+            matches!(&refused, Err(AppendError::Broker(reason)) if reason.contains("in time")),
+            "{refused:?}"
+        );
+        let sent = std::mem::take(&mut *jetstream.ids.lock().unwrap());
+        assert!(
+            !sent.is_empty() && sent.iter().all(|id| *id == sent[0]),
+            "each attempt has the same id: {sent:?}"
+        );
+        *jetstream.acknowledges.lock().unwrap() = true;
+        assert_eq!(acked(&mut publish(&*broker, "s", 0, &["b"])), Ok(7));
+        assert!(!jetstream.ids.lock().unwrap().contains(&sent[0]));
+    }
+}

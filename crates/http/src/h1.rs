@@ -1,0 +1,8 @@
+//! Framing of HTTP/1.1 (RFC 9112): the ends of heads and bodies, and heads of responses.
+
+pub(crate) mod chunked;
+pub(crate) mod encoded;
+pub(crate) mod framing;
+pub(crate) mod parse;
+pub(crate) mod scan;
+pub(crate) mod write;

@@ -1,0 +1,85 @@
+//! Budgets for frames that cost much and serve no purpose.
+
+use core::time::Duration;
+
+/// How many frames of a kind a peer may send: a burst, and a rate at which the burst is refilled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowance {
+    burst: u32,
+    per_second: u32,
+}
+
+impl Allowance {
+    /// Creates an allowance. With a rate of 0 the burst is never refilled.
+    #[must_use]
+    pub const fn new(burst: u32, per_second: u32) -> Self {
+        Self { burst, per_second }
+    }
+
+    /// Frames in a burst.
+    #[must_use]
+    pub const fn burst(&self) -> u32 {
+        self.burst
+    }
+
+    /// Frames in a second over time.
+    #[must_use]
+    pub const fn per_second(&self) -> u32 {
+        self.per_second
+    }
+}
+
+/// Use of an [`Allowance`] by one connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Budget {
+    used: u32,
+    /// Time up to which the budget was refilled, in milliseconds.
+    refilled: u64,
+}
+
+impl Budget {
+    /// Charges one frame. Returns whether the allowance permits it.
+    pub(super) fn charge(&mut self, allowance: Allowance, now: Duration) -> bool {
+        let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+        let rate = u64::from(allowance.per_second);
+        let refill = now.saturating_sub(self.refilled).saturating_mul(rate) / 1000;
+        if refill >= u64::from(self.used) {
+            (self.used, self.refilled) = (0, now);
+        } else if refill > 0 {
+            self.used -= refill as u32;
+            // The rest of a frame counts for the next call.
+            self.refilled += refill * 1000 / rate;
+        }
+        self.used = self.used.saturating_add(1);
+        self.used <= allowance.burst
+    }
+
+    /// Returns frames to the budget, for useful work.
+    pub(super) const fn refund(&mut self, frames: u32) {
+        self.used = self.used.saturating_sub(frames);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_is_permitted_and_refilled_by_the_rate() {
+        let (mut budget, allowance) = (Budget::default(), Allowance::new(3, 2));
+        let at = Duration::from_millis;
+        assert!((0..3).all(|_| budget.charge(allowance, at(0))));
+        assert!(!budget.charge(allowance, at(0)));
+        assert!(!budget.charge(allowance, at(499)));
+        // Five frames were charged: five seconds of two frames each refill all of them.
+        assert!(!budget.charge(allowance, at(500)));
+        assert!(budget.charge(allowance, at(2_000)));
+        budget.refund(3);
+        assert!((0..3).all(|_| budget.charge(allowance, at(2_000))));
+        assert!(!budget.charge(allowance, at(2_000)));
+        assert!(budget.charge(allowance, Duration::MAX));
+        let mut never = Budget::default();
+        assert!(never.charge(Allowance::new(1, 0), at(0)));
+        assert!(!never.charge(Allowance::new(1, 0), Duration::MAX));
+    }
+}
