@@ -27,7 +27,7 @@ impl Member {
         Ok(Self { room, name })
     }
 
-    fn tell_all(&self, words: &str, cx: &mut Context<'_>) {
+    fn broadcast(&self, words: &str, cx: &mut Context<'_>) {
         let message = Prepared::text(format!("{} {words}", self.name));
         // Encoded once, for any number of members.
         cx.publish(&self.room, &message).expect("the name was found to be valid");
@@ -37,12 +37,12 @@ impl Member {
 impl Handler for Member {
     fn open(&mut self, cx: &mut Context<'_>) {
         cx.subscribe(&self.room).expect("the name was found to be valid, and it is the only one");
-        self.tell_all("is here", cx);
+        self.broadcast("is here", cx);
     }
 
     fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
         match payload.text() {
-            Some(text) => self.tell_all(&format!("says: {text}"), cx),
+            Some(text) => self.broadcast(&format!("says: {text}"), cx),
             None => {
                 // Fails only after a Close, which has the same effect.
                 let _ = cx.close(CloseCode::UNSUPPORTED, "this is a room for text");
@@ -52,7 +52,7 @@ impl Handler for Member {
 
     fn close(&mut self, _: &Closed, cx: &mut Context<'_>) {
         // The own subscription has ended already: only the other members get this.
-        self.tell_all("has left", cx);
+        self.broadcast("has left", cx);
     }
 }
 
@@ -64,7 +64,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .with_message_rate(10, 50);
     let server = Server::new(Router::new().websocket("/{room}/{name}", room))
         .listen(format!("127.0.0.1:{}", argument(1, "8080")).parse()?)
-        .engine(EngineConfig::default().backend(argument(2, "auto").parse()?))
+        .engine(EngineConfig::default().with_backend(argument(2, "auto").parse()?))
         .bind()?;
     println!("ws://{}/garden/Ada", server.addresses()[0]);
     server.run()?;

@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let router = Router::new().websocket("/", WebSocketRoute::new(|_| Ok(Echo)));
     let server = Server::new(router)
         .listen(format!("127.0.0.1:{}", argument(1, "8080")).parse()?)
-        .engine(EngineConfig::default().backend(argument(2, "auto").parse()?))
+        .engine(EngineConfig::default().with_backend(argument(2, "auto").parse()?))
         .bind()?;
     println!("ws://{}/", server.addresses()[0]);
     server.run()?;

@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .files("/", Files::open(argument(3, "."))?.with_cache_control("public, max-age=60"));
     let server = Server::new(router)
         .listen(format!("127.0.0.1:{}", argument(1, "8080")).parse()?)
-        .engine(EngineConfig::default().backend(argument(2, "auto").parse()?))
+        .engine(EngineConfig::default().with_backend(argument(2, "auto").parse()?))
         .bind()?;
     println!("http://{}/", server.addresses()[0]);
     server.run()?;

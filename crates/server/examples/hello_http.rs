@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let router = Router::new().get("/hello", |_| Response::text("Hello, world!"));
     let server = Server::new(router)
         .listen(format!("127.0.0.1:{}", argument(1, "8080")).parse()?)
-        .engine(EngineConfig::default().backend(argument(2, "auto").parse()?))
+        .engine(EngineConfig::default().with_backend(argument(2, "auto").parse()?))
         .threads(argument(3, "1").parse()?)
         .bind()?;
     println!("http://{}/hello", server.addresses()[0]);

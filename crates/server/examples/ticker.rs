@@ -8,8 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use sinews_server::{
-    Context, EngineConfig, Handler, History, Payload, Prepared, Refusal, Router, Server, SlowConsumer, Start,
-    TopicRule, WebSocketRoute,
+    Context, EngineConfig, Handler, HistoryPolicy, Payload, Prepared, Refusal, ReplayFrom, Router, Server,
+    SlowConsumer, TopicRule, WebSocketRoute,
 };
 
 const SYMBOLS: [&str; 3] = ["ACME", "INITECH", "UMBRELLA"];
@@ -20,7 +20,7 @@ struct Viewer(&'static str);
 impl Handler for Viewer {
     fn open(&mut self, cx: &mut Context<'_>) {
         // The last price, and then each later price.
-        cx.subscribe_from(self.0, Start::Last(1)).expect("the topics of all symbols are kept");
+        cx.subscribe_from(self.0, ReplayFrom::Last(1)).expect("the topics of all symbols are kept");
     }
 
     fn message(&mut self, _: Payload<'_>, _: &mut Context<'_>) {}
@@ -33,11 +33,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         let symbol = SYMBOLS.into_iter().find(|symbol| request.param("symbol").as_deref() == Some(symbol));
         symbol.map(Viewer).ok_or_else(|| Refusal::new(404).expect("404 is among the statuses of a refusal"))
     });
-    let prices = TopicRule::new(">").with_slow_consumer(SlowConsumer::Conflate).with_history(History::new(1));
+    let prices =
+        TopicRule::new(">").with_slow_consumer(SlowConsumer::Conflate).with_history(HistoryPolicy::new(1));
     let server = Server::new(Router::new().websocket("/{symbol}", viewers).metrics("/metrics"))
         .topic_rule(prices)
         .listen(format!("127.0.0.1:{}", argument(1, "8080")).parse()?)
-        .engine(EngineConfig::default().backend(argument(2, "auto").parse()?))
+        .engine(EngineConfig::default().with_backend(argument(2, "auto").parse()?))
         .bind()?;
     let publisher = server.publisher();
     thread::spawn(move || {

@@ -5,8 +5,9 @@ use std::future::Future;
 use std::pin::Pin;
 
 use crate::request::Response;
+use crate::streaming::StreamingResponse;
 
-/// Answer to a plain request: a finished [`Response`], a future, or blocking work.
+/// Answer to a plain request: a finished [`Response`], a [`StreamingResponse`], a future, or blocking work.
 ///
 /// Until the answer is ready, further requests on its connection wait, so that answers leave in the order of the
 /// requests. Other connections are not affected. An answer has to be ready within
@@ -30,17 +31,18 @@ use crate::request::Response;
 ///     });
 /// # drop(router);
 /// ```
-pub struct Answer(pub(crate) Kind);
+pub struct Answer(pub(crate) AnswerKind);
 
-pub(crate) enum Kind {
+pub(crate) enum AnswerKind {
     Now(Response),
-    Later(Later),
-    Blocking(Work),
+    Later(ResponseFuture),
+    Blocking(BlockingWork),
+    Streaming(Box<StreamingResponse>),
 }
 
-pub(crate) type Later = Pin<Box<dyn Future<Output = Response>>>;
+pub(crate) type ResponseFuture = Pin<Box<dyn Future<Output = Response>>>;
 
-pub(crate) type Work = Box<dyn FnOnce() -> Response + Send>;
+pub(crate) type BlockingWork = Box<dyn FnOnce() -> Response + Send>;
 
 impl Answer {
     /// Answers with the output of this future. It runs on the thread of its connection, between callbacks, and need
@@ -51,7 +53,7 @@ impl Answer {
     /// On timeout the client is answered with 503. The future is dropped on timeout and when its connection closes.
     #[must_use]
     pub fn later(response: impl Future<Output = Response> + 'static) -> Self {
-        Self(Kind::Later(Box::pin(response)))
+        Self(AnswerKind::Later(Box::pin(response)))
     }
 
     /// Answers with the result of work that may block. It runs on a thread of the server's
@@ -59,22 +61,23 @@ impl Answer {
     /// `Retry-After`. If the connection closes before the work has begun, it does not run.
     #[must_use]
     pub fn blocking(work: impl FnOnce() -> Response + Send + 'static) -> Self {
-        Self(Kind::Blocking(Box::new(work)))
+        Self(AnswerKind::Blocking(Box::new(work)))
     }
 }
 
 impl From<Response> for Answer {
     fn from(response: Response) -> Self {
-        Self(Kind::Now(response))
+        Self(AnswerKind::Now(response))
     }
 }
 
 impl fmt::Debug for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Kind::Now(response) => f.debug_tuple("Now").field(response).finish(),
-            Kind::Later(_) => f.write_str("Later"),
-            Kind::Blocking(_) => f.write_str("Blocking"),
+            AnswerKind::Now(response) => f.debug_tuple("Now").field(response).finish(),
+            AnswerKind::Later(_) => f.write_str("Later"),
+            AnswerKind::Blocking(_) => f.write_str("Blocking"),
+            AnswerKind::Streaming(streaming) => streaming.fmt(f),
         }
     }
 }

@@ -27,21 +27,21 @@ pub trait AppendJob: Send {
 /// Passes append jobs to the threads of a server, see [`BoundServer::appender`](crate::BoundServer::appender).
 #[derive(Clone)]
 pub struct Appender {
-    queues: Arc<[Arc<Queue>]>,
+    queues: Arc<[Arc<AppendQueue>]>,
     /// Thread that gets the next job.
     next: Arc<AtomicUsize>,
 }
 
 /// Jobs that a thread has not begun. Each caller has one job at a time, which bounds the queue.
-pub(crate) struct Queue {
-    jobs: Mutex<Jobs>,
+pub(crate) struct AppendQueue {
+    jobs: Mutex<PendingJobs>,
     /// Checked without the lock.
     any: AtomicBool,
     post: Post<Mail>,
 }
 
 #[derive(Default)]
-struct Jobs {
+struct PendingJobs {
     waiting: Vec<Box<dyn AppendJob>>,
     /// The thread has ended.
     ended: bool,
@@ -53,7 +53,7 @@ thread_local! {
 }
 
 impl Appender {
-    pub(crate) fn new(queues: impl Iterator<Item = Arc<Queue>>) -> Self {
+    pub(crate) fn new(queues: impl Iterator<Item = Arc<AppendQueue>>) -> Self {
         Self { queues: queues.collect(), next: Arc::default() }
     }
 
@@ -84,7 +84,7 @@ impl fmt::Debug for Appender {
     }
 }
 
-impl Queue {
+impl AppendQueue {
     pub(crate) fn new(post: Post<Mail>) -> Arc<Self> {
         Arc::new(Self { jobs: Mutex::default(), any: AtomicBool::new(false), post })
     }
@@ -109,7 +109,7 @@ impl Queue {
 
 /// Appends of one thread.
 pub(crate) struct Appends {
-    queue: Arc<Queue>,
+    queue: Arc<AppendQueue>,
     /// Jobs with a write in flight.
     jobs: Slab<Box<dyn AppendJob>>,
 }
@@ -123,7 +123,7 @@ impl Drop for Appends {
 }
 
 impl Appends {
-    pub(crate) fn new(queue: Arc<Queue>) -> Self {
+    pub(crate) fn new(queue: Arc<AppendQueue>) -> Self {
         Self { queue, jobs: Slab::new() }
     }
 
@@ -133,35 +133,35 @@ impl Appends {
     }
 
     /// Begins queued jobs.
-    pub(crate) fn take_new(&mut self, io: &mut Io) {
+    pub(crate) fn start_queued(&mut self, io: &mut Io) {
         for job in self.queue.take() {
-            let place = self.jobs.insert(job);
-            self.step(io, place);
+            let slot = self.jobs.insert(job);
+            self.step(io, slot);
         }
     }
 
     /// Handles the completion of a write.
     pub(crate) fn appended(&mut self, io: &mut Io, append: &Append, result: io::Result<()>) {
-        let place = append.tag() as usize;
-        let Some(job) = self.jobs.get_mut(place) else { return };
+        let slot = append.tag() as usize;
+        let Some(job) = self.jobs.get_mut(slot) else { return };
         job.done(append.written(), result);
-        self.step(io, place);
+        self.step(io, slot);
     }
 
-    fn step(&mut self, io: &mut Io, place: usize) {
+    fn step(&mut self, io: &mut Io, slot: usize) {
         if io.is_ending() {
             // A job may return writes without end, and the loop would wait for them.
-            self.jobs.remove(place);
+            self.jobs.remove(slot);
             return;
         }
-        let Some(job) = self.jobs.get_mut(place) else { return };
+        let Some(job) = self.jobs.get_mut(slot) else { return };
         let Some((file, pieces)) = job.next() else {
-            self.jobs.remove(place);
+            self.jobs.remove(slot);
             return;
         };
-        if io.append(Append::new(file, pieces, false, place as u64)).is_err() {
+        if io.append(Append::new(file, pieces, false, slot as u64)).is_err() {
             // An `Appender` exists only if all threads have a ring.
-            self.jobs.remove(place);
+            self.jobs.remove(slot);
         }
     }
 }

@@ -1,15 +1,17 @@
 //! Files that are part of the program: entity tags, conditional requests and gzip.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
-use crate::compress::{self, Accepted};
-use crate::files::conditions::{Validators, Verdict};
+use sinews_http::{AcceptedEncodings, Validators, Verdict, is_compressible};
+
+use crate::compress::gzip_asset;
 use crate::{Request, Response};
 
 /// File that is compiled into the program, such as a page. Answers GET and HEAD with an `ETag` and conditional
-/// requests with 304 or 412 (RFC 9110 section 13). Compresses the content once, on construction.
+/// requests with 304 or 412 (RFC 9110 section 13). The first request that accepts gzip compresses the content.
 ///
 /// ```
 /// use sinews_server::{Asset, Router};
@@ -23,9 +25,14 @@ use crate::{Request, Response};
 pub struct Asset {
     content_type: &'static str,
     identity: Representation,
-    gzip: Option<Representation>,
+    /// The content in gzip, for compressible types. Clones share it. It is empty until the first request for it: most
+    /// programs serve few of their assets.
+    gzip: Option<Arc<OnceLock<GzipRepresentation>>>,
     headers: Vec<(&'static str, &'static str)>,
 }
+
+/// The content in gzip; `None` if it is not smaller.
+type GzipRepresentation = Option<Representation>;
 
 #[derive(Clone, Debug)]
 struct Representation {
@@ -35,21 +42,26 @@ struct Representation {
 }
 
 impl Asset {
-    /// Creates an asset with this content type. Text, scripts, style sheets and JSON are also stored in gzip, if that
+    /// Creates an asset with this content type. Text, scripts, style sheets and JSON are also served in gzip, if that
     /// is smaller.
     #[must_use]
     pub fn new(content_type: &'static str, content: &'static [u8]) -> Self {
-        let mut hasher = DefaultHasher::new();
-        content.hash(&mut hasher);
-        let hash = hasher.finish();
-        let is_compressible = compress::is_compressible(content_type);
-        let gzip = is_compressible.then(|| compress::gzip(content, GZIP_LEVEL)).flatten();
         Self {
             content_type,
-            identity: Representation { content: content.into(), etag: format!("\"{hash:016x}\"") },
-            gzip: gzip.map(|content| Representation { content, etag: format!("\"{hash:016x}-gzip\"") }),
+            identity: Representation { content: content.into(), etag: format!("\"{:016x}\"", hash(content)) },
+            gzip: is_compressible(content_type).then(Arc::default),
             headers: Vec::new(),
         }
+    }
+
+    /// Returns the content in gzip, if that is smaller.
+    fn gzip(&self) -> Option<&Representation> {
+        let compressed = self.gzip.as_ref()?.get_or_init(|| {
+            let content = &self.identity.content;
+            let etag = format!("\"{:016x}-gzip\"", hash(content));
+            gzip_asset(content).map(|content| Representation { content, etag })
+        });
+        compressed.as_ref()
     }
 
     /// Adds a header to every response, 304 included.
@@ -63,9 +75,9 @@ impl Asset {
     #[must_use]
     pub fn answer(&self, request: &Request<'_>) -> Response {
         let head = request.head();
-        let gzip = self.gzip.as_ref().filter(|_| Accepted::of(head).gzip);
+        let gzip = if AcceptedEncodings::of(head).gzip { self.gzip() } else { None };
         let chosen = gzip.unwrap_or(&self.identity);
-        let response = match (Validators { etag: &chosen.etag, modified: None }).check(head) {
+        let response = match Validators::new(&chosen.etag, None).check(head) {
             Verdict::Failed => return Response::text("the file has changed\n").with_status(412),
             Verdict::NotModified => Response::new(304),
             Verdict::Proceed => Response::new(200)
@@ -82,5 +94,30 @@ impl Asset {
     }
 }
 
-/// Compression runs once, so it takes the best level.
-const GZIP_LEVEL: u32 = 9;
+fn hash(content: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    content.hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_request_for_gzip_compresses_for_all_clones() {
+        let asset = Asset::new("text/css", &[b'a'; 1_000]);
+        let clone = asset.clone();
+        let is_compressed = |asset: &Asset| asset.gzip.as_ref().unwrap().get().is_some();
+        assert!(!is_compressed(&asset));
+        let compressed = asset.gzip().unwrap().content.as_ptr();
+        assert!(is_compressed(&clone));
+        assert_eq!(clone.gzip().unwrap().content.as_ptr(), compressed);
+    }
+
+    #[test]
+    fn content_that_gzip_does_not_shrink_is_served_without() {
+        assert!(Asset::new("text/css", b"a").gzip().is_none());
+        assert!(Asset::new("image/png", &[0; 1_000]).gzip().is_none());
+    }
+}

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
-use sinews_proto::http::RequestHead;
+use sinews_http::RequestHead;
 
 /// Trusted proxies and the header in which they pass the client address.
 ///
@@ -18,11 +18,11 @@ use sinews_proto::http::RequestHead;
 #[derive(Clone, Debug)]
 pub struct TrustedProxies {
     networks: Vec<IpNet>,
-    header: Header,
+    header: ForwardingHeader,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Header {
+enum ForwardingHeader {
     XForwardedFor,
     Forwarded,
 }
@@ -39,14 +39,14 @@ impl TrustedProxies {
     /// `Forwarded` is ignored: a proxy passes on headers that it does not know, and a client may have written it.
     #[must_use]
     pub fn x_forwarded_for(networks: impl IntoIterator<Item = IpNet>) -> Self {
-        Self { networks: networks.into_iter().collect(), header: Header::XForwardedFor }
+        Self { networks: networks.into_iter().collect(), header: ForwardingHeader::XForwardedFor }
     }
 
     /// Trusts proxies of these networks, which append to `Forwarded` (RFC 7239), where `for` names the client.
     /// `X-Forwarded-For` is ignored.
     #[must_use]
     pub fn forwarded(networks: impl IntoIterator<Item = IpNet>) -> Self {
-        Self { networks: networks.into_iter().collect(), header: Header::Forwarded }
+        Self { networks: networks.into_iter().collect(), header: ForwardingHeader::Forwarded }
     }
 
     pub(crate) fn trusts(&self, address: IpAddr) -> bool {
@@ -62,8 +62,8 @@ impl TrustedProxies {
             return client;
         }
         let (name, read): (_, fn(&str) -> Option<IpAddr>) = match self.header {
-            Header::XForwardedFor => ("x-forwarded-for", node),
-            Header::Forwarded => ("forwarded", forwarded_for),
+            ForwardingHeader::XForwardedFor => ("x-forwarded-for", node),
+            ForwardingHeader::Forwarded => ("forwarded", forwarded_for),
         };
         let values: Vec<&[u8]> = head.header(name).collect();
         let mut hops = values.iter().rev().flat_map(|value| {
@@ -116,7 +116,7 @@ fn node(text: &str) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use sinews_proto::http::{HeadLimits, HeaderSlots};
+    use sinews_http::{HeadLimits, HeaderSlots};
 
     use super::*;
 

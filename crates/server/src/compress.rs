@@ -1,56 +1,11 @@
-//! Content codings (RFC 9110 section 8.4): negotiation and gzip.
+//! Compression of answers in gzip.
 
 use std::io::Write;
+use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
-use flate2::Compression;
 use flate2::write::GzEncoder;
-use sinews_proto::http::RequestHead;
-
-/// Codings that a client accepts (RFC 9110 section 12.5.3).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Accepted {
-    pub(crate) brotli: bool,
-    pub(crate) gzip: bool,
-}
-
-impl Accepted {
-    /// Parses `Accept-Encoding`. Without the header no coding is used: support would be a guess.
-    pub(crate) fn of(head: &RequestHead<'_>) -> Self {
-        Self::from_values(head.header("accept-encoding"))
-    }
-
-    fn from_values<'a>(values: impl Iterator<Item = &'a [u8]>) -> Self {
-        let (mut brotli, mut gzip, mut any) = (None, None, None);
-        for element in values.flat_map(|value| value.split(|&byte| byte == b',')) {
-            let Ok(element) = std::str::from_utf8(element) else { continue };
-            let mut parts = element.split(';').map(str::trim);
-            let coding = parts.next().unwrap_or_default();
-            let taken = parts.filter_map(|part| part.split_once('=')).all(|(name, value)| {
-                // An invalid weight counts as 1.
-                !name.trim().eq_ignore_ascii_case("q") || value.trim().parse::<f32>() != Ok(0.0)
-            });
-            match coding.to_ascii_lowercase().as_str() {
-                "br" => brotli = Some(taken),
-                "gzip" | "x-gzip" => gzip = Some(taken),
-                "*" => any = Some(taken),
-                _ => {}
-            }
-        }
-        let of = |said: Option<bool>| said.or(any).unwrap_or(false);
-        Self { brotli: of(brotli), gzip: of(gzip) }
-    }
-}
-
-/// Returns whether this content type compresses well.
-pub(crate) fn is_compressible(content_type: &str) -> bool {
-    let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    essence.starts_with("text/")
-        || essence.ends_with("+json")
-        || essence.ends_with("+xml")
-        || ["application/javascript", "application/json", "application/wasm", "application/xml"]
-            .contains(&essence.as_str())
-}
+use flate2::{Compress, Compression, FlushCompress, Status};
 
 /// Returns the content in gzip, if that is smaller.
 pub(crate) fn gzip(content: &[u8], level: u32) -> Option<Bytes> {
@@ -58,51 +13,31 @@ pub(crate) fn gzip(content: &[u8], level: u32) -> Option<Bytes> {
     // Writes to memory do not fail.
     encoder.write_all(content).ok()?;
     let compressed = encoder.finish().ok()?;
-    (compressed.len() < content.len()).then(|| compressed.into())
+    // A vector would keep its capacity.
+    (compressed.len() < content.len()).then(|| compressed.into_boxed_slice().into())
 }
+
+/// Returns content that stays for the life of the program in gzip, at the best level, if that is smaller. All calls share
+/// one compressor of about 300 KiB: compressors of their own would leave as much to the allocator each.
+pub(crate) fn gzip_asset(content: &[u8]) -> Option<Bytes> {
+    static COMPRESSOR: Mutex<Option<Compress>> = Mutex::new(None);
+    let mut compressor = COMPRESSOR.lock().unwrap_or_else(PoisonError::into_inner);
+    let compressor = compressor.get_or_insert_with(|| Compress::new_gzip(Compression::best(), WINDOW_BITS));
+    compressor.reset();
+    let mut compressed = Vec::with_capacity(content.len());
+    let status = compressor.compress_vec(content, &mut compressed, FlushCompress::Finish);
+    let is_complete = matches!(status, Ok(Status::StreamEnd)) && compressed.len() < content.len();
+    is_complete.then(|| Bytes::copy_from_slice(&compressed))
+}
+
+/// The largest window.
+const WINDOW_BITS: u8 = 15;
 
 #[cfg(test)]
 mod tests {
     use std::io::Read;
 
     use super::*;
-
-    #[test]
-    fn codings_are_chosen_by_weight() {
-        let of = |values: &[&str]| {
-            let Accepted { brotli, gzip } =
-                Accepted::from_values(values.iter().map(|value| value.as_bytes()));
-            (brotli, gzip)
-        };
-        for (values, expected) in [
-            (&[][..], (false, false)),
-            (&[""], (false, false)),
-            (&["gzip, deflate, br"], (true, true)),
-            (&["GZIP"], (false, true)),
-            (&["x-gzip;q=0.1"], (false, true)),
-            (&["gzip;q=0"], (false, false)),
-            (&["gzip; Q=0.000 , br ; q = 1"], (true, false)),
-            (&["*"], (true, true)),
-            (&["*;q=0, gzip"], (false, true)),
-            (&["*, gzip;q=0"], (true, false)),
-            (&["identity;q=0"], (false, false)),
-            (&["deflate", "gzip"], (false, true)),
-            (&["gzipped"], (false, false)),
-            (&["gzip;q=x"], (false, true)),
-        ] {
-            assert_eq!(of(values), expected, "{values:?}");
-        }
-    }
-
-    #[test]
-    fn text_is_compressible_and_images_are_not() {
-        for text in ["text/html", "Text/Plain; charset=utf-8", "application/json", "image/svg+xml"] {
-            assert!(is_compressible(text), "{text}");
-        }
-        for other in ["image/png", "application/octet-stream", "application/gzip", "", "video/mp4"] {
-            assert!(!is_compressible(other), "{other}");
-        }
-    }
 
     #[test]
     fn gzip_output_decodes_to_the_input() {
@@ -112,5 +47,19 @@ mod tests {
         flate2::read::GzDecoder::new(&*compressed).read_to_string(&mut back).unwrap();
         assert!(back == text && compressed.len() < 200);
         assert_eq!(gzip(b"short", 6), None, "nothing is won");
+    }
+
+    #[test]
+    fn assets_share_a_compressor_and_no_state() {
+        let texts = ["the same, ".repeat(1_000), "another, ".repeat(10_000), "the same, ".repeat(1_000)];
+        let compressed = texts.each_ref().map(|text| gzip_asset(text.as_bytes()).unwrap());
+        for (text, compressed) in texts.iter().zip(&compressed) {
+            let mut back = String::new();
+            flate2::read::GzDecoder::new(&**compressed).read_to_string(&mut back).unwrap();
+            assert!(back == *text && compressed.len() < 400);
+        }
+        assert_eq!(compressed[0], compressed[2]);
+        assert_eq!(gzip_asset(b"short"), None, "nothing is won");
+        assert_eq!(gzip_asset(b""), None);
     }
 }

@@ -1,6 +1,5 @@
 //! Static files of a directory.
 
-pub(crate) mod conditions;
 mod path;
 mod store;
 
@@ -10,11 +9,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use self::conditions::{Validators, Verdict, Wanted};
-use self::path::Place;
-use self::store::{Content, Entry, Miss, Store, Variant};
-use crate::compress::Accepted;
-use crate::request::{Body, FilePart, Request, Response};
+use sinews_http::{AcceptedEncodings, RequestedRange, Validators, Verdict};
+
+use self::path::FilePath;
+use self::store::{CachedFile, FileContent, FileStore, LookupError, Variant};
+use crate::request::{FilePart, Request, Response, ResponseBody};
 
 /// Directory served as static files, by [`Router::files`](crate::Router::files).
 ///
@@ -46,7 +45,7 @@ use crate::request::{Body, FilePart, Request, Response};
 /// ```
 #[derive(Debug)]
 pub struct Files {
-    store: Store,
+    store: FileStore,
     index: Option<String>,
     cache_control: Cow<'static, str>,
     dotfiles: bool,
@@ -62,7 +61,7 @@ impl Files {
         let root = directory.into();
         std::fs::read_dir(&root)?;
         let (index, cache_control) = (Some("index.html".to_owned()), Cow::Borrowed("no-cache"));
-        Ok(Self { store: Store::new(root), index, cache_control, dotfiles: false })
+        Ok(Self { store: FileStore::new(root), index, cache_control, dotfiles: false })
     }
 
     /// Index file of a directory. `None`: directories are not found. Default `index.html`.
@@ -130,14 +129,16 @@ impl Files {
     /// Answers a GET or HEAD of a path below the prefix.
     pub(crate) fn answer(&self, request: &Request<'_>) -> Response {
         let rest = request.raw_param(REST).unwrap_or_default();
-        let found = Place::new(rest, self.dotfiles).ok_or_else(|| io::ErrorKind::NotFound.into());
-        match found.map_err(Miss::Error).and_then(|place| self.find(&place)) {
+        let found = FilePath::new(rest, self.dotfiles).ok_or_else(|| io::ErrorKind::NotFound.into());
+        match found.map_err(LookupError::Error).and_then(|file_path| self.find(&file_path)) {
             Ok(entry) => self.serve(request, &entry),
-            Err(Miss::Directory) if !rest.is_empty() && !rest.ends_with('/') && self.index.is_some() => {
+            Err(LookupError::Directory)
+                if !rest.is_empty() && !rest.ends_with('/') && self.index.is_some() =>
+            {
                 to_directory(request)
             }
-            Err(Miss::Directory) => not_found(),
-            Err(Miss::Error(error)) => failed(rest, &error),
+            Err(LookupError::Directory) => not_found(),
+            Err(LookupError::Error(error)) => failed(rest, &error),
         }
     }
 
@@ -146,34 +147,34 @@ impl Files {
         to_directory(request)
     }
 
-    fn find(&self, place: &Place) -> Result<Arc<Entry>, Miss> {
+    fn find(&self, file_path: &FilePath) -> Result<Arc<CachedFile>, LookupError> {
         match &self.index {
-            _ if !place.is_directory => self.store.find(&place.path),
-            Some(index) if place.path.is_empty() => self.store.find(index),
-            Some(index) => self.store.find(&format!("{}/{index}", place.path)),
-            None => Err(Miss::Directory),
+            _ if !file_path.is_directory => self.store.find(&file_path.path),
+            Some(index) if file_path.path.is_empty() => self.store.find(index),
+            Some(index) => self.store.find(&format!("{}/{index}", file_path.path)),
+            None => Err(LookupError::Directory),
         }
     }
 
-    fn serve(&self, request: &Request<'_>, entry: &Entry) -> Response {
+    fn serve(&self, request: &Request<'_>, entry: &CachedFile) -> Response {
         let head = request.head();
         let (variant, coding) = choose(request, entry);
         // RFC 9110 section 8.8.2.1 forbids dates in the future.
         let modified = entry.modified.min(SystemTime::now());
-        let validators = Validators { etag: &variant.etag, modified: Some(modified) };
+        let validators = Validators::new(&variant.etag, Some(modified));
         let len = variant.content.len();
-        let response = match (validators.check(head), validators.wanted(head, len)) {
+        let response = match (validators.check(head), validators.requested_range(head, len)) {
             (Verdict::Failed, _) => return Response::text("the file has changed\n").with_status(412),
             (Verdict::NotModified, _) => Response::new(304),
-            (Verdict::Proceed, Wanted::Nothing) => {
+            (Verdict::Proceed, RequestedRange::Unsatisfiable) => {
                 return Response::text("not that many bytes\n")
                     .with_status(416)
                     .with_header("Content-Range", format!("bytes */{len}"));
             }
-            (Verdict::Proceed, Wanted::Part((first, count))) => Response::new(206)
+            (Verdict::Proceed, RequestedRange::Part((first, count))) => Response::new(206)
                 .with_header("Content-Range", format!("bytes {first}-{}/{len}", first + count - 1))
                 .with_content(variant.content.part(first, count)),
-            (Verdict::Proceed, Wanted::Whole) => {
+            (Verdict::Proceed, RequestedRange::Whole) => {
                 Response::new(200).with_content(variant.content.part(0, len))
             }
         };
@@ -199,11 +200,11 @@ impl Files {
 pub(crate) const REST: &str = "file";
 
 /// Chooses the coding of the response. A range is of the uncompressed file, so that ranges fit together.
-fn choose<'a>(request: &Request<'_>, entry: &'a Entry) -> (&'a Variant, Option<&'static str>) {
+fn choose<'a>(request: &Request<'_>, entry: &'a CachedFile) -> (&'a Variant, Option<&'static str>) {
     if !entry.varies() || request.head().header("range").next().is_some() {
         return (&entry.identity, None);
     }
-    let accepted = Accepted::of(request.head());
+    let accepted = AcceptedEncodings::of(request.head());
     let brotli = || entry.brotli.as_ref().filter(|_| accepted.brotli).map(|variant| (variant, Some("br")));
     let gzip = || {
         Some(accepted.gzip)
@@ -214,12 +215,14 @@ fn choose<'a>(request: &Request<'_>, entry: &'a Entry) -> (&'a Variant, Option<&
     brotli().or_else(gzip).unwrap_or((&entry.identity, None))
 }
 
-impl Content {
-    fn part(&self, first: u64, count: u64) -> Body {
+impl FileContent {
+    fn part(&self, first: u64, count: u64) -> ResponseBody {
         match self {
             // `choose` has checked that the range is inside the file.
-            Self::Memory(bytes) => Body::Bytes(bytes.slice(first as usize..(first + count) as usize)),
-            Self::Open(file, _) => Body::File(FilePart { file: Arc::clone(file), at: first, len: count }),
+            Self::Memory(bytes) => ResponseBody::Bytes(bytes.slice(first as usize..(first + count) as usize)),
+            Self::Open(file, _) => {
+                ResponseBody::File(FilePart { file: Arc::clone(file), at: first, len: count })
+            }
         }
     }
 }

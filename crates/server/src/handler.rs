@@ -6,12 +6,15 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use sinews_engine::ConnId;
+use sinews_proto::CloseCode;
 use sinews_session::{Closed, Fragment, Payload, Prepared, Tx};
 
+use crate::socket::subscriber::SubscriberState;
 use crate::tasks::Tasks;
-use crate::topics::backlog::{Backlog, Missed};
-use crate::topics::{InvalidTopic, Joined, Position, Start, SubscriptionChange, Topics};
-use crate::websocket::deliver;
+use crate::topics::{
+    DroppedMessages, InvalidTopic, KeyError, KeySubscription, KeyWrite, KeyWritten, KeysSubscribed, Member,
+    Position, PresenceCount, PresenceError, ReplayFrom, Subscribed, SubscriberId, Topics,
+};
 
 /// Application side of one WebSocket connection. All callbacks run on the connection's thread, one at a time.
 /// Everything they send in response to messages that arrived together leaves in one send.
@@ -48,8 +51,8 @@ pub trait Handler {
 
     /// Returns when to call [`expired`](Self::expired), for example at the expiry of a token or a lease. Evaluated
     /// after [`open`](Self::open) and [`woken`](Self::woken), and whenever a timer of the connection fires: at the
-    /// latest at the previous deadline. So a handler whose deadline moves to an earlier time has to wake itself. After a call,
-    /// only a deadline in the future leads to another call. Default: never.
+    /// latest at the previous deadline. So a handler whose deadline moves to an earlier time has to wake itself. After
+    /// a call, only a deadline in the future leads to another call. Default: never.
     fn deadline(&self) -> Option<Instant> {
         None
     }
@@ -66,18 +69,18 @@ pub trait Handler {
         let _ = cx;
     }
 
-    /// Handles dropped messages of topics: this connection was slower than its topics
-    /// ([`SlowConsumer`](crate::SlowConsumer)). Runs after the running callback has returned. Publishing from here to
-    /// a topic that this connection is too slow for leads to another call.
-    fn dropped(&mut self, dropped: &Missed, cx: &mut Context<'_>) {
-        let _ = (dropped, cx);
+    /// Returns the close code and the reason, of at most 123 bytes, with which a server that stops closes the connection.
+    /// Default: 1001 and `server stops`. A protocol may have a code after which its clients connect again at once.
+    fn stop_code(&self) -> (CloseCode, &'static str) {
+        (CloseCode::GOING_AWAY, "server stops")
     }
 
-    /// Handles the start or end of a subscription of this connection by name, with the current count: for topics with
-    /// [`TopicRule::with_presence`](crate::TopicRule::with_presence). Runs after the running callback has returned.
-    /// Subscriptions that end with the connection are reported before [`close`](Self::close).
-    fn subscription(&mut self, change: &SubscriptionChange, cx: &mut Context<'_>) {
-        let _ = (change, cx);
+    /// Handles dropped messages of topics: this connection was slower than its topics
+    /// ([`SlowConsumer`](crate::SlowConsumer)). Runs after the running callback has returned. Sends from here go before
+    /// the queued publications. A handler that sends a notice calls [`Context::report_later`] while the queue has no
+    /// capacity for it. Publishing from here to a topic that this connection is too slow for leads to another call.
+    fn dropped(&mut self, dropped: &DroppedMessages, cx: &mut Context<'_>) {
+        let _ = (dropped, cx);
     }
 
     /// Handles the end of the connection: a Close of either side, an error, a timeout, or the end of the transport.
@@ -121,12 +124,12 @@ impl<H: Handler + ?Sized> Handler for Box<H> {
         (**self).woken(cx);
     }
 
-    fn dropped(&mut self, dropped: &Missed, cx: &mut Context<'_>) {
-        (**self).dropped(dropped, cx);
+    fn stop_code(&self) -> (CloseCode, &'static str) {
+        (**self).stop_code()
     }
 
-    fn subscription(&mut self, change: &SubscriptionChange, cx: &mut Context<'_>) {
-        (**self).subscription(change, cx);
+    fn dropped(&mut self, dropped: &DroppedMessages, cx: &mut Context<'_>) {
+        (**self).dropped(dropped, cx);
     }
 
     fn close(&mut self, closed: &Closed, cx: &mut Context<'_>) {
@@ -139,13 +142,9 @@ impl<H: Handler + ?Sized> Handler for Box<H> {
 pub struct Context<'a> {
     tx: Tx<'a>,
     topics: &'a mut Topics,
-    /// Queued messages of topics, if the connection is slow.
-    backlog: &'a mut Option<Box<Backlog>>,
-    /// Reads are paused: the handler gets no messages.
-    held: &'a mut bool,
     tasks: &'a Tasks,
+    subscriber: &'a mut SubscriberState,
     conn: ConnId,
-    peer: SocketAddr,
 }
 
 impl<'a> Context<'a> {
@@ -153,19 +152,17 @@ impl<'a> Context<'a> {
     pub(crate) fn new(
         tx: Tx<'a>,
         topics: &'a mut Topics,
-        backlog: &'a mut Option<Box<Backlog>>,
-        held: &'a mut bool,
         tasks: &'a Tasks,
+        subscriber: &'a mut SubscriberState,
         conn: ConnId,
-        peer: SocketAddr,
     ) -> Self {
-        Self { tx, topics, backlog, held, tasks, conn, peer }
+        Self { tx, topics, tasks, subscriber, conn }
     }
 
     /// Returns the peer's address.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
-        self.peer
+        self.subscriber.peer()
     }
 
     /// Returns a waker that calls [`Handler::woken`] on the thread of this connection. It may be used from any thread
@@ -177,20 +174,20 @@ impl<'a> Context<'a> {
         Waker::from(self.tasks.waker_of(self.conn))
     }
 
-    /// Pauses reads: the handler gets no further message until [`release`](Self::release), for example while its own
-    /// destination is full. Input that has already arrived is buffered with the connection, at most one chunk; the
-    /// rest stays with the peer. [`Handler::woken`], [`Handler::drain`] and sends go on. Pongs of the peer are not
+    /// Pauses reads: the handler gets no further message until [`resume_reads`](Self::resume_reads), for example while
+    /// its own destination is full. Input that has already arrived is buffered with the connection, at most one chunk;
+    /// the rest stays with the peer. [`Handler::woken`], [`Handler::drain`] and sends go on. Pongs of the peer are not
     /// read either, so a connection that is paused for longer than
     /// [`Config::ping_interval`](crate::Config::ping_interval) and
     /// [`Config::pong_timeout`](crate::Config::pong_timeout) together is closed.
-    pub fn hold(&mut self) {
-        *self.held = true;
+    pub fn pause_reads(&mut self) {
+        self.subscriber.reads_paused = true;
     }
 
-    /// Resumes reads after [`hold`](Self::hold), once [`Handler::woken`], [`Handler::drain`] or [`Handler::expired`]
-    /// has returned. Called in another callback, it takes effect with the next of these.
-    pub fn release(&mut self) {
-        *self.held = false;
+    /// Resumes reads after [`pause_reads`](Self::pause_reads), once [`Handler::woken`], [`Handler::drain`] or
+    /// [`Handler::expired`] has returned. Called in another callback, it takes effect with the next of these.
+    pub fn resume_reads(&mut self) {
+        self.subscriber.reads_paused = false;
     }
 
     /// Subscribes this connection to a topic, or to all topics that match a pattern ([`Topics`]). Repeated
@@ -210,20 +207,28 @@ impl<'a> Context<'a> {
     /// An existing subscription is replayed from that position again.
     ///
     /// # Errors
-    /// [`InvalidTopic::NotKept`], and as [`subscribe`](Self::subscribe).
-    pub fn subscribe_from(&mut self, topic: &str, start: Start) -> Result<Joined, InvalidTopic> {
-        self.topics.subscribe_from(topic, start, self.conn, self.backlog)
+    /// [`InvalidTopic::NoHistory`], and as [`subscribe`](Self::subscribe).
+    pub fn subscribe_from(&mut self, topic: &str, start: ReplayFrom) -> Result<Subscribed, InvalidTopic> {
+        self.topics.subscribe_from(topic, start, self.conn, &mut self.subscriber.backlog)
     }
 
     /// Subscribes to a topic with history, by this name or by a pattern, but delivers nothing until
     /// [`subscribe_from`](Self::subscribe_from) sets the start. For a handler that sends older messages from another
-    /// source first, such as a disk, or that goes back to dropped messages ([`Missed::first`](crate::Missed::first)).
-    /// An existing subscription is suspended alike.
+    /// source first, such as a disk, or that goes back to dropped messages
+    /// ([`DroppedMessages::first_sequence`](crate::DroppedMessages::first_sequence)). An existing subscription is
+    /// suspended alike.
     ///
     /// # Errors
-    /// [`InvalidTopic::NotKept`], and as [`subscribe`](Self::subscribe).
-    pub fn subscribe_later(&mut self, topic: &str) -> Result<(), InvalidTopic> {
-        self.topics.subscribe_later(topic, self.conn, self.backlog)
+    /// [`InvalidTopic::NoHistory`], and as [`subscribe`](Self::subscribe).
+    pub fn subscribe_paused(&mut self, topic: &str) -> Result<(), InvalidTopic> {
+        self.topics.subscribe_paused(topic, self.conn, &mut self.subscriber.backlog)
+    }
+
+    /// Takes back a report of dropped messages, for a handler whose notice does not fit in the queue
+    /// ([`Tx::has_capacity`], [`Sent::Dropped`](crate::Sent::Dropped)). [`Handler::dropped`] gets the messages again when
+    /// the queue has capacity, in sum with later drops of the topic.
+    pub fn report_later(&mut self, dropped: &DroppedMessages) {
+        self.subscriber.backlog.get_or_insert_default().postpone(dropped.clone());
     }
 
     /// Returns the topics: retained messages and positions.
@@ -232,26 +237,123 @@ impl<'a> Context<'a> {
         self.topics
     }
 
+    /// Returns this connection as a subscriber, for publications of others that exclude it
+    /// ([`Publisher::publish_except`](crate::Publisher::publish_except)).
+    #[must_use]
+    pub fn subscriber_id(&self) -> SubscriberId {
+        self.topics.subscriber_id(self.conn)
+    }
+
     /// Ends a subscription. Returns whether it existed.
     pub fn unsubscribe(&mut self, topic: &str) -> bool {
         self.topics.unsubscribe(topic, self.conn)
     }
 
-    /// Publishes to every subscriber, this connection included if it is subscribed. Later sends of this connection
-    /// come after the message, unless the topic has history ([`History`](crate::History)). Returns the number of
+    /// Makes this connection present in a topic, as a connection of a member. Joining is independent of subscriptions.
+    /// The connection leaves with [`leave`](Self::leave), or when it ends. A second join replaces the first: the member's
+    /// info, or the member.
+    ///
+    /// Returns the numbers with this connection included.
+    ///
+    /// # Errors
+    /// [`PresenceError`]: the topic, the id or the info is invalid, or a limit is reached.
+    pub fn join(&mut self, topic: &str, member: Member) -> Result<PresenceCount, PresenceError> {
+        self.topics.join(topic, Some(member), self.conn)
+    }
+
+    /// Makes this connection present in a topic without a member: it is counted and not listed. Costs less memory.
+    /// Otherwise as [`join`](Self::join).
+    ///
+    /// # Errors
+    /// As [`join`](Self::join).
+    pub fn join_anonymous(&mut self, topic: &str) -> Result<PresenceCount, PresenceError> {
+        self.topics.join(topic, None, self.conn)
+    }
+
+    /// Ends the presence of this connection in a topic. Returns whether it was present.
+    pub fn leave(&mut self, topic: &str) -> bool {
+        self.topics.leave(topic, self.conn)
+    }
+
+    /// Sends the presence updates of a topic to this connection, as the server's encoder writes them
+    /// ([`Server::presence`](crate::Server::presence)), until [`unwatch_presence`](Self::unwatch_presence) or its end.
+    /// The topic counts as one more subscription.
+    ///
+    /// Returns the numbers now; [`Topics::members`] lists the members. An update whose version is not larger is older.
+    ///
+    /// # Errors
+    /// [`PresenceError::NoEncoder`], and as [`subscribe`](Self::subscribe).
+    pub fn watch_presence(&mut self, topic: &str) -> Result<PresenceCount, PresenceError> {
+        self.topics.watch_presence(topic, self.conn)
+    }
+
+    /// As [`watch_presence`](Self::watch_presence), and returns all members of the topic with the numbers of the same
+    /// time. Messages with a version ([`PresenceMessage::leading_to`](crate::PresenceMessage::leading_to)) follow for
+    /// later versions only, so each change is either in the list or in a message. The lock of all presence is held while the
+    /// members are listed.
+    ///
+    /// # Errors
+    /// As [`watch_presence`](Self::watch_presence).
+    pub fn watch_members(&mut self, topic: &str) -> Result<(PresenceCount, Vec<Member>), PresenceError> {
+        self.topics.watch_members(topic, self.conn)
+    }
+
+    /// Ends the presence updates of a topic. Returns whether the connection was watching.
+    pub fn unwatch_presence(&mut self, topic: &str) -> bool {
+        self.topics.unwatch_presence(topic, self.conn)
+    }
+
+    /// Sets or removes a key of a topic ([`Topics::write_key`]).
+    ///
+    /// # Errors
+    /// [`KeyError`]: a name is invalid, the condition is not met, or a limit is reached. Then nothing has changed.
+    pub fn write_key(&mut self, topic: &str, write: &KeyWrite) -> Result<KeyWritten, KeyError> {
+        self.topics.write_key(topic, write)
+    }
+
+    /// Sends the keys of a topic to this connection, as the server's encoder writes them
+    /// ([`Server::keyed_topics`](crate::Server::keyed_topics)): a snapshot of all keys at one time, then the changes
+    /// after it, until [`unsubscribe_keys`](Self::unsubscribe_keys) or its end. A second subscription replaces the
+    /// first.
+    ///
+    /// A connection that is slower than the changes is never closed for that, and nothing is queued for it: it receives
+    /// the last value of each changed key when it is ready. So it may miss values, and never the last one.
+    ///
+    /// # Errors
+    /// [`KeyError`]: a name, the filter or the interval is invalid, or the connection has
+    /// [`Topics::SUBSCRIPTIONS_MAX`](crate::Topics::SUBSCRIPTIONS_MAX) subscriptions to keys.
+    pub fn subscribe_keys(
+        &mut self,
+        topic: &str,
+        options: &KeySubscription,
+    ) -> Result<KeysSubscribed, KeyError> {
+        self.topics.subscribe_keys(topic, options, self.conn, &mut self.subscriber.backlog)
+    }
+
+    /// Ends a subscription to the keys of a topic. Returns whether it existed.
+    pub fn unsubscribe_keys(&mut self, topic: &str) -> bool {
+        self.topics.unsubscribe_keys(topic, self.conn, &mut self.subscriber.backlog)
+    }
+
+    /// Publishes to every subscriber, this connection included if it is subscribed. Later sends of this connection come
+    /// after the message, unless the topic has history ([`HistoryPolicy`](crate::HistoryPolicy)). Returns the number of
     /// subscriptions that match ([`Topics::publish`]).
     ///
     /// # Errors
     /// [`InvalidTopic`]: the name cannot be published to, for example a pattern.
     pub fn publish(&mut self, topic: &str, message: &Prepared) -> Result<usize, InvalidTopic> {
-        let place = self.topics.resolve(topic)?;
-        let own = place.map_or(0, |place| self.topics.reaches(place, self.conn));
-        let Some(here) = place.filter(|_| own > 0 && !self.topics.keeps(place, topic)) else {
-            return Ok(self.topics.publish_to(place, topic, message, None));
+        let resolved = self.topics.resolve(topic)?;
+        Ok(self.publish_resolved(resolved, topic, message))
+    }
+
+    fn publish_resolved(&mut self, resolved: Option<usize>, topic: &str, message: &Prepared) -> usize {
+        let own = resolved.map_or(0, |resolved| self.topics.matching_subscriptions(resolved, self.conn));
+        let Some(here) = resolved.filter(|_| own > 0 && !self.topics.has_history(resolved, topic)) else {
+            return self.topics.publish_resolved(resolved, topic, message, None);
         };
         let rule = self.topics.rule(here);
-        deliver(&mut self.tx, self.backlog, self.topics, (here, rule), (message, 0));
-        Ok(own + self.topics.publish_to(place, topic, message, Some(self.conn)))
+        self.subscriber.deliver(&mut self.tx, self.topics, (here, rule), (message, 0));
+        own + self.topics.publish_resolved(resolved, topic, message, Some(self.conn))
     }
 
     /// Publishes a message built from its position in the topic to every subscriber ([`Topics::publish_with`]).
@@ -263,11 +365,11 @@ impl<'a> Context<'a> {
         topic: &str,
         make: impl FnOnce(Option<Position>) -> Prepared,
     ) -> Result<usize, InvalidTopic> {
-        let place = self.topics.resolve(topic)?;
-        if self.topics.keeps(place, topic) {
-            return Ok(self.topics.publish_made(place, topic, make, None));
+        let resolved = self.topics.resolve(topic)?;
+        if self.topics.has_history(resolved, topic) {
+            return Ok(self.topics.publish_resolved_with(resolved, topic, make, None));
         }
-        self.publish(topic, &make(None))
+        Ok(self.publish_resolved(resolved, topic, &make(None)))
     }
 
     /// Publishes to every other subscriber. Returns the number of subscriptions that match.
@@ -291,8 +393,8 @@ impl<'a> DerefMut for Context<'a> {
     /// Flushes queued messages first, so that sends do not overtake them.
     #[inline]
     fn deref_mut(&mut self) -> &mut Tx<'a> {
-        if let Some(backlog) = self.backlog {
-            self.topics.make_way(backlog, &mut self.tx);
+        if let Some(backlog) = &mut self.subscriber.backlog {
+            self.topics.flush_before_send(backlog, &mut self.tx);
         }
         &mut self.tx
     }

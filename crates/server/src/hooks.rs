@@ -5,6 +5,7 @@ mod cors;
 mod redact;
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::fmt;
 
 use percent_encoding::percent_decode_str;
@@ -52,13 +53,13 @@ impl Hooks {
 
     /// Returns the first response of a hook.
     pub(crate) fn before(&self, request: &mut Request<'_>) -> Option<Response> {
-        let path = Path::new(request.head().path());
-        self.before.iter().filter(|(prefix, _)| prefix.covers(&path)).find_map(|(_, hook)| hook(request))
+        let path = LazyPath::new(request.head().path());
+        self.before.iter().filter(|(prefix, _)| path.is_below(prefix)).find_map(|(_, hook)| hook(request))
     }
 
     pub(crate) fn after(&self, request: &Request<'_>, response: &mut Response) {
-        let path = Path::new(request.head().path());
-        for (_, hook) in self.after.iter().filter(|(prefix, _)| prefix.covers(&path)) {
+        let path = LazyPath::new(request.head().path());
+        for (_, hook) in self.after.iter().filter(|(prefix, _)| path.is_below(prefix)) {
             hook(request, response);
         }
     }
@@ -75,32 +76,53 @@ struct Prefix(String);
 
 /// Path as hooks see it. A path that any interpretation puts below a prefix matches the prefix, since hooks guard
 /// access.
-struct Path<'a> {
+struct RequestPath<'a> {
     decoded: Cow<'a, [u8]>,
     /// Without empty segments and dots, if that differs.
     normalized: Option<Vec<u8>>,
 }
 
+/// Path that is decoded for the first prefix that compares it: `/` does not.
+struct LazyPath<'a> {
+    path: &'a str,
+    decoded: OnceCell<RequestPath<'a>>,
+}
+
+impl<'a> LazyPath<'a> {
+    fn new(path: &'a str) -> Self {
+        Self { path, decoded: OnceCell::new() }
+    }
+
+    fn is_below(&self, prefix: &Prefix) -> bool {
+        prefix.is_root() || prefix.covers(self.decoded.get_or_init(|| RequestPath::new(self.path)))
+    }
+}
+
 impl Prefix {
+    /// Returns whether every path is below this prefix.
+    fn is_root(&self) -> bool {
+        self.0.is_empty()
+    }
+
     fn new(prefix: &str) -> Self {
-        let is_sound = prefix.starts_with('/') && !prefix.contains(['{', '}', '%', '?']);
+        let is_valid = prefix.starts_with('/') && !prefix.contains(['{', '}', '%', '?']);
         assert!(
-            is_sound,
+            is_valid,
             "a hook's prefix is a path that begins with a slash and has no parameters, not {prefix:?}"
         );
         Self(prefix.trim_end_matches('/').to_owned())
     }
 
-    fn covers(&self, path: &Path<'_>) -> bool {
+    fn covers(&self, path: &RequestPath<'_>) -> bool {
         let begins = |path: &[u8]| {
             let behind = path.strip_prefix(self.0.as_bytes());
             behind.is_some_and(|behind| behind.is_empty() || behind.starts_with(b"/"))
         };
-        self.0.is_empty() || begins(&path.decoded) || path.normalized.as_deref().is_some_and(begins)
+        self.is_root() || begins(&path.decoded) || path.normalized.as_deref().is_some_and(begins)
     }
 }
 
-impl<'a> Path<'a> {
+impl<'a> RequestPath<'a> {
     fn new(path: &'a str) -> Self {
         let decoded: Cow<'a, [u8]> = percent_decode_str(path).into();
         let is_plain =
@@ -144,7 +166,7 @@ mod tests {
 
     #[test]
     fn prefix_covers_whole_segments_in_every_encoding() {
-        let covers = |prefix: &str, path: &str| Prefix::new(prefix).covers(&Path::new(path));
+        let covers = |prefix: &str, path: &str| Prefix::new(prefix).covers(&RequestPath::new(path));
         for path in [
             "/api",
             "/api/",

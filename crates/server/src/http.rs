@@ -1,310 +1,168 @@
-//! HTTP/1.1 state of one connection.
+//! Limits and timeouts of HTTP, before an upgrade.
 
-mod answer;
-mod config;
-mod receive;
-mod write;
-
-use std::mem;
-use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Buf, BytesMut};
-use sinews_engine::ConnId;
-use sinews_proto::handshake::Refusal;
-use sinews_proto::http::HeadScanner;
-use sinews_proto::{Config, Negotiated, Time};
-use sinews_session::{Flow, Outbound, Resources};
+use sinews_http::HeadLimits;
+use sinews_proto::Time;
 
-use self::answer::Answering;
-pub use self::config::HttpConfig;
-use self::receive::{Step, Upload};
-use crate::client::TrustedProxies;
-use crate::date::Date;
-use crate::handler::Handler;
-use crate::limits::{Gate, Pace};
-use crate::metrics::Counters;
-use crate::request::{Beside, FilePart};
-use crate::router::Router;
-use crate::shard::NEVER;
-use crate::tasks::Tasks;
-use crate::topics::Topics;
-
-/// Shared state of a thread that requests are answered with.
-pub(crate) struct Service<'a> {
-    pub(crate) router: &'a Router,
-    pub(crate) config: &'a HttpConfig,
-    pub(crate) topics: &'a mut Topics,
-    pub(crate) tasks: &'a Tasks,
-    pub(crate) resources: &'a mut Resources,
-    pub(crate) date: &'a mut Date,
-    pub(crate) counters: &'a Counters,
-    pub(crate) gate: &'a Gate,
-    pub(crate) proxies: &'a TrustedProxies,
-    pub(crate) now: Time,
-    pub(crate) conn: ConnId,
-    pub(crate) stopping: bool,
+/// Limits and timeouts of plain HTTP. [`Server::bind`](crate::Server::bind) rejects timeouts of zero.
+#[derive(Clone, Debug)]
+pub struct HttpConfig {
+    pub(crate) head: HeadLimits,
+    pub(crate) max_body: usize,
+    pub(crate) head_timeout: Duration,
+    pub(crate) body_idle_timeout: Duration,
+    pub(crate) body_timeout: Duration,
+    /// Bytes per second, zero for no limit, and the grace period.
+    pub(crate) min_upload: (u64, Duration),
+    pub(crate) keep_alive_timeout: Duration,
+    pub(crate) write_timeout: Duration,
+    pub(crate) handler_timeout: Duration,
+    pub(crate) high_water: usize,
 }
 
-impl Service<'_> {
-    /// Returns the part that a handler may use.
-    fn beside(&mut self, elapsed: Duration) -> Beside<'_> {
-        Beside { topics: self.topics, pool: self.tasks.pool(), elapsed, proxies: self.proxies }
-    }
-}
-
-/// State of one connection.
-#[derive(Debug)]
-pub(crate) struct Http {
-    /// Partial request, or pipelined requests.
-    buffer: BytesMut,
-    scanner: HeadScanner,
-    stage: Stage,
-    pub(crate) outbound: Outbound,
-    pub(crate) paused: bool,
-    /// No further request is read: queued answers and the current one leave, then the connection closes.
-    ending: bool,
-    /// Start of the current request, of its body, or of the connection.
-    started: Option<Time>,
-    /// Time of the last received bytes.
-    received: Time,
-    /// Time when an answer was queued, or bytes of an answer left.
-    moved: Time,
-    /// When the loop's timer fires.
-    pub(crate) armed: Time,
-    pub(crate) peer: SocketAddr,
-}
-
-/// Meaning of the next input.
-#[derive(Debug, Default)]
-enum Stage {
-    /// The head of a request.
-    #[default]
-    Head,
-    /// The body of a request, buffered after its head.
-    Body { head: usize, whole: usize },
-    /// A chunked body.
-    Upload(Box<Upload>),
-    /// A body that is discarded, since its request is answered.
-    Unwanted { left: usize, whole: usize },
-    /// None: the answer is pending.
-    Answering(Box<Answering>),
-    /// None: the rest of a file is queued.
-    Sending(Box<FilePart>),
-}
-
-/// Request that becomes a WebSocket.
-pub(crate) struct Upgrade {
-    pub(crate) negotiated: Negotiated,
-    pub(crate) handler: Box<dyn Handler>,
-    pub(crate) config: Arc<Config>,
-    pub(crate) pace: Option<Pace>,
-}
-
-/// Result of handling input.
-pub(crate) enum Handled {
-    /// All requests that can be answered are answered.
-    Waiting,
-    /// The rest of the input belongs to the WebSocket.
-    Upgraded(Upgrade, Rest),
-}
-
-/// Input after an upgrade.
-pub(crate) enum Rest {
-    /// The chunk from this offset on.
-    Chunk(usize),
-    /// Buffered input.
-    Kept(BytesMut),
-}
-
-impl Http {
-    pub(crate) fn new(peer: SocketAddr, now: Time) -> Self {
+impl Default for HttpConfig {
+    fn default() -> Self {
         Self {
-            buffer: BytesMut::new(),
-            scanner: HeadScanner::new(),
-            stage: Stage::Head,
-            outbound: Outbound::default(),
-            paused: false,
-            ending: false,
-            started: Some(now),
-            received: now,
-            moved: now,
-            armed: NEVER,
-            peer,
+            head: HeadLimits::new(),
+            max_body: 1 << 20,
+            head_timeout: Duration::from_secs(10),
+            body_idle_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(300),
+            min_upload: (500, Duration::from_secs(20)),
+            keep_alive_timeout: Duration::from_secs(75),
+            write_timeout: Duration::from_secs(30),
+            handler_timeout: Duration::from_secs(30),
+            high_water: 256 << 10,
         }
     }
+}
 
-    /// Returns whether the connection is idle: no partial request, no pending or queued answer.
-    pub(crate) fn is_idle(&self) -> bool {
-        !self.has_part() && self.outbound.is_empty()
+impl HttpConfig {
+    /// Limits of a request head. Default: [`HeadLimits::new`].
+    #[must_use]
+    pub fn with_head_limits(mut self, head: HeadLimits) -> Self {
+        self.head = head;
+        self
     }
 
-    /// Returns whether the connection has received no bytes yet.
-    pub(crate) fn is_new(&self) -> bool {
-        self.is_idle() && self.started.is_some()
+    /// Maximum size of a request body in bytes; the whole body is buffered. Default 1 MiB. Larger bodies are rejected
+    /// with 413.
+    #[must_use]
+    pub fn with_max_body(mut self, bytes: usize) -> Self {
+        self.max_body = bytes;
+        self
     }
 
-    /// Returns the memory of an incomplete request, in bytes.
-    pub(crate) fn incomplete(&self) -> usize {
-        let upload = if let Stage::Upload(upload) = &self.stage { upload.len() } else { 0 };
-        self.buffer.capacity() + upload
+    /// Timeout of a request head, from its first byte or from the connect on. Default 10 s, independent of progress:
+    /// a head is a few packets. On timeout: 408. Bounds the opening handshake too.
+    #[must_use]
+    pub fn with_head_timeout(mut self, wait: Duration) -> Self {
+        self.head_timeout = wait;
+        self
     }
 
-    /// Returns whether a request has arrived in part, or its answer is pending.
-    fn has_part(&self) -> bool {
-        !self.buffer.is_empty() || !matches!(self.stage, Stage::Head)
+    /// Timeout between bytes of a request body. Default 10 s, which outlasts a few lost packets. On timeout: 408.
+    #[must_use]
+    pub fn with_body_idle_timeout(mut self, wait: Duration) -> Self {
+        self.body_idle_timeout = wait;
+        self
     }
 
-    /// Returns whether the next input belongs to a request that is answered already.
-    fn is_answered(&self) -> bool {
-        match &self.stage {
-            Stage::Unwanted { .. } | Stage::Sending(_) => true,
-            Stage::Upload(upload) => upload.unwanted,
-            Stage::Head | Stage::Body { .. } | Stage::Answering(_) => false,
+    /// Timeout of a whole request body, counted from its head. Default 5 min: for the default
+    /// [`max_body`](Self::with_max_body) 28 kbit/s, for 16 MiB half a megabit. Progress does not extend it. On
+    /// timeout: 408.
+    #[must_use]
+    pub fn with_body_timeout(mut self, wait: Duration) -> Self {
+        self.body_timeout = wait;
+        self
+    }
+
+    /// Minimum rate of a request body, in bytes per second on average since its head, after `grace`. Each byte
+    /// extends the deadline by its share of a second. Zero: no minimum. Default 500 bytes per second after 20 s, as
+    /// in Apache's `mod_reqtimeout`: slower than any usable network, faster than a client that only occupies a
+    /// connection. On timeout: 408. In a chunked body, only chunk data counts.
+    #[must_use]
+    pub fn with_min_upload_rate(mut self, bytes_per_second: u64, grace: Duration) -> Self {
+        self.min_upload = (bytes_per_second, grace);
+        self
+    }
+
+    /// High-water mark of queued answers in bytes, above which pipelined requests wait. Default 256 KiB: a socket's
+    /// send buffer and as much again, so that pipelining keeps it full.
+    #[must_use]
+    pub fn with_high_water(mut self, bytes: usize) -> Self {
+        self.high_water = bytes;
+        self
+    }
+
+    /// Idle timeout of a connection after its last answer. Default 75 s: more than the 60 s after which most proxies
+    /// close, so that no proxy sends a request into a closing connection.
+    #[must_use]
+    pub fn with_keep_alive_timeout(mut self, wait: Duration) -> Self {
+        self.keep_alive_timeout = wait;
+        self
+    }
+
+    /// Timeout for a peer that takes no bytes of an answer. Default 30 s.
+    #[must_use]
+    pub fn with_write_timeout(mut self, wait: Duration) -> Self {
+        self.write_timeout = wait;
+        self
+    }
+
+    /// Timeout of an [`Answer`](crate::Answer) that is a future or blocking work, including its time in the pool's
+    /// queue. Default 30 s, before most clients and proxies give up. On timeout the client is answered with 503 and
+    /// the future is dropped; blocking work runs to its end, and its result is discarded.
+    #[must_use]
+    pub fn with_handler_timeout(mut self, wait: Duration) -> Self {
+        self.handler_timeout = wait;
+        self
+    }
+}
+
+impl HttpConfig {
+    /// Returns the deadline of a body of which `bytes` have arrived: complete, or more bytes by then.
+    pub(crate) fn upload_deadline(&self, started: Time, bytes: usize) -> Time {
+        let most = started + self.body_timeout;
+        let (rate, grace) = self.min_upload;
+        let earned = (bytes as u64).saturating_mul(1_000_000).checked_div(rate);
+        earned.map_or(most, |earned| most.min(started + grace + Duration::from_micros(earned)))
+    }
+
+    /// Checks the settings; names the invalid one.
+    pub(crate) fn check(&self) -> Result<(), &'static str> {
+        let waits = [
+            (self.head_timeout, "head_timeout must be longer than zero"),
+            (self.body_idle_timeout, "body_idle_timeout must be longer than zero"),
+            (self.body_timeout, "body_timeout must be longer than zero"),
+            (self.keep_alive_timeout, "keep_alive_timeout must be longer than zero"),
+            (self.write_timeout, "write_timeout must be longer than zero"),
+            (self.handler_timeout, "handler_timeout must be longer than zero"),
+        ];
+        let zero = waits.into_iter().find(|(wait, _)| wait.is_zero());
+        zero.map_or(Ok(()), |(_, fault)| Err(fault))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn body_deadline_grows_with_received_bytes() {
+        let config = HttpConfig::default().with_body_timeout(Duration::from_secs(100));
+        let slowest = config.clone().with_min_upload_rate(1_000, Duration::from_secs(5));
+        let after = |config: &HttpConfig, bytes| config.upload_deadline(Time::from_millis(500), bytes);
+        for (bytes, millis) in
+            [(0, 5_500), (1, 5_501), (999, 6_499), (10_000, 15_500), (95_000, 100_500), (usize::MAX, 100_500)]
+        {
+            assert_eq!(after(&slowest, bytes), Time::from_millis(millis), "{bytes}");
         }
-    }
-
-    /// Returns whether an answer is pending: later requests wait.
-    pub(crate) fn is_busy(&self) -> bool {
-        matches!(self.stage, Stage::Answering(_) | Stage::Sending(_))
-    }
-
-    /// Returns whether the last answer is queued.
-    pub(crate) fn is_over(&self) -> bool {
-        self.ending && !self.is_busy()
-    }
-
-    /// Ends input: the peer has closed its side, or no further request is read. The current request is finished.
-    pub(crate) fn end(&mut self) {
-        self.ending = true;
-    }
-
-    /// Returns whether the completion of a send can wait: no state depends on it.
-    pub(crate) fn finish_may_wait(&self) -> bool {
-        !self.paused && !self.ending && !self.is_busy() && !self.outbound.has_gathered()
-    }
-
-    /// Returns the deadline of the peer or of a pending answer.
-    pub(crate) fn deadline(&self, config: &HttpConfig) -> Time {
-        let written = self.moved + config.write_timeout;
-        match (&self.stage, self.started) {
-            (Stage::Answering(answering), _) => {
-                let answered = answering.since + config.handler_timeout;
-                if self.outbound.is_empty() { answered } else { answered.min(written) }
-            }
-            (Stage::Sending(_), _) => written,
-            _ if self.ending || !self.outbound.is_empty() => written,
-            // Counted from the first byte: a slow drip of bytes does not extend it.
-            (Stage::Head, Some(started)) => started + config.head_timeout,
-            (Stage::Head, None) => self.moved + config.keep_alive_timeout,
-            (Stage::Body { head, .. }, _) => {
-                self.body_deadline(self.buffer.len().saturating_sub(*head), config)
-            }
-            (Stage::Upload(upload), _) => self.body_deadline(upload.len(), config),
-            (Stage::Unwanted { left, whole }, _) => self.body_deadline(whole - left, config),
-        }
-    }
-
-    /// Returns the deadline of a body of which `bytes` have arrived.
-    fn body_deadline(&self, bytes: usize, config: &HttpConfig) -> Time {
-        // The client may have waited for 100 (Continue) until `moved`.
-        let idle = self.received.max(self.moved) + config.body_idle_timeout;
-        idle.min(config.upload_deadline(self.started.unwrap_or(self.received), bytes))
-    }
-
-    /// Returns whether to receive more.
-    pub(crate) fn flow(&self) -> Flow {
-        if self.paused { Flow::Pause } else { Flow::Continue }
-    }
-
-    /// Bytes of an answer have left.
-    pub(crate) fn moved(&mut self, now: Time) {
-        self.moved = now;
-    }
-
-    pub(crate) fn receive(&mut self, chunk: &[u8], service: &mut Service<'_>) -> Handled {
-        if self.ending {
-            return Handled::Waiting;
-        }
-        self.received = service.now;
-        // At most one chunk is received while an answer is pending. A peer that sends none is still received from,
-        // so that its close is noticed.
-        self.paused |= self.is_busy();
-        if !self.buffer.is_empty() || self.paused {
-            self.buffer.extend_from_slice(chunk);
-            return if self.paused { Handled::Waiting } else { self.resume(service) };
-        }
-        match self.handle(chunk, service) {
-            (used, None) => {
-                self.keep(&chunk[used..], service.now);
-                Handled::Waiting
-            }
-            (used, Some(upgrade)) => Handled::Upgraded(upgrade, Rest::Chunk(used)),
-        }
-    }
-
-    /// Handles buffered input.
-    pub(crate) fn resume(&mut self, service: &mut Service<'_>) -> Handled {
-        self.paused = false;
-        let mut buffer = mem::take(&mut self.buffer);
-        let (used, upgrade) = self.handle(&buffer, service);
-        buffer.advance(used);
-        if let Some(upgrade) = upgrade {
-            return Handled::Upgraded(upgrade, Rest::Kept(buffer));
-        }
-        if !buffer.is_empty() && !self.ending {
-            self.buffer = buffer;
-            self.started.get_or_insert(service.now);
-        }
-        Handled::Waiting
-    }
-
-    /// Buffers the beginning of a request.
-    fn keep(&mut self, rest: &[u8], now: Time) {
-        if !rest.is_empty() && !self.ending {
-            self.buffer.extend_from_slice(rest);
-            self.started.get_or_insert(now);
-        }
-    }
-
-    /// Answers requests until the input is consumed, an answer ends the connection or is pending, the outbound queue
-    /// is above its high-water mark, or a request is an upgrade. Returns the number of consumed bytes.
-    fn handle(&mut self, input: &[u8], service: &mut Service<'_>) -> (usize, Option<Upgrade>) {
-        let mut at = 0;
-        while at < input.len() && !self.ending {
-            let published = service.topics.has_published() && service.topics.is_full();
-            if published || self.is_busy() || self.outbound.len() > service.config.high_water {
-                self.paused = true;
-                break;
-            }
-            match self.step(&input[at..], service) {
-                Step::Used(used) => at += used,
-                Step::NeedMore => break,
-                Step::Upgrade(upgrade, used) => return (at + used, Some(upgrade)),
-            }
-        }
-        (at, None)
-    }
-
-    /// Handles a timeout. Returns whether the connection closes at once.
-    pub(crate) fn time_out(&mut self, service: &mut Service<'_>) -> bool {
-        if let Stage::Answering(answering) = &self.stage {
-            if answering.since + service.config.handler_timeout > service.now {
-                // The peer takes no bytes of earlier answers.
-                return true;
-            }
-            self.give_up_answer(service);
-            return false;
-        }
-        let owed_nothing = self.ending || !self.outbound.is_empty() || self.is_answered() || !self.has_part();
-        if !owed_nothing {
-            (self.buffer, self.stage) = (BytesMut::new(), Stage::Head);
-            let timeout = Refusal::new(408).map(|refusal| refusal.with_body("request timeout\n"));
-            if let Ok(timeout) = timeout {
-                self.refuse(&timeout, service);
-            }
-        }
-        owed_nothing
+        let any = config.with_min_upload_rate(0, Duration::ZERO);
+        assert_eq!(
+            (after(&any, 0), after(&any, 1)),
+            (Time::from_millis(100_500), Time::from_millis(100_500))
+        );
     }
 }

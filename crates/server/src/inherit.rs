@@ -1,25 +1,13 @@
 //! Listening sockets that a server hands over to its successor.
 
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sinews_engine::Listener;
 
-use crate::listen::{Place, SocketFile};
-
-/// Listen address as configured.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ListenAddress {
-    /// An address; port 0 if any free port was requested.
-    Tcp(SocketAddr),
-    /// A path.
-    Unix(PathBuf),
-}
+use crate::listen::{ListenAddress, ListenTarget, SocketFile};
 
 /// Listening sockets of a server for its successor, usually in another process, which receives the descriptors
 /// through a Unix socket (`SCM_RIGHTS`).
@@ -75,26 +63,26 @@ impl Listeners {
         self.sockets.is_empty()
     }
 
-    pub(crate) fn add(&mut self, place: &Place, listeners: &[Listener]) -> io::Result<()> {
+    pub(crate) fn add(&mut self, target: &ListenTarget, listeners: &[Listener]) -> io::Result<()> {
         for listener in listeners {
-            self.sockets.push((place.address(), listener.try_clone()?));
+            self.sockets.push((target.address(), listener.try_clone()?));
         }
         Ok(())
     }
 
     /// Removes the sockets of a listen address, configured or bound.
-    pub(crate) fn take(&mut self, place: &Place) -> Vec<Listener> {
-        let wanted = place.address();
+    pub(crate) fn take(&mut self, target: &ListenTarget) -> Vec<Listener> {
+        let wanted = target.address();
         let bound = |listener: &Listener| listener.local_addr().ok();
-        let is_there = |address: &ListenAddress, listener: &Listener| {
+        let matches = |address: &ListenAddress, listener: &Listener| {
             *address == wanted || bound(listener).map(ListenAddress::Tcp).as_ref() == Some(&wanted)
         };
-        let found = self.sockets.iter().find(|(address, listener)| is_there(address, listener));
+        let found = self.sockets.iter().find(|(address, listener)| matches(address, listener));
         let Some(at) = found.map(|(_, listener)| bound(listener)) else { return Vec::new() };
         // Port 0, requested twice, is two ports.
         let (taken, rest) = std::mem::take(&mut self.sockets)
             .into_iter()
-            .partition(|(address, listener)| is_there(address, listener) && bound(listener) == at);
+            .partition(|(address, listener)| matches(address, listener) && bound(listener) == at);
         self.sockets = rest;
         let taken: Vec<(ListenAddress, Listener)> = taken;
         taken.into_iter().map(|(_, listener)| listener).collect()
@@ -114,12 +102,12 @@ impl Listeners {
 
 /// Listening sockets of a server, as long as they can be handed over.
 #[derive(Debug, Default)]
-pub(crate) struct Doors {
+pub(crate) struct ListenerFds {
     listeners: Mutex<Listeners>,
     handed_over: AtomicBool,
 }
 
-impl Doors {
+impl ListenerFds {
     pub(crate) fn new(listeners: Listeners) -> Self {
         Self { listeners: Mutex::new(listeners), handed_over: AtomicBool::new(false) }
     }
@@ -147,7 +135,7 @@ impl Doors {
         self.close();
     }
 
-    pub(crate) fn are_handed_over(&self) -> bool {
+    pub(crate) fn is_handed_over(&self) -> bool {
         self.handed_over.load(Ordering::SeqCst)
     }
 }

@@ -1,13 +1,13 @@
 //! HTTP/1.1 and WebSocket server on one event loop per core: routes, handlers, topics.
 //!
 //! ```text
-//!   listener ─▶ shard (a thread) ─▶ HTTP: any method ─▶ Router ─▶ Response, at once or later; Files
+//!   listener ─▶ worker (a thread) ▶ HTTP: any method ─▶ Router ─▶ Response, at once or later; Files
 //!                 │                   │ upgrade
 //!                 │                   ▼
 //!                 │                WebSocket ─▶ Handler: open, message, drain, close
 //!                 │                   ▲                 │ Context: send, subscribe, publish
 //!                 ├─ topics ──────────┴─────────────────┘
-//!                 └─ mail to the other shards: publications, stop
+//!                 └─ mail to the other workers: publications, stop
 //! ```
 //!
 //! A connection and its [`Handler`] stay on one thread. Threads share only the directory of topics. All answers to a
@@ -45,7 +45,8 @@
 //! ```
 //!
 //! A plain request is answered with a [`Response`], or with an [`Answer`] that completes later: a future on the
-//! connection's thread, or blocking work on a pool. [`Files`] serves a directory. [`Router::before`] and
+//! connection's thread, or blocking work on a pool. A [`StreamingResponse`] stays open and carries the messages of a
+//! [`Handler`], for clients without WebSocket. [`Files`] serves a directory. [`Router::before`] and
 //! [`Router::after`] guard routes and change their answers.
 //!
 //! Browsers may connect from pages of the same origin unless [`ServerOptions::with_origin`] allows more. Limits and
@@ -57,11 +58,13 @@
 mod answer;
 mod appends;
 mod asset;
-mod chunked;
 mod client;
 mod compress;
 mod date;
+mod exchange;
 mod files;
+mod fixed;
+mod framing;
 mod handler;
 mod hooks;
 mod http;
@@ -76,11 +79,14 @@ mod proxy;
 mod request;
 mod router;
 mod server;
-mod shard;
+mod shared;
+mod socket;
+mod streaming;
 mod tasks;
+mod timer;
 mod tls;
 mod topics;
-mod websocket;
+mod worker;
 
 pub use answer::Answer;
 pub use appends::{AppendJob, Appender};
@@ -90,27 +96,36 @@ pub use files::Files;
 pub use handler::{Context, Handler};
 pub use hooks::{Compression, Cors, redact_credentials};
 pub use http::HttpConfig;
-pub use inherit::{ListenAddress, Listeners};
+pub use inherit::Listeners;
 pub use ipnet::IpNet;
 pub use limits::{Limit, Limits, WhenFull};
-pub use listen::Listen;
+pub use listen::{Listen, ListenAddress};
 pub use messages::MessageRoute;
-pub use metrics::{ConnectionEnd, Dropped, Metrics, Monitor, NotReady, Process, Reason, Tally, WebSocketEnd};
-pub use pool::{BlockingConfig, BlockingPool, NotRun};
+pub use metrics::{
+    ConnectionEnd, Dropped, MetricReason, Metrics, Monitor, NotReady, ProcessMetrics, ReasonCounts,
+    WebSocketEnd,
+};
+pub use pool::{BlockingConfig, BlockingPool, JobRejected};
 pub use request::{OwnedRequest, Request, Response};
 pub use router::{Router, WebSocketRoute};
 pub use server::{BindError, BoundServer, Server, StopHandle};
-pub use sinews_engine::{BackendChoice, Config as EngineConfig, Stats};
+pub use sinews_engine::{BackendChoice, EngineConfig, Stats};
+pub use sinews_http::{HeadLimits, end_event, write_event_data, write_event_field};
 pub use sinews_proto::deflate::{DeflateConfig, DeflateMode};
 pub use sinews_proto::handshake::{OriginPolicy, Refusal, ServerOptions};
-pub use sinews_proto::http::HeadLimits;
 pub use sinews_proto::{
-    CloseCode, Config, Expired, InvalidConfig, Kind, Misuse, Overflow, PeerMisbehaved, PingRate,
+    BodyFormat, BodyPrefix, CloseCode, Config, Expired, InvalidConfig, Kind, Misuse, Overflow,
+    PeerMisbehaved, PingRate,
 };
 pub use sinews_session::{Cause, Closed, Fragment, Payload, Prepared, Sent, Tx};
+pub use streaming::StreamingResponse;
 pub use tls::{Certificates, InvalidTls, TlsConfig};
-pub use topics::backlog::{DropReason, Missed};
 pub use topics::{
-    History, InvalidTopic, Joined, KeptMessage, KeptTopic, Position, PublishError, Publisher, SlowConsumer,
-    Start, SubscriptionChange, TopicConfig, TopicCounters, TopicRule, Topics, Unreached,
+    DropReason, DroppedMessages, HistoryPolicy, InvalidTopic, KeyChange, KeyCondition, KeyError, KeyLog,
+    KeyLogError, KeyPage, KeySnapshot, KeySubscription, KeyWrite, KeyWritten, KeyedConfig, KeyedSnapshot,
+    KeyedUpdate, KeysSubscribed, ListedTopic, LoggedChange, Member, OwnChanges, OwnPresence, Position,
+    PresenceChangeList, PresenceCount, PresenceError, PresenceMessage, PresenceSnapshot, PresenceTransition,
+    PresenceUpdate, PublishError, Publisher, ReplayFrom, RetainedMessage, SlowConsumer, Subscribed,
+    SubscriberId, SubscriptionObserver, TopicConfig, TopicCounters, TopicName, TopicPattern, TopicPresence,
+    TopicRule, TopicSnapshot, Topics, Undelivered,
 };

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use sinews_engine::{ListenOptions, Listener};
 
-use crate::inherit::ListenAddress;
 use crate::messages::MessageRoute;
 use crate::tls::TlsConfig;
 
@@ -25,19 +24,29 @@ use crate::tls::TlsConfig;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Listen {
-    pub(crate) place: Place,
-    pub(crate) expects: Expects,
+    pub(crate) target: ListenTarget,
+    pub(crate) protocol: ListenerProtocol,
+}
+
+/// Listen address as configured.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ListenAddress {
+    /// An address; port 0 if any free port was requested.
+    Tcp(SocketAddr),
+    /// A path.
+    Unix(PathBuf),
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Place {
+pub(crate) enum ListenTarget {
     Tcp(SocketAddr),
     Unix { path: PathBuf, mode: u32 },
 }
 
 /// Protocol layers of a listener's connections.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Expects {
+pub(crate) struct ListenerProtocol {
     /// Connections begin with a PROXY header.
     pub(crate) proxy: bool,
     /// Connections speak TLS.
@@ -50,7 +59,7 @@ impl Listen {
     /// Listens on a TCP address; port 0 takes a free one.
     #[must_use]
     pub fn tcp(address: SocketAddr) -> Self {
-        Self { place: Place::Tcp(address), expects: Expects::default() }
+        Self { target: ListenTarget::Tcp(address), protocol: ListenerProtocol::default() }
     }
 
     /// Listens on a Unix socket, for a proxy on the same machine. `mode` is its permissions: `0o660` lets the user
@@ -59,7 +68,7 @@ impl Listen {
     /// their headers, trust `0.0.0.0/32` ([`Server::trusted_proxies`](crate::Server::trusted_proxies)).
     #[must_use]
     pub fn unix(path: impl Into<PathBuf>, mode: u32) -> Self {
-        Self { place: Place::Unix { path: path.into(), mode }, expects: Expects::default() }
+        Self { target: ListenTarget::Unix { path: path.into(), mode }, protocol: ListenerProtocol::default() }
     }
 
     /// Requires a PROXY header, version 1 or 2, on every connection, as HAProxy, nginx, Envoy and cloud load
@@ -71,14 +80,14 @@ impl Listen {
     /// only the proxy can reach, or use a firewall. Default: no header.
     #[must_use]
     pub fn with_proxy_protocol(mut self) -> Self {
-        self.expects.proxy = true;
+        self.protocol.proxy = true;
         self
     }
 
     /// Requires TLS on every connection, after the PROXY header if there is one. Default: no TLS.
     #[must_use]
     pub fn with_tls(mut self, tls: TlsConfig) -> Self {
-        self.expects.tls = Some(tls);
+        self.protocol.tls = Some(tls);
         self
     }
 
@@ -86,19 +95,19 @@ impl Listen {
     /// if enabled. A connection beyond a limit is closed without an answer. Default: HTTP.
     #[must_use]
     pub fn with_messages(mut self, route: MessageRoute) -> Self {
-        self.expects.messages = Some(Arc::new(route));
+        self.protocol.messages = Some(Arc::new(route));
         self
     }
 }
 
 /// Bound listeners, at least one for each thread.
-pub(crate) struct Bound {
+pub(crate) struct BoundAddress {
     pub(crate) listeners: Vec<Listener>,
     pub(crate) address: Option<SocketAddr>,
     pub(crate) file: Option<SocketFile>,
 }
 
-impl Place {
+impl ListenTarget {
     pub(crate) fn address(&self) -> ListenAddress {
         match self {
             Self::Tcp(address) => ListenAddress::Tcp(*address),
@@ -107,7 +116,7 @@ impl Place {
     }
 
     /// Binds listeners for this number of threads, and reuses inherited ones.
-    pub(crate) fn bind(&self, threads: usize, mut inherited: Vec<Listener>) -> io::Result<Bound> {
+    pub(crate) fn bind(&self, threads: usize, mut inherited: Vec<Listener>) -> io::Result<BoundAddress> {
         let options = ListenOptions::default();
         match self {
             Self::Tcp(address) => {
@@ -121,7 +130,7 @@ impl Place {
                     }
                 };
                 let address = listeners.first().map(Listener::local_addr).transpose()?;
-                Ok(Bound { listeners, address, file: None })
+                Ok(BoundAddress { listeners, address, file: None })
             }
             Self::Unix { path, mode } => {
                 // All inherited listeners share one socket, and clients find it only by its file.
@@ -138,7 +147,7 @@ impl Place {
                 while listeners.len() < threads {
                     listeners.push(listeners[0].try_clone()?);
                 }
-                Ok(Bound { listeners, address: None, file: Some(file) })
+                Ok(BoundAddress { listeners, address: None, file: Some(file) })
             }
         }
     }

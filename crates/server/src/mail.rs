@@ -2,36 +2,43 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Instant;
 
 use sinews_engine::ConnId;
 use sinews_session::Prepared;
 
-use crate::topics::Position;
+use crate::topics::{KeyedTopic, Position};
 
 /// Mail to a shard.
 #[derive(Debug)]
 pub(crate) enum Mail {
     /// A message for the subscribers of a topic on this shard.
-    Publish(Published),
+    Publish(MailedPublication),
+    /// Keys of a topic have changed, or expire earlier than this shard knows.
+    Keyed(Arc<KeyedTopic>),
+    /// The presence of a topic has changed: this shard sends its update when it is due.
+    Presence { topic: Arc<str>, due: Instant },
     /// This shard has the connection with the largest queues, and the memory limit is exceeded.
     Shed,
 }
 
 /// Publication in transit between threads.
 #[derive(Debug)]
-pub(crate) struct Published {
+pub(crate) struct MailedPublication {
     pub(crate) topic: Arc<str>,
     pub(crate) message: Prepared,
     /// Its position in the topic, if the topic has history.
     pub(crate) position: Option<Position>,
     /// A subscriber that is excluded.
     pub(crate) except: Option<ConnId>,
+    /// Version of the presence that the message reports, if later watchers do not receive it; otherwise 0.
+    pub(crate) version: u64,
 }
 
 impl Mail {
     pub(crate) fn publish(topic: &Arc<str>, message: &Prepared) -> Self {
         let (topic, message) = (topic.clone(), message.clone());
-        Self::Publish(Published { topic, message, position: None, except: None })
+        Self::Publish(MailedPublication { topic, message, position: None, except: None, version: 0 })
     }
 }
 
@@ -46,7 +53,7 @@ pub(crate) enum Stop {
     /// Gracefully, and another process accepts instead.
     HandedOver,
     /// Gracefully.
-    InOrder,
+    Graceful,
     /// At once.
     Now,
 }
@@ -60,7 +67,7 @@ impl StopLevel {
         match self.0.load(Ordering::SeqCst) {
             0 => Stop::No,
             1 => Stop::HandedOver,
-            2 => Stop::InOrder,
+            2 => Stop::Graceful,
             _ => Stop::Now,
         }
     }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use sinews_proto::{Config, InvalidConfig, Negotiated, Role};
 
 use crate::handler::Handler;
-use crate::http::Upgrade;
-use crate::limits::Pace;
+use crate::limits::RateLimit;
+use crate::socket::{AcceptedUpgrade, MessageTransport};
 
 /// Handlers of a listener without HTTP. Each message, in both directions, follows its length: four bytes,
 /// little-endian ([`Listen::with_messages`](crate::Listen::with_messages)).
@@ -35,18 +35,22 @@ use crate::limits::Pace;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct MessageRoute {
-    handler: HandlerFn,
+    handler: MessageHandlerFn,
     config: Arc<Config>,
-    pace: Option<Pace>,
+    rate_limit: Option<RateLimit>,
 }
 
-type HandlerFn = Box<dyn Fn(SocketAddr) -> Box<dyn Handler> + Send + Sync>;
+type MessageHandlerFn = Box<dyn Fn(SocketAddr) -> Box<dyn Handler> + Send + Sync>;
 
 impl MessageRoute {
     /// Creates a route that handles each connection with the handler that `handler` makes for its peer address.
     pub fn new<H: Handler + 'static>(handler: impl Fn(SocketAddr) -> H + Send + Sync + 'static) -> Self {
         let config = Config::default().with_ping_interval(None);
-        Self { handler: Box::new(move |peer| Box::new(handler(peer))), config: Arc::new(config), pace: None }
+        Self {
+            handler: Box::new(move |peer| Box::new(handler(peer))),
+            config: Arc::new(config),
+            rate_limit: None,
+        }
     }
 
     /// Sets limits and timeouts of the connections. Settings of pings, frames and fragments have no effect, since
@@ -63,7 +67,7 @@ impl MessageRoute {
     /// does.
     #[must_use]
     pub fn with_message_rate(mut self, per_second: u32, burst: u32) -> Self {
-        self.pace = Some(Pace::new(per_second, burst));
+        self.rate_limit = Some(RateLimit::new(per_second, burst));
         self
     }
 
@@ -72,9 +76,10 @@ impl MessageRoute {
     }
 
     /// Returns the upgrade of a new connection.
-    pub(crate) fn upgrade(&self, peer: SocketAddr) -> Upgrade {
+    pub(crate) fn upgrade(&self, peer: SocketAddr) -> AcceptedUpgrade {
         let (negotiated, config) = (Negotiated::prefixed(Role::Server), Arc::clone(&self.config));
-        Upgrade { negotiated, handler: (self.handler)(peer), config, pace: self.pace }
+        let (handler, rate_limit) = ((self.handler)(peer), self.rate_limit);
+        AcceptedUpgrade { negotiated, handler, config, rate_limit, transport: MessageTransport::Connection }
     }
 }
 

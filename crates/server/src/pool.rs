@@ -57,7 +57,7 @@ impl BlockingConfig {
 ///         match pool.run(|| std::fs::metadata("/etc/hostname").map(|file| file.len())).await {
 ///             Ok(Ok(bytes)) => Response::text(format!("{bytes}\n")),
 ///             Ok(Err(_)) => Response::new(404),
-///             Err(not_run) => not_run.response(),
+///             Err(rejected) => rejected.response(),
 ///         }
 ///     })
 /// });
@@ -65,10 +65,10 @@ impl BlockingConfig {
 /// ```
 #[derive(Clone)]
 pub struct BlockingPool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolShared>,
 }
 
-struct Shared {
+struct PoolShared {
     state: Mutex<State>,
     /// Signals new work, or that the pool is closed.
     changed: Condvar,
@@ -77,21 +77,21 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    queue: VecDeque<Job>,
+    queue: VecDeque<BlockingJob>,
     threads: usize,
     /// Threads that wait for work.
     idle: usize,
     closed: bool,
 }
 
-type Job = Box<dyn FnOnce() + Send>;
+type BlockingJob = Box<dyn FnOnce() + Send>;
 
 /// Error of a job that was not run: all threads were busy and the queue was full, or the server has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct NotRun;
+pub struct JobRejected;
 
-impl NotRun {
+impl JobRejected {
     /// Returns the response for the client: 503 with `Retry-After` of one second.
     #[must_use]
     pub fn response(self) -> crate::Response {
@@ -99,28 +99,28 @@ impl NotRun {
     }
 }
 
-impl fmt::Display for NotRun {
+impl fmt::Display for JobRejected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("blocking pool queue is full, or the pool is closed")
     }
 }
 
-impl std::error::Error for NotRun {}
+impl std::error::Error for JobRejected {}
 
 impl BlockingPool {
     pub(crate) fn new(config: BlockingConfig) -> Self {
-        Self { shared: Arc::new(Shared { state: Mutex::default(), changed: Condvar::new(), config }) }
+        Self { shared: Arc::new(PoolShared { state: Mutex::default(), changed: Condvar::new(), config }) }
     }
 
     /// Runs work on one of the threads, starting at once; the future is its result and may be awaited on any thread.
     /// Work whose future is dropped before it has begun does not run.
     ///
     /// # Errors
-    /// [`NotRun`].
+    /// [`JobRejected`].
     ///
     /// # Panics
     /// The future panics if the work panicked.
-    pub fn run<T, F>(&self, work: F) -> impl Future<Output = Result<T, NotRun>> + Send + use<T, F>
+    pub fn run<T, F>(&self, work: F) -> impl Future<Output = Result<T, JobRejected>> + Send + use<T, F>
     where
         T: Send + 'static,
         F: FnOnce() -> T + Send + 'static,
@@ -142,13 +142,13 @@ impl BlockingPool {
         async move {
             taken?;
             // The job was dropped when the server stopped.
-            let done = receiver.await.map_err(|_| NotRun)?;
+            let done = receiver.await.map_err(|_| JobRejected)?;
             Ok(done.unwrap_or_else(|panic| resume_unwind(panic)))
         }
     }
 
     /// Queues work, if there is capacity. Its completion is not reported.
-    pub(crate) fn start(&self, work: impl FnOnce() + Send + 'static) -> Result<(), NotRun> {
+    pub(crate) fn start(&self, work: impl FnOnce() + Send + 'static) -> Result<(), JobRejected> {
         self.push(Box::new(work))
     }
 
@@ -162,13 +162,13 @@ impl BlockingPool {
         drop(undone);
     }
 
-    fn push(&self, job: Job) -> Result<(), NotRun> {
+    fn push(&self, job: BlockingJob) -> Result<(), JobRejected> {
         let mut state = self.shared.lock();
         let may_start = state.threads < self.shared.config.threads;
         // Idle threads are signaled for as many queued jobs, and take those jobs first.
         let is_full = state.queue.len() >= self.shared.config.queue.saturating_add(state.idle);
         if state.closed || is_full && !may_start {
-            return Err(NotRun);
+            return Err(JobRejected);
         }
         if state.idle <= state.queue.len() && may_start {
             match self.start_thread(state.threads) {
@@ -176,7 +176,7 @@ impl BlockingPool {
                 Err(error) => {
                     tracing::warn!(%error, threads = state.threads, "cannot start a thread for blocking work");
                     if state.threads == 0 || is_full {
-                        return Err(NotRun);
+                        return Err(JobRejected);
                     }
                 }
             }
@@ -193,7 +193,7 @@ impl BlockingPool {
     }
 }
 
-impl Shared {
+impl PoolShared {
     /// A job never panics, so neither does a thread that holds the lock.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -243,9 +243,9 @@ mod tests {
 
     use super::*;
 
-    struct Unpark(thread::Thread);
+    struct ThreadWaker(thread::Thread);
 
-    impl Wake for Unpark {
+    impl Wake for ThreadWaker {
         fn wake(self: Arc<Self>) {
             self.0.unpark();
         }
@@ -253,7 +253,7 @@ mod tests {
 
     fn wait<T>(future: impl Future<Output = T>) -> T {
         let mut future = std::pin::pin!(future);
-        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let waker = Waker::from(Arc::new(ThreadWaker(thread::current())));
         loop {
             if let Poll::Ready(done) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
                 return done;
@@ -299,7 +299,7 @@ mod tests {
         starts.recv().unwrap();
         let second = pool.run(|| 2);
         let dropped = pool.run(|| -> () { panic!("its future was dropped") });
-        assert_eq!(wait(pool.run(|| 4)), Err(NotRun));
+        assert_eq!(wait(pool.run(|| 4)), Err(JobRejected));
         drop(dropped);
         go.send(()).unwrap();
         assert_eq!((wait(first), wait(second)), (Ok(true), Ok(2)));
@@ -327,8 +327,8 @@ mod tests {
         starts.recv().unwrap();
         let waiting = pool.run(|| ());
         pool.close();
-        assert_eq!(wait(waiting), Err(NotRun));
-        assert_eq!(wait(pool.run(|| ())), Err(NotRun));
+        assert_eq!(wait(waiting), Err(JobRejected));
+        assert_eq!(wait(pool.run(|| ())), Err(JobRejected));
         go.send(()).unwrap();
         assert_eq!(wait(first), Ok(true), "running jobs finish");
         while pool.shared.lock().threads > 0 {

@@ -4,63 +4,63 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Received part of a PROXY header.
 #[derive(Debug)]
-pub(crate) struct Preface {
+pub(crate) struct ProxyProtocolHeader {
     peer: SocketAddr,
     /// The listener that accepted the connection.
     pub(crate) listener: usize,
     /// Incomplete header.
-    begun: Vec<u8>,
+    partial: Vec<u8>,
 }
 
 /// Result of handling input.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Announced {
+pub(crate) enum ProxiedAddress {
     /// The header is incomplete.
-    Nothing,
+    Incomplete,
     /// The client, and the input after the header: the rest of the chunk from an offset, or a buffer.
-    Client(SocketAddr, Behind),
+    Client(SocketAddr, Remainder),
     /// The header is invalid.
     Malformed,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Behind {
+pub(crate) enum Remainder {
     Chunk(usize),
-    Kept(Vec<u8>),
+    Buffered(Vec<u8>),
 }
 
-impl Preface {
+impl ProxyProtocolHeader {
     pub(crate) fn new(peer: SocketAddr, listener: usize) -> Self {
-        Self { peer, listener, begun: Vec::new() }
+        Self { peer, listener, partial: Vec::new() }
     }
 
-    pub(crate) fn receive(&mut self, chunk: &[u8]) -> Announced {
-        if self.begun.is_empty() {
+    pub(crate) fn receive(&mut self, chunk: &[u8]) -> ProxiedAddress {
+        if self.partial.is_empty() {
             return match parse(chunk) {
-                Parsed::Incomplete => {
-                    self.begun.extend_from_slice(chunk);
-                    Announced::Nothing
+                ParsedHeader::Incomplete => {
+                    self.partial.extend_from_slice(chunk);
+                    ProxiedAddress::Incomplete
                 }
-                Parsed::Malformed => Announced::Malformed,
-                Parsed::Header { client, len } => {
-                    Announced::Client(client.unwrap_or(self.peer), Behind::Chunk(len))
+                ParsedHeader::Malformed => ProxiedAddress::Malformed,
+                ParsedHeader::Header { client, len } => {
+                    ProxiedAddress::Client(client.unwrap_or(self.peer), Remainder::Chunk(len))
                 }
             };
         }
-        self.begun.extend_from_slice(chunk);
-        match parse(&self.begun) {
-            Parsed::Incomplete => Announced::Nothing,
-            Parsed::Malformed => Announced::Malformed,
-            Parsed::Header { client, len } => {
-                let rest = self.begun.split_off(len);
-                Announced::Client(client.unwrap_or(self.peer), Behind::Kept(rest))
+        self.partial.extend_from_slice(chunk);
+        match parse(&self.partial) {
+            ParsedHeader::Incomplete => ProxiedAddress::Incomplete,
+            ParsedHeader::Malformed => ProxiedAddress::Malformed,
+            ParsedHeader::Header { client, len } => {
+                let rest = self.partial.split_off(len);
+                ProxiedAddress::Client(client.unwrap_or(self.peer), Remainder::Buffered(rest))
             }
         }
     }
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Parsed {
+enum ParsedHeader {
     Incomplete,
     Malformed,
     /// `client` is `None` if the proxy connects for itself, or the address is no internet address.
@@ -71,24 +71,24 @@ enum Parsed {
 }
 
 /// Parses either version: "The PROXY protocol", versions 1 and 2, section 2.
-fn parse(input: &[u8]) -> Parsed {
+fn parse(input: &[u8]) -> ParsedHeader {
     let begins = |with: &[u8]| input.iter().zip(with).all(|(byte, expected)| byte == expected);
     match () {
         () if begins(SIGNATURE) => parse_binary(input),
         () if begins(V1) => parse_line(input),
-        () => Parsed::Malformed,
+        () => ParsedHeader::Malformed,
     }
 }
 
 /// Parses version 2: a signature, a command, a family, a length, addresses, and extensions, which are skipped.
-fn parse_binary(input: &[u8]) -> Parsed {
-    let Some((head, body)) = input.split_at_checked(HEAD) else { return Parsed::Incomplete };
+fn parse_binary(input: &[u8]) -> ParsedHeader {
+    let Some((head, body)) = input.split_at_checked(HEAD) else { return ParsedHeader::Incomplete };
     let (command, family) = (head[12], head[13]);
     let len = usize::from(u16::from_be_bytes([head[14], head[15]]));
     if len > BODY_MAX || command >> 4 != 2 || command & 0xF > 1 {
-        return Parsed::Malformed;
+        return ParsedHeader::Malformed;
     }
-    let Some(body) = body.get(..len) else { return Parsed::Incomplete };
+    let Some(body) = body.get(..len) else { return ParsedHeader::Incomplete };
     let client = match (command & 0xF, family) {
         // The proxy's own connection, for instance a health check.
         (0, _) => Some(None),
@@ -97,7 +97,7 @@ fn parse_binary(input: &[u8]) -> Parsed {
         // An address family without internet addresses.
         _ => Some(None),
     };
-    client.map_or(Parsed::Malformed, |client| Parsed::Header { client, len: HEAD + len })
+    client.map_or(ParsedHeader::Malformed, |client| ParsedHeader::Header { client, len: HEAD + len })
 }
 
 fn ipv4(body: &[u8; 12]) -> SocketAddr {
@@ -112,29 +112,29 @@ fn ipv6(body: &[u8; 36]) -> SocketAddr {
 }
 
 /// Parses version 1: one line of text.
-fn parse_line(input: &[u8]) -> Parsed {
+fn parse_line(input: &[u8]) -> ParsedHeader {
     let line = &input[..input.len().min(LINE_MAX)];
     let Some(end) = line.windows(2).position(|two| two == b"\r\n") else {
-        return if line.len() < LINE_MAX { Parsed::Incomplete } else { Parsed::Malformed };
+        return if line.len() < LINE_MAX { ParsedHeader::Incomplete } else { ParsedHeader::Malformed };
     };
-    let Ok(text) = std::str::from_utf8(&line[V1.len()..end]) else { return Parsed::Malformed };
+    let Ok(text) = std::str::from_utf8(&line[V1.len()..end]) else { return ParsedHeader::Malformed };
     let len = end + 2;
-    let mut words = text.split(' ');
-    let family = words.next();
+    let mut fields = text.split(' ');
+    let family = fields.next();
     if family == Some("UNKNOWN") {
-        return Parsed::Header { client: None, len };
+        return ParsedHeader::Header { client: None, len };
     }
-    let mut word = || words.next().unwrap_or_default();
-    let (source, destination, port, to) = (word(), word(), word(), word());
+    let mut field = || fields.next().unwrap_or_default();
+    let (source, destination, port, to) = (field(), field(), field(), field());
     let addresses = (source.parse::<IpAddr>(), destination.parse::<IpAddr>());
-    match (family, addresses, decimal(port), decimal(to), words.next()) {
+    match (family, addresses, decimal(port), decimal(to), fields.next()) {
         (Some("TCP4"), (Ok(IpAddr::V4(source)), Ok(IpAddr::V4(_))), Some(port), Some(_), None) => {
-            Parsed::Header { client: Some((source, port).into()), len }
+            ParsedHeader::Header { client: Some((source, port).into()), len }
         }
         (Some("TCP6"), (Ok(IpAddr::V6(source)), Ok(IpAddr::V6(_))), Some(port), Some(_), None) => {
-            Parsed::Header { client: Some((source, port).into()), len }
+            ParsedHeader::Header { client: Some((source, port).into()), len }
         }
-        _ => Parsed::Malformed,
+        _ => ParsedHeader::Malformed,
     }
 }
 
@@ -194,13 +194,17 @@ mod tests {
         for (header, client) in headers() {
             let wire = [&header[..], b"GET /"].concat();
             let expected = client.unwrap_or(peer);
-            let whole = Preface::new(peer, 0).receive(&wire);
-            assert_eq!(whole, Announced::Client(expected, Behind::Chunk(header.len())));
+            let whole = ProxyProtocolHeader::new(peer, 0).receive(&wire);
+            assert_eq!(whole, ProxiedAddress::Client(expected, Remainder::Chunk(header.len())));
             for cut in 1..header.len() {
-                let mut preface = Preface::new(peer, 0);
-                assert_eq!(preface.receive(&wire[..cut]), Announced::Nothing, "{cut} of {header:?}");
-                let kept = Behind::Kept(b"GET /".to_vec());
-                assert_eq!(preface.receive(&wire[cut..]), Announced::Client(expected, kept));
+                let mut proxy_header = ProxyProtocolHeader::new(peer, 0);
+                assert_eq!(
+                    proxy_header.receive(&wire[..cut]),
+                    ProxiedAddress::Incomplete,
+                    "{cut} of {header:?}"
+                );
+                let kept = Remainder::Buffered(b"GET /".to_vec());
+                assert_eq!(proxy_header.receive(&wire[cut..]), ProxiedAddress::Client(expected, kept));
             }
         }
     }
@@ -223,14 +227,14 @@ mod tests {
             b"PROXY UDP4 192.0.2.1 198.51.100.1 4660 80\r\n",
             b"PROXY \xFF\r\n",
         ] {
-            assert_eq!(parse(wrong), Parsed::Malformed, "{}", String::from_utf8_lossy(wrong));
+            assert_eq!(parse(wrong), ParsedHeader::Malformed, "{}", String::from_utf8_lossy(wrong));
         }
         // Version 1 in the binary form, an unknown command, too short for the addresses, too long.
         for (command, family, len) in [(0x11, TCP4, 12), (0x22, TCP4, 12), (0x21, TCP4, 11), (0x21, TCP6, 35)]
         {
-            assert_eq!(parse(&binary(command, family, &vec![0; len])), Parsed::Malformed);
+            assert_eq!(parse(&binary(command, family, &vec![0; len])), ParsedHeader::Malformed);
         }
-        assert_eq!(parse(&binary(0x21, TCP4, &[0; BODY_MAX + 1])[..HEAD]), Parsed::Malformed);
-        assert_eq!(parse(b""), Parsed::Incomplete);
+        assert_eq!(parse(&binary(0x21, TCP4, &[0; BODY_MAX + 1])[..HEAD]), ParsedHeader::Malformed);
+        assert_eq!(parse(b""), ParsedHeader::Incomplete);
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use percent_encoding::percent_decode_str;
-use sinews_proto::http::RequestHead;
+use sinews_http::{HeaderMap, RequestHead};
 
 pub use self::owned::OwnedRequest;
 use crate::client::TrustedProxies;
@@ -22,31 +22,88 @@ use crate::topics::{Publisher, Topics};
 #[derive(Debug)]
 pub struct Request<'a> {
     head: &'a RequestHead<'a>,
-    params: &'a matchit::Params<'a, 'a>,
+    params: PathParams<'a>,
     body: &'a [u8],
     peer: SocketAddr,
     subprotocol: Option<&'a str>,
-    beside: Beside<'a>,
+    resources: HandlerResources<'a>,
+}
+
+/// Path parameters by name, without decoding.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum PathParams<'a> {
+    /// The path has none.
+    None,
+    /// Borrowed from the routes and the path.
+    Matched(&'a matchit::Params<'a, 'a>),
+    /// Of a request that was retained.
+    Retained(&'a RetainedParams),
+}
+
+/// Path parameters of a route.
+#[derive(Debug)]
+pub(crate) enum RouteParams<'a> {
+    /// The path has none.
+    None,
+    /// Borrowed from the routes and the path.
+    Matched(matchit::Params<'a, 'a>),
+    /// Of a request that was retained.
+    Retained(&'a RetainedParams),
+}
+
+impl RouteParams<'_> {
+    pub(crate) fn borrow(&self) -> PathParams<'_> {
+        match self {
+            Self::None => PathParams::None,
+            Self::Matched(params) => PathParams::Matched(params),
+            Self::Retained(params) => PathParams::Retained(params),
+        }
+    }
+}
+
+/// Owned path parameters: names and values.
+pub(crate) type RetainedParams = Vec<(Box<str>, Box<str>)>;
+
+impl<'a> PathParams<'a> {
+    fn get(self, name: &str) -> Option<&'a str> {
+        match self {
+            Self::None => None,
+            Self::Matched(params) => params.get(name),
+            Self::Retained(params) => {
+                params.iter().find(|(known, _)| **known == *name).map(|(_, value)| &**value)
+            }
+        }
+    }
+
+    /// Copies the parameters.
+    pub(crate) fn retain(self) -> RetainedParams {
+        match self {
+            Self::None => RetainedParams::new(),
+            Self::Matched(params) => params.iter().map(|(name, value)| (name.into(), value.into())).collect(),
+            Self::Retained(params) => params.clone(),
+        }
+    }
 }
 
 /// Resources that a handler may use beside the request.
 #[derive(Debug)]
-pub(crate) struct Beside<'a> {
+pub(crate) struct HandlerResources<'a> {
     pub(crate) topics: &'a mut Topics,
     pub(crate) pool: &'a BlockingPool,
     pub(crate) elapsed: Duration,
     pub(crate) proxies: &'a TrustedProxies,
+    pub(crate) encrypted: bool,
 }
 
 impl<'a> Request<'a> {
     pub(crate) fn new(
         head: &'a RequestHead<'a>,
-        params: &'a matchit::Params<'a, 'a>,
+        params: PathParams<'a>,
         body: &'a [u8],
         peer: SocketAddr,
-        beside: Beside<'a>,
+        resources: HandlerResources<'a>,
     ) -> Self {
-        Self { head, params, body, peer, subprotocol: None, beside }
+        Self { head, params, body, peer, subprotocol: None, resources }
     }
 
     /// Marks the request as an accepted handshake.
@@ -90,6 +147,27 @@ impl<'a> Request<'a> {
         value_in(self.head.query()?, name)
     }
 
+    /// Returns all values of `name` in the query, decoded: `+` is a space (`application/x-www-form-urlencoded`), and
+    /// bytes that are not UTF-8 become U+FFFD.
+    pub fn query_values<'n>(&self, name: &'n str) -> impl Iterator<Item = Cow<'a, str>> + use<'a, 'n> {
+        let pairs = self.head.query().unwrap_or_default().split('&');
+        let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+        pairs.filter(move |(key, _)| *key == name).map(|(_, value)| {
+            if !value.contains('+') {
+                return percent_decode_str(value).decode_utf8_lossy();
+            }
+            let spaced = value.replace('+', " ");
+            percent_decode_str(&spaced).decode_utf8_lossy().into_owned().into()
+        })
+    }
+
+    /// Returns the value of a query parameter, percent-decoded; `None` without the parameter, or if the value is not
+    /// UTF-8 when decoded.
+    #[must_use]
+    pub fn decoded_query(&self, name: &str) -> Option<Cow<'a, str>> {
+        decoded(self.query(name)?)
+    }
+
     /// Returns the body; empty in a WebSocket handshake.
     #[must_use]
     pub fn body(&self) -> &'a [u8] {
@@ -107,7 +185,7 @@ impl<'a> Request<'a> {
     /// turn, so it is zero for an immediate answer.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
-        self.beside.elapsed
+        self.resources.elapsed
     }
 
     /// Returns the client's address: the peer's, or the address that a trusted proxy passes on
@@ -115,32 +193,38 @@ impl<'a> Request<'a> {
     /// IPv4.
     #[must_use]
     pub fn client(&self) -> IpAddr {
-        self.beside.proxies.client(self.head, self.peer)
+        self.resources.proxies.client(self.head, self.peer)
+    }
+
+    /// Returns whether the connection uses TLS, as far as this server knows: a proxy may have terminated it.
+    #[must_use]
+    pub fn is_encrypted(&self) -> bool {
+        self.resources.encrypted
     }
 
     /// Returns the topics of this thread, for publishing.
     #[must_use]
     pub fn topics(&mut self) -> &mut Topics {
-        self.beside.topics
+        self.resources.topics
     }
 
     /// Returns a handle that publishes from any thread, for answers that complete later.
     #[must_use]
     pub fn publisher(&self) -> Publisher {
-        self.beside.topics.publisher()
+        self.resources.topics.publisher()
     }
 
     /// Returns the server's thread pool for blocking work, which [`Answer::blocking`](crate::Answer::blocking) uses
     /// too.
     #[must_use]
     pub fn pool(&self) -> &'a BlockingPool {
-        self.beside.pool
+        self.resources.pool
     }
 
     /// Returns a copy that outlives the call, for answers that complete later.
     #[must_use]
     pub fn to_owned(&self) -> OwnedRequest {
-        OwnedRequest::new(self.head, self.params, self.body, self.peer, self.client())
+        OwnedRequest::new(self.head, self.params.retain(), self.body, self.peer, self.client())
     }
 }
 
@@ -148,12 +232,12 @@ impl<'a> Request<'a> {
 #[derive(Clone, Debug)]
 pub struct Response {
     pub(crate) status: u16,
-    pub(crate) headers: Vec<(Cow<'static, str>, Cow<'static, str>)>,
-    pub(crate) body: Body,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: ResponseBody,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Body {
+pub(crate) enum ResponseBody {
     Bytes(Bytes),
     File(FilePart),
 }
@@ -189,7 +273,7 @@ impl FilePart {
     }
 }
 
-impl Body {
+impl ResponseBody {
     pub(crate) fn len(&self) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes.len() as u64,
@@ -204,13 +288,16 @@ impl Response {
     /// Valid statuses are 200 to 599. Other statuses do not end an exchange for a client, and are sent as 500.
     #[must_use]
     pub fn new(status: u16) -> Self {
-        Self { status: final_status(status), headers: Vec::new(), body: Body::Bytes(Bytes::new()) }
+        Self {
+            status: final_status(status),
+            headers: HeaderMap::new(),
+            body: ResponseBody::Bytes(Bytes::new()),
+        }
     }
 
     /// Creates the 101 of a handshake, for hooks to add headers.
     pub(crate) fn switching(headers: Vec<(String, String)>) -> Self {
-        let headers = headers.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
-        Self { status: 101, headers, body: Body::Bytes(Bytes::new()) }
+        Self { status: 101, headers: headers.into_iter().collect(), body: ResponseBody::Bytes(Bytes::new()) }
     }
 
     /// Creates an HTML response.
@@ -242,7 +329,7 @@ impl Response {
     /// omitted.
     #[must_use]
     pub fn with_body(mut self, body: impl Into<Bytes>) -> Self {
-        self.body = Body::Bytes(body.into());
+        self.body = ResponseBody::Bytes(body.into());
         self
     }
 
@@ -255,10 +342,7 @@ impl Response {
     /// Returns the values of each header with this name, in any case, in order. Headers that the server writes itself
     /// are not included.
     pub fn header(&self, name: &str) -> impl Iterator<Item = &str> {
-        self.headers
-            .iter()
-            .filter(move |(known, _)| known.eq_ignore_ascii_case(name))
-            .map(|(_, value)| &**value)
+        self.headers.get(name)
     }
 
     /// Returns the length of the body in bytes.
@@ -269,14 +353,12 @@ impl Response {
 
     /// Adds a header, as [`with_header`](Self::with_header) does.
     pub fn add_header(&mut self, name: impl Into<Cow<'static, str>>, value: impl Into<Cow<'static, str>>) {
-        self.headers.push((name.into(), value.into()));
+        self.headers.append(name, value);
     }
 
     /// Replaces all headers with this name.
     pub fn set_header(&mut self, name: impl Into<Cow<'static, str>>, value: impl Into<Cow<'static, str>>) {
-        let name = name.into();
-        self.headers.retain(|(known, _)| !known.eq_ignore_ascii_case(&name));
-        self.add_header(name, value);
+        self.headers.set(name, value);
     }
 
     /// Adds to `Vary`.
@@ -288,7 +370,7 @@ impl Response {
         }
     }
 
-    pub(crate) fn with_content(mut self, body: Body) -> Self {
+    pub(crate) fn with_content(mut self, body: ResponseBody) -> Self {
         self.body = body;
         self
     }
@@ -301,7 +383,7 @@ impl Response {
         name: impl Into<Cow<'static, str>>,
         value: impl Into<Cow<'static, str>>,
     ) -> Self {
-        self.headers.push((name.into(), value.into()));
+        self.headers.append(name, value);
         self
     }
 
@@ -312,6 +394,11 @@ impl Response {
         value: impl FnOnce() -> Cow<'static, str>,
     ) -> Self {
         if condition { self.with_header(name, value()) } else { self }
+    }
+
+    /// Returns the value of `Content-Length`, unless the status forbids a body.
+    pub(crate) fn content_length(&self) -> Option<u64> {
+        self.may_have_body().then(|| self.body.len())
     }
 
     pub(crate) fn may_have_body(&self) -> bool {

@@ -4,18 +4,20 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
+use sinews_http::RequestHead;
+use sinews_http::text::is_token;
 use sinews_proto::handshake::{Refusal, ServerOptions};
-use sinews_proto::http::RequestHead;
 use sinews_proto::{Config, InvalidConfig};
 
 use crate::answer::Answer;
-use crate::chunked::is_token;
 use crate::files::{Files, REST};
+use crate::fixed::FixedResponse;
 use crate::handler::Handler;
 use crate::hooks::{Compression, Cors, Hooks, log_access};
-use crate::limits::Pace;
+use crate::limits::RateLimit;
 use crate::metrics::{Metrics, Monitor};
-use crate::request::{Request, Response};
+use crate::request::{Request, Response, RouteParams};
 
 /// Routes of a server, by path and method. A path may contain `{name}` for one segment and `{*name}` for the rest,
 /// which is at least a byte. Of several matches, the route with the longer fixed part wins.
@@ -43,15 +45,17 @@ use crate::request::{Request, Response};
 pub struct Router {
     /// Maps a path to its index in `entries`.
     paths: matchit::Router<usize>,
-    places: Vec<String>,
-    entries: Vec<Entry>,
+    /// The paths without parameters, which match before others: a lookup is one hash.
+    fixed_paths: FxHashMap<String, usize>,
+    route_paths: Vec<String>,
+    entries: Vec<RouteEntry>,
     monitor: Monitor,
     pub(crate) hooks: Hooks,
 }
 
 /// Responders of one path: by method, and for upgrades.
 #[derive(Debug, Default)]
-pub(crate) struct Entry {
+pub(crate) struct RouteEntry {
     /// In registration order.
     answers: Vec<(Cow<'static, str>, Responder)>,
     /// Responder to methods without a responder of their own.
@@ -60,17 +64,32 @@ pub(crate) struct Entry {
 }
 
 /// Answers a plain request.
-pub(crate) struct Responder(RespondFn);
+pub(crate) enum Responder {
+    Function(RespondFn),
+    /// The same response each time.
+    Fixed(Box<FixedResponse>),
+}
 
 type RespondFn = Box<dyn Fn(&mut Request<'_>) -> Answer + Send + Sync>;
 
 impl Responder {
     fn new<A: Into<Answer>>(respond: impl Fn(&mut Request<'_>) -> A + Send + Sync + 'static) -> Self {
-        Self(Box::new(move |request| respond(request).into()))
+        Self::Function(Box::new(move |request| respond(request).into()))
     }
 
     pub(crate) fn call(&self, request: &mut Request<'_>) -> Answer {
-        (self.0)(request)
+        match self {
+            Self::Function(respond) => respond(request),
+            Self::Fixed(fixed) => fixed.response().clone().into(),
+        }
+    }
+
+    /// Returns the response, if it is the same each time.
+    pub(crate) fn fixed(&self) -> Option<&FixedResponse> {
+        match self {
+            Self::Function(_) => None,
+            Self::Fixed(fixed) => Some(fixed),
+        }
     }
 }
 
@@ -103,7 +122,7 @@ impl Router {
     ) -> Self {
         let method = method.into();
         assert!(
-            !method.is_empty() && method.bytes().all(is_token),
+            is_token(method.as_bytes()),
             "route {path}: method {method:?} is not a token (RFC 9110 section 5.6.2)"
         );
         self.with(path, |entry| entry.set(method, Responder::new(answer)))
@@ -120,6 +139,26 @@ impl Router {
         answer: impl Fn(&mut Request<'_>) -> A + Send + Sync + 'static,
     ) -> Self {
         self.route("GET", path, answer)
+    }
+
+    /// Answers GET at `path` with the same response each time, and HEAD with its head unless that has an answer of its
+    /// own. The response is encoded once: an answer is a copy with the current date, unless a [hook](Self::after)
+    /// changes it. Use it for health checks, small pages and redirects.
+    ///
+    /// ```
+    /// use sinews_server::{Response, Router};
+    ///
+    /// let moved = Response::new(301).with_header("Location", "/chat");
+    /// let router = Router::new().fixed("/robots.txt", Response::text("User-agent: *\n")).fixed("/", moved);
+    /// # drop(router);
+    /// ```
+    ///
+    /// # Panics
+    /// As [`route`](Self::route).
+    #[must_use]
+    pub fn fixed(self, path: &str, response: Response) -> Self {
+        let fixed = Responder::Fixed(Box::new(FixedResponse::new(response)));
+        self.with(path, |entry| entry.set("GET".into(), fixed))
     }
 
     /// Answers POST at `path`.
@@ -334,7 +373,7 @@ impl Router {
     /// As [`get`](Self::get).
     #[must_use]
     pub fn healthz(self, path: &str) -> Self {
-        self.get(path, |_| Response::text("ok\n").with_header("Cache-Control", "no-store"))
+        self.fixed(path, Response::text("ok\n").with_header("Cache-Control", "no-store"))
     }
 
     /// Answers GET at `path` with 200 if the server accepts new clients, else with 503 and the reason
@@ -360,26 +399,29 @@ impl Router {
         self.monitor.clone()
     }
 
-    fn with(mut self, path: &str, change: impl FnOnce(&mut Entry)) -> Self {
-        let place = match self.places.iter().position(|known| known == path) {
-            Some(place) => place,
+    fn with(mut self, path: &str, change: impl FnOnce(&mut RouteEntry)) -> Self {
+        let index = match self.route_paths.iter().position(|known| known == path) {
+            Some(index) => index,
             None => {
-                let place = self.entries.len();
-                if let Err(conflict) = self.paths.insert(path, place) {
+                let index = self.entries.len();
+                if let Err(conflict) = self.paths.insert(path, index) {
                     panic!("route {path}: {conflict}");
                 }
-                self.places.push(path.to_owned());
-                self.entries.push(Entry::default());
-                place
+                if !path.contains(['{', '}']) {
+                    self.fixed_paths.insert(path.to_owned(), index);
+                }
+                self.route_paths.push(path.to_owned());
+                self.entries.push(RouteEntry::default());
+                index
             }
         };
-        change(&mut self.entries[place]);
+        change(&mut self.entries[index]);
         self
     }
 
     /// Checks the settings of every route; returns the path of an invalid one and the fault.
     pub(crate) fn check(&self) -> Result<(), (&str, InvalidConfig)> {
-        for (path, entry) in self.places.iter().zip(&self.entries) {
+        for (path, entry) in self.route_paths.iter().zip(&self.entries) {
             if let Some(route) = &entry.websocket {
                 route.config.check().map_err(|fault| (&**path, fault))?;
             }
@@ -389,19 +431,28 @@ impl Router {
 
     /// Returns the methods of all routes, for `OPTIONS *` (RFC 9110 section 9.3.7).
     pub(crate) fn allowed(&self) -> Vec<&str> {
-        let mut allowed: Vec<&str> = self.entries.iter().flat_map(Entry::allowed).collect();
+        let mut allowed: Vec<&str> = self.entries.iter().flat_map(RouteEntry::allowed).collect();
         allowed.sort_unstable();
         allowed.dedup();
         allowed
     }
 
-    pub(crate) fn at<'r, 'p>(&'r self, path: &'p str) -> Option<(&'r Entry, matchit::Params<'r, 'p>)> {
+    /// Finds the route of a path, with the index of its entry.
+    pub(crate) fn find<'a>(&'a self, path: &'a str) -> Option<(usize, &'a RouteEntry, RouteParams<'a>)> {
+        if let Some(&index) = self.fixed_paths.get(path) {
+            return Some((index, self.entry(index)?, RouteParams::None));
+        }
         let found = self.paths.at(path).ok()?;
-        Some((&self.entries[*found.value], found.params))
+        Some((*found.value, self.entry(*found.value)?, RouteParams::Matched(found.params)))
+    }
+
+    /// Returns the entry with this index.
+    pub(crate) fn entry(&self, index: usize) -> Option<&RouteEntry> {
+        self.entries.get(index)
     }
 }
 
-impl Entry {
+impl RouteEntry {
     fn set(&mut self, method: Cow<'static, str>, answer: Responder) {
         match self.answers.iter_mut().find(|(known, _)| *known == method) {
             Some((_, known)) => *known = answer,
@@ -409,7 +460,7 @@ impl Entry {
         }
     }
 
-    fn of(&self, method: &str) -> Option<&Responder> {
+    fn responder_for(&self, method: &str) -> Option<&Responder> {
         self.answers.iter().find(|(known, _)| known == method).map(|(_, answer)| answer)
     }
 
@@ -417,13 +468,13 @@ impl Entry {
     /// GET route upgrades only on request.
     pub(crate) fn upgrade(&self, head: &RequestHead<'_>) -> Option<&WebSocketRoute> {
         let route = self.websocket.as_ref().filter(|_| head.method() == "GET")?;
-        (wants_upgrade(head) || self.responder("GET").is_none()).then_some(route)
+        (head.wants_upgrade() || self.responder("GET").is_none()).then_some(route)
     }
 
     /// Returns the responder to a plain request with this method.
     pub(crate) fn responder(&self, method: &str) -> Option<&Responder> {
-        let of_get = || self.of("GET").filter(|_| method == "HEAD");
-        self.of(method).or_else(of_get).or(self.any.as_ref())
+        let of_get = || self.responder_for("GET").filter(|_| method == "HEAD");
+        self.responder_for(method).or_else(of_get).or(self.any.as_ref())
     }
 
     /// Returns the methods of this path, for `Allow` (RFC 9110 section 10.2.1).
@@ -432,7 +483,7 @@ impl Entry {
         if self.websocket.is_some() && !allowed.contains(&"GET") {
             allowed.push("GET");
         }
-        if self.of("GET").is_some() && !allowed.contains(&"HEAD") {
+        if self.responder_for("GET").is_some() && !allowed.contains(&"HEAD") {
             allowed.push("HEAD");
         }
         if !allowed.contains(&"OPTIONS") {
@@ -443,23 +494,18 @@ impl Entry {
     }
 }
 
-/// Returns whether the client asks to switch protocols.
-pub(crate) fn wants_upgrade(head: &RequestHead<'_>) -> bool {
-    head.header("upgrade").next().is_some()
-}
-
 /// WebSocket route: its handlers, negotiated options, and limits.
 pub struct WebSocketRoute {
-    pub(crate) handler: HandlerFn,
+    pub(crate) handler: WebSocketHandlerFn,
     pub(crate) headers: Option<HeadersFn>,
     pub(crate) options: ServerOptions,
     pub(crate) config: Arc<Config>,
-    pub(crate) message_pace: Option<Pace>,
+    pub(crate) message_rate: Option<RateLimit>,
 }
 
 type HeadersFn = Box<dyn Fn(&Request<'_>) -> Vec<(String, String)> + Send + Sync>;
 
-type HandlerFn = Box<dyn Fn(&Request<'_>) -> Result<Box<dyn Handler>, Refusal> + Send + Sync>;
+type WebSocketHandlerFn = Box<dyn Fn(&Request<'_>) -> Result<Box<dyn Handler>, Refusal> + Send + Sync>;
 
 impl WebSocketRoute {
     /// Creates a route whose connections are handled by the handler that `handler` makes from each handshake request:
@@ -469,12 +515,20 @@ impl WebSocketRoute {
     pub fn new<H: Handler + 'static>(
         handler: impl Fn(&Request<'_>) -> Result<H, Refusal> + Send + Sync + 'static,
     ) -> Self {
+        Self::boxed(move |request| Ok(Box::new(handler(request)?)))
+    }
+
+    /// Creates a route as [`new`](Self::new) does, for handlers of several types. `new` would box them again, for each
+    /// connection.
+    pub fn boxed(
+        handler: impl Fn(&Request<'_>) -> Result<Box<dyn Handler>, Refusal> + Send + Sync + 'static,
+    ) -> Self {
         Self {
-            handler: Box::new(move |request| Ok(Box::new(handler(request)?))),
+            handler: Box::new(handler),
             headers: None,
             options: ServerOptions::new(),
             config: Arc::new(Config::default()),
-            message_pace: None,
+            message_rate: None,
         }
     }
 
@@ -512,7 +566,7 @@ impl WebSocketRoute {
     /// client would not change. Pings have a limit of their own ([`Config::ping_rate`](crate::Config::ping_rate)).
     #[must_use]
     pub fn with_message_rate(mut self, per_second: u32, burst: u32) -> Self {
-        self.message_pace = Some(Pace::new(per_second, burst));
+        self.message_rate = Some(RateLimit::new(per_second, burst));
         self
     }
 }

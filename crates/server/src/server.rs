@@ -1,30 +1,41 @@
 //! Server configuration, bind, threads and stop.
 
+mod bind_error;
+
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sinews_engine::{self as engine, BackendChoice, Engine, Listener, Post};
+use sinews_proto::Time;
+use sinews_session::Prepared;
 
-use crate::appends::{Appender, Queue};
+pub use self::bind_error::BindError;
+use self::bind_error::BindFault;
+use crate::appends::{AppendQueue, Appender};
 use crate::client::TrustedProxies;
+use crate::date::Date;
 use crate::http::HttpConfig;
-use crate::inherit::{Doors, Listeners};
+use crate::inherit::{ListenerFds, Listeners};
 use crate::limits::{Gate, Limits};
-use crate::listen::{Expects, Listen, Place, SocketFile};
+use crate::listen::{Listen, ListenerProtocol, SocketFile};
 use crate::mail::{Mail, Stop, StopLevel};
-use crate::metrics::{Counters, Monitor, Sources};
+use crate::metrics::{Monitor, ShardCounters, Sources};
 use crate::pool::{BlockingConfig, BlockingPool};
 use crate::router::Router;
-use crate::shard::{Shard, ShardParts, StopTimes};
+use crate::shared::Services;
 use crate::tasks::Tasks;
 use crate::tls::TlsConfig;
-use crate::topics::{Directory, Publisher, Rules, TopicConfig, TopicRule, Topics};
+use crate::topics::{
+    Directory, EncodeKeys, EncodeUpdate, KeyLog, KeyedTable, KeyedUpdate, PresenceMessage, PresenceTable,
+    PresenceUpdate, Publisher, SharedKeyLog, TopicConfig, TopicRule, TopicRules, Topics,
+};
+use crate::worker::{StopTimes, Worker, WorkerSetup};
 
 /// Configuration of a server that is not bound yet.
 ///
@@ -45,10 +56,12 @@ pub struct Server {
     listens: Vec<Listen>,
     threads: usize,
     http: HttpConfig,
-    engine: engine::Config,
+    engine: engine::EngineConfig,
     stop_times: StopTimes,
     topics: TopicConfig,
     rules: Vec<TopicRule>,
+    presence: Option<EncodeUpdate>,
+    keyed: (Option<EncodeKeys>, Option<SharedKeyLog>),
     limits: Limits,
     blocking: BlockingConfig,
     proxies: TrustedProxies,
@@ -64,10 +77,12 @@ impl Server {
             listens: Vec::new(),
             threads: thread::available_parallelism().map_or(1, NonZeroUsize::get),
             http: HttpConfig::default(),
-            engine: engine::Config::default(),
+            engine: engine::EngineConfig::default(),
             stop_times: StopTimes::default(),
             topics: TopicConfig::default(),
             rules: Vec::new(),
+            presence: None,
+            keyed: (None, None),
             limits: Limits::default(),
             blocking: BlockingConfig::default(),
             proxies: TrustedProxies::default(),
@@ -122,7 +137,7 @@ impl Server {
 
     /// Configures the event loops, including the backend.
     #[must_use]
-    pub fn engine(mut self, engine: engine::Config) -> Self {
+    pub fn engine(mut self, engine: engine::EngineConfig) -> Self {
         self.engine = engine;
         self
     }
@@ -131,6 +146,58 @@ impl Server {
     #[must_use]
     pub fn topics(mut self, topics: TopicConfig) -> Self {
         self.topics = topics;
+        self
+    }
+
+    /// Sets the encoder of presence updates: the messages to all watchers of a topic
+    /// ([`Context::watch_presence`](crate::Context::watch_presence)), or `None` to send nothing. It runs once for each
+    /// update, on one of the threads, and must not block. Default: none, and presence cannot be watched.
+    ///
+    /// ```
+    /// use sinews_server::{Prepared, Router, Server};
+    ///
+    /// let _server = Server::new(Router::new()).presence(|update| {
+    ///     let left: Vec<&str> = update.left().collect();
+    ///     Some(Prepared::text(format!("{} in {}; left: {left:?}", update.count().members, update.topic())))
+    /// });
+    /// ```
+    #[must_use]
+    pub fn presence<M>(mut self, encode: impl Fn(&PresenceUpdate) -> M + Send + Sync + 'static) -> Self
+    where
+        M: IntoIterator<Item: Into<PresenceMessage>>,
+    {
+        self.presence = Some(EncodeUpdate::new(encode));
+        self
+    }
+
+    /// Sets the encoder of updates of keys: the message to the subscribers of a topic's keys
+    /// ([`Context::subscribe_keys`](crate::Context::subscribe_keys)). It runs once for all subscribers with the same
+    /// filter and interval that are not behind, on one of the threads, and must not block. Default: none, and keys
+    /// cannot be subscribed to.
+    ///
+    /// ```
+    /// use sinews_server::{Prepared, Router, Server};
+    ///
+    /// let server = Server::new(Router::new()).keyed_topics(|update| {
+    ///     let keys: Vec<&str> = update.changes().iter().map(|change| change.key()).collect();
+    ///     Prepared::text(format!("changed in {}: {keys:?}", update.topic()))
+    /// });
+    /// # drop(server);
+    /// ```
+    #[must_use]
+    pub fn keyed_topics(
+        mut self,
+        encode: impl Fn(&KeyedUpdate<'_>) -> Prepared + Send + Sync + 'static,
+    ) -> Self {
+        self.keyed.0 = Some(EncodeKeys(Box::new(encode)));
+        self
+    }
+
+    /// Sets the log that stores the keys of topics: writes of its topics are applied when it has stored them. Default:
+    /// none; keys are in memory.
+    #[must_use]
+    pub fn key_log(mut self, log: Arc<dyn KeyLog>) -> Self {
+        self.keyed.1 = Some(SharedKeyLog(log));
         self
     }
 
@@ -175,7 +242,7 @@ impl Server {
         self
     }
 
-    /// Time over which a graceful stop spreads the Close with 1001 to all WebSockets, so that clients do not
+    /// Time over which a graceful stop spreads the Close to all WebSockets, so that clients do not
     /// reconnect to another server all at once. Each connection is served until its turn. Default 5 s. A thread
     /// closes at least 64 connections every 20 ms, so that a thread with few does not use up the time; with 100,000
     /// connections, five seconds are 20,000 a second.
@@ -208,26 +275,28 @@ impl Server {
     /// [`BindError`] names the address or the setting at fault, or reports that an event loop could not be created.
     pub fn bind(mut self) -> Result<BoundServer, BindError> {
         self.check()?;
-        let Entrances { addresses, files, by_thread, doors } = self.enter()?;
-        let mut expects: Vec<Arc<[Expects]>> = Vec::new();
-        let mut make = |entrances: Vec<(Listener, Expects)>| {
-            let (listeners, expected): (_, Vec<Expects>) = entrances.into_iter().unzip();
-            expects.push(expected.into());
+        let BoundListeners { addresses, files, by_thread, listener_fds } = self.bind_listeners()?;
+        let mut listener_protocols: Vec<Arc<[ListenerProtocol]>> = Vec::new();
+        let mut make = |bound: Vec<(Listener, ListenerProtocol)>| {
+            let (listeners, expected): (_, Vec<ListenerProtocol>) = bound.into_iter().unzip();
+            listener_protocols.push(expected.into());
             Engine::new(self.engine.clone(), listeners)
         };
-        let engines: Vec<Engine<Shard>> = by_thread
+        let engines: Vec<Engine<Worker>> = by_thread
             .into_iter()
             .map(&mut make)
             .collect::<io::Result<_>>()
-            .map_err(|error| BindError { fault: Fault::Loop, error })?;
+            .map_err(|error| BindError { fault: BindFault::Loop, error })?;
         check_backends(&engines, !files.is_empty())?;
         let posts: Arc<[Post<Mail>]> = engines.iter().map(Engine::post).collect();
-        let history = self.topics.max_history_bytes;
-        let directory = Directory::with_history(engines.len(), Rules::new(self.rules), history);
+        let presence = PresenceTable::new(self.topics.max_presence_bytes, self.presence);
+        let keyed = KeyedTable::new(engines.len(), self.topics.keyed, self.keyed.0).with_log(self.keyed.1);
+        let directory = Directory::with_state(&self.topics, TopicRules::new(self.rules), presence, keyed);
         let (router, http, stop) = (Arc::new(self.router), Arc::new(self.http), Arc::default());
         let monitor = router.monitor();
-        let counted: Vec<_> = engines.iter().map(|engine| (Arc::default(), engine.watch())).collect();
-        let counters: Vec<Arc<Counters>> = counted.iter().map(|(counters, _)| Arc::clone(counters)).collect();
+        let counted: Vec<_> = engines.iter().map(|engine| (Arc::default(), engine.stats_reader())).collect();
+        let counters: Vec<Arc<ShardCounters>> =
+            counted.iter().map(|(counters, _)| Arc::clone(counters)).collect();
         let proxies = Arc::new(self.proxies);
         let gate = Arc::new(Gate::new(self.limits, Arc::clone(&proxies), counters.clone()));
         monitor.attach(Sources {
@@ -237,72 +306,76 @@ impl Server {
             directory: Arc::clone(&directory),
         });
         let pool = BlockingPool::new(self.blocking);
-        let shards = engines
+        let workers = engines
             .into_iter()
             .zip(counters)
-            .zip(expects)
+            .zip(listener_protocols)
             .enumerate()
-            .map(|(at, ((engine, counters), expects))| {
+            .map(|(at, ((engine, counters), listener_protocols))| {
                 let topics = Topics::new(at, self.topics, Arc::clone(&directory), Arc::clone(&posts));
-                let (router, http, stop) = (Arc::clone(&router), Arc::clone(&http), Arc::clone(&stop));
-                let (stop_times, gate) = (self.stop_times, Arc::clone(&gate));
-                let proxies = Arc::clone(&proxies);
-                let tasks = Tasks::new(engine.post(), pool.clone());
-                let appends = Queue::new(engine.post());
-                let parts = ShardParts {
-                    router,
-                    http,
-                    stop_times,
-                    stop,
+                let services = Services {
+                    http: Arc::clone(&http),
                     topics,
+                    tasks: Tasks::new(engine.post(), pool.clone()),
                     counters,
-                    gate,
-                    expects,
-                    proxies,
-                    tasks,
-                    appends,
-                    number: at,
+                    gate: Arc::clone(&gate),
+                    proxies: Arc::clone(&proxies),
+                    date: Date::default(),
+                    now: Time::ZERO,
+                    epoch: Instant::now(),
+                    stopping: false,
+                    encrypted: false,
                 };
-                (engine, parts)
+                let setup = WorkerSetup {
+                    router: Arc::clone(&router),
+                    services,
+                    stop_times: self.stop_times,
+                    stop: Arc::clone(&stop),
+                    appends: AppendQueue::new(engine.post()),
+                    number: at,
+                    listener_protocols,
+                };
+                (engine, setup)
             })
             .collect();
         let publisher = Publisher::new(directory, Arc::clone(&posts));
-        let stop = StopHandle { level: stop, posts, doors: Arc::new(doors) };
+        let stop = StopHandle { level: stop, posts, listener_fds: Arc::new(listener_fds) };
         let unused = self.inherited;
-        Ok(BoundServer { addresses, files, unused, shards, publisher, monitor, pool, stop })
+        Ok(BoundServer { addresses, files, unused, workers, publisher, monitor, pool, stop })
     }
 }
 
 /// Bound listeners of a server.
-struct Entrances {
+struct BoundListeners {
     addresses: Vec<SocketAddr>,
     files: Vec<SocketFile>,
-    by_thread: Vec<Vec<(Listener, Expects)>>,
-    doors: Doors,
+    by_thread: Vec<Vec<(Listener, ListenerProtocol)>>,
+    listener_fds: ListenerFds,
 }
 
 impl Server {
     /// Binds every address for every thread.
-    fn enter(&mut self) -> Result<Entrances, BindError> {
+    fn bind_listeners(&mut self) -> Result<BoundListeners, BindError> {
         let (mut addresses, mut files, mut kept) = (Vec::new(), Vec::new(), Listeners::default());
-        let mut by_thread: Vec<Vec<(Listener, Expects)>> = (0..self.threads).map(|_| Vec::new()).collect();
-        for Listen { place, expects } in std::mem::take(&mut self.listens) {
-            let bound = place.bind(self.threads, self.inherited.take(&place));
+        let mut by_thread: Vec<Vec<(Listener, ListenerProtocol)>> =
+            (0..self.threads).map(|_| Vec::new()).collect();
+        for Listen { target, protocol } in std::mem::take(&mut self.listens) {
+            let bound = target.bind(self.threads, self.inherited.take(&target));
             let bound = bound.and_then(|bound| {
                 kept.add(
-                    &place,
+                    &target,
                     if bound.file.is_some() { &bound.listeners[..1] } else { &bound.listeners },
                 )?;
                 Ok(bound)
             });
-            let bound = bound.map_err(|error| BindError { fault: Fault::Place(place), error })?;
+            let bound = bound.map_err(|error| BindError { fault: BindFault::Listen(target), error })?;
             addresses.extend(bound.address);
             files.extend(bound.file);
             for (at, listener) in bound.listeners.into_iter().enumerate() {
-                by_thread[at % self.threads].push((listener, expects.clone()));
+                by_thread[at % self.threads].push((listener, protocol.clone()));
             }
         }
-        Ok(Entrances { addresses, files, by_thread, doors: Doors::new(kept) })
+        Ok(BoundListeners { addresses, files, by_thread, listener_fds: ListenerFds::new(kept) })
     }
 
     fn check(&self) -> Result<(), BindError> {
@@ -315,9 +388,9 @@ impl Server {
         self.limits.check().map_err(|fault| BindError::invalid(format!("`Limits`: {fault}")))?;
         self.blocking.check().map_err(|fault| BindError::invalid(format!("`BlockingConfig`: {fault}")))?;
         self.topics.check().map_err(|fault| BindError::invalid(format!("`TopicConfig`: {fault}")))?;
-        Rules::check(&self.rules)
+        TopicRules::check(&self.rules)
             .map_err(|(pattern, fault)| BindError::invalid(format!("`TopicRule` of {pattern:?}: {fault}")))?;
-        let messages = self.listens.iter().filter_map(|listen| listen.expects.messages.as_ref());
+        let messages = self.listens.iter().filter_map(|listen| listen.protocol.messages.as_ref());
         for route in messages {
             route.check().map_err(|fault| BindError::invalid(format!("`MessageRoute`: {fault}")))?;
         }
@@ -328,7 +401,7 @@ impl Server {
 
 /// Threads share the socket of a path, and its blocking mode: a ring needs a blocking socket, a readiness loop a
 /// non-blocking one.
-fn check_backends(engines: &[Engine<Shard>], shares_sockets: bool) -> Result<(), BindError> {
+fn check_backends(engines: &[Engine<Worker>], shares_sockets: bool) -> Result<(), BindError> {
     let mut backends = engines.iter().map(Engine::backend);
     let first = backends.next();
     if shares_sockets && backends.any(|backend| Some(backend) != first) {
@@ -346,7 +419,7 @@ pub struct BoundServer {
     files: Vec<SocketFile>,
     /// Inherited sockets that this server does not use.
     unused: Listeners,
-    shards: Vec<(Engine<Shard>, ShardParts)>,
+    workers: Vec<(Engine<Worker>, WorkerSetup)>,
     publisher: Publisher,
     monitor: Monitor,
     pool: BlockingPool,
@@ -357,7 +430,7 @@ impl BoundServer {
     /// Returns the backend in use: the choice of [`Server::engine`], or its fallback.
     #[must_use]
     pub fn backend(&self) -> BackendChoice {
-        self.shards.first().map_or(BackendChoice::Auto, |(engine, _)| engine.backend())
+        self.workers.first().map_or(BackendChoice::Auto, |(engine, _)| engine.backend())
     }
 
     /// Returns the TCP addresses, with the bound ports.
@@ -376,8 +449,8 @@ impl BoundServer {
     /// backend, which has no asynchronous file I/O.
     #[must_use]
     pub fn appender(&self) -> Option<Appender> {
-        let all = self.shards.iter().all(|(engine, _)| engine.backend() == BackendChoice::Uring);
-        all.then(|| Appender::new(self.shards.iter().map(|(_, parts)| Arc::clone(&parts.appends))))
+        let all = self.workers.iter().all(|(engine, _)| engine.backend() == BackendChoice::Uring);
+        all.then(|| Appender::new(self.workers.iter().map(|(_, setup)| Arc::clone(&setup.appends))))
     }
 
     /// Returns a handle that publishes from any thread.
@@ -419,12 +492,12 @@ impl BoundServer {
         self.unused.close();
         let mut threads = Vec::new();
         let mut result = Ok(());
-        for (at, (mut engine, parts)) in self.shards.into_iter().enumerate() {
+        for (at, (mut engine, setup)) in self.workers.into_iter().enumerate() {
             let on_error = stop.clone();
             let spawned = thread::Builder::new().name(format!("sinews-{at}")).spawn(move || {
                 let _guard = StopOnPanic(on_error.clone());
-                let mut shard = Shard::new(parts);
-                engine.run(&mut shard).inspect_err(|_| on_error.stop())
+                let mut worker = Worker::new(setup);
+                engine.run(&mut worker).inspect_err(|_| on_error.stop())
             });
             match spawned {
                 Ok(thread) => threads.push(thread),
@@ -443,8 +516,8 @@ impl BoundServer {
             let ended = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             result = result.and(ended);
         }
-        stop.doors.close();
-        if stop.doors.are_handed_over() {
+        stop.listener_fds.close();
+        if stop.listener_fds.is_handed_over() {
             files.iter_mut().for_each(SocketFile::disown);
         }
         result
@@ -482,16 +555,16 @@ impl fmt::Debug for BoundServer {
 pub struct StopHandle {
     level: Arc<StopLevel>,
     posts: Arc<[Post<Mail>]>,
-    doors: Arc<Doors>,
+    listener_fds: Arc<ListenerFds>,
 }
 
 impl StopHandle {
     /// Stops gracefully. [`Router::readyz`] fails at once. After [`Server::stop_delay`] no connection is accepted any
-    /// more. Each WebSocket gets a Close with 1001 within [`Server::drain_window`], and each pending request its
-    /// answer. [`Server::grace`] then bounds the wait for the peers. A second call changes nothing.
+    /// more. Each WebSocket gets a Close with 1001 or its
+    /// [`Handler::stop_code`](crate::Handler::stop_code) within [`Server::drain_window`], and each pending request its answer. [`Server::grace`] then bounds the wait for the peers. A second call changes nothing.
     pub fn stop(&self) {
-        self.doors.close();
-        self.raise(Stop::InOrder);
+        self.listener_fds.close();
+        self.raise(Stop::Graceful);
     }
 
     /// Stops gracefully after a successor process has taken over the [listeners](Self::listeners). As
@@ -501,7 +574,7 @@ impl StopHandle {
     /// [`Server::grace`]; the answer carries `Connection: close` (RFC 9112 section 9.6). The files of Unix sockets
     /// stay.
     pub fn hand_over(&self) {
-        self.doors.hand_over();
+        self.listener_fds.hand_over();
         self.raise(Stop::HandedOver);
     }
 
@@ -511,82 +584,17 @@ impl StopHandle {
     /// # Errors
     /// If descriptors run out.
     pub fn listeners(&self) -> io::Result<Listeners> {
-        self.doors.try_clone()
+        self.listener_fds.try_clone()
     }
 
     /// Stops at once.
     pub fn stop_now(&self) {
-        self.doors.close();
+        self.listener_fds.close();
         self.raise(Stop::Now);
     }
 
     fn raise(&self, to: Stop) {
         self.level.raise(to);
         self.posts.iter().for_each(Post::wake);
-    }
-}
-
-/// Error of [`Server::bind`]: an address could not be bound, an event loop could not be created, or a setting is
-/// invalid.
-#[derive(Debug)]
-pub struct BindError {
-    fault: Fault,
-    error: io::Error,
-}
-
-#[derive(Debug)]
-enum Fault {
-    Place(Place),
-    Loop,
-    Setting,
-}
-
-impl BindError {
-    fn invalid(what: String) -> Self {
-        Self { fault: Fault::Setting, error: io::Error::new(io::ErrorKind::InvalidInput, what) }
-    }
-
-    /// Returns the TCP address at fault, if any.
-    #[must_use]
-    pub fn address(&self) -> Option<SocketAddr> {
-        match self.fault {
-            Fault::Place(Place::Tcp(address)) => Some(address),
-            Fault::Place(Place::Unix { .. }) | Fault::Loop | Fault::Setting => None,
-        }
-    }
-
-    /// Returns the path of the Unix socket at fault, if any.
-    #[must_use]
-    pub fn path(&self) -> Option<&Path> {
-        match &self.fault {
-            Fault::Place(Place::Unix { path, .. }) => Some(path),
-            Fault::Place(Place::Tcp(_)) | Fault::Loop | Fault::Setting => None,
-        }
-    }
-
-    /// Returns the system error; [`InvalidInput`](io::ErrorKind::InvalidInput) for a setting.
-    #[must_use]
-    pub fn io_error(&self) -> &io::Error {
-        &self.error
-    }
-}
-
-impl fmt::Display for BindError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.fault {
-            Fault::Place(Place::Tcp(address)) => write!(f, "cannot listen on {address}: {}", self.error),
-            Fault::Place(Place::Unix { path, .. }) => {
-                write!(f, "cannot listen at {}: {}", path.display(), self.error)
-            }
-            Fault::Loop => write!(f, "cannot start an event loop: {}", self.error),
-            Fault::Setting => write!(f, "cannot serve: {}", self.error),
-        }
-    }
-}
-
-impl std::error::Error for BindError {
-    /// Returns the cause below the error that [`Display`](fmt::Display) prints.
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.error.source()
     }
 }

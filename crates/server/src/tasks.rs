@@ -66,13 +66,13 @@ impl Tasks {
     }
 
     /// Marks the waker of a connection as handled; returns whether it exists.
-    pub(crate) fn answers_waker(&self, conn: ConnId) -> bool {
+    pub(crate) fn acknowledge_wakeup(&self, conn: ConnId) -> bool {
         self.wakers.borrow().get(&conn).inspect(|waker| waker.polled()).is_some()
     }
 
     /// Removes a closed connection.
     #[inline]
-    pub(crate) fn forget(&self, conn: ConnId) {
+    pub(crate) fn remove(&self, conn: ConnId) {
         let mut wakers = self.wakers.borrow_mut();
         if !wakers.is_empty() {
             wakers.remove(&conn);

@@ -20,19 +20,19 @@ use sinews_session::{Chain, Outbound, Resources};
 pub use self::certificates::{Certificates, InvalidTls, TlsConfig};
 
 /// TLS state of one connection.
-pub(crate) struct Tls {
+pub(crate) struct TlsConn {
     connection: UnbufferedServerConnection,
     /// Outbound records.
     wire: Outbound,
     /// Partial record, or partial handshake message.
-    begun: Vec<u8>,
+    partial: Vec<u8>,
     /// Unencrypted part of the protocol's chain in flight.
     plain: Option<Box<Chain>>,
     state: State,
     /// The protocol has queued its last output: close_notify follows.
     finishing: bool,
     /// The end of input has been reported.
-    told: bool,
+    end_reported: bool,
     failed: bool,
 }
 
@@ -46,7 +46,7 @@ enum State {
     Closed,
 }
 
-impl Tls {
+impl TlsConn {
     /// Returns `None` if the configuration is unusable.
     pub(crate) fn new(config: &TlsConfig) -> Option<Self> {
         let connection = UnbufferedServerConnection::new(config.current())
@@ -55,11 +55,11 @@ impl Tls {
         Some(Self {
             connection,
             wire: Outbound::default(),
-            begun: Vec::new(),
+            partial: Vec::new(),
             plain: None,
             state: State::Handshake,
             finishing: false,
-            told: false,
+            end_reported: false,
             failed: false,
         })
     }
@@ -79,18 +79,18 @@ impl Tls {
         plain: &mut Vec<u8>,
         resources: &mut Resources,
     ) -> Result<(), rustls::Error> {
-        if self.begun.is_empty() {
+        if self.partial.is_empty() {
             let used = self.process(chunk, plain, resources)?;
-            self.begun.extend_from_slice(&chunk[used..]);
+            self.partial.extend_from_slice(&chunk[used..]);
         } else {
-            let mut begun = std::mem::take(&mut self.begun);
-            begun.extend_from_slice(chunk);
-            let used = self.process(&mut begun, plain, resources)?;
-            begun.drain(..used);
-            begun.shrink_to_fit();
-            self.begun = begun;
+            let mut partial = std::mem::take(&mut self.partial);
+            partial.extend_from_slice(chunk);
+            let used = self.process(&mut partial, plain, resources)?;
+            partial.drain(..used);
+            partial.shrink_to_fit();
+            self.partial = partial;
         }
-        if self.begun.len() > BEGUN_MAX {
+        if self.partial.len() > PARTIAL_MAX {
             return Err(rustls::Error::General("a message of the handshake is too long".to_owned()));
         }
         Ok(())
@@ -107,7 +107,7 @@ impl Tls {
         loop {
             let UnbufferedStatus { mut discard, state, .. } =
                 self.connection.process_tls_records(&mut input[at..]);
-            let goes_on = match state.inspect_err(|_| self.state = State::Closed)? {
+            let continues = match state.inspect_err(|_| self.state = State::Closed)? {
                 ConnectionState::ReadTraffic(mut traffic) => {
                     while let Some(record) = traffic.next_record() {
                         let record = record?;
@@ -136,7 +136,7 @@ impl Tls {
                 _ => false,
             };
             at += discard;
-            if !goes_on {
+            if !continues {
                 return Ok(at);
             }
         }
@@ -159,13 +159,13 @@ impl Tls {
     }
 
     /// Returns whether the peer has closed its side within TLS; true once.
-    pub(crate) fn takes_end(&mut self) -> bool {
-        self.state >= State::PeerClosed && !std::mem::replace(&mut self.told, true)
+    pub(crate) fn take_end(&mut self) -> bool {
+        self.state >= State::PeerClosed && !std::mem::replace(&mut self.end_reported, true)
     }
 
     /// Handles the end of the transport. Returns whether the end was not reported before.
-    pub(crate) fn takes_transport_end(&mut self) -> bool {
-        !std::mem::replace(&mut self.told, true)
+    pub(crate) fn take_transport_end(&mut self) -> bool {
+        !std::mem::replace(&mut self.end_reported, true)
     }
 
     /// Returns whether records of TLS itself are queued.
@@ -180,7 +180,7 @@ impl Tls {
 
     /// Returns the bytes of buffers with incomplete input.
     pub(crate) fn incomplete(&self) -> usize {
-        self.begun.capacity()
+        self.partial.capacity()
     }
 
     /// Returns the next output. Calls `next` for the protocol's chain when the previous chain has completed.
@@ -211,7 +211,7 @@ impl Tls {
                 Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
                 Ok(ConnectionState::PeerClosed) => self.state = State::PeerClosed,
                 Ok(ConnectionState::WriteTraffic(mut traffic)) => {
-                    let wire = self.wire.gathering(resources);
+                    let wire = self.wire.pending_chain(resources);
                     let mut sealed = wire.write(|out| match &mut self.plain {
                         Some(plain) => seal(&mut traffic, plain, out, scratch),
                         None => Ok(()),
@@ -219,7 +219,7 @@ impl Tls {
                     let is_last = self.finishing && self.plain.as_ref().is_none_or(|plain| plain.is_empty());
                     if is_last && sealed.is_ok() {
                         sealed = wire.write(|out| {
-                            append(out, RECORD_OVERHEAD, |room| traffic.queue_close_notify(room))
+                            append(out, RECORD_OVERHEAD, |capacity| traffic.queue_close_notify(capacity))
                         });
                     }
                     if is_last || sealed.is_err() {
@@ -263,7 +263,7 @@ fn seal(
     let mut left = SEALED_AT_ONCE;
     while left > 0 && !plain.is_empty() {
         let record = next_record(plain, scratch);
-        append(out, record.len() + RECORD_OVERHEAD, |room| traffic.encrypt(record, room))?;
+        append(out, record.len() + RECORD_OVERHEAD, |capacity| traffic.encrypt(record, capacity))?;
         let sealed = record.len();
         plain.advance(sealed);
         left = left.saturating_sub(sealed);
@@ -280,8 +280,8 @@ fn next_record<'a>(plain: &'a Chain, scratch: &'a mut Vec<u8>) -> &'a [u8] {
     }
     scratch.clear();
     for piece in plain.pieces() {
-        let room = RECORD - scratch.len();
-        scratch.extend_from_slice(&piece[..piece.len().min(room)]);
+        let capacity = RECORD - scratch.len();
+        scratch.extend_from_slice(&piece[..piece.len().min(capacity)]);
         if scratch.len() == RECORD {
             break;
         }
@@ -291,26 +291,26 @@ fn next_record<'a>(plain: &'a Chain, scratch: &'a mut Vec<u8>) -> &'a [u8] {
 
 fn encode(mut data: EncodeTlsData<'_, ServerConnectionData>, wire: &mut Outbound, resources: &mut Resources) {
     // The alert is encoded once, so this cannot fail with enough capacity.
-    let _ = wire.gathering(resources).write(|out| append(out, 0, |room| data.encode(room)));
+    let _ = wire.pending_chain(resources).write(|out| append(out, 0, |capacity| data.encode(capacity)));
 }
 
 /// Appends the output of `write`, with as much capacity as it reports to need.
-fn append<E: NeedsRoom>(
+fn append<E: NeedsCapacity>(
     out: &mut Vec<u8>,
-    room: usize,
+    capacity: usize,
     mut write: impl FnMut(&mut [u8]) -> Result<usize, E>,
 ) -> Result<(), E> {
     let start = out.len();
-    let mut room = room;
+    let mut capacity = capacity;
     loop {
-        out.resize(start + room, 0);
+        out.resize(start + capacity, 0);
         match write(&mut out[start..]) {
             Ok(written) => {
                 out.truncate(start + written);
                 return Ok(());
             }
-            Err(error) => match error.room() {
-                Some(needed) if needed > room => room = needed,
+            Err(error) => match error.capacity() {
+                Some(needed) if needed > capacity => capacity = needed,
                 _ => {
                     out.truncate(start);
                     return Err(error);
@@ -321,12 +321,12 @@ fn append<E: NeedsRoom>(
 }
 
 /// Error that may report the needed capacity.
-trait NeedsRoom {
-    fn room(&self) -> Option<usize>;
+trait NeedsCapacity {
+    fn capacity(&self) -> Option<usize>;
 }
 
-impl NeedsRoom for EncodeError {
-    fn room(&self) -> Option<usize> {
+impl NeedsCapacity for EncodeError {
+    fn capacity(&self) -> Option<usize> {
         match self {
             Self::InsufficientSize(InsufficientSizeError { required_size }) => Some(*required_size),
             Self::AlreadyEncoded => None,
@@ -334,8 +334,8 @@ impl NeedsRoom for EncodeError {
     }
 }
 
-impl NeedsRoom for EncryptError {
-    fn room(&self) -> Option<usize> {
+impl NeedsCapacity for EncryptError {
+    fn capacity(&self) -> Option<usize> {
         match self {
             Self::InsufficientSize(InsufficientSizeError { required_size }) => Some(*required_size),
             Self::EncryptExhausted => None,
@@ -353,4 +353,4 @@ const RECORD_OVERHEAD: usize = 32;
 const SEALED_AT_ONCE: usize = 256 << 10;
 
 /// Maximum size of a buffered partial record or handshake message: rustls accepts handshakes of 64 KiB.
-const BEGUN_MAX: usize = 80 << 10;
+const PARTIAL_MAX: usize = 80 << 10;

@@ -4,46 +4,15 @@
 #[path = "shared/backend.rs"]
 mod backend;
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicIsize, Ordering};
 use std::time::Duration;
 
 use sinews_server::{Context, Handler, Payload, Router, Server, WebSocketRoute};
-
-struct Counting;
+use sinews_testkit::{CountingAllocator, live_bytes};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-static LIVE: AtomicIsize = AtomicIsize::new(0);
-
-fn count(freed: usize, given: usize) {
-    LIVE.fetch_add(given as isize - freed as isize, Ordering::Relaxed);
-}
-
-// SAFETY: each method passes its arguments on to the system's allocator unchanged, under the same
-// contract its caller keeps towards us, and counts beside it without allocating.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(0, layout.size());
-        // SAFETY: the caller keeps the contract of `alloc`, which is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        count(layout.size(), 0);
-        // SAFETY: the pointer came from `System`, as all of ours do, and the caller keeps the contract.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count(layout.size(), size);
-        // SAFETY: the pointer came from `System`, as all of ours do, and the caller keeps the contract.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 struct Echo;
 
@@ -98,7 +67,7 @@ fn exchange(stream: &mut TcpStream, size: usize) {
 const LARGE: usize = 60_000;
 
 #[test]
-fn idle_websocket_takes_at_most_512_bytes() {
+fn idle_websocket_takes_at_most_384_bytes() {
     let router = Router::new().websocket("/", WebSocketRoute::new(|_| Ok(Echo)));
     let server = Server::new(router).engine(backend::engine()).threads(1);
     let server = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
@@ -108,27 +77,27 @@ fn idle_websocket_takes_at_most_512_bytes() {
     // Tables double, so the count goes from one power of two to another.
     let mut streams = Vec::with_capacity(MANY);
     streams.extend((0..FEW).map(|_| open(address)));
-    let few = LIVE.load(Ordering::SeqCst);
+    let few = live_bytes();
     streams.extend((FEW..MANY).map(|_| open(address)));
-    let many = LIVE.load(Ordering::SeqCst);
+    let many = live_bytes();
     let each = (many - few) / (MANY - FEW) as isize;
-    assert!(each <= 512, "{each} bytes for a connection");
+    assert!(each <= 384, "{each} bytes for a connection");
     assert!(each >= 100, "{each} bytes: too few, the measurement is broken");
 
     // A large message costs memory only while it exists.
     streams.iter_mut().for_each(|stream| exchange(stream, LARGE));
-    let after = LIVE.load(Ordering::SeqCst);
+    let after = live_bytes();
     assert!(after - many <= 256 << 10, "{} bytes of finished messages remain", after - many);
     println!("{each} bytes for an idle WebSocket; {} stay of {MANY} messages of {LARGE}", after - many);
 
     drop(streams);
-    comes_and_goes(address);
+    joins_and_leaves(address);
     stop.stop();
     running.join().unwrap().unwrap();
 }
 
 /// Connections that open, exchange messages and end in every way leave no memory behind.
-fn comes_and_goes(address: SocketAddr) {
+fn joins_and_leaves(address: SocketAddr) {
     let mut steady = open(address);
     let mut base = None;
     for round in 0..10 {
@@ -150,16 +119,16 @@ fn comes_and_goes(address: SocketAddr) {
         let mut turns = 0;
         while {
             exchange(&mut steady, 2);
-            LIVE.load(Ordering::SeqCst)
+            live_bytes()
         } > most
         {
             turns += 1;
-            assert!(turns < 100_000, "round {round}: {} bytes, of {most}", LIVE.load(Ordering::SeqCst));
+            assert!(turns < 100_000, "round {round}: {} bytes, of {most}", live_bytes());
         }
         // In the first round tables grow; by the end of these turns its connections have ended.
         base.get_or_insert_with(|| {
             (0..2000).for_each(|_| exchange(&mut steady, 2));
-            LIVE.load(Ordering::SeqCst)
+            live_bytes()
         });
     }
 }

@@ -1,60 +1,21 @@
-//! Memory of an idle connection with TLS, counted by the allocator on the server's thread: the clients, whose TLS
-//! costs more, live in the same process. One test in a binary of its own.
+//! Memory of an idle connection with TLS, counted by the allocator without the thread of the clients, whose TLS costs
+//! more. One test in a binary of its own.
 
 #[path = "shared/backend.rs"]
 mod backend;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicIsize, Ordering};
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use sinews_server::{Certificates, Context, Handler, Payload, Router, Server, TlsConfig, WebSocketRoute};
-
-struct Counting;
+use sinews_testkit::{CountingAllocator, exclude_this_thread, live_bytes};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-static LIVE: AtomicIsize = AtomicIsize::new(0);
-
-thread_local! {
-    /// Set on the server's thread.
-    static COUNTS: Cell<bool> = const { Cell::new(false) };
-}
-
-fn count(freed: usize, given: usize) {
-    if COUNTS.with(Cell::get) {
-        LIVE.fetch_add(given as isize - freed as isize, Ordering::Relaxed);
-    }
-}
-
-// SAFETY: each method passes its arguments on to the system's allocator unchanged, under the same
-// contract its caller keeps towards us, and counts beside it without allocating.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(0, layout.size());
-        // SAFETY: the caller keeps the contract of `alloc`, which is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        count(layout.size(), 0);
-        // SAFETY: the pointer came from `System`, as all of ours do, and the caller keeps the contract.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count(layout.size(), size);
-        // SAFETY: the pointer came from `System`, as all of ours do, and the caller keeps the contract.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 struct Echo;
 
@@ -94,19 +55,14 @@ fn idle_connection_keeps_its_cipher_state_and_no_buffer() {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let (chain, key) = (made.cert.pem(), made.signing_key.serialize_pem());
     let certificates = Certificates::new().with_pem(chain.as_bytes(), key.as_bytes()).unwrap();
-    let router = Router::new().websocket(
-        "/",
-        WebSocketRoute::new(|_| {
-            COUNTS.with(|counts| counts.set(true));
-            Ok(Echo)
-        }),
-    );
+    let router = Router::new().websocket("/", WebSocketRoute::new(|_| Ok(Echo)));
     let server = Server::new(router).engine(backend::engine()).threads(1);
     let tls = TlsConfig::new(certificates).unwrap();
     let server = server.listen_tls(([127, 0, 0, 1], 0).into(), tls).bind().unwrap();
     let (address, stop) = (server.addresses()[0], server.stop_handle());
     let running = std::thread::spawn(|| server.run());
 
+    exclude_this_thread();
     for version in rustls::ALL_VERSIONS {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(chain.as_bytes()).unwrap()).unwrap();
@@ -116,9 +72,9 @@ fn idle_connection_keeps_its_cipher_state_and_no_buffer() {
         let config = Arc::new(builder.with_root_certificates(roots).with_no_client_auth());
         // Tables double, so the count goes from one power of two to another.
         let mut clients: Vec<Client> = (0..FEW).map(|_| open(address, &config)).collect();
-        let few = LIVE.load(Ordering::SeqCst);
+        let few = live_bytes();
         clients.extend((FEW..MANY).map(|_| open(address, &config)));
-        let each = (LIVE.load(Ordering::SeqCst) - few) / (MANY - FEW) as isize;
+        let each = (live_bytes() - few) / (MANY - FEW) as isize;
         println!("{each} bytes for an idle WebSocket on {version:?}");
         assert!(each <= MOST, "{each} bytes for a connection");
         assert!(each >= 512, "{each} bytes: too few, the measurement is broken");

@@ -4,14 +4,14 @@ use percent_encoding::percent_decode_str;
 
 /// File to look up, relative to the root.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct FilePath {
     /// Decoded, without a slash at either end; empty is the root.
     pub(super) path: String,
     /// The request's path ended in a slash: look for the index file of the directory.
     pub(super) is_directory: bool,
 }
 
-impl Place {
+impl FilePath {
     /// Parses the path below the prefix. Each segment is decoded on its own, so an encoded slash does not separate
     /// segments. Empty segments, `.` and `..` are rejected.
     pub(super) fn new(rest: &str, dotfiles: bool) -> Option<Self> {
@@ -42,8 +42,8 @@ const WELL_KNOWN: &str = ".well-known";
 mod tests {
     use super::*;
 
-    fn place(rest: &str) -> Option<(String, bool)> {
-        Place::new(rest, false).map(|place| (place.path, place.is_directory))
+    fn file_path(rest: &str) -> Option<(String, bool)> {
+        FilePath::new(rest, false).map(|file_path| (file_path.path, file_path.is_directory))
     }
 
     #[test]
@@ -59,10 +59,10 @@ mod tests {
             (".well-known/x", ".well-known/x", false),
             ("a..b/c.", "a..b/c.", false),
         ] {
-            let found = place(rest);
+            let found = file_path(rest);
             if rest == "..." {
                 assert_eq!(found, None, "it begins with a dot");
-                assert_eq!(Place::new(rest, true).unwrap().path, path);
+                assert_eq!(FilePath::new(rest, true).unwrap().path, path);
             } else {
                 assert_eq!(found, Some((path.to_owned(), is_directory)), "{rest}");
             }
@@ -76,11 +76,11 @@ mod tests {
             "a//", "a%2fb", "a%2Fb", "..%2fa", "a\\b", "..\\a", "a%5cb", "a%00", "a%0a", "a%7f", "%ff",
             "a/%c0%af",
         ] {
-            assert_eq!(Place::new(rest, true), None, "{rest}");
+            assert_eq!(FilePath::new(rest, true), None, "{rest}");
         }
         for rest in [".git", ".git/config", "a/.env", "%2eenv", ".well-knownx"] {
-            assert_eq!(place(rest), None, "{rest}");
-            assert!(Place::new(rest, true).is_some(), "{rest}");
+            assert_eq!(file_path(rest), None, "{rest}");
+            assert!(FilePath::new(rest, true).is_some(), "{rest}");
         }
     }
 }

@@ -10,19 +10,20 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use cap_std::ambient_authority;
 use cap_std::fs::Dir;
+use sinews_http::is_compressible;
 
-use crate::compress::{gzip, is_compressible};
+use crate::compress::gzip;
 
 /// Root directory and cache of its files.
 #[derive(Debug)]
-pub(super) struct Store {
+pub(super) struct FileStore {
     pub(super) root: PathBuf,
-    pub(super) limits: Limits,
-    cache: Mutex<Cache>,
+    pub(super) limits: FileLimits,
+    cache: Mutex<FileCache>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(super) struct FileLimits {
     /// Limit of all files in memory, in bytes.
     pub(super) cache: usize,
     /// Limit of one file in memory, in bytes.
@@ -38,23 +39,23 @@ pub(super) struct Limits {
 }
 
 #[derive(Debug, Default)]
-struct Cache {
-    known: HashMap<String, Known>,
+struct FileCache {
+    known: HashMap<String, CacheEntry>,
     bytes: usize,
     /// Counts uses, for LRU eviction.
     uses: u64,
 }
 
 #[derive(Debug)]
-struct Known {
-    entry: Arc<Entry>,
+struct CacheEntry {
+    entry: Arc<CachedFile>,
     checked: Instant,
     used: u64,
 }
 
 /// File in all its codings.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct CachedFile {
     stamps: Stamps,
     pub(super) content_type: String,
     pub(super) modified: SystemTime,
@@ -62,20 +63,20 @@ pub(super) struct Entry {
     pub(super) brotli: Option<Variant>,
     gzip: Option<Variant>,
     /// Compressed at the first request.
-    made: OnceLock<Option<Variant>>,
-    may_be_made: bool,
+    compressed: OnceLock<Option<Variant>>,
+    may_compress: bool,
 }
 
 /// One coding of a file.
 #[derive(Debug)]
 pub(super) struct Variant {
-    pub(super) content: Content,
+    pub(super) content: FileContent,
     /// Includes the quotes.
     pub(super) etag: String,
 }
 
 #[derive(Debug)]
-pub(super) enum Content {
+pub(super) enum FileContent {
     Memory(Bytes),
     Open(Arc<File>, u64),
 }
@@ -91,20 +92,20 @@ struct Stamp {
 
 /// Reason why a file is not found.
 #[derive(Debug)]
-pub(super) enum Miss {
+pub(super) enum LookupError {
     Directory,
     Error(io::Error),
 }
 
-impl From<io::Error> for Miss {
+impl From<io::Error> for LookupError {
     fn from(error: io::Error) -> Self {
         Self::Error(error)
     }
 }
 
-impl Store {
+impl FileStore {
     pub(super) fn new(root: PathBuf) -> Self {
-        let limits = Limits {
+        let limits = FileLimits {
             cache: 16 << 20,
             file: 256 << 10,
             revalidate: Duration::from_secs(1),
@@ -116,25 +117,25 @@ impl Store {
     }
 
     /// Returns the file at this path below the root, cached for at most the revalidation interval.
-    pub(super) fn find(&self, path: &str) -> Result<Arc<Entry>, Miss> {
+    pub(super) fn find(&self, path: &str) -> Result<Arc<CachedFile>, LookupError> {
         let now = Instant::now();
         let known = match self.known(path, now) {
             Some((entry, true)) => return Ok(entry),
             known => known.map(|(entry, _)| entry),
         };
         let tree = Tree::open(self)?;
-        let stamps = self.stamps(&tree, path).inspect_err(|_| self.lock().forget(path))?;
+        let stamps = self.stamps(&tree, path).inspect_err(|_| self.lock().evict(path))?;
         if let Some(entry) = known.filter(|entry| entry.stamps == stamps) {
             self.confirm(path, now);
             return Ok(entry);
         }
         let entry = Arc::new(self.load(&tree, path, stamps)?);
-        self.keep(path, &entry, now);
+        self.cache_file(path, &entry, now);
         Ok(entry)
     }
 
     /// Returns the cached entry, and whether it is fresh.
-    fn known(&self, path: &str, now: Instant) -> Option<(Arc<Entry>, bool)> {
+    fn known(&self, path: &str, now: Instant) -> Option<(Arc<CachedFile>, bool)> {
         let mut cache = self.lock();
         cache.uses += 1;
         let uses = cache.uses;
@@ -150,7 +151,7 @@ impl Store {
         }
     }
 
-    fn stamps(&self, tree: &Tree<'_>, path: &str) -> Result<Stamps, Miss> {
+    fn stamps(&self, tree: &Tree<'_>, path: &str) -> Result<Stamps, LookupError> {
         let identity = tree.stamp(path)?;
         let beside = |ending| {
             let stamp = tree.stamp(&format!("{path}{ending}")).ok()?;
@@ -163,7 +164,7 @@ impl Store {
         Ok([Some(identity), beside(".br"), beside(".gz")])
     }
 
-    fn load(&self, tree: &Tree<'_>, path: &str, stamps: Stamps) -> Result<Entry, Miss> {
+    fn load(&self, tree: &Tree<'_>, path: &str, stamps: Stamps) -> Result<CachedFile, LookupError> {
         let [_, brotli, zipped] = stamps;
         let beside = |stamp: Option<Stamp>, ending: &str, coding| {
             stamp.and_then(|_| self.variant(tree, &format!("{path}{ending}"), coding).ok())
@@ -171,16 +172,16 @@ impl Store {
         let identity = self.variant(tree, path, "")?;
         let content_type = content_type(path);
         let gzip = beside(zipped, ".gz", "-gz");
-        let may_be_made = self.limits.compress && gzip.is_none() && is_compressible(&content_type);
-        Ok(Entry {
+        let may_compress = self.limits.compress && gzip.is_none() && is_compressible(&content_type);
+        Ok(CachedFile {
             stamps,
             content_type,
             modified: stamps[0].map_or(UNIX_EPOCH, |stamp| stamp.modified),
             identity,
             brotli: beside(brotli, ".br", "-br"),
             gzip,
-            made: OnceLock::new(),
-            may_be_made,
+            compressed: OnceLock::new(),
+            may_compress,
         })
     }
 
@@ -190,9 +191,9 @@ impl Store {
         let content = if stamp.len <= self.limits.file as u64 {
             let mut bytes = Vec::with_capacity(stamp.len as usize);
             file.take(stamp.len).read_to_end(&mut bytes)?;
-            Content::Memory(bytes.into())
+            FileContent::Memory(bytes.into())
         } else {
-            Content::Open(Arc::new(file), stamp.len)
+            FileContent::Open(Arc::new(file), stamp.len)
         };
         let nanos = stamp.modified.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
         let etag = format!("\"{nanos:x}-{:x}{coding}\"", stamp.len);
@@ -200,77 +201,77 @@ impl Store {
     }
 
     /// Caches entries that are completely in memory, and evicts the least recently used.
-    fn keep(&self, path: &str, entry: &Arc<Entry>, now: Instant) {
+    fn cache_file(&self, path: &str, entry: &Arc<CachedFile>, now: Instant) {
         let Some(bytes) = entry.bytes().filter(|bytes| *bytes <= self.limits.cache) else {
-            self.lock().forget(path);
+            self.lock().evict(path);
             return;
         };
         let mut cache = self.lock();
-        cache.forget(path);
+        cache.evict(path);
         while cache.bytes + bytes > self.limits.cache || cache.known.len() >= ENTRIES_MAX {
             let Some(oldest) = cache.oldest() else { break };
-            cache.forget(&oldest);
+            cache.evict(&oldest);
         }
         cache.bytes += bytes;
         let used = cache.uses;
-        cache.known.insert(path.to_owned(), Known { entry: Arc::clone(entry), checked: now, used });
+        cache.known.insert(path.to_owned(), CacheEntry { entry: Arc::clone(entry), checked: now, used });
     }
 
     /// Locks the cache. No code panics under this lock.
-    fn lock(&self) -> MutexGuard<'_, Cache> {
+    fn lock(&self) -> MutexGuard<'_, FileCache> {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[cfg(test)]
-    fn kept(&self) -> (usize, usize) {
+    fn usage(&self) -> (usize, usize) {
         let cache = self.lock();
         (cache.known.len(), cache.bytes)
     }
 }
 
-impl Cache {
+impl FileCache {
     fn oldest(&self) -> Option<String> {
         self.known.iter().min_by_key(|(_, known)| known.used).map(|(path, _)| path.clone())
     }
 
-    fn forget(&mut self, path: &str) {
-        if let Some(gone) = self.known.remove(path) {
-            self.bytes -= gone.entry.bytes().unwrap_or(0);
+    fn evict(&mut self, path: &str) {
+        if let Some(evicted) = self.known.remove(path) {
+            self.bytes -= evicted.entry.bytes().unwrap_or(0);
         }
     }
 }
 
-impl Entry {
+impl CachedFile {
     /// Returns the gzip variant: a file beside it, or compressed here.
     pub(super) fn gzip(&self) -> Option<&Variant> {
-        self.gzip.as_ref().or_else(|| self.made.get_or_init(|| self.make_gzip()).as_ref())
+        self.gzip.as_ref().or_else(|| self.compressed.get_or_init(|| self.compress()).as_ref())
     }
 
-    fn make_gzip(&self) -> Option<Variant> {
-        let Content::Memory(content) = &self.identity.content else { return None };
-        if !self.may_be_made || content.len() < GZIP_MIN {
+    fn compress(&self) -> Option<Variant> {
+        let FileContent::Memory(content) = &self.identity.content else { return None };
+        if !self.may_compress || content.len() < GZIP_MIN {
             return None;
         }
-        let content = Content::Memory(gzip(content, GZIP_LEVEL)?);
+        let content = FileContent::Memory(gzip(content, GZIP_LEVEL)?);
         Some(Variant { content, etag: format!("{}-gz\"", self.identity.etag.trim_end_matches('"')) })
     }
 
     /// Returns whether the response depends on `Accept-Encoding`.
     pub(super) fn varies(&self) -> bool {
-        self.brotli.is_some() || self.gzip.is_some() || self.may_be_made
+        self.brotli.is_some() || self.gzip.is_some() || self.may_compress
     }
 
     /// Returns the maximum memory of the entry; `None` if a variant is open and not in memory.
     fn bytes(&self) -> Option<usize> {
-        let made = self.identity.content.in_memory().filter(|_| self.may_be_made).unwrap_or(0);
+        let compressed = self.identity.content.in_memory().filter(|_| self.may_compress).unwrap_or(0);
         let beside =
             [&self.brotli, &self.gzip].into_iter().flatten().map(|variant| variant.content.in_memory());
         let beside = beside.sum::<Option<usize>>()?;
-        Some(self.identity.content.in_memory()? + made + beside + ENTRY_BYTES)
+        Some(self.identity.content.in_memory()? + compressed + beside + ENTRY_BYTES)
     }
 }
 
-impl Content {
+impl FileContent {
     pub(super) fn len(&self) -> u64 {
         match self {
             Self::Memory(bytes) => bytes.len() as u64,
@@ -299,11 +300,11 @@ impl Stamp {
 enum Tree<'a> {
     /// The kernel rejects links that lead out of it.
     Inside(Dir),
-    Anywhere(&'a Store),
+    Anywhere(&'a FileStore),
 }
 
 impl<'a> Tree<'a> {
-    fn open(store: &'a Store) -> io::Result<Self> {
+    fn open(store: &'a FileStore) -> io::Result<Self> {
         if store.limits.follow_links {
             return Ok(Self::Anywhere(store));
         }
@@ -311,7 +312,7 @@ impl<'a> Tree<'a> {
     }
 
     /// Returns the stamp of a regular file. Other kinds are not opened: a FIFO could block forever.
-    fn stamp(&self, path: &str) -> Result<Stamp, Miss> {
+    fn stamp(&self, path: &str) -> Result<Stamp, LookupError> {
         let (is_directory, is_file, len, modified) = match self {
             Self::Inside(dir) => {
                 let found = dir.metadata(if path.is_empty() { "." } else { path })?;
@@ -323,7 +324,7 @@ impl<'a> Tree<'a> {
             }
         };
         match (is_directory, is_file) {
-            (true, _) => Err(Miss::Directory),
+            (true, _) => Err(LookupError::Directory),
             (false, true) => Ok(Stamp { len, modified }),
             (false, false) => Err(io::Error::from(io::ErrorKind::NotFound).into()),
         }
@@ -369,8 +370,8 @@ mod tests {
             Self(path)
         }
 
-        fn store(&self, limits: impl FnOnce(&mut Limits)) -> Store {
-            let mut store = Store::new(self.0.clone());
+        fn store(&self, limits: impl FnOnce(&mut FileLimits)) -> FileStore {
+            let mut store = FileStore::new(self.0.clone());
             limits(&mut store.limits);
             store
         }
@@ -394,8 +395,8 @@ mod tests {
 
     fn text(variant: &Variant) -> &str {
         match &variant.content {
-            Content::Memory(bytes) => std::str::from_utf8(bytes).unwrap_or("no text"),
-            Content::Open(..) => "open",
+            FileContent::Memory(bytes) => std::str::from_utf8(bytes).unwrap_or("no text"),
+            FileContent::Open(..) => "open",
         }
     }
 
@@ -414,7 +415,7 @@ mod tests {
         let second = store.find("a").unwrap();
         assert_eq!((text(&first.identity), text(&second.identity)), ("first", "other"));
         assert_ne!(first.identity.etag, second.identity.etag);
-        assert_eq!(store.kept(), (1, 5 + ENTRY_BYTES));
+        assert_eq!(store.usage(), (1, 5 + ENTRY_BYTES));
     }
 
     #[test]
@@ -426,7 +427,7 @@ mod tests {
         std::fs::remove_file(directory.0.join("a")).unwrap();
         assert_eq!(text(&store.find("a").unwrap().identity), "first");
         assert!(
-            matches!(store.find("b"), Err(Miss::Error(error)) if error.kind() == io::ErrorKind::NotFound)
+            matches!(store.find("b"), Err(LookupError::Error(error)) if error.kind() == io::ErrorKind::NotFound)
         );
     }
 
@@ -441,11 +442,11 @@ mod tests {
         let [a, b, c] = ["a", "b", "c"].map(|name| store.find(name).unwrap());
         store.find("a").unwrap();
         store.find("d").unwrap();
-        assert_eq!(store.kept(), (3, 3 * each));
+        assert_eq!(store.usage(), (3, 3 * each));
         assert!(Arc::ptr_eq(&a, &store.find("a").unwrap()) && Arc::ptr_eq(&c, &store.find("c").unwrap()));
         assert!(!Arc::ptr_eq(&b, &store.find("b").unwrap()));
         assert_eq!(text(&store.find("large").unwrap().identity), "open");
-        assert_eq!(store.kept(), (3, 3 * each));
+        assert_eq!(store.usage(), (3, 3 * each));
     }
 
     #[test]
@@ -454,9 +455,11 @@ mod tests {
         let store = directory.store(|limits| limits.revalidate = Duration::ZERO);
         directory.write("a.txt", &"text ".repeat(500));
         directory.date("a.txt", 10);
-        let made = store.find("a.txt").unwrap();
-        assert!(made.brotli.is_none() && made.gzip().is_some_and(|gzip| gzip.content.len() < 200));
-        assert_ne!(made.gzip().unwrap().etag, made.identity.etag);
+        let compressed = store.find("a.txt").unwrap();
+        assert!(
+            compressed.brotli.is_none() && compressed.gzip().is_some_and(|gzip| gzip.content.len() < 200)
+        );
+        assert_ne!(compressed.gzip().unwrap().etag, compressed.identity.etag);
         directory.write("a.txt.br", "brotli");
         directory.write("a.txt.gz", "gzip");
         directory.date("a.txt.gz", 9);

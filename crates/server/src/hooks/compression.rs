@@ -1,7 +1,9 @@
 //! Compression of answers with gzip.
 
-use crate::compress::{Accepted, gzip, is_compressible};
-use crate::request::{Body, Request, Response};
+use sinews_http::{AcceptedEncodings, is_compressible};
+
+use crate::compress::gzip;
+use crate::request::{Request, Response, ResponseBody};
 
 /// Selects the answers to compress, for [`Router::compress`](crate::Router::compress): text, by its `Content-Type`,
 /// for clients that accept gzip.
@@ -47,17 +49,18 @@ impl Compression {
     }
 
     pub(crate) fn after(self, request: &Request<'_>, response: &mut Response) {
-        let Body::Bytes(body) = &response.body else { return };
+        let ResponseBody::Bytes(body) = &response.body else { return };
         let is_text = response.header("content-type").next().is_some_and(is_compressible);
         let is_encoded = response.header("content-encoding").next().is_some();
         let is_part = response.status == 206 || !response.may_have_body();
         if is_encoded || is_part || !is_text || !(self.min..=self.max).contains(&body.len()) {
             return;
         }
-        let compressed = if Accepted::of(request.head()).gzip { gzip(body, self.level) } else { None };
+        let compressed =
+            if AcceptedEncodings::of(request.head()).gzip { gzip(body, self.level) } else { None };
         response.vary("Accept-Encoding");
         if let Some(compressed) = compressed {
-            response.body = Body::Bytes(compressed);
+            response.body = ResponseBody::Bytes(compressed);
             response.set_header("Content-Encoding", "gzip");
             let strong = response.header("etag").next().filter(|etag| !etag.starts_with("W/"));
             if let Some(weak) = strong.map(|etag| format!("W/{etag}")) {

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use sinews_http::text::is_token_byte;
 use sinews_proto::handshake::OriginPolicy;
 
-use crate::chunked::is_token;
 use crate::request::{Request, Response};
 
 /// Origins whose pages may read answers: for [`Router::cors`](crate::Router::cors).
@@ -80,7 +80,7 @@ impl Cors {
     /// Answers a preflight.
     pub(crate) fn before(&self, request: &Request<'_>) -> Option<Response> {
         let head = request.head();
-        let wanted = head.header("access-control-request-method").next()?;
+        let requested = head.header("access-control-request-method").next()?;
         head.header("origin").next()?;
         if head.method() != "OPTIONS" {
             return None;
@@ -91,7 +91,7 @@ impl Cors {
             // The after hook adds headers for allowed origins only.
             return Some(response.with_status(403));
         }
-        let methods = self.methods.clone().or_else(|| tokens(wanted));
+        let methods = self.methods.clone().or_else(|| tokens(requested));
         let headers =
             self.headers.clone().or_else(|| tokens(head.header("access-control-request-headers").next()?));
         for (name, value) in
@@ -138,6 +138,6 @@ fn list<'n>(names: impl IntoIterator<Item = &'n str>) -> String {
 
 /// Returns a list of tokens unchanged, to be echoed.
 fn tokens(value: &[u8]) -> Option<String> {
-    let is_sound = value.iter().all(|&byte| is_token(byte) || b", \t".contains(&byte));
-    is_sound.then(|| String::from_utf8_lossy(value).into_owned())
+    let is_valid = value.iter().all(|&byte| is_token_byte(byte) || b", \t".contains(&byte));
+    is_valid.then(|| String::from_utf8_lossy(value).into_owned())
 }

@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::rate::Pace;
-use super::{Limit, Limits, WhenFull};
+use super::config::{Limits, WhenFull};
+use super::limit::Limit;
+use super::rate::RateLimit;
 use crate::client::TrustedProxies;
-use crate::metrics::{Counters, Process, Reason};
+use crate::metrics::{MetricReason, ProcessMetrics, ShardCounters};
 
 /// Limits of a server and their usage. Shared by its threads, and checked when a connection opens or closes, never
 /// for a message.
@@ -24,11 +25,11 @@ pub(crate) struct Gate {
     proxies: Arc<TrustedProxies>,
     connections: AtomicUsize,
     /// Connections by client, if limited. Addresses are chosen by clients, so their hash is keyed.
-    clients: Mutex<HashMap<Client, usize>>,
-    handshakes: Option<Pace>,
+    clients: Mutex<HashMap<ClientKey, usize>>,
+    handshakes: Option<RateLimit>,
     /// When the next handshake is due, in nanoseconds since the epoch.
     handshake_due: AtomicU64,
-    counters: Vec<Arc<Counters>>,
+    counters: Vec<Arc<ShardCounters>>,
     epoch: Instant,
     /// When each limit may be logged again, in milliseconds since the epoch.
     quiet_until: Box<[AtomicU64]>,
@@ -36,13 +37,13 @@ pub(crate) struct Gate {
 
 /// Unit of the limit per client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Client {
+enum ClientKey {
     V4(u32),
     /// The network of an IPv6 address: a client has 2^64 addresses in its network.
     V6(u64),
 }
 
-impl Client {
+impl ClientKey {
     fn of(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V4(address) => Self::V4(address.to_bits()),
@@ -52,11 +53,15 @@ impl Client {
 }
 
 impl Gate {
-    pub(crate) fn new(limits: Limits, proxies: Arc<TrustedProxies>, counters: Vec<Arc<Counters>>) -> Self {
+    pub(crate) fn new(
+        limits: Limits,
+        proxies: Arc<TrustedProxies>,
+        counters: Vec<Arc<ShardCounters>>,
+    ) -> Self {
         Self {
             connections: AtomicUsize::new(0),
             clients: Mutex::default(),
-            handshakes: limits.handshakes_per_second.map(|rate| Pace::new(rate, rate)),
+            handshakes: limits.handshakes_per_second.map(|rate| RateLimit::new(rate, rate)),
             handshake_due: AtomicU64::new(0),
             proxies,
             counters,
@@ -69,8 +74,8 @@ impl Gate {
         }
     }
 
-    /// Admits a connection. On success, the caller calls [`leave`](Self::leave) at its end.
-    pub(crate) fn enter(&self, address: IpAddr) -> Result<(), Limit> {
+    /// Admits a connection. On success, the caller calls [`release`](Self::release) at its end.
+    pub(crate) fn admit(&self, address: IpAddr) -> Result<(), Limit> {
         if self.is_memory_full() {
             return Err(Limit::Memory);
         }
@@ -79,15 +84,15 @@ impl Gate {
         if self.connections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
             return Err(Limit::Connections);
         }
-        self.enter_client(address).inspect_err(|_| {
+        self.admit_client(address).inspect_err(|_| {
             self.connections.fetch_sub(1, Ordering::Relaxed);
         })
     }
 
-    fn enter_client(&self, address: IpAddr) -> Result<(), Limit> {
-        let Some(max) = self.share_of(address) else { return Ok(()) };
+    fn admit_client(&self, address: IpAddr) -> Result<(), Limit> {
+        let Some(max) = self.connection_limit(address) else { return Ok(()) };
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = clients.entry(Client::of(address)).or_default();
+        let count = clients.entry(ClientKey::of(address)).or_default();
         if *count >= max {
             return Err(Limit::Address);
         }
@@ -97,18 +102,18 @@ impl Gate {
 
     /// Returns the connection limit of this address. Proxies forward many clients, and connections of Unix sockets
     /// have no address, so both are exempt.
-    fn share_of(&self, address: IpAddr) -> Option<usize> {
-        let everybodys = address.is_unspecified() || self.proxies.trusts(address);
-        self.limits.max_connections_per_address.filter(|_| !everybodys)
+    fn connection_limit(&self, address: IpAddr) -> Option<usize> {
+        let is_exempt = address.is_unspecified() || self.proxies.trusts(address);
+        self.limits.max_connections_per_address.filter(|_| !is_exempt)
     }
 
-    pub(crate) fn leave(&self, address: IpAddr) {
+    pub(crate) fn release(&self, address: IpAddr) {
         self.connections.fetch_sub(1, Ordering::Relaxed);
-        if self.share_of(address).is_none() {
+        if self.connection_limit(address).is_none() {
             return;
         }
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Entry::Occupied(mut client) = clients.entry(Client::of(address)) {
+        if let Entry::Occupied(mut client) = clients.entry(ClientKey::of(address)) {
             *client.get_mut() -= 1;
             if *client.get() == 0 {
                 client.remove();
@@ -121,9 +126,9 @@ impl Gate {
         if self.is_memory_full() {
             return Err(Limit::Memory);
         }
-        let Some(pace) = &self.handshakes else { return Ok(()) };
+        let Some(rate_limit) = &self.handshakes else { return Ok(()) };
         let now = u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let take = |due| pace.take(due, now);
+        let take = |due| rate_limit.take(due, now);
         let taken = self.handshake_due.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
         taken.map(|_| ()).map_err(|_| Limit::Handshakes)
     }
@@ -132,13 +137,13 @@ impl Gate {
     /// memory of the process must exceed the limit, too.
     pub(crate) fn is_memory_full(&self) -> bool {
         let exceeds = |max| self.resident_bytes().is_none_or(|bytes| bytes > max);
-        self.counts_too_much() && self.max_memory.is_some_and(exceeds)
+        self.is_count_exceeded() && self.max_memory.is_some_and(exceeds)
     }
 
     /// Returns whether the counted memory exceeds the limit, regardless of the process's memory.
-    pub(crate) fn counts_too_much(&self) -> bool {
-        let held = || self.counters.iter().map(|counters| counters.held_bytes()).sum::<u64>();
-        self.max_memory.is_some_and(|max| held() > max)
+    pub(crate) fn is_count_exceeded(&self) -> bool {
+        let memory = || self.counters.iter().map(|counters| counters.memory_bytes()).sum::<u64>();
+        self.max_memory.is_some_and(|max| memory() > max)
     }
 
     /// Returns the resident memory of the process, cached for a moment.
@@ -147,13 +152,13 @@ impl Gate {
         let due = |until: u64| (until <= now).then(|| now + RESIDENT_AGE.as_millis() as u64);
         if self.resident_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok() {
             // Without a reading, the counted memory decides.
-            self.resident.store(Process::read_resident_bytes().unwrap_or(0), Ordering::Relaxed);
+            self.resident.store(ProcessMetrics::read_resident_bytes().unwrap_or(0), Ordering::Relaxed);
         }
         Some(self.resident.load(Ordering::Relaxed)).filter(|bytes| *bytes > 0)
     }
 
     /// Returns whether the connection with the largest queues is to be closed.
-    pub(crate) fn closes(&self) -> bool {
+    pub(crate) fn must_close_largest(&self) -> bool {
         self.limits.when_full == WhenFull::Close && self.is_memory_full()
     }
 
@@ -199,7 +204,7 @@ const QUIET: Duration = Duration::from_secs(10);
 mod tests {
     use super::super::memory;
     use super::*;
-    use crate::metrics::Held;
+    use crate::metrics::ConnMemory;
 
     fn gate(limits: Limits) -> Gate {
         let proxies = TrustedProxies::x_forwarded_for(["10.0.0.0/8".parse().unwrap()]);
@@ -216,12 +221,12 @@ mod tests {
         ] {
             let [first, second, other]: [IpAddr; 3] =
                 [first, second, other].map(|text| text.parse().unwrap());
-            assert_eq!((gate.enter(first), gate.enter(second)), (Ok(()), Ok(())));
-            assert_eq!((gate.enter(first), gate.enter(other)), (Err(Limit::Address), Ok(())));
-            gate.leave(second);
-            assert_eq!((gate.enter(first), gate.enter(second)), (Ok(()), Err(Limit::Address)));
+            assert_eq!((gate.admit(first), gate.admit(second)), (Ok(()), Ok(())));
+            assert_eq!((gate.admit(first), gate.admit(other)), (Err(Limit::Address), Ok(())));
+            gate.release(second);
+            assert_eq!((gate.admit(first), gate.admit(second)), (Ok(()), Err(Limit::Address)));
             for address in [first, first, other] {
-                gate.leave(address);
+                gate.release(address);
             }
         }
         assert!(gate.clients.lock().unwrap().is_empty(), "closed connections leave no entry");
@@ -232,8 +237,8 @@ mod tests {
     fn proxies_and_unix_sockets_are_exempt_from_the_limit_per_address() {
         let gate = gate(Limits::default().with_max_connections_per_address(1));
         for address in ["10.1.2.3", "0.0.0.0"].map(|text| text.parse().unwrap()) {
-            assert_eq!((gate.enter(address), gate.enter(address)), (Ok(()), Ok(())));
-            gate.leave(address);
+            assert_eq!((gate.admit(address), gate.admit(address)), (Ok(()), Ok(())));
+            gate.release(address);
         }
         assert!(gate.clients.lock().unwrap().is_empty());
     }
@@ -242,38 +247,38 @@ mod tests {
     fn rejected_connections_do_not_count() {
         let gate = gate(Limits::default().with_max_connections(2).with_max_connections_per_address(1));
         let [one, two, three] = [1, 2, 3].map(|last| IpAddr::from([192, 0, 2, last]));
-        assert_eq!((gate.enter(one), gate.enter(one)), (Ok(()), Err(Limit::Address)));
+        assert_eq!((gate.admit(one), gate.admit(one)), (Ok(()), Err(Limit::Address)));
         assert_eq!(gate.is_full(), None);
-        assert_eq!((gate.enter(two), gate.enter(three)), (Ok(()), Err(Limit::Connections)));
+        assert_eq!((gate.admit(two), gate.admit(three)), (Ok(()), Err(Limit::Connections)));
         assert_eq!(gate.is_full(), Some(Limit::Connections));
-        gate.leave(one);
-        assert_eq!((gate.enter(three), gate.is_full()), (Ok(()), Some(Limit::Connections)));
+        gate.release(one);
+        assert_eq!((gate.admit(three), gate.is_full()), (Ok(()), Some(Limit::Connections)));
     }
 
     #[test]
     fn memory_counts_all_threads() {
         let gate = gate(Limits::default().with_max_memory(100).with_when_full(WhenFull::Close));
-        gate.counters[0].holds(Held::default(), Held::new(60, 0));
+        gate.counters[0].replace_memory(ConnMemory::default(), ConnMemory::new(60, 0));
         assert_eq!((gate.is_full(), gate.handshake()), (None, Ok(())));
-        gate.counters[1].holds(Held::default(), Held::new(10, 50));
+        gate.counters[1].replace_memory(ConnMemory::default(), ConnMemory::new(10, 50));
         assert_eq!((gate.is_full(), gate.handshake()), (Some(Limit::Memory), Err(Limit::Memory)));
-        assert_eq!(gate.enter([127, 0, 0, 1].into()), Err(Limit::Memory));
-        assert!(gate.closes());
+        assert_eq!(gate.admit([127, 0, 0, 1].into()), Err(Limit::Memory));
+        assert!(gate.must_close_largest());
         gate.counters[1].heaviest.set(5);
         assert_eq!((gate.heavier_thread(4), gate.heavier_thread(5)), (Some(1), None));
-        gate.counters[1].holds(Held::new(10, 50), Held::default());
-        assert!(!gate.closes());
+        gate.counters[1].replace_memory(ConnMemory::new(10, 50), ConnMemory::default());
+        assert!(!gate.must_close_largest());
     }
 
     /// As with one large message for many slow subscribers.
     #[test]
     fn memory_is_not_full_while_the_process_holds_less() {
         let gate = gate(Limits::default().with_max_memory(1 << 45));
-        gate.counters[0].holds(Held::default(), Held::new(usize::MAX, 0));
+        gate.counters[0].replace_memory(ConnMemory::default(), ConnMemory::new(usize::MAX, 0));
         for _ in 0..1 << 14 {
-            gate.counters[1].holds(Held::default(), Held::new(usize::MAX, 0));
+            gate.counters[1].replace_memory(ConnMemory::default(), ConnMemory::new(usize::MAX, 0));
         }
-        assert!(!gate.is_memory_full() && !gate.closes());
+        assert!(!gate.is_memory_full() && !gate.must_close_largest());
     }
 
     #[test]

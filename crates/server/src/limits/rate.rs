@@ -3,13 +3,13 @@
 /// Token bucket whose whole state is the due time of the next event (the "virtual scheduling" of ITU-T I.371). Times
 /// are nanoseconds since an epoch of the caller's choice.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
+pub(crate) struct RateLimit {
     interval: u64,
     /// How much earlier than due an event may come.
     tolerance: u64,
 }
 
-impl Pace {
+impl RateLimit {
     /// Creates a rate of `per_second` events, at least 1, with bursts of at most `burst`, at least 1.
     pub(crate) fn new(per_second: u32, burst: u32) -> Self {
         let interval = SECOND / u64::from(per_second.max(1));
@@ -29,9 +29,9 @@ const SECOND: u64 = 1_000_000_000;
 mod tests {
     use super::*;
 
-    fn taken(pace: &Pace, due: &mut u64, now: u64) -> u32 {
+    fn taken(rate_limit: &RateLimit, due: &mut u64, now: u64) -> u32 {
         let mut taken = 0;
-        while let Some(next) = pace.take(*due, now) {
+        while let Some(next) = rate_limit.take(*due, now) {
             *due = next;
             taken += 1;
         }
@@ -40,14 +40,14 @@ mod tests {
 
     #[test]
     fn burst_is_followed_by_the_rate() {
-        let (pace, mut due) = (Pace::new(10, 5), 0);
-        assert_eq!(taken(&pace, &mut due, SECOND), 5);
-        assert_eq!(taken(&pace, &mut due, SECOND + SECOND / 10 - 1), 0);
-        assert_eq!(taken(&pace, &mut due, SECOND + SECOND / 10), 1);
+        let (rate_limit, mut due) = (RateLimit::new(10, 5), 0);
+        assert_eq!(taken(&rate_limit, &mut due, SECOND), 5);
+        assert_eq!(taken(&rate_limit, &mut due, SECOND + SECOND / 10 - 1), 0);
+        assert_eq!(taken(&rate_limit, &mut due, SECOND + SECOND / 10), 1);
         // A long pause earns no more than one burst.
-        assert_eq!(taken(&pace, &mut due, 1_000 * SECOND), 5);
-        let (pace, mut due) = (Pace::new(u32::MAX, 1), 0);
-        assert_eq!(pace.take(0, 7), Some(7));
-        assert!(taken(&Pace::new(2, 1), &mut due, 0) == 1 && due == SECOND / 2);
+        assert_eq!(taken(&rate_limit, &mut due, 1_000 * SECOND), 5);
+        let (rate_limit, mut due) = (RateLimit::new(u32::MAX, 1), 0);
+        assert_eq!(rate_limit.take(0, 7), Some(7));
+        assert!(taken(&RateLimit::new(2, 1), &mut due, 0) == 1 && due == SECOND / 2);
     }
 }

@@ -5,25 +5,29 @@ use std::marker::PhantomData;
 use sinews_engine::Counter;
 use sinews_session::Traffic;
 
-use super::Metrics;
-use super::reasons::{ConnectionEnd, Dropped, Reason, Tally, WebSocketEnd};
+use super::reasons::{ConnectionEnd, Dropped, MetricReason, ReasonCounts, WebSocketEnd};
+use super::snapshot::Metrics;
 use crate::limits::Limit;
 use crate::topics::TopicCounters;
 
 /// Counters of one shard: written by its thread alone, read by any.
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
+pub(crate) struct ShardCounters {
     pub(crate) accepted: Counter,
-    pub(crate) closed: Counts<ConnectionEnd>,
+    pub(crate) closed: ReasonCounters<ConnectionEnd>,
     pub(crate) handshakes: Counter,
-    handshakes_refused: Statuses,
-    pub(crate) websockets_closed: Counts<WebSocketEnd>,
+    handshakes_rejected: Statuses,
+    pub(crate) websockets_closed: ReasonCounters<WebSocketEnd>,
+    pub(crate) streaming: Counter,
+    pub(crate) streaming_closed: ReasonCounters<WebSocketEnd>,
     responses: [Counter; 5],
     messages_received: Counter,
     message_bytes_received: Counter,
     messages_sent: Counter,
     message_bytes_sent: Counter,
-    dropped: Counts<Dropped>,
+    dropped: ReasonCounters<Dropped>,
+    /// Sum of the dropped messages, by which a change is found.
+    dropped_total: Counter,
     pub(crate) publications: Counter,
     pub(crate) deliveries: Counter,
     pub(crate) tls_handshakes: Counter,
@@ -32,10 +36,10 @@ pub(crate) struct Counters {
     incomplete_bytes: Counter,
     /// Memory class of the heaviest connection, for comparison.
     pub(crate) heaviest: Counter,
-    pub(crate) limited: Counts<Limit>,
+    pub(crate) limited: ReasonCounters<Limit>,
 }
 
-impl Counters {
+impl ShardCounters {
     /// Counts a received message; a message in pieces counts with its last piece.
     #[inline]
     pub(crate) fn received(&self, bytes: usize) {
@@ -53,16 +57,32 @@ impl Counters {
     pub(crate) fn sent(&self, traffic: &Traffic, topics: &TopicCounters) {
         self.messages_sent.set(traffic.messages_sent);
         self.message_bytes_sent.set(traffic.bytes_sent);
+        // All of them only rise.
+        let dropped = traffic.dropped_newest
+            + traffic.dropped_oldest
+            + topics.dropped_newest
+            + topics.dropped_oldest
+            + topics.conflated
+            + topics.expired
+            + topics.lost;
+        if dropped != self.dropped_total.get() {
+            self.dropped_total.set(dropped);
+            self.count_dropped(traffic, topics);
+        }
+    }
+
+    #[cold]
+    fn count_dropped(&self, traffic: &Traffic, topics: &TopicCounters) {
         self.dropped.set(Dropped::Newest, traffic.dropped_newest + topics.dropped_newest);
         self.dropped.set(Dropped::Oldest, traffic.dropped_oldest + topics.dropped_oldest);
         self.dropped.set(Dropped::Conflated, topics.conflated);
-        self.dropped.set(Dropped::Forgotten, topics.forgotten);
+        self.dropped.set(Dropped::Expired, topics.expired);
         self.dropped.set(Dropped::Mailbox, topics.lost);
     }
 
     /// Replaces the memory counted for a connection.
     #[inline]
-    pub(crate) fn holds(&self, before: Held, after: Held) {
+    pub(crate) fn replace_memory(&self, before: ConnMemory, after: ConnMemory) {
         if before != after {
             self.queued_bytes.add(u64::from(after.queued).wrapping_sub(u64::from(before.queued)));
             self.incomplete_bytes.add(u64::from(after.incomplete).wrapping_sub(u64::from(before.incomplete)));
@@ -70,7 +90,7 @@ impl Counters {
     }
 
     /// Returns the memory that all connections of the thread hold.
-    pub(crate) fn held_bytes(&self) -> u64 {
+    pub(crate) fn memory_bytes(&self) -> u64 {
         self.queued_bytes.get() + self.incomplete_bytes.get()
     }
 
@@ -83,16 +103,18 @@ impl Counters {
     }
 
     /// Counts a handshake that is rejected with this status.
-    pub(crate) fn handshake_refused(&self, status: u16) {
-        self.handshakes_refused.add(status);
+    pub(crate) fn handshake_rejected(&self, status: u16) {
+        self.handshakes_rejected.add(status);
     }
 
     pub(crate) fn add_to(&self, metrics: &mut Metrics) {
         metrics.accepted += self.accepted.get();
         self.closed.add_to(&mut metrics.closed);
         metrics.handshakes += self.handshakes.get();
-        self.handshakes_refused.add_to(&mut metrics.handshakes_refused);
+        self.handshakes_rejected.add_to(&mut metrics.handshakes_rejected);
         self.websockets_closed.add_to(&mut metrics.websockets_closed);
+        metrics.streaming_responses += self.streaming.get();
+        self.streaming_closed.add_to(&mut metrics.streaming_responses_closed);
         for (sum, count) in metrics.responses.iter_mut().zip(&self.responses) {
             *sum += count.get();
         }
@@ -113,14 +135,14 @@ impl Counters {
 
 /// Memory that one connection holds, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct ConnMemory {
     /// Outbound queue.
     queued: u32,
     /// Incomplete input.
     incomplete: u32,
 }
 
-impl Held {
+impl ConnMemory {
     /// Values saturate at 4 GiB.
     #[inline]
     pub(crate) fn new(queued: usize, incomplete: usize) -> Self {
@@ -135,7 +157,7 @@ impl Held {
     }
 
     /// Replaces the bytes of incomplete input.
-    pub(crate) fn holding_incomplete(self, bytes: usize) -> Self {
+    pub(crate) fn replace_incomplete(self, bytes: usize) -> Self {
         Self { incomplete: Self::new(0, bytes).incomplete, ..self }
     }
 
@@ -147,12 +169,12 @@ impl Held {
 
 /// Counters by reason.
 #[derive(Debug)]
-pub(crate) struct Counts<R> {
+pub(crate) struct ReasonCounters<R> {
     counts: Box<[Counter]>,
     reason: PhantomData<R>,
 }
 
-impl<R: Reason> Counts<R> {
+impl<R: MetricReason> ReasonCounters<R> {
     pub(crate) fn add(&self, reason: R) {
         self.counts[reason.index()].add(1);
     }
@@ -161,14 +183,14 @@ impl<R: Reason> Counts<R> {
         self.counts[reason.index()].set(count);
     }
 
-    fn add_to(&self, tally: &mut Tally<R>) {
+    fn add_to(&self, tally: &mut ReasonCounts<R>) {
         for (reason, count) in R::ALL.iter().zip(&self.counts) {
             tally.add(*reason, count.get());
         }
     }
 }
 
-impl<R: Reason> Default for Counts<R> {
+impl<R: MetricReason> Default for ReasonCounters<R> {
     fn default() -> Self {
         Self { counts: R::ALL.iter().map(|_| Counter::default()).collect(), reason: PhantomData }
     }
@@ -183,8 +205,8 @@ const STATUS_MAX: u16 = 599;
 
 impl Statuses {
     fn add(&self, status: u16) {
-        let place = status.checked_sub(STATUS_MIN).map(usize::from);
-        if let Some(count) = place.and_then(|place| self.0.get(place)) {
+        let index = status.checked_sub(STATUS_MIN).map(usize::from);
+        if let Some(count) = index.and_then(|index| self.0.get(index)) {
             count.add(1);
         }
     }
@@ -194,8 +216,8 @@ impl Statuses {
         let counts = (STATUS_MIN..).zip(self.0.iter().map(Counter::get));
         for (status, count) in counts.filter(|(_, count)| *count > 0) {
             match sums.binary_search_by_key(&status, |(status, _)| *status) {
-                Ok(place) => sums[place].1 += count,
-                Err(place) => sums.insert(place, (status, count)),
+                Ok(index) => sums[index].1 += count,
+                Err(index) => sums.insert(index, (status, count)),
             }
         }
     }
@@ -213,7 +235,7 @@ mod tests {
 
     #[test]
     fn counts_of_threads_are_summed() {
-        let threads = [Counters::default(), Counters::default()];
+        let threads = [ShardCounters::default(), ShardCounters::default()];
         for (counters, at) in threads.iter().zip(1..) {
             counters.accepted.add(at);
             counters.closed.add(ConnectionEnd::Reset);
@@ -221,20 +243,20 @@ mod tests {
             counters.received(7);
             for status in [101, 200, 204, 404, 599, 600, 0] {
                 counters.responded(status);
-                counters.handshake_refused(status);
+                counters.handshake_rejected(status);
             }
-            counters.holds(Held::default(), Held::new(100, 5));
-            counters.holds(Held::new(100, 5), Held::new(40, 7));
+            counters.replace_memory(ConnMemory::default(), ConnMemory::new(100, 5));
+            counters.replace_memory(ConnMemory::new(100, 5), ConnMemory::new(40, 7));
         }
-        threads[1].handshake_refused(403);
+        threads[1].handshake_rejected(403);
         let mut metrics = Metrics::default();
         threads.iter().for_each(|counters| counters.add_to(&mut metrics));
         assert_eq!((metrics.accepted, metrics.closed.of(ConnectionEnd::Reset)), (3, 2));
         assert_eq!(metrics.connections(), 1);
         assert_eq!((metrics.messages_received, metrics.message_bytes_received), (2, 20));
         assert_eq!(metrics.responses, [2, 4, 0, 2, 2]);
-        assert_eq!(metrics.handshakes_refused, [(200, 2), (204, 2), (403, 1), (404, 2), (599, 2)]);
+        assert_eq!(metrics.handshakes_rejected, [(200, 2), (204, 2), (403, 1), (404, 2), (599, 2)]);
         assert_eq!((metrics.queued_bytes, metrics.incomplete_bytes), (80, 14));
-        assert_eq!(threads[0].held_bytes(), 47);
+        assert_eq!(threads[0].memory_bytes(), 47);
     }
 }

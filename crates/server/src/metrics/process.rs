@@ -3,9 +3,20 @@
 use std::fs;
 use std::time::Duration;
 
-use super::Process;
+/// Process metrics of the system. A number is `None` if the system does not report it: all are read from `/proc`,
+/// which is Linux's.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct ProcessMetrics {
+    /// Resident set in bytes.
+    pub resident_bytes: Option<u64>,
+    /// Processor time of all threads, in the system's ticks of 10 ms.
+    pub cpu: Option<Duration>,
+    /// Open descriptors. Connections of a ring use none.
+    pub open_descriptors: Option<u64>,
+}
 
-impl Process {
+impl ProcessMetrics {
     /// Reads [`resident_bytes`](Self::resident_bytes) only: some microseconds, and no disk access.
     pub(crate) fn read_resident_bytes() -> Option<u64> {
         fs::read_to_string("/proc/self/status").ok().and_then(|status| resident(&status))
@@ -58,7 +69,7 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn linux_reports_all_process_metrics() {
-        let process = Process::read();
+        let process = ProcessMetrics::read();
         assert!(process.resident_bytes.is_some_and(|bytes| bytes > 100_000), "{process:?}");
         assert!(process.open_descriptors.is_some_and(|count| count > 2), "{process:?}");
         assert!(process.cpu.is_some(), "{process:?}");

@@ -7,7 +7,7 @@ use sinews_engine as engine;
 use sinews_session::Cause;
 
 /// Label of a counter family.
-pub trait Reason: Copy + fmt::Debug + 'static {
+pub trait MetricReason: Copy + fmt::Debug + 'static {
     /// All values.
     const ALL: &'static [Self];
 
@@ -20,12 +20,12 @@ pub trait Reason: Copy + fmt::Debug + 'static {
 
 /// Counts by reason.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Tally<R> {
+pub struct ReasonCounts<R> {
     counts: Vec<u64>,
     reason: PhantomData<R>,
 }
 
-impl<R: Reason> Tally<R> {
+impl<R: MetricReason> ReasonCounts<R> {
     /// Returns the count of this reason.
     #[must_use]
     pub fn of(&self, reason: R) -> u64 {
@@ -48,13 +48,13 @@ impl<R: Reason> Tally<R> {
     }
 }
 
-impl<R: Reason> Default for Tally<R> {
+impl<R: MetricReason> Default for ReasonCounts<R> {
     fn default() -> Self {
         Self { counts: vec![0; R::ALL.len()], reason: PhantomData }
     }
 }
 
-impl<R: Reason> fmt::Debug for Tally<R> {
+impl<R: MetricReason> fmt::Debug for ReasonCounts<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self.iter().map(|(reason, count)| (reason.name(), count))).finish()
     }
@@ -70,7 +70,7 @@ macro_rules! reason_enum {
             $($(#[$about])* $reason,)*
         }
 
-        impl $crate::metrics::Reason for $name {
+        impl $crate::metrics::MetricReason for $name {
             const ALL: &'static [Self] = &[$(Self::$reason),*];
 
             fn name(self) -> &'static str {
@@ -104,24 +104,24 @@ reason_enum! {
     }
 }
 
-impl From<&engine::Closed> for ConnectionEnd {
-    fn from(closed: &engine::Closed) -> Self {
+impl From<&engine::CloseReason> for ConnectionEnd {
+    fn from(closed: &engine::CloseReason) -> Self {
         match closed {
-            engine::Closed::Finished => Self::Finished,
-            engine::Closed::Requested => Self::Closed,
-            engine::Closed::Reset => Self::Reset,
-            engine::Closed::Stopped => Self::Stopped,
+            engine::CloseReason::Finished => Self::Finished,
+            engine::CloseReason::Requested => Self::Closed,
+            engine::CloseReason::Reset => Self::Reset,
+            engine::CloseReason::Stopped => Self::Stopped,
             _ => Self::Failed,
         }
     }
 }
 
 reason_enum! {
-    /// Reason for the end of a WebSocket, from [`Cause`].
+    /// Reason for the end of a WebSocket or of a streaming response, from [`Cause`].
     WebSocketEnd {
-        /// The client sent the first Close.
+        /// The client sent the first Close, or ended a streaming response.
         Client = "client",
-        /// The client answered the server's Close.
+        /// The client answered the server's Close, or the server ended a streaming response.
         Server = "server",
         /// The client broke the protocol or a limit.
         Fault = "fault",
@@ -159,10 +159,10 @@ reason_enum! {
         Oldest = "oldest",
         /// The next value of its topic replaced it ([`SlowConsumer::Conflate`](crate::SlowConsumer::Conflate)).
         Conflated = "conflated",
-        /// It expired from its topic's [`History`](crate::History) before delivery to a late subscriber, or to a
-        /// thread whose mailbox was full.
-        Forgotten = "forgotten",
-        /// The mailbox of the subscribers' thread was full ([`EngineConfig::mailbox`](crate::EngineConfig::mailbox));
+        /// It expired from its topic's [`HistoryPolicy`](crate::HistoryPolicy) before delivery to a late subscriber, or
+        /// to a thread whose mailbox was full.
+        Expired = "forgotten",
+        /// The mailbox of the subscribers' thread was full ([`EngineConfig::with_mailbox`](crate::EngineConfig::with_mailbox));
         /// counted once for each subscriber. A [`Publisher`](crate::Publisher) gets an error instead.
         Mailbox = "mailbox",
     }
@@ -172,19 +172,19 @@ reason_enum! {
 mod tests {
     use super::*;
 
-    fn consistent<R: Reason + PartialEq>() {
+    fn consistent<R: MetricReason + PartialEq>() {
         for (index, reason) in R::ALL.iter().enumerate() {
             assert_eq!(reason.index(), index);
             assert!(reason.name().bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'));
             assert_eq!(R::ALL.iter().filter(|other| other.name() == reason.name()).count(), 1);
         }
-        let mut tally = Tally::default();
+        let mut tally = ReasonCounts::default();
         for (index, reason) in R::ALL.iter().enumerate() {
             tally.add(*reason, index as u64 + 1);
         }
         assert!(tally.iter().map(|(_, count)| count).eq(1..=R::ALL.len() as u64));
         assert_eq!(tally.of(R::ALL[0]), 1);
-        assert_eq!(tally.total(), (1..=R::ALL.len() as u64).sum());
+        assert_eq!(tally.total(), (1..=R::ALL.len() as u64).sum::<u64>());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 use sinews_engine::Stats;
 
-use super::reasons::{Reason, Tally};
+use super::reasons::{MetricReason, ReasonCounts};
 use super::{Metrics, Monitor};
 
 impl Metrics {
@@ -39,7 +39,7 @@ impl Collector for Monitor {
 
 impl Collector for Metrics {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let mut out = Out(encoder);
+        let mut out = MetricsEncoder(encoder);
         self.connections_to(&mut out)?;
         self.traffic_to(&mut out)?;
         self.loops_to(&mut out)?;
@@ -48,7 +48,7 @@ impl Collector for Metrics {
 }
 
 impl Metrics {
-    fn connections_to(&self, out: &mut Out<'_>) -> fmt::Result {
+    fn connections_to(&self, out: &mut MetricsEncoder<'_>) -> fmt::Result {
         out.gauge("sinews_connections", "Open TCP connections", None, self.connections())?;
         out.counter("sinews_connections_accepted", "TCP connections accepted", None, self.accepted)?;
         out.tally("sinews_connections_closed", "TCP connections that have ended", &self.closed)?;
@@ -60,14 +60,20 @@ impl Metrics {
         let limited = self.limited.iter().map(|(limit, count)| (limit.name().to_owned(), count));
         let help = "Rejections and closes by exceeded limits of the server";
         out.family("sinews_limited", help, None, "limit", limited)?;
-        let refused = self.handshakes_refused.iter().map(|(status, count)| (status.to_string(), *count));
-        out.family("sinews_handshakes_refused", "Rejected handshakes", None, "status", refused)?;
+        let rejected = self.handshakes_rejected.iter().map(|(status, count)| (status.to_string(), *count));
+        out.family("sinews_handshakes_refused", "Rejected handshakes", None, "status", rejected)?;
         out.tally("sinews_websockets_closed", "WebSockets that have ended", &self.websockets_closed)?;
+        let help = "Open streaming responses, such as Server-Sent Events";
+        out.gauge("sinews_streaming_responses", help, None, self.open_streaming_responses())?;
+        let help = "Streaming responses that have begun";
+        out.counter("sinews_streaming_responses_started", help, None, self.streaming_responses)?;
+        let help = "Streaming responses that have ended";
+        out.tally("sinews_streaming_responses_closed", help, &self.streaming_responses_closed)?;
         let classes = (1..).zip(self.responses).map(|(class, count)| (format!("{class}xx"), count));
         out.family("sinews_http_responses", "Answers to plain requests", None, "class", classes)
     }
 
-    fn traffic_to(&self, out: &mut Out<'_>) -> fmt::Result {
+    fn traffic_to(&self, out: &mut MetricsEncoder<'_>) -> fmt::Result {
         let bytes = Some(Unit::Bytes);
         out.counter("sinews_messages_received", "Data messages received", None, self.messages_received)?;
         let help = "Payload of data messages received";
@@ -92,13 +98,28 @@ impl Metrics {
         let help = "Topic histories evicted by the memory limit, of topics with and without subscribers";
         let evicted = evicted.map(|(subscribers, count)| (subscribers.to_owned(), count));
         out.family("sinews_histories_evicted", help, None, "subscribers", evicted)?;
+        self.keyed_to(out)?;
+        let help = "Members of all topics; a member of two topics counts twice";
+        out.gauge("sinews_presence_members", help, None, self.presence_members)?;
+        let help = "Approximate memory of all members of topics";
+        out.gauge("sinews_presence", help, bytes.as_ref(), self.presence_bytes)?;
         let received: u64 = self.loops.iter().map(|stats| stats.received_bytes).sum();
         out.counter("sinews_network_received", "Received through sockets", bytes.as_ref(), received)?;
         let sent: u64 = self.loops.iter().map(|stats| stats.sent_bytes).sum();
         out.counter("sinews_network_sent", "Sent through sockets", bytes.as_ref(), sent)
     }
 
-    fn loops_to(&self, out: &mut Out<'_>) -> fmt::Result {
+    fn keyed_to(&self, out: &mut MetricsEncoder<'_>) -> fmt::Result {
+        out.gauge("sinews_keyed_topics", "Topics with keys or subscribers of keys", None, self.keyed_topics)?;
+        out.gauge("sinews_keys", "Keys with a value, of all topics", None, self.keys)?;
+        let help = "Approximate memory of the keys of all topics";
+        out.gauge("sinews_keyed", help, Some(&Unit::Bytes), self.keyed_bytes)?;
+        out.counter("sinews_key_changes", "Writes that changed a key", None, self.key_changes)?;
+        let help = "Times that a subscriber of keys fell behind its topic";
+        out.counter("sinews_keyed_lags", help, None, self.keyed_lags)
+    }
+
+    fn loops_to(&self, out: &mut MetricsEncoder<'_>) -> fmt::Result {
         let seconds = Some(Unit::Seconds);
         let stalls: u64 = self.loops.iter().map(|stats| stats.accept_stalls).sum();
         let help = "Times that accepting paused for lack of descriptors or memory";
@@ -119,7 +140,7 @@ impl Metrics {
     }
 
     /// Encodes the histogram of turns, over all threads.
-    fn turns_to(&self, out: &mut Out<'_>) -> fmt::Result {
+    fn turns_to(&self, out: &mut MetricsEncoder<'_>) -> fmt::Result {
         let sum = self.loops.iter().map(|stats| stats.timed_took.as_secs_f64()).sum();
         let bounds = Stats::TURN_BOUNDS.iter().map(Duration::as_secs_f64).chain([f64::INFINITY]);
         let count = |bucket: usize| self.loops.iter().map(|stats| stats.timed_turns[bucket]).sum::<u64>();
@@ -137,7 +158,7 @@ impl Metrics {
         self.loops.iter().enumerate().map(move |(thread, stats)| (thread.to_string(), of(stats)))
     }
 
-    fn process_to(&self, out: &mut Out<'_>) -> fmt::Result {
+    fn process_to(&self, out: &mut MetricsEncoder<'_>) -> fmt::Result {
         let bytes = Unit::Bytes;
         if let Some(resident) = self.process.resident_bytes {
             out.gauge("process_resident_memory", "Resident memory", Some(&bytes), resident)?;
@@ -154,9 +175,9 @@ impl Metrics {
 }
 
 /// Encoder of one metric after the other.
-struct Out<'a>(DescriptorEncoder<'a>);
+struct MetricsEncoder<'a>(DescriptorEncoder<'a>);
 
-impl Out<'_> {
+impl MetricsEncoder<'_> {
     fn counter<T>(&mut self, name: &str, help: &str, unit: Option<&Unit>, count: T) -> fmt::Result
     where
         ConstCounter<T>: EncodeMetric,
@@ -190,7 +211,7 @@ impl Out<'_> {
         Ok(())
     }
 
-    fn tally<R: Reason>(&mut self, name: &str, help: &str, tally: &Tally<R>) -> fmt::Result {
+    fn tally<R: MetricReason>(&mut self, name: &str, help: &str, tally: &ReasonCounts<R>) -> fmt::Result {
         let counts = tally.iter().map(|(reason, count)| (reason.name().to_owned(), count));
         self.family(name, help, None, "reason", counts)
     }

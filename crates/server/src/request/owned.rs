@@ -5,9 +5,9 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
-use sinews_proto::http::RequestHead;
+use sinews_http::RequestHead;
 
-use super::{decoded, value_in};
+use super::{RetainedParams, decoded, value_in};
 
 /// Owned copy of a [`Request`](crate::Request), for an answer that completes later. It may move to another thread.
 #[derive(Clone)]
@@ -17,7 +17,7 @@ pub struct OwnedRequest {
     path: Box<str>,
     query: Option<Box<str>>,
     headers: Vec<(Box<str>, Bytes)>,
-    params: Vec<(Box<str>, Box<str>)>,
+    params: RetainedParams,
     body: Bytes,
     peer: SocketAddr,
     client: IpAddr,
@@ -26,7 +26,7 @@ pub struct OwnedRequest {
 impl OwnedRequest {
     pub(super) fn new(
         head: &RequestHead<'_>,
-        params: &matchit::Params<'_, '_>,
+        params: RetainedParams,
         body: &[u8],
         peer: SocketAddr,
         client: IpAddr,
@@ -40,7 +40,7 @@ impl OwnedRequest {
                 .headers()
                 .map(|(name, value)| (name.into(), Bytes::copy_from_slice(value)))
                 .collect(),
-            params: params.iter().map(|(name, value)| (name.into(), value.into())).collect(),
+            params,
             body: Bytes::copy_from_slice(body),
             peer,
             client,

@@ -1,5 +1,7 @@
 //! Publication budget of a thread.
 
+use super::keyed::config::KeyedConfig;
+
 /// Publication budget of a thread, and limits of its queue. [`Server::bind`](crate::Server::bind) rejects invalid
 /// settings.
 ///
@@ -9,18 +11,22 @@
 #[derive(Clone, Copy, Debug)]
 pub struct TopicConfig {
     pub(crate) deliveries_per_turn: usize,
-    pub(crate) max_waiting_messages: usize,
-    pub(crate) max_waiting_bytes: usize,
+    pub(crate) max_queued_messages: usize,
+    pub(crate) max_queued_bytes: usize,
     pub(crate) max_history_bytes: usize,
+    pub(crate) max_presence_bytes: usize,
+    pub(crate) keyed: KeyedConfig,
 }
 
 impl Default for TopicConfig {
     fn default() -> Self {
         Self {
             deliveries_per_turn: 131_072,
-            max_waiting_messages: 65_536,
-            max_waiting_bytes: 16 << 20,
+            max_queued_messages: 65_536,
+            max_queued_bytes: 16 << 20,
             max_history_bytes: 64 << 20,
+            max_presence_bytes: 64 << 20,
+            keyed: KeyedConfig::default(),
         }
     }
 }
@@ -39,25 +45,41 @@ impl TopicConfig {
     /// publishing connection pauses in the middle of its input, and messages of other threads are delivered
     /// regardless of the budget, so that no message is lost and the loop is late instead.
     #[must_use]
-    pub fn with_max_waiting_messages(mut self, messages: usize) -> Self {
-        self.max_waiting_messages = messages;
+    pub fn with_max_queued_messages(mut self, messages: usize) -> Self {
+        self.max_queued_messages = messages;
         self
     }
 
     /// Maximum queued payload on one thread in bytes, with the same effect as too many
-    /// [messages](Self::with_max_waiting_messages). Default 16 MiB: one message of the default limit.
+    /// [messages](Self::with_max_queued_messages). Default 16 MiB: one message of the default limit.
     #[must_use]
-    pub fn with_max_waiting_bytes(mut self, bytes: usize) -> Self {
-        self.max_waiting_bytes = bytes;
+    pub fn with_max_queued_bytes(mut self, bytes: usize) -> Self {
+        self.max_queued_bytes = bytes;
         self
     }
 
-    /// Approximate memory limit of all topic histories of the server, in bytes ([`History`](crate::History)). A
-    /// message counts its payload, even if shared, and 256 bytes. Beyond the limit histories are evicted, whole
-    /// topics at a time. Default 64 MiB.
+    /// Approximate memory limit of all topic histories of the server, in bytes
+    /// ([`HistoryPolicy`](crate::HistoryPolicy)). A message counts its payload, even if shared, and 256 bytes. Beyond
+    /// the limit histories are evicted, whole topics at a time. Default 64 MiB.
     #[must_use]
     pub fn with_max_history_bytes(mut self, bytes: usize) -> Self {
         self.max_history_bytes = bytes;
+        self
+    }
+
+    /// Approximate memory limit of the members of all topics, in bytes ([`Context::join`](crate::Context::join)). A
+    /// member counts its id, its info and 128 bytes, however many connections it has. Beyond the limit further members
+    /// are rejected. Default 64 MiB: some 300,000 members.
+    #[must_use]
+    pub fn with_max_presence_bytes(mut self, bytes: usize) -> Self {
+        self.max_presence_bytes = bytes;
+        self
+    }
+
+    /// Limits of the keys of topics. Default: [`KeyedConfig::default`].
+    #[must_use]
+    pub fn with_keyed(mut self, keyed: KeyedConfig) -> Self {
+        self.keyed = keyed;
         self
     }
 

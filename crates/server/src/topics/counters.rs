@@ -16,7 +16,7 @@ pub struct TopicCounters {
     pub conflated: u64,
     /// Messages that expired from a history before delivery to a late subscriber, or to a thread whose mailbox was
     /// full.
-    pub forgotten: u64,
+    pub expired: u64,
     /// Subscribers that were closed for being too slow.
     pub closed_slow: u64,
     /// Subscriptions on other threads that missed a publication of this thread, since their mailbox was full.

@@ -1,24 +1,171 @@
-//! Rules for topic names and subscriptions.
+//! Names of topics and patterns of subscriptions: their rules, and how they match.
 
+use std::borrow::Cow;
 use std::fmt;
 
-use super::Topics;
+/// Maximum length of a name or pattern in bytes.
+pub(crate) const NAME_MAX: usize = 256;
+
+/// Maximum number of subscriptions of one connection.
+pub(crate) const SUBSCRIPTIONS_MAX: usize = 1_024;
+
+/// Maximum number of steps to match a name against the patterns of all subscribers.
+pub(crate) const MATCH_STEPS_MAX: usize = 2_048;
+
+/// Tokens of a pattern that is never rejected for its matching steps.
+pub(crate) const FREE_TOKENS: usize = 9;
+
+/// Name of a topic: the form in which a message is published.
+///
+/// A name has 1 to [`Topics::NAME_MAX`](crate::Topics::NAME_MAX) bytes, no control character, and tokens separated by
+/// dots, of which none is empty. No token is a wildcard (`*` or `>`); `a*` is an ordinary token. It borrows or owns
+/// its text.
+///
+/// ```
+/// use sinews_server::{InvalidTopic, TopicName};
+///
+/// let name = TopicName::parse("prices.gold.eur")?;
+/// assert_eq!(name.as_str(), "prices.gold.eur");
+/// assert_eq!(TopicName::parse("prices.*"), Err(InvalidTopic::Wildcard));
+/// assert_eq!(TopicName::parse("prices..eur"), Err(InvalidTopic::Name));
+/// # Ok::<(), InvalidTopic>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TopicName<'a>(Cow<'a, str>);
+
+/// Pattern of topic names: the form in which a connection subscribes, and in which rights are granted.
+///
+/// The wildcards are those of NATS: the token `*` matches any one token, `>` at the end matches one or more. A name is
+/// a pattern that matches itself only. It borrows or owns its text.
+///
+/// ```
+/// use sinews_server::{InvalidTopic, TopicName, TopicPattern};
+///
+/// let prices = TopicPattern::parse("prices.>")?;
+/// assert!(prices.matches(&TopicName::parse("prices.gold.eur")?));
+/// assert!(!prices.matches(&TopicName::parse("prices")?));
+/// assert!(prices.covers(&TopicPattern::parse("prices.*.eur")?));
+/// assert!(!prices.covers(&TopicPattern::parse("*.gold")?));
+/// assert_eq!(TopicPattern::parse("prices.>.eur"), Err(InvalidTopic::Wildcard));
+/// # Ok::<(), InvalidTopic>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TopicPattern<'a>(Cow<'a, str>);
+
+impl<'a> TopicName<'a> {
+    /// Parses a name.
+    ///
+    /// # Errors
+    /// [`InvalidTopic::Wildcard`] if a token is a wildcard, otherwise [`InvalidTopic::Name`].
+    pub fn parse(name: impl Into<Cow<'a, str>>) -> Result<Self, InvalidTopic> {
+        let name = name.into();
+        check(&name).map(|()| Self(name))
+    }
+
+    /// Returns the text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Returns the name with a text of its own.
+    #[must_use]
+    pub fn into_owned(self) -> TopicName<'static> {
+        TopicName(Cow::Owned(self.0.into_owned()))
+    }
+}
+
+impl<'a> TopicPattern<'a> {
+    /// Parses a pattern or a name.
+    ///
+    /// # Errors
+    /// [`InvalidTopic::Name`], or [`InvalidTopic::Wildcard`] if `>` stands before the end.
+    pub fn parse(pattern: impl Into<Cow<'a, str>>) -> Result<Self, InvalidTopic> {
+        let pattern = pattern.into();
+        check_subscription(&pattern).map(|()| Self(pattern))
+    }
+
+    /// Returns whether a token is a wildcard; otherwise it is a name.
+    #[must_use]
+    pub fn has_wildcard(&self) -> bool {
+        is_pattern(&self.0)
+    }
+
+    /// Returns whether it matches a topic.
+    #[must_use]
+    pub fn matches(&self, name: &TopicName<'_>) -> bool {
+        matches(&self.0, &name.0)
+    }
+
+    /// Returns whether it matches every topic that the other pattern matches.
+    #[must_use]
+    pub fn covers(&self, other: &TopicPattern<'_>) -> bool {
+        covers(&self.0, &other.0)
+    }
+
+    /// Returns the text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Returns the pattern with a text of its own.
+    #[must_use]
+    pub fn into_owned(self) -> TopicPattern<'static> {
+        TopicPattern(Cow::Owned(self.0.into_owned()))
+    }
+}
+
+/// Every name is a pattern.
+impl<'a> From<TopicName<'a>> for TopicPattern<'a> {
+    fn from(name: TopicName<'a>) -> Self {
+        Self(name.0)
+    }
+}
+
+impl<'a> TryFrom<&'a str> for TopicName<'a> {
+    type Error = InvalidTopic;
+
+    fn try_from(name: &'a str) -> Result<Self, InvalidTopic> {
+        Self::parse(name)
+    }
+}
+
+impl<'a> TryFrom<&'a str> for TopicPattern<'a> {
+    type Error = InvalidTopic;
+
+    fn try_from(pattern: &'a str) -> Result<Self, InvalidTopic> {
+        Self::parse(pattern)
+    }
+}
+
+impl fmt::Display for TopicName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl fmt::Display for TopicPattern<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
 
 /// Error of a topic name or a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidTopic {
-    /// Empty, longer than [`Topics::NAME_MAX`] bytes, with a control character, or with an empty token, as in `a.` or
-    /// `a..b`.
+    /// Empty, longer than [`Topics::NAME_MAX`](crate::Topics::NAME_MAX) bytes, with a control character, or with an
+    /// empty token, as in `a.` or `a..b`.
     Name,
     /// A wildcard in an invalid place: in the name of a publication, or `>` before the end of a pattern.
     Wildcard,
     /// The topic has no history: no [`TopicRule`](crate::TopicRule) enables it, or the name is a pattern.
-    NotKept,
-    /// The connection already has [`Topics::SUBSCRIPTIONS_MAX`] subscriptions.
-    TooMany,
-    /// A pattern of more than [`Topics::FREE_TOKENS`] tokens that could raise the matching of a name against all
-    /// patterns above [`Topics::MATCH_STEPS_MAX`] steps.
+    NoHistory,
+    /// The connection already has [`Topics::SUBSCRIPTIONS_MAX`](crate::Topics::SUBSCRIPTIONS_MAX) subscriptions.
+    TooManySubscriptions,
+    /// A pattern of more than [`Topics::FREE_TOKENS`](crate::Topics::FREE_TOKENS) tokens that could raise the matching
+    /// of a name against all patterns above [`Topics::MATCH_STEPS_MAX`](crate::Topics::MATCH_STEPS_MAX) steps.
     TooAmbiguous,
 }
 
@@ -28,29 +175,40 @@ impl fmt::Display for InvalidTopic {
             Self::Name => {
                 write!(
                     f,
-                    "a topic name has 1 to {} bytes, no control characters, and a token between its dots",
-                    Topics::NAME_MAX
+                    "a topic name has 1 to {NAME_MAX} bytes, no control characters, and a token between its dots"
                 )
             }
             Self::Wildcard => f.write_str(
                 "the wildcards `*` and `>` may stand in subscriptions only, and `>` only at the end",
             ),
-            Self::NotKept => f.write_str("topic has no history; patterns have none"),
-            Self::TooMany => {
-                write!(f, "a connection has at most {} subscriptions", Topics::SUBSCRIPTIONS_MAX)
+            Self::NoHistory => f.write_str("topic has no history; patterns have none"),
+            Self::TooManySubscriptions => {
+                write!(f, "a connection has at most {SUBSCRIPTIONS_MAX} subscriptions")
             }
             Self::TooAmbiguous => write!(
                 f,
-                "with this pattern, matching a name against the patterns of all subscribers could take more than {} \
-                 steps; patterns of at most {} tokens are always accepted",
-                Topics::MATCH_STEPS_MAX,
-                Topics::FREE_TOKENS
+                "with this pattern, matching a name against the patterns of all subscribers could take more than \
+                 {MATCH_STEPS_MAX} steps; patterns of at most {FREE_TOKENS} tokens are always accepted"
             ),
         }
     }
 }
 
 impl std::error::Error for InvalidTopic {}
+
+/// Begin of the name of an internal topic, to which the presence updates of a topic are published. No name that a
+/// client may use begins so.
+const PRESENCE_PREFIX: char = '\u{1}';
+
+/// Returns the internal topic for the presence updates of a topic.
+pub(crate) fn presence_topic(name: &str) -> String {
+    format!("{PRESENCE_PREFIX}{name}")
+}
+
+/// Returns the topic whose presence updates are published to an internal topic.
+pub(crate) fn of_presence_topic(name: &str) -> Option<&str> {
+    name.strip_prefix(PRESENCE_PREFIX)
+}
 
 /// Matches one token.
 pub(crate) const ONE: &str = "*";
@@ -71,7 +229,7 @@ pub(crate) fn check_subscription(name: &str) -> Result<(), InvalidTopic> {
 }
 
 fn check_text(name: &str) -> Result<(), InvalidTopic> {
-    let fits = name.len() <= Topics::NAME_MAX && !name.chars().any(char::is_control);
+    let fits = name.len() <= NAME_MAX && !name.chars().any(char::is_control);
     if fits && !has_empty_token(name) { Ok(()) } else { Err(InvalidTopic::Name) }
 }
 
@@ -88,11 +246,17 @@ pub(crate) fn is_pattern(name: &str) -> bool {
 
 /// Returns whether a pattern matches a name. For few of either; many patterns are in a trie.
 pub(crate) fn matches(pattern: &str, name: &str) -> bool {
-    let (mut pattern, mut name) = (pattern.split('.'), name.split('.'));
+    // A name is a pattern without wildcards.
+    covers(pattern, name)
+}
+
+/// Returns whether a pattern matches every name that another pattern matches.
+fn covers(pattern: &str, other: &str) -> bool {
+    let (mut pattern, mut other) = (pattern.split('.'), other.split('.'));
     loop {
-        match (pattern.next(), name.next()) {
+        match (pattern.next(), other.next()) {
             (Some(REST), Some(_)) | (None, None) => return true,
-            (Some(ONE), Some(_)) => {}
+            (Some(ONE), Some(token)) if token != REST => {}
             (Some(literal), Some(token)) if literal == token => {}
             _ => return false,
         }
@@ -100,31 +264,4 @@ pub(crate) fn matches(pattern: &str, name: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn wildcards_are_whole_tokens() {
-        for name in ["a", "a.b", "a b", "a*", "*a.b", "a.>b", "a->b", "**"] {
-            assert_eq!((check(name), check_subscription(name)), (Ok(()), Ok(())), "{name}");
-        }
-        for pattern in ["*", ">", "a.*", "*.a", "a.>", "*.*.>", "a.*.b"] {
-            assert_eq!((check(pattern), check_subscription(pattern)), (Err(InvalidTopic::Wildcard), Ok(())));
-        }
-        for neither in [">.a", "a.>.b", ">.>"] {
-            assert_eq!(check(neither), Err(InvalidTopic::Wildcard));
-            assert_eq!(check_subscription(neither), Err(InvalidTopic::Wildcard));
-        }
-        let long = "a".repeat(Topics::NAME_MAX);
-        assert_eq!(check(&long), Ok(()));
-        for bad in ["", "a\n", "\0", &(long + "a"), "a.", ".a", "a..b", ".", ".."] {
-            assert_eq!(
-                (check(bad), check_subscription(bad)),
-                (Err(InvalidTopic::Name), Err(InvalidTopic::Name))
-            );
-        }
-        for bad in ["*.", ".>", "a..>"] {
-            assert_eq!(check_subscription(bad), Err(InvalidTopic::Name), "{bad}");
-        }
-    }
-}
+mod tests;

@@ -2,15 +2,22 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use sinews_engine::Post;
 use sinews_session::Prepared;
 
-use super::directory::{Audience, Directory};
-use super::history::{KeptTopic, Position};
+use super::directory::Directory;
+use super::entry::{Recipients, SubscriberId};
+use super::history::append::PublishOrigin;
+use super::history::policy::{Position, TopicSnapshot};
+use super::keyed::table::Notifier;
+use super::keyed::update::KeyedSnapshot;
+use super::keyed::write::{KeyError, KeyWrite, KeyWritten};
 use super::name::{self, InvalidTopic};
-use super::shelf::Origin;
-use crate::mail::Mail;
+use super::observer::SubscriptionObserver;
+use super::presence::member::PresenceSnapshot;
+use crate::mail::{Mail, MailedPublication};
 
 /// Publishes from any thread, for example messages of a database or a queue. Clones are cheap.
 ///
@@ -33,6 +40,14 @@ impl Publisher {
         Self { directory, posts }
     }
 
+    pub(super) fn posts(&self) -> &[Post<Mail>] {
+        &self.posts
+    }
+
+    pub(super) fn directory(&self) -> &Directory {
+        &self.directory
+    }
+
     /// Publishes to every subscriber of a topic. A subscriber gets the messages of one calling thread in order.
     /// Returns the number of subscribers. No backpressure applies except this result.
     ///
@@ -40,22 +55,52 @@ impl Publisher {
     /// [`PublishError`]: the name is invalid, the mailbox of a thread with subscribers is full, or the server has
     /// ended.
     pub fn publish(&self, topic: &str, message: &Prepared) -> Result<usize, PublishError> {
-        if self.directory.rules.keep() && self.directory.rules.history(topic).is_some() {
+        if self.directory.rules.any_history() && self.directory.rules.history(topic).is_some() {
             return self.publish_with(topic, |_| message.clone());
         }
         name::check(topic)?;
-        self.publish_unkept(topic, message)
+        self.publish_without_history(topic, message)
     }
 
-    fn publish_unkept(&self, topic: &str, message: &Prepared) -> Result<usize, PublishError> {
+    /// Publishes to every subscriber of a topic without history, except one: for example the connection whose request
+    /// led to the message. In a topic with history, the exception does not apply. Otherwise as
+    /// [`publish`](Self::publish).
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish).
+    pub fn publish_except(
+        &self,
+        topic: &str,
+        message: &Prepared,
+        except: SubscriberId,
+    ) -> Result<usize, PublishError> {
+        if self.directory.rules.any_history() && self.directory.rules.history(topic).is_some() {
+            return self.publish(topic, message);
+        }
+        name::check(topic)?;
         let exact = self.directory.find(topic);
         let patterns = self.directory.matching(topic);
         if exact.is_none() && patterns.is_empty() {
             return Ok(0);
         }
         let name = exact.as_ref().map_or_else(|| topic.into(), |entry| entry.name.clone());
-        let audience = Audience { name: &name, exact: exact.as_deref(), patterns: &patterns };
-        told(audience.post(message, &self.posts, None))
+        let recipients = Recipients { name: &name, exact: exact.as_deref(), patterns: &patterns };
+        into_result(recipients.post_each(&self.posts, None, |shard| {
+            let except = (shard == except.shard).then_some(except.conn);
+            let (topic, message) = (name.clone(), message.clone());
+            Mail::Publish(MailedPublication { topic, message, position: None, except, version: 0 })
+        }))
+    }
+
+    fn publish_without_history(&self, topic: &str, message: &Prepared) -> Result<usize, PublishError> {
+        let exact = self.directory.find(topic);
+        let patterns = self.directory.matching(topic);
+        if exact.is_none() && patterns.is_empty() {
+            return Ok(0);
+        }
+        let name = exact.as_ref().map_or_else(|| topic.into(), |entry| entry.name.clone());
+        let recipients = Recipients { name: &name, exact: exact.as_deref(), patterns: &patterns };
+        into_result(recipients.post(message, &self.posts, None))
     }
 
     /// Publishes a message built from its position in the topic
@@ -73,9 +118,9 @@ impl Publisher {
             return self.publish(topic, &make(None));
         }
         let patterns = self.directory.matching(topic);
-        let from = Origin { posts: &self.posts, except: None };
+        let from = PublishOrigin { posts: &self.posts, except: None };
         let make = |position| make(Some(position));
-        told(self.directory.publish_kept(topic, &patterns, make, from).unwrap_or_default())
+        into_result(self.directory.publish_with_history(topic, &patterns, make, from).unwrap_or_default())
     }
 
     /// Publishes a message of another server at its position in a topic that both servers retain
@@ -94,12 +139,12 @@ impl Publisher {
         name::check(topic)?;
         let patterns = self.directory.matching(topic);
         if self.directory.rules.history(topic).is_some() {
-            let from = Origin { posts: &self.posts, except: None };
+            let from = PublishOrigin { posts: &self.posts, except: None };
             if let Ok(done) = self.directory.publish_at(topic, &patterns, (position, message), from) {
-                return told(done);
+                return into_result(done);
             }
         }
-        self.publish_unkept(topic, message)
+        self.publish_without_history(topic, message)
     }
 
     /// Sets the position of the last message of a topic with history, for callers that store earlier messages
@@ -108,24 +153,87 @@ impl Publisher {
     ///
     /// # Errors
     /// [`InvalidTopic`]: the name is no valid topic name.
-    pub fn go_on_behind(&self, topic: &str, position: Position) -> Result<bool, InvalidTopic> {
+    pub fn advance_to(&self, topic: &str, position: Position) -> Result<bool, InvalidTopic> {
         name::check(topic)?;
-        Ok(self.directory.go_on_behind(topic, position))
+        Ok(self.directory.advance_to(topic, position))
     }
 
     /// Returns whether a thread cannot deliver its publications within a turn, or its mailbox is more than half full.
     /// A publisher of many messages that can wait should wait until this is false.
     #[must_use]
-    pub fn is_behind(&self) -> bool {
-        self.directory.is_any_behind() || self.posts.iter().any(Post::is_crowded)
+    pub fn is_backlogged(&self) -> bool {
+        self.directory.is_any_backlogged() || self.posts.iter().any(Post::is_over_half_full)
     }
 
     /// Exports every topic with history and its messages, for a successor server in another process. Messages are
     /// shared, not copied. Subscribed topics without messages are included: their position stays valid at the
     /// successor. A publication during the call may be included or not.
     #[must_use]
-    pub fn histories(&self) -> Vec<KeptTopic> {
+    pub fn histories(&self) -> Vec<TopicSnapshot> {
         self.directory.export()
+    }
+
+    /// Sets or removes a key of a topic ([`Topics::write_key`](crate::Topics::write_key)).
+    ///
+    /// ```
+    /// use sinews_server::{KeyWrite, Router, Server};
+    ///
+    /// let server = Server::new(Router::new()).listen("127.0.0.1:0".parse()?).threads(1).bind()?;
+    /// let publisher = server.publisher();
+    /// let written = publisher.write_key("prices", &KeyWrite::set("gold", "2412.5"))?;
+    /// assert!(written.changed && written.position.sequence == 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As there.
+    pub fn write_key(&self, topic: &str, write: &KeyWrite) -> Result<KeyWritten, KeyError> {
+        name::check(topic)?;
+        self.directory.keyed.write(topic, write, self.keyed_notifier())
+    }
+
+    /// Applies a change of a key that a [`KeyLog`](crate::KeyLog) has stored; without effect if the ticket is unknown.
+    pub fn commit_key(&self, topic: &str, ticket: u64) {
+        self.directory.keyed.settle(topic, ticket, true, self.keyed_notifier());
+    }
+
+    /// Drops a change of a key that a [`KeyLog`](crate::KeyLog) has not stored.
+    pub fn abort_key(&self, topic: &str, ticket: u64) {
+        self.directory.keyed.settle(topic, ticket, false, self.keyed_notifier());
+    }
+
+    /// Exports the keys of all topics that no [`KeyLog`](crate::KeyLog) stores, for a successor server in another process. From here on, writes are rejected with
+    /// [`KeyError::HandedOver`], and keys do not expire, until [`resume_keyed_topics`](Self::resume_keyed_topics).
+    #[must_use]
+    pub fn keyed_topics(&self) -> Vec<KeyedSnapshot> {
+        self.directory.keyed.export()
+    }
+
+    /// Accepts writes of keys again after [`keyed_topics`](Self::keyed_topics), for a successor that has failed.
+    pub fn resume_keyed_topics(&self) {
+        self.directory.keyed.resume(&self.posts);
+    }
+
+    /// Restores the keys of a topic of another server, in the same epoch. For a server that does not run yet. Returns
+    /// how many keys exceed the limits of this server and are left out; `None`, without effect, if the topic has
+    /// changes here already.
+    ///
+    /// # Errors
+    /// [`InvalidTopic`]: the name is no valid topic name.
+    pub fn restore_keyed_topic(&self, topic: KeyedSnapshot) -> Result<Option<usize>, InvalidTopic> {
+        name::check(&topic.topic)?;
+        let (is_restored, left_out) = self.directory.keyed.restore(topic, self.keyed_notifier());
+        Ok(is_restored.then_some(left_out))
+    }
+
+    /// Sets the observer of topics and patterns with subscribers, for a server that does not run yet. Returns whether
+    /// it is set: a server has one observer, and keeps its first one.
+    pub fn observe_subscriptions(&self, observer: Arc<dyn SubscriptionObserver>) -> bool {
+        self.directory.observer.set(observer)
+    }
+
+    fn keyed_notifier(&self) -> Notifier<'_> {
+        Notifier { posts: &self.posts, epochs: &self.directory.epochs }
     }
 
     /// Exports the seed and counters of topic epochs, for [`restore_epochs`](Self::restore_epochs) of another server:
@@ -149,10 +257,10 @@ impl Publisher {
     /// already. A topic without messages waits a minute for its subscribers.
     ///
     /// ```
-    /// use sinews_server::{History, Prepared, Router, Server, TopicRule};
+    /// use sinews_server::{HistoryPolicy, Prepared, Router, Server, TopicRule};
     ///
     /// let server = || {
-    ///     let rule = TopicRule::new("news").with_history(History::new(100));
+    ///     let rule = TopicRule::new("news").with_history(HistoryPolicy::new(100));
     ///     Server::new(Router::new()).listen(([127, 0, 0, 1], 0).into()).threads(1).topic_rule(rule).bind()
     /// };
     /// let (first, second) = (server()?.publisher(), server()?.publisher());
@@ -166,40 +274,66 @@ impl Publisher {
     ///
     /// # Errors
     /// [`InvalidTopic`]: the name is no valid topic name.
-    pub fn restore(&self, topic: KeptTopic) -> Result<bool, InvalidTopic> {
+    pub fn restore(&self, topic: TopicSnapshot) -> Result<bool, InvalidTopic> {
         name::check(&topic.name)?;
         Ok(self.directory.restore(topic))
     }
+
+    /// Exports the presence of all topics for a successor server in another process.
+    #[must_use]
+    pub fn presence(&self) -> Vec<PresenceSnapshot> {
+        self.directory.presence.export()
+    }
+
+    /// Publishes no more presence updates: the clients of this server are about to leave it for a successor that has
+    /// their [presence](Self::presence), so their leaves are none.
+    pub fn pause_presence(&self) {
+        self.directory.presence.pause();
+    }
+
+    /// Publishes presence updates again after [`pause_presence`](Self::pause_presence), for a successor that has
+    /// failed. The next update of each topic has the numbers only.
+    pub fn resume_presence(&self) {
+        self.directory.presence.resume();
+    }
+
+    /// Restores the presence of another server, for a server that does not run yet. The restored members are present
+    /// at once. A connection that joins takes the place of a restored one, without a change for others. Members whose
+    /// connections have not returned within `grace` leave together.
+    pub fn restore_presence(&self, topics: Vec<PresenceSnapshot>, grace: Duration) {
+        let now = Instant::now();
+        self.directory.presence.restore(topics, now.checked_add(grace).unwrap_or(now));
+    }
 }
 
-fn told((reached, lost): (usize, usize)) -> Result<usize, PublishError> {
-    if lost == 0 { Ok(reached) } else { Err(Unreached { reached, lost }.into()) }
+fn into_result((reached, lost): (usize, usize)) -> Result<usize, PublishError> {
+    if lost == 0 { Ok(reached) } else { Err(Undelivered { reached, lost }.into()) }
 }
 
 /// Error of a publication that did not reach every thread: a mailbox is full
-/// ([`EngineConfig::mailbox`](crate::EngineConfig::mailbox)), or the server has ended.
+/// ([`EngineConfig::with_mailbox`](crate::EngineConfig::with_mailbox)), or the server has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Unreached {
+pub struct Undelivered {
     /// Number of subscribers that are reached.
     pub reached: usize,
     /// Number of subscribers that are not reached.
     pub lost: usize,
 }
 
-impl fmt::Display for Unreached {
+impl fmt::Display for Undelivered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { reached, lost } = self;
         write!(
             f,
             "publication not delivered to {lost} of {} subscribers: mailbox is full \
-             (`EngineConfig::mailbox`) or the server has ended",
+             (`EngineConfig::with_mailbox`) or the server has ended",
             reached + lost
         )
     }
 }
 
-impl std::error::Error for Unreached {}
+impl std::error::Error for Undelivered {}
 
 /// Error of a [`Publisher`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,7 +342,7 @@ pub enum PublishError {
     /// The name cannot be published to.
     Topic(InvalidTopic),
     /// The publication did not reach every thread.
-    Unreached(Unreached),
+    Undelivered(Undelivered),
 }
 
 impl From<InvalidTopic> for PublishError {
@@ -217,9 +351,9 @@ impl From<InvalidTopic> for PublishError {
     }
 }
 
-impl From<Unreached> for PublishError {
-    fn from(unreached: Unreached) -> Self {
-        Self::Unreached(unreached)
+impl From<Undelivered> for PublishError {
+    fn from(undelivered: Undelivered) -> Self {
+        Self::Undelivered(undelivered)
     }
 }
 
@@ -227,7 +361,7 @@ impl fmt::Display for PublishError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Topic(invalid) => invalid.fmt(f),
-            Self::Unreached(unreached) => unreached.fmt(f),
+            Self::Undelivered(undelivered) => undelivered.fmt(f),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use sinews_proto::CloseCode;
 
-use super::history::History;
+use super::history::policy::HistoryPolicy;
 use super::name::{self, InvalidTopic};
 
 /// Action when the queue of a slow subscriber reaches its limit. Other subscribers are not affected.
@@ -23,10 +23,11 @@ pub enum SlowConsumer {
 /// Settings for the topics that match a pattern.
 ///
 /// Publications to a subscriber are queued while its outbound buffer holds more than
-/// [`Config::high_water`](crate::Config::high_water) bytes. Subscribers share the payload: a queued message costs each of them some 50 bytes regardless
-/// of its size, and the payload stays in memory until its last subscriber has taken it. The limits apply to one
-/// subscriber and all topics of a rule together. Without a policy here, the subscriber's route applies:
-/// [`Config::overflow`](crate::Config::overflow) and [`Config::max_outbound`](crate::Config::max_outbound).
+/// [`Config::high_water`](crate::Config::high_water) bytes. Subscribers share the payload: a queued message costs each
+/// of them some 50 bytes regardless of its size, and the payload stays in memory until its last subscriber has taken
+/// it. The limits apply to one subscriber and all topics of a rule together. Without a policy here, the subscriber's
+/// route applies: [`Config::overflow`](crate::Config::overflow) and
+/// [`Config::max_outbound`](crate::Config::max_outbound).
 ///
 /// Sends of the connection itself do not overtake queued messages: a send first moves all queued messages to the
 /// outbound buffer, which may hold up to the same limit again; messages there are not dropped any more. Conflated
@@ -43,10 +44,11 @@ pub enum SlowConsumer {
 pub struct TopicRule {
     pattern: String,
     slow: Option<SlowConsumer>,
-    max_waiting_messages: usize,
-    max_waiting_bytes: usize,
-    history: Option<History>,
-    presence: bool,
+    max_queued_messages: usize,
+    max_queued_bytes: usize,
+    history: Option<HistoryPolicy>,
+    has_no_history: bool,
+    inherits: bool,
 }
 
 impl TopicRule {
@@ -57,10 +59,11 @@ impl TopicRule {
         Self {
             pattern: pattern.into(),
             slow: None,
-            max_waiting_messages: 1_024,
-            max_waiting_bytes: 1 << 20,
+            max_queued_messages: 1_024,
+            max_queued_bytes: 1 << 20,
             history: None,
-            presence: false,
+            has_no_history: false,
+            inherits: false,
         }
     }
 
@@ -74,33 +77,39 @@ impl TopicRule {
     /// Maximum number of messages queued for one subscriber, at least 1. Default 1,024: with
     /// [`Conflate`](SlowConsumer::Conflate), this number of topics. Applies with a policy only.
     #[must_use]
-    pub fn with_max_waiting_messages(mut self, messages: usize) -> Self {
-        self.max_waiting_messages = messages;
+    pub fn with_max_queued_messages(mut self, messages: usize) -> Self {
+        self.max_queued_messages = messages;
         self
     }
 
     /// Maximum payload queued for one subscriber in bytes, at least 1; a larger message is queued alone. Default 1
     /// MiB, as [`Config::max_outbound`](crate::Config::max_outbound). Applies with a policy only.
     #[must_use]
-    pub fn with_max_waiting_bytes(mut self, bytes: usize) -> Self {
-        self.max_waiting_bytes = bytes;
-        self
-    }
-
-    /// Reports the number of subscribers to connections that subscribe to its topics by name or unsubscribe
-    /// ([`Handler::subscription`](crate::Handler::subscription)). Costs one shared counter per topic, which all
-    /// threads update. Default: off.
-    #[must_use]
-    pub fn with_presence(mut self, presence: bool) -> Self {
-        self.presence = presence;
+    pub fn with_max_queued_bytes(mut self, bytes: usize) -> Self {
+        self.max_queued_bytes = bytes;
         self
     }
 
     /// Retains messages of each of its topics for late subscribers
     /// ([`Context::subscribe_from`](crate::Context::subscribe_from)). Default: none.
     #[must_use]
-    pub fn with_history(mut self, history: History) -> Self {
+    pub fn with_history(mut self, history: HistoryPolicy) -> Self {
         self.history = Some(history);
+        self
+    }
+
+    /// Retains no messages, even if the rule [inherits](Self::with_inheritance) a history.
+    #[must_use]
+    pub fn without_history(mut self) -> Self {
+        (self.history, self.has_no_history) = (None, true);
+        self
+    }
+
+    /// Takes a setting that this rule does not have, the slow-consumer policy with its limits or the history, from the
+    /// next rule that matches the topic. Default: the first matching rule applies alone.
+    #[must_use]
+    pub fn with_inheritance(mut self) -> Self {
+        self.inherits = true;
         self
     }
 }
@@ -118,8 +127,8 @@ impl TopicRule {
         let too_long =
             matches!(&self.slow, Some(SlowConsumer::Close(_, reason)) if reason.len() > REASON_MAX);
         let faults = [
-            (self.max_waiting_messages == 0, "max_waiting_messages must be at least 1"),
-            (self.max_waiting_bytes == 0, "max_waiting_bytes must be at least 1"),
+            (self.max_queued_messages == 0, "max_queued_messages must be at least 1"),
+            (self.max_queued_bytes == 0, "max_queued_bytes must be at least 1"),
             (self.history.is_some_and(|history| history.messages == 0), "a history has at least 1 message"),
             (too_long, "the reason of a Close has at most 123 bytes"),
         ];
@@ -137,19 +146,19 @@ impl RuleId {
     pub(crate) const NONE: Self = Self(0);
 }
 
-/// Rules of a server; the first match applies.
+/// Rules of a server; the first match applies, and the next ones for settings that it inherits.
 #[derive(Debug, Default)]
-pub(crate) struct Rules(Vec<TopicRule>);
+pub(crate) struct TopicRules(Vec<TopicRule>);
 
 /// Limits of a queue, and the action beyond them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits<'a> {
+pub(crate) struct QueueLimits<'a> {
     pub(crate) slow: &'a SlowConsumer,
     pub(crate) messages: usize,
     pub(crate) bytes: usize,
 }
 
-impl Rules {
+impl TopicRules {
     pub(crate) fn new(rules: Vec<TopicRule>) -> Self {
         Self(rules)
     }
@@ -162,38 +171,38 @@ impl Rules {
         rules.iter().try_for_each(|rule| rule.check().map_err(|fault| (&*rule.pattern, fault)))
     }
 
-    /// Returns the rule of a topic.
-    pub(crate) fn of(&self, name: &str) -> RuleId {
-        let place = self.0.iter().position(|rule| name::matches(&rule.pattern, name));
-        place.map_or(RuleId::NONE, |place| RuleId(place as u16 + 1))
+    /// Returns the rule of a topic whose setting applies: the first match that has the setting, or does not inherit it.
+    fn of(&self, name: &str, has_setting: impl Fn(&TopicRule) -> bool) -> RuleId {
+        if name::of_presence_topic(name).is_some() {
+            // An update must not replace another, and a watcher lists the members in place of a history.
+            return RuleId::NONE;
+        }
+        let applies =
+            |rule: &TopicRule| name::matches(&rule.pattern, name) && (!rule.inherits || has_setting(rule));
+        self.0.iter().position(applies).map_or(RuleId::NONE, |index| RuleId(index as u16 + 1))
     }
 
     /// Returns the rule of a topic, if it has a policy for slow subscribers.
     pub(crate) fn slow(&self, name: &str) -> RuleId {
-        let rule = self.of(name);
+        let rule = self.of(name, |rule| rule.slow.is_some());
         if self.limits(rule).is_some() { rule } else { RuleId::NONE }
     }
 
-    /// Returns whether subscribers of a topic get its subscriber count.
-    pub(crate) fn presence(&self, name: &str) -> bool {
-        let rule = usize::from(self.of(name).0).checked_sub(1);
-        rule.and_then(|rule| self.0.get(rule)).is_some_and(|rule| rule.presence)
-    }
-
     /// Returns the history policy of a topic.
-    pub(crate) fn history(&self, name: &str) -> Option<&History> {
-        self.0.get(usize::from(self.of(name).0).checked_sub(1)?)?.history.as_ref()
+    pub(crate) fn history(&self, name: &str) -> Option<&HistoryPolicy> {
+        let rule = self.of(name, |rule| rule.history.is_some() || rule.has_no_history);
+        self.0.get(usize::from(rule.0).checked_sub(1)?)?.history.as_ref()
     }
 
     /// Returns whether any rule has a history policy.
-    pub(crate) fn keep(&self) -> bool {
+    pub(crate) fn any_history(&self) -> bool {
         self.0.iter().any(|rule| rule.history.is_some())
     }
 
-    pub(crate) fn limits(&self, rule: RuleId) -> Option<Limits<'_>> {
+    pub(crate) fn limits(&self, rule: RuleId) -> Option<QueueLimits<'_>> {
         let rule = self.0.get(usize::from(rule.0).checked_sub(1)?)?;
         let slow = rule.slow.as_ref()?;
-        Some(Limits { slow, messages: rule.max_waiting_messages, bytes: rule.max_waiting_bytes })
+        Some(QueueLimits { slow, messages: rule.max_queued_messages, bytes: rule.max_queued_bytes })
     }
 }
 
@@ -205,13 +214,35 @@ mod tests {
     fn first_matching_rule_applies() {
         let slow = |pattern: &str| TopicRule::new(pattern).with_slow_consumer(SlowConsumer::DropNewest);
         let rules =
-            Rules::new(vec![slow("a.b"), TopicRule::new("a.c"), slow("a.*"), slow("b.>"), slow("b.c")]);
+            TopicRules::new(vec![slow("a.b"), TopicRule::new("a.c"), slow("a.*"), slow("b.>"), slow("b.c")]);
         for (name, rule) in [("a.b", 1), ("a.c", 2), ("a.d", 3), ("a", 0), ("b.c", 4), ("b", 0), ("a.b.c", 0)]
         {
-            assert_eq!(rules.of(name), RuleId(rule), "{name}");
+            assert_eq!(rules.of(name, |_| false), RuleId(rule), "{name}");
         }
         assert_eq!(rules.slow("a.c"), RuleId::NONE, "the rule has no policy for slow subscribers");
         assert_eq!(rules.slow("a.b"), RuleId(1));
+    }
+
+    #[test]
+    fn inheriting_rules_take_missing_settings_from_the_next_match() {
+        let rule = |pattern: &str| TopicRule::new(pattern).with_inheritance();
+        let rules = TopicRules::new(vec![
+            rule("a.b").without_history(),
+            rule("a.*").with_history(HistoryPolicy::new(2)),
+            rule("a.>").with_slow_consumer(SlowConsumer::Conflate).with_history(HistoryPolicy::new(3)),
+            TopicRule::new("b.>"),
+            rule(">").with_slow_consumer(SlowConsumer::DropNewest).with_history(HistoryPolicy::new(4)),
+        ]);
+        for (name, slow, history) in [
+            ("a.b", 3, None),
+            ("a.c", 3, Some(2)),
+            ("a.b.c", 3, Some(3)),
+            ("b.c", 0, None),
+            ("c", 5, Some(4)),
+        ] {
+            assert_eq!(rules.slow(name), RuleId(slow), "{name}");
+            assert_eq!(rules.history(name).map(|history| history.messages), history, "{name}");
+        }
     }
 
     #[test]
@@ -221,13 +252,13 @@ mod tests {
         for rule in [
             TopicRule::new(""),
             TopicRule::new("a.>.b"),
-            a().with_max_waiting_messages(0),
-            a().with_max_waiting_bytes(0),
-            a().with_history(History::new(0)),
+            a().with_max_queued_messages(0),
+            a().with_max_queued_bytes(0),
+            a().with_history(HistoryPolicy::new(0)),
             a().with_slow_consumer(close(&"x".repeat(124))),
         ] {
-            assert!(Rules::check(&[a(), rule.clone()]).is_err(), "{rule:?}");
+            assert!(TopicRules::check(&[a(), rule.clone()]).is_err(), "{rule:?}");
         }
-        assert_eq!(Rules::check(&[a().with_slow_consumer(close(&"x".repeat(123)))]), Ok(()));
+        assert_eq!(TopicRules::check(&[a().with_slow_consumer(close(&"x".repeat(123)))]), Ok(()));
     }
 }

@@ -1,16 +1,15 @@
 //! Trie of patterns by token, in which matching a name takes a bounded number of steps, however many patterns exist.
 //!
 //! A name takes two paths at each node, through the `*` and through its own token, so patterns can be made for which
-//! the paths double with each token. Nodes of up to [`Topics::FREE_TOKENS`] tokens are few for any one name. Below
+//! the paths double with each token. Nodes of up to [`FREE_TOKENS`] tokens are few for any one name. Below
 //! them the trie counts: each node knows the maximum number of steps of a name at and below it, and a pattern that
-//! would lead to more than [`Topics::MATCH_STEPS_MAX`] is rejected.
+//! would lead to more than [`MATCH_STEPS_MAX`] is rejected.
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::Topics;
-use super::name::{ONE, REST};
+use super::name::{FREE_TOKENS, MATCH_STEPS_MAX, ONE, REST};
 
-/// Values by pattern. A name has at most [`NAME_MAX`](super::Topics::NAME_MAX) bytes, so no path is deeper than half
+/// Values by pattern. A name has at most [`NAME_MAX`](super::name::NAME_MAX) bytes, so no path is deeper than half
 /// as many tokens: recursion is safe.
 #[derive(Debug)]
 pub(crate) struct Trie<T> {
@@ -27,15 +26,15 @@ pub(crate) struct Trie<T> {
     weights: BTreeMap<usize, usize>,
 }
 
-/// Error: a pattern would make matching take more than [`Topics::MATCH_STEPS_MAX`] steps.
+/// Error: a pattern would make matching take more than [`MATCH_STEPS_MAX`] steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooManySteps;
 
-/// Maximum steps of a name at nodes of up to [`Topics::FREE_TOKENS`] tokens: the paths double with each token.
-const FREE_STEPS: usize = (2 << Topics::FREE_TOKENS) - 1;
+/// Maximum steps of a name at nodes of up to [`FREE_TOKENS`] tokens: the paths double with each token.
+const FREE_STEPS: usize = (2 << FREE_TOKENS) - 1;
 
 /// Maximum steps of a name below those nodes.
-const COUNTED_STEPS_MAX: usize = Topics::MATCH_STEPS_MAX - FREE_STEPS;
+const COUNTED_STEPS_MAX: usize = MATCH_STEPS_MAX - FREE_STEPS;
 
 impl<T> Default for Trie<T> {
     fn default() -> Self {
@@ -101,7 +100,7 @@ impl<T> Trie<T> {
     fn count(&mut self, depth: usize) {
         let one = self.one.as_ref().map_or(0, |one| one.steps);
         let literal = self.weights.last_key_value().map_or(0, |(steps, _)| *steps);
-        self.steps = usize::from(depth > Topics::FREE_TOKENS) + one + literal;
+        self.steps = usize::from(depth > FREE_TOKENS) + one + literal;
     }
 
     pub(crate) fn get(&self, pattern: &str) -> Option<&T> {
@@ -153,7 +152,7 @@ impl<T> Trie<T> {
     }
 
     /// Calls `found` with the value of each pattern that matches `name`. Returns the number of steps, at most
-    /// [`Topics::MATCH_STEPS_MAX`].
+    /// [`MATCH_STEPS_MAX`].
     pub(crate) fn find<'a>(&'a self, name: &str, found: &mut impl FnMut(&'a T)) -> usize {
         self.find_below(Some(name), found)
     }
@@ -180,6 +179,7 @@ fn split(left: &str) -> (&str, Option<&str>) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::name::NAME_MAX;
     use super::*;
 
     fn found(trie: &Trie<String>, name: &str) -> Vec<String> {
@@ -264,14 +264,14 @@ mod tests {
         let accepted = ambiguous(15).filter(|pattern| trie.insert(pattern, pattern.clone()).is_ok()).count();
         let name = "a.".repeat(15) + "b";
         let steps = trie.find(&name, &mut |pattern| unreachable!("{pattern}"));
-        assert!(steps <= Topics::MATCH_STEPS_MAX, "{steps} steps");
+        assert!(steps <= MATCH_STEPS_MAX, "{steps} steps");
         assert!((1..32_768).contains(&accepted), "{accepted}");
         // Short patterns are accepted nevertheless.
-        for pattern in (1..=Topics::FREE_TOKENS).flat_map(ambiguous) {
+        for pattern in (1..=FREE_TOKENS).flat_map(ambiguous) {
             assert_eq!(trie.insert(&pattern, pattern.clone()), Ok(()), "{pattern}");
         }
         let steps = trie.find(&name, &mut |pattern| unreachable!("{pattern}"));
-        assert!((FREE_STEPS..=Topics::MATCH_STEPS_MAX).contains(&steps), "{steps} steps");
+        assert!((FREE_STEPS..=MATCH_STEPS_MAX).contains(&steps), "{steps} steps");
         // Steps of removed patterns are available to others.
         let rejected = "*.a.".repeat(7) + "*";
         for pattern in ambiguous(15) {
@@ -284,7 +284,7 @@ mod tests {
     fn steps(trie: &Trie<String>, depth: usize) -> usize {
         let below = |node| steps(node, depth + 1);
         let literal = trie.literals.values().map(below).max().unwrap_or(0);
-        usize::from(depth > Topics::FREE_TOKENS) + trie.one.as_deref().map_or(0, below) + literal
+        usize::from(depth > FREE_TOKENS) + trie.one.as_deref().map_or(0, below) + literal
     }
 
     #[test]
@@ -309,7 +309,7 @@ mod tests {
                     Ok(()) => inside.push(pattern),
                     Err(TooManySteps) => {
                         rejected += 1;
-                        assert!(tokens > Topics::FREE_TOKENS as u64 && trie.steps == before);
+                        assert!(tokens > FREE_TOKENS as u64 && trie.steps == before);
                         assert_eq!(trie.get(&pattern), None);
                     }
                 }
@@ -331,7 +331,7 @@ mod tests {
     #[test]
     fn longest_pattern_is_accepted() {
         let mut trie = Trie::default();
-        let longest = "*.".repeat(Topics::NAME_MAX / 2);
+        let longest = "*.".repeat(NAME_MAX / 2);
         assert_eq!(trie.insert(&longest, longest.clone()), Ok(()));
         assert_eq!(found(&trie, &longest.replace('*', "a")), [&*longest]);
         assert_eq!(trie.remove(&longest), Some(longest));

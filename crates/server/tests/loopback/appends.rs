@@ -47,8 +47,8 @@ impl File {
     }
 
     fn lines(&self, numbers: std::ops::Range<u64>) -> (Box<Lines>, Receiver<(u64, io::Result<()>)>) {
-        let (done, told) = channel();
-        (Box::new(Lines { file: self.1.clone(), next: numbers.start, end: numbers.end, done }), told)
+        let (done, reported) = channel();
+        (Box::new(Lines { file: self.1.clone(), next: numbers.start, end: numbers.end, done }), reported)
     }
 }
 
@@ -71,24 +71,24 @@ fn serve(threads: usize) -> Option<(Running, Appender)> {
 fn jobs_of_any_thread_run_in_their_order() {
     let Some((_server, appender)) = serve(3) else { return };
     let files: Vec<File> = (0..8).map(|at| File::new(&at.to_string())).collect();
-    let told: Vec<_> = files
+    let reported: Vec<_> = files
         .iter()
         .map(|file| {
-            let (job, told) = file.lines(0..100);
+            let (job, reported) = file.lines(0..100);
             let appender = appender.clone();
             std::thread::spawn(move || appender.run(job)).join().unwrap();
-            told
+            reported
         })
         .collect();
     let wanted: String = (0..100).map(|number| format!("{number}\n")).collect();
-    for (file, told) in files.iter().zip(told) {
+    for (file, reported) in files.iter().zip(reported) {
         for number in 0..100_u64 {
-            let (written, result) = told.recv_timeout(PATIENCE).unwrap();
+            let (written, result) = reported.recv_timeout(PATIENCE).unwrap();
             result.unwrap();
             assert_eq!(written, 1 + number.to_string().len() as u64);
         }
         assert_eq!(
-            told.recv_timeout(PATIENCE).unwrap_err(),
+            reported.recv_timeout(PATIENCE).unwrap_err(),
             RecvTimeoutError::Disconnected,
             "the job is over"
         );
@@ -102,9 +102,9 @@ fn job_is_dropped_when_its_server_has_ended() {
     server.stop.stop_now();
     server.join();
     let file = File::new("ended");
-    let (job, told) = file.lines(0..1);
+    let (job, reported) = file.lines(0..1);
     appender.run(job);
-    assert_eq!(told.recv_timeout(PATIENCE).unwrap_err(), RecvTimeoutError::Disconnected);
+    assert_eq!(reported.recv_timeout(PATIENCE).unwrap_err(), RecvTimeoutError::Disconnected);
     assert_eq!(fs::read(&file.0).unwrap(), b"");
 }
 
@@ -113,9 +113,9 @@ fn endless_job_does_not_delay_a_stop() {
     for is_graceful in [false, true] {
         let Some((server, appender)) = serve(2) else { return };
         let file = File::new("endless");
-        let (job, told) = file.lines(0..u64::MAX);
+        let (job, reported) = file.lines(0..u64::MAX);
         appender.run(job);
-        told.recv_timeout(PATIENCE).unwrap().1.unwrap();
+        reported.recv_timeout(PATIENCE).unwrap().1.unwrap();
         if is_graceful {
             server.stop.stop();
         } else {
@@ -123,6 +123,6 @@ fn endless_job_does_not_delay_a_stop() {
         }
         server.join();
         let lines = fs::read_to_string(&file.0).unwrap().lines().count();
-        assert_eq!(1 + told.iter().count(), lines, "each write was reported, and the job was dropped");
+        assert_eq!(1 + reported.iter().count(), lines, "each write was reported, and the job was dropped");
     }
 }

@@ -198,7 +198,7 @@ fn flood_of_requests_is_read_only_as_fast_as_answers_are() {
     const COUNT: usize = 40_000;
     let (server, asked) = server();
     let mut client = server.connect();
-    let mut sending = client.twin();
+    let mut sending = client.try_clone();
     let sender = std::thread::spawn(move || {
         let some = SMUGGLED.repeat(100);
         for _ in 0..COUNT / 100 {

@@ -7,7 +7,7 @@ use sinews_proto::Role;
 use sinews_server::{Config, Overflow, Prepared, Router, Sent};
 use sinews_testkit::{Frame, Reply};
 
-use crate::support::{Heard, PATIENCE, Running, get, routes, scripted};
+use crate::support::{HandlerEvent, PATIENCE, Running, get, routes, scripted};
 
 const SIZE: usize = 64 << 10;
 
@@ -32,8 +32,8 @@ fn echo_to_a_peer_that_does_not_read_is_queued_without_loss() {
     let (most, received) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (seen, counter) = (most.clone(), received.clone());
     let (pressed, pressure) = std::sync::mpsc::channel();
-    let (route, ear) = scripted(move |heard, cx| {
-        if let Heard::Message(_, payload) = heard {
+    let (route, events) = scripted(move |event, cx| {
+        if let HandlerEvent::Message(_, payload) = event {
             counter.fetch_add(1, Ordering::Relaxed);
             if cx.send_binary(payload) == Ok(Sent::Backpressure) {
                 let _ = pressed.send(());
@@ -43,7 +43,7 @@ fn echo_to_a_peer_that_does_not_read_is_queued_without_loss() {
     });
     let server = Running::router(routes().websocket("/slow", route));
     let mut peer = server.websocket("/slow");
-    let mut sender = peer.client.twin();
+    let mut sender = peer.client.try_clone();
     let sending = std::thread::spawn(move || {
         for number in 0..COUNT {
             sender.send(Frame::binary(numbered(number)).encode(Role::Client));
@@ -60,14 +60,14 @@ fn echo_to_a_peer_that_does_not_read_is_queued_without_loss() {
     let most = most.load(Ordering::Relaxed);
     let high_water = Config::default().high_water();
     assert!(most <= high_water + SIZE + 10, "{most} bytes waited: more than one message over the mark");
-    assert!(std::iter::from_fn(|| Some(ear.next())).any(|heard| heard == Heard::Drain));
+    assert!(std::iter::from_fn(|| Some(events.next())).any(|event| event == HandlerEvent::Drain));
 }
 
 #[test]
 fn handler_with_backpressure_streams_without_end() {
     let next = AtomicUsize::new(0);
-    let (route, ear) = scripted(move |heard, cx| {
-        if matches!(heard, Heard::Message(..) | Heard::Drain) {
+    let (route, events) = scripted(move |event, cx| {
+        if matches!(event, HandlerEvent::Message(..) | HandlerEvent::Drain) {
             let mut number = next.load(Ordering::Relaxed);
             while number < COUNT {
                 let sent = cx.send_binary(&numbered(number)).unwrap();
@@ -87,14 +87,14 @@ fn handler_with_backpressure_streams_without_end() {
     }
     peer.sync();
     drop((peer, server));
-    let drains = ear.rest().into_iter().filter(|heard| *heard == Heard::Drain).count();
+    let drains = events.rest().into_iter().filter(|event| *event == HandlerEvent::Drain).count();
     assert!(drains > 1, "{drains} times");
 }
 
 #[test]
 fn pings_to_a_peer_that_does_not_read_are_not_queued() {
-    let (route, _ear) = scripted(|heard, cx| {
-        if let Heard::Message(_, payload) = heard {
+    let (route, _events) = scripted(|event, cx| {
+        if let HandlerEvent::Message(_, payload) = event {
             let _ = cx.send_binary(payload);
         }
     });
@@ -118,9 +118,9 @@ fn pings_to_a_peer_that_does_not_read_are_not_queued() {
 /// A publisher that is not throttled, and a subscriber that does not read.
 fn flooded(overflow: Overflow) -> (Running, crate::support::Peer, usize) {
     let config = Config::default().with_overflow(overflow).with_max_outbound(1 << 20);
-    let (route, ear) = scripted(|heard, cx| match heard {
-        Heard::Open => cx.subscribe("all").unwrap(),
-        Heard::Message(..) => {
+    let (route, events) = scripted(|event, cx| match event {
+        HandlerEvent::Open => cx.subscribe("all").unwrap(),
+        HandlerEvent::Message(..) => {
             for number in 0..COUNT {
                 cx.publish_to_others("all", &Prepared::binary(numbered(number))).unwrap();
             }
@@ -132,7 +132,7 @@ fn flooded(overflow: Overflow) -> (Running, crate::support::Peer, usize) {
     let slow = server.websocket("/all");
     let mut publisher = server.websocket("/all");
     publisher.send(&Frame::text("go"));
-    while !matches!(ear.next(), Heard::Message(..)) {}
+    while !matches!(events.next(), HandlerEvent::Message(..)) {}
     publisher.sync();
     (server, slow, COUNT)
 }

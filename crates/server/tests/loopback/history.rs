@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use sinews_proto::Role;
 use sinews_server::{
-    Config, Context, DropReason, History, InvalidTopic, Kind, Position, Prepared, Publisher, Response,
-    Router, Server, Start, TopicConfig, TopicRule, WebSocketRoute,
+    Config, Context, DropReason, HistoryPolicy, InvalidTopic, Kind, Position, Prepared, Publisher,
+    ReplayFrom, Response, Router, Server, TopicConfig, TopicRule, WebSocketRoute,
 };
 use sinews_testkit::{Frame, Reply};
 
 use crate::backend;
-use crate::support::{Ear, Heard, Peer, Running, post, scripted};
+use crate::support::{EventReceiver, HandlerEvent, Peer, Running, post, scripted};
 
 const THREADS: usize = 3;
 
@@ -21,7 +21,7 @@ fn numbered(position: Option<Position>) -> Prepared {
 
 /// Commands: `last n` and `after epoch sequence` subscribe to the topic with a start, `+` and `-` without; `n times`
 /// publishes numbers.
-fn obey(text: &str, cx: &mut Context<'_>) -> String {
+fn execute(text: &str, cx: &mut Context<'_>) -> String {
     let words: Vec<&str> = text.split(' ').collect();
     let join = |cx: &mut Context<'_>, start| match cx.subscribe_from("kept.a", start) {
         Ok(joined) => {
@@ -31,10 +31,10 @@ fn obey(text: &str, cx: &mut Context<'_>) -> String {
         Err(invalid) => invalid.to_string(),
     };
     match words[..] {
-        ["last", count] => join(cx, Start::Last(count.parse().unwrap())),
+        ["last", count] => join(cx, ReplayFrom::Last(count.parse().unwrap())),
         ["after", epoch, sequence] => {
             let position = Position { epoch: epoch.parse().unwrap(), sequence: sequence.parse().unwrap() };
-            join(cx, Start::After(position))
+            join(cx, ReplayFrom::After(position))
         }
         [count, "times"] => {
             for _ in 0..count.parse().unwrap() {
@@ -48,30 +48,30 @@ fn obey(text: &str, cx: &mut Context<'_>) -> String {
     }
 }
 
-fn member(config: Config) -> (WebSocketRoute, Ear) {
-    let (route, ear) = scripted(|heard, cx| {
-        if let Heard::Message(Kind::Text, text) = heard {
-            let answer = obey(std::str::from_utf8(text).unwrap(), cx);
+fn member(config: Config) -> (WebSocketRoute, EventReceiver) {
+    let (route, events) = scripted(|event, cx| {
+        if let HandlerEvent::Message(Kind::Text, text) = event {
+            let answer = execute(std::str::from_utf8(text).unwrap(), cx);
             cx.send_text(&answer).unwrap();
         }
     });
-    (route.with_config(config), ear)
+    (route.with_config(config), events)
 }
 
 struct World {
     server: Running,
     publisher: Publisher,
-    ear: Ear,
+    events: EventReceiver,
 }
 
-fn world_with(history: History, config: Config, change: impl FnOnce(Server) -> Server) -> World {
-    let (route, ear) = member(config);
+fn world_with(history: HistoryPolicy, config: Config, change: impl FnOnce(Server) -> Server) -> World {
+    let (route, events) = member(config);
     let router = Router::new().websocket("/", route).post("/publish", |request| {
         Response::text(request.topics().publish_with("kept.a", numbered, None).unwrap().to_string())
     });
     let router = router.post("/kept", |request| {
         let topics = request.topics();
-        let kept = topics.history("kept.a", Start::Last(usize::MAX));
+        let kept = topics.history("kept.a", ReplayFrom::Last(usize::MAX));
         let kept: Vec<String> = kept.iter().map(|(sequence, _)| sequence.to_string()).collect();
         assert_eq!(topics.position("kept.b"), None);
         Response::text(kept.join(" "))
@@ -80,10 +80,10 @@ fn world_with(history: History, config: Config, change: impl FnOnce(Server) -> S
     let server = change(server.topic_rule(TopicRule::new("kept.*").with_history(history)));
     let bound = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
     let publisher = bound.publisher();
-    World { server: Running::bound(bound), publisher, ear }
+    World { server: Running::bound(bound), publisher, events }
 }
 
-fn world(history: History) -> World {
+fn world(history: HistoryPolicy) -> World {
     world_with(history, Config::default(), |server| server)
 }
 
@@ -147,7 +147,7 @@ fn expect_all(peer: &mut Peer, sequences: std::ops::RangeInclusive<u64>) {
 
 #[test]
 fn joining_subscriber_gets_the_last_value_or_more() {
-    let world = world(History::new(10));
+    let world = world(HistoryPolicy::new(10));
     let mut early = world.peer();
     let (epoch, position, replayed, complete) = join(&mut early, "last 5");
     assert_eq!((position, replayed, complete), (0, 0, true));
@@ -180,7 +180,7 @@ fn joining_subscriber_gets_the_last_value_or_more() {
 /// Its last subscriber leaves before the first publication, and resumes on any thread, twice.
 #[test]
 fn position_of_an_empty_topic_holds_after_its_last_subscriber_has_left() {
-    let world = world(History::new(100));
+    let world = world(HistoryPolicy::new(100));
     let mut peers: Vec<Peer> = (0..2 * THREADS).map(|_| world.peer()).collect();
     let (epoch, ..) = join(&mut peers[0], "last 0");
     for peer in &mut peers {
@@ -207,7 +207,7 @@ fn position_of_an_empty_topic_holds_after_its_last_subscriber_has_left() {
 /// All messages have expired while the subscriber was away: it has received them.
 #[test]
 fn subscriber_that_resumes_an_expired_topic_has_missed_nothing() {
-    let world = world(History::new(100).with_max_age(Duration::from_millis(1)));
+    let world = world(HistoryPolicy::new(100).with_max_age(Duration::from_millis(1)));
     let mut peer = world.peer();
     let (epoch, ..) = join(&mut peer, "last 0");
     world.publish(10);
@@ -221,34 +221,34 @@ fn subscriber_that_resumes_an_expired_topic_has_missed_nothing() {
 
 #[test]
 fn topic_without_a_rule_has_no_history() {
-    let (route, _ear) = scripted(|heard, cx| {
-        if *heard == Heard::Open {
+    let (route, _events) = scripted(|event, cx| {
+        if *event == HandlerEvent::Open {
             for name in ["other", "kept.*", ">"] {
-                assert_eq!(cx.subscribe_from(name, Start::Last(1)), Err(InvalidTopic::NotKept));
+                assert_eq!(cx.subscribe_from(name, ReplayFrom::Last(1)), Err(InvalidTopic::NoHistory));
             }
-            assert_eq!(cx.subscribe_from("kept.>.a", Start::Last(1)), Err(InvalidTopic::Wildcard));
+            assert_eq!(cx.subscribe_from("kept.>.a", ReplayFrom::Last(1)), Err(InvalidTopic::Wildcard));
             let message = |position: Option<Position>| {
                 assert_eq!(position, None);
                 Prepared::text("x")
             };
             assert_eq!(cx.publish_with("other", message), Ok(0));
             assert_eq!(cx.publish("kept.a", &Prepared::text("x")), Ok(0));
-            assert!(cx.topics().history("other", Start::Last(1)).is_empty());
+            assert!(cx.topics().history("other", ReplayFrom::Last(1)).is_empty());
             assert_eq!(cx.topics().position("kept.a").map(|position| position.sequence), Some(1));
             cx.send_text("done").unwrap();
         }
     });
-    let rule = TopicRule::new("kept.*").with_history(History::new(1));
+    let rule = TopicRule::new("kept.*").with_history(HistoryPolicy::new(1));
     let server = Running::server(Server::new(Router::new().websocket("/", route)).topic_rule(rule));
     server.websocket("/").expect(&Reply::text("done"));
 }
 
 /// Publishers on every thread and outside, subscribers that join and leave all the time.
-fn nothing_is_lost_or_heard_twice(change: impl FnOnce(Server) -> Server, rounds: u64) {
-    let world = world_with(History::new(100_000), Config::default(), change);
+fn no_message_is_lost_or_delivered_twice(change: impl FnOnce(Server) -> Server, rounds: u64) {
+    let world = world_with(HistoryPolicy::new(100_000), Config::default(), change);
     let mut publishers: Vec<Peer> = (0..6).map(|_| world.server.websocket("/")).collect();
     // This test ignores the callbacks of handlers.
-    drop(world.ear);
+    drop(world.events);
     let world = Shared { server: &world.server, publisher: &world.publisher };
     let total = rounds * 10 * publishers.len() as u64 + rounds * 10;
     std::thread::scope(|scope| {
@@ -287,23 +287,26 @@ fn nothing_is_lost_or_heard_twice(change: impl FnOnce(Server) -> Server, rounds:
 
 #[test]
 fn resuming_subscriber_gets_every_message_exactly_once() {
-    nothing_is_lost_or_heard_twice(|server| server, 20);
+    no_message_is_lost_or_delivered_twice(|server| server, 20);
 }
 
 #[test]
 fn tight_budget_and_full_mailbox_lose_no_message() {
-    let tight = TopicConfig::default().with_deliveries_per_turn(3).with_max_waiting_messages(5);
-    nothing_is_lost_or_heard_twice(|server| server.topics(tight), 5);
-    nothing_is_lost_or_heard_twice(|server| server.engine(backend::engine().mailbox(1).unwrap()), 5);
-    let both = |server: Server| server.engine(backend::engine().mailbox(2).unwrap()).topics(tight);
-    nothing_is_lost_or_heard_twice(both, 5);
+    let tight = TopicConfig::default().with_deliveries_per_turn(3).with_max_queued_messages(5);
+    no_message_is_lost_or_delivered_twice(|server| server.topics(tight), 5);
+    no_message_is_lost_or_delivered_twice(
+        |server| server.engine(backend::engine().with_mailbox(1).unwrap()),
+        5,
+    );
+    let both = |server: Server| server.engine(backend::engine().with_mailbox(2).unwrap()).topics(tight);
+    no_message_is_lost_or_delivered_twice(both, 5);
 }
 
 #[test]
 fn publisher_gets_its_own_message_once_unless_excluded() {
-    let (route, _ear) = scripted(|heard, cx| match heard {
-        Heard::Open => cx.subscribe("kept.a").unwrap(),
-        Heard::Message(_, payload) => {
+    let (route, _events) = scripted(|event, cx| match event {
+        HandlerEvent::Open => cx.subscribe("kept.a").unwrap(),
+        HandlerEvent::Message(_, payload) => {
             let message = Prepared::text(std::str::from_utf8(payload).unwrap());
             let reached = match payload.first() {
                 Some(b'+') => cx.publish("kept.a", &message),
@@ -313,7 +316,7 @@ fn publisher_gets_its_own_message_once_unless_excluded() {
         }
         _ => {}
     });
-    let rule = TopicRule::new("kept.*").with_history(History::new(1));
+    let rule = TopicRule::new("kept.*").with_history(HistoryPolicy::new(1));
     let server =
         Running::server(Server::new(Router::new().websocket("/", route)).threads(1).topic_rule(rule));
     let (mut one, mut other) = (server.websocket("/"), server.websocket("/"));
@@ -328,7 +331,7 @@ fn publisher_gets_its_own_message_once_unless_excluded() {
 
 #[test]
 fn pattern_and_name_deliver_topics_with_history_once() {
-    let world = world(History::new(10));
+    let world = world(HistoryPolicy::new(10));
     let mut pattern = world.peer();
     pattern.send(&Frame::text("kept.*")).expect(&Reply::text("subscribed"));
     world.publish(5);
@@ -346,7 +349,7 @@ fn pattern_and_name_deliver_topics_with_history_once() {
 
 #[test]
 fn joining_again_restarts_the_replay_and_leaving_ends_it() {
-    let world = world(History::new(100));
+    let world = world(HistoryPolicy::new(100));
     let mut peer = world.peer();
     world.publish(10);
     for _ in 0..3 {
@@ -370,7 +373,7 @@ fn slow_subscriber_is_told_of_messages_that_expired_before_delivery() {
         payload[..8].copy_from_slice(&position.unwrap().sequence.to_be_bytes());
         Prepared::binary(payload)
     };
-    let history = History::new(200).with_max_bytes(usize::MAX);
+    let history = HistoryPolicy::new(200).with_max_bytes(usize::MAX);
     let bytes = TopicConfig::default().with_max_history_bytes(usize::MAX);
     let world = world_with(history, Config::default(), |server| server.topics(bytes).threads(1));
     let publish = |count| {
@@ -393,19 +396,19 @@ fn slow_subscriber_is_told_of_messages_that_expired_before_delivery() {
         expected = sequence + 1;
     }
     assert!(gap > 0);
-    let mut told = 0;
-    while told < gap {
-        if let Heard::Dropped(dropped) = world.ear.next() {
-            assert_eq!((dropped.topic(), dropped.why()), (Some("kept.a"), DropReason::Forgotten));
-            told += dropped.messages();
+    let mut reported = 0;
+    while reported < gap {
+        if let HandlerEvent::Dropped(dropped) = world.events.next() {
+            assert_eq!((dropped.topic(), dropped.reason()), (Some("kept.a"), DropReason::Expired));
+            reported += dropped.messages();
         }
     }
-    assert_eq!(told, gap);
+    assert_eq!(reported, gap);
 }
 
 #[test]
 fn expired_messages_are_not_replayed() {
-    let world = world(History::new(10).with_max_age(Duration::ZERO));
+    let world = world(HistoryPolicy::new(10).with_max_age(Duration::ZERO));
     // A subscriber keeps the topic from being removed.
     let mut early = world.peer();
     join(&mut early, "last 5");
@@ -418,7 +421,7 @@ fn expired_messages_are_not_replayed() {
 /// A publication of another server reaches subscribers that joined an empty topic.
 #[test]
 fn publication_of_another_server_is_delivered_at_its_position() {
-    let world = world(History::new(10));
+    let world = world(HistoryPolicy::new(10));
     let (mut early, mut pattern) = (world.peer(), world.peer());
     join(&mut early, "last 5");
     pattern.send(&Frame::text("kept.*")).expect(&Reply::text("subscribed"));

@@ -345,7 +345,7 @@ fn later_request_has_a_head_timeout_too() {
 fn drip(server: &Running, first: &str) -> Answer {
     let mut client = server.connect();
     client.send(first);
-    let mut dripping = client.twin();
+    let mut dripping = client.try_clone();
     let done = Arc::new(AtomicBool::new(false));
     let seen = done.clone();
     let drip = std::thread::spawn(move || {

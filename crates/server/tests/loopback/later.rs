@@ -14,7 +14,7 @@ use crate::support::{PATIENCE, Running, get, handshake, post, routes, scripted};
 
 /// Answers that wait until the test provides them.
 #[derive(Clone, Default)]
-struct Held(Arc<Mutex<State>>);
+struct ManualAnswers(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
@@ -24,9 +24,9 @@ struct State {
 }
 
 /// Ready when the answer was provided.
-struct Given(Receiver<Response>, Held);
+struct ManualAnswer(Receiver<Response>, ManualAnswers);
 
-impl Future for Given {
+impl Future for ManualAnswer {
     type Output = Response;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Response> {
@@ -41,17 +41,17 @@ impl Future for Given {
     }
 }
 
-impl Drop for Given {
+impl Drop for ManualAnswer {
     fn drop(&mut self) {
         self.1.0.lock().unwrap().dropped += 1;
     }
 }
 
-impl Held {
-    fn hold(&self, request: OwnedRequest) -> Given {
+impl ManualAnswers {
+    fn answer_later(&self, request: OwnedRequest) -> ManualAnswer {
         let (sender, receiver) = channel();
         self.0.lock().unwrap().waiting.push((request, sender));
-        Given(receiver, self.clone())
+        ManualAnswer(receiver, self.clone())
     }
 
     /// Returns the next waiting request, in order, and the sender of its answer.
@@ -59,19 +59,19 @@ impl Held {
         self.until(|state| (!state.waiting.is_empty()).then(|| state.waiting.remove(0)))
     }
 
-    fn give(&self, to: &Sender<Response>, text: &str) {
+    fn respond(&self, to: &Sender<Response>, text: &str) {
         to.send(Response::text(text.to_owned())).unwrap();
         let wakers = std::mem::take(&mut self.0.lock().unwrap().wakers);
         wakers.into_iter().for_each(Waker::wake);
     }
 
     fn until<T>(&self, mut found: impl FnMut(&mut State) -> Option<T>) -> T {
-        let begun = std::time::Instant::now();
+        let started = std::time::Instant::now();
         loop {
             if let Some(found) = found(&mut self.0.lock().unwrap()) {
                 return found;
             }
-            assert!(begun.elapsed() < PATIENCE, "it never comes");
+            assert!(started.elapsed() < PATIENCE, "it never comes");
             std::thread::yield_now();
         }
     }
@@ -82,22 +82,22 @@ impl Held {
     }
 }
 
-fn held() -> (Held, Router) {
-    let held = Held::default();
-    let (get, post) = (held.clone(), held.clone());
+fn manual() -> (ManualAnswers, Router) {
+    let manual = ManualAnswers::default();
+    let (get, post) = (manual.clone(), manual.clone());
     let router = routes()
-        .get("/held/{name}", move |request| Answer::later(get.hold(request.to_owned())))
-        .post("/held/{name}", move |request| Answer::later(post.hold(request.to_owned())));
-    (held, router)
+        .get("/held/{name}", move |request| Answer::later(get.answer_later(request.to_owned())))
+        .post("/held/{name}", move |request| Answer::later(post.answer_later(request.to_owned())));
+    (manual, router)
 }
 
 #[test]
 fn answer_may_complete_later_and_from_another_thread() {
-    let (held, router) = held();
+    let (manual, router) = manual();
     let server = Running::router(router);
     let mut client = server.connect();
     client.send(post("/held/a%20b?x=1&y", "the body"));
-    let (request, answer) = held.next();
+    let (request, answer) = manual.next();
     assert_eq!((request.method(), request.target()), ("POST", "/held/a%20b?x=1&y"));
     assert_eq!((request.path(), request.param("name").as_deref()), ("/held/a%20b", Some("a b")));
     assert_eq!((request.query("x"), request.query("y"), request.query("z")), (Some("1"), Some(""), None));
@@ -107,15 +107,15 @@ fn answer_may_complete_later_and_from_another_thread() {
     );
     assert_eq!(request.peer(), client.stream.local_addr().unwrap());
     assert_eq!(server.connect().send(get("/")).answer().status, 200, "other clients are served meanwhile");
-    held.give(&answer, "later");
+    manual.respond(&answer, "later");
     assert_eq!(client.answer().text(), "later");
-    held.dropped(1);
+    manual.dropped(1);
     assert_eq!(client.send(get("/")).answer().text(), "hello\n", "the connection goes on");
 }
 
 #[test]
 fn requests_after_a_pending_answer_are_answered_in_order() {
-    let (held, router) = held();
+    let (manual, router) = manual();
     let server = Running::router(router);
     let mut client = server.connect();
     let wire =
@@ -123,12 +123,12 @@ fn requests_after_a_pending_answer_are_answered_in_order() {
     for cut in [0, 30, get("/name/1").len() + 20, wire.len() - 5, wire.len()] {
         client.send(&wire[..cut]).send(&wire[cut..]);
         assert_eq!(client.answer().text(), "1");
-        let (_, second) = held.next();
-        assert!(held.0.lock().unwrap().waiting.is_empty(), "the fourth waits for the second");
-        held.give(&second, "2");
+        let (_, second) = manual.next();
+        assert!(manual.0.lock().unwrap().waiting.is_empty(), "the fourth waits for the second");
+        manual.respond(&second, "2");
         assert_eq!((client.answer().text(), client.answer().text()), ("2", "3"));
-        let (_, fourth) = held.next();
-        held.give(&fourth, "4");
+        let (_, fourth) = manual.next();
+        manual.respond(&fourth, "4");
         assert_eq!((client.answer().text(), client.answer().text()), ("4", "5"));
     }
 }
@@ -136,16 +136,16 @@ fn requests_after_a_pending_answer_are_answered_in_order() {
 #[test]
 fn many_pending_answers_are_all_sent() {
     const COUNT: usize = 300;
-    let (held, router) = held();
+    let (manual, router) = manual();
     let server = Running::router(router);
     let mut clients: Vec<_> = (0..COUNT).map(|_| server.connect()).collect();
     for (number, client) in clients.iter_mut().enumerate() {
         client.send(get(&format!("/held/{number}")));
     }
-    let mut waiting: Vec<_> = (0..COUNT).map(|_| held.next()).collect();
+    let mut waiting: Vec<_> = (0..COUNT).map(|_| manual.next()).collect();
     waiting.reverse();
     for (request, answer) in waiting {
-        held.give(&answer, &request.param("name").unwrap());
+        manual.respond(&answer, &request.param("name").unwrap());
     }
     for (number, client) in clients.iter_mut().enumerate() {
         assert_eq!(client.answer().text(), number.to_string());
@@ -180,34 +180,34 @@ fn self_waking_future_makes_progress_and_others_are_served() {
 
 #[test]
 fn future_is_dropped_with_its_connection() {
-    let (held, router) = held();
+    let (manual, router) = manual();
     let server = Running::router(router);
     let mut client = server.connect();
     client.send(get("/held/x"));
-    let (_, answer) = held.next();
+    let (_, answer) = manual.next();
     client.reset();
-    held.dropped(1);
+    manual.dropped(1);
     assert!(answer.send(Response::new(200)).is_err());
     // While the next request waits, reads are paused: the end may be noticed with the answer only.
     let mut client = server.connect();
     client.send(get("/held/x") + &get("/"));
-    let (_, answer) = held.next();
+    let (_, answer) = manual.next();
     client.reset();
     let _ = answer.send(Response::new(200));
-    held.0.lock().unwrap().wakers.drain(..).for_each(Waker::wake);
-    held.dropped(2);
+    manual.0.lock().unwrap().wakers.drain(..).for_each(Waker::wake);
+    manual.dropped(2);
     assert_eq!(server.connect().send(get("/")).answer().status, 200);
 }
 
 #[test]
 fn client_that_has_closed_its_side_gets_the_later_answer_too() {
-    let (held, router) = held();
+    let (manual, router) = manual();
     let server = Running::router(router);
     let mut client = server.connect();
     client.send(get("/held/x")).half_close();
-    let (_, answer) = held.next();
+    let (_, answer) = manual.next();
     assert_eq!(server.connect().send(get("/")).answer().status, 200);
-    held.give(&answer, "last");
+    manual.respond(&answer, "last");
     let last = client.answer();
     assert_eq!((last.text(), last.closes()), ("last", true));
     client.assert_end();
@@ -215,7 +215,7 @@ fn client_that_has_closed_its_side_gets_the_later_answer_too() {
 
 #[test]
 fn pending_answer_times_out() {
-    let (held, router) = held();
+    let (manual, router) = manual();
     let http = HttpConfig::default().with_handler_timeout(Duration::from_millis(20));
     let server = Running::server(Server::new(router).threads(1).http(http));
     let mut client = server.connect();
@@ -223,25 +223,25 @@ fn pending_answer_times_out() {
     let answer = client.answer();
     assert_eq!((answer.status, answer.closes()), (503, false));
     assert_eq!(client.answer().text(), "next", "its framing was sound");
-    held.dropped(1);
-    let (_, late) = held.next();
+    manual.dropped(1);
+    let (_, late) = manual.next();
     assert!(late.send(Response::new(200)).is_err());
     // A wakeup of a dropped future has no effect.
-    held.0.lock().unwrap().wakers.drain(..).for_each(Waker::wake);
+    manual.0.lock().unwrap().wakers.drain(..).for_each(Waker::wake);
     assert_eq!(client.send(get("/")).answer().status, 200);
 }
 
 #[test]
 fn stop_waits_for_pending_answers() {
-    let (held, router) = held();
+    let (manual, router) = manual();
     let server = Running::router(router);
     let (mut client, mut idle) = (server.connect(), server.connect());
     assert_eq!(idle.send(get("/")).answer().status, 200);
     client.send(get("/held/x"));
-    let (_, answer) = held.next();
+    let (_, answer) = manual.next();
     server.stop.stop();
     idle.assert_end();
-    held.give(&answer, "last");
+    manual.respond(&answer, "last");
     let last = client.answer();
     assert_eq!((last.text(), last.closes()), ("last", true));
     client.assert_end();
@@ -260,12 +260,12 @@ fn later_answer_has_no_body_for_head_and_closes_on_request() {
 
 #[test]
 fn upgrade_after_a_pending_answer_waits() {
-    let (held, router) = held();
+    let (manual, router) = manual();
     let server = Running::router(router);
     let mut client = server.connect();
     client.send(get("/held/x") + &handshake("/echo", ""));
-    let (_, answer) = held.next();
-    held.give(&answer, "first");
+    let (_, answer) = manual.next();
+    manual.respond(&answer, "first");
     assert_eq!(client.answer().text(), "first");
     let mut peer = client.upgraded();
     peer.send(&Frame::text("x")).expect(&Reply::text("x"));
@@ -273,8 +273,8 @@ fn upgrade_after_a_pending_answer_waits() {
 
 #[test]
 fn later_answer_may_publish() {
-    let (route, _ear) = scripted(|heard, cx| {
-        if matches!(heard, crate::support::Heard::Open) {
+    let (route, _events) = scripted(|event, cx| {
+        if matches!(event, crate::support::HandlerEvent::Open) {
             cx.subscribe("news").unwrap();
         }
     });
@@ -321,11 +321,11 @@ fn blocking_work_does_not_delay_other_requests() {
 #[test]
 fn work_beyond_the_queue_is_rejected() {
     let (open, gate) = gate();
-    let (begun, begins) = channel();
+    let (started, begins) = channel();
     let router = routes().get("/work", move |_| {
-        let (gate, begun) = (gate.clone(), begun.clone());
+        let (gate, started) = (gate.clone(), started.clone());
         Answer::blocking(move || {
-            begun.send(()).unwrap();
+            started.send(()).unwrap();
             gate.lock().unwrap().recv().unwrap();
             Response::text("done")
         })
@@ -360,7 +360,7 @@ fn future_may_wait_for_blocking_work() {
             for number in 1..=2 {
                 match pool.run(move || (std::thread::current().id() != here, number)).await {
                     Ok((elsewhere, number)) => sum += if elsewhere { number } else { 100 },
-                    Err(not_run) => return not_run.response(),
+                    Err(rejected) => return rejected.response(),
                 }
             }
             Response::text(sum.to_string())

@@ -3,20 +3,20 @@
 use std::time::{Duration, Instant};
 
 use sinews_server::{
-    Cause, CloseCode, Config, Context, Expired, Handler, InvalidTopic, Misuse, Overflow, Payload,
+    Cause, CloseCode, Config, Context, Expired, Handler, InvalidTopic, Member, Misuse, Overflow, Payload,
     PeerMisbehaved, PingRate, Prepared, Router, Server, SlowConsumer, TopicRule, Topics, WebSocketRoute,
 };
 use sinews_testkit::{Frame, Reply};
 
-use crate::support::{Heard, Peer, Running, routes, scripted};
+use crate::support::{HandlerEvent, Peer, Running, routes, scripted};
 
 /// Commands of the script, so that a peer controls the handler.
-fn obey(heard: &Heard, cx: &mut Context<'_>) {
-    match heard {
-        Heard::Message(..) if heard.text() == "close" => {
+fn execute(event: &HandlerEvent, cx: &mut Context<'_>) {
+    match event {
+        HandlerEvent::Message(..) if event.text() == "close" => {
             cx.close(CloseCode::new(4000).unwrap(), "asked").unwrap()
         }
-        Heard::Message(..) if heard.text() == "flood" => {
+        HandlerEvent::Message(..) if event.text() == "flood" => {
             for _ in 0..1_000 {
                 let _ = cx.send_binary(&[0; 64 << 10]);
             }
@@ -27,14 +27,14 @@ fn obey(heard: &Heard, cx: &mut Context<'_>) {
 
 /// Runs one connection until it has ended; returns the reported cause. The peer lives until then.
 fn ended(config: Config, live: impl FnOnce(&Running, Peer) -> Option<Peer>) -> (Cause, u16) {
-    let (route, ear) = scripted(obey);
+    let (route, events) = scripted(execute);
     let server = Running::router(routes().websocket("/", route.with_config(config)));
     let mut peer = server.websocket("/");
     peer.sync();
     let kept = live(&server, peer);
-    let closed = ear.closed();
+    let closed = events.closed();
     drop((kept, server));
-    let after = ear.rest();
+    let after = events.rest();
     assert!(after.is_empty(), "callbacks after close: {after:?}");
     (closed.cause(), closed.status())
 }
@@ -144,7 +144,7 @@ fn peer_that_does_not_read_is_dropped() {
     });
     assert_eq!(overflown, (Cause::Overflow, 1008));
     // The same with a peer that reads all queued messages, and the reason.
-    let told = ended(Config::default(), |_, mut peer| {
+    let reported = ended(Config::default(), |_, mut peer| {
         peer.send(&Frame::text("flood"));
         let last = std::iter::from_fn(|| peer.next()).find(|reply| !matches!(reply, Reply::Message(..)));
         assert_eq!(last, Some(Reply::Close(Some(1008), "too slow".into())));
@@ -152,11 +152,11 @@ fn peer_that_does_not_read_is_dropped() {
         assert_eq!(peer.next(), None);
         Some(peer)
     });
-    assert_eq!(told, (Cause::Overflow, 1008));
+    assert_eq!(reported, (Cause::Overflow, 1008));
 }
 
 /// Everything a callback can do to itself and to other connections, in orders that have broken servers before.
-const DEEDS: [fn(&mut Context<'_>); 8] = [
+const DEEDS: [fn(&mut Context<'_>); 9] = [
     |cx| assert!(cx.close(CloseCode::NORMAL, "").is_ok() || !cx.is_open()),
     |cx| {
         let _ = cx.close(CloseCode::NORMAL, "");
@@ -197,31 +197,36 @@ const DEEDS: [fn(&mut Context<'_>); 8] = [
         let _ = cx.send_text("deed");
         cx.publish("t", &Prepared::binary(vec![0; 1_000])).unwrap();
     },
+    |cx| {
+        cx.join("t", Member::new("deed")).unwrap();
+        cx.watch_presence("t").unwrap();
+        cx.leave("t");
+        cx.join_anonymous("t").unwrap();
+    },
 ];
 
-fn is_callback(heard: &Heard, at: usize) -> bool {
-    match heard {
-        Heard::Open => at == 0,
-        Heard::Message(..) => at == 1,
-        Heard::Drain => at == 2,
-        Heard::Close(_) => at == 3,
-        Heard::Dropped(_) => at == 4,
-        Heard::Subscription(_) => at == 5,
+fn is_callback(event: &HandlerEvent, at: usize) -> bool {
+    match event {
+        HandlerEvent::Open => at == 0,
+        HandlerEvent::Message(..) => at == 1,
+        HandlerEvent::Drain => at == 2,
+        HandlerEvent::Close(_) => at == 3,
+        HandlerEvent::Dropped(_) => at == 4,
     }
 }
 
 #[test]
 fn callbacks_may_close_subscribe_unsubscribe_and_publish() {
     for (number, deed) in DEEDS.into_iter().enumerate() {
-        for at in 0..6 {
-            let (route, ear) = scripted(move |heard, cx| {
-                if *heard == Heard::Open {
+        for at in 0..5 {
+            let (route, events) = scripted(move |event, cx| {
+                if *event == HandlerEvent::Open {
                     cx.subscribe("t").unwrap();
                 }
-                if is_callback(heard, at) {
+                if is_callback(event, at) {
                     deed(cx);
                 }
-                if matches!(heard, Heard::Message(..)) {
+                if matches!(event, HandlerEvent::Message(..)) {
                     // Enough for `drain`.
                     let _ = cx.send_binary(&[0; 100_000]);
                     // And for drops: one of these messages may be queued.
@@ -230,26 +235,27 @@ fn callbacks_may_close_subscribe_unsubscribe_and_publish() {
                     }
                 }
             });
-            let (others, _others_ear) = scripted(|heard, cx| {
-                if *heard == Heard::Open {
+            let (others, _others_events) = scripted(|event, cx| {
+                if *event == HandlerEvent::Open {
                     cx.subscribe("t").unwrap();
                 }
             });
             let routes = routes().websocket("/deeds", route).websocket("/others", others);
             let rule = TopicRule::new("t").with_slow_consumer(SlowConsumer::DropNewest);
-            let rule = rule.with_max_waiting_messages(1).with_presence(true);
-            let server = Running::server(Server::new(routes).threads(1).topic_rule(rule));
+            let rule = rule.with_max_queued_messages(1);
+            let server = Server::new(routes).threads(1).topic_rule(rule);
+            let server = Running::server(server.presence(|_| Some(Prepared::text("present"))));
             let mut witness = server.websocket("/others");
             for _ in 0..3 {
                 let mut peer = server.websocket("/deeds");
-                let mut sender = peer.client.twin();
+                let mut sender = peer.client.try_clone();
                 // The server may have closed already.
                 let sending = std::thread::spawn(move || {
                     sender.try_send_all(&[Frame::text("m"), Frame::close(1000, "")])
                 });
                 while peer.next().is_some() {}
                 sending.join().unwrap();
-                ear.closed();
+                events.closed();
             }
             witness.send(&Frame::ping("alive"));
             while let Some(reply) = witness.next() {
@@ -259,7 +265,7 @@ fn callbacks_may_close_subscribe_unsubscribe_and_publish() {
                 assert!(matches!(reply, Reply::Message(..)), "deed {number} at {at}: {reply:?}");
             }
             drop((witness, server));
-            let after = ear.rest();
+            let after = events.rest();
             assert!(after.is_empty(), "deed {number} at {at}: {after:?}");
         }
     }
@@ -267,8 +273,8 @@ fn callbacks_may_close_subscribe_unsubscribe_and_publish() {
 
 #[test]
 fn topic_names_and_subscriptions_have_limits() {
-    let (route, ear) = scripted(|heard, cx| {
-        if *heard == Heard::Open {
+    let (route, events) = scripted(|event, cx| {
+        if *event == HandlerEvent::Open {
             for bad in ["", "a\nb", &"x".repeat(Topics::NAME_MAX + 1)] {
                 assert_eq!(cx.subscribe(bad), Err(InvalidTopic::Name));
             }
@@ -276,15 +282,15 @@ fn topic_names_and_subscriptions_have_limits() {
                 assert_eq!(cx.subscribe(&number.to_string()), Ok(()));
             }
             assert_eq!(cx.subscribe("0"), Ok(()), "twice is once");
-            assert_eq!(cx.subscribe("more"), Err(InvalidTopic::TooMany));
+            assert_eq!(cx.subscribe("more"), Err(InvalidTopic::TooManySubscriptions));
             assert!(cx.unsubscribe("0") && !cx.unsubscribe("0"));
             assert_eq!(cx.subscribe("more"), Ok(()));
         }
     });
     let server = Running::router(Router::new().websocket("/", route));
     server.websocket("/").sync();
-    assert_eq!(ear.next(), Heard::Open);
-    assert_eq!(ear.closed().cause(), Cause::Ended);
+    assert_eq!(events.next(), HandlerEvent::Open);
+    assert_eq!(events.closed().cause(), Cause::Ended);
 }
 
 /// Counts its deadlines, and closes at the third.

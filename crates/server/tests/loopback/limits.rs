@@ -3,7 +3,7 @@
 use sinews_server::{Config, Limit, Limits, Metrics, Monitor, Prepared, Publisher, Router, Server, WhenFull};
 use sinews_testkit::{Frame, Reply};
 
-use crate::support::{Heard, PATIENCE, Peer, Running, echo, get, handshake, routes, scripted};
+use crate::support::{HandlerEvent, PATIENCE, Peer, Running, echo, get, handshake, routes, scripted};
 
 fn server(limits: Limits, threads: usize) -> (Running, Monitor) {
     let routes = routes().readyz("/readyz");
@@ -85,14 +85,14 @@ fn burst_of_handshakes_is_admitted_gradually() {
     }
     let metrics = monitor.metrics();
     assert_eq!(metrics.handshakes, open.len() as u64);
-    assert_eq!(metrics.handshakes_refused, [(503, refused)]);
+    assert_eq!(metrics.handshakes_rejected, [(503, refused)]);
     assert_eq!(metrics.limited.of(Limit::Handshakes), refused);
     assert_eq!(server.connect().send(get("/")).answer().status, 200, "plain requests are no handshakes");
 }
 
 #[test]
 fn websocket_above_the_message_rate_is_closed_and_its_messages_discarded() {
-    let (route, ear) = scripted(|_, _| {});
+    let (route, events) = scripted(|_, _| {});
     let routes = Router::new().websocket("/slow", route.with_message_rate(1, 5)).websocket("/echo", echo());
     let monitor = routes.monitor();
     let server = Running::router(routes);
@@ -109,8 +109,8 @@ fn websocket_above_the_message_rate_is_closed_and_its_messages_discarded() {
         others.send(&Frame::text("x")).expect(&Reply::text("x"));
     }
     drop(server);
-    let heard = ear.rest();
-    let messages = heard.iter().filter(|heard| matches!(heard, Heard::Message(..))).count();
+    let received = events.rest();
+    let messages = received.iter().filter(|event| matches!(event, HandlerEvent::Message(..))).count();
     // A second may have passed meanwhile, on a busy machine.
     assert!((5..50).contains(&messages), "{messages} messages");
 }
@@ -118,9 +118,9 @@ fn websocket_above_the_message_rate_is_closed_and_its_messages_discarded() {
 const MESSAGE: usize = 1 << 20;
 
 /// A route that sends its clients more than a socket takes.
-fn flooded(limits: Limits) -> (Running, Monitor, crate::support::Ear) {
-    let (flood, ear) = scripted(|heard, cx| {
-        if matches!(heard, Heard::Message(..)) {
+fn flooded(limits: Limits) -> (Running, Monitor, crate::support::EventReceiver) {
+    let (flood, events) = scripted(|event, cx| {
+        if matches!(event, HandlerEvent::Message(..)) {
             for _ in 0..40 {
                 let _ = cx.send_binary(&vec![7; MESSAGE]);
             }
@@ -129,13 +129,13 @@ fn flooded(limits: Limits) -> (Running, Monitor, crate::support::Ear) {
     let config = Config::default().with_max_outbound(100 * MESSAGE);
     let routes = routes().websocket("/flood", flood.with_config(config));
     let monitor = routes.monitor();
-    (Running::server(Server::new(routes).threads(1).limits(limits)), monitor, ear)
+    (Running::server(Server::new(routes).threads(1).limits(limits)), monitor, events)
 }
 
 #[test]
 fn new_connections_are_rejected_while_memory_is_full() {
-    let (server, monitor, _ear) =
-        flooded(Limits::default().with_max_memory(MESSAGE).with_when_full(WhenFull::Refuse));
+    let (server, monitor, _events) =
+        flooded(Limits::default().with_max_memory(MESSAGE).with_when_full(WhenFull::Reject));
     let mut kept = server.connect();
     assert_eq!(kept.send(get("/")).answer().status, 200);
     let mut peer = server.websocket("/flood");
@@ -155,11 +155,11 @@ fn new_connections_are_rejected_while_memory_is_full() {
 #[test]
 fn connection_with_the_largest_queue_is_closed_if_configured() {
     let limits = Limits::default().with_max_memory(8 * MESSAGE).with_when_full(WhenFull::Close);
-    let (server, monitor, ear) = flooded(limits);
+    let (server, monitor, events) = flooded(limits);
     let mut small = server.websocket("/echo");
     let mut slow = server.websocket("/flood");
     slow.send(&Frame::text("go"));
-    assert_eq!(ear.closed().status(), 1006);
+    assert_eq!(events.closed().status(), 1006);
     assert_eq!(monitor.metrics().limited.of(Limit::Memory), 1);
     small.send(&Frame::text("small")).expect(&Reply::text("small"));
     wait_for(&monitor, |metrics| metrics.queued_bytes == 0 && metrics.connections() == 1);
@@ -184,7 +184,7 @@ fn largest_connection_is_closed_when_memory_is_full() {
         let mut others = vec![begin(MESSAGE), begin(MESSAGE)];
         holds(9 * MESSAGE - 30);
         others.push(begin(4 * MESSAGE));
-        assert!(large.client.ends_without_a_word(), "{threads} threads");
+        assert!(large.client.closes_without_response(), "{threads} threads");
         for (peer, rest, size) in &mut others {
             peer.client.send(rest);
             peer.expect(&Reply::Message(sinews_server::Kind::Binary, vec![1; *size]));
@@ -205,7 +205,7 @@ fn memory_has_a_limit_by_default() {
 #[test]
 fn incomplete_messages_count_as_memory() {
     let (server, monitor) =
-        server(Limits::default().with_max_memory(MESSAGE).with_when_full(WhenFull::Refuse), 1);
+        server(Limits::default().with_max_memory(MESSAGE).with_when_full(WhenFull::Reject), 1);
     let mut peer = server.websocket("/echo");
     let wire = Frame::binary(vec![1; 3 * MESSAGE]).encode(sinews_proto::Role::Client);
     peer.client.send(&wire[..2 * MESSAGE]);
@@ -219,13 +219,13 @@ fn incomplete_messages_count_as_memory() {
 
 /// Subscribes each client to one topic.
 fn subscribed(limits: Limits) -> (Running, Monitor, Publisher) {
-    let (route, _ear) = scripted(|heard, cx| {
-        if matches!(heard, Heard::Open) {
+    let (route, _events) = scripted(|event, cx| {
+        if matches!(event, HandlerEvent::Open) {
             cx.subscribe("all").unwrap();
         }
     });
-    let (publish, _ear) = scripted(|heard, cx| {
-        if let Heard::Message(_, message) = heard {
+    let (publish, _events) = scripted(|event, cx| {
+        if let HandlerEvent::Message(_, message) = event {
             let _ = cx.publish("all", &Prepared::binary(message.clone()));
             let _ = cx.publish("all", &Prepared::text("news"));
             cx.send_text("done").unwrap();

@@ -11,9 +11,9 @@ use crate::backend;
 use crate::support::{Client, Running};
 
 /// Echoes messages, reports callbacks, and executes some commands.
-struct Talker;
+struct MessageHandler;
 
-impl Handler for Talker {
+impl Handler for MessageHandler {
     fn open(&mut self, cx: &mut Context<'_>) {
         cx.subscribe("all").unwrap();
     }
@@ -40,7 +40,7 @@ impl Handler for Talker {
 }
 
 fn serve(config: Config, limits: Limits) -> Running {
-    let route = MessageRoute::new(|_| Talker).with_config(config);
+    let route = MessageRoute::new(|_| MessageHandler).with_config(config);
     let listen = Listen::tcp(([127, 0, 0, 1], 0).into()).with_messages(route);
     let server = Server::new(Router::new()).threads(1).engine(backend::engine()).limits(limits);
     Running::bound(server.listen_on(listen).bind().unwrap())
@@ -138,7 +138,7 @@ fn stream_ends_on_stop_and_is_rejected_at_a_limit() {
     client.send(message(b"here"));
     assert_eq!(next(&mut client).unwrap(), b"here");
     let mut beyond = server.connect();
-    assert!(beyond.ends_without_a_word());
+    assert!(beyond.closes_without_response());
     server.stop.stop();
     assert_eq!(next(&mut client), None);
     drop(client);

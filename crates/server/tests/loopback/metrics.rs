@@ -55,7 +55,7 @@ fn connections_and_handshakes_are_counted_by_their_end() {
     assert_eq!(statuses, [200, 200, 404, 405]);
     let metrics = monitor.metrics();
     assert_eq!((metrics.accepted, metrics.websockets(), metrics.handshakes), (5, 3, 3));
-    assert_eq!(metrics.handshakes_refused, [(403, 1)]);
+    assert_eq!(metrics.handshakes_rejected, [(403, 1)]);
     assert_eq!(metrics.responses, [0, 2, 0, 2, 0]);
 
     peers[0].send(&Frame::close(1000, "")).expect_close(1000);
@@ -97,17 +97,17 @@ fn messages_and_publications_are_counted() {
 fn queued_bytes_are_counted_while_queued() {
     const MESSAGE: usize = 1 << 20;
     let flood = |router: Router, overflow| {
-        let (route, ear) = crate::support::scripted(|heard, cx| {
-            if matches!(heard, crate::support::Heard::Message(..)) {
+        let (route, events) = crate::support::scripted(|event, cx| {
+            if matches!(event, crate::support::HandlerEvent::Message(..)) {
                 for _ in 0..40 {
                     let _ = cx.send_binary(&vec![7; MESSAGE]);
                 }
             }
         });
         let config = sinews_server::Config::default().with_max_outbound(20 * MESSAGE).with_overflow(overflow);
-        (router.websocket("/flood", route.with_config(config)), ear)
+        (router.websocket("/flood", route.with_config(config)), events)
     };
-    let (router, _ear) = flood(Router::new().websocket("/echo", echo()), Overflow::DropNewest);
+    let (router, _events) = flood(Router::new().websocket("/echo", echo()), Overflow::DropNewest);
     let monitor = router.monitor();
     let server = Running::router(router);
     let mut peer = server.websocket("/flood");
@@ -160,13 +160,13 @@ fn text_is_valid_openmetrics() {
 /// Parses the format strictly: every family is announced once, before its samples, which carry its name and a suffix
 /// of its type; no line follows the end.
 fn parse(text: &str) -> HashMap<String, f64> {
-    let (mut samples, mut types, mut told) = (HashMap::new(), HashMap::new(), HashSet::new());
+    let (mut samples, mut types, mut reported) = (HashMap::new(), HashMap::new(), HashSet::new());
     let mut family = String::new();
     let text = text.strip_suffix("# EOF\n").expect("an end");
     for line in text.lines() {
         if let Some(rest) = line.strip_prefix("# ") {
             let [kind, name, about] = rest.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
-            assert!(told.insert((kind.to_owned(), name.to_owned())), "twice: {line}");
+            assert!(reported.insert((kind.to_owned(), name.to_owned())), "twice: {line}");
             assert!(!about.is_empty(), "{line}");
             if kind == "TYPE" {
                 types.insert(name.to_owned(), about.to_owned());

@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use sinews_server::{InvalidTopic, Prepared, PublishError, Response, Router, Server, WebSocketRoute};
 use sinews_testkit::{Frame, Reply};
 
-use crate::support::{Heard, Peer, Running, post, scripted};
+use crate::support::{HandlerEvent, Peer, Running, post, scripted};
 
 const THREADS: usize = 3;
 
 /// Commands: `+name` subscribes, `-name` unsubscribes, `=name` publishes the name to it, `!name` to the other
 /// subscribers; each is answered with its result.
 fn member() -> WebSocketRoute {
-    let (route, _ear) = scripted(|heard, cx| {
-        let Heard::Message(_, payload) = heard else { return };
+    let (route, _events) = scripted(|event, cx| {
+        let HandlerEvent::Message(_, payload) = event else { return };
         let text = std::str::from_utf8(payload).unwrap();
         let (command, name) = text.split_at(1);
         let message = Prepared::text(name);
@@ -55,7 +55,7 @@ fn subscriber(server: &Running, names: &[&str]) -> Peer {
 }
 
 /// Collects the messages of each peer after these publications, up to the reply to a last command.
-fn heard(server: &Running, peers: &mut [Peer], publish: &[(&str, usize)]) -> Vec<Vec<String>> {
+fn deliveries(server: &Running, peers: &mut [Peer], publish: &[(&str, usize)]) -> Vec<Vec<String>> {
     for (topic, reached) in publish {
         let answer = server.connect().send(post(&format!("/publish/{topic}"), "")).answer();
         assert_eq!(answer.text(), reached.to_string(), "{topic}");
@@ -80,7 +80,7 @@ fn pattern_receives_exactly_the_matching_topics() {
     let patterns = ["a.*", "a.>", "*.b", ">", "a.b", "a.*.c"];
     let mut peers: Vec<Peer> = patterns.iter().map(|pattern| subscriber(&server, &[pattern])).collect();
     let topics = [("a.b", 5), ("a", 1), ("a.b.c", 3), ("x.b", 2), ("a.c", 3), ("a.x.y.z", 2)];
-    let heard = heard(&server, &mut peers, &topics);
+    let delivered = deliveries(&server, &mut peers, &topics);
     let expected: BTreeMap<&str, &[&str]> = BTreeMap::from([
         ("a.*", &["a.b", "a.c"][..]),
         ("a.>", &["a.b", "a.b.c", "a.c", "a.x.y.z"]),
@@ -89,8 +89,8 @@ fn pattern_receives_exactly_the_matching_topics() {
         ("a.b", &["a.b"]),
         ("a.*.c", &["a.b.c"]),
     ]);
-    for (pattern, heard) in patterns.iter().zip(heard) {
-        assert_eq!(heard, expected[pattern], "{pattern}");
+    for (pattern, received) in patterns.iter().zip(delivered) {
+        assert_eq!(received, expected[pattern], "{pattern}");
     }
 }
 
@@ -149,11 +149,11 @@ fn patterns_apply_on_every_thread() {
         peers[at].send(&Frame::text(format!("!{topic}")));
         for (number, peer) in peers.iter_mut().enumerate() {
             // Three peers publish from three threads: each thread keeps the order of each peer, not of all.
-            let mut heard = [peer.next(), peer.next(), peer.next()];
-            heard.sort_by_key(|reply| *reply != Some(Reply::text(&topic)));
+            let mut received = [peer.next(), peer.next(), peer.next()];
+            received.sort_by_key(|reply| *reply != Some(Reply::text(&topic)));
             let (topic, own) = (Some(Reply::text(&topic)), Some(Reply::text("to 23")));
             let last = if number == at { own } else { topic.clone() };
-            assert_eq!(heard, [topic.clone(), topic, last]);
+            assert_eq!(received, [topic.clone(), topic, last]);
         }
         assert_eq!(publisher.publish("price.eur", &Prepared::text("x")), Ok(0));
     }

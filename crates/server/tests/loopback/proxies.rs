@@ -48,10 +48,10 @@ fn connection_without_a_proxy_header_is_closed() {
     let server = server(Server::new(routes()).http(http));
     let mut plain = server.connect();
     plain.send(get("/"));
-    assert!(plain.ends_without_a_word());
+    assert!(plain.closes_without_response());
     // An incomplete header times out.
     for begun in ["", "PROXY TCP4 192.0.2.7"] {
-        assert!(server.connect().send(begun).ends_without_a_word());
+        assert!(server.connect().send(begun).closes_without_response());
     }
 }
 

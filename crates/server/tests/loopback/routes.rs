@@ -5,7 +5,7 @@ use sinews_server::{Request, Response, Router};
 use crate::support::{Client, Running, echo, get, post, routes};
 
 /// Reports the called handler and its request.
-fn told(name: &'static str) -> impl Fn(&mut Request<'_>) -> Response + Send + Sync {
+fn describing(name: &'static str) -> impl Fn(&mut Request<'_>) -> Response + Send + Sync {
     move |request| {
         let body = String::from_utf8_lossy(request.body()).into_owned();
         Response::text(format!("{name} {} {body}", request.head().method()))
@@ -22,13 +22,13 @@ fn ask(client: &mut Client, method: &str, path: &str) -> (u16, String) {
 #[test]
 fn each_method_has_its_own_answer() {
     let router = Router::new()
-        .get("/", told("get"))
-        .post("/", told("post"))
-        .put("/", told("put"))
-        .patch("/", told("patch"))
-        .delete("/", told("delete"))
-        .options("/", told("options"))
-        .route("PROPFIND", "/", told("route"));
+        .get("/", describing("get"))
+        .post("/", describing("post"))
+        .put("/", describing("put"))
+        .patch("/", describing("patch"))
+        .delete("/", describing("delete"))
+        .options("/", describing("options"))
+        .route("PROPFIND", "/", describing("route"));
     let server = Running::router(router);
     let mut client = server.connect();
     for method in ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] {
@@ -44,7 +44,7 @@ fn each_method_has_its_own_answer() {
 
 #[test]
 fn any_answers_all_other_methods() {
-    let server = Running::router(Router::new().any("/", told("any")).post("/", told("post")));
+    let server = Running::router(Router::new().any("/", describing("any")).post("/", describing("post")));
     let mut client = server.connect();
     for (method, expected) in [("GET", "any"), ("POST", "post"), ("OPTIONS", "any"), ("WHATEVER", "any")] {
         assert_eq!(ask(&mut client, method, "/"), (200, format!("{expected} {method} body")));
@@ -56,14 +56,14 @@ fn any_answers_all_other_methods() {
 
 #[test]
 fn later_registration_replaces_an_earlier_one() {
-    let server = Running::router(Router::new().get("/", told("first")).get("/", told("second")));
+    let server = Running::router(Router::new().get("/", describing("first")).get("/", describing("second")));
     assert_eq!(ask(&mut server.connect(), "GET", "/").1, "second GET body");
 }
 
 #[test]
 fn head_may_have_its_own_answer() {
     let router = Router::new()
-        .get("/", told("get"))
+        .get("/", describing("get"))
         .route("HEAD", "/", |_| Response::text("of head").with_header("X-Head", "yes"));
     let server = Running::router(router);
     let mut client = server.connect();
@@ -75,7 +75,7 @@ fn head_may_have_its_own_answer() {
 
 #[test]
 fn options_lists_allowed_methods() {
-    let server = Running::router(routes().put("/body", told("put")));
+    let server = Running::router(routes().put("/body", describing("put")));
     let mut client = server.connect();
     for (target, allowed) in [
         ("/", "GET, HEAD, OPTIONS"),
@@ -119,7 +119,7 @@ fn path_parameters_are_decoded() {
 
 #[test]
 fn websocket_route_coexists_with_every_other_method() {
-    let server = Running::router(Router::new().any("/both", told("any")).websocket("/both", echo()));
+    let server = Running::router(Router::new().any("/both", describing("any")).websocket("/both", echo()));
     assert_eq!(ask(&mut server.connect(), "DELETE", "/both").1, "any DELETE body");
     assert_eq!(ask(&mut server.connect(), "GET", "/both").1, "any GET body");
     server.websocket("/both").sync();
@@ -128,5 +128,5 @@ fn websocket_route_coexists_with_every_other_method() {
 #[test]
 #[should_panic(expected = "is not a token")]
 fn method_that_is_no_token_panics() {
-    let _ = Router::new().route("GET /", "/", told("never"));
+    let _ = Router::new().route("GET /", "/", describing("never"));
 }

@@ -8,7 +8,7 @@ use sinews_server::{
 };
 use sinews_testkit::{Frame, Reply};
 
-use crate::support::{Ear, Heard, Peer, Running, post, scripted};
+use crate::support::{EventReceiver, HandlerEvent, Peer, Running, post, scripted};
 
 const SIZE: usize = 64 << 10;
 
@@ -26,25 +26,25 @@ fn numbered(number: u64) -> Prepared {
 
 struct World {
     server: Running,
-    ear: Ear,
+    events: EventReceiver,
     /// Number of drops reported to the handler of the slow subscriber.
-    told: Arc<AtomicU64>,
+    reported: Arc<AtomicU64>,
 }
 
 /// Subscribers of `all.0` to `all.9`, to which numbers are published in turn, and words to the first.
 fn world(threads: usize, slow: SlowConsumer) -> World {
-    let told = Arc::new(AtomicU64::new(0));
-    let telling = told.clone();
-    let (route, ear) = scripted(move |heard, cx| match heard {
-        Heard::Open => cx.subscribe("all.*").unwrap(),
-        Heard::Message(Kind::Binary, payload) => {
+    let reported = Arc::new(AtomicU64::new(0));
+    let telling = reported.clone();
+    let (route, events) = scripted(move |event, cx| match event {
+        HandlerEvent::Open => cx.subscribe("all.*").unwrap(),
+        HandlerEvent::Message(Kind::Binary, payload) => {
             let number = u64::from_be_bytes(payload[..].try_into().unwrap());
             cx.publish_to_others(&format!("all.{}", number % 10), &numbered(number)).unwrap();
         }
-        Heard::Message(Kind::Text, word) => {
+        HandlerEvent::Message(Kind::Text, word) => {
             cx.publish_to_others("all.0", &Prepared::new(Kind::Text, word.clone().into())).unwrap();
         }
-        Heard::Dropped(dropped) => {
+        HandlerEvent::Dropped(dropped) => {
             telling.fetch_add(dropped.messages(), Ordering::SeqCst);
         }
         _ => {}
@@ -56,9 +56,9 @@ fn world(threads: usize, slow: SlowConsumer) -> World {
     let router = Router::new()
         .websocket("/", route.with_config(Config::default().with_max_outbound(1)))
         .post("/counters", move |request| Response::text(counters(request.topics())));
-    let rule = TopicRule::new("all.*").with_slow_consumer(slow).with_max_waiting_messages(WAITING);
-    let rule = rule.with_max_waiting_bytes(usize::MAX);
-    World { server: Running::server(Server::new(router).threads(threads).topic_rule(rule)), ear, told }
+    let rule = TopicRule::new("all.*").with_slow_consumer(slow).with_max_queued_messages(WAITING);
+    let rule = rule.with_max_queued_bytes(usize::MAX);
+    World { server: Running::server(Server::new(router).threads(threads).topic_rule(rule)), events, reported }
 }
 
 impl World {
@@ -106,8 +106,8 @@ fn collect(peer: &mut Peer) -> Vec<u64> {
 }
 
 /// A slow subscriber gets some messages from the beginning, the last of which were queued.
-fn begins_without_a_gap(heard: &[u64]) -> usize {
-    let whole = heard.iter().zip(0..).take_while(|(heard, number)| **heard == *number).count();
+fn begins_without_a_gap(event: &[u64]) -> usize {
+    let whole = event.iter().zip(0..).take_while(|(event, number)| **event == *number).count();
     assert!(whole > 0 && whole < COUNT as usize, "{whole}");
     whole
 }
@@ -118,10 +118,10 @@ fn newest_messages_are_dropped_and_each_drop_is_counted_and_reported() {
     let mut slow = world.flood();
     let [newest, oldest, conflated, closed] = world.counters();
     assert_eq!((oldest, conflated, closed), (0, 0, 0));
-    assert_eq!(world.told.load(Ordering::SeqCst), newest);
+    assert_eq!(world.reported.load(Ordering::SeqCst), newest);
     // The end was dropped like the other messages.
-    let heard: Vec<u64> = (0..COUNT + 1 - newest).map(|_| number_of(slow.next())).collect();
-    assert_eq!(begins_without_a_gap(&heard), heard.len());
+    let event: Vec<u64> = (0..COUNT + 1 - newest).map(|_| number_of(slow.next())).collect();
+    assert_eq!(begins_without_a_gap(&event), event.len());
     let mut publisher = world.server.websocket("/");
     publisher.send(&Frame::text("now there is room"));
     assert_eq!(collect(&mut slow), [0; 0]);
@@ -131,15 +131,15 @@ fn newest_messages_are_dropped_and_each_drop_is_counted_and_reported() {
 fn oldest_messages_are_dropped_and_each_drop_is_counted_and_reported() {
     let world = world(1, SlowConsumer::DropOldest);
     let mut slow = world.flood();
-    let heard = collect(&mut slow);
-    let begin = begins_without_a_gap(&heard);
+    let event = collect(&mut slow);
+    let begin = begins_without_a_gap(&event);
     // After the gap come the messages that stayed queued; the end is one of them.
     let last: Vec<u64> = (COUNT + 1 - WAITING as u64..COUNT).collect();
-    assert_eq!(heard[begin..], last);
+    assert_eq!(event[begin..], last);
     let [newest, oldest, conflated, closed] = world.counters();
     assert_eq!((newest, conflated, closed), (0, 0, 0));
-    assert_eq!(oldest, COUNT - heard.len() as u64);
-    assert_eq!(world.told.load(Ordering::SeqCst), oldest);
+    assert_eq!(oldest, COUNT - event.len() as u64);
+    assert_eq!(world.reported.load(Ordering::SeqCst), oldest);
 }
 
 #[test]
@@ -150,12 +150,12 @@ fn slow_subscriber_gets_the_last_value_of_each_topic() {
     assert_eq!((newest, oldest, closed), (0, 0, 0));
     // The last value of `all.0` is the end, at the queue position of its earlier values.
     let delivered = COUNT - conflated;
-    let mut heard = collect(&mut slow);
-    heard.extend((heard.len() as u64..delivered).map(|_| number_of(slow.next())));
-    let begin = heard.len() - 9;
-    assert_eq!(begins_without_a_gap(&heard), begin);
-    heard[begin..].sort_unstable();
-    assert_eq!(heard[begin..], (COUNT - 9..COUNT).collect::<Vec<u64>>());
+    let mut event = collect(&mut slow);
+    event.extend((event.len() as u64..delivered).map(|_| number_of(slow.next())));
+    let begin = event.len() - 9;
+    assert_eq!(begins_without_a_gap(&event), begin);
+    event[begin..].sort_unstable();
+    assert_eq!(event[begin..], (COUNT - 9..COUNT).collect::<Vec<u64>>());
     slow.sync();
 }
 
@@ -164,19 +164,19 @@ fn slow_subscriber_is_closed_by_the_rule_and_the_fast_one_continues() {
     let code = CloseCode::new(4_008).unwrap();
     let world = world(1, SlowConsumer::Close(code, "too slow for this".to_owned()));
     let mut slow = world.flood();
-    let mut heard = Vec::new();
+    let mut event = Vec::new();
     let close = loop {
         match slow.next() {
             Some(Reply::Message(_, payload)) => {
-                heard.push(u64::from_be_bytes(payload[..8].try_into().unwrap()))
+                event.push(u64::from_be_bytes(payload[..8].try_into().unwrap()))
             }
             other => break other.expect("a Close"),
         }
     };
     assert_eq!(close, Reply::Close(Some(4_008), "too slow for this".to_owned()));
-    assert_eq!(begins_without_a_gap(&heard), heard.len());
-    assert!(heard.len() > WAITING, "queued messages come before the Close");
-    let closed = world.ear.closed();
+    assert_eq!(begins_without_a_gap(&event), event.len());
+    assert!(event.len() > WAITING, "queued messages come before the Close");
+    let closed = world.events.closed();
     assert_eq!((closed.cause(), closed.status()), (Cause::Overflow, 4_008));
     assert_eq!(world.counters()[3], 1);
 }
@@ -184,9 +184,9 @@ fn slow_subscriber_is_closed_by_the_rule_and_the_fast_one_continues() {
 /// Sends of a connection are in order with publications, however slow it is.
 #[test]
 fn slow_publisher_gets_its_own_messages_in_order() {
-    let (route, _ear) = scripted(move |heard, cx| match heard {
-        Heard::Open => cx.subscribe("own").unwrap(),
-        Heard::Message(..) => {
+    let (route, _events) = scripted(move |event, cx| match event {
+        HandlerEvent::Open => cx.subscribe("own").unwrap(),
+        HandlerEvent::Message(..) => {
             for number in 0..200_u64 {
                 cx.publish("own", &numbered(2 * number)).unwrap();
                 if number % 3 == 0 {
@@ -199,15 +199,14 @@ fn slow_publisher_gets_its_own_messages_in_order() {
         }
         _ => {}
     });
-    let rule =
-        TopicRule::new("own").with_slow_consumer(SlowConsumer::DropOldest).with_max_waiting_messages(5);
+    let rule = TopicRule::new("own").with_slow_consumer(SlowConsumer::DropOldest).with_max_queued_messages(5);
     let router = Router::new().websocket("/", route);
     let server = Running::server(Server::new(router).threads(1).topic_rule(rule));
     let mut peer = server.websocket("/");
     peer.send(&Frame::text("go"));
-    let heard = collect(&mut peer);
-    assert!(heard.is_sorted(), "{heard:?}");
-    let own: Vec<u64> = heard.iter().copied().filter(|number| number % 2 == 1).collect();
+    let event = collect(&mut peer);
+    assert!(event.is_sorted(), "{event:?}");
+    let own: Vec<u64> = event.iter().copied().filter(|number| number % 2 == 1).collect();
     assert_eq!(
         own,
         (0..200).filter(|number| number % 3 == 0).map(|number| 2 * number + 1).collect::<Vec<_>>()
@@ -219,17 +218,17 @@ fn queued_messages_are_delivered_before_the_close_of_a_stop() {
     let world = world(1, SlowConsumer::DropNewest);
     let mut slow = world.flood();
     world.server.stop.stop();
-    let mut heard = 0;
+    let mut event = 0;
     loop {
         match slow.next() {
-            Some(Reply::Message(..)) => heard += 1,
+            Some(Reply::Message(..)) => event += 1,
             close => {
                 assert_eq!(close.and_then(|close| close.close_code()), Some(1001));
                 break;
             }
         }
     }
-    assert!(heard > WAITING);
+    assert!(event > WAITING);
 }
 
 #[test]
@@ -243,15 +242,17 @@ fn slow_subscribers_on_several_threads_are_handled() {
     }
     publisher.send(&Frame::text("end")).sync();
     for peer in &mut slow {
-        let heard = collect(peer);
-        assert!(heard.is_sorted() && heard.len() >= WAITING - 1, "{heard:?}");
+        let event = collect(peer);
+        assert!(event.is_sorted() && event.len() >= WAITING - 1, "{event:?}");
     }
-    while !matches!(world.ear.next(), Heard::Dropped(dropped) if dropped.why() == DropReason::Oldest) {}
+    while !matches!(world.events.next(), HandlerEvent::Dropped(dropped) if dropped.reason() == DropReason::Oldest)
+    {
+    }
 }
 
 #[test]
 fn invalid_rules_are_rejected() {
-    for rule in [TopicRule::new("a.>.b"), TopicRule::new("a").with_max_waiting_bytes(0)] {
+    for rule in [TopicRule::new("a.>.b"), TopicRule::new("a").with_max_queued_bytes(0)] {
         let server = Server::new(Router::new()).topic_rule(TopicRule::new("sound")).topic_rule(rule);
         let refused = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap_err();
         assert!(refused.to_string().contains("`TopicRule` of \"a"), "{refused}");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use sinews_server::{Config, EngineConfig, HttpConfig, Listeners, Server};
 use sinews_testkit::{Frame, Reply};
 
-use crate::support::{Heard, PATIENCE, Running, echo, get, handshake, post, routes, scripted};
+use crate::support::{HandlerEvent, PATIENCE, Running, echo, get, handshake, post, routes, scripted};
 
 /// Longer than any test: a stop that waits for it hangs.
 const LONG: Duration = Duration::from_secs(3_600);
@@ -132,16 +132,17 @@ fn messages_sent_before_the_stop_are_answered() {
 }
 
 /// Takes the sockets over as a successor process would.
-fn heir(server: &Running, threads: usize) -> Running {
+fn successor(server: &Running, threads: usize) -> Running {
     let mut listeners = Listeners::default();
     for (address, socket) in server.stop.listeners().unwrap().iter() {
         listeners.push(address.clone(), socket.try_clone_to_owned().unwrap()).unwrap();
     }
     assert!(!listeners.is_empty());
-    let heir = Server::new(routes()).threads(threads).engine(crate::backend::engine()).inherit(listeners);
-    let heir = Running::bound(heir.listen(([127, 0, 0, 1], 0).into()).bind().unwrap());
-    assert_eq!(heir.address, server.address);
-    heir
+    let successor =
+        Server::new(routes()).threads(threads).engine(crate::backend::engine()).inherit(listeners);
+    let successor = Running::bound(successor.listen(([127, 0, 0, 1], 0).into()).bind().unwrap());
+    assert_eq!(successor.address, server.address);
+    successor
 }
 
 #[test]
@@ -155,7 +156,7 @@ fn handover_rejects_no_connection_and_answers_one_more_request() {
         assert_eq!(kept.send(get("/")).answer().status, 200);
         let mut peer = server.websocket("/echo");
         peer.sync();
-        let heir = heir(&server, after);
+        let successor = successor(&server, after);
         server.stop.hand_over();
         peer.expect(&Reply::Close(Some(1001), "server stops".into()));
         peer.send(&Frame::close(1001, ""));
@@ -173,7 +174,7 @@ fn handover_rejects_no_connection_and_answers_one_more_request() {
         // No connection is left there, so it ends, and new connections are served.
         server.join();
         for _ in 0..50 {
-            assert_eq!(heir.connect().send(get("/")).answer().status, 200);
+            assert_eq!(successor.connect().send(get("/")).answer().status, 200);
         }
     }
 }
@@ -185,7 +186,7 @@ fn lingering_for_silent_connections_ends_with_the_window() {
     let server = Running::server(server.drain_window(Duration::from_millis(50)));
     let (mut fresh, mut kept) = (server.connect(), server.connect());
     assert_eq!(kept.send(get("/")).answer().status, 200);
-    let heir = heir(&server, 1);
+    let successor = successor(&server, 1);
     server.stop.hand_over();
     kept.assert_end();
     // This is its first request.
@@ -195,14 +196,14 @@ fn lingering_for_silent_connections_ends_with_the_window() {
     drop((fresh, kept));
     server.join();
     // With the last connection, an ordinary stop ends it.
-    let (mut fresh, mut kept) = (heir.connect(), heir.connect());
+    let (mut fresh, mut kept) = (successor.connect(), successor.connect());
     assert_eq!(kept.send(get("/")).answer().status, 200);
-    heir.stop.hand_over();
-    heir.stop.stop();
+    successor.stop.hand_over();
+    successor.stop.stop();
     kept.assert_end();
     fresh.assert_end();
     drop((fresh, kept));
-    heir.join();
+    successor.join();
 }
 
 #[test]
@@ -251,7 +252,7 @@ fn second_stop_waits_for_no_client() {
 #[test]
 fn full_mailbox_does_not_lose_a_stop() {
     let http = HttpConfig::default().with_head_timeout(LONG).with_write_timeout(LONG);
-    let engine = EngineConfig::default().mailbox(1).unwrap();
+    let engine = EngineConfig::default().with_mailbox(1).unwrap();
     let server = Server::new(routes()).threads(1).grace(LONG).http(http).engine(engine);
     let bound = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
     let (address, stop) = (bound.addresses()[0], bound.stop_handle());
@@ -266,7 +267,8 @@ fn full_mailbox_does_not_lose_a_stop() {
 
 #[test]
 fn panic_in_a_handler_stops_every_thread() {
-    let (route, _ear) = scripted(|heard, _| assert!(!matches!(heard, Heard::Message(..)), "a mistake"));
+    let (route, _events) =
+        scripted(|event, _| assert!(!matches!(event, HandlerEvent::Message(..)), "a mistake"));
     let bound = Server::new(routes().websocket("/", route).websocket("/patient", echo()))
         .engine(crate::backend::engine())
         .threads(2)

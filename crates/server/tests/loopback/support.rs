@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use sinews_proto::Role;
 use sinews_server::{
-    BoundServer, Closed, Config, Context, Handler, Kind, Missed, Payload, Response, Router, Server,
-    StopHandle, SubscriptionChange, WebSocketRoute,
+    BoundServer, Closed, Config, Context, DroppedMessages, Handler, Kind, Payload, Response, Router, Server,
+    StopHandle, WebSocketRoute,
 };
 use sinews_testkit::{Codec, Frame, Reader, Reply};
 use socket2::SockRef;
@@ -117,7 +117,7 @@ impl Client {
     }
 
     /// Clones the connection, to send while the original reads.
-    pub(crate) fn twin(&self) -> Self {
+    pub(crate) fn try_clone(&self) -> Self {
         Self { stream: self.stream.try_clone().unwrap(), received: Vec::new() }
     }
 
@@ -205,7 +205,7 @@ impl Client {
     }
 
     /// Returns whether the connection ends, in order or by a reset, before any bytes have arrived.
-    pub(crate) fn ends_without_a_word(&mut self) -> bool {
+    pub(crate) fn closes_without_response(&mut self) -> bool {
         let mut byte = [0];
         match self.stream.read(&mut byte) {
             Ok(count) => count == 0,
@@ -327,16 +327,15 @@ impl Peer {
 
 /// Callbacks of a handler.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum HandlerEvent {
     Open,
     Message(Kind, Vec<u8>),
     Drain,
-    Dropped(Missed),
-    Subscription(SubscriptionChange),
+    Dropped(DroppedMessages),
     Close(Closed),
 }
 
-impl Heard {
+impl HandlerEvent {
     pub(crate) fn text(&self) -> &str {
         match self {
             Self::Message(_, payload) => std::str::from_utf8(payload).unwrap(),
@@ -347,75 +346,72 @@ impl Heard {
 
 struct Scripted<F> {
     script: Arc<F>,
-    heard: Sender<Heard>,
+    event_log: Sender<HandlerEvent>,
 }
 
-impl<F: Fn(&Heard, &mut Context<'_>)> Scripted<F> {
-    fn hear(&self, heard: Heard, cx: &mut Context<'_>) {
-        (self.script)(&heard, cx);
+impl<F: Fn(&HandlerEvent, &mut Context<'_>)> Scripted<F> {
+    fn record(&self, event: HandlerEvent, cx: &mut Context<'_>) {
+        (self.script)(&event, cx);
         // The test may have dropped its receiver already.
-        let _ = self.heard.send(heard);
+        let _ = self.event_log.send(event);
     }
 }
 
-impl<F: Fn(&Heard, &mut Context<'_>)> Handler for Scripted<F> {
+impl<F: Fn(&HandlerEvent, &mut Context<'_>)> Handler for Scripted<F> {
     fn open(&mut self, cx: &mut Context<'_>) {
-        self.hear(Heard::Open, cx);
+        self.record(HandlerEvent::Open, cx);
     }
 
     fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
-        self.hear(Heard::Message(payload.kind(), payload.to_vec()), cx);
+        self.record(HandlerEvent::Message(payload.kind(), payload.to_vec()), cx);
     }
 
     fn drain(&mut self, cx: &mut Context<'_>) {
-        self.hear(Heard::Drain, cx);
+        self.record(HandlerEvent::Drain, cx);
     }
 
-    fn dropped(&mut self, dropped: &Missed, cx: &mut Context<'_>) {
-        self.hear(Heard::Dropped(dropped.clone()), cx);
-    }
-
-    fn subscription(&mut self, change: &SubscriptionChange, cx: &mut Context<'_>) {
-        self.hear(Heard::Subscription(change.clone()), cx);
+    fn dropped(&mut self, dropped: &DroppedMessages, cx: &mut Context<'_>) {
+        self.record(HandlerEvent::Dropped(dropped.clone()), cx);
     }
 
     fn close(&mut self, closed: &Closed, cx: &mut Context<'_>) {
-        self.hear(Heard::Close(closed.clone()), cx);
+        self.record(HandlerEvent::Close(closed.clone()), cx);
     }
 }
 
 /// Creates a route that runs the script, and reports its callbacks.
 pub(crate) fn scripted(
-    script: impl Fn(&Heard, &mut Context<'_>) + Send + Sync + 'static,
-) -> (WebSocketRoute, Ear) {
-    let (heard, ear) = channel();
+    script: impl Fn(&HandlerEvent, &mut Context<'_>) + Send + Sync + 'static,
+) -> (WebSocketRoute, EventReceiver) {
+    let (event, events) = channel();
     let script = Arc::new(script);
-    let route = WebSocketRoute::new(move |_| Ok(Scripted { script: script.clone(), heard: heard.clone() }));
-    (route, Ear(ear))
+    let route =
+        WebSocketRoute::new(move |_| Ok(Scripted { script: script.clone(), event_log: event.clone() }));
+    (route, EventReceiver(events))
 }
 
 /// Receives the callbacks of a route's handlers.
-pub(crate) struct Ear(Receiver<Heard>);
+pub(crate) struct EventReceiver(Receiver<HandlerEvent>);
 
-impl Ear {
-    pub(crate) fn next(&self) -> Heard {
+impl EventReceiver {
+    pub(crate) fn next(&self) -> HandlerEvent {
         self.0.recv_timeout(PATIENCE).expect("a callback of a handler")
     }
 
     /// Returns the end of the next connection to close; earlier callbacks are skipped.
     pub(crate) fn closed(&self) -> Closed {
         loop {
-            if let Heard::Close(closed) = self.next() {
+            if let HandlerEvent::Close(closed) = self.next() {
                 return closed;
             }
         }
     }
 
     /// Returns all further callbacks until the last handler is dropped: the server must have been dropped.
-    pub(crate) fn rest(self) -> Vec<Heard> {
+    pub(crate) fn rest(self) -> Vec<HandlerEvent> {
         let mut rest = Vec::new();
-        while let Ok(heard) = self.0.recv_timeout(PATIENCE) {
-            rest.push(heard);
+        while let Ok(event) = self.0.recv_timeout(PATIENCE) {
+            rest.push(event);
         }
         rest
     }

@@ -16,7 +16,7 @@ use sinews_server::{
 use sinews_testkit::{Frame, Reader, Reply};
 
 use crate::backend;
-use crate::support::{Heard, LARGE, PATIENCE, Running, get, handshake, routes, scripted};
+use crate::support::{HandlerEvent, LARGE, PATIENCE, Running, get, handshake, routes, scripted};
 
 /// A certificate for these names, in PEM, and its key.
 fn made(names: &[&str]) -> (String, String) {
@@ -247,7 +247,7 @@ fn non_tls_input_gets_an_alert_and_is_counted() {
     assert!(distrusting.stream.write_all(b"x").is_err());
     // An incomplete handshake times out.
     let mut silent = server.connect();
-    assert!(silent.ends_without_a_word());
+    assert!(silent.closes_without_response());
 }
 
 #[test]
@@ -318,8 +318,8 @@ fn stop_closes_clients_over_tls() {
 fn queued_output_arrives_in_order_over_tls() {
     const MESSAGES: u8 = 40;
     const SIZE: usize = 300_000;
-    let (route, ear) = scripted(|heard, cx| {
-        if matches!(heard, Heard::Message(..)) {
+    let (route, events) = scripted(|event, cx| {
+        if matches!(event, HandlerEvent::Message(..)) {
             for number in 0..MESSAGES {
                 assert_ne!(cx.send_binary(&vec![number; SIZE]), Ok(Sent::Dropped));
             }
@@ -343,9 +343,9 @@ fn queued_output_arrives_in_order_over_tls() {
         assert_eq!((frame[0], frame[1]), (0x82, 127));
         assert!(frame[10..].iter().all(|byte| *byte == number), "message {number}");
     }
-    assert_eq!(ear.next(), Heard::Open);
-    assert!(matches!(ear.next(), Heard::Message(..)));
-    assert_eq!(ear.next(), Heard::Drain);
+    assert_eq!(events.next(), HandlerEvent::Open);
+    assert!(matches!(events.next(), HandlerEvent::Message(..)));
+    assert_eq!(events.next(), HandlerEvent::Drain);
     while monitor.metrics().queued_bytes > 0 {
         assert!(std::time::Instant::now() < deadline);
         std::thread::yield_now();

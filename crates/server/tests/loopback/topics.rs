@@ -10,18 +10,18 @@ use sinews_server::{
 };
 use sinews_testkit::{Codec, Frame, Reply, negotiate};
 
-use crate::support::{Heard, Peer, Running, post, scripted};
+use crate::support::{HandlerEvent, Peer, Running, post, scripted};
 
 const THREADS: usize = 3;
 
 /// Subscribes to `all`; sends the thread it lives on; publishes its messages, to itself or not.
 fn member() -> WebSocketRoute {
-    let (route, _ear) = scripted(|heard, cx| match heard {
-        Heard::Open => {
+    let (route, _events) = scripted(|event, cx| match event {
+        HandlerEvent::Open => {
             cx.subscribe("all").unwrap();
             cx.send_text(std::thread::current().name().unwrap()).unwrap();
         }
-        Heard::Message(kind, payload) => {
+        HandlerEvent::Message(kind, payload) => {
             let message = Prepared::new(*kind, payload.clone().into());
             let reached = match payload.first() {
                 Some(b'+') => cx.publish("all", &message),
@@ -86,8 +86,8 @@ fn publication_reaches_every_subscriber_on_every_thread() {
         let bytes = vec![publisher as u8; 1_000];
         crowd[publisher].send(&Frame::binary(&bytes));
         for (at, peer) in crowd.iter_mut().enumerate() {
-            let told = Reply::text(format!("reached {}", size - 1));
-            peer.expect(&if at == publisher { told } else { Reply::binary(&bytes) });
+            let reported = Reply::text(format!("reached {}", size - 1));
+            peer.expect(&if at == publisher { reported } else { Reply::binary(&bytes) });
         }
     }
     let answer = server.connect().send(post("/publish/all", "posted")).answer();
@@ -116,17 +116,17 @@ fn other_threads_publish_too() {
 #[test]
 fn publisher_gets_an_error_for_a_full_mailbox() {
     let (standing, stands) = channel();
-    let (go_on, told) = channel::<()>();
-    let told = Mutex::new(told);
-    let (route, _ear) = scripted(move |heard, cx| match heard {
-        Heard::Open => cx.subscribe("all").unwrap(),
-        Heard::Message(..) => {
+    let (go_on, reported) = channel::<()>();
+    let reported = Mutex::new(reported);
+    let (route, _events) = scripted(move |event, cx| match event {
+        HandlerEvent::Open => cx.subscribe("all").unwrap(),
+        HandlerEvent::Message(..) => {
             standing.send(()).unwrap();
-            told.lock().unwrap().recv().unwrap();
+            reported.lock().unwrap().recv().unwrap();
         }
         _ => {}
     });
-    let engine = EngineConfig::default().mailbox(1).unwrap();
+    let engine = EngineConfig::default().with_mailbox(1).unwrap();
     let server = Server::new(Router::new().websocket("/", route)).threads(1).engine(engine);
     let bound = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
     let publisher = bound.publisher();
@@ -136,8 +136,8 @@ fn publisher_gets_an_error_for_a_full_mailbox() {
     stands.recv().unwrap();
     assert_eq!(publisher.publish("all", &Prepared::text("one")), Ok(1));
     let error = publisher.publish("all", &Prepared::text("two")).unwrap_err();
-    let PublishError::Unreached(unreached) = error else { panic!("{error}") };
-    assert_eq!((unreached.reached, unreached.lost), (0, 1), "{error}");
+    let PublishError::Undelivered(undelivered) = error else { panic!("{error}") };
+    assert_eq!((undelivered.reached, undelivered.lost), (0, 1), "{error}");
     go_on.send(()).unwrap();
     peer.expect(&Reply::text("one"));
     assert_eq!(publisher.publish("all", &Prepared::text("three")), Ok(1));
@@ -159,9 +159,9 @@ fn closed_subscribers_are_not_counted() {
 
 #[test]
 fn publications_of_closing_connections_are_delivered() {
-    let (route, _ear) = scripted(|heard, cx| match heard {
-        Heard::Open => cx.subscribe("all").unwrap(),
-        Heard::Close(closed) => {
+    let (route, _events) = scripted(|event, cx| match event {
+        HandlerEvent::Open => cx.subscribe("all").unwrap(),
+        HandlerEvent::Close(closed) => {
             let reached = cx.publish("all", &Prepared::text(closed.status().to_string())).unwrap();
             assert!(reached <= 1, "{reached} subscribers: the one that is over is none any more");
         }
@@ -182,9 +182,9 @@ fn publications_of_closing_connections_are_delivered() {
 
 #[test]
 fn subscriber_in_the_middle_of_a_message_misses_no_message() {
-    let (route, _ear) = scripted(|heard, cx| match heard {
-        Heard::Open => cx.subscribe("all").unwrap(),
-        Heard::Message(kind, payload) => match &payload[..] {
+    let (route, _events) = scripted(|event, cx| match event {
+        HandlerEvent::Open => cx.subscribe("all").unwrap(),
+        HandlerEvent::Message(kind, payload) => match &payload[..] {
             b"begin" => assert!(cx.send_fragment(*kind, b"a long ", false).is_ok()),
             b"end" => assert!(cx.send_fragment(*kind, b"story", true).is_ok()),
             other => assert_eq!(cx.publish("all", &Prepared::new(*kind, other.to_vec().into())), Ok(2)),
@@ -218,7 +218,7 @@ fn each_publisher_is_delivered_in_order_to_all() {
 fn each_publisher_is_delivered_in_order_to_all_with_a_small_budget() {
     for (deliveries, waiting) in [(1, 1), (5, 20), (100, 1_000)] {
         let config =
-            TopicConfig::default().with_deliveries_per_turn(deliveries).with_max_waiting_messages(waiting);
+            TopicConfig::default().with_deliveries_per_turn(deliveries).with_max_queued_messages(waiting);
         in_order(&Running::server(Server::new(routes()).threads(THREADS).topics(config)), 50);
     }
 }
@@ -226,7 +226,7 @@ fn each_publisher_is_delivered_in_order_to_all_with_a_small_budget() {
 fn in_order(server: &Running, rounds: usize) {
     let mut crowd = crowd(server);
     let size = crowd.len();
-    let senders: Vec<_> = crowd.iter().map(|peer| peer.client.twin()).collect();
+    let senders: Vec<_> = crowd.iter().map(|peer| peer.client.try_clone()).collect();
     let sending: Vec<_> = senders
         .into_iter()
         .enumerate()

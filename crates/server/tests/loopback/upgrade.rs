@@ -57,8 +57,8 @@ fn requests_before_the_handshake_are_answered_before_it() {
 
 #[test]
 fn sends_of_open_come_after_the_answer_and_before_the_echo() {
-    let (route, _ear) = scripted(|heard, cx| {
-        let text = format!("{heard:?}");
+    let (route, _events) = scripted(|event, cx| {
+        let text = format!("{event:?}");
         // After its own close this fails.
         let _ = cx.send_text(text.split('(').next().unwrap_or_default());
     });
@@ -161,9 +161,9 @@ fn route_selects_origins_and_subprotocols() {
 }
 
 /// Reports its handshake request.
-struct Told(String);
+struct TextOnOpen(String);
 
-impl Handler for Told {
+impl Handler for TextOnOpen {
     fn open(&mut self, cx: &mut Context<'_>) {
         cx.send_text(&self.0).unwrap();
     }
@@ -176,7 +176,7 @@ fn handler_is_built_from_the_request_and_the_negotiated_options() {
     let options = ServerOptions::new().with_subprotocol("v2").unwrap().with_subprotocol("v1").unwrap();
     let route = WebSocketRoute::new(|request| {
         let agent = request.head().header("user-agent").next().map(String::from_utf8_lossy);
-        Ok(Told(format!("{} {:?} {agent:?}", request.head().path(), request.subprotocol())))
+        Ok(TextOnOpen(format!("{} {:?} {agent:?}", request.head().path(), request.subprotocol())))
     });
     let route = route.with_options(options).with_headers(|request| {
         let value = request.subprotocol().unwrap_or("none");

@@ -23,7 +23,7 @@ fn noise(len: usize) -> Vec<u8> {
 
 /// Sends while the answers are read, as the server pauses for a peer that does not read.
 fn send_along(peer: &Peer, bytes: Vec<u8>) -> std::thread::JoinHandle<()> {
-    let mut sender = peer.client.twin();
+    let mut sender = peer.client.try_clone();
     std::thread::spawn(move || {
         sender.send(bytes);
     })

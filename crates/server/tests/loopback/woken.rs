@@ -44,11 +44,11 @@ impl Handler for Sleeper {
 }
 
 fn serve() -> (Running, Receiver<Waker>, Receiver<u32>) {
-    let ((wakers, waker), (woken, told)) = (channel(), channel());
+    let ((wakers, waker), (woken, reported)) = (channel(), channel());
     let route = WebSocketRoute::new(move |_| {
         Ok(Sleeper { wakers: wakers.clone(), woken: woken.clone(), count: 0, again: 0 })
     });
-    (Running::router(Router::new().websocket("/", route)), waker, told)
+    (Running::router(Router::new().websocket("/", route)), waker, reported)
 }
 
 fn text(reply: Reply) -> String {
@@ -72,7 +72,7 @@ fn handler_is_woken_from_another_thread() {
 /// Wakeups by many threads, any number of times: at least one call after each wakeup, and no more calls than wakeups.
 #[test]
 fn no_wakeup_is_lost_and_wakeups_are_coalesced() {
-    let (server, wakers, told) = serve();
+    let (server, wakers, reported) = serve();
     let mut peer = server.websocket("/");
     peer.send(&Frame::text("-"));
     let waker = wakers.recv_timeout(PATIENCE).unwrap();
@@ -83,30 +83,30 @@ fn no_wakeup_is_lost_and_wakeups_are_coalesced() {
         })
         .collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
-    let before = told.try_iter().last().unwrap_or(0);
+    let before = reported.try_iter().last().unwrap_or(0);
     waker.wake();
-    let after = told.recv_timeout(PATIENCE).unwrap();
+    let after = reported.recv_timeout(PATIENCE).unwrap();
     assert!(before < after && after <= 4_001, "{before} and {after}");
 }
 
 #[test]
 fn self_wakeup_is_handled_in_another_turn() {
-    let (server, wakers, told) = serve();
+    let (server, wakers, reported) = serve();
     let mut peer = server.websocket("/");
     peer.send(&Frame::text("9"));
     wakers.recv_timeout(PATIENCE).unwrap().wake();
     for round in 1..=10 {
-        assert_eq!(told.recv_timeout(PATIENCE).unwrap(), round);
+        assert_eq!(reported.recv_timeout(PATIENCE).unwrap(), round);
     }
     // It was not woken again: the count rises only with the next wakeup.
     peer.send(&Frame::text("-"));
     wakers.recv_timeout(PATIENCE).unwrap().wake();
-    assert_eq!(told.recv_timeout(PATIENCE).unwrap(), 11);
+    assert_eq!(reported.recv_timeout(PATIENCE).unwrap(), 11);
 }
 
 #[test]
 fn waker_outlives_its_connection_and_its_server() {
-    let (server, wakers, told) = serve();
+    let (server, wakers, reported) = serve();
     let mut gone = server.websocket("/");
     gone.send(&Frame::text("-"));
     let of_gone = wakers.recv_timeout(PATIENCE).unwrap();
@@ -116,7 +116,7 @@ fn waker_outlives_its_connection_and_its_server() {
     peer.send(&Frame::text("-"));
     let waker = wakers.recv_timeout(PATIENCE).unwrap();
     assert!(!waker.will_wake(&of_gone) && waker.will_wake(&waker.clone()));
-    told.try_iter().count();
+    reported.try_iter().count();
     for _ in 0..100 {
         of_gone.wake_by_ref();
     }
@@ -131,25 +131,25 @@ fn waker_outlives_its_connection_and_its_server() {
 /// Takes one message, and the next one after a wakeup.
 struct Slow {
     wakers: Sender<Waker>,
-    heard: Sender<String>,
+    event: Sender<String>,
 }
 
 impl Handler for Slow {
     fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
-        cx.hold();
-        let _ = self.heard.send(payload.text().unwrap().to_owned());
+        cx.pause_reads();
+        let _ = self.event.send(payload.text().unwrap().to_owned());
         let _ = self.wakers.send(cx.waker());
     }
 
     fn woken(&mut self, cx: &mut Context<'_>) {
-        cx.release();
+        cx.resume_reads();
     }
 }
 
 #[test]
 fn handler_with_paused_reads_gets_one_message_at_a_time() {
-    let ((wakers, waker), (heard, messages)) = (channel(), channel());
-    let route = WebSocketRoute::new(move |_| Ok(Slow { wakers: wakers.clone(), heard: heard.clone() }));
+    let ((wakers, waker), (event, messages)) = (channel(), channel());
+    let route = WebSocketRoute::new(move |_| Ok(Slow { wakers: wakers.clone(), event: event.clone() }));
     let server = Running::router(Router::new().websocket("/", route));
     let mut peer = server.websocket("/");
     // More than one chunk, in one burst and in several.

@@ -12,5 +12,5 @@ pub(crate) fn engine() -> EngineConfig {
         Ok("uring") => BackendChoice::Uring,
         other => panic!("SINEWS_TEST_BACKEND is {other:?} in place of poll or uring"),
     };
-    EngineConfig::default().backend(backend)
+    EngineConfig::default().with_backend(backend)
 }

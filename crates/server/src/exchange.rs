@@ -1,0 +1,219 @@
+//! One request and its answer: routes, hooks, handlers, later answers, and the opening handshake of WebSockets.
+//!
+//! The framing of a connection passes a head and a body, and gets a [`Response`] or a socket. It reads the body of
+//! the response in pieces, as its window permits ([`ResponseBody`](crate::request::ResponseBody)). Nothing here depends
+//! on the framing.
+
+mod pending;
+mod retained;
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sinews_engine::ConnId;
+use sinews_http::RequestHead;
+use sinews_proto::Time;
+use sinews_proto::handshake::{Accepted, Refusal, accept};
+
+pub(crate) use self::pending::PendingAnswer;
+pub(crate) use self::retained::RetainedRequest;
+use crate::answer::{Answer, AnswerKind};
+use crate::fixed::FixedResponse;
+use crate::request::{PathParams, Request, Response, RouteParams};
+use crate::router::{Responder, RouteEntry, Router, WebSocketRoute};
+use crate::shared::Services;
+use crate::socket::{AcceptedUpgrade, MessageTransport};
+use crate::streaming::StreamingResponse;
+
+/// A request with its route, as received so far.
+pub(crate) struct HttpExchange<'a> {
+    pub(crate) head: &'a RequestHead<'a>,
+    body: &'a [u8],
+    peer: SocketAddr,
+    /// Start of the request, if it took more than a turn.
+    started: Option<Time>,
+    router: &'a Router,
+    route: Option<MatchedRoute<'a>>,
+}
+
+/// Route of a request.
+struct MatchedRoute<'a> {
+    /// Index of the entry in the router.
+    index: usize,
+    entry: &'a RouteEntry,
+    params: RouteParams<'a>,
+}
+
+/// Answer to a complete request.
+pub(crate) enum Outcome<'a> {
+    /// To be [completed](HttpExchange::complete).
+    Ready(Response),
+    /// Complete: no hook sees it, and it is counted.
+    Fixed(&'a FixedResponse),
+    Pending(Box<PendingAnswer>),
+    Streaming(Box<StreamingResponse>),
+}
+
+/// Accepted opening handshake, and the headers to add to its answer.
+pub(crate) struct SocketHandshake {
+    pub(crate) accepted: Accepted,
+    pub(crate) response: Response,
+    pub(crate) upgrade: AcceptedUpgrade,
+}
+
+impl<'a> HttpExchange<'a> {
+    /// Finds the route of a request.
+    pub(crate) fn new(
+        head: &'a RequestHead<'a>,
+        body: &'a [u8],
+        peer: SocketAddr,
+        started: Option<Time>,
+        router: &'a Router,
+    ) -> Self {
+        let found = router.find(head.path());
+        let route = found.map(|(index, entry, params)| MatchedRoute { index, entry, params });
+        Self { head, body, peer, started, router, route }
+    }
+
+    fn entry(&self) -> Option<&'a RouteEntry> {
+        self.route.as_ref().map(|route| route.entry)
+    }
+
+    fn params(&self) -> PathParams<'_> {
+        self.route.as_ref().map_or(PathParams::None, |route| route.params.borrow())
+    }
+
+    /// Returns the responder of the request, if the route has one.
+    pub(crate) fn responder(&self) -> Option<&'a Responder> {
+        self.entry()?.responder(self.head.method())
+    }
+
+    /// Returns the WebSocket route of an upgrade, or of a request that requires one.
+    pub(crate) fn websocket_route(&self) -> Option<&'a WebSocketRoute> {
+        self.entry()?.upgrade(self.head)
+    }
+
+    /// Returns the answer of a before hook, once the head has arrived.
+    pub(crate) fn before(&self, services: &mut Services) -> Option<Response> {
+        let hooks = &self.router.hooks;
+        if !hooks.has_before() {
+            return None;
+        }
+        hooks.before(&mut self.request(services).without_body())
+    }
+
+    /// Answers a complete request, or starts its pending answer.
+    pub(crate) fn respond(&self, conn: ConnId, services: &mut Services) -> Outcome<'a> {
+        if let Some(fixed) = self.responder().and_then(Responder::fixed)
+            && !self.router.hooks.has_after()
+        {
+            services.counters.responded(fixed.response().status);
+            return Outcome::Fixed(fixed);
+        }
+        let answer = match self.dispatch(services).0 {
+            AnswerKind::Now(response) => return Outcome::Ready(response),
+            AnswerKind::Later(answer) => answer,
+            AnswerKind::Blocking(work) => {
+                let done = services.tasks.pool().run(work);
+                Box::pin(async { done.await.unwrap_or_else(|rejected| rejected.response()) })
+            }
+            AnswerKind::Streaming(streaming) => return self.admit_streaming(streaming, services),
+        };
+        PendingAnswer::start(self, answer, conn, services)
+    }
+
+    /// Admits a streaming response by the limits of WebSockets.
+    fn admit_streaming(&self, streaming: Box<StreamingResponse>, services: &Services) -> Outcome<'a> {
+        if self.head.method() == "HEAD" {
+            return Outcome::Streaming(streaming);
+        }
+        if let Err(error) = streaming.config.check() {
+            tracing::error!(path = self.head.path(), %error, "streaming response has invalid settings");
+            return Outcome::Ready(Response::text("invalid settings\n").with_status(500));
+        }
+        if let Err(limit) = services.gate.handshake() {
+            services.count_limit(limit);
+            return Outcome::Ready(limit.response());
+        }
+        Outcome::Streaming(streaming)
+    }
+
+    /// Runs the after hooks on an answer and counts it.
+    pub(crate) fn complete(&self, response: &mut Response, services: &mut Services) {
+        self.after(response, services);
+        services.counters.responded(response.status);
+    }
+
+    /// Negotiates the opening handshake of a WebSocket, and creates its handler.
+    pub(crate) fn accept_socket(
+        &self,
+        route: &WebSocketRoute,
+        services: &mut Services,
+    ) -> Result<SocketHandshake, Refusal> {
+        let accepted = accept(self.head, &route.options)?;
+        if let Err(limit) = services.gate.handshake() {
+            services.count_limit(limit);
+            return Err(limit.refusal());
+        }
+        let request = self.request(services).accepted(accepted.subprotocol());
+        let handler = (route.handler)(&request)?;
+        let headers = route.headers.as_ref().map_or_else(Vec::new, |headers| headers(&request));
+        let mut response = Response::switching(headers);
+        self.router.hooks.after(&request, &mut response);
+        let (negotiated, config) = (accepted.negotiated(), Arc::clone(&route.config));
+        let (rate_limit, transport) = (route.message_rate, MessageTransport::Connection);
+        let upgrade = AcceptedUpgrade { negotiated, handler, config, rate_limit, transport };
+        Ok(SocketHandshake { accepted, response, upgrade })
+    }
+
+    /// Counts a rejected handshake, and adds the headers of hooks to its answer.
+    pub(crate) fn complete_refusal(&self, mut refusal: Refusal, services: &mut Services) -> Refusal {
+        services.counters.handshake_rejected(refusal.status());
+        let mut added = Response::new(refusal.status());
+        self.after(&mut added, services);
+        for (name, value) in added.headers.iter() {
+            match refusal.clone().with_header(name, value) {
+                Ok(with) => refusal = with,
+                Err(error) => tracing::error!(%error, "handshake rejection has an invalid header"),
+            }
+        }
+        refusal
+    }
+
+    /// Computes the answer to a complete request.
+    fn dispatch(&self, services: &mut Services) -> Answer {
+        let head = self.head;
+        if head.target() == "*" {
+            return allow(Response::new(204), &self.router.allowed()).into();
+        }
+        let Some(entry) = self.entry() else {
+            return Response::text("not found\n").with_status(404).into();
+        };
+        match self.responder() {
+            Some(responder) => responder.call(&mut self.request(services)),
+            None if head.method() == "OPTIONS" => allow(Response::new(204), &entry.allowed()).into(),
+            None => allow(Response::text("method not allowed\n").with_status(405), &entry.allowed()).into(),
+        }
+    }
+
+    /// Builds the request that handlers and hooks see.
+    fn request<'r>(&'r self, services: &'r mut Services) -> Request<'r> {
+        let elapsed = self.started.map_or(Duration::ZERO, |started| services.now.since(started));
+        Request::new(self.head, self.params(), self.body, self.peer, services.handler_resources(elapsed))
+    }
+
+    fn after(&self, response: &mut Response, services: &mut Services) {
+        let hooks = &self.router.hooks;
+        if hooks.has_after() {
+            hooks.after(&self.request(services), response);
+        }
+    }
+}
+
+/// Adds `Allow` (RFC 9110 section 10.2.1).
+fn allow(response: Response, methods: &[&str]) -> Response {
+    response.with_header("Allow", methods.join(", "))
+}

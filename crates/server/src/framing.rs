@@ -1,0 +1,3 @@
+//! Framing of HTTP: bytes of a transport on one side, exchanges and sockets on the other.
+
+pub(crate) mod h1;

@@ -1,0 +1,307 @@
+//! HTTP/1.1: one exchange at a time on a connection, which may become one socket.
+
+mod answer;
+mod receive;
+
+use std::mem;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use bytes::{Buf, BytesMut};
+use sinews_engine::ConnId;
+use sinews_http::HeadScanner;
+use sinews_proto::Time;
+use sinews_proto::handshake::Refusal;
+use sinews_session::{Flow, Outbound};
+
+use self::answer::AnswerContext;
+use self::receive::{RequestStep, Upload};
+use crate::exchange::{PendingAnswer, RetainedRequest};
+use crate::http::HttpConfig;
+use crate::request::FilePart;
+use crate::shared::WorkerShared;
+use crate::socket::AcceptedUpgrade;
+use crate::timer::NEVER;
+
+/// State of one HTTP/1.1 connection.
+#[derive(Debug)]
+pub(crate) struct H1Conn {
+    conn: ConnId,
+    /// Partial request, or pipelined requests.
+    buffer: BytesMut,
+    scanner: HeadScanner,
+    stage: HttpStage,
+    pub(crate) outbound: Outbound,
+    pub(crate) paused: bool,
+    /// No further request is read: queued answers and the current one leave, then the connection closes.
+    closing: bool,
+    /// Start of the current request, of its body, or of the connection.
+    started: Option<Time>,
+    /// Time of the last received bytes.
+    received: Time,
+    /// Time when an answer was queued, or bytes of an answer left.
+    last_progress: Time,
+    /// When the loop's timer fires.
+    pub(crate) armed: Time,
+    pub(crate) peer: SocketAddr,
+}
+
+/// Meaning of the next input.
+#[derive(Debug, Default)]
+enum HttpStage {
+    /// The head of a request.
+    #[default]
+    Head,
+    /// The body of a request, of `len` bytes, buffered until it is complete.
+    Body { request: Box<RetainedRequest>, len: usize },
+    /// A chunked body.
+    Upload(Box<Upload>),
+    /// A body that is discarded, since its request is answered.
+    DiscardBody { left: usize, whole: usize },
+    /// None: the answer is pending.
+    PendingAnswer(Box<PendingAnswer>, AnswerContext),
+    /// None: the rest of a file is queued.
+    Sending(Box<FilePart>),
+    /// None: the connection becomes the body of a response.
+    Streaming(Box<AcceptedUpgrade>),
+}
+
+/// Result of handling input.
+pub(crate) enum Handled {
+    /// All requests that can be answered are answered.
+    Waiting,
+    /// The rest of the input belongs to the WebSocket.
+    Upgraded(AcceptedUpgrade, Leftover),
+}
+
+/// Input after an upgrade.
+pub(crate) enum Leftover {
+    /// The chunk from this offset on.
+    Chunk(usize),
+    /// Buffered input.
+    Buffered(BytesMut),
+}
+
+impl H1Conn {
+    /// Continues a connection after the body of a response, whose end is in `outbound`.
+    pub(crate) fn after_body(
+        conn: ConnId,
+        peer: SocketAddr,
+        outbound: Outbound,
+        keep_alive: bool,
+        now: Time,
+    ) -> Self {
+        Self { outbound, closing: !keep_alive, started: None, ..Self::new(conn, peer, now) }
+    }
+
+    pub(crate) fn new(conn: ConnId, peer: SocketAddr, now: Time) -> Self {
+        Self {
+            conn,
+            buffer: BytesMut::new(),
+            scanner: HeadScanner::new(),
+            stage: HttpStage::Head,
+            outbound: Outbound::default(),
+            paused: false,
+            closing: false,
+            started: Some(now),
+            received: now,
+            last_progress: now,
+            armed: NEVER,
+            peer,
+        }
+    }
+
+    /// Returns whether the connection is idle: no partial request, no pending or queued answer.
+    pub(crate) fn is_idle(&self) -> bool {
+        !self.has_partial_request() && self.outbound.is_empty()
+    }
+
+    /// Returns whether the connection has received no bytes yet.
+    pub(crate) fn is_new(&self) -> bool {
+        self.is_idle() && self.started.is_some()
+    }
+
+    /// Returns the memory of an incomplete request, in bytes.
+    pub(crate) fn incomplete(&self) -> usize {
+        let retained = match &self.stage {
+            HttpStage::Body { request, .. } => request.len(),
+            HttpStage::Upload(upload) => upload.len(),
+            _ => 0,
+        };
+        self.buffer.capacity() + retained
+    }
+
+    /// Returns whether a request has arrived in part, or its answer is pending.
+    fn has_partial_request(&self) -> bool {
+        !self.buffer.is_empty() || !matches!(self.stage, HttpStage::Head)
+    }
+
+    /// Returns whether the next input belongs to a request that is answered already.
+    fn is_answered(&self) -> bool {
+        match &self.stage {
+            HttpStage::DiscardBody { .. } | HttpStage::Sending(_) | HttpStage::Streaming(_) => true,
+            HttpStage::Upload(upload) => upload.is_discarded(),
+            HttpStage::Head | HttpStage::Body { .. } | HttpStage::PendingAnswer(..) => false,
+        }
+    }
+
+    /// Returns whether an answer is pending: later requests wait.
+    pub(crate) fn is_busy(&self) -> bool {
+        matches!(self.stage, HttpStage::PendingAnswer(..) | HttpStage::Sending(_) | HttpStage::Streaming(_))
+    }
+
+    /// Returns whether the last answer is queued.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.closing && !self.is_busy()
+    }
+
+    /// Ends input: the peer has closed its side, or no further request is read. The current request is finished.
+    pub(crate) fn end(&mut self) {
+        self.closing = true;
+    }
+
+    /// Returns whether the completion of a send can wait: no state depends on it.
+    pub(crate) fn finish_may_wait(&self) -> bool {
+        !self.paused && !self.closing && !self.is_busy() && !self.outbound.has_pending()
+    }
+
+    /// Returns the deadline of the peer or of a pending answer.
+    pub(crate) fn deadline(&self, config: &HttpConfig) -> Time {
+        let written = self.last_progress + config.write_timeout;
+        match (&self.stage, self.started) {
+            (HttpStage::PendingAnswer(pending, _), _) => {
+                let answered = pending.since + config.handler_timeout;
+                if self.outbound.is_empty() { answered } else { answered.min(written) }
+            }
+            (HttpStage::Sending(_) | HttpStage::Streaming(_), _) => written,
+            _ if self.closing || !self.outbound.is_empty() => written,
+            // Counted from the first byte: a slow drip of bytes does not extend it.
+            (HttpStage::Head, Some(started)) => started + config.head_timeout,
+            (HttpStage::Head, None) => self.last_progress + config.keep_alive_timeout,
+            (HttpStage::Body { .. }, _) => self.body_deadline(self.buffer.len(), config),
+            (HttpStage::Upload(upload), _) => self.body_deadline(upload.body_len(), config),
+            (HttpStage::DiscardBody { left, whole }, _) => self.body_deadline(whole - left, config),
+        }
+    }
+
+    /// Returns the deadline of a body of which `bytes` have arrived.
+    fn body_deadline(&self, bytes: usize, config: &HttpConfig) -> Time {
+        // The client may have waited for 100 (Continue) until `last_progress`.
+        let idle = self.received.max(self.last_progress) + config.body_idle_timeout;
+        idle.min(config.upload_deadline(self.started.unwrap_or(self.received), bytes))
+    }
+
+    /// Returns whether to receive more.
+    pub(crate) fn flow(&self) -> Flow {
+        if self.paused { Flow::Pause } else { Flow::Continue }
+    }
+
+    /// Bytes of an answer have left.
+    pub(crate) fn note_progress(&mut self, now: Time) {
+        self.last_progress = now;
+    }
+
+    pub(crate) fn receive(&mut self, chunk: &[u8], shared: &mut WorkerShared) -> Handled {
+        if self.closing {
+            return Handled::Waiting;
+        }
+        self.received = shared.services.now;
+        // At most one chunk is received while an answer is pending. A peer that sends none is still received from,
+        // so that its close is noticed.
+        self.paused |= self.is_busy();
+        if !self.buffer.is_empty() || self.paused {
+            self.buffer.extend_from_slice(chunk);
+            return if self.paused { Handled::Waiting } else { self.resume(shared) };
+        }
+        match self.handle(chunk, shared) {
+            (used, None) => {
+                self.buffer_rest(&chunk[used..], shared.services.now);
+                Handled::Waiting
+            }
+            (used, Some(upgrade)) => Handled::Upgraded(upgrade, Leftover::Chunk(used)),
+        }
+    }
+
+    /// Handles buffered input.
+    pub(crate) fn resume(&mut self, shared: &mut WorkerShared) -> Handled {
+        self.paused = false;
+        let mut buffer = mem::take(&mut self.buffer);
+        let (used, upgrade) = self.handle(&buffer, shared);
+        buffer.advance(used);
+        if let Some(upgrade) = upgrade {
+            return Handled::Upgraded(upgrade, Leftover::Buffered(buffer));
+        }
+        if !buffer.is_empty() && !self.closing {
+            self.buffer = buffer;
+            self.started.get_or_insert(shared.services.now);
+        }
+        Handled::Waiting
+    }
+
+    /// Buffers the beginning of a request.
+    fn buffer_rest(&mut self, rest: &[u8], now: Time) {
+        if !rest.is_empty() && !self.closing {
+            self.buffer.extend_from_slice(rest);
+            self.started.get_or_insert(now);
+        }
+    }
+
+    /// Answers requests until the input is consumed, an answer ends the connection or is pending, the outbound queue
+    /// is above its high-water mark, or a request is an upgrade. Returns the number of consumed bytes.
+    fn handle(&mut self, input: &[u8], shared: &mut WorkerShared) -> (usize, Option<AcceptedUpgrade>) {
+        let router = Rc::clone(&shared.router);
+        let mut at = 0;
+        while at < input.len() && !self.closing {
+            let topics = &shared.services.topics;
+            let published = topics.has_published() && topics.is_full();
+            if published || self.is_busy() || self.outbound.len() > shared.services.http.high_water {
+                self.paused = true;
+                break;
+            }
+            match self.step(&input[at..], &router, shared) {
+                RequestStep::Used(used) => {
+                    at += used;
+                    if let Some(upgrade) = self.take_streaming() {
+                        return (at, Some(upgrade));
+                    }
+                }
+                RequestStep::NeedMore => break,
+                RequestStep::Upgrade(upgrade, used) => return (at + used, Some(upgrade)),
+            }
+        }
+        (at, None)
+    }
+
+    /// Takes the body of a response whose head is queued.
+    fn take_streaming(&mut self) -> Option<AcceptedUpgrade> {
+        match mem::take(&mut self.stage) {
+            HttpStage::Streaming(upgrade) => Some(*upgrade),
+            stage => {
+                self.stage = stage;
+                None
+            }
+        }
+    }
+
+    /// Handles a timeout. Returns whether the connection closes at once.
+    pub(crate) fn time_out(&mut self, shared: &mut WorkerShared) -> bool {
+        if let HttpStage::PendingAnswer(pending, _) = &self.stage {
+            if pending.since + shared.services.http.handler_timeout > shared.services.now {
+                // The peer takes no bytes of earlier answers.
+                return true;
+            }
+            self.time_out_answer(shared);
+            return false;
+        }
+        let owed_nothing =
+            self.closing || !self.outbound.is_empty() || self.is_answered() || !self.has_partial_request();
+        if !owed_nothing {
+            (self.buffer, self.stage) = (BytesMut::new(), HttpStage::Head);
+            let timeout = Refusal::new(408).map(|refusal| refusal.with_body("request timeout\n"));
+            if let Ok(timeout) = timeout {
+                self.reject(&timeout, shared);
+            }
+        }
+        owed_nothing
+    }
+}

@@ -1,0 +1,103 @@
+//! The numbers of a server at one moment.
+
+use sinews_engine::Stats;
+
+use super::process::ProcessMetrics;
+use super::reasons::{ConnectionEnd, Dropped, ReasonCounts, WebSocketEnd};
+use crate::limits::Limit;
+
+/// Metrics of a server, over all its threads. Totals count since bind.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Metrics {
+    /// TCP connections accepted.
+    pub accepted: u64,
+    /// TCP connections that have ended, by reason.
+    pub closed: ReasonCounts<ConnectionEnd>,
+    /// Requests that became WebSockets.
+    pub handshakes: u64,
+    /// Rejected handshakes by response status; statuses with a count only.
+    pub handshakes_rejected: Vec<(u16, u64)>,
+    /// WebSockets that have ended, by reason.
+    pub websockets_closed: ReasonCounts<WebSocketEnd>,
+    /// Streaming responses ([`StreamingResponse`](crate::StreamingResponse)) that have begun.
+    pub streaming_responses: u64,
+    /// Streaming responses that have ended, by reason.
+    pub streaming_responses_closed: ReasonCounts<WebSocketEnd>,
+    /// Answers to plain requests, by the first digit of the status, from 1 to 5.
+    pub responses: [u64; 5],
+    /// Data messages received. A message that is delivered in fragments counts with its last fragment.
+    pub messages_received: u64,
+    /// Payload bytes of received messages, after decompression.
+    pub message_bytes_received: u64,
+    /// Data messages queued to be sent.
+    pub messages_sent: u64,
+    /// Payload bytes of sent messages, before compression.
+    pub message_bytes_sent: u64,
+    /// Messages that were not sent, by reason.
+    pub dropped: ReasonCounts<Dropped>,
+    /// Publications delivered to subscribers, counted on each thread that has subscribers.
+    pub publications: u64,
+    /// Messages of publications passed to a subscriber's queue, or to its overflow policy.
+    pub deliveries: u64,
+    /// Completed TLS handshakes.
+    pub tls_handshakes: u64,
+    /// Connections on which TLS failed, during the handshake or later: by an error of the client, or a certificate
+    /// that it rejects.
+    pub tls_failures: u64,
+    /// Bytes in outbound queues of WebSockets and answers. A message counts once for each recipient, although it is
+    /// in memory once.
+    pub queued_bytes: u64,
+    /// Bytes of buffers with incomplete messages and requests.
+    pub incomplete_bytes: u64,
+    /// Limit of `queued_bytes` and `incomplete_bytes` together; `None` without a limit
+    /// ([`Limits::with_max_memory`](crate::Limits::with_max_memory)).
+    pub max_memory_bytes: Option<u64>,
+    /// Approximate bytes of all topic histories.
+    pub history_bytes: u64,
+    /// Topic histories evicted, since all histories together exceeded their limit
+    /// ([`TopicConfig::with_max_history_bytes`](crate::TopicConfig::with_max_history_bytes)).
+    pub histories_evicted: u64,
+    /// Evicted histories of topics with subscribers.
+    pub subscribed_histories_evicted: u64,
+    /// Topics with keys, or with subscribers of keys ([`Context::write_key`](crate::Context::write_key)).
+    pub keyed_topics: u64,
+    /// Keys with a value, of all topics.
+    pub keys: u64,
+    /// Approximate bytes of the keys of all topics.
+    pub keyed_bytes: u64,
+    /// Writes that changed a key.
+    pub key_changes: u64,
+    /// Times that a subscriber of keys fell behind its topic.
+    pub keyed_lags: u64,
+    /// Members of all topics ([`Context::join`](crate::Context::join)). A member of two topics counts twice.
+    pub presence_members: u64,
+    /// Approximate bytes of all members: ids, infos and their administration.
+    pub presence_bytes: u64,
+    /// Rejections and closes by an exceeded limit of the server ([`Limits`](crate::Limits)).
+    pub limited: ReasonCounts<Limit>,
+    /// Statistics of the event loops, one for each thread: turns, socket bytes, load.
+    pub loops: Vec<Stats>,
+    /// The process.
+    pub process: ProcessMetrics,
+}
+
+impl Metrics {
+    /// Returns the number of open TCP connections.
+    #[must_use]
+    pub fn connections(&self) -> u64 {
+        self.accepted.saturating_sub(self.closed.total())
+    }
+
+    /// Returns the number of open streaming responses.
+    #[must_use]
+    pub fn open_streaming_responses(&self) -> u64 {
+        self.streaming_responses.saturating_sub(self.streaming_responses_closed.total())
+    }
+
+    /// Returns the number of open WebSockets.
+    #[must_use]
+    pub fn websockets(&self) -> u64 {
+        self.handshakes.saturating_sub(self.websockets_closed.total())
+    }
+}

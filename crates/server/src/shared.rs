@@ -1,0 +1,63 @@
+//! State of a worker that its connections share. The worker lends it to one connection at a time.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sinews_proto::Time;
+use sinews_session::Resources;
+
+use crate::client::TrustedProxies;
+use crate::date::Date;
+use crate::http::HttpConfig;
+use crate::limits::{Gate, Limit};
+use crate::metrics::ShardCounters;
+use crate::request::HandlerResources;
+use crate::router::Router;
+use crate::tasks::Tasks;
+use crate::topics::Topics;
+
+/// Routes, buffers and services of a thread. A session borrows the buffers while its callbacks borrow the services.
+pub(crate) struct WorkerShared {
+    /// A clone takes no atomic operation: exchanges borrow their routes from one.
+    #[expect(
+        clippy::redundant_allocation,
+        reason = "`Arc` shares the routes between threads, `Rc` within one"
+    )]
+    pub(crate) router: Rc<Arc<Router>>,
+    pub(crate) resources: Resources,
+    pub(crate) services: Services,
+}
+
+/// Services that exchanges and sockets use.
+pub(crate) struct Services {
+    pub(crate) http: Arc<HttpConfig>,
+    pub(crate) topics: Topics,
+    pub(crate) tasks: Tasks,
+    pub(crate) counters: Arc<ShardCounters>,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) proxies: Arc<TrustedProxies>,
+    pub(crate) date: Date,
+    /// The turn's time on the clock of the sessions.
+    pub(crate) now: Time,
+    /// Zero of that clock.
+    pub(crate) epoch: Instant,
+    /// No connections are accepted, and each answer is the last of its connection.
+    pub(crate) stopping: bool,
+    /// Whether the connection that was lent last uses TLS.
+    pub(crate) encrypted: bool,
+}
+
+impl Services {
+    /// Returns the part that a handler of requests may use.
+    pub(crate) fn handler_resources(&mut self, elapsed: Duration) -> HandlerResources<'_> {
+        let Self { topics, tasks, proxies, encrypted, .. } = self;
+        HandlerResources { topics, pool: tasks.pool(), elapsed, proxies, encrypted: *encrypted }
+    }
+
+    /// Counts and reports an exceeded limit.
+    pub(crate) fn count_limit(&self, limit: Limit) {
+        self.counters.limited.add(limit);
+        self.gate.report(limit);
+    }
+}

@@ -1,0 +1,92 @@
+//! Delivery of topics to one socket.
+
+use std::net::SocketAddr;
+
+use sinews_session::{Prepared, Tx};
+
+use super::peer::PeerAddress;
+use crate::topics::{Backlog, Delivery, KeyedDelivery, RuleId, Topics, is_ready, is_ready_for_keys};
+
+/// Part of a socket that its handler reaches through [`Context`](crate::Context).
+#[derive(Debug)]
+pub(crate) struct SubscriberState {
+    /// Queued publications, if the connection is slow.
+    pub(crate) backlog: Option<Box<Backlog>>,
+    /// The handler has paused reads: it gets no messages.
+    pub(crate) reads_paused: bool,
+    peer: PeerAddress,
+    /// The handler has got `close`.
+    pub(super) close_reported: bool,
+    /// Whether the connection takes another request after the body of a response; `None` for other transports.
+    pub(super) keep_alive: Option<bool>,
+}
+
+impl SubscriberState {
+    pub(crate) fn new(peer: SocketAddr) -> Self {
+        let peer = PeerAddress::new(peer);
+        Self { backlog: None, reads_paused: false, peer, close_reported: false, keep_alive: None }
+    }
+
+    pub(crate) fn peer(&self) -> SocketAddr {
+        self.peer.get()
+    }
+
+    /// Delivers a message of a topic with a rule, and its sequence: at once, unless the connection is slow.
+    #[inline]
+    pub(crate) fn deliver(
+        &mut self,
+        tx: &mut Tx<'_>,
+        topics: &mut Topics,
+        (topic, rule): (usize, RuleId),
+        (message, sequence): (&Prepared, u64),
+    ) {
+        if self.backlog.is_none() && is_ready(tx, rule) {
+            // A closing connection gets no more messages.
+            let queued = tx.queue_prepared(message, rule != RuleId::NONE).is_ok();
+            topics.counters.delivered += u64::from(queued);
+        } else {
+            self.deliver_slowly(tx, topics, (topic, rule), (message, sequence));
+        }
+    }
+
+    /// Delivers an update of keys at once, or starts a reader for a connection that is not ready.
+    pub(crate) fn deliver_keys(&mut self, tx: &mut Tx<'_>, topics: &mut Topics, update: &KeyedDelivery) {
+        let KeyedDelivery { group, after, message, .. } = update;
+        let is_idle = self.backlog.as_ref().is_none_or(|backlog| backlog.is_empty());
+        let is_reading =
+            self.backlog.as_ref().is_some_and(|backlog| backlog.keyed.iter().any(|known| known.0 == *group));
+        if is_reading || !tx.is_open() {
+            return;
+        }
+        match message {
+            Some(message) if is_idle && is_ready_for_keys(tx) => {
+                // A closing connection gets no more messages.
+                let queued = tx.queue_prepared(message, true).is_ok();
+                topics.counters.delivered += u64::from(queued);
+            }
+            _ => {
+                let reader = topics.keyed_reader(*after, message.is_some());
+                self.backlog.get_or_insert_default().keyed.push((*group, reader));
+            }
+        }
+    }
+
+    #[cold]
+    fn deliver_slowly(
+        &mut self,
+        tx: &mut Tx<'_>,
+        topics: &mut Topics,
+        (topic, rule): (usize, RuleId),
+        (message, sequence): (&Prepared, u64),
+    ) {
+        // A connection may have a backlog without being slow.
+        if self.backlog.as_ref().is_none_or(|backlog| backlog.is_empty()) && is_ready(tx, rule) {
+            let queued = tx.queue_prepared(message, rule != RuleId::NONE).is_ok();
+            topics.counters.delivered += u64::from(queued);
+            return;
+        }
+        let Some((name, rules, counters)) = topics.policy(topic) else { return };
+        let delivery = Delivery { rule, topic: name, message, sequence };
+        self.backlog.get_or_insert_default().offer(tx, delivery, rules, counters);
+    }
+}

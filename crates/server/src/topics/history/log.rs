@@ -1,0 +1,313 @@
+//! Retained messages of one topic: a ring with sequences.
+
+use std::collections::VecDeque;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use sinews_engine::ConnId;
+use sinews_session::Prepared;
+
+use super::policy::{HistoryPolicy, Position, ReplayFrom, RetainedMessage, TopicSnapshot};
+
+/// Retained messages of a topic, and its history policy.
+#[derive(Debug)]
+pub(crate) struct TopicHistory {
+    pub(crate) policy: HistoryPolicy,
+    ring: Mutex<MessageRing>,
+    /// Index in the eviction order.
+    pub(crate) slot: EvictionSlot,
+}
+
+impl TopicHistory {
+    pub(crate) fn new(policy: HistoryPolicy, epoch: u64) -> Self {
+        Self { policy, ring: Mutex::new(MessageRing::new(epoch)), slot: EvictionSlot::default() }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, MessageRing> {
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Index of a topic in the queue: written under the queue's lock only.
+#[derive(Debug)]
+pub(crate) struct EvictionSlot(pub(crate) AtomicUsize);
+
+impl Default for EvictionSlot {
+    fn default() -> Self {
+        Self(AtomicUsize::new(Self::NONE))
+    }
+}
+
+impl EvictionSlot {
+    /// Not in the queue.
+    pub(crate) const NONE: usize = usize::MAX;
+}
+
+/// Retained messages of one topic.
+#[derive(Debug)]
+pub(crate) struct MessageRing {
+    pub(crate) epoch: u64,
+    /// The sequence of the next message.
+    pub(crate) next: u64,
+    messages: VecDeque<Retained>,
+    bytes: usize,
+    /// Without messages, its position is kept until then for subscribers that resume.
+    position_kept_until: Option<Instant>,
+    /// The directory has removed it; another one with its name may exist.
+    pub(crate) removed: bool,
+}
+
+#[derive(Debug)]
+struct Retained {
+    at: Instant,
+    message: Prepared,
+    except: Option<(usize, ConnId)>,
+}
+
+impl MessageRing {
+    pub(crate) fn new(epoch: u64) -> Self {
+        Self {
+            epoch,
+            next: 1,
+            messages: VecDeque::new(),
+            bytes: 0,
+            position_kept_until: None,
+            removed: false,
+        }
+    }
+
+    /// Returns the sequence of the oldest retained message; of the next message if none is retained.
+    pub(crate) fn first(&self) -> u64 {
+        self.next - self.messages.len() as u64
+    }
+
+    pub(crate) fn position(&self) -> Position {
+        Position { epoch: self.epoch, sequence: self.next - 1 }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    /// Returns whether messages were published in this epoch.
+    pub(crate) fn had_messages(&self) -> bool {
+        self.next > 1
+    }
+
+    /// Marks it as subscribed, so that it is not removed.
+    pub(crate) fn subscribed(&mut self) {
+        self.position_kept_until = None;
+    }
+
+    /// Keeps its position for this time, without messages or subscribers.
+    pub(crate) fn retain_position(&mut self, position_ttl: Duration) -> Instant {
+        let now = Instant::now();
+        *self.position_kept_until.get_or_insert_with(|| now.checked_add(position_ttl).unwrap_or(now))
+    }
+
+    /// Ends it after its last subscriber has left. Without messages it is removed at once if a new topic would have
+    /// the same position, with `epoch` and no publication; otherwise after `position_ttl` for its subscribers to
+    /// return. Returns whether it is removed.
+    pub(crate) fn end(&mut self, epoch: u64, position_ttl: Duration) -> bool {
+        if !self.is_empty() {
+            return false;
+        }
+        let begins_again = !self.had_messages() && self.epoch == epoch;
+        self.removed = begins_again || self.retain_position(position_ttl) <= Instant::now();
+        self.removed
+    }
+
+    /// Evicts all messages. Without subscribers, it is removed. Returns the number of evicted messages.
+    pub(crate) fn evict(&mut self, has_no_subscribers: bool) -> u64 {
+        let messages = self.messages.len() as u64;
+        self.clear();
+        self.removed = has_no_subscribers;
+        messages
+    }
+
+    /// Restores the state of another server.
+    pub(crate) fn restore_snapshot(&mut self, topic: TopicSnapshot, policy: &HistoryPolicy) {
+        let Position { epoch, sequence } = topic.position;
+        (self.epoch, self.next) = (epoch, sequence.saturating_add(1));
+        let now = Instant::now();
+        // No more messages than the sequence allows.
+        let beyond = topic.messages.len().saturating_sub(usize::try_from(sequence).unwrap_or(usize::MAX));
+        for RetainedMessage { message, age } in topic.messages.into_iter().skip(beyond) {
+            self.bytes += message.payload().len();
+            self.messages.push_back(Retained {
+                at: now.checked_sub(age).unwrap_or(now),
+                message,
+                except: None,
+            });
+        }
+        self.trim(policy);
+    }
+
+    /// Exports the state for [`restore_snapshot`](Self::restore_snapshot) of another server.
+    pub(crate) fn export(&self, name: &str) -> TopicSnapshot {
+        let kept =
+            |kept: &Retained| RetainedMessage { message: kept.message.clone(), age: kept.at.elapsed() };
+        let messages = self.messages.iter().map(kept).collect();
+        TopicSnapshot { name: name.to_owned(), position: self.position(), messages }
+    }
+
+    /// Sets the position of the last message, unless it is already later in the same epoch.
+    pub(crate) fn advance_to(&mut self, position: Position) {
+        let is_same = position.epoch == self.epoch;
+        if is_same && position.sequence < self.next {
+            return;
+        }
+        if !is_same {
+            self.clear();
+            self.epoch = position.epoch;
+        }
+        self.skip_to(position.sequence.saturating_add(1));
+    }
+
+    /// Sets the sequence of the next message; a gap clears earlier messages.
+    pub(crate) fn skip_to(&mut self, sequence: u64) {
+        if sequence != self.next {
+            self.clear();
+            self.next = sequence;
+        }
+    }
+
+    /// Returns its approximate memory in bytes.
+    pub(crate) fn cost(&self) -> usize {
+        self.bytes + self.messages.len() * MESSAGE_COST
+    }
+
+    pub(crate) fn append(
+        &mut self,
+        message: Prepared,
+        except: Option<(usize, ConnId)>,
+        policy: &HistoryPolicy,
+    ) {
+        self.bytes += message.payload().len();
+        self.messages.push_back(Retained { at: Instant::now(), message, except });
+        self.next += 1;
+        self.position_kept_until = None;
+        self.trim(policy);
+    }
+
+    /// Removes messages beyond the limits.
+    pub(crate) fn trim(&mut self, policy: &HistoryPolicy) {
+        let old = |kept: &Retained| policy.age.is_some_and(|age| kept.at.elapsed() > age);
+        while let Some(first) = self.messages.front() {
+            let exceeds = self.messages.len() > policy.messages
+                || self.bytes > policy.bytes && self.messages.len() > 1
+                || old(first);
+            if !exceeds {
+                return;
+            }
+            self.bytes -= first.message.payload().len();
+            self.messages.pop_front();
+        }
+        self.messages = VecDeque::new();
+    }
+
+    /// Removes all messages and keeps the position.
+    pub(crate) fn clear(&mut self) {
+        self.messages = VecDeque::new();
+        self.bytes = 0;
+    }
+
+    /// Returns the first sequence of a start, and whether no earlier message is missing.
+    pub(crate) fn start(&self, start: ReplayFrom) -> (u64, bool) {
+        match start {
+            ReplayFrom::Last(count) => (self.next.saturating_sub(count as u64).max(self.first()), true),
+            ReplayFrom::After(position) => {
+                let follows = position.epoch == self.epoch && position.sequence < self.next;
+                let wanted = if follows { position.sequence + 1 } else { 0 };
+                (wanted.max(self.first()), wanted >= self.first())
+            }
+        }
+    }
+
+    /// Returns retained messages from a sequence on, each with its sequence and the connection excluded by its
+    /// publisher.
+    pub(crate) fn from(
+        &self,
+        sequence: u64,
+    ) -> impl Iterator<Item = (u64, &Prepared, Option<(usize, ConnId)>)> {
+        let skip = sequence.saturating_sub(self.first());
+        let kept = self.messages.iter().skip(usize::try_from(skip).unwrap_or(usize::MAX));
+        (sequence.max(self.first())..).zip(kept).map(|(at, kept)| (at, &kept.message, kept.except))
+    }
+}
+
+/// How long a topic without messages and subscribers keeps its position, so that a subscriber that resumes learns
+/// that it has missed no message.
+pub(crate) const POSITION_TTL: Duration = Duration::from_secs(60);
+
+/// Overhead of a message beside its payload, in bytes.
+const MESSAGE_COST: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ring(policy: &HistoryPolicy, count: u64) -> MessageRing {
+        let mut ring = MessageRing::new(7);
+        (1..=count).for_each(|number| ring.append(Prepared::text(format!("{number:02}")), None, policy));
+        ring
+    }
+
+    fn kept(ring: &MessageRing, from: u64) -> Vec<u64> {
+        for (sequence, message, _) in ring.from(from) {
+            assert_eq!(message.payload(), format!("{sequence:02}").as_bytes());
+        }
+        ring.from(from).map(|(sequence, ..)| sequence).collect()
+    }
+
+    #[test]
+    fn oldest_messages_are_removed_at_every_limit() {
+        for policy in [HistoryPolicy::new(3), HistoryPolicy::new(100).with_max_bytes(7)] {
+            let ring = ring(&policy, 10);
+            assert_eq!((ring.first(), ring.position().sequence, kept(&ring, 0)), (8, 10, vec![8, 9, 10]));
+            assert_eq!((kept(&ring, 10), kept(&ring, 11), kept(&ring, 50)), (vec![10], vec![], vec![]));
+        }
+        let large = ring(&HistoryPolicy::new(3).with_max_bytes(1), 2);
+        assert_eq!(kept(&large, 0), [2], "the last is kept however large it is");
+        let mut old = ring(&HistoryPolicy::new(3), 2);
+        old.trim(&HistoryPolicy::new(3).with_max_age(Duration::ZERO));
+        assert_eq!((kept(&old, 0), old.first(), old.cost()), (vec![], 3, 0));
+    }
+
+    #[test]
+    fn position_can_be_set_from_outside() {
+        let mut ring = ring(&HistoryPolicy::new(3), 10);
+        let position = ring.position();
+        let later = |sequence| Position { sequence, ..position };
+        ring.advance_to(later(9));
+        ring.advance_to(position);
+        assert_eq!((ring.position(), kept(&ring, 0)), (position, vec![8, 9, 10]));
+        ring.advance_to(later(20));
+        assert_eq!((ring.position(), kept(&ring, 0)), (later(20), vec![]));
+        ring.append(Prepared::text("21"), None, &HistoryPolicy::new(3));
+        let other = Position { epoch: position.epoch ^ 1, sequence: 5 };
+        ring.advance_to(other);
+        assert_eq!((ring.position(), kept(&ring, 0), ring.cost()), (other, vec![], 0));
+    }
+
+    #[test]
+    fn start_reports_missing_messages() {
+        let ring = ring(&HistoryPolicy::new(3), 10);
+        let after = |sequence| ring.start(ReplayFrom::After(Position { epoch: ring.epoch, sequence }));
+        assert_eq!((after(10), after(9), after(7)), ((11, true), (10, true), (8, true)));
+        assert_eq!((after(6), after(0)), ((8, false), (8, false)));
+        assert_eq!(after(11), (8, false), "of a run that was longer");
+        assert_eq!(
+            ring.start(ReplayFrom::After(Position { epoch: ring.epoch ^ 1, sequence: 9 })),
+            (8, false)
+        );
+        assert_eq!(ring.start(ReplayFrom::Last(1)), (10, true));
+        assert_eq!(
+            (ring.start(ReplayFrom::Last(0)), ring.start(ReplayFrom::Last(usize::MAX))),
+            ((11, true), (8, true))
+        );
+        let empty = MessageRing::new(7);
+        assert_eq!((empty.start(ReplayFrom::Last(5)), empty.position().sequence), ((1, true), 0));
+    }
+}

@@ -1,0 +1,97 @@
+//! Settings of topic histories, positions, and exported histories.
+
+use std::time::Duration;
+
+use sinews_session::Prepared;
+
+/// History policy of a topic: beyond any of its limits, the oldest messages expire.
+///
+/// A message of a topic with history has a [`Position`]. Every subscriber gets the messages of a topic in the topic's
+/// order. That includes the publisher, whose own messages arrive in that order and not before its later sends.
+#[derive(Clone, Copy, Debug)]
+pub struct HistoryPolicy {
+    pub(crate) messages: usize,
+    pub(crate) bytes: usize,
+    pub(crate) age: Option<Duration>,
+}
+
+impl HistoryPolicy {
+    /// Retains this number of messages of each topic, at least 1: with 1, the last value.
+    #[must_use]
+    pub fn new(messages: usize) -> Self {
+        Self { messages, bytes: 1 << 20, age: None }
+    }
+
+    /// Limit of the retained payload of one topic in bytes; the last message is retained regardless of its size.
+    /// Default 1 MiB.
+    #[must_use]
+    pub fn with_max_bytes(mut self, bytes: usize) -> Self {
+        self.bytes = bytes;
+        self
+    }
+
+    /// Approximate maximum age of a retained message. Late subscribers do not get an expired message, and its memory
+    /// is freed by later publications. Default: no limit.
+    #[must_use]
+    pub fn with_max_age(mut self, age: Duration) -> Self {
+        self.age = Some(age);
+        self
+    }
+}
+
+/// Position of a message in its topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(clippy::exhaustive_structs, reason = "a pair of numbers, which a client sends back")]
+pub struct Position {
+    /// Run of the topic: changes after a restart, or after all of the topic was removed. Below 2^53, so that JSON
+    /// represents it exactly.
+    pub epoch: u64,
+    /// Sequence of the message; starts at 1, without gaps.
+    pub sequence: u64,
+}
+
+/// Start of a subscription in the history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReplayFrom {
+    /// The last messages, this many; 1 is the last value.
+    Last(usize),
+    /// Messages after this one: to resume after a reconnect.
+    After(Position),
+}
+
+/// Result of a subscription with a [`ReplayFrom`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Subscribed {
+    /// The topic's last message so far; its sequence is 0 if there is none.
+    pub position: Position,
+    /// Number of earlier messages that are being delivered.
+    pub replayed: u64,
+    /// No message after the requested position has expired: no gap.
+    pub complete: bool,
+}
+
+/// Retained state of one topic, for a successor server: [`Publisher::histories`].
+///
+/// [`Publisher::histories`]: crate::Publisher::histories
+#[derive(Clone, Debug)]
+#[expect(clippy::exhaustive_structs, reason = "to be taken apart, sent, and put together again")]
+pub struct TopicSnapshot {
+    /// Name of the topic.
+    pub name: String,
+    /// Position of the last message, retained or not.
+    pub position: Position,
+    /// The last messages in order, without gaps.
+    pub messages: Vec<RetainedMessage>,
+}
+
+/// Message of a [`TopicSnapshot`].
+#[derive(Clone, Debug)]
+#[expect(clippy::exhaustive_structs, reason = "as its topic")]
+pub struct RetainedMessage {
+    /// The message.
+    pub message: Prepared,
+    /// Time since its publication.
+    pub age: Duration,
+}

@@ -1,0 +1,50 @@
+//! Limits of keyed topics.
+
+/// Limits of the keys of topics ([`Context::write_key`](crate::Context::write_key)). Keys are state, so none is evicted:
+/// a write beyond a limit is rejected, and removals are always accepted.
+///
+/// A key counts its name, its value and 256 bytes; a removed key counts until it is forgotten.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyedConfig {
+    pub(crate) keys: usize,
+    pub(crate) value_bytes: usize,
+    pub(crate) topic_bytes: usize,
+    pub(crate) total_bytes: usize,
+}
+
+impl Default for KeyedConfig {
+    fn default() -> Self {
+        Self { keys: 10_000, value_bytes: 64 << 10, topic_bytes: 16 << 20, total_bytes: 64 << 20 }
+    }
+}
+
+impl KeyedConfig {
+    /// Maximum number of keys of one topic. Default 10,000: a snapshot of small values is below 1 MiB.
+    #[must_use]
+    pub fn with_max_keys(mut self, keys: usize) -> Self {
+        self.keys = keys;
+        self
+    }
+
+    /// Maximum size of a value in bytes. Default 64 KiB: each change repeats the whole value for each subscriber.
+    #[must_use]
+    pub fn with_max_value_bytes(mut self, bytes: usize) -> Self {
+        self.value_bytes = bytes;
+        self
+    }
+
+    /// Approximate memory limit of the keys of one topic, in bytes. Default 16 MiB, the size of a snapshot to a new
+    /// subscriber.
+    #[must_use]
+    pub fn with_max_topic_bytes(mut self, bytes: usize) -> Self {
+        self.topic_bytes = bytes;
+        self
+    }
+
+    /// Approximate memory limit of the keys of all topics, in bytes. Default 64 MiB.
+    #[must_use]
+    pub fn with_max_total_bytes(mut self, bytes: usize) -> Self {
+        self.total_bytes = bytes;
+        self
+    }
+}

@@ -1,0 +1,102 @@
+//! Logs that store the keys of topics.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+
+use super::write::KeyError;
+
+/// Log that stores the keys of topics ([`Server::key_log`](crate::Server::key_log)): writes are applied when it has
+/// stored them.
+pub trait KeyLog: Send + Sync {
+    /// Returns whether the log stores the keys of a topic. The answer for a topic never changes.
+    fn stores(&self, topic: &str) -> bool;
+
+    /// Returns the epoch of a topic whose log is open.
+    fn epoch(&self, topic: &str) -> Option<u64>;
+
+    /// Starts to append a change, and returns its sequence: higher than those of all changes that are stored. Called in
+    /// the order of the changes of a topic, with the topic locked: it must neither block nor use the keys of topics.
+    ///
+    /// When the log has stored the change, it calls [`Publisher::commit_key`](crate::Publisher::commit_key), otherwise
+    /// [`Publisher::abort_key`](crate::Publisher::abort_key): from another thread or later, in the order of the changes.
+    ///
+    /// # Errors
+    /// [`KeyError::Log`]: the change is not appended.
+    fn append(&self, topic: &str, change: &LoggedChange<'_>) -> Result<u64, KeyError>;
+}
+
+/// Change of a key for a [`KeyLog`].
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct LoggedChange<'a> {
+    /// Number of the change, for [`Publisher::commit_key`](crate::Publisher::commit_key).
+    pub ticket: u64,
+    /// The key.
+    pub key: &'a str,
+    /// The value; `None` removes the key.
+    pub value: Option<&'a Bytes>,
+    /// Time at which the key expires, if it does.
+    pub expires: Option<SystemTime>,
+}
+
+impl<'a> LoggedChange<'a> {
+    /// A new value of a key, for tests of a log.
+    #[must_use]
+    pub fn set(key: &'a str, value: &'a Bytes) -> Self {
+        Self { ticket: 0, key, value: Some(value), expires: None }
+    }
+
+    /// The removal of a key, for tests of a log.
+    #[must_use]
+    pub fn removal(key: &'a str) -> Self {
+        Self { ticket: 0, key, value: None, expires: None }
+    }
+
+    /// Sets the time at which the key expires. Default: it does not.
+    #[must_use]
+    pub fn with_expiry(mut self, expires: Option<SystemTime>) -> Self {
+        self.expires = expires;
+        self
+    }
+}
+
+/// Why a [`KeyLog`] did not store a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KeyLogError {
+    /// The log of the topic is not open yet.
+    NotReady,
+    /// Too many changes wait to be stored.
+    Busy,
+    /// The disk is full.
+    NoSpace,
+    /// The change exceeds the largest record of the log.
+    TooLarge,
+    /// The log does not accept changes; its owner has the reason.
+    Failed,
+}
+
+impl fmt::Display for KeyLogError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotReady => "the log of the topic's keys is not open yet; retry",
+            Self::Busy => "too many changes wait for the log of the topic's keys; retry",
+            Self::NoSpace => "no space is left on the disk",
+            Self::TooLarge => "the change exceeds the largest record of the log",
+            Self::Failed => "the log of the topic's keys does not accept changes",
+        })
+    }
+}
+
+/// The log of a server.
+#[derive(Clone)]
+pub(crate) struct SharedKeyLog(pub(crate) Arc<dyn KeyLog>);
+
+impl fmt::Debug for SharedKeyLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SharedKeyLog")
+    }
+}

@@ -1,0 +1,76 @@
+//! Reader of a topic's keys for one subscriber that is behind.
+
+use sinews_session::Prepared;
+
+use super::topic::{EncodeKeys, EncodedSnapshot, KeyedTopic};
+
+/// Size of one update to a subscriber that is behind: small, so that values are read late and are new when they are
+/// sent.
+const UPDATE_BYTES: usize = 8 << 10;
+
+/// Position of a subscriber in the log of last changes. It is all that a slow subscriber costs, whatever changes.
+#[derive(Debug)]
+pub(crate) struct KeyedReader {
+    /// The subscriber has the changes up to here; `None` if it needs a snapshot.
+    after: Option<u64>,
+    /// The snapshot that is being sent, and the index of the next part.
+    snapshot: Option<(EncodedSnapshot, usize)>,
+}
+
+/// Next step of a reader.
+#[derive(Debug)]
+pub(super) enum ReaderStep {
+    /// To send.
+    Message(Prepared),
+    /// Nothing to send in some changes.
+    Skipped,
+    /// The subscriber has all changes up to the end: exactly, or some more.
+    AtEnd { is_exact: bool },
+}
+
+impl KeyedReader {
+    /// Creates a reader after a sequence; `None` begins with a snapshot.
+    pub(super) fn new(after: Option<u64>) -> Self {
+        Self { after, snapshot: None }
+    }
+
+    /// Returns the next message, with changes up to the sequence `end`.
+    pub(super) fn next(
+        &mut self,
+        topic: &KeyedTopic,
+        filter: Option<&str>,
+        end: u64,
+        encode: &EncodeKeys,
+    ) -> ReaderStep {
+        loop {
+            if let Some((snapshot, next)) = &mut self.snapshot {
+                if let Some(part) = snapshot.parts.get(*next) {
+                    *next += 1;
+                    let part = part.clone();
+                    if *next == snapshot.parts.len() {
+                        self.after = Some(snapshot.position.sequence);
+                        self.snapshot = None;
+                    }
+                    return ReaderStep::Message(part);
+                }
+                self.snapshot = None;
+            }
+            if let Some(after) = self.after {
+                if after >= end {
+                    return ReaderStep::AtEnd { is_exact: after == end };
+                }
+                if let Ok((sequence, message)) =
+                    topic.encode_changes((after, end), filter, UPDATE_BYTES, encode)
+                {
+                    self.after = Some(sequence);
+                    return message.map_or(ReaderStep::Skipped, ReaderStep::Message);
+                }
+            }
+            self.after = None;
+            self.snapshot = Some((topic.encoded_snapshot(filter, encode), 0));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

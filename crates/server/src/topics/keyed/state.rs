@@ -1,0 +1,428 @@
+//! Keys of one topic: their values, and an index of their last changes.
+//!
+//! The index is a compacted log: each key is in it once, at the sequence of its last change. A reader that has all
+//! changes up to a sequence reads the log from there: what waits for it is bounded by the number of keys, and a value
+//! that was replaced is never read. Removed keys stay in the log for a while. A reader from before a forgotten removal
+//! needs a snapshot.
+
+mod stored;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::config::KeyedConfig;
+use super::recent::RecentWrites;
+use super::update::{KeyChange, KeySnapshot, KeyedSnapshot};
+use super::write::{KeyCondition, KeyError, KeyWrite, KeyWritten};
+use crate::topics::history::policy::Position;
+use crate::topics::name;
+use stored::PendingChanges;
+
+/// How long a removed key is remembered: readers that are away for less, or slower by less, need no snapshot.
+const TOMBSTONE_TTL: Duration = Duration::from_secs(60);
+
+/// Approximate memory of a key besides its name and value, in bytes.
+const KEY_COST: usize = 256;
+
+/// Maximum number of keys that one read looks at, so that writers wait only briefly.
+const SCAN_MAX: usize = 4_096;
+
+/// Keys of a topic.
+#[derive(Debug)]
+pub(crate) struct KeyedState {
+    epoch: u64,
+    /// Sequence of the last change.
+    sequence: u64,
+    /// Removals up to here are forgotten.
+    forgotten: u64,
+    keys: BTreeMap<Arc<str>, KeyState>,
+    /// Keys by the sequence of their last change.
+    order: BTreeMap<u64, Arc<str>>,
+    expiries: BTreeSet<(Instant, Arc<str>)>,
+    /// Removed keys by the sequence of their removal.
+    tombstones: BTreeMap<u64, Instant>,
+    recent: RecentWrites,
+    bytes: usize,
+    /// When the topic's thread looks at it next, or has been asked to.
+    armed: Option<Instant>,
+    /// The thread has been asked and has not answered.
+    is_asked: bool,
+    /// A successor process has the state: there are no further changes.
+    frozen: bool,
+    /// Set if a log stores the keys.
+    stored: Option<Box<PendingChanges>>,
+    /// The table has removed the topic; another one with its name may exist.
+    removed: bool,
+}
+
+#[derive(Debug)]
+struct KeyState {
+    version: u64,
+    /// `None` if the key was removed.
+    value: Option<Bytes>,
+    expires: Option<Instant>,
+}
+
+/// Changes of keys in order, after a sequence and up to another.
+#[derive(Debug)]
+pub(super) struct Changes {
+    pub(super) sequence: u64,
+    pub(super) changes: Vec<KeyChange>,
+}
+
+/// Error: removals after the reader's position are forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NeedsSnapshot;
+
+/// Limits of a write.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WriteLimits {
+    pub(super) config: KeyedConfig,
+    /// Bytes that all topics may grow by.
+    pub(super) left: usize,
+}
+
+impl KeyedState {
+    pub(super) fn new(epoch: u64) -> Self {
+        Self {
+            epoch,
+            sequence: 0,
+            forgotten: 0,
+            keys: BTreeMap::new(),
+            order: BTreeMap::new(),
+            expiries: BTreeSet::new(),
+            tombstones: BTreeMap::new(),
+            recent: RecentWrites::default(),
+            bytes: 0,
+            armed: None,
+            is_asked: false,
+            frozen: false,
+            stored: None,
+            removed: false,
+        }
+    }
+
+    pub(super) fn position(&self) -> Position {
+        Position { epoch: self.epoch, sequence: self.sequence }
+    }
+
+    /// Returns the number of keys with a value.
+    pub(super) fn len(&self) -> usize {
+        self.keys.len() - self.tombstones.len()
+    }
+
+    /// Returns its approximate memory in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes + self.recent.bytes() + self.stored.as_ref().map_or(0, |stored| stored.bytes)
+    }
+
+    pub(super) fn freeze(&mut self, frozen: bool) {
+        self.frozen = frozen;
+    }
+
+    pub(super) fn is_removed(&self) -> bool {
+        self.removed
+    }
+
+    /// Marks it as removed if nothing is left that a reader or a writer could need.
+    pub(super) fn remove_if_empty(&mut self) -> bool {
+        // The log has the epoch and the sequence of a stored topic.
+        let is_stored = self.stored.as_ref().is_some_and(|stored| self.sequence > 0 || !stored.is_empty());
+        self.removed = !is_stored && self.keys.is_empty() && self.recent.next_due().is_none();
+        self.removed
+    }
+
+    /// Returns whether to ask the topic's thread to look at it earlier than it would.
+    pub(super) fn ask(&mut self) -> bool {
+        let Some(due) = self.next_due().filter(|due| self.armed.is_none_or(|armed| *due < armed)) else {
+            return false;
+        };
+        self.armed = Some(due);
+        !std::mem::replace(&mut self.is_asked, true)
+    }
+
+    /// Returns when the topic's thread has to look at it, if it was asked.
+    pub(super) fn answer(&mut self) -> Option<Instant> {
+        if std::mem::take(&mut self.is_asked) { self.armed } else { None }
+    }
+
+    /// Returns when the topic's thread has to look at it again, after it has at this time as planned.
+    pub(super) fn rearm(&mut self, planned: Instant) -> Option<Instant> {
+        if self.armed != Some(planned) {
+            // An earlier plan has replaced it.
+            return None;
+        }
+        self.armed = self.next_due();
+        self.armed
+    }
+
+    /// Returns whether keys were changed in this epoch.
+    pub(super) fn had_changes(&self) -> bool {
+        self.sequence > 0
+    }
+
+    /// Applies a write.
+    pub(super) fn write(
+        &mut self,
+        write: &KeyWrite,
+        limits: WriteLimits,
+        now: Instant,
+    ) -> Result<KeyWritten, KeyError> {
+        if self.frozen {
+            return Err(KeyError::HandedOver);
+        }
+        self.expire(now, limits.config.keys);
+        let known = write.idempotency_key.as_deref().and_then(|name| self.recent.find(&write.key, name));
+        if let Some(sequence) = known {
+            let position = Position { epoch: self.epoch, sequence };
+            return Ok(KeyWritten { position, changed: true, repeated: true, pending: None });
+        }
+        let current = self.keys.get(&write.key).filter(|known| known.value.is_some());
+        self.check_condition(write.condition, current.map(|current| current.version))?;
+        let changed = match &write.value {
+            Some(value) => {
+                self.check_limits(&write.key, value, limits)?;
+                self.put(&write.key, Some(value.clone()), write.ttl.map(|ttl| now + ttl), now);
+                true
+            }
+            None if current.is_some() => {
+                self.put(&write.key, None, None, now);
+                true
+            }
+            None => false,
+        };
+        if let Some(name) = write.idempotency_key.as_deref().filter(|_| changed) {
+            self.recent.insert((&write.key, name), self.sequence, now);
+        }
+        Ok(KeyWritten { position: self.position(), changed, repeated: false, pending: None })
+    }
+
+    fn check_condition(&self, condition: Option<KeyCondition>, version: Option<u64>) -> Result<(), KeyError> {
+        match (condition, version) {
+            (None, _) | (Some(KeyCondition::IfNew), None) | (Some(KeyCondition::IfExists), Some(_)) => Ok(()),
+            (Some(KeyCondition::IfNew), Some(version)) => Err(KeyError::Exists(version)),
+            (Some(_), None) => Err(KeyError::Missing),
+            (Some(KeyCondition::Version(wanted)), Some(version)) if wanted == version => Ok(()),
+            (Some(KeyCondition::At(wanted)), Some(version))
+                if wanted == (Position { epoch: self.epoch, sequence: version }) =>
+            {
+                Ok(())
+            }
+            (Some(KeyCondition::Version(_) | KeyCondition::At(_)), Some(version)) => {
+                Err(KeyError::OtherVersion(version))
+            }
+        }
+    }
+
+    fn check_limits(&self, key: &Arc<str>, value: &Bytes, limits: WriteLimits) -> Result<(), KeyError> {
+        let known = self.keys.get(key);
+        let before = known.map_or(0, |known| cost(key, known.value.as_ref()));
+        let after = cost(key, Some(value));
+        let KeyedConfig { keys, topic_bytes, total_bytes, .. } = limits.config;
+        if known.is_none_or(|known| known.value.is_none()) && self.len() >= keys {
+            return Err(KeyError::TooManyKeys(keys));
+        }
+        let growth = after.saturating_sub(before);
+        if growth > 0 && self.bytes + growth > topic_bytes {
+            return Err(KeyError::TopicFull(topic_bytes));
+        }
+        if growth > limits.left {
+            return Err(KeyError::ServerFull(total_bytes));
+        }
+        Ok(())
+    }
+
+    /// Changes a key.
+    fn put(&mut self, key: &Arc<str>, value: Option<Bytes>, expires: Option<Instant>, now: Instant) {
+        self.sequence += 1;
+        // All indexes share one allocation of the name.
+        let known = self.keys.get_key_value(key);
+        let key = known.map_or(key, |(known, _)| known).clone();
+        if let Some(before) = self.keys.get(&key) {
+            self.bytes -= cost(&key, before.value.as_ref());
+            self.order.remove(&before.version);
+            self.tombstones.remove(&before.version);
+            if let Some(expires) = before.expires {
+                self.expiries.remove(&(expires, key.clone()));
+            }
+        }
+        self.bytes += cost(&key, value.as_ref());
+        self.order.insert(self.sequence, key.clone());
+        if let Some(expires) = expires {
+            self.expiries.insert((expires, key.clone()));
+        }
+        if value.is_none() {
+            self.tombstones.insert(self.sequence, now);
+        }
+        self.keys.insert(key, KeyState { version: self.sequence, value, expires });
+    }
+
+    /// Removes expired keys, and forgets old removals. Returns whether keys were removed.
+    pub(super) fn expire(&mut self, now: Instant, tombstones_max: usize) -> bool {
+        if self.frozen {
+            return false;
+        }
+        let before = self.sequence;
+        while let Some((due, key)) = self.expiries.first()
+            && *due <= now
+            && self.stored.is_none()
+        {
+            let key = key.clone();
+            self.put(&key, None, None, now);
+        }
+        while let Some((&sequence, &at)) = self.tombstones.first_key_value()
+            && (self.tombstones.len() > tombstones_max || at + TOMBSTONE_TTL <= now)
+        {
+            self.forget(sequence);
+        }
+        self.recent.expire(now);
+        self.sequence != before
+    }
+
+    /// Forgets a removed key.
+    fn forget(&mut self, sequence: u64) {
+        self.tombstones.remove(&sequence);
+        self.forgotten = self.forgotten.max(sequence);
+        if let Some(key) = self.order.remove(&sequence) {
+            self.bytes -= cost(&key, None);
+            self.keys.remove(&key);
+        }
+    }
+
+    /// Returns when to call [`expire`](Self::expire) next.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        if self.frozen {
+            return None;
+        }
+        let expiry = self.expiries.first().map(|(due, _)| *due);
+        let tombstone = self.tombstones.first_key_value().map(|(_, at)| *at + TOMBSTONE_TTL);
+        [expiry, tombstone, self.recent.next_due()].into_iter().flatten().min()
+    }
+
+    /// Returns whether a reader can continue after a position.
+    pub(super) fn continues(&self, from: Position) -> bool {
+        from.epoch == self.epoch && self.forgotten <= from.sequence && from.sequence <= self.sequence
+    }
+
+    /// Returns the changes after a sequence, up to another and to a number of bytes, at least one.
+    pub(super) fn changes(
+        &self,
+        (after, end): (u64, u64),
+        filter: Option<&str>,
+        bytes_max: usize,
+    ) -> Result<Changes, NeedsSnapshot> {
+        if after < self.forgotten {
+            return Err(NeedsSnapshot);
+        }
+        let mut read = Changes { sequence: end.max(after), changes: Vec::new() };
+        let range = (Bound::Excluded(after), Bound::Included(end.max(after)));
+        let mut bytes = 0;
+        for (looked_at, (&version, key)) in self.order.range(range).enumerate() {
+            let change = self.keys.get(key).filter(|_| matches(filter, key)).map(|known| KeyChange {
+                key: key.clone(),
+                version,
+                value: known.value.clone(),
+            });
+            bytes += change.as_ref().map_or(0, KeyChange::bytes);
+            if looked_at >= SCAN_MAX || bytes > bytes_max && !read.changes.is_empty() {
+                read.sequence = version - 1;
+                break;
+            }
+            read.changes.extend(change);
+        }
+        Ok(read)
+    }
+
+    /// Returns all keys with values that match a filter, in order of the keys.
+    pub(super) fn snapshot(&self, filter: Option<&str>) -> Vec<KeyChange> {
+        self.page(None, filter, usize::MAX).0
+    }
+
+    /// Returns keys with values after a key, and whether more follow.
+    pub(super) fn page(
+        &self,
+        after: Option<&str>,
+        filter: Option<&str>,
+        keys_max: usize,
+    ) -> (Vec<KeyChange>, bool) {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let keys = self.keys.range::<str, _>((from, Bound::Unbounded));
+        let mut keys = keys.filter(|(key, _)| matches(filter, key)).filter_map(|(key, known)| {
+            let value = Some(known.value.clone()?);
+            Some(KeyChange { key: key.clone(), version: known.version, value })
+        });
+        let page = keys.by_ref().take(keys_max).collect();
+        (page, keys.next().is_some())
+    }
+
+    /// Returns a key that has a value.
+    pub(super) fn get(&self, key: &str) -> Option<KeyChange> {
+        let (key, known) = self.keys.get_key_value(key)?;
+        let value = Some(known.value.clone()?);
+        Some(KeyChange { key: key.clone(), version: known.version, value })
+    }
+
+    /// Returns the sequence of the last change of a key, perhaps its removal.
+    #[cfg(test)]
+    pub(super) fn version(&self, key: &str) -> Option<u64> {
+        self.keys.get(key).map(|known| known.version)
+    }
+
+    /// Exports the state for [`restore`](Self::restore) of another server.
+    pub(super) fn export(&self, topic: &str, now: Instant) -> KeyedSnapshot {
+        let keys = self.order.iter().filter_map(|(&version, key)| {
+            let known = self.keys.get(key)?;
+            let ttl = known.expires.map(|due| due.saturating_duration_since(now));
+            Some(KeySnapshot { key: key.to_string(), version, value: known.value.clone(), ttl })
+        });
+        let (position, forgotten) = (self.position(), self.forgotten);
+        KeyedSnapshot { topic: topic.to_owned(), position, forgotten, keys: keys.collect() }
+    }
+
+    /// Restores the export of another server, in a state without changes. Keys that are out of order, or beyond the
+    /// limits, are left out: then subscribers need a snapshot. Returns the number of keys left out.
+    pub(super) fn restore(&mut self, snapshot: KeyedSnapshot, limits: WriteLimits, now: Instant) -> usize {
+        self.epoch = snapshot.position.epoch;
+        let mut left_out = 0;
+        for KeySnapshot { key, version, value, ttl } in snapshot.keys {
+            let key: Arc<str> = key.into();
+            let fits = match &value {
+                Some(value) => {
+                    let left = limits.left.saturating_sub(self.bytes);
+                    self.check_limits(&key, value, WriteLimits { left, ..limits }).is_ok()
+                }
+                None => true,
+            };
+            let is_in_order = version > self.sequence && version <= snapshot.position.sequence;
+            if !fits || !is_in_order || super::write::check_key(&key).is_err() {
+                left_out += 1;
+                continue;
+            }
+            self.sequence = version - 1;
+            self.put(&key, value, ttl.map(|ttl| now + ttl), now);
+        }
+        self.sequence = snapshot.position.sequence;
+        self.forgotten = snapshot.forgotten.min(self.sequence);
+        if left_out > 0 && self.stored.is_none() {
+            // As if they were removed, and that was forgotten.
+            self.sequence += 1;
+            self.forgotten = self.sequence;
+        }
+        left_out
+    }
+}
+
+fn matches(filter: Option<&str>, key: &str) -> bool {
+    filter.is_none_or(|filter| name::matches(filter, key))
+}
+
+fn cost(key: &str, value: Option<&Bytes>) -> usize {
+    KEY_COST + key.len() + value.map_or(0, Bytes::len)
+}
+
+#[cfg(test)]
+mod tests;

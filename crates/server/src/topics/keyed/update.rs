@@ -1,0 +1,218 @@
+//! Changes of keys as subscribers receive them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::write::KeyError;
+use crate::topics::history::policy::Position;
+use crate::topics::name::TopicPattern;
+
+/// Last change of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyChange {
+    pub(crate) key: Arc<str>,
+    pub(crate) version: u64,
+    pub(crate) value: Option<Bytes>,
+}
+
+impl KeyChange {
+    /// Returns the key.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// Returns the sequence of the change in its topic: the version of the key.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Returns the value; `None` if the key was removed.
+    #[must_use]
+    pub fn value(&self) -> Option<&Bytes> {
+        self.value.as_ref()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.key.len() + self.value.as_ref().map_or(0, Bytes::len)
+    }
+}
+
+/// Update of a subscriber's view of a topic's keys, for the server's encoder
+/// ([`Server::keyed_topics`](crate::Server::keyed_topics)): a part of a snapshot, or changes.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyedUpdate<'a> {
+    pub(crate) topic: &'a str,
+    pub(crate) position: Position,
+    pub(crate) part: Option<SnapshotPart>,
+    pub(crate) changes: &'a [KeyChange],
+}
+
+/// Part of a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SnapshotPart {
+    /// From 1.
+    pub(crate) number: usize,
+    pub(crate) is_last: bool,
+}
+
+impl<'a> KeyedUpdate<'a> {
+    /// Returns the topic.
+    #[must_use]
+    pub fn topic(&self) -> &'a str {
+        self.topic
+    }
+
+    /// Returns the position of the view after this update, or after the last part of its snapshot: a client that
+    /// reconnects continues from there.
+    #[must_use]
+    pub fn position(&self) -> Position {
+        self.position
+    }
+
+    /// Returns whether it is a part of a snapshot, which replaces the subscriber's view when its last part has arrived.
+    #[must_use]
+    pub fn is_snapshot(&self) -> bool {
+        self.part.is_some()
+    }
+
+    /// Returns the number of this part of a snapshot, from 1; `None` for an update.
+    #[must_use]
+    pub fn part(&self) -> Option<usize> {
+        self.part.map(|part| part.number)
+    }
+
+    /// Returns whether it is the last part of a snapshot, or an update.
+    #[must_use]
+    pub fn is_last_part(&self) -> bool {
+        self.part.is_none_or(|part| part.is_last)
+    }
+
+    /// Returns the changes, each key once. A snapshot has no removed keys.
+    #[must_use]
+    pub fn changes(&self) -> &'a [KeyChange] {
+        self.changes
+    }
+}
+
+/// Settings of a subscription to the keys of a topic
+/// ([`Context::subscribe_keys`](crate::Context::subscribe_keys)).
+///
+/// ```
+/// use std::time::Duration;
+/// use sinews_server::KeySubscription;
+///
+/// let prices = KeySubscription::new().with_filter("gold.*").with_interval(Duration::from_millis(200));
+/// # drop(prices);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeySubscription {
+    pub(crate) filter: Option<String>,
+    pub(crate) interval: Option<Duration>,
+    pub(crate) from: Option<Position>,
+}
+
+impl KeySubscription {
+    /// Longest interval between two updates.
+    pub const INTERVAL_MAX: Duration = super::write::INTERVAL_MAX;
+
+    /// Subscribes to all keys: a snapshot, then each change.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Limits the subscription to the keys that match a [pattern](crate::TopicPattern). Default: all keys.
+    #[must_use]
+    pub fn with_filter(mut self, pattern: impl Into<String>) -> Self {
+        self.filter = Some(pattern.into());
+        self
+    }
+
+    /// Sends at most one update in this time, of the keys that have changed meanwhile; at most
+    /// [`INTERVAL_MAX`](Self::INTERVAL_MAX) (60 s). An update of more than 256 KiB takes several messages. Default:
+    /// changes are sent at once, together with those of the same turn of the loop.
+    #[must_use]
+    pub fn with_interval(mut self, interval: Duration) -> Self {
+        self.interval = Some(interval).filter(|interval| !interval.is_zero());
+        self
+    }
+
+    /// Sets the interval, unless a longer one is set.
+    #[must_use]
+    pub fn with_min_interval(mut self, interval: Duration) -> Self {
+        self.interval = self.interval.max(Some(interval).filter(|interval| !interval.is_zero()));
+        self
+    }
+
+    /// Continues after this position, from an earlier subscription with the same filter, without a snapshot if
+    /// possible. Default: a snapshot.
+    #[must_use]
+    pub fn with_position(mut self, position: Position) -> Self {
+        self.from = Some(position);
+        self
+    }
+
+    pub(crate) fn check(&self) -> Result<(), KeyError> {
+        if self.filter.as_deref().is_some_and(|filter| TopicPattern::parse(filter).is_err()) {
+            return Err(KeyError::Filter);
+        }
+        if self.interval.is_some_and(|interval| interval > Self::INTERVAL_MAX) {
+            return Err(KeyError::Interval);
+        }
+        Ok(())
+    }
+}
+
+/// Result of a subscription to keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeysSubscribed {
+    /// Position of the topic's last change so far.
+    pub position: Position,
+    /// Whether the changes since the requested position follow; otherwise a snapshot follows.
+    pub recovered: bool,
+}
+
+/// A page of the keys of a topic ([`Topics::keys`](crate::Topics::keys)).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeyPage {
+    /// Position of the topic's last change.
+    pub position: Position,
+    /// Keys with their values, in order of the keys.
+    pub keys: Vec<KeyChange>,
+    /// Whether further keys follow.
+    pub more: bool,
+}
+
+/// Keys of one topic, for a successor server ([`Publisher::keyed_topics`](crate::Publisher::keyed_topics)).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "to be taken apart, sent, and put together again")]
+pub struct KeyedSnapshot {
+    /// Name of the topic.
+    pub topic: String,
+    /// Position of the last change.
+    pub position: Position,
+    /// Removals up to this sequence are forgotten: a subscriber from before needs a snapshot.
+    pub forgotten: u64,
+    /// Keys, and removed keys that are not forgotten, in order of their versions.
+    pub keys: Vec<KeySnapshot>,
+}
+
+/// Key of a [`KeyedSnapshot`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "as its topic")]
+pub struct KeySnapshot {
+    /// The key.
+    pub key: String,
+    /// Sequence of its last change.
+    pub version: u64,
+    /// Its value; `None` if it was removed.
+    pub value: Option<Bytes>,
+    /// Time until it expires, if it does.
+    pub ttl: Option<Duration>,
+}

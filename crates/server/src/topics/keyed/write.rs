@@ -1,0 +1,229 @@
+//! Writes of keys: their conditions, results and errors.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::log::KeyLogError;
+use crate::topics::history::policy::Position;
+use crate::topics::name::{self, InvalidTopic, SUBSCRIPTIONS_MAX};
+
+/// Maximum length of a key in bytes.
+pub(crate) const KEY_MAX: usize = 128;
+
+/// Maximum length of an idempotency key in bytes.
+pub(crate) const IDEMPOTENCY_KEY_MAX: usize = 128;
+
+/// Maximum time to live of a key.
+pub(crate) const TTL_MAX: Duration = Duration::from_secs(366 * 86_400);
+
+/// Maximum interval of the updates of a subscription.
+pub(crate) const INTERVAL_MAX: Duration = Duration::from_secs(60);
+
+/// Change of one key of a topic: a new value, or its removal.
+///
+/// ```
+/// use std::time::Duration;
+/// use sinews_server::{KeyCondition, KeyWrite};
+///
+/// let cursor = KeyWrite::set("anna", "{\"x\":1}").with_ttl(Duration::from_secs(30));
+/// let claim = KeyWrite::set("lock", "anna").with_condition(KeyCondition::IfNew);
+/// # drop((cursor, claim));
+/// ```
+#[derive(Clone, Debug)]
+pub struct KeyWrite {
+    pub(crate) key: Arc<str>,
+    /// `None` removes the key.
+    pub(crate) value: Option<Bytes>,
+    pub(crate) ttl: Option<Duration>,
+    pub(crate) condition: Option<KeyCondition>,
+    pub(crate) idempotency_key: Option<Box<str>>,
+}
+
+/// Condition of a write: otherwise it changes nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KeyCondition {
+    /// The key has no value.
+    IfNew,
+    /// The key has a value.
+    IfExists,
+    /// The key has a value, and its last change has this sequence ([`KeyChange::version`](crate::KeyChange::version)).
+    Version(u64),
+    /// The same, in this run of the topic. Guards against a version of a topic that has restarted meanwhile.
+    At(Position),
+}
+
+impl KeyWrite {
+    /// Sets a key. A key is a [topic name](crate::TopicName) of at most
+    /// [`Topics::KEY_MAX`](crate::Topics::KEY_MAX) bytes; tokens between dots serve for filters.
+    #[must_use]
+    pub fn set(key: impl Into<Arc<str>>, value: impl Into<Bytes>) -> Self {
+        Self { key: key.into(), value: Some(value.into()), ttl: None, condition: None, idempotency_key: None }
+    }
+
+    /// Removes a key. The removal of a key without a value changes nothing.
+    #[must_use]
+    pub fn delete(key: impl Into<Arc<str>>) -> Self {
+        Self { key: key.into(), value: None, ttl: None, condition: None, idempotency_key: None }
+    }
+
+    /// Removes the key after this time, unless it is set again. At least 1 ms, at most 366 days. Default: never.
+    #[must_use]
+    pub fn with_ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// Sets a condition. Default: none.
+    #[must_use]
+    pub fn with_condition(mut self, condition: KeyCondition) -> Self {
+        self.condition = Some(condition);
+        self
+    }
+
+    /// Names this write, so that a repetition has no effect and returns the result of the first. The topic remembers
+    /// the last 1,024 names for five minutes, each together with its key. 1 to 128 bytes. Default: none.
+    #[must_use]
+    pub fn with_idempotency_key(mut self, name: impl Into<Box<str>>) -> Self {
+        self.idempotency_key = Some(name.into());
+        self
+    }
+
+    /// Returns the key.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// Returns the value; `None` if the key is removed.
+    #[must_use]
+    pub fn value(&self) -> Option<&Bytes> {
+        self.value.as_ref()
+    }
+
+    pub(crate) fn check(&self, value_max: usize) -> Result<(), KeyError> {
+        check_key(&self.key)?;
+        if let Some(bytes) = self.value.as_ref().map(Bytes::len).filter(|bytes| *bytes > value_max) {
+            return Err(KeyError::ValueTooLarge { bytes, max: value_max });
+        }
+        if self.ttl.is_some_and(|ttl| ttl < Duration::from_millis(1) || ttl > TTL_MAX) {
+            return Err(KeyError::TimeToLive);
+        }
+        let bad = |name: &str| name.is_empty() || name.len() > IDEMPOTENCY_KEY_MAX;
+        if self.idempotency_key.as_deref().is_some_and(bad) {
+            return Err(KeyError::IdempotencyKey);
+        }
+        Ok(())
+    }
+}
+
+/// Checks a key.
+pub(crate) fn check_key(key: &str) -> Result<(), KeyError> {
+    if key.len() > KEY_MAX || name::check(key).is_err() { Err(KeyError::Key) } else { Ok(()) }
+}
+
+/// Result of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeyWritten {
+    /// Position of the change; of the topic's last change if there was none.
+    pub position: Position,
+    /// Whether the key changed, now or by the first write of the same idempotency key.
+    pub changed: bool,
+    /// Whether it repeats an earlier write of the same idempotency key.
+    pub repeated: bool,
+    /// Ticket of the change that a [`KeyLog`](crate::KeyLog) has to store first. `None`: the write is done.
+    pub pending: Option<u64>,
+}
+
+/// Error of a write, or of a subscription to keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// The name is no topic name.
+    Topic(InvalidTopic),
+    /// The key is no name, or is longer than [`Topics::KEY_MAX`](crate::Topics::KEY_MAX) bytes.
+    Key,
+    /// The filter is no pattern of names.
+    Filter,
+    /// The interval is longer than 60 s.
+    Interval,
+    /// The time to live is shorter than 1 ms or longer than 366 days.
+    TimeToLive,
+    /// The idempotency key is empty or longer than 128 bytes.
+    IdempotencyKey,
+    /// The value exceeds [`KeyedConfig::with_max_value_bytes`](crate::KeyedConfig::with_max_value_bytes).
+    ValueTooLarge {
+        /// Size of the value.
+        bytes: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// The topic has this number of keys, the limit
+    /// ([`KeyedConfig::with_max_keys`](crate::KeyedConfig::with_max_keys)).
+    TooManyKeys(usize),
+    /// The topic would exceed this number of bytes
+    /// ([`KeyedConfig::with_max_topic_bytes`](crate::KeyedConfig::with_max_topic_bytes)).
+    TopicFull(usize),
+    /// All topics would exceed this number of bytes
+    /// ([`KeyedConfig::with_max_total_bytes`](crate::KeyedConfig::with_max_total_bytes)).
+    ServerFull(usize),
+    /// [`KeyCondition::IfNew`]: the key has a value, of this version.
+    Exists(u64),
+    /// [`KeyCondition::IfExists`], [`Version`](KeyCondition::Version) or [`At`](KeyCondition::At): the key has no value.
+    Missing,
+    /// [`KeyCondition::Version`] or [`At`](KeyCondition::At): the key has this version, or another epoch.
+    OtherVersion(u64),
+    /// The state of this server has been exported for a successor, which accepts writes.
+    HandedOver,
+    /// The log that stores the keys did not accept the change.
+    Log(KeyLogError),
+    /// The connection has too many subscriptions to keys.
+    TooManySubscriptions,
+    /// The server has no encoder of updates: [`Server::keyed_topics`](crate::Server::keyed_topics).
+    NoEncoder,
+}
+
+impl From<InvalidTopic> for KeyError {
+    fn from(invalid: InvalidTopic) -> Self {
+        Self::Topic(invalid)
+    }
+}
+
+impl fmt::Display for KeyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Topic(invalid) => invalid.fmt(f),
+            Self::Key => write!(
+                f,
+                "a key has 1 to {KEY_MAX} bytes, no control characters, a token between its dots, and no wildcards"
+            ),
+            Self::Filter => {
+                f.write_str("the filter is no pattern of keys, such as `players.*` or `players.>`")
+            }
+            Self::Interval => write!(f, "the interval exceeds {} s", INTERVAL_MAX.as_secs()),
+            Self::TimeToLive => write!(f, "a time to live is 1 ms to {} days", TTL_MAX.as_secs() / 86_400),
+            Self::IdempotencyKey => write!(f, "an idempotency key has 1 to {IDEMPOTENCY_KEY_MAX} bytes"),
+            Self::ValueTooLarge { bytes, max } => {
+                write!(f, "value of {bytes} bytes exceeds max_value_bytes ({max})")
+            }
+            Self::TooManyKeys(max) => write!(f, "the topic has max_keys ({max}) keys"),
+            Self::TopicFull(max) => write!(f, "the keys of the topic would exceed max_topic_bytes ({max})"),
+            Self::ServerFull(max) => write!(f, "the keys of all topics would exceed max_total_bytes ({max})"),
+            Self::Exists(version) => write!(f, "the key exists, with version {version}"),
+            Self::Missing => f.write_str("the key does not exist"),
+            Self::OtherVersion(version) => write!(f, "the key has another version: {version}"),
+            Self::HandedOver => f.write_str("another process takes over the topic's keys; retry"),
+            Self::Log(error) => error.fmt(f),
+            Self::TooManySubscriptions => {
+                write!(f, "a connection has at most {SUBSCRIPTIONS_MAX} subscriptions to keys")
+            }
+            Self::NoEncoder => f.write_str("the server sends no updates of keys (`Server::keyed_topics`)"),
+        }
+    }
+}
+
+impl std::error::Error for KeyError {}

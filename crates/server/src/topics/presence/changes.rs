@@ -1,0 +1,125 @@
+//! PresenceChanges of a topic since its last update.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::member::{CHANGES_MAX, PRESENCE_INTERVAL};
+
+/// PresenceChanges of a watched topic since its last update: bounded, whatever happens in between.
+#[derive(Debug)]
+pub(super) struct PresenceChanges {
+    /// Each changed member since the last update.
+    before: BTreeMap<Arc<str>, MemberChange>,
+    /// More members have changed than an update lists.
+    overflowed: bool,
+    /// At the last update: version and number of connections.
+    since: u64,
+    connections: usize,
+    /// When the next update may be published.
+    next: Instant,
+    /// A worker will publish the next update.
+    scheduled: bool,
+    /// A client may have read a state that neither the last update nor the next reports.
+    observed: bool,
+}
+
+/// Change of a member since the last update.
+#[derive(Debug)]
+pub(super) struct MemberChange {
+    /// Its info at the last update; `None` if it was absent then.
+    pub(super) before: Option<Bytes>,
+    /// The version of its last leave; 0 if it has not left.
+    pub(super) left: u64,
+    /// The version of its last change.
+    pub(super) version: u64,
+}
+
+/// What an update is computed from.
+pub(super) struct TakenChanges {
+    pub(super) before: BTreeMap<Arc<str>, MemberChange>,
+    pub(super) overflowed: bool,
+    pub(super) since: u64,
+    /// The number of connections at the last update.
+    pub(super) connections_before: usize,
+    /// The number of connections differs from the last update.
+    pub(super) counts_differ: bool,
+    /// Members and numbers were read since the last update, after a change. The changes must be reported even if they
+    /// have no effect in the end.
+    pub(super) observed: bool,
+}
+
+impl PresenceChanges {
+    /// Starts with a topic that is watched from now on.
+    pub(super) fn new(version: u64, connections: usize, now: Instant) -> Self {
+        let before = BTreeMap::new();
+        Self {
+            before,
+            overflowed: false,
+            since: version,
+            connections,
+            next: now,
+            scheduled: false,
+            observed: false,
+        }
+    }
+
+    /// Notes the change of a member that was absent, or had this info; and whether it leaves. The change leads to this
+    /// version.
+    pub(super) fn note(&mut self, id: &Arc<str>, before: Option<&Bytes>, leaves: bool, version: u64) {
+        if self.overflowed {
+            return;
+        }
+        let left = if leaves { version } else { 0 };
+        if let Some(known) = self.before.get_mut(id) {
+            (known.left, known.version) = (known.left.max(left), version);
+            return;
+        }
+        if self.before.len() == CHANGES_MAX {
+            return self.overflow();
+        }
+        self.before.insert(id.clone(), MemberChange { before: before.cloned(), left, version });
+    }
+
+    /// Notes that members or numbers are read, with this number of connections.
+    pub(super) fn observe(&mut self, connections: usize) {
+        self.observed |= !self.before.is_empty() || self.connections != connections;
+    }
+
+    /// Replaces the list of changed members by a mark.
+    pub(super) fn overflow(&mut self) {
+        self.before = BTreeMap::new();
+        self.overflowed = true;
+    }
+
+    /// Schedules the next update; `None` if it is scheduled already.
+    pub(super) fn schedule(&mut self, now: Instant) -> Option<Instant> {
+        (!std::mem::replace(&mut self.scheduled, true)).then(|| self.next.max(now))
+    }
+
+    /// Takes back a schedule.
+    pub(super) fn unschedule(&mut self) {
+        self.scheduled = false;
+    }
+
+    /// Takes the changes for an update, with the state that it reports.
+    pub(super) fn take(&mut self, (version, connections): (u64, usize), now: Instant) -> TakenChanges {
+        self.scheduled = false;
+        self.next = now + PRESENCE_INTERVAL;
+        TakenChanges {
+            before: std::mem::take(&mut self.before),
+            overflowed: std::mem::take(&mut self.overflowed),
+            since: std::mem::replace(&mut self.since, version),
+            counts_differ: self.connections != connections,
+            connections_before: std::mem::replace(&mut self.connections, connections),
+            observed: std::mem::take(&mut self.observed),
+        }
+    }
+
+    /// Sets the version of the last update, if the changes that were taken lead to none.
+    pub(super) fn set_since(&mut self, version: u64) {
+        self.since = version;
+    }
+}

@@ -1,0 +1,248 @@
+//! Joins, leaves and watching of connections.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use sinews_engine::ConnId;
+
+use super::local::{Joined, update_thread};
+use super::member::{Member, PRESENCE_INTERVAL, PresenceCount, PresenceError, PresenceMessage};
+use super::table::Changed;
+use crate::mail::Mail;
+use crate::topics::name::{self, SUBSCRIPTIONS_MAX};
+use crate::topics::registry::Topics;
+
+/// Maximum number of updates published at a time, so that connections are not delayed; the rest follows in the next
+/// turns.
+const UPDATES_PER_TURN: usize = 256;
+
+impl Topics {
+    /// Returns the numbers of a topic's presence, over all threads.
+    #[must_use]
+    pub fn presence(&self, topic: &str) -> PresenceCount {
+        self.directory.presence.count(topic)
+    }
+
+    /// Returns members of a topic in order of their ids, over all threads: after the member `after`, or from the first.
+    /// At most `limit` and [`MEMBERS_MAX`](Self::MEMBERS_MAX); the last id of one list is `after` of the next.
+    #[must_use]
+    pub fn members(&self, topic: &str, after: Option<&str>, limit: usize) -> Vec<Member> {
+        self.directory.presence.members(topic, after, limit)
+    }
+
+    pub(crate) fn join(
+        &mut self,
+        topic: &str,
+        member: Option<Member>,
+        conn: ConnId,
+    ) -> Result<PresenceCount, PresenceError> {
+        name::check(topic)?;
+        member.as_ref().map_or(Ok(()), Member::check)?;
+        let now = Instant::now();
+        let count = self.presence.conns.get(&conn).map_or(0, Vec::len);
+        let known = self.presence.find(conn, topic).map(|known| &known.joined);
+        let changed = match (known, &member) {
+            (Some(Joined::Anonymous), None) => return Ok(self.presence(topic)),
+            (Some(Joined::Member(id)), Some(member)) if *id == member.id => {
+                self.directory.presence.set_info(topic, member, now)?
+            }
+            _ => {
+                if known.is_none() && count >= SUBSCRIPTIONS_MAX {
+                    return Err(PresenceError::TooManyTopics);
+                }
+                let mut changed = self.directory.presence.join(topic, member.as_ref(), now)?;
+                // The former member of this connection leaves in the same update.
+                if let Some(count) = self.leave_table(topic, conn, now) {
+                    changed.count = count;
+                }
+                let joined = member.map_or(Joined::Anonymous, |member| Joined::Member(member.id));
+                self.presence.find_or_add(conn, &changed.topic).joined = joined;
+                changed
+            }
+        };
+        let count = changed.count;
+        self.schedule(changed);
+        Ok(count)
+    }
+
+    pub(crate) fn leave(&mut self, topic: &str, conn: ConnId) -> bool {
+        let left = self.leave_table(topic, conn, Instant::now()).is_some();
+        if left {
+            self.presence.prune(conn);
+        }
+        left
+    }
+
+    /// Removes a connection from the shared table. Returns the numbers then, if it was present.
+    fn leave_table(&mut self, topic: &str, conn: ConnId, now: Instant) -> Option<PresenceCount> {
+        let known = self.presence.find(conn, topic)?;
+        let joined = std::mem::replace(&mut known.joined, Joined::No);
+        self.end(topic, &joined, now)
+    }
+
+    fn end(&mut self, topic: &str, joined: &Joined, now: Instant) -> Option<PresenceCount> {
+        let id = match joined {
+            Joined::No => return None,
+            Joined::Anonymous => None,
+            Joined::Member(id) => Some(id),
+        };
+        let changed = self.directory.presence.leave(topic, id, now);
+        let count = changed.count;
+        self.schedule(changed);
+        Some(count)
+    }
+
+    /// Schedules the update of a topic, which this thread sends.
+    pub(crate) fn schedule_presence(&mut self, topic: Arc<str>, due: Instant) {
+        self.presence.schedule(topic, due);
+    }
+
+    /// Schedules the update of a changed topic, unless it is scheduled already.
+    fn schedule(&mut self, changed: Changed) {
+        if let Some(due) = changed.due {
+            self.schedule_at_owner(changed.topic, due);
+        }
+    }
+
+    /// Schedules an update on the thread that sends all updates of the topic, so that they arrive in order.
+    fn schedule_at_owner(&mut self, topic: Arc<str>, due: Instant) {
+        let owner = update_thread(&topic, self.posts.len());
+        if owner == self.shard {
+            self.presence.schedule(topic, due);
+        } else if !self.send_mail(owner, Mail::Presence { topic: topic.clone(), due }) {
+            // Its mailbox is full.
+            self.presence.schedule(topic, due + PRESENCE_INTERVAL);
+        }
+    }
+
+    pub(crate) fn watch_presence(
+        &mut self,
+        topic: &str,
+        conn: ConnId,
+    ) -> Result<PresenceCount, PresenceError> {
+        name::check(topic)?;
+        if !self.directory.presence.has_encoder() {
+            return Err(PresenceError::NoEncoder);
+        }
+        if self.presence.find(conn, topic).is_some_and(|known| known.watches) {
+            return Ok(self.presence(topic));
+        }
+        // First, so that no later update is missed.
+        self.subscribe_unchecked(&name::presence_topic(topic), conn)?;
+        let (topic, count) = self.directory.presence.watch(topic, Instant::now());
+        self.presence.find_or_add(conn, &topic).watches = true;
+        Ok(count)
+    }
+
+    /// Watches a topic, and returns all members with the numbers of the same time: later messages with a version are those
+    /// of later versions.
+    pub(crate) fn watch_members(
+        &mut self,
+        topic: &str,
+        conn: ConnId,
+    ) -> Result<(PresenceCount, Vec<Member>), PresenceError> {
+        self.watch_presence(topic, conn)?;
+        let (count, members) = self.directory.presence.roster(topic);
+        if let Some(&internal) = self.names.get(&*name::presence_topic(topic)) {
+            let progress = self.topics[internal].progress.get_or_insert_default();
+            progress.joined.insert(conn, count.version + 1);
+        }
+        Ok((count, members))
+    }
+
+    pub(crate) fn unwatch_presence(&mut self, topic: &str, conn: ConnId) -> bool {
+        let Some(known) = self.presence.find(conn, topic).filter(|known| known.watches) else { return false };
+        known.watches = false;
+        self.presence.prune(conn);
+        self.unsubscribe(&name::presence_topic(topic), conn);
+        self.directory.presence.unwatch(topic);
+        true
+    }
+
+    /// Ends the presence of a closed connection. Its subscriptions have ended.
+    pub(crate) fn leave_all(&mut self, conn: ConnId) {
+        let Some(list) = self.presence.conns.remove(&conn) else { return };
+        let now = Instant::now();
+        for known in list {
+            self.end(&known.topic, &known.joined, now);
+            if known.watches {
+                self.directory.presence.unwatch(&known.topic);
+            }
+        }
+    }
+
+    /// Returns whether to call [`publish_presence`](Self::publish_presence) and
+    /// [`arm_presence`](Self::arm_presence).
+    #[inline]
+    pub(crate) fn has_presence_to_publish(&self, now: Instant) -> bool {
+        self.presence.needs_call(now)
+    }
+
+    /// Schedules the leave of restored members that do not return: on the first thread.
+    pub(crate) fn start_presence(&mut self) {
+        if self.shard == 0
+            && let Some(until) = self.directory.presence.restored_until()
+        {
+            self.presence.schedule(Arc::from(""), until);
+        }
+    }
+
+    /// Publishes the updates that are due.
+    pub(crate) fn publish_presence(&mut self, now: Instant) {
+        for _ in 0..UPDATES_PER_TURN {
+            let Some(topic) = self.presence.pop_due(now) else { return };
+            if topic.is_empty() {
+                // No topic has this name: restored members leave.
+                for changed in self.directory.presence.expire_restored(now) {
+                    self.schedule(changed);
+                }
+            } else if update_thread(&topic, self.posts.len()) != self.shard {
+                self.schedule_at_owner(topic, now);
+            } else {
+                let messages = self.directory.presence.take_messages(&topic, now);
+                let internal = name::presence_topic(&topic);
+                for PresenceMessage { message, version } in messages {
+                    self.publish_presence_message(&internal, &message, version);
+                }
+            }
+        }
+    }
+
+    /// Returns when to call [`publish_presence`](Self::publish_presence) next.
+    pub(crate) fn arm_presence(&mut self) -> Option<Instant> {
+        self.presence.arm()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sinews_engine::{Engine, EngineConfig};
+
+    use super::*;
+    use crate::TopicConfig;
+    use crate::topics::{Directory, TopicRules};
+    use crate::worker::Worker;
+
+    #[test]
+    fn one_thread_sends_all_updates_of_a_topic() {
+        let engines = [(); 2].map(|()| Engine::<Worker>::new(EngineConfig::default(), Vec::new()).unwrap());
+        let posts: Arc<[_]> = engines.iter().map(Engine::post).collect();
+        let directory = Directory::new(2, TopicRules::default());
+        let mut threads = [0, 1].map(|shard| {
+            Topics::new(shard, TopicConfig::default(), Arc::clone(&directory), Arc::clone(&posts))
+        });
+        let mut scheduled = [0, 0];
+        for number in 0..20 {
+            let topic: Arc<str> = format!("t{number}").into();
+            let owner = update_thread(&topic, 2);
+            for thread in &mut threads {
+                let (count, due) = (PresenceCount::default(), Some(Instant::now()));
+                thread.schedule(Changed { topic: topic.clone(), count, due });
+            }
+            scheduled[owner] += 1;
+            let local = [0, 1].map(|shard| threads[shard].presence.scheduled());
+            assert_eq!(local, scheduled, "the other thread has sent mail");
+        }
+        assert!(scheduled.iter().all(|count| *count > 0), "{scheduled:?}");
+    }
+}

@@ -1,0 +1,101 @@
+//! Presence of one thread's connections, and the updates that this thread has to publish.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::hash::{Hash as _, Hasher as _};
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustc_hash::{FxHashMap, FxHasher};
+use sinews_engine::ConnId;
+
+/// Joined topics of the connections, and scheduled updates.
+#[derive(Debug, Default)]
+pub(crate) struct LocalPresence {
+    pub(super) conns: FxHashMap<ConnId, Vec<ConnPresence>>,
+    /// Topics with a scheduled update. Each topic is scheduled on one thread of the server at a time.
+    scheduled: BinaryHeap<Reverse<(Instant, Arc<str>)>>,
+    /// When the loop's timer fires.
+    armed: Option<Instant>,
+}
+
+/// Presence of a connection in a topic.
+#[derive(Debug)]
+pub(super) struct ConnPresence {
+    pub(super) topic: Arc<str>,
+    pub(super) joined: Joined,
+    pub(super) watches: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum Joined {
+    No,
+    Anonymous,
+    Member(Arc<str>),
+}
+
+impl LocalPresence {
+    pub(super) fn find(&mut self, conn: ConnId, topic: &str) -> Option<&mut ConnPresence> {
+        self.conns.get_mut(&conn)?.iter_mut().find(|known| &*known.topic == topic)
+    }
+
+    /// Returns the entry of a topic, which is added if there is none.
+    pub(super) fn find_or_add(&mut self, conn: ConnId, topic: &Arc<str>) -> &mut ConnPresence {
+        // Most connections are present in one topic, and there may be many of them.
+        let list = self.conns.entry(conn).or_insert_with(|| Vec::with_capacity(1));
+        let index = list.iter().position(|known| known.topic == *topic).unwrap_or_else(|| {
+            list.push(ConnPresence { topic: topic.clone(), joined: Joined::No, watches: false });
+            list.len() - 1
+        });
+        &mut list[index]
+    }
+
+    /// Removes the entries of a connection that neither joins nor watches.
+    pub(super) fn prune(&mut self, conn: ConnId) {
+        let Some(list) = self.conns.get_mut(&conn) else { return };
+        list.retain(|known| known.watches || !matches!(known.joined, Joined::No));
+        if list.is_empty() {
+            self.conns.remove(&conn);
+        }
+    }
+
+    pub(super) fn schedule(&mut self, topic: Arc<str>, due: Instant) {
+        self.scheduled.push(Reverse((due, topic)));
+    }
+
+    /// Returns the next topic whose update is due.
+    pub(super) fn pop_due(&mut self, now: Instant) -> Option<Arc<str>> {
+        let Reverse((due, _)) = self.scheduled.peek()?;
+        if *due > now {
+            return None;
+        }
+        self.scheduled.pop().map(|Reverse((_, topic))| topic)
+    }
+
+    /// Returns whether an update is due, or the timer is to be set earlier.
+    #[inline]
+    pub(super) fn needs_call(&self, now: Instant) -> bool {
+        let Some(Reverse((due, _))) = self.scheduled.peek() else { return false };
+        *due <= now || self.armed.is_none_or(|armed| armed > *due)
+    }
+
+    /// Returns the number of scheduled updates.
+    #[cfg(test)]
+    pub(super) fn scheduled(&self) -> usize {
+        self.scheduled.len()
+    }
+
+    /// Returns when to set the timer.
+    pub(super) fn arm(&mut self) -> Option<Instant> {
+        self.armed = self.scheduled.peek().map(|Reverse((due, _))| *due);
+        self.armed
+    }
+}
+
+/// Returns the thread that sends the updates of a topic. With several threads, a thread could receive a later update
+/// before an earlier one.
+pub(super) fn update_thread(topic: &str, threads: usize) -> usize {
+    let mut hasher = FxHasher::default();
+    topic.hash(&mut hasher);
+    hasher.finish() as usize % threads.max(1)
+}

@@ -1,0 +1,292 @@
+//! Members of topics, and reports of their changes.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use sinews_session::Prepared;
+
+use crate::topics::name::{InvalidTopic, SUBSCRIPTIONS_MAX};
+
+/// Minimum interval of the updates of a topic.
+pub(crate) const PRESENCE_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Maximum number of members that one update lists.
+pub(crate) const CHANGES_MAX: usize = 256;
+
+/// Maximum number of members in one list.
+pub(crate) const MEMBERS_MAX: usize = 1_000;
+
+/// Member of a topic: a user or a device with one or more connections.
+///
+/// ```
+/// use sinews_server::Member;
+///
+/// let member = Member::new("alice").with_info(r#"{"name":"Alice"}"#);
+/// assert_eq!((member.id(), member.info()), ("alice", &br#"{"name":"Alice"}"#[..]));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    pub(crate) id: Arc<str>,
+    pub(crate) info: Bytes,
+}
+
+impl Member {
+    /// Maximum length of an id in bytes: enough for any user name or UUID.
+    pub const ID_MAX: usize = 128;
+
+    /// Maximum length of the info in bytes: each update repeats it for each watcher.
+    pub const INFO_MAX: usize = 1_024;
+
+    /// Creates a member. Connections that join with the same id are one member.
+    #[must_use]
+    pub fn new(id: impl Into<Arc<str>>) -> Self {
+        Self { id: id.into(), info: Bytes::new() }
+    }
+
+    /// Sets what other clients learn of the member, for example JSON. Default: empty.
+    #[must_use]
+    pub fn with_info(mut self, info: impl Into<Bytes>) -> Self {
+        self.info = info.into();
+        self
+    }
+
+    /// Returns the id.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Returns the info of the connection that joined last.
+    #[must_use]
+    pub fn info(&self) -> &[u8] {
+        &self.info
+    }
+
+    pub(crate) fn check(&self) -> Result<(), PresenceError> {
+        if self.id.is_empty() || self.id.len() > Self::ID_MAX || self.id.chars().any(char::is_control) {
+            return Err(PresenceError::MemberId);
+        }
+        if self.info.len() > Self::INFO_MAX {
+            Err(PresenceError::MemberInfo(self.info.len()))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// Numbers of a topic's presence, over all threads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PresenceCount {
+    /// Number of members. A member with several connections counts once.
+    pub members: usize,
+    /// Number of joined connections, with and without a member.
+    pub connections: usize,
+    /// Number of changes so far: of two counts of a topic, the one with the larger version is newer.
+    pub version: u64,
+}
+
+/// Changes of a topic's presence since its previous update.
+///
+/// An update is about the result: a member that joined and left in between is not listed, unless the members were read
+/// in between. To apply one twice does no harm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PresenceUpdate {
+    pub(crate) topic: Arc<str>,
+    pub(crate) count: PresenceCount,
+    pub(crate) since: u64,
+    pub(crate) connections_before: usize,
+    pub(crate) joined: Vec<Member>,
+    pub(crate) left: Vec<Arc<str>>,
+    pub(crate) transitions: Vec<PresenceTransition>,
+    pub(crate) members: Vec<Member>,
+    pub(crate) is_complete: bool,
+}
+
+/// Join of a member with its first connection, or leave with its last: [`PresenceUpdate::transitions`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PresenceTransition {
+    pub(crate) id: Arc<str>,
+    pub(crate) info: Option<Bytes>,
+    pub(crate) version: u64,
+}
+
+impl PresenceTransition {
+    /// Returns the member's id.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Returns the info of a member that has joined; `None` if it has left.
+    #[must_use]
+    pub fn info(&self) -> Option<&[u8]> {
+        self.info.as_deref()
+    }
+
+    /// Returns the version of the presence after the change.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+}
+
+/// Message to the watchers of a topic's presence ([`Server::presence`](crate::Server::presence)).
+#[derive(Clone, Debug)]
+pub struct PresenceMessage {
+    pub(crate) message: Prepared,
+    pub(crate) version: u64,
+}
+
+impl PresenceMessage {
+    /// Creates a message that leads to a version of the presence: watchers that have read this version with
+    /// [`Context::watch_members`](crate::Context::watch_members), or a later one, do not receive it.
+    #[must_use]
+    pub fn leading_to(version: u64, message: Prepared) -> Self {
+        Self { message, version }
+    }
+}
+
+/// A message to all watchers.
+impl From<Prepared> for PresenceMessage {
+    fn from(message: Prepared) -> Self {
+        Self { message, version: 0 }
+    }
+}
+
+impl PresenceUpdate {
+    /// Returns the topic.
+    #[must_use]
+    pub fn topic(&self) -> &str {
+        &self.topic
+    }
+
+    /// Returns the numbers after the changes.
+    #[must_use]
+    pub fn count(&self) -> PresenceCount {
+        self.count
+    }
+
+    /// Returns the version of the previous update. A watcher whose version is smaller has missed an update, for example
+    /// because it was too slow, and should list the members again ([`Topics::members`](crate::Topics::members)).
+    #[must_use]
+    pub fn since(&self) -> u64 {
+        self.since
+    }
+
+    /// Returns the members that have joined, or have another info.
+    #[must_use]
+    pub fn joined(&self) -> &[Member] {
+        &self.joined
+    }
+
+    /// Returns the ids of the members that have left.
+    pub fn left(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.left.iter().map(|id| &**id)
+    }
+
+    /// Returns the number of joined connections at the previous update.
+    #[must_use]
+    pub fn connections_before(&self) -> usize {
+        self.connections_before
+    }
+
+    /// Returns the joins and leaves in the order of their versions, for protocols with a message for each of them. A member
+    /// with a new info is not among them. A member that has left and returned is listed twice if the members were read in
+    /// between; a leave may be of a member that no watcher knows.
+    #[must_use]
+    pub fn transitions(&self) -> &[PresenceTransition] {
+        &self.transitions
+    }
+
+    /// Returns all members, in order of their ids, if the update is not [complete](Self::is_complete); otherwise none.
+    #[must_use]
+    pub fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// Returns whether all changes are listed. Otherwise more than
+    /// [`Topics::PRESENCE_CHANGES_MAX`](crate::Topics::PRESENCE_CHANGES_MAX) members have changed: none is listed, and
+    /// the numbers are right.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.is_complete
+    }
+}
+
+/// Presence of one topic, for a successor server:
+/// [`Publisher::presence`](crate::Publisher::presence).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "to be taken apart, sent, and put together again")]
+pub struct PresenceSnapshot {
+    /// Name of the topic.
+    pub topic: String,
+    /// Members, each with its number of connections.
+    pub members: Vec<(Member, usize)>,
+    /// Number of joined connections without a member.
+    pub anonymous: usize,
+}
+
+/// Presence of one server's own connections in a topic, for other servers: [`Publisher::take_own_presence`].
+///
+/// [`Publisher::take_own_presence`]: crate::Publisher::take_own_presence
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "as a snapshot")]
+pub struct OwnPresence {
+    /// Name of the topic.
+    pub topic: Arc<str>,
+    /// Number of joined connections, with and without a member.
+    pub connections: usize,
+    /// Some members, each with its number of connections.
+    pub members: Vec<(Member, usize)>,
+}
+
+/// Error of a join or of watching.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PresenceError {
+    /// The name is no topic name, or the connection has too many subscriptions.
+    Topic(InvalidTopic),
+    /// The member's id is empty, longer than [`Member::ID_MAX`] bytes, or has a control character.
+    MemberId,
+    /// The member's info has this number of bytes, more than [`Member::INFO_MAX`].
+    MemberInfo(usize),
+    /// The connection is present in [`Topics::SUBSCRIPTIONS_MAX`](crate::Topics::SUBSCRIPTIONS_MAX) topics already.
+    TooManyTopics,
+    /// All members together would exceed
+    /// [`TopicConfig::with_max_presence_bytes`](crate::TopicConfig::with_max_presence_bytes).
+    Full,
+    /// The server has no encoder of updates: [`Server::presence`](crate::Server::presence).
+    NoEncoder,
+}
+
+impl From<InvalidTopic> for PresenceError {
+    fn from(invalid: InvalidTopic) -> Self {
+        Self::Topic(invalid)
+    }
+}
+
+impl fmt::Display for PresenceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Topic(invalid) => invalid.fmt(f),
+            Self::MemberId => {
+                write!(f, "a member's id has 1 to {} bytes and no control characters", Member::ID_MAX)
+            }
+            Self::MemberInfo(bytes) => {
+                write!(f, "member info of {bytes} bytes exceeds the limit of {} bytes", Member::INFO_MAX)
+            }
+            Self::TooManyTopics => {
+                write!(f, "a connection is present in at most {SUBSCRIPTIONS_MAX} topics")
+            }
+            Self::Full => {
+                f.write_str("members exceed their memory limit (`TopicConfig::with_max_presence_bytes`)")
+            }
+            Self::NoEncoder => f.write_str("the server sends no presence updates (`Server::presence`)"),
+        }
+    }
+}
+
+impl std::error::Error for PresenceError {}

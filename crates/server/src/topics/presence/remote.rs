@@ -1,0 +1,98 @@
+//! Presence for other servers, and of other servers.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::local::update_thread;
+use super::member::{Member, OwnPresence, PresenceCount};
+use super::shared::OwnChanges;
+use crate::mail::Mail;
+use crate::topics::publisher::Publisher;
+
+impl Publisher {
+    /// Returns the numbers of a topic's presence ([`Topics::presence`](crate::Topics::presence)).
+    #[must_use]
+    pub fn presence_count(&self, topic: &str) -> PresenceCount {
+        self.directory().presence.count(topic)
+    }
+
+    /// Returns members of a topic ([`Topics::members`](crate::Topics::members)).
+    #[must_use]
+    pub fn members(&self, topic: &str, after: Option<&str>, limit: usize) -> Vec<Member> {
+        self.directory().presence.members(topic, after, limit)
+    }
+
+    /// Returns all members of a topic in order of their ids. The lock of all presence is held meanwhile.
+    #[must_use]
+    pub fn roster(&self, topic: &str) -> Vec<Member> {
+        self.directory().presence.roster(topic).1
+    }
+
+    /// Returns the numbers of the presence of all topics whose names begin with a prefix, in order of their names. The
+    /// lock of all presence is held while all topics are looked at.
+    #[must_use]
+    pub fn presence_counts(&self, prefix: &str) -> Vec<(Arc<str>, PresenceCount)> {
+        let state = self.directory().presence.lock();
+        let joined =
+            state.topics.iter().filter(|(name, topic)| topic.connections > 0 && name.starts_with(prefix));
+        let mut counts: Vec<_> = joined.map(|(name, topic)| (name.clone(), topic.count())).collect();
+        drop(state);
+        counts.sort_by(|a, b| a.0.cmp(&b.0));
+        counts
+    }
+
+    /// Notes each change of the presence of this server's own connections from now on, for other servers that share its
+    /// topics. Calls `notify` when the first change waits for [`take_own_presence`](Self::take_own_presence): while
+    /// presence is locked, so it must be short.
+    pub fn share_presence(&self, notify: impl Fn() + Send + Sync + 'static) {
+        self.directory().presence.share(Box::new(notify));
+    }
+
+    /// Takes topics and members whose presence on this server has changed, with their present numbers: at most about
+    /// `limit` members. A member that has left has no connections.
+    #[must_use]
+    pub fn take_own_presence(&self, limit: usize) -> OwnChanges {
+        self.directory().presence.take_own(limit)
+    }
+
+    /// Returns the names of all topics with connections of this server, in no order.
+    #[must_use]
+    pub fn own_presence_topics(&self) -> Vec<Arc<str>> {
+        let state = self.directory().presence.lock();
+        let own = state.topics.iter().filter(|(_, topic)| topic.connections > topic.remote);
+        own.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Returns the presence of this server's own connections in a topic: members in order of their ids, after one of
+    /// them, at most `limit`.
+    #[must_use]
+    pub fn own_presence(&self, topic: &str, after: Option<&str>, limit: usize) -> Option<OwnPresence> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let state = self.directory().presence.lock();
+        let (name, known) = state.topics.get_key_value(topic)?;
+        let from = after.map_or(Unbounded, Excluded);
+        let members = known.members.range::<str, _>((from, Unbounded));
+        let own = members.filter(|(_, member)| member.connections > member.remote);
+        Some(state.own(name, own.take(limit).map(|(id, _)| id.clone())))
+    }
+
+    /// Adds connections of other servers to the presence of a topic, or removes them with negative numbers: of the
+    /// topic, and of members of it. A new member, or one without a connection here, gets this info. Returns how many
+    /// members exceed [`TopicConfig::with_max_presence_bytes`](crate::TopicConfig::with_max_presence_bytes), and are left
+    /// out.
+    pub fn adjust_presence(&self, topic: &str, connections: isize, members: &[(Member, isize)]) -> usize {
+        let presence = &self.directory().presence;
+        let (changed, left_out) = presence.adjust(topic, connections, members, Instant::now());
+        if let Some(due) = changed.due {
+            let owner = update_thread(topic, self.posts().len());
+            let is_sent = self
+                .posts()
+                .get(owner)
+                .is_some_and(|post| post.send(Mail::Presence { topic: changed.topic.clone(), due }).is_ok());
+            if !is_sent {
+                presence.unschedule(topic);
+            }
+        }
+        left_out
+    }
+}

@@ -1,0 +1,575 @@
+//! Presence of all topics, shared by the threads.
+
+use std::collections::hash_map::RandomState;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::changes::{MemberChange, PresenceChanges};
+use super::member::{
+    MEMBERS_MAX, Member, PresenceCount, PresenceError, PresenceMessage, PresenceSnapshot, PresenceTransition,
+    PresenceUpdate,
+};
+use super::noted::NotedChanges;
+
+/// Encodes an update for its watchers.
+pub(crate) struct EncodeUpdate(EncodeFn);
+
+type EncodeFn = Box<dyn Fn(&PresenceUpdate) -> Vec<PresenceMessage> + Send + Sync>;
+
+impl EncodeUpdate {
+    pub(crate) fn new<M>(encode: impl Fn(&PresenceUpdate) -> M + Send + Sync + 'static) -> Self
+    where
+        M: IntoIterator<Item: Into<PresenceMessage>>,
+    {
+        Self(Box::new(move |update| encode(update).into_iter().map(Into::into).collect()))
+    }
+}
+
+impl fmt::Debug for EncodeUpdate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("EncodeUpdate")
+    }
+}
+
+/// Members of all topics. Locked for a join or a leave, never for a publication.
+#[derive(Debug)]
+pub(crate) struct PresenceTable {
+    state: Mutex<TableState>,
+    pub(super) bytes_max: usize,
+    encode: Option<EncodeUpdate>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct TableState {
+    /// Names are chosen by clients, so their hash is keyed.
+    pub(super) topics: HashMap<Arc<str>, TopicMembers, RandomState>,
+    /// Members of all topics; a member of two topics counts twice.
+    members: usize,
+    /// Approximate memory of all members.
+    pub(super) bytes: usize,
+    /// The largest version of a removed topic: a topic that returns goes on from there.
+    removed_version: u64,
+    /// Another server has taken over: no updates are published.
+    pub(super) paused: bool,
+    /// When restored members without a connection leave.
+    restored_until: Option<Instant>,
+    /// Changes that other servers do not know, if they share the topics.
+    pub(super) unshared: Option<Box<NotedChanges>>,
+    /// Changes of all members, if the program observes them.
+    pub(super) observed: Option<Box<NotedChanges>>,
+}
+
+/// Presence of one topic.
+#[derive(Debug, Default)]
+pub(super) struct TopicMembers {
+    pub(super) members: BTreeMap<Arc<str>, JoinedMember>,
+    /// Joined connections, restored ones and those of other servers included.
+    pub(super) connections: usize,
+    /// Connections of other servers.
+    pub(super) remote: usize,
+    /// Restored connections without a member that have not returned yet.
+    restored_anonymous: usize,
+    version: u64,
+    watchers: usize,
+    /// While it is watched.
+    changes: Option<Box<PresenceChanges>>,
+}
+
+#[derive(Debug)]
+pub(super) struct JoinedMember {
+    pub(super) info: Bytes,
+    /// Restored connections and those of other servers included.
+    pub(super) connections: usize,
+    /// Restored connections that have not returned yet.
+    pub(super) restored: usize,
+    /// Connections of other servers.
+    pub(super) remote: usize,
+}
+
+/// Topic with a change, and when its worker has to publish an update, if no update is scheduled yet.
+#[derive(Debug)]
+pub(crate) struct Changed {
+    pub(crate) topic: Arc<str>,
+    pub(crate) count: PresenceCount,
+    pub(crate) due: Option<Instant>,
+}
+
+/// Memory of a member besides its id and info, in bytes.
+const MEMBER_COST: usize = 128;
+
+pub(super) fn cost(id: &str, info: &Bytes) -> usize {
+    MEMBER_COST + id.len() + info.len()
+}
+
+impl PresenceTable {
+    /// Creates a table with a memory limit of all members in bytes.
+    pub(crate) fn new(bytes_max: usize, encode: Option<EncodeUpdate>) -> Self {
+        Self { state: Mutex::default(), bytes_max, encode }
+    }
+
+    pub(crate) fn has_encoder(&self) -> bool {
+        self.encode.is_some()
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, TableState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a connection of a member, or without one.
+    pub(crate) fn join(
+        &self,
+        topic: &str,
+        member: Option<&Member>,
+        now: Instant,
+    ) -> Result<Changed, PresenceError> {
+        let mut state = self.lock();
+        if let Some(member) = member {
+            let known = state.topics.get(topic).and_then(|topic| topic.members.get(&member.id));
+            let before = known.map_or(0, |known| cost(&member.id, &known.info));
+            let bytes = state.bytes - before + cost(&member.id, &member.info);
+            if bytes > self.bytes_max && bytes > state.bytes {
+                return Err(PresenceError::Full);
+            }
+            state.bytes = bytes;
+        }
+        let changed = state.change(topic, now, |topic| match member {
+            Some(member) => topic.add(member),
+            None => topic.add_anonymous(),
+        });
+        state.note_own(&changed.topic, member.map(|member| &member.id));
+        Ok(changed)
+    }
+
+    /// Removes a connection of a member, or without one.
+    pub(crate) fn leave(&self, topic: &str, id: Option<&Arc<str>>, now: Instant) -> Changed {
+        let mut state = self.lock();
+        let mut freed = 0;
+        let changed = state.change(topic, now, |topic| {
+            topic.connections = topic.connections.saturating_sub(1);
+            if let Some(id) = id {
+                freed = topic.remove_connections(id, 1);
+            }
+        });
+        state.bytes -= freed;
+        state.note_own(&changed.topic, id);
+        state.prune(topic);
+        changed
+    }
+
+    /// Replaces the info of a member that has joined already.
+    pub(crate) fn set_info(
+        &self,
+        topic: &str,
+        member: &Member,
+        now: Instant,
+    ) -> Result<Changed, PresenceError> {
+        let mut state = self.lock();
+        let known = state.topics.get(topic).and_then(|topic| topic.members.get(&member.id));
+        let is_same = known.is_none_or(|known| known.info == member.info);
+        let before = known.map_or(0, |known| known.info.len());
+        if is_same {
+            let found = state.topics.get_key_value(topic);
+            let (name, count) = found.map_or_else(
+                || (topic.into(), PresenceCount::default()),
+                |(name, topic)| (name.clone(), topic.count()),
+            );
+            return Ok(Changed { topic: name, count, due: None });
+        }
+        let bytes = state.bytes - before + member.info.len();
+        if bytes > self.bytes_max && bytes > state.bytes {
+            return Err(PresenceError::Full);
+        }
+        state.bytes = bytes;
+        let changed = state.change(topic, now, |topic| topic.replace_info(member));
+        state.note_own(&changed.topic, Some(&member.id));
+        Ok(changed)
+    }
+
+    /// Starts the updates of a topic for one more watcher.
+    pub(crate) fn watch(&self, topic: &str, now: Instant) -> (Arc<str>, PresenceCount) {
+        let mut state = self.lock();
+        let (name, topic) = state.get_or_insert(topic);
+        topic.watchers += 1;
+        let (version, connections) = (topic.version, topic.connections);
+        topic.changes.get_or_insert_with(|| Box::new(PresenceChanges::new(version, connections, now)));
+        (name, topic.observe())
+    }
+
+    pub(crate) fn unwatch(&self, topic: &str) {
+        let mut state = self.lock();
+        if let Some(found) = state.topics.get_mut(topic) {
+            found.watchers = found.watchers.saturating_sub(1);
+            if found.watchers == 0 {
+                found.changes = None;
+            }
+        }
+        state.prune(topic);
+    }
+
+    /// Takes back a scheduled update that no worker can publish: the next change schedules one.
+    pub(super) fn unschedule(&self, topic: &str) {
+        if let Some(changes) = self.lock().topics.get_mut(topic).and_then(|topic| topic.changes.as_mut()) {
+            changes.unschedule();
+        }
+    }
+
+    /// Returns the messages of a scheduled update; none if nothing has changed in effect.
+    pub(crate) fn take_messages(&self, topic: &str, now: Instant) -> Vec<PresenceMessage> {
+        // The application's code runs without the lock.
+        match (self.take_update(topic, now), &self.encode) {
+            (Some(update), Some(encode)) => (encode.0)(&update),
+            _ => Vec::new(),
+        }
+    }
+
+    pub(super) fn take_update(&self, topic: &str, now: Instant) -> Option<PresenceUpdate> {
+        let mut state = self.lock();
+        let paused = state.paused;
+        let name = state.topics.get_key_value(topic)?.0.clone();
+        state.topics.get_mut(topic)?.take_update(name, now).filter(|_| !paused)
+    }
+
+    pub(crate) fn count(&self, topic: &str) -> PresenceCount {
+        self.lock().topics.get_mut(topic).map(TopicMembers::observe).unwrap_or_default()
+    }
+
+    /// Returns all members in order of their ids, and the numbers of the same time.
+    pub(crate) fn roster(&self, topic: &str) -> (PresenceCount, Vec<Member>) {
+        let mut state = self.lock();
+        let Some(topic) = state.topics.get_mut(topic) else { return Default::default() };
+        (topic.observe(), topic.list())
+    }
+
+    /// Returns members in order of their ids, after one of them.
+    pub(crate) fn members(&self, topic: &str, after: Option<&str>, limit: usize) -> Vec<Member> {
+        let mut state = self.lock();
+        let Some(topic) = state.topics.get_mut(topic) else { return Vec::new() };
+        topic.observe();
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let members = topic.members.range::<str, _>((from, Bound::Unbounded));
+        let member =
+            |(id, member): (&Arc<str>, &JoinedMember)| Member { id: id.clone(), info: member.info.clone() };
+        members.take(limit.min(MEMBERS_MAX)).map(member).collect()
+    }
+
+    /// Exports all members.
+    pub(crate) fn export(&self) -> Vec<PresenceSnapshot> {
+        let state = self.lock();
+        let joined = state.topics.iter().filter(|(_, topic)| topic.connections > topic.remote);
+        joined.map(|(name, topic)| topic.export(name)).collect()
+    }
+
+    /// Publishes no more updates.
+    pub(crate) fn pause(&self) {
+        self.lock().paused = true;
+    }
+
+    /// Publishes updates again. The next update of each topic has the numbers only.
+    pub(crate) fn resume(&self) {
+        let mut state = self.lock();
+        state.paused = false;
+        if let Some(observed) = &mut state.observed {
+            observed.overflow();
+        }
+        for topic in state.topics.values_mut() {
+            if let Some(changes) = &mut topic.changes {
+                changes.overflow();
+            }
+        }
+    }
+
+    /// Restores the export of another server. Members without a connection here leave at this time.
+    pub(crate) fn restore(&self, topics: Vec<PresenceSnapshot>, until: Instant) {
+        let mut state = self.lock();
+        state.restored_until = Some(until);
+        for PresenceSnapshot { topic, members, anonymous } in topics {
+            let (mut bytes, mut added) = (state.bytes, 0);
+            let (name, restored) = state.get_or_insert(&topic);
+            restored.version += 1;
+            restored.restored_anonymous += anonymous;
+            restored.connections += anonymous;
+            let mut ids = Vec::new();
+            for (member, connections) in members {
+                let cost = cost(&member.id, &member.info);
+                match restored.members.get_mut(&member.id) {
+                    // A member of other servers only.
+                    Some(known) if known.connections == known.remote => {
+                        known.connections += connections;
+                        known.restored = connections;
+                    }
+                    None if bytes + cost <= self.bytes_max && connections > 0 => {
+                        bytes += cost;
+                        let info = member.info;
+                        let joined = JoinedMember { info, connections, restored: connections, remote: 0 };
+                        restored.members.insert(member.id.clone(), joined);
+                        added += 1;
+                    }
+                    _ => continue,
+                }
+                restored.connections += connections;
+                ids.push(member.id);
+            }
+            state.bytes = bytes;
+            state.members += added;
+            state.note_own(&name, None);
+            ids.iter().for_each(|id| state.note_own(&name, Some(id)));
+        }
+    }
+
+    /// Returns when restored members leave, if there are any.
+    pub(crate) fn restored_until(&self) -> Option<Instant> {
+        self.lock().restored_until
+    }
+
+    /// Removes restored connections that have not returned in time. Returns the topics to update.
+    pub(crate) fn expire_restored(&self, now: Instant) -> Vec<Changed> {
+        let mut state = self.lock();
+        if state.restored_until.take_if(|until| *until <= now).is_none() {
+            return Vec::new();
+        }
+        let names: Vec<Arc<str>> = state.topics.keys().cloned().collect();
+        let mut all = Vec::new();
+        for name in names {
+            if !state.topics.get(&name).is_some_and(TopicMembers::has_restored) {
+                continue;
+            }
+            let (mut freed, mut ids) = (0, Vec::new());
+            all.push(state.change(&name, now, |topic| (freed, ids) = topic.remove_restored()));
+            state.bytes -= freed;
+            state.note_own(&name, None);
+            ids.iter().for_each(|id| state.note_own(&name, Some(id)));
+            state.prune(&name);
+        }
+        all
+    }
+
+    /// Returns the number of members of all topics, and their approximate memory.
+    pub(crate) fn usage(&self) -> (usize, usize) {
+        let state = self.lock();
+        (state.members, state.bytes)
+    }
+
+    #[cfg(test)]
+    pub(super) fn size(&self) -> (usize, usize) {
+        let state = self.lock();
+        (state.topics.len(), state.bytes)
+    }
+}
+
+impl TableState {
+    fn get_or_insert(&mut self, topic: &str) -> (Arc<str>, &mut TopicMembers) {
+        let name = self.topics.get_key_value(topic).map_or_else(|| topic.into(), |(name, _)| name.clone());
+        let version = self.removed_version;
+        let new = || TopicMembers { version, ..TopicMembers::default() };
+        (name.clone(), self.topics.entry(name).or_insert_with(new))
+    }
+
+    /// Notes a change of this server's own members.
+    fn note_own(&mut self, topic: &Arc<str>, id: Option<&Arc<str>>) {
+        if let Some(unshared) = &mut self.unshared {
+            unshared.note(topic, id);
+        }
+        self.note_observed(topic, id);
+    }
+
+    /// PresenceChanges a topic and schedules an update.
+    pub(super) fn change(
+        &mut self,
+        topic: &str,
+        now: Instant,
+        change: impl FnOnce(&mut TopicMembers),
+    ) -> Changed {
+        let (name, topic) = self.get_or_insert(topic);
+        let before = topic.members.len();
+        change(topic);
+        topic.version += 1;
+        let due = topic.changes.as_mut().and_then(|changes| changes.schedule(now));
+        let count = topic.count();
+        self.members = self.members + count.members - before;
+        Changed { topic: name, count, due }
+    }
+
+    /// Removes a topic without connections and watchers.
+    pub(super) fn prune(&mut self, topic: &str) {
+        if self.topics.get(topic).is_some_and(|topic| topic.connections == 0 && topic.watchers == 0)
+            && let Some(removed) = self.topics.remove(topic)
+        {
+            self.removed_version = self.removed_version.max(removed.version);
+        }
+    }
+}
+
+impl TopicMembers {
+    pub(super) fn count(&self) -> PresenceCount {
+        PresenceCount { members: self.members.len(), connections: self.connections, version: self.version }
+    }
+
+    fn list(&self) -> Vec<Member> {
+        let members = self.members.iter();
+        members.map(|(id, member)| Member { id: id.clone(), info: member.info.clone() }).collect()
+    }
+
+    /// Returns the numbers for a reader, who may then know a state between two updates.
+    fn observe(&mut self) -> PresenceCount {
+        if let Some(changes) = &mut self.changes {
+            changes.observe(self.connections);
+        }
+        self.count()
+    }
+
+    pub(super) fn note(&mut self, id: &Arc<str>, before: Option<&Bytes>) {
+        let leaves = !self.members.contains_key(id);
+        // The version is counted after the change.
+        let version = self.version + 1;
+        if let Some(changes) = &mut self.changes {
+            changes.note(id, before, leaves, version);
+        }
+    }
+
+    fn add_anonymous(&mut self) {
+        // A connection takes the place of a restored one.
+        match self.restored_anonymous.checked_sub(1) {
+            Some(left) => self.restored_anonymous = left,
+            None => self.connections += 1,
+        }
+    }
+
+    fn add(&mut self, member: &Member) {
+        let Some(known) = self.members.get_mut(&member.id) else {
+            let joined = JoinedMember { info: member.info.clone(), connections: 1, restored: 0, remote: 0 };
+            self.members.insert(member.id.clone(), joined);
+            self.connections += 1;
+            return self.note(&member.id, None);
+        };
+        match known.restored.checked_sub(1) {
+            Some(left) => known.restored = left,
+            None => {
+                known.connections += 1;
+                self.connections += 1;
+            }
+        }
+        self.replace_info(member);
+    }
+
+    pub(super) fn replace_info(&mut self, member: &Member) {
+        let Some(known) = self.members.get_mut(&member.id).filter(|known| known.info != member.info) else {
+            return;
+        };
+        let before = std::mem::replace(&mut known.info, member.info.clone());
+        self.note(&member.id, Some(&before));
+    }
+
+    /// Removes connections of a member, and the member with its last one. Returns the freed memory.
+    pub(super) fn remove_connections(&mut self, id: &Arc<str>, connections: usize) -> usize {
+        let Some(known) = self.members.get_mut(id) else { return 0 };
+        known.connections = known.connections.saturating_sub(connections);
+        if known.connections > 0 {
+            return 0;
+        }
+        let Some(removed) = self.members.remove(id) else { return 0 };
+        self.note(id, Some(&removed.info));
+        cost(id, &removed.info)
+    }
+
+    fn has_restored(&self) -> bool {
+        self.restored_anonymous > 0 || self.members.values().any(|member| member.restored > 0)
+    }
+
+    /// Removes restored connections. Returns the freed memory, and the members.
+    fn remove_restored(&mut self) -> (usize, Vec<Arc<str>>) {
+        self.connections -= std::mem::take(&mut self.restored_anonymous);
+        let restored = self.members.iter_mut().filter(|(_, member)| member.restored > 0);
+        let restored: Vec<_> =
+            restored.map(|(id, member)| (id.clone(), std::mem::take(&mut member.restored))).collect();
+        let mut freed = 0;
+        for (id, connections) in &restored {
+            self.connections -= connections;
+            freed += self.remove_connections(id, *connections);
+        }
+        (freed, restored.into_iter().map(|(id, _)| id).collect())
+    }
+
+    fn take_update(&mut self, topic: Arc<str>, now: Instant) -> Option<PresenceUpdate> {
+        let count = self.count();
+        let taken = self.changes.as_mut()?.take((count.version, count.connections), now);
+        let (mut joined, mut left, mut transitions) = (Vec::new(), Vec::new(), Vec::new());
+        for (id, change) in taken.before {
+            let now = self.members.get(&id);
+            transitions.extend(transitions_of(&id, &change, now, taken.observed));
+            match (change.before, now) {
+                (Some(before), Some(member)) if before == member.info && !taken.observed => {}
+                (_, Some(member)) => joined.push(Member { id, info: member.info.clone() }),
+                (None, None) if !taken.observed => {}
+                (_, None) => left.push(id),
+            }
+        }
+        transitions.sort_by_key(PresenceTransition::version);
+        let is_told = taken.overflowed || taken.counts_differ || taken.observed;
+        let has_changed = is_told || !joined.is_empty() || !left.is_empty();
+        let (since, is_complete) = (taken.since, !taken.overflowed);
+        let connections_before = taken.connections_before;
+        // Of the same time as the version: later joins are in the next update.
+        let members = if is_complete { Vec::new() } else { self.list() };
+        if !has_changed {
+            if let Some(changes) = &mut self.changes {
+                changes.set_since(since);
+            }
+            return None;
+        }
+        Some(PresenceUpdate {
+            topic,
+            count,
+            since,
+            connections_before,
+            joined,
+            left,
+            transitions,
+            members,
+            is_complete,
+        })
+    }
+
+    fn export(&self, name: &str) -> PresenceSnapshot {
+        let own = self.members.iter().filter(|(_, joined)| joined.connections > joined.remote);
+        let members = own.map(|(id, joined)| {
+            (Member { id: id.clone(), info: joined.info.clone() }, joined.connections - joined.remote)
+        });
+        let members: Vec<(Member, usize)> = members.collect();
+        let of_members: usize = members.iter().map(|(_, connections)| connections).sum();
+        let anonymous = self.connections - self.remote - of_members;
+        PresenceSnapshot { topic: name.to_owned(), members, anonymous }
+    }
+}
+
+/// The joins and leaves of a member that a watcher may not know.
+fn transitions_of(
+    id: &Arc<str>,
+    change: &MemberChange,
+    now: Option<&JoinedMember>,
+    observed: bool,
+) -> impl Iterator<Item = PresenceTransition> {
+    let MemberChange { before, left, version } = change;
+    let leave = |version| PresenceTransition { id: id.clone(), info: None, version };
+    let join = |member: &JoinedMember| PresenceTransition {
+        id: id.clone(),
+        info: Some(member.info.clone()),
+        version: *version,
+    };
+    let pair = match (before, now) {
+        (None, Some(member)) => [None, Some(join(member))],
+        (Some(_), None) => [Some(leave(*version)), None],
+        // A watcher may know the state in between.
+        (Some(_), Some(member)) if observed && *left > 0 => [Some(leave(*left)), Some(join(member))],
+        (None, None) if observed => [Some(leave(*version)), None],
+        _ => [None, None],
+    };
+    pair.into_iter().flatten()
+}
+
+#[cfg(test)]
+mod tests;

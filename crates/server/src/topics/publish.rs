@@ -1,0 +1,263 @@
+//! Publications of this thread and of others: queued, and delivered in order.
+
+use sinews_engine::ConnId;
+use sinews_session::Prepared;
+
+use super::entry::Recipients;
+use super::history::policy::Position;
+use super::name::InvalidTopic;
+use super::registry::{Publication, Topics};
+use crate::mail::{Mail, MailedPublication};
+
+impl Topics {
+    /// Publishes a message built from its position in the topic, if the topic has history ([`HistoryPolicy`](crate::HistoryPolicy)), so that
+    /// the message can contain the position. Otherwise as [`publish`](Self::publish). The topic is locked while the
+    /// message is built: the callback must not publish.
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish).
+    pub fn publish_with(
+        &mut self,
+        name: &str,
+        make: impl FnOnce(Option<Position>) -> Prepared,
+        except: Option<ConnId>,
+    ) -> Result<usize, InvalidTopic> {
+        let topic = self.resolve(name)?;
+        Ok(self.publish_resolved_with(topic, name, make, except))
+    }
+
+    pub(crate) fn publish_resolved_with(
+        &mut self,
+        topic: Option<usize>,
+        name: &str,
+        make: impl FnOnce(Option<Position>) -> Prepared,
+        except: Option<ConnId>,
+    ) -> usize {
+        if self.has_history(topic, name) {
+            return self
+                .publish_with_history(topic, name, |position| make(Some(position)), except)
+                .unwrap_or(0);
+        }
+        self.publish_resolved(topic, name, &make(None), except)
+    }
+
+    /// Returns whether a topic has history.
+    #[inline]
+    pub(crate) fn has_history(&self, topic: Option<usize>, name: &str) -> bool {
+        self.has_history
+            && match topic.and_then(|topic| self.topics.get(topic)) {
+                Some(topic) => topic.entry.history.is_some(),
+                None => self.directory.rules.history(name).is_some(),
+            }
+    }
+
+    /// Publishes to every subscriber on every thread, except one of this thread. Returns the number of matching
+    /// subscriptions. A connection with overlapping subscriptions counts once for each, and gets the message once.
+    ///
+    /// # Errors
+    /// [`InvalidTopic`]: the name cannot be published to.
+    pub fn publish(
+        &mut self,
+        name: &str,
+        message: &Prepared,
+        except: Option<ConnId>,
+    ) -> Result<usize, InvalidTopic> {
+        let topic = self.resolve(name)?;
+        Ok(self.publish_resolved(topic, name, message, except))
+    }
+
+    /// Publishes to a topic that was just resolved.
+    pub(crate) fn publish_resolved(
+        &mut self,
+        topic: Option<usize>,
+        name: &str,
+        message: &Prepared,
+        except: Option<ConnId>,
+    ) -> usize {
+        if self.has_history(topic, name)
+            && let Some(reached) = self.publish_with_history(topic, name, |_| message.clone(), except)
+        {
+            return reached;
+        }
+        self.counters.published += 1;
+        let Some(local) = topic else {
+            let Some(entry) = self.directory.find(name) else { return 0 };
+            self.published = true;
+            let recipients = Recipients { name: &entry.name, exact: Some(&entry), patterns: &[] };
+            let (reached, lost) = self.post(recipients, message);
+            self.counters.lost += lost as u64;
+            return reached;
+        };
+        self.published = true;
+        let found = &self.topics[local];
+        let elsewhere;
+        let exact = if found.subscribers.is_empty() {
+            // The local entry may differ from the entry of the other threads.
+            elsewhere = self.directory.find(name);
+            elsewhere.as_deref()
+        } else {
+            Some(&*found.entry)
+        };
+        let patterns = found.route.as_ref().map_or(&[][..], |route| &route.all);
+        let (mut reached, lost) = self.post(Recipients { name: &found.entry.name, exact, patterns }, message);
+        reached += found.subscribers.len();
+        reached +=
+            self.local(local).iter().map(|pattern| self.topics[*pattern].subscribers.len()).sum::<usize>();
+        reached -= except.map_or(0, |conn| self.matching_subscriptions(local, conn));
+        self.counters.lost += lost as u64;
+        self.push(Publication { topic: local, message: message.clone(), except, sequence: 0 });
+        reached
+    }
+
+    /// Publishes a message to an internal topic of presence: to the watchers of an earlier version than this one, or to
+    /// all with version 0.
+    pub(super) fn publish_presence_message(&mut self, name: &str, message: &Prepared, version: u64) {
+        if version == 0 {
+            let local = self.names.get(name).copied();
+            self.publish_resolved(local, name, message, None);
+            return;
+        }
+        self.counters.published += 1;
+        self.published = true;
+        let Some(entry) = self.directory.find(name) else { return };
+        let recipients = Recipients { name: &entry.name, exact: Some(&entry), patterns: &[] };
+        let (_, lost) = recipients.post_each(&self.posts, Some(self.shard), |_| {
+            let (topic, message) = (entry.name.clone(), message.clone());
+            Mail::Publish(MailedPublication { topic, message, position: None, except: None, version })
+        });
+        self.counters.lost += lost as u64;
+        if let Some(&topic) = self.names.get(name) {
+            self.push(Publication { topic, message: message.clone(), except: None, sequence: version });
+        }
+    }
+
+    /// Sends a publication to the other threads.
+    pub(super) fn post(&self, recipients: Recipients<'_>, message: &Prepared) -> (usize, usize) {
+        let (reached, lost) = recipients.post(message, &self.posts, Some(self.shard));
+        if lost > 0 {
+            tracing::warn!(
+                topic = &**recipients.name,
+                subscribers = lost,
+                "mailbox full: publication dropped for its subscribers"
+            );
+        }
+        (reached, lost)
+    }
+
+    /// Queues a publication of another thread.
+    pub(crate) fn publish_local(&mut self, published: MailedPublication) {
+        let MailedPublication { topic, message, position, except, version } = published;
+        // The publishing thread has checked the name.
+        let Ok(Some(topic)) = self.resolve(&topic) else { return };
+        if position.is_none_or(|position| self.accept_from_mail(topic, position)) {
+            let sequence = position.map_or(version, |position| position.sequence);
+            self.push(Publication { topic, message, except, sequence });
+        }
+    }
+
+    pub(super) fn push(&mut self, publication: Publication) {
+        self.topics[publication.topic].references += 1;
+        self.queued_bytes += publication.message.payload().len();
+        self.publications.push_back(publication);
+        #[cfg(test)]
+        {
+            self.max_queued = self.max_queued.max(self.publications.len());
+        }
+    }
+
+    #[inline]
+    pub(crate) fn has_published(&self) -> bool {
+        self.published
+    }
+
+    pub(crate) fn take_published(&mut self) -> bool {
+        std::mem::take(&mut self.published)
+    }
+
+    /// Returns the next publication and its current subscribers: a copy, since delivery may change them. Return the
+    /// list to [`recycle_subscribers`](Self::recycle_subscribers), and end with
+    /// [`finish_delivery`](Self::finish_delivery).
+    pub(crate) fn next_publication(&mut self) -> Option<(Publication, Vec<ConnId>)> {
+        let publication = self.publications.pop_front()?;
+        self.queued_bytes -= publication.message.payload().len();
+        self.refresh_routes();
+        self.route(publication.topic);
+        let mut subscribers = std::mem::take(&mut self.scratch);
+        if let Some(topic) = self.topics.get(publication.topic) {
+            subscribers.extend_from_slice(&topic.subscribers);
+        }
+        if !self.local(publication.topic).is_empty() {
+            self.add_by_pattern(publication.topic, &mut subscribers);
+        }
+        if publication.sequence > 0 {
+            self.exclude_replaying(publication.topic, publication.sequence, &mut subscribers);
+        }
+        Some((publication, subscribers))
+    }
+
+    /// Returns the next publication if it goes to exactly these subscribers of the previous publication, except for
+    /// excluded connections, and its payload has at most `room` bytes.
+    pub(crate) fn next_for_same(
+        &mut self,
+        previous: &Publication,
+        subscribers: &[ConnId],
+        room: usize,
+    ) -> Option<Publication> {
+        let next = self.publications.front()?;
+        let (topic, sequence) = (next.topic, next.sequence);
+        let fits = next.message.payload().len() <= room;
+        let is_same = fits && sequence == 0 && (topic, 0) == (previous.topic, previous.sequence)
+            || fits && self.has_subscribers(topic, sequence, subscribers);
+        let next = if is_same { self.publications.pop_front()? } else { return None };
+        self.queued_bytes -= next.message.payload().len();
+        Some(next)
+    }
+
+    /// Returns whether these are the subscribers of a publication, in order.
+    fn has_subscribers(&mut self, topic: usize, sequence: u64, subscribers: &[ConnId]) -> bool {
+        self.refresh_routes();
+        self.route(topic);
+        let Some(found) = self.topics.get(topic) else { return false };
+        // Late subscribers get one message from the history and the next one live.
+        if sequence > 0 && found.progress.as_ref().is_some_and(|progress| !progress.joined.is_empty()) {
+            return false;
+        }
+        if self.local(topic).is_empty() {
+            return found.subscribers == subscribers;
+        }
+        let mut all = std::mem::take(&mut self.scratch);
+        all.extend_from_slice(&self.topics[topic].subscribers);
+        self.add_by_pattern(topic, &mut all);
+        let is_same = all == subscribers;
+        all.clear();
+        self.scratch = all;
+        is_same
+    }
+
+    #[inline]
+    pub(crate) fn has_publications(&self) -> bool {
+        !self.publications.is_empty()
+    }
+
+    /// Returns the number of deliveries of the next publication, at least one if there is a publication.
+    #[inline]
+    pub(crate) fn pending_deliveries(&self) -> usize {
+        let of = |topic: usize| self.topics.get(topic).map_or(0, |topic| topic.subscribers.len());
+        self.publications.front().map_or(0, |next| {
+            let by_pattern = self.local(next.topic).iter().map(|pattern| of(*pattern)).sum::<usize>();
+            (of(next.topic) + by_pattern).max(1)
+        })
+    }
+
+    /// Releases a delivered publication.
+    pub(crate) fn finish_delivery(&mut self, publication: &Publication) {
+        self.topics[publication.topic].references -= 1;
+        self.prune(publication.topic);
+    }
+
+    /// Takes the list of [`next_publication`](Self::next_publication) back.
+    pub(crate) fn recycle_subscribers(&mut self, mut subscribers: Vec<ConnId>) {
+        subscribers.clear();
+        self.scratch = subscribers;
+    }
+}

@@ -1,0 +1,249 @@
+//! Topics of one thread: their names, and what the thread stores of each.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustc_hash::FxHashMap;
+use sinews_engine::{ConnId, Post};
+use sinews_session::Prepared;
+use slab::Slab;
+
+use super::config::TopicConfig;
+use super::counters::TopicCounters;
+use super::directory::Directory;
+use super::entry::TopicEntry;
+use super::history::progress::TopicProgress;
+use super::keyed::local::LocalKeyed;
+use super::name::{self, InvalidTopic};
+use super::presence::local::LocalPresence;
+use super::presence::member::{CHANGES_MAX, MEMBERS_MAX, PRESENCE_INTERVAL};
+use super::publisher::Publisher;
+use super::rule::{RuleId, TopicRules};
+use crate::mail::Mail;
+
+/// Topics of one thread.
+///
+/// A topic name consists of tokens separated by dots. A subscription may contain the wildcards of NATS: the token `*`
+/// matches any one token, `>` at the end matches one or more. `prices.*.eur` matches `prices.gold.eur`, `prices.>`
+/// matches that and `prices.gold`, but not `prices`. A wildcard is a whole token: `a*` is an ordinary name.
+///
+/// Publications are queued and delivered after the running callback has returned, in order, within the turn's budget
+/// ([`TopicConfig`]); other threads receive them by mail. A connection with overlapping subscriptions gets a message
+/// once. Threads share the names and the subscriber counts of each thread. Counts need no lock. Names are locked when
+/// a thread's first subscriber joins or its last leaves, and when a thread publishes to a topic without a local
+/// subscriber. Each thread caches the patterns that match a topic until a pattern is added or removed.
+#[derive(Debug)]
+pub struct Topics {
+    pub(super) shard: usize,
+    /// Topics and patterns of this thread. Names are chosen by clients, so their hash is keyed.
+    pub(super) names: HashMap<Arc<str>, usize>,
+    pub(super) topics: Slab<Topic>,
+    pub(super) subscriptions: FxHashMap<ConnId, Vec<SubscriberIndex>>,
+    pub(super) config: TopicConfig,
+    pub(super) publications: VecDeque<Publication>,
+    /// Payload bytes of the queued publications.
+    pub(super) queued_bytes: usize,
+    /// Messages that this thread has put into its own mailbox since it was last read.
+    pub(super) mailed: usize,
+    /// Whether any topic has history.
+    pub(super) has_history: bool,
+    /// Set by each publication, cleared by [`take_published`](Self::take_published).
+    pub(super) published: bool,
+    /// Maximum length of the publication queue so far.
+    #[cfg(test)]
+    pub(crate) max_queued: usize,
+    pub(super) scratch: Vec<ConnId>,
+    /// By the index of a connection: the last subscriber list that contains it.
+    pub(super) listed: Vec<u32>,
+    pub(super) list: u32,
+    pub(crate) counters: TopicCounters,
+    pub(super) presence: LocalPresence,
+    pub(super) keyed: LocalKeyed,
+    pub(super) directory: Arc<Directory>,
+    pub(super) posts: Arc<[Post<Mail>]>,
+    /// Generation of the directory's patterns from which the routes were built.
+    pub(super) generation: u64,
+    pub(super) any_patterns: bool,
+    /// Topics with a route.
+    pub(super) routed: Vec<usize>,
+}
+
+/// Topic or pattern.
+#[derive(Debug)]
+pub(super) struct Topic {
+    pub(super) entry: Arc<TopicEntry>,
+    pub(super) subscribers: Vec<ConnId>,
+    /// References by publications and a route: its index must not be reused before they end.
+    pub(super) references: u32,
+    pub(super) rule: RuleId,
+    /// Cached patterns that match it, if it was published to recently.
+    pub(super) route: Option<Box<Route>>,
+    /// Progress of its history, if it has one and a local subscriber by name.
+    pub(super) progress: Option<Box<TopicProgress>>,
+}
+
+/// Patterns that match a topic.
+#[derive(Debug)]
+pub(super) struct Route {
+    /// Patterns with subscribers on this thread, in order of their indices.
+    pub(super) local: Box<[usize]>,
+    /// Patterns of all threads.
+    pub(super) all: Box<[Arc<TopicEntry>]>,
+}
+
+/// Index of a connection among a topic's subscribers.
+#[derive(Debug)]
+pub(super) struct SubscriberIndex {
+    pub(super) topic: usize,
+    pub(super) at: usize,
+}
+
+/// Message for the subscribers of this thread.
+#[derive(Debug)]
+pub(crate) struct Publication {
+    pub(crate) topic: usize,
+    pub(crate) message: Prepared,
+    pub(crate) except: Option<ConnId>,
+    /// Its sequence in a topic with history; otherwise 0.
+    pub(crate) sequence: u64,
+}
+
+impl Topics {
+    /// Maximum length of a name in bytes: enough for any path, and a bound on memory that clients can use.
+    pub const NAME_MAX: usize = name::NAME_MAX;
+
+    /// Maximum number of subscriptions of one connection: bounds the cost of its close.
+    pub const SUBSCRIPTIONS_MAX: usize = name::SUBSCRIPTIONS_MAX;
+
+    /// Maximum number of steps to match a name against the patterns of all subscribers, each a look at one token:
+    /// some tens of microseconds. A pattern that could lead to more is rejected ([`InvalidTopic::TooAmbiguous`]).
+    pub const MATCH_STEPS_MAX: usize = name::MATCH_STEPS_MAX;
+
+    /// A pattern of at most this many tokens is never rejected for [`MATCH_STEPS_MAX`](Self::MATCH_STEPS_MAX): all
+    /// such patterns together take half of its steps.
+    pub const FREE_TOKENS: usize = name::FREE_TOKENS;
+
+    /// Minimum interval of the presence updates of a topic: the first change after a quiet interval is published at
+    /// once, later changes together. 100 ms: at most ten messages a second for each watcher, however many members join
+    /// and leave.
+    pub const PRESENCE_INTERVAL: Duration = PRESENCE_INTERVAL;
+
+    /// Maximum number of members that one presence update lists; with more changes it has the numbers only. 256: some
+    /// tens of KiB for each watcher.
+    pub const PRESENCE_CHANGES_MAX: usize = CHANGES_MAX;
+
+    /// Maximum number of members that [`members`](Self::members) returns at once: 1,000, since the lock of all
+    /// presence is held meanwhile.
+    pub const MEMBERS_MAX: usize = MEMBERS_MAX;
+
+    /// Returns a handle that publishes from any thread.
+    #[must_use]
+    pub fn publisher(&self) -> Publisher {
+        Publisher::new(Arc::clone(&self.directory), Arc::clone(&self.posts))
+    }
+
+    pub(crate) fn new(
+        shard: usize,
+        config: TopicConfig,
+        directory: Arc<Directory>,
+        posts: Arc<[Post<Mail>]>,
+    ) -> Self {
+        Self {
+            shard,
+            names: HashMap::new(),
+            topics: Slab::new(),
+            subscriptions: FxHashMap::default(),
+            config,
+            publications: VecDeque::new(),
+            queued_bytes: 0,
+            mailed: 0,
+            has_history: directory.rules.any_history(),
+            published: false,
+            #[cfg(test)]
+            max_queued: 0,
+            scratch: Vec::new(),
+            listed: Vec::new(),
+            list: 0,
+            counters: TopicCounters::default(),
+            presence: LocalPresence::default(),
+            keyed: LocalKeyed::default(),
+            directory,
+            posts,
+            generation: 0,
+            any_patterns: false,
+            routed: Vec::new(),
+        }
+    }
+
+    /// Checks whether `name` may be published to.
+    ///
+    /// # Errors
+    /// [`InvalidTopic::Name`] and [`InvalidTopic::Wildcard`].
+    pub fn check(name: &str) -> Result<(), InvalidTopic> {
+        name::check(name)
+    }
+
+    /// Checks whether `name`, which may be a pattern, may be subscribed to.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    pub fn check_subscription(name: &str) -> Result<(), InvalidTopic> {
+        name::check_subscription(name)
+    }
+
+    pub(super) fn insert(&mut self, entry: Arc<TopicEntry>) -> usize {
+        if entry.is_pattern {
+            // Other threads may have the pattern already, so the directory reports no change.
+            self.clear_routes();
+        }
+        let (name, rule) = (entry.name.clone(), entry.rule);
+        let subscribers = Vec::new();
+        let topic = self.topics.insert(Topic {
+            entry,
+            subscribers,
+            references: 0,
+            rule,
+            route: None,
+            progress: None,
+        });
+        self.names.insert(name, topic);
+        topic
+    }
+
+    /// Removes a topic without subscribers, unless it is still referenced.
+    pub(super) fn prune(&mut self, topic: usize) {
+        if self.topics.get(topic).is_some_and(|topic| topic.references == 0 && topic.subscribers.is_empty()) {
+            let topic = self.topics.remove(topic);
+            self.names.remove(&topic.entry.name);
+            self.directory.release(&topic.entry);
+            if topic.entry.is_pattern {
+                self.clear_routes();
+            }
+        }
+    }
+
+    /// Sends mail to a thread. Returns whether its mailbox had capacity.
+    pub(crate) fn send_mail(&self, thread: usize, mail: Mail) -> bool {
+        self.posts[thread].send(mail).is_ok()
+    }
+
+    pub(crate) fn rules(&self) -> &TopicRules {
+        &self.directory.rules
+    }
+
+    /// Returns the counters of topics on this thread.
+    #[must_use]
+    pub fn counters(&self) -> TopicCounters {
+        self.counters
+    }
+
+    pub(crate) fn config(&self) -> &TopicConfig {
+        &self.config
+    }
+
+    #[inline]
+    pub(crate) fn counters_ref(&self) -> &TopicCounters {
+        &self.counters
+    }
+}

@@ -1,0 +1,200 @@
+//! A worker: the state of one thread, which its event loop calls.
+//!
+//! The worker owns the connections and the state that they share. It lends both to the protocol of a connection:
+//! `(conn, &mut WorkerShared)`.
+
+mod admission;
+mod app;
+mod conn;
+mod delivery;
+mod http;
+mod keyed;
+mod large_conns;
+mod memory;
+mod publish;
+mod runs;
+mod stop;
+mod stop_state;
+#[cfg(test)]
+mod tests;
+mod tls;
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sinews_engine::{self as engine, ConnId, Io};
+use sinews_proto::Time;
+use sinews_session::Resources;
+
+use self::conn::{ClientConn, ConnProtocol, settle_http, settle_websocket};
+use self::delivery::DeliveryState;
+use self::http::end_body;
+use self::large_conns::LargeConns;
+pub(crate) use self::stop_state::StopTimes;
+use self::stop_state::{StopPhase, StopState};
+use crate::appends::{AppendQueue, Appends};
+use crate::listen::ListenerProtocol;
+use crate::mail::StopLevel;
+use crate::metrics::ConnMemory;
+use crate::router::Router;
+use crate::shared::{Services, WorkerShared};
+
+/// State of one event loop.
+pub(crate) struct Worker {
+    /// By the index of the connection.
+    conns: Vec<Option<ClientConn>>,
+    shared: WorkerShared,
+    appends: Appends,
+    /// Number of this thread.
+    number: usize,
+    stop: StopState,
+    delivery: DeliveryState,
+    large_conns: LargeConns,
+    /// By the listener.
+    listener_protocols: Arc<[ListenerProtocol]>,
+    /// Plaintext of received TLS records.
+    plaintext: Vec<u8>,
+    /// Plaintext of a record to be sent.
+    scratch: Vec<u8>,
+    /// Number of connections that are being rejected with an answer.
+    rejecting: usize,
+    /// The turn's time on the loop's clock.
+    turn: Instant,
+    /// The loop's timer for releasing unused memory is set.
+    releasing: bool,
+    /// Spare buffers freed and connections closed since free memory was last returned.
+    freed: usize,
+}
+
+/// Setup of a worker, which is built on its own thread.
+pub(crate) struct WorkerSetup {
+    pub(crate) router: Arc<Router>,
+    pub(crate) services: Services,
+    pub(crate) stop_times: StopTimes,
+    pub(crate) stop: Arc<StopLevel>,
+    pub(crate) appends: Arc<AppendQueue>,
+    pub(crate) number: usize,
+    pub(crate) listener_protocols: Arc<[ListenerProtocol]>,
+}
+
+impl Worker {
+    pub(crate) fn new(setup: WorkerSetup) -> Self {
+        let WorkerSetup { router, services, stop_times, stop, appends, number, listener_protocols } = setup;
+        Self {
+            conns: Vec::new(),
+            turn: services.epoch,
+            shared: WorkerShared { router: Rc::new(router), resources: Resources::new(), services },
+            appends: Appends::new(appends),
+            number,
+            stop: StopState::new(stop_times, stop),
+            delivery: DeliveryState::default(),
+            large_conns: LargeConns::default(),
+            listener_protocols,
+            plaintext: Vec::new(),
+            scratch: Vec::new(),
+            rejecting: 0,
+            releasing: false,
+            freed: 0,
+        }
+    }
+
+    /// Returns the turn's time, computed once per turn.
+    #[inline]
+    fn time(&mut self, io: &Io) -> Time {
+        let services = &mut self.shared.services;
+        if self.turn != io.now() {
+            self.turn = io.now();
+            services.now = Time::ZERO + io.now().saturating_duration_since(services.epoch);
+            self.delivery.left = services.topics.config().deliveries_per_turn;
+        }
+        services.now
+    }
+
+    fn conn_mut(&mut self, conn: ConnId) -> Option<&mut ClientConn> {
+        self.conns.get_mut(conn.index())?.as_mut().filter(|found| found.id == conn)
+    }
+
+    fn conn_ref(&self, conn: ConnId) -> Option<&ClientConn> {
+        self.conns.get(conn.index())?.as_ref().filter(|found| found.id == conn)
+    }
+
+    /// Returns the connection's protocol and the state that it shares with others.
+    fn lend(&mut self, conn: ConnId) -> Option<(&mut ConnProtocol, &mut WorkerShared)> {
+        let found = self.conns.get_mut(conn.index())?.as_mut().filter(|found| found.id == conn)?;
+        self.shared.services.encrypted = found.tls.is_some();
+        Some((&mut found.protocol, &mut self.shared))
+    }
+
+    /// Applies the state of a connection after an event, then delivers its publications.
+    #[inline]
+    pub(super) fn settle(&mut self, io: &mut Io, conn: ConnId) {
+        self.settle_one(io, conn);
+        if self.shared.services.topics.has_published() {
+            self.publish_from(io, conn);
+        }
+        if self.shared.services.topics.has_presence_to_publish(io.now()) {
+            self.publish_presence(io);
+        }
+        self.shared
+            .services
+            .counters
+            .sent(self.shared.resources.traffic(), self.shared.services.topics.counters_ref());
+        let has_some = self.shared.resources.holds_spares() || self.freed >= FREED_MIN;
+        if !self.releasing && has_some && matches!(self.stop.phase, StopPhase::Serving) {
+            self.releasing = true;
+            io.set_app_timer(io.now() + RELEASE_INTERVAL);
+        }
+    }
+
+    #[inline]
+    pub(super) fn settle_one(&mut self, io: &mut Io, conn: ConnId) {
+        self.time(io);
+        let Some(found) = self.conns.get_mut(conn.index()).and_then(Option::as_mut) else { return };
+        if let ConnProtocol::WebSocket(websocket) = &found.protocol
+            && websocket.is_body()
+            && websocket.has_finished()
+            && found.id == conn
+        {
+            end_body(&mut found.protocol, conn, &mut self.shared);
+        }
+        let memory = match &mut found.protocol {
+            _ if found.id != conn => return,
+            ConnProtocol::WebSocket(websocket) => {
+                settle_websocket(websocket, io, conn, &mut self.shared);
+                ConnMemory::new(websocket.buffered(), websocket.session.incomplete())
+            }
+            ConnProtocol::Http(http) => {
+                // Without further requests, the sent answer was the last.
+                let may_ask = self.stop.linger_left.is_some() || self.stop.handed_over && http.is_new();
+                if self.shared.services.stopping && !may_ask && http.is_idle() {
+                    http.end();
+                }
+                let services = &self.shared.services;
+                settle_http(http, io, conn, &services.http, services.epoch);
+                ConnMemory::new(http.outbound.len(), http.incomplete())
+            }
+            ConnProtocol::Rejected(_) | ConnProtocol::ProxyHeader(_) => return,
+        };
+        let memory = self.large_conns.counted_memory(conn, found.settle_tls(memory));
+        let before = std::mem::replace(&mut found.memory, memory);
+        self.update_memory(io, conn, before, memory);
+    }
+
+    /// Returns freed memory to the system, if it is much: the allocator would keep it between used blocks. It locks
+    /// the allocator, so another thread does it.
+    pub(super) fn return_memory(&mut self) {
+        if self.freed >= FREED_MIN
+            && self.shared.services.tasks.pool().start(engine::release_free_memory).is_ok()
+        {
+            self.freed = 0;
+        }
+    }
+}
+
+/// Minimum number of freed buffers or closed connections to return memory for: a buffer has up to 64 KiB, and under
+/// low load they are mostly fewer.
+const FREED_MIN: usize = 64;
+
+/// How long unused memory of messages is kept: it is returned after one to two intervals.
+const RELEASE_INTERVAL: Duration = Duration::from_secs(2);

@@ -1,0 +1,156 @@
+//! One connection of a worker: its protocol, and TLS below it.
+
+use std::io::IoSlice;
+use std::time::Instant;
+
+use sinews_engine::{self as engine, ConnId, Io};
+use sinews_proto::Time;
+use sinews_session::{Chain, TransportAction};
+
+use crate::framing::h1::H1Conn;
+use crate::http::HttpConfig;
+use crate::limits::RejectedConn;
+use crate::metrics::ConnMemory;
+use crate::proxy::ProxyProtocolHeader;
+use crate::shared::WorkerShared;
+use crate::socket::WebSocketConn;
+use crate::timer::arm;
+use crate::tls::TlsConn;
+
+pub(super) struct ClientConn {
+    pub(super) id: ConnId,
+    /// Memory as last counted.
+    pub(super) memory: ConnMemory,
+    /// Reads are paused, since its publications are queued.
+    pub(super) reads_paused: bool,
+    pub(super) protocol: ConnProtocol,
+    /// TLS between the loop and the protocol.
+    pub(super) tls: Option<Box<TlsConn>>,
+}
+
+pub(super) enum ConnProtocol {
+    Http(Box<H1Conn>),
+    WebSocket(Box<WebSocketConn>),
+    Rejected(Box<RejectedConn>),
+    /// The PROXY header is pending.
+    ProxyHeader(Box<ProxyProtocolHeader>),
+}
+
+impl ConnProtocol {
+    /// Returns all queued output.
+    #[inline]
+    pub(super) fn start_send(&mut self) -> Option<Box<Chain>> {
+        match self {
+            Self::WebSocket(websocket) => websocket.session.start_send(),
+            Self::Http(http) => http.outbound.start(),
+            Self::Rejected(rejected) => rejected.outbound.start(),
+            Self::ProxyHeader(_) => None,
+        }
+    }
+}
+
+/// Chain of a session in the form that the loop sends.
+pub(crate) struct OutgoingChain(pub(super) Box<Chain>);
+
+impl engine::SendChain for OutgoingChain {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn slices<'a>(&'a self, out: &mut [IoSlice<'a>]) -> usize {
+        self.0.slices(out)
+    }
+
+    fn advance(&mut self, bytes: usize) {
+        self.0.advance(bytes);
+    }
+}
+
+impl ClientConn {
+    /// Passes the protocol's state to TLS, and adds the memory of TLS.
+    pub(super) fn settle_tls(&mut self, memory: ConnMemory) -> ConnMemory {
+        let Some(tls) = &mut self.tls else { return memory };
+        let last = match &self.protocol {
+            ConnProtocol::WebSocket(websocket) => websocket.has_finished(),
+            ConnProtocol::Http(http) => http.is_finished(),
+            ConnProtocol::Rejected(_) | ConnProtocol::ProxyHeader(_) => false,
+        };
+        if last {
+            tls.finish();
+        }
+        memory.with_incomplete(tls.incomplete())
+    }
+}
+
+#[inline]
+pub(super) fn settle_websocket(
+    websocket: &mut WebSocketConn,
+    io: &mut Io,
+    conn: ConnId,
+    shared: &mut WorkerShared,
+) {
+    if websocket.has_backlog() {
+        websocket.drain_backlog(conn, shared);
+    }
+    if let Some(closed) = websocket.session.take_closed() {
+        websocket.close(&closed, conn, shared);
+    }
+    if websocket.session.wants_send() {
+        io.send(conn);
+    }
+    match websocket.session.transport_action() {
+        TransportAction::Open | TransportAction::AwaitEnd => {}
+        // Repeated calls have no effect.
+        TransportAction::Finish => io.shutdown(conn),
+        TransportAction::Drop => io.close(conn),
+    }
+    if let Some(deadline) = websocket.session.deadline() {
+        arm(io, conn, &mut websocket.armed, deadline, shared.services.epoch);
+    }
+}
+
+/// Sets the loop's timer no later than the handler's deadline.
+pub(super) fn arm_for_handler(
+    websocket: &mut WebSocketConn,
+    io: &mut Io,
+    conn: ConnId,
+    deadline: Instant,
+    epoch: Instant,
+) {
+    let deadline = Time::ZERO + deadline.saturating_duration_since(epoch);
+    arm(io, conn, &mut websocket.armed, deadline, epoch);
+}
+
+pub(super) fn settle_http(http: &mut H1Conn, io: &mut Io, conn: ConnId, config: &HttpConfig, epoch: Instant) {
+    if http.outbound.wants_send() {
+        io.send(conn);
+    }
+    if http.is_finished() {
+        // Repeated calls have no effect.
+        io.shutdown(conn);
+    }
+    let deadline = http.deadline(config);
+    arm(io, conn, &mut http.armed, deadline, epoch);
+}
+
+#[cfg(test)]
+mod sizes {
+    use super::*;
+
+    /// The engine's part, 80 bytes with the chain in flight, has its own test in the engine; `tests/memory.rs`
+    /// measures the total.
+    #[test]
+    fn idle_websocket_state_is_small() {
+        let engine = 80;
+        let server = size_of::<Option<ClientConn>>() + size_of::<WebSocketConn>();
+        assert!(engine + server <= 376, "{engine} and {server} bytes");
+        // glibc's allocator adds 8 bytes and rounds to 16.
+        assert!(size_of::<WebSocketConn>() <= 256 - 8);
+    }
+
+    #[test]
+    fn http_connection_state_is_small() {
+        let http = size_of::<Option<ClientConn>>() + size_of::<H1Conn>();
+        assert!(http <= 256, "{http} bytes");
+    }
+}

@@ -1,0 +1,45 @@
+//! State of the delivery of publications.
+
+use std::collections::VecDeque;
+
+use sinews_engine::ConnId;
+
+use super::runs::Runs;
+use crate::topics::{Publication, RuleId};
+
+/// Deliveries of a thread within its turns.
+#[derive(Default)]
+pub(super) struct DeliveryState {
+    /// A publication interrupted by the budget.
+    pub(super) partial: Option<PartialDelivery>,
+    /// Remaining deliveries of this turn.
+    pub(super) left: usize,
+    /// Connections that have published in this turn.
+    pub(super) publishers: Vec<ConnId>,
+    /// Publishers may resume in this turn.
+    pub(super) resumes: bool,
+    /// Runs of this turn, which are sent at its end.
+    pub(super) runs: Runs,
+    /// Connections with paused reads, until their publications are delivered.
+    pub(super) paused_publishers: VecDeque<ConnId>,
+}
+
+impl DeliveryState {
+    /// Returns whether this turn has neither publishers nor deliveries of earlier turns.
+    #[inline]
+    pub(super) fn is_idle(&self) -> bool {
+        self.publishers.is_empty() && !self.resumes && self.partial.is_none() && self.runs.is_empty()
+    }
+}
+
+/// Publication that is delivered to some of its subscribers.
+pub(super) struct PartialDelivery {
+    pub(super) publication: Publication,
+    pub(super) rule: RuleId,
+    /// Subscribers at the start of the delivery.
+    pub(super) subscribers: Vec<ConnId>,
+    /// Index of the next subscriber.
+    pub(super) next: usize,
+    /// The delivery has taken more than one turn.
+    pub(super) split: bool,
+}

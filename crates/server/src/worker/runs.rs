@@ -1,0 +1,195 @@
+//! Runs: the publications of a turn, encoded once for all subscribers that get the same ones.
+//!
+//! A group of publications has the same subscribers. A subscriber of several groups gets a run that continues the run
+//! of its earlier groups: subscribers with the same groups share it.
+//!
+//! ```text
+//!   group 1: a, b   of A, B, C          run 1: a, b          of A
+//!   group 2: c      of B, C, D    ─▶    run 2: run 1, c      of B, C
+//!                                       run 3: c             of D
+//! ```
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use sinews_engine::ConnId;
+
+use crate::topics::{Publication, RuleId};
+
+/// Maximum bytes of a run: about as much as a connection may have queued by default.
+pub(super) const RUN_MAX: usize = 60 << 10;
+
+/// Maximum number of runs of a turn. Each is encoded separately, so many runs with few subscribers each save nothing.
+const RUNS_MAX: usize = 64;
+
+/// Runs of a turn.
+#[derive(Default)]
+pub(super) struct Runs {
+    /// Publications of the turn, in order.
+    publications: Vec<(Publication, RuleId)>,
+    list: Vec<Run>,
+    /// Subscribers in the order of their first publication.
+    subscribers: Vec<ConnId>,
+    /// By the index of a connection: the number of its run, from 1 on. Unused while there is one group.
+    places: Vec<u32>,
+    has_places: bool,
+    /// The current group, and its encoding.
+    group: (Range<usize>, Bytes),
+    /// By the number of a run: the run that continues it with the current group.
+    continued: Vec<u32>,
+    /// Deliveries past the queues of their subscribers so far.
+    #[cfg(test)]
+    pub(super) direct: u64,
+}
+
+/// Publications for the same subscribers.
+pub(super) struct Run {
+    /// Its publications, by group.
+    groups: Vec<Range<usize>>,
+    /// The encoding of all its publications.
+    pub(super) bytes: Bytes,
+    /// Subscribers that get it past their queues.
+    pub(super) subscribers: Vec<ConnId>,
+}
+
+impl Runs {
+    pub(super) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Adds a group with its encoding. Subscribers of the first group are added at once; returns whether those of the
+    /// group must be [added](Self::add).
+    pub(super) fn add_group(
+        &mut self,
+        publications: Vec<(Publication, RuleId)>,
+        bytes: Bytes,
+        subscribers: impl Iterator<Item = ConnId>,
+    ) -> bool {
+        let begin = self.publications.len();
+        self.publications.extend(publications);
+        self.group = (begin..self.publications.len(), bytes);
+        if self.list.is_empty() {
+            self.subscribers.extend(subscribers);
+            self.continue_run(0);
+            return false;
+        }
+        self.set_places();
+        self.continued.clear();
+        self.continued.resize(self.list.len() + 1, 0);
+        true
+    }
+
+    /// Adds a subscriber to the current group. Returns `false` if its run would be too long, or one too many.
+    #[inline]
+    pub(super) fn add(&mut self, conn: ConnId) -> bool {
+        if self.places.len() <= conn.index() {
+            self.places.resize(conn.index() + 1, 0);
+        }
+        let place = self.places[conn.index()];
+        let mut run = self.continued[place as usize];
+        if run == 0 {
+            let Some(added) = self.continue_run(place) else { return false };
+            self.continued[place as usize] = added;
+            run = added;
+        }
+        if place == 0 {
+            self.subscribers.push(conn);
+        }
+        self.places[conn.index()] = run;
+        true
+    }
+
+    /// Removes a connection from its run. Returns the number of the run.
+    pub(super) fn leave(&mut self, conn: ConnId) -> Option<u32> {
+        if self.list.is_empty() {
+            return None;
+        }
+        self.set_places();
+        self.take_place(conn)
+    }
+
+    /// Takes the subscribers of all runs. Return the list to [`finish`](Self::finish).
+    pub(super) fn take_subscribers(&mut self) -> Vec<ConnId> {
+        std::mem::take(&mut self.subscribers)
+    }
+
+    /// Removes a subscriber of [`take_subscribers`](Self::take_subscribers) from its run, unless it has left. Returns
+    /// the number of the run.
+    #[inline]
+    pub(super) fn take_place(&mut self, conn: ConnId) -> Option<u32> {
+        if !self.has_places {
+            return Some(1);
+        }
+        let place = self.places.get_mut(conn.index()).map(std::mem::take)?;
+        (place > 0).then_some(place)
+    }
+
+    /// Returns a run by its number.
+    #[inline]
+    pub(super) fn get_mut(&mut self, number: u32) -> &mut Run {
+        &mut self.list[number as usize - 1]
+    }
+
+    /// Returns the publications of a run, or of the current group (0), in order.
+    pub(super) fn publications(&self, number: u32) -> impl Iterator<Item = &(Publication, RuleId)> {
+        let groups = match number {
+            0 => std::slice::from_ref(&self.group.0),
+            _ => &self.list[number as usize - 1].groups[..],
+        };
+        groups.iter().flat_map(move |group| &self.publications[group.clone()])
+    }
+
+    /// Number of runs.
+    pub(super) fn len(&self) -> u32 {
+        self.list.len() as u32
+    }
+
+    /// Removes all runs. Returns the publications.
+    pub(super) fn finish(&mut self, mut subscribers: Vec<ConnId>) -> Vec<(Publication, RuleId)> {
+        subscribers.clear();
+        self.subscribers = subscribers;
+        self.has_places = false;
+        self.list.clear();
+        self.group = Default::default();
+        std::mem::take(&mut self.publications)
+    }
+
+    /// Frees unused memory.
+    pub(super) fn release(&mut self) {
+        if self.list.is_empty() {
+            (self.places, self.subscribers) = (Vec::new(), Vec::new());
+        }
+    }
+
+    /// Adds a run that continues another one with the current group. Returns its number.
+    fn continue_run(&mut self, before: u32) -> Option<u32> {
+        if self.list.len() == RUNS_MAX {
+            return None;
+        }
+        let (group, bytes) = &self.group;
+        let (groups, bytes) = match self.list.get((before as usize).wrapping_sub(1)) {
+            Some(earlier) if earlier.bytes.len() + bytes.len() > RUN_MAX => return None,
+            Some(earlier) => (
+                earlier.groups.iter().chain([group]).cloned().collect(),
+                [&earlier.bytes[..], &bytes[..]].concat().into(),
+            ),
+            None => (vec![group.clone()], bytes.clone()),
+        };
+        self.list.push(Run { groups, bytes, subscribers: Vec::new() });
+        // At most `RUNS_MAX`.
+        Some(self.list.len() as u32)
+    }
+
+    /// Sets the places of the subscribers of the first group.
+    fn set_places(&mut self) {
+        if std::mem::replace(&mut self.has_places, true) {
+            return;
+        }
+        for conn in &self.subscribers {
+            if self.places.len() <= conn.index() {
+                self.places.resize(conn.index() + 1, 0);
+            }
+            self.places[conn.index()] = 1;
+        }
+    }
+}
