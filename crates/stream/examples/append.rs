@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use sinews_stream::record::{Kind, Limits, RecordBuilder, Records};
+use sinews_stream::record::{RecordBuilder, RecordLimits, Records, ValueKind};
 use sinews_stream::{AppendError, Durability, Fsync, Partition, StreamConfig, Streams, StreamsConfig};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -42,7 +42,7 @@ fn records(count: u64, size: usize) -> Records {
     let mut builder = RecordBuilder::new();
     for number in 0..count {
         // A million bytes are far below the default limit.
-        builder.push(number, b"", &vec![number as u8; size], Kind::Bytes).expect("records are small");
+        builder.push(number, b"", &vec![number as u8; size], ValueKind::Bytes).expect("records are small");
     }
     builder.finish().expect("there are records")
 }
@@ -76,7 +76,7 @@ fn append(
     let path = directory.join("log");
     let _ = std::fs::remove_dir_all(&path);
     let (streams, _) = Streams::open(&path, StreamsConfig::default())?;
-    let config = StreamConfig::default().fsync(fsync).retain_bytes(Some(1 << 30));
+    let config = StreamConfig::default().with_fsync(fsync).with_retain_bytes(Some(1 << 30));
     let partition = streams.create("s", &config)?.partition(0).ok_or("a partition")?;
     let batches = AtomicU64::new(0);
     let (start, cpu) = (Instant::now(), cpu());
@@ -119,7 +119,7 @@ fn check(records: &Records, time: Duration) -> Result<()> {
     let (start, cpu) = (Instant::now(), cpu());
     let mut batches = 0;
     while start.elapsed() < time / 3 {
-        Records::check(records.bytes().clone(), &Limits::default())?;
+        Records::check(records.bytes().clone(), &RecordLimits::default())?;
         batches += 1;
     }
     report("checking 1000 x 1000 B", batches, records, start, cpu, 0.0, Vec::new());
@@ -132,7 +132,7 @@ fn read(directory: &Path, time: Duration) -> Result<()> {
     let _ = std::fs::remove_dir_all(&path);
     let (streams, _) = Streams::open(&path, StreamsConfig::default())?;
     let partition =
-        streams.create("s", &StreamConfig::default().fsync(Fsync::Never))?.partition(0).ok_or("none")?;
+        streams.create("s", &StreamConfig::default().with_fsync(Fsync::Never))?.partition(0).ok_or("none")?;
     let records = records(100, 1000);
     for _ in 0..5000 {
         partition.append(records.clone())?.block(Durability::Disk)?;

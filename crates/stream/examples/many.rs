@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use sinews_stream::record::{Kind, RecordBuilder};
+use sinews_stream::record::{RecordBuilder, ValueKind};
 use sinews_stream::{Durability, Fsync, StreamConfig, Streams, StreamsConfig};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
@@ -36,51 +36,51 @@ fn main() -> Result<()> {
     }
     let names: Vec<String> = (0..count).map(|number| format!("stream-{number:06}")).collect();
     let streams = open(&directory)?;
-    let config = StreamConfig::default().fsync(fsync);
+    let config = StreamConfig::default().with_fsync(fsync);
     let took = each(&names, threads, |name| {
         streams.create(name, &config)?;
         append(&streams, name)
     })?;
-    say("create and append", count, took);
+    report("create and append", count, took);
 
     let (took, streams) = hand_over(&directory, streams, &names[0])?;
-    say("handover, all in use", count, took);
-    say_files("open files then");
+    report("handover, all in use", count, took);
+    report_files("open files then");
     let (took, streams) = hand_over(&directory, streams, &names[1])?;
-    say("handover, one in use", count, took);
+    report("handover, one in use", count, took);
 
     streams.close();
     drop(streams);
     let begun = Instant::now();
     let streams = open(&directory)?;
-    say("start after a clean stop", count, begun.elapsed());
+    report("start after a clean stop", count, begun.elapsed());
     let begun = Instant::now();
     append(&streams, &names[count / 2])?;
-    say("first append to a stream", 1, begun.elapsed());
+    report("first append to a stream", 1, begun.elapsed());
     let begun = Instant::now();
     let described = streams.describe_all().len();
-    say("list all streams", described, begun.elapsed());
+    report("list all streams", described, begun.elapsed());
     streams.close();
     drop(streams);
 
     std::fs::remove_file(directory.join("catalog"))?;
     let begun = Instant::now();
     let streams = open(&directory)?;
-    say("start without the catalog", count, begun.elapsed());
+    report("start without the catalog", count, begun.elapsed());
 
     let took = each(&names, threads, |name| {
         streams.delete(name)?;
         Ok(())
     })?;
-    say("delete", count, took);
+    report("delete", count, took);
     let (took, _) = hand_over(&directory, streams, "new")?;
-    say("handover after that", count, took);
+    report("handover after that", count, took);
     std::fs::remove_dir_all(&directory)?;
     Ok(())
 }
 
 fn open(directory: &Path) -> Result<Streams> {
-    let config = StreamsConfig::default().max_streams(10_000_000);
+    let config = StreamsConfig::default().with_max_streams(10_000_000);
     Ok(Streams::open(directory, config)?.0)
 }
 
@@ -103,7 +103,7 @@ fn append(streams: &Streams, name: &str) -> Result<()> {
         None => streams.create(name, &StreamConfig::default())?,
     };
     let mut builder = RecordBuilder::new();
-    builder.push(1, b"", b"one record", Kind::Text)?;
+    builder.push(1, b"", b"one record", ValueKind::Text)?;
     let records = builder.finish().ok_or("no record")?;
     stream.partition(0).ok_or("no partition")?.append(records)?.block(Durability::Disk)?;
     Ok(())
@@ -131,11 +131,11 @@ fn each(names: &[String], threads: usize, work: impl Fn(&str) -> Result<()> + Sy
     }
 }
 
-fn say(what: &str, count: usize, took: Duration) {
+fn report(what: &str, count: usize, took: Duration) {
     println!("{what:<28} {count:>8} streams {:>12.1} ms", took.as_secs_f64() * 1e3);
 }
 
-fn say_files(what: &str) {
+fn report_files(what: &str) {
     if let Ok(files) = std::fs::read_dir("/proc/self/fd") {
         println!("{what:<28} {:>8}", files.count());
     }

@@ -12,37 +12,37 @@ use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes};
 
-use crate::disk::{self, Disk, File, append_all};
+use crate::disk::{self, Disk, DiskFile, append_all};
 use crate::index::{self, Index, Summary};
 use crate::{Fsync, StreamConfig};
 
 /// Metadata of a closed stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Known {
+pub(crate) struct StreamMetadata {
     pub(crate) created: u64,
     pub(crate) config: StreamConfig,
     pub(crate) last_append: Option<u64>,
     pub(crate) last_read: Option<u64>,
     /// As of its last clean close; none if the stream was open when a process ended.
-    pub(crate) extents: Option<Vec<Extent>>,
-    pub(crate) groups: Vec<Committed>,
+    pub(crate) extents: Option<Vec<PartitionExtent>>,
+    pub(crate) groups: Vec<GroupOffsets>,
     /// As of its last clean close, like `extents`. Removed by the first open.
-    pub(crate) clean: Option<Clean>,
+    pub(crate) clean: Option<CleanClose>,
 }
 
 /// Synced state of the files after a clean close: the next open need neither read nor sync them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Clean {
+pub(crate) struct CleanClose {
     /// Length of the file of committed offsets.
     pub(crate) groups_bytes: u64,
     /// The last segment of each partition; none if its head was never synced.
-    pub(crate) tails: Vec<Option<Tail>>,
+    pub(crate) tails: Vec<Option<LastSegment>>,
 }
 
 /// The last segment of a closed partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Tail {
-    /// [`Head::checksum`](crate::seal::Head::checksum) of the segment.
+pub(crate) struct LastSegment {
+    /// [`SegmentHeader::checksum`](crate::seal::SegmentHeader::checksum) of the segment.
     pub(crate) head: u32,
     pub(crate) summary: Summary,
     /// None: the index has more than [`INDEX_ENTRIES_MAX`] entries, and its own file.
@@ -54,11 +54,11 @@ pub(crate) struct Tail {
 pub(crate) const INDEX_ENTRIES_MAX: usize = 32;
 
 /// A group and its offset in each partition.
-pub(crate) type Committed = (Box<str>, Vec<(u32, u64)>);
+pub(crate) type GroupOffsets = (Box<str>, Vec<(u32, u64)>);
 
 /// Sizes and offsets of a partition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Extent {
+pub(crate) struct PartitionExtent {
     pub(crate) earliest: u64,
     pub(crate) readable: u64,
     pub(crate) bytes: u64,
@@ -71,13 +71,13 @@ pub(crate) struct Extent {
 }
 
 /// The streams that a catalog lists, by name.
-pub(crate) type List = HashMap<Arc<str>, Known>;
+pub(crate) type StreamMap = HashMap<Arc<str>, StreamMetadata>;
 
 pub(crate) struct Catalog {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
     /// None after a failed write: the next start reads the directories.
-    file: Option<Arc<dyn File>>,
+    file: Option<Arc<dyn DiskFile>>,
     /// Entries appended since the file was rewritten.
     appended: usize,
 }
@@ -93,27 +93,29 @@ const HEAD: usize = 8;
 const STREAM: u8 = 1;
 const OPENED: u8 = 2;
 const DELETED: u8 = 3;
+/// As [`STREAM`], with the retention of tombstones behind the name.
+const COMPACTED_STREAM: u8 = 4;
 
 /// Minimum number of appended entries before the file is rewritten.
-const COMPACT_LEAST: usize = 16_384;
+const COMPACT_MIN: usize = 16_384;
 
 impl Catalog {
     /// Reads the catalog of a directory. The list is empty if there is no readable catalog.
-    pub(crate) fn open(disk: Arc<dyn Disk>, dir: &Path) -> (Self, List) {
+    pub(crate) fn open(disk: Arc<dyn Disk>, dir: &Path) -> (Self, StreamMap) {
         let mut catalog = Self { disk, dir: dir.to_owned(), file: None, appended: 0 };
-        let mut list = List::new();
+        let mut list = StreamMap::new();
         if let Err(error) = catalog.load(&mut list) {
             tracing::warn!(path = %dir.join(NAME).display(), %error, "the catalog cannot be read");
         }
         (catalog, list)
     }
 
-    fn load(&mut self, list: &mut List) -> io::Result<()> {
+    fn load(&mut self, list: &mut StreamMap) -> io::Result<()> {
         let file = match self.disk.open(&self.dir.join(NAME)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             file => file?,
         };
-        let content = file.lend(0..file.bytes()?)?;
+        let content = file.read_shared(0..file.bytes()?)?;
         let Some(mut rest) = content.strip_prefix(MAGIC) else { return Ok(()) };
         while let Some(body) = next_body(rest) {
             rest = &rest[HEAD + body.len()..];
@@ -130,21 +132,21 @@ impl Catalog {
     }
 
     /// Records that a stream was created, configured or closed.
-    pub(crate) fn put(&mut self, name: &str, known: &Known) {
-        self.append(&stream_body(name, known));
+    pub(crate) fn put(&mut self, name: &str, metadata: &StreamMetadata) {
+        self.append(&stream_body(name, metadata));
     }
 
     /// Records that a stream is open: its recorded extents are no longer valid.
     pub(crate) fn opened(&mut self, name: &str, now: u64) {
         let mut body = vec![OPENED];
-        put_name(&mut body, name);
+        encode_name(&mut body, name);
         body.put_u64_le(now);
         self.append(&body);
     }
 
     pub(crate) fn deleted(&mut self, name: &str) {
         let mut body = vec![DELETED];
-        put_name(&mut body, name);
+        encode_name(&mut body, name);
         self.append(&body);
     }
 
@@ -152,10 +154,10 @@ impl Catalog {
     fn append(&mut self, body: &[u8]) {
         let Some(file) = &self.file else { return };
         let mut entry = Vec::with_capacity(HEAD + body.len());
-        put_entry(&mut entry, body);
+        encode_entry(&mut entry, body);
         self.appended += 1;
         if let Err(error) = append_all(&**file, &[Bytes::from(entry)]).1 {
-            self.give_up(&error);
+            self.disable(&error);
         }
     }
 
@@ -164,12 +166,12 @@ impl Catalog {
         if let Some(file) = &self.file
             && let Err(error) = file.sync()
         {
-            self.give_up(&error);
+            self.disable(&error);
         }
     }
 
     /// Removes the catalog, whose entries may become stale.
-    fn give_up(&mut self, error: &io::Error) {
+    fn disable(&mut self, error: &io::Error) {
         tracing::warn!(%error, "the catalog cannot be written; the next start takes longer");
         self.file = None;
         if let Err(error) = self.disk.remove(&self.dir.join(NAME)) {
@@ -179,15 +181,18 @@ impl Catalog {
 
     /// Whether most entries are obsolete.
     pub(crate) fn is_long(&self, streams: usize) -> bool {
-        self.file.is_some() && self.appended > COMPACT_LEAST + 4 * streams
+        self.file.is_some() && self.appended > COMPACT_MIN + 4 * streams
     }
 
     /// Rewrites the file.
-    pub(crate) fn replace<'a>(&mut self, list: impl Iterator<Item = (&'a str, &'a Known)>) -> io::Result<()> {
+    pub(crate) fn replace<'a>(
+        &mut self,
+        list: impl Iterator<Item = (&'a str, &'a StreamMetadata)>,
+    ) -> io::Result<()> {
         let mut content = MAGIC.to_vec();
         let mut count = 0;
-        for (name, known) in list {
-            put_entry(&mut content, &stream_body(name, known));
+        for (name, metadata) in list {
+            encode_entry(&mut content, &stream_body(name, metadata));
             count += 1;
         }
         self.file = None;
@@ -198,7 +203,7 @@ impl Catalog {
     }
 }
 
-fn put_entry(out: &mut Vec<u8>, body: &[u8]) {
+fn encode_entry(out: &mut Vec<u8>, body: &[u8]) {
     // A body is smaller than a stream's configuration and its groups: far below 4 GiB.
     out.put_u32_le(body.len() as u32);
     out.put_u32_le(crc32c::crc32c(body));
@@ -213,17 +218,21 @@ fn next_body(bytes: &[u8]) -> Option<&[u8]> {
     (crc32c::crc32c(body) == crc).then_some(body)
 }
 
-fn apply(mut body: &[u8], list: &mut List) -> Option<()> {
+fn apply(mut body: &[u8], list: &mut StreamMap) -> Option<()> {
     let tag = body.try_get_u8().ok()?;
-    let name = take_name(&mut body)?;
+    let name = decode_name(&mut body)?;
     match tag {
         STREAM => {
-            list.insert(name.into(), take_known(&mut body)?);
+            list.insert(name.into(), decode_stream_metadata(None, &mut body)?);
+        }
+        COMPACTED_STREAM => {
+            let retention = Duration::from_micros(body.try_get_u64_le().ok()?);
+            list.insert(name.into(), decode_stream_metadata(Some(retention), &mut body)?);
         }
         OPENED => {
-            let known = list.get_mut(name)?;
-            (known.extents, known.clean) = (None, None);
-            known.last_read = known.last_read.max(body.try_get_u64_le().ok());
+            let metadata = list.get_mut(name)?;
+            (metadata.extents, metadata.clean) = (None, None);
+            metadata.last_read = metadata.last_read.max(body.try_get_u64_le().ok());
         }
         DELETED => {
             list.remove(name);
@@ -233,25 +242,25 @@ fn apply(mut body: &[u8], list: &mut List) -> Option<()> {
     Some(())
 }
 
-fn put_name(out: &mut Vec<u8>, name: &str) {
+fn encode_name(out: &mut Vec<u8>, name: &str) {
     // A stream's name has at most 240 bytes, a group's 255.
     out.put_u16_le(name.len() as u16);
     out.extend_from_slice(name.as_bytes());
 }
 
-fn take_name<'a>(body: &mut &'a [u8]) -> Option<&'a str> {
+fn decode_name<'a>(body: &mut &'a [u8]) -> Option<&'a str> {
     let length = body.try_get_u16_le().ok()?.into();
     let (name, rest) = body.split_at_checked(length)?;
     *body = rest;
     std::str::from_utf8(name).ok()
 }
 
-fn put_option(out: &mut Vec<u8>, value: Option<u64>) {
+fn encode_option(out: &mut Vec<u8>, value: Option<u64>) {
     out.put_u8(value.is_some().into());
     out.put_u64_le(value.unwrap_or(0));
 }
 
-fn take_option(body: &mut &[u8]) -> Option<Option<u64>> {
+fn decode_option(body: &mut &[u8]) -> Option<Option<u64>> {
     let is_some = body.try_get_u8().ok()? != 0;
     let value = body.try_get_u64_le().ok()?;
     Some(is_some.then_some(value))
@@ -261,11 +270,14 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-fn stream_body(name: &str, known: &Known) -> Vec<u8> {
-    let mut out = vec![STREAM];
-    put_name(&mut out, name);
-    out.put_u64_le(known.created);
-    let config = &known.config;
+fn stream_body(name: &str, metadata: &StreamMetadata) -> Vec<u8> {
+    let config = &metadata.config;
+    let mut out = vec![if config.compact.is_some() { COMPACTED_STREAM } else { STREAM }];
+    encode_name(&mut out, name);
+    if let Some(retention) = config.compact {
+        out.put_u64_le(micros(retention));
+    }
+    out.put_u64_le(metadata.created);
     out.put_u32_le(config.partitions);
     let (fsync, interval) = match config.fsync {
         Fsync::Batch => (0, 0),
@@ -275,33 +287,33 @@ fn stream_body(name: &str, known: &Known) -> Vec<u8> {
     out.put_u8(fsync);
     out.put_u64_le(interval);
     out.put_u64_le(config.segment_bytes);
-    put_option(&mut out, config.retain_bytes);
-    put_option(&mut out, config.retain_age.map(micros));
+    encode_option(&mut out, config.retain_bytes);
+    encode_option(&mut out, config.retain_age.map(micros));
     out.put_u8(config.automatic.into());
-    put_option(&mut out, known.last_append);
-    put_option(&mut out, known.last_read);
-    let extents = known.extents.as_deref().unwrap_or_default();
-    out.put_u8(known.extents.is_some().into());
+    encode_option(&mut out, metadata.last_append);
+    encode_option(&mut out, metadata.last_read);
+    let extents = metadata.extents.as_deref().unwrap_or_default();
+    out.put_u8(metadata.extents.is_some().into());
     // At most `StreamConfig::PARTITIONS_MAX`.
     out.put_u32_le(extents.len() as u32);
     for extent in extents {
         extent.numbers().into_iter().for_each(|number| out.put_u64_le(number));
     }
-    // At most `StreamsConfig::max_groups`.
-    out.put_u32_le(known.groups.len() as u32);
-    for (group, offsets) in &known.groups {
-        put_name(&mut out, group);
+    // At most `StreamsConfig::with_max_groups`.
+    out.put_u32_le(metadata.groups.len() as u32);
+    for (group, offsets) in &metadata.groups {
+        encode_name(&mut out, group);
         out.put_u32_le(offsets.len() as u32);
         for &(partition, offset) in offsets {
             out.put_u32_le(partition);
             out.put_u64_le(offset);
         }
     }
-    put_clean(&mut out, known.clean.as_ref());
+    encode_clean_close(&mut out, metadata.clean.as_ref());
     out
 }
 
-fn put_clean(out: &mut Vec<u8>, clean: Option<&Clean>) {
+fn encode_clean_close(out: &mut Vec<u8>, clean: Option<&CleanClose>) {
     let Some(clean) = clean else { return };
     out.put_u64_le(clean.groups_bytes);
     // At most `StreamConfig::PARTITIONS_MAX`.
@@ -320,7 +332,7 @@ fn put_clean(out: &mut Vec<u8>, clean: Option<&Clean>) {
 }
 
 /// Also none if an earlier version has written the entry.
-fn take_clean(body: &mut &[u8]) -> Option<Clean> {
+fn decode_clean_close(body: &mut &[u8]) -> Option<CleanClose> {
     let groups_bytes = body.try_get_u64_le().ok()?;
     let count = body.try_get_u32_le().ok()?;
     let mut tails = Vec::new();
@@ -335,12 +347,12 @@ fn take_clean(body: &mut &[u8]) -> Option<Clean> {
         *body = rest;
         let summary = index::decode_head(index)?;
         let index = if has_index { Some(index::decode(index)?) } else { None };
-        tails.push(Some(Tail { head, summary, index }));
+        tails.push(Some(LastSegment { head, summary, index }));
     }
-    Some(Clean { groups_bytes, tails })
+    Some(CleanClose { groups_bytes, tails })
 }
 
-fn take_known(body: &mut &[u8]) -> Option<Known> {
+fn decode_stream_metadata(compact: Option<Duration>, body: &mut &[u8]) -> Option<StreamMetadata> {
     let created = body.try_get_u64_le().ok()?;
     let partitions = body.try_get_u32_le().ok()?;
     let (fsync, interval) = (body.try_get_u8().ok()?, body.try_get_u64_le().ok()?);
@@ -350,29 +362,30 @@ fn take_known(body: &mut &[u8]) -> Option<Known> {
         _ => Fsync::Interval(Duration::from_micros(interval)),
     };
     let segment_bytes = body.try_get_u64_le().ok()?;
-    let retain_bytes = take_option(body)?;
-    let retain_age = take_option(body)?.map(Duration::from_micros);
+    let retain_bytes = decode_option(body)?;
+    let retain_age = decode_option(body)?.map(Duration::from_micros);
     let automatic = body.try_get_u8().ok()? != 0;
-    let config = StreamConfig { partitions, fsync, segment_bytes, retain_bytes, retain_age, automatic };
-    let (last_append, last_read) = (take_option(body)?, take_option(body)?);
-    let is_known = body.try_get_u8().ok()? != 0;
+    let config =
+        StreamConfig { partitions, fsync, segment_bytes, retain_bytes, retain_age, automatic, compact };
+    let (last_append, last_read) = (decode_option(body)?, decode_option(body)?);
+    let has_extents = body.try_get_u8().ok()? != 0;
     let count = body.try_get_u32_le().ok()?;
-    let extents: Option<Vec<Extent>> = (0..count).map(|_| Extent::take(body)).collect();
+    let extents: Option<Vec<PartitionExtent>> = (0..count).map(|_| PartitionExtent::take(body)).collect();
     let count = body.try_get_u32_le().ok()?;
     let mut groups = Vec::new();
     for _ in 0..count {
-        let group = take_name(body)?.into();
+        let group = decode_name(body)?.into();
         let count = body.try_get_u32_le().ok()?;
         let offsets: Option<_> =
             (0..count).map(|_| Some((body.try_get_u32_le().ok()?, body.try_get_u64_le().ok()?))).collect();
         groups.push((group, offsets?));
     }
-    let extents = extents.map(|extents| is_known.then_some(extents))?;
-    let clean = take_clean(body).filter(|_| extents.is_some());
-    Some(Known { created, config, last_append, last_read, extents, groups, clean })
+    let extents = extents.map(|extents| has_extents.then_some(extents))?;
+    let clean = decode_clean_close(body).filter(|_| extents.is_some());
+    Some(StreamMetadata { created, config, last_append, last_read, extents, groups, clean })
 }
 
-impl Extent {
+impl PartitionExtent {
     fn numbers(&self) -> [u64; 7] {
         let Self { earliest, readable, bytes, segments, first_time, last_base, last_bytes } = *self;
         [earliest, readable, bytes, segments, first_time, last_base, last_bytes]
@@ -395,10 +408,10 @@ impl Extent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::simulated::{After, Simulated};
+    use crate::disk::simulated::{CrashKind, SimulatedDisk};
 
-    fn known(created: u64) -> Known {
-        let extent = Extent {
+    fn metadata(created: u64) -> StreamMetadata {
+        let extent = PartitionExtent {
             earliest: 1,
             readable: 2,
             bytes: 3,
@@ -407,39 +420,41 @@ mod tests {
             last_base: 6,
             last_bytes: 7,
         };
-        let config =
-            StreamConfig::default().fsync(Fsync::Interval(Duration::from_millis(3))).retain_bytes(Some(9));
-        Known {
+        let config = StreamConfig::default()
+            .with_fsync(Fsync::Interval(Duration::from_millis(3)))
+            .with_retain_bytes(Some(9))
+            .with_compaction(Some(Duration::from_secs(2)));
+        StreamMetadata {
             created,
-            config: config.retain_age(Some(Duration::from_secs(1))).automatic(true),
+            config: config.with_retain_age(Some(Duration::from_secs(1))).with_automatic(true),
             last_append: Some(8),
             last_read: None,
             extents: Some(vec![extent; 2]),
             groups: vec![("g".into(), vec![(0, 1), (1, 2)])],
-            clean: Some(Clean {
+            clean: Some(CleanClose {
                 groups_bytes: 9,
                 tails: vec![Some(tail(Some(Index::default()))), Some(tail(None)), None],
             }),
         }
     }
 
-    fn tail(index: Option<Index>) -> Tail {
-        Tail { head: 10, summary: Summary::empty(11, 12, 13), index }
+    fn tail(index: Option<Index>) -> LastSegment {
+        LastSegment { head: 10, summary: Summary::empty(11, 12, 13), index }
     }
 
     #[test]
     fn entries_are_read_up_to_the_first_damage() {
-        let disk = Simulated::new(1);
-        let open = |disk: &Simulated| Catalog::open(Arc::new(disk.clone()), Path::new("/"));
+        let disk = SimulatedDisk::new(1);
+        let open = |disk: &SimulatedDisk| Catalog::open(Arc::new(disk.clone()), Path::new("/"));
         let (mut catalog, list) = open(&disk);
         assert!(list.is_empty());
-        let (a, b) = (known(1), known(2));
+        let (a, b) = (metadata(1), metadata(2));
         catalog.replace([("a", &a), ("b", &b)].into_iter()).unwrap();
         let (mut catalog, list) = open(&disk);
         assert_eq!((list.len(), list.get("a"), list.get("b")), (2, Some(&a), Some(&b)));
         catalog.opened("a", 30);
         catalog.deleted("b");
-        catalog.put("c", &known(3));
+        catalog.put("c", &metadata(3));
         let bytes = disk.files("/").iter().find(|file| file.0 == NAME).unwrap().1;
 
         let (_, list) = open(&disk);
@@ -448,9 +463,9 @@ mod tests {
             (list["a"].extents.clone(), list["a"].clean.clone(), list["a"].last_read),
             (None, None, Some(30))
         );
-        assert_eq!(list["c"], known(3));
+        assert_eq!(list["c"], metadata(3));
         for at in 0..bytes {
-            let disk = disk.after(After::Kill);
+            let disk = disk.after(CrashKind::Kill);
             disk.damage("/catalog", at);
             let (_, list) = open(&disk);
             assert!(list.iter().all(|(name, found)| {
@@ -459,7 +474,7 @@ mod tests {
                     "b" => 2,
                     _ => 3,
                 };
-                found.created == created && found.config == known(1).config
+                found.created == created && found.config == metadata(1).config
             }));
             assert!(!list.contains_key("c"), "an entry behind damage is ignored: {at}");
         }

@@ -26,6 +26,7 @@ pub struct StreamConfig {
     pub(crate) retain_bytes: Option<u64>,
     pub(crate) retain_age: Option<Duration>,
     pub(crate) automatic: bool,
+    pub(crate) compact: Option<Duration>,
 }
 
 impl Default for StreamConfig {
@@ -37,6 +38,7 @@ impl Default for StreamConfig {
             retain_bytes: None,
             retain_age: None,
             automatic: false,
+            compact: None,
         }
     }
 }
@@ -48,14 +50,14 @@ impl StreamConfig {
     /// Number of partitions, 1 by default. Records are ordered within a partition. The number can be raised later; keys
     /// may then map to other partitions.
     #[must_use]
-    pub fn partitions(mut self, partitions: u32) -> Self {
+    pub fn with_partitions(mut self, partitions: u32) -> Self {
         self.partitions = partitions;
         self
     }
 
     /// When records are synced, [`Fsync::Batch`] by default.
     #[must_use]
-    pub fn fsync(mut self, fsync: Fsync) -> Self {
+    pub fn with_fsync(mut self, fsync: Fsync) -> Self {
         self.fsync = fsync;
         self
     }
@@ -64,22 +66,28 @@ impl StreamConfig {
     /// after a crash reads the last segment: 256 MiB take a quarter of a second at 1 GB/s, and a terabyte has 4,096
     /// files. Without [`Fsync::Batch`], recovery also writes the last segment again.
     #[must_use]
-    pub fn segment_bytes(mut self, bytes: u64) -> Self {
+    pub fn with_segment_bytes(mut self, bytes: u64) -> Self {
         self.segment_bytes = bytes.clamp(64 << 10, 1 << 30);
         self
+    }
+
+    /// The size of a segment ([`with_segment_bytes`](Self::with_segment_bytes)).
+    #[must_use]
+    pub fn segment_bytes(&self) -> u64 {
+        self.segment_bytes
     }
 
     /// Removes the oldest segments while the partition keeps at least this many bytes without them. Default: none are
     /// removed.
     #[must_use]
-    pub fn retain_bytes(mut self, bytes: Option<u64>) -> Self {
+    pub fn with_retain_bytes(mut self, bytes: Option<u64>) -> Self {
         self.retain_bytes = bytes;
         self
     }
 
     /// Removes a segment when its newest record was appended longer ago than this. Default: none are removed.
     #[must_use]
-    pub fn retain_age(mut self, age: Option<Duration>) -> Self {
+    pub fn with_retain_age(mut self, age: Option<Duration>) -> Self {
         self.retain_age = age;
         self
     }
@@ -87,8 +95,18 @@ impl StreamConfig {
     /// Whether the stream is created by its first use instead of on request: such a stream may expire. Default: false.
     /// An existing stream keeps the value of its creation.
     #[must_use]
-    pub fn automatic(mut self, automatic: bool) -> Self {
+    pub fn with_automatic(mut self, automatic: bool) -> Self {
         self.automatic = automatic;
+        self
+    }
+
+    /// Retains the newest record of each key, and removes older records of the key from full segments in the background.
+    /// A [tombstone](crate::record::ValueKind::Tombstone) removes its key; it is retained for this time after the older
+    /// records are removed, so that readers that are further behind than that time may miss the removal. Offsets do not
+    /// change. Records without a key are rejected; existing ones remain. Default: no compaction.
+    #[must_use]
+    pub fn with_compaction(mut self, tombstone_retention: Option<Duration>) -> Self {
+        self.compact = tombstone_retention;
         self
     }
 }
@@ -102,6 +120,7 @@ pub struct StreamsConfig {
     pub(crate) max_streams: usize,
     pub(crate) max_waiters: usize,
     pub(crate) max_groups: usize,
+    pub(crate) max_compaction_keys: usize,
 }
 
 impl Default for StreamsConfig {
@@ -113,6 +132,7 @@ impl Default for StreamsConfig {
             max_streams: 10_000,
             max_waiters: 65_536,
             max_groups: 1024,
+            max_compaction_keys: 900_000,
         }
     }
 }
@@ -122,7 +142,7 @@ impl StreamsConfig {
     /// number of concurrent syncs on the disk. With 0 the caller does their work:
     /// [`Streams::work`](crate::Streams::work).
     #[must_use]
-    pub fn writers(mut self, threads: usize) -> Self {
+    pub fn with_writers(mut self, threads: usize) -> Self {
         self.writers = threads.min(64);
         self
     }
@@ -130,7 +150,7 @@ impl StreamsConfig {
     /// Maximum bytes of a partition that wait to be written, 16 MiB by default: a disk of 1 GB/s writes that much
     /// during a sync of 16 ms. Appends beyond are [`Busy`](crate::AppendError::Busy). One batch may always wait.
     #[must_use]
-    pub fn max_pending(mut self, bytes: usize) -> Self {
+    pub fn with_max_pending(mut self, bytes: usize) -> Self {
         self.max_pending = bytes;
         self
     }
@@ -138,7 +158,7 @@ impl StreamsConfig {
     /// Maximum bytes of a batch, header included, 16 MiB by default: a reader holds at least one batch in memory. A
     /// batch is also never larger than a segment.
     #[must_use]
-    pub fn max_batch(mut self, bytes: usize) -> Self {
+    pub fn with_max_batch(mut self, bytes: usize) -> Self {
         self.max_batch = bytes.min(1 << 30);
         self
     }
@@ -146,7 +166,7 @@ impl StreamsConfig {
     /// Maximum number of streams, 10,000 by default. An idle stream costs half a kilobyte of memory and no open file,
     /// so 100,000 and more are possible.
     #[must_use]
-    pub fn max_streams(mut self, streams: usize) -> Self {
+    pub fn with_max_streams(mut self, streams: usize) -> Self {
         self.max_streams = streams;
         self
     }
@@ -154,15 +174,23 @@ impl StreamsConfig {
     /// Maximum number of wakers that wait for one partition, 65,536 by default. A further waker replaces and wakes the
     /// oldest, whose task may register again.
     #[must_use]
-    pub fn max_waiters(mut self, wakers: usize) -> Self {
+    pub fn with_max_waiters(mut self, wakers: usize) -> Self {
         self.max_waiters = wakers.max(1);
         self
     }
 
     /// Maximum number of groups with committed offsets per stream, 1,024 by default: clients choose group names.
     #[must_use]
-    pub fn max_groups(mut self, groups: usize) -> Self {
+    pub fn with_max_groups(mut self, groups: usize) -> Self {
         self.max_groups = groups;
+        self
+    }
+
+    /// Maximum number of keys that compaction holds in memory, 900,000 by default, in 26 MiB. A partition with more
+    /// changed keys is compacted in several passes.
+    #[must_use]
+    pub fn with_max_compaction_keys(mut self, keys: usize) -> Self {
+        self.max_compaction_keys = keys.max(1);
         self
     }
 }

@@ -1,6 +1,6 @@
 //! File system access: the real one, and for tests a simulated one that fails and loses power.
 
-mod handles;
+mod file_cache;
 mod real;
 #[cfg(test)]
 pub(crate) mod simulated;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sinews_file::AppendFile;
 
-pub(crate) use handles::Handles;
+pub(crate) use file_cache::DescriptorCache;
 pub(crate) use real::RealDisk;
 
 /// Directory operations. A creation, rename or removal is durable after [`sync_dir`](Self::sync_dir) on its directory.
@@ -23,9 +23,9 @@ pub(crate) trait Disk: Send + Sync {
     /// Lists the names in a directory.
     fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
     /// Creates a file, or opens an existing one.
-    fn create(&self, path: &Path) -> io::Result<Arc<dyn File>>;
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
     /// Opens an existing file.
-    fn open(&self, path: &Path) -> io::Result<Arc<dyn File>>;
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
     /// Renames a file and replaces an existing target. Renames a directory to an unused name.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a file.
@@ -45,16 +45,16 @@ pub(crate) trait Disk: Send + Sync {
 }
 
 /// A lock on a directory, released when dropped.
-pub(crate) type Lock = Arc<dyn HeldLock>;
+pub(crate) type Lock = Arc<dyn DirectoryLock>;
 
 /// The locked file.
-pub(crate) trait HeldLock: Send + Sync {
+pub(crate) trait DirectoryLock: Send + Sync {
     /// Whether the lock's path now leads to another file or to none: then the lock no longer excludes other processes.
     fn is_replaced(&self) -> bool;
 }
 
 /// An append-only file. The real implementation is [`AppendFile`](sinews_file::AppendFile).
-pub(crate) trait File: Send + Sync {
+pub(crate) trait DiskFile: Send + Sync {
     /// Appends to the file. The write may be short.
     fn append(&self, slices: &[IoSlice<'_>]) -> io::Result<usize>;
     /// Syncs the written bytes.
@@ -64,7 +64,7 @@ pub(crate) trait File: Send + Sync {
     /// Length of the file.
     fn bytes(&self) -> io::Result<u64>;
     /// Shares a range of the file's bytes.
-    fn lend(&self, range: Range<u64>) -> io::Result<Bytes>;
+    fn read_shared(&self, range: Range<u64>) -> io::Result<Bytes>;
     /// The [`AppendFile`], if this is a real file.
     fn real(self: Arc<Self>) -> Option<Arc<AppendFile>> {
         None
@@ -79,7 +79,7 @@ pub(crate) fn is_shortage(error: &io::Error) -> bool {
 }
 
 /// Writes all pieces and continues after short writes. Returns the number of bytes written before the error, if any.
-pub(crate) fn append_all(file: &dyn File, pieces: &[Bytes]) -> (u64, io::Result<()>) {
+pub(crate) fn append_all(file: &dyn DiskFile, pieces: &[Bytes]) -> (u64, io::Result<()>) {
     let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
     let mut rest = &mut slices[..];
     let mut written = 0;
@@ -128,7 +128,12 @@ pub(crate) fn replace(disk: &dyn Disk, dir: &Path, name: &str, content: &[u8]) -
 }
 
 /// First part of [`replace`]: writes the new file, returns it, and leaves the old one unchanged.
-pub(crate) fn prepare(disk: &dyn Disk, dir: &Path, name: &str, content: &[u8]) -> io::Result<Arc<dyn File>> {
+pub(crate) fn prepare(
+    disk: &dyn Disk,
+    dir: &Path,
+    name: &str,
+    content: &[u8],
+) -> io::Result<Arc<dyn DiskFile>> {
     let file = disk.create(&dir.join(new_name(name)))?;
     // Left behind by an earlier attempt, if the file exists.
     file.truncate(0)?;

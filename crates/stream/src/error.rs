@@ -9,8 +9,8 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AppendError {
-    /// The partition's write queue is full ([`StreamsConfig::max_pending`](crate::StreamsConfig::max_pending)). The
-    /// caller waits for [`Past::Room`](crate::Past::Room) or propagates the backpressure.
+    /// The partition's write queue is full ([`StreamsConfig::with_max_pending`](crate::StreamsConfig::with_max_pending)). The
+    /// caller waits for [`PartitionEvent::QueueSpace`](crate::PartitionEvent::QueueSpace) or propagates the backpressure.
     Busy,
     /// The batch, header included, exceeds the maximum size.
     TooLarge {
@@ -31,6 +31,9 @@ pub enum AppendError {
         /// The next offset.
         next: u64,
     },
+    /// A record has no key, and the stream is compacted
+    /// ([`StreamConfig::with_compaction`](crate::StreamConfig::with_compaction)).
+    NoKey,
     /// The stream was deleted.
     Deleted,
     /// The log has been closed.
@@ -43,11 +46,12 @@ impl fmt::Display for AppendError {
             Self::Busy => f.write_str("the partition's write queue is full (max_pending)"),
             Self::TooLarge { most } => write!(f, "the batch exceeds the maximum of {most} bytes"),
             Self::NoSpace => f.write_str("no space is left on the disk"),
-            Self::Failed(why) => write!(f, "the partition has failed: {why}"),
-            Self::Broker(why) => write!(f, "the broker did not accept the records: {why}"),
+            Self::Failed(reason) => write!(f, "the partition has failed: {reason}"),
+            Self::Broker(reason) => write!(f, "the broker did not accept the records: {reason}"),
             Self::OutOfOrder { next } => {
                 write!(f, "the offset or time is out of order; the next offset is {next}")
             }
+            Self::NoKey => f.write_str("a record of a compacted stream needs a key"),
             Self::Deleted => f.write_str("the stream was deleted"),
             Self::Closed => f.write_str("the log has been closed"),
         }
@@ -75,7 +79,7 @@ pub enum ReadError {
         /// The first offset behind the damage.
         resume: u64,
         /// The cause and the file.
-        why: Arc<str>,
+        reason: Arc<str>,
     },
     /// The stream was deleted.
     Deleted,
@@ -90,7 +94,7 @@ impl fmt::Display for ReadError {
             Self::Ahead { readable } => {
                 write!(f, "the offset is not readable yet; the readable end is {readable}")
             }
-            Self::Damaged { resume, why } => write!(f, "damaged up to offset {resume}: {why}"),
+            Self::Damaged { resume, reason } => write!(f, "damaged up to offset {resume}: {reason}"),
             Self::Deleted => f.write_str("the stream was deleted"),
             Self::Io(error) => write!(f, "cannot be read: {error}"),
         }
@@ -145,7 +149,7 @@ pub enum CreateError {
         /// Current number of partitions.
         has: u32,
     },
-    /// The limit of streams is reached ([`StreamsConfig::max_streams`](crate::StreamsConfig::max_streams)).
+    /// The limit of streams is reached ([`StreamsConfig::with_max_streams`](crate::StreamsConfig::with_max_streams)).
     TooMany,
     /// A stream of this name exists and is damaged.
     Damaged(Arc<str>),
@@ -164,7 +168,7 @@ impl fmt::Display for CreateError {
             ),
             Self::Partitions { has } => write!(f, "the stream has {has} partitions; their number can only grow"),
             Self::TooMany => f.write_str("the limit of streams is reached (max_streams)"),
-            Self::Damaged(why) => write!(f, "the stream is damaged: {why}"),
+            Self::Damaged(reason) => write!(f, "the stream is damaged: {reason}"),
             Self::Closed => f.write_str("the log has been closed"),
             Self::Io(error) => write!(f, "{error}"),
         }
@@ -192,7 +196,7 @@ pub enum StreamError {
         /// Current number of partitions.
         has: u32,
     },
-    /// The limit of streams is reached ([`StreamsConfig::max_streams`](crate::StreamsConfig::max_streams)).
+    /// The limit of streams is reached ([`StreamsConfig::with_max_streams`](crate::StreamsConfig::with_max_streams)).
     TooMany {
         /// The limit.
         max: usize,
@@ -206,7 +210,7 @@ pub enum StreamError {
 impl fmt::Display for StreamError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Damaged(why) => write!(f, "the stream is damaged: {why}"),
+            Self::Damaged(reason) => write!(f, "the stream is damaged: {reason}"),
             Self::Name => CreateError::Name.fmt(f),
             Self::Partitions { has } => CreateError::Partitions { has: *has }.fmt(f),
             Self::TooMany { max } => write!(f, "the limit of {max} streams is reached"),
@@ -231,7 +235,7 @@ impl From<io::Error> for StreamError {
 impl From<StreamError> for CreateError {
     fn from(error: StreamError) -> Self {
         match error {
-            StreamError::Damaged(why) => Self::Damaged(why),
+            StreamError::Damaged(reason) => Self::Damaged(reason),
             StreamError::Name => Self::Name,
             StreamError::Partitions { has } => Self::Partitions { has },
             StreamError::TooMany { .. } => Self::TooMany,
@@ -274,7 +278,7 @@ pub enum CommitError {
     Name,
     /// The stream has no partition of this number.
     Partition,
-    /// The limit of groups is reached ([`StreamsConfig::max_groups`](crate::StreamsConfig::max_groups)).
+    /// The limit of groups is reached ([`StreamsConfig::with_max_groups`](crate::StreamsConfig::with_max_groups)).
     TooMany,
     /// The offset could not be written.
     Append(AppendError),
@@ -306,7 +310,7 @@ pub struct Loss {
     /// Bytes taken out of use.
     pub bytes: u64,
     /// The cause and the file.
-    pub why: String,
+    pub reason: String,
 }
 
 impl fmt::Display for Loss {
@@ -316,6 +320,6 @@ impl fmt::Display for Loss {
             Some(partition) => write!(f, ", partition {partition}, from offset {}", self.offset)?,
             None => f.write_str(", offsets of groups")?,
         }
-        write!(f, ": {} bytes: {}", self.bytes, self.why)
+        write!(f, ": {} bytes: {}", self.bytes, self.reason)
     }
 }

@@ -9,28 +9,28 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-use crate::disk::{self, Disk, File, append_all, is_shortage};
+use crate::disk::{self, Disk, DiskFile, append_all, is_shortage};
 use crate::pending::Completer;
-use crate::writer::{Pool, Work};
+use crate::writer::{WorkUnit, WriterPool};
 use crate::{AppendError, CommitError, Durability, Fsync, Loss, OpenError, Pending, StreamConfig};
 
 /// Offsets of each group, by partition.
-type Offsets = BTreeMap<Box<str>, BTreeMap<u32, Stored>>;
+type Offsets = BTreeMap<Box<str>, BTreeMap<u32, CommittedOffset>>;
 
 /// A committed offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stored {
+struct CommittedOffset {
     offset: u64,
     /// The file was damaged behind this commit: a later commit may be lost.
     is_doubtful: bool,
 }
 
-impl Stored {
-    fn trust(&mut self) {
+impl CommittedOffset {
+    fn mark_certain(&mut self) {
         self.is_doubtful = false;
     }
 
-    fn doubt(&mut self) {
+    fn mark_doubtful(&mut self) {
         self.is_doubtful = true;
     }
 }
@@ -42,16 +42,16 @@ type Changes = HashMap<(Box<str>, u32), Option<u64>>;
 type Change = ((Box<str>, u32), Option<u64>);
 
 /// The offsets of a stream's groups.
-pub(crate) struct Groups {
+pub(crate) struct ConsumerGroups {
     stream: Arc<str>,
     dir: PathBuf,
-    pool: Arc<Pool>,
+    pool: Arc<WriterPool>,
     state: Mutex<State>,
 }
 
 struct State {
     fsync: Fsync,
-    file: Arc<dyn File>,
+    file: Arc<dyn DiskFile>,
     /// Bytes of the file.
     end: u64,
     /// Length of the file above which compaction is considered.
@@ -61,11 +61,11 @@ struct State {
     doubt: Option<u64>,
     changes: Changes,
     /// Changes that are being written.
-    under_way: Changes,
+    in_flight: Changes,
     /// Completers of the pending changes.
-    waiting: Waiting,
+    waiters: CommitWaiters,
     /// The file was renamed, and its directory is not synced yet.
-    is_unsettled: bool,
+    needs_dir_sync: bool,
     busy: bool,
     /// Some written bytes are not synced.
     is_dirty: bool,
@@ -74,55 +74,55 @@ struct State {
 }
 
 /// Result of opening the offsets of a stream's groups.
-pub(crate) struct Opened {
-    pub(crate) groups: Arc<Groups>,
+pub(crate) struct OpenedGroups {
+    pub(crate) groups: Arc<ConsumerGroups>,
     pub(crate) losses: Vec<Loss>,
     /// Whether the file is as the last close left it.
     pub(crate) is_clean: bool,
 }
 
 /// Completers with the offset whose commit they report.
-type Waiting = Vec<(Completer, u64)>;
+type CommitWaiters = Vec<(Completer, u64)>;
 
 /// Changes being written.
-struct Write {
-    file: Arc<dyn File>,
+struct OffsetsWrite {
+    file: Arc<dyn DiskFile>,
     start: u64,
     end: u64,
     pieces: Vec<Bytes>,
-    waiting: Waiting,
+    waiters: CommitWaiters,
     sync: bool,
 }
 
-enum Job {
-    Write(Write),
+enum GroupsJob {
+    Write(OffsetsWrite),
     /// Rewrites the whole file with this content.
     Compact(Vec<u8>),
     /// Makes the name of the file durable.
-    Settle,
+    SyncDir,
 }
 
 pub(crate) const NAME: &str = "groups.log";
 
 /// A shorter file is not rewritten.
-const COMPACT_LEAST: u64 = 256 << 10;
+const COMPACT_MIN: u64 = 256 << 10;
 
 /// Maximum number of pending commits of a stream.
-const WAITING_MAX: usize = 65_536;
+const PENDING_MAX: usize = 65_536;
 
-impl Groups {
+impl ConsumerGroups {
     /// Opens the file in the stream's directory, or creates it. `clean` is the length of the file at its last clean
     /// close, if there was one: then the file is durable.
     pub(crate) fn open(
         stream: Arc<str>,
         dir: PathBuf,
-        pool: &Arc<Pool>,
+        pool: &Arc<WriterPool>,
         config: &StreamConfig,
         clean: Option<u64>,
-    ) -> Result<Opened, OpenError> {
+    ) -> Result<OpenedGroups, OpenError> {
         let disk = &*pool.disk;
         let failed = |error| OpenError::Io(dir.join(NAME), error);
-        let closed = clean.and_then(|bytes| as_closed(disk, &dir, bytes));
+        let closed = clean.and_then(|bytes| cleanly_closed_file(disk, &dir, bytes));
         let mut is_clean = closed.is_some();
         let file = match closed {
             Some(file) => file,
@@ -132,9 +132,9 @@ impl Groups {
                 file
             }
         };
-        let bytes = file.lend(0..file.bytes().map_err(failed)?).map_err(failed)?;
+        let bytes = file.read_shared(0..file.bytes().map_err(failed)?).map_err(failed)?;
         let path = dir.join(NAME);
-        let found = file::read(&bytes, (pool.clock)()).map_err(|file::Newer| {
+        let found = file::read(&bytes, (pool.clock)()).map_err(|file::NewerVersion| {
             OpenError::Unknown(path.clone(), "was written by a newer version".into())
         })?;
         let (mut file, mut end) = (file, bytes.len() as u64);
@@ -146,16 +146,16 @@ impl Groups {
             end = content.len() as u64;
         }
         let mut losses = Vec::new();
-        if let Some(wrong) = &found.wrong {
-            let why = format!("{}: {wrong}", path.display());
+        if let Some(problem) = &found.problem {
+            let reason = format!("{}: {problem}", path.display());
             let bytes = found.lost as u64;
             if bytes > 0 {
-                losses.push(Loss { stream: stream.to_string(), partition: None, offset: 0, bytes, why });
+                losses.push(Loss { stream: stream.to_string(), partition: None, offset: 0, bytes, reason });
             } else {
-                tracing::warn!(%stream, "committed offsets repaired: {why}");
+                tracing::warn!(%stream, "committed offsets repaired: {reason}");
             }
         }
-        is_clean &= found.wrong.is_none() && !found.is_stale;
+        is_clean &= found.problem.is_none() && !found.is_stale;
         if !is_clean {
             // A killed process may have left offsets that it did not sync, or failed to sync. Consumers see them from
             // now on, so they must be durable.
@@ -165,26 +165,26 @@ impl Groups {
             fsync: config.fsync,
             file,
             end,
-            compact_at: COMPACT_LEAST,
+            compact_at: COMPACT_MIN,
             offsets: found.offsets,
             doubt: found.doubt,
             changes: Changes::new(),
-            under_way: Changes::new(),
-            waiting: Vec::new(),
-            is_unsettled: false,
+            in_flight: Changes::new(),
+            waiters: Vec::new(),
+            needs_dir_sync: false,
             busy: false,
             is_dirty: false,
             closed: false,
             failed: None,
         };
         let groups = Arc::new(Self { stream, dir, pool: pool.clone(), state: Mutex::new(state) });
-        Ok(Opened { groups, losses, is_clean })
+        Ok(OpenedGroups { groups, losses, is_clean })
     }
 
     /// Length of the file, if it was closed and is fully durable.
     pub(crate) fn clean_bytes(&self) -> Option<u64> {
         let state = self.state();
-        let is_clean = state.closed && state.failed.is_none() && !state.is_unsettled && !state.is_dirty;
+        let is_clean = state.closed && state.failed.is_none() && !state.needs_dir_sync && !state.is_dirty;
         is_clean.then_some(state.end)
     }
 
@@ -222,19 +222,19 @@ impl Groups {
             // Reserves the group's slot; it has no offset until that is stored.
             state.offsets.insert(group.into(), BTreeMap::new());
         }
-        let offset = offset.min(file::FORGOTTEN - 1);
+        let offset = offset.min(file::REMOVED - 1);
         self.change(state, [((group.into(), partition), Some(offset))].into(), offset)
             .map_err(CommitError::Append)
     }
 
-    pub(crate) fn forget(self: &Arc<Self>, group: &str) -> Result<Option<Pending>, CommitError> {
+    pub(crate) fn remove_group(self: &Arc<Self>, group: &str) -> Result<Option<Pending>, CommitError> {
         let state = self.state();
         let stored = state.offsets.get(group).into_iter().flat_map(|offsets| offsets.keys().copied());
         // Also removes commits that are not stored yet.
-        let coming = state.under_way.keys().chain(state.changes.keys());
-        let coming = coming.filter(|(name, _)| **name == *group).map(|(_, partition)| *partition);
+        let pending = state.in_flight.keys().chain(state.changes.keys());
+        let pending = pending.filter(|(name, _)| **name == *group).map(|(_, partition)| *partition);
         let changes: Changes =
-            stored.chain(coming).map(|partition| ((group.into(), partition), None)).collect();
+            stored.chain(pending).map(|partition| ((group.into(), partition), None)).collect();
         if changes.is_empty() {
             return Ok(None);
         }
@@ -250,15 +250,15 @@ impl Groups {
         if state.closed {
             return Err(AppendError::Closed);
         }
-        if let Some(why) = &state.failed {
-            return Err(AppendError::Failed(why.clone()));
+        if let Some(reason) = &state.failed {
+            return Err(AppendError::Failed(reason.clone()));
         }
-        if state.waiting.len() >= WAITING_MAX {
+        if state.waiters.len() >= PENDING_MAX {
             return Err(AppendError::Busy);
         }
         state.changes.extend(changes);
-        let (completer, pending) = Pending::placed(offset, 1);
-        state.waiting.push((completer, offset));
+        let (completer, pending) = Pending::with_offset(offset, 1);
+        state.waiters.push((completer, offset));
         let was_busy = std::mem::replace(&mut state.busy, true);
         drop(state);
         if !was_busy {
@@ -276,10 +276,15 @@ impl Groups {
         self.state().busy
     }
 
+    /// Reason of the failure, if the groups have failed and reject commits.
+    pub(crate) fn failure(&self) -> Option<Arc<str>> {
+        self.state().failed.clone()
+    }
+
     /// Rejects further commits for good, and fails pending commits.
-    pub(crate) fn fail_for_good(&self, why: &Arc<str>) {
-        self.state().failed = Some(why.clone());
-        self.refuse(&AppendError::Failed(why.clone()));
+    pub(crate) fn fail_permanently(&self, reason: &Arc<str>) {
+        self.state().failed = Some(reason.clone());
+        self.fail_pending(&AppendError::Failed(reason.clone()));
     }
 
     /// Rejects further commits. Pending commits are still written.
@@ -306,49 +311,49 @@ impl Groups {
     /// Does one step, if work is pending.
     fn step(&self) -> bool {
         match self.begin() {
-            Some(Job::Write(write)) => self.write(write),
-            Some(Job::Compact(content)) => self.compact(&content),
-            Some(Job::Settle) => self.settle(),
+            Some(GroupsJob::Write(write)) => self.write(write),
+            Some(GroupsJob::Compact(content)) => self.compact(&content),
+            Some(GroupsJob::SyncDir) => self.sync_dir(),
             None => return false,
         }
         true
     }
 
-    fn begin(&self) -> Option<Job> {
+    fn begin(&self) -> Option<GroupsJob> {
         let mut state = self.state();
         if state.failed.is_some() || state.changes.is_empty() {
             state.busy = false;
             return None;
         }
-        if state.is_unsettled {
-            return Some(Job::Settle);
+        if state.needs_dir_sync {
+            return Some(GroupsJob::SyncDir);
         }
         if state.end >= state.compact_at {
             let content = file::whole(&state.offsets, state.doubt);
-            state.compact_at = COMPACT_LEAST.max(4 * content.len() as u64);
+            state.compact_at = COMPACT_MIN.max(4 * content.len() as u64);
             if state.end >= state.compact_at {
-                return Some(Job::Compact(content));
+                return Some(GroupsJob::Compact(content));
             }
         }
-        state.under_way = std::mem::take(&mut state.changes);
+        state.in_flight = std::mem::take(&mut state.changes);
         let entries =
-            state.under_way.iter().map(|((group, partition), offset)| (&**group, *partition, *offset));
+            state.in_flight.iter().map(|((group, partition), offset)| (&**group, *partition, *offset));
         let mut pieces = file::chunks(entries);
         if state.end == 0 {
             pieces.insert(0, Bytes::copy_from_slice(&file::preamble(0)));
         }
-        let write = Write {
+        let write = OffsetsWrite {
             file: state.file.clone(),
             start: state.end,
             end: state.end + pieces.iter().map(|piece| piece.len() as u64).sum::<u64>(),
             pieces,
-            waiting: std::mem::take(&mut state.waiting),
+            waiters: std::mem::take(&mut state.waiters),
             sync: state.fsync == Fsync::Batch,
         };
-        Some(Job::Write(write))
+        Some(GroupsJob::Write(write))
     }
 
-    fn write(&self, write: Write) {
+    fn write(&self, write: OffsetsWrite) {
         let result = append_all(&*write.file, &write.pieces).1;
         let result = match result {
             Err(error) if is_shortage(&error) => match write.file.truncate(write.start) {
@@ -364,16 +369,16 @@ impl Groups {
             Ok(()) => Ok(()),
         };
         let mut state = self.state();
-        let changes = std::mem::take(&mut state.under_way);
+        let changes = std::mem::take(&mut state.in_flight);
         if result.is_ok() {
             state.is_dirty |= !write.sync;
             state.end = write.end;
             store(&mut state.offsets, changes);
         }
-        state.give_back_places();
-        let late = if state.failed.is_some() { std::mem::take(&mut state.waiting) } else { Vec::new() };
+        state.release_unused_groups();
+        let late = if state.failed.is_some() { std::mem::take(&mut state.waiters) } else { Vec::new() };
         drop(state);
-        for (completer, offset) in write.waiting.into_iter().chain(late) {
+        for (completer, offset) in write.waiters.into_iter().chain(late) {
             match &result {
                 Ok(()) => completer.reached(Durability::Broker, offset),
                 Err(error) => completer.fail(error.clone()),
@@ -386,58 +391,58 @@ impl Groups {
         let disk = &*self.pool.disk;
         let file = match disk::prepare(disk, &self.dir, NAME, content) {
             Ok(file) => file,
-            Err(error) => return self.put_off(&error),
+            Err(error) => return self.postpone_compaction(&error),
         };
         match disk::rename(disk, &self.dir, NAME) {
             Ok(()) => {
                 let mut state = self.state();
                 state.file = file;
                 state.end = content.len() as u64;
-                state.is_unsettled = true;
+                state.needs_dir_sync = true;
             }
-            Err(error) if is_shortage(&error) => self.put_off(&error),
+            Err(error) if is_shortage(&error) => self.postpone_compaction(&error),
             Err(error) => {
                 // Either file may have the name.
                 let error = self.fail("rewriting the file", &error);
-                self.refuse(&error);
+                self.fail_pending(&error);
             }
         }
     }
 
     /// Postpones the next attempt until the file has doubled.
-    fn put_off(&self, error: &io::Error) {
+    fn postpone_compaction(&self, error: &io::Error) {
         tracing::warn!(stream = %self.stream, %error, "offsets of groups could not be rewritten");
         self.state().compact_at *= 2;
     }
 
     /// Makes the rename of the rewritten file durable. Nothing is written to it before. If no more files can be opened,
     /// the next commit tries again.
-    fn settle(&self) {
+    fn sync_dir(&self) {
         match self.pool.disk.sync_dir(&self.dir) {
-            Ok(()) => self.state().is_unsettled = false,
-            Err(error) if is_shortage(&error) => self.refuse(&AppendError::NoSpace),
+            Ok(()) => self.state().needs_dir_sync = false,
+            Err(error) if is_shortage(&error) => self.fail_pending(&AppendError::NoSpace),
             Err(error) => {
                 let error = self.fail("rewriting the file", &error);
-                self.refuse(&error);
+                self.fail_pending(&error);
             }
         }
     }
 
     /// Fails the pending commits.
-    fn refuse(&self, error: &AppendError) {
+    fn fail_pending(&self, error: &AppendError) {
         let mut state = self.state();
         state.changes.clear();
-        state.give_back_places();
-        let waiting = std::mem::take(&mut state.waiting);
+        state.release_unused_groups();
+        let waiters = std::mem::take(&mut state.waiters);
         drop(state);
-        waiting.into_iter().for_each(|(completer, _)| completer.fail(error.clone()));
+        waiters.into_iter().for_each(|(completer, _)| completer.fail(error.clone()));
     }
 
     fn fail(&self, what: &str, error: &io::Error) -> AppendError {
-        let why: Arc<str> = format!("{what}: {error}").into();
-        tracing::error!(stream = %self.stream, %why, "offsets of groups can no longer be stored");
-        self.state().failed = Some(why.clone());
-        AppendError::Failed(why)
+        let reason: Arc<str> = format!("{what}: {error}").into();
+        tracing::error!(stream = %self.stream, %reason, "offsets of groups can no longer be stored");
+        self.state().failed = Some(reason.clone());
+        AppendError::Failed(reason)
     }
 
     /// No code panics while holding the lock.
@@ -448,14 +453,14 @@ impl Groups {
 
 impl State {
     /// Releases the slots of groups without stored offsets and without pending commits.
-    fn give_back_places(&mut self) {
+    fn release_unused_groups(&mut self) {
         let changes = &self.changes;
         let wants = |name: &str| changes.keys().any(|(group, _)| **group == *name);
         self.offsets.retain(|name, stored| !stored.is_empty() || wants(name));
     }
 }
 
-impl Work for Groups {
+impl WorkUnit for ConsumerGroups {
     fn work(self: Arc<Self>) -> bool {
         self.step()
     }
@@ -464,11 +469,11 @@ impl Work for Groups {
         false
     }
 
-    fn rest(&self) {}
+    fn release_unused(&self) {}
 }
 
 /// The file, if it is as long as at its last close.
-fn as_closed(disk: &dyn Disk, dir: &Path, bytes: u64) -> Option<Arc<dyn File>> {
+fn cleanly_closed_file(disk: &dyn Disk, dir: &Path, bytes: u64) -> Option<Arc<dyn DiskFile>> {
     let file = disk.open(&dir.join(NAME)).ok()?;
     file.bytes().is_ok_and(|found| found == bytes).then_some(file)
 }
@@ -477,7 +482,7 @@ fn store(offsets: &mut Offsets, changes: impl IntoIterator<Item = Change>) {
     for ((group, partition), offset) in changes {
         let stored = offsets.entry(group).or_default();
         match offset {
-            Some(offset) => stored.insert(partition, Stored { offset, is_doubtful: false }),
+            Some(offset) => stored.insert(partition, CommittedOffset { offset, is_doubtful: false }),
             None => stored.remove(&partition),
         };
     }

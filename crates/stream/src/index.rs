@@ -20,7 +20,7 @@ const MAGIC: u32 = 0x32_58_4e_53;
 const MAGIC_1: u32 = 0x31_58_4e_53;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
+struct IndexEntry {
     offset: u64,
     appended: u64,
     position: u32,
@@ -29,7 +29,7 @@ struct Entry {
 /// Positions of batches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Index {
-    entries: Vec<Entry>,
+    entries: Vec<IndexEntry>,
     /// Position of the last entry, or the file's beginning.
     last: u64,
 }
@@ -41,7 +41,7 @@ impl Index {
             self.last = position;
             // A segment has at most 1 GiB.
             let position = position as u32;
-            self.entries.push(Entry { offset: header.base, appended: header.appended, position });
+            self.entries.push(IndexEntry { offset: header.base, appended: header.appended, position });
         }
     }
 
@@ -57,8 +57,8 @@ impl Index {
 
     /// The first entry behind a position: the position of a batch and its offset.
     pub(crate) fn behind(&self, position: u64) -> Option<(u64, u64)> {
-        let place = self.entries.partition_point(|entry| u64::from(entry.position) <= position);
-        self.entries.get(place).map(|entry| (entry.position.into(), entry.offset))
+        let index = self.entries.partition_point(|entry| u64::from(entry.position) <= position);
+        self.entries.get(index).map(|entry| (entry.position.into(), entry.offset))
     }
 
     /// Number of entries.
@@ -66,8 +66,8 @@ impl Index {
         self.entries.len()
     }
 
-    fn before(&self, place: usize) -> u64 {
-        place.checked_sub(1).map_or(0, |place| u64::from(self.entries[place].position))
+    fn before(&self, count: usize) -> u64 {
+        count.checked_sub(1).map_or(0, |last| u64::from(self.entries[last].position))
     }
 }
 
@@ -124,8 +124,8 @@ pub(crate) fn encode(summary: &Summary, index: &Index) -> Bytes {
     let body = crc32c::crc32c(&file[HEAD..]);
     file[4..8].copy_from_slice(&MAGIC.to_le_bytes());
     let numbers = [summary.base, summary.end, summary.bytes, summary.first_time, summary.last_time];
-    for (place, number) in file[8..].chunks_exact_mut(8).zip(numbers) {
-        place.copy_from_slice(&number.to_le_bytes());
+    for (field, number) in file[8..].chunks_exact_mut(8).zip(numbers) {
+        field.copy_from_slice(&number.to_le_bytes());
     }
     // Fewer than 2^14, since positions have 30 bits and a step has 16.
     file[48..52].copy_from_slice(&(index.entries.len() as u32).to_le_bytes());
@@ -139,7 +139,8 @@ pub(crate) fn encode(summary: &Summary, index: &Index) -> Bytes {
 /// Decodes the head of the file, if it is valid.
 pub(crate) fn decode_head(file: &[u8]) -> Option<Summary> {
     let head: &[u8; HEAD] = file.first_chunk()?;
-    let right = u32_at(head, 0) == crc32c::crc32c(&head[4..]) && matches!(u32_at(head, 4), MAGIC | MAGIC_1);
+    let is_valid =
+        u32_at(head, 0) == crc32c::crc32c(&head[4..]) && matches!(u32_at(head, 4), MAGIC | MAGIC_1);
     let summary = Summary {
         base: u64_at(head, 8),
         first: u64_at(head, 56),
@@ -148,7 +149,7 @@ pub(crate) fn decode_head(file: &[u8]) -> Option<Summary> {
         first_time: u64_at(head, 32),
         last_time: u64_at(head, 40),
     };
-    right.then_some(summary)
+    is_valid.then_some(summary)
 }
 
 /// Decodes the whole file, if it is valid.
@@ -159,15 +160,15 @@ pub(crate) fn decode(file: &[u8]) -> Option<Index> {
     if body.len() != count.checked_mul(ENTRY)? || u32_at(file, 52) != crc32c::crc32c(body) {
         return None;
     }
-    let entries = body.chunks_exact(ENTRY).map(|entry| Entry {
+    let entries = body.chunks_exact(ENTRY).map(|entry| IndexEntry {
         offset: u64_at(entry, 0),
         appended: u64_at(entry, 8),
         position: u32_at(entry, 16),
     });
-    let entries: Vec<Entry> = entries.collect();
-    let inside = entries.iter().all(|entry| u64::from(entry.position) < summary.bytes);
+    let entries: Vec<IndexEntry> = entries.collect();
+    let are_inside = entries.iter().all(|entry| u64::from(entry.position) < summary.bytes);
     let last = entries.last().map_or(0, |entry| u64::from(entry.position));
-    inside.then_some(Index { entries, last })
+    are_inside.then_some(Index { entries, last })
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ pub struct StreamInfo {
     /// [`Stream::created`](crate::Stream::created).
     pub created: u64,
     /// Whether the stream was created by its first use: see
-    /// [`StreamConfig::automatic`](crate::StreamConfig::automatic).
+    /// [`StreamConfig::with_automatic`](crate::StreamConfig::with_automatic).
     pub automatic: bool,
     /// Time of the last append, in microseconds since 1970; none if the stream never had a record. For records of a
     /// broker it is the broker's time.

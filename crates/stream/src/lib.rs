@@ -5,23 +5,23 @@
 //! [`Waker`](std::task::Waker), and the only threads are the log's writer and opener threads.
 //!
 //! ```
-//! use sinews_stream::record::{self, Kind, RecordBuilder};
-//! use sinews_stream::{Durability, Start, StreamConfig, Streams, StreamsConfig};
+//! use sinews_stream::record::{self, ValueKind, RecordBuilder};
+//! use sinews_stream::{Durability, StartPosition, StreamConfig, Streams, StreamsConfig};
 //!
 //! # let directory = std::env::temp_dir().join(format!("sinews-stream-doc-{}", std::process::id()));
 //! let (streams, losses) = Streams::open(&directory, StreamsConfig::default())?;
 //! assert!(losses.is_empty()); // damage found while opening, by stream
-//! let stream = streams.create("orders", &StreamConfig::default().partitions(4))?;
+//! let stream = streams.create("orders", &StreamConfig::default().with_partitions(4))?;
 //!
 //! let mut builder = RecordBuilder::new();
-//! builder.push(1_700_000_000_000_000, b"customer-7", b"one apple", Kind::Text)?;
+//! builder.push(1_700_000_000_000_000, b"customer-7", b"one apple", ValueKind::Text)?;
 //! let records = builder.finish().expect("one record");
 //!
 //! let partition = stream.partition(stream.pick(b"customer-7")).unwrap();
 //! let appended = partition.append(records)?.block(Durability::Disk)?;
 //! assert_eq!((appended.first, appended.count), (0, 1));
 //!
-//! let read = partition.read(partition.seek(Start::Earliest), 64 << 10)?;
+//! let read = partition.read(partition.seek(StartPosition::Earliest), 64 << 10)?;
 //! for batch in record::iter(&read.batches) {
 //!     for record in batch?.records() {
 //!         assert_eq!(record?.value, b"one apple");
@@ -35,11 +35,11 @@
 #![forbid(unsafe_code)]
 
 pub mod broker;
-mod carry;
 mod catalog;
 mod config;
 mod disk;
 mod error;
+mod executor;
 mod groups;
 mod index;
 mod info;
@@ -54,15 +54,16 @@ mod stream;
 mod streams;
 #[cfg(test)]
 mod tests;
+mod thread_waker;
 mod writer;
 
-pub use carry::{Carried, Carrier, Task};
 pub use config::{Fsync, StreamConfig, StreamsConfig};
 pub use error::{
     AppendError, CommitError, CreateError, DeleteError, Loss, OpenError, ReadError, StreamError,
 };
+pub use executor::{ExternalWrite, WriteExecutor, WriteTask};
 pub use info::{GroupInfo, Lookup, PartitionInfo, StreamInfo, StreamState};
-pub use partition::{Ends, Partition, Past, Read, Start, Statistics};
-pub use pending::{Appended, Completer, Durability, Pending, Wait};
+pub use partition::{Partition, PartitionEvent, PartitionOffsets, ReadResult, StartPosition, Statistics};
+pub use pending::{AppendFuture, Appended, Completer, Durability, Pending};
 pub use stream::Stream;
-pub use streams::{Check, Opening, Streams};
+pub use streams::{CheckReport, OpenFuture, Streams};

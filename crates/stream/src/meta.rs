@@ -13,6 +13,9 @@ const FIRST: &str = "sinews-stream 1";
 /// Line of a stream that was created by its first use.
 const AUTOMATIC: &str = "automatic";
 
+/// Line of a compacted stream, before the retention of tombstones in microseconds.
+const COMPACT: &str = "compact ";
+
 pub(crate) fn encode(config: &StreamConfig, created: u64) -> Vec<u8> {
     let fsync = match config.fsync {
         Fsync::Batch => "batch".to_owned(),
@@ -30,8 +33,11 @@ pub(crate) fn encode(config: &StreamConfig, created: u64) -> Vec<u8> {
         text.push_str(AUTOMATIC);
         text.push('\n');
     }
-    let crc = crc32c::crc32c(text.as_bytes());
     // Writing into a string does not fail.
+    if let Some(retention) = config.compact {
+        let _ = writeln!(text, "{COMPACT}{}", retention.as_micros());
+    }
+    let crc = crc32c::crc32c(text.as_bytes());
     let _ = writeln!(text, "crc32c {crc:08x}");
     text.into_bytes()
 }
@@ -61,8 +67,18 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<(StreamConfig, u64)> {
     let retain_age = limit("retain-age")?.map(Duration::from_micros);
     // The first version did not store the time of creation.
     let created = lines.next().map_or(Some(0), |line| line.strip_prefix("created ")?.parse().ok())?;
-    let automatic = lines.next() == Some(AUTOMATIC);
-    Some((StreamConfig { partitions, fsync, segment_bytes, retain_bytes, retain_age, automatic }, created))
+    // Versions before a setting ignore its line.
+    let (mut automatic, mut compact) = (false, None);
+    for line in lines {
+        match line.strip_prefix(COMPACT) {
+            Some(retention) => compact = Some(Duration::from_micros(retention.parse().ok()?)),
+            None => automatic |= line == AUTOMATIC,
+        }
+    }
+    Some((
+        StreamConfig { partitions, fsync, segment_bytes, retain_bytes, retain_age, automatic, compact },
+        created,
+    ))
 }
 
 #[cfg(test)]
@@ -71,11 +87,16 @@ mod tests {
 
     #[test]
     fn encoded_metadata_decodes_to_the_same_values() {
-        let plain = StreamConfig::default().partitions(3);
-        let other = plain.clone().fsync(Fsync::Interval(Duration::from_millis(5))).segment_bytes(1 << 20);
-        let kept =
-            other.clone().fsync(Fsync::Never).retain_bytes(Some(7)).retain_age(Some(Duration::from_secs(9)));
-        for config in [plain, other, kept.clone(), kept.automatic(true)] {
+        let plain = StreamConfig::default().with_partitions(3);
+        let other =
+            plain.clone().with_fsync(Fsync::Interval(Duration::from_millis(5))).with_segment_bytes(1 << 20);
+        let kept = other
+            .clone()
+            .with_fsync(Fsync::Never)
+            .with_retain_bytes(Some(7))
+            .with_retain_age(Some(Duration::from_secs(9)));
+        let compact = kept.clone().with_compaction(Some(Duration::from_secs(3)));
+        for config in [plain, other, kept.clone(), kept.with_automatic(true), compact] {
             let bytes = encode(&config, 77);
             assert_eq!(decode(&bytes), Some((config, 77)));
             for at in 0..bytes.len() - 1 {

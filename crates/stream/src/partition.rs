@@ -1,135 +1,55 @@
 //! A partition: one sequence of records.
 
+mod compact;
+mod entry;
+pub(crate) mod job;
 mod queue;
 mod read;
 mod recover;
 mod scan;
+mod shared;
 mod state;
+mod types;
 mod unsynced;
+mod work;
 mod write;
-
-pub(crate) use write::Write;
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::task::{Poll, Waker};
-use std::time::Duration;
 
-use bytes::Bytes;
-
-use crate::catalog::{Extent, INDEX_ENTRIES_MAX, Tail};
-use crate::disk::Disk;
+use crate::catalog::{INDEX_ENTRIES_MAX, LastSegment, PartitionExtent};
 use crate::record::{BatchHeader, Records};
-use crate::writer::{Clock, Pool, Work};
-use crate::{AppendError, Fsync, Loss, OpenError, Pending, ReadError, StreamConfig, StreamsConfig, Task};
-use read::Window;
-use state::{Counters, Recent, State};
+use crate::writer::{WorkUnit, WriterPool};
+use crate::{AppendError, Loss, OpenError, Pending, ReadError, StreamConfig};
+use entry::SegmentEntry;
+use shared::PartitionCore;
+use state::{PartitionCounters, RecentBatches, State};
 
-/// Position at which to begin reading.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Start {
-    /// At the first available record.
-    Earliest,
-    /// Behind the last visible record: only new records.
-    Latest,
-    /// At this offset, or the nearest available one.
-    Offset(u64),
-    /// At the first batch appended at or after this time, in microseconds since 1970.
-    Time(u64),
-}
-
-/// Event that a waker waits for: see [`Partition::watch`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Past {
-    /// The record of this offset is visible to readers.
-    Readable(u64),
-    /// The record of this offset has been synced.
-    Durable(u64),
-    /// The write queue has space: less than half of its limit is used.
-    Room,
-}
-
-/// Offsets that bound a partition's records. Each except `earliest` is the offset behind the last such record.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Ends {
-    /// Offset of the first available record.
-    pub earliest: u64,
-    /// End of the records visible to readers.
-    pub readable: u64,
-    /// End of the synced records.
-    pub durable: u64,
-    /// End of the appended records: the offset of the next append.
-    pub next: u64,
-}
-
-/// Result of a read.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Read {
-    /// Whole batches, shared and not copied; empty at the end of the partition. The first batch contains the requested
-    /// offset, so the caller may have to skip records before it.
-    pub batches: Bytes,
-    /// Offset of the next read.
-    pub next: u64,
-}
-
-/// Counters since the log was opened, and sizes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Statistics {
-    /// Bytes on disk.
-    pub bytes: u64,
-    /// Segments on disk.
-    pub segments: u64,
-    /// Bytes waiting to be written.
-    pub pending: u64,
-    /// Records appended.
-    pub records: u64,
-    /// Batches appended.
-    pub batches: u64,
-    /// Bytes written.
-    pub written: u64,
-    /// Number of write calls.
-    pub writes: u64,
-    /// Number of syncs, each of a group of batches or of earlier writes.
-    pub syncs: u64,
-    /// Total time of these syncs, from the first byte written to the end of the sync.
-    pub sync_time: Duration,
-    /// Records read, by all readers.
-    pub read_records: u64,
-    /// Bytes read, by all readers.
-    pub read_bytes: u64,
-    /// Number of registered wakers.
-    pub waiters: u64,
-    /// Whether the partition has failed.
-    pub failed: bool,
-}
+pub use types::{PartitionEvent, PartitionOffsets, ReadResult, StartPosition, Statistics};
 
 /// Handle of a partition, a sequence of records. Cheap to clone.
 #[derive(Clone)]
 pub struct Partition {
-    core: Arc<Core>,
+    core: Arc<PartitionCore>,
 }
 
 /// Prior knowledge of a partition that is opened.
 #[derive(Clone, Copy)]
-pub(crate) enum Origin<'a> {
+pub(crate) enum PriorState<'a> {
     /// None: the partition may have been open when a process ended.
     Unknown,
     /// The partition was cleanly closed with this last segment.
-    Closed(&'a Tail),
+    Closed(&'a LastSegment),
     /// This process has just created the partition.
-    New(&'a Tail),
+    New(&'a LastSegment),
 }
 
 /// Result of opening a partition.
-pub(crate) struct Opened {
+pub(crate) struct OpenedPartition {
     pub(crate) partition: Partition,
     pub(crate) losses: Vec<Loss>,
     /// Whether the files match the origin.
@@ -140,35 +60,11 @@ pub(crate) struct Opened {
 const DELETED: &str = "the stream was deleted";
 
 /// Offset and time of an append.
-enum Place {
+enum AppendPosition {
     /// At the end, with the current time.
-    Next,
-    /// At an offset and time given by the caller, if the log ends at `behind`.
-    At { base: u64, appended: u64, behind: Option<u64> },
-}
-
-/// State shared by all clones.
-pub(crate) struct Core {
-    stream: Arc<str>,
-    number: u32,
-    dir: PathBuf,
-    disk: Arc<dyn Disk>,
-    pool: Arc<Pool>,
-    limits: StreamsConfig,
-    clock: Clock,
-    state: Mutex<State>,
-    /// Last shared window at the end of the log, since many readers want the same bytes.
-    window: Mutex<Option<Window>>,
-    read_records: AtomicU64,
-    read_bytes: AtomicU64,
-    /// Time of the last read, in microseconds since 1970; 0 before the first.
-    last_read: AtomicU64,
-    /// Whether the stream was deleted: reads and appends fail.
-    deleted: AtomicBool,
-    /// Reason why appends are rejected until the log is opened again, even after a disk failure is repaired.
-    lost: OnceLock<Arc<str>>,
-    /// Notified when a carrier has returned the partition.
-    carriers: Condvar,
+    End,
+    /// At an offset and time given by the caller, if the log ends at `expected_end`.
+    At { base: u64, appended: u64, expected_end: Option<u64> },
 }
 
 impl Partition {
@@ -176,14 +72,14 @@ impl Partition {
     pub(crate) fn open(
         (stream, number): (Arc<str>, u32),
         dir: PathBuf,
-        pool: &Arc<Pool>,
+        pool: &Arc<WriterPool>,
         config: &StreamConfig,
-        origin: Origin<'_>,
-    ) -> Result<Opened, OpenError> {
-        let (tail, is_new) = match origin {
-            Origin::Unknown => (None, false),
-            Origin::Closed(tail) => (Some(tail), false),
-            Origin::New(tail) => (Some(tail), true),
+        prior: PriorState<'_>,
+    ) -> Result<OpenedPartition, OpenError> {
+        let (tail, is_new) = match prior {
+            PriorState::Unknown => (None, false),
+            PriorState::Closed(tail) => (Some(tail), false),
+            PriorState::New(tail) => (Some(tail), true),
         };
         let rule = (config.fsync, (pool.clock)());
         let recovered = recover::open(&*pool.disk, &dir, (&stream, number), tail, rule)?;
@@ -197,28 +93,29 @@ impl Partition {
             head: recovered.head,
             is_index_stored: is_clean && recovered.index.count() > INDEX_ENTRIES_MAX,
             index: recovered.index,
-            is_reopened: !(recovered.is_begun || is_new && is_clean),
-            has_unsynced_head: recovered.is_begun || is_new && is_clean,
-            has_unsynced_end: false,
-            recent: Recent::default(),
+            is_reopened: !(recovered.is_created || is_new && is_clean),
+            has_unsynced_head: recovered.is_created || is_new && is_clean,
+            has_failed_sync: false,
+            recent: RecentBatches::default(),
             next: 0,
             time: 0,
             durable: 0,
             dirty_since: None,
             unsynced: unsynced::Unsynced::default(),
-            queue: queue::Queue::default(),
+            queue: queue::WriteQueue::default(),
             pending: 0,
             busy: false,
-            left: None,
-            carried: 0,
+            deferred_job: None,
+            executors: 0,
+            compaction: compact::CompactionState::default(),
             closed: false,
             failed: None,
             full_since: None,
             waiters: VecDeque::new(),
-            unindexed: VecDeque::new(),
-            counters: Counters::default(),
+            index_requests: VecDeque::new(),
+            counters: PartitionCounters::default(),
         };
-        let core = Arc::new(Core {
+        let core = Arc::new(PartitionCore {
             stream,
             number,
             dir,
@@ -232,18 +129,18 @@ impl Partition {
             read_bytes: AtomicU64::new(0),
             last_read: AtomicU64::new(0),
             deleted: AtomicBool::new(false),
-            lost: OnceLock::new(),
-            carriers: Condvar::new(),
+            permanent_failure: OnceLock::new(),
+            executor_changed: Condvar::new(),
         });
         let mut state = core.state();
         let last = state.last().summary;
         (state.next, state.time, state.durable) = (last.end, last.last_time, last.end);
         drop(state);
-        Ok(Opened { partition: Self { core }, losses: recovered.losses, is_clean })
+        Ok(OpenedPartition { partition: Self { core }, losses: recovered.losses, is_clean })
     }
 
     /// The partition as a unit of the pool.
-    pub(crate) fn work(&self) -> Arc<dyn Work> {
+    pub(crate) fn work(&self) -> Arc<dyn WorkUnit> {
         self.core.clone()
     }
 
@@ -253,39 +150,38 @@ impl Partition {
     ///
     /// [`AppendError`]; then nothing is appended.
     pub fn append(&self, records: Records) -> Result<Pending, AppendError> {
-        self.core.append(Place::Next, &records)
+        self.core.append(AppendPosition::End, &records)
     }
 
     /// Appends records at an offset and a time that the caller has, from a broker. The offset is at least
-    /// [`Ends::next`]. A time before that of the previous batch, in microseconds since 1970, is raised to it.
+    /// [`PartitionOffsets::next`]. A time before that of the previous batch, in microseconds since 1970, is raised to it.
     ///
     /// # Errors
     ///
     /// [`AppendError`]; then nothing is appended.
     pub fn append_at(&self, base: u64, appended: u64, records: Records) -> Result<Pending, AppendError> {
-        self.core.append(Place::At { base, appended, behind: None }, &records)
+        self.core.append(AppendPosition::At { base, appended, expected_end: None }, &records)
     }
 
-    /// As [`append_at`](Self::append_at), if the log ends at `behind`: the log may have dropped earlier appends, so its
+    /// As [`append_at`](Self::append_at), if the log ends at `expected_end`: the log may have dropped earlier appends, so its
     /// end may be lower.
-    #[cfg(any(feature = "kafka", feature = "redis", feature = "nats"))]
-    pub(crate) fn append_behind(
+    pub(crate) fn append_if_end(
         &self,
-        behind: u64,
+        expected_end: u64,
         (base, appended): (u64, u64),
         records: Records,
     ) -> Result<Pending, AppendError> {
-        self.core.append(Place::At { base, appended, behind: Some(behind) }, &records)
+        self.core.append(AppendPosition::At { base, appended, expected_end: Some(expected_end) }, &records)
     }
 
     /// Current end offsets.
-    pub fn ends(&self) -> Ends {
-        self.core.state().ends()
+    pub fn offsets(&self) -> PartitionOffsets {
+        self.core.state().offsets()
     }
 
     /// Offset at which reading begins, clamped to the available records: an offset removed by retention becomes the
     /// earliest one, and an offset beyond the end becomes the end.
-    pub fn seek(&self, start: Start) -> u64 {
+    pub fn seek(&self, start: StartPosition) -> u64 {
         self.core.seek(start)
     }
 
@@ -298,7 +194,7 @@ impl Partition {
     /// # Errors
     ///
     /// [`ReadError`]
-    pub fn read(&self, from: u64, max_bytes: usize) -> Result<Read, ReadError> {
+    pub fn read(&self, from: u64, max_bytes: usize) -> Result<ReadResult, ReadError> {
         if self.core.is_deleted() {
             return Err(ReadError::Deleted);
         }
@@ -315,8 +211,13 @@ impl Partition {
     /// # Errors
     ///
     /// As [`read`](Self::read).
-    pub fn poll_read(&self, from: u64, max_bytes: usize, waker: &Waker) -> Poll<Result<Read, ReadError>> {
-        if self.core.awaits_index(from, waker) {
+    pub fn poll_read(
+        &self,
+        from: u64,
+        max_bytes: usize,
+        waker: &Waker,
+    ) -> Poll<Result<ReadResult, ReadError>> {
+        if self.core.waits_for_index(from, waker) {
             Poll::Pending
         } else {
             Poll::Ready(self.read(from, max_bytes))
@@ -325,20 +226,20 @@ impl Partition {
 
     /// Returns whether the event has happened. If not, the waker is called once when it has, or when the partition
     /// fails or is closed. After a failure or close it returns false for events that will never happen, and true for
-    /// [`Past::Room`], so that the caller's next append reports the error.
+    /// [`PartitionEvent::QueueSpace`], so that the caller's next append reports the error.
     ///
     /// Wakeups may be spurious when the limit of waiters is exceeded: the task checks again.
-    pub fn watch(&self, past: Past, waker: &Waker) -> bool {
+    pub fn watch(&self, event: PartitionEvent, waker: &Waker) -> bool {
         let mut state = self.core.state();
-        let Some(happened) = state.has_happened(past, self.core.limits.max_pending) else { return false };
+        let Some(happened) = state.has_happened(event, self.core.limits.max_pending) else { return false };
         if happened {
             return true;
         }
         let is_full = state.waiters.len() >= self.core.limits.max_waiters;
-        let longest = if is_full { state.waiters.pop_front() } else { None };
-        state.waiters.push_back((past, waker.clone()));
+        let oldest = if is_full { state.waiters.pop_front() } else { None };
+        state.waiters.push_back((event, waker.clone()));
         drop(state);
-        if let Some((_, waker)) = longest {
+        if let Some((_, waker)) = oldest {
             waker.wake();
         }
         false
@@ -347,6 +248,7 @@ impl Partition {
     /// Counters and sizes.
     pub fn statistics(&self) -> Statistics {
         let state = self.core.state();
+        let compaction = state.compaction.counters();
         Statistics {
             bytes: state.bytes(),
             segments: state.entries.len() as u64,
@@ -360,6 +262,8 @@ impl Partition {
             read_records: self.core.read_records.load(Ordering::Relaxed),
             read_bytes: self.core.read_bytes.load(Ordering::Relaxed),
             waiters: state.waiters.len() as u64,
+            compactions: compaction.passes,
+            compacted_records: compaction.removed_records,
             failed: state.failed.is_some(),
         }
     }
@@ -377,12 +281,12 @@ impl Partition {
     }
 
     /// Extent of the partition, recorded for the time that it is closed.
-    pub(crate) fn extent(&self) -> Extent {
+    pub(crate) fn extent(&self) -> PartitionExtent {
         let state = self.core.state();
-        let (ends, last) = (state.ends(), state.last());
-        Extent {
-            earliest: ends.earliest,
-            readable: ends.readable,
+        let (offsets, last) = (state.offsets(), state.last());
+        PartitionExtent {
+            earliest: offsets.earliest,
+            readable: offsets.readable,
             bytes: state.bytes(),
             segments: state.entries.len() as u64,
             first_time: state.entries.front().map_or(0, |first| first.summary.last_time),
@@ -392,32 +296,33 @@ impl Partition {
     }
 
     /// The last segment of a closed partition. None if the next process must read it.
-    pub(crate) fn tail(&self) -> Option<Tail> {
+    pub(crate) fn tail(&self) -> Option<LastSegment> {
         let state = self.core.state();
-        let is_durable = !state.has_unsynced_head && !state.has_unsynced_end;
+        let is_durable = !state.has_unsynced_head && !state.has_failed_sync;
         if state.failed.is_some() || !state.closed || !is_durable {
             return None;
         }
         let index = (state.index.count() <= INDEX_ENTRIES_MAX).then(|| state.index.clone());
-        Some(Tail { head: state.head?.checksum(), summary: state.last().summary, index })
+        Some(LastSegment { head: state.head?.checksum(), summary: state.last().summary, index })
     }
 
     /// Whether the partition has no known damage.
-    pub(crate) fn is_right(&self) -> bool {
-        self.core.state().entries.iter().all(state::Entry::is_right)
+    pub(crate) fn is_intact(&self) -> bool {
+        self.core.state().entries.iter().all(SegmentEntry::is_intact)
     }
 
     /// Whether only the stream and the clock have handles, and the partition was not used for `idle`.
-    pub(crate) fn is_unused(&self, now: u64, idle: u64) -> bool {
+    pub(crate) fn is_idle(&self, now: u64, idle: u64) -> bool {
         let (append, read) = self.last_used();
         let last = append.max(read).unwrap_or(0);
         // Handles of the stream, the clock and the caller.
-        let is_held = Arc::strong_count(&self.core) > 3;
+        let has_other_handles = Arc::strong_count(&self.core) > 3;
         let state = self.core.state();
-        !is_held
+        !has_other_handles
             && now.saturating_sub(last) > idle
             && !state.busy
-            && state.carried == 0
+            && state.executors == 0
+            && !state.compaction.is_running()
             && state.waiters.is_empty()
     }
 
@@ -426,31 +331,41 @@ impl Partition {
         self.core.deleted.store(true, Ordering::Release);
         let mut state = self.core.state();
         state.failed.get_or_insert_with(|| DELETED.into());
-        let refused = state.give_up_queue();
-        let woken = state.take_woken(self.core.limits.max_pending);
+        let rejected = state.take_queue();
+        let wakers = state.take_ready_wakers(self.core.limits.max_pending);
         drop(state);
-        refused.into_iter().for_each(|batch| batch.completer.fail(AppendError::Deleted));
-        woken.into_iter().for_each(Waker::wake);
+        rejected.into_iter().for_each(|batch| batch.completer.fail(AppendError::Deleted));
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     /// Rejects further appends for good, and fails pending appends. Reads continue.
-    pub(crate) fn fail_for_good(&self, why: &Arc<str>) {
+    pub(crate) fn fail_permanently(&self, reason: &Arc<str>) {
         // The first reason is kept.
-        let _ = self.core.lost.set(why.clone());
+        let _ = self.core.permanent_failure.set(reason.clone());
         let mut state = self.core.state();
-        state.failed = Some(why.clone());
-        let refused = state.give_up_queue();
-        let woken = state.take_woken(self.core.limits.max_pending);
+        state.failed = Some(reason.clone());
+        let rejected = state.take_queue();
+        let wakers = state.take_ready_wakers(self.core.limits.max_pending);
         drop(state);
-        let error = AppendError::Failed(why.clone());
-        refused.into_iter().for_each(|batch| batch.completer.fail(error.clone()));
-        woken.into_iter().for_each(Waker::wake);
+        let error = AppendError::Failed(reason.clone());
+        rejected.into_iter().for_each(|batch| batch.completer.fail(error.clone()));
+        wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Whether a thread or a carrier has an operation on the partition's files in flight.
+    /// Whether a thread or an executor has an operation on the partition's files in flight.
     pub(crate) fn is_busy(&self) -> bool {
         let state = self.core.state();
-        state.busy || state.carried > 0
+        state.busy || state.executors > 0 || state.compaction.is_running()
+    }
+
+    /// Whether [`compact`](Self::compact) would find enough to remove.
+    pub(crate) fn compaction_is_due(&self, now: u64) -> bool {
+        self.core.state().compaction_is_due(now)
+    }
+
+    /// Removes outdated records of closed segments. Blocks for the disk; `is_cancelled` ends it early.
+    pub(crate) fn compact(&self, is_cancelled: &dyn Fn() -> bool) {
+        self.core.compact(is_cancelled);
     }
 
     /// Applies a new configuration.
@@ -463,9 +378,9 @@ impl Partition {
         self.core.state().closed = true;
     }
 
-    /// Waits for the carrier to return the partition.
-    pub(crate) fn wait_for_carrier(&self) {
-        self.core.wait_for_carrier();
+    /// Waits for the executor to return the partition.
+    pub(crate) fn wait_for_executor(&self) {
+        self.core.wait_for_executor();
     }
 
     /// Syncs written records, and stores an index that is too large for the catalog. The writers have ended.
@@ -482,20 +397,20 @@ impl Partition {
                     let last = state.last();
                     let is_large = state.index.count() > INDEX_ENTRIES_MAX;
                     // Without the index file, opening reads the segment.
-                    if is_large && !state.is_index_stored && last.is_right() {
+                    if is_large && !state.is_index_stored && last.is_intact() {
                         let _ = last.segment.store(&*self.core.disk, &last.summary, &state.index);
                     }
                 }
                 Err(error) => {
-                    let why = format!("syncing: {error}");
-                    tracing::error!(stream = %self.core.stream, partition = self.core.number, why, "a partition has failed");
-                    state.failed = Some(why.into());
+                    let reason = format!("syncing: {error}");
+                    tracing::error!(stream = %self.core.stream, partition = self.core.number, reason, "a partition has failed");
+                    state.failed = Some(reason.into());
                 }
             }
         }
-        let woken = state.take_woken(self.core.limits.max_pending);
+        let wakers = state.take_ready_wakers(self.core.limits.max_pending);
         drop(state);
-        woken.into_iter().for_each(Waker::wake);
+        wakers.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -504,31 +419,36 @@ impl fmt::Debug for Partition {
         f.debug_struct("Partition")
             .field("stream", &self.core.stream)
             .field("number", &self.core.number)
-            .field("ends", &self.ends())
+            .field("ends", &self.offsets())
             .finish_non_exhaustive()
     }
 }
 
-impl Core {
-    fn append(self: &Arc<Self>, place: Place, records: &Records) -> Result<Pending, AppendError> {
+impl PartitionCore {
+    fn append(self: &Arc<Self>, position: AppendPosition, records: &Records) -> Result<Pending, AppendError> {
         let now = (self.clock)();
         let mut state = self.state();
         if self.is_deleted() {
             return Err(AppendError::Deleted);
         }
-        if let Some(why) = self.lost.get() {
-            return Err(AppendError::Failed(why.clone()));
+        if let Some(reason) = self.permanent_failure.get() {
+            return Err(AppendError::Failed(reason.clone()));
         }
-        if let Some(refused) = state.refuses() {
-            return Err(refused);
+        if let Some(rejected) = state.rejection() {
+            return Err(rejected);
         }
-        let (base, appended, behind) = match place {
-            Place::Next => (state.next, state.time_of(now), None),
+        let (base, appended, expected_end) = match position {
+            AppendPosition::End => (state.next, state.time_of(now), None),
             // A broker's times are set by its producers and need not be in order.
-            Place::At { base, appended, behind } => (base, appended.max(state.time), behind),
+            AppendPosition::At { base, appended, expected_end } => {
+                (base, appended.max(state.time), expected_end)
+            }
         };
-        if base < state.next || behind.is_some_and(|behind| behind != state.next) {
+        if base < state.next || expected_end.is_some_and(|expected_end| expected_end != state.next) {
             return Err(AppendError::OutOfOrder { next: state.next });
+        }
+        if state.config.compact.is_some() && !records.have_keys() {
+            return Err(AppendError::NoKey);
         }
         let most = state.config.segment_bytes.min(self.limits.max_batch as u64);
         let header = BatchHeader::of(records, base, appended);
@@ -542,60 +462,13 @@ impl Core {
         if pending > self.limits.max_pending && state.pending > 0 {
             return Err(AppendError::Busy);
         }
-        let (completer, answer) = Pending::placed(base, header.count);
+        let (completer, answer) = Pending::with_offset(base, header.count);
         state.queue.push(header, records, completer);
         state.pending = pending;
         (state.next, state.time) = (header.end(), header.appended);
-        if !std::mem::replace(&mut state.busy, true) && !self.carry(state) {
+        if !std::mem::replace(&mut state.busy, true) && !self.delegate(state) {
             self.push();
         }
         Ok(answer)
-    }
-
-    /// Passes the partition to the carrier, if there is one and the work suits it.
-    fn carry(self: &Arc<Self>, mut state: MutexGuard<'_, State>) -> bool {
-        if state.closed || state.config.fsync == Fsync::Batch {
-            return false;
-        }
-        let Some(carrier) = self.pool.carrier() else { return false };
-        state.carried += 1;
-        drop(state);
-        carrier.carry(Task::new(self.clone()));
-        true
-    }
-
-    /// Queues the partition for the log's threads.
-    pub(crate) fn push(self: &Arc<Self>) {
-        self.pool.push(self.clone());
-    }
-
-    fn is_deleted(&self) -> bool {
-        self.deleted.load(Ordering::Acquire)
-    }
-
-    /// No code panics while holding the lock, except where a comment gives the reason why it cannot.
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Work for Core {
-    fn work(self: Arc<Self>) -> bool {
-        let Some(job) = self.begin() else { return false };
-        self.carry_out(job);
-        !self.carry(self.state())
-    }
-
-    fn tick(&self, now: u64) -> bool {
-        let mut state = self.state();
-        let is_due = state.should_remove(now) || state.should_roll(now) || state.should_sync(now);
-        is_due && state.failed.is_none() && !std::mem::replace(&mut state.busy, true)
-    }
-
-    fn rest(&self) {
-        self.forget_window();
-        let state = self.state();
-        let sealed = state.entries.len() - 1;
-        state.entries.iter().take(sealed).for_each(|entry| entry.segment.rest());
     }
 }

@@ -4,9 +4,9 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 
-use crate::AppendError;
+use crate::{AppendError, thread_waker};
 
 /// The durability that records must reach before their producer is notified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -29,26 +29,30 @@ pub struct Appended {
     pub first: u64,
     /// Number of records.
     pub count: u32,
+    /// Whether the store had the record already, by its idempotency key: see
+    /// [`Broker::publish_once`](crate::broker::Broker::publish_once).
+    pub repeated: bool,
 }
 
 /// An append in progress. Dropping it does not affect the records.
 pub struct Pending {
-    place: Arc<Place>,
+    shared: Arc<Shared>,
     count: u32,
 }
 
 /// The store's end of a [`Pending`]. Dropping it without a result fails the append.
 pub struct Completer {
-    place: Arc<Place>,
+    shared: Arc<Shared>,
 }
 
-type Place = Mutex<State>;
+type Shared = Mutex<State>;
 
 #[derive(Default)]
 struct State {
     first: Option<u64>,
     reached: Option<Durability>,
     failed: Option<AppendError>,
+    repeated: bool,
     /// The waker, and the durability that it waits for. A pending append has one owner, so there is only one.
     waker: Option<(Durability, Waker)>,
 }
@@ -56,20 +60,20 @@ struct State {
 impl Pending {
     /// Creates both ends of an append of `count` records, for a store of another kind.
     pub fn channel(count: u32) -> (Completer, Self) {
-        let place = Arc::new(Place::default());
-        (Completer { place: place.clone() }, Self { place, count })
+        let shared = Arc::new(Shared::default());
+        (Completer { shared: shared.clone() }, Self { shared, count })
     }
 
     /// Creates both ends of an append whose offset is known.
-    pub(crate) fn placed(first: u64, count: u32) -> (Completer, Self) {
+    pub(crate) fn with_offset(first: u64, count: u32) -> (Completer, Self) {
         let state = State { first: Some(first), reached: Some(Durability::Memory), ..State::default() };
-        let place = Arc::new(Mutex::new(state));
-        (Completer { place: place.clone() }, Self { place, count })
+        let shared = Arc::new(Mutex::new(state));
+        (Completer { shared: shared.clone() }, Self { shared, count })
     }
 
     /// Offset of the first record, once known. The embedded log knows it immediately.
     pub fn first(&self) -> Option<u64> {
-        lock(&self.place).first
+        lock(&self.shared).first
     }
 
     /// Number of records of the append.
@@ -88,23 +92,23 @@ impl Pending {
         durability: Durability,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Appended, AppendError>> {
-        let mut state = lock(&self.place);
+        let mut state = lock(&self.shared);
         if let (Some(first), true) = (state.first, state.reached >= Some(durability)) {
-            return Poll::Ready(Ok(Appended { first, count: self.count }));
+            return Poll::Ready(Ok(Appended { first, count: self.count, repeated: state.repeated }));
         }
         if let Some(error) = &state.failed {
             return Poll::Ready(Err(error.clone()));
         }
         match &mut state.waker {
-            Some((least, waker)) if waker.will_wake(cx.waker()) => *least = durability,
-            place => *place = Some((durability, cx.waker().clone())),
+            Some((waits_for, waker)) if waker.will_wake(cx.waker()) => *waits_for = durability,
+            slot => *slot = Some((durability, cx.waker().clone())),
         }
         Poll::Pending
     }
 
     /// Returns a future that resolves as [`poll`](Self::poll) does.
-    pub fn wait(&mut self, durability: Durability) -> Wait<'_> {
-        Wait { pending: self, durability }
+    pub fn wait(&mut self, durability: Durability) -> AppendFuture<'_> {
+        AppendFuture { pending: self, durability }
     }
 
     /// Blocks the current thread until [`poll`](Self::poll) is ready.
@@ -113,14 +117,7 @@ impl Pending {
     ///
     /// As [`poll`](Self::poll).
     pub fn block(&mut self, durability: Durability) -> Result<Appended, AppendError> {
-        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-        let mut cx = Context::from_waker(&waker);
-        loop {
-            match self.poll(durability, &mut cx) {
-                Poll::Ready(result) => return result,
-                Poll::Pending => std::thread::park(),
-            }
-        }
+        thread_waker::block_on(|cx| self.poll(durability, cx))
     }
 }
 
@@ -133,12 +130,12 @@ impl fmt::Debug for Pending {
 /// Future returned by [`Pending::wait`].
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
-pub struct Wait<'a> {
+pub struct AppendFuture<'a> {
     pending: &'a mut Pending,
     durability: Durability,
 }
 
-impl Future for Wait<'_> {
+impl Future for AppendFuture<'_> {
     type Output = Result<Appended, AppendError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -150,15 +147,21 @@ impl Future for Wait<'_> {
 impl Completer {
     /// Reports the offset and the durability reached. A durability below the current one changes nothing.
     pub fn reached(&self, durability: Durability, first: u64) {
-        let mut state = lock(&self.place);
+        let mut state = lock(&self.shared);
         if state.failed.is_some() {
             return;
         }
         state.first = Some(first);
         state.reached = state.reached.max(Some(durability));
-        if state.waker.as_ref().is_some_and(|(least, _)| *least <= durability) {
+        if state.waker.as_ref().is_some_and(|(waits_for, _)| *waits_for <= durability) {
             wake(state);
         }
+    }
+
+    /// Reports that the store had the record already, from this offset on.
+    pub fn repeated(&self, first: u64) {
+        lock(&self.shared).repeated = true;
+        self.reached(Durability::Broker, first);
     }
 
     /// Fails the append: it reaches no higher durability.
@@ -167,7 +170,7 @@ impl Completer {
     }
 
     fn end(&self, error: impl FnOnce() -> AppendError) {
-        let mut state = lock(&self.place);
+        let mut state = lock(&self.shared);
         if state.failed.is_none() && state.reached < Some(Durability::Broker) {
             state.failed = Some(error());
             wake(state);
@@ -197,14 +200,6 @@ fn wake(mut state: std::sync::MutexGuard<'_, State>) {
 }
 
 /// No code can panic while holding the lock with partial changes, so a poisoned lock is usable.
-fn lock(place: &Place) -> std::sync::MutexGuard<'_, State> {
-    place.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-struct Unpark(std::thread::Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
+fn lock(shared: &Shared) -> std::sync::MutexGuard<'_, State> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

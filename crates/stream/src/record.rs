@@ -4,9 +4,12 @@
 //!
 //! ```text
 //!  0 u32 CRC-32C of bytes 4..size    4 u32 size of the whole record    8 u64 timestamp, µs since 1970 (the producer's)
-//! 16 u16 bytes of the key           18 u8  kind: 0 bytes, 1 text, 2 JSON    19 u8 zero
+//! 16 u16 bytes of the key           18 u8  kind: 0 bytes, 1 text, 2 JSON, 3 tombstone    19 u8 zero
 //! 20 key, then value
 //! ```
+//!
+//! A tombstone removes its key and has no value. In a compacted segment it has 8 bytes in that place: u64 µs since 1970,
+//! when the older records of the key were removed.
 //!
 //! A **batch** is a header of 40 bytes and its records. It is appended and recovered as a whole or not at all:
 //!
@@ -24,28 +27,31 @@
 //! them again.
 //!
 //! ```
-//! use sinews_stream::record::{Kind, Limits, RecordBuilder, Records};
+//! use sinews_stream::record::{ValueKind, RecordLimits, RecordBuilder, Records};
 //!
 //! let mut builder = RecordBuilder::new();
-//! builder.push(1_700_000_000_000_000, b"sensor-7", br#"{"t":21.5}"#, Kind::Json)?;
+//! builder.push(1_700_000_000_000_000, b"sensor-7", br#"{"t":21.5}"#, ValueKind::Json)?;
 //! let sent = builder.finish().expect("one record").into_bytes();
 //!
-//! let received = Records::check(sent, &Limits::default())?;
+//! let received = Records::check(sent, &RecordLimits::default())?;
 //! let record = received.iter().next().unwrap()?;
 //! assert_eq!((record.key, record.value), (&b"sensor-7"[..], &br#"{"t":21.5}"#[..]));
-//! # Ok::<(), sinews_stream::record::Malformed>(())
+//! # Ok::<(), sinews_stream::record::RecordError>(())
 //! ```
 
 mod batch;
 mod builder;
+mod idempotency;
 
 use std::fmt;
 
 use bytes::Bytes;
 
-pub use batch::{Batch, BatchHeader, Batches, iter};
-pub(crate) use batch::{Effort, find_sealed, split_batch};
+pub use batch::{Batch, BatchHeader, BatchIter, iter};
+pub(crate) use batch::{ScanCost, find_sealed, split_batch};
 pub use builder::RecordBuilder;
+pub(crate) use builder::write_tombstone;
+pub use idempotency::{IDEMPOTENCY_PREFIX, idempotency_key};
 
 /// Bytes of a batch's header in the log.
 pub const BATCH_HEADER: usize = 40;
@@ -59,7 +65,7 @@ pub const RECORD_HEADER: usize = 20;
 /// Type of a value as declared by its producer. The server does not verify it: a consumer that displays text must.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Kind {
+pub enum ValueKind {
     /// Bytes of any kind.
     #[default]
     Bytes,
@@ -67,17 +73,20 @@ pub enum Kind {
     Text,
     /// A JSON value.
     Json,
+    /// No value: the key was removed. Compaction removes the record itself after a while
+    /// ([`StreamConfig::with_compaction`](crate::StreamConfig::with_compaction)).
+    Tombstone,
 }
 
-impl Kind {
+impl ValueKind {
     fn from_byte(byte: u8) -> Option<Self> {
-        [Self::Bytes, Self::Text, Self::Json].into_iter().find(|&kind| kind as u8 == byte)
+        [Self::Bytes, Self::Text, Self::Json, Self::Tombstone].into_iter().find(|&kind| kind as u8 == byte)
     }
 }
 
-/// One record of a batch, borrowed from the batch's bytes.
+/// One record, borrowed from the bytes of its batch or from a broker's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
+#[expect(clippy::exhaustive_structs, reason = "broker clients create records from messages")]
 pub struct Record<'a> {
     /// Offset in the partition. Records outside a log count from 0.
     pub offset: u64,
@@ -88,34 +97,34 @@ pub struct Record<'a> {
     /// The message.
     pub value: &'a [u8],
     /// Type of the value.
-    pub kind: Kind,
+    pub kind: ValueKind,
 }
 
 /// Limits for records received from a client.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct RecordLimits {
     bytes: usize,
     count: u32,
 }
 
-impl Default for Limits {
+impl Default for RecordLimits {
     fn default() -> Self {
         Self { bytes: 8 << 20, count: 1 << 20 }
     }
 }
 
-impl Limits {
+impl RecordLimits {
     /// Maximum bytes of all records of a batch, 8 MiB by default: readers borrow whole batches, so a slow reader holds
     /// at least one.
     #[must_use]
-    pub fn bytes(mut self, most: usize) -> Self {
+    pub fn with_max_bytes(mut self, most: usize) -> Self {
         self.bytes = most.min(u32::MAX as usize - BATCH_HEADER);
         self
     }
 
     /// Maximum records of a batch, 1,048,576 by default: more than fit into the byte limit unless the records are tiny.
     #[must_use]
-    pub fn count(mut self, most: u32) -> Self {
+    pub fn with_max_count(mut self, most: u32) -> Self {
         self.count = most;
         self
     }
@@ -124,7 +133,7 @@ impl Limits {
 /// Error of bytes that are not valid records or not a valid batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Malformed {
+pub enum RecordError {
     /// There are no records.
     Empty,
     /// The bytes end within a record or a batch.
@@ -135,7 +144,7 @@ pub enum Malformed {
     Checksum,
     /// A byte or a flag that has no meaning in this version is set.
     Reserved,
-    /// More bytes or records than [`Limits`] permit, or a key above 65,535 bytes.
+    /// More bytes or records than [`RecordLimits`] permit, or a key above 65,535 bytes.
     TooLarge,
     /// The count in a batch's header differs from the number of its records.
     Count,
@@ -143,7 +152,7 @@ pub enum Malformed {
     Order,
 }
 
-impl fmt::Display for Malformed {
+impl fmt::Display for RecordError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Empty => "no records",
@@ -158,7 +167,7 @@ impl fmt::Display for Malformed {
     }
 }
 
-impl std::error::Error for Malformed {}
+impl std::error::Error for RecordError {}
 
 /// One or more records whose sizes, checksums and limits have been checked. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -172,21 +181,25 @@ impl Records {
     ///
     /// # Errors
     ///
-    /// [`Malformed`] with the defect of the first invalid record.
-    pub fn check(bytes: Bytes, limits: &Limits) -> Result<Self, Malformed> {
+    /// [`RecordError`] with the defect of the first invalid record.
+    pub fn check(bytes: Bytes, limits: &RecordLimits) -> Result<Self, RecordError> {
         if bytes.is_empty() {
-            return Err(Malformed::Empty);
+            return Err(RecordError::Empty);
         }
         if bytes.len() > limits.bytes {
-            return Err(Malformed::TooLarge);
+            return Err(RecordError::TooLarge);
         }
         let mut rest = &bytes[..];
         let mut count = 0;
         while !rest.is_empty() {
             if count == limits.count {
-                return Err(Malformed::TooLarge);
+                return Err(RecordError::TooLarge);
             }
-            split_record(&mut rest, 0)?;
+            let record = split_raw(&mut rest, 0)?;
+            // Only the log sets the time.
+            if record.tombstone_time.is_some() {
+                return Err(RecordError::Reserved);
+            }
             count += 1;
         }
         Ok(Self { bytes, count })
@@ -207,6 +220,33 @@ impl Records {
         self.count
     }
 
+    /// Whether each record has a key.
+    pub(crate) fn have_keys(&self) -> bool {
+        let mut rest = &self.bytes[..];
+        while !rest.is_empty() {
+            // The sizes were checked.
+            if rest[16..18] == [0, 0] {
+                return false;
+            }
+            rest = &rest[u32_at(rest, 4) as usize..];
+        }
+        true
+    }
+
+    /// Whether any record has an [idempotency key](IDEMPOTENCY_PREFIX).
+    pub fn have_idempotency_key(&self) -> bool {
+        let mut rest = &self.bytes[..];
+        while !rest.is_empty() {
+            // The sizes were checked.
+            let key_size = usize::from(u16::from_le_bytes([rest[16], rest[17]]));
+            if idempotency_key(&rest[RECORD_HEADER..RECORD_HEADER + key_size]).is_some() {
+                return true;
+            }
+            rest = &rest[u32_at(rest, 4) as usize..];
+        }
+        false
+    }
+
     /// Iterates over the records, with offsets that count from 0.
     pub fn iter(&self) -> RecordIter<'_> {
         RecordIter { rest: &self.bytes, next: 0 }
@@ -222,7 +262,7 @@ pub struct RecordIter<'a> {
 }
 
 impl<'a> Iterator for RecordIter<'a> {
-    type Item = Result<Record<'a>, Malformed>;
+    type Item = Result<Record<'a>, RecordError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.rest.is_empty() {
@@ -237,22 +277,46 @@ impl<'a> Iterator for RecordIter<'a> {
     }
 }
 
+/// A record with its encoded form.
+pub(crate) struct RawRecord<'a> {
+    pub(crate) record: Record<'a>,
+    /// All bytes of the record.
+    pub(crate) bytes: &'a [u8],
+    /// Of a tombstone in a compacted segment: when the older records of its key were removed.
+    pub(crate) tombstone_time: Option<u64>,
+}
+
 /// Splits off the first record, if it is complete and its checksum is right.
-fn split_record<'a>(rest: &mut &'a [u8], offset: u64) -> Result<Record<'a>, Malformed> {
-    let (head, _) = rest.split_first_chunk::<RECORD_HEADER>().ok_or(Malformed::Truncated)?;
+fn split_record<'a>(rest: &mut &'a [u8], offset: u64) -> Result<Record<'a>, RecordError> {
+    split_raw(rest, offset).map(|raw| raw.record)
+}
+
+/// As [`split_record`], with the encoded form.
+pub(crate) fn split_raw<'a>(rest: &mut &'a [u8], offset: u64) -> Result<RawRecord<'a>, RecordError> {
+    let (head, _) = rest.split_first_chunk::<RECORD_HEADER>().ok_or(RecordError::Truncated)?;
     let size = u32_at(head, 4) as usize;
     let key_size = usize::from(u16::from_le_bytes([head[16], head[17]]));
     if size < RECORD_HEADER + key_size {
-        return Err(Malformed::Size);
+        return Err(RecordError::Size);
     }
-    let (record, behind) = rest.split_at_checked(size).ok_or(Malformed::Truncated)?;
+    let (record, behind) = rest.split_at_checked(size).ok_or(RecordError::Truncated)?;
     if u32_at(head, 0) != crc32c::crc32c(&record[4..]) {
-        return Err(Malformed::Checksum);
+        return Err(RecordError::Checksum);
     }
-    let kind = Kind::from_byte(head[18]).filter(|_| head[19] == 0).ok_or(Malformed::Reserved)?;
-    let (key, value) = record[RECORD_HEADER..].split_at(key_size);
+    let kind = ValueKind::from_byte(head[18]).filter(|_| head[19] == 0).ok_or(RecordError::Reserved)?;
+    let (key, mut value) = record[RECORD_HEADER..].split_at(key_size);
+    let mut tombstone_time = None;
+    if kind == ValueKind::Tombstone {
+        tombstone_time = match value.len() {
+            0 => None,
+            8 => Some(u64_at(value, 0)),
+            _ => return Err(RecordError::Size),
+        };
+        value = &[];
+    }
     *rest = behind;
-    Ok(Record { offset, timestamp: u64_at(head, 8), key, value, kind })
+    let (timestamp, bytes) = (u64_at(head, 8), record);
+    Ok(RawRecord { record: Record { offset, timestamp, key, value, kind }, bytes, tombstone_time })
 }
 
 /// The number at `at`, which the caller guarantees to be within `bytes`.

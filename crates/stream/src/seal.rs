@@ -26,9 +26,12 @@ const SYNCED: u32 = 1;
 /// Attribute: the segment replaces the records of the previous segment from this segment's base on.
 const REPLACES: u32 = 2;
 
+/// Attribute: compaction has written the segment.
+const COMPACTED: u32 = 4;
+
 /// Content of a segment's head, before its batches.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Head {
+pub(crate) struct SegmentHeader {
     pub(crate) seal: Seal,
     /// When the segment was created, in microseconds since 1970.
     pub(crate) created: u64,
@@ -36,6 +39,9 @@ pub(crate) struct Head {
     pub(crate) synced: bool,
     /// Batches of the previous segment, from this segment's base on, could not be synced and do not count.
     pub(crate) replaces: bool,
+    /// Compaction has written the segment, and removed the records before this offset that have a newer record of their
+    /// key before this offset.
+    pub(crate) compacted: Option<u64>,
 }
 
 /// The key and the base of a segment.
@@ -47,11 +53,11 @@ pub(crate) struct Seal {
 
 /// Layout of a segment's file.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Framing {
+pub(crate) struct SegmentLayout {
     /// Position of the first batch.
     pub(crate) start: u64,
     /// None: version 1, which has no tags, or both copies of the head are damaged.
-    pub(crate) head: Option<Head>,
+    pub(crate) head: Option<SegmentHeader>,
 }
 
 impl Seal {
@@ -83,7 +89,7 @@ impl std::fmt::Debug for Seal {
     }
 }
 
-impl Head {
+impl SegmentHeader {
     pub(crate) fn encode(&self) -> [u8; HEAD] {
         let mut copy = [0; COPY];
         copy[4..8].copy_from_slice(&(HEAD as u32).to_le_bytes());
@@ -91,10 +97,13 @@ impl Head {
         copy[16..24].copy_from_slice(&self.created.to_le_bytes());
         copy[24..28].copy_from_slice(&1u32.to_le_bytes());
         copy[28..32].copy_from_slice(&MAGIC.to_le_bytes());
-        let attributes = if self.synced { SYNCED } else { 0 } | if self.replaces { REPLACES } else { 0 };
+        let attributes = if self.synced { SYNCED } else { 0 }
+            | if self.replaces { REPLACES } else { 0 }
+            | if self.compacted.is_some() { COMPACTED } else { 0 };
         copy[36..40].copy_from_slice(&attributes.to_le_bytes());
         copy[40..48].copy_from_slice(&self.seal.key.0.to_le_bytes());
         copy[48..56].copy_from_slice(&self.seal.key.1.to_le_bytes());
+        copy[56..64].copy_from_slice(&self.compacted.unwrap_or(0).to_le_bytes());
         for (at, end) in [(0, 32), (32, COPY)] {
             let crc = crc32c::crc32c(&copy[at + 4..end]);
             copy[at..at + 4].copy_from_slice(&crc.to_le_bytes());
@@ -112,21 +121,22 @@ impl Head {
 
     /// Decodes one copy, if it is valid and belongs to the segment of this base.
     fn decode(copy: &[u8], base: u64) -> Option<Self> {
-        let is_right = |at: usize, end: usize| u32_at(copy, at) == crc32c::crc32c(&copy[at + 4..end]);
-        let is_head = is_right(0, 32) && is_right(32, COPY) && u32_at(copy, 28) == MAGIC;
+        let is_intact = |at: usize, end: usize| u32_at(copy, at) == crc32c::crc32c(&copy[at + 4..end]);
+        let is_head = is_intact(0, 32) && is_intact(32, COPY) && u32_at(copy, 28) == MAGIC;
         let attributes = u32_at(copy, 36);
         (is_head && u64_at(copy, 8) == base).then(|| Self {
             seal: Seal { base, key: (u64_at(copy, 40), u64_at(copy, 48)) },
             created: u64_at(copy, 16),
             synced: attributes & SYNCED != 0,
             replaces: attributes & REPLACES != 0,
+            compacted: (attributes & COMPACTED != 0).then(|| u64_at(copy, 56)),
         })
     }
 }
 
-impl Framing {
+impl SegmentLayout {
     /// Framing of a segment created with this head.
-    pub(crate) fn of(head: Head) -> Self {
+    pub(crate) fn of(head: SegmentHeader) -> Self {
         Self { start: HEAD as u64, head: Some(head) }
     }
 
@@ -143,20 +153,20 @@ impl Framing {
         // In a file of version 1 a payload occupies the position of the second copy. So the first copy must be nearly
         // the same.
         let flipped = || first.iter().zip(second).map(|(a, b)| (a ^ b).count_ones()).sum::<u32>();
-        let head = Head::decode(first, base)
-            .or_else(|| Head::decode(second, base).filter(|_| flipped() <= FLIPPED_MOST));
+        let head = SegmentHeader::decode(first, base)
+            .or_else(|| SegmentHeader::decode(second, base).filter(|_| flipped() <= FLIPPED_MOST));
         let has_head = head.is_some() || is_begun(first);
         Self { start: if has_head { HEAD as u64 } else { 0 }, head }
     }
 
     /// Framing of the segment of this base whose file has this length and begins with `bytes`.
     pub(crate) fn of_file(bytes: &[u8], length: u64, base: u64) -> Self {
-        let framing = Self::decode(bytes, base);
+        let layout = Self::decode(bytes, base);
         let is_whole = bytes.len() as u64 == length;
-        if framing.head.is_none() && is_whole && is_unfinished(bytes, base) {
+        if layout.head.is_none() && is_whole && is_unfinished(bytes, base) {
             return Self { start: length, head: None };
         }
-        framing
+        layout
     }
 
     pub(crate) fn seal(&self) -> Option<&Seal> {
@@ -171,7 +181,8 @@ fn is_unfinished(file: &[u8], base: u64) -> bool {
         return false;
     }
     let seal = Seal { base, key: (0, 0) };
-    let known = Head { seal, created: 0, synced: false, replaces: false }.encode();
+    let known = SegmentHeader { seal, created: 0, synced: false, replaces: false, compacted: None };
+    let known = known.encode();
     file.iter().zip(known).enumerate().all(|(at, (&byte, known))| {
         // Checksums, creation time, attributes and key.
         let is_any = matches!(at % COPY, 0..4 | 16..24 | 32..37 | 40..56);
@@ -216,8 +227,14 @@ fn round(v: &mut [u64; 4]) {
 mod tests {
     use super::*;
 
-    fn head() -> Head {
-        Head { seal: Seal::of(7, (0x0706_0504_0302_0100, 99)), created: 5, synced: true, replaces: false }
+    fn head() -> SegmentHeader {
+        SegmentHeader {
+            seal: Seal::of(7, (0x0706_0504_0302_0100, 99)),
+            created: 5,
+            synced: true,
+            replaces: false,
+            compacted: None,
+        }
     }
 
     #[test]
@@ -237,16 +254,16 @@ mod tests {
     #[test]
     fn key_survives_flipped_byte_in_head() {
         let good = head().encode();
-        assert!(Framing::decode(&good, 7) == Framing::of(head()));
+        assert!(SegmentLayout::decode(&good, 7) == SegmentLayout::of(head()));
         for at in 0..HEAD {
             for flip in [1, 0x80, 0xff] {
                 let mut bad = good;
                 bad[at] ^= flip;
-                assert!(Framing::decode(&bad, 7) == Framing::of(head()), "{at}");
+                assert!(SegmentLayout::decode(&bad, 7) == SegmentLayout::of(head()), "{at}");
             }
         }
         // The head is invalid for another segment.
-        assert!(Framing::decode(&good, 8).head.is_none());
+        assert!(SegmentLayout::decode(&good, 8).head.is_none());
     }
 
     #[test]
@@ -254,25 +271,25 @@ mod tests {
         let mut bad = head().encode();
         bad[40] ^= 1;
         bad[COPY + 41] ^= 1;
-        let framing = Framing::decode(&bad, 7);
-        assert_eq!((framing.start, framing.head.is_none()), (HEAD as u64, true));
+        let layout = SegmentLayout::decode(&bad, 7);
+        assert_eq!((layout.start, layout.head.is_none()), (HEAD as u64, true));
     }
 
     #[test]
     fn second_copy_in_the_payload_of_a_version_1_file_is_ignored() {
         let mut file = [0; HEAD];
         file[COPY..].copy_from_slice(&head().encode()[COPY..]);
-        assert_eq!(Framing::decode(&file, 7).start, 0);
-        assert_eq!(Framing::decode(&[], 7).start, 0);
-        assert_eq!(Framing::decode(&file[..HEAD - 1], 7).start, 0);
+        assert_eq!(SegmentLayout::decode(&file, 7).start, 0);
+        assert_eq!(SegmentLayout::decode(&[], 7).start, 0);
+        assert_eq!(SegmentLayout::decode(&file[..HEAD - 1], 7).start, 0);
     }
 
     #[test]
     fn unfinished_head_is_followed_by_no_batches() {
         let good = head().encode();
         for end in 0..HEAD {
-            let framing = Framing::decode(&good[..end], 7);
-            assert_eq!((framing.start, framing.head.is_none()), (end as u64, true));
+            let layout = SegmentLayout::decode(&good[..end], 7);
+            assert_eq!((layout.start, layout.head.is_none()), (end as u64, true));
         }
     }
 }

@@ -6,47 +6,134 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-use crate::disk::{Disk, File, append_all};
+use crate::disk::{Disk, DiskFile, append_all};
 use crate::index::{self, Index, Summary};
-use crate::seal::{Framing, HEAD, Head};
+use crate::seal::{HEAD, SegmentHeader, SegmentLayout};
+
+/// Identity of a segment, and the names of its files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct SegmentName {
+    pub(crate) base: u64,
+    pub(crate) compacted: Option<CompactedRange>,
+}
+
+/// Range of a segment that compaction has written in place of other segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct CompactedRange {
+    /// The segment replaces all segments of a lower generation that begin before this offset, from its own base on.
+    pub(crate) end: u64,
+    /// 1 and higher: one more than the highest generation of the replaced segments.
+    pub(crate) generation: u32,
+}
+
+impl SegmentName {
+    /// Name of a segment that is appended to.
+    pub(crate) fn new(base: u64) -> Self {
+        Self { base, compacted: None }
+    }
+
+    /// The segment with this file name.
+    pub(crate) fn of_log(name: &str) -> Option<Self> {
+        Self::parse(name.strip_suffix(LOG)?)
+    }
+
+    /// The segment with an index of this file name.
+    pub(crate) fn of_index(name: &str) -> Option<Self> {
+        Self::parse(name.strip_suffix(INDEX)?)
+    }
+
+    fn parse(stem: &str) -> Option<Self> {
+        let Some((base, compacted)) = stem.split_once('-') else {
+            return Some(Self::new(parse(stem)?));
+        };
+        let (end, generation) = compacted.split_once('.')?;
+        let (base, end) = (parse(base)?, parse(end)?);
+        let is_plain = generation.bytes().all(|byte| byte.is_ascii_digit()) && !generation.starts_with('0');
+        let generation = generation.parse().ok().filter(|_| is_plain)?;
+        (end > base).then_some(Self { base, compacted: Some(CompactedRange { end, generation }) })
+    }
+
+    pub(crate) fn generation(&self) -> u32 {
+        self.compacted.map_or(0, |range| range.generation)
+    }
+
+    /// Whether this segment replaces another one.
+    pub(crate) fn replaces(&self, other: &Self) -> bool {
+        self.compacted.is_some_and(|range| {
+            range.generation > other.generation() && (self.base..range.end).contains(&other.base)
+        })
+    }
+}
+
+impl std::fmt::Display for SegmentName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.compacted {
+            None => write!(f, "{:020}", self.base),
+            Some(CompactedRange { end, generation }) => write!(f, "{:020}-{end:020}.{generation}", self.base),
+        }
+    }
+}
 
 /// A segment on disk. Its file is open and its index is in memory while readers use it.
 pub(crate) struct Segment {
     /// Name of the segment: the offset behind the last record of the previous segment. So a missing segment is
     /// detected.
     pub(crate) base: u64,
+    /// Set if compaction has written the segment.
+    pub(crate) compacted: Option<CompactedRange>,
     dir: PathBuf,
     log: PathBuf,
     index: PathBuf,
-    opened: Mutex<Opened>,
+    cached: Mutex<CachedFiles>,
 }
 
 #[derive(Default)]
-struct Opened {
-    file: Option<Arc<dyn File>>,
+struct CachedFiles {
+    file: Option<Arc<dyn DiskFile>>,
     index: Option<Arc<Index>>,
-    framing: Option<Framing>,
-    /// Used since the last [`Segment::rest`].
+    layout: Option<SegmentLayout>,
+    /// Used since the last [`Segment::release_unused`].
     used: bool,
 }
 
 const LOG: &str = ".log";
 const INDEX: &str = ".index";
 
+/// End of the name of a file that compaction has not finished.
+const UNFINISHED: &str = ".new";
+
 impl Segment {
     pub(crate) fn new(dir: &Path, base: u64) -> Self {
-        let path = |end: &str| dir.join(format!("{base:020}{end}"));
-        Self { base, dir: dir.to_owned(), log: path(LOG), index: path(INDEX), opened: Mutex::default() }
+        Self::named(dir, SegmentName::new(base))
     }
 
-    /// Base of the segment with this file name.
-    pub(crate) fn base_of_log(name: &str) -> Option<u64> {
-        parse(name.strip_suffix(LOG)?)
+    pub(crate) fn named(dir: &Path, name: SegmentName) -> Self {
+        let path = |end: &str| dir.join(format!("{name}{end}"));
+        let SegmentName { base, compacted } = name;
+        let (log, index) = (path(LOG), path(INDEX));
+        Self { base, compacted, dir: dir.to_owned(), log, index, cached: Mutex::default() }
     }
 
-    /// Base of the segment with an index of this file name.
-    pub(crate) fn base_of_index(name: &str) -> Option<u64> {
-        parse(name.strip_suffix(INDEX)?)
+    pub(crate) fn name(&self) -> SegmentName {
+        SegmentName { base: self.base, compacted: self.compacted }
+    }
+
+    /// Whether a file is the unfinished output of a compaction.
+    pub(crate) fn is_unfinished_output(name: &str) -> bool {
+        name.strip_suffix(UNFINISHED).is_some_and(|name| SegmentName::of_log(name).is_some())
+    }
+
+    /// Path of the file while compaction writes it.
+    pub(crate) fn unfinished_path(&self) -> PathBuf {
+        let mut path = self.log.clone().into_os_string();
+        path.push(UNFINISHED);
+        path.into()
+    }
+
+    /// Makes a written and synced output of a compaction the segment, durably.
+    pub(crate) fn finish_output(&self, disk: &dyn Disk) -> io::Result<()> {
+        disk.rename(&self.unfinished_path(), &self.log)?;
+        disk.sync_dir(&self.dir)
     }
 
     /// Path of the file, for messages.
@@ -55,7 +142,7 @@ impl Segment {
     }
 
     /// Creates the file with a head and no batch, and makes its name durable. The head is synced with the first write.
-    pub(crate) fn create(&self, disk: &dyn Disk, head: &Head) -> io::Result<Arc<dyn File>> {
+    pub(crate) fn create(&self, disk: &dyn Disk, head: &SegmentHeader) -> io::Result<Arc<dyn DiskFile>> {
         let file = disk.create(&self.log)?;
         if file.bytes()? > HEAD as u64 {
             return Err(io::Error::new(
@@ -63,73 +150,73 @@ impl Segment {
                 "a segment with this base offset exists",
             ));
         }
-        let begun = self.begin(&*file, head).and_then(|()| disk.sync_dir(&self.dir));
-        if let Err(error) = begun {
+        let created = self.write_header(&*file, head).and_then(|()| disk.sync_dir(&self.dir));
+        if let Err(error) = created {
             // The previous segment continues past this one's base. If this file cannot be removed now, opening the log
             // removes it.
             let _ = disk.remove(&self.log);
             return Err(error);
         }
-        let mut opened = self.opened();
-        (opened.file, opened.framing) = (Some(file.clone()), Some(Framing::of(*head)));
+        let mut cached = self.cached();
+        (cached.file, cached.layout) = (Some(file.clone()), Some(SegmentLayout::of(*head)));
         Ok(file)
     }
 
     /// Writes a new head to a segment without batches.
-    pub(crate) fn renew(&self, disk: &dyn Disk, head: &Head) -> io::Result<()> {
+    pub(crate) fn replace_header(&self, disk: &dyn Disk, head: &SegmentHeader) -> io::Result<()> {
         self.remove_index(disk)?;
-        self.begin(&*self.file(disk)?, head)?;
-        self.opened().framing = Some(Framing::of(*head));
+        self.write_header(&*self.file(disk)?, head)?;
+        self.cached().layout = Some(SegmentLayout::of(*head));
         Ok(())
     }
 
-    fn begin(&self, file: &dyn File, head: &Head) -> io::Result<()> {
+    fn write_header(&self, file: &dyn DiskFile, head: &SegmentHeader) -> io::Result<()> {
         file.truncate(0)?;
         append_all(file, &[Bytes::copy_from_slice(&head.encode())]).1
     }
 
     /// Renames the file so that it no longer counts as a segment, and makes the name durable.
-    pub(crate) fn put_aside(&self, disk: &dyn Disk) -> io::Result<()> {
+    pub(crate) fn set_aside(&self, disk: &dyn Disk) -> io::Result<()> {
         self.remove_index(disk)?;
         disk.rename(&self.log, &self.log.with_extension("damaged"))?;
         disk.sync_dir(&self.dir)?;
-        *self.opened() = Opened::default();
+        *self.cached() = CachedFiles::default();
         Ok(())
     }
 
     /// Whether the segment has no batch.
     pub(crate) fn is_empty(&self, disk: &dyn Disk) -> io::Result<bool> {
-        Ok(self.file(disk)?.bytes()? <= self.framing(disk)?.start)
+        Ok(self.file(disk)?.bytes()? <= self.layout(disk)?.start)
     }
 
     /// Layout of the file.
-    pub(crate) fn framing(&self, disk: &dyn Disk) -> io::Result<Framing> {
+    pub(crate) fn layout(&self, disk: &dyn Disk) -> io::Result<SegmentLayout> {
         let file = self.file(disk)?;
-        if let Some(framing) = self.opened().framing {
-            return Ok(framing);
+        if let Some(layout) = self.cached().layout {
+            return Ok(layout);
         }
         let length = file.bytes()?;
-        let bytes = file.lend(0..length.min(HEAD as u64))?;
-        let framing = Framing::of_file(&bytes, length, self.base);
-        self.opened().framing = Some(framing);
-        Ok(framing)
+        let bytes = file.read_shared(0..length.min(HEAD as u64))?;
+        let layout = SegmentLayout::of_file(&bytes, length, self.base);
+        self.cached().layout = Some(layout);
+        Ok(layout)
     }
 
     /// The file, opened on demand.
-    pub(crate) fn file(&self, disk: &dyn Disk) -> io::Result<Arc<dyn File>> {
-        let mut opened = self.opened();
-        opened.used = true;
-        if let Some(file) = &opened.file {
+    pub(crate) fn file(&self, disk: &dyn Disk) -> io::Result<Arc<dyn DiskFile>> {
+        let mut cached = self.cached();
+        cached.used = true;
+        if let Some(file) = &cached.file {
             return Ok(file.clone());
         }
         let file = disk.open(&self.log)?;
-        opened.file = Some(file.clone());
+        cached.file = Some(file.clone());
         Ok(file)
     }
 
     /// Summary in the index file, if that is valid and matches this file.
     pub(crate) fn summary(&self, disk: &dyn Disk) -> Option<Summary> {
-        let head = disk.open(&self.index).ok()?.lend(0..index::HEAD as u64).ok()?;
+        let head = disk.open(&self.index).ok()?.read_shared(0..index::HEAD as u64).ok()?;
         let summary = index::decode_head(&head)?;
         let bytes = self.file(disk).ok()?.bytes().ok()?;
         (summary.base == self.base && summary.bytes == bytes).then_some(summary)
@@ -138,7 +225,7 @@ impl Segment {
     /// Content of the index file, if that is valid.
     pub(crate) fn stored_index(&self, disk: &dyn Disk) -> Option<Index> {
         let file = disk.open(&self.index).ok()?;
-        index::decode(&file.lend(0..file.bytes().ok()?).ok()?)
+        index::decode(&file.read_shared(0..file.bytes().ok()?).ok()?)
     }
 
     /// Content of the index file, if that is valid and has this summary.
@@ -148,7 +235,7 @@ impl Segment {
 
     /// The index, if it is in memory or its file is valid.
     pub(crate) fn index(&self, disk: &dyn Disk) -> Option<Arc<Index>> {
-        if let Some(index) = &self.opened().index {
+        if let Some(index) = &self.cached().index {
             return Some(index.clone());
         }
         let index = Arc::new(self.stored_index(disk)?);
@@ -157,9 +244,9 @@ impl Segment {
     }
 
     pub(crate) fn set_index(&self, index: Arc<Index>) {
-        let mut opened = self.opened();
-        opened.used = true;
-        opened.index = Some(index);
+        let mut cached = self.cached();
+        cached.used = true;
+        cached.index = Some(index);
     }
 
     /// Stores the summary and the index, so that opening need not read the whole segment. Not synced: a checksum and
@@ -187,20 +274,20 @@ impl Segment {
     }
 
     /// Closes the file and drops the index if they were not used since the last call. Shared buffers remain valid.
-    pub(crate) fn rest(&self) {
-        let mut opened = self.opened();
-        if !std::mem::take(&mut opened.used) {
-            *opened = Opened::default();
+    pub(crate) fn release_unused(&self) {
+        let mut cached = self.cached();
+        if !std::mem::take(&mut cached.used) {
+            *cached = CachedFiles::default();
         }
     }
 
     /// No code panics while holding the lock.
-    fn opened(&self) -> MutexGuard<'_, Opened> {
-        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
+    fn cached(&self) -> MutexGuard<'_, CachedFiles> {
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 fn parse(digits: &str) -> Option<u64> {
-    let right = digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit());
-    digits.parse().ok().filter(|_| right)
+    let is_valid = digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits.parse().ok().filter(|_| is_valid)
 }

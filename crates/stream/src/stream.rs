@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::catalog::{Clean, Committed, Known};
-use crate::groups::Groups;
-use crate::partition::Origin;
-use crate::writer::{Pool, Work};
+use crate::catalog::{CleanClose, GroupOffsets, StreamMetadata};
+use crate::groups::ConsumerGroups;
+use crate::partition::PriorState;
+use crate::writer::{WorkUnit, WriterPool};
 use crate::{
     CommitError, Fsync, GroupInfo, Loss, OpenError, Partition, PartitionInfo, Pending, StreamConfig,
-    StreamInfo, StreamState, carry,
+    StreamInfo, StreamState, executor,
 };
 
 /// Time in microseconds after which a stream without handles is closed.
@@ -25,7 +25,7 @@ pub struct Stream {
 }
 
 /// Result of opening a stream.
-pub(crate) struct Opened {
+pub(crate) struct OpenedStream {
     pub(crate) stream: Stream,
     pub(crate) losses: Vec<Loss>,
     /// Whether the files are as the last close left them.
@@ -42,8 +42,8 @@ struct Inner {
     is_new: bool,
     partitions: RwLock<Vec<Partition>>,
     /// Next partition for records without a key.
-    turn: AtomicU32,
-    groups: Arc<Groups>,
+    next_partition: AtomicU32,
+    groups: Arc<ConsumerGroups>,
 }
 
 impl Stream {
@@ -52,10 +52,10 @@ impl Stream {
     pub(crate) fn open(
         name: (&str, u64),
         dir: PathBuf,
-        pool: &Arc<Pool>,
+        pool: &Arc<WriterPool>,
         config: &StreamConfig,
-        clean: Option<&Clean>,
-    ) -> Result<Opened, OpenError> {
+        clean: Option<&CleanClose>,
+    ) -> Result<OpenedStream, OpenError> {
         Self::open_or_create(name, dir, pool, config, (clean, false))
     }
 
@@ -63,9 +63,9 @@ impl Stream {
     pub(crate) fn open_new(
         name: (&str, u64),
         dir: PathBuf,
-        pool: &Arc<Pool>,
+        pool: &Arc<WriterPool>,
         config: &StreamConfig,
-        clean: &Clean,
+        clean: &CleanClose,
     ) -> io::Result<Self> {
         let opened = Self::open_or_create(name, dir, pool, config, (Some(clean), true)).map_err(into_io)?;
         Ok(opened.stream)
@@ -74,13 +74,13 @@ impl Stream {
     fn open_or_create(
         (name, created): (&str, u64),
         dir: PathBuf,
-        pool: &Arc<Pool>,
+        pool: &Arc<WriterPool>,
         config: &StreamConfig,
-        (clean, is_new): (Option<&Clean>, bool),
-    ) -> Result<Opened, OpenError> {
+        (clean, is_new): (Option<&CleanClose>, bool),
+    ) -> Result<OpenedStream, OpenError> {
         let name: Arc<str> = name.into();
         let groups_bytes = clean.map(|clean| clean.groups_bytes);
-        let groups = Groups::open(name.clone(), dir.clone(), pool, config, groups_bytes)?;
+        let groups = ConsumerGroups::open(name.clone(), dir.clone(), pool, config, groups_bytes)?;
         let automatic = config.automatic;
         let inner = Inner {
             name,
@@ -89,28 +89,33 @@ impl Stream {
             opened: (pool.clock)(),
             is_new,
             partitions: RwLock::default(),
-            turn: AtomicU32::new(0),
+            next_partition: AtomicU32::new(0),
             groups: groups.groups,
         };
         let stream = Self { inner: Arc::new(inner) };
         let tails = clean.map_or(&[][..], |clean| &clean.tails);
-        let origin = |number: u32| match tails.get(number as usize) {
-            Some(Some(tail)) if is_new => Origin::New(tail),
-            Some(Some(tail)) => Origin::Closed(tail),
-            _ => Origin::Unknown,
+        let prior = |number: u32| match tails.get(number as usize) {
+            Some(Some(tail)) if is_new => PriorState::New(tail),
+            Some(Some(tail)) => PriorState::Closed(tail),
+            _ => PriorState::Unknown,
         };
         let (mut losses, mut is_clean) = (groups.losses, groups.is_clean);
-        let added = stream.add_partitions(&dir, pool, config, origin)?;
+        let added = stream.add_partitions(&dir, pool, config, prior)?;
         losses.extend(added.0);
         is_clean &= added.1;
-        Ok(Opened { stream, losses, is_clean })
+        Ok(OpenedStream { stream, losses, is_clean })
     }
 
     /// Applies a new configuration.
-    pub(crate) fn configure(&self, dir: &Path, pool: &Arc<Pool>, config: &StreamConfig) -> io::Result<Self> {
+    pub(crate) fn configure(
+        &self,
+        dir: &Path,
+        pool: &Arc<WriterPool>,
+        config: &StreamConfig,
+    ) -> io::Result<Self> {
         let before = self.partitions();
-        self.add_partitions(dir, pool, config, |_| Origin::Unknown).map_err(into_io)?;
-        self.join(pool, before);
+        self.add_partitions(dir, pool, config, |_| PriorState::Unknown).map_err(into_io)?;
+        self.register_partitions(pool, before);
         self.inner.groups.set_config(config);
         self.all().iter().for_each(|partition| partition.set_config(config));
         Ok(self.clone())
@@ -118,13 +123,13 @@ impl Stream {
 
     /// Registers the stream with the pool's clock, which then holds a handle: only for a stream whose creation is
     /// complete.
-    pub(crate) fn begin(&self, pool: &Pool) {
+    pub(crate) fn register(&self, pool: &WriterPool) {
         pool.add(self.inner.groups.clone());
-        self.join(pool, 0);
+        self.register_partitions(pool, 0);
     }
 
     /// Registers the partitions from this number on with the clock.
-    fn join(&self, pool: &Pool, from: u32) {
+    fn register_partitions(&self, pool: &WriterPool, from: u32) {
         self.all().iter().skip(from as usize).for_each(|partition| pool.add(partition.work()));
     }
 
@@ -132,23 +137,23 @@ impl Stream {
     fn add_partitions<'a>(
         &self,
         dir: &Path,
-        pool: &Arc<Pool>,
+        pool: &Arc<WriterPool>,
         config: &StreamConfig,
-        origin: impl Fn(u32) -> Origin<'a>,
+        prior: impl Fn(u32) -> PriorState<'a>,
     ) -> Result<(Vec<Loss>, bool), OpenError> {
         let (mut losses, mut is_clean) = (Vec::new(), true);
         let mut added = Vec::new();
         for number in self.partitions()..config.partitions {
             let path = dir.join(number.to_string());
-            let mut origin = origin(number);
-            let is_unknown = matches!(origin, Origin::Unknown);
+            let mut prior = prior(number);
+            let is_unknown = matches!(prior, PriorState::Unknown);
             if is_unknown || !pool.disk.is_dir(&path) {
                 let made = pool.disk.create_dir(&path).and_then(|()| pool.disk.sync_dir(dir));
                 made.map_err(|error| OpenError::Io(path.clone(), error))?;
-                origin = Origin::Unknown;
+                prior = PriorState::Unknown;
             }
             let name = self.inner.name.clone();
-            let opened = Partition::open((name, number), path, pool, config, origin)?;
+            let opened = Partition::open((name, number), path, pool, config, prior)?;
             added.push(opened.partition);
             losses.extend(opened.losses);
             is_clean &= is_unknown || opened.is_clean;
@@ -202,7 +207,7 @@ impl Stream {
     pub fn pick(&self, key: &[u8]) -> u32 {
         let partitions = self.partitions();
         if key.is_empty() {
-            return self.inner.turn.fetch_add(1, Ordering::Relaxed) % partitions.max(1);
+            return self.inner.next_partition.fetch_add(1, Ordering::Relaxed) % partitions.max(1);
         }
         // Less than the number of partitions.
         ((u64::from(crc32c::crc32c(key)) * u64::from(partitions)) >> 32) as u32
@@ -244,8 +249,8 @@ impl Stream {
     /// # Errors
     ///
     /// [`CommitError`]; then nothing is removed.
-    pub fn forget(&self, group: &str) -> Result<Option<Pending>, CommitError> {
-        self.inner.groups.forget(group)
+    pub fn remove_group(&self, group: &str) -> Result<Option<Pending>, CommitError> {
+        self.inner.groups.remove_group(group)
     }
 
     /// Sizes and times of last use.
@@ -262,12 +267,12 @@ impl Stream {
             last_read,
             state: StreamState::Open,
             partitions: all.iter().map(|partition| PartitionInfo::from(&partition.extent())).collect(),
-            groups: self.stored().iter().map(GroupInfo::from).collect(),
+            groups: self.group_offsets().iter().map(GroupInfo::from).collect(),
         }
     }
 
     /// The groups with their offsets.
-    fn stored(&self) -> Vec<Committed> {
+    fn group_offsets(&self) -> Vec<GroupOffsets> {
         let offsets = |group: &str| {
             let offsets = (0..self.partitions()).map(|number| (number, self.committed(group, number)));
             offsets.filter_map(|(number, offset)| Some((number, offset?))).collect()
@@ -276,21 +281,28 @@ impl Stream {
     }
 
     /// Records the stream's metadata for the time that it is closed. The stream must be closed.
-    pub(crate) fn note(&self, known: &mut Known) {
+    pub(crate) fn record_metadata(&self, metadata: &mut StreamMetadata) {
         let info = self.info();
-        known.last_append = info.last_append.max(known.last_append);
-        known.last_read = info.last_read.max(known.last_read);
+        metadata.last_append = info.last_append.max(metadata.last_append);
+        metadata.last_read = info.last_read.max(metadata.last_read);
         let extents = self.all().iter().map(Partition::extent).collect();
         // Damage is reported at each opening of the log.
-        let is_right = !self.has_failed() && self.all().iter().all(Partition::is_right);
-        known.extents = is_right.then_some(extents);
-        known.clean = if is_right { self.clean() } else { None };
-        known.groups = self.stored();
+        let is_intact = !self.has_failed() && self.all().iter().all(Partition::is_intact);
+        metadata.extents = is_intact.then_some(extents);
+        metadata.clean = if is_intact { self.clean() } else { None };
+        metadata.groups = self.group_offsets();
     }
 
-    fn clean(&self) -> Option<Clean> {
+    fn clean(&self) -> Option<CleanClose> {
         let tails = self.all().iter().map(Partition::tail).collect();
-        Some(Clean { groups_bytes: self.inner.groups.clean_bytes()?, tails })
+        Some(CleanClose { groups_bytes: self.inner.groups.clean_bytes()?, tails })
+    }
+
+    /// Reason why a partition rejects appends, or the groups reject commits, after an error of the disk. None if all
+    /// partitions and the groups work. The failure ends when the stream is opened again: with the log, or by the first
+    /// use after the stream was closed as idle.
+    pub fn failure(&self) -> Option<Arc<str>> {
+        self.all().iter().find_map(Partition::failure).or_else(|| self.inner.groups.failure())
     }
 
     pub(crate) fn has_failed(&self) -> bool {
@@ -298,12 +310,12 @@ impl Stream {
     }
 
     /// Whether only the list has a handle of the stream, and it was not used for [`IDLE`].
-    pub(crate) fn is_unused(&self, now: u64) -> bool {
+    pub(crate) fn is_idle(&self, now: u64) -> bool {
         // The list's own handle.
         Arc::strong_count(&self.inner) == 1
             && now.saturating_sub(self.inner.opened) > IDLE
             && !self.inner.groups.is_busy()
-            && self.all().iter().all(|partition| partition.is_unused(now, IDLE))
+            && self.all().iter().all(|partition| partition.is_idle(now, IDLE))
     }
 
     /// Rejects all further operations and wakes all waiters. Operations in flight continue.
@@ -313,9 +325,20 @@ impl Stream {
     }
 
     /// Rejects appends and commits for good. Records remain readable.
-    pub(crate) fn fail_for_good(&self, why: &Arc<str>) {
-        self.inner.groups.fail_for_good(why);
-        self.all().iter().for_each(|partition| partition.fail_for_good(why));
+    pub(crate) fn fail_permanently(&self, reason: &Arc<str>) {
+        self.inner.groups.fail_permanently(reason);
+        self.all().iter().for_each(|partition| partition.fail_permanently(reason));
+    }
+
+    /// Whether enough was appended since the last compaction.
+    pub(crate) fn compaction_is_due(&self, now: u64) -> bool {
+        self.all().iter().any(|partition| partition.compaction_is_due(now))
+    }
+
+    /// Compacts the partitions for which that is due. Blocks for the disk; `is_cancelled` ends it early.
+    pub(crate) fn compact(&self, now: u64, is_cancelled: &dyn Fn() -> bool) {
+        let due = |partition: &&Partition| partition.compaction_is_due(now) && !is_cancelled();
+        self.all().iter().filter(due).for_each(|partition| partition.compact(is_cancelled));
     }
 
     /// Whether an operation on the stream's files is in flight.
@@ -324,8 +347,8 @@ impl Stream {
     }
 
     /// Removes the stream from the pool's clock.
-    pub(crate) fn leave(&self, pool: &Pool) {
-        let mut members: Vec<Arc<dyn Work>> = self.all().iter().map(Partition::work).collect();
+    pub(crate) fn unregister(&self, pool: &WriterPool) {
+        let mut members: Vec<Arc<dyn WorkUnit>> = self.all().iter().map(Partition::work).collect();
         members.push(self.inner.groups.clone());
         pool.remove(&members);
     }
@@ -333,8 +356,8 @@ impl Stream {
     pub(crate) fn stop(&self) {
         self.inner.groups.stop();
         self.all().iter().for_each(Partition::stop);
-        if !carry::is_telling() {
-            self.all().iter().for_each(Partition::wait_for_carrier);
+        if !executor::is_completing() {
+            self.all().iter().for_each(Partition::wait_for_executor);
         }
     }
 

@@ -9,11 +9,11 @@
 
 mod creation;
 mod deletion;
+mod maintenance;
 mod openers;
 mod opening;
 mod repair;
 mod slot;
-mod survey;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,31 +24,31 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
 
+use self::maintenance::StreamMaintenance;
 use self::openers::Openers;
-pub use self::opening::Opening;
-pub use self::repair::Check;
-use self::slot::{Life, Slot};
-use self::survey::Keeper;
-use crate::catalog::{Catalog, Known, List};
-use crate::disk::{self, Disk, Handles, Lock, RealDisk};
-use crate::writer::{Clock, Pool, system_clock};
+pub use self::opening::OpenFuture;
+pub use self::repair::CheckReport;
+use self::slot::{SlotState, StreamSlot};
+use crate::catalog::{Catalog, StreamMap, StreamMetadata};
+use crate::disk::{self, DescriptorCache, Disk, Lock, RealDisk};
+use crate::writer::{Clock, WriterPool, system_clock};
 use crate::{
-    Carrier, CreateError, Lookup, Loss, OpenError, Stream, StreamConfig, StreamError, StreamInfo,
-    StreamsConfig, meta, name,
+    CreateError, Lookup, Loss, OpenError, Stream, StreamConfig, StreamError, StreamInfo, StreamsConfig,
+    WriteExecutor, meta, name,
 };
 
 /// All streams below one directory, which is locked against other processes. Cheap to clone; dropping the last clone
 /// closes everything.
 #[derive(Clone)]
 pub struct Streams {
-    inner: Arc<Owner>,
+    inner: Arc<StreamsOwner>,
 }
 
 /// State shared by the clones. The pool's threads hold an [`Inner`] only briefly, and none of them closes it: dropping
 /// the last clone unlocks the directory before it returns.
-struct Owner(Arc<Inner>);
+struct StreamsOwner(Arc<Inner>);
 
-impl Deref for Owner {
+impl Deref for StreamsOwner {
     type Target = Arc<Inner>;
 
     fn deref(&self) -> &Arc<Inner> {
@@ -56,7 +56,7 @@ impl Deref for Owner {
     }
 }
 
-impl Drop for Owner {
+impl Drop for StreamsOwner {
     fn drop(&mut self) {
         self.0.close();
     }
@@ -65,9 +65,9 @@ impl Drop for Owner {
 struct Inner {
     /// Parent of the streams' directories.
     dir: PathBuf,
-    pool: Arc<Pool>,
+    pool: Arc<WriterPool>,
     /// The pool's disk.
-    handles: Arc<Handles>,
+    file_cache: Arc<DescriptorCache>,
     openers: Arc<Openers>,
     state: Mutex<State>,
     /// Held while a clone of the lock may exist, so that closing unlocks the directory.
@@ -82,14 +82,16 @@ struct Inner {
     configuring: Mutex<()>,
     /// Set while a job opens streams for retention.
     opens_due: AtomicBool,
+    /// Set while a job compacts streams.
+    compacts: AtomicBool,
 }
 
 struct State {
-    slots: BTreeMap<Arc<str>, Slot>,
+    slots: BTreeMap<Arc<str>, StreamSlot>,
     /// None: the streams are closed.
     lock: Option<Lock>,
     /// Reason why all appends and creations are rejected.
-    lost: Option<Arc<str>>,
+    failure: Option<Arc<str>>,
     /// Number of deletions.
     removed: u64,
     /// Creation time of the youngest stream, deleted streams included.
@@ -137,9 +139,9 @@ impl Streams {
         // After a failed or killed process, existing entries may be visible without being durable.
         disk.sync_dir(directory).and_then(|()| disk.sync_dir(&dir)).map_err(failed)?;
         let names = disk.list(&dir).map_err(failed)?;
-        let handles = Handles::new(disk);
-        let disk: Arc<dyn Disk> = handles.clone();
-        let pool = Arc::new(Pool::new(disk.clone(), config, clock));
+        let file_cache = DescriptorCache::new(disk);
+        let disk: Arc<dyn Disk> = file_cache.clone();
+        let pool = Arc::new(WriterPool::new(disk.clone(), config, clock));
         let (mut catalog, list) = Catalog::open(disk, directory);
         let mut removed = Vec::new();
         let names = names.into_iter().filter(|name| {
@@ -150,19 +152,19 @@ impl Streams {
             }
             !is_removed
         });
-        let (slots, is_new) = slots_of(&pool, &dir, names, list);
+        let (slots, is_new) = slots_for_directories(&pool, &dir, names, list);
         if is_new {
-            let known = slots.iter().map(|(name, slot)| (&**name, &slot.known));
-            catalog.replace(known).map_err(failed)?;
+            let metadata = slots.iter().map(|(name, slot)| (&**name, &slot.metadata));
+            catalog.replace(metadata).map_err(failed)?;
         }
         let times = removed.iter().filter_map(|path| name::created(path));
-        let created_last = slots.values().map(|slot| slot.known.created).chain(times).max().unwrap_or(0);
-        let state = State { slots, lock: Some(lock), lost: None, removed: 0, created_last };
+        let created_last = slots.values().map(|slot| slot.metadata.created).chain(times).max().unwrap_or(0);
+        let state = State { slots, lock: Some(lock), failure: None, removed: 0, created_last };
         let inner = Arc::new(Inner {
             dir,
             openers: Openers::new(&pool),
             pool,
-            handles,
+            file_cache,
             state: Mutex::new(state),
             checking: Mutex::default(),
             changed: Condvar::new(),
@@ -170,17 +172,18 @@ impl Streams {
             catalog: Mutex::new(catalog),
             configuring: Mutex::default(),
             opens_due: AtomicBool::new(false),
+            compacts: AtomicBool::new(false),
         });
         let weak = Arc::downgrade(&inner);
-        inner.pool.guard(move || {
+        inner.pool.set_directory_check(move || {
             if let Some(inner) = weak.upgrade() {
                 inner.check_lock();
             }
         });
-        inner.pool.add(Keeper::new(&inner));
+        inner.pool.add(StreamMaintenance::new(&inner));
         removed.into_iter().for_each(|path| inner.remove_later(path));
-        let losses = inner.survey();
-        Ok((Self { inner: Arc::new(Owner(inner)) }, losses))
+        let losses = inner.verify_all();
+        Ok((Self { inner: Arc::new(StreamsOwner(inner)) }, losses))
     }
 
     /// The stream of this name, opened if need be. None if it is missing or cannot be opened. Waits for the disk: an
@@ -203,9 +206,9 @@ impl Streams {
         let now = (self.inner.pool.clock)();
         match self.inner.state().slots.get(name) {
             None => Lookup::Missing,
-            Some(slot) => match &slot.life {
-                Life::Open(stream) => Lookup::Open(stream.clone()),
-                Life::Damaged(why, _) if !slot.may_open(now) => Lookup::Damaged(why.clone()),
+            Some(slot) => match &slot.state {
+                SlotState::Open(stream) => Lookup::Open(stream.clone()),
+                SlotState::Damaged(reason, _) if !slot.may_open(now) => Lookup::Damaged(reason.clone()),
                 _ => Lookup::Closed,
             },
         }
@@ -213,15 +216,15 @@ impl Streams {
 
     /// Opens a stream in the background. The future resolves when the stream is open; to none if it does not exist.
     #[must_use]
-    pub fn opening(&self, name: &str) -> Opening {
-        Opening::new(self.inner.clone(), name, None)
+    pub fn opening(&self, name: &str) -> OpenFuture {
+        OpenFuture::new(self.inner.clone(), name, None)
     }
 
     /// Opens a stream in the background, or creates it if it is missing. Name and configuration are as for
     /// [`create`](Self::create), but an existing stream is not reconfigured.
     #[must_use]
-    pub fn creating(&self, name: &str, config: &StreamConfig) -> Opening {
-        Opening::new(self.inner.clone(), name, Some(config.clone()))
+    pub fn creating(&self, name: &str, config: &StreamConfig) -> OpenFuture {
+        OpenFuture::new(self.inner.clone(), name, Some(config.clone()))
     }
 
     /// Creates a stream, or reconfigures an existing one. Waits for the disk.
@@ -237,8 +240,8 @@ impl Streams {
         if inner.state().lock.is_none() {
             return Err(CreateError::Closed);
         }
-        if let Some(why) = inner.check_lock() {
-            return Err(CreateError::Io(io::Error::other(&*why)));
+        if let Some(reason) = inner.check_lock() {
+            return Err(CreateError::Io(io::Error::other(&*reason)));
         }
         let path = inner.path(name).ok_or(CreateError::Name)?;
         let found = inner.find(name, Some(config))?;
@@ -255,16 +258,16 @@ impl Streams {
         if inner.state().lock.is_none() {
             return Err(CreateError::Closed);
         }
-        let config = config.clone().automatic(stream.automatic());
+        let config = config.clone().with_automatic(stream.automatic());
         stream.configure(&path, &inner.pool, &config).map_err(CreateError::Io)?;
         let content = meta::encode(&config, stream.created());
         disk::replace(&*inner.pool.disk, &path, meta::NAME, &content).map_err(CreateError::Io)?;
-        let known = inner.state().slots.get_mut(name).map(|slot| {
-            slot.known.config = config;
-            slot.known_unless_open()
+        let metadata = inner.state().slots.get_mut(name).map(|slot| {
+            slot.metadata.config = config;
+            slot.metadata_unless_open()
         });
-        if let Some(known) = known {
-            inner.catalog().put(name, &known);
+        if let Some(metadata) = metadata {
+            inner.catalog().put(name, &metadata);
         }
         Ok(stream)
     }
@@ -273,7 +276,7 @@ impl Streams {
     /// was removed or replaced while it was open, so its lock no longer excludes other processes. The writers check for
     /// that every second, and every 100 ms while they write. Records that were readable before remain readable.
     pub fn failure(&self) -> Option<Arc<str>> {
-        self.inner.state().lost.clone()
+        self.inner.state().failure.clone()
     }
 
     /// All streams, by name. Opens each stream that can be opened, and waits for the disk: see
@@ -286,8 +289,8 @@ impl Streams {
     /// The open streams, by name.
     pub fn list_open(&self) -> Vec<Stream> {
         let state = self.inner.state();
-        let open = state.slots.values().filter_map(|slot| match &slot.life {
-            Life::Open(stream) => Some(stream.clone()),
+        let open = state.slots.values().filter_map(|slot| match &slot.state {
+            SlotState::Open(stream) => Some(stream.clone()),
             _ => None,
         });
         open.collect()
@@ -296,8 +299,8 @@ impl Streams {
     /// The damaged streams, by name, each with the reason.
     pub fn list_damaged(&self) -> Vec<(Arc<str>, Arc<str>)> {
         let state = self.inner.state();
-        let damaged = state.slots.iter().filter_map(|(name, slot)| match &slot.life {
-            Life::Damaged(why, _) => Some((name.clone(), why.clone())),
+        let damaged = state.slots.iter().filter_map(|(name, slot)| match &slot.state {
+            SlotState::Damaged(reason, _) => Some((name.clone(), reason.clone())),
             _ => None,
         });
         damaged.collect()
@@ -324,20 +327,20 @@ impl Streams {
         self.inner.state().slots.len()
     }
 
-    /// Passes the log's writes to a carrier, such as an event loop that appends to files. The threads continue all
-    /// other work, and take over again with [`close`](Self::close). Before the process ends, the carrier must have
+    /// Passes the log's writes to an executor, such as an event loop that appends to files. The threads continue all
+    /// other work, and take over again with [`close`](Self::close). Before the process ends, the executor must have
     /// dropped all its tasks and finished all its writes.
-    pub fn carried_by(&self, carrier: Arc<dyn Carrier>) {
-        self.inner.pool.set_carrier(Some(carrier));
+    pub fn set_write_executor(&self, executor: Arc<dyn WriteExecutor>) {
+        self.inner.pool.set_executor(Some(executor));
     }
 
-    /// Whether one more stream may be created within [`StreamsConfig::max_streams`].
+    /// Whether one more stream may be created within [`StreamsConfig::with_max_streams`].
     pub fn has_room(&self) -> bool {
         self.count() < self.inner.pool.limits.max_streams
     }
 
     /// Does one step of a writer's work on this thread: for a program without writer threads
-    /// ([`StreamsConfig::writers`] of 0) that calls this in its own loop. Returns false if no work is pending. Waits
+    /// ([`StreamsConfig::with_writers`] of 0) that calls this in its own loop. Returns false if no work is pending. Waits
     /// for the disk.
     pub fn work(&self) -> bool {
         self.inner.pool.work()
@@ -351,11 +354,11 @@ impl Streams {
 
     #[cfg(test)]
     pub(crate) fn open_files(&self) -> usize {
-        self.inner.handles.count()
+        self.inner.file_cache.count()
     }
 
     #[cfg(test)]
-    pub(crate) fn pool(&self) -> &Pool {
+    pub(crate) fn pool(&self) -> &WriterPool {
         &self.inner.pool
     }
 
@@ -380,9 +383,11 @@ impl Inner {
             .state()
             .slots
             .values()
-            .filter_map(|slot| if let Life::Open(stream) = &slot.life { Some(stream.clone()) } else { None })
+            .filter_map(
+                |slot| if let SlotState::Open(stream) = &slot.state { Some(stream.clone()) } else { None },
+            )
             .collect();
-        self.pool.set_carrier(None);
+        self.pool.set_executor(None);
         open.iter().for_each(Stream::stop);
         self.pool.stop();
         let each = open.len().div_ceil(CLOSERS).max(CLOSE_EACH);
@@ -394,7 +399,7 @@ impl Inner {
             }
             first.into_iter().flatten().for_each(Stream::close);
         });
-        if self.state().lost.is_none() {
+        if self.state().failure.is_none() {
             self.write_catalog();
         }
         drop(gate);
@@ -406,9 +411,9 @@ impl Inner {
     fn write_catalog(&self) {
         let mut catalog = self.catalog();
         let state = self.state();
-        let known: Vec<(&Arc<str>, Known)> =
-            state.slots.iter().map(|(name, slot)| (name, slot.to_known())).collect();
-        if let Err(error) = catalog.replace(known.iter().map(|(name, known)| (&***name, known))) {
+        let metadata: Vec<(&Arc<str>, StreamMetadata)> =
+            state.slots.iter().map(|(name, slot)| (name, slot.current_metadata())).collect();
+        if let Err(error) = catalog.replace(metadata.iter().map(|(name, metadata)| (&***name, metadata))) {
             tracing::warn!(%error, "the catalog cannot be written; the next start takes longer");
         }
     }
@@ -427,8 +432,8 @@ impl Inner {
     fn check_lock(&self) -> Option<Arc<str>> {
         let _checking = self.checking.lock().unwrap_or_else(PoisonError::into_inner);
         let state = self.state();
-        if state.lost.is_some() || state.lock.is_none() {
-            return state.lost.clone();
+        if state.failure.is_some() || state.lock.is_none() {
+            return state.failure.clone();
         }
         let lock = state.lock.clone()?;
         drop(state);
@@ -437,26 +442,26 @@ impl Inner {
             return None;
         }
         let mut state = self.state();
-        if state.lost.is_some() || state.lock.is_none() {
-            return state.lost.clone();
+        if state.failure.is_some() || state.lock.is_none() {
+            return state.failure.clone();
         }
         let dir = self.dir.parent().unwrap_or(&self.dir);
-        let why: Arc<str> = format!(
+        let reason: Arc<str> = format!(
             "the directory {} was removed or replaced while it was open: its file `{LOCK}` is not the one that this \
              process has locked. Restart the process",
             dir.display()
         )
         .into();
-        state.lost = Some(why.clone());
-        let open = state.slots.values().filter_map(|slot| match &slot.life {
-            Life::Open(stream) => Some(stream.clone()),
+        state.failure = Some(reason.clone());
+        let open = state.slots.values().filter_map(|slot| match &slot.state {
+            SlotState::Open(stream) => Some(stream.clone()),
             _ => None,
         });
         let streams: Vec<Stream> = open.collect();
         drop(state);
-        tracing::error!("{why}");
-        streams.iter().for_each(|stream| stream.fail_for_good(&why));
-        Some(why)
+        tracing::error!("{reason}");
+        streams.iter().for_each(|stream| stream.fail_permanently(&reason));
+        Some(reason)
     }
 
     /// No code panics while holding the lock.
@@ -476,18 +481,18 @@ impl fmt::Debug for Streams {
 }
 
 /// Slots of the streams in these directories, from the catalog where listed, and whether the catalog must be rewritten.
-fn slots_of(
-    pool: &Pool,
+fn slots_for_directories(
+    pool: &WriterPool,
     dir: &Path,
     directories: impl Iterator<Item = String>,
-    mut list: List,
-) -> (BTreeMap<Arc<str>, Slot>, bool) {
+    mut list: StreamMap,
+) -> (BTreeMap<Arc<str>, StreamSlot>, bool) {
     let mut slots = BTreeMap::new();
     let mut is_new = list.is_empty();
     for directory in directories {
         let Some(name) = name::decode(&directory) else { continue };
         let slot = match list.remove_entry(&*name) {
-            Some((name, known)) => Some((name, Slot::new(known, Life::Closed))),
+            Some((name, metadata)) => Some((name, StreamSlot::new(metadata, SlotState::Closed))),
             None => {
                 is_new = true;
                 found(pool, &dir.join(directory)).map(|slot| (name.into(), slot))
@@ -503,15 +508,16 @@ fn slots_of(
 }
 
 /// Slot of a stream that the catalog does not list. None if the directory is not a stream's.
-fn found(pool: &Pool, dir: &Path) -> Option<Slot> {
+fn found(pool: &WriterPool, dir: &Path) -> Option<StreamSlot> {
     match read_config(&*pool.disk, dir) {
         // Without this file, the process ended during the stream's creation, which was not acknowledged.
         Ok(None) => None,
-        Ok(Some((config, created))) => {
-            Some(Slot::new(Known { created, config, ..Known::default() }, Life::Closed))
-        }
+        Ok(Some((config, created))) => Some(StreamSlot::new(
+            StreamMetadata { created, config, ..StreamMetadata::default() },
+            SlotState::Closed,
+        )),
         // Opening it reports the error.
-        Err(_) => Some(Slot::new(Known::default(), Life::Closed)),
+        Err(_) => Some(StreamSlot::new(StreamMetadata::default(), SlotState::Closed)),
     }
 }
 
@@ -538,7 +544,7 @@ fn make_dir(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
 fn read_config(disk: &dyn Disk, dir: &Path) -> Result<Option<(StreamConfig, u64)>, OpenError> {
     let path = dir.join(meta::NAME);
     let content = match disk.open(&path) {
-        Ok(file) => file.bytes().and_then(|bytes| file.lend(0..bytes)),
+        Ok(file) => file.bytes().and_then(|bytes| file.read_shared(0..bytes)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => Err(error),
     };

@@ -1,6 +1,7 @@
 //! Tests of the whole log on a simulated disk that fails and loses power, with a settable clock.
 
 mod clock;
+mod compaction;
 mod crash;
 mod damage;
 mod deletion;
@@ -19,8 +20,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use crate::disk::simulated::{After, Simulated};
-use crate::record::{self, Kind, RecordBuilder, Records};
+use crate::disk::simulated::{CrashKind, SimulatedDisk};
+use crate::record::{self, RecordBuilder, Records, ValueKind};
 use crate::{
     AppendError, Durability, Loss, OpenError, Partition, Pending, ReadError, Stream, StreamConfig, Streams,
     StreamsConfig,
@@ -28,42 +29,46 @@ use crate::{
 
 /// A clock that is a number.
 #[derive(Clone, Default)]
-struct Hand(Arc<AtomicU64>);
+struct ManualClock(Arc<AtomicU64>);
 
-impl Hand {
-    fn pass(&self, micros: u64) {
+impl ManualClock {
+    fn advance(&self, micros: u64) {
         self.0.fetch_add(micros, Ordering::Relaxed);
     }
 }
 
-fn open(disk: &Simulated, config: StreamsConfig, hand: &Hand) -> Result<(Streams, Vec<Loss>), OpenError> {
-    let time = hand.0.clone();
+fn open(
+    disk: &SimulatedDisk,
+    config: StreamsConfig,
+    clock: &ManualClock,
+) -> Result<(Streams, Vec<Loss>), OpenError> {
+    let time = clock.0.clone();
     let clock = Arc::new(move || time.load(Ordering::Relaxed));
-    Streams::open_on(Arc::new(disk.clone()), Path::new("/log"), config.writers(0), clock)
+    Streams::open_on(Arc::new(disk.clone()), Path::new("/log"), config.with_writers(0), clock)
 }
 
 /// A log with one stream named `s`.
-struct One {
-    disk: Simulated,
-    hand: Hand,
+struct TestLog {
+    disk: SimulatedDisk,
+    clock: ManualClock,
     streams: Streams,
     stream: Stream,
     partition: Partition,
 }
 
-impl One {
+impl TestLog {
     fn new(config: &StreamConfig) -> Self {
-        Self::on(Simulated::new(1), StreamsConfig::default(), config)
+        Self::on(SimulatedDisk::new(1), StreamsConfig::default(), config)
     }
 
-    fn on(disk: Simulated, limits: StreamsConfig, config: &StreamConfig) -> Self {
-        let hand = Hand::default();
-        hand.pass(1_000_000);
-        let (streams, losses) = open(&disk, limits, &hand).unwrap();
+    fn on(disk: SimulatedDisk, limits: StreamsConfig, config: &StreamConfig) -> Self {
+        let clock = ManualClock::default();
+        clock.advance(1_000_000);
+        let (streams, losses) = open(&disk, limits, &clock).unwrap();
         assert_eq!(losses, []);
         let stream = streams.create("s", config).unwrap();
         let partition = stream.partition(0).unwrap();
-        Self { disk, hand, streams, stream, partition }
+        Self { disk, clock, streams, stream, partition }
     }
 
     /// Appends records with these numbers, one after the other, and writes each.
@@ -81,13 +86,13 @@ impl One {
 
     /// Opens the log as the next process does, and returns the losses.
     fn reopen(self, kill: bool) -> (Self, Vec<Loss>) {
-        let Self { disk, hand, streams, .. } = self;
-        let disk = if kill { disk.after(After::Kill) } else { disk };
+        let Self { disk, clock, streams, .. } = self;
+        let disk = if kill { disk.after(CrashKind::Kill) } else { disk };
         drop(streams);
-        let (streams, losses) = open(&disk, StreamsConfig::default(), &hand).unwrap();
+        let (streams, losses) = open(&disk, StreamsConfig::default(), &clock).unwrap();
         let stream = streams.stream("s").unwrap();
         let partition = stream.partition(0).unwrap();
-        (Self { disk, hand, streams, stream, partition }, losses)
+        (Self { disk, clock, streams, stream, partition }, losses)
     }
 }
 
@@ -102,7 +107,7 @@ fn numbered(numbers: impl IntoIterator<Item = u64>, size: usize) -> Records {
     for number in numbers {
         let mut value = number.to_le_bytes().to_vec();
         value.resize(size.max(8), number as u8);
-        builder.push(number, b"key", &value, Kind::Bytes).unwrap();
+        builder.push(number, b"key", &value, ValueKind::Bytes).unwrap();
     }
     builder.finish().unwrap()
 }
@@ -119,7 +124,7 @@ type Pairs = Vec<(u64, u64)>;
 /// All readable records, as offsets and numbers, and the gaps left by damage, as offsets.
 fn read_all(partition: &Partition, most: usize) -> (Pairs, Pairs) {
     let (mut found, mut gaps) = (Vec::new(), Vec::new());
-    let mut from = partition.ends().earliest;
+    let mut from = partition.offsets().earliest;
     loop {
         match partition.read(from, most) {
             Ok(read) if read.batches.is_empty() => return (found, gaps),

@@ -7,113 +7,113 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::disk::Disk;
-use crate::{Carrier, StreamsConfig};
+use crate::{StreamsConfig, WriteExecutor};
 
 /// Microseconds since 1970.
 pub(crate) type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// A unit of work for the writers: a partition, or the offsets of a stream's groups. It tracks whether it is queued and
 /// is in the queue once at most; so the queue is no longer than the number of units.
-pub(crate) trait Work: Send + Sync {
+pub(crate) trait WorkUnit: Send + Sync {
     /// Does one step. Returns whether more work may remain; if not, the unit is no longer queued.
     fn work(self: Arc<Self>) -> bool;
     /// Checks for work that is due. Returns whether the unit must be queued now and was not queued before.
     fn tick(&self, now: u64) -> bool;
     /// Releases resources not used since the last call.
-    fn rest(&self);
+    fn release_unused(&self);
 }
 
 /// The queue and the state shared by all writers.
-pub(crate) struct Pool {
+pub(crate) struct WriterPool {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) limits: StreamsConfig,
     pub(crate) clock: Clock,
-    line: Mutex<Line>,
+    state: Mutex<PoolState>,
     wake: Condvar,
     /// Checks that the directory is still the one that was opened.
-    guard: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    directory_check: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// Writes in place of the threads.
-    carrier: RwLock<Option<Arc<dyn Carrier>>>,
+    executor: RwLock<Option<Arc<dyn WriteExecutor>>>,
 }
 
-struct Line {
-    ready: VecDeque<Arc<dyn Work>>,
-    members: Members,
+struct PoolState {
+    ready: VecDeque<Arc<dyn WorkUnit>>,
+    units: Units,
     threads: Vec<JoinHandle<()>>,
     stopped: bool,
     /// No thread reads the queue any more.
     ended: bool,
     tick: Duration,
     next_tick: Instant,
-    next_rest: Instant,
-    next_guard: Instant,
+    next_release: Instant,
+    next_directory_check: Instant,
 }
 
 /// The units that the clock visits.
 #[derive(Default)]
-struct Members {
-    list: Vec<Arc<dyn Work>>,
+struct Units {
+    list: Vec<Arc<dyn WorkUnit>>,
     /// Index of each unit in the list, by its address.
-    places: HashMap<usize, usize>,
+    positions: HashMap<usize, usize>,
 }
 
-impl Members {
-    fn add(&mut self, member: Arc<dyn Work>) {
-        self.places.insert(address(&member), self.list.len());
-        self.list.push(member);
+impl Units {
+    fn add(&mut self, unit: Arc<dyn WorkUnit>) {
+        self.positions.insert(address(&unit), self.list.len());
+        self.list.push(unit);
     }
 
-    fn remove(&mut self, member: &Arc<dyn Work>) -> Option<Arc<dyn Work>> {
-        let place = self.places.remove(&address(member))?;
-        let removed = self.list.swap_remove(place);
-        if let Some(moved) = self.list.get(place) {
-            self.places.insert(address(moved), place);
+    fn remove(&mut self, unit: &Arc<dyn WorkUnit>) -> Option<Arc<dyn WorkUnit>> {
+        let position = self.positions.remove(&address(unit))?;
+        let removed = self.list.swap_remove(position);
+        if let Some(moved) = self.list.get(position) {
+            self.positions.insert(address(moved), position);
         }
         Some(removed)
     }
 }
 
-fn address(member: &Arc<dyn Work>) -> usize {
-    Arc::as_ptr(member).cast::<()>().addr()
+fn address(unit: &Arc<dyn WorkUnit>) -> usize {
+    Arc::as_ptr(unit).cast::<()>().addr()
 }
 
 /// Period of the clock if no stream requires a shorter one.
 const TICK: Duration = Duration::from_secs(1);
 
 /// Minimum period of the clock.
-const TICK_LEAST: Duration = Duration::from_millis(5);
+const TICK_MIN: Duration = Duration::from_millis(5);
 
-/// Polling period of [`Pool::settle`].
-const SETTLE: Duration = Duration::from_millis(1);
+/// Polling period of [`WriterPool::work_until`].
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Period of the directory check while records are written.
-const GUARD: Duration = Duration::from_millis(100);
+const DIRECTORY_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Time after which an unused segment is closed.
-const REST: Duration = Duration::from_secs(60);
+const RELEASE_INTERVAL: Duration = Duration::from_secs(60);
 
-impl Pool {
+impl WriterPool {
     pub(crate) fn new(disk: Arc<dyn Disk>, limits: StreamsConfig, clock: Clock) -> Self {
         let now = Instant::now();
-        let line = Line {
+        let state = PoolState {
             ready: VecDeque::new(),
-            members: Members::default(),
+            units: Units::default(),
             threads: Vec::new(),
             stopped: false,
             ended: false,
             tick: TICK,
             next_tick: now + TICK,
-            next_rest: now + REST,
-            next_guard: now,
+            next_release: now + RELEASE_INTERVAL,
+            next_directory_check: now,
         };
         Self {
             disk,
             limits,
             clock,
-            line: Mutex::new(line),
+            state: Mutex::new(state),
             wake: Condvar::new(),
-            guard: OnceLock::new(),
-            carrier: RwLock::new(None),
+            directory_check: OnceLock::new(),
+            executor: RwLock::new(None),
         }
     }
 
@@ -123,66 +123,66 @@ impl Pool {
             let pool = self.clone();
             let thread =
                 thread::Builder::new().name(format!("stream-writer-{number}")).spawn(move || pool.run())?;
-            self.line().threads.push(thread);
+            self.state().threads.push(thread);
         }
         Ok(())
     }
 
-    /// Sets the directory check, which the threads call every [`TICK`], and every [`GUARD`] while they write.
-    pub(crate) fn guard(&self, guard: impl Fn() + Send + Sync + 'static) {
+    /// Sets the directory check, which the threads call every [`TICK`], and every [`DIRECTORY_CHECK_INTERVAL`] while they write.
+    pub(crate) fn set_directory_check(&self, directory_check: impl Fn() + Send + Sync + 'static) {
         // Called once.
-        let _ = self.guard.set(Box::new(guard));
+        let _ = self.directory_check.set(Box::new(directory_check));
     }
 
     /// Adds a unit to the clock.
-    pub(crate) fn add(&self, member: Arc<dyn Work>) {
-        self.line().members.add(member);
+    pub(crate) fn add(&self, unit: Arc<dyn WorkUnit>) {
+        self.state().units.add(unit);
     }
 
     /// Removes units from the clock.
-    pub(crate) fn remove(&self, members: &[Arc<dyn Work>]) {
-        let mut line = self.line();
-        let gone: Vec<_> = members.iter().filter_map(|member| line.members.remove(member)).collect();
-        drop(line);
+    pub(crate) fn remove(&self, units: &[Arc<dyn WorkUnit>]) {
+        let mut state = self.state();
+        let removed: Vec<_> = units.iter().filter_map(|unit| state.units.remove(unit)).collect();
+        drop(state);
         // Dropping the last handle may be expensive.
-        drop(gone);
+        drop(removed);
     }
 
     /// Requests that the clock ticks at least this often.
     pub(crate) fn tick_within(&self, period: Duration) {
-        let mut line = self.line();
-        line.tick = line.tick.min(period).max(TICK_LEAST);
-        line.next_tick = line.next_tick.min(Instant::now() + line.tick);
-        drop(line);
+        let mut state = self.state();
+        state.tick = state.tick.min(period).max(TICK_MIN);
+        state.next_tick = state.next_tick.min(Instant::now() + state.tick);
+        drop(state);
         self.wake.notify_one();
     }
 
-    /// Sets the carrier that partitions with pending writes are passed to; `None`: the threads write.
-    pub(crate) fn set_carrier(&self, carrier: Option<Arc<dyn Carrier>>) {
-        *self.carrier.write().unwrap_or_else(PoisonError::into_inner) = carrier;
+    /// Sets the executor that partitions with pending writes are passed to; `None`: the threads write.
+    pub(crate) fn set_executor(&self, executor: Option<Arc<dyn WriteExecutor>>) {
+        *self.executor.write().unwrap_or_else(PoisonError::into_inner) = executor;
     }
 
-    pub(crate) fn carrier(&self) -> Option<Arc<dyn Carrier>> {
-        self.carrier.read().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn executor(&self) -> Option<Arc<dyn WriteExecutor>> {
+        self.executor.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Queues a unit. After the threads have ended, the caller does the work itself.
-    pub(crate) fn push(&self, work: Arc<dyn Work>) {
-        let mut line = self.line();
-        if line.ended {
-            drop(line);
+    pub(crate) fn push(&self, work: Arc<dyn WorkUnit>) {
+        let mut state = self.state();
+        if state.ended {
+            drop(state);
             while work.clone().work() {}
             return;
         }
-        line.ready.push_back(work);
-        drop(line);
+        state.ready.push_back(work);
+        drop(state);
         self.wake.notify_one();
     }
 
     /// Does one step of the first unit in the queue, on this thread. Returns whether there was one.
     pub(crate) fn work(&self) -> bool {
-        self.look_at_clock();
-        let work = self.line().ready.pop_front();
+        self.run_timers();
+        let work = self.state().ready.pop_front();
         let Some(work) = work else { return false };
         if work.clone().work() {
             self.push(work);
@@ -191,24 +191,24 @@ impl Pool {
     }
 
     pub(crate) fn is_stopped(&self) -> bool {
-        self.line().stopped
+        self.state().stopped
     }
 
     /// Waits until the condition holds, and works on the queue meanwhile.
-    pub(crate) fn settle(&self, is_so: impl Fn() -> bool) {
-        while !is_so() {
+    pub(crate) fn work_until(&self, condition: impl Fn() -> bool) {
+        while !condition() {
             if !self.work() {
-                thread::sleep(SETTLE);
+                thread::sleep(POLL_INTERVAL);
             }
         }
     }
 
     /// Finishes all queued work and ends the threads.
     pub(crate) fn stop(&self) {
-        let mut line = self.line();
-        line.stopped = true;
-        let threads = std::mem::take(&mut line.threads);
-        drop(line);
+        let mut state = self.state();
+        state.stopped = true;
+        let threads = std::mem::take(&mut state.threads);
+        drop(state);
         self.wake.notify_all();
         for thread in threads {
             // A waker that drops the last handle runs on a writer thread.
@@ -219,42 +219,42 @@ impl Pool {
         }
         loop {
             while self.work() {}
-            let mut line = self.line();
-            if line.ready.is_empty() {
-                line.ended = true;
+            let mut state = self.state();
+            if state.ready.is_empty() {
+                state.ended = true;
                 // Members and pool refer to each other.
-                let members = std::mem::take(&mut line.members);
-                drop(line);
-                drop(members);
+                let units = std::mem::take(&mut state.units);
+                drop(state);
+                drop(units);
                 return;
             }
         }
     }
 
     #[cfg(test)]
-    pub(crate) fn members(&self) -> usize {
-        self.line().members.list.len()
+    pub(crate) fn units(&self) -> usize {
+        self.state().units.list.len()
     }
 
     /// Takes the queued work, as if it had not been queued.
     #[cfg(test)]
-    pub(crate) fn take_line(&self) -> VecDeque<Arc<dyn Work>> {
-        std::mem::take(&mut self.line().ready)
+    pub(crate) fn take_ready(&self) -> VecDeque<Arc<dyn WorkUnit>> {
+        std::mem::take(&mut self.state().ready)
     }
 
     fn run(&self) {
         loop {
-            self.look_at_clock();
-            let mut line = self.line();
-            let Some(work) = line.ready.pop_front() else {
-                if line.stopped {
+            self.run_timers();
+            let mut state = self.state();
+            let Some(work) = state.ready.pop_front() else {
+                if state.stopped {
                     return;
                 }
-                let left = line.next_tick.saturating_duration_since(Instant::now());
-                drop(self.wake.wait_timeout(line, left));
+                let left = state.next_tick.saturating_duration_since(Instant::now());
+                drop(self.wake.wait_timeout(state, left));
                 continue;
             };
-            drop(line);
+            drop(state);
             if work.clone().work() {
                 self.push_again(work);
             }
@@ -262,70 +262,70 @@ impl Pool {
     }
 
     /// Queues a unit at the end. The current writer is awake, so it wakes another one only if more units are queued.
-    fn push_again(&self, work: Arc<dyn Work>) {
-        let mut line = self.line();
-        line.ready.push_back(work);
-        if line.ready.len() > 1 {
+    fn push_again(&self, work: Arc<dyn WorkUnit>) {
+        let mut state = self.state();
+        state.ready.push_back(work);
+        if state.ready.len() > 1 {
             self.wake.notify_one();
         }
     }
 
-    fn look_at_clock(&self) {
-        let mut line = self.line();
+    fn run_timers(&self) {
+        let mut state = self.state();
         let now = Instant::now();
-        if now >= line.next_guard {
-            line.next_guard = now + GUARD;
-            drop(line);
-            if let Some(guard) = self.guard.get() {
-                guard();
+        if now >= state.next_directory_check {
+            state.next_directory_check = now + DIRECTORY_CHECK_INTERVAL;
+            drop(state);
+            if let Some(directory_check) = self.directory_check.get() {
+                directory_check();
             }
-            line = self.line();
+            state = self.state();
         }
-        if now < line.next_tick {
+        if now < state.next_tick {
             return;
         }
-        line.next_tick = now + line.tick;
-        let rests = now >= line.next_rest;
-        if rests {
-            line.next_rest = now + REST;
+        state.next_tick = now + state.tick;
+        let releases_unused = now >= state.next_release;
+        if releases_unused {
+            state.next_release = now + RELEASE_INTERVAL;
         }
-        let members = line.members.list.clone();
-        drop(line);
-        if rests {
-            members.iter().for_each(|member| member.rest());
+        let units = state.units.list.clone();
+        drop(state);
+        if releases_unused {
+            units.iter().for_each(|unit| unit.release_unused());
         }
-        self.tick_members(members);
+        self.tick_units(units);
     }
 
-    fn tick_members(&self, members: Vec<Arc<dyn Work>>) {
+    fn tick_units(&self, units: Vec<Arc<dyn WorkUnit>>) {
         let now = (self.clock)();
-        for member in members {
-            if member.tick(now) {
-                self.push(member);
+        for unit in units {
+            if unit.tick(now) {
+                self.push(unit);
             }
         }
     }
 
     /// Makes all members release unused resources.
     #[cfg(test)]
-    pub(crate) fn rest(&self) {
-        let members = self.line().members.list.clone();
-        members.iter().for_each(|member| member.rest());
+    pub(crate) fn release_unused(&self) {
+        let units = self.state().units.list.clone();
+        units.iter().for_each(|unit| unit.release_unused());
     }
 
     /// Ticks all members now.
     #[cfg(test)]
     pub(crate) fn tick(&self) {
-        if let Some(guard) = self.guard.get() {
-            guard();
+        if let Some(directory_check) = self.directory_check.get() {
+            directory_check();
         }
-        let members = self.line().members.list.clone();
-        self.tick_members(members);
+        let units = self.state().units.list.clone();
+        self.tick_units(units);
     }
 
     /// No code panics while holding the lock.
-    fn line(&self) -> MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, PoolState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -336,18 +336,18 @@ pub(crate) fn system_clock() -> Clock {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
     };
-    steady(wall, move || u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX))
+    steady_clock(wall, move || u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX))
 }
 
 /// Time in microseconds for which a clock change must persist before it is followed. Until then time continues as
 /// before: batches appended meanwhile have the right time, and retention removes nothing.
-const CLOCK_SETTLE: u64 = 60_000_000;
+const JUMP_CONFIRMATION: u64 = 60_000_000;
 
 /// A larger difference is a clock that was set; a smaller one is followed immediately.
-const STEP_LEAST: u64 = 5_000_000;
+const JUMP_MIN: u64 = 5_000_000;
 
 /// Wall-clock time without jumps. `counter` has an arbitrary origin and never jumps.
-pub(crate) fn steady(
+pub(crate) fn steady_clock(
     wall: impl Fn() -> u64 + Send + Sync + 'static,
     counter: impl Fn() -> u64 + Send + Sync + 'static,
 ) -> Clock {
@@ -360,7 +360,7 @@ pub(crate) fn steady(
         let (now, count) = (wall(), counter());
         let expected = count.wrapping_add(lead.load(Ordering::Relaxed));
         let seen = now.wrapping_sub(count);
-        if now.abs_diff(expected) <= STEP_LEAST {
+        if now.abs_diff(expected) <= JUMP_MIN {
             lead.store(seen, Ordering::Relaxed);
             if has_jumped.load(Ordering::Relaxed) && has_jumped.swap(false, Ordering::Relaxed) {
                 *jumped.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -370,10 +370,10 @@ pub(crate) fn steady(
         let mut jumped = jumped.lock().unwrap_or_else(PoisonError::into_inner);
         has_jumped.store(true, Ordering::Relaxed);
         match *jumped {
-            Some((lead, _)) if now.abs_diff(count.wrapping_add(lead)) > STEP_LEAST => {
+            Some((lead, _)) if now.abs_diff(count.wrapping_add(lead)) > JUMP_MIN => {
                 *jumped = Some((seen, count));
             }
-            Some((_, since)) if count.saturating_sub(since) >= CLOCK_SETTLE => {
+            Some((_, since)) if count.saturating_sub(since) >= JUMP_CONFIRMATION => {
                 lead.store(seen, Ordering::Relaxed);
                 *jumped = None;
                 return now;

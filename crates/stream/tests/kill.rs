@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use sinews_stream::record::{self, Kind, RecordBuilder, Records};
+use sinews_stream::record::{self, RecordBuilder, Records, ValueKind};
 use sinews_stream::{AppendError, Durability, Fsync, Pending, StreamConfig, Streams, StreamsConfig};
 
 /// Directory of the other process; without it, [`other_process`] does nothing.
@@ -23,10 +23,10 @@ const FORGED_NUMBER: u64 = u64::MAX;
 
 fn config(turn: usize, is_forged: bool) -> StreamConfig {
     if is_forged {
-        return StreamConfig::default().fsync(WAYS[turn % WAYS.len()]);
+        return StreamConfig::default().with_fsync(WAYS[turn % WAYS.len()]);
     }
     // Small segments, so that some kills happen during the creation of one.
-    StreamConfig::default().fsync(WAYS[turn % WAYS.len()]).segment_bytes(64 << 10)
+    StreamConfig::default().with_fsync(WAYS[turn % WAYS.len()]).with_segment_bytes(64 << 10)
 }
 
 fn records(number: u64) -> Records {
@@ -34,7 +34,7 @@ fn records(number: u64) -> Records {
     let size = [8, 100, 3000, 20_000][number as usize % 4];
     let mut value = number.to_le_bytes().to_vec();
     value.resize(size, number as u8);
-    builder.push(0, b"key", &value, Kind::Bytes).unwrap();
+    builder.push(0, b"key", &value, ValueKind::Bytes).unwrap();
     builder.finish().unwrap()
 }
 
@@ -43,7 +43,7 @@ fn forging(number: u64) -> Records {
     let mut value = number.to_le_bytes().to_vec();
     value.resize(4 << 20, 0);
     let mut builder = RecordBuilder::new();
-    builder.push(0, b"", &FORGED_NUMBER.to_le_bytes(), Kind::Bytes).unwrap();
+    builder.push(0, b"", &FORGED_NUMBER.to_le_bytes(), ValueKind::Bytes).unwrap();
     let inner = builder.finish().unwrap().into_bytes();
     for at in (4096..value.len() - 4096).step_by(4096) {
         let (base, is_tagged) = (number + (at as u64 / 4096) % 2, at / 8192 % 2 == 1);
@@ -60,7 +60,7 @@ fn forging(number: u64) -> Records {
         value[at..at + head.len()].copy_from_slice(&head);
     }
     let mut builder = RecordBuilder::new();
-    builder.push(0, b"key", &value, Kind::Bytes).unwrap();
+    builder.push(0, b"key", &value, ValueKind::Bytes).unwrap();
     builder.finish().unwrap()
 }
 
@@ -74,7 +74,7 @@ fn other_process() {
     let (make, most): (fn(u64) -> Records, _) = if is_forged { (forging, 3) } else { (records, 16) };
     let mut out = std::io::stdout().lock();
     let mut under_way: std::collections::VecDeque<(Pending, u64)> = Default::default();
-    for number in partition.ends().next.. {
+    for number in partition.offsets().next.. {
         match partition.append(make(number)) {
             Ok(pending) => under_way.push_back((pending, number)),
             Err(AppendError::Busy) => panic!("max_pending is exceeded"),
@@ -128,7 +128,7 @@ fn run_and_kill(directory: &Path, acknowledgements: usize, longer: Duration, is_
     last
 }
 
-fn kill_and_look(times: usize, is_forged: bool) {
+fn assert_records_survive_kills(times: usize, is_forged: bool) {
     let name = format!("sinews-stream-kill-{times}-{is_forged}-{}", std::process::id());
     let directory = std::env::temp_dir().join(name);
     let _ = std::fs::remove_dir_all(&directory);
@@ -145,10 +145,10 @@ fn kill_and_look(times: usize, is_forged: bool) {
         let last = run_and_kill(&directory, acknowledgements, longer, is_forged);
         let (streams, losses) = Streams::open(&directory, StreamsConfig::default()).unwrap();
         // Only the end of an unfinished write may be missing.
-        assert!(losses.iter().all(|loss| loss.why.contains("cut off")), "{losses:?}");
+        assert!(losses.iter().all(|loss| loss.reason.contains("cut off")), "{losses:?}");
         let partition = streams.stream("s").unwrap().partition(0).unwrap();
         let mut next = 0;
-        while next < partition.ends().readable {
+        while next < partition.offsets().readable {
             let read = partition.read(next, 1 << 20).unwrap();
             for record in record::iter(&read.batches).flat_map(|batch| batch.unwrap().records()) {
                 let record = record.unwrap();
@@ -164,22 +164,22 @@ fn kill_and_look(times: usize, is_forged: bool) {
 
 #[test]
 fn acknowledged_records_survive_a_kill() {
-    kill_and_look(21, false);
+    assert_records_survive_kills(21, false);
 }
 
 #[test]
 #[ignore = "takes minutes: a few hundred kills, before a release or when writing or opening has changed"]
 fn acknowledged_records_survive_hundreds_of_kills() {
-    kill_and_look(300, false);
+    assert_records_survive_kills(300, false);
 }
 
 #[test]
 fn payloads_that_hold_batches_are_not_read_as_records_after_a_kill() {
-    kill_and_look(12, true);
+    assert_records_survive_kills(12, true);
 }
 
 #[test]
 #[ignore = "takes a minute: before a release or when writing or opening has changed"]
 fn payloads_that_hold_batches_are_not_read_as_records_after_many_kills() {
-    kill_and_look(60, true);
+    assert_records_survive_kills(60, true);
 }

@@ -1,13 +1,15 @@
-//! Batches of a broker's old records, for a fetch.
+//! Batches of old records, for [`Broker::fetch`](super::Broker::fetch).
 
 use bytes::BytesMut;
 
 use super::sink::BATCH_BYTES;
-use crate::Read;
-use crate::record::{BatchHeader, RecordBuilder, Records};
+use crate::ReadResult;
+use crate::record::{BatchHeader, Record, RecordBuilder, Records};
 
-/// Batches in the log's format, built from single records.
-pub(super) struct Batches {
+/// Encodes single records of a broker as batches in the log's format: the answer to
+/// [`Broker::fetch`](super::Broker::fetch).
+#[derive(Debug)]
+pub struct BatchEncoder {
     bytes: BytesMut,
     builder: RecordBuilder,
     base: u64,
@@ -15,33 +17,45 @@ pub(super) struct Batches {
     time: u64,
 }
 
-impl Batches {
-    pub(super) fn new(from: u64) -> Self {
+impl BatchEncoder {
+    /// Creates an encoder without records, for a fetch from this offset on.
+    #[must_use]
+    pub fn new(from: u64) -> Self {
         Self { bytes: BytesMut::new(), builder: RecordBuilder::new(), base: from, next: from, time: 0 }
     }
 
-    /// The offset behind the last record.
-    pub(super) fn next(&self) -> u64 {
+    /// The offset behind the last record; without records, the offset of the fetch.
+    #[must_use]
+    pub fn next(&self) -> u64 {
         self.next
     }
 
-    pub(super) fn len(&self) -> usize {
+    /// Bytes of the records so far, for comparison with the maximum of the fetch.
+    #[must_use]
+    pub fn len(&self) -> usize {
         self.bytes.len() + self.builder.len()
     }
 
-    /// Appends the record of this offset. `push` returns `false` if the record does not fit; a record that does not fit
-    /// into an empty batch is skipped.
-    pub(super) fn push(&mut self, offset: u64, push: impl Fn(&mut RecordBuilder) -> bool) {
+    /// Whether there are no records.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Adds a record. A record that exceeds the limit of a batch is skipped.
+    pub fn push(&mut self, record: &Record<'_>) {
+        let offset = record.offset;
         if offset != self.base + u64::from(self.builder.count()) || self.builder.len() >= BATCH_BYTES {
             self.end_batch();
         }
         if self.builder.is_empty() {
             self.base = offset;
         }
-        if !push(&mut self.builder) && !self.builder.is_empty() {
+        if self.builder.push_record(record).is_err() && !self.builder.is_empty() {
             self.end_batch();
             self.base = offset;
-            push(&mut self.builder);
+            // A record that does not fit into an empty batch is skipped.
+            let _ = self.builder.push_record(record);
         }
         self.next = offset + 1;
     }
@@ -55,9 +69,11 @@ impl Batches {
         }
     }
 
-    pub(super) fn finish(mut self) -> Read {
+    /// The batches of all records.
+    #[must_use]
+    pub fn finish(mut self) -> ReadResult {
         self.end_batch();
-        Read { batches: self.bytes.freeze(), next: self.next }
+        ReadResult { batches: self.bytes.freeze(), next: self.next }
     }
 }
 
@@ -68,15 +84,15 @@ fn newest(records: &Records) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{self, Kind, RECORD_HEADER};
+    use crate::record::{self, RECORD_HEADER, ValueKind};
 
     #[test]
     fn record_that_does_not_fit_begins_a_new_batch() {
-        let mut batches = Batches::new(7);
+        let mut batches = BatchEncoder::new(7);
         let most = (8 << 20) - RECORD_HEADER;
         for (offset, size) in [(7, 1), (8, most), (9, 1), (10, most + 1), (11, 1)] {
             let value = vec![0; size];
-            batches.push(offset, |builder| builder.push(1, b"", &value, Kind::Bytes).is_ok());
+            batches.push(&Record { offset, timestamp: 1, key: b"", value: &value, kind: ValueKind::Bytes });
         }
         let read = batches.finish();
         let found = record::iter(&read.batches).flat_map(|batch| batch.unwrap().records());

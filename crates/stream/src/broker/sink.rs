@@ -1,30 +1,47 @@
-//! Writes a broker's records into this node's log: single records become batches with the broker's offsets.
+//! Appends a broker's records to this node's log: single records become batches with the broker's offsets.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::task::{Context, Poll, Waker};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::record::{RecordBuilder, Records};
-use crate::{AppendError, Durability, Partition, Past, Pending, Start};
+use crate::record::{Record, RecordBuilder, Records};
+use crate::{AppendError, Durability, Partition, PartitionEvent, Pending, StartPosition};
 
 /// Bytes of a batch: large enough that its header and index entry cost nothing, small enough that a reader of one
 /// record does not get much more.
 pub(super) const BATCH_BYTES: usize = 256 << 10;
 
-/// Offset, time, key and value of a record.
-pub(super) type LastRecord = (u64, u64, Vec<u8>, Vec<u8>);
+/// The last record of a followed log: the broker's record at this offset must be the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LastRecord {
+    /// Offset in the partition.
+    pub offset: u64,
+    /// Creation time set by the producer, in microseconds since 1970.
+    pub timestamp: u64,
+    /// Key of the record; empty if it has none.
+    pub key: Vec<u8>,
+    /// The message.
+    pub value: Vec<u8>,
+}
 
-/// A partition of the log that follows a partition of a broker.
-pub(super) struct Sink {
+/// A partition of the log that follows a partition of a broker: collects single records in batches, and appends them
+/// with the broker's offsets.
+///
+/// A client adds records with [`push`](Self::push) while the sink is not [full](Self::is_full), and then
+/// [flushes](Self::flush). It must not read further records from the broker until a flush has accepted all of them: so
+/// the log's speed limits the reading.
+pub struct LogSink {
     partition: Partition,
     builder: RecordBuilder,
     base: u64,
     /// Complete batches that the log has not accepted yet. More than two only if records were added despite
     /// [`is_full`](Self::is_full), or the log has returned some.
-    held: VecDeque<(u64, Records)>,
+    queued: VecDeque<(u64, Records)>,
     /// Batches that the log has accepted and may not have written yet; a full disk returns them. Bounded by the log's
     /// `max_pending`.
-    taken: VecDeque<(u64, Records, Pending)>,
+    unconfirmed: VecDeque<(u64, Records, Pending)>,
     /// The end of the log unless it has dropped accepted batches: the next batch must be appended exactly there.
     end: u64,
     /// The next offset, or a later one.
@@ -33,94 +50,103 @@ pub(super) struct Sink {
     newest: u64,
 }
 
-/// Result of flushing a [`Sink`].
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Flow {
+/// Result of flushing a [`LogSink`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "every broker client must handle each outcome")]
+pub enum FlushOutcome {
     /// The log has accepted the records and writes them. The next flush checks whether the write succeeded.
-    On,
+    Accepted,
     /// The log's queue is full; the waker is called when there is space.
-    Full,
+    QueueFull,
     /// The disk is full; retry later.
     NoSpace,
 }
 
-impl Sink {
-    pub(super) fn new(partition: Partition) -> Self {
-        let next = partition.ends().next;
-        let (builder, held, taken) = (RecordBuilder::new(), VecDeque::new(), VecDeque::new());
-        Self { partition, builder, base: next, held, taken, end: next, next, newest: 0 }
+impl LogSink {
+    /// Creates a sink that continues at the end of this partition. At most one sink may append to a partition.
+    #[must_use]
+    pub fn new(partition: Partition) -> Self {
+        let next = partition.offsets().next;
+        let (builder, queued, unconfirmed) = (RecordBuilder::new(), VecDeque::new(), VecDeque::new());
+        Self { partition, builder, base: next, queued, unconfirmed, end: next, next, newest: 0 }
     }
 
     /// The next offset to read from the broker.
-    pub(super) fn next(&self) -> u64 {
+    #[must_use]
+    pub fn next(&self) -> u64 {
         self.next
     }
 
     /// The last record of the log. None if the log is empty or unreadable, or more records are on the way to it.
-    pub(super) fn last(&self) -> Option<LastRecord> {
+    #[must_use]
+    pub fn last(&self) -> Option<LastRecord> {
         let offset = self.next.checked_sub(1)?;
         let read = self.partition.read(offset, 1).ok()?;
         let batches = crate::record::iter(&read.batches).flatten();
         let mut records = batches.flat_map(|batch| batch.records()).flatten();
         let record = records.find(|record| record.offset == offset)?;
-        Some((offset, record.timestamp, record.key.to_vec(), record.value.to_vec()))
+        let Record { timestamp, key, value, .. } = record;
+        Some(LastRecord { offset, timestamp, key: key.to_vec(), value: value.to_vec() })
     }
 
     /// The start position, moved to the end of the records that the log already has.
-    pub(super) fn beginning(&self, from: Start) -> Start {
+    #[must_use]
+    pub fn start_position(&self, from: StartPosition) -> StartPosition {
         match from {
-            Start::Offset(offset) => Start::Offset(offset.max(self.next)),
-            Start::Earliest if self.next > 0 => Start::Offset(self.next),
+            StartPosition::Offset(offset) => StartPosition::Offset(offset.max(self.next)),
+            StartPosition::Earliest if self.next > 0 => StartPosition::Offset(self.next),
             from => from,
         }
     }
 
     /// Whether a complete batch waits, which should be flushed before more records are added.
-    pub(super) fn is_full(&self) -> bool {
-        !self.held.is_empty()
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        !self.queued.is_empty()
     }
 
-    /// Adds a record. `time` is the record's, in microseconds; `push` returns `false` if the record does not fit. A
-    /// record that does not fit into an empty batch exceeds the log's limit and is skipped.
-    pub(super) fn push(&mut self, offset: u64, time: u64, push: impl Fn(&mut RecordBuilder) -> bool) -> bool {
+    /// Adds a record. Returns `false` if the record exceeds the limit of a batch: it is skipped.
+    pub fn push(&mut self, record: &Record<'_>) -> bool {
+        let offset = record.offset;
         let follows = offset == self.base + u64::from(self.builder.count());
         if !follows || self.builder.len() >= BATCH_BYTES {
-            self.seal();
+            self.finish_batch();
         }
         if self.builder.is_empty() {
             self.base = offset;
         }
-        self.newest = self.newest.max(time);
+        self.newest = self.newest.max(record.timestamp);
         self.next = offset + 1;
-        if push(&mut self.builder) {
+        if self.builder.push_record(record).is_ok() {
             return true;
         }
         let was_alone = self.builder.is_empty();
-        self.seal();
+        self.finish_batch();
         self.base = offset;
-        !was_alone && push(&mut self.builder)
+        !was_alone && self.builder.push_record(record).is_ok()
     }
 
     /// Completes the batch.
-    fn seal(&mut self) {
-        self.held.extend(self.builder.finish().map(|records| (self.base, records)));
+    fn finish_batch(&mut self) {
+        self.queued.extend(self.builder.finish().map(|records| (self.base, records)));
     }
 
     /// Appends the collected records to the log, and again the records that it had accepted and found no space for.
+    /// Never blocks.
     ///
     /// # Errors
     ///
-    /// A permanent error of the log.
-    pub(super) fn flush(&mut self, waker: &Waker) -> Result<Flow, AppendError> {
-        self.seal();
-        if self.take_back()? {
-            return Ok(Flow::NoSpace);
+    /// A permanent error of the log: the partition can no longer be followed.
+    pub fn flush(&mut self, waker: &Waker) -> Result<FlushOutcome, AppendError> {
+        self.finish_batch();
+        if self.requeue_unwritten()? {
+            return Ok(FlushOutcome::NoSpace);
         }
-        while let Some((base, records)) = self.held.pop_front() {
+        while let Some((base, records)) = self.queued.pop_front() {
             let flow = match self.append(base, &records) {
                 Ok(pending) => {
                     self.end = base + u64::from(records.count());
-                    self.taken.push_back((base, records, pending));
+                    self.unconfirmed.push_back((base, records, pending));
                     continue;
                 }
                 Err(AppendError::TooLarge { most }) => {
@@ -128,31 +154,31 @@ impl Sink {
                     continue;
                 }
                 // Space may have become available in the meantime.
-                Err(AppendError::Busy) if self.partition.watch(Past::Room, waker) => None,
-                Err(AppendError::Busy) => Some(Flow::Full),
-                Err(AppendError::NoSpace) => Some(Flow::NoSpace),
+                Err(AppendError::Busy) if self.partition.watch(PartitionEvent::QueueSpace, waker) => None,
+                Err(AppendError::Busy) => Some(FlushOutcome::QueueFull),
+                Err(AppendError::NoSpace) => Some(FlushOutcome::NoSpace),
                 // The log has found no space for accepted records, and may not have reported it yet.
-                Err(AppendError::OutOfOrder { next }) if next < self.end => Some(Flow::NoSpace),
+                Err(AppendError::OutOfOrder { next }) if next < self.end => Some(FlushOutcome::NoSpace),
                 Err(error) => return Err(error),
             };
-            self.held.push_front((base, records));
+            self.queued.push_front((base, records));
             if let Some(flow) = flow {
                 return Ok(flow);
             }
         }
-        Ok(Flow::On)
+        Ok(FlushOutcome::Accepted)
     }
 
     /// Removes written batches. Returns whether one found no space: then it is held again, with all batches behind it,
     /// which the log has dropped, too.
-    fn take_back(&mut self) -> Result<bool, AppendError> {
-        while let Some((_, _, pending)) = self.taken.front_mut() {
+    fn requeue_unwritten(&mut self) -> Result<bool, AppendError> {
+        while let Some((_, _, pending)) = self.unconfirmed.front_mut() {
             match pending.poll(Durability::Disk, &mut Context::from_waker(Waker::noop())) {
-                Poll::Ready(Ok(_)) => drop(self.taken.pop_front()),
+                Poll::Ready(Ok(_)) => drop(self.unconfirmed.pop_front()),
                 Poll::Ready(Err(AppendError::NoSpace)) => {
-                    let lost = self.taken.drain(..).rev();
-                    lost.for_each(|(base, records, _)| self.held.push_front((base, records)));
-                    self.end = self.partition.ends().next;
+                    let lost = self.unconfirmed.drain(..).rev();
+                    lost.for_each(|(base, records, _)| self.queued.push_front((base, records)));
+                    self.end = self.partition.offsets().next;
                     return Ok(true);
                 }
                 Poll::Ready(Err(error)) => return Err(error),
@@ -166,7 +192,7 @@ impl Sink {
         // The log searches by this time; the broker searches by the records' times. A producer whose clock is ahead
         // must not hide later records.
         let time = self.newest.min(now());
-        self.partition.append_behind(self.end, (base, time), records.clone())
+        self.partition.append_if_end(self.end, (base, time), records.clone())
     }
 
     /// Splits a batch above the log's limit into single records; a single record above the limit is skipped.
@@ -177,14 +203,23 @@ impl Sink {
             );
             return;
         }
-        for (place, record) in records.iter().flatten().enumerate().collect::<Vec<_>>().into_iter().rev() {
+        for (index, record) in records.iter().flatten().enumerate().collect::<Vec<_>>().into_iter().rev() {
             let mut builder = RecordBuilder::new();
             // The record was in a builder with the same limits.
-            let _ = builder.push(record.timestamp, record.key, record.value, record.kind);
+            let _ = builder.push_record(&record);
             if let Some(single) = builder.finish() {
-                self.held.push_front((base + place as u64, single));
+                self.queued.push_front((base + index as u64, single));
             }
         }
+    }
+}
+
+impl fmt::Debug for LogSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LogSink")
+            .field("partition", &self.partition)
+            .field("next", &self.next)
+            .finish_non_exhaustive()
     }
 }
 
@@ -201,20 +236,21 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
-    use crate::disk::simulated::Simulated;
-    use crate::record::{self, Kind, RECORD_HEADER};
+    use crate::disk::simulated::SimulatedDisk;
+    use crate::record::{self, RECORD_HEADER, ValueKind};
     use crate::{StreamConfig, Streams, StreamsConfig};
 
     /// A log without writer threads: a test decides when it writes.
-    struct Log {
+    struct SinkLog {
         streams: Streams,
         directory: PathBuf,
     }
 
-    impl Log {
+    impl SinkLog {
         fn new(name: &str, config: StreamsConfig) -> (Self, Partition) {
             let directory = std::env::temp_dir().join(format!("sinews-sink-{}-{name}", std::process::id()));
-            let (streams, _) = Streams::open(&directory, config.writers(0)).expect("the directory is ours");
+            let (streams, _) =
+                Streams::open(&directory, config.with_writers(0)).expect("the directory is ours");
             let stream = streams.create("s", &StreamConfig::default()).expect("a legal name");
             let partition = stream.partition(0).expect("the only one");
             (Self { streams, directory }, partition)
@@ -225,21 +261,25 @@ mod tests {
         }
     }
 
-    impl Drop for Log {
+    impl Drop for SinkLog {
         fn drop(&mut self) {
             self.streams.close();
             let _ = fs::remove_dir_all(&self.directory);
         }
     }
 
-    fn put(sink: &mut Sink, offset: u64, time: u64, value: &[u8]) {
-        assert!(sink.push(offset, time, |builder| builder.push(time, b"", value, Kind::Bytes).is_ok()));
+    fn put(sink: &mut LogSink, offset: u64, time: u64, value: &[u8]) {
+        assert!(sink.push(&record_at(offset, time, value)));
+    }
+
+    fn record_at(offset: u64, timestamp: u64, value: &[u8]) -> Record<'_> {
+        Record { offset, timestamp, key: b"", value, kind: ValueKind::Bytes }
     }
 
     fn offsets(partition: &Partition) -> Vec<Vec<u64>> {
         let mut all = Vec::new();
-        let mut next = partition.ends().earliest;
-        while next < partition.ends().readable {
+        let mut next = partition.offsets().earliest;
+        while next < partition.offsets().readable {
             let read = partition.read(next, 1).expect("it is there");
             for batch in record::iter(&read.batches) {
                 all.push(batch.expect("whole").records().flatten().map(|record| record.offset).collect());
@@ -250,11 +290,11 @@ mod tests {
     }
 
     /// A log on a simulated disk whose free space a test sets, with a stopped clock.
-    fn simulated() -> (Simulated, Arc<AtomicU64>, Streams, Partition) {
-        let (disk, time) = (Simulated::new(1), Arc::new(AtomicU64::new(1)));
+    fn simulated() -> (SimulatedDisk, Arc<AtomicU64>, Streams, Partition) {
+        let (disk, time) = (SimulatedDisk::new(1), Arc::new(AtomicU64::new(1)));
         let clock = time.clone();
         let clock = Arc::new(move || clock.load(Ordering::Relaxed));
-        let config = StreamsConfig::default().writers(0);
+        let config = StreamsConfig::default().with_writers(0);
         let (streams, _) =
             Streams::open_on(Arc::new(disk.clone()), Path::new("/log"), config, clock).unwrap();
         let partition = streams.create("s", &StreamConfig::default()).unwrap().partition(0).unwrap();
@@ -263,12 +303,12 @@ mod tests {
 
     #[test]
     fn gap_in_offsets_begins_a_new_batch() {
-        let (log, partition) = Log::new("gap", StreamsConfig::default());
-        let mut sink = Sink::new(partition.clone());
+        let (log, partition) = SinkLog::new("gap", StreamsConfig::default());
+        let mut sink = LogSink::new(partition.clone());
         for offset in [5, 6, 9, 10, 11] {
             put(&mut sink, offset, 1, b"x");
         }
-        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::On));
+        assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::Accepted));
         log.write();
         assert_eq!(offsets(&partition), [vec![5, 6], vec![9, 10, 11]]);
         assert_eq!(sink.next(), 12);
@@ -276,17 +316,17 @@ mod tests {
 
     #[test]
     fn batches_that_find_the_queue_full_are_held_in_order() {
-        let (log, partition) = Log::new("full", StreamsConfig::default().max_pending(4096));
-        let mut sink = Sink::new(partition.clone());
+        let (log, partition) = SinkLog::new("full", StreamsConfig::default().with_max_pending(4096));
+        let mut sink = LogSink::new(partition.clone());
         put(&mut sink, 0, 1, &[0; 4096]);
-        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::On), "one batch may always wait");
+        assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::Accepted), "one batch may always wait");
         put(&mut sink, 1, 1, b"held");
-        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::Full));
+        assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::QueueFull));
         assert!(sink.is_full());
         put(&mut sink, 2, 1, b"behind");
-        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::Full));
+        assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::QueueFull));
         log.write();
-        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::On));
+        assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::Accepted));
         log.write();
         assert_eq!(offsets(&partition).concat(), [0, 1, 2]);
         assert!(!sink.is_full());
@@ -295,109 +335,113 @@ mod tests {
     #[test]
     fn batches_returned_by_a_full_disk_are_written_once_there_is_space() {
         let (disk, time, streams, partition) = simulated();
-        let mut sink = Sink::new(partition.clone());
+        let mut sink = LogSink::new(partition.clone());
         let write = || while streams.work() {};
         put(&mut sink, 0, 1, b"x");
-        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::On));
+        assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::Accepted));
         write();
-        disk.set_room(Some(0));
+        disk.set_free_space(Some(0));
         for offset in [1, 2, 7] {
             put(&mut sink, offset, 1, b"x");
-            assert_eq!(sink.flush(Waker::noop()), Ok(Flow::On), "the log has not tried to write it");
+            assert_eq!(
+                sink.flush(Waker::noop()),
+                Ok(FlushOutcome::Accepted),
+                "the log has not tried to write it"
+            );
         }
         write();
         put(&mut sink, 8, 1, b"x");
-        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::NoSpace));
+        assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::NoSpace));
         assert!(sink.is_full());
-        disk.set_room(None);
-        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::NoSpace), "no retry for a second");
+        disk.set_free_space(None);
+        assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::NoSpace), "no retry for a second");
         time.fetch_add(1_000_000, Ordering::Relaxed);
-        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::On));
+        assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::Accepted));
         write();
         assert_eq!(offsets(&partition), [[0], [1], [2], [7], [8]]);
-        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::On));
-        assert!(sink.taken.is_empty());
+        assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::Accepted));
+        assert!(sink.unconfirmed.is_empty());
     }
 
     #[test]
     fn no_batch_is_appended_behind_dropped_batches() {
         let (disk, time, streams, partition) = simulated();
-        let mut sink = Sink::new(partition.clone());
+        let mut sink = LogSink::new(partition.clone());
         let write = || while streams.work() {};
-        disk.set_room(Some(0));
+        disk.set_free_space(Some(0));
         put(&mut sink, 3, 1, b"given up");
-        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::On));
+        assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::Accepted));
         // A full disk first takes the records back, and then reports to the waiters.
         let (late, pending) = Pending::channel(1);
-        sink.taken[0].2 = pending;
+        sink.unconfirmed[0].2 = pending;
         write();
-        disk.set_room(None);
+        disk.set_free_space(None);
         time.fetch_add(1_000_000, Ordering::Relaxed);
         put(&mut sink, 4, 1, b"behind");
-        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::NoSpace));
+        assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::NoSpace));
         late.fail(AppendError::NoSpace);
-        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::NoSpace));
-        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::On));
+        assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::NoSpace));
+        assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::Accepted));
         write();
         assert_eq!(offsets(&partition), [[3], [4]]);
     }
 
     #[test]
     fn times_never_decrease_after_an_earlier_run() {
-        let (log, partition) = Log::new("time", StreamsConfig::default());
+        let (log, partition) = SinkLog::new("time", StreamsConfig::default());
         // An earlier run, whose records had their own times.
-        let mut sink = Sink::new(partition.clone());
+        let mut sink = LogSink::new(partition.clone());
         put(&mut sink, 0, now() - 1_000_000, b"x");
-        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::On));
-        let mut sink = Sink::new(partition.clone());
+        assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::Accepted));
+        let mut sink = LogSink::new(partition.clone());
         for (offset, time) in [(1, 5), (2, u64::MAX), (3, 7)] {
             put(&mut sink, offset, time, b"x");
-            assert_eq!(sink.flush(Waker::noop()), Ok(Flow::On));
+            assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::Accepted));
         }
         log.write();
         assert_eq!(offsets(&partition).concat(), [0, 1, 2, 3]);
-        assert!(partition.seek(Start::Time(now())) >= 3, "a time in the future is ignored");
+        assert!(partition.seek(StartPosition::Time(now())) >= 3, "a time in the future is ignored");
     }
 
     #[test]
     fn batch_above_max_batch_is_split_and_record_above_it_is_skipped() {
-        let (log, partition) = Log::new("large", StreamsConfig::default().max_batch(1000));
-        let mut sink = Sink::new(partition.clone());
+        let (log, partition) = SinkLog::new("large", StreamsConfig::default().with_max_batch(1000));
+        let mut sink = LogSink::new(partition.clone());
         for (offset, size) in [(0, 500), (1, 500), (2, 1000), (3, 10)] {
             put(&mut sink, offset, 1, &vec![0; size]);
         }
-        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::On));
+        assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::Accepted));
         log.write();
         assert_eq!(offsets(&partition), [[0], [1], [3]]);
     }
 
     #[test]
     fn record_that_does_not_fit_begins_a_new_batch() {
-        let (log, partition) = Log::new("fit", StreamsConfig::default());
-        let mut sink = Sink::new(partition.clone());
+        let (log, partition) = SinkLog::new("fit", StreamsConfig::default());
+        let mut sink = LogSink::new(partition.clone());
         let most = (8 << 20) - RECORD_HEADER;
         put(&mut sink, 0, 1, b"x");
         put(&mut sink, 1, 1, &vec![0; most]);
         put(&mut sink, 2, 1, b"x");
         let too_large = vec![0; most + 1];
-        assert!(!sink.push(3, 1, |builder| builder.push(1, b"", &too_large, Kind::Bytes).is_ok()));
+        assert!(!sink.push(&record_at(3, 1, &too_large)));
         put(&mut sink, 4, 1, b"x");
-        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::On));
+        assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::Accepted));
         log.write();
         assert_eq!(offsets(&partition), [[0], [1], [2], [4]]);
     }
 
     #[test]
     fn following_continues_behind_the_records_of_the_log() {
-        let (_log, partition) = Log::new("begin", StreamsConfig::default());
-        let mut sink = Sink::new(partition.clone());
-        assert_eq!(sink.beginning(Start::Earliest), Start::Earliest);
+        let (_log, partition) = SinkLog::new("begin", StreamsConfig::default());
+        let mut sink = LogSink::new(partition.clone());
+        assert_eq!(sink.start_position(StartPosition::Earliest), StartPosition::Earliest);
         put(&mut sink, 40, 1, b"x");
-        assert_eq!(sink.flush(Waker::noop()), Ok(Flow::On));
-        let sink = Sink::new(partition);
-        assert_eq!(sink.beginning(Start::Earliest), Start::Offset(41));
-        assert_eq!(sink.beginning(Start::Offset(7)), Start::Offset(41));
-        assert_eq!(sink.beginning(Start::Offset(50)), Start::Offset(50));
-        assert_eq!(sink.beginning(Start::Latest), Start::Latest);
+        assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::Accepted));
+        let sink = LogSink::new(partition);
+        assert_eq!(sink.start_position(StartPosition::Earliest), StartPosition::Offset(41));
+        assert_eq!(sink.start_position(StartPosition::Offset(7)), StartPosition::Offset(41));
+        assert_eq!(sink.start_position(StartPosition::Offset(50)), StartPosition::Offset(50));
+        assert_eq!(sink.start_position(StartPosition::Latest), StartPosition::Latest);
     }
 }

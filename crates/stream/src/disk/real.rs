@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sinews_file::AppendFile;
 
-use super::{Disk, File, HeldLock, Lock};
+use super::{DirectoryLock, Disk, DiskFile, Lock};
 
 pub(crate) struct RealDisk;
 
@@ -32,11 +32,11 @@ impl Disk for RealDisk {
             .collect()
     }
 
-    fn create(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         Ok(Arc::new(AppendFile::create(path)?))
     }
 
-    fn open(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         Ok(Arc::new(AppendFile::open(path)?))
     }
 
@@ -100,7 +100,7 @@ impl Drop for LockFile {
     }
 }
 
-impl HeldLock for LockFile {
+impl DirectoryLock for LockFile {
     fn is_replaced(&self) -> bool {
         let held = self.file.metadata().map(|data| (data.dev(), data.ino()));
         let found = fs::metadata(&self.path).map(|data| (data.dev(), data.ino()));
@@ -115,7 +115,7 @@ impl HeldLock for LockFile {
     }
 }
 
-impl File for AppendFile {
+impl DiskFile for AppendFile {
     fn append(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         self.append(slices)
     }
@@ -132,8 +132,8 @@ impl File for AppendFile {
         self.bytes()
     }
 
-    fn lend(&self, range: Range<u64>) -> io::Result<Bytes> {
-        self.lend(range)
+    fn read_shared(&self, range: Range<u64>) -> io::Result<Bytes> {
+        self.read_shared(range)
     }
 
     fn real(self: Arc<Self>) -> Option<Arc<AppendFile>> {

@@ -5,6 +5,8 @@
 //! successful sync can be read but never become durable unless they are rewritten, even if later syncs succeed: as with
 //! Linux.
 
+mod image;
+
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::ops::Range;
@@ -13,33 +15,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
 
-use super::{Disk, File, HeldLock, Lock};
+use super::{DirectoryLock, Disk, DiskFile, Lock};
+use image::{DirEntry, DirNode, FileChange, FileNode, ImageKind, apply};
 
-/// Pseudo-random numbers, determined by the seed.
-#[derive(Clone)]
-pub(crate) struct Chance(u64);
-
-impl Chance {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5bf0_3635)
-    }
-
-    /// SplitMix64.
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % end.max(1)
-    }
-
-    pub(crate) fn one_in(&mut self, many: u64) -> bool {
-        self.below(many) == 0
-    }
-}
+pub(crate) use image::SimRng;
 
 /// A fault to inject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum DiskFault {
     /// A short write.
     Short,
     /// The disk has this many bytes left.
@@ -56,7 +39,7 @@ pub(crate) enum Fault {
 
 /// State of the disk after the process has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum After {
+pub(crate) enum CrashKind {
     /// The operating system keeps running.
     Kill,
     /// The machine has lost power.
@@ -64,128 +47,98 @@ pub(crate) enum After {
 }
 
 #[derive(Clone)]
-pub(crate) struct Simulated(Arc<Mutex<World>>);
+pub(crate) struct SimulatedDisk(Arc<Mutex<DiskState>>);
 
-struct World {
-    nodes: Vec<Node>,
-    dirs: BTreeMap<PathBuf, Dir>,
+struct DiskState {
+    nodes: Vec<FileNode>,
+    dirs: BTreeMap<PathBuf, DirNode>,
     /// Renames of directories since the last sync of their directory.
     moves: Vec<(PathBuf, PathBuf)>,
     calls: u64,
     syncs: u64,
     /// Bytes returned by reads.
-    lent: u64,
-    faults: BTreeMap<u64, Fault>,
+    bytes_read: u64,
+    faults: BTreeMap<u64, DiskFault>,
     /// Action to run just before a call.
-    meanwhile: Option<(u64, Meanwhile)>,
-    room: Option<u64>,
+    run_before: Option<(u64, Action)>,
+    free_space: Option<u64>,
     crashed: bool,
     locked: bool,
     /// The path of the lock leads to another file.
     is_lock_replaced: bool,
-    chance: Chance,
+    chance: SimRng,
 }
 
-type Meanwhile = Box<dyn FnOnce() + Send>;
+type Action = Box<dyn FnOnce() + Send>;
 
-#[derive(Clone, Default)]
-struct Node {
-    seen: Vec<u8>,
-    durable: Vec<u8>,
-    /// Changes since the last sync.
-    changes: Vec<Change>,
-}
-
-#[derive(Clone)]
-enum Change {
-    Write(usize, Vec<u8>),
-    Truncate(usize),
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Named {
-    File(usize),
-    Dir,
-}
-
-type Names = BTreeMap<String, Named>;
-
-#[derive(Clone, Default)]
-struct Dir {
-    seen: Names,
-    durable: Names,
-    /// Changes since the last sync: each is applied as a whole or not at all.
-    changes: Vec<Vec<(String, Option<Named>)>>,
-}
-
-impl Simulated {
+impl SimulatedDisk {
     pub(crate) fn new(seed: u64) -> Self {
-        let world = World {
+        let state = DiskState {
             nodes: Vec::new(),
-            dirs: [(PathBuf::from("/"), Dir::default())].into(),
+            dirs: [(PathBuf::from("/"), DirNode::default())].into(),
             moves: Vec::new(),
             calls: 0,
             syncs: 0,
-            lent: 0,
+            bytes_read: 0,
             faults: BTreeMap::new(),
-            meanwhile: None,
-            room: None,
+            run_before: None,
+            free_space: None,
             crashed: false,
             locked: false,
             is_lock_replaced: false,
-            chance: Chance::new(seed),
+            chance: SimRng::new(seed),
         };
-        Self(Arc::new(Mutex::new(world)))
+        Self(Arc::new(Mutex::new(state)))
     }
 
     /// Injects a fault at the call with this number from now.
-    pub(crate) fn plan(&self, calls: u64, fault: Fault) {
-        let mut world = self.world();
-        let at = world.calls + calls;
-        world.faults.insert(at, fault);
+    pub(crate) fn plan(&self, calls: u64, fault: DiskFault) {
+        let mut state = self.state();
+        let at = state.calls + calls;
+        state.faults.insert(at, fault);
     }
 
     /// Runs an action just before the call with this number from now.
-    pub(crate) fn meanwhile(&self, calls: u64, what: impl FnOnce() + Send + 'static) {
-        let mut world = self.world();
-        world.meanwhile = Some((world.calls + calls, Box::new(what)));
+    pub(crate) fn run_before(&self, calls: u64, what: impl FnOnce() + Send + 'static) {
+        let mut state = self.state();
+        state.run_before = Some((state.calls + calls, Box::new(what)));
     }
 
     pub(crate) fn has_crashed(&self) -> bool {
-        self.world().crashed
+        self.state().crashed
     }
 
     /// Makes the path of the lock lead to another file.
     pub(crate) fn replace_lock(&self) {
-        self.world().is_lock_replaced = true;
+        self.state().is_lock_replaced = true;
     }
 
     /// Sets the number of free bytes.
-    pub(crate) fn set_room(&self, room: Option<u64>) {
-        self.world().room = room;
+    pub(crate) fn set_free_space(&self, free_space: Option<u64>) {
+        self.state().free_space = free_space;
     }
 
     /// Number of calls so far that changed the disk.
     pub(crate) fn calls(&self) -> u64 {
-        self.world().calls
+        self.state().calls
     }
 
     /// Number of syncs of files and directories so far.
     pub(crate) fn syncs(&self) -> u64 {
-        self.world().syncs
+        self.state().syncs
     }
 
     /// Number of bytes read so far.
-    pub(crate) fn lent(&self) -> u64 {
-        self.world().lent
+    pub(crate) fn bytes_read(&self) -> u64 {
+        self.state().bytes_read
     }
 
     /// Changes a byte of a file without the log's knowledge.
     pub(crate) fn damage(&self, path: &str, at: usize) {
-        let mut world = self.world();
-        let Some(Named::File(node)) = world.find(Path::new(path)) else { panic!("{path}") };
-        for image in [Image::Seen, Image::Durable] {
-            if let Some(byte) = world.nodes[node].image(image).get_mut(at) {
+        let mut state = self.state();
+        let Some(DirEntry::File(node)) = state.find(Path::new(path)) else { panic!("{path}") };
+        for image in [ImageKind::Seen, ImageKind::Durable] {
+            if let Some(byte) = state.nodes[node].image(image).get_mut(at) {
                 *byte ^= 0x10;
             }
         }
@@ -193,36 +146,36 @@ impl Simulated {
 
     /// The files in a directory, with their lengths.
     pub(crate) fn files(&self, dir: &str) -> Vec<(String, usize)> {
-        let world = self.world();
-        let names = world.dirs[Path::new(dir)].seen.iter();
-        let files = names.filter_map(|(name, named)| match named {
-            Named::File(node) => Some((name.clone(), world.nodes[*node].seen.len())),
-            Named::Dir => None,
+        let state = self.state();
+        let names = state.dirs[Path::new(dir)].seen.iter();
+        let files = names.filter_map(|(name, entry)| match entry {
+            DirEntry::File(node) => Some((name.clone(), state.nodes[*node].seen.len())),
+            DirEntry::Directory => None,
         });
         files.collect()
     }
 
     /// The disk as the next process finds it.
-    pub(crate) fn after(&self, after: After) -> Self {
-        let mut world = self.world();
-        let mut chance = Chance::new(world.chance.below(u64::MAX));
-        let (mut nodes, mut dirs) = (world.nodes.clone(), world.dirs.clone());
-        if after == After::PowerLoss {
+    pub(crate) fn after(&self, after: CrashKind) -> Self {
+        let mut state = self.state();
+        let mut chance = SimRng::new(state.chance.below(u64::MAX));
+        let (mut nodes, mut dirs) = (state.nodes.clone(), state.dirs.clone());
+        if after == CrashKind::PowerLoss {
             nodes.iter_mut().for_each(|node| node.lose_power(&mut chance));
             dirs.values_mut().for_each(|dir| dir.lose_power(&mut chance));
-            for (from, to) in world.moves.iter().rev() {
+            for (from, to) in state.moves.iter().rev() {
                 let (parent, name) = split(from);
                 if dirs.get(parent).is_some_and(|dir| dir.seen.contains_key(&name)) {
                     move_dirs(&mut dirs, to, from);
                 }
             }
             // A directory whose removal is not durable still exists, and is empty.
-            let named: Vec<PathBuf> = dirs
+            let entry: Vec<PathBuf> = dirs
                 .iter()
-                .flat_map(|(path, dir)| dir.seen.iter().map(move |(name, named)| (path.join(name), *named)))
-                .filter_map(|(path, named)| (named == Named::Dir).then_some(path))
+                .flat_map(|(path, dir)| dir.seen.iter().map(move |(name, entry)| (path.join(name), *entry)))
+                .filter_map(|(path, entry)| (entry == DirEntry::Directory).then_some(path))
                 .collect();
-            named.into_iter().for_each(|path| {
+            entry.into_iter().for_each(|path| {
                 dirs.entry(path).or_default();
             });
             let there: Vec<PathBuf> = dirs.keys().cloned().collect();
@@ -230,173 +183,85 @@ impl Simulated {
                 let mut above = path.ancestors().zip(path.ancestors().skip(1));
                 let is_reachable = above.all(|(path, parent)| {
                     let name = path.file_name().unwrap().to_str().unwrap();
-                    dirs.get(parent).is_some_and(|dir| dir.seen.get(name) == Some(&Named::Dir))
+                    dirs.get(parent).is_some_and(|dir| dir.seen.get(name) == Some(&DirEntry::Directory))
                 });
                 if !is_reachable {
                     dirs.remove(&path);
                 }
             }
         }
-        let world = World {
+        let state = DiskState {
             nodes,
             dirs,
             moves: Vec::new(),
             calls: 0,
             syncs: 0,
-            lent: 0,
+            bytes_read: 0,
             faults: BTreeMap::new(),
-            meanwhile: None,
-            room: None,
+            run_before: None,
+            free_space: None,
             crashed: false,
             locked: false,
             is_lock_replaced: false,
             chance,
         };
-        Self(Arc::new(Mutex::new(world)))
+        Self(Arc::new(Mutex::new(state)))
     }
 
-    fn world(&self) -> MutexGuard<'_, World> {
+    fn state(&self) -> MutexGuard<'_, DiskState> {
         self.0.lock().unwrap()
     }
 
     /// Locks the world for a call that changes it, and runs a due action.
-    fn changing(&self) -> MutexGuard<'_, World> {
-        let mut world = self.world();
-        let next = world.calls + 1;
-        if let Some((_, what)) = world.meanwhile.take_if(|(at, _)| *at == next) {
-            drop(world);
+    fn changing(&self) -> MutexGuard<'_, DiskState> {
+        let mut state = self.state();
+        let next = state.calls + 1;
+        if let Some((_, what)) = state.run_before.take_if(|(at, _)| *at == next) {
+            drop(state);
             what();
-            world = self.world();
+            state = self.state();
         }
-        world
+        state
     }
 }
 
-enum Image {
-    Seen,
-    Durable,
-}
-
-impl Node {
-    fn image(&mut self, image: Image) -> &mut Vec<u8> {
-        match image {
-            Image::Seen => &mut self.seen,
-            Image::Durable => &mut self.durable,
-        }
-    }
-
-    fn change(&mut self, change: Change) {
-        change.apply(&mut self.seen);
-        self.changes.push(change);
-    }
-
-    /// Applies a random part of the changes since the last sync, in random order.
-    fn lose_power(&mut self, chance: &mut Chance) {
-        let most = chance.below(3);
-        for change in std::mem::take(&mut self.changes) {
-            match (most, change) {
-                (0, _) => break,
-                (1, change) => change.apply(&mut self.durable),
-                (_, Change::Truncate(bytes)) if chance.one_in(2) => {
-                    Change::Truncate(bytes).apply(&mut self.durable)
-                }
-                (_, Change::Truncate(_)) => {}
-                (_, Change::Write(at, bytes)) => {
-                    // In pieces, like pages.
-                    let mut start = 0;
-                    while start < bytes.len() {
-                        let end = bytes.len().min(start + 1 + chance.below(200) as usize);
-                        if !chance.one_in(3) {
-                            Change::Write(at + start, bytes[start..end].to_vec()).apply(&mut self.durable);
-                        }
-                        start = end;
-                    }
-                }
-            }
-            if chance.one_in(8) {
-                break;
-            }
-        }
-        self.changes.clear();
-        self.seen = self.durable.clone();
-    }
-}
-
-impl Change {
-    fn apply(&self, bytes: &mut Vec<u8>) {
-        match self {
-            Self::Write(at, written) => {
-                let end = at + written.len();
-                bytes.resize(bytes.len().max(end), 0);
-                bytes[*at..end].copy_from_slice(written);
-            }
-            Self::Truncate(length) => bytes.truncate(*length),
-        }
-    }
-}
-
-impl Dir {
-    fn change(&mut self, change: Vec<(String, Option<Named>)>) {
-        apply(&mut self.seen, &change);
-        self.changes.push(change);
-    }
-
-    fn lose_power(&mut self, chance: &mut Chance) {
-        for change in std::mem::take(&mut self.changes) {
-            if chance.one_in(2) {
-                apply(&mut self.durable, &change);
-            }
-        }
-        self.seen = self.durable.clone();
-    }
-}
-
-fn apply(names: &mut Names, change: &[(String, Option<Named>)]) {
-    for (name, named) in change {
-        match named {
-            Some(named) => names.insert(name.clone(), *named),
-            None => names.remove(name),
-        };
-    }
-}
-
-impl World {
+impl DiskState {
     /// Counts one call that changes the disk. Returns the planned fault; a crash takes effect after part of the call.
-    fn call(&mut self) -> io::Result<Option<Fault>> {
+    fn call(&mut self) -> io::Result<Option<DiskFault>> {
         if self.crashed {
             return Err(io::Error::other("the process has ended"));
         }
         self.calls += 1;
         let fault = self.faults.remove(&self.calls);
         match fault {
-            Some(Fault::Failure) => return Err(io::Error::from_raw_os_error(5)),
-            Some(Fault::Shortage) => return Err(io::ErrorKind::QuotaExceeded.into()),
-            Some(Fault::Full) => return Err(io::ErrorKind::StorageFull.into()),
-            Some(Fault::NoSpace(room)) => self.room = Some(room),
-            Some(Fault::Crash) => self.crashed = true,
-            Some(Fault::Short) | None => {}
+            Some(DiskFault::Failure) => return Err(io::Error::from_raw_os_error(5)),
+            Some(DiskFault::Shortage) => return Err(io::ErrorKind::QuotaExceeded.into()),
+            Some(DiskFault::Full) => return Err(io::ErrorKind::StorageFull.into()),
+            Some(DiskFault::NoSpace(free_space)) => self.free_space = Some(free_space),
+            Some(DiskFault::Crash) => self.crashed = true,
+            Some(DiskFault::Short) | None => {}
         }
         Ok(fault)
     }
 
     /// A call that is applied as a whole or not at all.
     fn whole_call(&mut self) -> io::Result<()> {
-        let crash = self.call()? == Some(Fault::Crash);
+        let crash = self.call()? == Some(DiskFault::Crash);
         if crash && self.chance.one_in(2) { Err(io::Error::other("the process has ended")) } else { Ok(()) }
     }
 
-    fn dir(&mut self, path: &Path) -> io::Result<&mut Dir> {
+    fn dir(&mut self, path: &Path) -> io::Result<&mut DirNode> {
         self.dirs.get_mut(path).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    fn find(&self, path: &Path) -> Option<Named> {
+    fn find(&self, path: &Path) -> Option<DirEntry> {
         let (dir, name) = split(path);
         self.dirs.get(dir)?.seen.get(&name).copied()
     }
 }
 
 /// Moves the directories at and below a path to another path.
-fn move_dirs(dirs: &mut BTreeMap<PathBuf, Dir>, from: &Path, to: &Path) {
+fn move_dirs(dirs: &mut BTreeMap<PathBuf, DirNode>, from: &Path, to: &Path) {
     let below: Vec<PathBuf> = dirs.keys().filter(|path| path.starts_with(from)).cloned().collect();
     for path in below {
         let dir = dirs.remove(&path).expect("a key of the map");
@@ -409,95 +274,95 @@ fn split(path: &Path) -> (&Path, String) {
     (path.parent().unwrap(), path.file_name().unwrap().to_str().unwrap().to_owned())
 }
 
-impl Disk for Simulated {
+impl Disk for SimulatedDisk {
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        let mut world = self.changing();
-        if world.dirs.contains_key(path) {
+        let mut state = self.changing();
+        if state.dirs.contains_key(path) {
             return Ok(());
         }
-        world.whole_call()?;
+        state.whole_call()?;
         let (parent, name) = split(path);
-        world.dir(parent)?.change(vec![(name, Some(Named::Dir))]);
-        world.dirs.insert(path.to_owned(), Dir::default());
+        state.dir(parent)?.change(vec![(name, Some(DirEntry::Directory))]);
+        state.dirs.insert(path.to_owned(), DirNode::default());
         Ok(())
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        Ok(self.world().dir(dir)?.seen.keys().cloned().collect())
+        Ok(self.state().dir(dir)?.seen.keys().cloned().collect())
     }
 
-    fn create(&self, path: &Path) -> io::Result<Arc<dyn File>> {
-        let mut world = self.changing();
-        if let Some(Named::File(node)) = world.find(path) {
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let mut state = self.changing();
+        if let Some(DirEntry::File(node)) = state.find(path) {
             return Ok(Arc::new(SimulatedFile(self.clone(), node)));
         }
-        world.whole_call()?;
-        if world.room == Some(0) {
+        state.whole_call()?;
+        if state.free_space == Some(0) {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        let node = world.nodes.len();
-        world.nodes.push(Node::default());
+        let node = state.nodes.len();
+        state.nodes.push(FileNode::default());
         let (dir, name) = split(path);
-        world.dir(dir)?.change(vec![(name, Some(Named::File(node)))]);
+        state.dir(dir)?.change(vec![(name, Some(DirEntry::File(node)))]);
         Ok(Arc::new(SimulatedFile(self.clone(), node)))
     }
 
-    fn open(&self, path: &Path) -> io::Result<Arc<dyn File>> {
-        match self.world().find(path) {
-            Some(Named::File(node)) => Ok(Arc::new(SimulatedFile(self.clone(), node))),
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        match self.state().find(path) {
+            Some(DirEntry::File(node)) => Ok(Arc::new(SimulatedFile(self.clone(), node))),
             _ => Err(io::ErrorKind::NotFound.into()),
         }
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let mut world = self.changing();
-        world.whole_call()?;
-        let named = world.find(from).ok_or(io::ErrorKind::NotFound)?;
+        let mut state = self.changing();
+        state.whole_call()?;
+        let entry = state.find(from).ok_or(io::ErrorKind::NotFound)?;
         let ((dir, from_name), (_, to_name)) = (split(from), split(to));
-        world.dir(dir)?.change(vec![(from_name, None), (to_name, Some(named))]);
-        if named == Named::Dir {
-            world.moves.push((from.to_owned(), to.to_owned()));
-            move_dirs(&mut world.dirs, from, to);
+        state.dir(dir)?.change(vec![(from_name, None), (to_name, Some(entry))]);
+        if entry == DirEntry::Directory {
+            state.moves.push((from.to_owned(), to.to_owned()));
+            move_dirs(&mut state.dirs, from, to);
         }
         Ok(())
     }
 
     fn remove_dir(&self, path: &Path) -> io::Result<()> {
-        let mut world = self.changing();
-        world.whole_call()?;
-        if !world.dir(path)?.seen.is_empty() {
+        let mut state = self.changing();
+        state.whole_call()?;
+        if !state.dir(path)?.seen.is_empty() {
             return Err(io::ErrorKind::DirectoryNotEmpty.into());
         }
-        world.dirs.remove(path);
+        state.dirs.remove(path);
         let (dir, name) = split(path);
-        world.dir(dir)?.change(vec![(name, None)]);
+        state.dir(dir)?.change(vec![(name, None)]);
         Ok(())
     }
 
     fn is_dir(&self, path: &Path) -> bool {
-        self.world().find(path) == Some(Named::Dir)
+        self.state().find(path) == Some(DirEntry::Directory)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        let mut world = self.changing();
-        world.whole_call()?;
-        world.find(path).ok_or(io::ErrorKind::NotFound)?;
+        let mut state = self.changing();
+        state.whole_call()?;
+        state.find(path).ok_or(io::ErrorKind::NotFound)?;
         let (dir, name) = split(path);
-        world.dir(dir)?.change(vec![(name, None)]);
+        state.dir(dir)?.change(vec![(name, None)]);
         Ok(())
     }
 
     fn rewrite(&self, path: &Path, from: u64) -> io::Result<()> {
-        let mut world = self.changing();
-        let Some(Named::File(node)) = world.find(path) else { return Err(io::ErrorKind::NotFound.into()) };
-        let has_crashed = world.call()? == Some(Fault::Crash);
-        let mut bytes = world.nodes[node].seen.get(from as usize..).unwrap_or_default().to_vec();
+        let mut state = self.changing();
+        let Some(DirEntry::File(node)) = state.find(path) else { return Err(io::ErrorKind::NotFound.into()) };
+        let has_crashed = state.call()? == Some(DiskFault::Crash);
+        let mut bytes = state.nodes[node].seen.get(from as usize..).unwrap_or_default().to_vec();
         if has_crashed {
-            let most = world.chance.below(bytes.len() as u64 + 1);
+            let most = state.chance.below(bytes.len() as u64 + 1);
             bytes.truncate(most as usize);
         }
-        world.nodes[node].change(Change::Write(from as usize, bytes));
-        drop(world);
+        state.nodes[node].change(FileChange::Write(from as usize, bytes));
+        drop(state);
         if has_crashed {
             return Err(io::Error::other("the process has ended"));
         }
@@ -505,56 +370,56 @@ impl Disk for Simulated {
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        let mut world = self.changing();
-        world.syncs += 1;
-        world.whole_call()?;
-        let dir = world.dir(path)?;
+        let mut state = self.changing();
+        state.syncs += 1;
+        state.whole_call()?;
+        let dir = state.dir(path)?;
         for change in std::mem::take(&mut dir.changes) {
             apply(&mut dir.durable, &change);
         }
-        world.moves.retain(|(from, _)| from.parent() != Some(path));
+        state.moves.retain(|(from, _)| from.parent() != Some(path));
         Ok(())
     }
 
     fn lock(&self, _: &Path) -> io::Result<Option<Lock>> {
-        struct Unlock(Simulated);
-        impl Drop for Unlock {
+        struct SimulatedLock(SimulatedDisk);
+        impl Drop for SimulatedLock {
             fn drop(&mut self) {
-                self.0.world().locked = false;
+                self.0.state().locked = false;
             }
         }
-        impl HeldLock for Unlock {
+        impl DirectoryLock for SimulatedLock {
             fn is_replaced(&self) -> bool {
-                self.0.world().is_lock_replaced
+                self.0.state().is_lock_replaced
             }
         }
-        let was_locked = std::mem::replace(&mut self.world().locked, true);
-        Ok((!was_locked).then(|| Arc::new(Unlock(self.clone())) as Lock))
+        let was_locked = std::mem::replace(&mut self.state().locked, true);
+        Ok((!was_locked).then(|| Arc::new(SimulatedLock(self.clone())) as Lock))
     }
 }
 
-struct SimulatedFile(Simulated, usize);
+struct SimulatedFile(SimulatedDisk, usize);
 
-impl File for SimulatedFile {
+impl DiskFile for SimulatedFile {
     fn append(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        let mut world = self.0.changing();
-        let fault = world.call()?;
+        let mut state = self.0.changing();
+        let fault = state.call()?;
         let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
         let mut most = bytes.len() as u64;
-        if matches!(fault, Some(Fault::Short | Fault::Crash)) {
-            most = world.chance.below(most + 1).max(u64::from(fault == Some(Fault::Short)));
+        if matches!(fault, Some(DiskFault::Short | DiskFault::Crash)) {
+            most = state.chance.below(most + 1).max(u64::from(fault == Some(DiskFault::Short)));
         }
-        if let Some(room) = &mut world.room {
-            most = most.min(*room);
-            *room -= most;
+        if let Some(free_space) = &mut state.free_space {
+            most = most.min(*free_space);
+            *free_space -= most;
             if most == 0 && !bytes.is_empty() {
                 return Err(io::ErrorKind::StorageFull.into());
             }
         }
-        let node = &mut world.nodes[self.1];
+        let node = &mut state.nodes[self.1];
         let at = node.seen.len();
-        node.change(Change::Write(at, bytes[..most as usize].to_vec()));
-        if fault == Some(Fault::Crash) {
+        node.change(FileChange::Write(at, bytes[..most as usize].to_vec()));
+        if fault == Some(DiskFault::Crash) {
             Err(io::Error::other("the process has ended"))
         } else {
             Ok(most as usize)
@@ -562,12 +427,12 @@ impl File for SimulatedFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        let mut world = self.0.changing();
-        world.syncs += 1;
-        let result = world.whole_call();
-        let mut chance = world.chance.clone();
-        let has_crashed = world.crashed;
-        let node = &mut world.nodes[self.1];
+        let mut state = self.0.changing();
+        state.syncs += 1;
+        let result = state.whole_call();
+        let mut chance = state.chance.clone();
+        let has_crashed = state.crashed;
+        let node = &mut state.nodes[self.1];
         match &result {
             Ok(()) => {
                 let changes = std::mem::take(&mut node.changes);
@@ -585,25 +450,25 @@ impl File for SimulatedFile {
     }
 
     fn truncate(&self, bytes: u64) -> io::Result<()> {
-        let mut world = self.0.changing();
-        if world.nodes[self.1].seen.len() as u64 <= bytes {
+        let mut state = self.0.changing();
+        if state.nodes[self.1].seen.len() as u64 <= bytes {
             return Ok(());
         }
-        world.whole_call()?;
-        world.nodes[self.1].change(Change::Truncate(bytes as usize));
+        state.whole_call()?;
+        state.nodes[self.1].change(FileChange::Truncate(bytes as usize));
         Ok(())
     }
 
     fn bytes(&self) -> io::Result<u64> {
-        Ok(self.0.world().nodes[self.1].seen.len() as u64)
+        Ok(self.0.state().nodes[self.1].seen.len() as u64)
     }
 
-    fn lend(&self, range: Range<u64>) -> io::Result<Bytes> {
-        let mut world = self.0.world();
-        let seen = &world.nodes[self.1].seen;
+    fn read_shared(&self, range: Range<u64>) -> io::Result<Bytes> {
+        let mut state = self.0.state();
+        let seen = &state.nodes[self.1].seen;
         let part = seen.get(range.start as usize..range.end as usize).ok_or(io::ErrorKind::UnexpectedEof)?;
-        let lent = Bytes::copy_from_slice(part);
-        world.lent += lent.len() as u64;
-        Ok(lent)
+        let bytes_read = Bytes::copy_from_slice(part);
+        state.bytes_read += bytes_read.len() as u64;
+        Ok(bytes_read)
     }
 }

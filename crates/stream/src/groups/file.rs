@@ -14,7 +14,7 @@
 
 use bytes::Bytes;
 
-use super::{Offsets, Stored, store};
+use super::{CommittedOffset, Offsets, store};
 use crate::record;
 
 /// Bytes of the preamble.
@@ -28,7 +28,7 @@ const BODY_BYTES: usize = 16 << 10;
 const MAGIC: u32 = u32::from_le_bytes(*b"SGo\x02");
 
 /// The offset of an entry that removes the committed offset.
-pub(super) const FORGOTTEN: u64 = u64::MAX;
+pub(super) const REMOVED: u64 = u64::MAX;
 
 /// Time in microseconds for which a group without an offset is reported as possibly lost: 30 days.
 pub(super) const DOUBT_MICROS: u64 = 30 * 24 * 3600 * 1_000_000;
@@ -58,7 +58,7 @@ fn whole_bytes(bytes: &[u8]) -> Option<u64> {
 
 /// The content of a file.
 #[derive(Default)]
-pub(super) struct Content {
+pub(super) struct GroupsFile {
     pub(super) offsets: Offsets,
     /// Time since which offsets may be missing, in microseconds since 1970.
     pub(super) doubt: Option<u64>,
@@ -67,17 +67,17 @@ pub(super) struct Content {
     /// Bytes that could not be read from either copy.
     pub(super) lost: usize,
     /// Description of the damage, if any.
-    pub(super) wrong: Option<String>,
+    pub(super) problem: Option<String>,
     /// The file should be rewritten: a copy is damaged, or the format is an earlier one.
     pub(super) is_stale: bool,
 }
 
 /// The file was written by an unknown, newer version.
-pub(super) struct Newer;
+pub(super) struct NewerVersion;
 
 /// Reads a file. `now` dates the doubt that damage leaves.
-pub(super) fn read(bytes: &[u8], now: u64) -> Result<Content, Newer> {
-    let mut content = Content::default();
+pub(super) fn read(bytes: &[u8], now: u64) -> Result<GroupsFile, NewerVersion> {
+    let mut content = GroupsFile::default();
     if bytes.is_empty() {
         return Ok(content);
     }
@@ -92,7 +92,7 @@ pub(super) fn read(bytes: &[u8], now: u64) -> Result<Content, Newer> {
     }
     if whole.is_none() && !is_torn_preamble {
         content.is_stale = true;
-        content.wrong = Some("the preamble is damaged".to_owned());
+        content.problem = Some("the preamble is damaged".to_owned());
     }
     content.is_stale |= is_torn_preamble;
     let whole = if is_torn_preamble { Some(0) } else { whole };
@@ -101,13 +101,17 @@ pub(super) fn read(bytes: &[u8], now: u64) -> Result<Content, Newer> {
     read_chunks(bytes, now, &mut content);
     if content.doubt.is_some_and(|since| since.saturating_add(DOUBT_MICROS) < now) {
         content.doubt = None;
-        content.offsets.values_mut().flat_map(|stored| stored.values_mut()).for_each(Stored::trust);
+        content
+            .offsets
+            .values_mut()
+            .flat_map(|stored| stored.values_mut())
+            .for_each(CommittedOffset::mark_certain);
         content.is_stale = true;
     }
     Ok(content)
 }
 
-fn read_chunks(bytes: &[u8], now: u64, content: &mut Content) {
+fn read_chunks(bytes: &[u8], now: u64, content: &mut GroupsFile) {
     let mut at = PREAMBLE_BYTES.min(bytes.len());
     while let Some(chunk) = chunk_at(bytes, at) {
         apply(&chunk, now, content);
@@ -126,13 +130,13 @@ fn read_chunks(bytes: &[u8], now: u64, content: &mut Content) {
         behind.push(chunk);
     }
     content.lost += end - at;
-    let why = format!("no valid chunk at byte {at}");
+    let reason = format!("no valid chunk at byte {at}");
     // Without a valid chunk behind it, this is an append torn by a crash, which was not acknowledged.
     let ends_early = head_at(bytes, at).is_some() || is_unwritten(&bytes[at..]);
     let is_torn = behind.is_empty() && at >= content.whole && ends_early;
-    content.wrong = Some(if is_torn { format!("{why}; cut off") } else { why });
+    content.problem = Some(if is_torn { format!("{reason}; cut off") } else { reason });
     if !is_torn && end > at {
-        doubt(content, now);
+        mark_doubtful(content, now);
     }
     behind.iter().rev().for_each(|chunk| apply(chunk, now, content));
 }
@@ -145,7 +149,7 @@ fn is_unwritten(tail: &[u8]) -> bool {
 }
 
 /// A chunk with a valid head.
-struct Chunk<'a> {
+struct OffsetsChunk<'a> {
     start: usize,
     end: usize,
     /// None: neither copy is valid.
@@ -157,23 +161,23 @@ struct Chunk<'a> {
 }
 
 /// The chunk that begins here, if either of its first heads is valid and it does not reach beyond the file.
-fn chunk_at(bytes: &[u8], at: usize) -> Option<Chunk<'_>> {
+fn chunk_at(bytes: &[u8], at: usize) -> Option<OffsetsChunk<'_>> {
     chunk(bytes, at, &head_at(bytes, at)?)
 }
 
-fn head_at(bytes: &[u8], at: usize) -> Option<Head> {
+fn head_at(bytes: &[u8], at: usize) -> Option<ChunkHeader> {
     let heads = bytes.get(at..at.checked_add(2 * HEAD_BYTES)?)?;
     let (first, second) = heads.split_at(HEAD_BYTES);
-    Head::decode(first).or_else(|| Head::decode(second))
+    ChunkHeader::decode(first).or_else(|| ChunkHeader::decode(second))
 }
 
 /// The chunk that ends here, if its last head is valid.
-fn chunk_before(bytes: &[u8], end: usize) -> Option<Chunk<'_>> {
-    let head = Head::decode(bytes.get(end.checked_sub(HEAD_BYTES)?..end)?)?;
+fn chunk_before(bytes: &[u8], end: usize) -> Option<OffsetsChunk<'_>> {
+    let head = ChunkHeader::decode(bytes.get(end.checked_sub(HEAD_BYTES)?..end)?)?;
     chunk(bytes, end.checked_sub(head.chunk_bytes())?, &head)
 }
 
-fn chunk<'a>(bytes: &'a [u8], start: usize, head: &Head) -> Option<Chunk<'a>> {
+fn chunk<'a>(bytes: &'a [u8], start: usize, head: &ChunkHeader) -> Option<OffsetsChunk<'a>> {
     let end = start.checked_add(head.chunk_bytes())?;
     let whole = bytes.get(start..end)?;
     let (heads, rest) = whole.split_at(2 * HEAD_BYTES);
@@ -184,7 +188,7 @@ fn chunk<'a>(bytes: &'a [u8], start: usize, head: &Head) -> Option<Chunk<'a>> {
     let has_last = last == encoded;
     let is_damaged =
         heads[..HEAD_BYTES] != encoded || heads[HEAD_BYTES..] != encoded || !has_last || first != second;
-    Some(Chunk {
+    Some(OffsetsChunk {
         start,
         end,
         body,
@@ -193,12 +197,12 @@ fn chunk<'a>(bytes: &'a [u8], start: usize, head: &Head) -> Option<Chunk<'a>> {
     })
 }
 
-struct Head {
+struct ChunkHeader {
     body: usize,
     crc: u32,
 }
 
-impl Head {
+impl ChunkHeader {
     fn of(body: &[u8]) -> Self {
         Self { body: body.len(), crc: crc32c::crc32c(body) }
     }
@@ -226,17 +230,17 @@ impl Head {
     }
 }
 
-fn apply(chunk: &Chunk<'_>, now: u64, content: &mut Content) {
+fn apply(chunk: &OffsetsChunk<'_>, now: u64, content: &mut GroupsFile) {
     content.is_stale |= chunk.is_damaged;
     if chunk.is_damaged {
-        let wrong = format!("the chunk at byte {} is damaged", chunk.start);
-        content.wrong =
-            Some(if chunk.body.is_some() { format!("{wrong}; its copy was read") } else { wrong });
+        let problem = format!("the chunk at byte {} is damaged", chunk.start);
+        content.problem =
+            Some(if chunk.body.is_some() { format!("{problem}; its copy was read") } else { problem });
     }
     let Some(mut rest) = chunk.body else {
         content.lost += chunk.end - chunk.start;
         if chunk.is_complete || chunk.start < content.whole {
-            doubt(content, now);
+            mark_doubtful(content, now);
         }
         return;
     };
@@ -245,9 +249,9 @@ fn apply(chunk: &Chunk<'_>, now: u64, content: &mut Content) {
         rest = behind;
         let (partition, offset) = (record::u32_at(entry, 0), record::u64_at(entry, 4));
         match std::str::from_utf8(name) {
-            Ok("") => doubt(content, offset),
+            Ok("") => mark_doubtful(content, offset),
             Ok(name) => {
-                let offset = (offset != FORGOTTEN).then_some(offset);
+                let offset = (offset != REMOVED).then_some(offset);
                 store(&mut content.offsets, [((name.into(), partition), offset)]);
             }
             Err(_) => {}
@@ -256,37 +260,41 @@ fn apply(chunk: &Chunk<'_>, now: u64, content: &mut Content) {
 }
 
 /// Marks that a commit may be missing from here on.
-fn doubt(content: &mut Content, since: u64) {
+fn mark_doubtful(content: &mut GroupsFile, since: u64) {
     content.doubt = Some(content.doubt.map_or(since, |known| known.max(since)));
-    content.offsets.values_mut().flat_map(|stored| stored.values_mut()).for_each(Stored::doubt);
+    content
+        .offsets
+        .values_mut()
+        .flat_map(|stored| stored.values_mut())
+        .for_each(CommittedOffset::mark_doubtful);
 }
 
 /// Reads the earlier format: batches of records, each with a group's name, its partition and offset.
-fn read_batches(bytes: &[u8], now: u64) -> Result<Content, Newer> {
-    let mut content = Content { is_stale: true, ..Content::default() };
+fn read_batches(bytes: &[u8], now: u64) -> Result<GroupsFile, NewerVersion> {
+    let mut content = GroupsFile { is_stale: true, ..GroupsFile::default() };
     let mut valid = 0;
     for batch in record::iter(bytes) {
-        let wrong = match batch {
+        let problem = match batch {
             Ok(batch) => {
-                let wrong = batch.records().find_map(|record| match record {
+                let problem = batch.records().find_map(|record| match record {
                     Ok(record) => {
                         store(&mut content.offsets, earlier_entry(&record));
                         None
                     }
-                    Err(wrong) => Some(wrong),
+                    Err(problem) => Some(problem),
                 });
-                let Some(wrong) = wrong else {
+                let Some(problem) = problem else {
                     valid += batch.header().length as usize;
                     continue;
                 };
-                wrong
+                problem
             }
-            Err(record::Malformed::Reserved) => return Err(Newer),
-            Err(wrong) => wrong,
+            Err(record::RecordError::Reserved) => return Err(NewerVersion),
+            Err(problem) => problem,
         };
-        content.wrong = Some(format!("{wrong} at byte {valid}"));
+        content.problem = Some(format!("{problem} at byte {valid}"));
         content.lost = bytes.len() - valid;
-        doubt(&mut content, now);
+        mark_doubtful(&mut content, now);
         break;
     }
     Ok(content)
@@ -296,7 +304,7 @@ fn earlier_entry(record: &record::Record<'_>) -> Option<super::Change> {
     let (partition, offset) = record.value.split_first_chunk::<4>()?;
     let offset = u64::from_le_bytes(offset.try_into().ok()?);
     let group = std::str::from_utf8(record.key).ok()?;
-    Some(((group.into(), u32::from_le_bytes(*partition)), (offset != FORGOTTEN).then_some(offset)))
+    Some(((group.into(), u32::from_le_bytes(*partition)), (offset != REMOVED).then_some(offset)))
 }
 
 /// Encodes a whole file: doubtful offsets, the mark that declares them so, and the other offsets.
@@ -315,7 +323,7 @@ pub(super) fn whole(offsets: &Offsets, doubt: Option<u64>) -> Vec<u8> {
 
 /// Encodes chunks of entries to append.
 pub(super) fn chunks<'a>(entries: impl Iterator<Item = (&'a str, u32, Option<u64>)>) -> Vec<Bytes> {
-    encode(entries.map(|(group, partition, offset)| (group, partition, offset.unwrap_or(FORGOTTEN))))
+    encode(entries.map(|(group, partition, offset)| (group, partition, offset.unwrap_or(REMOVED))))
 }
 
 fn encode<'a>(entries: impl Iterator<Item = (&'a str, u32, u64)>) -> Vec<Bytes> {
@@ -323,13 +331,13 @@ fn encode<'a>(entries: impl Iterator<Item = (&'a str, u32, u64)>) -> Vec<Bytes> 
     let mut body = Vec::new();
     let mut finish = |body: &mut Vec<u8>| {
         if !body.is_empty() {
-            let head = Head::of(body).encode();
+            let head = ChunkHeader::of(body).encode();
             chunks.push(Bytes::from([&head[..], &head, body, body, &head].concat()));
             body.clear();
         }
     };
     for (group, partition, offset) in entries {
-        // Names have 255 bytes at most: `Groups::commit` checks it.
+        // Names have 255 bytes at most: `ConsumerGroups::commit` checks it.
         let Ok(len) = u8::try_from(group.len()) else { continue };
         body.extend_from_slice(&partition.to_le_bytes());
         body.extend_from_slice(&offset.to_le_bytes());

@@ -10,23 +10,23 @@ use crate::seal::Seal;
 
 /// Waiting batches as the bytes of the file, except for the headers, which depend on the position in the file.
 #[derive(Default)]
-pub(super) struct Queue {
-    batches: VecDeque<Queued>,
-    /// The header of a batch is at the start of or within a [`Piece::Copied`]. Its records follow there, or are the
+pub(super) struct WriteQueue {
+    batches: VecDeque<QueuedBatch>,
+    /// The header of a batch is at the start of or within a [`QueueBuffer::Copied`]. Its records follow there, or are the
     /// next piece; then the header ends its piece.
-    pieces: VecDeque<Piece>,
+    pieces: VecDeque<QueueBuffer>,
     tail: BytesMut,
 }
 
 /// Bytes of waiting batches.
-pub(super) enum Piece {
+pub(super) enum QueueBuffer {
     /// Space for headers, and small records.
     Copied(BytesMut),
     /// Large records, not copied.
     Shared(Bytes),
 }
 
-impl Piece {
+impl QueueBuffer {
     fn len(&self) -> usize {
         match self {
             Self::Copied(bytes) => bytes.len(),
@@ -36,28 +36,28 @@ impl Piece {
 }
 
 /// A waiting batch and its completer.
-pub(super) struct Queued {
+pub(super) struct QueuedBatch {
     pub(super) header: BatchHeader,
     pub(super) completer: Completer,
 }
 
 /// Maximum size of records that are copied: copying costs less than a separate piece, and does not retain a
 /// connection's buffer, of which the records may be a small part.
-const COPIED_MOST: usize = 16 << 10;
+const COPIED_MAX: usize = 16 << 10;
 
 /// Maximum bytes of one write, except for a larger batch: so later batches do not wait long.
-pub(super) const WRITE_MOST: u64 = 8 << 20;
+pub(super) const WRITE_MAX: u64 = 8 << 20;
 
-impl Queue {
+impl WriteQueue {
     pub(super) fn push(&mut self, header: BatchHeader, records: &Records, completer: Completer) {
         self.tail.extend_from_slice(&[0; BATCH_HEADER]);
-        if records.bytes().len() <= COPIED_MOST {
+        if records.bytes().len() <= COPIED_MAX {
             self.tail.extend_from_slice(records.bytes());
         } else {
-            self.pieces.push_back(Piece::Copied(self.tail.split()));
-            self.pieces.push_back(Piece::Shared(records.bytes().clone()));
+            self.pieces.push_back(QueueBuffer::Copied(self.tail.split()));
+            self.pieces.push_back(QueueBuffer::Shared(records.bytes().clone()));
         }
-        self.batches.push_back(Queued { header, completer });
+        self.batches.push_back(QueuedBatch { header, completer });
     }
 
     /// The next batch.
@@ -67,7 +67,7 @@ impl Queue {
 
     /// Takes batches of at most `most` bytes, which must include the first, and stops before a batch whose time goes
     /// back: that batch begins a segment. [`seal`] writes their headers.
-    pub(super) fn take(&mut self, most: u64) -> (Vec<Queued>, Vec<Piece>) {
+    pub(super) fn take(&mut self, most: u64) -> (Vec<QueuedBatch>, Vec<QueueBuffer>) {
         let (mut bytes, mut time) = (0, 0);
         let fitting = self.batches.iter().take_while(|batch| {
             let goes_back = batch.header.appended < time;
@@ -76,9 +76,9 @@ impl Queue {
             bytes <= most && !goes_back
         });
         let count = fitting.count();
-        let batches: Vec<Queued> = self.batches.drain(..count).collect();
+        let batches: Vec<QueuedBatch> = self.batches.drain(..count).collect();
         if !self.tail.is_empty() {
-            self.pieces.push_back(Piece::Copied(self.tail.split()));
+            self.pieces.push_back(QueueBuffer::Copied(self.tail.split()));
         }
         let mut rest = batches.iter().map(|batch| batch.header.length as usize).sum::<usize>();
         let mut pieces = Vec::new();
@@ -86,10 +86,10 @@ impl Queue {
             // The pieces hold exactly the batches, so a piece remains while bytes of a batch are missing.
             let Some(piece) = self.pieces.pop_front() else { break };
             let piece = match piece {
-                Piece::Copied(mut bytes) if bytes.len() > rest => {
+                QueueBuffer::Copied(mut bytes) if bytes.len() > rest => {
                     let taken = bytes.split_to(rest);
-                    self.pieces.push_front(Piece::Copied(bytes));
-                    Piece::Copied(taken)
+                    self.pieces.push_front(QueueBuffer::Copied(bytes));
+                    QueueBuffer::Copied(taken)
                 }
                 // Records are never separated from their header.
                 piece => piece,
@@ -101,7 +101,7 @@ impl Queue {
     }
 
     /// Takes all batches, which will not be written.
-    pub(super) fn clear(&mut self) -> Vec<Queued> {
+    pub(super) fn clear(&mut self) -> Vec<QueuedBatch> {
         self.pieces.clear();
         self.tail.clear();
         self.batches.drain(..).collect()
@@ -110,8 +110,8 @@ impl Queue {
 
 /// Writes the headers of batches that are stored from this position on.
 pub(super) fn seal(
-    batches: &mut [Queued],
-    mut pieces: Vec<Piece>,
+    batches: &mut [QueuedBatch],
+    mut pieces: Vec<QueueBuffer>,
     seal: &Seal,
     mut position: u64,
 ) -> Vec<Bytes> {
@@ -120,7 +120,7 @@ pub(super) fn seal(
     for batch in batches {
         batch.header = batch.header.sealed(seal, position);
         position += u64::from(batch.header.length);
-        if let Some(Piece::Copied(bytes)) = pieces.get_mut(piece) {
+        if let Some(QueueBuffer::Copied(bytes)) = pieces.get_mut(piece) {
             bytes[at..at + BATCH_HEADER].copy_from_slice(&batch.header.encode());
             at += BATCH_HEADER;
             if at == bytes.len() {
@@ -135,8 +135,8 @@ pub(super) fn seal(
         }
     }
     let freeze = |piece| match piece {
-        Piece::Copied(bytes) => bytes.freeze(),
-        Piece::Shared(bytes) => bytes,
+        QueueBuffer::Copied(bytes) => bytes.freeze(),
+        QueueBuffer::Shared(bytes) => bytes,
     };
     pieces.into_iter().map(freeze).collect()
 }
@@ -145,17 +145,17 @@ pub(super) fn seal(
 mod tests {
     use super::*;
     use crate::pending::Pending;
-    use crate::record::{Kind, RecordBuilder};
+    use crate::record::{RecordBuilder, ValueKind};
 
     #[test]
     fn queued_batches_are_written_in_order_and_unchanged() {
-        let mut queue = Queue::default();
+        let mut queue = WriteQueue::default();
         let mut file = Vec::new();
         let key = Seal::of(0, (1, 2));
-        let sizes = [1, 100, COPIED_MOST * 2, 5, COPIED_MOST * 3, COPIED_MOST * 3, 7, 8];
+        let sizes = [1, 100, COPIED_MAX * 2, 5, COPIED_MAX * 3, COPIED_MAX * 3, 7, 8];
         for (base, size) in sizes.into_iter().enumerate() {
             let mut builder = RecordBuilder::new();
-            builder.push(0, b"", &vec![base as u8; size], Kind::Bytes).unwrap();
+            builder.push(0, b"", &vec![base as u8; size], ValueKind::Bytes).unwrap();
             let records = builder.finish().unwrap();
             let header = BatchHeader::of(&records, base as u64, 0);
             file.extend_from_slice(&header.sealed(&key, 1000 + file.len() as u64).encode());

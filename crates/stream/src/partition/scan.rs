@@ -4,13 +4,13 @@
 //! ([`record::find_sealed`]); without a key, no batch behind the damage is. Every byte is searched at most once, and
 //! every record verified at most once, for any input.
 
-use crate::record::{self, BatchHeader, Effort, Malformed};
-use crate::seal::Framing;
+use crate::record::{self, BatchHeader, RecordError, ScanCost};
+use crate::seal::SegmentLayout;
 
 /// The scan of a segment's file.
-pub(super) struct Scan<'a> {
+pub(super) struct SegmentScan<'a> {
     bytes: &'a [u8],
-    framing: Framing,
+    layout: SegmentLayout,
     at: usize,
     /// The minimum offset and time of the next batch.
     next: u64,
@@ -19,12 +19,12 @@ pub(super) struct Scan<'a> {
     limit: u64,
     /// Whether records are verified.
     verifies: bool,
-    pub(super) effort: Effort,
+    pub(super) cost: ScanCost,
 }
 
 /// A part of a segment.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum ScanItem {
     Batch(u64, BatchHeader),
     Damage(Damage),
     /// The rest was replaced by the next segment.
@@ -36,15 +36,15 @@ pub(super) enum Part {
 pub(super) struct Damage {
     pub(super) start: u64,
     pub(super) end: u64,
-    pub(super) wrong: Malformed,
+    pub(super) wrong: RecordError,
 }
 
-impl<'a> Scan<'a> {
+impl<'a> SegmentScan<'a> {
     /// Scans a whole file, whose batches begin at or after this offset and time.
-    pub(super) fn new(bytes: &'a [u8], framing: Framing, next: u64, limit: Option<u64>) -> Self {
-        let at = bytes.len().min(framing.start as usize);
+    pub(super) fn new(bytes: &'a [u8], layout: SegmentLayout, next: u64, limit: Option<u64>) -> Self {
+        let at = bytes.len().min(layout.start as usize);
         let limit = limit.unwrap_or(u64::MAX);
-        Self { bytes, framing, at, next, time: 0, limit, verifies: true, effort: Effort::default() }
+        Self { bytes, layout, at, next, time: 0, limit, verifies: true, cost: ScanCost::default() }
     }
 
     /// Verifies headers only.
@@ -54,27 +54,27 @@ impl<'a> Scan<'a> {
     }
 
     /// The header at the current position, which leads to the next one, and whether its records are valid.
-    fn batch(&mut self) -> Result<(BatchHeader, Result<(), Malformed>), Malformed> {
+    fn batch(&mut self) -> Result<(BatchHeader, Result<(), RecordError>), RecordError> {
         let here = &self.bytes[self.at..];
         let header = BatchHeader::decode(here)?;
-        if self.framing.start > 0 && header.tag.is_none() {
-            return Err(Malformed::Reserved);
+        if self.layout.start > 0 && header.tag.is_none() {
+            return Err(RecordError::Reserved);
         }
-        if let Some(seal) = self.framing.seal() {
-            self.effort.tags += 1;
+        if let Some(seal) = self.layout.seal() {
+            self.cost.tags += 1;
             if !header.is_sealed(seal, self.at as u64) {
-                return Err(Malformed::Checksum);
+                return Err(RecordError::Checksum);
             }
         }
         if header.base < self.next || header.appended < self.time {
-            return Err(Malformed::Order);
+            return Err(RecordError::Order);
         }
         if !self.verifies {
             let is_whole = header.length as usize <= here.len();
-            return Ok((header, if is_whole { Ok(()) } else { Err(Malformed::Truncated) }));
+            return Ok((header, if is_whole { Ok(()) } else { Err(RecordError::Truncated) }));
         }
         let checked = record::split_batch(&mut &here[..]).and_then(|batch| {
-            self.effort.verified += u64::from(header.length);
+            self.cost.verified += u64::from(header.length);
             batch.check()
         });
         Ok((header, checked))
@@ -83,36 +83,36 @@ impl<'a> Scan<'a> {
     /// Position at which the chain continues behind an invalid header.
     fn resume(&mut self) -> usize {
         let behind = self.at + 1;
-        let (Some(seal), Some(bytes)) = (self.framing.seal(), self.bytes.get(behind..)) else {
+        let (Some(seal), Some(bytes)) = (self.layout.seal(), self.bytes.get(behind..)) else {
             return self.bytes.len();
         };
-        let found = record::find_sealed(bytes, behind as u64, seal, &mut self.effort);
+        let found = record::find_sealed(bytes, behind as u64, seal, &mut self.cost);
         // A position within the file, which is in memory.
         found.map_or(self.bytes.len(), |(position, _)| position as usize)
     }
 }
 
-impl Iterator for Scan<'_> {
-    type Item = Part;
+impl Iterator for SegmentScan<'_> {
+    type Item = ScanItem;
 
-    fn next(&mut self) -> Option<Part> {
+    fn next(&mut self) -> Option<ScanItem> {
         if self.at >= self.bytes.len() {
             return None;
         }
         let start = self.at as u64;
         let (part, end) = match self.batch() {
-            Ok((header, _)) if header.end() > self.limit => (Part::Replaced(start), self.bytes.len()),
+            Ok((header, _)) if header.end() > self.limit => (ScanItem::Replaced(start), self.bytes.len()),
             Ok((header, records)) => {
                 (self.next, self.time) = (header.end(), header.appended);
                 let end = self.bytes.len().min(self.at + header.length as usize);
                 match records {
-                    Ok(()) => (Part::Batch(start, header), end),
-                    Err(wrong) => (Part::Damage(Damage { start, end: end as u64, wrong }), end),
+                    Ok(()) => (ScanItem::Batch(start, header), end),
+                    Err(wrong) => (ScanItem::Damage(Damage { start, end: end as u64, wrong }), end),
                 }
             }
             Err(wrong) => {
                 let end = self.resume();
-                (Part::Damage(Damage { start, end: end as u64, wrong }), end)
+                (ScanItem::Damage(Damage { start, end: end as u64, wrong }), end)
             }
         };
         self.at = end;
@@ -123,23 +123,29 @@ impl Iterator for Scan<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Kind, Limits, RecordBuilder, Records};
-    use crate::seal::{HEAD, Head, Seal};
+    use crate::record::{RecordBuilder, RecordLimits, Records, ValueKind};
+    use crate::seal::{HEAD, Seal, SegmentHeader};
 
-    fn framing() -> Framing {
-        Framing::of(Head { seal: Seal::of(0, (3, 4)), created: 0, synced: true, replaces: false })
+    fn layout() -> SegmentLayout {
+        SegmentLayout::of(SegmentHeader {
+            seal: Seal::of(0, (3, 4)),
+            created: 0,
+            synced: true,
+            replaces: false,
+            compacted: None,
+        })
     }
 
     fn one_record(value: &[u8]) -> Records {
-        let mut builder = RecordBuilder::with_limits(Limits::default().bytes(64 << 20));
-        builder.push(0, b"", value, Kind::Bytes).unwrap();
+        let mut builder = RecordBuilder::with_limits(RecordLimits::default().with_max_bytes(64 << 20));
+        builder.push(0, b"", value, ValueKind::Bytes).unwrap();
         builder.finish().unwrap()
     }
 
     /// A segment with one batch per value.
     fn segment(values: &[&[u8]]) -> Vec<u8> {
         let mut file = vec![0; HEAD];
-        let seal = *framing().seal().unwrap();
+        let seal = *layout().seal().unwrap();
         for (base, value) in values.iter().enumerate() {
             let records = one_record(value);
             let header = BatchHeader::of(&records, base as u64, 0).sealed(&seal, file.len() as u64);
@@ -164,10 +170,10 @@ mod tests {
         payload
     }
 
-    fn scan(file: &[u8]) -> (Vec<Part>, Effort) {
-        let mut scan = Scan::new(file, framing(), 0, None);
+    fn scan(file: &[u8]) -> (Vec<ScanItem>, ScanCost) {
+        let mut scan = SegmentScan::new(file, layout(), 0, None);
         let parts = scan.by_ref().collect();
-        (parts, scan.effort)
+        (parts, scan.cost)
     }
 
     #[test]
@@ -180,12 +186,12 @@ mod tests {
             for (at, end) in [(second + 9, total), (second + 100, total), (second + 9, total - 100)] {
                 file.truncate(end as usize);
                 file[at] ^= 1;
-                let (parts, effort) = scan(&file);
-                let batches = parts.iter().filter(|part| matches!(part, Part::Batch(..))).count();
+                let (parts, cost) = scan(&file);
+                let batches = parts.iter().filter(|part| matches!(part, ScanItem::Batch(..))).count();
                 assert_eq!(batches, if end == total { 2 } else { 1 }, "{parts:?}");
-                assert!(effort.searched <= end && effort.verified <= end, "{effort:?} of {end}");
+                assert!(cost.searched <= end && cost.verified <= end, "{cost:?} of {end}");
                 // Flags can be at each fourth byte, and headers with valid checksums are 40 bytes apart here.
-                assert!(effort.tags <= end / 40 + 3 && effort.heads <= end / 4, "{effort:?} of {end}");
+                assert!(cost.tags <= end / 40 + 3 && cost.heads <= end / 4, "{cost:?} of {end}");
                 file[at] ^= 1;
             }
         }
@@ -194,18 +200,21 @@ mod tests {
     #[test]
     fn torn_end_is_not_searched() {
         let file = segment(&[b"first", &nested(1 << 20)]);
-        let (parts, effort) = scan(&file[..file.len() - 1]);
-        assert_eq!((parts.len(), effort.searched, effort.tags), (2, 0, 2));
+        let (parts, cost) = scan(&file[..file.len() - 1]);
+        assert_eq!((parts.len(), cost.searched, cost.tags), (2, 0, 2));
     }
 
     #[test]
     fn damaged_records_do_not_hide_the_next_batch() {
         let mut file = segment(&[b"first", b"second", b"third"]);
         file[HEAD + 65 + 65] ^= 1;
-        let (parts, effort) = scan(&file);
-        assert!(matches!(parts[1], Part::Damage(Damage { wrong: Malformed::Checksum, .. })), "{parts:?}");
-        assert!(matches!(parts[2], Part::Batch(_, header) if header.base == 2), "{parts:?}");
-        assert_eq!(effort.searched, 0);
+        let (parts, cost) = scan(&file);
+        assert!(
+            matches!(parts[1], ScanItem::Damage(Damage { wrong: RecordError::Checksum, .. })),
+            "{parts:?}"
+        );
+        assert!(matches!(parts[2], ScanItem::Batch(_, header) if header.base == 2), "{parts:?}");
+        assert_eq!(cost.searched, 0);
     }
 
     #[test]
@@ -213,16 +222,16 @@ mod tests {
         let file = segment(&[b"first", b"second"]);
         // The same batch at another position, and under another key.
         let moved = [&file[..HEAD], &[0; 7], &file[HEAD..]].concat();
-        assert!(matches!(scan(&moved).0[..], [Part::Damage(_)]));
-        let head = Head { seal: Seal::of(0, (3, 5)), created: 0, synced: true, replaces: false };
-        let parts: Vec<Part> = Scan::new(&file, Framing::of(head), 0, None).collect();
-        assert!(matches!(parts[..], [Part::Damage(_)]));
+        assert!(matches!(scan(&moved).0[..], [ScanItem::Damage(_)]));
+        let other = SegmentLayout::of(SegmentHeader { seal: Seal::of(0, (3, 5)), ..layout().head.unwrap() });
+        let parts: Vec<ScanItem> = SegmentScan::new(&file, other, 0, None).collect();
+        assert!(matches!(parts[..], [ScanItem::Damage(_)]));
     }
 
     #[test]
     fn replaced_batches_are_skipped() {
         let file = segment(&[b"first", b"second", b"third"]);
-        let parts: Vec<Part> = Scan::new(&file, framing(), 0, Some(1)).collect();
-        assert!(matches!(parts[..], [Part::Batch(..), Part::Replaced(_)]), "{parts:?}");
+        let parts: Vec<ScanItem> = SegmentScan::new(&file, layout(), 0, Some(1)).collect();
+        assert!(matches!(parts[..], [ScanItem::Batch(..), ScanItem::Replaced(_)]), "{parts:?}");
     }
 }

@@ -6,69 +6,39 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use super::Past;
-use super::queue::{Queue, Queued};
-use super::read::Unindexed;
-use super::scan::Damage;
+use super::compact::CompactionState;
+use super::entry::{IndexRequest, SegmentEntry};
+use super::job::WriterJob;
+use super::queue::{QueuedBatch, WriteQueue};
+use super::types::{PartitionEvent, PartitionOffsets};
 use super::unsynced::Unsynced;
-use super::write::Job;
-use crate::disk::{Disk, File};
-use crate::index::{Index, Summary};
-use crate::seal::Head;
+use crate::disk::{Disk, DiskFile};
+use crate::index::Index;
+use crate::seal::SegmentHeader;
 use crate::segment::Segment;
-use crate::{AppendError, Ends, Fsync, StreamConfig};
-
-/// A segment and its extent.
-pub(super) struct Entry {
-    pub(super) segment: Arc<Segment>,
-    /// Summary of the readable part. For the last segment it is also the written part, except while a write is in
-    /// flight.
-    pub(super) summary: Summary,
-    /// Known damage within the readable part.
-    pub(super) damaged: Arc<[Hole]>,
-    /// Description of damage at the end of the segment, if any.
-    pub(super) damage: Option<Arc<str>>,
-}
-
-impl Entry {
-    pub(super) fn new(segment: Arc<Segment>, summary: Summary) -> Self {
-        Self { segment, summary, damaged: [].into(), damage: None }
-    }
-
-    /// Whether no damage is known: only then may opening the log skip reading the segment.
-    pub(super) fn is_right(&self) -> bool {
-        self.damaged.is_empty() && self.damage.is_none()
-    }
-}
-
-/// A damaged part of a segment, and the offset of the first batch behind it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Hole {
-    pub(super) damage: Damage,
-    pub(super) resume: u64,
-}
+use crate::{AppendError, Fsync, StreamConfig};
 
 pub(super) struct State {
     pub(super) config: StreamConfig,
     /// Never empty; batches are appended to the last entry.
-    pub(super) entries: VecDeque<Entry>,
+    pub(super) entries: VecDeque<SegmentEntry>,
     /// Bytes of all entries except the last.
     pub(super) sealed_bytes: u64,
     /// File of the last entry.
-    pub(super) file: Arc<dyn File>,
+    pub(super) file: Arc<dyn DiskFile>,
     /// Index of the last entry.
     pub(super) index: Index,
     /// The last entry has a valid index file.
     pub(super) is_index_stored: bool,
     /// Head of the last entry. None: the segment has no key, and is not appended to.
-    pub(super) head: Option<Head>,
+    pub(super) head: Option<SegmentHeader>,
     /// Another process created the last segment.
     pub(super) is_reopened: bool,
     /// This process created the last segment and has not synced its head.
     pub(super) has_unsynced_head: bool,
     /// The last sync of the last segment found no space.
-    pub(super) has_unsynced_end: bool,
-    pub(super) recent: Recent,
+    pub(super) has_failed_sync: bool,
+    pub(super) recent: RecentBatches,
     /// The next offset, and the time of the batch before it.
     pub(super) next: u64,
     pub(super) time: u64,
@@ -76,33 +46,34 @@ pub(super) struct State {
     /// Time since which written bytes are not synced.
     pub(super) dirty_since: Option<u64>,
     pub(super) unsynced: Unsynced,
-    pub(super) queue: Queue,
+    pub(super) queue: WriteQueue,
     /// Bytes in the queue and in flight.
     pub(super) pending: usize,
     /// A writer has the partition or will have it. The code that sets the flag also queues the partition.
     pub(super) busy: bool,
-    /// A job begun by a carrier that could not execute it.
-    pub(super) left: Option<Job>,
+    /// A job begun by an executor that could not execute it.
+    pub(super) deferred_job: Option<WriterJob>,
     /// Number of carriers that have the partition: at most one, except during a handover.
-    pub(super) carried: u32,
+    pub(super) executors: u32,
+    pub(super) compaction: CompactionState,
     pub(super) closed: bool,
     pub(super) failed: Option<Arc<str>>,
     /// Time of the last attempt that found no space.
     pub(super) full_since: Option<u64>,
-    pub(super) waiters: VecDeque<(Past, Waker)>,
+    pub(super) waiters: VecDeque<(PartitionEvent, Waker)>,
     /// Segments whose index must be rebuilt.
-    pub(super) unindexed: VecDeque<Unindexed>,
-    pub(super) counters: Counters,
+    pub(super) index_requests: VecDeque<IndexRequest>,
+    pub(super) counters: PartitionCounters,
 }
 
 /// Positions of the last batches of the last segment. Readers at the end of the log look there, and may be many.
 #[derive(Default)]
-pub(super) struct Recent(VecDeque<(u64, u64)>);
+pub(super) struct RecentBatches(VecDeque<(u64, u64)>);
 
 /// Maximum number of positions.
 const RECENT: usize = 64;
 
-impl Recent {
+impl RecentBatches {
     pub(super) fn note(&mut self, offset: u64, position: u64) {
         if self.0.len() == RECENT {
             self.0.pop_front();
@@ -113,7 +84,7 @@ impl Recent {
     /// Position from which to search for an offset. None if the offset is before all positions.
     pub(super) fn position(&self, offset: u64) -> Option<u64> {
         let behind = self.0.partition_point(|(base, _)| *base <= offset);
-        behind.checked_sub(1).map(|place| self.0[place].1)
+        behind.checked_sub(1).map(|index| self.0[index].1)
     }
 
     /// Resets for a new last segment.
@@ -124,7 +95,7 @@ impl Recent {
 
 /// Counters since the log was opened.
 #[derive(Default)]
-pub(super) struct Counters {
+pub(super) struct PartitionCounters {
     pub(super) records: u64,
     pub(super) batches: u64,
     pub(super) written: u64,
@@ -134,11 +105,11 @@ pub(super) struct Counters {
 }
 
 /// Microseconds without further attempts after the disk was full.
-const FULL: u64 = 1_000_000;
+const RETRY_AFTER_FULL: u64 = 1_000_000;
 
 /// Maximum lead of a batch's time over the clock, in microseconds. If the clock is set back by less, the time stands
 /// still; if by more, a new segment begins, within which times only grow.
-const LEAD_MOST: u64 = 60_000_000;
+const LEAD_MAX: u64 = 60_000_000;
 
 /// A segment is ended for its age after this fraction of the retention time. So records are removed late by at most
 /// that fraction.
@@ -146,28 +117,34 @@ const AGE_PARTS: u32 = 4;
 
 impl State {
     /// The segment that is appended to.
-    pub(super) fn last(&self) -> &Entry {
+    pub(super) fn last(&self) -> &SegmentEntry {
         // The last entry is only ever followed by another one.
         self.entries.back().expect("a partition has a segment")
     }
 
-    pub(super) fn last_mut(&mut self) -> &mut Entry {
+    pub(super) fn last_mut(&mut self) -> &mut SegmentEntry {
         self.entries.back_mut().expect("a partition has a segment")
     }
 
-    pub(super) fn ends(&self) -> Ends {
+    pub(super) fn offsets(&self) -> PartitionOffsets {
         let earliest = self.entries.front().map_or(self.next, |entry| entry.summary.first);
-        Ends { earliest, readable: self.last().summary.end, durable: self.durable, next: self.next }
+        PartitionOffsets {
+            earliest,
+            readable: self.last().summary.end,
+            durable: self.durable,
+            next: self.next,
+        }
     }
 
     /// Error of further appends, if they are rejected.
-    pub(super) fn refuses(&self) -> Option<AppendError> {
+    pub(super) fn rejection(&self) -> Option<AppendError> {
         let failed = || self.failed.clone().map(AppendError::Failed);
         if self.closed { Some(AppendError::Closed) } else { failed() }
     }
 
     pub(super) fn is_full(&self, now: u64) -> bool {
-        self.full_since.is_some_and(|since| now.checked_sub(since).is_some_and(|passed| passed < FULL))
+        self.full_since
+            .is_some_and(|since| now.checked_sub(since).is_some_and(|passed| passed < RETRY_AFTER_FULL))
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -182,23 +159,24 @@ impl State {
     }
 
     /// Makes this segment the last one.
-    pub(super) fn push(&mut self, entry: Entry) {
+    pub(super) fn push(&mut self, entry: SegmentEntry) {
         self.sealed_bytes += self.last().summary.bytes;
         self.recent.clear();
         self.entries.push_back(entry);
     }
 
     /// Whether the next batch needs a new segment, or the last segment has reached its maximum age.
-    pub(super) fn should_roll(&self, now: u64) -> bool {
+    pub(super) fn roll_is_due(&self, now: u64) -> bool {
         let last = &self.last().summary;
-        let is_too_small = self.queue.first().is_some_and(|first| self.room() < u64::from(first.length));
+        let is_too_small =
+            self.queue.first().is_some_and(|first| self.free_bytes() < u64::from(first.length));
         let is_old = self.config.retain_age.is_some_and(|age| {
             let most = micros(age / AGE_PARTS);
             now.saturating_sub(last.first_time) > most && !self.is_full(now)
         });
         let first = self.queue.first();
         let goes_back = first.is_some_and(|first| first.appended < last.last_time);
-        let is_ahead = self.config.retain_age.is_some() && last.first_time > now.saturating_add(LEAD_MOST);
+        let is_ahead = self.config.retain_age.is_some() && last.first_time > now.saturating_add(LEAD_MAX);
         let is_old = is_old || is_ahead && !self.is_full(now) || goes_back;
         let is_ended = first.is_some() && self.is_ended();
         is_ended || !last.is_empty() && (is_too_small || is_old)
@@ -206,7 +184,7 @@ impl State {
 
     /// Time of a batch that is appended now.
     pub(super) fn time_of(&self, now: u64) -> u64 {
-        if self.time > now.saturating_add(LEAD_MOST) { now } else { now.max(self.time) }
+        if self.time > now.saturating_add(LEAD_MAX) { now } else { now.max(self.time) }
     }
 
     /// Whether appends to the last segment have ended. No position of a file is written a second time once its batch
@@ -216,25 +194,26 @@ impl State {
         // The head of an empty segment may not have been synced: it is rewritten.
         let is_unsure = self.is_reopened && self.last().summary.is_empty();
         let is_continued =
-            |head: &Head| if head.synced { is_synced && !is_unsure } else { !self.is_reopened };
-        self.has_unsynced_end || !self.head.as_ref().is_some_and(is_continued)
+            |head: &SegmentHeader| if head.synced { is_synced && !is_unsure } else { !self.is_reopened };
+        let is_continued = |head: &SegmentHeader| head.compacted.is_none() && is_continued(head);
+        self.has_failed_sync || !self.head.as_ref().is_some_and(is_continued)
     }
 
     /// Whether the next segment replaces the records of the previous file from its base on.
     pub(super) fn replaces(&self) -> bool {
         let is_begun_anew = self.last().summary.is_empty();
-        self.has_unsynced_end || is_begun_anew && self.head.is_some_and(|head| head.replaces)
+        self.has_failed_sync || is_begun_anew && self.head.is_some_and(|head| head.replaces)
     }
 
     /// Space left in the last segment, in bytes.
-    pub(super) fn room(&self) -> u64 {
+    pub(super) fn free_bytes(&self) -> u64 {
         self.config.segment_bytes.saturating_sub(self.last().summary.bytes)
     }
 
     /// Whether a sync is due.
-    pub(super) fn should_sync(&self, now: u64) -> bool {
+    pub(super) fn sync_is_due(&self, now: u64) -> bool {
         // The clock ticks every half interval, so that the interval is met.
-        if self.unsynced.is_refused && self.is_full(now) {
+        if self.unsynced.needs_rewrite && self.is_full(now) {
             return false;
         }
         let is_due = |since: u64, interval| now < since || now - since >= micros(interval) / 2;
@@ -252,7 +231,7 @@ impl State {
     }
 
     /// Whether retention is to remove the first segment.
-    pub(super) fn should_remove(&self, now: u64) -> bool {
+    pub(super) fn retention_is_due(&self, now: u64) -> bool {
         let (Some(first), true) = (self.entries.front(), self.entries.len() > 1) else { return false };
         let is_much = self.config.retain_bytes.is_some_and(|most| self.bytes() - first.summary.bytes >= most);
         let is_old = self
@@ -290,7 +269,7 @@ impl State {
     }
 
     /// Takes all waiting batches, which will not be written; their offsets are assigned again.
-    pub(super) fn give_up_queue(&mut self) -> Vec<Queued> {
+    pub(super) fn take_queue(&mut self) -> Vec<QueuedBatch> {
         let batches = self.queue.clear();
         let bytes: usize = batches.iter().map(|batch| batch.header.length as usize).sum();
         self.pending = self.pending.saturating_sub(bytes);
@@ -300,30 +279,30 @@ impl State {
     }
 
     /// Whether the event has happened. None: it never will.
-    pub(super) fn has_happened(&self, past: Past, max_pending: usize) -> Option<bool> {
+    pub(super) fn has_happened(&self, event: PartitionEvent, max_pending: usize) -> Option<bool> {
         let is_over = self.closed || self.failed.is_some();
-        let happened = match past {
-            Past::Readable(offset) => self.last().summary.end > offset,
-            Past::Durable(offset) => self.durable > offset,
-            Past::Room => is_over || self.pending <= max_pending / 2,
+        let happened = match event {
+            PartitionEvent::Readable(offset) => self.last().summary.end > offset,
+            PartitionEvent::Durable(offset) => self.durable > offset,
+            PartitionEvent::QueueSpace => is_over || self.pending <= max_pending / 2,
         };
         (happened || !is_over).then_some(happened)
     }
 
     /// Takes the wakers whose event has happened, or all of them if no more events are possible.
-    pub(super) fn take_woken(&mut self, max_pending: usize) -> Vec<Waker> {
-        let mut woken = Vec::new();
+    pub(super) fn take_ready_wakers(&mut self, max_pending: usize) -> Vec<Waker> {
+        let mut wakers = Vec::new();
         let mut waiters = std::mem::take(&mut self.waiters);
         // Most wait for the same event, so few remain.
-        waiters.retain(|(past, waker)| {
-            let stays = self.has_happened(*past, max_pending) == Some(false);
+        waiters.retain(|(event, waker)| {
+            let stays = self.has_happened(*event, max_pending) == Some(false);
             if !stays {
-                woken.push(waker.clone());
+                wakers.push(waker.clone());
             }
             stays
         });
         self.waiters = waiters;
-        woken
+        wakers
     }
 }
 

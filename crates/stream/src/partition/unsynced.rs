@@ -2,9 +2,9 @@
 
 use std::io;
 
-use crate::disk::{Disk, File};
+use crate::disk::{Disk, DiskFile};
 use crate::record;
-use crate::seal::{Framing, HEAD};
+use crate::seal::{HEAD, SegmentLayout};
 use crate::segment::Segment;
 
 /// The end of the last segment that no sync has covered.
@@ -13,7 +13,7 @@ pub(super) struct Unsynced {
     /// Start position in the file.
     pub(super) from: u64,
     /// A sync of this range has found no space: the system may count its pages as written, or drop them.
-    pub(super) is_refused: bool,
+    pub(super) needs_rewrite: bool,
 }
 
 impl Unsynced {
@@ -23,10 +23,10 @@ impl Unsynced {
         self,
         disk: &dyn Disk,
         segment: &Segment,
-        file: &dyn File,
+        file: &dyn DiskFile,
         end: u64,
     ) -> io::Result<()> {
-        if !self.is_refused {
+        if !self.needs_rewrite {
             return file.sync();
         }
         disk.rewrite(segment.path(), self.from)?;
@@ -34,15 +34,15 @@ impl Unsynced {
     }
 }
 
-fn verify(segment: &Segment, file: &dyn File, range: std::ops::Range<u64>) -> io::Result<()> {
-    let lost = |at: u64, why: &dyn std::fmt::Display| {
+fn verify(segment: &Segment, file: &dyn DiskFile, range: std::ops::Range<u64>) -> io::Result<()> {
+    let lost = |at: u64, reason: &dyn std::fmt::Display| {
         io::Error::other(format!(
-            "a sync found no space, and the system has dropped written bytes: {why} at byte {at}"
+            "a sync found no space, and the system has dropped written bytes: {reason} at byte {at}"
         ))
     };
-    let framing = Framing::decode(&file.lend(0..HEAD as u64)?, segment.base);
-    let seal = framing.seal().ok_or_else(|| lost(0, &"the segment has no head"))?;
-    let bytes = file.lend(range.start.max(HEAD as u64)..range.end)?;
+    let layout = SegmentLayout::decode(&file.read_shared(0..HEAD as u64)?, segment.base);
+    let seal = layout.seal().ok_or_else(|| lost(0, &"the segment has no head"))?;
+    let bytes = file.read_shared(range.start.max(HEAD as u64)..range.end)?;
     let mut rest = &bytes[..];
     while !rest.is_empty() {
         let at = range.end - rest.len() as u64;

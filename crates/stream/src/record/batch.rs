@@ -1,6 +1,6 @@
 //! Batches, as stored in sequence in a segment.
 
-use super::{BATCH_HEADER, Malformed, PLAIN_HEADER, RECORD_HEADER, RecordIter, Records, u32_at, u64_at};
+use super::{BATCH_HEADER, PLAIN_HEADER, RECORD_HEADER, RecordError, RecordIter, Records, u32_at, u64_at};
 use crate::seal::Seal;
 
 /// Flag of a header with a tag.
@@ -26,13 +26,12 @@ pub struct BatchHeader {
 impl BatchHeader {
     /// Creates the header of a batch in the log: the tag is computed when the position is known.
     pub(crate) fn of(records: &Records, base: u64, appended: u64) -> Self {
-        // `Limits` keep records with a header below 4 GiB.
+        // `RecordLimits` keep records with a header below 4 GiB.
         let length = (BATCH_HEADER + records.bytes().len()) as u32;
         Self { base, appended, count: records.count(), length, tag: Some(0) }
     }
 
     /// Creates the header of a batch of a broker's records. It is stored in no file of the log, so it has no tag.
-    #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     pub(crate) fn plain(records: &Records, base: u64, appended: u64) -> Self {
         let length = (PLAIN_HEADER + records.bytes().len()) as u32;
         Self { base, appended, count: records.count(), length, tag: None }
@@ -79,12 +78,12 @@ impl BatchHeader {
     ///
     /// # Errors
     ///
-    /// [`Malformed`] if `bytes` do not begin with a header.
-    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let head: &[u8; PLAIN_HEADER] = bytes.first_chunk().ok_or(Malformed::Truncated)?;
+    /// [`RecordError`] if `bytes` do not begin with a header.
+    pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
+        let head: &[u8; PLAIN_HEADER] = bytes.first_chunk().ok_or(RecordError::Truncated)?;
         let flags = u32_at(head, 28);
         let size = if flags == TAGGED { BATCH_HEADER } else { PLAIN_HEADER };
-        let head = bytes.get(..size).ok_or(Malformed::Truncated)?;
+        let head = bytes.get(..size).ok_or(RecordError::Truncated)?;
         let header = Self {
             length: u32_at(head, 4),
             base: u64_at(head, 8),
@@ -99,13 +98,13 @@ impl BatchHeader {
             || u64::from(header.length) < least
             || header.base.checked_add(header.count.into()).is_none()
         {
-            return Err(Malformed::Size);
+            return Err(RecordError::Size);
         }
         if u32_at(head, 0) != crc32c::crc32c(&head[4..]) {
-            return Err(Malformed::Checksum);
+            return Err(RecordError::Checksum);
         }
         if flags != 0 && flags != TAGGED {
-            return Err(Malformed::Reserved);
+            return Err(RecordError::Reserved);
         }
         Ok(header)
     }
@@ -135,29 +134,29 @@ impl<'a> Batch<'a> {
     }
 
     /// Whether all records are valid, and as many as the header declares.
-    pub(crate) fn check(&self) -> Result<(), Malformed> {
+    pub(crate) fn check(&self) -> Result<(), RecordError> {
         let mut count = 0;
         for record in self.records() {
             record?;
             count += 1;
         }
-        if count == self.header.count { Ok(()) } else { Err(Malformed::Count) }
+        if count == self.header.count { Ok(()) } else { Err(RecordError::Count) }
     }
 }
 
 /// Iterates over whole batches, as returned by [`Partition::read`](crate::Partition::read) and as sent on the wire.
-pub fn iter(batches: &[u8]) -> Batches<'_> {
-    Batches { rest: batches }
+pub fn iter(batches: &[u8]) -> BatchIter<'_> {
+    BatchIter { rest: batches }
 }
 
 /// Iterator over batches: see [`iter`]. Ends after the first malformed batch.
 #[derive(Clone, Debug)]
-pub struct Batches<'a> {
+pub struct BatchIter<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Iterator for Batches<'a> {
-    type Item = Result<Batch<'a>, Malformed>;
+impl<'a> Iterator for BatchIter<'a> {
+    type Item = Result<Batch<'a>, RecordError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.rest.is_empty() {
@@ -171,9 +170,9 @@ impl<'a> Iterator for Batches<'a> {
     }
 }
 
-pub(crate) fn split_batch<'a>(rest: &mut &'a [u8]) -> Result<Batch<'a>, Malformed> {
+pub(crate) fn split_batch<'a>(rest: &mut &'a [u8]) -> Result<Batch<'a>, RecordError> {
     let header = BatchHeader::decode(rest)?;
-    let (batch, behind) = rest.split_at_checked(header.length as usize).ok_or(Malformed::Truncated)?;
+    let (batch, behind) = rest.split_at_checked(header.length as usize).ok_or(RecordError::Truncated)?;
     *rest = behind;
     Ok(Batch { header, records: &batch[header.size()..] })
 }
@@ -185,25 +184,25 @@ pub(crate) fn find_sealed(
     bytes: &[u8],
     position: u64,
     seal: &Seal,
-    effort: &mut Effort,
+    cost: &mut ScanCost,
 ) -> Option<(u64, BatchHeader)> {
     const FLAGS: [u8; 4] = TAGGED.to_le_bytes();
     let found = bytes.windows(BATCH_HEADER).zip(position..).find_map(|(head, at)| {
         if head[28..32] != FLAGS {
             return None;
         }
-        effort.heads += 1;
+        cost.heads += 1;
         let header = BatchHeader::decode(head).ok()?;
-        effort.tags += 1;
+        cost.tags += 1;
         header.is_sealed(seal, at).then_some((at, header))
     });
-    effort.searched += found.map_or(bytes.len() as u64, |(at, _)| at - position);
+    cost.searched += found.map_or(bytes.len() as u64, |(at, _)| at - position);
     found
 }
 
 /// Cost of a search.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Effort {
+pub(crate) struct ScanCost {
     /// Positions examined.
     pub(crate) searched: u64,
     /// Headers whose checksum may have been computed.

@@ -2,18 +2,18 @@
 
 use bytes::{BufMut, BytesMut};
 
-use super::{Kind, Limits, Malformed, RECORD_HEADER, Records};
+use super::{RECORD_HEADER, RawRecord, Record, RecordError, RecordLimits, Records, ValueKind};
 
 /// Encodes records into one buffer.
 #[derive(Debug, Default)]
 pub struct RecordBuilder {
     bytes: BytesMut,
     count: u32,
-    limits: Limits,
+    limits: RecordLimits,
 }
 
 impl RecordBuilder {
-    /// Creates an empty builder with the default [`Limits`].
+    /// Creates an empty builder with the default [`RecordLimits`].
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -21,24 +21,33 @@ impl RecordBuilder {
 
     /// Creates an empty builder with these limits.
     #[must_use]
-    pub fn with_limits(limits: Limits) -> Self {
+    pub fn with_limits(limits: RecordLimits) -> Self {
         Self { limits, ..Self::default() }
     }
 
     /// Appends a record.
     ///
-    /// `timestamp` is in microseconds since 1970; an empty key means no key.
+    /// `timestamp` is in microseconds since 1970; an empty key means no key. A tombstone has no value.
     ///
     /// # Errors
     ///
-    /// [`Malformed::TooLarge`] if the limits or a key length of 65,535 bytes are exceeded. The builder is then
-    /// unchanged.
-    pub fn push(&mut self, timestamp: u64, key: &[u8], value: &[u8], kind: Kind) -> Result<(), Malformed> {
-        let key_size = u16::try_from(key.len()).map_err(|_| Malformed::TooLarge)?;
+    /// [`RecordError::TooLarge`] if the limits or a key length of 65,535 bytes are exceeded, [`RecordError::Size`] if a
+    /// tombstone has a value. The builder is then unchanged.
+    pub fn push(
+        &mut self,
+        timestamp: u64,
+        key: &[u8],
+        value: &[u8],
+        kind: ValueKind,
+    ) -> Result<(), RecordError> {
+        if kind == ValueKind::Tombstone && !value.is_empty() {
+            return Err(RecordError::Size);
+        }
+        let key_size = u16::try_from(key.len()).map_err(|_| RecordError::TooLarge)?;
         let size = RECORD_HEADER + key.len() + value.len();
         let fits = size <= self.limits.bytes.saturating_sub(self.bytes.len());
         if !fits || self.count == self.limits.count {
-            return Err(Malformed::TooLarge);
+            return Err(RecordError::TooLarge);
         }
         let start = self.bytes.len();
         self.bytes.reserve(size);
@@ -55,6 +64,11 @@ impl RecordBuilder {
         self.bytes[start..start + 4].copy_from_slice(&crc.to_le_bytes());
         self.count += 1;
         Ok(())
+    }
+
+    /// As [`push`](Self::push). The offset is not encoded.
+    pub(crate) fn push_record(&mut self, record: &Record<'_>) -> Result<(), RecordError> {
+        self.push(record.timestamp, record.key, record.value, record.kind)
     }
 
     /// Number of records.
@@ -77,4 +91,15 @@ impl RecordBuilder {
         let count = std::mem::take(&mut self.count);
         (count > 0).then(|| Records { bytes: self.bytes.split().freeze(), count })
     }
+}
+
+/// Encodes a tombstone with the time at which the older records of its key were removed.
+pub(crate) fn write_tombstone(raw: &RawRecord<'_>, time: u64, out: &mut BytesMut) {
+    let start = out.len();
+    out.extend_from_slice(&raw.bytes[..RECORD_HEADER + raw.record.key.len()]);
+    out.put_u64_le(time);
+    let size = (out.len() - start) as u32;
+    out[start + 4..start + 8].copy_from_slice(&size.to_le_bytes());
+    let crc = crc32c::crc32c(&out[start + 4..]);
+    out[start..start + 4].copy_from_slice(&crc.to_le_bytes());
 }

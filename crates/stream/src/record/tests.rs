@@ -7,7 +7,7 @@ use super::*;
 fn records(values: &[&[u8]]) -> Records {
     let mut builder = RecordBuilder::new();
     for (index, value) in values.iter().enumerate() {
-        builder.push(index as u64, b"k", value, Kind::Text).unwrap();
+        builder.push(index as u64, b"k", value, ValueKind::Text).unwrap();
     }
     builder.finish().unwrap()
 }
@@ -19,7 +19,7 @@ fn batch(base: u64, appended: u64, records: &Records) -> Vec<u8> {
 #[test]
 fn record_is_encoded_as_documented() {
     let mut builder = RecordBuilder::new();
-    builder.push(0x0102_0304_0506_0708, b"key", b"value", Kind::Json).unwrap();
+    builder.push(0x0102_0304_0506_0708, b"key", b"value", ValueKind::Json).unwrap();
     let bytes = builder.finish().unwrap().into_bytes();
     let rest =
         [28, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1, 3, 0, 2, 0, b'k', b'e', b'y', b'v', b'a', b'l', b'u', b'e'];
@@ -52,7 +52,7 @@ fn batch_header_is_encoded_as_documented() {
 #[test]
 fn built_records_are_decoded_unchanged() {
     let built = records(&[b"a", b"", b"ccc"]);
-    let checked = Records::check(built.bytes().clone(), &Limits::default()).unwrap();
+    let checked = Records::check(built.bytes().clone(), &RecordLimits::default()).unwrap();
     assert_eq!(checked.count(), 3);
     let found: Vec<_> =
         checked.iter().map(|record| record.unwrap()).map(|r| (r.offset, r.timestamp, r.value)).collect();
@@ -79,9 +79,27 @@ fn any_damage_is_detected() {
         if cut > BATCH_HEADER {
             let sent = Bytes::copy_from_slice(&file[BATCH_HEADER..cut]);
             let whole = cut - BATCH_HEADER == RECORD_HEADER + 1 + 5;
-            assert_eq!(Records::check(sent, &Limits::default()).is_ok(), whole, "cut {cut}");
+            assert_eq!(Records::check(sent, &RecordLimits::default()).is_ok(), whole, "cut {cut}");
         }
     }
+}
+
+#[test]
+fn tombstone_of_a_producer_has_no_value() {
+    let mut builder = RecordBuilder::new();
+    assert_eq!(builder.push(0, b"k", b"v", ValueKind::Tombstone), Err(RecordError::Size));
+    builder.push(0, b"k", b"", ValueKind::Tombstone).unwrap();
+    let tombstone = builder.finish().unwrap().into_bytes();
+    let checked = Records::check(tombstone.clone(), &RecordLimits::default()).unwrap();
+    let record = checked.iter().next().unwrap().unwrap();
+    assert_eq!((record.key, record.value, record.kind), (&b"k"[..], &b""[..], ValueKind::Tombstone));
+    // Only compaction notes a time, with which the tombstone expires.
+    let mut stamped = bytes::BytesMut::new();
+    write_tombstone(&split_raw(&mut &tombstone[..], 0).unwrap(), 77, &mut stamped);
+    let raw = split_raw(&mut &stamped[..], 5).unwrap();
+    assert_eq!((raw.record.offset, raw.record.value, raw.tombstone_time), (5, &b""[..], Some(77)));
+    let checked = Records::check(stamped.clone().freeze(), &RecordLimits::default());
+    assert_eq!(checked.unwrap_err(), RecordError::Reserved);
 }
 
 #[test]
@@ -90,30 +108,48 @@ fn newer_version_is_distinguished_from_damage() {
     header[28] = 2;
     let crc = crc32c::crc32c(&header[4..32]);
     header[..4].copy_from_slice(&crc.to_le_bytes());
-    assert_eq!(BatchHeader::decode(&header), Err(Malformed::Reserved));
-    for (at, value) in [(18, 3), (19, 1)] {
+    assert_eq!(BatchHeader::decode(&header), Err(RecordError::Reserved));
+    for (at, value) in [(18, 4), (19, 1)] {
         let mut record = records(&[b"a"]).into_bytes().to_vec();
         record[at] = value;
         let crc = crc32c::crc32c(&record[4..]);
         record[..4].copy_from_slice(&crc.to_le_bytes());
-        let checked = Records::check(record.into(), &Limits::default());
-        assert_eq!(checked.unwrap_err(), Malformed::Reserved);
+        let checked = Records::check(record.into(), &RecordLimits::default());
+        assert_eq!(checked.unwrap_err(), RecordError::Reserved);
     }
 }
 
 #[test]
 fn limits_apply_to_building_and_checking() {
-    let limits = Limits::default().bytes(2 * (RECORD_HEADER + 2)).count(2);
+    let limits = RecordLimits::default().with_max_bytes(2 * (RECORD_HEADER + 2)).with_max_count(2);
     let mut builder = RecordBuilder::with_limits(limits);
-    builder.push(0, b"k", b"v", Kind::Bytes).unwrap();
-    assert_eq!(builder.push(0, b"k", b"vv", Kind::Bytes), Err(Malformed::TooLarge));
-    builder.push(0, b"k", b"v", Kind::Bytes).unwrap();
-    assert_eq!(builder.push(0, b"", b"", Kind::Bytes), Err(Malformed::TooLarge));
-    assert_eq!(RecordBuilder::new().push(0, &[0; 65_536], b"", Kind::Bytes), Err(Malformed::TooLarge));
+    builder.push(0, b"k", b"v", ValueKind::Bytes).unwrap();
+    assert_eq!(builder.push(0, b"k", b"vv", ValueKind::Bytes), Err(RecordError::TooLarge));
+    builder.push(0, b"k", b"v", ValueKind::Bytes).unwrap();
+    assert_eq!(builder.push(0, b"", b"", ValueKind::Bytes), Err(RecordError::TooLarge));
+    assert_eq!(RecordBuilder::new().push(0, &[0; 65_536], b"", ValueKind::Bytes), Err(RecordError::TooLarge));
     let bytes = builder.finish().unwrap().into_bytes();
     assert!(builder.is_empty() && builder.finish().is_none());
     assert!(Records::check(bytes.clone(), &limits).is_ok());
-    assert_eq!(Records::check(bytes.clone(), &limits.count(1)).unwrap_err(), Malformed::TooLarge);
-    assert_eq!(Records::check(bytes, &limits.bytes(43)).unwrap_err(), Malformed::TooLarge);
-    assert_eq!(Records::check(Bytes::new(), &limits).unwrap_err(), Malformed::Empty);
+    assert_eq!(Records::check(bytes.clone(), &limits.with_max_count(1)).unwrap_err(), RecordError::TooLarge);
+    assert_eq!(Records::check(bytes, &limits.with_max_bytes(43)).unwrap_err(), RecordError::TooLarge);
+    assert_eq!(Records::check(Bytes::new(), &limits).unwrap_err(), RecordError::Empty);
+}
+
+#[test]
+fn only_keys_have_idempotency_keys() {
+    let records = |all: &[(&[u8], &[u8])]| {
+        let mut builder = RecordBuilder::new();
+        for (key, value) in all {
+            builder.push(0, key, value, ValueKind::Bytes).unwrap();
+        }
+        builder.finish().unwrap()
+    };
+    let prefixed = [IDEMPOTENCY_PREFIX, b"a"].concat();
+    assert_eq!(idempotency_key(&prefixed), Some(&b"a"[..]));
+    assert_eq!(idempotency_key(b"a"), None);
+    assert!(records(&[(b"k", b"v"), (&prefixed, b"v")]).have_idempotency_key());
+    assert!(records(&[(IDEMPOTENCY_PREFIX, b"")]).have_idempotency_key());
+    // A value that begins with the prefix, or completes a key that does.
+    assert!(!records(&[(b"", &prefixed), (&prefixed[..5], &prefixed[5..])]).have_idempotency_key());
 }

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
 
-use super::opening::Busy;
-use super::slot::Life;
+use super::opening::BusySlot;
+use super::slot::SlotState;
 use super::{Inner, Streams};
 use crate::disk;
 use crate::{DeleteError, Stream, name};
@@ -22,35 +22,36 @@ impl Streams {
         let inner = &self.inner;
         let (Some(path), name) = (inner.path(name), Arc::<str>::from(name)) else { return Ok(false) };
         let _gate = inner.gate.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(why) = inner.check_lock() {
-            return Err(DeleteError::Io(std::io::Error::other(&*why)));
+        if let Some(reason) = inner.check_lock() {
+            return Err(DeleteError::Io(std::io::Error::other(&*reason)));
         }
         let mut state = inner.state();
-        let (before, aside) = loop {
+        let (before, removed_path) = loop {
             if state.lock.is_none() {
                 return Err(DeleteError::Closed);
             }
             state.removed += 1;
             let serial = state.removed;
             let Some(slot) = state.slots.get_mut(&*name) else { return Ok(false) };
-            if !matches!(slot.life, Life::Busy) {
-                let aside = inner.dir.join(format!("{}{}-{serial}", name::REMOVED, slot.known.created));
-                break (std::mem::replace(&mut slot.life, Life::Busy), aside);
+            if !matches!(slot.state, SlotState::Busy) {
+                let removed_path =
+                    inner.dir.join(format!("{}{}-{serial}", name::REMOVED, slot.metadata.created));
+                break (std::mem::replace(&mut slot.state, SlotState::Busy), removed_path);
             }
             inner.wait(state);
             state = inner.state();
         };
         drop(state);
-        let busy = Busy { inner, name: &name };
-        if let Life::Open(stream) = &before {
+        let busy = BusySlot { inner, name: &name };
+        if let SlotState::Open(stream) = &before {
             inner.quiesce(stream);
         }
         let disk = &*inner.pool.disk;
-        if let Err(error) = disk.rename(&path, &aside) {
-            let why = format!("deleting the stream: {error}").into();
+        if let Err(error) = disk.rename(&path, &removed_path) {
+            let reason = format!("deleting the stream: {error}").into();
             busy.finish(|state| {
                 if let Some(slot) = state.slots.get_mut(&*name) {
-                    slot.life = Life::Damaged(why, (inner.pool.clock)());
+                    slot.state = SlotState::Damaged(reason, (inner.pool.clock)());
                 }
             });
             return Err(DeleteError::Io(error));
@@ -60,7 +61,7 @@ impl Streams {
         busy.finish(|state| {
             state.slots.remove(&*name);
         });
-        inner.remove_later(aside);
+        inner.remove_later(removed_path);
         synced.map(|()| true).map_err(DeleteError::Io)
     }
 }
@@ -69,8 +70,8 @@ impl Inner {
     /// Waits until no operation on the stream's files is in flight.
     fn quiesce(&self, stream: &Stream) {
         stream.discard();
-        stream.leave(&self.pool);
-        self.pool.settle(|| !stream.is_busy());
+        stream.unregister(&self.pool);
+        self.pool.work_until(|| !stream.is_busy());
     }
 
     /// Removes the directory of a deleted stream in the background. Remaining files are removed when the log is next

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use crate::writer::{Pool, Work};
+use crate::writer::{WorkUnit, WriterPool};
 
 /// Maximum number of threads. A stream with a long recovery occupies one of them.
 const THREADS_MAX: usize = 16;
@@ -13,33 +13,33 @@ const THREADS_MAX: usize = 16;
 /// Time after which an idle thread ends.
 const IDLE: Duration = Duration::from_secs(10);
 
-pub(super) type Job = Box<dyn FnOnce() + Send>;
+pub(super) type OpenerJob = Box<dyn FnOnce() + Send>;
 
 pub(super) struct Openers {
     /// Without writers, the caller's own loop runs the jobs.
-    pool: Option<Arc<Pool>>,
-    queue: Mutex<Queue>,
+    pool: Option<Arc<WriterPool>>,
+    queue: Mutex<JobQueue>,
     wake: Condvar,
 }
 
 #[derive(Default)]
-struct Queue {
+struct JobQueue {
     /// At most one per stream, since a stream does one operation at a time.
-    jobs: VecDeque<Job>,
+    jobs: VecDeque<OpenerJob>,
     threads: usize,
     idle: usize,
     stopped: bool,
 }
 
 impl Openers {
-    pub(super) fn new(pool: &Arc<Pool>) -> Arc<Self> {
+    pub(super) fn new(pool: &Arc<WriterPool>) -> Arc<Self> {
         let pool = (pool.limits.writers == 0).then(|| pool.clone());
         Arc::new(Self { pool, queue: Mutex::default(), wake: Condvar::new() })
     }
 
-    pub(super) fn push(self: &Arc<Self>, job: Job) {
+    pub(super) fn push(self: &Arc<Self>, job: OpenerJob) {
         if let Some(pool) = &self.pool {
-            return pool.push(Arc::new(Once(Mutex::new(Some(job)))));
+            return pool.push(Arc::new(OneShotJob(Mutex::new(Some(job)))));
         }
         let mut queue = self.queue();
         if queue.stopped {
@@ -94,15 +94,15 @@ impl Openers {
     }
 
     /// No code panics while holding the lock.
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> MutexGuard<'_, JobQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A job as a unit of the pool's queue.
-struct Once(Mutex<Option<Job>>);
+struct OneShotJob(Mutex<Option<OpenerJob>>);
 
-impl Work for Once {
+impl WorkUnit for OneShotJob {
     fn work(self: Arc<Self>) -> bool {
         let job = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(job) = job {
@@ -115,5 +115,5 @@ impl Work for Once {
         false
     }
 
-    fn rest(&self) {}
+    fn release_unused(&self) {}
 }

@@ -5,17 +5,17 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
-use super::slot::{Life, Slot};
-use super::survey::misnamed;
-use super::{Inner, Owner, State};
-use crate::catalog::Known;
+use super::maintenance::find_renamed_segment;
+use super::slot::{SlotState, StreamSlot};
+use super::{Inner, State, StreamsOwner};
+use crate::catalog::StreamMetadata;
 use crate::disk::is_shortage;
-use crate::stream::Opened;
+use crate::stream::OpenedStream;
 use crate::{Loss, OpenError, Stream, StreamConfig, StreamError, groups, meta, name};
 
 /// Future of a stream that is being opened or created: see [`Streams::opening`](crate::Streams::opening).
-pub struct Opening {
-    inner: Arc<Owner>,
+pub struct OpenFuture {
+    inner: Arc<StreamsOwner>,
     name: Arc<str>,
     /// Configuration with which a missing stream is created.
     create: Option<StreamConfig>,
@@ -23,19 +23,19 @@ pub struct Opening {
     failed: Arc<Mutex<Option<StreamError>>>,
 }
 
-impl Opening {
-    pub(super) fn new(inner: Arc<Owner>, name: &str, create: Option<StreamConfig>) -> Self {
+impl OpenFuture {
+    pub(super) fn new(inner: Arc<StreamsOwner>, name: &str, create: Option<StreamConfig>) -> Self {
         Self { inner, name: name.into(), create, failed: Arc::default() }
     }
 }
 
-impl std::fmt::Debug for Opening {
+impl std::fmt::Debug for OpenFuture {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Opening").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("OpenFuture").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
-impl Future for Opening {
+impl Future for OpenFuture {
     type Output = Result<Option<Stream>, StreamError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -48,7 +48,7 @@ impl Future for Opening {
             Ok(claim) => claim,
             Err(error) => return Poll::Ready(Err(error)),
         };
-        if let Claim::Ready(stream) = claim {
+        if let ClaimResult::Ready(stream) = claim {
             return Poll::Ready(Ok(stream));
         }
         if let Some(slot) = state.slots.get_mut(&*self.name)
@@ -57,7 +57,7 @@ impl Future for Opening {
             slot.waiting.push(cx.waker().clone());
         }
         drop(state);
-        if let Claim::Mine(task) = claim {
+        if let ClaimResult::Task(task) = claim {
             let (inner, name, failed) = (self.inner.0.clone(), self.name.clone(), self.failed.clone());
             self.inner.openers.push(Box::new(move || {
                 let done = |error| *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
@@ -70,17 +70,17 @@ impl Future for Opening {
 }
 
 /// Result of claiming a stream for use.
-pub(super) enum Claim {
+pub(super) enum ClaimResult {
     /// The stream is open, or does not exist.
     Ready(Option<Stream>),
     /// Another thread operates on the stream; wait for it.
     Wait,
     /// The caller must do this task; the slot is reserved for it.
-    Mine(Task),
+    Task(OpenTask),
 }
 
 /// Result of [`Inner::find`].
-pub(super) struct Found {
+pub(super) struct FoundStream {
     pub(super) stream: Option<Stream>,
     /// Damage found while opening.
     pub(super) losses: Vec<Loss>,
@@ -88,7 +88,7 @@ pub(super) struct Found {
     pub(super) is_created: bool,
 }
 
-pub(super) enum Task {
+pub(super) enum OpenTask {
     Open,
     Create(StreamConfig, u64),
 }
@@ -100,22 +100,22 @@ impl Inner {
         state: &mut State,
         name: &Arc<str>,
         create: Option<&StreamConfig>,
-    ) -> Result<Claim, StreamError> {
+    ) -> Result<ClaimResult, StreamError> {
         let now = (self.pool.clock)();
         if let Some(slot) = state.slots.get_mut(name) {
-            return match &slot.life {
-                Life::Open(stream) => Ok(Claim::Ready(Some(stream.clone()))),
+            return match &slot.state {
+                SlotState::Open(stream) => Ok(ClaimResult::Ready(Some(stream.clone()))),
                 _ if state.lock.is_none() => Err(StreamError::Closed),
-                Life::Busy => Ok(Claim::Wait),
+                SlotState::Busy => Ok(ClaimResult::Wait),
                 _ if slot.may_open(now) => {
-                    slot.life = Life::Busy;
-                    Ok(Claim::Mine(Task::Open))
+                    slot.state = SlotState::Busy;
+                    Ok(ClaimResult::Task(OpenTask::Open))
                 }
-                Life::Damaged(why, _) => Err(StreamError::Damaged(why.clone())),
-                Life::Closed => Ok(Claim::Wait),
+                SlotState::Damaged(reason, _) => Err(StreamError::Damaged(reason.clone())),
+                SlotState::Closed => Ok(ClaimResult::Wait),
             };
         }
-        let Some(config) = create else { return Ok(Claim::Ready(None)) };
+        let Some(config) = create else { return Ok(ClaimResult::Ready(None)) };
         if state.lock.is_none() {
             return Err(StreamError::Closed);
         }
@@ -130,62 +130,62 @@ impl Inner {
         }
         state.created_last = now.max(state.created_last + 1);
         let created = state.created_last;
-        let known = Known { created, config: config.clone(), ..Known::default() };
-        state.slots.insert(name.clone(), Slot::new(known, Life::Busy));
-        Ok(Claim::Mine(Task::Create(config.clone(), created)))
+        let metadata = StreamMetadata { created, config: config.clone(), ..StreamMetadata::default() };
+        state.slots.insert(name.clone(), StreamSlot::new(metadata, SlotState::Busy));
+        Ok(ClaimResult::Task(OpenTask::Create(config.clone(), created)))
     }
 
     /// Executes a claimed task, and wakes all waiters. Waits for the disk.
     pub(super) fn run(
         &self,
         name: &Arc<str>,
-        task: Task,
+        task: OpenTask,
         failed: impl FnOnce(StreamError),
     ) -> Option<(Stream, Vec<Loss>)> {
-        let busy = Busy { inner: self, name };
+        let busy = BusySlot { inner: self, name };
         // Held until the slot is marked open: a close in between would miss the stream.
         let _gate = self.gate.read().unwrap_or_else(PoisonError::into_inner);
-        let lost = self.check_lock();
+        let failure = self.check_lock();
         let result = if self.state().lock.is_none() {
             Err(StreamError::Closed)
-        } else if let Some(why) = lost {
-            Err(StreamError::Io(Arc::new(std::io::Error::other(&*why))))
+        } else if let Some(reason) = failure {
+            Err(StreamError::Io(Arc::new(std::io::Error::other(&*reason))))
         } else {
             match &task {
-                Task::Open => self.open_files(name),
-                Task::Create(config, created) => self.create_files(name, config, *created),
+                OpenTask::Open => self.open_files(name),
+                OpenTask::Create(config, created) => self.create_files(name, config, *created),
             }
         };
-        let is_new = matches!(task, Task::Create(..));
+        let is_new = matches!(task, OpenTask::Create(..));
         match result {
-            Ok((stream, known, losses)) => {
+            Ok((stream, metadata, losses)) => {
                 busy.finish(|state| {
                     if let Some(slot) = state.slots.get_mut(&**name) {
-                        (slot.known, slot.life) = (known, Life::Open(stream.clone()));
+                        (slot.metadata, slot.state) = (metadata, SlotState::Open(stream.clone()));
                     }
                 });
                 losses.iter().for_each(|loss| tracing::warn!("{loss}"));
-                if let Some(why) = self.state().lost.clone() {
-                    stream.fail_for_good(&why);
+                if let Some(reason) = self.state().failure.clone() {
+                    stream.fail_permanently(&reason);
                 }
                 Some((stream, losses))
             }
             Err(error) => {
                 let is_damage = matches!(error, StreamError::Damaged(_));
-                let why = match &error {
-                    StreamError::Damaged(why) => why.clone(),
+                let reason = match &error {
+                    StreamError::Damaged(reason) => reason.clone(),
                     other => other.to_string().into(),
                 };
                 if is_damage {
-                    tracing::error!(stream = %name, %why, "a stream is damaged and cannot be opened");
+                    tracing::error!(stream = %name, %reason, "a stream is damaged and cannot be opened");
                 }
                 failed(error);
                 busy.finish(|state| {
                     if is_new {
                         state.slots.remove(&**name);
                     } else if let Some(slot) = state.slots.get_mut(&**name) {
-                        let damaged = Life::Damaged(why, (self.pool.clock)());
-                        slot.life = if is_damage { damaged } else { Life::Closed };
+                        let damaged = SlotState::Damaged(reason, (self.pool.clock)());
+                        slot.state = if is_damage { damaged } else { SlotState::Closed };
                     }
                 });
                 None
@@ -193,59 +193,63 @@ impl Inner {
         }
     }
 
-    fn open_files(&self, name: &Arc<str>) -> Result<(Stream, Known, Vec<Loss>), StreamError> {
+    fn open_files(&self, name: &Arc<str>) -> Result<(Stream, StreamMetadata, Vec<Loss>), StreamError> {
         let path = self.path(name).ok_or(StreamError::Name)?;
         let found = super::read_config(&*self.pool.disk, &path);
         let found = found.and_then(|found| {
             found.ok_or_else(|| OpenError::Unknown(path.join(meta::NAME), "is missing".into()))
         });
-        let (config, created) = found.map_err(not_opened)?;
-        let mut known = self.state().slots.get(&**name).map(|slot| slot.known.clone()).unwrap_or_default();
-        if known.created != created {
-            known = Known { created, ..Known::default() };
+        let (config, created) = found.map_err(into_stream_error)?;
+        let mut metadata =
+            self.state().slots.get(&**name).map(|slot| slot.metadata.clone()).unwrap_or_default();
+        if metadata.created != created {
+            metadata = StreamMetadata { created, ..StreamMetadata::default() };
         }
-        if let Some((found, right)) = misnamed(&*self.pool.disk, &path, &known) {
-            let why = format!("{}: was renamed; its right name is {}", found.display(), right.display());
-            return Err(StreamError::Damaged(why.into()));
+        if let Some((found, expected)) = find_renamed_segment(&*self.pool.disk, &path, &metadata) {
+            let reason =
+                format!("{}: was renamed; its right name is {}", found.display(), expected.display());
+            return Err(StreamError::Damaged(reason.into()));
         }
         let now = (self.pool.clock)();
-        if known.extents.is_none() {
+        if metadata.extents.is_none() {
             // The stream was open when a process ended; its last read is unknown.
-            known.last_read = Some(now);
+            metadata.last_read = Some(now);
         }
-        known.config = config.clone();
+        metadata.config = config.clone();
         // Before the first byte changes. If opening fails, the next attempt does not trust the old extents either.
         self.catalog().opened(name, now);
-        let clean = known.clean.take();
+        let clean = metadata.clean.take();
         if let Some(slot) = self.state().slots.get_mut(&**name) {
-            slot.known.clean = None;
+            slot.metadata.clean = None;
         }
         let opened = Stream::open((name, created), path.clone(), &self.pool, &config, clean.as_ref());
-        let Opened { stream, losses, is_clean } = opened.map_err(not_opened)?;
+        let OpenedStream { stream, losses, is_clean } = opened.map_err(into_stream_error)?;
         if clean.is_some() && !is_clean {
             // Appends could give the files the lengths recorded in the catalog, with different content.
             self.catalog().sync();
         }
-        stream.begin(&self.pool);
+        stream.register(&self.pool);
         // Closed until a group commits.
-        self.handles.release(&path.join(groups::NAME));
-        Ok((stream, known, losses))
+        self.file_cache.close_idle(&path.join(groups::NAME));
+        Ok((stream, metadata, losses))
     }
 
     /// Finds a stream, and opens or creates it on this thread if need be. Waits for the disk.
-    pub(super) fn find(&self, name: &str, create: Option<&StreamConfig>) -> Result<Found, StreamError> {
+    pub(super) fn find(&self, name: &str, create: Option<&StreamConfig>) -> Result<FoundStream, StreamError> {
         let name: Arc<str> = name.into();
         let mut failed = None;
         loop {
             let mut state = self.state();
             match self.claim(&mut state, &name, create)? {
-                Claim::Ready(stream) => return Ok(Found { stream, losses: Vec::new(), is_created: false }),
-                Claim::Wait => self.wait(state),
-                Claim::Mine(task) => {
+                ClaimResult::Ready(stream) => {
+                    return Ok(FoundStream { stream, losses: Vec::new(), is_created: false });
+                }
+                ClaimResult::Wait => self.wait(state),
+                ClaimResult::Task(task) => {
                     drop(state);
-                    let is_created = matches!(task, Task::Create(..));
+                    let is_created = matches!(task, OpenTask::Create(..));
                     if let Some((stream, losses)) = self.run(&name, task, |error| failed = Some(error)) {
-                        return Ok(Found { stream: Some(stream), losses, is_created });
+                        return Ok(FoundStream { stream: Some(stream), losses, is_created });
                     }
                     if let Some(error) = failed.take() {
                         return Err(error);
@@ -257,12 +261,12 @@ impl Inner {
 }
 
 /// A slot marked busy. If dropped without [`finish`](Self::finish), by a panic, the stream is damaged.
-pub(super) struct Busy<'a> {
+pub(super) struct BusySlot<'a> {
     pub(super) inner: &'a Inner,
     pub(super) name: &'a Arc<str>,
 }
 
-impl Busy<'_> {
+impl BusySlot<'_> {
     pub(super) fn finish(self, change: impl FnOnce(&mut State)) {
         self.end(change);
         std::mem::forget(self);
@@ -278,19 +282,19 @@ impl Busy<'_> {
     }
 }
 
-impl Drop for Busy<'_> {
+impl Drop for BusySlot<'_> {
     fn drop(&mut self) {
         let now = (self.inner.pool.clock)();
         self.end(|state| {
             if let Some(slot) = state.slots.get_mut(&**self.name) {
-                slot.life = Life::Damaged("opening the stream panicked; see the log".into(), now);
+                slot.state = SlotState::Damaged("opening the stream panicked; see the log".into(), now);
             }
         });
     }
 }
 
 /// Too many open files is a transient error; all other errors are damage.
-fn not_opened(error: OpenError) -> StreamError {
+fn into_stream_error(error: OpenError) -> StreamError {
     match error {
         OpenError::Io(_, error) if is_shortage(&error) => StreamError::Io(Arc::new(error)),
         error => StreamError::Damaged(error.to_string().into()),

@@ -3,15 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
-use super::opening::Found;
-use super::slot::Life;
-use super::survey::misnamed;
+use super::maintenance::find_renamed_segment;
+use super::opening::FoundStream;
+use super::slot::SlotState;
 use super::{Inner, Streams, read_config};
-use crate::catalog::Known;
+use crate::catalog::StreamMetadata;
 use crate::disk::{self, Disk};
 use crate::record;
-use crate::segment::Segment;
-use crate::stream::Opened;
+use crate::segment::SegmentName;
+use crate::stream::OpenedStream;
 use crate::{Loss, OpenError, ReadError, Stream, StreamConfig, StreamError, meta};
 
 /// Maximum number of files of a stream that a repair sets aside.
@@ -26,7 +26,7 @@ const READ_BYTES: usize = 1 << 20;
 /// Result of [`Streams::check`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Check {
+pub struct CheckReport {
     /// Number of readable records.
     pub records: u64,
     /// Descriptions of the damage, by partition and file.
@@ -39,11 +39,11 @@ impl Streams {
     /// # Errors
     ///
     /// [`StreamError`]: the stream cannot be opened.
-    pub fn check(&self, name: &str) -> Result<Option<Check>, StreamError> {
-        let Found { stream: Some(stream), losses, .. } = self.inner.find(name, None)? else {
+    pub fn check(&self, name: &str) -> Result<Option<CheckReport>, StreamError> {
+        let FoundStream { stream: Some(stream), losses, .. } = self.inner.find(name, None)? else {
             return Ok(None);
         };
-        let mut check = Check { records: 0, damage: losses.iter().map(Loss::to_string).collect() };
+        let mut check = CheckReport { records: 0, damage: losses.iter().map(Loss::to_string).collect() };
         for number in 0..stream.partitions() {
             check_partition(&stream, number, &mut check);
         }
@@ -65,12 +65,13 @@ impl Streams {
             return Ok(done);
         }
         let _gate = inner.gate.write().unwrap_or_else(PoisonError::into_inner);
-        let known = inner.state().slots.get(name).map(|slot| slot.known.clone());
+        let metadata = inner.state().slots.get(name).map(|slot| slot.metadata.clone());
         inner.catalog().opened(name, (inner.pool.clock)());
         inner.catalog().sync();
-        let known = known.ok_or_else(|| StreamError::Damaged(format!("there is no stream {name}").into()))?;
-        inner.repair_config(&path, &known, &mut done)?;
-        while let Some((from, to)) = misnamed(&*inner.pool.disk, &path, &known) {
+        let metadata =
+            metadata.ok_or_else(|| StreamError::Damaged(format!("there is no stream {name}").into()))?;
+        inner.repair_config(&path, &metadata, &mut done)?;
+        while let Some((from, to)) = find_renamed_segment(&*inner.pool.disk, &path, &metadata) {
             inner.pool.disk.rename(&from, &to)?;
             done.push(format!("{}: renamed to {}", from.display(), to.display()));
         }
@@ -80,16 +81,18 @@ impl Streams {
                     StreamError::Damaged("the configuration of the stream cannot be written".into())
                 })?;
             match Stream::open((name, created), path.clone(), &inner.pool, &config, None) {
-                Ok(Opened { stream, losses, .. }) => {
+                Ok(OpenedStream { stream, losses, .. }) => {
                     done.extend(losses.iter().map(Loss::to_string));
                     stream.stop();
                     stream.close();
                     inner.reset(name);
                     return Ok(done);
                 }
-                Err(OpenError::Unknown(file, why)) => inner.repair_file(&path, &file, &why, &mut done)?,
-                Err(OpenError::Io(file, why)) => {
-                    inner.repair_file(&path, &file, &why.to_string(), &mut done)?;
+                Err(OpenError::Unknown(file, reason)) => {
+                    inner.repair_file(&path, &file, &reason, &mut done)?
+                }
+                Err(OpenError::Io(file, reason)) => {
+                    inner.repair_file(&path, &file, &reason.to_string(), &mut done)?;
                 }
                 Err(error) => return Err(StreamError::Damaged(error.to_string().into())),
             }
@@ -100,18 +103,23 @@ impl Streams {
 
 impl Inner {
     /// Writes the stream's configuration file, if it cannot be read.
-    fn repair_config(&self, path: &Path, known: &Known, done: &mut Vec<String>) -> Result<(), StreamError> {
+    fn repair_config(
+        &self,
+        path: &Path,
+        metadata: &StreamMetadata,
+        done: &mut Vec<String>,
+    ) -> Result<(), StreamError> {
         let disk = &*self.pool.disk;
         if matches!(read_config(disk, path), Ok(Some(_))) {
             return Ok(());
         }
-        let (config, created, from) = if known.created > 0 {
-            (known.config.clone(), known.created, "from the catalog")
+        let (config, created, from) = if metadata.created > 0 {
+            (metadata.config.clone(), metadata.created, "from the catalog")
         } else {
             let names = disk.list(path)?;
             let last = names.iter().filter_map(|name| name.parse::<u32>().ok()).max();
             let partitions = last.map_or(1, |last| last.saturating_add(1)).min(StreamConfig::PARTITIONS_MAX);
-            let config = StreamConfig::default().partitions(partitions);
+            let config = StreamConfig::default().with_partitions(partitions);
             (config, (self.pool.clock)(), "with the defaults, since it is not in the catalog")
         };
         let file = path.join(meta::NAME);
@@ -128,35 +136,35 @@ impl Inner {
         &self,
         stream: &Path,
         file: &Path,
-        why: &str,
+        reason: &str,
         done: &mut Vec<String>,
     ) -> Result<(), StreamError> {
         let disk = &*self.pool.disk;
         let is_within = file.starts_with(stream) && file != stream;
         let dir = file.parent().filter(|_| is_within);
-        let dir = dir.ok_or_else(|| StreamError::Damaged(why.into()))?;
+        let dir = dir.ok_or_else(|| StreamError::Damaged(reason.into()))?;
         // For an entry of the partition that cannot be opened, the error names the partition.
         if disk.is_dir(file) && dir == stream {
             let names = disk.list(file)?;
             let wrong = names
                 .iter()
-                .find(|name| Segment::base_of_log(name).is_some() && disk.is_dir(&file.join(name)));
-            let wrong = wrong.ok_or_else(|| StreamError::Damaged(why.into()))?;
+                .find(|name| SegmentName::of_log(name).is_some() && disk.is_dir(&file.join(name)));
+            let wrong = wrong.ok_or_else(|| StreamError::Damaged(reason.into()))?;
             return set_aside(disk, &file.join(wrong), "is a directory", done);
         }
-        set_aside(disk, file, why, done)
+        set_aside(disk, file, reason, done)
     }
 
     /// Resets the slot so that the next use opens the stream.
     fn reset(&self, name: &str) {
         if let Some(slot) = self.state().slots.get_mut(name) {
-            (slot.known.extents, slot.known.clean) = (None, None);
-            slot.life = Life::Closed;
+            (slot.metadata.extents, slot.metadata.clean) = (None, None);
+            slot.state = SlotState::Closed;
         }
     }
 }
 
-fn set_aside(disk: &dyn Disk, file: &Path, why: &str, done: &mut Vec<String>) -> Result<(), StreamError> {
+fn set_aside(disk: &dyn Disk, file: &Path, reason: &str, done: &mut Vec<String>) -> Result<(), StreamError> {
     let mut name = file.as_os_str().to_owned();
     name.push(DAMAGED);
     let aside = PathBuf::from(name);
@@ -164,14 +172,14 @@ fn set_aside(disk: &dyn Disk, file: &Path, why: &str, done: &mut Vec<String>) ->
     if let Some(dir) = file.parent() {
         disk.sync_dir(dir)?;
     }
-    done.push(format!("{}: {why}; set aside as {}", file.display(), aside.display()));
+    done.push(format!("{}: {reason}; set aside as {}", file.display(), aside.display()));
     Ok(())
 }
 
-fn check_partition(stream: &Stream, number: u32, check: &mut Check) {
+fn check_partition(stream: &Stream, number: u32, check: &mut CheckReport) {
     let Some(partition) = stream.partition(number) else { return };
     let mut wrong = |what: String| check.damage.push(format!("partition {number}: {what}"));
-    let mut from = partition.ends().earliest;
+    let mut from = partition.offsets().earliest;
     loop {
         match partition.read(from, READ_BYTES) {
             Ok(read) if read.batches.is_empty() => return,
@@ -188,8 +196,8 @@ fn check_partition(stream: &Stream, number: u32, check: &mut Check) {
                 }
                 from = read.next;
             }
-            Err(ReadError::Damaged { resume, why }) if resume > from => {
-                wrong(why.to_string());
+            Err(ReadError::Damaged { resume, reason }) if resume > from => {
+                wrong(reason.to_string());
                 from = resume;
             }
             Err(error) => return wrong(error.to_string()),

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
 
-use super::{Hand, One, numbered, open, poll, read_all, small};
+use super::{ManualClock, TestLog, numbered, open, poll, read_all, small};
 use crate::disk::Disk;
-use crate::disk::simulated::{After, Fault, Simulated};
-use crate::{AppendError, Durability, Past, ReadError, StreamConfig, StreamsConfig};
+use crate::disk::simulated::{CrashKind, DiskFault, SimulatedDisk};
+use crate::{AppendError, Durability, PartitionEvent, ReadError, StreamConfig, StreamsConfig};
 
 #[derive(Default)]
-struct Count(AtomicUsize);
+struct WakeCount(AtomicUsize);
 
-impl Wake for Count {
+impl Wake for WakeCount {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -21,17 +21,17 @@ impl Wake for Count {
 
 #[test]
 fn deleted_stream_rejects_its_handles_and_frees_its_name() {
-    let one = One::new(&small());
+    let one = TestLog::new(&small());
     one.fill(0..50, 100);
     let mut pending = one.partition.append(numbered([50], 100)).unwrap();
-    let count = Arc::new(Count::default());
-    assert!(!one.partition.watch(Past::Readable(1_000), &Waker::from(count.clone())));
+    let count = Arc::new(WakeCount::default());
+    assert!(!one.partition.watch(PartitionEvent::Readable(1_000), &Waker::from(count.clone())));
     let created = one.stream.created();
 
     assert!(one.streams.delete("s").unwrap());
     assert!(!one.streams.delete("s").unwrap());
     assert!(one.streams.stream("s").is_none() && one.streams.describe("s").is_none());
-    assert_eq!(one.streams.pool().members(), 1, "the log itself");
+    assert_eq!(one.streams.pool().units(), 1, "the log itself");
     assert_eq!(count.0.load(Ordering::Relaxed), 1, "waiters are woken");
     assert_eq!(poll(&mut pending, Durability::Disk), Some(Err(AppendError::Deleted)));
     assert_eq!(one.partition.append(numbered([51], 100)).unwrap_err(), AppendError::Deleted);
@@ -39,7 +39,7 @@ fn deleted_stream_rejects_its_handles_and_frees_its_name() {
 
     let again = one.streams.create("s", &small()).unwrap();
     assert!(again.created() > created, "the creation time grows although the clock stands still");
-    assert_eq!(again.partition(0).unwrap().ends().next, 0);
+    assert_eq!(again.partition(0).unwrap().offsets().next, 0);
     one.work();
     assert_eq!(one.disk.list(Path::new("/log/streams")).unwrap(), ["s"]);
 }
@@ -47,25 +47,25 @@ fn deleted_stream_rejects_its_handles_and_frees_its_name() {
 #[test]
 fn deletion_is_atomic_across_crashes() {
     let config = StreamConfig::default();
-    for after in [After::Kill, After::PowerLoss] {
+    for after in [CrashKind::Kill, CrashKind::PowerLoss] {
         for call in 1..40 {
-            let disk = Simulated::new(call);
-            let hand = Hand::default();
-            hand.pass(1_000);
-            let (streams, _) = open(&disk, StreamsConfig::default(), &hand).unwrap();
+            let disk = SimulatedDisk::new(call);
+            let clock = ManualClock::default();
+            clock.advance(1_000);
+            let (streams, _) = open(&disk, StreamsConfig::default(), &clock).unwrap();
             let stream = streams.create("s", &config).unwrap();
             let mut pending = stream.partition(0).unwrap().append(numbered([7], 10)).unwrap();
             while streams.work() {}
             assert!(poll(&mut pending, Durability::Disk).is_some());
             let created = stream.created();
-            disk.plan(call, Fault::Crash);
+            disk.plan(call, DiskFault::Crash);
             let deleted = streams.delete("s").is_ok_and(|existed| existed);
             let made = deleted.then(|| streams.create("s", &config).ok()).flatten().map(|new| new.created());
             while streams.work() {}
             drop((streams, stream));
 
             let disk = disk.after(after);
-            let (streams, _) = open(&disk, StreamsConfig::default(), &hand).unwrap();
+            let (streams, _) = open(&disk, StreamsConfig::default(), &clock).unwrap();
             let found = streams
                 .stream("s")
                 .map(|stream| (stream.created(), read_all(&stream.partition(0).unwrap(), 100).0));
@@ -85,13 +85,13 @@ fn deletion_is_atomic_across_crashes() {
 
 #[test]
 fn times_of_last_use_are_reported() {
-    let one = One::new(&StreamConfig::default().automatic(true));
+    let one = TestLog::new(&StreamConfig::default().with_automatic(true));
     let info = one.streams.describe("s").unwrap();
     assert!(info.automatic);
     assert_eq!((info.last_append, info.last_read, info.last_used()), (None, None, 1_000_000));
-    one.hand.pass(5);
+    one.clock.advance(5);
     one.fill(0..1, 10);
-    one.hand.pass(5);
+    one.clock.advance(5);
     one.partition.read(0, 100).unwrap();
     let info = one.streams.describe("s").unwrap();
     assert_eq!(

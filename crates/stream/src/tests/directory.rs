@@ -1,11 +1,11 @@
 //! The directory is removed or replaced while it is open.
 
-use super::{One, numbered, poll, read_all};
+use super::{TestLog, numbered, poll, read_all};
 use crate::{AppendError, CommitError, CreateError, DeleteError, Durability, StreamConfig};
 
 #[test]
 fn appends_are_rejected_after_the_lock_file_is_replaced() {
-    let one = One::new(&StreamConfig::default());
+    let one = TestLog::new(&StreamConfig::default());
     one.fill(0..3, 10);
     let mut waits = one.partition.append(numbered([3], 10)).unwrap();
     let mut commit = one.stream.commit("group", 0, 1).unwrap();
@@ -14,9 +14,9 @@ fn appends_are_rejected_after_the_lock_file_is_replaced() {
     one.streams.tick();
     one.work();
     assert_eq!(one.disk.calls(), calls, "no write to a directory of another process");
-    let why = one.streams.failure().expect("the directory was replaced");
-    assert!(why.contains("/log was removed or replaced"), "{why}");
-    let failed = AppendError::Failed(why.clone());
+    let reason = one.streams.failure().expect("the directory was replaced");
+    assert!(reason.contains("/log was removed or replaced"), "{reason}");
+    let failed = AppendError::Failed(reason.clone());
     assert_eq!(poll(&mut waits, Durability::Disk), Some(Err(failed.clone())));
     assert_eq!(poll(&mut commit, Durability::Disk), Some(Err(failed.clone())));
     assert_eq!(one.partition.append(numbered([3], 10)).unwrap_err(), failed);

@@ -4,20 +4,20 @@ use std::io::IoSlice;
 use std::path::Path;
 use std::sync::mpsc;
 
-use super::{Hand, One, open, poll};
+use super::{ManualClock, TestLog, open, poll};
 use crate::disk::Disk;
-use crate::disk::simulated::{After, Fault, Simulated};
-use crate::record::{BatchHeader, Kind, RecordBuilder};
+use crate::disk::simulated::{CrashKind, DiskFault, SimulatedDisk};
+use crate::record::{BatchHeader, RecordBuilder, ValueKind};
 use crate::{AppendError, CommitError, Durability, Loss, StreamConfig, StreamsConfig};
 
-fn bytes(one: &One) -> usize {
+fn bytes(one: &TestLog) -> usize {
     let files = one.disk.files("/log/streams/s");
     files.iter().find(|(name, _)| name == "groups.log").unwrap().1
 }
 
 #[test]
 fn last_committed_offset_is_stored() {
-    let one = One::new(&StreamConfig::default().partitions(3));
+    let one = TestLog::new(&StreamConfig::default().with_partitions(3));
     let mut pending = Vec::new();
     for offset in 0..10 {
         pending.push(one.stream.commit("a", 0, offset).unwrap());
@@ -37,7 +37,9 @@ fn last_committed_offset_is_stored() {
         (Some(9), Some(18), None, None)
     );
     assert_eq!(one.stream.groups(), ["a", "b"]);
-    assert!(one.stream.forget("a").unwrap().is_some() && one.stream.forget("c").unwrap().is_none());
+    assert!(
+        one.stream.remove_group("a").unwrap().is_some() && one.stream.remove_group("c").unwrap().is_none()
+    );
     one.work();
     let (one, _) = one.reopen(true);
     assert_eq!((one.stream.groups(), one.stream.committed("a", 0)), (vec!["b".to_owned()], None));
@@ -46,29 +48,29 @@ fn last_committed_offset_is_stored() {
 #[test]
 fn recovered_offset_of_a_failed_sync_is_durable() {
     for seed in 0..20 {
-        let one = One::on(Simulated::new(seed), StreamsConfig::default(), &StreamConfig::default());
+        let one = TestLog::on(SimulatedDisk::new(seed), StreamsConfig::default(), &StreamConfig::default());
         one.stream.commit("group", 0, 1).unwrap();
         one.work();
         // The write, its sync, and the cut.
-        one.disk.plan(2, Fault::Failure);
-        one.disk.plan(3, Fault::Crash);
+        one.disk.plan(2, DiskFault::Failure);
+        one.disk.plan(3, DiskFault::Crash);
         one.stream.commit("group", 0, 2).unwrap();
         one.work();
-        let disk = one.disk.after(After::Kill);
-        let (streams, _) = open(&disk, StreamsConfig::default(), &one.hand).unwrap();
-        let told = streams.stream("s").unwrap().committed("group", 0);
-        assert!(matches!(told, Some(1 | 2)), "seed {seed}: {told:?}");
+        let disk = one.disk.after(CrashKind::Kill);
+        let (streams, _) = open(&disk, StreamsConfig::default(), &one.clock).unwrap();
+        let committed = streams.stream("s").unwrap().committed("group", 0);
+        assert!(matches!(committed, Some(1 | 2)), "seed {seed}: {committed:?}");
         drop(streams);
         let (streams, losses) =
-            open(&disk.after(After::PowerLoss), StreamsConfig::default(), &one.hand).unwrap();
+            open(&disk.after(CrashKind::PowerLoss), StreamsConfig::default(), &one.clock).unwrap();
         let stored = streams.stream("s").unwrap().committed("group", 0);
-        assert_eq!((losses, stored), (vec![], told), "seed {seed}");
+        assert_eq!((losses, stored), (vec![], committed), "seed {seed}");
     }
 }
 
 #[test]
 fn file_of_offsets_is_compacted() {
-    let one = One::new(&StreamConfig::default());
+    let one = TestLog::new(&StreamConfig::default());
     let mut largest = 0;
     for offset in 0..5000 {
         one.stream.commit("group", 0, offset).unwrap();
@@ -83,18 +85,18 @@ fn file_of_offsets_is_compacted() {
 
 #[test]
 fn removed_group_loses_its_pending_commits() {
-    let one = One::new(&StreamConfig::default().partitions(3));
+    let one = TestLog::new(&StreamConfig::default().with_partitions(3));
     one.stream.commit("group", 0, 1).unwrap();
     one.work();
     one.stream.commit("group", 1, 1).unwrap();
-    let mut forgotten = one.stream.forget("group").unwrap().unwrap();
+    let mut forgotten = one.stream.remove_group("group").unwrap().unwrap();
     one.work();
     assert_eq!((poll(&mut forgotten, Durability::Disk), one.stream.groups()), (Some(Ok(0)), vec![]));
     // The same while the commit is being written.
     let mut commit = one.stream.commit("group", 2, 1).unwrap();
     let (sender, forgotten) = mpsc::channel();
     let stream = one.stream.clone();
-    one.disk.meanwhile(1, move || sender.send(stream.forget("group").unwrap()).unwrap());
+    one.disk.run_before(1, move || sender.send(stream.remove_group("group").unwrap()).unwrap());
     one.work();
     assert_eq!(poll(&mut commit, Durability::Disk), Some(Ok(1)));
     let mut forgotten = forgotten.recv().unwrap().expect("a commit is in flight");
@@ -108,7 +110,7 @@ fn shortage_during_compaction_is_transient() {
     let group = "g".repeat(255);
     // The file is created, written, synced and renamed, and then its directory is synced.
     for call in 1..=5 {
-        let one = One::new(&StreamConfig::default());
+        let one = TestLog::new(&StreamConfig::default());
         let commit = |offset| {
             let mut pending = one.stream.commit(&group, 0, offset).unwrap();
             one.work();
@@ -119,7 +121,7 @@ fn shortage_during_compaction_is_transient() {
             offset += 1;
             assert_eq!(commit(offset), Ok(offset));
         }
-        one.disk.plan(call, Fault::Shortage);
+        one.disk.plan(call, DiskFault::Shortage);
         let stored = commit(offset + 1);
         // Bytes written to the new file must not be lost with its name.
         assert_eq!(stored, if call == 5 { Err(AppendError::NoSpace) } else { Ok(offset + 1) }, "{call}");
@@ -127,8 +129,8 @@ fn shortage_during_compaction_is_transient() {
         assert_eq!(bytes(&one) < 2000, call == 5, "{call}");
         // Each power loss takes different bytes.
         for _ in 0..10 {
-            let disk = one.disk.after(After::PowerLoss);
-            let (streams, losses) = open(&disk, StreamsConfig::default(), &one.hand).unwrap();
+            let disk = one.disk.after(CrashKind::PowerLoss);
+            let (streams, losses) = open(&disk, StreamsConfig::default(), &one.clock).unwrap();
             let stream = streams.stream("s").unwrap();
             assert_eq!((losses, stream.committed(&group, 0)), (vec![], Some(offset + 2)), "{call}");
         }
@@ -137,7 +139,11 @@ fn shortage_during_compaction_is_transient() {
 
 #[test]
 fn group_names_and_counts_are_limited() {
-    let one = One::on(Simulated::new(1), StreamsConfig::default().max_groups(2), &StreamConfig::default());
+    let one = TestLog::on(
+        SimulatedDisk::new(1),
+        StreamsConfig::default().with_max_groups(2),
+        &StreamConfig::default(),
+    );
     let commit = |group: &str, partition| one.stream.commit(group, partition, 1).map(|_| ());
     assert_eq!(commit("", 0), Err(CommitError::Name));
     assert_eq!(commit(&"g".repeat(256), 0), Err(CommitError::Name));
@@ -145,7 +151,7 @@ fn group_names_and_counts_are_limited() {
     assert_eq!((commit(&"g".repeat(255), 0), commit("b", 0)), (Ok(()), Ok(())));
     assert_eq!(commit("c", 0), Err(CommitError::TooMany));
     one.work();
-    one.stream.forget("b").unwrap();
+    one.stream.remove_group("b").unwrap();
     one.work();
     assert_eq!(commit("c", 0), Ok(()));
     one.streams.close();
@@ -155,17 +161,17 @@ fn group_names_and_counts_are_limited() {
 
 #[test]
 fn full_disk_rejects_a_commit_and_a_failure_rejects_all() {
-    let one = One::new(&StreamConfig::default());
-    one.disk.set_room(Some(10));
+    let one = TestLog::new(&StreamConfig::default());
+    one.disk.set_free_space(Some(10));
     let mut pending = one.stream.commit("a", 0, 1).unwrap();
     one.work();
     assert_eq!(poll(&mut pending, Durability::Disk), Some(Err(AppendError::NoSpace)));
     assert_eq!((bytes(&one), one.stream.groups().len()), (0, 0));
-    one.disk.set_room(None);
+    one.disk.set_free_space(None);
     let mut pending = one.stream.commit("a", 0, 2).unwrap();
     one.work();
     assert_eq!(poll(&mut pending, Durability::Disk), Some(Ok(2)));
-    one.disk.plan(2, Fault::Failure);
+    one.disk.plan(2, DiskFault::Failure);
     let mut pending = one.stream.commit("a", 0, 3).unwrap();
     one.work();
     assert!(matches!(poll(&mut pending, Durability::Disk), Some(Err(AppendError::Failed(_)))));
@@ -181,8 +187,8 @@ const FILE: &str = "/log/streams/s/groups.log";
 const CHUNK: usize = 3 * 20 + 2 * (13 + 5);
 
 /// Offsets of the group `group` in three partitions after reopening, and whether they are doubtful.
-fn reopened(disk: &Simulated, hand: &Hand) -> ([(Option<u64>, bool); 3], Vec<Loss>) {
-    let (streams, losses) = open(disk, StreamsConfig::default(), hand).unwrap();
+fn reopened(disk: &SimulatedDisk, clock: &ManualClock) -> ([(Option<u64>, bool); 3], Vec<Loss>) {
+    let (streams, losses) = open(disk, StreamsConfig::default(), clock).unwrap();
     let stream = streams.stream("s").unwrap();
     let of = |partition| (stream.committed("group", partition), stream.is_doubtful("group", partition));
     ([of(0), of(1), of(2)], losses)
@@ -190,7 +196,7 @@ fn reopened(disk: &Simulated, hand: &Hand) -> ([(Option<u64>, bool); 3], Vec<Los
 
 #[test]
 fn damage_of_both_copies_makes_offsets_doubtful_until_the_next_commit() {
-    let one = One::new(&StreamConfig::default().partitions(3));
+    let one = TestLog::new(&StreamConfig::default().with_partitions(3));
     for partition in 0..3 {
         one.stream.commit("group", partition, partition.into()).unwrap();
         one.work();
@@ -198,54 +204,54 @@ fn damage_of_both_copies_makes_offsets_doubtful_until_the_next_commit() {
     assert_eq!(bytes(&one), 32 + 3 * CHUNK);
     // All of the second chunk.
     (32 + CHUNK..32 + 2 * CHUNK).for_each(|at| one.disk.damage(FILE, at));
-    let disk = one.disk.after(After::Kill);
+    let disk = one.disk.after(CrashKind::Kill);
     let known = [(Some(0), true), (None, true), (Some(2), false)];
-    let (found, losses) = reopened(&disk, &one.hand);
+    let (found, losses) = reopened(&disk, &one.clock);
     assert!(losses.len() == 1 && losses[0].partition.is_none(), "{losses:?}");
     assert_eq!(found, known);
     // The rewritten file records the doubt.
-    assert_eq!(reopened(&disk, &one.hand), (known, vec![]));
-    let (streams, _) = open(&disk, StreamsConfig::default(), &one.hand).unwrap();
+    assert_eq!(reopened(&disk, &one.clock), (known, vec![]));
+    let (streams, _) = open(&disk, StreamsConfig::default(), &one.clock).unwrap();
     let stream = streams.stream("s").unwrap();
     stream.commit("group", 0, 7).unwrap();
     while streams.work() {}
     assert!(!stream.is_doubtful("group", 0));
     drop((streams, stream));
-    assert_eq!(reopened(&disk, &one.hand).0, [(Some(7), false), (None, true), (Some(2), false)]);
+    assert_eq!(reopened(&disk, &one.clock).0, [(Some(7), false), (None, true), (Some(2), false)]);
     // The doubt expires.
-    one.hand.pass(31 * 24 * 3600 * 1_000_000);
-    assert_eq!(reopened(&disk, &one.hand).0, [(Some(7), false), (None, false), (Some(2), false)]);
+    one.clock.advance(31 * 24 * 3600 * 1_000_000);
+    assert_eq!(reopened(&disk, &one.clock).0, [(Some(7), false), (None, false), (Some(2), false)]);
 }
 
 #[test]
 fn torn_end_is_not_doubtful_and_file_without_valid_chunk_is() {
-    let one = One::new(&StreamConfig::default().partitions(3));
+    let one = TestLog::new(&StreamConfig::default().with_partitions(3));
     for partition in 0..3 {
         one.stream.commit("group", partition, partition.into()).unwrap();
         one.work();
     }
-    let torn = one.disk.after(After::Kill);
+    let torn = one.disk.after(CrashKind::Kill);
     torn.open(Path::new(FILE)).unwrap().truncate((32 + 3 * CHUNK - 30) as u64).unwrap();
-    let (found, losses) = reopened(&torn, &one.hand);
+    let (found, losses) = reopened(&torn, &one.clock);
     assert_eq!((found, losses.len()), ([(Some(0), false), (Some(1), false), (None, false)], 1));
     // Rewritten as a whole: its only chunk cannot be torn.
-    let whole = torn.after(After::Kill);
+    let whole = torn.after(CrashKind::Kill);
     (33..whole.files("/log/streams/s")[0].1).for_each(|at| whole.damage(FILE, at));
     // The directory was closed: the damage found by its first use is logged.
-    assert_eq!(reopened(&whole, &one.hand).0, [(None, true); 3]);
+    assert_eq!(reopened(&whole, &one.clock).0, [(None, true); 3]);
     // A preamble cut off by a crash is rewritten before anything follows it.
-    let cut = one.disk.after(After::Kill);
+    let cut = one.disk.after(CrashKind::Kill);
     cut.open(Path::new(FILE)).unwrap().truncate(10).unwrap();
-    let (streams, _) = open(&cut, StreamsConfig::default(), &one.hand).unwrap();
+    let (streams, _) = open(&cut, StreamsConfig::default(), &one.clock).unwrap();
     streams.stream("s").unwrap().commit("group", 1, 4).unwrap();
     while streams.work() {}
     drop(streams);
-    assert_eq!(reopened(&cut, &one.hand).0, [(None, false), (Some(4), false), (None, false)]);
+    assert_eq!(reopened(&cut, &one.clock).0, [(None, false), (Some(4), false), (None, false)]);
 }
 
 #[test]
 fn group_name_is_not_read_as_an_entry() {
-    let one = One::new(&StreamConfig::default());
+    let one = TestLog::new(&StreamConfig::default());
     // A name that contains a head with a magic number and lengths.
     let name = format!("{}{}", "SGo\u{2}\u{12}\0\0\0", "x".repeat(200));
     for offset in 1..=3 {
@@ -253,9 +259,9 @@ fn group_name_is_not_read_as_an_entry() {
         one.work();
     }
     for at in 0..bytes(&one) {
-        let disk = one.disk.after(After::Kill);
+        let disk = one.disk.after(CrashKind::Kill);
         disk.damage(FILE, at);
-        let (streams, losses) = open(&disk, StreamsConfig::default(), &one.hand).unwrap();
+        let (streams, losses) = open(&disk, StreamsConfig::default(), &one.clock).unwrap();
         let stream = streams.stream("s").unwrap();
         assert_eq!((stream.groups(), losses), (vec![name.clone()], vec![]), "byte {at}");
         assert_eq!(stream.committed(&name, 0), Some(3), "byte {at}");
@@ -264,38 +270,38 @@ fn group_name_is_not_read_as_an_entry() {
 
 #[test]
 fn earlier_format_is_read_and_rewritten() {
-    let one = One::new(&StreamConfig::default().partitions(3));
+    let one = TestLog::new(&StreamConfig::default().with_partitions(3));
     let mut builder = RecordBuilder::new();
     for (partition, offset) in [(0_u32, 5_u64), (1, u64::MAX), (2, 9)] {
         let value = [&partition.to_le_bytes()[..], &offset.to_le_bytes()].concat();
-        builder.push(1, b"group", &value, Kind::Bytes).unwrap();
+        builder.push(1, b"group", &value, ValueKind::Bytes).unwrap();
     }
     let records = builder.finish().unwrap();
     let header = BatchHeader::of(&records, 0, 1).encode();
     let batch = [&header[..], records.bytes()].concat();
-    let disk = one.disk.after(After::Kill);
+    let disk = one.disk.after(CrashKind::Kill);
     disk.open(Path::new(FILE)).unwrap().append(&[IoSlice::new(&batch)]).unwrap();
-    let damaged = disk.after(After::Kill);
+    let damaged = disk.after(CrashKind::Kill);
     let known = [(Some(5), false), (None, false), (Some(9), false)];
     for _ in 0..2 {
-        assert_eq!(reopened(&disk, &one.hand), (known, vec![]));
+        assert_eq!(reopened(&disk, &one.clock), (known, vec![]));
     }
     damaged.damage(FILE, 60);
-    let (found, losses) = reopened(&damaged, &one.hand);
+    let (found, losses) = reopened(&damaged, &one.clock);
     assert_eq!((found, losses.len()), ([(None, true); 3], 1));
 }
 
 #[test]
 fn one_flipped_bit_changes_no_committed_offset() {
-    let one = One::new(&StreamConfig::default().partitions(3));
+    let one = TestLog::new(&StreamConfig::default().with_partitions(3));
     for (group, partition, offset) in [("a", 0, 1), ("b", 2, 5), ("a", 0, 9), ("c", 1, 7)] {
         one.stream.commit(group, partition, offset).unwrap();
         one.work();
     }
     for at in 0..bytes(&one) {
-        let disk = one.disk.after(After::Kill);
+        let disk = one.disk.after(CrashKind::Kill);
         disk.damage(FILE, at);
-        let (streams, _) = open(&disk, StreamsConfig::default(), &one.hand).unwrap();
+        let (streams, _) = open(&disk, StreamsConfig::default(), &one.clock).unwrap();
         let stream = streams.stream("s").unwrap();
         let of = |(group, partition)| stream.committed(group, partition);
         let stored = [("a", 0), ("b", 2), ("c", 1)].map(of);

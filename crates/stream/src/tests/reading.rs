@@ -1,11 +1,11 @@
 //! Seeking and reading.
 
-use super::{One, numbered, read_all, small};
-use crate::{ReadError, Start, StreamConfig};
+use super::{TestLog, numbered, read_all, small};
+use crate::{ReadError, StartPosition, StreamConfig};
 
 #[test]
 fn read_returns_as_many_whole_batches_as_fit() {
-    let one = One::new(&StreamConfig::default());
+    let one = TestLog::new(&StreamConfig::default());
     for batch in 0..10 {
         one.partition.append(numbered(batch * 10..batch * 10 + 10, 77)).unwrap();
     }
@@ -29,7 +29,7 @@ fn read_returns_as_many_whole_batches_as_fit() {
 
 #[test]
 fn large_batches_are_read_from_any_offset() {
-    let one = One::new(&StreamConfig::default());
+    let one = TestLog::new(&StreamConfig::default());
     let sizes = [10, 300_000, 10, 70_000, 70_000, 1_000_000, 10, 65_536];
     for (number, size) in sizes.into_iter().enumerate() {
         one.fill(number as u64..number as u64 + 1, size);
@@ -47,38 +47,44 @@ fn large_batches_are_read_from_any_offset() {
 
 #[test]
 fn seeking_by_offset_and_by_time() {
-    let one = One::new(&small());
+    let one = TestLog::new(&small());
     // At 2, 3, 4... seconds, ten batches a segment.
     for number in 0..40 {
-        one.hand.pass(1_000_000);
+        one.clock.advance(1_000_000);
         one.fill(number..number + 1, 300);
     }
     let seek = |start| one.partition.seek(start);
     assert_eq!(
-        [Start::Earliest, Start::Latest, Start::Offset(7), Start::Offset(1000)].map(seek),
+        [
+            StartPosition::Earliest,
+            StartPosition::Latest,
+            StartPosition::Offset(7),
+            StartPosition::Offset(1000)
+        ]
+        .map(seek),
         [0, 40, 7, 40]
     );
     let (closed, losses) = {
         for offset in 0..40 {
             let time = (offset + 2) * 1_000_000;
-            assert_eq!(seek(Start::Time(time)), offset);
-            assert_eq!(seek(Start::Time(time + 1)), offset + 1);
+            assert_eq!(seek(StartPosition::Time(time)), offset);
+            assert_eq!(seek(StartPosition::Time(time + 1)), offset + 1);
         }
         one.reopen(false)
     };
     assert_eq!(losses, []);
     assert_eq!(
-        [0, 20_000_000, 20_000_001, u64::MAX].map(|time| closed.partition.seek(Start::Time(time))),
+        [0, 20_000_000, 20_000_001, u64::MAX].map(|time| closed.partition.seek(StartPosition::Time(time))),
         [0, 18, 19, 40]
     );
 }
 
 #[test]
 fn batch_times_never_decrease() {
-    let one = One::new(&StreamConfig::default());
-    one.hand.pass(1_000_000);
+    let one = TestLog::new(&StreamConfig::default());
+    one.clock.advance(1_000_000);
     one.fill(0..1, 8);
-    one.hand.0.store(5, std::sync::atomic::Ordering::Relaxed);
+    one.clock.0.store(5, std::sync::atomic::Ordering::Relaxed);
     one.fill(1..2, 8);
     let read = one.partition.read(0, 1000).unwrap();
     let times: Vec<u64> =
@@ -89,7 +95,7 @@ fn batch_times_never_decrease() {
 
 #[test]
 fn readers_at_the_end_share_the_same_bytes() {
-    let one = One::new(&StreamConfig::default());
+    let one = TestLog::new(&StreamConfig::default());
     one.fill(0..200, 100);
     // From the index, from the recent positions, and from both ends of the latter.
     for from in [0, 100, 135, 136, 137, 198, 199] {

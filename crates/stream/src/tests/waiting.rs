@@ -4,81 +4,84 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Wake, Waker};
 
-use super::{One, numbered, poll};
-use crate::disk::simulated::{Fault, Simulated};
-use crate::{AppendError, Durability, Past, Pending, StreamConfig, StreamsConfig};
+use super::{TestLog, numbered, poll};
+use crate::disk::simulated::{DiskFault, SimulatedDisk};
+use crate::{AppendError, Durability, PartitionEvent, Pending, StreamConfig, StreamsConfig};
 
 #[derive(Default)]
-struct Bell(AtomicUsize);
+struct CountingWaker(AtomicUsize);
 
-impl Wake for Bell {
+impl Wake for CountingWaker {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-fn bell() -> (Arc<Bell>, Waker) {
-    let bell = Arc::new(Bell::default());
-    (bell.clone(), bell.into())
+fn counting_waker() -> (Arc<CountingWaker>, Waker) {
+    let counting_waker = Arc::new(CountingWaker::default());
+    (counting_waker.clone(), counting_waker.into())
 }
 
-impl Bell {
-    fn rung(&self) -> usize {
+impl CountingWaker {
+    fn wakes(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
 }
 
 #[test]
 fn readers_are_woken_by_new_records() {
-    let one = One::new(&StreamConfig::default());
-    let ((first, first_waker), (second, second_waker)) = (bell(), bell());
-    assert!(!one.partition.watch(Past::Readable(0), &first_waker));
-    assert!(!one.partition.watch(Past::Readable(1), &second_waker));
+    let one = TestLog::new(&StreamConfig::default());
+    let ((first, first_waker), (second, second_waker)) = (counting_waker(), counting_waker());
+    assert!(!one.partition.watch(PartitionEvent::Readable(0), &first_waker));
+    assert!(!one.partition.watch(PartitionEvent::Readable(1), &second_waker));
     one.partition.append(numbered([0], 8)).unwrap();
-    assert_eq!(first.rung(), 0);
+    assert_eq!(first.wakes(), 0);
     one.work();
-    assert_eq!((first.rung(), second.rung()), (1, 0));
+    assert_eq!((first.wakes(), second.wakes()), (1, 0));
     assert!(
-        one.partition.watch(Past::Readable(0), &first_waker)
-            && one.partition.watch(Past::Durable(0), &first_waker)
+        one.partition.watch(PartitionEvent::Readable(0), &first_waker)
+            && one.partition.watch(PartitionEvent::Durable(0), &first_waker)
     );
     one.fill(1..5, 8);
-    assert_eq!((first.rung(), second.rung(), one.partition.statistics().waiters), (1, 1, 0));
+    assert_eq!((first.wakes(), second.wakes(), one.partition.statistics().waiters), (1, 1, 0));
 }
 
 #[test]
 fn producers_are_woken_when_the_queue_has_space() {
-    let limits = StreamsConfig::default().max_pending(1000);
-    let one = One::on(Simulated::new(1), limits, &StreamConfig::default());
-    let (bell, waker) = bell();
-    assert!(one.partition.watch(Past::Room, &waker));
+    let limits = StreamsConfig::default().with_max_pending(1000);
+    let one = TestLog::on(SimulatedDisk::new(1), limits, &StreamConfig::default());
+    let (counting_waker, waker) = counting_waker();
+    assert!(one.partition.watch(PartitionEvent::QueueSpace, &waker));
     while one.partition.append(numbered([0], 100)).is_ok() {}
-    assert!(!one.partition.watch(Past::Room, &waker));
+    assert!(!one.partition.watch(PartitionEvent::QueueSpace, &waker));
     one.work();
-    assert_eq!((bell.rung(), one.partition.watch(Past::Room, &waker)), (1, true));
+    assert_eq!((counting_waker.wakes(), one.partition.watch(PartitionEvent::QueueSpace, &waker)), (1, true));
 }
 
 #[test]
 fn waiter_above_max_waiters_wakes_the_oldest() {
-    let limits = StreamsConfig::default().max_waiters(3);
-    let one = One::on(Simulated::new(1), limits, &StreamConfig::default());
-    let bells: Vec<_> = (0..5).map(|_| bell()).collect();
-    for (_, waker) in &bells {
-        assert!(!one.partition.watch(Past::Readable(0), waker));
+    let limits = StreamsConfig::default().with_max_waiters(3);
+    let one = TestLog::on(SimulatedDisk::new(1), limits, &StreamConfig::default());
+    let wakers: Vec<_> = (0..5).map(|_| counting_waker()).collect();
+    for (_, waker) in &wakers {
+        assert!(!one.partition.watch(PartitionEvent::Readable(0), waker));
     }
-    assert_eq!(bells.iter().map(|(bell, _)| bell.rung()).collect::<Vec<_>>(), [1, 1, 0, 0, 0]);
+    assert_eq!(
+        wakers.iter().map(|(counting_waker, _)| counting_waker.wakes()).collect::<Vec<_>>(),
+        [1, 1, 0, 0, 0]
+    );
     one.fill(0..1, 8);
-    assert!(bells.iter().all(|(bell, _)| bell.rung() == 1));
+    assert!(wakers.iter().all(|(counting_waker, _)| counting_waker.wakes() == 1));
 }
 
 #[test]
 fn waiters_are_woken_once_by_failure_or_close() {
     for fails in [false, true] {
-        let one = One::new(&StreamConfig::default());
-        let ((reader, reader_waker), (producer, producer_waker)) = (bell(), bell());
-        assert!(!one.partition.watch(Past::Readable(0), &reader_waker));
+        let one = TestLog::new(&StreamConfig::default());
+        let ((reader, reader_waker), (producer, producer_waker)) = (counting_waker(), counting_waker());
+        assert!(!one.partition.watch(PartitionEvent::Readable(0), &reader_waker));
         let mut pending = if fails {
-            one.disk.plan(1, Fault::Failure);
+            one.disk.plan(1, DiskFault::Failure);
             one.partition.append(numbered([0], 8)).unwrap()
         } else {
             Pending::channel(1).1
@@ -90,25 +93,25 @@ fn waiters_are_woken_once_by_failure_or_close() {
         if !fails {
             one.streams.close();
         }
-        assert_eq!((reader.rung(), producer.rung()), (1, usize::from(fails)));
-        assert!(!one.partition.watch(Past::Readable(0), &reader_waker));
-        assert!(one.partition.watch(Past::Room, &producer_waker));
+        assert_eq!((reader.wakes(), producer.wakes()), (1, usize::from(fails)));
+        assert!(!one.partition.watch(PartitionEvent::Readable(0), &reader_waker));
+        assert!(one.partition.watch(PartitionEvent::QueueSpace, &producer_waker));
     }
 }
 
 #[test]
 fn completer_reports_each_durability() {
-    let (bell, waker) = bell();
+    let (counting_waker, waker) = counting_waker();
     let mut cx = Context::from_waker(&waker);
     let (completer, mut pending) = Pending::channel(3);
     assert!(pending.poll(Durability::Memory, &mut cx).is_pending());
     completer.reached(Durability::Memory, 40);
-    assert_eq!((bell.rung(), poll(&mut pending, Durability::Memory)), (1, Some(Ok(40))));
+    assert_eq!((counting_waker.wakes(), poll(&mut pending, Durability::Memory)), (1, Some(Ok(40))));
     assert!(pending.poll(Durability::Broker, &mut cx).is_pending());
     completer.reached(Durability::Disk, 40);
-    assert_eq!(bell.rung(), 1);
+    assert_eq!(counting_waker.wakes(), 1);
     completer.fail(AppendError::Busy);
-    assert_eq!(bell.rung(), 2);
+    assert_eq!(counting_waker.wakes(), 2);
     // A reached durability is final.
     assert_eq!(poll(&mut pending, Durability::Disk), Some(Ok(40)));
     assert_eq!(poll(&mut pending, Durability::Broker), Some(Err(AppendError::Busy)));

@@ -1,6 +1,6 @@
 //! Tests of the log on a real disk, with its threads.
 
-mod carried;
+mod external;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
-use sinews_stream::record::{self, Kind, RecordBuilder, Records};
+use sinews_stream::record::{self, RecordBuilder, Records, ValueKind};
 use sinews_stream::{
-    Durability, Fsync, OpenError, Partition, Past, Start, StreamConfig, Streams, StreamsConfig,
+    Durability, Fsync, OpenError, Partition, PartitionEvent, StartPosition, StreamConfig, Streams,
+    StreamsConfig,
 };
 
 /// A directory that is removed with the test.
@@ -35,14 +36,14 @@ fn records(numbers: std::ops::Range<u64>, size: usize) -> Records {
     for number in numbers {
         let mut value = number.to_le_bytes().to_vec();
         value.resize(size.max(8), number as u8);
-        builder.push(number, b"", &value, Kind::Bytes).unwrap();
+        builder.push(number, b"", &value, ValueKind::Bytes).unwrap();
     }
     builder.finish().unwrap()
 }
 
-struct Unpark(std::thread::Thread);
+struct ThreadWaker(std::thread::Thread);
 
-impl Wake for Unpark {
+impl Wake for ThreadWaker {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
     }
@@ -50,11 +51,11 @@ impl Wake for Unpark {
 
 /// Reads `count` records from an offset on, and waits for records that do not exist yet. Offsets have no gaps.
 fn follow(partition: &Partition, mut from: u64, count: usize) -> Vec<u64> {
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let waker = Waker::from(Arc::new(ThreadWaker(std::thread::current())));
     let mut numbers = Vec::new();
     while numbers.len() < count {
         let read = partition.read(from, 64 << 10).unwrap();
-        if read.batches.is_empty() && !partition.watch(Past::Readable(from), &waker) {
+        if read.batches.is_empty() && !partition.watch(PartitionEvent::Readable(from), &waker) {
             std::thread::park();
         }
         for record in record::iter(&read.batches).flat_map(|batch| batch.unwrap().records()) {
@@ -80,7 +81,7 @@ fn concurrent_readers_see_all_records_of_concurrent_producers_in_order() {
         let (streams, losses) = Streams::open(&directory.0, StreamsConfig::default()).unwrap();
         assert_eq!(losses, []);
         // Small segments, so that readers cross many segment boundaries.
-        let config = StreamConfig::default().fsync(fsync).segment_bytes(64 << 10);
+        let config = StreamConfig::default().with_fsync(fsync).with_segment_bytes(64 << 10);
         let stream = streams.create(&format!("stream {turn}"), &config).unwrap();
         let partition = stream.partition(0).unwrap();
         let numbers: Vec<Vec<u64>> = std::thread::scope(|scope| {
@@ -110,7 +111,7 @@ fn concurrent_readers_see_all_records_of_concurrent_producers_in_order() {
         let statistics = partition.statistics();
         assert!(statistics.segments > 5 && statistics.writes <= statistics.batches, "{statistics:?}");
         // Shared bytes remain valid after everything is closed.
-        let read = partition.read(partition.seek(Start::Earliest), 1 << 20).unwrap();
+        let read = partition.read(partition.seek(StartPosition::Earliest), 1 << 20).unwrap();
         streams.close();
         drop((streams, stream, partition));
         assert!(
@@ -122,7 +123,7 @@ fn concurrent_readers_see_all_records_of_concurrent_producers_in_order() {
     assert_eq!(streams.list().len(), 3);
     for stream in streams.list() {
         let partition = stream.partition(0).unwrap();
-        assert_eq!(partition.ends().next, PRODUCERS * EACH);
+        assert_eq!(partition.offsets().next, PRODUCERS * EACH);
         assert_eq!(follow(&partition, 0, (PRODUCERS * EACH) as usize).len(), (PRODUCERS * EACH) as usize);
     }
 }
@@ -145,22 +146,22 @@ fn directory_is_locked_against_a_second_open() {
 #[test]
 fn records_are_synced_within_the_fsync_interval() {
     let directory = Directory::new("interval");
-    let (streams, _) = Streams::open(&directory.0, StreamsConfig::default().writers(1)).unwrap();
-    let config = StreamConfig::default().fsync(Fsync::Interval(Duration::from_millis(20)));
+    let (streams, _) = Streams::open(&directory.0, StreamsConfig::default().with_writers(1)).unwrap();
+    let config = StreamConfig::default().with_fsync(Fsync::Interval(Duration::from_millis(20)));
     let partition = streams.create("s", &config).unwrap().partition(0).unwrap();
     partition.append(records(0..1, 8)).unwrap();
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    while !partition.watch(Past::Durable(0), &waker) {
+    let waker = Waker::from(Arc::new(ThreadWaker(std::thread::current())));
+    while !partition.watch(PartitionEvent::Durable(0), &waker) {
         std::thread::park();
     }
-    assert_eq!((partition.ends().durable, partition.statistics().syncs), (1, 1));
+    assert_eq!((partition.offsets().durable, partition.statistics().syncs), (1, 1));
 }
 
 #[test]
 fn records_with_a_key_share_a_partition_and_records_without_are_distributed() {
     let directory = Directory::new("keys");
     let (streams, _) = Streams::open(&directory.0, StreamsConfig::default()).unwrap();
-    let stream = streams.create("s", &StreamConfig::default().partitions(4)).unwrap();
+    let stream = streams.create("s", &StreamConfig::default().with_partitions(4)).unwrap();
     assert_eq!((0..8).map(|_| stream.pick(b"")).collect::<Vec<_>>(), [0, 1, 2, 3, 0, 1, 2, 3]);
     let mut counts = [0; 4];
     for number in 0..4000 {
@@ -171,9 +172,9 @@ fn records_with_a_key_share_a_partition_and_records_without_are_distributed() {
     assert!(counts.iter().all(|count| (800..1200).contains(count)), "{counts:?}");
     // The result of the documented formula, so that other programs can compute it.
     assert_eq!(stream.pick(b"123456789"), ((0xe306_9283_u64 * 4) >> 32) as u32);
-    let more = streams.create("s", &StreamConfig::default().partitions(6)).unwrap();
+    let more = streams.create("s", &StreamConfig::default().with_partitions(6)).unwrap();
     assert_eq!((more.partitions(), stream.partitions()), (6, 6));
-    assert!(streams.create("s", &StreamConfig::default().partitions(5)).is_err());
+    assert!(streams.create("s", &StreamConfig::default().with_partitions(5)).is_err());
     for none in ["", "a\u{0}"] {
         assert!(streams.create(none, &StreamConfig::default()).is_err());
     }

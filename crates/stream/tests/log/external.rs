@@ -1,4 +1,4 @@
-//! Tests of a carrier, which writes in place of the threads. The test executes the writes when it wants to.
+//! Tests of an executor, which writes in place of the threads. The test executes the writes when it wants to.
 
 use std::io::{self, IoSlice};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -8,28 +8,29 @@ use std::thread;
 use std::time::Duration;
 
 use sinews_stream::{
-    AppendError, Carried, Carrier, Durability, Fsync, Pending, StreamConfig, Streams, StreamsConfig, Task,
+    AppendError, Durability, ExternalWrite, Fsync, Pending, StreamConfig, Streams, StreamsConfig,
+    WriteExecutor, WriteTask,
 };
 
 use super::{Directory, follow, records};
 
-/// A carrier that passes its tasks to the test.
-struct Desk(Mutex<Sender<Task>>);
+/// An executor that passes its tasks to the test.
+struct TestExecutor(Mutex<Sender<WriteTask>>);
 
-impl Carrier for Desk {
-    fn carry(&self, task: Task) {
+impl WriteExecutor for TestExecutor {
+    fn execute(&self, task: WriteTask) {
         // Dropped if the test has ended.
         let _ = self.0.lock().unwrap().send(task);
     }
 }
 
-fn open(directory: &Directory, writers: usize, fsync: Fsync) -> (Streams, Receiver<Task>) {
-    let (streams, losses) =
-        Streams::open(&directory.0, StreamsConfig::default().writers(writers)).expect("an empty directory");
+fn open(directory: &Directory, writers: usize, fsync: Fsync) -> (Streams, Receiver<WriteTask>) {
+    let (streams, losses) = Streams::open(&directory.0, StreamsConfig::default().with_writers(writers))
+        .expect("an empty directory");
     assert_eq!(losses, []);
     let (sender, tasks) = channel();
-    streams.carried_by(Arc::new(Desk(Mutex::new(sender))));
-    streams.create("s", &StreamConfig::default().fsync(fsync)).expect("a new stream");
+    streams.set_write_executor(Arc::new(TestExecutor(Mutex::new(sender))));
+    streams.create("s", &StreamConfig::default().with_fsync(fsync)).expect("a new stream");
     (streams, tasks)
 }
 
@@ -44,25 +45,25 @@ fn poll(pending: &mut Pending) -> Poll<Result<u64, AppendError>> {
 }
 
 /// Executes a write as an event loop does.
-fn write(carried: Carried) -> Option<Task> {
+fn write(external: ExternalWrite) -> Option<WriteTask> {
     let mut written = 0;
-    for piece in carried.pieces() {
-        assert_eq!(carried.file().append(&[IoSlice::new(piece)]).expect("a disk"), piece.len());
+    for piece in external.buffers() {
+        assert_eq!(external.file().append(&[IoSlice::new(piece)]).expect("a disk"), piece.len());
         written += piece.len() as u64;
     }
-    carried.finish(written, Ok(()))
+    external.finish(written, Ok(()))
 }
 
 #[test]
-fn appends_during_a_carried_write_form_the_next_write() {
-    let directory = Directory::new("carried");
+fn appends_during_an_external_write_form_the_next_write() {
+    let directory = Directory::new("external");
     let (streams, tasks) = open(&directory, 0, Fsync::Never);
     let mut first = append(&streams, 0);
-    let carried = tasks.try_recv().expect("a task").begin().expect("a write");
+    let external = tasks.try_recv().expect("a task").begin().expect("a write");
     let mut others = [append(&streams, 1), append(&streams, 2)];
     assert!(tasks.try_recv().is_err(), "one task at a time");
     assert!(poll(&mut first).is_pending());
-    let task = write(carried).expect("there is more");
+    let task = write(external).expect("there is more");
     assert_eq!(poll(&mut first), Poll::Ready(Ok(0)));
     assert!(poll(&mut others[0]).is_pending());
     let task = write(task.begin().expect("two more")).expect("perhaps there is more");
@@ -76,8 +77,8 @@ fn appends_during_a_carried_write_form_the_next_write() {
 }
 
 #[test]
-fn synced_writes_are_not_carried() {
-    let directory = Directory::new("carried-syncs");
+fn synced_writes_are_not_delegated() {
+    let directory = Directory::new("external-syncs");
     let (streams, tasks) = open(&directory, 0, Fsync::Batch);
     let mut pending = append(&streams, 0);
     assert!(tasks.try_recv().is_err(), "every write is synced");
@@ -87,7 +88,7 @@ fn synced_writes_are_not_carried() {
 
 #[test]
 fn dropped_task_is_written_by_the_threads() {
-    let directory = Directory::new("carried-dropped");
+    let directory = Directory::new("external-dropped");
     let (streams, tasks) = open(&directory, 1, Fsync::Never);
     let pending = append(&streams, 0);
     drop(tasks.recv().expect("a task"));
@@ -98,14 +99,14 @@ fn dropped_task_is_written_by_the_threads() {
 }
 
 #[test]
-fn failed_carried_write_fails_its_append() {
-    let directory = Directory::new("carried-fails");
+fn failed_external_write_fails_its_append() {
+    let directory = Directory::new("external-fails");
     let (streams, tasks) = open(&directory, 0, Fsync::Never);
     let mut full = append(&streams, 0);
-    let carried = tasks.try_recv().expect("a task").begin().expect("a write");
-    let half = &carried.pieces()[0][..7];
-    assert_eq!(carried.file().append(&[IoSlice::new(half)]).expect("a disk"), 7);
-    let task = carried.finish(7, Err(io::Error::from(io::ErrorKind::StorageFull))).expect("it goes on");
+    let external = tasks.try_recv().expect("a task").begin().expect("a write");
+    let half = &external.buffers()[0][..7];
+    assert_eq!(external.file().append(&[IoSlice::new(half)]).expect("a disk"), 7);
+    let task = external.finish(7, Err(io::Error::from(io::ErrorKind::StorageFull))).expect("it goes on");
     assert_eq!(poll(&mut full), Poll::Ready(Err(AppendError::NoSpace)));
     assert!(task.begin().is_none());
     // The partial write is cut off, so that the next one begins at the right position.
@@ -122,7 +123,7 @@ fn failed_carried_write_fails_its_append() {
 }
 
 /// Appends once there is space again. A partition that was full rejects appends for a moment.
-fn follow_up(streams: &Streams, tasks: &Receiver<Task>) -> u64 {
+fn follow_up(streams: &Streams, tasks: &Receiver<WriteTask>) -> u64 {
     let partition = streams.stream("s").unwrap().partition(0).unwrap();
     let mut pending = loop {
         match partition.append(records(5..6, 100)) {
@@ -137,11 +138,11 @@ fn follow_up(streams: &Streams, tasks: &Receiver<Task>) -> u64 {
 }
 
 #[test]
-fn close_waits_for_a_carried_write() {
-    let directory = Directory::new("carried-close");
+fn close_waits_for_an_external_write() {
+    let directory = Directory::new("external-close");
     let (streams, tasks) = open(&directory, 1, Fsync::Never);
     let mut first = append(&streams, 0);
-    let carried = tasks.recv().expect("a task").begin().expect("a write");
+    let external = tasks.recv().expect("a task").begin().expect("a write");
     let mut second = append(&streams, 1);
     let (closed, is_closed) = channel();
     let closing = streams.clone();
@@ -154,7 +155,7 @@ fn close_waits_for_a_carried_write() {
         thread::yield_now();
     }
     assert!(is_closed.try_recv().is_err());
-    assert!(write(carried).is_none(), "the rest is for the threads");
+    assert!(write(external).is_none(), "the rest is for the threads");
     closer.join().expect("it is closed");
     assert_eq!((poll(&mut first), poll(&mut second)), (Poll::Ready(Ok(0)), Poll::Ready(Ok(1))));
     drop((partition, streams));
@@ -170,13 +171,13 @@ fn pending_block(mut pending: Pending) -> Result<u64, AppendError> {
 
 #[test]
 fn due_sync_is_done_by_the_threads_which_return_the_partition() {
-    let directory = Directory::new("carried-interval");
+    let directory = Directory::new("external-interval");
     let (streams, tasks) = open(&directory, 0, Fsync::Interval(Duration::ZERO));
     let mut pending = append(&streams, 0);
     let task = tasks.try_recv().expect("a task");
-    if let Some(carried) = task.begin() {
+    if let Some(external) = task.begin() {
         // No record had to be synced yet; now one has.
-        assert!(write(carried).expect("a sync").begin().is_none());
+        assert!(write(external).expect("a sync").begin().is_none());
     }
     while streams.work() {}
     assert_eq!(poll(&mut pending), Poll::Ready(Ok(0)));

@@ -9,17 +9,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use bytes::Bytes;
 use sinews_file::AppendFile;
 
-use super::{Disk, File, Lock};
+use super::{Disk, DiskFile, Lock};
 
 /// A disk whose idle files need no descriptor.
-pub(crate) struct Handles {
+pub(crate) struct DescriptorCache {
     this: Weak<Self>,
     disk: Arc<dyn Disk>,
-    known: Mutex<HashMap<PathBuf, Weak<Handle>>>,
+    known: Mutex<HashMap<PathBuf, Weak<CachedDescriptor>>>,
 }
 
-struct Handle {
-    handles: Weak<Handles>,
+struct CachedDescriptor {
+    file_cache: Weak<DescriptorCache>,
     disk: Arc<dyn Disk>,
     path: Mutex<PathBuf>,
     state: Mutex<State>,
@@ -27,8 +27,8 @@ struct Handle {
 
 struct State {
     /// None: closed, and all written bytes are synced.
-    file: Option<Arc<dyn File>>,
-    /// Used since the last [`Handles::rest`].
+    file: Option<Arc<dyn DiskFile>>,
+    /// Used since the last [`DescriptorCache::close_unused`].
     used: bool,
     /// Bytes may have been written since the last sync.
     dirty: bool,
@@ -36,23 +36,23 @@ struct State {
     failed: Option<Arc<str>>,
 }
 
-impl Handles {
+impl DescriptorCache {
     pub(crate) fn new(disk: Arc<dyn Disk>) -> Arc<Self> {
         Arc::new_cyclic(|this| Self { this: this.clone(), disk, known: Mutex::default() })
     }
 
     /// Closes the files not used since the last call. Waits for the disk.
-    pub(crate) fn rest(&self) {
+    pub(crate) fn close_unused(&self) {
         for handle in self.all() {
-            handle.rest(false);
+            handle.close_if_idle(false);
         }
     }
 
     /// Closes an idle file.
-    pub(crate) fn release(&self, path: &Path) {
+    pub(crate) fn close_idle(&self, path: &Path) {
         let handle = self.known().get(path).and_then(Weak::upgrade);
         if let Some(handle) = handle {
-            handle.rest(true);
+            handle.close_if_idle(true);
         }
     }
 
@@ -62,29 +62,33 @@ impl Handles {
         self.all().iter().filter(|handle| handle.state().file.is_some()).count()
     }
 
-    fn all(&self) -> Vec<Arc<Handle>> {
+    fn all(&self) -> Vec<Arc<CachedDescriptor>> {
         let mut known = self.known();
         known.retain(|_, handle| handle.strong_count() > 0);
         known.values().filter_map(Weak::upgrade).collect()
     }
 
     /// Makes a system call; if too many files are open, closes idle files and retries once.
-    fn with_room<T>(&self, call: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    fn retry_after_closing_idle<T>(&self, call: impl Fn() -> io::Result<T>) -> io::Result<T> {
         match call() {
             // ENFILE and EMFILE.
             Err(error) if matches!(error.raw_os_error(), Some(23 | 24)) => {
-                self.all().iter().for_each(|handle| handle.rest(true));
+                self.all().iter().for_each(|handle| handle.close_if_idle(true));
                 call()
             }
             result => result,
         }
     }
 
-    fn opened(&self, path: &Path, open: impl Fn() -> io::Result<Arc<dyn File>>) -> io::Result<Arc<dyn File>> {
-        let file = self.with_room(open)?;
+    fn opened(
+        &self,
+        path: &Path,
+        open: impl Fn() -> io::Result<Arc<dyn DiskFile>>,
+    ) -> io::Result<Arc<dyn DiskFile>> {
+        let file = self.retry_after_closing_idle(open)?;
         let state = State { file: Some(file), used: true, dirty: false, failed: None };
-        let handle = Arc::new(Handle {
-            handles: self.this.clone(),
+        let handle = Arc::new(CachedDescriptor {
+            file_cache: self.this.clone(),
             disk: self.disk.clone(),
             path: Mutex::new(path.to_owned()),
             state: Mutex::new(state),
@@ -94,19 +98,19 @@ impl Handles {
     }
 
     /// No code panics while holding the lock.
-    fn known(&self) -> MutexGuard<'_, HashMap<PathBuf, Weak<Handle>>> {
+    fn known(&self) -> MutexGuard<'_, HashMap<PathBuf, Weak<CachedDescriptor>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Handle {
+impl CachedDescriptor {
     /// Closes the file unless it was used since the last call, or a caller still has it. `now`: also if it was used,
     /// but not if that requires a sync.
-    fn rest(&self, now: bool) {
+    fn close_if_idle(&self, now: bool) {
         let mut state = self.state();
         let was_used = std::mem::take(&mut state.used) && !now;
-        let is_held = state.file.as_ref().is_none_or(|file| Arc::strong_count(file) > 1);
-        if was_used || is_held || state.failed.is_some() || now && state.dirty {
+        let is_in_use = state.file.as_ref().is_none_or(|file| Arc::strong_count(file) > 1);
+        if was_used || is_in_use || state.failed.is_some() || now && state.dirty {
             return;
         }
         // No write can happen meanwhile: each use takes the lock.
@@ -122,14 +126,14 @@ impl Handle {
     }
 
     /// The file, opened if need be. `writes`: bytes may be written until the next sync.
-    fn file(&self, writes: bool) -> io::Result<Arc<dyn File>> {
+    fn file(&self, writes: bool) -> io::Result<Arc<dyn DiskFile>> {
         let mut state = self.state();
         if state.file.is_none() {
             // Other files are closed without this lock, so that callers of other files do not wait for it.
             drop(state);
             let path = self.path.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            let opened = match self.handles.upgrade() {
-                Some(handles) => handles.with_room(|| self.disk.open(&path))?,
+            let opened = match self.file_cache.upgrade() {
+                Some(file_cache) => file_cache.retry_after_closing_idle(|| self.disk.open(&path))?,
                 None => self.disk.open(&path)?,
             };
             state = self.state();
@@ -147,7 +151,7 @@ impl Handle {
     }
 }
 
-impl File for Handle {
+impl DiskFile for CachedDescriptor {
     fn append(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         self.file(true)?.append(slices)
     }
@@ -155,8 +159,8 @@ impl File for Handle {
     fn sync(&self) -> io::Result<()> {
         let file = self.file(false)?;
         let mut state = self.state();
-        if let Some(why) = &state.failed {
-            return Err(io::Error::other(why.to_string()));
+        if let Some(reason) = &state.failed {
+            return Err(io::Error::other(reason.to_string()));
         }
         // Bytes written during this sync are not covered.
         let was_dirty = std::mem::take(&mut state.dirty);
@@ -176,8 +180,8 @@ impl File for Handle {
         self.file(false)?.bytes()
     }
 
-    fn lend(&self, range: Range<u64>) -> io::Result<Bytes> {
-        self.file(false)?.lend(range)
+    fn read_shared(&self, range: Range<u64>) -> io::Result<Bytes> {
+        self.file(false)?.read_shared(range)
     }
 
     fn real(self: Arc<Self>) -> Option<Arc<AppendFile>> {
@@ -185,20 +189,20 @@ impl File for Handle {
     }
 }
 
-impl Disk for Handles {
+impl Disk for DescriptorCache {
     fn create_dir(&self, path: &Path) -> io::Result<()> {
         self.disk.create_dir(path)
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        self.with_room(|| self.disk.list(dir))
+        self.retry_after_closing_idle(|| self.disk.list(dir))
     }
 
-    fn create(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         self.opened(path, || self.disk.create(path))
     }
 
-    fn open(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         self.opened(path, || self.disk.open(path))
     }
 
@@ -230,11 +234,11 @@ impl Disk for Handles {
     }
 
     fn rewrite(&self, path: &Path, from: u64) -> io::Result<()> {
-        self.with_room(|| self.disk.rewrite(path, from))
+        self.retry_after_closing_idle(|| self.disk.rewrite(path, from))
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.with_room(|| self.disk.sync_dir(dir))
+        self.retry_after_closing_idle(|| self.disk.sync_dir(dir))
     }
 
     fn lock(&self, path: &Path) -> io::Result<Option<Lock>> {
