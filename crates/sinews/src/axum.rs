@@ -67,8 +67,8 @@ use http::Request;
 use http::request::Parts;
 use hyper::upgrade::OnUpgrade;
 
-use crate::hyper::{self as ours, Upgraded, View};
-use crate::server::{AcceptError, OriginPolicy, Settings, setters};
+use crate::hyper::{self as ours, HttpRequestView, Upgraded};
+use crate::server::{AcceptError, AcceptSettings, OriginPolicy, setters};
 
 /// A WebSocket of axum.
 pub type WebSocket = crate::WebSocket<Upgraded>;
@@ -82,14 +82,14 @@ pub type WebSocket = crate::WebSocket<Upgraded>;
 pub struct WebSocketUpgrade<F = DefaultOnFailedUpgrade> {
     /// The request as the handshake needs it, and hyper's upgrade future.
     request: Request<()>,
-    settings: Settings,
+    settings: AcceptSettings,
     on_failed_upgrade: F,
 }
 
 impl<F> WebSocketUpgrade<F> {
     setters!(protocols);
 
-    fn settings_mut(&mut self) -> &mut Settings {
+    fn settings_mut(&mut self) -> &mut AcceptSettings {
         &mut self.settings
     }
 
@@ -117,7 +117,7 @@ impl<F> WebSocketUpgrade<F> {
     /// none of them, or if the request is to be rejected.
     #[must_use]
     pub fn selected_protocol(&self) -> Option<&str> {
-        self.settings.subprotocol(&View::of(&self.request))
+        self.settings.subprotocol(&HttpRequestView::of(&self.request))
     }
 
     /// Sets a callback for a failed upgrade: the connection broke before the response was sent, the origin is not
@@ -187,7 +187,7 @@ impl OnFailedUpgrade for DefaultOnFailedUpgrade {
     fn call(self, _: AcceptError) {}
 }
 
-/// The rejection is [`AcceptError::Refused`], or [`AcceptError::NotUpgradable`] if another extractor took the
+/// The rejection is [`AcceptError::Rejected`], or [`AcceptError::NotUpgradable`] if another extractor took the
 /// connection.
 impl<S: Send + Sync> FromRequestParts<S> for WebSocketUpgrade {
     type Rejection = AcceptError;
@@ -203,14 +203,14 @@ impl<S: Send + Sync> FromRequestParts<S> for WebSocketUpgrade {
             request.extensions_mut().insert(protocol.clone());
         }
         let any_origin = {
-            let mut settings = Settings::default();
+            let mut settings = AcceptSettings::default();
             settings.change(|options| Ok(options.with_origin(OriginPolicy::any())));
             settings
         };
-        any_origin.accept(&View::of(&request), None)?;
+        any_origin.accept(&HttpRequestView::of(&request), None)?;
         let on = parts.extensions.remove::<OnUpgrade>().ok_or(AcceptError::NotUpgradable)?;
         request.extensions_mut().insert(on);
-        Ok(Self { request, settings: Settings::default(), on_failed_upgrade: DefaultOnFailedUpgrade })
+        Ok(Self { request, settings: AcceptSettings::default(), on_failed_upgrade: DefaultOnFailedUpgrade })
     }
 }
 

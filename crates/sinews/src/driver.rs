@@ -8,15 +8,15 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use sinews_proto::{CloseCode, Kind, Misuse, Time};
-use sinews_session::{Arrived, Closed, Sent};
+use sinews_session::{Closed, ReceivedEvent, Sent};
 
 use crate::error::Error;
-use crate::link::{Lent, Link, Next};
+use crate::link::{BorrowedMessage, Link, NextStep};
 use crate::message::Message;
 use crate::resources;
 
 /// Interval at which a caller that only sends checks for input: pings, and a Close.
-pub(crate) const ASK_EVERY: Duration = Duration::from_millis(10);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// How often in a row messages of producers are sent before received input is processed.
 const COLLECTED_MAX: usize = 8;
@@ -30,19 +30,19 @@ const GRACE: Duration = Duration::from_millis(1);
 
 /// State of a driver beside its link and its transport.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct DriverTiming {
     /// Calls that sent since the transport was last polled for input, and the time of that poll.
     sent: u32,
-    asked: Time,
+    polled_at: Time,
     /// When the timer fires, if it is set.
     armed: Option<Time>,
     /// A timeout has expired; it is executed when the timer fires again.
     grace: bool,
 }
 
-impl Pace {
+impl DriverTiming {
     pub(crate) fn new(now: Time) -> Self {
-        Self { sent: 0, asked: now, armed: None, grace: false }
+        Self { sent: 0, polled_at: now, armed: None, grace: false }
     }
 }
 
@@ -50,7 +50,7 @@ impl Pace {
 pub(crate) trait Driver {
     fn link(&mut self) -> &mut Link;
 
-    fn pace(&mut self) -> &mut Pace;
+    fn timing(&mut self) -> &mut DriverTiming;
 
     /// The time of the runtime's clock.
     fn clock() -> Time;
@@ -75,7 +75,7 @@ pub(crate) trait Driver {
     fn set_timer(&mut self, at: Time);
 
     /// Ready: the timer fired.
-    fn poll_ring(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+    fn poll_timer_fired(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 
     /// Sends all queued bytes. The link reports errors.
     #[inline]
@@ -89,7 +89,7 @@ pub(crate) trait Driver {
         }
         let sent = self.poll_send_all(cx);
         if sent.is_ready() {
-            self.link().went_on();
+            self.link().unstalled();
         } else if !self.link().is_stalled() {
             self.link().now = Self::clock();
             self.link().stalled();
@@ -113,42 +113,42 @@ pub(crate) trait Driver {
     #[inline]
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let received = self.poll_transport(cx);
-        self.note_asked();
+        self.note_polled();
         received
     }
 
     /// The transport was just polled for input.
     #[inline]
-    fn note_asked(&mut self) {
+    fn note_polled(&mut self) {
         let now = self.link().now;
-        let pace = self.pace();
-        (pace.sent, pace.asked) = (0, now);
+        let timing = self.timing();
+        (timing.sent, timing.polled_at) = (0, now);
     }
 
     /// Whether a deadline that no input postpones had expired when the transport was last polled. The silence of the
     /// peer is [decided](Self::poll_timer) when there is nothing to read.
     #[inline]
     fn is_late(&mut self) -> bool {
-        let Pace { asked, armed, .. } = *self.pace();
+        let DriverTiming { polled_at, armed, .. } = *self.timing();
         // The timer never fires after the deadline, and is cheaper to check.
-        let is_early = armed.is_some_and(|armed| asked < armed) && !self.link().awaits_recheck();
-        !is_early && self.link().is_due_at(asked) && self.link().awaits_in_spite_of_input() && {
-            self.link().note_driven(asked);
-            self.link().is_due_at(asked)
+        let is_early = armed.is_some_and(|armed| polled_at < armed) && !self.link().awaits_recheck();
+        !is_early && self.link().is_due_at(polled_at) && self.link().awaits_in_spite_of_input() && {
+            self.link().note_driven(polled_at);
+            self.link().is_due_at(polled_at)
         }
     }
 
     /// Whether a caller that sends should check for input. A caller that also receives does not read the clock.
     #[inline]
-    fn is_aside_due(&mut self) -> bool {
-        let pace = self.pace();
-        pace.sent += 1;
-        if pace.sent < 2 {
+    fn is_input_check_due(&mut self) -> bool {
+        let timing = self.timing();
+        timing.sent += 1;
+        if timing.sent < 2 {
             return false;
         }
-        let asked = pace.asked;
+        let polled_at = timing.polled_at;
         self.note_sent();
-        self.link().now.since(asked) > ASK_EVERY
+        self.link().now.since(polled_at) > POLL_INTERVAL
     }
 
     /// Queued messages have left by now, as far as the idle timeout is concerned.
@@ -169,11 +169,11 @@ pub(crate) trait Driver {
             if self.link().take_recheck() {
                 self.recheck();
             }
-            if self.pace().armed.is_none() {
+            if self.timing().armed.is_none() {
                 return Poll::Pending;
             }
-            ready!(self.poll_ring(cx));
-            self.pace().armed = None;
+            ready!(self.poll_timer_fired(cx));
+            self.timing().armed = None;
             self.link().now = Self::clock();
             self.link().sync();
             if self.is_decided() {
@@ -188,7 +188,7 @@ pub(crate) trait Driver {
     /// first.
     fn is_decided(&mut self) -> bool {
         let now = self.link().now;
-        let grace = std::mem::take(&mut self.pace().grace);
+        let grace = std::mem::take(&mut self.timing().grace);
         if !grace && self.link().is_due() {
             self.link().note_driven(now);
         }
@@ -198,8 +198,8 @@ pub(crate) trait Driver {
         if grace || !self.link().awaits_peer() {
             return true;
         }
-        self.pace().grace = true;
-        self.pace().armed = Some(now + GRACE);
+        self.timing().grace = true;
+        self.timing().armed = Some(now + GRACE);
         self.set_timer(now + GRACE);
         false
     }
@@ -207,15 +207,15 @@ pub(crate) trait Driver {
     /// Sets the timer, if it would fire too late: for the link's deadline, or to free spare memory.
     #[cold]
     fn recheck(&mut self) {
-        if self.pace().grace {
+        if self.timing().grace {
             return;
         }
         let now = Self::clock();
         self.link().now = now;
         let next = [self.link().deadline(), resources::release(now)].into_iter().flatten().min();
-        let armed = self.pace().armed;
+        let armed = self.timing().armed;
         if let Some(next) = next.filter(|next| armed.is_none_or(|armed| *next < armed)) {
-            self.pace().armed = Some(next);
+            self.timing().armed = Some(next);
             self.set_timer(next);
         }
     }
@@ -231,7 +231,7 @@ pub(crate) trait Driver {
     }
 
     /// The next event; `None`: the connection has ended.
-    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Arrived>> {
+    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<ReceivedEvent>> {
         loop {
             if let Some(event) = self.arrived(cx) {
                 return Poll::Ready(Some(event));
@@ -244,7 +244,7 @@ pub(crate) trait Driver {
 
     /// The next event in the received input.
     #[inline]
-    fn arrived(&mut self, cx: &mut Context<'_>) -> Option<Arrived> {
+    fn arrived(&mut self, cx: &mut Context<'_>) -> Option<ReceivedEvent> {
         let event = self.link().pull()?;
         if self.link().is_urgent(&event, Self::clock) {
             let _ = self.poll_send(cx);
@@ -258,14 +258,14 @@ pub(crate) trait Driver {
             let congested = self.link().is_congested();
             let blocked = self.poll_send(cx).is_pending();
             match self.link().next() {
-                Next::Over => {
+                NextStep::Ended => {
                     // The peer need not wait until the application drops the connection.
                     self.poll_shut(cx);
                     return Poll::Ready(false);
                 }
-                Next::Tell => return Poll::Ready(false),
-                Next::Shut if !blocked => self.poll_shut(cx),
-                Next::Shut | Next::Go => {}
+                NextStep::ReportEnd => return Poll::Ready(false),
+                NextStep::ShutDown if !blocked => self.poll_shut(cx),
+                NextStep::ShutDown | NextStep::Continue => {}
             }
             if congested && !self.link().is_congested() {
                 // Earlier input can be processed now.
@@ -286,11 +286,11 @@ pub(crate) trait Driver {
     }
 
     /// For a caller that sends: handles input, and parks the first event that is for the application.
-    fn poll_aside(&mut self, cx: &mut Context<'_>) {
-        self.link().pass_over_handled();
-        while !self.link().is_parked() && !self.link().is_congested() && self.link().receives() {
+    fn poll_input(&mut self, cx: &mut Context<'_>) {
+        self.link().drop_handled_event();
+        while !self.link().has_pending_event() && !self.link().is_congested() && self.link().receives() {
             if let Some(event) = self.link().pull() {
-                self.link().park(event);
+                self.link().store_event(event);
             } else if self.poll_receive(cx).is_pending() {
                 break;
             }
@@ -304,25 +304,25 @@ pub(crate) trait Driver {
         self.link().expect_pieces(false);
         loop {
             if let Some(whole) = self.poll_whole(cx) {
-                return Poll::Ready(Some(Ok(self.link().own_whole(whole))));
+                return Poll::Ready(Some(Ok(self.link().detach_whole_message(whole))));
             }
             if let Some(event) = self.arrived(cx) {
-                if let Some(message) = self.link().own(event) {
+                if let Some(message) = self.link().detach_message(event) {
                     return Poll::Ready(Some(Ok(message)));
                 }
             } else if !ready!(self.poll_more(cx)) {
-                return Poll::Ready(self.link().last_words().map(Err));
+                return Poll::Ready(self.link().take_end_error().map(Err));
             }
         }
     }
 
-    /// The next data message, borrowed; `None`: the connection has ended, and [`Link::last_words`] returns the
+    /// The next data message, borrowed; `None`: the connection has ended, and [`Link::take_end_error`] returns the
     /// reason.
-    fn poll_borrow(&mut self, cx: &mut Context<'_>) -> Poll<Option<Lent>> {
+    fn poll_borrow(&mut self, cx: &mut Context<'_>) -> Poll<Option<BorrowedMessage>> {
         self.link().expect_pieces(false);
         while let Some(event) = ready!(self.poll_event(cx)) {
-            if let Some(lent) = self.link().borrow(event) {
-                return Poll::Ready(Some(lent));
+            if let Some(borrowed) = self.link().borrow(event) {
+                return Poll::Ready(Some(borrowed));
             }
         }
         Poll::Ready(None)
@@ -337,7 +337,7 @@ pub(crate) trait Driver {
     ) -> Poll<Result<(), Error>> {
         let burst = self.link().is_answering(Self::clock);
         if self.link().is_congested() {
-            ready!(self.poll_room(cx));
+            ready!(self.poll_capacity(cx));
         }
         if let Some(queued) = queue(self.link()) {
             queued?;
@@ -354,12 +354,12 @@ pub(crate) trait Driver {
         cx: &mut Context<'_>,
         (kind, part, last): (Kind, &[u8], bool),
     ) -> Poll<Result<(), Error>> {
-        ready!(self.poll_room(cx));
+        ready!(self.poll_capacity(cx));
         Poll::Ready(self.link().queue_piece(kind, part, last).map(drop))
     }
 
     /// Waits until there is capacity for a message.
-    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_capacity(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.link().is_congested() {
             ready!(self.poll_progress(cx));
         }
@@ -372,8 +372,8 @@ pub(crate) trait Driver {
         while self.wants_send() {
             ready!(self.poll_progress(cx));
         }
-        if self.is_aside_due() {
-            self.poll_aside(cx);
+        if self.is_input_check_due() {
+            self.poll_input(cx);
             if self.is_late() {
                 self.link().timeout();
             }
@@ -388,7 +388,7 @@ pub(crate) trait Driver {
         if self.poll_send(cx).is_ready() {
             return Poll::Ready(());
         }
-        self.poll_aside(cx);
+        self.poll_input(cx);
         self.poll_timer(cx)
     }
 
@@ -431,7 +431,7 @@ pub(crate) trait Driver {
 
     /// Waits for the end; drops messages that still arrive.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<Closed, Error>> {
-        self.link().hold_words();
+        self.link().suppress_end_error();
         while ready!(self.poll_borrow(cx)).is_some() {}
         Poll::Ready(self.link().outcome())
     }

@@ -72,17 +72,17 @@ impl From<ConnectError> for HandshakeError {
 mod tests {
     use super::*;
     use crate::client;
-    use crate::server::Phase;
+    use crate::server::AcceptPhase;
 
     #[test]
     fn handshake_error_displays_as_the_converted_error() {
         fn accept() -> Result<(), HandshakeError> {
-            Err(AcceptError::TimedOut(Phase::Head))?;
+            Err(AcceptError::TimedOut(AcceptPhase::Head))?;
             Ok(())
         }
         fn connect() -> Result<(), HandshakeError> {
             Err(ConnectError::TimedOut {
-                phase: client::Phase::Handshake,
+                phase: client::ConnectPhase::Handshake,
                 peer: "example.com:80".to_owned(),
                 timeout: std::time::Duration::from_secs(1),
             })?;

@@ -302,7 +302,6 @@ mod driver;
 mod error;
 pub mod guide;
 #[cfg(any(feature = "tokio", feature = "compio", feature = "blocking"))]
-#[cfg(any(feature = "tokio", feature = "compio", feature = "blocking"))]
 mod handshake_error;
 #[cfg(any(feature = "tokio", feature = "compio", feature = "blocking"))]
 #[cfg_attr(
@@ -311,6 +310,8 @@ mod handshake_error;
 )]
 mod link;
 mod message;
+#[cfg(any(feature = "tokio", feature = "compio", feature = "blocking"))]
+mod methods;
 #[cfg(any(feature = "tokio", feature = "compio"))]
 mod reading;
 #[cfg(any(feature = "tokio", feature = "compio", feature = "blocking"))]

@@ -2,8 +2,8 @@
 
 use std::task::{Context, Poll, ready};
 
-use sinews_proto::{Kind, Place};
-use sinews_session::Arrived;
+use sinews_proto::{Kind, PayloadLocation};
+use sinews_session::ReceivedEvent;
 
 use crate::driver::Driver;
 use crate::error::Error;
@@ -16,23 +16,23 @@ pub(crate) const FRAGMENT_MAX: usize = 64 << 10;
 
 /// Read position in a message: the last piece, and how much of it was taken.
 #[derive(Debug)]
-pub(crate) struct Reading {
+pub(crate) struct MessageCursor {
     pub(crate) kind: Kind,
-    /// Where the piece is; `None`: in `kept`. Not accessed once all of it was taken, since it may be freed then.
-    at: Option<Place>,
-    kept: Vec<u8>,
+    /// Where the piece is; `None`: in `buffered`. Not accessed once all of it was taken, since it may be freed then.
+    at: Option<PayloadLocation>,
+    buffered: Vec<u8>,
     read: usize,
     left: usize,
     /// It is the last piece.
     pub(crate) last: bool,
 }
 
-impl Reading {
+impl MessageCursor {
     /// Waits for the next message; `None`: the connection has ended.
-    pub(crate) fn poll_begin(drive: &mut impl Driver, cx: &mut Context<'_>) -> Poll<Option<Self>> {
-        drive.link().expect_pieces(true);
-        while let Some(event) = ready!(drive.poll_event(cx)) {
-            if let Some(reading) = Self::begin(drive.link(), event) {
+    pub(crate) fn poll_begin(driver: &mut impl Driver, cx: &mut Context<'_>) -> Poll<Option<Self>> {
+        driver.link().expect_pieces(true);
+        while let Some(event) = ready!(driver.poll_event(cx)) {
+            if let Some(reading) = Self::begin(driver.link(), event) {
                 return Poll::Ready(Some(reading));
             }
         }
@@ -40,39 +40,39 @@ impl Reading {
     }
 
     /// Waits until there are bytes to take; `false`: the message has ended.
-    pub(crate) fn poll_some(
+    pub(crate) fn poll_bytes(
         &mut self,
-        drive: &mut impl Driver,
+        driver: &mut impl Driver,
         cx: &mut Context<'_>,
     ) -> Poll<Result<bool, Error>> {
         while self.left == 0 && !self.last {
-            match ready!(drive.poll_event(cx)) {
-                Some(event) => self.go_on(drive.link(), event),
-                None => return Poll::Ready(Err(drive.link().broken_off())),
+            match ready!(driver.poll_event(cx)) {
+                Some(event) => self.continue_with(driver.link(), event),
+                None => return Poll::Ready(Err(driver.link().interrupted_error())),
             }
         }
         Poll::Ready(Ok(self.left > 0))
     }
 
     /// The beginning of a message, whole or in pieces; `None` for other events.
-    fn begin(link: &mut Link, event: Arrived) -> Option<Self> {
+    fn begin(link: &mut Link, event: ReceivedEvent) -> Option<Self> {
         let (kind, at, last) = match event {
-            Arrived::Message { kind, at } => (kind, at, true),
-            Arrived::Fragment { kind, at, first: true, last } => (kind, at, last),
+            ReceivedEvent::Message { kind, at } => (kind, at, true),
+            ReceivedEvent::Fragment { kind, at, first: true, last } => (kind, at, last),
             // The rest of a message whose reader was dropped.
             event => {
-                link.pass_over(event);
+                link.discard_event(event);
                 return None;
             }
         };
-        let left = link.lend(at.clone()).len();
-        Some(Self { kind, at: Some(at), kept: Vec::new(), read: 0, left, last })
+        let left = link.payload_at(at.clone()).len();
+        Some(Self { kind, at: Some(at), buffered: Vec::new(), read: 0, left, last })
     }
 
     /// Continues with the next event, if it belongs to the message.
-    fn go_on(&mut self, link: &mut Link, event: Arrived) {
-        if let Arrived::Fragment { at, last, .. } = event {
-            (self.read, self.left, self.last) = (0, link.lend(at.clone()).len(), last);
+    fn continue_with(&mut self, link: &mut Link, event: ReceivedEvent) {
+        if let ReceivedEvent::Fragment { at, last, .. } = event {
+            (self.read, self.left, self.last) = (0, link.payload_at(at.clone()).len(), last);
             self.at = Some(at);
         }
     }
@@ -84,7 +84,7 @@ impl Reading {
     }
 
     /// Whether all of the message was taken.
-    pub(crate) fn is_over(&self) -> bool {
+    pub(crate) fn is_finished(&self) -> bool {
         self.last && self.left == 0
     }
 
@@ -96,23 +96,23 @@ impl Reading {
         self.left -= count;
         match &self.at {
             _ if count == 0 => &mut [],
-            Some(at) => &mut link.lend(at.clone())[start..start + count],
-            None => &mut self.kept[start..start + count],
+            Some(at) => &mut link.payload_at(at.clone())[start..start + count],
+            None => &mut self.buffered[start..start + count],
         }
     }
 
     /// Moves the rest of the piece to memory of its own, since other calls may follow before it is read.
-    fn keep(&mut self, link: &mut Link) {
+    fn buffer(&mut self, link: &mut Link) {
         if self.at.is_some() {
             let left = self.left;
-            self.kept = self.take(link, left).to_vec();
+            self.buffered = self.take(link, left).to_vec();
             (self.at, self.read, self.left) = (None, 0, left);
         }
     }
 }
 
 /// The application's memory that a message is received into.
-pub(crate) trait Target {
+pub(crate) trait ReceiveTarget {
     /// Bytes that fit into it.
     fn capacity(&mut self) -> usize;
 
@@ -129,7 +129,7 @@ pub(crate) trait Target {
     }
 }
 
-impl Target for [u8] {
+impl ReceiveTarget for [u8] {
     fn capacity(&mut self) -> usize {
         self.len()
     }
@@ -145,9 +145,9 @@ impl Target for [u8] {
 }
 
 /// The next step of a receive into the application's memory.
-pub(crate) enum Step {
-    Event(Arrived),
-    /// A transport has received there: [`Target::take_piece`].
+pub(crate) enum ReadStep {
+    Event(ReceivedEvent),
+    /// A transport has received there: [`ReceiveTarget::take_piece`].
     #[cfg_attr(
         not(feature = "compio"),
         allow(dead_code, reason = "other transports borrow the memory for a poll")
@@ -157,75 +157,75 @@ pub(crate) enum Step {
 
 /// A message that is received into the application's memory, by as many calls as it takes.
 #[derive(Debug, Default)]
-pub(crate) struct Filling {
+pub(crate) struct BufferFill {
     /// Bytes of the memory that hold payload.
     filled: usize,
-    reading: Option<Box<Reading>>,
+    reading: Option<Box<MessageCursor>>,
 }
 
-impl Filling {
+impl BufferFill {
     /// Continues the receive of the last call; `None`: the connection has ended.
     #[cfg(feature = "tokio")]
     pub(crate) fn poll<D: Driver>(
         &mut self,
-        drive: &mut D,
+        driver: &mut D,
         cx: &mut Context<'_>,
-        target: &mut (impl Target + ?Sized),
+        target: &mut (impl ReceiveTarget + ?Sized),
     ) -> Poll<Option<Filled>> {
-        self.poll_by(drive, cx, target, D::poll_event)
+        self.poll_by(driver, cx, target, D::poll_event)
     }
 
     /// The same with a caller-supplied function for the next event.
     #[cfg(feature = "tokio")]
     pub(crate) fn poll_by<D: Driver>(
         &mut self,
-        drive: &mut D,
+        driver: &mut D,
         cx: &mut Context<'_>,
-        target: &mut (impl Target + ?Sized),
-        mut poll_event: impl FnMut(&mut D, &mut Context<'_>) -> Poll<Option<Arrived>>,
+        target: &mut (impl ReceiveTarget + ?Sized),
+        mut poll_event: impl FnMut(&mut D, &mut Context<'_>) -> Poll<Option<ReceivedEvent>>,
     ) -> Poll<Option<Filled>> {
-        self.poll_step(drive, cx, target, |drive, cx, _, _| {
-            poll_event(drive, cx).map(|it| it.map(Step::Event))
+        self.poll_step(driver, cx, target, |driver, cx, _, _| {
+            poll_event(driver, cx).map(|it| it.map(ReadStep::Event))
         })
     }
 
     /// The same for a transport that receives into the memory by itself; the result tells the offset, once it may.
-    pub(crate) fn poll_step<D: Driver, T: Target + ?Sized>(
+    pub(crate) fn poll_step<D: Driver, T: ReceiveTarget + ?Sized>(
         &mut self,
-        drive: &mut D,
+        driver: &mut D,
         cx: &mut Context<'_>,
         target: &mut T,
-        mut poll_step: impl FnMut(&mut D, &mut Context<'_>, &mut T, Option<usize>) -> Poll<Option<Step>>,
+        mut poll_step: impl FnMut(&mut D, &mut Context<'_>, &mut T, Option<usize>) -> Poll<Option<ReadStep>>,
     ) -> Poll<Option<Filled>> {
-        drive.link().expect_pieces(true);
+        driver.link().expect_pieces(true);
         loop {
             // After a dropped call the caller may pass another, smaller buffer: `filled` is bounded by its capacity.
             self.filled = self.filled.min(target.capacity());
             let room = target.capacity() - self.filled;
             if let Some(reading) = &mut self.reading {
-                let piece = reading.take(drive.link(), room);
+                let piece = reading.take(driver.link(), room);
                 let copied = piece.len();
                 target.put(self.filled, piece);
                 self.filled += copied;
-                if reading.is_over() {
-                    return Poll::Ready(Some(self.finish(drive.link())));
+                if reading.is_finished() {
+                    return Poll::Ready(Some(self.finish(driver.link())));
                 }
                 if copied == room {
                     if reading.left == 0
-                        && drive.link().may_end()
-                        && let Some(event) = drive.arrived(cx)
+                        && driver.link().may_end()
+                        && let Some(event) = driver.arrived(cx)
                     {
-                        reading.go_on(drive.link(), event);
+                        reading.continue_with(driver.link(), event);
                         continue;
                     }
                     // A call without memory waits until the length is known.
                     if reading.left > 0 || target.capacity() > 0 {
-                        return Poll::Ready(Some(self.finish(drive.link())));
+                        return Poll::Ready(Some(self.finish(driver.link())));
                     }
                 }
                 let piece = target.take_piece();
                 if let Some((count, last)) =
-                    piece.or_else(|| drive.poll_piece(cx, target.behind(self.filled)))
+                    piece.or_else(|| driver.poll_piece(cx, target.behind(self.filled)))
                 {
                     self.filled += count;
                     reading.last = last;
@@ -233,12 +233,12 @@ impl Filling {
                 }
             }
             let offered = self.reading.is_some().then_some(self.filled);
-            match (ready!(poll_step(drive, cx, target, offered)), &mut self.reading) {
+            match (ready!(poll_step(driver, cx, target, offered)), &mut self.reading) {
                 (None, _) => return Poll::Ready(None),
-                (Some(Step::Piece), _) => {}
-                (Some(Step::Event(event)), Some(reading)) => reading.go_on(drive.link(), event),
-                (Some(Step::Event(event)), None) => {
-                    self.reading = Reading::begin(drive.link(), event).map(Box::new);
+                (Some(ReadStep::Piece), _) => {}
+                (Some(ReadStep::Event(event)), Some(reading)) => reading.continue_with(driver.link(), event),
+                (Some(ReadStep::Event(event)), None) => {
+                    self.reading = MessageCursor::begin(driver.link(), event).map(Box::new);
                 }
             }
         }
@@ -249,16 +249,16 @@ impl Filling {
     /// the message.
     pub(crate) fn poll_head<D: Driver>(
         &mut self,
-        drive: &mut D,
+        driver: &mut D,
         cx: &mut Context<'_>,
         mut elsewhere: impl FnMut(&mut D) -> Option<(usize, bool)>,
-        mut poll_step: impl FnMut(&mut D, &mut Context<'_>) -> Poll<Option<Step>>,
+        mut poll_step: impl FnMut(&mut D, &mut Context<'_>) -> Poll<Option<ReadStep>>,
     ) -> Poll<Option<MessageHead>> {
-        drive.link().expect_pieces(true);
+        driver.link().expect_pieces(true);
         loop {
             if let Some(reading) = &self.reading {
-                let (received, ended) = elsewhere(drive).unwrap_or_default();
-                let (follow, ends) = drive.link().known_to_follow();
+                let (received, ended) = elsewhere(driver).unwrap_or_default();
+                let (follow, ends) = driver.link().known_to_follow();
                 let len = received.saturating_add(reading.left).saturating_add(follow);
                 let last = reading.last || ended || ends;
                 if len > 0 || last {
@@ -266,12 +266,12 @@ impl Filling {
                     return Poll::Ready(Some(MessageHead { kind: reading.kind, len, last }));
                 }
             }
-            match (ready!(poll_step(drive, cx)), &mut self.reading) {
+            match (ready!(poll_step(driver, cx)), &mut self.reading) {
                 (None, _) => return Poll::Ready(None),
-                (Some(Step::Piece), _) => {}
-                (Some(Step::Event(event)), Some(reading)) => reading.go_on(drive.link(), event),
-                (Some(Step::Event(event)), None) => {
-                    self.reading = Reading::begin(drive.link(), event).map(Box::new);
+                (Some(ReadStep::Piece), _) => {}
+                (Some(ReadStep::Event(event)), Some(reading)) => reading.continue_with(driver.link(), event),
+                (Some(ReadStep::Event(event)), None) => {
+                    self.reading = MessageCursor::begin(driver.link(), event).map(Box::new);
                 }
             }
         }
@@ -282,9 +282,9 @@ impl Filling {
         let mut filled = Filled { kind: Kind::Binary, len, last: false };
         if let Some(mut reading) = self.reading.take() {
             filled.kind = reading.kind;
-            filled.last = reading.is_over();
+            filled.last = reading.is_finished();
             if !filled.last {
-                reading.keep(link);
+                reading.buffer(link);
                 self.reading = Some(reading);
             }
         }
@@ -293,13 +293,19 @@ impl Filling {
 
     /// A finished message is not handed out from here on: the next call returns it.
     #[cfg(feature = "compio")]
-    pub(crate) fn give_back(&mut self, rest: &[u8], filled: &Filled) {
-        let begin =
-            || Reading { kind: filled.kind, at: None, kept: Vec::new(), read: 0, left: 0, last: true };
+    pub(crate) fn restore_rest(&mut self, rest: &[u8], filled: &Filled) {
+        let begin = || MessageCursor {
+            kind: filled.kind,
+            at: None,
+            buffered: Vec::new(),
+            read: 0,
+            left: 0,
+            last: true,
+        };
         let reading = self.reading.get_or_insert_with(|| Box::new(begin()));
-        let kept = reading.kept.get(reading.read..reading.read + reading.left).unwrap_or_default();
-        reading.kept = [rest, kept].concat();
-        (reading.at, reading.read, reading.left) = (None, 0, reading.kept.len());
+        let buffered = reading.buffered.get(reading.read..reading.read + reading.left).unwrap_or_default();
+        reading.buffered = [rest, buffered].concat();
+        (reading.at, reading.read, reading.left) = (None, 0, reading.buffered.len());
     }
 
     /// A finished receive continues in other memory of the same capacity.
@@ -318,7 +324,7 @@ impl Filling {
 
     /// A receiver into its own memory discards the rest of the message.
     #[inline]
-    pub(crate) fn leave(&mut self, link: &mut Link) {
+    pub(crate) fn abandon(&mut self, link: &mut Link) {
         if let Some(reading) = self.reading.take() {
             self.filled = 0;
             if !reading.last {

@@ -15,14 +15,14 @@ const BLOCKS_MAX: usize = 16;
 /// Time after which unused memory is freed.
 const RELEASE_AFTER: std::time::Duration = std::time::Duration::from_secs(2);
 
-struct Local {
+struct ThreadResources {
     resources: Resources,
     blocks: Vec<Vec<u8>>,
     released: Time,
 }
 
 thread_local! {
-    static LOCAL: RefCell<Local> = RefCell::new(Local {
+    static LOCAL: RefCell<ThreadResources> = RefCell::new(ThreadResources {
         resources: Resources::new(),
         blocks: Vec::new(),
         released: Time::ZERO,

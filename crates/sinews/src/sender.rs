@@ -46,7 +46,7 @@ impl Sender {
                 place.send(message);
                 Ok(())
             }
-            Err(_) => Err(self.over(message)),
+            Err(_) => Err(self.ended_error(message)),
         }
     }
 
@@ -56,9 +56,9 @@ impl Sender {
     /// The queue is full ([`SendError::is_full`]), the connection has ended, or the message can never be sent.
     pub fn try_send(&self, message: impl Into<Message>) -> Result<(), SendError> {
         let message = self.check(message.into())?;
-        self.queue.try_send(message).map_err(|refused| match refused {
-            TrySendError::Full(message) => SendError { message, why: Why::Full },
-            TrySendError::Closed(message) => self.over(message),
+        self.queue.try_send(message).map_err(|error| match error {
+            TrySendError::Full(message) => SendError { message, why: SendFailure::Full },
+            TrySendError::Closed(message) => self.ended_error(message),
         })
     }
 
@@ -96,11 +96,11 @@ impl Sender {
             Message::Close(Some(frame)) if frame.reason().len() > PING_MAX - 2 => Misuse::ReasonTooLong,
             _ => return Ok(message),
         };
-        Err(SendError { message, why: Why::Misuse(why) })
+        Err(SendError { message, why: SendFailure::Misuse(why) })
     }
 
-    fn over(&self, message: Message) -> SendError {
-        SendError { message, why: Why::Over(self.ended.get().cloned()) }
+    fn ended_error(&self, message: Message) -> SendError {
+        SendError { message, why: SendFailure::Ended(self.ended.get().cloned()) }
     }
 }
 
@@ -114,13 +114,13 @@ impl fmt::Debug for Sender {
 #[derive(Debug)]
 pub struct SendError {
     message: Message,
-    why: Why,
+    why: SendFailure,
 }
 
 #[derive(Debug)]
-enum Why {
+enum SendFailure {
     Full,
-    Over(Option<Closed>),
+    Ended(Option<Closed>),
     Misuse(Misuse),
 }
 
@@ -134,21 +134,21 @@ impl SendError {
     /// Whether the queue is full: a later attempt may succeed.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        matches!(self.why, Why::Full)
+        matches!(self.why, SendFailure::Full)
     }
 
     /// Whether the connection accepts no more messages.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        matches!(self.why, Why::Over(_))
+        matches!(self.why, SendFailure::Ended(_))
     }
 
     /// How the connection ended, if known.
     #[must_use]
     pub fn closed(&self) -> Option<&Closed> {
         match &self.why {
-            Why::Over(closed) => closed.as_ref(),
-            Why::Full | Why::Misuse(_) => None,
+            SendFailure::Ended(closed) => closed.as_ref(),
+            SendFailure::Full | SendFailure::Misuse(_) => None,
         }
     }
 }
@@ -156,10 +156,10 @@ impl SendError {
 impl fmt::Display for SendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.why {
-            Why::Full => f.write_str("the queue is full"),
-            Why::Over(None) => f.write_str("the connection is closing or has ended"),
-            Why::Over(Some(closed)) => closed.fmt(f),
-            Why::Misuse(misuse) => misuse.fmt(f),
+            SendFailure::Full => f.write_str("the queue is full"),
+            SendFailure::Ended(None) => f.write_str("the connection is closing or has ended"),
+            SendFailure::Ended(Some(closed)) => closed.fmt(f),
+            SendFailure::Misuse(misuse) => misuse.fmt(f),
         }
     }
 }
@@ -168,13 +168,13 @@ impl std::error::Error for SendError {}
 
 /// The receiving end of the queue, owned by the connection.
 #[derive(Debug)]
-pub(crate) struct Inbox {
+pub(crate) struct SenderQueue {
     queue: mpsc::Receiver<Message>,
     /// The sender for new handles. It also keeps the queue open after all handles are dropped.
     sender: Sender,
 }
 
-impl Inbox {
+impl SenderQueue {
     /// Creates a queue with capacity for at least one message.
     pub(crate) fn new(capacity: usize) -> Self {
         let (sender, queue) = mpsc::channel(capacity.clamp(1, tokio::sync::Semaphore::MAX_PERMITS));

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 /// Makes TLS connections: rustls or the library of the platform, with trusted roots.
 #[derive(Clone, Debug)]
-pub struct Tls(pub(crate) Library);
+pub struct Tls(pub(crate) TlsLibrary);
 
 #[derive(Clone, Debug)]
-pub(crate) enum Library {
+pub(crate) enum TlsLibrary {
     #[cfg(feature = "rustls")]
     #[cfg_attr(
         not(any(feature = "tokio-rustls", feature = "compio")),
@@ -52,7 +52,7 @@ impl Tls {
     /// [`TlsError::Unavailable`], [`TlsError::NoRoots`], [`TlsError::Setup`].
     pub fn new() -> Result<Self, TlsError> {
         #[cfg(any(feature = "rustls-native-roots", feature = "rustls-webpki-roots"))]
-        return default_rustls().map(|config| Self(Library::Rustls(config)));
+        return default_rustls().map(|config| Self(TlsLibrary::Rustls(config)));
         #[cfg(not(any(feature = "rustls-native-roots", feature = "rustls-webpki-roots")))]
         #[cfg(feature = "native-tls")]
         return Self::native();
@@ -72,14 +72,14 @@ impl Tls {
     pub fn native() -> Result<Self, TlsError> {
         let connector =
             native_tls::TlsConnector::new().map_err(|error| TlsError::Setup(error.to_string()))?;
-        Ok(Self(Library::Native(connector)))
+        Ok(Self(TlsLibrary::Native(connector)))
     }
 }
 
 #[cfg(feature = "rustls")]
 impl From<Arc<rustls::ClientConfig>> for Tls {
     fn from(config: Arc<rustls::ClientConfig>) -> Self {
-        Self(Library::Rustls(config))
+        Self(TlsLibrary::Rustls(config))
     }
 }
 
@@ -93,7 +93,7 @@ impl From<rustls::ClientConfig> for Tls {
 #[cfg(feature = "native-tls")]
 impl From<native_tls::TlsConnector> for Tls {
     fn from(connector: native_tls::TlsConnector) -> Self {
-        Self(Library::Native(connector))
+        Self(TlsLibrary::Native(connector))
     }
 }
 

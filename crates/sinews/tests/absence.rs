@@ -241,15 +241,15 @@ async fn reply_after_idle_timeout_is_delivered_over_hyper() {
 
     for config in [Config::default(), without_pings()] {
         let (raw, io) = tokio::io::duplex(1 << 16);
-        let (tell, told) = tokio::sync::oneshot::channel();
-        let tell = std::sync::Mutex::new(Some(tell));
+        let (result_sender, result_receiver) = tokio::sync::oneshot::channel();
+        let result_sender = std::sync::Mutex::new(Some(result_sender));
         let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
             let upgrade = sinews::hyper::Upgrade::new().config(config.clone());
             let (response, socket) = upgrade.upgrade::<_, Full<sinews::Bytes>>(&mut request).unwrap();
-            let tell = tell.lock().unwrap().take().unwrap();
+            let result_sender = result_sender.lock().unwrap().take().unwrap();
             tokio::spawn(async move {
                 ask_twice(socket.await.unwrap()).await;
-                tell.send(()).unwrap();
+                result_sender.send(()).unwrap();
             });
             async move { Ok::<_, std::convert::Infallible>(response) }
         });
@@ -257,7 +257,7 @@ async fn reply_after_idle_timeout_is_delivered_over_hyper() {
         let server = hyper::server::conn::http1::Builder::new().serve_connection(io, service);
         tokio::spawn(server.with_upgrades());
         tokio::spawn(answer_requests(raw, 2));
-        told.await.expect("both replies");
+        result_receiver.await.expect("both replies");
     }
 }
 
@@ -285,17 +285,17 @@ async fn reply_after_idle_timeout_is_delivered_over_axum() {
 
     for config in [Config::default(), without_pings()] {
         let (raw, io) = tokio::io::duplex(1 << 16);
-        let (tell, mut told) = tokio::sync::mpsc::channel(1);
+        let (result_sender, mut result_receiver) = tokio::sync::mpsc::channel(1);
         let handler = move |upgrade: sinews::axum::WebSocketUpgrade| async move {
             upgrade.config(config).on_upgrade(move |socket| async move {
                 ask_twice(socket).await;
-                tell.send(()).await.unwrap();
+                result_sender.send(()).await.unwrap();
             })
         };
         let app = axum::Router::new().route("/", axum::routing::any(handler));
         tokio::spawn(async move { axum::serve(Once(Some(io)), app).await });
         tokio::spawn(answer_requests(raw, 2));
-        let told = tokio::time::timeout(IDLE * 10, told.recv()).await;
-        told.expect("in time").expect("both replies");
+        let result_receiver = tokio::time::timeout(IDLE * 10, result_receiver.recv()).await;
+        result_receiver.expect("in time").expect("both replies");
     }
 }

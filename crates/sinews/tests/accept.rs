@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use sinews::server::{HandshakeMisuse, HeadError, HeadLimits, Phase, Reject, Reply};
+use sinews::server::{AcceptPhase, HandshakeMisuse, HeadError, HeadLimits, Reject, Reply};
 use sinews::{AcceptError, AtFault, Config, Message, OriginPolicy, accept};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio::task::yield_now;
@@ -41,7 +41,7 @@ async fn head(client: &mut DuplexStream) -> String {
 }
 
 /// The result of a rejected request: the error, and the response that the client reads.
-async fn refused(bytes: &[u8]) -> (AcceptError, String) {
+async fn rejected(bytes: &[u8]) -> (AcceptError, String) {
     let (mut client, server) = duplex(64 << 10);
     client.write_all(bytes).await.expect("capacity for it");
     let accept = async { accept(server).await.expect_err("no WebSocket") };
@@ -146,7 +146,7 @@ async fn callback_gets_the_whole_request() {
             );
             assert_eq!(request.offered_subprotocols().collect::<Vec<_>>(), ["v1", "v2", "v3"]);
             assert_eq!(request.peer(), Some(peer));
-            Ok(Reply::new().header("Set-Cookie", "a=2").header("set-cookie", "b=3"))
+            Ok(Reply::new().with_header("Set-Cookie", "a=2").with_header("set-cookie", "b=3"))
         })
         .open()
         .await
@@ -178,7 +178,7 @@ async fn async_callback_is_awaited() {
             yield_now().await;
             match request.query_value("token") {
                 Some(token) if token == known => Ok(Reply::new()),
-                _ => Err(Reject::new(403).header("X-Why", "token").body("unknown token")),
+                _ => Err(Reject::new(403).with_header("X-Why", "token").with_body("unknown token")),
             }
         });
         let opened = accept.await;
@@ -186,7 +186,7 @@ async fn async_callback_is_awaited() {
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
         match opened {
             Ok(_) => assert_eq!(status, 101),
-            Err(AcceptError::Refused(refusal)) => {
+            Err(AcceptError::Rejected(refusal)) => {
                 assert_eq!((refusal.status(), refusal.body()), (403, &b"unknown token"[..]));
                 assert!(answer.contains("\r\nX-Why: token\r\n") && answer.ends_with("\r\n\r\nunknown token"));
             }
@@ -226,7 +226,7 @@ async fn subprotocol_is_selected_by_server_preference_or_callback() {
         client.write_all(request(&line).as_bytes()).await.expect("written");
         let websocket = accept(server)
             .subprotocols(supported.iter().copied())
-            .on_request(|_| Ok(chosen.map_or_else(Reply::new, |name| Reply::new().subprotocol(name))))
+            .on_request(|_| Ok(chosen.map_or_else(Reply::new, |name| Reply::new().with_subprotocol(name))))
             .await
             .expect("accepted");
         assert_eq!(websocket.subprotocol(), expected, "{offered} {supported:?} {chosen:?}");
@@ -242,12 +242,12 @@ async fn subprotocol_is_selected_by_server_preference_or_callback() {
 #[tokio::test]
 async fn invalid_replies_are_500_and_misuse() {
     let cases: [(Result<Reply, Reject>, HandshakeMisuse); 6] = [
-        (Ok(Reply::new().subprotocol("not-offered")), HandshakeMisuse::Subprotocol),
-        (Ok(Reply::new().subprotocol("no token")), HandshakeMisuse::Subprotocol),
-        (Ok(Reply::new().header("X-A", "1\r\nX-B: 2")), HandshakeMisuse::HeaderValue),
-        (Ok(Reply::new().header("Sec-WebSocket-Accept", "x")), HandshakeMisuse::ReservedHeader),
+        (Ok(Reply::new().with_subprotocol("not-offered")), HandshakeMisuse::Subprotocol),
+        (Ok(Reply::new().with_subprotocol("no token")), HandshakeMisuse::Subprotocol),
+        (Ok(Reply::new().with_header("X-A", "1\r\nX-B: 2")), HandshakeMisuse::HeaderValue),
+        (Ok(Reply::new().with_header("Sec-WebSocket-Accept", "x")), HandshakeMisuse::ReservedHeader),
         (Err(Reject::new(101)), HandshakeMisuse::Status),
-        (Err(Reject::new(403).header("Content-Length", "7")), HandshakeMisuse::ReservedHeader),
+        (Err(Reject::new(403).with_header("Content-Length", "7")), HandshakeMisuse::ReservedHeader),
     ];
     for (decision, expected) in cases {
         let (mut client, server) = duplex(4096);
@@ -294,7 +294,7 @@ async fn non_websocket_requests_are_rejected_with_a_reason() {
         (sound.replace("\r\n", "\n"), 400, AtFault::Peer),
     ];
     for (bytes, status, at_fault) in cases {
-        let (error, answer) = refused(bytes.as_bytes()).await;
+        let (error, answer) = rejected(bytes.as_bytes()).await;
         assert_eq!((error.status(), error.at_fault()), (Some(status), at_fault), "{bytes}");
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
         assert!(answer.contains("close\r\n") && answer.contains("\r\nContent-Length: "), "{answer}");
@@ -330,16 +330,16 @@ async fn only_allowed_origins_are_accepted() {
 #[tokio::test]
 async fn head_limits_are_enforced() {
     let long = |bytes: usize| request(&format!("X-Long: {}\r\n", "x".repeat(bytes)));
-    let (error, answer) = refused(long(17 << 10).as_bytes()).await;
+    let (error, answer) = rejected(long(17 << 10).as_bytes()).await;
     assert!(matches!(error, AcceptError::Head(HeadError::TooLarge)), "{error:?}");
     assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
 
     let first_line = format!("GET /{}", "x".repeat(17 << 10));
-    let (error, answer) = refused(first_line.as_bytes()).await;
+    let (error, answer) = rejected(first_line.as_bytes()).await;
     assert!(matches!(error, AcceptError::Head(HeadError::FirstLineTooLong)), "{error:?}");
     assert!(answer.starts_with("HTTP/1.1 414 "), "{answer}");
 
-    let (error, _) = refused(request(&"X: y\r\n".repeat(100)).as_bytes()).await;
+    let (error, _) = rejected(request(&"X: y\r\n".repeat(100)).as_bytes()).await;
     assert!(matches!(error, AcceptError::Head(HeadError::TooManyHeaders)), "{error:?}");
 
     let (mut client, server) = duplex(64 << 10);
@@ -357,7 +357,7 @@ async fn silent_client_gets_408() {
         answer
     });
     let error = error.expect_err("no time");
-    assert!(matches!(error, AcceptError::TimedOut(Phase::Head)), "{error:?}");
+    assert!(matches!(error, AcceptError::TimedOut(AcceptPhase::Head)), "{error:?}");
     assert_eq!((error.at_fault(), start.elapsed().as_secs()), (AtFault::Peer, 10));
     assert!(answer.starts_with("HTTP/1.1 408 Request Timeout\r\n"), "{answer}");
 }
@@ -375,7 +375,7 @@ async fn slow_request_does_not_extend_the_timeout() {
     });
     let start = Instant::now();
     let error = accept(server).timeout(Duration::from_secs(3)).await.expect_err("no time");
-    assert!(matches!(error, AcceptError::TimedOut(Phase::Head)), "{error:?}");
+    assert!(matches!(error, AcceptError::TimedOut(AcceptPhase::Head)), "{error:?}");
     // The client continues to send after the rejection: that ends too.
     assert_eq!(start.elapsed().as_secs(), 3 + 5);
 }
@@ -386,7 +386,7 @@ async fn pending_decision_times_out_with_503() {
     client.write_all(request("").as_bytes()).await.expect("written");
     client.shutdown().await.expect("shut");
     let error = accept(server).on_request_async(|_| std::future::pending()).await.expect_err("no time");
-    assert!(matches!(error, AcceptError::TimedOut(Phase::Decision)), "{error:?}");
+    assert!(matches!(error, AcceptError::TimedOut(AcceptPhase::Decision)), "{error:?}");
     assert_eq!(error.at_fault(), AtFault::Caller);
     assert!(all(&mut client).await.starts_with("HTTP/1.1 503 "));
 }
@@ -399,7 +399,7 @@ async fn client_that_does_not_read_the_response_times_out() {
         client
     });
     let error = error.expect_err("no time");
-    assert!(matches!(error, AcceptError::TimedOut(Phase::Response)), "{error:?}");
+    assert!(matches!(error, AcceptError::TimedOut(AcceptPhase::Response)), "{error:?}");
     assert_eq!(error.status(), None);
     drop(client);
 }
@@ -459,7 +459,7 @@ async fn rejection_is_readable_with_frames_in_flight() {
         Ok::<_, std::io::Error>(answer)
     });
     let (stream, peer) = listener.accept().await.expect("a client");
-    let refusing = accept(stream).peer(peer).on_request(|_| Err(Reject::new(401).body("who are you?")));
+    let refusing = accept(stream).peer(peer).on_request(|_| Err(Reject::new(401).with_body("who are you?")));
     refusing.await.expect_err("refused");
     let answer = client.await.expect("no panic").expect("no reset");
     assert!(answer.ends_with("\r\n\r\nwho are you?"), "{answer}");

@@ -74,7 +74,6 @@ async fn next(websocket: &mut sinews::WebSocket<TcpStream>) -> Message {
 const REQUEST: &str = "GET / HTTP/1.1\r\nHost: example.com\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
      Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
 
-#[cfg(feature = "deflate")]
 #[tokio::test]
 async fn websocket_of_axum_splits_and_its_halves_move_to_other_tasks() {
     async fn echo_in_halves(upgrade: WebSocketUpgrade) -> Response {
@@ -101,6 +100,7 @@ async fn websocket_of_axum_splits_and_its_halves_move_to_other_tasks() {
     assert_eq!(next(&mut client).await, Message::text("in halves"));
 }
 
+#[cfg(feature = "deflate")]
 #[tokio::test]
 async fn echo_with_deflate() {
     let app = Router::new().route(
@@ -158,13 +158,13 @@ async fn large_messages_pass_up_to_the_limit() {
 #[tokio::test]
 async fn layers_and_other_extractors_work_unchanged() {
     #[derive(serde::Deserialize)]
-    struct Who {
+    struct NameQuery {
         name: String,
     }
     async fn room(
         State(greeting): State<&'static str>,
         Path(room): Path<u32>,
-        Query(who): Query<Who>,
+        Query(who): Query<NameQuery>,
         upgrade: WebSocketUpgrade,
         headers: HeaderMap,
     ) -> Response {
@@ -210,7 +210,7 @@ async fn rejections_match_those_of_accept() {
         let (status, answer) = answer(app, &bytes).await;
         assert_eq!(Some(status), error.status(), "{bytes}");
         // A missing `Host` is detected by our parser there, and by the handshake here.
-        let AcceptError::Refused(refusal) = &error else { continue };
+        let AcceptError::Rejected(refusal) = &error else { continue };
         assert!(answer.as_bytes().ends_with(refusal.body()), "{answer}");
         for (name, value) in refusal.headers() {
             assert!(answer.to_ascii_lowercase().contains(&format!("{name}: {value}").to_ascii_lowercase()));
@@ -232,14 +232,14 @@ async fn only_allowed_origins_are_accepted() {
         };
         Router::new().route("/", any(handler))
     };
-    let (tell, mut told) = mpsc::unbounded_channel();
-    assert_eq!(answer(with(None, tell.clone()), &foreign).await.0, 403);
-    let error = told.recv().await.expect("the callback is called");
+    let (result_sender, mut result_receiver) = mpsc::unbounded_channel();
+    assert_eq!(answer(with(None, result_sender.clone()), &foreign).await.0, 403);
+    let error = result_receiver.recv().await.expect("the callback is called");
     assert_eq!(error.status(), Some(403));
     let listed = OriginPolicy::list(["https://elsewhere.example"]).expect("an origin");
     for policy in [OriginPolicy::any(), listed] {
         let (status, _) = {
-            let mut client = serve(with(Some(policy), tell.clone())).await;
+            let mut client = serve(with(Some(policy), result_sender.clone())).await;
             client.write_all(foreign.as_bytes()).await.expect("sent");
             let mut answer = Vec::new();
             // The WebSocket is dropped at once.
@@ -248,15 +248,15 @@ async fn only_allowed_origins_are_accepted() {
         };
         assert_eq!(status, "101");
     }
-    assert!(told.try_recv().is_err());
+    assert!(result_receiver.try_recv().is_err());
 }
 
 #[tokio::test]
 async fn failed_upgrade_calls_the_callback() {
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (result_sender, mut result_receiver) = mpsc::unbounded_channel();
     let (asked, mut was_asked) = mpsc::unbounded_channel();
     let handler = move |upgrade: WebSocketUpgrade| async move {
-        let upgrade = upgrade.on_failed_upgrade(move |error| drop(tell.send(error)));
+        let upgrade = upgrade.on_failed_upgrade(move |error| drop(result_sender.send(error)));
         let response = upgrade.on_upgrade(async |_: WebSocket| panic!("no WebSocket"));
         let _ = asked.send(());
         std::future::pending::<()>().await;
@@ -266,19 +266,19 @@ async fn failed_upgrade_calls_the_callback() {
     client.write_all(REQUEST.as_bytes()).await.expect("sent");
     was_asked.recv().await.expect("the handler runs");
     drop(client);
-    let error = told.recv().await.expect("the callback is called");
+    let error = result_receiver.recv().await.expect("the callback is called");
     assert!(matches!(error, AcceptError::Io(..)), "{error:?}");
 }
 
 /// hyper hands over the connection regardless of the response.
 #[tokio::test]
 async fn replaced_response_ends_the_websocket_at_its_first_read() {
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (result_sender, mut result_receiver) = mpsc::unbounded_channel();
     let handler = move |upgrade: WebSocketUpgrade| async move {
-        let failed = tell.clone();
+        let failed = result_sender.clone();
         let upgrade = upgrade.on_failed_upgrade(move |_| failed.send(false).expect("the test listens"));
         let _unsent = upgrade.on_upgrade(async move |mut websocket: WebSocket| {
-            let _ = tell.send(matches!(websocket.next().await, Some(Ok(_))));
+            let _ = result_sender.send(matches!(websocket.next().await, Some(Ok(_))));
         });
         StatusCode::IM_A_TEAPOT
     };
@@ -288,7 +288,7 @@ async fn replaced_response_ends_the_websocket_at_its_first_read() {
     client.read_exact(&mut answer).await.expect("a status");
     assert_eq!(&answer, b"HTTP/1.1 418");
     drop(client);
-    assert!(!told.recv().await.expect("called"), "no message arrives");
+    assert!(!result_receiver.recv().await.expect("called"), "no message arrives");
 }
 
 #[tokio::test]

@@ -11,13 +11,13 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use sinews::blocking::{WebSocket, accept, connect};
-use sinews::client::Phase;
+use sinews::client::ConnectPhase;
 use sinews::server::{Reject, Reply};
 use sinews::{
     AcceptError, Cause, CloseCode, Config, ConnectError, Error, Expired, Message, Misuse, PeerMisbehaved,
     Role,
 };
-use sinews_testkit::{Frame, Reader, Reply as Said, Rng, negotiate};
+use sinews_testkit::{Frame, Reader, Reply as SentFrame, Rng, negotiate};
 
 /// One direction of an in-memory link.
 #[derive(Debug, Default)]
@@ -123,7 +123,7 @@ fn wire(frames: &[Frame]) -> Vec<u8> {
 }
 
 /// The frames that a WebSocket of this role sent to a raw peer.
-fn said(role: Role, from: &Shared) -> Vec<Said> {
+fn sent_frames(role: Role, from: &Shared) -> Vec<SentFrame> {
     let bytes: Vec<u8> = from.borrow_mut().bytes.drain(..).collect();
     Reader::new(role, None).read(&bytes).expect("sound frames")
 }
@@ -230,7 +230,7 @@ fn replies_to_a_burst_leave_in_one_write() {
 #[test]
 fn incomplete_message_does_not_delay_replies() {
     let bytes = wire(&[Frame::text("one"), Frame::text("two"), Frame::text("three")]);
-    let (writes, said) = undisturbed(|| {
+    let (writes, sent_frames) = undisturbed(|| {
         let (mut server, to, from) = against_bytes(Role::Server, &Config::default());
         to.borrow_mut().bytes.extend(&bytes[..bytes.len() - 1]);
         for _ in 0..2 {
@@ -238,10 +238,10 @@ fn incomplete_message_does_not_delay_replies() {
             server.send(message).unwrap();
         }
         let writes = from.borrow().writes;
-        (writes, said(Role::Server, &from))
+        (writes, sent_frames(Role::Server, &from))
     });
     assert_eq!(writes, 1);
-    assert_eq!(said, [Said::text("one"), Said::text("two")]);
+    assert_eq!(sent_frames, [SentFrame::text("one"), SentFrame::text("two")]);
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn queued_bytes_leave_before_a_read() {
     assert_eq!(from.borrow().writes, 0);
     assert!(waits(&mut client));
     assert_eq!(from.borrow().writes, 1);
-    assert_eq!(said(Role::Client, &from), [Said::text("fed"), Said::text("tried")]);
+    assert_eq!(sent_frames(Role::Client, &from), [SentFrame::text("fed"), SentFrame::text("tried")]);
 }
 
 #[test]
@@ -262,7 +262,10 @@ fn ping_is_answered_without_a_send() {
     assert_eq!(server.next().unwrap().unwrap(), Message::Ping("1".into()));
     assert_eq!(server.next().unwrap().unwrap(), Message::Ping("2".into()));
     // Before the application handles it.
-    assert_eq!(said(Role::Server, &from), [Said::Pong(b"1".to_vec()), Said::Pong(b"2".to_vec())]);
+    assert_eq!(
+        sent_frames(Role::Server, &from),
+        [SentFrame::Pong(b"1".to_vec()), SentFrame::Pong(b"2".to_vec())]
+    );
     assert_eq!(from.borrow().writes, 1);
 }
 
@@ -350,7 +353,7 @@ fn unsent_bytes_leave_with_a_later_call() {
     }
     bytes.extend(outgoing.borrow_mut().bytes.drain(..));
     let heard = Reader::new(Role::Client, None).read(&bytes).expect("sound");
-    assert_eq!(heard, [Said::binary([7; 150])], "without the rejected message");
+    assert_eq!(heard, [SentFrame::binary([7; 150])], "without the rejected message");
     client.send("more").expect("capacity again");
 }
 
@@ -405,7 +408,7 @@ fn server_with_shutdown_reads_until_the_end() {
     assert!(matches!(server.next(), Some(Ok(Message::Close(_)))));
     assert!(waits(&mut server), "the client has not ended its side");
     assert!(from.borrow().ended);
-    assert_eq!(said(Role::Server, &from), [Said::Close(Some(1000), String::new())]);
+    assert_eq!(sent_frames(Role::Server, &from), [SentFrame::Close(Some(1000), String::new())]);
     to.borrow_mut().ended = true;
     assert!(server.next().is_none());
     assert_eq!(server.closed().unwrap().cause(), Cause::Peer);
@@ -439,22 +442,22 @@ fn errors_are_returned_once() {
         other => panic!("{other:?}"),
     }
     assert!(server.next().is_none());
-    assert_eq!(said(Role::Server, &from)[0].close_code(), Some(1002));
+    assert_eq!(sent_frames(Role::Server, &from)[0].close_code(), Some(1002));
 }
 
 /// A stream that returns scripted results.
-struct Told {
+struct ScriptedStream {
     read: fn(&mut [u8]) -> io::Result<usize>,
     write: fn(&[u8]) -> io::Result<usize>,
 }
 
-impl Read for Told {
+impl Read for ScriptedStream {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         (self.read)(buf)
     }
 }
 
-impl Write for Told {
+impl Write for ScriptedStream {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         (self.write)(buf)
     }
@@ -464,24 +467,27 @@ impl Write for Told {
     }
 }
 
-fn told(read: fn(&mut [u8]) -> io::Result<usize>, write: fn(&[u8]) -> io::Result<usize>) -> WebSocket<Told> {
+fn scripted(
+    read: fn(&mut [u8]) -> io::Result<usize>,
+    write: fn(&[u8]) -> io::Result<usize>,
+) -> WebSocket<ScriptedStream> {
     let negotiated = negotiate(None, None).client;
-    WebSocket::from_negotiated(Told { read, write }, negotiated, Arc::default(), &[])
+    WebSocket::from_negotiated(ScriptedStream { read, write }, negotiated, Arc::default(), &[])
 }
 
 #[test]
 fn misbehaving_streams_end_the_connection() {
     let wait = |_: &mut [u8]| Err(ErrorKind::WouldBlock.into());
     let all = |buf: &[u8]| Ok(buf.len());
-    let mut ws = told(|_| Err(ErrorKind::ConnectionReset.into()), all);
+    let mut ws = scripted(|_| Err(ErrorKind::ConnectionReset.into()), all);
     assert!(matches!(ws.next(), Some(Err(Error::Io(error))) if error.kind() == ErrorKind::ConnectionReset));
     assert!(ws.next().is_none());
 
-    let mut ws = told(wait, |_| Ok(0));
+    let mut ws = scripted(wait, |_| Ok(0));
     assert!(matches!(ws.send("a"), Err(Error::Io(error)) if error.kind() == ErrorKind::WriteZero));
 
     // More than the buffer holds: the count is not trusted, and causes no panic.
-    let mut ws = told(|buf| Ok(buf.len() + 1), |buf| Ok(buf.len() + 1));
+    let mut ws = scripted(|buf| Ok(buf.len() + 1), |buf| Ok(buf.len() + 1));
     ws.send("a").unwrap();
     assert!(matches!(ws.next(), Some(Err(Error::Closed(_)))));
 }
@@ -491,7 +497,7 @@ fn misbehaving_streams_end_the_connection() {
 #[test]
 fn a_dead_peer_ends_the_connection() {
     const ETIMEDOUT: i32 = 110;
-    let mut ws = told(|_| Err(io::Error::from_raw_os_error(ETIMEDOUT)), |buf| Ok(buf.len()));
+    let mut ws = scripted(|_| Err(io::Error::from_raw_os_error(ETIMEDOUT)), |buf| Ok(buf.len()));
     match ws.next() {
         Some(Err(error @ Error::Io(_))) => assert!(error.is_fatal()),
         other => panic!("{other:?}"),
@@ -512,8 +518,11 @@ fn deadlines_are_executed_when_reads_time_out() {
         other => panic!("{other:?}"),
     };
     assert_eq!(closed.cause(), Cause::Expired(Expired::Pong));
-    let said = said(Role::Client, &from);
-    assert!(matches!(&said[..], [Said::Ping(_), Said::Close(Some(1011), _)]), "{said:?}");
+    let sent_frames = sent_frames(Role::Client, &from);
+    assert!(
+        matches!(&sent_frames[..], [SentFrame::Ping(_), SentFrame::Close(Some(1011), _)]),
+        "{sent_frames:?}"
+    );
     assert!(insist(|| client.next()).is_none());
 
     // No input.
@@ -560,7 +569,7 @@ fn absent_caller_reads_before_deadlines_are_executed() {
     while away.elapsed() < 10 * moment {}
     server.flush().unwrap();
     assert_eq!(server.next().unwrap().unwrap(), Message::text("two"));
-    assert_eq!(said(Role::Server, &from), [Said::text("queued long ago")]);
+    assert_eq!(sent_frames(Role::Server, &from), [SentFrame::text("queued long ago")]);
 }
 
 /// A peer that sends endlessly does not keep a closing connection open.
@@ -569,7 +578,7 @@ fn close_completes_although_the_peer_never_stops_sending() {
     let negotiated = negotiate(None, None).client;
     let config = Config::default().with_close_timeout(Duration::from_micros(1));
     let talk = |buf: &mut [u8]| (&b"\x82\x00"[..]).read(buf);
-    let stream = Told { read: talk, write: |buf| Ok(buf.len()) };
+    let stream = ScriptedStream { read: talk, write: |buf| Ok(buf.len()) };
     let mut client = WebSocket::from_negotiated(stream, negotiated, Arc::new(config), &[]);
     let closed = client.close(CloseCode::NORMAL, "");
     assert!(
@@ -639,7 +648,7 @@ fn handshake_byte_by_byte_keeps_the_bytes_behind_it() {
             .subprotocols(["v2", "chat"])
             .on_request(|request| {
                 assert_eq!(request.path(), "/chat");
-                Ok(Reply::new().header("X-Room", "7"))
+                Ok(Reply::new().with_header("X-Room", "7"))
             })
             .open()
             .expect("accepted");
@@ -657,8 +666,8 @@ fn handshake_byte_by_byte_keeps_the_bytes_behind_it() {
 fn rejected_requests_get_a_response() {
     let (client, server) = link(1 << 20, None);
     client.outgoing.borrow_mut().bytes.extend(REQUEST.as_bytes());
-    let refused = accept(server).on_request(|_| Err(Reject::new(403).body("not you"))).open();
-    assert_eq!(refused.expect_err("refused").status(), Some(403));
+    let rejected = accept(server).on_request(|_| Err(Reject::new(403).with_body("not you"))).open();
+    assert_eq!(rejected.expect_err("refused").status(), Some(403));
     let answer: Vec<u8> = client.incoming.borrow_mut().bytes.drain(..).collect();
     assert!(answer.starts_with(b"HTTP/1.1 403 ") && answer.ends_with(b"\r\n\r\nnot you"));
 
@@ -669,7 +678,7 @@ fn rejected_requests_get_a_response() {
     assert!(matches!(accept(server).open(), Err(AcceptError::ClientLeft { received: 3 })));
     let (_client, server) = link(1 << 20, None);
     let silent = accept(server).timeout(Duration::from_millis(2)).open();
-    assert!(matches!(silent, Err(AcceptError::TimedOut(sinews::server::Phase::Head))));
+    assert!(matches!(silent, Err(AcceptError::TimedOut(sinews::server::AcceptPhase::Head))));
     let (client, server) = link(1 << 20, None);
     client.outgoing.borrow_mut().bytes.extend(b"SSH-2.0-OpenSSH\r\n\r\n");
     assert!(matches!(accept(server).open(), Err(AcceptError::Head(_))));
@@ -679,7 +688,7 @@ fn rejected_requests_get_a_response() {
 fn silent_server_times_out() {
     let (client, _server) = link(1 << 20, None);
     let opened = connect("ws://example.com/").timeout(Duration::from_millis(2)).over(client).open();
-    assert!(matches!(opened, Err(ConnectError::TimedOut { phase: Phase::Handshake, .. })));
+    assert!(matches!(opened, Err(ConnectError::TimedOut { phase: ConnectPhase::Handshake, .. })));
     let (client, server) = link(1 << 20, None);
     server.outgoing.borrow_mut().ended = true;
     let opened = connect("ws://example.com/").over(client).open();
@@ -802,7 +811,7 @@ fn rejected_client_that_keeps_sending_reads_the_response() {
     client.read_to_string(&mut answer).expect("no reset");
     assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
     drop(client);
-    assert!(matches!(serving.join().expect("no panic"), Err(AcceptError::Refused(_))));
+    assert!(matches!(serving.join().expect("no panic"), Err(AcceptError::Rejected(_))));
 }
 
 #[cfg(feature = "url-connect")]

@@ -88,9 +88,9 @@ impl<S: AsyncWrite> AsyncWrite for Counted<S> {
 }
 
 /// A reader that returns a few bytes at a time.
-struct Drops<S>(S, usize);
+struct ShortReads<S>(S, usize);
 
-impl<S: AsyncRead> AsyncRead for Drops<S> {
+impl<S: AsyncRead> AsyncRead for ShortReads<S> {
     async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B> {
         use compio::buf::IntoInner as _;
         let start = buf.buf_len();
@@ -404,7 +404,7 @@ fn messages_are_independent_of_read_sizes() {
             let (client, server) = sockets();
             let config = Arc::new(Config::default());
             let mut client = WebSocket::from_negotiated(client, agreed.client, config.clone(), &[]);
-            let halves = (Drops(server.clone(), portion), server);
+            let halves = (ShortReads(server.clone(), portion), server);
             let server = WebSocket::from_negotiated(halves, agreed.server, config, &[]);
             let server = compio::runtime::spawn(echo(server));
             for n in [0, 1, 125, 126, 1016, 8184, 8186, 20_000] {

@@ -17,16 +17,16 @@ use sinews::compio::SyncBridge;
 
 /// A peer that returns and accepts as many bytes as requested; counts the operations.
 #[derive(Clone, Default)]
-struct Plenty(Rc<Cell<usize>>);
+struct EndlessStream(Rc<Cell<usize>>);
 
-impl AsyncRead for Plenty {
+impl AsyncRead for EndlessStream {
     async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B> {
         self.0.set(self.0.get() + 1);
         compio::io::repeat(7).read(buf).await
     }
 }
 
-impl AsyncWrite for Plenty {
+impl AsyncWrite for EndlessStream {
     async fn write<T: IoBuf>(&mut self, buf: T) -> BufResult<usize, T> {
         self.0.set(self.0.get() + 1);
         BufResult(Ok(buf.buf_len()), buf)
@@ -41,7 +41,7 @@ impl AsyncWrite for Plenty {
     }
 }
 
-type Bridge = SyncBridge<(Plenty, Plenty)>;
+type Bridge = SyncBridge<(EndlessStream, EndlessStream)>;
 
 fn drain(bridge: &mut Bridge) -> usize {
     let mut drained = 0;
@@ -55,12 +55,12 @@ fn drain(bridge: &mut Bridge) -> usize {
 #[test]
 fn sixteen_mebibytes_are_received_in_few_operations() {
     run(|| async {
-        let source = Plenty::default();
-        let mut bridge: Bridge = SyncBridge::new((source.clone(), Plenty::default()));
-        let mut came = 0;
-        while came < 16 << 20 {
+        let source = EndlessStream::default();
+        let mut bridge: Bridge = SyncBridge::new((source.clone(), EndlessStream::default()));
+        let mut received = 0;
+        while received < 16 << 20 {
             assert_eq!(bridge.fill().await.unwrap(), bridge.readable());
-            came += drain(&mut bridge);
+            received += drain(&mut bridge);
         }
         // Seven doublings, then 1 MiB each.
         assert!(source.0.get() <= 7 + 16, "{} operations", source.0.get());
@@ -70,8 +70,8 @@ fn sixteen_mebibytes_are_received_in_few_operations() {
 #[test]
 fn sixteen_mebibytes_are_sent_in_few_operations() {
     run(|| async {
-        let sink = Plenty::default();
-        let mut bridge: Bridge = SyncBridge::new((Plenty::default(), sink.clone()));
+        let sink = EndlessStream::default();
+        let mut bridge: Bridge = SyncBridge::new((EndlessStream::default(), sink.clone()));
         let message = vec![1; 16 << 20];
         let mut at = 0;
         while at < message.len() {
@@ -115,7 +115,8 @@ fn receive_buffer_doubles_and_shrinks_with_demand() {
 #[test]
 fn unread_bytes_are_bounded_by_the_limit_and_kept() {
     run(|| async {
-        let mut bridge: Bridge = SyncBridge::with_limit((Plenty::default(), Plenty::default()), 20 << 10);
+        let mut bridge: Bridge =
+            SyncBridge::with_limit((EndlessStream::default(), EndlessStream::default()), 20 << 10);
         let error = loop {
             if let Err(error) = bridge.fill().await {
                 break error;
@@ -134,7 +135,8 @@ fn unread_bytes_are_bounded_by_the_limit_and_kept() {
 #[test]
 fn unflushed_bytes_are_bounded_by_the_limit() {
     let test = || async {
-        let mut bridge: Bridge = SyncBridge::with_limit((Plenty::default(), Plenty::default()), 10_000);
+        let mut bridge: Bridge =
+            SyncBridge::with_limit((EndlessStream::default(), EndlessStream::default()), 10_000);
         assert_eq!(bridge.write(&[1; 20_000]).unwrap(), 10_000);
         assert_eq!(bridge.write(&[1]).unwrap_err().kind(), ErrorKind::WouldBlock);
         assert_eq!(Write::flush(&mut bridge).unwrap_err().kind(), ErrorKind::WouldBlock);
@@ -192,10 +194,10 @@ fn both_directions_progress_concurrently() {
         other.write_all(&vec![2; 1 << 20]).unwrap();
         async fn pass(bridge: &mut SyncBridge<UnixStream>) {
             let mut buffer = vec![0; 1 << 20];
-            let mut came = 0;
-            while came < 1 << 20 {
+            let mut received = 0;
+            while received < 1 << 20 {
                 match bridge.read(&mut buffer) {
-                    Ok(count) => came += count,
+                    Ok(count) => received += count,
                     Err(_) => drop(bridge.fill_or_flush().await.unwrap()),
                 }
             }

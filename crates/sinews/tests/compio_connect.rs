@@ -27,7 +27,7 @@ fn client_and_server_complete_the_handshake() {
             accept(other)
                 .subprotocols(["v2", "v1"])
                 .on_request(|request| match request.path() {
-                    "/chat" => Ok(Reply::new().header("X-Room", "chat")),
+                    "/chat" => Ok(Reply::new().with_header("X-Room", "chat")),
                     _ => Err(Reject::new(404)),
                 })
                 .open()
@@ -76,8 +76,8 @@ fn rejected_request_gets_a_response_and_is_closed() {
     run(|| async {
         let (one, other) = sockets();
         let serving = async {
-            let refused = accept(other).on_request(|_| Err(Reject::new(403).body("not you"))).await;
-            assert!(matches!(refused, Err(AcceptError::Refused(_))));
+            let rejected = accept(other).on_request(|_| Err(Reject::new(403).with_body("not you"))).await;
+            assert!(matches!(rejected, Err(AcceptError::Rejected(_))));
         };
         let asking = async {
             let error = connect("ws://example.com/").over(one).await.unwrap_err();
@@ -93,13 +93,13 @@ fn silent_peers_time_out() {
     run(|| async {
         let (mut silent, other) = sockets();
         let leaving = async {
-            let (_, told) = silent.read_to_end(Vec::new()).await.unwrap();
-            assert!(told.starts_with(b"HTTP/1.1 408 "));
+            let (_, response) = silent.read_to_end(Vec::new()).await.unwrap();
+            assert!(response.starts_with(b"HTTP/1.1 408 "));
             drop(silent);
         };
         let accepting = accept(other).timeout(Duration::from_millis(20)).into_future();
-        let (refused, ()) = futures_util::join!(accepting, leaving);
-        assert!(matches!(refused, Err(AcceptError::TimedOut(_))));
+        let (rejected, ()) = futures_util::join!(accepting, leaving);
+        assert!(matches!(rejected, Err(AcceptError::TimedOut(_))));
         let (one, _silent) = sockets();
         let error = connect("ws://example.com/").timeout(Duration::from_millis(20)).over(one).await;
         assert!(matches!(error, Err(ConnectError::TimedOut { .. })));
@@ -111,6 +111,20 @@ mod by_url {
     use compio::net::TcpListener;
 
     use super::*;
+
+    /// Sends in one task of the runtime and receives in another, and then echoes with both halves joined.
+    async fn assert_halves_move<S: Transport>(socket: WebSocket<S>) {
+        let (mut write, mut read) = socket.split();
+        let reading = compio::runtime::spawn(async move { (read.next().await, read) });
+        let writing = compio::runtime::spawn(async move { (write.send("in halves").await, write) });
+        let (message, read) = reading.await.unwrap();
+        assert_eq!(message.unwrap().unwrap(), Message::text("in halves"));
+        let (sent, write) = writing.await.unwrap();
+        sent.unwrap();
+        let mut socket = read.reunite(write).expect("halves of one connection");
+        socket.send("whole").await.unwrap();
+        assert_eq!(socket.next().await.unwrap().unwrap(), Message::text("whole"));
+    }
 
     #[test]
     fn connect_opens_a_url() {
@@ -126,6 +140,7 @@ mod by_url {
             let mut client = connect(url).no_proxy().await.unwrap();
             client.send("hello").await.unwrap();
             assert_eq!(client.next().await.unwrap().unwrap(), Message::text("hello"));
+            assert_halves_move(client).await;
         });
     }
 
@@ -191,10 +206,13 @@ mod by_url {
         run(|| async move {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
+            let (server, other_client) = (Arc::new(server), client.clone());
             compio::runtime::spawn(async move {
-                let (stream, _) = listener.accept().await.unwrap();
-                let stream = TlsStream::accept(stream, Arc::new(server)).await.unwrap();
-                echo(accept(stream).await.unwrap()).await;
+                for _ in 0..2 {
+                    let (stream, _) = listener.accept().await.unwrap();
+                    let stream = TlsStream::accept(stream, server.clone()).await.unwrap();
+                    echo(accept(stream).await.unwrap()).await;
+                }
             })
             .detach();
             let url = format!("wss://localhost:{}/", address.port());
@@ -203,6 +221,10 @@ mod by_url {
             client.feed(much.clone()).await.unwrap();
             assert!(client.next().await.unwrap().unwrap() == much);
             client.close(CloseCode::NORMAL, "").await.unwrap();
+
+            let url = format!("wss://localhost:{}/", address.port());
+            let client = connect(url).tls(other_client).no_proxy().await.unwrap();
+            assert_halves_move(client).await;
         });
     }
 }

@@ -1,10 +1,8 @@
 //! Memory of an idle connection on compio, by counting allocations.
 #![cfg(feature = "compio")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::num::NonZero;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicIsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -14,30 +12,10 @@ use compio::net::UnixStream;
 use compio::runtime::RuntimeBuilder;
 use sinews::compio::WebSocket;
 use sinews::{Config, Message};
-use sinews_testkit::negotiate;
-
-/// Allocated bytes.
-static ALLOCATED: AtomicIsize = AtomicIsize::new(0);
-
-struct Counting;
-
-// SAFETY: the system's allocator does the work; counting touches no memory of its own.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATED.fetch_add(layout.size() as isize, Ordering::Relaxed);
-        // SAFETY: the caller upholds the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        ALLOCATED.fetch_sub(layout.size() as isize, Ordering::Relaxed);
-        // SAFETY: as above.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
+use sinews_testkit::{CountingAllocator, live_bytes, negotiate};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 type End = WebSocket<UnixStream>;
 
@@ -117,7 +95,7 @@ async fn settle(pairs: &mut [(End, End)]) -> isize {
         }
         turn().await;
     }
-    ALLOCATED.load(Ordering::Relaxed)
+    live_bytes()
 }
 
 #[test]

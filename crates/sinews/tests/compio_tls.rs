@@ -189,8 +189,8 @@ fn server_with_another_name_is_rejected_with_an_alert() {
         let (one, other) =
             futures_util::join!(TlsStream::connect(one, client, wrong), TlsStream::accept(other, server));
         assert_eq!(one.unwrap_err().kind(), std::io::ErrorKind::InvalidData);
-        let told = other.unwrap_err();
-        assert!(told.to_string().contains("BadCertificate"), "{told}");
+        let error = other.unwrap_err();
+        assert!(error.to_string().contains("BadCertificate"), "{error}");
     });
 }
 
@@ -200,8 +200,8 @@ fn non_tls_bytes_are_rejected() {
         let (_, server) = configs();
         let (mut raw, other) = sockets();
         raw.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
-        let refused = TlsStream::accept(other, server).await.unwrap_err();
-        assert_eq!(refused.kind(), std::io::ErrorKind::InvalidData);
+        let rejected = TlsStream::accept(other, server).await.unwrap_err();
+        assert_eq!(rejected.kind(), std::io::ErrorKind::InvalidData);
     });
 }
 

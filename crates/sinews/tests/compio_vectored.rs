@@ -20,9 +20,9 @@ use sinews::{Bytes, Kind, Message, Misuse};
 use sinews_testkit::negotiate;
 
 /// A writer that records the addresses of the sent bytes.
-struct Noting(UnixStream, Rc<RefCell<Vec<usize>>>);
+struct RecordingStream(UnixStream, Rc<RefCell<Vec<usize>>>);
 
-impl AsyncWrite for Noting {
+impl AsyncWrite for RecordingStream {
     async fn write<T: IoBuf>(&mut self, buf: T) -> BufResult<usize, T> {
         self.1.borrow_mut().push(buf.as_init().as_ptr() as usize);
         self.0.write(buf).await
@@ -43,18 +43,18 @@ impl AsyncWrite for Noting {
 }
 
 /// Memory of an application's own type, which records when it is freed.
-struct Own {
+struct TrackedBuffer {
     memory: Vec<u8>,
     is_freed: Arc<AtomicBool>,
 }
 
-impl IoBuf for Own {
+impl IoBuf for TrackedBuffer {
     fn as_init(&self) -> &[u8] {
         &self.memory
     }
 }
 
-impl Drop for Own {
+impl Drop for TrackedBuffer {
     fn drop(&mut self) {
         self.is_freed.store(true, Ordering::SeqCst);
     }
@@ -69,18 +69,18 @@ fn buffers_are_sent_without_a_copy_and_returned() {
     run(|| async {
         let agreed = negotiate(None, None);
         let (client, server) = sockets();
-        let lies = Rc::new(RefCell::new(Vec::new()));
-        let halves = (server.clone(), Noting(server, lies.clone()));
+        let addresses = Rc::new(RefCell::new(Vec::new()));
+        let halves = (server.clone(), RecordingStream(server, addresses.clone()));
         let mut server = WebSocket::from_negotiated(halves, agreed.server, Arc::default(), &[]);
         let mut client = WebSocket::from_negotiated(client, agreed.client, Arc::default(), &[]);
         let is_freed = Arc::new(AtomicBool::new(false));
-        let own = Own { memory: vec![2; 10_000], is_freed: is_freed.clone() };
+        let own = TrackedBuffer { memory: vec![2; 10_000], is_freed: is_freed.clone() };
         let at = own.memory.as_ptr() as usize;
         let buffers = ([1_u8; 20], (own, (Bytes::from(vec![3; 5000]),)));
         let (sent, buffers) = server.send_vectored(Kind::Binary, buffers).await;
         sent.unwrap();
         let (head, (own, (tail,))) = buffers.expect("all has left");
-        assert!(lies.borrow().contains(&at) && !is_freed.load(Ordering::SeqCst));
+        assert!(addresses.borrow().contains(&at) && !is_freed.load(Ordering::SeqCst));
         let whole = [&head[..], &own.memory, &tail].concat();
         assert_eq!(client.next().await.unwrap().unwrap(), Message::binary(whole));
     });
@@ -106,7 +106,7 @@ fn dropped_call_frees_the_buffers_when_the_message_has_left() {
         let (mut raw, server) = sockets();
         let mut server = WebSocket::from_negotiated(server, agreed.server, Arc::default(), &[]);
         let is_freed = Arc::new(AtomicBool::new(false));
-        let own = Own { memory: vec![7; 4 << 20], is_freed: is_freed.clone() };
+        let own = TrackedBuffer { memory: vec![7; 4 << 20], is_freed: is_freed.clone() };
         assert!(
             poll_once(server.send_vectored(Kind::Binary, [own])).is_pending(),
             "more than a socket takes"

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use servers::{answer, assert_echoes, echo, header, nobody, read_head, serve};
-use sinews::client::{ClientError, HandshakeMisuse, HeadLimits, Phase, RedirectError, UrlError};
+use sinews::client::{ClientError, ConnectPhase, HandshakeMisuse, HeadLimits, RedirectError, UrlError};
 use sinews::{CloseCode, Config, ConnectError, Message, connect};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::mpsc;
@@ -173,7 +173,7 @@ async fn unaccepted_connection_times_out() {
         let _ = futures_util::FutureExt::now_or_never(connecting.as_mut());
     }
     let error = connect(format!("ws://{address}")).await.expect_err("no capacity");
-    assert!(matches!(&error, ConnectError::TimedOut { phase: Phase::Connect, .. }), "{error:?}");
+    assert!(matches!(&error, ConnectError::TimedOut { phase: ConnectPhase::Connect, .. }), "{error:?}");
     assert!(error.to_string().starts_with(&format!("TCP to {address} exceeded the timeout")), "{error}");
 }
 
@@ -221,7 +221,7 @@ async fn errors_name_the_failed_phase() {
 
     let address = serve(|mut stream| async move { drop(read_head(&mut stream).await) }).await;
     let error = connect(format!("ws://{address}/")).await.expect_err("no answer");
-    assert!(matches!(&error, ConnectError::Transport { phase: Phase::Handshake, .. }), "{error:?}");
+    assert!(matches!(&error, ConnectError::Transport { phase: ConnectPhase::Handshake, .. }), "{error:?}");
     assert!(error.to_string().contains(&address.to_string()), "{error}");
 
     let address = serve(|mut stream| async move {
@@ -336,9 +336,9 @@ async fn connect_to_replaces_the_host_and_port() {
 #[tokio::test]
 async fn dial_connects_without_a_handshake() {
     let address = serve(|mut stream| async move {
-        let mut said = [0; 5];
-        stream.read_exact(&mut said).await.expect("the client writes");
-        stream.write_all(&said).await.expect("the client reads");
+        let mut line = [0; 5];
+        stream.read_exact(&mut line).await.expect("the client writes");
+        stream.write_all(&line).await.expect("the client reads");
     })
     .await;
     let mut stream = connect(format!("ws://{address}")).dial().await.expect("connected");

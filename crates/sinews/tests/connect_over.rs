@@ -7,7 +7,7 @@ use std::future::IntoFuture as _;
 use std::time::Duration;
 
 use servers::{assert_echoes, echo, header, read_head};
-use sinews::client::Phase;
+use sinews::client::ConnectPhase;
 use sinews::{CloseCode, Config, ConnectError, connect};
 use tokio::io::AsyncWriteExt as _;
 
@@ -34,7 +34,7 @@ async fn silent_server_times_out() {
         error.to_string(),
         "WebSocket handshake with example.com:80 exceeded the timeout of 3s (Connect::timeout)"
     );
-    assert!(matches!(error, ConnectError::TimedOut { phase: Phase::Handshake, .. }));
+    assert!(matches!(error, ConnectError::TimedOut { phase: ConnectPhase::Handshake, .. }));
     drop(server);
 
     // Single bytes do not extend the timeout.

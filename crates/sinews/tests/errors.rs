@@ -4,7 +4,7 @@
 use std::error::Error as _;
 use std::io;
 
-use sinews::client::{Phase, RedirectError, UrlError};
+use sinews::client::{ConnectPhase, RedirectError, UrlError};
 use sinews::{AcceptError, ConnectError, Error, Misuse, server};
 
 /// An error of the system with its own text, as a library wraps it.
@@ -49,10 +49,13 @@ fn assert_printed_once(error: &(dyn std::error::Error + 'static), cause: &str) {
 fn sources_are_printed_once() {
     assert_printed_once(&Error::Misuse(Misuse::PingTooLong), &Misuse::PingTooLong.to_string());
     assert_printed_once(&Error::Io(reset()), "connection reset");
-    let transport =
-        ConnectError::Transport { phase: Phase::Handshake, peer: "example.com:80".into(), error: reset() };
+    let transport = ConnectError::Transport {
+        phase: ConnectPhase::Handshake,
+        peer: "example.com:80".into(),
+        error: reset(),
+    };
     assert_printed_once(&transport, "connection reset");
-    let accept = AcceptError::Io(server::Phase::Head, reset());
+    let accept = AcceptError::Io(server::AcceptPhase::Head, reset());
     assert_printed_once(&accept, "connection reset");
     let url = ConnectError::Url { url: "ws:".into(), error: UrlError::Host };
     assert_printed_once(&url, &UrlError::Host.to_string());
@@ -86,6 +89,6 @@ async fn sources_of_a_rejected_message_are_printed_once() {
     let agreed = sinews_testkit::negotiate(None, None);
     let (io, _peer) = tokio::io::duplex(64);
     let mut ws = sinews::WebSocket::from_negotiated(io, agreed.server, std::sync::Arc::default(), &[]);
-    let refused = ws.sender().try_send(sinews::Message::Ping(vec![0; 126].into())).expect_err("too long");
-    assert_printed_once(&refused, &Misuse::PingTooLong.to_string());
+    let rejected = ws.sender().try_send(sinews::Message::Ping(vec![0; 126].into())).expect_err("too long");
+    assert_printed_once(&rejected, &Misuse::PingTooLong.to_string());
 }

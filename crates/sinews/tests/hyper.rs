@@ -35,22 +35,22 @@ async fn serve(
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let client = TcpStream::connect(listener.local_addr().expect("an address")).await.expect("connected");
     let (stream, _) = listener.accept().await.expect("accepted");
-    let (tell, told) = oneshot::channel();
-    let tell = Arc::new(std::sync::Mutex::new(Some(tell)));
+    let (result_sender, result_receiver) = oneshot::channel();
+    let result_sender = Arc::new(std::sync::Mutex::new(Some(result_sender)));
     let service = service_fn(move |mut request: Request<Incoming>| {
-        let tell = tell.lock().expect("no panic").take().expect("one request");
+        let result_sender = result_sender.lock().expect("no panic").take().expect("one request");
         let upgrade = upgrade.clone();
         async move {
             let (mut response, websocket): (Response<Full<Bytes>>, _) = match upgrade.upgrade(&mut request) {
                 Ok(upgraded) => upgraded,
                 Err(error) => {
                     let response = error.to_response();
-                    let _ = tell.send(Err(error));
+                    let _ = result_sender.send(Err(error));
                     return Ok(response);
                 }
             };
             response.headers_mut().insert("x-room", "7".parse()?);
-            tokio::spawn(async move { tell.send(websocket.await) });
+            tokio::spawn(async move { result_sender.send(websocket.await) });
             Ok::<_, http::header::InvalidHeaderValue>(response)
         }
     });
@@ -68,7 +68,7 @@ async fn serve(
             }
         }
     });
-    (client, told)
+    (client, result_receiver)
 }
 
 /// A stream of another type.
@@ -140,17 +140,39 @@ async fn connect(mut stream: TcpStream, request: ClientRequest) -> (WebSocket<Tc
 }
 
 #[tokio::test]
+async fn websocket_of_hyper_splits_and_its_halves_move_to_other_tasks() {
+    for how in [Serve::Http1, Serve::Auto, Serve::Wrapped] {
+        let (client, result_receiver) = serve(how, Upgrade::new()).await;
+        let (mut client, _) =
+            connect(client, ClientRequest::new("example.com", "/chat").expect("sound")).await;
+        let server = result_receiver.await.expect("returned").expect("upgraded");
+        let (mut write, mut read) = server.split();
+        let reading = tokio::spawn(async move { (read.next().await, read) });
+        let writing = tokio::spawn(async move { (write.send("from the writer").await, write) });
+        client.send("to the reader").await.expect("open");
+        let (message, read) = reading.await.expect("no panic");
+        assert_eq!(message.expect("a message").expect("in order"), Message::text("to the reader"), "{how:?}");
+        let (sent, write) = writing.await.expect("no panic");
+        sent.expect("open");
+        let message = client.next().await.expect("a message").expect("in order");
+        assert_eq!(message, Message::text("from the writer"), "{how:?}");
+        let server = read.reunite(write).expect("halves of one connection");
+        assert_eq!(server.get_ref().tcp().is_some(), how != Serve::Wrapped, "{how:?}");
+    }
+}
+
+#[tokio::test]
 async fn upgrade_works_with_each_server_type() {
     for how in [Serve::Http1, Serve::Auto, Serve::Wrapped] {
         let upgrade =
             Upgrade::new().subprotocols(["v2", "v1"]).config(Config::default().with_max_message(64));
-        let (client, told) = serve(how, upgrade).await;
+        let (client, result_receiver) = serve(how, upgrade).await;
         let request = ClientRequest::new("example.com", "/chat").expect("sound");
         let request = request.with_subprotocol("v1").expect("a token");
         let (mut client, head) = connect(client, request).await;
         assert!(head.contains("x-room: 7"), "added headers are sent: {head}");
 
-        let mut server = told.await.expect("returned").expect("upgraded");
+        let mut server = result_receiver.await.expect("returned").expect("upgraded");
         assert_eq!(server.subprotocol(), Some("v1"));
         assert_eq!(server.get_ref().tcp().is_some(), how != Serve::Wrapped, "{how:?}");
         if let Some(tcp) = server.get_ref().tcp() {
@@ -178,11 +200,11 @@ async fn upgrade_works_with_each_server_type() {
 #[tokio::test]
 async fn frames_behind_the_request_are_not_lost() {
     for how in [Serve::Http1, Serve::Auto, Serve::Wrapped] {
-        let (mut client, told) = serve(how, Upgrade::new()).await;
+        let (mut client, result_receiver) = serve(how, Upgrade::new()).await;
         let mut bytes = REQUEST.as_bytes().to_vec();
         bytes.extend_from_slice(b"\x81\x85\x00\x00\x00\x00hello\x88\x80\x00\x00\x00\x00");
         client.write_all(&bytes).await.expect("sent");
-        let mut server = told.await.expect("returned").expect("upgraded");
+        let mut server = result_receiver.await.expect("returned").expect("upgraded");
         let first = server.next().await.expect("a message").expect("in order");
         assert_eq!(first, Message::text("hello"), "{how:?}");
     }
@@ -199,29 +221,29 @@ async fn invalid_requests_get_the_matching_status() {
         (REQUEST.replace("Version: 13\r\n", "Version: 13\r\nOrigin: https://elsewhere.example\r\n"), 403),
     ];
     for (bytes, status) in cases {
-        let (mut client, told) = serve(Serve::Http1, Upgrade::new()).await;
+        let (mut client, result_receiver) = serve(Serve::Http1, Upgrade::new()).await;
         client.write_all(bytes.as_bytes()).await.expect("sent");
-        let error = told.await.expect("returned").expect_err("refused");
+        let error = result_receiver.await.expect("returned").expect_err("refused");
         assert_eq!(error.status(), Some(status), "{bytes}");
         // The connection ends, since the client may have sent frames.
         let mut answer = String::new();
         client.read_to_string(&mut answer).await.expect("an end");
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
-        let AcceptError::Refused(refusal) = error else { panic!("{error:?}") };
+        let AcceptError::Rejected(refusal) = error else { panic!("{error:?}") };
         assert!(answer.as_bytes().ends_with(refusal.body()), "{answer}");
     }
 }
 
 #[tokio::test]
 async fn connection_without_upgrades_and_invalid_settings_are_a_500() {
-    let (mut client, told) = serve(Serve::WithoutUpgrades, Upgrade::new()).await;
+    let (mut client, result_receiver) = serve(Serve::WithoutUpgrades, Upgrade::new()).await;
     client.write_all(REQUEST.as_bytes()).await.expect("sent");
     // hyper returns a future that fails, or none.
-    assert!(told.await.expect("returned").is_err());
+    assert!(result_receiver.await.expect("returned").is_err());
 
-    let (mut client, told) = serve(Serve::Http1, Upgrade::new().subprotocols(["no token"])).await;
+    let (mut client, result_receiver) = serve(Serve::Http1, Upgrade::new().subprotocols(["no token"])).await;
     client.write_all(REQUEST.as_bytes()).await.expect("sent");
-    let error = told.await.expect("returned").expect_err("misuse");
+    let error = result_receiver.await.expect("returned").expect_err("misuse");
     assert!(matches!(error, AcceptError::Misuse(_)) && error.status() == Some(500), "{error:?}");
 
     let idle = Config::default().with_idle_timeout(Some(Duration::ZERO));

@@ -112,12 +112,12 @@ async fn rest_of_a_dropped_reader_is_skipped() {
     // A missing reader leaves no message behind.
     assert!(poll_once(server.next_reader()).is_pending());
     send(&[Frame::text("half").fin(false)], &mut raw).await;
-    look_aside(&mut server).await;
+    poll_input_once(&mut server).await;
     send(&[Frame::continuation(" and half")], &mut raw).await;
     assert_eq!(server.next().await.unwrap().unwrap(), Message::text("half and half"));
     assert!(poll_once(server.next_reader()).is_pending());
     send(&[Frame::text("lent").fin(false)], &mut raw).await;
-    look_aside(&mut server).await;
+    poll_input_once(&mut server).await;
     send(&[Frame::continuation(" in").fin(false), Frame::continuation(" pieces")], &mut raw).await;
     let message = server.next_borrowed().await.unwrap().unwrap();
     assert_eq!(message.text(), Some("lent in pieces"));
@@ -127,7 +127,7 @@ async fn rest_of_a_dropped_reader_is_skipped() {
 }
 
 /// A sender checks for input now and then.
-async fn look_aside<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut sinews::WebSocket<S>) {
+async fn poll_input_once<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut sinews::WebSocket<S>) {
     for _ in 0..2 {
         tokio::time::advance(std::time::Duration::from_millis(20)).await;
         socket.send("sent").await.unwrap();

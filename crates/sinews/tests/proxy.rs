@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use servers::{assert_echoes, echo, header, nobody, read_head, serve};
-use sinews::client::{Phase, ProxyError};
+use sinews::client::{ConnectPhase, ProxyError};
 use sinews::{Connect, ConnectError, connect};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
 use tokio::net::TcpStream;
@@ -117,7 +117,7 @@ async fn http_proxy_rejection_contains_status_and_body() {
         refusal(connect("ws://inside.invalid/").proxy(format!("http://me:wrong@{proxy}"))).await;
     assert_eq!(name, format!("http://{proxy}"));
     assert_eq!(error.to_string(), "responded to CONNECT with 407 Proxy Authentication Required: who, me?");
-    let ProxyError::Refused(response) = error else { panic!("{error:?}") };
+    let ProxyError::Rejected(response) = error else { panic!("{error:?}") };
     assert_eq!((response.status().as_u16(), response.body()), (407, b"who, me?".as_slice()));
 }
 
@@ -231,6 +231,6 @@ async fn silent_proxy_times_out() {
     let way =
         connect("ws://inside.invalid/").proxy(format!("socks5h://{proxy}")).timeout(Duration::from_secs(9));
     let error = way.await.expect_err("no answer");
-    assert!(matches!(&error, ConnectError::TimedOut { phase: Phase::Proxy, .. }), "{error:?}");
+    assert!(matches!(&error, ConnectError::TimedOut { phase: ConnectPhase::Proxy, .. }), "{error:?}");
     assert!(error.to_string().contains(&format!("tunnel through proxy {proxy}")), "{error}");
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use common::{Cut, deflating_pair, pair, pair_with, poll_once};
+use common::{ChoppyStream, deflating_pair, pair, pair_with, poll_once};
 use futures_util::{SinkExt, StreamExt as _};
 use sinews::tokio::{Locked, ReadHalf, Split, WebSocket, WriteHalf};
 use sinews::{Cause, CloseCode, Config, Error, Expired, Message, Misuse, Role};
@@ -413,7 +413,7 @@ async fn load_in_memory_preserves_messages_and_order() {
                 .with_ping_rate(sinews::PingRate { per_second: 1_000_000, burst: 1_000_000 }),
         );
         let client = WebSocket::from_negotiated(client, agreed.client, config.clone(), &[]);
-        let server = Cut::new(server, Some(seed));
+        let server = ChoppyStream::new(server, Some(seed));
         let server = WebSocket::from_negotiated(server, agreed.server, config, &[]);
         let (write, read) = server.split_locked();
         tokio::join!(drive(client, 400, seed), echo_in_halves(write, read, seed));

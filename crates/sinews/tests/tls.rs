@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use servers::{assert_echoes, echo, read_head, serve};
-use sinews::client::{Phase, TlsError};
+use sinews::client::{ConnectPhase, TlsError};
 use sinews::tokio::{Split, Stream};
 use sinews::{CloseCode, ConnectError, Message, WebSocket, connect};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, copy_bidirectional};
@@ -270,6 +270,69 @@ async fn websocket_of_hyper_over_tls_splits_and_its_halves_move_to_other_tasks()
     assert_halves_move(connect(url(address)).tls(trusting(certificate)).await.expect("connected")).await;
 }
 
+/// A listener of axum whose connections are TLS.
+#[cfg(feature = "axum")]
+struct TlsListener(tokio::net::TcpListener, tokio_rustls::TlsAcceptor);
+
+#[cfg(feature = "axum")]
+impl axum::serve::Listener for TlsListener {
+    type Io = tokio_rustls::server::TlsStream<TcpStream>;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, SocketAddr) {
+        let (tcp, peer) = self.0.accept().await.expect("a connection");
+        (self.1.accept(tcp).await.expect("TLS"), peer)
+    }
+
+    fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+}
+
+#[cfg(feature = "axum")]
+#[tokio::test]
+async fn websocket_of_axum_over_tls_splits_and_its_halves_move_to_other_tasks() {
+    async fn upgrade(upgrade: sinews::axum::WebSocketUpgrade) -> axum::response::Response {
+        upgrade.on_upgrade(async |ws| {
+            assert!(ws.get_ref().tcp().is_none(), "TLS lies in between");
+            echo_in_halves(ws).await;
+        })
+    }
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
+    let certificate = made.cert.der().clone();
+    let acceptor = acceptor(&["http/1.1"], certificate.clone(), key);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+    let address = listener.local_addr().expect("bound");
+    let app = axum::Router::new().route("/", axum::routing::any(upgrade));
+    tokio::spawn(async move { axum::serve(TlsListener(listener, acceptor), app).await });
+    assert_halves_move(connect(url(address)).tls(trusting(certificate)).await.expect("connected")).await;
+}
+
+/// The halves of each stream that this library gives move to other tasks.
+#[test]
+fn halves_of_each_stream_are_send() {
+    fn movable<S: Split<Stream = S>>()
+    where
+        sinews::tokio::WriteHalf<S>: Send + 'static,
+        sinews::tokio::ReadHalf<S>: Send + 'static,
+    {
+    }
+    movable::<Stream>();
+    movable::<TcpStream>();
+    #[cfg(unix)]
+    movable::<tokio::net::UnixStream>();
+    movable::<tokio_rustls::client::TlsStream<TcpStream>>();
+    movable::<tokio_rustls::server::TlsStream<TcpStream>>();
+    movable::<tokio_rustls::TlsStream<TcpStream>>();
+    #[cfg(feature = "native-tls")]
+    movable::<tokio_native_tls::TlsStream<TcpStream>>();
+    #[cfg(feature = "hyper")]
+    movable::<sinews::hyper::Upgraded>();
+    #[cfg(feature = "hyper")]
+    movable::<hyper_util::rt::TokioIo<hyper::upgrade::Upgraded>>();
+}
+
 /// DER as PEM (RFC 7468).
 #[cfg(feature = "native-tls")]
 fn pem(label: &str, der: &[u8]) -> Vec<u8> {
@@ -313,7 +376,7 @@ async fn silent_server_times_out() {
     .await;
     let way = connect(format!("wss://{address}")).tls(trusting(certificate)).timeout(Duration::from_secs(5));
     let error = way.await.expect_err("no answer");
-    assert!(matches!(error, ConnectError::TimedOut { phase: Phase::Tls, .. }), "{error:?}");
+    assert!(matches!(error, ConnectError::TimedOut { phase: ConnectPhase::Tls, .. }), "{error:?}");
 }
 
 #[tokio::test]

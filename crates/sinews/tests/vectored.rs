@@ -15,12 +15,12 @@ use sinews_testkit::{Rng, negotiate};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 
 /// A stream that records the addresses of the sent bytes.
-struct Noting {
+struct RecordingStream {
     io: DuplexStream,
-    lies: Arc<Mutex<Vec<usize>>>,
+    addresses: Arc<Mutex<Vec<usize>>>,
 }
 
-impl AsyncRead for Noting {
+impl AsyncRead for RecordingStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -30,9 +30,9 @@ impl AsyncRead for Noting {
     }
 }
 
-impl AsyncWrite for Noting {
+impl AsyncWrite for RecordingStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.lies.lock().unwrap().push(buf.as_ptr() as usize);
+        self.addresses.lock().unwrap().push(buf.as_ptr() as usize);
         Pin::new(&mut self.io).poll_write(cx, buf)
     }
 
@@ -41,7 +41,7 @@ impl AsyncWrite for Noting {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.lies.lock().unwrap().extend(bufs.iter().map(|buf| buf.as_ptr() as usize));
+        self.addresses.lock().unwrap().extend(bufs.iter().map(|buf| buf.as_ptr() as usize));
         Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
     }
 
@@ -59,31 +59,31 @@ impl AsyncWrite for Noting {
 }
 
 /// A server with a recording stream, the records, and a client.
-fn noting_pair() -> (WebSocket<Noting>, Arc<Mutex<Vec<usize>>>, WebSocket<DuplexStream>) {
+fn recording_pair() -> (WebSocket<RecordingStream>, Arc<Mutex<Vec<usize>>>, WebSocket<DuplexStream>) {
     let agreed = negotiate(None, None);
     let (io, far) = tokio::io::duplex(1 << 20);
-    let lies = Arc::default();
-    let server = Noting { io, lies: Arc::clone(&lies) };
+    let addresses = Arc::default();
+    let server = RecordingStream { io, addresses: Arc::clone(&addresses) };
     (
         WebSocket::from_negotiated(server, agreed.server, Arc::default(), &[]),
-        lies,
+        addresses,
         WebSocket::from_negotiated(far, agreed.client, Arc::default(), &[]),
     )
 }
 
 /// Memory of an application's own type, which records when it is freed.
-struct Own {
+struct TrackedBuffer {
     memory: Vec<u8>,
     is_freed: Arc<AtomicBool>,
 }
 
-impl AsRef<[u8]> for Own {
+impl AsRef<[u8]> for TrackedBuffer {
     fn as_ref(&self) -> &[u8] {
         &self.memory
     }
 }
 
-impl Drop for Own {
+impl Drop for TrackedBuffer {
     fn drop(&mut self) {
         self.is_freed.store(true, Ordering::SeqCst);
     }
@@ -91,12 +91,12 @@ impl Drop for Own {
 
 #[tokio::test]
 async fn large_buffers_of_a_message_are_not_copied() {
-    let (mut server, lies, mut client) = noting_pair();
+    let (mut server, addresses, mut client) = recording_pair();
     let pieces = [Bytes::from(vec![1; 20]), Bytes::from(vec![2; 10_000]), Bytes::from(vec![3; 50_000])];
     server.send_vectored(Kind::Binary, &pieces).await.unwrap();
     assert_eq!(client.next().await.unwrap().unwrap(), Message::binary(pieces.concat()));
-    let lies = lies.lock().unwrap();
-    assert!(pieces[1..].iter().all(|piece| lies.contains(&(piece.as_ptr() as usize))));
+    let addresses = addresses.lock().unwrap();
+    assert!(pieces[1..].iter().all(|piece| addresses.contains(&(piece.as_ptr() as usize))));
 }
 
 #[tokio::test]
@@ -120,14 +120,14 @@ async fn buffers_can_be_empty_small_masked_and_compressed() {
 
 #[tokio::test]
 async fn custom_memory_is_sent_without_a_copy_and_freed() {
-    let (mut server, lies, mut client) = noting_pair();
+    let (mut server, addresses, mut client) = recording_pair();
     let is_freed = Arc::new(AtomicBool::new(false));
-    let own = Own { memory: vec![7; 10_000], is_freed: is_freed.clone() };
+    let own = TrackedBuffer { memory: vec![7; 10_000], is_freed: is_freed.clone() };
     let at = own.memory.as_ptr() as usize;
     server.feed(Message::from_owner(own)).await.unwrap();
     assert!(!is_freed.load(Ordering::SeqCst), "it has not left");
     server.flush().await.unwrap();
-    assert!(is_freed.load(Ordering::SeqCst) && lies.lock().unwrap().contains(&at));
+    assert!(is_freed.load(Ordering::SeqCst) && addresses.lock().unwrap().contains(&at));
     assert_eq!(client.next().await.unwrap().unwrap(), Message::binary(vec![7; 10_000]));
 }
 

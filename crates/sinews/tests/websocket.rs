@@ -6,7 +6,7 @@ mod common;
 use std::task::Poll;
 use std::time::Duration;
 
-use common::{Cut, echo, pair, pair_with, poll_once, server_and_raw};
+use common::{ChoppyStream, echo, pair, pair_with, poll_once, server_and_raw};
 use sinews::{
     AtFault, Cause, CloseCode, Config, Error, Expired, Message, Misuse, Overflow, PeerMisbehaved, Prepared,
 };
@@ -499,7 +499,7 @@ async fn bytes_behind_the_handshake_are_delivered_first() {
     let received = wire(&[Frame::text("early"), Frame::text("bird")]);
     let negotiated = sinews_testkit::negotiate(None, None).server;
     let (first, rest) = received.split_at(received.len() - 3);
-    let server = Cut::new(server, None);
+    let server = ChoppyStream::new(server, None);
     let mut server = sinews::WebSocket::from_negotiated(server, negotiated, Config::default().into(), first);
     assert_eq!(server.next().await.unwrap().unwrap(), Message::text("early"));
     let mut raw = _raw;

@@ -6,10 +6,12 @@ use std::time::{Duration, Instant};
 
 use super::WebSocket;
 use super::connect::{Blocking, send};
-use super::wait::{Halt, read_into, unbounded, within};
+use super::wait::{read_into, unbounded, within};
+use crate::client::exchange::WaitError;
 use crate::resources;
 use crate::server::{
-    Accept, AcceptError, DROPPED_MAX, Decide, Handshake, Opened, Phase, Reject, Reply, Request,
+    Accept, AcceptError, AcceptPhase, AcceptedHandshake, DROPPED_MAX, Decide, Handshake, Reject, Reply,
+    Request,
 };
 
 /// Accepts a WebSocket on a stream that has not been read from, when it is [opened](Accept::open). See
@@ -90,14 +92,14 @@ impl<S: Read + Write, D: Decide<Deciding = Ready<Result<Reply, Reject>>>> Accept
     ) -> Result<(WebSocket<S>, Request), AcceptError> {
         let Self { stream: mut io, decide, mut handshake, .. } = self;
         match make(&mut io, decide, &mut handshake) {
-            Ok((request, Opened { negotiated, subprotocol, config, received })) => {
+            Ok((request, AcceptedHandshake { negotiated, subprotocol, config, received })) => {
                 let ws = WebSocket::from_negotiated(io, negotiated, config, &received);
                 let ws = ws.with_subprotocol(subprotocol.as_deref());
                 Ok((shutdown.into_iter().fold(ws, WebSocket::with_shutdown), request))
             }
             Err(why) => {
                 // An error now changes nothing: the client is gone, or does not read the response.
-                let _ = refuse(&mut io, &why, handshake.end_timeout(), shutdown);
+                let _ = reject(&mut io, &why, handshake.end_timeout(), shutdown);
                 Err(why)
             }
         }
@@ -108,22 +110,22 @@ fn make<S: Read + Write, D: Decide<Deciding = Ready<Result<Reply, Reject>>>>(
     io: &mut S,
     decide: D,
     handshake: &mut Handshake,
-) -> Result<(Request, Opened), AcceptError> {
+) -> Result<(Request, AcceptedHandshake), AcceptError> {
     let until = Instant::now().checked_add(handshake.timeout());
     let request = read_head(io, handshake, until).map_err(|error| match error {
-        Stopped::Halt(halt) => stopped(Phase::Head, halt),
-        Stopped::Refused(why) => why,
+        ReadHeadError::Wait(halt) => accept_error(AcceptPhase::Head, halt),
+        ReadHeadError::Rejected(why) => why,
     })?;
     let mut out = Vec::new();
     let opened = handshake.decide(&request, decide.decide(&request).into_inner(), &mut out)?;
-    send(io, &mut out, until, unbounded).map_err(|halt| stopped(Phase::Response, halt))?;
+    send(io, &mut out, until, unbounded).map_err(|halt| accept_error(AcceptPhase::Response, halt))?;
     Ok((request, opened))
 }
 
 /// Reason for a missing request.
-enum Stopped {
-    Halt(Halt),
-    Refused(AcceptError),
+enum ReadHeadError {
+    Wait(WaitError),
+    Rejected(AcceptError),
 }
 
 /// Receives until the request head is complete.
@@ -131,15 +133,15 @@ fn read_head<S: Read>(
     io: &mut S,
     handshake: &mut Handshake,
     until: Option<Instant>,
-) -> Result<Request, Stopped> {
+) -> Result<Request, ReadHeadError> {
     loop {
         let mut block = resources::take_block();
         let most = block.capacity();
-        let came = within(io, until, unbounded, |io| read_into(io, &mut block, most));
-        let request = match came {
-            Ok(0) => Err(Stopped::Refused(handshake.receive_end())),
-            Ok(_) => handshake.receive(&block).map_err(Stopped::Refused),
-            Err(halt) => Err(Stopped::Halt(halt)),
+        let result = within(io, until, unbounded, |io| read_into(io, &mut block, most));
+        let request = match result {
+            Ok(0) => Err(ReadHeadError::Rejected(handshake.receive_end())),
+            Ok(_) => handshake.receive(&block).map_err(ReadHeadError::Rejected),
+            Err(halt) => Err(ReadHeadError::Wait(halt)),
         };
         resources::give_block(block);
         if let Some(request) = request? {
@@ -148,21 +150,21 @@ fn read_head<S: Read>(
     }
 }
 
-fn stopped(phase: Phase, halt: Halt) -> AcceptError {
+fn accept_error(phase: AcceptPhase, halt: WaitError) -> AcceptError {
     match halt {
-        Halt::TimedOut => AcceptError::TimedOut(phase),
-        Halt::Io(error) => AcceptError::Io(phase, error),
+        WaitError::TimedOut => AcceptError::TimedOut(phase),
+        WaitError::Io(error) => AcceptError::Io(phase, error),
     }
 }
 
 /// Sends the rejection to the client, and, where the sending side can be ended alone, waits until the client has read
 /// it: a reset would overtake it.
-fn refuse<S: Read + Write>(
+fn reject<S: Read + Write>(
     io: &mut S,
     why: &AcceptError,
     timeout: Duration,
     shutdown: Option<fn(&mut S) -> io::Result<()>>,
-) -> Result<(), Halt> {
+) -> Result<(), WaitError> {
     let Some(refusal) = why.refusal() else { return Ok(()) };
     let until = Instant::now().checked_add(timeout);
     let mut out = Vec::new();

@@ -1,17 +1,18 @@
 //! Connecting: executes [`Connect`] on blocking streams.
 
 use std::io::{self, Read, Write};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use sinews_proto::Config;
 
-use super::WebSocket;
-use super::wait::{Halt, read_into, unbounded, within};
-use crate::client::exchange::{Broken, Exchange, RECEIVE_MAX, Step};
-use crate::client::target::Target;
-use crate::client::upgrade::{Upgrade, Upgraded};
-use crate::client::{Connect, ConnectError, Over, Phase, Response};
+use super::wait::{read_into, unbounded, within};
+use super::websocket::WebSocket;
+use crate::client::deadline::{CompletedHandshake, ConnectDeadline};
+use crate::client::exchange::{ExchangeIo, RECEIVE_MAX, WaitError};
+use crate::client::{Connect, ConnectError, OverStream, Response};
 
 #[cfg(feature = "url-connect")]
 mod dial;
@@ -38,17 +39,17 @@ pub fn connect(url: impl Into<String>) -> Connect<Blocking> {
 impl Connect<Blocking> {
     /// Makes the handshake on a stream that is connected already, TLS included: the URL only sets the contents of the
     /// request.
-    pub fn over<S: Read + Write>(self, stream: S) -> Connect<Over<Blocking, S>> {
+    pub fn over<S: Read + Write>(self, stream: S) -> Connect<OverStream<Blocking, S>> {
         Connect {
             settings: self.settings,
             #[cfg(feature = "url-connect")]
             network: self.network,
-            runtime: Over { stream, runtime: self.runtime },
+            runtime: OverStream { stream, runtime: self.runtime },
         }
     }
 }
 
-impl<S: Read + Write> Connect<Over<Blocking, S>> {
+impl<S: Read + Write> Connect<OverStream<Blocking, S>> {
     /// Completes the handshake; returns the WebSocket and the server's response.
     ///
     /// [`Connect::timeout`] is checked between reads and writes: a call that blocks ignores it, so set a timeout on
@@ -57,96 +58,48 @@ impl<S: Read + Write> Connect<Over<Blocking, S>> {
     /// # Errors
     /// See [`ConnectError`]. The stream is then dropped.
     pub fn open(self) -> Result<(WebSocket<S>, Response), ConnectError> {
-        let deadline = Deadline::new(self.settings.timeout);
+        let deadline = ConnectDeadline::new(self.settings.timeout, Instant::now());
         let target = self.settings.target()?;
         let upgrade = self.settings.upgrade(&target)?;
-        let mut io = self.runtime.stream;
-        let opened = deadline.handshake(&mut io, upgrade, &target, unbounded)?;
-        Ok(opened.into_websocket(io, self.settings.config))
+        let mut io = BlockingIo { io: self.runtime.stream, bound: unbounded };
+        let handshake = run_ready(deadline.handshake(&mut io, upgrade, &target))?;
+        Ok(websocket(io.io, handshake, self.settings.config))
     }
 }
 
-/// The deadline of an attempt.
-struct Deadline {
-    /// `None`: never.
-    at: Option<Instant>,
-    timeout: Duration,
-}
-
-/// A completed handshake, and the bytes received behind it.
-struct Opened {
-    upgraded: Upgraded,
-    received: Vec<u8>,
-}
-
-impl Opened {
-    fn into_websocket<S>(self, io: S, config: Arc<Config>) -> (WebSocket<S>, Response) {
-        let Upgraded { negotiated, response } = self.upgraded;
-        let ws = WebSocket::from_negotiated(io, negotiated, config, &self.received);
-        (ws.with_subprotocol(response.subprotocol()), response)
-    }
-}
-
-impl Deadline {
-    fn new(timeout: Option<Duration>) -> Self {
-        // A time that the clock cannot represent is never reached.
-        let at = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        Self { at, timeout: timeout.unwrap_or_default() }
-    }
-
-    fn over(&self, phase: Phase, peer: &str) -> ConnectError {
-        ConnectError::TimedOut { phase, peer: peer.to_owned(), timeout: self.timeout }
-    }
-
-    /// The opening handshake over a transport.
-    fn handshake<S: Read + Write>(
-        &self,
-        io: &mut S,
-        upgrade: Upgrade,
-        target: &Target,
-        bound: fn(&mut S, Option<Duration>) -> io::Result<()>,
-    ) -> Result<Opened, ConnectError> {
-        let mut received = Vec::new();
-        let peer = target.authority();
-        match exchange(io, &mut received, upgrade, self.at, bound) {
-            Ok(upgraded) => Ok(Opened { upgraded, received }),
-            Err(Broken::Refused(error)) => Err(error),
-            Err(Broken::Io(error)) => Err(ConnectError::Transport { phase: Phase::Handshake, peer, error }),
-            Err(Broken::TimedOut) => Err(self.over(Phase::Handshake, &peer)),
-        }
-    }
-}
-
-/// Sends the output of the state machine, and feeds it the input.
-fn exchange<S: Read + Write, E: Exchange>(
-    io: &mut S,
-    received: &mut Vec<u8>,
-    mut machine: E,
-    deadline: Option<Instant>,
+/// A stream before it is a WebSocket. Its futures are ready at once.
+pub(crate) struct BlockingIo<S> {
+    io: S,
+    /// Sets the time for which the stream may block, if it can be set.
     bound: fn(&mut S, Option<Duration>) -> io::Result<()>,
-) -> Result<E::Output, Broken<E::Error>> {
-    let mut out = Vec::new();
-    let mut until = deadline;
-    loop {
-        machine.write(&mut out);
-        send(io, &mut out, until, bound)?;
-        match machine.read(received).map_err(Broken::Refused)? {
-            Step::Reply => continue,
-            Step::More => {}
-            Step::Rest(wait) => until = [deadline, Some(Instant::now() + wait)].into_iter().flatten().min(),
-            Step::Done { output, consumed } => {
-                received.drain(..consumed);
-                return Ok(output);
-            }
-        }
-        let came = match within(io, until, bound, |io| read_into(io, received, RECEIVE_MAX)) {
-            Ok(0) => Err(Halt::Io(io::ErrorKind::UnexpectedEof.into())),
-            came => came,
-        };
-        if let Err(halt) = came {
-            return Err(machine.cut_short().map_or_else(|| halt.into(), Broken::Refused));
-        }
+}
+
+impl<S: Read + Write> ExchangeIo for BlockingIo<S> {
+    fn now() -> Instant {
+        Instant::now()
     }
+
+    async fn send(&mut self, out: &mut Vec<u8>, until: Option<Instant>) -> Result<(), WaitError> {
+        send(&mut self.io, out, until, self.bound)
+    }
+
+    async fn receive(&mut self, received: &mut Vec<u8>, until: Option<Instant>) -> Result<usize, WaitError> {
+        within(&mut self.io, until, self.bound, |io| read_into(io, received, RECEIVE_MAX))
+    }
+}
+
+/// The output of a future of blocking calls.
+fn run_ready<T>(work: impl Future<Output = T>) -> T {
+    match pin!(work).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => unreachable!("blocking calls wait for no waker"),
+    }
+}
+
+fn websocket<S>(io: S, handshake: CompletedHandshake, config: Arc<Config>) -> (WebSocket<S>, Response) {
+    let CompletedHandshake { negotiated, response, received } = handshake;
+    let ws = WebSocket::from_negotiated(io, negotiated, config, &received);
+    (ws.with_subprotocol(response.subprotocol()), response)
 }
 
 /// Sends all bytes, and flushes.
@@ -155,26 +108,17 @@ pub(super) fn send<S: Write>(
     out: &mut Vec<u8>,
     until: Option<Instant>,
     bound: fn(&mut S, Option<Duration>) -> io::Result<()>,
-) -> Result<(), Halt> {
+) -> Result<(), WaitError> {
     if out.is_empty() {
         return Ok(());
     }
     let mut rest = &out[..];
     while !rest.is_empty() {
         match within(io, until, bound, |io| io.write(rest))? {
-            0 => return Err(Halt::Io(io::ErrorKind::WriteZero.into())),
+            0 => return Err(WaitError::Io(io::ErrorKind::WriteZero.into())),
             count => rest = &rest[count.min(rest.len())..],
         }
     }
     out.clear();
     within(io, until, bound, Write::flush)
-}
-
-impl<E> From<Halt> for Broken<E> {
-    fn from(halt: Halt) -> Self {
-        match halt {
-            Halt::TimedOut => Self::TimedOut,
-            Halt::Io(error) => Self::Io(error),
-        }
-    }
 }

@@ -133,7 +133,7 @@
 
 mod accept;
 mod connect;
-mod drive;
+mod driver;
 mod wait;
 mod websocket;
 

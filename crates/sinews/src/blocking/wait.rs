@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use sinews_proto::Time;
 
+use crate::client::exchange::WaitError;
 use crate::resources::BLOCK;
 
 /// Delay before a handshake retries a stream that would block: short compared with a timeout of the stream, and long
@@ -62,13 +63,6 @@ pub(super) fn is_wait(error: &io::Error) -> bool {
     }
 }
 
-/// Reason why an operation was not completed in time.
-#[derive(Debug)]
-pub(super) enum Halt {
-    TimedOut,
-    Io(io::Error),
-}
-
 /// Retries an operation until it is completed or the time has passed. `bound` sets the time for which the stream may
 /// block, if it can be set.
 pub(super) fn within<S, T>(
@@ -76,16 +70,16 @@ pub(super) fn within<S, T>(
     until: Option<Instant>,
     bound: fn(&mut S, Option<Duration>) -> io::Result<()>,
     mut work: impl FnMut(&mut S) -> io::Result<T>,
-) -> Result<T, Halt> {
+) -> Result<T, WaitError> {
     loop {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         if left == Some(Duration::ZERO) {
-            return Err(Halt::TimedOut);
+            return Err(WaitError::TimedOut);
         }
-        bound(io, left).map_err(Halt::Io)?;
+        bound(io, left).map_err(WaitError::Io)?;
         match uninterrupted(|| work(io)) {
             Err(error) if is_wait(&error) => std::thread::sleep(NAP),
-            done => return done.map_err(Halt::Io),
+            done => return done.map_err(WaitError::Io),
         }
     }
 }

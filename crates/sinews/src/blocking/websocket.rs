@@ -6,33 +6,38 @@ use std::iter::FusedIterator;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sinews_proto::{CloseCode, Config, Kind, Misuse, Negotiated, Role};
-use sinews_session::{Closed, Prepared, Sent};
+use sinews_proto::{CloseCode, Config, Kind, Misuse, Negotiated};
+use sinews_session::{Closed, Sent};
 
-use super::drive::Drive;
+use super::driver::BlockingDriver;
 use super::wait;
 use crate::error::Error;
 use crate::link::Link;
 use crate::message::{Message, MessageRef};
+use crate::methods;
 
 /// A WebSocket over a blocking or nonblocking stream.
 ///
 /// It is an [`Iterator`] over received messages. For calls that return [`Error::Io`] of the kind
 /// [`WouldBlock`](io::ErrorKind::WouldBlock) see [the module](super#time).
 pub struct WebSocket<S> {
-    drive: Drive<S>,
+    driver: BlockingDriver<S>,
 }
 
 impl<S> WebSocket<S> {
+    methods::queue_methods!();
+    methods::link_accessors!();
+    methods::stream_accessors!();
+
     /// A connection after a handshake made elsewhere. `received` holds the bytes already received behind the
     /// handshake.
     pub fn from_negotiated(stream: S, negotiated: Negotiated, config: Arc<Config>, received: &[u8]) -> Self {
         let link = Link::new(negotiated, config, received, wait::now());
-        Self { drive: Drive::new(stream, link) }
+        Self { driver: BlockingDriver::new(stream, link) }
     }
 
     pub(super) fn with_subprotocol(mut self, subprotocol: Option<&str>) -> Self {
-        self.drive.link.set_subprotocol(subprotocol);
+        self.driver.link.set_subprotocol(subprotocol);
         self
     }
 
@@ -46,62 +51,8 @@ impl<S> WebSocket<S> {
     /// not read our Close.
     #[must_use]
     pub fn with_shutdown(mut self, shutdown: fn(&mut S) -> io::Result<()>) -> Self {
-        self.drive.shutdown = Some(shutdown);
+        self.driver.shutdown = Some(shutdown);
         self
-    }
-
-    /// How the connection ended, if it has: code, reason and side.
-    #[must_use]
-    pub fn closed(&self) -> Option<&Closed> {
-        self.drive.link.closed()
-    }
-
-    /// The subprotocol that the handshake agreed on.
-    #[must_use]
-    pub fn subprotocol(&self) -> Option<&str> {
-        self.drive.link.subprotocol()
-    }
-
-    /// Whether this is the client or the server.
-    #[must_use]
-    pub fn role(&self) -> Role {
-        self.drive.link.role()
-    }
-
-    /// Limits and timeouts.
-    #[must_use]
-    pub fn config(&self) -> &Config {
-        self.drive.link.config()
-    }
-
-    /// The transport. Bytes read from it or written to it directly are missing in the connection.
-    #[must_use]
-    pub fn get_ref(&self) -> &S {
-        &self.drive.io
-    }
-
-    /// The transport, mutably.
-    pub fn get_mut(&mut self) -> &mut S {
-        &mut self.drive.io
-    }
-
-    /// Queues a message without waiting. If [`Config::max_outbound`] bytes are queued already, [`Config::overflow`]
-    /// applies: the message is dropped, or the connection ends.
-    ///
-    /// # Errors
-    /// See [`Error`].
-    pub fn try_send(&mut self, message: impl Into<Message>) -> Result<Sent, Error> {
-        self.drive.link.queue(message.into())
-    }
-
-    /// Queues a message that is framed once for many connections, without waiting, as [`try_send`](Self::try_send).
-    /// [`Overflow::DropOldest`](crate::Overflow::DropOldest) drops only such messages for a slow consumer: the newest
-    /// is always queued.
-    ///
-    /// # Errors
-    /// See [`Error`].
-    pub fn publish(&mut self, message: &Prepared) -> Result<Sent, Error> {
-        self.drive.link.publish(message)
     }
 
     /// Begins the closing handshake (RFC 6455 section 7.1.2) behind queued messages, without waiting.
@@ -110,8 +61,8 @@ impl<S> WebSocket<S> {
     /// # Errors
     /// [`Error::Misuse`] for a reason over 123 bytes, or if a Close is decided already.
     pub fn start_close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
-        self.drive.link.now = wait::now();
-        self.drive.link.close(code, reason)
+        self.driver.link.now = wait::now();
+        self.driver.link.close(code, reason)
     }
 }
 
@@ -122,18 +73,18 @@ impl<S: Read + Write> WebSocket<S> {
     /// # Errors
     /// As [`next`](Iterator::next).
     pub fn next_borrowed(&mut self) -> Option<Result<MessageRef<'_>, Error>> {
-        let lent = loop {
-            match self.drive.next_event() {
+        let borrowed = loop {
+            match self.driver.next_event() {
                 Ok(Some(event)) => {
-                    if let Some(lent) = self.drive.link.borrow(event) {
-                        break lent;
+                    if let Some(borrowed) = self.driver.link.borrow(event) {
+                        break borrowed;
                     }
                 }
-                Ok(None) => return self.drive.link.last_words().map(Err),
+                Ok(None) => return self.driver.link.take_end_error().map(Err),
                 Err(waits) => return Some(Err(waits.into())),
             }
         };
-        Some(Ok(self.drive.link.borrowed(lent)))
+        Some(Ok(self.driver.link.borrowed(borrowed)))
     }
 
     /// Sends a message. It leaves at once, or, while messages received together are unread, with the reply to the
@@ -155,7 +106,7 @@ impl<S: Read + Write> WebSocket<S> {
     /// # Errors
     /// As [`send`](Self::send).
     pub fn send_text(&mut self, text: &str) -> Result<(), Error> {
-        self.queue(|link| link.queue_lent(Kind::Text, text.as_bytes()))
+        self.queue(|link| link.queue_borrowed(Kind::Text, text.as_bytes()))
     }
 
     /// Sends a borrowed binary message, copied once, behind its frame header; otherwise as [`send`](Self::send).
@@ -163,7 +114,7 @@ impl<S: Read + Write> WebSocket<S> {
     /// # Errors
     /// As [`send`](Self::send).
     pub fn send_binary(&mut self, payload: &[u8]) -> Result<(), Error> {
-        self.queue(|link| link.queue_lent(Kind::Binary, payload))
+        self.queue(|link| link.queue_borrowed(Kind::Binary, payload))
     }
 
     /// Sends one message from several buffers, such as a header and a payload in separate memory. A server sends
@@ -180,24 +131,24 @@ impl<S: Read + Write> WebSocket<S> {
 
     /// Queues when there is capacity, and sends, unless more input is unread.
     fn queue(&mut self, queue: impl FnOnce(&mut Link) -> Result<Sent, Error>) -> Result<(), Error> {
-        let burst = self.drive.link.is_answering(wait::now);
+        let burst = self.driver.link.is_answering(wait::now);
         self.make_room()?;
-        queue(&mut self.drive.link)?;
-        if burst && !self.drive.link.is_congested() {
+        queue(&mut self.driver.link)?;
+        if burst && !self.driver.link.is_congested() {
             return Ok(());
         }
         // Bytes that the stream does not take now leave with the next call.
-        let _ = self.drive.send();
-        self.drive.link.check_sending()
+        let _ = self.driver.send();
+        self.driver.link.check_sending()
     }
 
     /// Sends until there is capacity for a message.
     fn make_room(&mut self) -> Result<(), Error> {
-        if !self.drive.link.is_congested() {
+        if !self.driver.link.is_congested() {
             return Ok(());
         }
-        let sent = self.drive.send();
-        if self.drive.link.is_congested() {
+        let sent = self.driver.send();
+        if self.driver.link.is_congested() {
             sent?;
         }
         Ok(())
@@ -210,7 +161,7 @@ impl<S: Read + Write> WebSocket<S> {
     /// As [`send`](Self::send).
     pub fn feed(&mut self, message: impl Into<Message>) -> Result<(), Error> {
         self.make_room()?;
-        self.drive.link.queue(message.into()).map(drop)
+        self.driver.link.queue(message.into()).map(drop)
     }
 
     /// Sends all queued bytes.
@@ -218,8 +169,8 @@ impl<S: Read + Write> WebSocket<S> {
     /// # Errors
     /// See [`Error`]. The kind [`WouldBlock`](io::ErrorKind::WouldBlock): not all bytes have left yet.
     pub fn flush(&mut self) -> Result<(), Error> {
-        let sent = self.drive.send();
-        self.drive.link.check_sending()?;
+        let sent = self.driver.send();
+        self.driver.link.check_sending()?;
         Ok(sent?)
     }
 
@@ -235,11 +186,11 @@ impl<S: Read + Write> WebSocket<S> {
             Ok(()) | Err(Error::Closed(_) | Error::Misuse(Misuse::Closing)) => {}
             Err(error) => return Err(error),
         }
-        self.drive.link.hold_words();
+        self.driver.link.suppress_end_error();
         for message in &mut *self {
             message?;
         }
-        self.drive.link.outcome()
+        self.driver.link.outcome()
     }
 }
 
@@ -259,9 +210,9 @@ impl<S: Read + Write> WebSocket<S> {
             Ok(()) | Err(Error::Closed(_) | Error::Misuse(Misuse::Closing)) => {}
             Err(error) => return Err(error),
         }
-        self.drive.close_now()?;
-        let left = self.drive.link.check_sending();
-        self.drive.link.end_unanswered(code, reason);
+        self.driver.close_now()?;
+        let left = self.driver.link.check_sending();
+        self.driver.link.end_unanswered(code, reason);
         left
     }
 }
@@ -276,16 +227,16 @@ impl<S: Read + Write> Iterator for WebSocket<S> {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            if let Some(whole) = self.drive.next_whole() {
-                return Some(Ok(self.drive.link.own_whole(whole)));
+            if let Some(whole) = self.driver.next_whole() {
+                return Some(Ok(self.driver.link.detach_whole_message(whole)));
             }
-            match self.drive.next_event() {
+            match self.driver.next_event() {
                 Ok(Some(event)) => {
-                    if let Some(message) = self.drive.link.own(event) {
+                    if let Some(message) = self.driver.link.detach_message(event) {
                         return Some(Ok(message));
                     }
                 }
-                Ok(None) => return self.drive.link.last_words().map(Err),
+                Ok(None) => return self.driver.link.take_end_error().map(Err),
                 Err(waits) => return Some(Err(waits.into())),
             }
         }
@@ -297,7 +248,7 @@ impl<S: Read + Write> FusedIterator for WebSocket<S> {}
 impl<S: fmt::Debug> fmt::Debug for WebSocket<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WebSocket")
-            .field("stream", &self.drive.io)
+            .field("stream", &self.driver.io)
             .field("role", &self.role())
             .field("closed", &self.closed())
             .finish_non_exhaustive()

@@ -10,8 +10,8 @@ use super::response::Response;
 /// Reads the body of a response up to a limit. A truncated or malformed body ends without an error: the status is
 /// sufficient.
 #[derive(Debug)]
-struct Body {
-    framing: Framing,
+struct BodyReader {
+    framing: ResponseFraming,
     /// Start of the body in the received bytes, and the number of bytes processed.
     start: usize,
     at: usize,
@@ -22,7 +22,7 @@ struct Body {
 
 /// How the end of the body is found (RFC 9112 section 6.3).
 #[derive(Debug)]
-enum Framing {
+enum ResponseFraming {
     /// This many bytes remain.
     Length(u64),
     /// Chunked (section 7.1), before the size of a chunk.
@@ -36,7 +36,7 @@ enum Framing {
 /// Longest line with the size of a chunk; longer lines have extensions, which are not in use.
 const SIZE_LINE_MAX: usize = 256;
 
-impl Body {
+impl BodyReader {
     fn new(response: &Response, start: usize, max: usize) -> Self {
         let framing = framing(response.status().as_u16(), response.headers());
         Self { framing, start, at: start, max, data: Vec::new() }
@@ -47,67 +47,67 @@ impl Body {
         let end = received.len().min(self.start.saturating_add(self.max));
         while let Some(rest) = received.get(self.at..end).filter(|rest| !rest.is_empty()) {
             match &mut self.framing {
-                Framing::Length(left) | Framing::Chunk(left) if *left > 0 => {
+                ResponseFraming::Length(left) | ResponseFraming::Chunk(left) if *left > 0 => {
                     let count = rest.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
                     *left -= count as u64;
                     self.data.extend_from_slice(&rest[..count]);
                     self.at += count;
                 }
-                Framing::Length(_) => return true,
-                Framing::Chunk(_) => match rest {
+                ResponseFraming::Length(_) => return true,
+                ResponseFraming::Chunk(_) => match rest {
                     [b'\r', b'\n', ..] => {
                         self.at += 2;
-                        self.framing = Framing::Size;
+                        self.framing = ResponseFraming::Size;
                     }
                     [b'\r'] => break,
                     _ => return true,
                 },
-                Framing::Size => match httparse::parse_chunk_size(rest) {
+                ResponseFraming::Size => match httparse::parse_chunk_size(rest) {
                     Ok(httparse::Status::Complete((_, 0))) | Err(_) => return true,
                     Ok(httparse::Status::Complete((len, size))) => {
                         self.at += len;
-                        self.framing = Framing::Chunk(size);
+                        self.framing = ResponseFraming::Chunk(size);
                     }
                     Ok(httparse::Status::Partial) if rest.len() > SIZE_LINE_MAX => return true,
                     Ok(httparse::Status::Partial) => break,
                 },
-                Framing::End => {
+                ResponseFraming::End => {
                     self.data.extend_from_slice(rest);
                     self.at = end;
                 }
             }
         }
-        matches!(self.framing, Framing::Length(0)) || end == self.start.saturating_add(self.max)
+        matches!(self.framing, ResponseFraming::Length(0)) || end == self.start.saturating_add(self.max)
     }
 }
 
-fn framing(status: u16, headers: &HeaderMap) -> Framing {
+fn framing(status: u16, headers: &HeaderMap) -> ResponseFraming {
     if matches!(status, 204 | 304) {
-        return Framing::Length(0);
+        return ResponseFraming::Length(0);
     }
     if let Some(coding) = headers.get(TRANSFER_ENCODING) {
         let chunked = coding.as_bytes().eq_ignore_ascii_case(b"chunked");
-        return if chunked { Framing::Size } else { Framing::End };
+        return if chunked { ResponseFraming::Size } else { ResponseFraming::End };
     }
     let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-    length.map_or(Framing::End, Framing::Length)
+    length.map_or(ResponseFraming::End, ResponseFraming::Length)
 }
 
 /// A rejection while its body is received.
 #[derive(Debug)]
-pub(crate) struct Refusing {
+pub(crate) struct RejectionBody {
     response: Response,
-    body: Body,
+    body: BodyReader,
 }
 
-impl Refusing {
+impl RejectionBody {
     /// How long a server may be silent within the body of its rejection. Most servers send it at once; some leave the
     /// connection open behind a body without a length.
     pub(crate) const WAIT: Duration = Duration::from_secs(1);
 
     /// The body begins at `start` in the received bytes.
     pub(crate) fn new(response: Response, start: usize, max: usize) -> Self {
-        let body = Body::new(&response, start, max);
+        let body = BodyReader::new(&response, start, max);
         Self { response, body }
     }
 
@@ -131,14 +131,14 @@ mod tests {
         for piece in 1..=input.len().max(1) {
             let headers = headers.iter().map(|&(name, value)| (name, value.as_bytes()));
             let received = [b"HEAD", input].concat();
-            let mut refusing = Refusing::new(Response::new(404, headers), 4, max);
+            let mut rejection = RejectionBody::new(Response::new(404, headers), 4, max);
             let mut len = 4;
-            let mut ended = refusing.read(&received[..len]);
+            let mut ended = rejection.read(&received[..len]);
             while !ended && len < received.len() {
                 len = received.len().min(len + piece);
-                ended = refusing.read(&received[..len]);
+                ended = rejection.read(&received[..len]);
             }
-            let body = (refusing.into_response().body().to_vec(), ended);
+            let body = (rejection.into_response().body().to_vec(), ended);
             assert_eq!(found.get_or_insert_with(|| body.clone()), &body, "in pieces of {piece}");
         }
         found.expect("one piece at least")

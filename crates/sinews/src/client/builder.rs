@@ -7,22 +7,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sinews_proto::Config;
+#[cfg(feature = "deflate")]
 use sinews_proto::deflate::DeflateConfig;
-use sinews_proto::handshake::ClientRequest;
 use sinews_proto::http::HeadLimits;
 
-use super::error::ConnectError;
-#[cfg(feature = "url-connect")]
-use super::journey::{Detour, Network};
 #[cfg(feature = "url-connect")]
 use super::proxy::ProxyChoice;
-use super::target::{Target, redacted};
-use super::upgrade::Upgrade;
+use super::settings::ConnectSettings;
+#[cfg(feature = "url-connect")]
+use super::settings::{AddressOverride, NetworkSettings};
+use super::target::redacted;
 
 /// A client connection to be made: set options, then await it.
 ///
 /// `R` is the transport: the sockets of a runtime, or [your own stream](Self::over). Awaiting returns an invalid
-/// setting as a [`ConnectError`]. A clone connects again: keep it to reconnect.
+/// setting as a [`ConnectError`](super::ConnectError). A clone connects again: keep it to reconnect.
 ///
 /// ```
 /// # #[cfg(feature = "tokio")] {
@@ -40,24 +39,11 @@ use super::upgrade::Upgrade;
 #[derive(Clone)]
 #[must_use = "nothing is connected before it is awaited"]
 pub struct Connect<R> {
-    pub(crate) settings: Settings,
+    pub(crate) settings: ConnectSettings,
     #[cfg(feature = "url-connect")]
-    pub(crate) network: Network,
+    pub(crate) network: NetworkSettings,
     #[allow(dead_code, reason = "the transport of a runtime is a unit")]
     pub(crate) runtime: R,
-}
-
-/// Settings of the handshake, for any transport.
-#[derive(Clone)]
-pub(crate) struct Settings {
-    pub(crate) url: String,
-    pub(crate) headers: Vec<(String, String)>,
-    subprotocols: Vec<String>,
-    deflate: Option<DeflateConfig>,
-    pub(crate) config: Arc<Config>,
-    pub(crate) timeout: Option<Duration>,
-    pub(crate) limits: HeadLimits,
-    pub(crate) body_max: usize,
 }
 
 /// A runtime whose sockets connect to a URL.
@@ -65,7 +51,7 @@ pub trait Runtime {}
 
 /// A stream that is connected already, in place of the sockets of a runtime.
 #[derive(Debug)]
-pub struct Over<R, S> {
+pub struct OverStream<R, S> {
     pub(crate) stream: S,
     #[allow(dead_code, reason = "names the runtime of the stream")]
     pub(crate) runtime: R,
@@ -73,26 +59,17 @@ pub struct Over<R, S> {
 
 impl<R> Connect<R> {
     pub(crate) fn new(url: String, runtime: R) -> Self {
-        let settings = Settings {
-            url,
-            headers: Vec::new(),
-            subprotocols: Vec::new(),
-            deflate: None,
-            config: crate::server::default_config(),
-            timeout: Some(Duration::from_secs(20)),
-            limits: HeadLimits::new(),
-            body_max: 64 << 10,
-        };
         Self {
-            settings,
+            settings: ConnectSettings::new(url),
             #[cfg(feature = "url-connect")]
-            network: Network::default(),
+            network: NetworkSettings::default(),
             runtime,
         }
     }
 
     /// Adds a header to the request, such as `Authorization`, `Cookie` or `Origin`; a name may be added several
-    /// times. Headers that the handshake writes itself are rejected ([`ConnectError::Request`]).
+    /// times. Headers that the handshake writes itself are rejected
+    /// ([`ConnectError::Request`](super::ConnectError::Request)).
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.settings.headers.push((name.into(), value.into()));
         self
@@ -160,12 +137,12 @@ impl<R: Runtime> Connect<R> {
     /// # drop(connect);
     /// # }
     /// ```
-    pub fn over<S>(self, stream: S) -> Connect<Over<R, S>> {
+    pub fn over<S>(self, stream: S) -> Connect<OverStream<R, S>> {
         Connect {
             settings: self.settings,
             #[cfg(feature = "url-connect")]
             network: self.network,
-            runtime: Over { stream, runtime: self.runtime },
+            runtime: OverStream { stream, runtime: self.runtime },
         }
     }
 }
@@ -204,7 +181,7 @@ impl<R: Runtime> Connect<R> {
     }
 
     /// Follows up to `max` redirects (301, 302, 303, 307, 308). Default 0, as browsers do: a redirect is then
-    /// [`ConnectError::Rejected`], with its `Location`.
+    /// [`ConnectError::Rejected`](super::ConnectError::Rejected), with its `Location`.
     ///
     /// `Authorization`, `Proxy-Authorization` and `Cookie`, and name and password of the URL, are not sent to another
     /// origin (scheme, host, port), nor to any server behind it; all other headers are sent along.
@@ -226,12 +203,12 @@ impl<R: Runtime> Connect<R> {
         self
     }
 
-    /// Connects to the host and port `place` where the URL, or a redirect, names `server`: for a server whose name
+    /// Connects to the host and port `address` where the URL, or a redirect, names `server`: for a server whose name
     /// does not resolve to it yet, or one of several servers behind a name. Request and certificate are those of the
-    /// URL. May be called for several servers; the first match applies. A proxy is asked for `place`.
-    pub fn connect_to(mut self, server: (&str, u16), place: (&str, u16)) -> Self {
+    /// URL. May be called for several servers; the first match applies. A proxy is asked for `address`.
+    pub fn connect_to(mut self, server: (&str, u16), address: (&str, u16)) -> Self {
         let owned = |(host, port): (&str, u16)| (host.to_owned(), port);
-        self.network.detours.push(Detour { from: owned(server), to: owned(place) });
+        self.network.address_overrides.push(AddressOverride { from: owned(server), to: owned(address) });
         self
     }
 
@@ -256,39 +233,6 @@ impl<R: Runtime> Connect<R> {
     pub fn server_name(mut self, name: impl Into<String>) -> Self {
         self.network.server_name = Some(name.into());
         self
-    }
-}
-
-impl Settings {
-    pub(crate) fn target(&self) -> Result<Target, ConnectError> {
-        self.config.check().map_err(ConnectError::Config)?;
-        Target::parse(&self.url).map_err(|error| ConnectError::Url { url: redacted(&self.url), error })
-    }
-
-    /// The opening handshake with this server.
-    pub(crate) fn upgrade(&self, target: &Target) -> Result<Upgrade, ConnectError> {
-        let mut request = ClientRequest::new(target.host_header(), target.path.as_str())?;
-        for name in &self.subprotocols {
-            request = request.with_subprotocol(name.as_str())?;
-        }
-        if let Some(deflate) = &self.deflate {
-            request = request.with_deflate(deflate.clone());
-        }
-        for (name, value) in &self.headers {
-            request = request.with_header(name.as_str(), value.as_str())?;
-        }
-        let says_who = self.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("authorization"));
-        if let Some(credentials) = target.credentials.as_ref().filter(|_| !says_who) {
-            request = request.with_header("Authorization", credentials.basic())?;
-        }
-        let mut key = [0; 16];
-        getrandom::fill(&mut key).map_err(|error| ConnectError::Transport {
-            phase: super::Phase::Handshake,
-            peer: target.authority(),
-            error: std::io::Error::other(error.to_string()),
-        })?;
-        let handshake = request.with_response_limits(self.limits).start(key);
-        Ok(Upgrade::new(handshake, self.limits, self.body_max))
     }
 }
 

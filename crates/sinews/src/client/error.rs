@@ -6,10 +6,12 @@ use std::{fmt, io};
 use sinews_proto::InvalidConfig;
 use sinews_proto::handshake::{ClientError, HandshakeMisuse};
 
-use super::response::Response;
+#[cfg(feature = "url-connect")]
+use super::proxy_error::ProxyError;
+use super::response::{Response, fmt_line};
 use super::target::UrlError;
 #[cfg(feature = "url-connect")]
-use super::{ProxyError, TlsError};
+use crate::tls::TlsError;
 
 /// An error of a connection attempt, with the place where it failed.
 #[derive(Debug)]
@@ -74,7 +76,7 @@ pub enum ConnectError {
     /// The transport failed, or ended before the response ([`io::ErrorKind::UnexpectedEof`]).
     Transport {
         /// The phase that failed.
-        phase: Phase,
+        phase: ConnectPhase,
         /// The peer of this phase: host and port.
         peer: String,
         /// The error of the transport.
@@ -83,7 +85,7 @@ pub enum ConnectError {
     /// [`Connect::timeout`](super::Connect::timeout) expired.
     TimedOut {
         /// The phase in progress.
-        phase: Phase,
+        phase: ConnectPhase,
         /// The peer of this phase: host and port.
         peer: String,
         /// The timeout of the whole attempt.
@@ -94,7 +96,7 @@ pub enum ConnectError {
 /// The phase of a connection attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Phase {
+pub enum ConnectPhase {
     /// Resolving a name.
     Resolve,
     /// Connecting TCP.
@@ -139,7 +141,7 @@ impl ConnectError {
         match self {
             Self::Rejected(response) => has_trouble(response.status()),
             #[cfg(feature = "url-connect")]
-            Self::Proxy { error: ProxyError::Refused(response), .. } => has_trouble(response.status()),
+            Self::Proxy { error: ProxyError::Rejected(response), .. } => has_trouble(response.status()),
             // The proxy could not reach the server, rejected the request, or failed otherwise.
             #[cfg(feature = "url-connect")]
             Self::Proxy { error: ProxyError::Socks(reply), .. } => matches!(reply.code(), 1 | 3..=6),
@@ -200,14 +202,6 @@ fn has_trouble(status: http::StatusCode) -> bool {
     status.is_server_error() || matches!(status.as_u16(), 408 | 425 | 429)
 }
 
-/// Appends the first line of a rejection's body to a message.
-pub(super) fn fmt_line(response: &Response, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    match response.first_line() {
-        Some(line) => write!(f, ": {line}"),
-        None => Ok(()),
-    }
-}
-
 impl std::error::Error for ConnectError {
     /// The source behind the error that [`Display`](fmt::Display) already includes.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
@@ -228,7 +222,7 @@ impl From<HandshakeMisuse> for ConnectError {
     }
 }
 
-impl fmt::Display for Phase {
+impl fmt::Display for ConnectPhase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Resolve => "resolving",
@@ -278,7 +272,7 @@ mod tests {
             peer: "a:80".to_owned(),
             error: io::ErrorKind::ConnectionReset.into(),
         };
-        assert!(failed(Phase::Handshake).is_transient());
+        assert!(failed(ConnectPhase::Handshake).is_transient());
         assert!(!ConnectError::Handshake(ClientError::Accept).is_transient());
     }
 

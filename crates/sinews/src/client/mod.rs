@@ -23,37 +23,41 @@
 //! The scheme is `ws` or `wss`; `http` and `https` mean the same, as in browsers. Name and password in the URL become
 //! Basic authentication (RFC 7617), unless the request has an `Authorization` of its own.
 
+#[cfg(feature = "url-connect")]
+mod attempt;
 mod body;
 mod builder;
+pub(crate) mod deadline;
+#[cfg(feature = "url-connect")]
+pub(crate) mod dial;
 mod error;
 pub(crate) mod exchange;
 #[cfg(feature = "url-connect")]
-pub(crate) mod journey;
-#[cfg(feature = "url-connect")]
 pub(crate) mod proxy;
+#[cfg(feature = "url-connect")]
+mod proxy_error;
 #[cfg(feature = "url-connect")]
 pub(crate) mod race;
 #[cfg(feature = "url-connect")]
 mod redirect;
 mod response;
+pub(crate) mod settings;
 #[cfg(feature = "url-connect")]
 mod socks5;
-pub(crate) mod target;
+mod target;
 #[cfg(feature = "url-connect")]
 mod tunnel;
-pub(crate) mod upgrade;
+mod upgrade;
 
-pub use builder::{Connect, Over, Runtime};
+pub use builder::{Connect, OverStream, Runtime};
 #[cfg(feature = "url-connect")]
 pub use error::RedirectError;
-pub use error::{ConnectError, Phase};
+pub use error::{ConnectError, ConnectPhase};
 #[cfg(feature = "url-connect")]
-pub use proxy::ProxyError;
+pub use proxy_error::{ProxyError, SocksReply};
 pub use response::Response;
 pub use sinews_proto::handshake::{ClientError, HandshakeMisuse, Rejection};
 pub use sinews_proto::http::{HeadError, HeadLimits};
-#[cfg(feature = "url-connect")]
-pub use socks5::SocksReply;
 pub use target::UrlError;
 
 #[cfg(feature = "url-connect")]

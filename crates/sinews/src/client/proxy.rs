@@ -1,15 +1,11 @@
 //! Choice of the proxy for a server.
 
-use std::fmt;
 use std::net::IpAddr;
 
 use http::Uri;
-use sinews_proto::http::HeadError;
 
-use super::error::fmt_line;
-use super::response::Response;
-use super::socks5::SocksReply;
-use super::target::{Credentials, Place, Target, UrlError, authority, redacted};
+use super::proxy_error::ProxyError;
+use super::target::{ConnectTarget, Credentials, UrlAuthority, UrlError, authority, redacted};
 
 /// Proxy setting of [`Connect`](super::Connect).
 #[derive(Clone, Debug, Default)]
@@ -43,7 +39,7 @@ impl ProxyChoice {
     /// The proxy for this server, if any.
     pub(crate) fn choose(
         &self,
-        target: &Target,
+        target: &ConnectTarget,
         variable: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Option<Proxy>, (String, ProxyError)> {
         match self {
@@ -65,7 +61,7 @@ impl Proxy {
             "socks5h" => ProxyKind::Socks5h,
             _ => return Err(ProxyError::Scheme),
         };
-        let Place { host, port, credentials } = Place::of(&uri).map_err(ProxyError::Url)?;
+        let UrlAuthority { host, port, credentials } = UrlAuthority::of(&uri).map_err(ProxyError::Url)?;
         let default = if kind == ProxyKind::Http { 80 } else { 1080 };
         Ok(Self { kind, host, port: port.unwrap_or(default), credentials })
     }
@@ -86,7 +82,7 @@ impl Proxy {
 ///
 /// [`Connect::proxy_from_environment`]: super::Connect::proxy_from_environment
 fn from_environment(
-    target: &Target,
+    target: &ConnectTarget,
     variable: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Option<Proxy>, (String, ProxyError)> {
     let set = |name: &str| variable(name).filter(|value| !value.is_empty());
@@ -122,11 +118,11 @@ fn is_local(host: &str) -> bool {
 }
 
 /// Whether the list of `NO_PROXY` contains the server.
-fn is_exempt(list: &str, target: &Target) -> bool {
+fn is_exempt(list: &str, target: &ConnectTarget) -> bool {
     list.split(',').map(str::trim).filter(|entry| !entry.is_empty()).any(|entry| names(entry, target))
 }
 
-fn names(entry: &str, target: &Target) -> bool {
+fn names(entry: &str, target: &ConnectTarget) -> bool {
     if entry == "*" {
         return true;
     }
@@ -175,69 +171,13 @@ fn is_within(address: IpAddr, network: IpAddr, bits: u32) -> bool {
     }
 }
 
-/// An error of a proxy, or of its settings.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum ProxyError {
-    /// The URL of the proxy is invalid.
-    Url(UrlError),
-    /// The scheme of its URL is not `http`, `socks5` or `socks5h`.
-    Scheme,
-    /// The response to CONNECT has a status other than 2xx: status, headers and body tell why.
-    Refused(Box<Response>),
-    /// The response to CONNECT is not a head of HTTP/1.x.
-    Head(HeadError),
-    /// The response is not SOCKS5.
-    NotSocks5,
-    /// The proxy rejects the credentials, or requires credentials.
-    Authentication,
-    /// The user name is empty, or user name or password is longer than 255 bytes, the limit of SOCKS5.
-    Credentials,
-    /// The name of the server is longer than 255 bytes, the limit of SOCKS5.
-    NameTooLong,
-    /// The proxy rejected the connection.
-    Socks(SocksReply),
-    /// Bytes were received through the tunnel before a request was sent.
-    EarlyBytes,
-}
-
-impl From<HeadError> for ProxyError {
-    fn from(error: HeadError) -> Self {
-        Self::Head(error)
-    }
-}
-
-impl fmt::Display for ProxyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Url(error) => return write!(f, "bad URL: {error}"),
-            Self::Head(error) => return write!(f, "invalid response to CONNECT: {error}"),
-            Self::Socks(reply) => return write!(f, "connection rejected: {reply}"),
-            Self::Refused(response) => {
-                write!(f, "responded to CONNECT with {}", response.status())?;
-                return fmt_line(response, f);
-            }
-            Self::Scheme => "the scheme must be http, socks5 or socks5h",
-            Self::NotSocks5 => "the response is not SOCKS5",
-            Self::Authentication => {
-                "user name and password are missing or rejected; set them in the proxy's URL, user:password@host"
-            }
-            Self::Credentials => "SOCKS5 requires a user name of 1 to 255 bytes and a password of at most 255 bytes",
-            Self::NameTooLong => "server name exceeds 255 bytes, the limit of SOCKS5",
-            Self::EarlyBytes => "bytes received through the tunnel before a request was sent",
-        })
-    }
-}
-
-impl std::error::Error for ProxyError {}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     /// Host and port of the proxy that this environment names, "" without a proxy.
     fn chosen(url: &str, environment: &[(&str, &str)]) -> String {
-        let target = Target::parse(url).expect(url);
+        let target = ConnectTarget::parse(url).expect(url);
         let variable = |name: &str| {
             environment.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned())
         };

@@ -4,7 +4,7 @@ use http::header::LOCATION;
 
 use super::error::{ConnectError, RedirectError};
 use super::response::Response;
-use super::target::{Target, UrlError};
+use super::target::{ConnectTarget, UrlError};
 
 /// Whether the status is a redirect. Whether the method may change (RFC 9110 section 15.4) does not matter: it is
 /// GET.
@@ -13,17 +13,21 @@ pub(crate) const fn is_redirect(status: u16) -> bool {
 }
 
 /// The target of the redirect that the server at `from` returned.
-pub(crate) fn next(from: &Target, response: &Response, downgrade: bool) -> Result<Target, ConnectError> {
+pub(crate) fn next(
+    from: &ConnectTarget,
+    response: &Response,
+    downgrade: bool,
+) -> Result<ConnectTarget, ConnectError> {
     let location =
         response.headers().get(LOCATION).map(|value| value.as_bytes().to_owned()).unwrap_or_default();
     let location = String::from_utf8_lossy(&location).into_owned();
-    let refused = |error| ConnectError::Redirect { location: location.clone(), error };
+    let rejected = |error| ConnectError::Redirect { location: location.clone(), error };
     if location.is_empty() {
-        return Err(refused(RedirectError::Location(UrlError::Malformed)));
+        return Err(rejected(RedirectError::Location(UrlError::Malformed)));
     }
-    let mut to = resolve(from, &location).map_err(|error| refused(RedirectError::Location(error)))?;
+    let mut to = resolve(from, &location).map_err(|error| rejected(RedirectError::Location(error)))?;
     if from.secure && !to.secure && !downgrade {
-        return Err(refused(RedirectError::Downgrade));
+        return Err(rejected(RedirectError::Downgrade));
     }
     // A server cannot choose the credentials: the credentials of `from` are kept within its origin.
     to.credentials = from.credentials.clone().filter(|_| to.is_same_origin(from));
@@ -32,14 +36,14 @@ pub(crate) fn next(from: &Target, response: &Response, downgrade: bool) -> Resul
 
 /// Resolves a reference (RFC 3986 section 5.2). Removes a fragment, which is allowed in redirects but not in
 /// WebSocket URLs.
-fn resolve(base: &Target, location: &str) -> Result<Target, UrlError> {
+fn resolve(base: &ConnectTarget, location: &str) -> Result<ConnectTarget, UrlError> {
     let location = location.split_once('#').map_or(location, |(location, _)| location);
     if has_scheme(location) {
-        return Target::parse(location);
+        return ConnectTarget::parse(location);
     }
     let scheme = base.scheme();
     if location.starts_with("//") {
-        return Target::parse(&format!("{scheme}:{location}"));
+        return ConnectTarget::parse(&format!("{scheme}:{location}"));
     }
     let (path, query) = match location.split_once('?') {
         Some((path, query)) => (path, Some(query)),
@@ -58,7 +62,7 @@ fn resolve(base: &Target, location: &str) -> Result<Target, UrlError> {
         }
     };
     let query = query.map_or_else(String::new, |query| format!("?{query}"));
-    Target::parse(&format!("{scheme}://{}{path}{query}", base.authority()))
+    ConnectTarget::parse(&format!("{scheme}://{}{path}{query}", base.authority()))
 }
 
 /// Whether a scheme precedes every character that ends one (RFC 3986 section 3.1).
@@ -89,13 +93,13 @@ fn without_dots(path: &str) -> String {
 mod tests {
     use super::*;
 
-    fn url(target: &Target) -> String {
+    fn url(target: &ConnectTarget) -> String {
         format!("{}://{}{}", target.scheme(), target.host_header(), target.path)
     }
 
-    fn follow(from: &str, location: &str) -> Result<Target, ConnectError> {
+    fn follow(from: &str, location: &str) -> Result<ConnectTarget, ConnectError> {
         let headers = [("Location", location.as_bytes())];
-        next(&Target::parse(from).expect(from), &Response::new(302, headers.into_iter()), false)
+        next(&ConnectTarget::parse(from).expect(from), &Response::new(302, headers.into_iter()), false)
     }
 
     #[test]

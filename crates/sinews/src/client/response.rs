@@ -1,5 +1,7 @@
 //! The server's response.
 
+use std::fmt;
+
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use sinews_proto::handshake::Rejection;
 use sinews_proto::http::ResponseHead;
@@ -78,5 +80,13 @@ impl Response {
         let line = text.lines().map(str::trim).find(|line| !line.is_empty())?;
         // A server's text must not contain control characters for the reader's terminal.
         Some(line.chars().filter(|c| !c.is_control()).take(LINE_MAX).collect())
+    }
+}
+
+/// Appends the first line of a rejection's body to a message.
+pub(super) fn fmt_line(response: &Response, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match response.first_line() {
+        Some(line) => write!(f, ": {line}"),
+        None => Ok(()),
     }
 }

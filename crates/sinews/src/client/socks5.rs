@@ -1,10 +1,9 @@
 //! SOCKS5 (RFC 1928) with name and password (RFC 1929).
 
-use std::fmt;
 use std::net::IpAddr;
 
-use super::exchange::{Exchange, Step};
-use super::proxy::ProxyError;
+use super::exchange::{Exchange, ExchangeStep};
+use super::proxy_error::{ProxyError, SocksReply};
 use super::target::Credentials;
 
 /// Requests a connection from a SOCKS5 proxy.
@@ -68,45 +67,45 @@ impl Socks5 {
     }
 
     /// Reads the method selection (RFC 1928 section 3).
-    fn read_method(&mut self, received: &[u8]) -> Result<Step<()>, ProxyError> {
-        let Some(answer) = self.take(received, 2) else { return Ok(Step::More) };
+    fn read_method(&mut self, received: &[u8]) -> Result<ExchangeStep<()>, ProxyError> {
+        let Some(answer) = self.take(received, 2) else { return Ok(ExchangeStep::More) };
         self.state = match answer {
             [VERSION, NO_AUTHENTICATION] => State::Ask,
             [VERSION, PASSWORD] if self.login.is_some() => State::Login,
             [VERSION, _] => return Err(ProxyError::Authentication),
             _ => return Err(ProxyError::NotSocks5),
         };
-        Ok(Step::Reply)
+        Ok(ExchangeStep::Write)
     }
 
     /// Reads the login response (RFC 1929 section 2). The version is ignored: some proxies repeat the 5.
-    fn read_login(&mut self, received: &[u8]) -> Result<Step<()>, ProxyError> {
+    fn read_login(&mut self, received: &[u8]) -> Result<ExchangeStep<()>, ProxyError> {
         match self.take(received, 2) {
-            None => Ok(Step::More),
+            None => Ok(ExchangeStep::More),
             Some([_, 0]) => {
                 self.state = State::Ask;
-                Ok(Step::Reply)
+                Ok(ExchangeStep::Write)
             }
             Some(_) => Err(ProxyError::Authentication),
         }
     }
 
     /// Reads the reply (RFC 1928 section 6). A rejection is complete with its code: some proxies send no more.
-    fn read_reply(&mut self, received: &[u8]) -> Result<Step<()>, ProxyError> {
+    fn read_reply(&mut self, received: &[u8]) -> Result<ExchangeStep<()>, ProxyError> {
         let reply = received.get(self.consumed..).unwrap_or_default();
         let len = match reply {
-            [] | [VERSION] | [VERSION, 0] | [VERSION, 0, _] => return Ok(Step::More),
+            [] | [VERSION] | [VERSION, 0] | [VERSION, 0, _] => return Ok(ExchangeStep::More),
             [VERSION, 0, _, IPV4, ..] => 4 + 4 + 2,
             [VERSION, 0, _, IPV6, ..] => 4 + 16 + 2,
             [VERSION, 0, _, NAME, len, ..] => 4 + 1 + usize::from(*len) + 2,
-            [VERSION, 0, _, NAME] => return Ok(Step::More),
+            [VERSION, 0, _, NAME] => return Ok(ExchangeStep::More),
             [VERSION, 0, ..] => return Err(ProxyError::NotSocks5),
             [VERSION, code, ..] => return Err(ProxyError::Socks(SocksReply(*code))),
             _ => return Err(ProxyError::NotSocks5),
         };
         Ok(match self.take(received, len) {
-            Some(_) => Step::Done { output: (), consumed: self.consumed },
-            None => Step::More,
+            Some(_) => ExchangeStep::Done { output: (), consumed: self.consumed },
+            None => ExchangeStep::More,
         })
     }
 }
@@ -136,9 +135,9 @@ impl Exchange for Socks5 {
         };
     }
 
-    fn read(&mut self, received: &[u8]) -> Result<Step<()>, ProxyError> {
+    fn read(&mut self, received: &[u8]) -> Result<ExchangeStep<()>, ProxyError> {
         match self.state {
-            State::Greet | State::Login | State::Ask => Ok(Step::Reply),
+            State::Greet | State::Login | State::Ask => Ok(ExchangeStep::Write),
             State::AwaitMethod => self.read_method(received),
             State::AwaitLogin => self.read_login(received),
             State::AwaitReply => self.read_reply(received),
@@ -164,35 +163,6 @@ fn push_counted(out: &mut Vec<u8>, bytes: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// The code with which a SOCKS5 proxy rejects a connection (RFC 1928 section 6).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SocksReply(u8);
-
-impl SocksReply {
-    /// The code, from 1 on.
-    #[must_use]
-    pub const fn code(self) -> u8 {
-        self.0
-    }
-}
-
-impl fmt::Display for SocksReply {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = match self.0 {
-            1 => "general failure",
-            2 => "not allowed by the rules of the proxy",
-            3 => "network unreachable",
-            4 => "host unreachable",
-            5 => "connection refused",
-            6 => "TTL expired",
-            7 => "command not supported",
-            8 => "address type not supported",
-            _ => "unknown code",
-        };
-        write!(f, "{text} (SOCKS reply {})", self.0)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -203,7 +173,7 @@ mod tests {
     }
 
     /// The bytes sent to a proxy with these responses, in chunks of every size, and the result.
-    fn said(host: &str, login: bool, answers: &[u8]) -> (Vec<u8>, Result<usize, Option<String>>) {
+    fn exchange(host: &str, login: bool, answers: &[u8]) -> (Vec<u8>, Result<usize, Option<String>>) {
         let mut found = None;
         for piece in 1..=answers.len() {
             let credentials = login.then(credentials);
@@ -223,29 +193,29 @@ mod tests {
     #[test]
     fn connect_requests_encode_names_and_addresses() {
         let accepted = [5, 0, 5, 0, 0, 1, 0, 0, 0, 0, 0, 0];
-        let asked = |host| said(host, false, &accepted);
-        let (out, end) = asked("a.example");
+        let requested = |host| exchange(host, false, &accepted);
+        let (out, end) = requested("a.example");
         assert_eq!(out, b"\x05\x01\x00\x05\x01\x00\x03\x09a.example\x01\xbb");
         assert_eq!(end, Ok(12));
-        assert_eq!(asked("1.2.3.4").0, b"\x05\x01\x00\x05\x01\x00\x01\x01\x02\x03\x04\x01\xbb");
-        assert_eq!(asked("::1").0[..7], [5, 1, 0, 5, 1, 0, 4]);
+        assert_eq!(requested("1.2.3.4").0, b"\x05\x01\x00\x05\x01\x00\x01\x01\x02\x03\x04\x01\xbb");
+        assert_eq!(requested("::1").0[..7], [5, 1, 0, 5, 1, 0, 4]);
     }
 
     #[test]
     fn bytes_behind_the_reply_are_not_consumed() {
         let ipv6 = [&[5, 0, 5, 0, 0, 4][..], &[0; 18], b"rest"].concat();
-        assert_eq!(said("a", false, &ipv6).1, Ok(24));
+        assert_eq!(exchange("a", false, &ipv6).1, Ok(24));
         let name = [&[5, 0, 5, 0, 0, 3, 2][..], b"ab", &[0, 0], b"rest"].concat();
-        assert_eq!(said("a", false, &name).1, Ok(11));
-        assert_eq!(said("a", false, &name[..10]).1, Err(None), "one byte is missing");
+        assert_eq!(exchange("a", false, &name).1, Ok(11));
+        assert_eq!(exchange("a", false, &name[..10]).1, Err(None), "one byte is missing");
     }
 
     #[test]
     fn password_is_sent_only_on_request() {
-        let (out, end) = said("a", true, &[5, 2, 1, 0, 5, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
+        let (out, end) = exchange("a", true, &[5, 2, 1, 0, 5, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
         assert_eq!(out, b"\x05\x02\x00\x02\x01\x02me\x02pw\x05\x01\x00\x03\x01a\x01\xbb");
         assert_eq!(end, Ok(14));
-        let (out, end) = said("a", true, &[5, 0, 5, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
+        let (out, end) = exchange("a", true, &[5, 0, 5, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
         assert!(!out.windows(2).any(|part| part == b"pw"), "it was not asked for");
         assert_eq!(end, Ok(12));
     }
@@ -253,7 +223,7 @@ mod tests {
     #[test]
     fn reply_codes_are_named_in_errors() {
         let error =
-            |login, answers: &[u8]| said("a", login, answers).1.expect_err("refused").expect("an error");
+            |login, answers: &[u8]| exchange("a", login, answers).1.expect_err("refused").expect("an error");
         assert!(error(false, &[5, 0xff]).contains("name and password"));
         assert!(error(false, &[5, 2]).contains("name and password"));
         assert!(error(true, &[5, 2, 1, 1]).contains("name and password"));

@@ -10,7 +10,7 @@ use percent_encoding::percent_decode_str;
 
 /// A server, and the request target on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Target {
+pub(crate) struct ConnectTarget {
     /// Whether the scheme is `wss` rather than `ws`.
     pub(crate) secure: bool,
     /// A name or an address; an IPv6 address without its brackets.
@@ -21,7 +21,7 @@ pub(crate) struct Target {
     pub(crate) credentials: Option<Credentials>,
 }
 
-impl Target {
+impl ConnectTarget {
     pub(crate) fn parse(url: &str) -> Result<Self, UrlError> {
         if url.contains('#') {
             return Err(UrlError::Fragment);
@@ -32,7 +32,7 @@ impl Target {
             Some(scheme) if is_any(scheme, ["wss", "https"]) => true,
             _ => return Err(UrlError::Scheme),
         };
-        let Place { host, port, credentials } = Place::of(&uri)?;
+        let UrlAuthority { host, port, credentials } = UrlAuthority::of(&uri)?;
         let path = match uri.path_and_query().map_or("/", |path| path.as_str()) {
             path if path.starts_with('/') => path.to_owned(),
             path => format!("/{path}"),
@@ -53,7 +53,7 @@ impl Target {
 }
 
 #[cfg(feature = "url-connect")]
-impl Target {
+impl ConnectTarget {
     pub(crate) const fn scheme(&self) -> &'static str {
         if self.secure { "wss" } else { "ws" }
     }
@@ -64,13 +64,13 @@ impl Target {
 }
 
 /// The authority of a URL.
-pub(crate) struct Place {
+pub(crate) struct UrlAuthority {
     pub(crate) host: String,
     pub(crate) port: Option<u16>,
     pub(crate) credentials: Option<Credentials>,
 }
 
-impl Place {
+impl UrlAuthority {
     pub(crate) fn of(uri: &Uri) -> Result<Self, UrlError> {
         let authority = uri.authority().ok_or(UrlError::Host)?;
         let (userinfo, address) = match authority.as_str().rsplit_once('@') {
@@ -193,8 +193,8 @@ fn is_any<const N: usize>(word: &str, words: [&str; N]) -> bool {
 mod tests {
     use super::*;
 
-    fn parse(url: &str) -> Target {
-        Target::parse(url).expect(url)
+    fn parse(url: &str) -> ConnectTarget {
+        ConnectTarget::parse(url).expect(url)
     }
 
     #[test]
@@ -240,7 +240,7 @@ mod tests {
             ("ws://m\u{fc}nchen.example/", UrlError::Malformed),
             ("ws://a%3Ab:c@example.com/", UrlError::UserInfo),
         ] {
-            assert_eq!(Target::parse(url), Err(error), "{url}");
+            assert_eq!(ConnectTarget::parse(url), Err(error), "{url}");
         }
     }
 

@@ -2,9 +2,9 @@
 
 use sinews_proto::http::{HeadLimits, HeadScanner, HeaderSlots, ResponseHead};
 
-use super::body::Refusing;
-use super::exchange::{Exchange, Step};
-use super::proxy::ProxyError;
+use super::body::RejectionBody;
+use super::exchange::{Exchange, ExchangeStep};
+use super::proxy_error::ProxyError;
 use super::response::Response;
 
 /// Requests a tunnel from an HTTP proxy.
@@ -16,7 +16,7 @@ pub(crate) struct Tunnel {
     body_max: usize,
     /// Bytes of interim responses before the final response.
     interim: usize,
-    refusing: Option<Refusing>,
+    rejection: Option<RejectionBody>,
 }
 
 impl Tunnel {
@@ -35,13 +35,13 @@ impl Tunnel {
         }
         request.push_str("\r\n");
         let scanner = HeadScanner::new();
-        Self { request: Some(request), scanner, limits, body_max, interim: 0, refusing: None }
+        Self { request: Some(request), scanner, limits, body_max, interim: 0, rejection: None }
     }
 
-    fn rest(&mut self, received: &[u8]) -> Result<Step<()>, ProxyError> {
-        let whole = self.refusing.as_mut().is_none_or(|refusing| refusing.read(received));
-        let refused = if whole { self.cut_short() } else { None };
-        refused.map_or(Ok(Step::Rest(Refusing::WAIT)), Err)
+    fn rest(&mut self, received: &[u8]) -> Result<ExchangeStep<()>, ProxyError> {
+        let whole = self.rejection.as_mut().is_none_or(|rejection| rejection.read(received));
+        let rejected = if whole { self.cut_short() } else { None };
+        rejected.map_or(Ok(ExchangeStep::Rest(RejectionBody::WAIT)), Err)
     }
 }
 
@@ -55,8 +55,8 @@ impl Exchange for Tunnel {
         }
     }
 
-    fn read(&mut self, received: &[u8]) -> Result<Step<()>, ProxyError> {
-        if self.refusing.is_some() {
+    fn read(&mut self, received: &[u8]) -> Result<ExchangeStep<()>, ProxyError> {
+        if self.rejection.is_some() {
             return self.rest(received);
         }
         loop {
@@ -64,16 +64,17 @@ impl Exchange for Tunnel {
             let left = self.limits.max_bytes().saturating_sub(self.interim);
             let left = self.limits.with_max_bytes(u32::try_from(left).unwrap_or(u32::MAX));
             let response = received.get(self.interim..).unwrap_or_default();
-            let Some(len) = self.scanner.scan(response, &left)? else { return Ok(Step::More) };
+            let Some(len) = self.scanner.scan(response, &left)? else { return Ok(ExchangeStep::More) };
             let mut slots = HeaderSlots::new();
             let head = ResponseHead::parse(&response[..len], &self.limits, &mut slots)?;
             let consumed = self.interim + len;
             match head.status() {
                 100..=199 => self.interim = consumed,
                 // A response to CONNECT has no body, regardless of its headers.
-                200..=299 => return Ok(Step::Done { output: (), consumed }),
+                200..=299 => return Ok(ExchangeStep::Done { output: (), consumed }),
                 _ => {
-                    self.refusing = Some(Refusing::new(Response::of_head(&head), consumed, self.body_max));
+                    self.rejection =
+                        Some(RejectionBody::new(Response::of_head(&head), consumed, self.body_max));
                     return self.rest(received);
                 }
             }
@@ -81,8 +82,8 @@ impl Exchange for Tunnel {
     }
 
     fn cut_short(&mut self) -> Option<ProxyError> {
-        let refusing = self.refusing.take()?;
-        Some(ProxyError::Refused(Box::new(refusing.into_response())))
+        let rejection = self.rejection.take()?;
+        Some(ProxyError::Rejected(Box::new(rejection.into_response())))
     }
 }
 
@@ -123,7 +124,7 @@ mod tests {
             let (_, outcome, _) = run(tunnel(), input.as_bytes(), piece);
             let Some(Err(error)) = outcome else { panic!("{outcome:?}") };
             assert!(
-                matches!(&error, ProxyError::Refused(response) if response.body() == b"who?"),
+                matches!(&error, ProxyError::Rejected(response) if response.body() == b"who?"),
                 "{error:?}"
             );
             assert!(error.to_string().contains("407 Proxy Authentication Required: who?"), "{error}");

@@ -4,66 +4,66 @@ use sinews_proto::Negotiated;
 use sinews_proto::handshake::{ClientError, ClientHandshake, ClientStep, Established};
 use sinews_proto::http::{HeadLimits, HeadScanner, HeaderSlots, ResponseHead};
 
-use super::body::Refusing;
+use super::body::RejectionBody;
 use super::error::ConnectError;
-use super::exchange::{Exchange, Step};
+use super::exchange::{Exchange, ExchangeStep};
 use super::response::Response;
 
 /// Requests a WebSocket and reads the response; the body too if the response is a rejection.
 #[derive(Debug)]
-pub(crate) struct Upgrade {
+pub(crate) struct HandshakeExchange {
     handshake: ClientHandshake,
     limits: HeadLimits,
     body_max: usize,
-    asked: bool,
-    refusing: Option<Refusing>,
+    is_requested: bool,
+    rejection: Option<RejectionBody>,
 }
 
 /// A handshake that succeeded.
 #[derive(Debug)]
-pub(crate) struct Upgraded {
+pub(crate) struct HandshakeResult {
     pub(crate) negotiated: Negotiated,
     pub(crate) response: Response,
 }
 
-impl Upgrade {
+impl HandshakeExchange {
     pub(crate) const fn new(handshake: ClientHandshake, limits: HeadLimits, body_max: usize) -> Self {
-        Self { handshake, limits, body_max, asked: false, refusing: None }
+        Self { handshake, limits, body_max, is_requested: false, rejection: None }
     }
 
-    fn rest(&mut self, received: &[u8]) -> Result<Step<Upgraded>, ConnectError> {
-        let whole = self.refusing.as_mut().is_none_or(|refusing| refusing.read(received));
-        let refused = if whole { self.cut_short() } else { None };
-        refused.map_or(Ok(Step::Rest(Refusing::WAIT)), Err)
+    fn rest(&mut self, received: &[u8]) -> Result<ExchangeStep<HandshakeResult>, ConnectError> {
+        let whole = self.rejection.as_mut().is_none_or(|rejection| rejection.read(received));
+        let rejected = if whole { self.cut_short() } else { None };
+        rejected.map_or(Ok(ExchangeStep::Rest(RejectionBody::WAIT)), Err)
     }
 }
 
-impl Exchange for Upgrade {
-    type Output = Upgraded;
+impl Exchange for HandshakeExchange {
+    type Output = HandshakeResult;
     type Error = ConnectError;
 
     fn write(&mut self, out: &mut Vec<u8>) {
-        if !self.asked {
-            self.asked = true;
+        if !self.is_requested {
+            self.is_requested = true;
             self.handshake.write_request(out);
         }
     }
 
-    fn read(&mut self, received: &[u8]) -> Result<Step<Upgraded>, ConnectError> {
-        if self.refusing.is_some() {
+    fn read(&mut self, received: &[u8]) -> Result<ExchangeStep<HandshakeResult>, ConnectError> {
+        if self.rejection.is_some() {
             return self.rest(received);
         }
         match self.handshake.read_response(received) {
-            Ok(ClientStep::NeedMore) => Ok(Step::More),
+            Ok(ClientStep::NeedMore) => Ok(ExchangeStep::More),
             Ok(ClientStep::Done(established)) => {
                 let consumed = established.consumed();
                 let output = upgraded(&established, &received[..consumed], &self.limits);
-                Ok(Step::Done { output, consumed })
+                Ok(ExchangeStep::Done { output, consumed })
             }
             Err(ClientError::Status(rejection)) => {
                 let start = received.len() - rejection.body_start().len();
                 let response = Response::of_rejection(&rejection);
-                self.refusing = Some(Refusing::new(response, start, self.body_max));
+                self.rejection = Some(RejectionBody::new(response, start, self.body_max));
                 self.rest(received)
             }
             Err(error) => Err(ConnectError::Handshake(error)),
@@ -71,12 +71,12 @@ impl Exchange for Upgrade {
     }
 
     fn cut_short(&mut self) -> Option<ConnectError> {
-        let refusing = self.refusing.take()?;
-        Some(ConnectError::Rejected(Box::new(refusing.into_response())))
+        let rejection = self.rejection.take()?;
+        Some(ConnectError::Rejected(Box::new(rejection.into_response())))
     }
 }
 
-fn upgraded(established: &Established, heads: &[u8], limits: &HeadLimits) -> Upgraded {
+fn upgraded(established: &Established, heads: &[u8], limits: &HeadLimits) -> HandshakeResult {
     let mut slots = HeaderSlots::new();
     let response = match ResponseHead::parse(last_head(heads, limits), limits, &mut slots) {
         Ok(head) => Response::of_head(&head),
@@ -84,7 +84,7 @@ fn upgraded(established: &Established, heads: &[u8], limits: &HeadLimits) -> Upg
         Err(_) => Response::new(101, std::iter::empty()),
     };
     let response = response.with_subprotocol(established.subprotocol());
-    Upgraded { negotiated: established.negotiated(), response }
+    HandshakeResult { negotiated: established.negotiated(), response }
 }
 
 /// The final response, behind interim responses.
@@ -106,9 +106,9 @@ mod tests {
     use crate::client::exchange::tests::run;
 
     /// With the key of RFC 6455 section 1.3.
-    fn upgrade() -> Upgrade {
+    fn upgrade() -> HandshakeExchange {
         let request = ClientRequest::new("example.com", "/chat").expect("sound").with_subprotocol("v1");
-        Upgrade::new(request.expect("sound").start(*b"the sample nonce"), HeadLimits::new(), 64)
+        HandshakeExchange::new(request.expect("sound").start(*b"the sample nonce"), HeadLimits::new(), 64)
     }
 
     const SWITCH: &str = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\

@@ -9,10 +9,12 @@ use compio::time::timeout;
 
 use super::Compio;
 use super::transport::Transport;
+use super::transport_io::TransportIo;
 use super::websocket::WebSocket;
-use super::wire::Wire;
 use crate::resources::{self, BLOCK};
-use crate::server::{Accept, AcceptError, DROPPED_MAX, Decide, Handshake, Opened, Phase, Request};
+use crate::server::{
+    Accept, AcceptError, AcceptPhase, AcceptedHandshake, DROPPED_MAX, Decide, Handshake, Request,
+};
 
 /// Accepts a WebSocket on a transport that has not been read from: set options, then await. See
 /// [`server`](crate::server).
@@ -30,13 +32,13 @@ impl<S: Transport, D: Decide> Accept<S, Compio, D> {
     /// See [`AcceptError`]. The client has then received a response, and the transport is closed.
     pub async fn open(self) -> Result<(WebSocket<S>, Request), AcceptError> {
         let Self { stream, decide, mut handshake, .. } = self;
-        let mut wire = Wire::open(stream);
+        let mut wire = TransportIo::open(stream);
         let (wait, end_wait) = (handshake.timeout(), handshake.end_timeout());
-        let phase = Cell::new(Phase::Head);
+        let phase = Cell::new(AcceptPhase::Head);
         let done = timeout(wait, answer(&mut wire, &mut handshake, decide, &phase)).await;
         let why = match done.unwrap_or_else(|_| Err(AcceptError::TimedOut(phase.get()))) {
             Ok((request, opened)) => {
-                let Opened { negotiated, subprotocol, config, received } = opened;
+                let AcceptedHandshake { negotiated, subprotocol, config, received } = opened;
                 let websocket = WebSocket::on_wire(wire, negotiated, config, &received);
                 return Ok((websocket.with_subprotocol(subprotocol.as_deref()), request));
             }
@@ -46,7 +48,7 @@ impl<S: Transport, D: Decide> Accept<S, Compio, D> {
             let mut out = Vec::new();
             refusal.write_response(&mut out);
             // An error now changes nothing: the client is gone, or does not read the response.
-            let _ = timeout(end_wait, refuse(&mut wire, out)).await;
+            let _ = timeout(end_wait, reject(&mut wire, out)).await;
         }
         Err(why)
     }
@@ -63,41 +65,41 @@ impl<S: Transport, D: Decide + 'static> IntoFuture for Accept<S, Compio, D> {
 
 /// The request, the decision on it, the response.
 async fn answer<S: Transport, D: Decide>(
-    wire: &mut Wire<S>,
+    wire: &mut TransportIo<S>,
     handshake: &mut Handshake,
     decide: D,
-    phase: &Cell<Phase>,
-) -> Result<(Request, Opened), AcceptError> {
+    phase: &Cell<AcceptPhase>,
+) -> Result<(Request, AcceptedHandshake), AcceptError> {
     let request = loop {
         let mut block = resources::take_block();
-        let step = match wire.receive(&mut block, BLOCK).await {
+        let step = match wire.receive_some(&mut block, BLOCK).await {
             Ok(0) => Err(handshake.receive_end()),
             Ok(_) => handshake.receive(&block),
-            Err(error) => Err(AcceptError::Io(Phase::Head, error)),
+            Err(error) => Err(AcceptError::Io(AcceptPhase::Head, error)),
         };
         resources::give_block(block);
         if let Some(request) = step? {
             break request;
         }
     };
-    phase.set(Phase::Decision);
+    phase.set(AcceptPhase::Decision);
     let decision = decide.decide(&request).await;
     let mut out = Vec::new();
     let opened = handshake.decide(&request, decision, &mut out)?;
-    phase.set(Phase::Response);
-    wire.send(&mut out).await.map_err(|error| AcceptError::Io(Phase::Response, error))?;
+    phase.set(AcceptPhase::Response);
+    wire.send_all(&mut out).await.map_err(|error| AcceptError::Io(AcceptPhase::Response, error))?;
     Ok((request, opened))
 }
 
 /// Ends the transport so that the client can read the response: a reset would overtake it.
-async fn refuse<S: Transport>(wire: &mut Wire<S>, mut out: Vec<u8>) -> io::Result<()> {
-    wire.send(&mut out).await?;
+async fn reject<S: Transport>(wire: &mut TransportIo<S>, mut out: Vec<u8>) -> io::Result<()> {
+    wire.send_all(&mut out).await?;
     wire.shut().await?;
     let mut dropped = 0;
     let mut block = Vec::new();
     while dropped <= DROPPED_MAX {
         block.clear();
-        match wire.receive(&mut block, BLOCK).await? {
+        match wire.receive_some(&mut block, BLOCK).await? {
             0 => break,
             count => dropped += count,
         }

@@ -58,8 +58,8 @@ const START: usize = 8 << 10;
 ///
 /// This crate's own connections do not use it: they pass their buffers to the kernel by value, without a copy.
 pub struct SyncBridge<S: Splittable> {
-    filling: Filling<S::ReadHalf>,
-    flushing: Flushing<S::WriteHalf>,
+    filling: FillSide<S::ReadHalf>,
+    flushing: FlushSide<S::WriteHalf>,
 }
 
 impl<S> SyncBridge<S>
@@ -82,7 +82,7 @@ where
     pub fn with_limit(transport: S, limit: usize) -> Self {
         let (reader, writer) = transport.split();
         let limit = limit.max(Self::START);
-        Self { filling: Filling::new(reader, limit), flushing: Flushing::new(writer, limit) }
+        Self { filling: FillSide::new(reader, limit), flushing: FlushSide::new(writer, limit) }
     }
 
     /// Receives once, behind unread bytes, and returns the number of received bytes; 0: the peer has ended its side,
@@ -190,12 +190,12 @@ impl<S: Splittable> fmt::Debug for SyncBridge<S> {
 }
 
 /// The output of an operation: the half, its result and its memory.
-type InFlight<H> = Pin<Box<dyn Future<Output = (H, BufResult<usize, Vec<u8>>)>>>;
+type BridgeOperation<H> = Pin<Box<dyn Future<Output = (H, BufResult<usize, Vec<u8>>)>>>;
 
 /// Half of a transport, or its operation in flight.
 enum State<H> {
     Idle(H),
-    Busy(InFlight<H>),
+    Busy(BridgeOperation<H>),
     /// Only during a transition between states.
     Lost,
 }
@@ -205,7 +205,7 @@ fn lost() -> io::Error {
 }
 
 /// The received bytes, from an offset on, and the state of the next receive.
-struct Filling<R> {
+struct FillSide<R> {
     state: State<R>,
     ready: Vec<u8>,
     at: usize,
@@ -213,12 +213,12 @@ struct Filling<R> {
     spare: Vec<u8>,
     /// Size of the next receive, and of the last.
     size: usize,
-    asked: usize,
+    requested: usize,
     limit: usize,
     ended: bool,
 }
 
-impl<R> Filling<R> {
+impl<R> FillSide<R> {
     fn new(reader: R, limit: usize) -> Self {
         let state = State::Idle(reader);
         Self {
@@ -227,7 +227,7 @@ impl<R> Filling<R> {
             at: 0,
             spare: Vec::new(),
             size: START,
-            asked: 0,
+            requested: 0,
             limit,
             ended: false,
         }
@@ -245,9 +245,9 @@ impl<R> Filling<R> {
     }
 
     /// Stores received bytes behind unread bytes, or in their place if there are none.
-    fn came(&mut self, mut bytes: Vec<u8>) {
-        if bytes.len() == self.asked {
-            self.size = (2 * self.asked).clamp(START, self.limit);
+    fn store(&mut self, mut bytes: Vec<u8>) {
+        if bytes.len() == self.requested {
+            self.size = (2 * self.requested).clamp(START, self.limit);
         } else if bytes.len() < self.size / 4 {
             self.size = (self.size / 2).max(START);
         }
@@ -264,7 +264,7 @@ impl<R> Filling<R> {
     }
 }
 
-impl<R: AsyncRead + 'static> Filling<R> {
+impl<R: AsyncRead + 'static> FillSide<R> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if self.ended {
             return Poll::Ready(Ok(0));
@@ -277,7 +277,7 @@ impl<R: AsyncRead + 'static> Filling<R> {
         self.state = State::Idle(reader);
         self.ended = matches!(result, Ok(0));
         if result.is_ok() {
-            self.came(bytes);
+            self.store(bytes);
         }
         Poll::Ready(result)
     }
@@ -286,16 +286,17 @@ impl<R: AsyncRead + 'static> Filling<R> {
         let unread = self.unread().len();
         let room = self.size.min(self.limit - unread);
         if room == 0 {
-            let told = format!("receive buffer is full: {unread} unread bytes reach the limit of the bridge");
-            return Err(io::Error::new(io::ErrorKind::OutOfMemory, told));
+            let error =
+                format!("receive buffer is full: {unread} unread bytes reach the limit of the bridge");
+            return Err(io::Error::new(io::ErrorKind::OutOfMemory, error));
         }
         if let State::Idle(mut reader) = std::mem::replace(&mut self.state, State::Lost) {
             let mut memory = std::mem::take(&mut self.spare);
             memory.reserve_exact(room);
-            self.asked = room;
+            self.requested = room;
             self.state = State::Busy(Box::pin(async move {
-                let came = reader.read(IoBuf::slice(memory, ..room)).await.into_inner();
-                (reader, came)
+                let result = reader.read(IoBuf::slice(memory, ..room)).await.into_inner();
+                (reader, result)
             }));
         }
         Ok(())
@@ -303,54 +304,54 @@ impl<R: AsyncRead + 'static> Filling<R> {
 }
 
 /// Written bytes that are queued, and the send in flight.
-struct Flushing<W> {
+struct FlushSide<W> {
     state: State<W>,
-    waits: Vec<u8>,
+    queued: Vec<u8>,
     /// Bytes in flight.
     leaving: usize,
     limit: usize,
 }
 
-impl<W> Flushing<W> {
+impl<W> FlushSide<W> {
     fn new(writer: W, limit: usize) -> Self {
-        Self { state: State::Idle(writer), waits: Vec::new(), leaving: 0, limit }
+        Self { state: State::Idle(writer), queued: Vec::new(), leaving: 0, limit }
     }
 
     fn unsent(&self) -> usize {
-        self.waits.len() + self.leaving
+        self.queued.len() + self.leaving
     }
 
     fn put(&mut self, bytes: &[u8]) -> usize {
         let count = bytes.len().min(self.limit - self.unsent());
-        if self.waits.capacity() == 0 && count > 0 {
-            self.waits.reserve_exact(START);
+        if self.queued.capacity() == 0 && count > 0 {
+            self.queued.reserve_exact(START);
         }
-        self.waits.extend_from_slice(&bytes[..count]);
+        self.queued.extend_from_slice(&bytes[..count]);
         count
     }
 
     /// Reuses memory, if it was not much too large.
-    fn left(&mut self, mut bytes: Vec<u8>) {
+    fn reuse(&mut self, mut bytes: Vec<u8>) {
         self.leaving = 0;
         let fits = bytes.capacity() <= START || bytes.len() >= bytes.capacity() / 4;
-        if fits && self.waits.is_empty() {
+        if fits && self.queued.is_empty() {
             bytes.clear();
-            self.waits = bytes;
+            self.queued = bytes;
         }
     }
 }
 
-impl<W: AsyncWrite + 'static> Flushing<W> {
+impl<W: AsyncWrite + 'static> FlushSide<W> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             match &mut self.state {
                 State::Busy(op) => {
                     let (writer, BufResult(result, bytes)) = ready!(op.as_mut().poll(cx));
                     self.state = State::Idle(writer);
-                    self.left(bytes);
+                    self.reuse(bytes);
                     result?;
                 }
-                State::Idle(_) if self.waits.is_empty() => return Poll::Ready(Ok(())),
+                State::Idle(_) if self.queued.is_empty() => return Poll::Ready(Ok(())),
                 State::Idle(_) => self.start(),
                 State::Lost => return Poll::Ready(Err(lost())),
             }
@@ -359,7 +360,7 @@ impl<W: AsyncWrite + 'static> Flushing<W> {
 
     fn start(&mut self) {
         if let State::Idle(mut writer) = std::mem::replace(&mut self.state, State::Lost) {
-            let bytes = std::mem::take(&mut self.waits);
+            let bytes = std::mem::take(&mut self.queued);
             self.leaving = bytes.len();
             self.state = State::Busy(Box::pin(async move {
                 let BufResult(sent, bytes) = writer.write_all(bytes).await;

@@ -11,11 +11,11 @@ use compio::io::{AsyncRead, AsyncWrite};
 use sinews_session::Chain;
 
 use super::transport::sealed::Duplex;
-use super::transport::{Came, Left, Sink, Source};
-use crate::link::Room;
+use super::transport::{ReceiveResult, SendResult, Sink, Source};
+use crate::link::ReceiveBuffer;
 
 /// An operation with its output: the half, and the result.
-type InFlight<T, R> = Pin<Box<dyn Future<Output = (T, R)>>>;
+type HalfOperation<T, R> = Pin<Box<dyn Future<Output = (T, R)>>>;
 
 /// Size of the buffer in which a reader waits. Small, as every idle connection has one.
 const SMALL: usize = 1 << 10;
@@ -24,81 +24,91 @@ const SMALL: usize = 1 << 10;
 const SLICES: usize = 64;
 
 impl<R: AsyncRead + 'static, W: AsyncWrite + 'static> Duplex for (R, W) {
-    type Source = Reader<R>;
-    type Sink = Writer<W>;
+    type Source = ReaderSource<R>;
+    type Sink = WriterSink<W>;
 
-    fn open(self) -> (Reader<R>, Writer<W>) {
-        (Reader { state: Reading::Idle(self.0), full: false }, Writer { writer: Some(self.1), op: None })
+    fn open(self) -> (ReaderSource<R>, WriterSink<W>) {
+        (
+            ReaderSource { state: ReaderState::Idle(self.0), full: false },
+            WriterSink { writer: Some(self.1), op: None },
+        )
     }
 }
 
 /// The receiving side.
-pub struct Reader<R> {
-    state: Reading<R>,
+pub struct ReaderSource<R> {
+    state: ReaderState<R>,
     /// The last receive filled its room: more data may be available.
     full: bool,
 }
 
-enum Reading<R> {
+enum ReaderState<R> {
     Idle(R),
     /// Into a room of the caller, or into the reader's own memory.
     Receiving {
-        op: InFlight<R, (Room, io::Result<usize>)>,
+        op: HalfOperation<R, (ReceiveBuffer, io::Result<usize>)>,
         own: bool,
     },
     /// Bytes received into the reader's own memory, from an offset on.
-    Held {
+    Buffered {
         reader: R,
         memory: Vec<u8>,
         at: usize,
     },
     /// Only during a transition between states.
-    Away,
+    Moved,
 }
 
-impl<R: AsyncRead + 'static> Reader<R> {
-    fn receive(mut reader: R, room: Room) -> InFlight<R, (Room, io::Result<usize>)> {
+impl<R: AsyncRead + 'static> ReaderSource<R> {
+    fn receive(mut reader: R, buffer: ReceiveBuffer) -> HalfOperation<R, (ReceiveBuffer, io::Result<usize>)> {
         Box::pin(async move {
-            let (memory, most, direct) = match room {
-                Room::Block(block) => {
+            let (memory, most, direct) = match buffer {
+                ReceiveBuffer::Block(block) => {
                     let most = block.capacity() - block.len();
                     (block, most, false)
                 }
-                Room::Message(memory, most) => (memory, most, true),
+                ReceiveBuffer::Message(memory, most) => (memory, most, true),
             };
             let (start, end) = (memory.len(), memory.len() + most);
             let BufResult(result, slice) = reader.read(memory.slice(start..end)).await;
             let memory = slice.into_inner();
-            let room = if direct { Room::Message(memory, most) } else { Room::Block(memory) };
-            (reader, (room, result))
+            let buffer =
+                if direct { ReceiveBuffer::Message(memory, most) } else { ReceiveBuffer::Block(memory) };
+            (reader, (buffer, result))
         })
     }
 
-    fn came(&mut self, reader: R, room: Room, result: io::Result<usize>, own: bool) -> Came {
-        let most = match &room {
-            Room::Block(_) if own => SMALL,
-            Room::Block(_) => crate::resources::BLOCK,
-            Room::Message(_, most) => *most,
+    fn handle_received(
+        &mut self,
+        reader: R,
+        buffer: ReceiveBuffer,
+        result: io::Result<usize>,
+        own: bool,
+    ) -> ReceiveResult {
+        let most = match &buffer {
+            ReceiveBuffer::Block(_) if own => SMALL,
+            ReceiveBuffer::Block(_) => crate::resources::BLOCK,
+            ReceiveBuffer::Message(_, most) => *most,
         };
         self.full = result.as_ref().is_ok_and(|&count| count == most);
-        match (room, result) {
-            (Room::Block(memory), Ok(count)) if own && count > 0 => {
-                self.state = Reading::Held { reader, memory, at: 0 };
-                Came::Held
+        match (buffer, result) {
+            (ReceiveBuffer::Block(memory), Ok(count)) if own && count > 0 => {
+                self.state = ReaderState::Buffered { reader, memory, at: 0 };
+                ReceiveResult::Buffered
             }
             (_, result) if own => {
-                self.state = Reading::Idle(reader);
-                Came::Over(result.err())
+                self.state = ReaderState::Idle(reader);
+                ReceiveResult::Ended(result.err())
             }
-            (room, result) => {
-                self.state = Reading::Idle(reader);
-                Came::Filled(room, result)
+            (buffer, result) => {
+                self.state = ReaderState::Idle(reader);
+                ReceiveResult::Filled(buffer, result)
             }
         }
     }
 }
 
-impl<R: AsyncRead + 'static> Source for Reader<R> {
+impl<R: AsyncRead + 'static> Source for ReaderSource<R> {
     fn is_direct(&self) -> bool {
         true
     }
@@ -108,59 +118,60 @@ impl<R: AsyncRead + 'static> Source for Reader<R> {
     }
 
     fn is_busy(&self) -> bool {
-        !matches!(self.state, Reading::Idle(_))
+        !matches!(self.state, ReaderState::Idle(_))
     }
 
-    fn start(&mut self, room: Option<Room>) {
-        if let Reading::Idle(reader) = std::mem::replace(&mut self.state, Reading::Away) {
-            let own = room.is_none();
-            let room = room.unwrap_or_else(|| Room::Block(Vec::with_capacity(SMALL)));
-            self.state = Reading::Receiving { op: Self::receive(reader, room), own };
+    fn start(&mut self, buffer: Option<ReceiveBuffer>) {
+        if let ReaderState::Idle(reader) = std::mem::replace(&mut self.state, ReaderState::Moved) {
+            let own = buffer.is_none();
+            let buffer = buffer.unwrap_or_else(|| ReceiveBuffer::Block(Vec::with_capacity(SMALL)));
+            self.state = ReaderState::Receiving { op: Self::receive(reader, buffer), own };
         }
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Came> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ReceiveResult> {
         match &mut self.state {
-            Reading::Held { .. } => Poll::Ready(Came::Held),
-            Reading::Receiving { op, own } => {
+            ReaderState::Buffered { .. } => Poll::Ready(ReceiveResult::Buffered),
+            ReaderState::Receiving { op, own } => {
                 let own = *own;
-                let (reader, (room, result)) = ready!(op.as_mut().poll(cx));
-                Poll::Ready(self.came(reader, room, result, own))
+                let (reader, (buffer, result)) = ready!(op.as_mut().poll(cx));
+                Poll::Ready(self.handle_received(reader, buffer, result, own))
             }
-            Reading::Idle(_) | Reading::Away => Poll::Ready(Came::Nothing),
+            ReaderState::Idle(_) | ReaderState::Moved => Poll::Ready(ReceiveResult::Nothing),
         }
     }
 
     fn drain(&mut self, into: &mut Vec<u8>, most: usize) -> usize {
-        let Reading::Held { memory, at, .. } = &mut self.state else { return 0 };
+        let ReaderState::Buffered { memory, at, .. } = &mut self.state else { return 0 };
         let count = most.min(memory.len() - *at);
         into.extend_from_slice(&memory[*at..*at + count]);
         *at += count;
         if *at == memory.len()
-            && let Reading::Held { reader, .. } = std::mem::replace(&mut self.state, Reading::Away)
+            && let ReaderState::Buffered { reader, .. } =
+                std::mem::replace(&mut self.state, ReaderState::Moved)
         {
-            self.state = Reading::Idle(reader);
+            self.state = ReaderState::Idle(reader);
         }
         count
     }
 }
 
 /// The sending side.
-pub struct Writer<W> {
+pub struct WriterSink<W> {
     /// `None` while an operation has it.
     writer: Option<W>,
-    op: Option<InFlight<W, Left>>,
+    op: Option<HalfOperation<W, SendResult>>,
 }
 
-struct Pieces(Box<Chain>);
+struct ChainPieces(Box<Chain>);
 
-impl IoVectoredBuf for Pieces {
+impl IoVectoredBuf for ChainPieces {
     fn iter_slice(&self) -> impl Iterator<Item = &[u8]> {
         self.0.pieces().take(SLICES)
     }
 }
 
-impl<W: AsyncWrite + 'static> Sink for Writer<W> {
+impl<W: AsyncWrite + 'static> Sink for WriterSink<W> {
     fn is_busy(&self) -> bool {
         self.op.is_some()
     }
@@ -170,13 +181,13 @@ impl<W: AsyncWrite + 'static> Sink for Writer<W> {
         let Some(chain) = chain else { return };
         let Some(mut writer) = self.writer.take() else { return };
         self.op = Some(Box::pin(async move {
-            let BufResult(mut result, Pieces(chain)) = writer.write_vectored(Pieces(chain)).await;
+            let BufResult(mut result, ChainPieces(chain)) = writer.write_vectored(ChainPieces(chain)).await;
             if result.is_ok()
                 && let Err(error) = writer.flush().await
             {
                 result = Err(error);
             }
-            (writer, Left::Sent(Some(chain), result))
+            (writer, SendResult::Sent(Some(chain), result))
         }));
     }
 
@@ -184,11 +195,11 @@ impl<W: AsyncWrite + 'static> Sink for Writer<W> {
         let Some(mut writer) = self.writer.take() else { return };
         self.op = Some(Box::pin(async move {
             let result = writer.shutdown().await;
-            (writer, Left::Shut(result))
+            (writer, SendResult::Shut(result))
         }));
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Left> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<SendResult> {
         let Some(op) = &mut self.op else { return Poll::Pending };
         let (writer, left) = ready!(op.as_mut().poll(cx));
         self.writer = Some(writer);

@@ -107,12 +107,14 @@
 //! connection.
 
 mod accept;
+mod app_buffer;
+mod app_memory;
 mod bridge;
 mod connect;
-mod drive;
+mod driver;
 mod halves;
-mod lent;
 mod pieces;
+mod recv_into;
 mod socket;
 mod split;
 #[cfg(feature = "url-connect")]
@@ -120,8 +122,8 @@ mod stream;
 #[cfg(feature = "rustls")]
 mod tls;
 mod transport;
+mod transport_io;
 mod websocket;
-mod wire;
 
 pub use self::accept::accept;
 pub use self::bridge::SyncBridge;

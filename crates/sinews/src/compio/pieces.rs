@@ -10,13 +10,13 @@ use compio::buf::{BufResult, IoBuf, IoBufMut, IoVectoredBuf};
 use compio::io::{AsyncRead, AsyncWrite};
 use sinews_proto::Kind;
 
-use super::split::Half;
+use super::split::shared::HalfCall;
 use super::transport::Transport;
 use super::websocket::WebSocket;
 use crate::driver::Driver as _;
 use crate::error::Error;
 use crate::message::{Filled, MessageHead};
-use crate::reading::{FRAGMENT_MAX, Reading};
+use crate::reading::{FRAGMENT_MAX, MessageCursor};
 
 impl<S: Transport> WebSocket<S> {
     /// Waits for the next text or binary message and reads it in chunks as they arrive: it need not fit into memory.
@@ -29,9 +29,9 @@ impl<S: Transport> WebSocket<S> {
     /// As [`next`](Self::next).
     pub async fn next_reader(&mut self) -> Option<Result<MessageReader<'_, S>, Error>> {
         self.leave_filling();
-        match poll_fn(|cx| Reading::poll_begin(&mut self.drive, cx)).await {
+        match poll_fn(|cx| MessageCursor::poll_begin(&mut self.driver, cx)).await {
             Some(reading) => Some(Ok(MessageReader { socket: self, reading })),
-            None => self.drive.link().last_words().map(Err),
+            None => self.driver.link().take_end_error().map(Err),
         }
     }
 
@@ -65,7 +65,7 @@ impl<S: Transport> WebSocket<S> {
     /// # Errors
     /// As [`next`](Self::next).
     pub async fn next_head(&mut self) -> Option<Result<MessageHead, Error>> {
-        next_head(Holder::Whole(self)).await
+        next_head(SocketOrHalf::Whole(self)).await
     }
 
     /// Receives the next text or binary message into the caller's memory, such as memory that is aligned for direct
@@ -104,7 +104,7 @@ impl<S: Transport> WebSocket<S> {
     /// # Errors
     /// As [`next`](Self::next).
     pub async fn recv_into<B: IoBufMut>(&mut self, buffer: B) -> (Option<Result<Filled, Error>>, B) {
-        recv_into(Holder::Whole(self), buffer).await
+        recv_into(SocketOrHalf::Whole(self), buffer).await
     }
 
     /// Sends one message from several buffers, of any type that compio can send: a tuple of a header and a payload, a
@@ -145,23 +145,23 @@ impl<S: Transport> WebSocket<S> {
         kind: Kind,
         buffers: V,
     ) -> (Result<(), Error>, Option<V>) {
-        send_vectored(Holder::Whole(self), kind, buffers).await
+        send_vectored(SocketOrHalf::Whole(self), kind, buffers).await
     }
 
     /// Sends a message in chunks: its length need not be known, and it need not fit into memory. Each write is a
     /// fragment; pings, pongs and Close pass between fragments, other messages wait for the end of the message.
     pub fn writer(&mut self, kind: Kind) -> MessageWriter<'_, S> {
-        MessageWriter { holder: Holder::Whole(self), kind }
+        MessageWriter { holder: SocketOrHalf::Whole(self), kind }
     }
 }
 
 /// A connection, or one of its halves.
-pub(super) enum Holder<'a, S: Transport> {
+pub(super) enum SocketOrHalf<'a, S: Transport> {
     Whole(&'a mut WebSocket<S>),
-    Half(Half<'a, S>),
+    HalfCall(HalfCall<'a, S>),
 }
 
-impl<S: Transport> Holder<'_, S> {
+impl<S: Transport> SocketOrHalf<'_, S> {
     fn poll<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -169,26 +169,28 @@ impl<S: Transport> Holder<'_, S> {
     ) -> Poll<T> {
         match self {
             Self::Whole(socket) => poll(socket, cx),
-            Self::Half(half) => half.poll(cx, poll),
+            Self::HalfCall(half) => half.poll(cx, poll),
         }
     }
 
     fn with<T>(&mut self, work: impl FnOnce(&mut WebSocket<S>) -> T) -> T {
         match self {
             Self::Whole(socket) => work(socket),
-            Self::Half(half) => half.with(work),
+            Self::HalfCall(half) => half.with(work),
         }
     }
 }
 
 /// [`WebSocket::next_head`] for a connection or a half.
-pub(super) async fn next_head<S: Transport>(mut holder: Holder<'_, S>) -> Option<Result<MessageHead, Error>> {
+pub(super) async fn next_head<S: Transport>(
+    mut holder: SocketOrHalf<'_, S>,
+) -> Option<Result<MessageHead, Error>> {
     poll_fn(|cx| holder.poll(cx, |socket, cx| socket.poll_head(cx))).await
 }
 
 /// [`WebSocket::recv_into`] for a connection or a half.
 pub(super) async fn recv_into<S: Transport, B: IoBufMut>(
-    mut holder: Holder<'_, S>,
+    mut holder: SocketOrHalf<'_, S>,
     buffer: B,
 ) -> (Option<Result<Filled, Error>>, B) {
     let mut own = Some(buffer);
@@ -197,7 +199,7 @@ pub(super) async fn recv_into<S: Transport, B: IoBufMut>(
 
 /// [`WebSocket::send_vectored`] for a connection or a half.
 pub(super) async fn send_vectored<S: Transport, V: IoVectoredBuf + Send + Sync>(
-    mut holder: Holder<'_, S>,
+    mut holder: SocketOrHalf<'_, S>,
     kind: Kind,
     buffers: V,
 ) -> (Result<(), Error>, Option<V>) {
@@ -207,23 +209,23 @@ pub(super) async fn send_vectored<S: Transport, V: IoVectoredBuf + Send + Sync>(
 }
 
 async fn send_pieces<S: Transport>(
-    holder: &mut Holder<'_, S>,
+    holder: &mut SocketOrHalf<'_, S>,
     kind: Kind,
     pieces: Vec<Bytes>,
 ) -> Result<(), Error> {
-    poll_fn(|cx| holder.poll(cx, |socket, cx| socket.drive.poll_room(cx))).await;
-    holder.with(|socket| socket.drive.link().queue_pieces(kind, &pieces))?;
+    poll_fn(|cx| holder.poll(cx, |socket, cx| socket.driver.poll_capacity(cx))).await;
+    holder.with(|socket| socket.driver.link().queue_pieces(kind, &pieces))?;
     drop(pieces);
-    poll_fn(|cx| holder.poll(cx, |socket, cx| socket.drive.poll_out(cx))).await
+    poll_fn(|cx| holder.poll(cx, |socket, cx| socket.driver.poll_out(cx))).await
 }
 
 /// One of several buffers, which stay together.
-struct Piece<V> {
+struct OwnedPiece<V> {
     owner: Arc<V>,
     at: usize,
 }
 
-impl<V: IoVectoredBuf> AsRef<[u8]> for Piece<V> {
+impl<V: IoVectoredBuf> AsRef<[u8]> for OwnedPiece<V> {
     fn as_ref(&self) -> &[u8] {
         self.owner.iter_slice().nth(self.at).unwrap_or_default()
     }
@@ -231,7 +233,7 @@ impl<V: IoVectoredBuf> AsRef<[u8]> for Piece<V> {
 
 fn pieces_of<V: IoVectoredBuf + Send + Sync>(owner: &Arc<V>) -> Vec<Bytes> {
     let count = owner.iter_slice().count();
-    (0..count).map(|at| Bytes::from_owner(Piece { owner: owner.clone(), at })).collect()
+    (0..count).map(|at| Bytes::from_owner(OwnedPiece { owner: owner.clone(), at })).collect()
 }
 
 /// A message that is read as it arrives: by [`next_chunk`](Self::next_chunk), without a copy, or as an [`AsyncRead`],
@@ -242,7 +244,7 @@ fn pieces_of<V: IoVectoredBuf + Send + Sync>(owner: &Arc<V>) -> Vec<Bytes> {
 #[derive(Debug)]
 pub struct MessageReader<'a, S: Transport> {
     socket: &'a mut WebSocket<S>,
-    reading: Reading,
+    reading: MessageCursor,
 }
 
 impl<S: Transport> MessageReader<'_, S> {
@@ -259,8 +261,8 @@ impl<S: Transport> MessageReader<'_, S> {
     /// # Errors
     /// The connection ended before the message.
     pub async fn next_chunk(&mut self) -> Option<Result<&mut [u8], Error>> {
-        match poll_fn(|cx| self.reading.poll_some(&mut self.socket.drive, cx)).await {
-            Ok(true) => Some(Ok(self.reading.take(self.socket.drive.link(), usize::MAX))),
+        match poll_fn(|cx| self.reading.poll_bytes(&mut self.socket.driver, cx)).await {
+            Ok(true) => Some(Ok(self.reading.take(self.socket.driver.link(), usize::MAX))),
             Ok(false) => None,
             Err(error) => Some(Err(error)),
         }
@@ -271,10 +273,10 @@ impl<S: Transport> MessageReader<'_, S> {
 impl<S: Transport> AsyncRead for MessageReader<'_, S> {
     async fn read<B: IoBufMut>(&mut self, mut buf: B) -> BufResult<usize, B> {
         let Self { socket, reading } = self;
-        if let Err(error) = poll_fn(|cx| reading.poll_some(&mut socket.drive, cx)).await {
+        if let Err(error) = poll_fn(|cx| reading.poll_bytes(&mut socket.driver, cx)).await {
             return BufResult(Err(io::Error::new(io::ErrorKind::UnexpectedEof, error)), buf);
         }
-        let mut piece: &[u8] = reading.take(socket.drive.link(), buf.buf_capacity());
+        let mut piece: &[u8] = reading.take(socket.driver.link(), buf.buf_capacity());
         piece.read(buf).await
     }
 }
@@ -282,7 +284,7 @@ impl<S: Transport> AsyncRead for MessageReader<'_, S> {
 impl<S: Transport> Drop for MessageReader<'_, S> {
     fn drop(&mut self) {
         if !self.reading.last {
-            self.socket.drive.link().skip_rest();
+            self.socket.driver.link().skip_rest();
         }
     }
 }
@@ -293,7 +295,7 @@ impl<S: Transport> Drop for MessageReader<'_, S> {
 /// A writer that is dropped before that leaves the message open: [`WebSocket::writer`] continues it, and until its
 /// end other messages are [`Misuse::MessageOpen`](crate::Misuse::MessageOpen).
 pub struct MessageWriter<'a, S: Transport> {
-    pub(super) holder: Holder<'a, S>,
+    pub(super) holder: SocketOrHalf<'a, S>,
     pub(super) kind: Kind,
 }
 
@@ -315,7 +317,7 @@ impl<S: Transport> MessageWriter<'_, S> {
 
     async fn part(&mut self, part: &[u8], last: bool) -> Result<(), Error> {
         let kind = self.kind;
-        poll_fn(|cx| self.holder.poll(cx, |socket, cx| socket.drive.poll_part(cx, (kind, part, last)))).await
+        poll_fn(|cx| self.holder.poll(cx, |socket, cx| socket.driver.poll_part(cx, (kind, part, last)))).await
     }
 
     /// Sends all queued bytes.
@@ -325,7 +327,7 @@ impl<S: Transport> MessageWriter<'_, S> {
     /// # Errors
     /// See [`Error`].
     pub async fn flush(&mut self) -> Result<(), Error> {
-        poll_fn(|cx| self.holder.poll(cx, |socket, cx| socket.drive.poll_out(cx))).await
+        poll_fn(|cx| self.holder.poll(cx, |socket, cx| socket.driver.poll_out(cx))).await
     }
 
     /// Ends the message, and sends all queued bytes.
@@ -358,7 +360,7 @@ impl<S: Transport> AsyncWrite for MessageWriter<'_, S> {
 
     /// Ends the message.
     async fn shutdown(&mut self) -> io::Result<()> {
-        if self.holder.with(|socket| socket.drive.link().is_mid_message()) {
+        if self.holder.with(|socket| socket.driver.link().is_mid_message()) {
             self.part(&[], true).await.map_err(io::Error::other)?;
         }
         Self::flush(self).await.map_err(io::Error::other)

@@ -18,10 +18,10 @@ use futures_core::Stream;
 use sinews_session::Chain;
 use socket2::Socket;
 
-use super::lent::{Memory, Receiving, Socket as LentSocket};
+use super::app_memory::{AnySocket, AppMemory, AppReceive};
 use super::transport::sealed::Duplex;
-use super::transport::{Came, Left, Sink, SocketTransport, Source};
-use crate::link::Room;
+use super::transport::{ReceiveResult, SendResult, Sink, SocketTransport, Source};
+use crate::link::ReceiveBuffer;
 use crate::resources::BLOCK;
 
 type Fd = SharedFd<Socket>;
@@ -99,15 +99,15 @@ enum State {
     /// Into the memory of a message, at most this many bytes.
     Message(Boxed<BufResult<usize, Slice<Vec<u8>>>>, usize),
     /// Into the application's memory, until the token is used.
-    Lent(Receiving, usize, Option<CancelToken>),
+    AppBuffer(AppReceive, usize, Option<CancelToken>),
     /// Received bytes, from an offset on.
-    Held(BufferRef, u32),
-    HeldSmall(Vec<u8>, u32),
+    Buffered(BufferRef, u32),
+    BufferedSmall(Vec<u8>, u32),
 }
 
 impl<S> SocketSource<S>
 where
-    S: AsyncRead + Clone + Into<LentSocket> + ToSharedFd<Socket> + 'static,
+    S: AsyncRead + Clone + Into<AnySocket> + ToSharedFd<Socket> + 'static,
     for<'a> &'a S: AsyncReadManaged<Buffer = BufferRef>,
 {
     fn new(stream: S) -> Self {
@@ -127,9 +127,9 @@ where
                 // 0: as much as fits.
                 let most = if plenty < PLENTY { MODEST } else { 0 };
                 // Through a reference, which makes the future smaller.
-                let came = (&stream).read_managed(most).await;
-                let is_much = matches!(&came, Ok(Some(buffer)) if buffer.len() >= MODEST);
-                Some((came, (stream, if is_much { PLENTY.min(plenty + 1) } else { 0 })))
+                let received = (&stream).read_managed(most).await;
+                let is_much = matches!(&received, Ok(Some(buffer)) if buffer.len() >= MODEST);
+                Some((received, (stream, if is_much { PLENTY.min(plenty + 1) } else { 0 })))
             }))
         });
         State::Managed
@@ -154,46 +154,46 @@ where
         State::Message(Box::pin(async move { stream.read(slice).await }), most)
     }
 
-    fn came_managed(&mut self, came: io::Result<Option<BufferRef>>) -> Came {
-        match came {
+    fn managed_received(&mut self, received: io::Result<Option<BufferRef>>) -> ReceiveResult {
+        match received {
             Ok(Some(mut buffer)) if !buffer.is_empty() => {
                 let (count, room) = (buffer.len(), buffer.buf_capacity());
-                self.came_into(count, if count == MODEST { count } else { room });
-                self.state = State::Held(buffer, 0);
-                Came::Held
+                self.note_received(count, if count == MODEST { count } else { room });
+                self.state = State::Buffered(buffer, 0);
+                ReceiveResult::Buffered
             }
-            Ok(_) => Came::Over(None),
+            Ok(_) => ReceiveResult::Ended(None),
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
                 self.exhausted = true;
-                Came::Nothing
+                ReceiveResult::Nothing
             }
-            Err(error) => Came::Over(Some(error)),
+            Err(error) => ReceiveResult::Ended(Some(error)),
         }
     }
 
-    fn came_small(&mut self, came: BufResult<usize, Vec<u8>>) -> Came {
-        match came {
-            BufResult(Ok(0), _) => Came::Over(None),
+    fn small_received(&mut self, received: BufResult<usize, Vec<u8>>) -> ReceiveResult {
+        match received {
+            BufResult(Ok(0), _) => ReceiveResult::Ended(None),
             BufResult(Ok(count), mut memory) => {
-                self.came_into(count, SMALL);
+                self.note_received(count, SMALL);
                 memory.truncate(count);
-                self.state = State::HeldSmall(memory, 0);
-                Came::Held
+                self.state = State::BufferedSmall(memory, 0);
+                ReceiveResult::Buffered
             }
-            BufResult(Err(error), _) => Came::Over(Some(error)),
+            BufResult(Err(error), _) => ReceiveResult::Ended(Some(error)),
         }
     }
 
-    fn came_block(&mut self, came: BufResult<usize, Slice<Vec<u8>>>) -> Came {
-        let BufResult(result, slice) = came;
+    fn block_received(&mut self, received: BufResult<usize, Slice<Vec<u8>>>) -> ReceiveResult {
+        let BufResult(result, slice) = received;
         let (start, room) = (slice.begin(), slice.len());
         let mut block = slice.into_inner();
         block.truncate(start + result.as_ref().map_or(0, |&count| count));
-        self.came_into(result.as_ref().map_or(0, |&count| count), room);
-        Came::Filled(Room::Block(block), result)
+        self.note_received(result.as_ref().map_or(0, |&count| count), room);
+        ReceiveResult::Filled(ReceiveBuffer::Block(block), result)
     }
 
-    fn came_into(&mut self, count: usize, room: usize) {
+    fn note_received(&mut self, count: usize, room: usize) {
         let full = u32::try_from(count).ok().filter(|_| count == room);
         self.full = full.and_then(NonZero::new);
     }
@@ -201,7 +201,7 @@ where
 
 impl<S> Source for SocketSource<S>
 where
-    S: AsyncRead + Clone + Into<LentSocket> + ToSharedFd<Socket> + 'static,
+    S: AsyncRead + Clone + Into<AnySocket> + ToSharedFd<Socket> + 'static,
     for<'a> &'a S: AsyncReadManaged<Buffer = BufferRef>,
 {
     fn is_direct(&self) -> bool {
@@ -216,61 +216,66 @@ where
         !matches!(self.state, State::Idle)
     }
 
-    fn start(&mut self, room: Option<Room>) {
+    fn start(&mut self, room: Option<ReceiveBuffer>) {
         self.state = match room {
             None => self.wait(),
-            Some(Room::Block(block)) => self.take_more(block),
-            Some(Room::Message(memory, most)) => self.receive_message(memory, most),
+            Some(ReceiveBuffer::Block(block)) => self.take_more(block),
+            Some(ReceiveBuffer::Message(memory, most)) => self.receive_message(memory, most),
         };
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Came> {
-        let came = match &mut self.state {
-            State::Idle => return Poll::Ready(Came::Nothing),
-            State::Held(..) | State::HeldSmall(..) => return Poll::Ready(Came::Held),
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ReceiveResult> {
+        let received = match &mut self.state {
+            State::Idle => return Poll::Ready(ReceiveResult::Nothing),
+            State::Buffered(..) | State::BufferedSmall(..) => return Poll::Ready(ReceiveResult::Buffered),
             State::Managed => {
                 let Some(managed) = &mut self.managed else { return Poll::Pending };
-                let came = ready!(managed.as_mut().poll_next(cx)).unwrap_or(Ok(None));
+                let received = ready!(managed.as_mut().poll_next(cx)).unwrap_or(Ok(None));
                 self.state = State::Idle;
-                self.came_managed(came)
+                self.managed_received(received)
             }
             State::Small(op) => {
-                let came = ready!(Pin::new(op).poll(cx)).into_inner();
+                let received = ready!(Pin::new(op).poll(cx)).into_inner();
                 self.state = State::Idle;
-                self.came_small(came)
+                self.small_received(received)
             }
             State::Block(op) => {
-                let came = ready!(Pin::new(op).poll(cx)).into_inner();
+                let received = ready!(Pin::new(op).poll(cx)).into_inner();
                 self.state = State::Idle;
-                self.came_block(came)
+                self.block_received(received)
             }
-            State::Lent(op, at, _) => {
+            State::AppBuffer(op, at, _) => {
                 let at = *at;
                 let (result, memory) = ready!(op.as_mut().poll(cx));
                 self.state = State::Idle;
                 self.full = None;
-                Came::Lent(memory, at, result)
+                ReceiveResult::AppMemory(memory, at, result)
             }
             State::Message(op, most) => {
                 let most = *most;
                 let BufResult(result, slice) = ready!(op.as_mut().poll(cx));
                 self.state = State::Idle;
                 self.full = None;
-                Came::Filled(Room::Message(slice.into_inner(), most), result)
+                ReceiveResult::Filled(ReceiveBuffer::Message(slice.into_inner(), most), result)
             }
         };
-        Poll::Ready(came)
+        Poll::Ready(received)
     }
 
-    fn start_lent(&mut self, memory: Box<dyn Memory>, at: usize, most: usize) -> Option<Box<dyn Memory>> {
+    fn start_app_receive(
+        &mut self,
+        memory: Box<dyn AppMemory>,
+        at: usize,
+        most: usize,
+    ) -> Option<Box<dyn AppMemory>> {
         let token = CancelToken::new();
         let op = memory.receive(self.stream.clone().into(), at, most).with_cancel(token.clone());
-        self.state = State::Lent(Box::pin(op), at, Some(token));
+        self.state = State::AppBuffer(Box::pin(op), at, Some(token));
         None
     }
 
-    fn cancel_lent(&mut self) {
-        if let State::Lent(_, _, token) = &mut self.state
+    fn cancel_app_receive(&mut self) {
+        if let State::AppBuffer(_, _, token) = &mut self.state
             && let Some(token) = token.take()
         {
             token.cancel();
@@ -278,12 +283,12 @@ where
     }
 
     fn drain(&mut self, into: &mut Vec<u8>, most: usize) -> usize {
-        let (held, at): (&[u8], &mut u32) = match &mut self.state {
-            State::Held(buffer, at) => (buffer, at),
-            State::HeldSmall(memory, at) => (memory, at),
+        let (buffered, at): (&[u8], &mut u32) = match &mut self.state {
+            State::Buffered(buffer, at) => (buffer, at),
+            State::BufferedSmall(memory, at) => (memory, at),
             _ => return 0,
         };
-        let rest = &held[*at as usize..];
+        let rest = &buffered[*at as usize..];
         let count = most.min(rest.len());
         let is_all = count == rest.len();
         into.extend_from_slice(&rest[..count]);
@@ -303,23 +308,23 @@ pub struct SocketSink<S> {
 }
 
 enum SendOp {
-    Flat(Submit<Send<Flat, Fd>>),
-    Pieces(Submit<SendVectored<Pieces, Fd>>),
+    Piece(Submit<Send<SocketPiece, Fd>>),
+    Pieces(Submit<SendVectored<SocketPieces, Fd>>),
     Shut(Boxed<io::Result<()>>),
 }
 
 /// A chain without large pieces.
-struct Flat(Box<Chain>);
+struct SocketPiece(Box<Chain>);
 
-impl IoBuf for Flat {
+impl IoBuf for SocketPiece {
     fn as_init(&self) -> &[u8] {
         self.0.as_slice().unwrap_or_default()
     }
 }
 
-struct Pieces(Box<Chain>);
+struct SocketPieces(Box<Chain>);
 
-impl IoVectoredBuf for Pieces {
+impl IoVectoredBuf for SocketPieces {
     fn iter_slice(&self) -> impl Iterator<Item = &[u8]> {
         self.0.pieces().take(SLICES)
     }
@@ -336,9 +341,9 @@ impl<S: AsyncWrite + Clone + ToSharedFd<Socket> + 'static> Sink for SocketSink<S
         // A disconnected peer is an error of this call, not a signal.
         let flags = SendFlags::NOSIGNAL;
         self.op = Some(if chain.as_slice().is_some() {
-            SendOp::Flat(compio::runtime::submit(Send::new(fd, Flat(chain), flags)))
+            SendOp::Piece(compio::runtime::submit(Send::new(fd, SocketPiece(chain), flags)))
         } else {
-            SendOp::Pieces(compio::runtime::submit(SendVectored::new(fd, Pieces(chain), flags)))
+            SendOp::Pieces(compio::runtime::submit(SendVectored::new(fd, SocketPieces(chain), flags)))
         });
     }
 
@@ -347,18 +352,18 @@ impl<S: AsyncWrite + Clone + ToSharedFd<Socket> + 'static> Sink for SocketSink<S
         self.op = Some(SendOp::Shut(Box::pin(async move { stream.shutdown().await })));
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Left> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<SendResult> {
         let left = match &mut self.op {
             None => return Poll::Pending,
-            Some(SendOp::Flat(op)) => {
+            Some(SendOp::Piece(op)) => {
                 let BufResult(result, op) = ready!(Pin::new(op).poll(cx));
-                Left::Sent(Some(op.into_inner().0), result)
+                SendResult::Sent(Some(op.into_inner().0), result)
             }
             Some(SendOp::Pieces(op)) => {
                 let BufResult(result, op) = ready!(Pin::new(op).poll(cx));
-                Left::Sent(Some(op.into_inner().0), result)
+                SendResult::Sent(Some(op.into_inner().0), result)
             }
-            Some(SendOp::Shut(op)) => Left::Shut(ready!(op.as_mut().poll(cx))),
+            Some(SendOp::Shut(op)) => SendResult::Shut(ready!(op.as_mut().poll(cx))),
         };
         self.op = None;
         Poll::Ready(left)

@@ -1,28 +1,28 @@
 //! Halves for two tasks of one runtime. They share the connection by reference count: a compio thread runs one task
 //! at a time, so that no lock is needed.
 
-use std::cell::{OnceCell, RefCell};
+pub(super) mod shared;
+
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker, ready};
+use std::task::{Context, Poll, ready};
 
 use compio::buf::{IoBufMut, IoVectoredBuf};
 use futures_core::Stream;
 use futures_sink::Sink;
-use futures_util::task::AtomicWaker;
-use sinews_proto::{CloseCode, Config, Kind, Misuse, Role};
+use sinews_proto::{CloseCode, Kind, Misuse};
 use sinews_session::{Closed, Prepared, Sent};
 
-use super::pieces::{self, Holder, MessageWriter};
+use self::shared::{HalfCall, SharedSocket};
+use super::pieces::{self, MessageWriter, SocketOrHalf};
 use super::transport::Transport;
 use super::websocket::WebSocket;
 use crate::driver::Driver as _;
 use crate::error::Error;
-use crate::link::Facts;
 use crate::message::{Filled, Message, MessageHead};
+use crate::methods;
 use crate::sender::Sender;
 
 /// The receiving half: it receives, and does the connection's own work: pongs, the reply to a Close, keepalive.
@@ -33,177 +33,31 @@ use crate::sender::Sender;
 /// It has the methods of Tokio's half except `next_borrowed`: the halves share the connection, and a borrowed message
 /// would block the writer. [`recv_into`](Self::recv_into) receives without a copy.
 pub struct ReadHalf<S: Transport> {
-    shared: Rc<Shared<S>>,
+    shared: Rc<SharedSocket<S>>,
 }
 
 /// The sending half.
 pub struct WriteHalf<S: Transport> {
-    shared: Rc<Shared<S>>,
-}
-
-pub(super) struct Shared<S: Transport> {
-    socket: RefCell<WebSocket<S>>,
-    facts: Facts,
-    closed: OnceCell<Closed>,
-    waiting: Arc<Waiting>,
-    /// Wakes all waiting tasks: a completed operation does not know which half began it.
-    waker: Waker,
-}
-
-/// The wakers of the waiting tasks.
-#[derive(Default)]
-struct Waiting {
-    reader: AtomicWaker,
-    writer: AtomicWaker,
-}
-
-impl Wake for Waiting {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.reader.wake();
-        self.writer.wake();
-    }
+    shared: Rc<SharedSocket<S>>,
 }
 
 impl<S: Transport> WebSocket<S> {
-    /// Splits the connection into halves for two tasks of the runtime. [`ReadHalf::reunite`] joins them. The reader
-    /// skips the rest of a message that [`recv_into`](Self::recv_into) has received in part.
+    /// Splits the connection, over any transport, into halves for two tasks of the runtime. [`ReadHalf::reunite`]
+    /// joins them. The reader skips the rest of a message that [`recv_into`](Self::recv_into) has received in part.
+    ///
+    /// The halves are not [`Send`]: a connection stays on the thread whose runtime opened its transport, so that the
+    /// halves move to other tasks of that thread ([`compio::runtime::spawn`]). For a producer on another thread use a
+    /// [`Sender`].
     #[must_use]
     pub fn split(self) -> (WriteHalf<S>, ReadHalf<S>) {
-        let waiting = Arc::new(Waiting::default());
-        let waker = Waker::from(waiting.clone());
-        let facts = self.drive.peek().facts();
-        let shared =
-            Rc::new(Shared { socket: RefCell::new(self), facts, closed: OnceCell::new(), waiting, waker });
+        let shared = Rc::new(SharedSocket::new(self));
         (WriteHalf { shared: shared.clone() }, ReadHalf { shared })
     }
 }
 
-impl<S: Transport> Shared<S> {
-    /// Polls the connection for one of the halves. The polled code polls no other half, so that the borrow is unique.
-    fn poll<T>(
-        &self,
-        cx: &Context<'_>,
-        waiting: &AtomicWaker,
-        poll: impl FnOnce(&mut WebSocket<S>, &mut Context<'_>) -> Poll<T>,
-    ) -> Poll<T> {
-        waiting.register(cx.waker());
-        let polled = poll(&mut self.socket.borrow_mut(), &mut Context::from_waker(&self.waker));
-        if polled.is_ready() {
-            waiting.take();
-        }
-        polled
-    }
-
-    fn poll_reading<T>(
-        &self,
-        cx: &Context<'_>,
-        poll: impl FnOnce(&mut WebSocket<S>, &mut Context<'_>) -> Poll<T>,
-    ) -> Poll<T> {
-        self.poll(cx, &self.waiting.reader, |socket, cx| {
-            let sending = socket.drive.wants_send();
-            let polled = poll(socket, cx);
-            // An operation may complete as soon as it is begun, without waking a task.
-            if sending && !socket.drive.wants_send() {
-                self.waiting.writer.wake();
-            }
-            polled
-        })
-    }
-
-    fn poll_writing<T>(
-        &self,
-        cx: &Context<'_>,
-        poll: impl FnOnce(&mut WebSocket<S>, &mut Context<'_>) -> Poll<T>,
-    ) -> Poll<T> {
-        let polled = self.poll(cx, &self.waiting.writer, poll);
-        if self.socket.borrow_mut().drive.link().is_parked() {
-            self.waiting.reader.wake();
-        }
-        polled
-    }
-
-    /// How the connection ended. Stored here once it is known, so that the halves can borrow it.
-    fn closed(&self) -> Option<&Closed> {
-        if self.closed.get().is_none()
-            && let Some(closed) = self.socket.borrow().closed()
-        {
-            let _ = self.closed.set(closed.clone());
-        }
-        self.closed.get()
-    }
-
-    /// Changes the connection without waiting. The reader may then have to send queued bytes, or to wait for an
-    /// earlier deadline.
-    fn change<T>(&self, change: impl FnOnce(&mut WebSocket<S>) -> T) -> T {
-        let changed = change(&mut self.socket.borrow_mut());
-        self.waiting.reader.wake();
-        changed
-    }
-}
-
-/// One of the halves, during a call.
-pub(super) enum Half<'a, S: Transport> {
-    Read(&'a Shared<S>),
-    Write(&'a Shared<S>),
-}
-
-impl<S: Transport> Half<'_, S> {
-    pub(super) fn poll<T>(
-        &self,
-        cx: &Context<'_>,
-        poll: impl FnOnce(&mut WebSocket<S>, &mut Context<'_>) -> Poll<T>,
-    ) -> Poll<T> {
-        match self {
-            Self::Read(shared) => shared.poll_reading(cx, poll),
-            Self::Write(shared) => shared.poll_writing(cx, poll),
-        }
-    }
-
-    pub(super) fn with<T>(&self, work: impl FnOnce(&mut WebSocket<S>) -> T) -> T {
-        let (Self::Read(shared) | Self::Write(shared)) = self;
-        work(&mut shared.socket.borrow_mut())
-    }
-
-    async fn close_now(&self, code: CloseCode, reason: &str) -> Result<(), Error> {
-        let (Self::Read(shared) | Self::Write(shared)) = self;
-        shared.change(|socket| socket.drive.begin_close(code, reason))?;
-        let left = poll_fn(|cx| self.poll(cx, |socket, cx| socket.drive.poll_close_now(cx)));
-        let left = compio::time::timeout(shared.facts.config.close_timeout(), left).await;
-        shared.change(|socket| socket.drive.link().end_unanswered(code, reason));
-        shared.waiting.writer.wake();
-        left.unwrap_or_else(|_| Err(Error::Io(std::io::ErrorKind::TimedOut.into())))
-    }
-}
-
 impl<S: Transport> ReadHalf<S> {
-    /// Receives the next message, as [`WebSocket::next`].
-    ///
-    /// Cancel-safe.
-    ///
-    /// # Errors
-    /// Once, how the connection ended, if not in order; then `None`.
-    pub async fn next(&mut self) -> Option<Result<Message, Error>> {
-        poll_fn(|cx| self.poll_message(cx)).await
-    }
-
-    /// Receives the next text or binary message; pings, pongs and Close are skipped, since the library answers them.
-    ///
-    /// Cancel-safe.
-    ///
-    /// # Errors
-    /// As [`next`](Self::next).
-    pub async fn next_data(&mut self) -> Option<Result<Message, Error>> {
-        loop {
-            match self.next().await? {
-                Ok(message) if !message.is_data() => {}
-                message => return Some(message),
-            }
-        }
-    }
+    methods::receive_methods!();
+    methods::accessors!(this => end: this.shared, info: this.shared.info);
 
     fn poll_message(&self, cx: &Context<'_>) -> Poll<Option<Result<Message, Error>>> {
         self.shared.poll_reading(cx, |socket, cx| Pin::new(socket).poll_next(cx))
@@ -216,7 +70,7 @@ impl<S: Transport> ReadHalf<S> {
     /// # Errors
     /// As [`next`](Self::next).
     pub async fn next_head(&mut self) -> Option<Result<MessageHead, Error>> {
-        pieces::next_head(Holder::Half(Half::Read(&self.shared))).await
+        pieces::next_head(SocketOrHalf::HalfCall(HalfCall::Read(&self.shared))).await
     }
 
     /// Receives the next message into the caller's memory, as [`WebSocket::recv_into`].
@@ -224,7 +78,7 @@ impl<S: Transport> ReadHalf<S> {
     /// # Errors
     /// As [`next`](Self::next).
     pub async fn recv_into<B: IoBufMut>(&mut self, buffer: B) -> (Option<Result<Filled, Error>>, B) {
-        pieces::recv_into(Holder::Half(Half::Read(&self.shared)), buffer).await
+        pieces::recv_into(SocketOrHalf::HalfCall(HalfCall::Read(&self.shared)), buffer).await
     }
 
     /// Closes the connection and waits for its end, as [`WebSocket::close`]. Messages that the writer sends from now
@@ -236,11 +90,11 @@ impl<S: Transport> ReadHalf<S> {
     /// [`Error::Misuse`] for a reason over 123 bytes; how the connection ended, if not in order.
     pub async fn close(&mut self, code: CloseCode, reason: &str) -> Result<Closed, Error> {
         self.shared.change(|socket| {
-            socket.drive.begin_close(code, reason)?;
+            socket.driver.begin_close(code, reason)?;
             socket.leave_filling();
             Ok::<_, Error>(())
         })?;
-        poll_fn(|cx| self.shared.poll_reading(cx, |socket, cx| socket.drive.poll_end(cx))).await
+        poll_fn(|cx| self.shared.poll_reading(cx, |socket, cx| socket.driver.poll_end(cx))).await
     }
 
     /// Closes the connection without waiting for the peer, as [`WebSocket::close_now`]: sends queued messages and a
@@ -253,31 +107,7 @@ impl<S: Transport> ReadHalf<S> {
     /// As [`WebSocket::close_now`].
     pub async fn close_now(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
         self.shared.socket.borrow_mut().leave_filling();
-        Half::Read(&self.shared).close_now(code, reason).await
-    }
-
-    /// How the connection ended, if it has.
-    #[must_use]
-    pub fn closed(&self) -> Option<&Closed> {
-        self.shared.closed()
-    }
-
-    /// The subprotocol that the handshake agreed on.
-    #[must_use]
-    pub fn subprotocol(&self) -> Option<&str> {
-        self.shared.facts.subprotocol.as_deref()
-    }
-
-    /// Whether this is the client or the server.
-    #[must_use]
-    pub fn role(&self) -> Role {
-        self.shared.facts.role
-    }
-
-    /// Limits and timeouts.
-    #[must_use]
-    pub fn config(&self) -> &Config {
-        &self.shared.facts.config
+        HalfCall::Read(&self.shared).close_now(code, reason).await
     }
 
     /// Joins the halves to the whole connection.
@@ -297,6 +127,8 @@ impl<S: Transport> ReadHalf<S> {
 }
 
 impl<S: Transport> WriteHalf<S> {
+    methods::accessors!(this => end: this.shared, info: this.shared.info);
+
     /// Sends a message at once. Unread messages delay no reply here, since the reader may be slow: to coalesce
     /// replies to bursts from another task, use [`feed`](Self::feed).
     ///
@@ -316,7 +148,7 @@ impl<S: Transport> WriteHalf<S> {
     /// # Errors
     /// See [`Error`].
     pub async fn send_text(&mut self, text: &str) -> Result<(), Error> {
-        self.send_lent(Kind::Text, text.as_bytes()).await
+        self.send_borrowed(Kind::Text, text.as_bytes()).await
     }
 
     /// Sends a borrowed binary message, copied once, behind its frame header; otherwise as [`send`](Self::send).
@@ -326,12 +158,12 @@ impl<S: Transport> WriteHalf<S> {
     /// # Errors
     /// See [`Error`].
     pub async fn send_binary(&mut self, payload: &[u8]) -> Result<(), Error> {
-        self.send_lent(Kind::Binary, payload).await
+        self.send_borrowed(Kind::Binary, payload).await
     }
 
-    async fn send_lent(&mut self, kind: Kind, payload: &[u8]) -> Result<(), Error> {
-        self.room().await;
-        self.shared.change(|socket| socket.drive.link().queue_lent(kind, payload))?;
+    async fn send_borrowed(&mut self, kind: Kind, payload: &[u8]) -> Result<(), Error> {
+        self.wait_for_capacity().await;
+        self.shared.change(|socket| socket.driver.link().queue_borrowed(kind, payload))?;
         self.flush().await
     }
 
@@ -346,16 +178,16 @@ impl<S: Transport> WriteHalf<S> {
         kind: Kind,
         buffers: V,
     ) -> (Result<(), Error>, Option<V>) {
-        pieces::send_vectored(Holder::Half(Half::Write(&self.shared)), kind, buffers).await
+        pieces::send_vectored(SocketOrHalf::HalfCall(HalfCall::Write(&self.shared)), kind, buffers).await
     }
 
-    async fn room(&self) {
-        poll_fn(|cx| self.shared.poll_writing(cx, |socket, cx| socket.drive.poll_room(cx))).await;
+    async fn wait_for_capacity(&self) {
+        poll_fn(|cx| self.shared.poll_writing(cx, |socket, cx| socket.driver.poll_capacity(cx))).await;
     }
 
     /// Sends a message in chunks, as [`WebSocket::writer`].
     pub fn writer(&mut self, kind: Kind) -> MessageWriter<'_, S> {
-        MessageWriter { holder: Holder::Half(Half::Write(&self.shared)), kind }
+        MessageWriter { holder: SocketOrHalf::HalfCall(HalfCall::Write(&self.shared)), kind }
     }
 
     /// A handle by which any task may send on this connection, as [`WebSocket::sender`].
@@ -378,7 +210,7 @@ impl<S: Transport> WriteHalf<S> {
     /// # Errors
     /// See [`Error`].
     pub async fn feed(&mut self, message: impl Into<Message>) -> Result<(), Error> {
-        self.room().await;
+        self.wait_for_capacity().await;
         self.try_send(message).map(drop)
     }
 
@@ -409,7 +241,7 @@ impl<S: Transport> WriteHalf<S> {
     }
 
     fn poll_flushed(&self, cx: &Context<'_>) -> Poll<Result<(), Error>> {
-        self.shared.poll_writing(cx, |socket, cx| socket.drive.poll_out(cx))
+        self.shared.poll_writing(cx, |socket, cx| socket.driver.poll_out(cx))
     }
 
     /// Begins the closing handshake behind queued messages, without waiting, as [`WebSocket::start_close`]. The
@@ -429,7 +261,7 @@ impl<S: Transport> WriteHalf<S> {
     /// # Errors
     /// [`Error::Misuse`] for a reason over 123 bytes; [`Error::Io`].
     pub async fn close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
-        self.shared.change(|socket| socket.drive.begin_close(code, reason))?;
+        self.shared.change(|socket| socket.driver.begin_close(code, reason))?;
         match self.flush().await {
             Err(Error::Closed(_) | Error::Misuse(Misuse::Closing)) => Ok(()),
             flushed => flushed,
@@ -445,31 +277,7 @@ impl<S: Transport> WriteHalf<S> {
     /// # Errors
     /// As [`WebSocket::close_now`].
     pub async fn close_now(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
-        Half::Write(&self.shared).close_now(code, reason).await
-    }
-
-    /// How the connection ended, if it has.
-    #[must_use]
-    pub fn closed(&self) -> Option<&Closed> {
-        self.shared.closed()
-    }
-
-    /// The subprotocol that the handshake agreed on.
-    #[must_use]
-    pub fn subprotocol(&self) -> Option<&str> {
-        self.shared.facts.subprotocol.as_deref()
-    }
-
-    /// Whether this is the client or the server.
-    #[must_use]
-    pub fn role(&self) -> Role {
-        self.shared.facts.role
-    }
-
-    /// Limits and timeouts.
-    #[must_use]
-    pub fn config(&self) -> &Config {
-        &self.shared.facts.config
+        HalfCall::Write(&self.shared).close_now(code, reason).await
     }
 }
 
@@ -498,7 +306,7 @@ impl<S: Transport> Sink<Message> for WriteHalf<S> {
 
     /// Sends a Close behind queued messages. The reading half sees the end.
     fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.shared.change(|socket| socket.drive.begin_close(CloseCode::NORMAL, ""))?;
+        self.shared.change(|socket| socket.driver.begin_close(CloseCode::NORMAL, ""))?;
         match ready!(self.poll_flushed(cx)) {
             // The peer closed first.
             Err(Error::Closed(_)) | Ok(()) => Poll::Ready(Ok(())),
@@ -519,25 +327,4 @@ impl<S: Transport> fmt::Debug for WriteHalf<S> {
     }
 }
 
-/// Halves that are not of one connection.
-#[allow(clippy::exhaustive_structs, reason = "two halves")]
-pub struct ReuniteError<S: Transport> {
-    /// The sending half.
-    pub write: WriteHalf<S>,
-    /// The receiving half.
-    pub read: ReadHalf<S>,
-}
-
-impl<S: Transport> fmt::Debug for ReuniteError<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReuniteError").finish_non_exhaustive()
-    }
-}
-
-impl<S: Transport> fmt::Display for ReuniteError<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the halves are not of one connection")
-    }
-}
-
-impl<S: Transport> std::error::Error for ReuniteError<S> {}
+methods::reunite_error!(Transport);

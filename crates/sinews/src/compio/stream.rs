@@ -10,8 +10,8 @@ use sinews_session::Chain;
 #[cfg(feature = "rustls")]
 use super::tls::{TlsSink, TlsSource, TlsStream};
 use super::transport::sealed::Duplex;
-use super::transport::{Came, Left, Sink, SocketTransport, Source};
-use crate::link::Room;
+use super::transport::{ReceiveResult, SendResult, Sink, SocketTransport, Source};
+use crate::link::ReceiveBuffer;
 
 /// The transport of a client: TCP, or TLS over TCP.
 #[derive(Debug)]
@@ -112,11 +112,11 @@ impl Source for StreamSource {
         forward!(self, inner => inner.is_busy())
     }
 
-    fn start(&mut self, room: Option<Room>) {
-        forward!(self, inner => inner.start(room));
+    fn start(&mut self, buffer: Option<ReceiveBuffer>) {
+        forward!(self, inner => inner.start(buffer));
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Came> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ReceiveResult> {
         forward!(self, inner => inner.poll(cx))
     }
 
@@ -138,7 +138,7 @@ impl Sink for StreamSink {
         forward!(self, inner => inner.start_shut());
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Left> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<SendResult> {
         forward!(self, inner => inner.poll(cx))
     }
 

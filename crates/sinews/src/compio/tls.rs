@@ -19,9 +19,9 @@ use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerCon
 use sinews_session::Chain;
 
 use super::transport::sealed::Duplex;
-use super::transport::{Came, Left, Sink, SocketTransport, Source, Transport};
+use super::transport::{ReceiveResult, SendResult, Sink, SocketTransport, Source, Transport};
 use crate::TlsInfo;
-use crate::link::Room;
+use crate::link::ReceiveBuffer;
 use crate::resources;
 
 /// A transport with TLS by rustls on it, for a [`WebSocket`](super::WebSocket).
@@ -30,7 +30,7 @@ pub struct TlsStream<T: Transport> {
     sink: TlsSink<T::Sink>,
 }
 
-type Shared = Rc<RefCell<Connection>>;
+type SharedSession = Rc<RefCell<Connection>>;
 
 impl<T: Transport> TlsStream<T> {
     /// Makes a TLS connection as a client; `name` is the name that the server's certificate must match. It has no
@@ -62,7 +62,7 @@ impl<T: Transport> TlsStream<T> {
         let session = Rc::new(RefCell::new(session));
         let source =
             TlsSource { inner: source, session: session.clone(), cipher: Vec::new(), at: 0, waits: false };
-        let sink = TlsSink { inner: sink, session, op: Op::Idle };
+        let sink = TlsSink { inner: sink, session, op: TlsOperation::Idle };
         let mut stream = Self { source, sink };
         poll_fn(|cx| stream.poll_handshake(cx)).await?;
         Ok(stream)
@@ -76,8 +76,8 @@ impl<T: Transport> TlsStream<T> {
                     self.sink.start(None);
                 }
                 match self.sink.poll(cx) {
-                    Poll::Ready(Left::Sent(_, result)) => result.map(drop)?,
-                    Poll::Ready(Left::Shut(result)) => result?,
+                    Poll::Ready(SendResult::Sent(_, result)) => result.map(drop)?,
+                    Poll::Ready(SendResult::Shut(result)) => result?,
                     Poll::Pending => {
                         blocked = true;
                         break;
@@ -147,7 +147,7 @@ fn invalid(error: rustls::Error) -> io::Error {
 /// The receiving side.
 pub struct TlsSource<I> {
     inner: I,
-    session: Shared,
+    session: SharedSession,
     /// Received bytes that are not decrypted, from an offset on; a block of the thread, or empty.
     cipher: Vec<u8>,
     at: usize,
@@ -185,21 +185,24 @@ impl<I: Source> TlsSource<I> {
     fn poll_cipher(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         loop {
             if !self.inner.is_busy() {
-                let block = self.inner.wants_block().then(|| Room::Block(resources::take_block()));
+                let block = self.inner.wants_block().then(|| ReceiveBuffer::Block(resources::take_block()));
                 self.inner.start(block);
             }
             match ready!(self.inner.poll(cx)) {
-                Came::Nothing | Came::Lent(..) => continue,
-                Came::Held => {
+                ReceiveResult::Nothing | ReceiveResult::AppMemory(..) => continue,
+                ReceiveResult::Buffered => {
                     let mut block = resources::take_block();
                     self.inner.drain(&mut block, resources::BLOCK);
                     self.cipher = block;
                 }
-                Came::Filled(Room::Block(block) | Room::Message(block, _), Ok(count)) if count > 0 => {
+                ReceiveResult::Filled(
+                    ReceiveBuffer::Block(block) | ReceiveBuffer::Message(block, _),
+                    Ok(count),
+                ) if count > 0 => {
                     self.cipher = block;
                 }
-                Came::Filled(room, result) => {
-                    if let Room::Block(block) = room {
+                ReceiveResult::Filled(buffer, result) => {
+                    if let ReceiveBuffer::Block(block) = buffer {
                         resources::give_block(block);
                     }
                     match result {
@@ -208,8 +211,8 @@ impl<I: Source> TlsSource<I> {
                         Err(error) => return Poll::Ready(Err(error)),
                     }
                 }
-                Came::Over(None) => return Poll::Ready(Ok(false)),
-                Came::Over(Some(error)) => return Poll::Ready(Err(error)),
+                ReceiveResult::Ended(None) => return Poll::Ready(Ok(false)),
+                ReceiveResult::Ended(Some(error)) => return Poll::Ready(Err(error)),
             }
             self.decrypt()?;
             return Poll::Ready(Ok(true));
@@ -217,7 +220,7 @@ impl<I: Source> TlsSource<I> {
     }
 
     /// Whether the peer has sent close_notify; an end without it may be a truncation attack.
-    fn has_said_so(&self) -> bool {
+    fn has_close_notify(&self) -> bool {
         let mut session = self.session.borrow_mut();
         let mut reader = session.reader();
         reader.fill_buf().is_ok_and(<[u8]>::is_empty)
@@ -237,29 +240,29 @@ impl<I: Source> Source for TlsSource<I> {
         self.waits
     }
 
-    fn start(&mut self, _: Option<Room>) {
+    fn start(&mut self, _: Option<ReceiveBuffer>) {
         self.waits = true;
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Came> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ReceiveResult> {
         if !self.waits {
-            return Poll::Ready(Came::Nothing);
+            return Poll::Ready(ReceiveResult::Nothing);
         }
         loop {
-            let came = match self.decrypt() {
-                Ok(true) => return Poll::Ready(Came::Held),
-                Ok(false) if self.has_said_so() => Ok(false),
+            let result = match self.decrypt() {
+                Ok(true) => return Poll::Ready(ReceiveResult::Buffered),
+                Ok(false) if self.has_close_notify() => Ok(false),
                 Ok(false) => ready!(self.poll_cipher(cx)),
                 Err(error) => Err(error),
             };
-            let error = match came {
+            let error = match result {
                 Ok(true) => continue,
-                Ok(false) if self.has_said_so() => None,
+                Ok(false) if self.has_close_notify() => None,
                 Ok(false) => Some(io::ErrorKind::UnexpectedEof.into()),
                 Err(error) => Some(error),
             };
             self.waits = false;
-            return Poll::Ready(Came::Over(error));
+            return Poll::Ready(ReceiveResult::Ended(error));
         }
     }
 
@@ -284,11 +287,11 @@ impl<I: Source> Source for TlsSource<I> {
 /// The sending side.
 pub struct TlsSink<I> {
     inner: I,
-    session: Shared,
-    op: Op,
+    session: SharedSession,
+    op: TlsOperation,
 }
 
-enum Op {
+enum TlsOperation {
     Idle,
     /// This many bytes of a chain are encrypted and in flight.
     Sending(Option<Box<Chain>>, usize),
@@ -331,7 +334,7 @@ impl<I: Sink> TlsSink<I> {
     /// Completes the operation in flight of the transport.
     fn poll_inner(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.inner.is_busy() {
-            if let Left::Sent(Some(mut cipher), result) = ready!(self.inner.poll(cx)) {
+            if let SendResult::Sent(Some(mut cipher), result) = ready!(self.inner.poll(cx)) {
                 match result {
                     Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                     Ok(count) => cipher.advance(count),
@@ -348,31 +351,31 @@ impl<I: Sink> TlsSink<I> {
 
 impl<I: Sink> Sink for TlsSink<I> {
     fn is_busy(&self) -> bool {
-        !matches!(self.op, Op::Idle)
+        !matches!(self.op, TlsOperation::Idle)
     }
 
     fn start(&mut self, chain: Option<Box<Chain>>) {
         // It fails when a session has sent its maximum number of records: nothing leaves, which ends the connection.
         let taken = self.begin(chain.as_deref()).unwrap_or(0);
-        self.op = Op::Sending(chain, taken);
+        self.op = TlsOperation::Sending(chain, taken);
     }
 
     fn start_shut(&mut self) {
         self.session.borrow_mut().send_close_notify();
-        self.op = Op::Closing;
+        self.op = TlsOperation::Closing;
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Left> {
-        if let Op::Closing = self.op {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<SendResult> {
+        if let TlsOperation::Closing = self.op {
             return self.poll_closing(cx);
         }
         let sent = match &self.op {
-            Op::Sending(..) => ready!(self.poll_inner(cx)),
-            Op::Idle | Op::Closing => return Poll::Pending,
+            TlsOperation::Sending(..) => ready!(self.poll_inner(cx)),
+            TlsOperation::Idle | TlsOperation::Closing => return Poll::Pending,
         };
-        match std::mem::replace(&mut self.op, Op::Idle) {
-            Op::Sending(chain, taken) => Poll::Ready(Left::Sent(chain, sent.map(|()| taken))),
-            Op::Idle | Op::Closing => Poll::Pending,
+        match std::mem::replace(&mut self.op, TlsOperation::Idle) {
+            TlsOperation::Sending(chain, taken) => Poll::Ready(SendResult::Sent(chain, sent.map(|()| taken))),
+            TlsOperation::Idle | TlsOperation::Closing => Poll::Pending,
         }
     }
 
@@ -382,19 +385,21 @@ impl<I: Sink> Sink for TlsSink<I> {
 }
 
 impl<I: Sink> TlsSink<I> {
-    fn poll_closing(&mut self, cx: &mut Context<'_>) -> Poll<Left> {
+    fn poll_closing(&mut self, cx: &mut Context<'_>) -> Poll<SendResult> {
         loop {
             if self.inner.is_busy() {
                 match ready!(self.inner.poll(cx)) {
-                    Left::Sent(Some(mut cipher), Ok(count)) if count > 0 => {
+                    SendResult::Sent(Some(mut cipher), Ok(count)) if count > 0 => {
                         cipher.advance(count);
                         if !cipher.is_empty() {
                             self.inner.start(Some(cipher));
                         }
                     }
-                    Left::Sent(_, Err(error)) | Left::Shut(Err(error)) => return self.closed(Err(error)),
-                    Left::Sent(..) => return self.closed(Err(io::ErrorKind::WriteZero.into())),
-                    Left::Shut(Ok(())) => return self.closed(Ok(())),
+                    SendResult::Sent(_, Err(error)) | SendResult::Shut(Err(error)) => {
+                        return self.closed(Err(error));
+                    }
+                    SendResult::Sent(..) => return self.closed(Err(io::ErrorKind::WriteZero.into())),
+                    SendResult::Shut(Ok(())) => return self.closed(Ok(())),
                 }
             } else {
                 match self.start_cipher() {
@@ -406,8 +411,8 @@ impl<I: Sink> TlsSink<I> {
         }
     }
 
-    fn closed(&mut self, result: io::Result<()>) -> Poll<Left> {
-        self.op = Op::Idle;
-        Poll::Ready(Left::Shut(result))
+    fn closed(&mut self, result: io::Result<()>) -> Poll<SendResult> {
+        self.op = TlsOperation::Idle;
+        Poll::Ready(SendResult::Shut(result))
     }
 }

@@ -6,8 +6,8 @@ use std::task::{Context, Poll};
 
 use sinews_session::Chain;
 
-use super::lent::Memory;
-use crate::link::Room;
+use super::app_memory::AppMemory;
+use crate::link::ReceiveBuffer;
 
 /// The transport of a compio [`WebSocket`](super::WebSocket):
 ///
@@ -48,8 +48,8 @@ pub trait SocketTransport: Transport {
 pub(crate) mod sealed {
     /// A transport that receives and sends at the same time.
     pub trait Duplex: 'static {
-        type Source: super::Source;
-        type Sink: super::Sink;
+        type Source: crate::compio::transport::Source;
+        type Sink: crate::compio::transport::Sink;
 
         fn open(self) -> (Self::Source, Self::Sink);
     }
@@ -66,21 +66,26 @@ pub trait Source: 'static {
     /// Whether an operation is in flight, or its result was not taken.
     fn is_busy(&self) -> bool;
 
-    /// Begins to receive; without `room` the source waits in memory of its own, which is small or shared.
-    fn start(&mut self, room: Option<Room>);
+    /// Begins to receive; without `buffer` the source waits in memory of its own, which is small or shared.
+    fn start(&mut self, buffer: Option<ReceiveBuffer>);
 
     /// Begins to receive into the application's memory, at an offset and at most `most` bytes. A source without
     /// support returns the memory.
-    fn start_lent(&mut self, memory: Box<dyn Memory>, at: usize, most: usize) -> Option<Box<dyn Memory>> {
+    fn start_app_receive(
+        &mut self,
+        memory: Box<dyn AppMemory>,
+        at: usize,
+        most: usize,
+    ) -> Option<Box<dyn AppMemory>> {
         let _ = (at, most);
         Some(memory)
     }
 
     /// Cancels a receive into the application's memory, which then completes soon, with or without bytes.
-    fn cancel_lent(&mut self) {}
+    fn cancel_app_receive(&mut self) {}
 
-    /// The result of the operation. A source that is not busy returns [`Came::Nothing`].
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Came>;
+    /// The result of the operation. A source that is not busy returns [`ReceiveResult::Nothing`].
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ReceiveResult>;
 
     /// Appends bytes that the source holds, at most `most`, and returns their number.
     fn drain(&mut self, into: &mut Vec<u8>, most: usize) -> usize;
@@ -88,17 +93,17 @@ pub trait Source: 'static {
 
 /// The result of a receive.
 #[allow(clippy::exhaustive_enums, reason = "the driver handles each")]
-pub enum Came {
+pub enum ReceiveResult {
     /// The source holds bytes, for [`Source::drain`].
-    Held,
+    Buffered,
     /// The room, with this many bytes appended; 0: the peer has ended its side.
-    Filled(Room, io::Result<usize>),
+    Filled(ReceiveBuffer, io::Result<usize>),
     /// The application's memory, with this many bytes at an offset; 0: the peer has ended its side.
-    Lent(Box<dyn Memory>, usize, io::Result<usize>),
+    AppMemory(Box<dyn AppMemory>, usize, io::Result<usize>),
     /// No result; another receive may be started.
     Nothing,
     /// The peer has ended its side, or the transport failed.
-    Over(Option<io::Error>),
+    Ended(Option<io::Error>),
 }
 
 /// The sending side, with at most one operation in flight.
@@ -114,7 +119,7 @@ pub trait Sink: 'static {
     fn start_shut(&mut self);
 
     /// The result of the operation. A sink that is not busy is pending forever.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Left>;
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<SendResult>;
 
     /// Whether the transport has bytes of its own to send, such as TLS records.
     fn wants_send(&self) -> bool {
@@ -125,7 +130,7 @@ pub trait Sink: 'static {
 /// The result of an operation of the sending side.
 #[derive(Debug)]
 #[allow(clippy::exhaustive_enums, reason = "the driver handles each")]
-pub enum Left {
+pub enum SendResult {
     /// The chain, if there was one; this many of its bytes have left.
     Sent(Option<Box<Chain>>, io::Result<usize>),
     /// The sending side has ended.

@@ -75,15 +75,15 @@ use hyper::upgrade::OnUpgrade;
 use sinews_proto::{Config, Negotiated};
 
 pub use self::upgraded::Upgraded;
-pub(crate) use self::view::View;
+pub(crate) use self::view::HttpRequestView;
 use crate::WebSocket;
-use crate::server::{AcceptError, Phase, Settings, setters};
+use crate::server::{AcceptError, AcceptPhase, AcceptSettings, setters};
 
 /// Responds to a WebSocket request: returns the response, and the future of the WebSocket, which opens once the
 /// response has left. [`Upgrade`] has settings.
 ///
 /// # Errors
-/// [`AcceptError::Refused`] for a request that cannot be upgraded, and [`AcceptError::NotUpgradable`] for a
+/// [`AcceptError::Rejected`] for a request that cannot be upgraded, and [`AcceptError::NotUpgradable`] for a
 /// connection that cannot be. [`AcceptError::to_response`] makes the response.
 pub fn upgrade<B, R: Default>(request: &mut Request<B>) -> Result<(Response<R>, UpgradeFut), AcceptError> {
     Upgrade::new().upgrade(request)
@@ -108,7 +108,7 @@ pub fn upgrade<B, R: Default>(request: &mut Request<B>) -> Result<(Response<R>, 
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct Upgrade {
-    settings: Settings,
+    settings: AcceptSettings,
 }
 
 impl Upgrade {
@@ -119,7 +119,7 @@ impl Upgrade {
 
     setters!(subprotocols);
 
-    fn settings_mut(&mut self) -> &mut Settings {
+    fn settings_mut(&mut self) -> &mut AcceptSettings {
         &mut self.settings
     }
 
@@ -136,10 +136,10 @@ impl Upgrade {
 }
 
 pub(crate) fn start<B, R: Default>(
-    settings: &Settings,
+    settings: &AcceptSettings,
     request: &mut Request<B>,
 ) -> Result<(Response<R>, UpgradeFut), AcceptError> {
-    let accepted = settings.accept(&View::of(request), None)?;
+    let accepted = settings.accept(&HttpRequestView::of(request), None)?;
     let on = request.extensions_mut().remove::<OnUpgrade>().ok_or(AcceptError::NotUpgradable)?;
     let upgrading = UpgradeFut {
         on,
@@ -180,7 +180,7 @@ impl Future for UpgradeFut {
         let upgraded = match ready!(Pin::new(&mut self.on).poll(cx)) {
             Ok(upgraded) => upgraded,
             Err(error) => {
-                return Poll::Ready(Err(AcceptError::Io(Phase::Response, io::Error::other(error))));
+                return Poll::Ready(Err(AcceptError::Io(AcceptPhase::Response, io::Error::other(error))));
             }
         };
         let (io, received) = Upgraded::new(upgraded);

@@ -16,10 +16,10 @@ use tokio::net::TcpStream;
 /// stream of another kind, TLS or HTTP/2, stays a trait object. It is found if it was passed to hyper in a
 /// [`TokioIo`], as `axum::serve`, [`auto::Builder`] and hyper's own examples do.
 #[derive(Debug)]
-pub struct Upgraded(Transport);
+pub struct Upgraded(UpgradedIo);
 
 #[derive(Debug)]
-enum Transport {
+enum UpgradedIo {
     Tcp(TcpStream),
     Other(TokioIo<hyper::upgrade::Upgraded>),
 }
@@ -33,7 +33,7 @@ impl Upgraded {
         };
         match auto::upgrade::downcast::<TokioIo<TcpStream>>(upgraded) {
             Ok(parts) => (Self::tcp_of(parts.io), parts.read_buf),
-            Err(upgraded) => (Self(Transport::Other(TokioIo::new(upgraded))), Bytes::new()),
+            Err(upgraded) => (Self(UpgradedIo::Other(TokioIo::new(upgraded))), Bytes::new()),
         }
     }
 
@@ -42,15 +42,15 @@ impl Upgraded {
         let stream = io.into_inner();
         // The socket may have failed already; the first read then returns the error.
         let _ = stream.set_nodelay(true);
-        Self(Transport::Tcp(stream))
+        Self(UpgradedIo::Tcp(stream))
     }
 
     /// The TCP stream, if the transport is plain TCP: for its addresses and options. `TCP_NODELAY` is set.
     #[must_use]
     pub fn tcp(&self) -> Option<&TcpStream> {
         match &self.0 {
-            Transport::Tcp(stream) => Some(stream),
-            Transport::Other(_) => None,
+            UpgradedIo::Tcp(stream) => Some(stream),
+            UpgradedIo::Other(_) => None,
         }
     }
 }
@@ -58,25 +58,27 @@ impl Upgraded {
 impl crate::tokio::MaybeTcp for Upgraded {
     fn into_tcp(self) -> Result<TcpStream, Self> {
         match self.0 {
-            Transport::Tcp(stream) => Ok(stream),
-            other @ Transport::Other(_) => Err(Self(other)),
+            UpgradedIo::Tcp(stream) => Ok(stream),
+            other @ UpgradedIo::Other(_) => Err(Self(other)),
         }
     }
 
     fn from_tcp(stream: TcpStream) -> Self {
-        Self(Transport::Tcp(stream))
+        Self(UpgradedIo::Tcp(stream))
     }
 }
+
+crate::tokio::split_maybe_tcp!(Upgraded);
 
 /// Calls a method of the variant.
 macro_rules! delegate {
     ($self:ident, $io:ident => $call:expr) => {
         match &mut $self.get_mut().0 {
-            Transport::Tcp(io) => {
+            UpgradedIo::Tcp(io) => {
                 let $io = Pin::new(io);
                 $call
             }
-            Transport::Other(io) => {
+            UpgradedIo::Other(io) => {
                 let $io = Pin::new(io);
                 $call
             }
@@ -105,8 +107,8 @@ impl AsyncWrite for Upgraded {
 
     fn is_write_vectored(&self) -> bool {
         match &self.0 {
-            Transport::Tcp(io) => io.is_write_vectored(),
-            Transport::Other(io) => io.is_write_vectored(),
+            UpgradedIo::Tcp(io) => io.is_write_vectored(),
+            UpgradedIo::Other(io) => io.is_write_vectored(),
         }
     }
 

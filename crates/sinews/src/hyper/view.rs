@@ -6,7 +6,7 @@ use sinews_proto::http::Version;
 
 /// A request of the `http` crate, borrowed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct View<'a> {
+pub(crate) struct HttpRequestView<'a> {
     method: &'a Method,
     uri: &'a Uri,
     version: http::Version,
@@ -15,7 +15,7 @@ pub(crate) struct View<'a> {
     extensions: &'a Extensions,
 }
 
-impl<'a> View<'a> {
+impl<'a> HttpRequestView<'a> {
     pub(crate) fn of<B>(request: &'a Request<B>) -> Self {
         Self {
             method: request.method(),
@@ -27,7 +27,7 @@ impl<'a> View<'a> {
     }
 }
 
-impl RequestView for View<'_> {
+impl RequestView for HttpRequestView<'_> {
     fn method(&self) -> &str {
         self.method.as_str()
     }

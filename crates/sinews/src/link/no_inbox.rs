@@ -8,10 +8,10 @@ use crate::message::Message;
 
 /// A queue that cannot be constructed.
 #[derive(Debug)]
-pub(crate) enum Inbox {}
+pub(crate) enum NoSenderQueue {}
 
 #[allow(clippy::needless_pass_by_ref_mut, reason = "same signature as the queue")]
-impl Inbox {
+impl NoSenderQueue {
     pub(crate) fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Message> {
         match *self {}
     }

@@ -9,7 +9,7 @@ use sinews_proto::http::HeadLimits;
 
 use super::handshake::Handshake;
 use super::reply::{AcceptAll, Decide, OnRequest, OnRequestAsync};
-use super::settings::{Settings, setters};
+use super::settings::{AcceptSettings, setters};
 use super::{Reject, Reply, Request};
 
 /// A server handshake on a stream, with its settings.
@@ -41,10 +41,10 @@ impl<S, R, D> Accept<S, R, D> {
     /// # let (_client, stream) = tokio::io::duplex(64);
     /// let accept = sinews::accept(stream).on_request(|request| {
     ///     if request.path() != "/chat" {
-    ///         return Err(Reject::new(404).body("no such room"));
+    ///         return Err(Reject::new(404).with_body("no such room"));
     ///     }
     ///     let session = request.cookie("session").ok_or(Reject::new(401))?;
-    ///     Ok(Reply::new().header("Set-Cookie", format!("session={session}; Secure; HttpOnly")))
+    ///     Ok(Reply::new().with_header("Set-Cookie", format!("session={session}; Secure; HttpOnly")))
     /// });
     /// # drop(accept);
     /// ```
@@ -106,7 +106,7 @@ impl<S, R, D> Accept<S, R, D> {
 impl<S, R, D> Accept<S, R, D> {
     setters!(subprotocols);
 
-    fn settings_mut(&mut self) -> &mut Settings {
+    fn settings_mut(&mut self) -> &mut AcceptSettings {
         &mut self.handshake.settings
     }
 }

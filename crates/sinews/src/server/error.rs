@@ -14,13 +14,13 @@ use crate::AtFault;
 pub enum AcceptError {
     /// The handshake took longer than [`Accept::timeout`](super::Accept::timeout). The client gets 408 if its head is
     /// not complete, 503 if the decision on it is not made.
-    TimedOut(Phase),
+    TimedOut(AcceptPhase),
     /// The head is not HTTP/1.x, or exceeds the [limits](super::Accept::head_limits). The client gets
     /// [`HeadError::status`].
     Head(HeadError),
     /// The request was rejected: it is not a WebSocket handshake, it is from a foreign origin, or your callback
     /// rejected it. The client gets [`Refusal::status`] and [`Refusal::body`].
-    Refused(Refusal),
+    Rejected(Refusal),
     /// The client closed the connection before its head was complete, after this many bytes. 0: it sent nothing, like
     /// a port scanner or a load balancer's health check.
     ClientLeft {
@@ -36,13 +36,13 @@ pub enum AcceptError {
     /// `with_upgrades`, or the upgrade was taken already. The client gets 500.
     NotUpgradable,
     /// The transport failed, in this phase.
-    Io(Phase, io::Error),
+    Io(AcceptPhase, io::Error),
 }
 
 /// The phase of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Phase {
+pub enum AcceptPhase {
     /// Receiving the head of the request.
     Head,
     /// Waiting for the application's decision.
@@ -56,12 +56,13 @@ impl AcceptError {
     #[must_use]
     pub fn at_fault(&self) -> AtFault {
         match self {
-            Self::TimedOut(Phase::Decision) | Self::Misuse(_) | Self::Config(_) | Self::NotUpgradable => {
-                AtFault::Caller
-            }
-            Self::Refused(refusal) if refusal.status() < 400 => AtFault::Nobody,
-            Self::Refused(refusal) if refusal.status() >= 500 && refusal.status() != 501 => AtFault::Caller,
-            Self::TimedOut(_) | Self::Head(_) | Self::Refused(_) => AtFault::Peer,
+            Self::TimedOut(AcceptPhase::Decision)
+            | Self::Misuse(_)
+            | Self::Config(_)
+            | Self::NotUpgradable => AtFault::Caller,
+            Self::Rejected(refusal) if refusal.status() < 400 => AtFault::Nobody,
+            Self::Rejected(refusal) if refusal.status() >= 500 && refusal.status() != 501 => AtFault::Caller,
+            Self::TimedOut(_) | Self::Head(_) | Self::Rejected(_) => AtFault::Peer,
             Self::ClientLeft { .. } | Self::Io(..) => AtFault::Transport,
         }
     }
@@ -75,11 +76,11 @@ impl AcceptError {
     /// The response to the client.
     pub(crate) fn refusal(&self) -> Option<Refusal> {
         match self {
-            Self::TimedOut(Phase::Head) => plain(408, "request head not received in time"),
-            Self::TimedOut(Phase::Decision) => plain(503, "no decision in time"),
-            Self::TimedOut(Phase::Response) | Self::ClientLeft { .. } | Self::Io(..) => None,
+            Self::TimedOut(AcceptPhase::Head) => plain(408, "request head not received in time"),
+            Self::TimedOut(AcceptPhase::Decision) => plain(503, "no decision in time"),
+            Self::TimedOut(AcceptPhase::Response) | Self::ClientLeft { .. } | Self::Io(..) => None,
             Self::Head(error) => Some(Refusal::from(*error)),
-            Self::Refused(refusal) => Some(refusal.clone()),
+            Self::Rejected(refusal) => Some(refusal.clone()),
             // The text is for the caller, and is not sent to the client.
             Self::Misuse(_) | Self::Config(_) | Self::NotUpgradable => plain(500, "internal error"),
         }
@@ -97,7 +98,7 @@ impl fmt::Display for AcceptError {
         match self {
             Self::TimedOut(phase) => write!(f, "handshake timed out: {phase}"),
             Self::Head(error) => write!(f, "bad request: {error}"),
-            Self::Refused(refusal) => refusal.fmt(f),
+            Self::Rejected(refusal) => refusal.fmt(f),
             Self::ClientLeft { received } => {
                 write!(f, "client disconnected after {received} bytes of its request head")
             }
@@ -109,7 +110,7 @@ impl fmt::Display for AcceptError {
     }
 }
 
-impl fmt::Display for Phase {
+impl fmt::Display for AcceptPhase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Head => "request head not received",

@@ -8,13 +8,13 @@ use std::time::Duration;
 use sinews_proto::http::{HeadLimits, HeadScanner, HeaderSlots, RequestHead};
 use sinews_proto::{Config, Negotiated};
 
-use super::settings::Settings;
+use super::settings::AcceptSettings;
 use super::{AcceptError, Reject, Reply, Request};
 
 /// One handshake, from the first byte to the response.
 #[derive(Clone, Debug)]
 pub(crate) struct Handshake {
-    pub(super) settings: Settings,
+    pub(super) settings: AcceptSettings,
     pub(super) limits: HeadLimits,
     pub(super) timeout: Duration,
     pub(super) peer: Option<SocketAddr>,
@@ -26,7 +26,7 @@ pub(crate) struct Handshake {
 
 /// The parts of an accepted WebSocket.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct AcceptedHandshake {
     pub(crate) negotiated: Negotiated,
     pub(crate) subprotocol: Option<String>,
     pub(crate) config: Arc<Config>,
@@ -40,7 +40,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 impl Handshake {
     pub(super) fn new() -> Self {
         Self {
-            settings: Settings::default(),
+            settings: AcceptSettings::default(),
             limits: HeadLimits::new(),
             timeout: TIMEOUT,
             peer: None,
@@ -88,17 +88,17 @@ impl Handshake {
         request: &Request,
         decision: Result<Reply, Reject>,
         out: &mut Vec<u8>,
-    ) -> Result<Opened, AcceptError> {
+    ) -> Result<AcceptedHandshake, AcceptError> {
         let reply = match decision {
             Ok(reply) => reply,
-            Err(Reject(Ok(refusal))) => return Err(AcceptError::Refused(refusal)),
+            Err(Reject(Ok(refusal))) => return Err(AcceptError::Rejected(refusal)),
             Err(Reject(Err(misuse))) => return Err(AcceptError::Misuse(misuse)),
         };
         let accepted = self.settings.accept(request, reply.subprotocol.as_deref())?;
         let headers: Vec<(&str, &str)> =
             reply.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         accepted.write_response(&headers, out).map_err(AcceptError::Misuse)?;
-        Ok(Opened {
+        Ok(AcceptedHandshake {
             negotiated: accepted.negotiated(),
             subprotocol: accepted.subprotocol().map(str::to_owned),
             config: Arc::clone(self.settings.config()),

@@ -26,7 +26,7 @@
 //!     .peer(peer)
 //!     .subprotocols(["v2.chat", "v1.chat"])
 //!     .on_request(|request| match request.path() {
-//!         "/chat" => Ok(Reply::new().header("X-Room", "chat")),
+//!         "/chat" => Ok(Reply::new().with_header("X-Room", "chat")),
 //!         _ => Err(Reject::new(404)),
 //!     })
 //!     .open()
@@ -61,13 +61,13 @@ mod request;
 mod settings;
 
 pub use builder::Accept;
-pub use error::{AcceptError, Phase};
-pub(crate) use handshake::{Handshake, Opened};
+pub use error::{AcceptError, AcceptPhase};
+pub(crate) use handshake::{AcceptedHandshake, Handshake};
 pub use reply::{AcceptAll, Decide, OnRequest, OnRequestAsync, Reject, Reply};
 pub use request::Request;
 pub(crate) use settings::default_config;
 #[cfg(feature = "hyper")]
-pub(crate) use settings::{Settings, setters};
+pub(crate) use settings::{AcceptSettings, setters};
 pub use sinews_proto::handshake::{HandshakeMisuse, OriginPolicy, Refusal, ServerOptions, same_origin};
 pub use sinews_proto::http::{HeadError, HeadLimits};
 

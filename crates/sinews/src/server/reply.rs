@@ -25,13 +25,13 @@ impl Reply {
 
     /// Selects this subprotocol, which the client must [offer](Request::offered_subprotocols). Default: the first of
     /// [`Accept::subprotocols`](super::Accept::subprotocols) that the client offers.
-    pub fn subprotocol(mut self, name: impl Into<String>) -> Self {
+    pub fn with_subprotocol(mut self, name: impl Into<String>) -> Self {
         self.subprotocol = Some(name.into());
         self
     }
 
     /// Adds a header to the response, such as `Set-Cookie`. Headers that the handshake writes itself are not allowed.
-    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+    pub fn with_header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.push((name.into(), value.into()));
         self
     }
@@ -42,7 +42,7 @@ impl Reply {
 /// ```
 /// use sinews::server::Reject;
 ///
-/// let reject = Reject::new(401).header("WWW-Authenticate", "Bearer").body("no token");
+/// let reject = Reject::new(401).with_header("WWW-Authenticate", "Bearer").with_body("no token");
 /// ```
 ///
 /// A value that is not valid on the wire, or a status outside of 200 to 599, results in a 500, and the caller gets
@@ -58,12 +58,12 @@ impl Reject {
     }
 
     /// Adds a header.
-    pub fn header(self, name: impl Into<String>, value: impl Into<String>) -> Self {
+    pub fn with_header(self, name: impl Into<String>, value: impl Into<String>) -> Self {
         Self(self.0.and_then(|refusal| refusal.with_header(name, value)))
     }
 
     /// Sets the body. Set its type with a `Content-Type` header. Statuses 204 and 304 have no body.
-    pub fn body(self, body: impl Into<Vec<u8>>) -> Self {
+    pub fn with_body(self, body: impl Into<Vec<u8>>) -> Self {
         Self(self.0.map(|refusal| refusal.with_body(body)))
     }
 }

@@ -5,17 +5,17 @@ use std::sync::{Arc, LazyLock};
 use sinews_proto::Config;
 use sinews_proto::handshake::{Accepted, HandshakeMisuse, RequestView, ServerOptions, accept};
 
-use super::AcceptError;
+use super::error::AcceptError;
 
 /// Negotiation settings, and the limits of the connection. Misuse is stored until it can be reported.
 #[derive(Clone, Debug)]
-pub(crate) struct Settings {
+pub(crate) struct AcceptSettings {
     options: Arc<ServerOptions>,
     config: Arc<Config>,
     misuse: Option<HandshakeMisuse>,
 }
 
-impl Default for Settings {
+impl Default for AcceptSettings {
     fn default() -> Self {
         Self { options: Arc::default(), config: default_config(), misuse: None }
     }
@@ -27,7 +27,7 @@ pub(crate) fn default_config() -> Arc<Config> {
     Arc::clone(&DEFAULT)
 }
 
-impl Settings {
+impl AcceptSettings {
     pub(crate) fn set_options(&mut self, options: Arc<ServerOptions>) {
         self.options = options;
     }
@@ -82,7 +82,7 @@ impl Settings {
             return Err(AcceptError::Misuse(misuse));
         }
         let Some(chosen) = chosen else {
-            return accept(request, &self.options).map_err(AcceptError::Refused);
+            return accept(request, &self.options).map_err(AcceptError::Rejected);
         };
         let options = ServerOptions::new().with_origin(self.options.origin().clone());
         let options = match self.options.deflate() {
@@ -90,7 +90,7 @@ impl Settings {
             None => options,
         };
         let options = options.with_subprotocol(chosen).map_err(AcceptError::Misuse)?;
-        let accepted = accept(request, &options).map_err(AcceptError::Refused)?;
+        let accepted = accept(request, &options).map_err(AcceptError::Rejected)?;
         if accepted.subprotocol().is_none() {
             // The client would have to fail the connection (RFC 6455 section 4.1).
             return Err(AcceptError::Misuse(HandshakeMisuse::Subprotocol));
@@ -113,7 +113,7 @@ macro_rules! setters {
         /// Accepts permessage-deflate (RFC 7692). Default: disabled, since compression costs more time than it saves
         /// where messages are small or the network is near.
         #[cfg(feature = "deflate")]
-        pub fn deflate(mut self, config: crate::DeflateConfig) -> Self {
+        pub fn deflate(mut self, config: sinews_proto::deflate::DeflateConfig) -> Self {
             self.settings_mut().change(|options| Ok(options.with_deflate(config)));
             self
         }
@@ -121,21 +121,24 @@ macro_rules! setters {
         /// Sets the origins whose pages may connect from a browser; other origins get 403. Default: the [same
         /// origin](crate::OriginPolicy::same_origin), since a browser sends the user's cookies along for any page
         /// (RFC 6455 section 10.2). Clients other than browsers send no origin, and are accepted.
-        pub fn origin(mut self, policy: crate::OriginPolicy) -> Self {
+        pub fn origin(mut self, policy: sinews_proto::handshake::OriginPolicy) -> Self {
             self.settings_mut().change(|options| Ok(options.with_origin(policy)));
             self
         }
 
         /// Sets limits and timeouts of the connection. Connections with the same `Arc` share it. Default:
         /// [`Config::default`](crate::Config).
-        pub fn config(mut self, config: impl Into<std::sync::Arc<crate::Config>>) -> Self {
+        pub fn config(mut self, config: impl Into<std::sync::Arc<sinews_proto::Config>>) -> Self {
             self.settings_mut().set_config(config.into());
             self
         }
 
         /// Sets subprotocols, deflate and origin at once, and replaces earlier settings: built once, and shared by
         /// all connections.
-        pub fn options(mut self, options: impl Into<std::sync::Arc<crate::server::ServerOptions>>) -> Self {
+        pub fn options(
+            mut self,
+            options: impl Into<std::sync::Arc<sinews_proto::handshake::ServerOptions>>,
+        ) -> Self {
             self.settings_mut().set_options(options.into());
             self
         }

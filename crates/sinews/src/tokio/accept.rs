@@ -12,7 +12,9 @@ use tokio::time::Sleep;
 
 use super::{Tokio, WebSocket};
 use crate::resources;
-use crate::server::{Accept, AcceptError, DROPPED_MAX, Decide, Handshake, Opened, Phase, Request};
+use crate::server::{
+    Accept, AcceptError, AcceptPhase, AcceptedHandshake, DROPPED_MAX, Decide, Handshake, Request,
+};
 
 /// Accepts a WebSocket on a stream that has not been read from: set options, then await. See
 /// [`server`](crate::server).
@@ -57,11 +59,11 @@ where
         Accepting(Box::new(State {
             io: Some(stream),
             handshake,
-            stage: Stage::Head(Some(decide)),
+            stage: AcceptStage::Head(Some(decide)),
             out: Vec::new(),
             written: 0,
             timer: None,
-            refused: None,
+            rejected: None,
         }))
     }
 }
@@ -75,24 +77,24 @@ struct State<S, D: Decide> {
     /// Present until the handshake has ended.
     io: Option<S>,
     handshake: Handshake,
-    stage: Stage<D>,
+    stage: AcceptStage<D>,
     /// The response, and how much of it has left.
     out: Vec<u8>,
     written: usize,
     timer: Option<Pin<Box<Sleep>>>,
-    refused: Option<Refused>,
+    rejected: Option<PendingRejection>,
 }
 
 /// Progress of the handshake.
-enum Stage<D: Decide> {
+enum AcceptStage<D: Decide> {
     Head(Option<D>),
     Decision(Request, Pin<Box<D::Deciding>>),
-    Response(Option<(Request, Opened)>),
+    Response(Option<(Request, AcceptedHandshake)>),
 }
 
 /// An orderly end: the response leaves, then our side ends, then the client's.
 #[derive(Debug)]
-struct Refused {
+struct PendingRejection {
     why: Option<AcceptError>,
     shut: bool,
     dropped: usize,
@@ -119,7 +121,7 @@ where
     D: Decide,
 {
     fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<Result<(WebSocket<S>, Request), AcceptError>> {
-        if self.refused.is_none() {
+        if self.rejected.is_none() {
             let why = match ready!(self.poll_timed(cx)) {
                 Ok(opened) => return Poll::Ready(Ok(opened)),
                 Err(why) => why,
@@ -131,7 +133,7 @@ where
             self.out.clear();
             refusal.write_response(&mut self.out);
             self.timer = None;
-            self.refused = Some(Refused { why: Some(why), shut: false, dropped: 0 });
+            self.rejected = Some(PendingRejection { why: Some(why), shut: false, dropped: 0 });
         }
         let timed_out = self.poll_timer(cx, self.handshake.end_timeout()).is_ready();
         // An error now changes nothing: the client is gone, or does not read the response.
@@ -139,7 +141,7 @@ where
             return Poll::Pending;
         }
         self.io = None;
-        match self.refused.as_mut().and_then(|refused| refused.why.take()) {
+        match self.rejected.as_mut().and_then(|rejected| rejected.why.take()) {
             Some(why) => Poll::Ready(Err(why)),
             None => Poll::Pending,
         }
@@ -152,9 +154,9 @@ where
         }
         ready!(self.poll_timer(cx, self.handshake.timeout()));
         Poll::Ready(Err(AcceptError::TimedOut(match self.stage {
-            Stage::Head(_) => Phase::Head,
-            Stage::Decision(..) => Phase::Decision,
-            Stage::Response(_) => Phase::Response,
+            AcceptStage::Head(_) => AcceptPhase::Head,
+            AcceptStage::Decision(..) => AcceptPhase::Decision,
+            AcceptStage::Response(_) => AcceptPhase::Response,
         })))
     }
 
@@ -166,22 +168,22 @@ where
     fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<Result<(WebSocket<S>, Request), AcceptError>> {
         loop {
             match &mut self.stage {
-                Stage::Head(_) => {
+                AcceptStage::Head(_) => {
                     let request = ready!(self.poll_head(cx))?;
-                    let Stage::Head(decide) = &mut self.stage else { return Poll::Pending };
+                    let AcceptStage::Head(decide) = &mut self.stage else { return Poll::Pending };
                     let Some(decide) = decide.take() else { return Poll::Pending };
                     let deciding = Box::pin(decide.decide(&request));
-                    self.stage = Stage::Decision(request, deciding);
+                    self.stage = AcceptStage::Decision(request, deciding);
                 }
-                Stage::Decision(request, deciding) => {
+                AcceptStage::Decision(request, deciding) => {
                     let decision = ready!(deciding.as_mut().poll(cx));
                     let opened = self.handshake.decide(request, decision, &mut self.out)?;
-                    self.stage = Stage::Response(Some((request.clone(), opened)));
+                    self.stage = AcceptStage::Response(Some((request.clone(), opened)));
                 }
-                Stage::Response(_) => {
+                AcceptStage::Response(_) => {
                     let left = ready!(self.poll_response(cx));
-                    left.map_err(|error| AcceptError::Io(Phase::Response, error))?;
-                    let Stage::Response(opened) = &mut self.stage else { return Poll::Pending };
+                    left.map_err(|error| AcceptError::Io(AcceptPhase::Response, error))?;
+                    let AcceptStage::Response(opened) = &mut self.stage else { return Poll::Pending };
                     return match (opened.take(), self.io.take()) {
                         (Some((request, opened)), Some(io)) => {
                             Poll::Ready(Ok((websocket(io, opened), request)))
@@ -200,7 +202,7 @@ where
             let step = match self.poll_receive(cx, &mut block) {
                 Poll::Ready(Ok(0)) => Poll::Ready(Err(self.handshake.receive_end())),
                 Poll::Ready(Ok(_)) => Poll::Ready(self.handshake.receive(&block)),
-                Poll::Ready(Err(error)) => Poll::Ready(Err(AcceptError::Io(Phase::Head, error))),
+                Poll::Ready(Err(error)) => Poll::Ready(Err(AcceptError::Io(AcceptPhase::Head, error))),
                 Poll::Pending => Poll::Pending,
             };
             resources::give_block(block);
@@ -232,37 +234,37 @@ where
     /// Ends the stream so that the client can read the response: a reset would overtake it.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_response(cx))?;
-        let (Some(io), Some(refused)) = (&mut self.io, &mut self.refused) else {
+        let (Some(io), Some(rejected)) = (&mut self.io, &mut self.rejected) else {
             return Poll::Ready(Ok(()));
         };
-        if !refused.shut {
+        if !rejected.shut {
             ready!(Pin::new(io).poll_shutdown(cx))?;
-            refused.shut = true;
+            rejected.shut = true;
         }
         loop {
             let mut block = resources::take_block();
             let received = self.poll_receive(cx, &mut block);
             resources::give_block(block);
             let count = ready!(received)?;
-            let Some(refused) = &mut self.refused else { return Poll::Ready(Ok(())) };
-            refused.dropped += count;
-            if count == 0 || refused.dropped > DROPPED_MAX {
+            let Some(rejected) = &mut self.rejected else { return Poll::Ready(Ok(())) };
+            rejected.dropped += count;
+            if count == 0 || rejected.dropped > DROPPED_MAX {
                 return Poll::Ready(Ok(()));
             }
         }
     }
 }
 
-fn websocket<S>(io: S, opened: Opened) -> WebSocket<S>
+fn websocket<S>(io: S, opened: AcceptedHandshake) -> WebSocket<S>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let Opened { negotiated, subprotocol, config, received } = opened;
+    let AcceptedHandshake { negotiated, subprotocol, config, received } = opened;
     WebSocket::from_negotiated(io, negotiated, config, &received).with_subprotocol(subprotocol.as_deref())
 }
 
 impl<S, D: Decide> fmt::Debug for Accepting<S, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Accepting").field("refused", &self.0.refused).finish_non_exhaustive()
+        f.debug_struct("Accepting").field("rejected", &self.0.rejected).finish_non_exhaustive()
     }
 }

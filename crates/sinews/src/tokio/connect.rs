@@ -3,17 +3,18 @@
 use std::future::{Future, IntoFuture};
 use std::io;
 use std::pin::Pin;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::BufMut as _;
+use sinews_proto::Config;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout_at;
 
-use super::WebSocket;
-use crate::client::exchange::{Broken, Exchange, RECEIVE_MAX, Step};
-use crate::client::target::Target;
-use crate::client::upgrade::{Upgrade, Upgraded};
-use crate::client::{Connect, ConnectError, Over, Phase, Response, Runtime};
+use super::websocket::WebSocket;
+use crate::client::deadline::{CompletedHandshake, ConnectDeadline};
+use crate::client::exchange::{ExchangeIo, RECEIVE_MAX, WaitError};
+use crate::client::{Connect, ConnectError, OverStream, Response, Runtime};
 
 #[cfg(feature = "url-connect")]
 mod dial;
@@ -41,7 +42,7 @@ pub fn connect(url: impl Into<String>) -> Connect<Tokio> {
     Connect::new(url.into(), Tokio)
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Connect<Over<Tokio, S>> {
+impl<S: AsyncRead + AsyncWrite + Unpin> Connect<OverStream<Tokio, S>> {
     /// Completes the handshake, and also returns the server's response.
     ///
     /// A dropped future drops the stream.
@@ -49,14 +50,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connect<Over<Tokio, S>> {
     /// # Errors
     /// See [`ConnectError`].
     pub async fn open(self) -> Result<(WebSocket<S>, Response), ConnectError> {
-        let deadline = Deadline::new(self.settings.timeout);
+        let deadline = ConnectDeadline::new(self.settings.timeout, TokioIo::<S>::now());
         let target = self.settings.target()?;
         let upgrade = self.settings.upgrade(&target)?;
-        handshake(self.runtime.stream, upgrade, &target, self.settings.config, &deadline).await
+        let mut io = TokioIo(self.runtime.stream);
+        let handshake = deadline.handshake(&mut io, upgrade, &target).await?;
+        Ok(websocket(io, handshake, self.settings.config))
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> IntoFuture for Connect<Over<Tokio, S>> {
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> IntoFuture for Connect<OverStream<Tokio, S>> {
     type Output = Result<WebSocket<S>, ConnectError>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
@@ -65,119 +68,51 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> IntoFuture for Connect<
     }
 }
 
-/// The deadline of an attempt.
-struct Deadline {
-    /// `None`: never.
-    at: Option<Instant>,
-    timeout: Duration,
-}
+/// A stream before it is a WebSocket.
+pub(crate) struct TokioIo<S>(S);
 
-impl Deadline {
-    fn new(timeout: Option<Duration>) -> Self {
-        // A time that the clock cannot represent is never reached.
-        let at = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        Self { at, timeout: timeout.unwrap_or_default() }
+impl<S: AsyncRead + AsyncWrite + Unpin> ExchangeIo for TokioIo<S> {
+    /// Tokio's clock, which a test can pause.
+    fn now() -> Instant {
+        tokio::time::Instant::now().into_std()
     }
 
-    fn over(&self, phase: Phase, peer: &str) -> ConnectError {
-        ConnectError::TimedOut { phase, peer: peer.to_owned(), timeout: self.timeout }
-    }
-
-    /// Executes an exchange. `received` keeps the bytes behind it.
-    async fn exchange<S, E>(
-        &self,
-        io: &mut S,
-        received: &mut Vec<u8>,
-        machine: E,
-        (phase, peer): (Phase, &str),
-        refused: impl FnOnce(E::Error) -> ConnectError,
-    ) -> Result<E::Output, ConnectError>
-    where
-        S: AsyncRead + AsyncWrite + Unpin,
-        E: Exchange,
-    {
-        exchange(io, received, machine, self.at).await.map_err(|broken| match broken {
-            Broken::Refused(error) => refused(error),
-            Broken::Io(error) => ConnectError::Transport { phase, peer: peer.to_owned(), error },
-            Broken::TimedOut => self.over(phase, peer),
-        })
-    }
-}
-
-/// The WebSocket over a transport.
-async fn handshake<S: AsyncRead + AsyncWrite + Unpin>(
-    mut io: S,
-    upgrade: Upgrade,
-    target: &Target,
-    config: std::sync::Arc<sinews_proto::Config>,
-    deadline: &Deadline,
-) -> Result<(WebSocket<S>, Response), ConnectError> {
-    let mut received = Vec::new();
-    let leg = (Phase::Handshake, &*target.authority());
-    let upgraded = deadline.exchange(&mut io, &mut received, upgrade, leg, |error| error).await?;
-    let Upgraded { negotiated, response } = upgraded;
-    let ws = WebSocket::from_negotiated(io, negotiated, config, &received);
-    Ok((ws.with_subprotocol(response.subprotocol()), response))
-}
-
-/// Sends the output of the state machine, and feeds it the input.
-async fn exchange<S, E>(
-    io: &mut S,
-    received: &mut Vec<u8>,
-    mut machine: E,
-    deadline: Option<Instant>,
-) -> Result<E::Output, Broken<E::Error>>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-    E: Exchange,
-{
-    let mut out = Vec::new();
-    let mut until = deadline;
-    loop {
-        machine.write(&mut out);
-        let step = match within(until, send(io, &mut out)).await {
-            Ok(()) => machine.read(received).map_err(Broken::Refused)?,
-            Err(broken) => return Err(broken),
-        };
-        match step {
-            Step::Reply => continue,
-            Step::More => {}
-            Step::Rest(wait) => until = [deadline, Some(Instant::now() + wait)].into_iter().flatten().min(),
-            Step::Done { output, consumed } => {
-                received.drain(..consumed);
-                return Ok(output);
+    async fn send(&mut self, out: &mut Vec<u8>, until: Option<Instant>) -> Result<(), WaitError> {
+        let Self(io) = self;
+        let sending = async {
+            if !out.is_empty() {
+                io.write_all(out).await?;
+                io.flush().await?;
+                out.clear();
             }
-        }
-        if let Err(broken) = within(until, receive(io, received)).await {
-            return Err(machine.cut_short().map_or(broken, Broken::Refused));
-        }
+            Ok(())
+        };
+        within(until, sending).await
+    }
+
+    async fn receive(&mut self, received: &mut Vec<u8>, until: Option<Instant>) -> Result<usize, WaitError> {
+        received.reserve(RECEIVE_MAX);
+        within(until, self.0.read_buf(&mut received.limit(RECEIVE_MAX))).await
     }
 }
 
-async fn send<S: AsyncWrite + Unpin>(io: &mut S, out: &mut Vec<u8>) -> io::Result<()> {
-    if !out.is_empty() {
-        io.write_all(out).await?;
-        io.flush().await?;
-        out.clear();
-    }
-    Ok(())
+fn websocket<S: AsyncRead + AsyncWrite + Unpin>(
+    TokioIo(stream): TokioIo<S>,
+    handshake: CompletedHandshake,
+    config: Arc<Config>,
+) -> (WebSocket<S>, Response) {
+    let CompletedHandshake { negotiated, response, received } = handshake;
+    let ws = WebSocket::from_negotiated(stream, negotiated, config, &received);
+    (ws.with_subprotocol(response.subprotocol()), response)
 }
 
-async fn receive<S: AsyncRead + Unpin>(io: &mut S, received: &mut Vec<u8>) -> io::Result<()> {
-    received.reserve(RECEIVE_MAX);
-    match io.read_buf(&mut received.limit(RECEIVE_MAX)).await? {
-        0 => Err(io::ErrorKind::UnexpectedEof.into()),
-        _ => Ok(()),
-    }
-}
-
-async fn within<T, E>(
+async fn within<T>(
     until: Option<Instant>,
     work: impl Future<Output = io::Result<T>>,
-) -> Result<T, Broken<E>> {
+) -> Result<T, WaitError> {
     let done = match until {
-        Some(until) => timeout_at(until, work).await.map_err(|_| Broken::TimedOut)?,
+        Some(until) => timeout_at(until.into(), work).await.map_err(|_| WaitError::TimedOut)?,
         None => work.await,
     };
-    done.map_err(Broken::Io)
+    done.map_err(WaitError::Io)
 }

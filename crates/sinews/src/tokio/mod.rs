@@ -2,7 +2,7 @@
 
 mod accept;
 mod connect;
-mod drive;
+mod driver;
 mod pieces;
 mod sender;
 mod split;
@@ -14,7 +14,7 @@ pub use self::accept::{Accepting, accept};
 pub use self::connect::{Tokio, connect};
 pub use self::pieces::{MessageReader, MessageWriter};
 #[cfg(any(feature = "url-connect", feature = "hyper"))]
-pub(crate) use self::split::sides::MaybeTcp;
+pub(crate) use self::split::sides::{MaybeTcp, reunite_sides, split_maybe_tcp, split_sides};
 pub use self::split::{Locked, ReadHalf, ReuniteError, Split, WriteHalf};
 #[cfg(any(feature = "url-connect", feature = "hyper"))]
 pub use self::split::{ReadSide, WriteSide};

@@ -12,7 +12,7 @@ use super::websocket::WebSocket;
 use crate::driver::Driver as _;
 use crate::error::Error;
 use crate::message::{Filled, MessageHead};
-use crate::reading::{FRAGMENT_MAX, Reading, Step};
+use crate::reading::{FRAGMENT_MAX, MessageCursor, ReadStep};
 
 impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// Waits for the next text or binary message and reads it in chunks as they arrive: it need not fit into memory.
@@ -24,11 +24,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// # Errors
     /// As [`next`](Self::next).
     pub async fn next_reader(&mut self) -> Option<Result<MessageReader<'_, S>, Error>> {
-        self.filling.leave(&mut self.drive.link);
-        let began = poll_fn(|cx| Reading::poll_begin(&mut self.drive, cx));
+        self.filling.abandon(&mut self.driver.link);
+        let began = poll_fn(|cx| MessageCursor::poll_begin(&mut self.driver, cx));
         match began.await {
             Some(reading) => Some(Ok(MessageReader { socket: self, reading })),
-            None => self.drive.link.last_words().map(Err),
+            None => self.driver.link.take_end_error().map(Err),
         }
     }
 
@@ -65,18 +65,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// # Errors
     /// As [`next`](Self::next).
     pub async fn next_head(&mut self) -> Option<Result<MessageHead, Error>> {
-        let (filling, drive) = (&mut self.filling, &mut self.drive);
+        let (filling, driver) = (&mut self.filling, &mut self.driver);
         let head = poll_fn(|cx| {
             filling.poll_head(
-                drive,
+                driver,
                 cx,
                 |_| None,
-                |drive, cx| drive.poll_event(cx).map(|it| it.map(Step::Event)),
+                |driver, cx| driver.poll_event(cx).map(|it| it.map(ReadStep::Event)),
             )
         });
         match head.await {
             Some(head) => Some(Ok(head)),
-            None => self.drive.link.last_words().map(Err),
+            None => self.driver.link.take_end_error().map(Err),
         }
     }
 
@@ -92,9 +92,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// # Errors
     /// As [`next`](Self::next).
     pub async fn recv_into(&mut self, buffer: &mut [u8]) -> Option<Result<Filled, Error>> {
-        match poll_fn(|cx| self.filling.poll(&mut self.drive, cx, buffer)).await {
+        match poll_fn(|cx| self.filling.poll(&mut self.driver, cx, buffer)).await {
             Some(filled) => Some(Ok(filled)),
-            None => self.drive.link.last_words().map(Err),
+            None => self.driver.link.take_end_error().map(Err),
         }
     }
 
@@ -113,7 +113,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
 #[derive(Debug)]
 pub struct MessageReader<'a, S: AsyncRead + AsyncWrite + Unpin> {
     socket: &'a mut WebSocket<S>,
-    reading: Reading,
+    reading: MessageCursor,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> MessageReader<'_, S> {
@@ -130,8 +130,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> MessageReader<'_, S> {
     /// # Errors
     /// The connection ended before the message.
     pub async fn next_chunk(&mut self) -> Option<Result<&mut [u8], Error>> {
-        match poll_fn(|cx| self.reading.poll_some(&mut self.socket.drive, cx)).await {
-            Ok(true) => Some(Ok(self.reading.take(&mut self.socket.drive.link, usize::MAX))),
+        match poll_fn(|cx| self.reading.poll_bytes(&mut self.socket.driver, cx)).await {
+            Ok(true) => Some(Ok(self.reading.take(&mut self.socket.driver.link, usize::MAX))),
             Ok(false) => None,
             Err(error) => Some(Err(error)),
         }
@@ -146,15 +146,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for MessageReader<'_, S> {
     ) -> Poll<io::Result<()>> {
         let Self { socket, reading } = &mut *self;
         if reading.left() == 0 && !reading.last && buf.remaining() > 0 {
-            if let Some((count, last)) = socket.drive.poll_piece(cx, buf.initialize_unfilled()) {
+            if let Some((count, last)) = socket.driver.poll_piece(cx, buf.initialize_unfilled()) {
                 buf.advance(count);
                 reading.last = last;
                 return Poll::Ready(Ok(()));
             }
-            ready!(reading.poll_some(&mut socket.drive, cx))
+            ready!(reading.poll_bytes(&mut socket.driver, cx))
                 .map_err(|error| io::Error::new(io::ErrorKind::UnexpectedEof, error))?;
         }
-        buf.put_slice(reading.take(&mut socket.drive.link, buf.remaining()));
+        buf.put_slice(reading.take(&mut socket.driver.link, buf.remaining()));
         Poll::Ready(Ok(()))
     }
 }
@@ -162,7 +162,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for MessageReader<'_, S> {
 impl<S: AsyncRead + AsyncWrite + Unpin> Drop for MessageReader<'_, S> {
     fn drop(&mut self) {
         if !self.reading.last {
-            self.socket.drive.link.skip_rest();
+            self.socket.driver.link.skip_rest();
         }
     }
 }
@@ -193,15 +193,15 @@ pub trait SendPieces {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> SendPieces for WebSocket<S> {
     fn poll_part(&mut self, cx: &mut Context<'_>, part: (Kind, &[u8], bool)) -> Poll<Result<(), Error>> {
-        self.drive.poll_part(cx, part)
+        self.driver.poll_part(cx, part)
     }
 
     fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.drive.poll_out(cx)
+        self.driver.poll_out(cx)
     }
 
     fn is_mid_message(&mut self) -> bool {
-        self.drive.link.is_mid_message()
+        self.driver.link.is_mid_message()
     }
 }
 

@@ -35,6 +35,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// As [`sender`](Self::sender), with capacity for `capacity` messages, at least one. The first call for a
     /// connection sets it.
     pub fn sender_with_capacity(&mut self, capacity: usize) -> Sender {
-        self.drive.link.sender(capacity)
+        self.driver.link.sender(capacity)
     }
 }

@@ -7,23 +7,20 @@ pub(crate) mod sides;
 mod transport;
 mod write;
 
-use std::fmt;
 use std::sync::Arc;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use self::outlet::{Handover, Outlet};
+use self::outlet::{SharedDriver, WriteOutlet};
 pub use self::read::ReadHalf;
-use self::read::Source;
+use self::read::ReadHalfIo;
 #[cfg(any(feature = "url-connect", feature = "hyper"))]
 pub use self::sides::{ReadSide, WriteSide};
 pub use self::transport::{Locked, Split};
 pub use self::write::WriteHalf;
 use super::WebSocket;
-use super::drive::{self, Drive};
-
-/// The driver of the reading half.
-type Reader<T> = Drive<Source<<T as Split>::Read, <T as Split>::Write>>;
+use super::driver::{self, TokioDriver};
+use crate::methods;
 
 impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// Splits the connection into halves that may live on different tasks, and run at the same time: neither waits
@@ -33,9 +30,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// again. The order of the halves is that of
     /// [`futures::StreamExt::split`](https://docs.rs/futures/0.3/futures/stream/trait.StreamExt.html). Every stream
     /// that [`connect`](crate::connect), axum and hyper return can be split, and so can sockets and TLS streams of
-    /// rustls and native-tls: TCP without a lock, TLS with a lock. Any other stream is split by
-    /// [`split_locked`](Self::split_locked). The reader skips the rest of a message that
-    /// [`recv_into`](Self::recv_into) has received in part.
+    /// rustls and native-tls: TCP without a lock, TLS with a lock. The halves are [`Send`] where the stream is, so that
+    /// they move to other tasks. Any other stream is split by [`split_locked`](Self::split_locked). The reader skips
+    /// the rest of a message that [`recv_into`](Self::recv_into) has received in part.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -72,18 +69,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     }
 
     fn split_as<T: Split<Stream = S>>(mut self) -> (WriteHalf<T>, ReadHalf<T>) {
-        self.filling.leave(&mut self.drive.link);
-        let mut link = self.drive.link;
-        link.now = drive::now();
-        let facts = link.facts();
+        self.filling.abandon(&mut self.driver.link);
+        let mut link = self.driver.link;
+        link.now = driver::now();
+        let info = link.info();
         // A whole connection has both halves.
         let (write, sending, pair) = link.split().expect("no half is driven by a WebSocket");
-        let (reader, writer) = T::split(self.drive.io);
-        let outlet = Arc::new(Outlet::new(writer, sending, self.drive.unflushed, pair, facts));
-        let drive = Drive::new(Source { io: reader, outlet: outlet.clone() }, link);
-        let handover = Arc::new(Handover::new(drive));
-        let read = ReadHalf::new(outlet.clone(), handover.clone());
-        (WriteHalf::new(outlet, handover, write), read)
+        let (reader, writer) = T::split(self.driver.io);
+        let outlet = Arc::new(WriteOutlet::new(writer, sending, self.driver.unflushed, pair, info));
+        let driver = TokioDriver::new(ReadHalfIo { io: reader, outlet: outlet.clone() }, link);
+        let shared_driver = Arc::new(SharedDriver::new(driver));
+        let read = ReadHalf::new(outlet.clone(), shared_driver.clone());
+        (WriteHalf::new(outlet, shared_driver, write), read)
     }
 }
 
@@ -97,38 +94,18 @@ impl<T: Split> ReadHalf<T> {
             return Err(ReuniteError { write, read: self });
         }
         let (mut link, outlet) = write.into_parts();
-        let Drive { io: Source { io: reader, outlet: own }, link: mut whole, .. } = self.into_drive();
+        let TokioDriver { io: ReadHalfIo { io: reader, outlet: own }, link: mut whole, .. } =
+            self.into_driver();
         drop(own);
         let out = Arc::into_inner(outlet).expect("both halves were passed").into_out();
         let (writer, sending, unflushed) = out.settle(&mut link);
-        whole.now = drive::now();
+        whole.now = driver::now();
         whole.join(link, sending);
         let stream = T::reunite(reader, writer);
-        let mut drive = Drive::new(stream, whole);
-        drive.unflushed = unflushed;
-        Ok(WebSocket::of(drive))
+        let mut driver = TokioDriver::new(stream, whole);
+        driver.unflushed = unflushed;
+        Ok(WebSocket::of(driver))
     }
 }
 
-/// Halves that are not of one connection.
-#[allow(clippy::exhaustive_structs, reason = "two halves")]
-pub struct ReuniteError<T: Split> {
-    /// The sending half.
-    pub write: WriteHalf<T>,
-    /// The receiving half.
-    pub read: ReadHalf<T>,
-}
-
-impl<T: Split> fmt::Debug for ReuniteError<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReuniteError").finish_non_exhaustive()
-    }
-}
-
-impl<T: Split> fmt::Display for ReuniteError<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the halves are not of one connection")
-    }
-}
-
-impl<T: Split> std::error::Error for ReuniteError<T> {}
+methods::reunite_error!(Split);

@@ -55,6 +55,8 @@ impl super::MaybeTcp for Stream {
     }
 }
 
+super::split_maybe_tcp!(Stream);
+
 /// Forwards a call to the variant.
 macro_rules! forward {
     ($stream:expr, $inner:ident => $call:expr) => {

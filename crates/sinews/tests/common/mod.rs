@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 
 /// A stream that counts its operations, and, with a seed, passes a few bytes at a time and is often not ready.
 #[derive(Debug)]
-pub struct Cut<S> {
+pub struct ChoppyStream<S> {
     io: S,
     rng: Option<Rng>,
     counts: Arc<Counts>,
@@ -33,7 +33,7 @@ impl Counts {
     }
 }
 
-impl<S> Cut<S> {
+impl<S> ChoppyStream<S> {
     pub fn new(io: S, seed: Option<u64>) -> Self {
         Self { io, rng: seed.map(Rng::new), counts: Arc::default() }
     }
@@ -54,7 +54,7 @@ impl<S> Cut<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Cut<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for ChoppyStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -70,7 +70,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Cut<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Cut<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for ChoppyStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let Some(most) = self.admit(cx, buf.len()) else { return Poll::Pending };
         let written = Pin::new(&mut self.io).poll_write(cx, &buf[..most]);
@@ -103,7 +103,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Cut<S> {
     }
 }
 
-pub type End = WebSocket<Cut<DuplexStream>>;
+pub type End = WebSocket<ChoppyStream<DuplexStream>>;
 
 /// A client and a server; the link has this capacity in each direction.
 pub fn pair_with(config: &Config, capacity: usize, seed: Option<u64>) -> (End, End) {
@@ -119,8 +119,8 @@ pub fn deflating_pair(config: &Config, capacity: usize, seed: Option<u64>) -> (E
 fn pair_of(agreed: Agreed, config: &Config, capacity: usize, seed: Option<u64>) -> (End, End) {
     let (client, server) = tokio::io::duplex(capacity);
     let config = Arc::new(config.clone());
-    let client = Cut::new(client, seed);
-    let server = Cut::new(server, seed.map(|seed| seed + 1));
+    let client = ChoppyStream::new(client, seed);
+    let server = ChoppyStream::new(server, seed.map(|seed| seed + 1));
     (
         WebSocket::from_negotiated(client, agreed.client, config.clone(), &[]),
         WebSocket::from_negotiated(server, agreed.server, config, &[]),

@@ -1,14 +1,17 @@
-//! The path to a server: its addresses in order.
+//! Connecting to a URL with the sockets of the standard library.
 
 use std::io;
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::time::{Duration, Instant};
 
-use super::{Blocking, Deadline};
-use crate::blocking::WebSocket;
-use crate::client::race::order;
-use crate::client::target::{Target, authority};
-use crate::client::{Connect, ConnectError, Phase, Response, TlsError};
+use super::{Blocking, BlockingIo, run_ready, websocket};
+use crate::blocking::websocket::WebSocket;
+use crate::client::dial::{self, AddressesError, Network, OpenedTransport};
+use crate::client::exchange::WaitError;
+use crate::client::proxy::ProxyChoice;
+use crate::client::settings::NetworkSettings;
+use crate::client::{Connect, ConnectError, ConnectPhase, Response};
+use crate::tls::{Tls, TlsError};
 
 /// Minimum time for each of several addresses, while that much is left: TCP retries after a second.
 const ADDRESS_MIN: Duration = Duration::from_secs(2);
@@ -23,53 +26,85 @@ impl Connect<Blocking> {
     /// # Errors
     /// See [`ConnectError`]. [`ConnectError::Tls`] for a `wss` URL: connect a TLS stream, and pass it to `over`.
     pub fn open(self) -> Result<(WebSocket<TcpStream>, Response), ConnectError> {
-        let deadline = Deadline::new(self.settings.timeout);
         let target = self.settings.target()?;
-        if target.secure {
-            let why = "sinews::blocking does not open TLS streams: pass a TLS stream to Connect::over";
-            return Err(ConnectError::Tls { host: target.host, error: TlsError::Setup(why.to_owned()) });
-        }
-        let upgrade = self.settings.upgrade(&target)?;
-        let mut io = tcp(&target, &deadline)?;
-        let opened = deadline.handshake(&mut io, upgrade, &target, bound)?;
-        let peer = target.authority();
-        bound(&mut io, None).map_err(|error| ConnectError::Transport {
-            phase: Phase::Handshake,
-            peer,
+        let network = NetworkSettings { proxy: ProxyChoice::None, ..self.network };
+        let OpenedTransport { mut io, handshake, config } =
+            run_ready(dial::open::<Blocking>(self.settings, network))?;
+        bound(&mut io.io, None).map_err(|error| ConnectError::Transport {
+            phase: ConnectPhase::Handshake,
+            peer: target.authority(),
             error,
         })?;
-        let (ws, response) = opened.into_websocket(io, self.settings.config);
+        let (ws, response) = websocket(io.io, handshake, config);
         Ok((ws.with_shutdown(|tcp| tcp.shutdown(Shutdown::Write)), response))
     }
 }
 
-/// A TCP connection to one of the addresses of a server.
-fn tcp(target: &Target, deadline: &Deadline) -> Result<TcpStream, ConnectError> {
-    let peer = authority(&target.host, target.port);
-    let addresses = resolve(&target.host, target.port)?;
-    let mut fault = None;
-    for (at, &address) in addresses.iter().enumerate() {
-        let connected = match deadline.at.map(|until| share(until, addresses.len() - at)) {
-            Some(Duration::ZERO) => break,
-            Some(share) => TcpStream::connect_timeout(&address, share),
-            None => TcpStream::connect(address),
-        };
-        match connected {
-            Ok(tcp) => {
-                // A socket that rejects this option works all the same.
-                let _ = tcp.set_nodelay(true);
-                return Ok(tcp);
-            }
-            Err(error) => fault = Some((address, error)),
-        }
+impl Network for Blocking {
+    type Tcp = TcpStream;
+    type Stream = TcpStream;
+    type TcpIo = BlockingIo<TcpStream>;
+    type StreamIo = BlockingIo<TcpStream>;
+
+    async fn resolve(host: &str, port: u16, _: Option<Instant>) -> Result<Vec<SocketAddr>, WaitError> {
+        (host, port).to_socket_addrs().map(Iterator::collect).map_err(WaitError::Io)
     }
-    match fault {
-        Some((address, error)) if deadline.at.is_none_or(|until| Instant::now() < until) => {
-            let literal = target.host.parse::<IpAddr>().is_ok();
-            let address = if literal { peer } else { format!("{peer} ({address})") };
-            Err(ConnectError::Tcp { address, error })
+
+    /// Tries one address after another, each for its share of the remaining time.
+    async fn connect(
+        addresses: Vec<SocketAddr>,
+        _: Option<IpAddr>,
+        until: Option<Instant>,
+    ) -> Result<TcpStream, AddressesError> {
+        let mut last_error = None;
+        for (at, &address) in addresses.iter().enumerate() {
+            let connected = match until.map(|until| share(until, addresses.len() - at)) {
+                Some(Duration::ZERO) => break,
+                Some(share) => TcpStream::connect_timeout(&address, share),
+                None => TcpStream::connect(address),
+            };
+            match connected {
+                Ok(tcp) => return Ok(tcp),
+                Err(error) => last_error = Some((address, error)),
+            }
         }
-        _ => Err(deadline.over(Phase::Connect, &peer)),
+        let in_time = until.is_none_or(|until| Instant::now() < until);
+        Err(if in_time { AddressesError::Failed(last_error) } else { AddressesError::TimedOut })
+    }
+
+    fn set_nodelay(tcp: &TcpStream, nodelay: bool) -> io::Result<()> {
+        tcp.set_nodelay(nodelay)
+    }
+
+    fn tcp_io(io: TcpStream) -> BlockingIo<TcpStream> {
+        BlockingIo { io, bound }
+    }
+
+    fn into_tcp(io: BlockingIo<TcpStream>) -> Option<TcpStream> {
+        Some(io.io)
+    }
+
+    fn stream_io(io: TcpStream) -> BlockingIo<TcpStream> {
+        BlockingIo { io, bound }
+    }
+
+    fn plain(tcp: TcpStream) -> TcpStream {
+        tcp
+    }
+
+    fn tls(_: &NetworkSettings) -> Result<Tls, TlsError> {
+        let why = "sinews::blocking does not open TLS streams: pass a TLS stream to Connect::over";
+        Err(TlsError::Setup(why.to_owned()))
+    }
+
+    /// Not called, since [`tls`](Self::tls) returns an error.
+    async fn secure(
+        _: Tls,
+        _: TcpStream,
+        _: &str,
+        _: Option<Instant>,
+    ) -> Result<Result<TcpStream, TlsError>, WaitError> {
+        Ok(Err(TlsError::Unavailable))
     }
 }
 
@@ -78,19 +113,6 @@ fn share(until: Instant, addresses: usize) -> Duration {
     let left = until.saturating_duration_since(Instant::now());
     let addresses = u32::try_from(addresses).unwrap_or(u32::MAX).max(1);
     (left / addresses).max(ADDRESS_MIN).min(left)
-}
-
-/// The addresses of a host in the order in which to try them, at least one.
-fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, ConnectError> {
-    let fault = |error| ConnectError::Resolve { host: host.to_owned(), error };
-    let found = match host.parse::<IpAddr>() {
-        Ok(address) => vec![SocketAddr::new(address, port)],
-        Err(_) => order((host, port).to_socket_addrs().map_err(fault)?, None),
-    };
-    if found.is_empty() {
-        return Err(fault(io::Error::new(io::ErrorKind::NotFound, "none")));
-    }
-    Ok(found)
 }
 
 /// Bounds the next read or write.

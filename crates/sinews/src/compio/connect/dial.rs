@@ -1,23 +1,25 @@
-//! The path to a server: names, addresses, proxies, TLS, redirects.
+//! Connecting to a URL with the sockets of compio.
 
 use std::future::{Future, IntoFuture};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
+use std::time::Instant;
 
 use compio::net::{TcpSocket, TcpStream, ToSocketAddrsAsync as _};
 use compio::time::sleep;
 
-use super::{Broken, Compio, Deadline, handshake, within};
-use crate::client::journey::{Journey, Network};
-use crate::client::proxy::{Proxy, ProxyKind};
-use crate::client::race::{STAGGER, order, race};
-use crate::client::target::authority;
-use crate::client::{Connect, ConnectError, Phase, ProxyError, Response};
-use crate::compio::wire::Wire;
-use crate::compio::{Stream, WebSocket};
+use super::{Compio, websocket, within};
+use crate::client::dial::{self, AddressesError, Network, OpenedTransport};
+use crate::client::exchange::WaitError;
+use crate::client::race::{STAGGER, race};
+use crate::client::{Connect, ConnectError, Response};
+use crate::compio::stream::Stream;
+use crate::compio::transport::SocketTransport as _;
+use crate::compio::transport_io::TransportIo;
+use crate::compio::websocket::WebSocket;
 #[cfg(any(feature = "rustls", feature = "native-tls"))]
-use crate::tls::Library;
+use crate::tls::TlsLibrary;
 use crate::tls::{Tls, TlsError};
 
 impl Connect<Compio> {
@@ -30,17 +32,9 @@ impl Connect<Compio> {
     /// # Errors
     /// See [`ConnectError`].
     pub async fn open(self) -> Result<(WebSocket<Stream>, Response), ConnectError> {
-        let deadline = Deadline::new(self.settings.timeout);
-        let mut journey = Journey::new(self.settings, self.network)?;
-        loop {
-            let upgrade = journey.upgrade()?;
-            let stream = dial(&journey, &deadline).await?;
-            let config = journey.settings().config.clone();
-            match handshake(stream, upgrade, &journey.target, config, &deadline).await {
-                Err(ConnectError::Rejected(response)) => journey.follow(response)?,
-                done => return done,
-            }
-        }
+        let OpenedTransport { io, handshake, config } =
+            dial::open::<Compio>(self.settings, self.network).await?;
+        Ok(websocket(io, handshake, config))
     }
 }
 
@@ -53,92 +47,57 @@ impl IntoFuture for Connect<Compio> {
     }
 }
 
-/// A transport to the server.
-async fn dial(journey: &Journey, deadline: &Deadline) -> Result<Stream, ConnectError> {
-    let Journey { target, network, .. } = journey;
-    let name = journey.server_name();
-    let fault = |error| ConnectError::Tls { host: name.to_owned(), error };
-    // Before anything is sent: a missing feature is an error without connecting.
-    let tls = match target.secure {
-        true => Some(network.tls.clone().map_or_else(Tls::new, Ok).map_err(fault)?),
-        false => None,
-    };
-    let tcp = match &journey.proxy {
-        None => {
-            let (host, port) = journey.destination();
-            tcp(host, port, network, deadline).await?
-        }
-        Some(proxy) => tunnel(proxy, journey, deadline).await?,
-    };
-    let Some(tls) = tls else { return Ok(Stream::Plain(tcp)) };
-    let secured = async { Ok(secure(tls, tcp, name).await) };
-    match within::<_, ()>(deadline.at, secured).await {
-        Ok(secured) => secured.map_err(fault),
-        Err(_) => Err(deadline.over(Phase::Tls, &target.authority())),
-    }
-}
+impl Network for Compio {
+    type Tcp = TcpStream;
+    type Stream = Stream;
+    type TcpIo = TransportIo<TcpStream>;
+    type StreamIo = TransportIo<Stream>;
 
-/// A connection to the server through a proxy.
-async fn tunnel(proxy: &Proxy, journey: &Journey, deadline: &Deadline) -> Result<TcpStream, ConnectError> {
-    let destination = journey.destination();
-    let (server, port) = destination;
-    // Errors that need no proxy are returned before it is contacted.
-    let host = match proxy.kind {
-        ProxyKind::Socks5 => {
-            let found = resolve(server, port, None, deadline).await?;
-            found.first().map_or_else(|| server.to_owned(), |address| address.ip().to_string())
-        }
-        ProxyKind::Http | ProxyKind::Socks5h => server.to_owned(),
-    };
-    let tcp = tcp(&proxy.host, proxy.port, &journey.network, deadline).await?;
-    let mut wire = Wire::open(tcp.clone());
-    let mut received = Vec::new();
-    let refused = |error| proxy.refused(error);
-    let leg = (Phase::Proxy, &*proxy.authority());
-    match proxy.kind {
-        ProxyKind::Http => {
-            let machine = proxy.tunnel(destination, journey.settings());
-            deadline.exchange(&mut wire, &mut received, machine, leg, refused).await?;
-        }
-        ProxyKind::Socks5 | ProxyKind::Socks5h => {
-            let machine = proxy.socks5(&host, port)?;
-            deadline.exchange(&mut wire, &mut received, machine, leg, refused).await?;
-        }
+    async fn resolve(host: &str, port: u16, until: Option<Instant>) -> Result<Vec<SocketAddr>, WaitError> {
+        within(until, (host, port).to_socket_addrs_async()).await.map(Iterator::collect)
     }
-    // No operation is in flight between two rounds of an exchange, so that all further bytes are still in the socket.
-    if !received.is_empty() || !wire.is_idle() {
-        return Err(proxy.refused(ProxyError::EarlyBytes));
-    }
-    Ok(tcp)
-}
 
-/// A TCP connection to one of the addresses of a host.
-async fn tcp(
-    host: &str,
-    port: u16,
-    network: &Network,
-    deadline: &Deadline,
-) -> Result<TcpStream, ConnectError> {
-    let peer = authority(host, port);
-    let addresses = resolve(host, port, network.local, deadline).await?;
-    let dial = |address| connect_to(address, network.local);
-    let racing = async { Ok(race(addresses, dial, || sleep(STAGGER)).await) };
-    let raced = within::<_, ()>(deadline.at, racing).await;
-    let tcp = match raced {
-        Ok(Ok(tcp)) => tcp,
-        Ok(Err(Some((address, error)))) => {
-            let literal = host.parse::<IpAddr>().is_ok();
-            let address = if literal { peer } else { format!("{peer} ({address})") };
-            return Err(ConnectError::Tcp { address, error });
-        }
-        Ok(Err(None)) => {
-            return Err(ConnectError::Tcp { address: peer, error: io::ErrorKind::NotFound.into() });
-        }
-        Err(_) => return Err(deadline.over(Phase::Connect, &peer)),
-    };
-    // A socket that rejects this option works all the same.
-    let _ = tcp.set_nodelay(network.nodelay);
-    Ok(tcp)
+    async fn connect(
+        addresses: Vec<SocketAddr>,
+        local: Option<IpAddr>,
+        until: Option<Instant>,
+    ) -> Result<TcpStream, AddressesError> {
+        let dial = |address| connect_to(address, local);
+        let racing = async { Ok(race(addresses, dial, || sleep(STAGGER)).await) };
+        let raced = within(until, racing).await.map_err(|_| AddressesError::TimedOut)?;
+        raced.map_err(AddressesError::Failed)
+    }
+
+    fn set_nodelay(tcp: &TcpStream, nodelay: bool) -> io::Result<()> {
+        tcp.set_nodelay(nodelay)
+    }
+
+    fn tcp_io(tcp: TcpStream) -> TransportIo<TcpStream> {
+        TransportIo::open(tcp)
+    }
+
+    fn into_tcp(io: TransportIo<TcpStream>) -> Option<TcpStream> {
+        // No operation is in flight between two rounds of an exchange, so that all further bytes are still in the
+        // socket.
+        io.is_idle().then(|| TcpStream::socket(&io.sink).clone())
+    }
+
+    fn stream_io(stream: Stream) -> TransportIo<Stream> {
+        TransportIo::open(stream)
+    }
+
+    fn plain(tcp: TcpStream) -> Stream {
+        Stream::Plain(tcp)
+    }
+
+    async fn secure(
+        tls: Tls,
+        tcp: TcpStream,
+        host: &str,
+        until: Option<Instant>,
+    ) -> Result<Result<Stream, TlsError>, WaitError> {
+        within(until, async { Ok(secure(tls, tcp, host).await) }).await
+    }
 }
 
 async fn connect_to(address: SocketAddr, local: Option<IpAddr>) -> io::Result<TcpStream> {
@@ -149,36 +108,11 @@ async fn connect_to(address: SocketAddr, local: Option<IpAddr>) -> io::Result<Tc
     socket.connect(address).await
 }
 
-/// The addresses of a host in the order in which to try them, at least one.
-async fn resolve(
-    host: &str,
-    port: u16,
-    local: Option<IpAddr>,
-    deadline: &Deadline,
-) -> Result<Vec<SocketAddr>, ConnectError> {
-    let fault = |error| ConnectError::Resolve { host: host.to_owned(), error };
-    let found = match host.parse::<IpAddr>() {
-        Ok(address) => vec![SocketAddr::new(address, port)],
-        Err(_) => match within::<_, ()>(deadline.at, (host, port).to_socket_addrs_async()).await {
-            Ok(found) => found.collect(),
-            Err(Broken::Io(error)) => return Err(fault(error)),
-            Err(_) => return Err(deadline.over(Phase::Resolve, host)),
-        },
-    };
-    let ordered = order(found, local);
-    if ordered.is_empty() {
-        let family = "none in the address family of Connect::local_address";
-        let why = if local.is_some() { family } else { "none" };
-        return Err(fault(io::Error::new(io::ErrorKind::NotFound, why)));
-    }
-    Ok(ordered)
-}
-
 #[cfg_attr(not(feature = "rustls"), allow(clippy::unused_async, unused_variables, unreachable_code))]
 async fn secure(tls: Tls, tcp: TcpStream, host: &str) -> Result<Stream, TlsError> {
     match tls.0 {
         #[cfg(feature = "rustls")]
-        Library::Rustls(config) => {
+        TlsLibrary::Rustls(config) => {
             let name =
                 rustls::pki_types::ServerName::try_from(host.to_owned()).map_err(|_| TlsError::Name)?;
             let stream = crate::compio::TlsStream::connect(tcp, config, name).await;
@@ -187,7 +121,7 @@ async fn secure(tls: Tls, tcp: TcpStream, host: &str) -> Result<Stream, TlsError
             Ok(Stream::Tls(Box::new(stream)))
         }
         #[cfg(feature = "native-tls")]
-        Library::Native(_) => {
+        TlsLibrary::Native(_) => {
             let why = "on compio, Connect::tls requires a configuration of rustls";
             Err(TlsError::Setup(why.to_owned()))
         }

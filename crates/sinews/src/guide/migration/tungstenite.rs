@@ -68,9 +68,9 @@
 //! let ws = sinews::accept(stream)
 //!     .subprotocols(["v2.chat", "v1.chat"])
 //!     .on_request(|request| match (request.path(), request.header("authorization")) {
-//!         ("/chat", Some("Bearer 1234")) => Ok(Reply::new().header("X-Room", "lobby")),
+//!         ("/chat", Some("Bearer 1234")) => Ok(Reply::new().with_header("X-Room", "lobby")),
 //!         ("/chat", _) => Err(Reject::new(401)),
-//!         _ => Err(Reject::new(404).body("no such page")),
+//!         _ => Err(Reject::new(404).with_body("no such page")),
 //!     })
 //!     .await?;
 //! # drop(ws);

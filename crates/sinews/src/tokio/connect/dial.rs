@@ -1,23 +1,24 @@
-//! The path to a server: names, addresses, proxies, TLS, redirects.
+//! Connecting to a URL with the sockets of Tokio.
 
 use std::future::{Future, IntoFuture};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
+use std::time::Instant;
 
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::sleep;
 
-use super::{Broken, Deadline, Tokio, handshake, within};
-use crate::client::journey::{Journey, Network};
-use crate::client::proxy::{Proxy, ProxyKind};
-use crate::client::race::{STAGGER, order, race};
-use crate::client::target::authority;
-use crate::client::{Connect, ConnectError, Phase, ProxyError, Response};
+use super::{Tokio, TokioIo, websocket, within};
+use crate::client::dial::{self, AddressesError, Network, OpenedTransport};
+use crate::client::exchange::WaitError;
+use crate::client::race::{STAGGER, race};
+use crate::client::{Connect, ConnectError, Response};
 #[cfg(any(feature = "rustls", feature = "native-tls"))]
-use crate::tls::Library;
+use crate::tls::TlsLibrary;
 use crate::tls::{Tls, TlsError};
-use crate::tokio::{Stream, WebSocket};
+use crate::tokio::stream::Stream;
+use crate::tokio::websocket::WebSocket;
 
 impl Connect<Tokio> {
     /// Connects, and also returns the server's response.
@@ -27,17 +28,9 @@ impl Connect<Tokio> {
     /// # Errors
     /// See [`ConnectError`].
     pub async fn open(self) -> Result<(WebSocket<Stream>, Response), ConnectError> {
-        let deadline = Deadline::new(self.settings.timeout);
-        let mut journey = Journey::new(self.settings, self.network)?;
-        loop {
-            let upgrade = journey.upgrade()?;
-            let stream = dial(&journey, &deadline).await?;
-            let config = journey.settings().config.clone();
-            match handshake(stream, upgrade, &journey.target, config, &deadline).await {
-                Err(ConnectError::Rejected(response)) => journey.follow(response)?,
-                done => return done,
-            }
-        }
+        let OpenedTransport { io, handshake, config } =
+            dial::open::<Tokio>(self.settings, self.network).await?;
+        Ok(websocket(io, handshake, config))
     }
 }
 
@@ -50,8 +43,7 @@ impl Connect<Tokio> {
     /// # Errors
     /// See [`ConnectError`].
     pub async fn dial(self) -> Result<Stream, ConnectError> {
-        let deadline = Deadline::new(self.settings.timeout);
-        dial(&Journey::new(self.settings, self.network)?, &deadline).await
+        dial::dial::<Tokio>(self.settings, self.network).await
     }
 }
 
@@ -64,90 +56,55 @@ impl IntoFuture for Connect<Tokio> {
     }
 }
 
-/// A transport to the server.
-async fn dial(journey: &Journey, deadline: &Deadline) -> Result<Stream, ConnectError> {
-    let Journey { target, network, .. } = journey;
-    let name = journey.server_name();
-    let fault = |error| ConnectError::Tls { host: name.to_owned(), error };
-    // Before anything is sent: a missing feature is an error without connecting.
-    let tls = match target.secure {
-        true => Some(network.tls.clone().map_or_else(Tls::new, Ok).map_err(fault)?),
-        false => None,
-    };
-    let tcp = match &journey.proxy {
-        None => {
-            let (host, port) = journey.destination();
-            tcp(host, port, network, deadline).await?
-        }
-        Some(proxy) => tunnel(proxy, journey, deadline).await?,
-    };
-    let Some(tls) = tls else { return Ok(Stream::Plain(tcp)) };
-    let secured = async { Ok(secure(tls, tcp, name).await) };
-    match within::<_, ()>(deadline.at, secured).await {
-        Ok(secured) => secured.map_err(fault),
-        Err(_) => Err(deadline.over(Phase::Tls, &target.authority())),
-    }
-}
+impl Network for Tokio {
+    type Tcp = TcpStream;
+    type Stream = Stream;
+    type TcpIo = TokioIo<TcpStream>;
+    type StreamIo = TokioIo<Stream>;
 
-/// A connection to the server through a proxy.
-async fn tunnel(proxy: &Proxy, journey: &Journey, deadline: &Deadline) -> Result<TcpStream, ConnectError> {
-    let destination = journey.destination();
-    let (server, port) = destination;
-    // Errors that need no proxy are returned before it is contacted.
-    let host = match proxy.kind {
-        ProxyKind::Socks5 => {
-            let found = resolve(server, port, None, deadline).await?;
-            found.first().map_or_else(|| server.to_owned(), |address| address.ip().to_string())
-        }
-        ProxyKind::Http | ProxyKind::Socks5h => server.to_owned(),
-    };
-    let mut io = tcp(&proxy.host, proxy.port, &journey.network, deadline).await?;
-    let mut received = Vec::new();
-    let refused = |error| proxy.refused(error);
-    let leg = (Phase::Proxy, &*proxy.authority());
-    match proxy.kind {
-        ProxyKind::Http => {
-            let machine = proxy.tunnel(destination, journey.settings());
-            deadline.exchange(&mut io, &mut received, machine, leg, refused).await?;
-        }
-        ProxyKind::Socks5 | ProxyKind::Socks5h => {
-            let machine = proxy.socks5(&host, port)?;
-            deadline.exchange(&mut io, &mut received, machine, leg, refused).await?;
-        }
+    async fn resolve(host: &str, port: u16, until: Option<Instant>) -> Result<Vec<SocketAddr>, WaitError> {
+        within(until, tokio::net::lookup_host((host, port))).await.map(Iterator::collect)
     }
-    if !received.is_empty() {
-        return Err(proxy.refused(ProxyError::EarlyBytes));
-    }
-    Ok(io)
-}
 
-/// A TCP connection to one of the addresses of a host.
-async fn tcp(
-    host: &str,
-    port: u16,
-    network: &Network,
-    deadline: &Deadline,
-) -> Result<TcpStream, ConnectError> {
-    let peer = authority(host, port);
-    let addresses = resolve(host, port, network.local, deadline).await?;
-    let dial = |address| connect_to(address, network.local);
-    let racing = async { Ok(race(addresses, dial, || sleep(STAGGER)).await) };
-    let raced = within::<_, ()>(deadline.at, racing).await;
-    let tcp = match raced {
-        Ok(Ok(tcp)) => tcp,
-        Ok(Err(Some((address, error)))) => {
-            let literal = host.parse::<IpAddr>().is_ok();
-            let address = if literal { peer } else { format!("{peer} ({address})") };
-            return Err(ConnectError::Tcp { address, error });
-        }
-        Ok(Err(None)) => {
-            return Err(ConnectError::Tcp { address: peer, error: io::ErrorKind::NotFound.into() });
-        }
-        Err(_) => return Err(deadline.over(Phase::Connect, &peer)),
-    };
-    // A socket that rejects this option works all the same.
-    let _ = tcp.set_nodelay(network.nodelay);
-    Ok(tcp)
+    async fn connect(
+        addresses: Vec<SocketAddr>,
+        local: Option<IpAddr>,
+        until: Option<Instant>,
+    ) -> Result<TcpStream, AddressesError> {
+        let dial = |address| connect_to(address, local);
+        let racing = async { Ok(race(addresses, dial, || sleep(STAGGER)).await) };
+        let raced = within(until, racing).await.map_err(|_| AddressesError::TimedOut)?;
+        raced.map_err(AddressesError::Failed)
+    }
+
+    fn set_nodelay(tcp: &TcpStream, nodelay: bool) -> io::Result<()> {
+        tcp.set_nodelay(nodelay)
+    }
+
+    fn tcp_io(tcp: TcpStream) -> TokioIo<TcpStream> {
+        TokioIo(tcp)
+    }
+
+    fn into_tcp(io: TokioIo<TcpStream>) -> Option<TcpStream> {
+        Some(io.0)
+    }
+
+    fn stream_io(stream: Stream) -> TokioIo<Stream> {
+        TokioIo(stream)
+    }
+
+    fn plain(tcp: TcpStream) -> Stream {
+        Stream::Plain(tcp)
+    }
+
+    async fn secure(
+        tls: Tls,
+        tcp: TcpStream,
+        host: &str,
+        until: Option<Instant>,
+    ) -> Result<Result<Stream, TlsError>, WaitError> {
+        within(until, async { Ok(secure(tls, tcp, host).await) }).await
+    }
 }
 
 async fn connect_to(address: SocketAddr, local: Option<IpAddr>) -> io::Result<TcpStream> {
@@ -158,31 +115,6 @@ async fn connect_to(address: SocketAddr, local: Option<IpAddr>) -> io::Result<Tc
     socket.connect(address).await
 }
 
-/// The addresses of a host in the order in which to try them, at least one.
-async fn resolve(
-    host: &str,
-    port: u16,
-    local: Option<IpAddr>,
-    deadline: &Deadline,
-) -> Result<Vec<SocketAddr>, ConnectError> {
-    let fault = |error| ConnectError::Resolve { host: host.to_owned(), error };
-    let found = match host.parse::<IpAddr>() {
-        Ok(address) => vec![SocketAddr::new(address, port)],
-        Err(_) => match within::<_, ()>(deadline.at, tokio::net::lookup_host((host, port))).await {
-            Ok(found) => found.collect(),
-            Err(Broken::Io(error)) => return Err(fault(error)),
-            Err(_) => return Err(deadline.over(Phase::Resolve, host)),
-        },
-    };
-    let ordered = order(found, local);
-    if ordered.is_empty() {
-        let family = "none in the address family of Connect::local_address";
-        let why = if local.is_some() { family } else { "none" };
-        return Err(fault(io::Error::new(io::ErrorKind::NotFound, why)));
-    }
-    Ok(ordered)
-}
-
 #[cfg_attr(
     not(any(feature = "tokio-rustls", feature = "native-tls")),
     allow(clippy::unused_async, unused_variables, unreachable_code)
@@ -190,7 +122,7 @@ async fn resolve(
 async fn secure(tls: Tls, tcp: TcpStream, host: &str) -> Result<Stream, TlsError> {
     match tls.0 {
         #[cfg(feature = "tokio-rustls")]
-        Library::Rustls(config) => {
+        TlsLibrary::Rustls(config) => {
             let name =
                 rustls::pki_types::ServerName::try_from(host.to_owned()).map_err(|_| TlsError::Name)?;
             let connector = tokio_rustls::TlsConnector::from(config);
@@ -199,9 +131,9 @@ async fn secure(tls: Tls, tcp: TcpStream, host: &str) -> Result<Stream, TlsError
             Ok(Stream::Rustls(Box::new(stream)))
         }
         #[cfg(all(feature = "rustls", not(feature = "tokio-rustls")))]
-        Library::Rustls(_) => Err(TlsError::Unavailable),
+        TlsLibrary::Rustls(_) => Err(TlsError::Unavailable),
         #[cfg(feature = "native-tls")]
-        Library::Native(connector) => {
+        TlsLibrary::Native(connector) => {
             let connector = tokio_native_tls::TlsConnector::from(connector);
             let stream = connector.connect(host, tcp).await;
             let stream = stream.map_err(|error| TlsError::Handshake(io::Error::other(error)))?;

@@ -9,20 +9,20 @@ use std::task::{Context, Poll, Waker, ready};
 use sinews_session::Chain;
 use tokio::io::AsyncWrite;
 
-use super::super::drive::{SLICES, now};
-use crate::link::{Facts, Link, Pair, Side};
+use super::super::driver::{SLICES, now};
+use crate::link::{ConnectionInfo, HalfSide, Link, Pair};
 
 /// The sending side of a transport, used by the writer for messages and by the reader for control frames. A half that
 /// finds it in use waits to be woken, and never for a lock.
 #[derive(Debug)]
-pub(super) struct Outlet<W> {
-    out: Mutex<Out<W>>,
+pub(super) struct WriteOutlet<W> {
+    out: Mutex<OutletIo<W>>,
     pub(super) pair: Arc<Pair>,
-    pub(super) facts: Facts,
+    pub(super) info: ConnectionInfo,
     /// Wakes both halves: the transport stores only the last waker that it got.
     waker: Waker,
     /// Sides that found the transport in use.
-    refused: [AtomicBool; 2],
+    contended: [AtomicBool; 2],
     /// The writer's link, where the reader may use it too: a `Sender` exists, or the writer was dropped.
     data: Mutex<Option<Box<Link>>>,
     is_shared: AtomicBool,
@@ -30,12 +30,12 @@ pub(super) struct Outlet<W> {
 
 /// The transport, and bytes that it has not taken yet.
 #[derive(Debug)]
-pub(super) struct Out<W> {
+pub(super) struct OutletIo<W> {
     io: W,
     /// The next bytes to send: messages of the writer, and behind them replies of the reader.
     chain: Option<Box<Chain>>,
     /// The chain belongs to the writer's link, and must be returned to it.
-    is_lent: bool,
+    is_writer_chain: bool,
     /// Bytes of it that have left since the writer last checked.
     left: usize,
     /// Bytes of it that the reader has added.
@@ -50,34 +50,39 @@ const ANSWERS_MAX: usize = 4 << 10;
 /// How often in a row messages of producers are sent, before the task yields.
 const TURNS_MAX: usize = 8;
 
-impl<W: AsyncWrite + Unpin> Outlet<W> {
+impl<W: AsyncWrite + Unpin> WriteOutlet<W> {
     pub(super) fn new(
         io: W,
         chain: Option<Box<Chain>>,
         unflushed: bool,
         pair: Arc<Pair>,
-        facts: Facts,
+        info: ConnectionInfo,
     ) -> Self {
         pair.set_waiting(chain.as_ref().map_or(0, |chain| chain.len()));
-        let is_lent = chain.is_some();
+        let is_writer_chain = chain.is_some();
         Self {
-            out: Mutex::new(Out { io, chain, is_lent, left: 0, answers: 0, unflushed }),
+            out: Mutex::new(OutletIo { io, chain, is_writer_chain, left: 0, answers: 0, unflushed }),
             waker: Waker::from(pair.clone()),
             pair,
-            facts,
-            refused: Default::default(),
+            info,
+            contended: Default::default(),
             data: Mutex::new(None),
             is_shared: AtomicBool::new(false),
         }
     }
 
     /// Runs `work` with the transport. If the other half uses the transport, this half is woken when it is free.
-    fn with<R>(&self, side: Side, cx: &Context<'_>, work: impl FnOnce(&mut Out<W>) -> R) -> Option<R> {
+    fn with<R>(
+        &self,
+        side: HalfSide,
+        cx: &Context<'_>,
+        work: impl FnOnce(&mut OutletIo<W>) -> R,
+    ) -> Option<R> {
         let mut out = match self.try_lock() {
             Some(out) => out,
             None => {
                 self.pair.register(side, cx.waker());
-                self.refused[side as usize].store(true, Ordering::SeqCst);
+                self.contended[side as usize].store(true, Ordering::SeqCst);
                 // Either the lock is free here, or the other half sees this flag after its unlock.
                 fence(Ordering::SeqCst);
                 self.try_lock()?
@@ -90,15 +95,15 @@ impl<W: AsyncWrite + Unpin> Outlet<W> {
         drop(out);
         fence(Ordering::SeqCst);
         let other = side.other();
-        let refused = &self.refused[other as usize];
-        if is_done || refused.load(Ordering::Relaxed) {
-            refused.store(false, Ordering::SeqCst);
+        let contended = &self.contended[other as usize];
+        if is_done || contended.load(Ordering::Relaxed) {
+            contended.store(false, Ordering::SeqCst);
             self.pair.wake_side(other);
         }
         Some(done)
     }
 
-    fn try_lock(&self) -> Option<MutexGuard<'_, Out<W>>> {
+    fn try_lock(&self) -> Option<MutexGuard<'_, OutletIo<W>>> {
         match self.out.try_lock() {
             Ok(out) => Some(out),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
@@ -109,9 +114,9 @@ impl<W: AsyncWrite + Unpin> Outlet<W> {
     /// Sends the waiting bytes, and the bytes that `exchange` adds, and flushes. Pending: the side will be woken.
     pub(super) fn poll_send(
         &self,
-        side: Side,
+        side: HalfSide,
         cx: &Context<'_>,
-        mut exchange: impl FnMut(&mut Out<W>, &mut Context<'_>),
+        mut exchange: impl FnMut(&mut OutletIo<W>, &mut Context<'_>),
     ) -> Poll<()> {
         let both = &mut Context::from_waker(&self.waker);
         let sent = self.with(side, cx, |out| {
@@ -119,7 +124,7 @@ impl<W: AsyncWrite + Unpin> Outlet<W> {
             loop {
                 exchange(out, both);
                 if self.pair.is_dropped() {
-                    out.forget();
+                    out.drop_unsent();
                 }
                 if out.is_idle() {
                     return Poll::Ready(());
@@ -146,7 +151,7 @@ impl<W: AsyncWrite + Unpin> Outlet<W> {
     /// Sends bytes on behalf of the reader: its replies, bytes that the writer has left unsent, and, where the writer
     /// shares its link, the messages queued there.
     pub(super) fn poll_help(&self, cx: &Context<'_>) -> Poll<()> {
-        self.poll_send(Side::Read, cx, |out, both| {
+        self.poll_send(HalfSide::Read, cx, |out, both| {
             if self.is_shared()
                 && let Some(link) = self.data().as_mut()
             {
@@ -163,27 +168,27 @@ impl<W: AsyncWrite + Unpin> Outlet<W> {
 
     /// Adds replies of the reader. They are taken whole, or not at all.
     pub(super) fn poll_answer(&self, cx: &Context<'_>, bytes: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        let added = self.with(Side::Read, cx, |out| {
+        let added = self.with(HalfSide::Read, cx, |out| {
             if let Some(kind) = self.pair.failed() {
                 return Poll::Ready(Err(kind.into()));
             }
             let count = bytes.iter().map(|bytes| bytes.len()).sum();
-            if self.pair.closer() == Some(Side::Write) {
+            if self.pair.closer() == Some(HalfSide::Write) {
                 // Nothing follows the writer's Close.
                 return Poll::Ready(Ok(count));
             }
             if out.add_answer(bytes, count) {
                 return Poll::Ready(Ok(count));
             }
-            self.pair.register(Side::Read, cx.waker());
-            self.refused[Side::Read as usize].store(true, Ordering::SeqCst);
+            self.pair.register(HalfSide::Read, cx.waker());
+            self.contended[HalfSide::Read as usize].store(true, Ordering::SeqCst);
             Poll::Pending
         });
         added.unwrap_or(Poll::Pending)
     }
 
     /// Ends the sending side. All waiting bytes have left.
-    pub(super) fn poll_shut(&self, side: Side, cx: &Context<'_>) -> Poll<io::Result<()>> {
+    pub(super) fn poll_shut(&self, side: HalfSide, cx: &Context<'_>) -> Poll<io::Result<()>> {
         let both = &mut Context::from_waker(&self.waker);
         let shut = self.with(side, cx, |out| {
             self.pair.register(side, cx.waker());
@@ -196,7 +201,7 @@ impl<W: AsyncWrite + Unpin> Outlet<W> {
     pub(super) fn share(&self, link: Box<Link>) {
         *self.data() = Some(link);
         self.is_shared.store(true, Ordering::Release);
-        self.pair.wake_side(Side::Read);
+        self.pair.wake_side(HalfSide::Read);
     }
 
     /// Whether the writer's link is stored here.
@@ -210,36 +215,36 @@ impl<W: AsyncWrite + Unpin> Outlet<W> {
         self.data.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn into_out(self) -> Out<W> {
+    pub(super) fn into_out(self) -> OutletIo<W> {
         self.out.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<W: AsyncWrite + Unpin> Out<W> {
+impl<W: AsyncWrite + Unpin> OutletIo<W> {
     fn is_idle(&self) -> bool {
         self.chain.as_ref().is_none_or(|chain| chain.is_empty()) && !self.unflushed
     }
 
     /// Returns bytes that have left to the link, and takes the next bytes.
     pub(super) fn exchange(&mut self, link: &mut Link, cx: &mut Context<'_>) {
-        self.bring_home(link);
+        self.return_sent(link);
         if self.chain.is_none() {
             link.collect(cx);
-            self.chain = link.lend_send();
-            self.is_lent = self.chain.is_some();
+            self.chain = link.take_queued_send();
+            self.is_writer_chain = self.chain.is_some();
         }
         link.sync();
     }
 
-    fn bring_home(&mut self, link: &mut Link) {
+    fn return_sent(&mut self, link: &mut Link) {
         let left = std::mem::take(&mut self.left);
-        if self.is_lent {
-            link.send_went_on(left);
+        if self.is_writer_chain {
+            link.send_progressed(left);
         }
         if let Some(chain) = self.chain.take_if(|chain| chain.is_empty()) {
             self.answers = 0;
-            if std::mem::take(&mut self.is_lent) {
-                link.send_home(chain);
+            if std::mem::take(&mut self.is_writer_chain) {
+                link.send_completed(chain);
             }
         }
     }
@@ -287,19 +292,19 @@ impl<W: AsyncWrite + Unpin> Out<W> {
     }
 
     fn fail(&mut self, pair: &Pair, error: &io::Error) -> Poll<()> {
-        self.forget();
+        self.drop_unsent();
         pair.fail(error);
         Poll::Ready(())
     }
 
     /// Drops the waiting bytes, which never leave.
-    fn forget(&mut self) {
-        (self.chain, self.is_lent, self.unflushed) = (None, false, false);
+    fn drop_unsent(&mut self) {
+        (self.chain, self.is_writer_chain, self.unflushed) = (None, false, false);
     }
 
     /// The transport, the unsent part of the chain, and whether the transport is to be flushed.
     pub(super) fn settle(mut self, link: &mut Link) -> (W, Option<Box<Chain>>, bool) {
-        self.bring_home(link);
+        self.return_sent(link);
         (self.io, self.chain, self.unflushed)
     }
 }
@@ -307,56 +312,60 @@ impl<W: AsyncWrite + Unpin> Out<W> {
 /// Holds the reader while no call uses it: while its owner waits for a message, or does not ask for one, and after
 /// the reader was dropped. The writer answers pings from here.
 #[derive(Debug)]
-pub(super) struct Handover<D>(Mutex<Place<D>>);
+pub(super) struct SharedDriver<D>(Mutex<SharedDriverState<D>>);
 
 #[derive(Debug)]
-struct Place<D> {
-    drive: Option<Box<D>>,
+struct SharedDriverState<D> {
+    driver: Option<Box<D>>,
     /// The owner asked for it while it was in use.
     is_wanted: bool,
     /// The owner was dropped.
-    is_left: bool,
+    is_owner_dropped: bool,
 }
 
-impl<D> Handover<D> {
-    pub(super) fn new(drive: D) -> Self {
-        Self(Mutex::new(Place { drive: Some(Box::new(drive)), is_wanted: false, is_left: false }))
+impl<D> SharedDriver<D> {
+    pub(super) fn new(driver: D) -> Self {
+        Self(Mutex::new(SharedDriverState {
+            driver: Some(Box::new(driver)),
+            is_wanted: false,
+            is_owner_dropped: false,
+        }))
     }
 
     /// Takes it for the owner; `None`: the writer has it, and will wake the owner.
     pub(super) fn take(&self, pair: &Pair, cx: &Context<'_>) -> Option<Box<D>> {
-        let mut place = self.place();
-        if place.drive.is_none() {
-            pair.register(Side::Read, cx.waker());
-            place.is_wanted = true;
+        let mut state = self.state();
+        if state.driver.is_none() {
+            pair.register(HalfSide::Read, cx.waker());
+            state.is_wanted = true;
         }
-        place.drive.take()
+        state.driver.take()
     }
 
     /// Takes it for the writer, and returns whether its owner was dropped.
     pub(super) fn borrow(&self) -> Option<(Box<D>, bool)> {
-        let mut place = self.place();
-        let drive = place.drive.take()?;
-        Some((drive, place.is_left))
+        let mut state = self.state();
+        let driver = state.driver.take()?;
+        Some((driver, state.is_owner_dropped))
     }
 
     /// Puts it back. Returns whether its owner waits for it.
-    pub(super) fn put(&self, drive: Box<D>) -> bool {
-        let mut place = self.place();
-        place.drive = Some(drive);
-        std::mem::take(&mut place.is_wanted)
+    pub(super) fn put(&self, driver: Box<D>) -> bool {
+        let mut state = self.state();
+        state.driver = Some(driver);
+        std::mem::take(&mut state.is_wanted)
     }
 
     /// Records that the owner was dropped.
-    pub(super) fn leave(&self, drive: Option<Box<D>>) {
-        let mut place = self.place();
-        place.is_left = true;
-        if drive.is_some() {
-            place.drive = drive;
+    pub(super) fn owner_dropped(&self, driver: Option<Box<D>>) {
+        let mut state = self.state();
+        state.is_owner_dropped = true;
+        if driver.is_some() {
+            state.driver = driver;
         }
     }
 
-    fn place(&self) -> MutexGuard<'_, Place<D>> {
+    fn state(&self) -> MutexGuard<'_, SharedDriverState<D>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

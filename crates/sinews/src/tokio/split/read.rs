@@ -8,28 +8,29 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use futures_core::{FusedStream, Stream};
-use sinews_proto::{CloseCode, Config, Misuse, Role};
-use sinews_session::{Arrived, Closed};
+use sinews_proto::{CloseCode, Misuse};
+use sinews_session::{Closed, ReceivedEvent};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::outlet::{Handover, Outlet};
-use super::{Reader, Split};
+use super::outlet::{SharedDriver, WriteOutlet};
+use super::transport::Split;
 use crate::driver::Driver as _;
 use crate::error::Error;
-use crate::link::{Link, Side};
+use crate::link::{HalfSide, Link};
 use crate::message::{Filled, Message, MessageHead, MessageRef};
-use crate::reading::{Filling, Step};
-use crate::tokio::drive::now;
+use crate::methods;
+use crate::reading::{BufferFill, ReadStep};
+use crate::tokio::driver::{TokioDriver, now};
 
 /// The transport as the reader sees it: the reader receives directly, and its replies go through the outlet of the
 /// writer's messages.
 #[derive(Debug)]
-pub(super) struct Source<R, W> {
+pub(super) struct ReadHalfIo<R, W> {
     pub(super) io: R,
-    pub(super) outlet: Arc<Outlet<W>>,
+    pub(super) outlet: Arc<WriteOutlet<W>>,
 }
 
-impl<R: AsyncRead + Unpin, W: Unpin> AsyncRead for Source<R, W> {
+impl<R: AsyncRead + Unpin, W: Unpin> AsyncRead for ReadHalfIo<R, W> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -39,7 +40,7 @@ impl<R: AsyncRead + Unpin, W: Unpin> AsyncRead for Source<R, W> {
     }
 }
 
-impl<R: Unpin, W: AsyncWrite + Unpin> AsyncWrite for Source<R, W> {
+impl<R: Unpin, W: AsyncWrite + Unpin> AsyncWrite for ReadHalfIo<R, W> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.outlet.poll_answer(cx, &[IoSlice::new(buf)])
     }
@@ -62,9 +63,12 @@ impl<R: Unpin, W: AsyncWrite + Unpin> AsyncWrite for Source<R, W> {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.outlet.poll_help(cx));
-        self.outlet.poll_shut(Side::Read, cx)
+        self.outlet.poll_shut(HalfSide::Read, cx)
     }
 }
+
+/// The driver of the reading half.
+pub(super) type ReadDriver<T> = TokioDriver<ReadHalfIo<<T as Split>::Read, <T as Split>::Write>>;
 
 /// The receiving half of a [`WebSocket`](crate::WebSocket): it returns messages, and answers pings and the peer's
 /// Close while it is awaited, independently of the other half.
@@ -74,55 +78,36 @@ impl<R: Unpin, W: AsyncWrite + Unpin> AsyncWrite for Source<R, W> {
 /// dropped, the `WriteHalf` continues to answer and drops messages that arrive.
 pub struct ReadHalf<T: Split> {
     /// In use; otherwise it is stored where the writer finds it too.
-    drive: Option<Box<Reader<T>>>,
-    handover: Arc<Handover<Reader<T>>>,
-    pub(super) outlet: Arc<Outlet<T::Write>>,
+    driver: Option<Box<ReadDriver<T>>>,
+    shared_driver: Arc<SharedDriver<ReadDriver<T>>>,
+    pub(super) outlet: Arc<WriteOutlet<T::Write>>,
     /// State of [`recv_into`](Self::recv_into).
-    filling: Filling,
-    over: bool,
+    filling: BufferFill,
+    ended: bool,
 }
 
 impl<T: Split> ReadHalf<T> {
-    pub(super) fn new(outlet: Arc<Outlet<T::Write>>, handover: Arc<Handover<Reader<T>>>) -> Self {
-        Self { drive: None, handover, outlet, filling: Filling::default(), over: false }
+    methods::receive_methods!();
+    methods::accessors!(this => end: this.outlet.pair, info: this.outlet.info);
+
+    pub(super) fn new(
+        outlet: Arc<WriteOutlet<T::Write>>,
+        shared_driver: Arc<SharedDriver<ReadDriver<T>>>,
+    ) -> Self {
+        Self { driver: None, shared_driver, outlet, filling: BufferFill::default(), ended: false }
     }
 
     /// The driver of this half. The writer is gone, and has put it back.
-    pub(super) fn into_drive(mut self) -> Reader<T> {
-        let drive = self.drive.take().or_else(|| self.handover.borrow().map(|(drive, _)| drive));
-        let mut drive = drive.expect("either half puts it back");
-        self.filling.leave(&mut drive.link);
-        *drive
-    }
-
-    /// Receives the next message, or `None` when the connection has ended in order.
-    ///
-    /// Cancel-safe: a future that is dropped loses nothing.
-    ///
-    /// # Errors
-    /// Once, how the connection ended, if not in order; then `None`.
-    pub async fn next(&mut self) -> Option<Result<Message, Error>> {
-        poll_fn(|cx| self.poll_message(cx)).await
-    }
-
-    /// Receives the next text or binary message; pings, pongs and Close are skipped, since the library answers them.
-    ///
-    /// Cancel-safe.
-    ///
-    /// # Errors
-    /// As [`next`](Self::next).
-    pub async fn next_data(&mut self) -> Option<Result<Message, Error>> {
-        loop {
-            match self.next().await? {
-                Ok(message) if !message.is_data() => {}
-                message => return Some(message),
-            }
-        }
+    pub(super) fn into_driver(mut self) -> ReadDriver<T> {
+        let driver = self.driver.take().or_else(|| self.shared_driver.borrow().map(|(driver, _)| driver));
+        let mut driver = driver.expect("either half puts it back");
+        self.filling.abandon(&mut driver.link);
+        *driver
     }
 
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Message, Error>>> {
-        let own = ready!(self.poll_some(cx, Link::own));
-        Poll::Ready(own.map(Ok).or_else(|| self.last_words().map(Err)))
+        let own = ready!(self.poll_bytes(cx, Link::detach_message));
+        Poll::Ready(own.map(Ok).or_else(|| self.take_end_error().map(Err)))
     }
 
     /// Borrows the next text or binary message from the receive buffer; pings, pongs and Close are skipped.
@@ -132,28 +117,28 @@ impl<T: Split> ReadHalf<T> {
     /// # Errors
     /// As [`next`](Self::next).
     pub async fn next_borrowed(&mut self) -> Option<Result<MessageRef<'_>, Error>> {
-        let found = poll_fn(|cx| self.poll_some(cx, Link::borrow)).await;
+        let found = poll_fn(|cx| self.poll_bytes(cx, Link::borrow)).await;
         if found.is_none() {
-            return self.last_words().map(Err);
+            return self.take_end_error().map(Err);
         }
-        let link = &mut self.drive.as_mut()?.link;
+        let link = &mut self.driver.as_mut()?.link;
         Some(Ok(link.borrowed(found?)))
     }
 
     /// The next event that `take` converts to a result; `None`: the connection has ended.
-    fn poll_some<R>(
+    fn poll_bytes<R>(
         &mut self,
         cx: &mut Context<'_>,
-        mut take: impl FnMut(&mut Link, Arrived) -> Option<R>,
+        mut take: impl FnMut(&mut Link, ReceivedEvent) -> Option<R>,
     ) -> Poll<Option<R>> {
-        self.take_drive(cx);
-        let Some(drive) = &mut self.drive else { return Poll::Pending };
-        self.filling.leave(&mut drive.link);
-        drive.link.expect_pieces(false);
+        self.take_driver(cx);
+        let Some(driver) = &mut self.driver else { return Poll::Pending };
+        self.filling.abandon(&mut driver.link);
+        driver.link.expect_pieces(false);
         loop {
-            match poll_event::<T>(drive, &self.outlet, cx) {
+            match poll_event::<T>(driver, &self.outlet, cx) {
                 Poll::Ready(Some(event)) => {
-                    if let Some(taken) = take(&mut drive.link, event) {
+                    if let Some(taken) = take(&mut driver.link, event) {
                         return Poll::Ready(Some(taken));
                     }
                 }
@@ -161,7 +146,7 @@ impl<T: Split> ReadHalf<T> {
                 Poll::Pending => break,
             }
         }
-        self.put_drive();
+        self.put_driver();
         Poll::Pending
     }
 
@@ -174,20 +159,20 @@ impl<T: Split> ReadHalf<T> {
     pub async fn next_head(&mut self) -> Option<Result<MessageHead, Error>> {
         match poll_fn(|cx| self.poll_head(cx)).await {
             Some(head) => Some(Ok(head)),
-            None => self.last_words().map(Err),
+            None => self.take_end_error().map(Err),
         }
     }
 
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Option<MessageHead>> {
-        self.take_drive(cx);
-        let Some(drive) = &mut self.drive else { return Poll::Pending };
+        self.take_driver(cx);
+        let Some(driver) = &mut self.driver else { return Poll::Pending };
         let outlet = &self.outlet;
-        let next = |drive: &mut Reader<T>, cx: &mut Context<'_>| {
-            poll_event::<T>(drive, outlet, cx).map(|it| it.map(Step::Event))
+        let next = |driver: &mut ReadDriver<T>, cx: &mut Context<'_>| {
+            poll_event::<T>(driver, outlet, cx).map(|it| it.map(ReadStep::Event))
         };
-        let head = self.filling.poll_head(&mut **drive, cx, |_| None, next);
+        let head = self.filling.poll_head(&mut **driver, cx, |_| None, next);
         if head.is_pending() {
-            self.put_drive();
+            self.put_driver();
         }
         head
     }
@@ -202,39 +187,39 @@ impl<T: Split> ReadHalf<T> {
     pub async fn recv_into(&mut self, buffer: &mut [u8]) -> Option<Result<Filled, Error>> {
         match poll_fn(|cx| self.poll_recv_into(cx, buffer)).await {
             Some(filled) => Some(Ok(filled)),
-            None => self.last_words().map(Err),
+            None => self.take_end_error().map(Err),
         }
     }
 
     fn poll_recv_into(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<Option<Filled>> {
-        self.take_drive(cx);
-        let Some(drive) = &mut self.drive else { return Poll::Pending };
+        self.take_driver(cx);
+        let Some(driver) = &mut self.driver else { return Poll::Pending };
         let outlet = &self.outlet;
-        let next = |drive: &mut Reader<T>, cx: &mut Context<'_>| poll_event::<T>(drive, outlet, cx);
-        let filled = self.filling.poll_by(&mut **drive, cx, buffer, next);
+        let next = |driver: &mut ReadDriver<T>, cx: &mut Context<'_>| poll_event::<T>(driver, outlet, cx);
+        let filled = self.filling.poll_by(&mut **driver, cx, buffer, next);
         if filled.is_pending() {
-            self.put_drive();
+            self.put_driver();
         }
         filled
     }
 
     /// Takes the driver, unless the writer has it and will wake this half later.
-    fn take_drive(&mut self, cx: &Context<'_>) {
-        if self.drive.is_none() {
-            self.drive = self.handover.take(&self.outlet.pair, cx);
+    fn take_driver(&mut self, cx: &Context<'_>) {
+        if self.driver.is_none() {
+            self.driver = self.shared_driver.take(&self.outlet.pair, cx);
         }
     }
 
     /// Puts the driver where the writer finds it.
-    fn put_drive(&mut self) {
-        if let Some(drive) = self.drive.take() {
-            self.handover.put(drive);
+    fn put_driver(&mut self) {
+        if let Some(driver) = self.driver.take() {
+            self.shared_driver.put(driver);
         }
     }
 
-    fn last_words(&mut self) -> Option<Error> {
-        self.over = true;
-        self.drive.as_mut()?.link.last_words()
+    fn take_end_error(&mut self) -> Option<Error> {
+        self.ended = true;
+        self.driver.as_mut()?.link.take_end_error()
     }
 
     /// Closes the connection and waits for its end, at most [`Config::close_timeout`](crate::Config::close_timeout)
@@ -248,15 +233,15 @@ impl<T: Split> ReadHalf<T> {
     /// # Errors
     /// [`Error::Misuse`] for a reason over 123 bytes; how the connection ended, if not in order.
     pub async fn close(&mut self, code: CloseCode, reason: &str) -> Result<Closed, Error> {
-        let mut begun = None;
+        let mut started = None;
         poll_fn(|cx| {
-            if begun.is_none() {
-                begun = Some(ready!(self.poll_close(cx, code, reason)));
+            if started.is_none() {
+                started = Some(ready!(self.poll_close(cx, code, reason)));
             }
             Poll::Ready(())
         })
         .await;
-        match begun {
+        match started {
             None | Some(Ok(()) | Err(Error::Closed(_) | Error::Misuse(Misuse::Closing))) => {}
             Some(Err(error)) => return Err(error),
         }
@@ -278,11 +263,12 @@ impl<T: Split> ReadHalf<T> {
     /// As [`WebSocket::close_now`](crate::WebSocket::close_now).
     pub async fn close_now(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
         let wait = self.config().close_timeout();
-        let mut begun = false;
+        let mut started = false;
         let left =
-            tokio::time::timeout(wait, poll_fn(|cx| self.poll_close_now(cx, code, reason, &mut begun))).await;
-        if let Some(drive) = &mut self.drive {
-            drive.link.end_unanswered(code, reason);
+            tokio::time::timeout(wait, poll_fn(|cx| self.poll_close_now(cx, code, reason, &mut started)))
+                .await;
+        if let Some(driver) = &mut self.driver {
+            driver.link.end_unanswered(code, reason);
         }
         left.unwrap_or_else(|_| Err(Error::Io(io::ErrorKind::TimedOut.into())))
     }
@@ -292,90 +278,66 @@ impl<T: Split> ReadHalf<T> {
         cx: &mut Context<'_>,
         code: CloseCode,
         reason: &str,
-        begun: &mut bool,
+        started: &mut bool,
     ) -> Poll<Result<(), Error>> {
-        self.take_drive(cx);
-        let Some(drive) = &mut self.drive else { return Poll::Pending };
-        self.filling.leave(&mut drive.link);
-        if !*begun {
-            drive.link.sync();
-            drive.begin_close(code, reason)?;
-            *begun = true;
+        self.take_driver(cx);
+        let Some(driver) = &mut self.driver else { return Poll::Pending };
+        self.filling.abandon(&mut driver.link);
+        if !*started {
+            driver.link.sync();
+            driver.begin_close(code, reason)?;
+            *started = true;
         }
-        drive.poll_close_now(cx)
+        driver.poll_close_now(cx)
     }
 
     fn poll_close(&mut self, cx: &Context<'_>, code: CloseCode, reason: &str) -> Poll<Result<(), Error>> {
-        self.take_drive(cx);
-        let Some(drive) = &mut self.drive else { return Poll::Pending };
-        drive.link.now = now();
-        drive.link.sync();
-        Poll::Ready(drive.link.close(code, reason))
-    }
-
-    /// How the connection ended, if it has: code, reason and side.
-    #[must_use]
-    pub fn closed(&self) -> Option<&Closed> {
-        self.outlet.pair.closed()
-    }
-
-    /// The subprotocol that the handshake agreed on.
-    #[must_use]
-    pub fn subprotocol(&self) -> Option<&str> {
-        self.outlet.facts.subprotocol.as_deref()
-    }
-
-    /// Whether this is the client or the server.
-    #[must_use]
-    pub fn role(&self) -> Role {
-        self.outlet.facts.role
-    }
-
-    /// Limits and timeouts.
-    #[must_use]
-    pub fn config(&self) -> &Config {
-        &self.outlet.facts.config
+        self.take_driver(cx);
+        let Some(driver) = &mut self.driver else { return Poll::Pending };
+        driver.link.now = now();
+        driver.link.sync();
+        Poll::Ready(driver.link.close(code, reason))
     }
 }
 
 /// The next event. While pending, bytes that the writer left unsent are sent too.
 fn poll_event<T: Split>(
-    drive: &mut Reader<T>,
-    outlet: &Outlet<T::Write>,
+    driver: &mut ReadDriver<T>,
+    outlet: &WriteOutlet<T::Write>,
     cx: &mut Context<'_>,
-) -> Poll<Option<Arrived>> {
+) -> Poll<Option<ReceivedEvent>> {
     if outlet.pair.is_unanswered() {
-        drive.link.sync();
-        drive.discard_received(cx);
+        driver.link.sync();
+        driver.discard_received(cx);
         return Poll::Ready(None);
     }
     loop {
-        if drive.link.is_beside_sends() {
-            drive.link.now = now();
+        if driver.link.is_beside_sends() {
+            driver.link.now = now();
         }
-        if let Poll::Ready(event) = drive.poll_event(cx) {
+        if let Poll::Ready(event) = driver.poll_event(cx) {
             return Poll::Ready(event);
         }
         // Register the waker first, then check: bytes that the writer leaves unsent from here on wake this task.
-        outlet.pair.register(Side::Read, cx.waker());
+        outlet.pair.register(HalfSide::Read, cx.waker());
         if !outlet.wants_help() {
             return Poll::Pending;
         }
         // A reply of the reader may have found no capacity behind the bytes that have left now.
-        if outlet.poll_help(cx).is_ready() && drive.wants_send() {
+        if outlet.poll_help(cx).is_ready() && driver.wants_send() {
             continue;
         }
-        drive.link.now = now();
-        drive.link.sync();
-        ready!(drive.poll_timer(cx));
+        driver.link.now = now();
+        driver.link.sync();
+        ready!(driver.poll_timer(cx));
     }
 }
 
 /// The writer takes over the driver, if the writer still exists.
 impl<T: Split> Drop for ReadHalf<T> {
     fn drop(&mut self) {
-        self.handover.leave(self.drive.take());
-        self.outlet.pair.wake_side(Side::Write);
+        self.shared_driver.owner_dropped(self.driver.take());
+        self.outlet.pair.wake_side(HalfSide::Write);
     }
 }
 
@@ -389,7 +351,7 @@ impl<T: Split> Stream for ReadHalf<T> {
 
 impl<T: Split> FusedStream for ReadHalf<T> {
     fn is_terminated(&self) -> bool {
-        self.over
+        self.ended
     }
 }
 

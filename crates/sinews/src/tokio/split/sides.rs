@@ -9,18 +9,16 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
-use super::Split;
-
 /// The receiving side of a stream that is plain TCP or wraps it, such as TLS.
 ///
 /// TCP has sides without a lock. The sides of any other stream share a lock, which each holds while it is polled.
-pub struct ReadSide<S>(Side<OwnedReadHalf, tokio::io::ReadHalf<S>>);
+pub struct ReadSide<S>(StreamSide<OwnedReadHalf, tokio::io::ReadHalf<S>>);
 
 /// The sending side of a stream that is plain TCP or wraps it; see [`ReadSide`].
-pub struct WriteSide<S>(Side<OwnedWriteHalf, tokio::io::WriteHalf<S>>);
+pub struct WriteSide<S>(StreamSide<OwnedWriteHalf, tokio::io::WriteHalf<S>>);
 
 #[derive(Debug)]
-enum Side<T, L> {
+enum StreamSide<T, L> {
     Tcp(T),
     Locked(L),
 }
@@ -33,26 +31,26 @@ pub(crate) trait MaybeTcp: AsyncRead + AsyncWrite + Unpin + Sized {
     fn from_tcp(stream: TcpStream) -> Self;
 }
 
-pub(crate) fn split<S: MaybeTcp>(stream: S) -> (ReadSide<S>, WriteSide<S>) {
+pub(crate) fn split_sides<S: MaybeTcp>(stream: S) -> (ReadSide<S>, WriteSide<S>) {
     match stream.into_tcp() {
         Ok(tcp) => {
             let (read, write) = tcp.into_split();
-            (ReadSide(Side::Tcp(read)), WriteSide(Side::Tcp(write)))
+            (ReadSide(StreamSide::Tcp(read)), WriteSide(StreamSide::Tcp(write)))
         }
         Err(stream) => {
             let (read, write) = tokio::io::split(stream);
-            (ReadSide(Side::Locked(read)), WriteSide(Side::Locked(write)))
+            (ReadSide(StreamSide::Locked(read)), WriteSide(StreamSide::Locked(write)))
         }
     }
 }
 
 /// Only called with sides of one stream.
-pub(crate) fn reunite<S: MaybeTcp>(read: ReadSide<S>, write: WriteSide<S>) -> S {
+pub(crate) fn reunite_sides<S: MaybeTcp>(read: ReadSide<S>, write: WriteSide<S>) -> S {
     match (read.0, write.0) {
-        (Side::Tcp(read), Side::Tcp(write)) => {
+        (StreamSide::Tcp(read), StreamSide::Tcp(write)) => {
             S::from_tcp(read.reunite(write).expect("both are sides of one stream"))
         }
-        (Side::Locked(read), Side::Locked(write)) => read.unsplit(write),
+        (StreamSide::Locked(read), StreamSide::Locked(write)) => read.unsplit(write),
         _ => unreachable!("both are sides of one stream"),
     }
 }
@@ -61,8 +59,8 @@ pub(crate) fn reunite<S: MaybeTcp>(read: ReadSide<S>, write: WriteSide<S>) -> S 
 macro_rules! forward {
     ($side:expr, $io:ident => $call:expr) => {
         match $side {
-            Side::Tcp($io) => $call,
-            Side::Locked($io) => $call,
+            StreamSide::Tcp($io) => $call,
+            StreamSide::Locked($io) => $call,
         }
     };
 }
@@ -101,41 +99,33 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteSide<S> {
 
 impl<S> fmt::Debug for ReadSide<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReadSide").field("is_tcp", &matches!(self.0, Side::Tcp(_))).finish()
+        f.debug_struct("ReadSide").field("is_tcp", &matches!(self.0, StreamSide::Tcp(_))).finish()
     }
 }
 
 impl<S> fmt::Debug for WriteSide<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WriteSide").field("is_tcp", &matches!(self.0, Side::Tcp(_))).finish()
+        f.debug_struct("WriteSide").field("is_tcp", &matches!(self.0, StreamSide::Tcp(_))).finish()
     }
 }
 
-/// Defines the split of streams that are plain TCP or wrap it.
-macro_rules! maybe_tcp {
-    ($(#[$attr:meta])* $stream:ty) => {
-        $(#[$attr])*
-        impl Split for $stream {
+/// Defines the split of a stream that is plain TCP or wraps it.
+macro_rules! split_maybe_tcp {
+    ($stream:ty) => {
+        impl $crate::tokio::Split for $stream {
             type Stream = Self;
-            type Read = ReadSide<Self>;
-            type Write = WriteSide<Self>;
+            type Read = $crate::tokio::ReadSide<Self>;
+            type Write = $crate::tokio::WriteSide<Self>;
 
             fn split(stream: Self) -> (Self::Read, Self::Write) {
-                split(stream)
+                $crate::tokio::split_sides(stream)
             }
 
             fn reunite(read: Self::Read, write: Self::Write) -> Self {
-                reunite(read, write)
+                $crate::tokio::reunite_sides(read, write)
             }
         }
     };
 }
 
-maybe_tcp!(
-    #[cfg(feature = "url-connect")]
-    crate::tokio::Stream
-);
-maybe_tcp!(
-    #[cfg(feature = "hyper")]
-    crate::hyper::Upgraded
-);
+pub(crate) use split_maybe_tcp;

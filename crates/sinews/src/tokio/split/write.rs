@@ -8,19 +8,20 @@ use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
 use futures_sink::Sink;
-use sinews_proto::{CloseCode, Config, Kind, Misuse, Role, Time};
-use sinews_session::{Closed, Prepared, Sent};
+use sinews_proto::{CloseCode, Kind, Misuse, Time};
+use sinews_session::{Prepared, Sent};
 use tokio::time::Sleep;
 
-use super::outlet::{Handover, Outlet};
-use super::read::ReadHalf;
-use super::{Reader, Split};
-use crate::driver::{ASK_EVERY, Driver as _};
+use super::outlet::{SharedDriver, WriteOutlet};
+use super::read::{ReadDriver, ReadHalf};
+use super::transport::Split;
+use crate::driver::{Driver as _, POLL_INTERVAL};
 use crate::error::Error;
-use crate::link::{Link, Side};
+use crate::link::{HalfSide, Link};
 use crate::message::Message;
+use crate::methods;
 use crate::sender::Sender;
-use crate::tokio::drive::{instant, now};
+use crate::tokio::driver::{instant, now};
 use crate::tokio::pieces::{MessageWriter, SendPieces};
 
 /// The sending half of a [`WebSocket`](crate::WebSocket). A message leaves at once; messages queued while another is
@@ -32,19 +33,31 @@ use crate::tokio::pieces::{MessageWriter, SendPieces};
 pub struct WriteHalf<T: Split> {
     /// Its own link, unless the reader or a `Sender` uses the link too.
     link: Option<Box<Link>>,
-    outlet: Arc<Outlet<T::Write>>,
-    handover: Arc<Handover<Reader<T>>>,
+    outlet: Arc<WriteOutlet<T::Write>>,
+    shared_driver: Arc<SharedDriver<ReadDriver<T>>>,
     /// For the write timeout.
-    alarm: Alarm,
+    deadline_timer: DeadlineTimer,
     /// When it last checked for input.
-    asked: Time,
+    polled_at: Time,
 }
 
 impl<T: Split> WriteHalf<T> {
-    pub(super) fn new(outlet: Arc<Outlet<T::Write>>, handover: Arc<Handover<Reader<T>>>, link: Link) -> Self {
-        let asked = link.now;
+    methods::accessors!(this => end: this.outlet.pair, info: this.outlet.info);
+
+    pub(super) fn new(
+        outlet: Arc<WriteOutlet<T::Write>>,
+        shared_driver: Arc<SharedDriver<ReadDriver<T>>>,
+        link: Link,
+    ) -> Self {
+        let polled_at = link.now;
         let shares = link.has_inbox();
-        let mut half = Self { link: Some(Box::new(link)), outlet, handover, alarm: Alarm::default(), asked };
+        let mut half = Self {
+            link: Some(Box::new(link)),
+            outlet,
+            shared_driver,
+            deadline_timer: DeadlineTimer::default(),
+            polled_at,
+        };
         if shares {
             half.share();
         }
@@ -70,7 +83,7 @@ impl<T: Split> WriteHalf<T> {
         Arc::ptr_eq(&self.outlet, &read.outlet)
     }
 
-    pub(super) fn into_parts(mut self) -> (Link, Arc<Outlet<T::Write>>) {
+    pub(super) fn into_parts(mut self) -> (Link, Arc<WriteOutlet<T::Write>>) {
         let link = self.link.take().or_else(|| self.outlet.data().take());
         (*link.expect("the link is shared while both halves exist"), self.outlet.clone())
     }
@@ -94,7 +107,7 @@ impl<T: Split> WriteHalf<T> {
     /// # Errors
     /// As [`send`](Self::send).
     pub async fn send_text(&mut self, text: &str) -> Result<(), Error> {
-        self.send_lent(Kind::Text, text.as_bytes()).await
+        self.send_borrowed(Kind::Text, text.as_bytes()).await
     }
 
     /// Sends a borrowed binary message, copied once, behind its frame header; otherwise as [`send`](Self::send).
@@ -104,12 +117,12 @@ impl<T: Split> WriteHalf<T> {
     /// # Errors
     /// As [`send`](Self::send).
     pub async fn send_binary(&mut self, payload: &[u8]) -> Result<(), Error> {
-        self.send_lent(Kind::Binary, payload).await
+        self.send_borrowed(Kind::Binary, payload).await
     }
 
-    async fn send_lent(&mut self, kind: Kind, payload: &[u8]) -> Result<(), Error> {
+    async fn send_borrowed(&mut self, kind: Kind, payload: &[u8]) -> Result<(), Error> {
         let mut payload = Some(payload);
-        let mut queue = |link: &mut Link| payload.take().map(|payload| link.queue_lent(kind, payload));
+        let mut queue = |link: &mut Link| payload.take().map(|payload| link.queue_borrowed(kind, payload));
         poll_fn(|cx| self.poll_queue(cx, &mut queue)).await
     }
 
@@ -131,7 +144,7 @@ impl<T: Split> WriteHalf<T> {
         cx: &mut Context<'_>,
         queue: impl FnOnce(&mut Link) -> Option<Result<Sent, Error>>,
     ) -> Poll<Result<(), Error>> {
-        ready!(self.poll_room(cx));
+        ready!(self.poll_capacity(cx));
         self.queue_by(queue).transpose()?;
         self.poll_out(cx)
     }
@@ -144,7 +157,7 @@ impl<T: Split> WriteHalf<T> {
     /// # Errors
     /// As [`send`](Self::send).
     pub async fn feed(&mut self, message: impl Into<Message>) -> Result<(), Error> {
-        poll_fn(|cx| self.poll_room(cx)).await;
+        poll_fn(|cx| self.poll_capacity(cx)).await;
         self.queue(message.into()).map(drop)
     }
 
@@ -190,8 +203,8 @@ impl<T: Split> WriteHalf<T> {
     /// # Errors
     /// [`Error::Misuse`] for a reason over 123 bytes; [`Error::Io`].
     pub async fn close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
-        fine_if_closing(self.start_close(code, reason))?;
-        fine_if_closing(self.flush().await)
+        ignore_closing(self.start_close(code, reason))?;
+        ignore_closing(self.flush().await)
     }
 
     /// Closes the connection without waiting for the peer, as [`WebSocket::close_now`](crate::WebSocket::close_now):
@@ -203,7 +216,7 @@ impl<T: Split> WriteHalf<T> {
     /// # Errors
     /// As [`WebSocket::close_now`](crate::WebSocket::close_now).
     pub async fn close_now(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
-        fine_if_closing(self.start_close(code, reason))?;
+        ignore_closing(self.start_close(code, reason))?;
         let wait = self.config().close_timeout();
         let left = tokio::time::timeout(wait, poll_fn(|cx| self.poll_close_now(cx))).await;
         self.with(|link| link.end_unanswered(code, reason));
@@ -213,15 +226,15 @@ impl<T: Split> WriteHalf<T> {
     fn poll_close_now(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         ready!(self.poll_unless_closing(cx))?;
         // A Close of the reader may still be queued there.
-        self.with_reader(|drive, cx| {
-            let _ = drive.poll_send(cx);
+        self.with_reader(|driver, cx| {
+            let _ = driver.poll_send(cx);
         });
         ready!(self.poll_unless_closing(cx))?;
         if !self.with(|link| link.is_shut()) {
-            ready!(self.outlet.poll_shut(Side::Write, cx))?;
+            ready!(self.outlet.poll_shut(HalfSide::Write, cx))?;
             self.with(Link::shut);
         }
-        self.with_reader(|drive, cx| drive.discard_received(cx));
+        self.with_reader(|driver, cx| driver.discard_received(cx));
         Poll::Ready(Ok(()))
     }
 
@@ -235,15 +248,15 @@ impl<T: Split> WriteHalf<T> {
     }
 
     /// Runs `work` with the reader's connection, unless its owner has it.
-    fn with_reader(&self, work: impl FnOnce(&mut Reader<T>, &mut Context<'_>)) {
-        let Some((mut drive, _)) = self.handover.borrow() else { return };
-        drive.link.now = now();
-        drive.link.sync();
+    fn with_reader(&self, work: impl FnOnce(&mut ReadDriver<T>, &mut Context<'_>)) {
+        let Some((mut driver, _)) = self.shared_driver.borrow() else { return };
+        driver.link.now = now();
+        driver.link.sync();
         // The transport and the timer must have the reader's waker.
-        let waker = self.outlet.pair.waker(Side::Read);
-        work(&mut drive, &mut Context::from_waker(waker.as_ref().unwrap_or(Waker::noop())));
-        if self.handover.put(drive) {
-            self.outlet.pair.wake_side(Side::Read);
+        let waker = self.outlet.pair.waker(HalfSide::Read);
+        work(&mut driver, &mut Context::from_waker(waker.as_ref().unwrap_or(Waker::noop())));
+        if self.shared_driver.put(driver) {
+            self.outlet.pair.wake_side(HalfSide::Read);
         }
     }
 
@@ -272,32 +285,8 @@ impl<T: Split> WriteHalf<T> {
     pub fn sender_with_capacity(&mut self, capacity: usize) -> Sender {
         self.share();
         let sender = self.with(|link| link.sender(capacity));
-        self.outlet.pair.wake_side(Side::Read);
+        self.outlet.pair.wake_side(HalfSide::Read);
         sender
-    }
-
-    /// How the connection ended, if the reader knows: code, reason and side.
-    #[must_use]
-    pub fn closed(&self) -> Option<&Closed> {
-        self.outlet.pair.closed()
-    }
-
-    /// The subprotocol that the handshake agreed on.
-    #[must_use]
-    pub fn subprotocol(&self) -> Option<&str> {
-        self.outlet.facts.subprotocol.as_deref()
-    }
-
-    /// Whether this is the client or the server.
-    #[must_use]
-    pub fn role(&self) -> Role {
-        self.outlet.facts.role
-    }
-
-    /// Limits and timeouts.
-    #[must_use]
-    pub fn config(&self) -> &Config {
-        &self.outlet.facts.config
     }
 
     fn queue(&mut self, message: Message) -> Result<Sent, Error> {
@@ -313,7 +302,7 @@ impl<T: Split> WriteHalf<T> {
     }
 
     /// Waits until there is capacity for a message.
-    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_capacity(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.with(|link| {
             link.sync();
             link.is_congested()
@@ -332,7 +321,7 @@ impl<T: Split> WriteHalf<T> {
                 Poll::Pending => break Poll::Pending,
             }
         };
-        self.look_aside(cx);
+        self.check_input(cx);
         ready!(sent);
         Poll::Ready(self.with(|link| {
             link.sync();
@@ -343,7 +332,7 @@ impl<T: Split> WriteHalf<T> {
     /// Sends; executes the write timeout meanwhile. Returns whether all has left; if not, a timeout has expired.
     fn poll_progress(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         let (link, outlet) = (&mut self.link, &self.outlet);
-        let sent = outlet.poll_send(Side::Write, cx, |out, both| match link {
+        let sent = outlet.poll_send(HalfSide::Write, cx, |out, both| match link {
             Some(link) => {
                 link.now = now();
                 out.exchange(link, both);
@@ -360,7 +349,7 @@ impl<T: Split> WriteHalf<T> {
         }
         loop {
             let Some(next) = self.with(|link| link.deadline()) else { return Poll::Pending };
-            ready!(self.alarm.poll(cx, next));
+            ready!(self.deadline_timer.poll(cx, next));
             let due = self.with(|link| {
                 link.now = now();
                 let due = link.deadline().is_some_and(|deadline| deadline <= link.now);
@@ -374,38 +363,38 @@ impl<T: Split> WriteHalf<T> {
     }
 
     /// Handles input now and then while no task reads.
-    fn look_aside(&mut self, cx: &mut Context<'_>) {
+    fn check_input(&mut self, cx: &mut Context<'_>) {
         let now = now();
-        if now.since(self.asked) <= ASK_EVERY {
+        if now.since(self.polled_at) <= POLL_INTERVAL {
             return;
         }
-        self.asked = now;
-        let Some((mut drive, is_left)) = self.handover.borrow() else { return };
-        drive.link.now = now;
-        drive.link.sync();
-        if is_left {
-            drop_messages::<T>(&mut drive, cx);
+        self.polled_at = now;
+        let Some((mut driver, is_owner_dropped)) = self.shared_driver.borrow() else { return };
+        driver.link.now = now;
+        driver.link.sync();
+        if is_owner_dropped {
+            drop_messages::<T>(&mut driver, cx);
         } else {
             // The transport and the timer must have the reader's waker.
-            let waker = self.outlet.pair.waker(Side::Read);
+            let waker = self.outlet.pair.waker(HalfSide::Read);
             let cx = &mut Context::from_waker(waker.as_ref().unwrap_or(Waker::noop()));
-            drive.poll_aside(cx);
-            let _ = drive.poll_send(cx);
+            driver.poll_input(cx);
+            let _ = driver.poll_send(cx);
             // The awaited message may be behind the received bytes.
-            if !drive.link.is_parked() {
-                let _ = drive.poll_timer(cx);
+            if !driver.link.has_pending_event() {
+                let _ = driver.poll_timer(cx);
             }
         }
-        let has_news = drive.link.is_parked() || drive.link.closed().is_some();
-        if self.handover.put(drive) || has_news {
-            self.outlet.pair.wake_side(Side::Read);
+        let has_news = driver.link.has_pending_event() || driver.link.closed().is_some();
+        if self.shared_driver.put(driver) || has_news {
+            self.outlet.pair.wake_side(HalfSide::Read);
         }
     }
 }
 
 impl<T: Split> SendPieces for WriteHalf<T> {
     fn poll_part(&mut self, cx: &mut Context<'_>, part: (Kind, &[u8], bool)) -> Poll<Result<(), Error>> {
-        ready!(self.poll_room(cx));
+        ready!(self.poll_capacity(cx));
         let (kind, part, last) = part;
         Poll::Ready(self.queue_by(|link| link.queue_piece(kind, part, last)).map(drop))
     }
@@ -421,14 +410,14 @@ impl<T: Split> SendPieces for WriteHalf<T> {
 
 /// A timer for a deadline that mostly moves later unnoticed.
 #[derive(Default)]
-struct Alarm {
+struct DeadlineTimer {
     /// Created when first needed.
     timer: Option<Pin<Box<Sleep>>>,
     /// When it fires, if it is set.
     armed: Option<Time>,
 }
 
-impl Alarm {
+impl DeadlineTimer {
     /// Ready: the deadline has expired, unless it has moved later.
     fn poll(&mut self, cx: &mut Context<'_>, next: Time) -> Poll<()> {
         if self.armed.is_none_or(|armed| next < armed) {
@@ -449,16 +438,16 @@ impl Alarm {
 const DROPPED_MAX: usize = 64;
 
 /// For a dropped reader: answers pings and a Close, executes deadlines, and drops messages.
-fn drop_messages<T: Split>(drive: &mut Reader<T>, cx: &mut Context<'_>) {
+fn drop_messages<T: Split>(driver: &mut ReadDriver<T>, cx: &mut Context<'_>) {
     for _ in 0..DROPPED_MAX {
-        if !matches!(drive.poll_event(cx), Poll::Ready(Some(_))) {
+        if !matches!(driver.poll_event(cx), Poll::Ready(Some(_))) {
             break;
         }
     }
 }
 
 /// Ignores the error of a Close that is decided already.
-fn fine_if_closing(result: Result<(), Error>) -> Result<(), Error> {
+fn ignore_closing(result: Result<(), Error>) -> Result<(), Error> {
     match result {
         Err(Error::Closed(_) | Error::Misuse(Misuse::Closing)) => Ok(()),
         result => result,
@@ -476,7 +465,7 @@ impl<T: Split> Sink<Message> for WriteHalf<T> {
     type Error = Error;
 
     fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        ready!(self.poll_room(cx));
+        ready!(self.poll_capacity(cx));
         Poll::Ready(self.with(|link| link.check_sending()))
     }
 
@@ -490,8 +479,8 @@ impl<T: Split> Sink<Message> for WriteHalf<T> {
 
     /// As [`close`](WriteHalf::close) with 1000.
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        fine_if_closing(self.start_close(CloseCode::NORMAL, ""))?;
-        self.poll_out(cx).map(fine_if_closing)
+        ignore_closing(self.start_close(CloseCode::NORMAL, ""))?;
+        self.poll_out(cx).map(ignore_closing)
     }
 }
 

@@ -1,82 +1,47 @@
 //! The path to a server: proxy, request, redirects.
 
-use std::net::IpAddr;
-
-use super::builder::Settings;
 use super::error::{ConnectError, RedirectError};
-use super::proxy::{Proxy, ProxyChoice, ProxyError};
+use super::proxy::Proxy;
+use super::proxy_error::ProxyError;
 use super::redirect;
 use super::response::Response;
+use super::settings::{AddressOverride, ConnectSettings, NetworkSettings};
 use super::socks5::Socks5;
-use super::target::{Target, authority};
+use super::target::{ConnectTarget, authority};
 use super::tunnel::Tunnel;
-use super::upgrade::Upgrade;
-
-/// Settings for the path to the server.
-#[derive(Clone, Debug)]
-pub(crate) struct Network {
-    pub(crate) proxy: ProxyChoice,
-    pub(crate) redirects: u8,
-    pub(crate) downgrade: bool,
-    pub(crate) local: Option<IpAddr>,
-    pub(crate) nodelay: bool,
-    pub(crate) tls: Option<crate::tls::Tls>,
-    pub(crate) server_name: Option<String>,
-    /// Replacements of servers, by host and port.
-    pub(crate) detours: Vec<Detour>,
-}
-
-/// A server that is reached at another host and port.
-#[derive(Clone, Debug)]
-pub(crate) struct Detour {
-    pub(crate) from: (String, u16),
-    pub(crate) to: (String, u16),
-}
-
-impl Default for Network {
-    fn default() -> Self {
-        Self {
-            proxy: ProxyChoice::default(),
-            redirects: 0,
-            downgrade: false,
-            local: None,
-            nodelay: true,
-            tls: None,
-            server_name: None,
-            detours: Vec::new(),
-        }
-    }
-}
+use super::upgrade::HandshakeExchange;
 
 /// One attempt, across all servers of a chain of redirects. A driver connects to [`proxy`](Self::proxy) and
 /// [`target`](Self::target), makes the [`upgrade`](Self::upgrade), and passes a rejection to
 /// [`follow`](Self::follow).
-pub(crate) struct Journey {
-    settings: Settings,
-    pub(crate) network: Network,
-    pub(crate) target: Target,
+pub(crate) struct ConnectAttempt {
+    settings: ConnectSettings,
+    pub(crate) network: NetworkSettings,
+    pub(crate) target: ConnectTarget,
     pub(crate) proxy: Option<Proxy>,
     redirected: u8,
 }
 
-impl Journey {
-    pub(crate) fn new(settings: Settings, network: Network) -> Result<Self, ConnectError> {
+impl ConnectAttempt {
+    pub(crate) fn new(settings: ConnectSettings, network: NetworkSettings) -> Result<Self, ConnectError> {
         let target = settings.target()?;
         let proxy = choose(&network, &target)?;
         Ok(Self { settings, network, target, proxy, redirected: 0 })
     }
 
     /// The opening handshake with the server.
-    pub(crate) fn upgrade(&self) -> Result<Upgrade, ConnectError> {
+    pub(crate) fn upgrade(&self) -> Result<HandshakeExchange, ConnectError> {
         self.settings.upgrade(&self.target)
     }
 
     /// Host and port to connect to: the server's own, unless a detour applies.
     pub(crate) fn destination(&self) -> (&str, u16) {
-        let Target { host, port, .. } = &self.target;
-        let here = |detour: &&Detour| detour.from.0.eq_ignore_ascii_case(host) && detour.from.1 == *port;
-        match self.network.detours.iter().find(here) {
-            Some(detour) => (&detour.to.0, detour.to.1),
+        let ConnectTarget { host, port, .. } = &self.target;
+        let here = |address_override: &&AddressOverride| {
+            address_override.from.0.eq_ignore_ascii_case(host) && address_override.from.1 == *port
+        };
+        match self.network.address_overrides.iter().find(here) {
+            Some(address_override) => (&address_override.to.0, address_override.to.1),
             None => (host, *port),
         }
     }
@@ -86,7 +51,7 @@ impl Journey {
         self.network.server_name.as_deref().unwrap_or(&self.target.host)
     }
 
-    pub(crate) const fn settings(&self) -> &Settings {
+    pub(crate) const fn settings(&self) -> &ConnectSettings {
         &self.settings
     }
 
@@ -116,24 +81,24 @@ fn is_private(name: &str) -> bool {
     ["authorization", "cookie", "proxy-authorization"].iter().any(|other| name.eq_ignore_ascii_case(other))
 }
 
-fn choose(network: &Network, target: &Target) -> Result<Option<Proxy>, ConnectError> {
+fn choose(network: &NetworkSettings, target: &ConnectTarget) -> Result<Option<Proxy>, ConnectError> {
     let variable = |name: &str| std::env::var(name).ok();
     network.proxy.choose(target, &variable).map_err(|(proxy, error)| ConnectError::Proxy { proxy, error })
 }
 
 impl Proxy {
     /// The exchange with an HTTP proxy.
-    pub(crate) fn tunnel(&self, (host, port): (&str, u16), settings: &Settings) -> Tunnel {
+    pub(crate) fn tunnel(&self, (host, port): (&str, u16), settings: &ConnectSettings) -> Tunnel {
         let authorization = self.credentials.as_ref().map(|credentials| credentials.basic());
         Tunnel::new(&authority(host, port), authorization.as_deref(), settings.limits, settings.body_max)
     }
 
     /// The exchange with a SOCKS5 proxy, to a name or an address.
     pub(crate) fn socks5(&self, host: &str, port: u16) -> Result<Socks5, ConnectError> {
-        Socks5::new(host, port, self.credentials.as_ref()).map_err(|error| self.refused(error))
+        Socks5::new(host, port, self.credentials.as_ref()).map_err(|error| self.rejected(error))
     }
 
-    pub(crate) fn refused(&self, error: ProxyError) -> ConnectError {
+    pub(crate) fn rejected(&self, error: ProxyError) -> ConnectError {
         ConnectError::Proxy { proxy: self.name(), error }
     }
 

@@ -6,22 +6,22 @@ use std::task::{Poll, ready};
 
 use sinews_session::Chain;
 
-use super::transport::{Came, Left, Sink as _, Source as _, Transport};
+use super::transport::{ReceiveResult, SendResult, Sink as _, Source as _, Transport};
 
 /// Both sides of a transport. Operations in flight are stored here and not in a future.
-pub(super) struct Wire<S: Transport> {
+pub(crate) struct TransportIo<S: Transport> {
     pub(super) source: S::Source,
     pub(super) sink: S::Sink,
 }
 
-impl<S: Transport> Wire<S> {
+impl<S: Transport> TransportIo<S> {
     pub(super) fn open(transport: S) -> Self {
         let (source, sink) = transport.open();
         Self { source, sink }
     }
 
     /// Sends all bytes of `out`.
-    pub(super) async fn send(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
+    pub(super) async fn send_all(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
         let mut waits = (!out.is_empty()).then(|| {
             let mut chain = Box::<Chain>::default();
             chain.write(|arena| std::mem::swap(arena, out));
@@ -35,7 +35,7 @@ impl<S: Transport> Wire<S> {
                         None => return Poll::Ready(Ok(())),
                     }
                 }
-                if let Left::Sent(Some(mut chain), sent) = ready!(self.sink.poll(cx)) {
+                if let SendResult::Sent(Some(mut chain), sent) = ready!(self.sink.poll(cx)) {
                     match sent? {
                         0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                         count => chain.advance(count),
@@ -50,17 +50,17 @@ impl<S: Transport> Wire<S> {
     }
 
     /// Receives at most `most` bytes, appends them, and returns their number; 0: the end.
-    pub(super) async fn receive(&mut self, into: &mut Vec<u8>, most: usize) -> io::Result<usize> {
+    pub(super) async fn receive_some(&mut self, into: &mut Vec<u8>, most: usize) -> io::Result<usize> {
         poll_fn(|cx| {
             loop {
                 if !self.source.is_busy() {
                     self.source.start(None);
                 }
                 match ready!(self.source.poll(cx)) {
-                    Came::Held => return Poll::Ready(Ok(self.source.drain(into, most))),
-                    Came::Nothing | Came::Filled(..) | Came::Lent(..) => {}
-                    Came::Over(None) => return Poll::Ready(Ok(0)),
-                    Came::Over(Some(error)) => return Poll::Ready(Err(error)),
+                    ReceiveResult::Buffered => return Poll::Ready(Ok(self.source.drain(into, most))),
+                    ReceiveResult::Nothing | ReceiveResult::Filled(..) | ReceiveResult::AppMemory(..) => {}
+                    ReceiveResult::Ended(None) => return Poll::Ready(Ok(0)),
+                    ReceiveResult::Ended(Some(error)) => return Poll::Ready(Err(error)),
                 }
             }
         })
@@ -75,11 +75,11 @@ impl<S: Transport> Wire<S> {
 
     /// Ends the sending side, after the operation in flight.
     pub(super) async fn shut(&mut self) -> io::Result<()> {
-        self.send(&mut Vec::new()).await?;
+        self.send_all(&mut Vec::new()).await?;
         self.sink.start_shut();
         poll_fn(|cx| match ready!(self.sink.poll(cx)) {
-            Left::Shut(result) => Poll::Ready(result),
-            Left::Sent(_, result) => Poll::Ready(result.map(drop)),
+            SendResult::Shut(result) => Poll::Ready(result),
+            SendResult::Sent(_, result) => Poll::Ready(result.map(drop)),
         })
         .await
     }

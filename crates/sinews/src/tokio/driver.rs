@@ -13,15 +13,15 @@ use sinews_proto::Time;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-use crate::driver::{Driver, Pace};
-use crate::link::{Link, Room};
+use crate::driver::{Driver, DriverTiming};
+use crate::link::{Link, ReceiveBuffer};
 
 /// A connection and its transport.
 #[derive(Debug)]
-pub(super) struct Drive<S> {
+pub(super) struct TokioDriver<S> {
     pub(super) io: S,
     pub(super) link: Link,
-    pace: Pace,
+    timing: DriverTiming,
     /// Wakes for the link's deadline, or to free spare memory; created when first needed.
     timer: Option<Pin<Box<Sleep>>>,
     /// The waker that the timer has.
@@ -36,22 +36,22 @@ const DIRECT_MIN: usize = 16 << 10;
 /// Slices in one send; further slices follow in the next.
 pub(super) const SLICES: usize = 16;
 
-impl<S> Drive<S> {
+impl<S> TokioDriver<S> {
     pub(super) fn new(io: S, link: Link) -> Self {
-        let pace = Pace::new(link.now);
-        Self { io, link, pace, timer: None, waker: None, unflushed: false }
+        let timing = DriverTiming::new(link.now);
+        Self { io, link, timing, timer: None, waker: None, unflushed: false }
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Driver for Drive<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> Driver for TokioDriver<S> {
     #[inline]
     fn link(&mut self) -> &mut Link {
         &mut self.link
     }
 
     #[inline]
-    fn pace(&mut self) -> &mut Pace {
-        &mut self.pace
+    fn timing(&mut self) -> &mut DriverTiming {
+        &mut self.timing
     }
 
     #[inline]
@@ -121,26 +121,26 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver for Drive<S> {
             Poll::Pending => return None,
         }
         self.link.now = now();
-        self.note_asked();
-        let last = self.link.piece_came(piece.filled_mut())?;
+        self.note_polled();
+        let last = self.link.piece_received(piece.filled_mut())?;
         Some((count, last))
     }
 
     #[inline]
     fn poll_transport(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut room = self.link.take_room();
-        let received = match &mut room {
-            Room::Block(block) => {
+        let mut buffer = self.link.take_buffer();
+        let received = match &mut buffer {
+            ReceiveBuffer::Block(block) => {
                 let free = block.capacity() - block.len();
                 pin!(self.io.read_buf(&mut block.limit(free))).poll(cx)
             }
-            Room::Message(memory, most) => pin!(self.io.read_buf(&mut memory.limit(*most))).poll(cx),
+            ReceiveBuffer::Message(memory, most) => pin!(self.io.read_buf(&mut memory.limit(*most))).poll(cx),
         };
         let count = if let Poll::Ready(Ok(count)) = received { count } else { 0 };
         if received.is_ready() {
             self.link.now = now();
         }
-        self.link.came(room, count);
+        self.link.received(buffer, count);
         match ready!(received) {
             Ok(0) => self.link.ended(None),
             Ok(_) => {}
@@ -158,7 +158,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver for Drive<S> {
         }
     }
 
-    fn poll_ring(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_timer_fired(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(timer) = &mut self.timer else { return Poll::Pending };
         let is_known = self.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
         if is_known && !timer.is_elapsed() {

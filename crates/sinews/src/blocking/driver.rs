@@ -6,14 +6,14 @@ use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::ops::Range;
 
 use sinews_proto::{Kind, Time};
-use sinews_session::Arrived;
+use sinews_session::ReceivedEvent;
 
 use super::wait::{is_wait, now, read_into, read_much_into, uninterrupted};
-use crate::link::{Link, Next, Room};
+use crate::link::{Link, NextStep, ReceiveBuffer};
 use crate::resources::{self, BLOCK};
 
 /// A connection and its transport.
-pub(super) struct Drive<S> {
+pub(super) struct BlockingDriver<S> {
     pub(super) io: S,
     pub(super) link: Link,
     /// Ends the sending side, if the stream has a function for it.
@@ -28,7 +28,7 @@ pub(super) struct Drive<S> {
     /// then is processed, since unread input would count as silence.
     received: Option<Time>,
     /// Number of bytes of the last read: the next read may return as many.
-    came: usize,
+    last_read: usize,
 }
 
 /// Bytes of a large message read at once: the memory cleared for them stays in the cache until it is filled.
@@ -37,7 +37,7 @@ const MUCH: usize = 256 << 10;
 /// Slices in one send; further slices follow in the next.
 const SLICES: usize = 16;
 
-impl<S> Drive<S> {
+impl<S> BlockingDriver<S> {
     pub(super) fn new(io: S, link: Link) -> Self {
         Self {
             io,
@@ -47,12 +47,12 @@ impl<S> Drive<S> {
             unflushed: false,
             stalled: None,
             received: None,
-            came: 0,
+            last_read: 0,
         }
     }
 
     /// Executes the deadlines that expired by `now`, for a caller that has read or tried to read since `began`.
-    fn keep_time(&mut self, began: Time, now: Time) {
+    fn handle_deadlines(&mut self, began: Time, now: Time) {
         self.note_sent(began);
         self.link.note_driven(began);
         self.link.now = now;
@@ -69,7 +69,7 @@ impl<S> Drive<S> {
     }
 }
 
-impl<S: Read + Write> Drive<S> {
+impl<S: Read + Write> BlockingDriver<S> {
     /// The next event, if it is a whole message in the received input.
     pub(super) fn next_whole(&mut self) -> Option<(Kind, Range<usize>)> {
         let whole = self.link.pull_whole()?;
@@ -84,7 +84,7 @@ impl<S: Read + Write> Drive<S> {
     ///
     /// # Errors
     /// Only that the transport would block.
-    pub(super) fn next_event(&mut self) -> io::Result<Option<Arrived>> {
+    pub(super) fn next_event(&mut self) -> io::Result<Option<ReceivedEvent>> {
         loop {
             if let Some(event) = self.link.pull() {
                 if self.link.is_urgent(&event, now) {
@@ -105,19 +105,19 @@ impl<S: Read + Write> Drive<S> {
             let congested = self.link.is_congested();
             // A peer that never stops sending does not delay deadlines.
             if let Some(at) = self.received.take_if(|_| !congested) {
-                self.keep_time(at, at);
+                self.handle_deadlines(at, at);
             }
             let blocked = self.send().err();
             match self.link.next() {
-                Next::Over => {
+                NextStep::Ended => {
                     // The peer need not wait until the application drops the connection.
                     self.shut();
                     return Ok(false);
                 }
                 // A stream without a way to end one side is ended by dropping it.
-                Next::Shut if blocked.is_none() && !self.shut() => return Ok(false),
-                Next::Tell => return Ok(false),
-                Next::Shut | Next::Go => {}
+                NextStep::ShutDown if blocked.is_none() && !self.shut() => return Ok(false),
+                NextStep::ReportEnd => return Ok(false),
+                NextStep::ShutDown | NextStep::Continue => {}
             }
             if congested && !self.link.is_congested() {
                 // Earlier input can be processed now.
@@ -132,7 +132,7 @@ impl<S: Read + Write> Drive<S> {
                 match self.receive() {
                     Ok(()) => return Ok(true),
                     Err(waits) => {
-                        self.keep_time(began, now());
+                        self.handle_deadlines(began, now());
                         Some(waits)
                     }
                 }
@@ -216,20 +216,22 @@ impl<S: Read + Write> Drive<S> {
     /// # Errors
     /// Only that the transport would block.
     fn receive(&mut self) -> io::Result<()> {
-        let mut room = self.link.take_room();
-        let received = match &mut room {
-            Room::Block(block) => {
+        let mut buffer = self.link.take_buffer();
+        let received = match &mut buffer {
+            ReceiveBuffer::Block(block) => {
                 let free = block.capacity() - block.len();
                 read_into(&mut self.io, block, free)
             }
-            Room::Message(memory, most) if self.came < BLOCK => read_into(&mut self.io, memory, *most),
-            Room::Message(memory, most) => {
-                read_much_into(&mut self.io, memory, (2 * self.came).min(MUCH).min(*most))
+            ReceiveBuffer::Message(memory, most) if self.last_read < BLOCK => {
+                read_into(&mut self.io, memory, *most)
+            }
+            ReceiveBuffer::Message(memory, most) => {
+                read_much_into(&mut self.io, memory, (2 * self.last_read).min(MUCH).min(*most))
             }
         };
-        self.came = received.as_ref().copied().unwrap_or(0);
+        self.last_read = received.as_ref().copied().unwrap_or(0);
         self.link.now = now();
-        self.link.came(room, received.as_ref().copied().unwrap_or(0));
+        self.link.received(buffer, received.as_ref().copied().unwrap_or(0));
         match received {
             Ok(0) => self.link.ended(None),
             Ok(_) => self.received = Some(self.link.now),
