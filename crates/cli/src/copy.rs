@@ -13,10 +13,9 @@ use sinews_stream::broker::Broker;
 use sinews_stream::record::{self, RecordBuilder, Records};
 use sinews_stream::{AppendError, Durability, OpenError, Pending, Stream, Streams, StreamsConfig};
 
-use crate::args::StoreArgs;
-use crate::settings::store::StoreSettings;
+use crate::settings::store::{StoreArgs, StoreSettings};
 
-mod mend;
+mod repair;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum StreamsCommand {
@@ -92,8 +91,8 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 pub(crate) fn run(command: &StreamsCommand) -> Result<(), String> {
     match command {
         StreamsCommand::Copy(args) => copy_all(args),
-        StreamsCommand::Check { directory, streams } => mend::check(directory, streams),
-        StreamsCommand::Repair { directory, stream } => mend::repair(directory, stream),
+        StreamsCommand::Check { directory, streams } => repair::check(directory, streams),
+        StreamsCommand::Repair { directory, stream } => repair::repair(directory, stream),
         StreamsCommand::Delete(args) => delete(args),
     }
 }
@@ -111,21 +110,21 @@ fn delete(args: &DeleteArgs) -> Result<(), String> {
         if !streams.delete(name).map_err(|error| format!("{name}: {error}"))? {
             return Err(format!("{from} has no stream {name}"));
         }
-        say(&format!("{name}: deleted"))?;
+        print_line(&format!("{name}: deleted"))?;
     }
     streams.close();
     Ok(())
 }
 
 fn copy_all(args: &CopyArgs) -> Result<(), String> {
-    crate::auth::crypto::install();
+    sinews_hub::auth::crypto::install();
     let settings =
         StoreSettings::of(&args.store)?.ok_or("--store is missing: it names the target of the copy")?;
     let from = args.from.display();
     let (streams, losses) = Streams::open(&args.from, StreamsConfig::default())
         .map_err(|error| format!("--from {from}: {error}"))?;
     for loss in losses {
-        say(&format!("{from}: {loss}"))?;
+        print_line(&format!("{from}: {loss}"))?;
     }
     let chosen = if args.streams.is_empty() {
         streams.list()
@@ -152,7 +151,8 @@ fn copy(stream: &Stream, broker: &dyn Broker) -> Result<(), String> {
     }
     let mut starts = Vec::new();
     for number in 0..has {
-        let (first, end) = in_time(|| broker.ends(name, number).block()).map_err(|error| failed(&error))?;
+        let (first, end) =
+            in_time(|| broker.offset_range(name, number).block()).map_err(|error| failed(&error))?;
         if first < end {
             return Err(failed(&format!("the broker has records of partition {number} already")));
         }
@@ -172,7 +172,7 @@ fn copy(stream: &Stream, broker: &dyn Broker) -> Result<(), String> {
 /// Copies the records. Returns the difference between their offsets at the broker and here.
 fn copy_partition(stream: &Stream, number: u32, start: u64, broker: &dyn Broker) -> Result<i128, String> {
     let partition = stream.partition(number).ok_or("no such partition")?;
-    let ends = partition.ends();
+    let ends = partition.offsets();
     let shift = i128::from(start) - i128::from(ends.earliest);
     let mut waiting = VecDeque::new();
     let (mut next, mut count) = (ends.earliest, 0);
@@ -203,7 +203,7 @@ fn copy_partition(stream: &Stream, number: u32, start: u64, broker: &dyn Broker)
         0 => "the offsets are the same".to_owned(),
         shift => format!("offsets are {shift:+}"),
     };
-    say(&format!("{}/{number}: {count} records, {how}", stream.name()))?;
+    print_line(&format!("{}/{number}: {count} records, {how}", stream.name()))?;
     Ok(shift)
 }
 
@@ -235,7 +235,9 @@ fn publish(
         match broker.publish(stream, number, records.clone()) {
             Ok(pending) => return Ok(pending),
             Err(AppendError::Busy) => {
-                within(limit, "had no queue capacity", |waker| broker.room(waker).then_some(()))?;
+                within(limit, "had no queue capacity", |waker| {
+                    broker.watch_queue_space(waker).then_some(())
+                })?;
             }
             Err(error) => return Err(error.to_string()),
         }
@@ -244,7 +246,7 @@ fn publish(
 
 /// Polls on each wake-up until there is an answer or the limit expires.
 fn within<T>(limit: Duration, what: &str, mut ask: impl FnMut(&Waker) -> Option<T>) -> Result<T, String> {
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let waker = Waker::from(Arc::new(CopyWaker(thread::current())));
     let since = Instant::now();
     loop {
         if let Some(answer) = ask(&waker) {
@@ -258,9 +260,9 @@ fn within<T>(limit: Duration, what: &str, mut ask: impl FnMut(&Waker) -> Option<
     }
 }
 
-struct Unpark(Thread);
+struct CopyWaker(Thread);
 
-impl Wake for Unpark {
+impl Wake for CopyWaker {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
     }
@@ -277,7 +279,7 @@ fn in_time<T, E>(mut ask: impl FnMut() -> Result<T, E>) -> Result<T, E> {
     ask()
 }
 
-fn say(line: &str) -> Result<(), String> {
+fn print_line(line: &str) -> Result<(), String> {
     writeln!(io::stdout().lock(), "{line}").map_err(|error| format!("standard output: {error}"))
 }
 
@@ -285,17 +287,16 @@ fn say(line: &str) -> Result<(), String> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use sinews_stream::record::Kind;
+    use sinews_stream::record::ValueKind;
 
     use super::*;
 
     #[test]
     fn waiting_for_broker_capacity_times_out() {
         // Nothing listens there, so that no append leaves the queue, whose capacity is one append.
-        let broker =
-            sinews_stream::broker::connect("redis://127.0.0.1:1?queue.bytes=1", &BTreeMap::new()).unwrap();
+        let broker = sinews_brokers::connect("redis://127.0.0.1:1?queue.bytes=1", &BTreeMap::new()).unwrap();
         let mut builder = RecordBuilder::new();
-        builder.push(1, b"", b"x", Kind::Bytes).unwrap();
+        builder.push(1, b"", b"x", ValueKind::Bytes).unwrap();
         let records = builder.finish().unwrap();
         let to = ("s", 0, Duration::ZERO);
         assert!(publish(to, &records, &*broker).is_ok());

@@ -3,12 +3,10 @@
 use std::io::{self, IsTerminal};
 
 use clap::ValueEnum;
-use serde::Deserialize;
 use tracing_subscriber::EnvFilter;
 
 /// Format of log events.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
     /// Human-readable lines.
     Text,

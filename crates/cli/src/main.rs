@@ -1,28 +1,17 @@
 //! The `sinews` program.
 #![forbid(unsafe_code)]
 
-mod admission;
+mod app;
 mod args;
-mod auth;
 mod config;
 mod connect;
 mod copy;
-mod echo;
 mod environment;
-mod feed;
-mod handover;
-mod health;
-mod hosts;
-mod hub;
-mod live;
 mod log;
 mod manual;
-mod pages;
-mod protocol;
-mod routes;
+mod nodes;
 mod serve;
 mod settings;
-mod streams;
 mod token;
 mod version;
 
@@ -31,11 +20,13 @@ use std::process::ExitCode;
 use clap::FromArgMatches;
 
 use crate::args::{Cli, Command};
+use crate::config::flags::name_variable;
 
 fn main() -> ExitCode {
     let cli = parse();
     let result = match cli.command.unwrap_or_else(|| Command::Serve(Box::new(cli.serve))) {
         Command::Serve(args) => serve::run(*args),
+        Command::App(command) => app::run(&command).map_err(Into::into),
         Command::Completions(args) => manual::completions(&args).map_err(Into::into),
         Command::Config(command) => serve::config(&command).map_err(Into::into),
         Command::Bench(args) => match sinews_bench::run(*args) {
@@ -44,6 +35,7 @@ fn main() -> ExitCode {
         },
         Command::Connect(args) => return connect::run(&args),
         Command::Man(args) => manual::man(&args).map_err(Into::into),
+        Command::Nodes(args) => nodes::run(&args).map_err(Into::into),
         Command::Streams(command) => copy::run(&command).map_err(Into::into),
         Command::Token(args) => token::run(&args).map_err(Into::into),
     };
@@ -67,6 +59,8 @@ fn parse() -> Cli {
     if std::env::args_os().any(|argument| argument == "--version") {
         command = command.long_version(version::long());
     }
-    let matches = command.get_matches_mut();
+    let matches = command.try_get_matches_from_mut(std::env::args_os());
+    let matches =
+        matches.unwrap_or_else(|error| name_variable(error, &mut command, std::env::args_os()).exit());
     Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
 }

@@ -1,147 +1,106 @@
 //! `sinews serve`.
 
+mod options;
+
 use std::error::Error;
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use sd_notify::NotifyState;
-use sinews_server::{
-    BackendChoice, BindError, EngineConfig, History, Server, StopHandle, TlsConfig, TopicRule,
-};
+use sinews_hub::{AccessPolicy, Handover, LivePolicy, Predecessor};
+use sinews_server::{BackendChoice, BindError, EngineConfig, Router, Server, StopHandle, TlsConfig};
 
-use crate::args::{Backend, ConfigCommand, Deflate, ServeArgs};
-use crate::auth::crypto;
-use crate::config::keys;
+use self::options::{access_policy, build_hub, check_hub};
+use crate::args::ConfigCommand;
+use crate::config::render;
 use crate::environment;
-use crate::feed::{self, Facts};
-use crate::handover::former::Former;
-use crate::handover::{Handover, notify};
-use crate::hub::{Form, Hub};
-use crate::live::{Live, Policy};
 use crate::log::{self, SetFilter};
-use crate::routes;
-use crate::settings::Settings;
-use crate::streams::follow;
+use crate::settings::{self, BackendSetting, DeflateSetting, ServeArgs, ServeSettings};
 
 /// Serves until a signal stops the server, or a successor process takes over.
 pub(crate) fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
-    let mut former = Former::find()?;
-    let result = serve(args, &mut former);
-    if let (Err(error), Some(former)) = (&result, &mut former) {
-        former.fail(&error.to_string());
+    let mut predecessor = Predecessor::find()?;
+    let result = serve(args, &mut predecessor);
+    if let (Err(error), Some(predecessor)) = (&result, &mut predecessor) {
+        predecessor.fail(&error.to_string());
     }
     result
 }
 
-fn serve(args: ServeArgs, former: &mut Option<Former>) -> Result<(), Box<dyn Error>> {
-    crypto::install();
-    let settings = Settings::load(&args)?;
+fn serve(args: ServeArgs, predecessor: &mut Option<Predecessor>) -> Result<(), Box<dyn Error>> {
+    let settings = ServeSettings::load(&args)?;
     let log = log::start(settings.log_filter()?, settings.log_format);
     environment::warn_of_unknown(&crate::args::command());
-    let live = Live::new(Policy::new(&settings)?);
+    let access = access_policy(&settings)?;
     note_line_break(&settings);
     let tls = settings.certificates()?.map(TlsConfig::new).transpose()?;
-    let kept = settings.history.iter().map(|keep| keep.pattern.clone());
-    let hub = Arc::new(Hub::new(kept.collect()));
     let descriptors = raise_descriptor_limit();
-    let store = settings.streams.open(settings.max_message, former.is_some())?;
-    let router = routes::router(&settings, &live, &hub, store.as_ref());
+    let hub = build_hub(&settings, access, predecessor.as_ref())?;
+    let live = hub.access();
+    let router = hub.mount(Router::new());
     let mut server = Server::new(if settings.access_log { router.access_log("/") } else { router })
         .http(settings.http.config(settings.max_message))
-        .engine(EngineConfig::default().backend(backend(settings.backend)))
+        .engine(EngineConfig::default().with_backend(backend(settings.backend)))
         .limits(settings.limits.limits())
         .topics(settings.limits.topics());
-    server = with_topic_rules(settings.stop.apply(server), &settings);
+    server = hub.configure(settings.stop.apply(server));
     if let Some(threads) = settings.threads {
         server = server.threads(threads.get());
     }
     server = settings.listen.apply(server, tls.as_ref());
-    if let Some(store) = &store {
-        let route = || routes::messages(&settings, &live, store);
-        server = settings.streams.apply(server, tls.as_ref(), route);
-    }
+    server = settings.streams.apply(server, tls.as_ref(), || hub.stream_messages());
     let threads = server.thread_count();
-    if let Some(former) = former {
-        server = server.inherit(former.take_listeners());
+    if let Some(predecessor) = predecessor {
+        server = server.inherit(predecessor.take_listeners());
     }
     let server = server.bind().map_err(|error| explain(&error))?;
-    if let (Some(store), Some(appender)) = (&store, server.appender()) {
-        store.carried_by(appender);
-    }
-    let handover = Handover::new(Arc::clone(&hub), store.clone(), server.publisher(), server.stop_handle());
-    let facts = Facts {
-        threads,
-        backend: name_of(server.backend()),
-        store: store.is_some().then(|| settings.streams.place()),
-    };
-    let watched = (Arc::clone(&hub), live.clone());
-    feed::start(server.monitor(), server.publisher(), watched, store.clone(), facts)?;
-    if let Some(store) = &store {
-        store.topics().start(Arc::clone(&hub), server.publisher())?;
-    }
+    let hub = hub.start(&server)?;
     warn_if_open(server.addresses(), tls.is_some(), &live.policy());
     let table = table(server.addresses(), threads, server.backend(), &settings, descriptors);
-    let reload = Reload { args, settings, live, tls, log };
-    watch_signals(server.stop_handle(), reload, handover.clone())?;
+    let reload = Reloader { args, settings, live, tls, log };
+    watch_signals(server.stop_handle(), reload, hub.handover())?;
     // Last step: from here on, the predecessor does not publish to topics with a history.
-    let serving = former.as_mut().map(|former| former.take_over(&hub, &server.publisher())).transpose()?;
+    let serving = predecessor.as_mut().map(|predecessor| hub.take_over(predecessor)).transpose()?;
     // A closed standard output is not an error.
     let _ = io::stdout().lock().write_all(table.as_bytes());
     server.run_with(|| {
         if let Some(serving) = serving {
-            serving.begin();
+            serving.run();
         }
         notify(&[NotifyState::Ready]);
     })?;
-    handover.finish();
-    if let Some(store) = store {
-        store.close();
-    }
+    hub.shut_down();
     tracing::info!("stopped");
     Ok(())
 }
 
-/// Sets the rules of durable topics, and of topics with a history.
-fn with_topic_rules(mut server: Server, settings: &Settings) -> Server {
-    for pattern in settings.streams.topics() {
-        server = server.topic_rule(follow::rule(pattern));
-    }
-    for keep in &settings.history {
-        // Only the framed form carries message positions.
-        let pattern = Form::Framed.topic(&keep.pattern);
-        server = server.topic_rule(TopicRule::new(pattern).with_history(History::new(keep.messages)));
-    }
-    server
-}
-
-fn backend(backend: Backend) -> BackendChoice {
+fn backend(backend: BackendSetting) -> BackendChoice {
     match backend {
-        Backend::Auto => BackendChoice::Auto,
-        Backend::Poll => BackendChoice::Poll,
-        Backend::Uring => BackendChoice::Uring,
+        BackendSetting::Auto => BackendChoice::Auto,
+        BackendSetting::Poll => BackendChoice::Poll,
+        BackendSetting::Uring => BackendChoice::Uring,
     }
 }
 
 /// `sinews config`.
 pub(crate) fn config(command: &ConfigCommand) -> Result<(), String> {
-    crypto::install();
-    let words = match command {
-        ConfigCommand::Default => keys::default_file(),
+    let message = match command {
+        ConfigCommand::Default => render::default_file(settings::TABLES),
         ConfigCommand::Check { file } => {
-            let settings = Settings::load(&ServeArgs { config: Some(file.clone()), ..ServeArgs::default() })?;
+            let settings =
+                ServeSettings::load(&ServeArgs { config: Some(file.clone()), ..ServeArgs::default() })?;
             settings.log_filter()?;
-            Policy::new(&settings)?;
+            check_hub(&settings)?;
             settings.certificates()?;
             format!("{}: good\n", file.display())
         }
     };
-    io::stdout().lock().write_all(words.as_bytes()).map_err(|error| format!("standard output: {error}"))
+    io::stdout().lock().write_all(message.as_bytes()).map_err(|error| format!("standard output: {error}"))
 }
 
 /// Other programs may sign with or without the line break at the end of the file.
-fn note_line_break(settings: &Settings) {
-    if let Some(bytes) = settings.auth.keys.line_break() {
+fn note_line_break(settings: &ServeSettings) {
+    if let Some(bytes) = options::token_keys(&settings.auth.keys).and_then(|keys| keys.line_break()) {
         tracing::info!(
             "{}: the file ends in a line break ({bytes}): tokens signed with it and without it are accepted, and \
              `sinews token` signs without it",
@@ -151,13 +110,13 @@ fn note_line_break(settings: &Settings) {
 }
 
 /// Warns of public addresses without authorization or TLS.
-fn warn_if_open(addresses: &[SocketAddr], has_tls: bool, policy: &Policy) {
+fn warn_if_open(addresses: &[SocketAddr], has_tls: bool, policy: &AccessPolicy) {
     let Some(address) = addresses.iter().find(|address| !address.ip().is_loopback()) else { return };
     if !policy.has_auth() {
         tracing::warn!(
             %address,
             "all clients at this address can publish and subscribe to every topic: set auth.secret_file (or \
-             auth.public_key_file, auth.jwks_file) and issue tokens with `sinews token`"
+             auth.public_key_file, auth.jwks_file, auth.jwks_url) and issue tokens with `sinews token`"
         );
     }
     if !has_tls {
@@ -221,7 +180,14 @@ fn explain(error: &BindError) -> String {
 /// "Too many open files" on every supported system.
 const EMFILE: i32 = 24;
 
-fn watch_signals(stop: StopHandle, mut reload: Reload, handover: Handover) -> io::Result<()> {
+/// Notifies the service manager, if there is one.
+fn notify(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::warn!(%error, "cannot notify the service manager");
+    }
+}
+
+fn watch_signals(stop: StopHandle, mut reload: Reloader, handover: Handover) -> io::Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
     let mut watched = vec![SIGINT, SIGTERM, SIGUSR2];
     // Without a file there is nothing to reload, and SIGHUP terminates the program.
@@ -245,7 +211,7 @@ fn watch_signals(stop: StopHandle, mut reload: Reload, handover: Handover) -> io
                 break;
             } else {
                 handover.abandon();
-                if !handover.is_served() {
+                if !handover.has_successor() {
                     // After a handover, the notification would stop the successor.
                     notify(&[NotifyState::Stopping]);
                 }
@@ -258,16 +224,16 @@ fn watch_signals(stop: StopHandle, mut reload: Reload, handover: Handover) -> io
 }
 
 /// Reloads the configuration.
-struct Reload {
+struct Reloader {
     args: ServeArgs,
     /// Settings at the start, updated with reloaded values.
-    settings: Settings,
-    live: Live,
+    settings: ServeSettings,
+    live: LivePolicy,
     tls: Option<TlsConfig>,
     log: SetFilter,
 }
 
-impl Reload {
+impl Reloader {
     fn run(&mut self) {
         match self.try_run() {
             Ok(restart) if restart.is_empty() => tracing::info!("the configuration has been read again"),
@@ -284,8 +250,8 @@ impl Reload {
 
     /// Reloads. Returns the settings that need a restart.
     fn try_run(&mut self) -> Result<Vec<&'static str>, String> {
-        let new = Settings::load(&self.args)?;
-        let (filter, policy) = (new.log_filter()?, Policy::new(&new)?);
+        let new = ServeSettings::load(&self.args)?;
+        let (filter, policy) = (new.log_filter()?, access_policy(&new)?);
         let certificates = new.certificates()?;
         let restart = self.settings.needs_restart(&new);
         if let (Some(tls), Some(certificates)) = (&self.tls, certificates) {
@@ -309,15 +275,15 @@ fn table(
     addresses: &[SocketAddr],
     threads: usize,
     backend: BackendChoice,
-    settings: &Settings,
+    settings: &ServeSettings,
     descriptors: Option<u64>,
 ) -> String {
     let mut table = String::new();
     let backend = name_of(backend);
     let deflate = match settings.deflate {
-        Deflate::Off => "off",
-        Deflate::Shared => "shared",
-        Deflate::Dedicated => "dedicated",
+        DeflateSetting::Off => "off",
+        DeflateSetting::Shared => "shared",
+        DeflateSetting::Dedicated => "dedicated",
     };
     let plural = if threads == 1 { "" } else { "s" };
     let version = env!("CARGO_PKG_VERSION");

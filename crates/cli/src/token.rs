@@ -9,11 +9,12 @@ use clap::{Args, Subcommand};
 use jsonwebtoken::dangerous::insecure_decode;
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value, json};
+use sinews_hub::auth::{
+    Auth, AuthOptions, TokenKeys, crypto, hmac_algorithms, key_pattern, read_secret, seconds,
+};
+use sinews_server::TopicPattern;
 
-use crate::auth::keys::{hmac_algorithms, read_secret};
-use crate::auth::{Auth, crypto, pattern, seconds};
-use crate::config::units::Wait;
-use crate::settings::{AuthSettings, KeySource};
+use crate::config::units::DurationSetting;
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -22,17 +23,17 @@ pub(crate) struct TokenArgs {
     command: Option<TokenCommand>,
 
     #[command(flatten)]
-    make: MakeArgs,
+    make: MakeTokenArgs,
 }
 
 #[derive(Debug, Subcommand)]
 enum TokenCommand {
     /// Show the claims of a token, and with a key whether a server accepts it.
-    Inspect(InspectArgs),
+    Inspect(InspectTokenArgs),
 }
 
 #[derive(Debug, Args)]
-struct MakeArgs {
+struct MakeTokenArgs {
     /// File with the server's secret (`auth.secret_file`)
     #[arg(long, value_name = "FILE", env = "SINEWS_AUTH_SECRET_FILE", conflicts_with = "private_key_file")]
     secret_file: Option<PathBuf>,
@@ -58,17 +59,26 @@ struct MakeArgs {
     #[arg(long, value_name = "PATTERN")]
     publish: Vec<String>,
 
+    /// Keys of topics that the token permits to write, as patterns of a topic and a key such as `players/{sub}`, where
+    /// `{sub}` is the subject of the token; repeatable
+    #[arg(long, value_name = "PATTERN")]
+    keys: Vec<String>,
+
     /// Streams that the token permits to delete, as a pattern; repeatable
     #[arg(long, value_name = "PATTERN")]
     delete: Vec<String>,
 
     /// Lifetime of the token, such as 15m, 1h or 7d
     #[arg(long, value_name = "TIME", default_value = "1h")]
-    expires: Wait,
+    expires: DurationSetting,
 
     /// Subject of the token (`sub`)
     #[arg(long, value_name = "NAME")]
     subject: Option<String>,
+
+    /// Id of the token (`jti`), by which it can be revoked
+    #[arg(long, value_name = "NAME")]
+    id: Option<String>,
 
     /// Audience of the token (`aud`); repeatable
     #[arg(long, value_name = "NAME")]
@@ -80,7 +90,7 @@ struct MakeArgs {
 }
 
 #[derive(Debug, Args)]
-struct InspectArgs {
+struct InspectTokenArgs {
     /// The token; `-` reads it from standard input, so that it stays out of the shell's history
     token: String,
 
@@ -111,14 +121,14 @@ struct InspectArgs {
 /// Returns an error about a key, a pattern or the token.
 pub(crate) fn run(args: &TokenArgs) -> Result<(), String> {
     crypto::install();
-    let words = match &args.command {
+    let message = match &args.command {
         None => make(&args.make)?,
         Some(TokenCommand::Inspect(args)) => return inspect(args),
     };
-    print(&format!("{words}\n"))
+    print(&format!("{message}\n"))
 }
 
-fn make(args: &MakeArgs) -> Result<String, String> {
+fn make(args: &MakeTokenArgs) -> Result<String, String> {
     let (key, good) = signing_key(args)?;
     let algorithm = args.algorithm.unwrap_or(good[0]);
     if !good.contains(&algorithm) {
@@ -127,12 +137,18 @@ fn make(args: &MakeArgs) -> Result<String, String> {
     for (flag, patterns) in
         [("--subscribe", &args.subscribe), ("--publish", &args.publish), ("--delete", &args.delete)]
     {
-        if let Some(bad) = patterns.iter().find(|pattern| !pattern::is_valid(pattern)) {
+        if let Some(bad) = patterns.iter().find(|pattern| TopicPattern::parse(pattern.as_str()).is_err()) {
             return Err(format!("{flag} {bad}: not a valid topic pattern"));
         }
     }
-    if args.subscribe.is_empty() && args.publish.is_empty() && args.delete.is_empty() {
-        return Err("the token would permit nothing: give --subscribe, --publish or --delete".to_owned());
+    if let Some(bad) = args.keys.iter().find(|pattern| !key_pattern::is_valid(pattern)) {
+        return Err(format!("--keys {bad}: not a topic pattern, a slash and a key pattern"));
+    }
+    let rights = [&args.subscribe, &args.publish, &args.keys, &args.delete];
+    if rights.into_iter().all(Vec::is_empty) {
+        return Err(
+            "the token would permit nothing: give --subscribe, --publish, --keys or --delete".to_owned()
+        );
     }
     let now = now().floor() as u64;
     let mut claims = json!({
@@ -144,9 +160,13 @@ fn make(args: &MakeArgs) -> Result<String, String> {
     if !args.delete.is_empty() {
         claims["delete"] = json!(args.delete);
     }
+    if !args.keys.is_empty() {
+        claims["keys"] = json!(args.keys);
+    }
     let audience = (!args.audience.is_empty()).then(|| json!(args.audience));
     for (claim, value) in [
         ("sub", args.subject.as_ref().map(|name| json!(name))),
+        ("jti", args.id.as_ref().map(|name| json!(name))),
         ("aud", audience),
         ("iss", args.issuer.as_ref().map(|name| json!(name))),
     ] {
@@ -159,7 +179,7 @@ fn make(args: &MakeArgs) -> Result<String, String> {
 }
 
 /// Reads the key, and determines its algorithms.
-fn signing_key(args: &MakeArgs) -> Result<(EncodingKey, Vec<Algorithm>), String> {
+fn signing_key(args: &MakeTokenArgs) -> Result<(EncodingKey, Vec<Algorithm>), String> {
     if let Some(path) = &args.private_key_file {
         let pem = fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
         return of_pem(&pem).ok_or_else(|| {
@@ -188,7 +208,7 @@ fn of_pem(pem: &[u8]) -> Option<(EncodingKey, Vec<Algorithm>)> {
     EncodingKey::from_ed_pem(pem).ok().map(|key| (key, vec![Algorithm::EdDSA]))
 }
 
-fn inspect(args: &InspectArgs) -> Result<(), String> {
+fn inspect(args: &InspectTokenArgs) -> Result<(), String> {
     let mut token = args.token.clone();
     if token == "-" {
         token.clear();
@@ -223,28 +243,27 @@ fn inspect(args: &InspectArgs) -> Result<(), String> {
 }
 
 /// Whether a server with the given key accepts the token; `None` without a key.
-fn verdict(args: &InspectArgs, token: &str) -> Result<Option<Result<(), String>>, String> {
-    let path = |path: &Option<PathBuf>, source: fn(PathBuf) -> KeySource| path.clone().map(source);
-    let keys = path(&args.secret_file, KeySource::SecretFile)
-        .or_else(|| path(&args.public_key_file, KeySource::PublicKeyFile))
-        .or_else(|| path(&args.jwks_file, KeySource::JwksFile));
+fn verdict(args: &InspectTokenArgs, token: &str) -> Result<Option<Result<(), String>>, String> {
+    let path = |path: &Option<PathBuf>, source: fn(PathBuf) -> TokenKeys| path.clone().map(source);
+    let keys = path(&args.secret_file, TokenKeys::SecretFile)
+        .or_else(|| path(&args.public_key_file, TokenKeys::PublicKeyFile))
+        .or_else(|| path(&args.jwks_file, TokenKeys::JwksFile));
     let Some(keys) = keys else { return Ok(None) };
-    let settings = AuthSettings {
-        keys,
-        audience: args.audience.clone(),
-        issuer: args.issuer.clone(),
-        leeway: std::time::Duration::ZERO,
-        public_subscribe: Vec::new(),
-        public_publish: Vec::new(),
-    };
-    let auth = Auth::new(&settings).map_err(|(_, problem)| problem)?;
-    Ok(auth.map(|auth| auth.verify(token).map(drop)))
+    let mut options = AuthOptions::new().with_keys(keys).with_leeway(std::time::Duration::ZERO);
+    if let Some(audience) = &args.audience {
+        options = options.with_audience(audience.iter().cloned());
+    }
+    if let Some(issuer) = &args.issuer {
+        options = options.with_issuer(issuer.iter().cloned());
+    }
+    let auth = Auth::new(&options).map_err(|error| error.to_string())?;
+    Ok(Some(auth.verify(token).map(drop)))
 }
 
 fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
-fn print(words: &str) -> Result<(), String> {
-    io::stdout().lock().write_all(words.as_bytes()).map_err(|error| format!("standard output: {error}"))
+fn print(message: &str) -> Result<(), String> {
+    io::stdout().lock().write_all(message.as_bytes()).map_err(|error| format!("standard output: {error}"))
 }

@@ -4,25 +4,26 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket}
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, de};
 use sinews_server::IpNet;
+
+use super::value::scalar;
 
 /// An address, or `unix:` and the path of a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum ListenEndpoint {
     Tcp(SocketAddr),
     Unix(PathBuf),
 }
 
 /// Permissions of a file, in octal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Mode(pub(crate) u32);
+pub(crate) struct UnixMode(pub(crate) u32);
 
 /// A network, an address, or `unix` for all Unix sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Network(pub(crate) IpNet);
+pub(crate) struct ProxyNetwork(pub(crate) IpNet);
 
-impl FromStr for Place {
+impl FromStr for ListenEndpoint {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -66,7 +67,7 @@ fn every_interface() -> IpAddr {
 
 const EXPECTED: &str = "expected HOST:PORT, PORT, :PORT (every interface) or unix:PATH";
 
-impl FromStr for Mode {
+impl FromStr for UnixMode {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -76,7 +77,7 @@ impl FromStr for Mode {
     }
 }
 
-impl FromStr for Network {
+impl FromStr for ProxyNetwork {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -90,20 +91,21 @@ impl FromStr for Network {
     }
 }
 
-/// Each value is a string in the file.
-macro_rules! from_string {
-    ($($name:ident),*) => {
-        $(
-            impl<'de> Deserialize<'de> for $name {
-                fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                    String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
-                }
-            }
-        )*
-    };
-}
-
-from_string!(Place, Mode, Network);
+scalar!(
+    ListenEndpoint => Self, Text, "ADDRESS",
+    "an address such as \"127.0.0.1:8080\" or \"unix:/run/sinews.sock\"",
+    |endpoint| endpoint
+);
+scalar!(
+    UnixMode => u32, Text, "MODE",
+    "a string of octal digits such as \"0660\"",
+    |UnixMode(mode)| mode
+);
+scalar!(
+    ProxyNetwork => IpNet, Text, "NETWORK",
+    "a network such as \"10.0.0.0/8\", an address, \"unix\"",
+    |ProxyNetwork(network)| network
+);
 
 #[cfg(test)]
 mod tests {
@@ -111,29 +113,32 @@ mod tests {
 
     #[test]
     fn addresses_modes_and_networks_parse() {
-        assert_eq!("[::1]:80".parse(), Ok(Place::Tcp(SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], 80)))));
-        assert_eq!("unix:/run/a b".parse(), Ok(Place::Unix("/run/a b".into())));
-        let tcp = |text: &str| text.parse::<Place>();
-        assert_eq!(tcp("8083"), Ok(Place::Tcp("127.0.0.1:8083".parse().unwrap())));
+        assert_eq!(
+            "[::1]:80".parse(),
+            Ok(ListenEndpoint::Tcp(SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], 80))))
+        );
+        assert_eq!("unix:/run/a b".parse(), Ok(ListenEndpoint::Unix("/run/a b".into())));
+        let tcp = |text: &str| text.parse::<ListenEndpoint>();
+        assert_eq!(tcp("8083"), Ok(ListenEndpoint::Tcp("127.0.0.1:8083".parse().unwrap())));
         assert_eq!(tcp("localhost:8083"), tcp("8083"));
-        assert_eq!(tcp(":8083"), Ok(Place::Tcp("[::]:8083".parse().unwrap())));
+        assert_eq!(tcp(":8083"), Ok(ListenEndpoint::Tcp("[::]:8083".parse().unwrap())));
         assert_eq!(tcp("80830").unwrap_err(), "port 80830 exceeds 65535");
         assert!(tcp("no-such-host.invalid:1").unwrap_err().starts_with("host \"no-such-host.invalid\": "));
         assert!(
             ["unix:", "/run/socket", "localhost", "localhost:", ":", "-1", "+1", ""]
                 .iter()
-                .all(|text| text.parse::<Place>().is_err())
+                .all(|text| text.parse::<ListenEndpoint>().is_err())
         );
-        assert_eq!(("0660".parse(), "7".parse()), (Ok(Mode(0o660)), Ok(Mode(7))));
-        assert!(["", "0o660", "+660", "888", "1777"].iter().all(|text| text.parse::<Mode>().is_err()));
+        assert_eq!(("0660".parse(), "7".parse()), (Ok(UnixMode(0o660)), Ok(UnixMode(7))));
+        assert!(["", "0o660", "+660", "888", "1777"].iter().all(|text| text.parse::<UnixMode>().is_err()));
         for (text, network) in [
             ("10.0.0.0/8", "10.0.0.0/8"),
             ("192.0.2.1", "192.0.2.1/32"),
             ("fd00::1", "fd00::1/128"),
             ("unix", "0.0.0.0/32"),
         ] {
-            assert_eq!(text.parse(), Ok(Network(network.parse().unwrap())));
+            assert_eq!(text.parse(), Ok(ProxyNetwork(network.parse().unwrap())));
         }
-        assert!(["10.0.0.0/33", "proxy", ""].iter().all(|text| text.parse::<Network>().is_err()));
+        assert!(["10.0.0.0/33", "proxy", ""].iter().all(|text| text.parse::<ProxyNetwork>().is_err()));
     }
 }

@@ -3,14 +3,14 @@
 use std::fmt;
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer, de};
+use sinews_server::TopicPattern;
 use sinews_stream::Fsync;
 
-use crate::auth::pattern;
+use super::value::{Scalar, scalar};
 
 /// A number of bytes, with `k`, `m` and `g` for KiB, MiB and GiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Bytes(pub(crate) usize);
+pub(crate) struct ByteSize(pub(crate) usize);
 
 /// Memory limit of queues: a number of bytes, a share of the available memory, or `off`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,21 +22,21 @@ pub(crate) enum MemoryLimit {
 
 /// A duration: a number with the unit `ms`, `s`, `m`, `h` or `d`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wait(pub(crate) Duration);
+pub(crate) struct DurationSetting(pub(crate) Duration);
 
 /// A duration above zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SomeWait(pub(crate) Duration);
+pub(crate) struct PositiveDuration(pub(crate) Duration);
 
 /// A duration above zero, or `off`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WaitOrOff(pub(crate) Option<Duration>);
+pub(crate) struct DurationOrOff(pub(crate) Option<Duration>);
 
 /// Sync policy of streams: `batch`, `never`, or a duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FsyncWhen(pub(crate) Fsync);
+pub(crate) struct FsyncPolicy(pub(crate) Fsync);
 
-impl std::str::FromStr for FsyncWhen {
+impl std::str::FromStr for FsyncPolicy {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -45,33 +45,43 @@ impl std::str::FromStr for FsyncWhen {
             "never" => Fsync::Never,
             _ => {
                 let wait = text.parse().map_err(|why| format!("{why}; or batch, or never"))?;
-                let SomeWait(wait) = wait;
+                let PositiveDuration(wait) = wait;
                 Fsync::Interval(wait)
             }
         }))
     }
 }
 
-impl<'de> Deserialize<'de> for FsyncWhen {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+/// A number of messages, or `off`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MessagesOrOff(pub(crate) usize);
+
+impl std::str::FromStr for MessagesOrOff {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match (text, text.parse()) {
+            ("off", _) => Ok(Self(0)),
+            (_, Ok(messages)) if messages > 0 => Ok(Self(messages)),
+            _ => Err("expected a number of messages of at least 1, or off".to_owned()),
+        }
     }
 }
 
 /// A pattern of topics, and the number of messages that each retains.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Keep {
+pub(crate) struct HistorySetting {
     pub(crate) pattern: String,
     pub(crate) messages: usize,
 }
 
-impl std::str::FromStr for Keep {
+impl std::str::FromStr for HistorySetting {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (pattern, messages) =
             text.rsplit_once('=').ok_or("expected a pattern and a number, such as chat.>=100")?;
-        if !pattern::is_valid(pattern) {
+        if TopicPattern::parse(pattern).is_err() {
             return Err(format!("{pattern:?} is not a valid topic pattern"));
         }
         match messages.parse() {
@@ -81,13 +91,7 @@ impl std::str::FromStr for Keep {
     }
 }
 
-impl<'de> Deserialize<'de> for Keep {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
-    }
-}
-
-impl std::str::FromStr for Bytes {
+impl std::str::FromStr for ByteSize {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -116,7 +120,7 @@ impl std::str::FromStr for MemoryLimit {
         let Some(percent) = text.strip_suffix('%') else {
             let bytes =
                 text.parse().map_err(|why| format!("{why}; or a share of memory such as 50%, or off"))?;
-            let Bytes(bytes) = bytes;
+            let ByteSize(bytes) = bytes;
             return Ok(Self::Bytes(bytes));
         };
         match percent.parse() {
@@ -126,7 +130,7 @@ impl std::str::FromStr for MemoryLimit {
     }
 }
 
-impl std::str::FromStr for Wait {
+impl std::str::FromStr for DurationSetting {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -141,117 +145,104 @@ impl std::str::FromStr for Wait {
     }
 }
 
-impl std::str::FromStr for SomeWait {
+impl std::str::FromStr for PositiveDuration {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let Wait(wait) = text.parse()?;
+        let DurationSetting(wait) = text.parse()?;
         if wait.is_zero() { Err("must be longer than zero".to_owned()) } else { Ok(Self(wait)) }
     }
 }
 
-impl std::str::FromStr for WaitOrOff {
+impl std::str::FromStr for DurationOrOff {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         if text == "off" {
             return Ok(Self(None));
         }
-        text.parse().map(|SomeWait(wait)| Self(Some(wait)))
+        text.parse().map(|PositiveDuration(wait)| Self(Some(wait)))
     }
 }
 
 /// Longer suffixes come first.
 const UNITS: [(&str, u64); 5] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
-/// A number, or a string with a number and a unit.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum NumberOrText {
-    Number(usize),
-    Text(String),
-}
-
-impl NumberOrText {
-    fn into_text(self) -> String {
-        match self {
-            Self::Number(number) => number.to_string(),
-            Self::Text(text) => text,
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for Bytes {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        NumberOrText::deserialize(deserializer)?.into_text().parse().map_err(de::Error::custom)
-    }
-}
-
-impl<'de> Deserialize<'de> for MemoryLimit {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        NumberOrText::deserialize(deserializer)?.into_text().parse().map_err(de::Error::custom)
-    }
-}
-
-impl<'de> Deserialize<'de> for Wait {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
-    }
-}
-
-impl<'de> Deserialize<'de> for SomeWait {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
-    }
-}
-
-impl<'de> Deserialize<'de> for WaitOrOff {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
-    }
-}
-
-/// One value, or a list of values.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct OneOrMore<T>(pub(crate) Vec<T>);
-
-impl<T> Default for OneOrMore<T> {
-    fn default() -> Self {
-        Self(Vec::new())
-    }
-}
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMore<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Written<T> {
-            One(T),
-            List(Vec<T>),
-        }
-        Ok(Self(match Written::deserialize(deserializer)? {
-            Written::One(one) => vec![one],
-            Written::List(list) => list,
-        }))
-    }
-}
-
 /// A value that may be a secret: it is never printed.
-#[derive(Clone, PartialEq, Eq, Deserialize)]
-#[serde(transparent)]
-pub(crate) struct Hidden(pub(crate) String);
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Redacted(pub(crate) String);
 
-impl From<String> for Hidden {
+impl From<String> for Redacted {
     fn from(text: String) -> Self {
         Self(text)
     }
 }
 
-impl fmt::Debug for Hidden {
+impl fmt::Debug for Redacted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Hidden")
     }
 }
+
+impl Scalar for Redacted {
+    type Setting = Self;
+
+    const PLACEHOLDER: &'static str = "SECRET";
+    const IS_SECRET: bool = true;
+
+    fn expected() -> String {
+        "a string".to_owned()
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        Ok(Self(text.to_owned()))
+    }
+
+    fn setting(self) -> Self {
+        self
+    }
+}
+
+scalar!(
+    ByteSize => usize, NumberOrText, "BYTES",
+    "a number of bytes of at least 1, such as 65536, \"64k\" or \"16m\"",
+    |ByteSize(bytes)| bytes
+);
+scalar!(
+    MemoryLimit => Self, NumberOrText, "BYTES",
+    "a number of bytes such as 1073741824, \"512m\" or \"4g\", a share of memory such as \"50%\", or \"off\"",
+    |limit| limit
+);
+scalar!(
+    DurationSetting => Duration, Text, "TIME",
+    "a string with a number and a unit, such as \"30s\" or \"1m\"",
+    |DurationSetting(wait)| wait
+);
+scalar!(
+    PositiveDuration => Duration, Text, "TIME",
+    "a string with a number and a unit, longer than zero, such as \"30s\"",
+    |PositiveDuration(wait)| wait
+);
+scalar!(
+    DurationOrOff => Option<Duration>, Text, "TIME",
+    "a string with a number and a unit, longer than zero, such as \"30s\" or \"7d\", or \"off\"",
+    |DurationOrOff(wait)| wait
+);
+scalar!(
+    FsyncPolicy => Fsync, Text, "WHEN",
+    "\"batch\", \"never\" or a string with a number and a unit, longer than zero, such as \"100ms\"",
+    |FsyncPolicy(fsync)| fsync
+);
+scalar!(
+    MessagesOrOff => usize, NumberOrText, "N",
+    "a number of messages of at least 1, or \"off\"",
+    |MessagesOrOff(messages)| messages
+);
+scalar!(
+    HistorySetting => Self, Text, "PATTERN=N",
+    "a pattern of topics and a number of messages such as \"chat.>=100\"",
+    |history| history
+);
 
 #[cfg(test)]
 mod tests {
@@ -259,7 +250,7 @@ mod tests {
 
     #[test]
     fn byte_counts_parse_with_units() {
-        let bytes = |text: &str| text.parse().map(|Bytes(bytes)| bytes);
+        let bytes = |text: &str| text.parse().map(|ByteSize(bytes)| bytes);
         assert_eq!(bytes("65536"), Ok(65_536));
         assert_eq!(bytes("64k"), Ok(65_536));
         assert_eq!(bytes("16M"), Ok(16 << 20));
@@ -282,7 +273,7 @@ mod tests {
 
     #[test]
     fn sync_policies_parse_as_names_or_durations() {
-        let sync = |text: &str| text.parse().map(|FsyncWhen(sync)| sync);
+        let sync = |text: &str| text.parse().map(|FsyncPolicy(sync)| sync);
         assert_eq!(sync("batch"), Ok(Fsync::Batch));
         assert_eq!(sync("never"), Ok(Fsync::Never));
         assert_eq!(sync("100ms"), Ok(Fsync::Interval(Duration::from_millis(100))));
@@ -293,17 +284,17 @@ mod tests {
 
     #[test]
     fn durations_parse_with_units() {
-        let ms = |text: &str| text.parse().map(|Wait(wait)| wait.as_millis());
+        let ms = |text: &str| text.parse().map(|DurationSetting(wait)| wait.as_millis());
         assert_eq!(ms("500ms"), Ok(500));
         assert_eq!(ms("0s"), Ok(0));
         assert_eq!(ms("90s"), Ok(90_000));
         assert_eq!(ms("5m"), Ok(300_000));
         assert_eq!(ms("1h"), Ok(3_600_000));
         assert_eq!(ms("7d"), Ok(604_800_000));
-        assert!("0s".parse::<SomeWait>().is_err() && "0ms".parse::<WaitOrOff>().is_err());
-        assert_eq!("1s".parse(), Ok(SomeWait(Duration::from_secs(1))));
-        assert_eq!("off".parse(), Ok(WaitOrOff(None)));
-        assert_eq!("1s".parse(), Ok(WaitOrOff(Some(Duration::from_secs(1)))));
+        assert!("0s".parse::<PositiveDuration>().is_err() && "0ms".parse::<DurationOrOff>().is_err());
+        assert_eq!("1s".parse(), Ok(PositiveDuration(Duration::from_secs(1))));
+        assert_eq!("off".parse(), Ok(DurationOrOff(None)));
+        assert_eq!("1s".parse(), Ok(DurationOrOff(Some(Duration::from_secs(1)))));
         for bad in ["", "1", "s", "-1s", "1.5h", "1 s", "99999999999999999999s", "18446744073709551615d"] {
             assert!(ms(bad).is_err(), "{bad}");
         }

@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use clap::Args;
 use sinews_bench::url::with_scheme;
 
-pub(crate) use self::values::{ConnectTo, Delimiter, Header, Resolve, Show, Speed};
+pub(crate) use self::values::{BinaryFormat, ConnectTo, Delimiter, HeaderArg, ResolveArg, Speed};
 use crate::config::network::tcp;
-use crate::config::units::{Bytes, SomeWait, Wait, WaitOrOff};
+use crate::config::units::{ByteSize, DurationOrOff, DurationSetting, PositiveDuration};
 
 /// Talk to a WebSocket server, or act as one: in a terminal, in a pipe, or frame by frame.
 #[derive(Debug, Args)]
@@ -27,15 +27,15 @@ pub(crate) struct ConnectArgs {
     #[command(flatten)]
     pub(crate) request: RequestArgs,
     #[command(flatten)]
-    pub(crate) way: WayArgs,
+    pub(crate) dial: DialArgs,
     #[command(flatten)]
-    pub(crate) tls: TlsArgs,
+    pub(crate) tls: ConnectTlsArgs,
     #[command(flatten)]
-    pub(crate) limits: LimitArgs,
+    pub(crate) limits: ConnectLimitArgs,
     #[command(flatten)]
     pub(crate) input: InputArgs,
     #[command(flatten)]
-    pub(crate) end: EndArgs,
+    pub(crate) exit: ExitArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
     #[command(flatten)]
@@ -100,7 +100,7 @@ pub(crate) struct RequestArgs {
     /// Header to add, `Name: value`; repeatable. With --inspect, a header of the handshake is replaced, or omitted by
     /// `Name:`
     #[arg(short = 'H', long, value_name = "HEADER")]
-    pub(crate) header: Vec<Header>,
+    pub(crate) header: Vec<HeaderArg>,
 
     /// Subprotocol to offer, in order of preference; repeatable. With --listen: subprotocol to accept
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
@@ -129,7 +129,7 @@ pub(crate) struct RequestArgs {
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Connecting")]
-pub(crate) struct WayArgs {
+pub(crate) struct DialArgs {
     /// Proxy URL: http://, socks5:// or socks5h:// with host and port [default: from https_proxy, http_proxy,
     /// all_proxy and no_proxy]
     #[arg(long, value_name = "URL", conflicts_with_all = ["listen", "unix"])]
@@ -145,7 +145,7 @@ pub(crate) struct WayArgs {
 
     /// Address to use for a host name and port; repeatable
     #[arg(long, value_name = "HOST:PORT:ADDR", conflicts_with = "listen")]
-    pub(crate) resolve: Vec<Resolve>,
+    pub(crate) resolve: Vec<ResolveArg>,
 
     /// Connect to another host and port; repeatable. Empty parts match any value, or keep the original
     #[arg(long, value_name = "HOST:PORT:HOST:PORT", conflicts_with = "listen")]
@@ -154,7 +154,7 @@ pub(crate) struct WayArgs {
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "TLS")]
-pub(crate) struct TlsArgs {
+pub(crate) struct ConnectTlsArgs {
     /// Accept any certificate, with a warning: an attacker on the network can read and change all data
     #[arg(short = 'k', long, conflicts_with_all = ["ca", "listen"])]
     pub(crate) insecure: bool,
@@ -178,30 +178,30 @@ pub(crate) struct TlsArgs {
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits and timeouts")]
-pub(crate) struct LimitArgs {
+pub(crate) struct ConnectLimitArgs {
     /// Maximum message size in bytes, received or piped in; `k`, `m` and `g` mean KiB, MiB and GiB
     #[arg(long, value_name = "BYTES", default_value = "16m")]
-    pub(crate) max_message: Bytes,
+    pub(crate) max_message: ByteSize,
 
     /// Timeout of connecting, including the handshake
     #[arg(long, value_name = "TIME", default_value = "20s")]
-    pub(crate) connect_timeout: SomeWait,
+    pub(crate) connect_timeout: PositiveDuration,
 
     /// Idle time before a ping is sent, or `off`
     #[arg(long, value_name = "TIME", default_value = "25s")]
-    pub(crate) ping_interval: WaitOrOff,
+    pub(crate) ping_interval: DurationOrOff,
 
     /// Timeout of the answer to a ping
     #[arg(long, value_name = "TIME", default_value = "20s")]
-    pub(crate) pong_timeout: SomeWait,
+    pub(crate) pong_timeout: PositiveDuration,
 
     /// Timeout without any received data, pongs included, or `off`
     #[arg(long, value_name = "TIME", default_value = "off")]
-    pub(crate) idle_timeout: WaitOrOff,
+    pub(crate) idle_timeout: DurationOrOff,
 
     /// Timeout of the peer's answer to Close
     #[arg(long, value_name = "TIME", default_value = "5s")]
-    pub(crate) close_timeout: SomeWait,
+    pub(crate) close_timeout: PositiveDuration,
 }
 
 #[derive(Debug, Args)]
@@ -226,11 +226,11 @@ pub(crate) struct InputArgs {
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Ending (input not from a terminal)")]
-pub(crate) struct EndArgs {
+pub(crate) struct ExitArgs {
     /// Close after this time without a message once the input has ended [default: 1s, or as soon as the number of
     /// received messages equals the number of sent messages]
     #[arg(long, value_name = "TIME")]
-    pub(crate) wait: Option<Wait>,
+    pub(crate) wait: Option<DurationSetting>,
 
     /// Close after this number of received messages, and fail if fewer arrive
     #[arg(long, value_name = "N")]
@@ -238,7 +238,7 @@ pub(crate) struct EndArgs {
 
     /// Maximum time of the whole run, after which it closes and fails
     #[arg(long, value_name = "TIME")]
-    pub(crate) timeout: Option<SomeWait>,
+    pub(crate) timeout: Option<PositiveDuration>,
 }
 
 #[derive(Debug, Args)]
@@ -246,7 +246,7 @@ pub(crate) struct EndArgs {
 pub(crate) struct OutputArgs {
     /// Format of binary messages [default: dump in a terminal, raw in a pipe]
     #[arg(long, value_enum, value_name = "FORM", conflicts_with = "jsonl")]
-    pub(crate) show: Option<Show>,
+    pub(crate) show: Option<BinaryFormat>,
 
     /// Print each event as a JSON object per line, with times
     #[arg(long, conflicts_with_all = ["binary", "delimiter", "length_prefixed"])]
@@ -317,5 +317,5 @@ pub(crate) struct InspectArgs {
 
     /// Timeout of the server's reaction to a fault of --probe
     #[arg(long, value_name = "TIME", default_value = "2s")]
-    pub(crate) probe_wait: SomeWait,
+    pub(crate) probe_wait: PositiveDuration,
 }

@@ -4,7 +4,7 @@ use sinews::CloseCode;
 
 /// A parsed line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Command {
+pub(crate) enum ConsoleCommand {
     Text(String),
     Binary(Vec<u8>),
     Ping(Vec<u8>),
@@ -19,12 +19,12 @@ pub(crate) enum Command {
     /// `--inspect`: raw bytes.
     Raw(Vec<u8>),
     /// `--inspect`: a frame with any head.
-    Frame(Frame),
+    Frame(FrameCommand),
 }
 
 /// A possibly invalid frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Frame {
+pub(crate) struct FrameCommand {
     /// FIN, the reserved bits and the opcode.
     pub(crate) first: u8,
     pub(crate) masked: bool,
@@ -54,40 +54,40 @@ pub(crate) const HELP: &str = "\
 ///
 /// # Errors
 /// Returns a description of the syntax error.
-pub(crate) fn parse(line: &str, inspecting: bool) -> Result<Command, String> {
-    let Some(command) = line.strip_prefix('/') else { return Ok(Command::Text(line.to_owned())) };
+pub(crate) fn parse(line: &str, inspecting: bool) -> Result<ConsoleCommand, String> {
+    let Some(command) = line.strip_prefix('/') else { return Ok(ConsoleCommand::Text(line.to_owned())) };
     if command.starts_with('/') {
-        return Ok(Command::Text(command.to_owned()));
+        return Ok(ConsoleCommand::Text(command.to_owned()));
     }
     let (name, rest) = command.split_once(' ').unwrap_or((command, ""));
     match name {
-        "text" => Ok(Command::Text(rest.to_owned())),
-        "hex" => hex(rest).map(Command::Binary),
-        "ping" => Ok(Command::Ping(rest.as_bytes().to_vec())),
-        "pong" => Ok(Command::Pong(rest.as_bytes().to_vec())),
+        "text" => Ok(ConsoleCommand::Text(rest.to_owned())),
+        "hex" => hex(rest).map(ConsoleCommand::Binary),
+        "ping" => Ok(ConsoleCommand::Ping(rest.as_bytes().to_vec())),
+        "pong" => Ok(ConsoleCommand::Pong(rest.as_bytes().to_vec())),
         "close" => close(rest, inspecting),
-        "quit" => Ok(Command::Close(Some(CloseCode::NORMAL.as_u16()), String::new())),
+        "quit" => Ok(ConsoleCommand::Close(Some(CloseCode::NORMAL.as_u16()), String::new())),
         "to" => {
             let (number, line) = rest.split_once(' ').ok_or("expected `/to NUMBER LINE`")?;
             let number = number.trim_start_matches('#').parse().map_err(|_| "expected a client's number")?;
-            Ok(Command::To(number, Box::new(parse(line, inspecting)?)))
+            Ok(ConsoleCommand::To(number, Box::new(parse(line, inspecting)?)))
         }
-        "peers" => Ok(Command::Peers),
-        "help" | "?" => Ok(Command::Help),
+        "peers" => Ok(ConsoleCommand::Peers),
+        "help" | "?" => Ok(ConsoleCommand::Help),
         "raw" | "frame" if !inspecting => Err(format!("/{name} needs --inspect")),
-        "raw" => hex(rest).map(Command::Raw),
-        "frame" => frame(rest).map(Command::Frame),
+        "raw" => hex(rest).map(ConsoleCommand::Raw),
+        "frame" => frame(rest).map(ConsoleCommand::Frame),
         _ => Err(format!("unknown command /{name}; /help lists them, // sends a slash")),
     }
 }
 
-fn close(rest: &str, inspecting: bool) -> Result<Command, String> {
+fn close(rest: &str, inspecting: bool) -> Result<ConsoleCommand, String> {
     let (code, reason) = rest.split_once(' ').unwrap_or((rest, ""));
     if code.is_empty() {
-        return Ok(Command::Close(Some(CloseCode::NORMAL.as_u16()), String::new()));
+        return Ok(ConsoleCommand::Close(Some(CloseCode::NORMAL.as_u16()), String::new()));
     }
     if inspecting && code == "none" {
-        return Ok(Command::Close(None, String::new()));
+        return Ok(ConsoleCommand::Close(None, String::new()));
     }
     let code: u16 = code.parse().map_err(|_| "expected `/close CODE REASON`")?;
     if !inspecting && CloseCode::new(code).is_none() {
@@ -95,7 +95,7 @@ fn close(rest: &str, inspecting: bool) -> Result<Command, String> {
             "{code} may not be sent (RFC 6455 section 7.4): 1000 to 1003, 1007 to 1014 and 3000 to 4999 may"
         ));
     }
-    Ok(Command::Close(Some(code), reason.to_owned()))
+    Ok(ConsoleCommand::Close(Some(code), reason.to_owned()))
 }
 
 /// Parses pairs of hex digits, separated by optional spaces.
@@ -112,8 +112,8 @@ pub(crate) fn hex(text: &str) -> Result<Vec<u8>, String> {
         .ok_or_else(|| "expected pairs of hex digits, such as 00 ff".to_owned())
 }
 
-fn frame(rest: &str) -> Result<Frame, String> {
-    let mut frame = Frame { first: 0x80, masked: true, length_bytes: None, payload: Vec::new() };
+fn frame(rest: &str) -> Result<FrameCommand, String> {
+    let mut frame = FrameCommand { first: 0x80, masked: true, length_bytes: None, payload: Vec::new() };
     let (mut opcode, mut is_hex, mut rest) = (1, false, rest);
     loop {
         let (word, behind) = rest.split_once(' ').unwrap_or((rest, ""));
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn lines_without_slash_are_text() {
-        let text = |text: &str| Ok(Command::Text(text.to_owned()));
+        let text = |text: &str| Ok(ConsoleCommand::Text(text.to_owned()));
         assert_eq!(parse("hello", false), text("hello"));
         assert_eq!(parse("", false), text(""));
         assert_eq!(parse("//hello", false), text("/hello"));
@@ -168,27 +168,30 @@ mod tests {
 
     #[test]
     fn commands_parse_with_arguments() {
-        assert_eq!(parse("/hex 00 fF10", false), Ok(Command::Binary(vec![0, 255, 16])));
-        assert_eq!(parse("/hex", false), Ok(Command::Binary(Vec::new())));
+        assert_eq!(parse("/hex 00 fF10", false), Ok(ConsoleCommand::Binary(vec![0, 255, 16])));
+        assert_eq!(parse("/hex", false), Ok(ConsoleCommand::Binary(Vec::new())));
         for bad in ["/hex 0", "/hex 0g", "/hex +1", "/hex é"] {
             assert!(parse(bad, false).is_err(), "{bad}");
         }
-        assert_eq!(parse("/ping a b", false), Ok(Command::Ping(b"a b".to_vec())));
-        assert_eq!(parse("/close", false), Ok(Command::Close(Some(1000), String::new())));
-        assert_eq!(parse("/close 4000 so long", false), Ok(Command::Close(Some(4000), "so long".to_owned())));
+        assert_eq!(parse("/ping a b", false), Ok(ConsoleCommand::Ping(b"a b".to_vec())));
+        assert_eq!(parse("/close", false), Ok(ConsoleCommand::Close(Some(1000), String::new())));
+        assert_eq!(
+            parse("/close 4000 so long", false),
+            Ok(ConsoleCommand::Close(Some(4000), "so long".to_owned()))
+        );
         for bad in ["/close x", "/close 1005", "/close 99999", "/raw 00", "/to x y"] {
             assert!(parse(bad, false).is_err(), "{bad}");
         }
-        let to = Command::To(3, Box::new(Command::Ping(Vec::new())));
+        let to = ConsoleCommand::To(3, Box::new(ConsoleCommand::Ping(Vec::new())));
         assert_eq!(parse("/to #3 /ping", false), Ok(to));
     }
 
     #[test]
     fn inspection_permits_invalid_commands() {
-        assert_eq!(parse("/close 1005", true), Ok(Command::Close(Some(1005), String::new())));
-        assert_eq!(parse("/raw 81 00", true), Ok(Command::Raw(vec![0x81, 0])));
+        assert_eq!(parse("/close 1005", true), Ok(ConsoleCommand::Close(Some(1005), String::new())));
+        assert_eq!(parse("/raw 81 00", true), Ok(ConsoleCommand::Raw(vec![0x81, 0])));
         let frame = |first, masked, length_bytes, payload: &[u8]| {
-            Ok(Command::Frame(Frame { first, masked, length_bytes, payload: payload.to_vec() }))
+            Ok(ConsoleCommand::Frame(FrameCommand { first, masked, length_bytes, payload: payload.to_vec() }))
         };
         assert_eq!(parse("/frame text nomask hi you", true), frame(0x81, false, None, b"hi you"));
         assert_eq!(parse("/frame cont nofin rsv1 len64 hex 0102", true), frame(0x40, true, Some(8), &[1, 2]));

@@ -13,8 +13,8 @@ use rustyline::{Config, Editor, ExternalPrinter};
 use tokio::sync::mpsc;
 
 use super::command;
-use super::end::End;
-use super::input::Input;
+use super::end::RunEnd;
+use super::input::InputEvent;
 
 /// Maximum number of typed or pasted lines in the queue.
 pub(crate) const LINES_MAX: usize = 1_024;
@@ -31,7 +31,7 @@ pub(crate) struct Printer {
 }
 
 /// Whether standard input and output are a terminal.
-pub(crate) fn is_there() -> bool {
+pub(crate) fn is_interactive() -> bool {
     io::stdin().is_terminal() && io::stdout().is_terminal()
 }
 
@@ -44,10 +44,10 @@ pub(crate) fn start(
     prompt: &'static str,
     history: Option<PathBuf>,
     inspecting: bool,
-) -> Result<(Printer, mpsc::Receiver<Input>), End> {
+) -> Result<(Printer, mpsc::Receiver<InputEvent>), RunEnd> {
     let terminal =
-        tcgetattr(io::stdin()).map_err(|error| End::io("the terminal", &io::Error::from(error)))?;
-    let fault = |error: ReadlineError| End::trouble(format!("the terminal: {error}"));
+        tcgetattr(io::stdin()).map_err(|error| RunEnd::io("the terminal", &io::Error::from(error)))?;
+    let fault = |error: ReadlineError| RunEnd::failed(format!("the terminal: {error}"));
     // Pasted lines are handled like typed lines.
     let config = Config::builder().bracketed_paste(false).auto_add_history(true);
     let config = config.max_history_size(HISTORY_MAX).map_err(fault)?.build();
@@ -62,7 +62,7 @@ pub(crate) fn start(
     thread::Builder::new()
         .name("console".to_owned())
         .spawn(typed)
-        .map_err(|error| End::io("a thread for the console", &error))?;
+        .map_err(|error| RunEnd::io("a thread for the console", &error))?;
     Ok((Printer { printer: Box::new(printer), terminal }, input))
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn default_history() -> Option<PathBuf> {
 
 fn type_lines(
     editor: &mut Editor<(), FileHistory>,
-    lines: &mpsc::Sender<Input>,
+    lines: &mpsc::Sender<InputEvent>,
     prompt: &str,
     history: Option<&Path>,
     inspecting: bool,
@@ -85,11 +85,11 @@ fn type_lines(
         let input = match editor.readline(prompt) {
             Ok(line) => {
                 keep(editor, history);
-                command::parse(&line, inspecting).map_or_else(Input::Bad, Input::Command)
+                command::parse(&line, inspecting).map_or_else(InputEvent::Invalid, InputEvent::Command)
             }
-            Err(ReadlineError::Eof | ReadlineError::Interrupted) => Input::End,
+            Err(ReadlineError::Eof | ReadlineError::Interrupted) => InputEvent::End,
             Err(error) => {
-                let _ = lines.blocking_send(Input::Trouble(format!("the terminal: {error}")));
+                let _ = lines.blocking_send(InputEvent::Failed(format!("the terminal: {error}")));
                 return;
             }
         };
@@ -111,12 +111,12 @@ fn keep(editor: &mut Editor<(), FileHistory>, history: Option<&Path>) {
 }
 
 impl Printer {
-    pub(crate) fn print(&mut self, text: String) -> Result<(), End> {
-        self.printer.print(text).map_err(|error| End::trouble(format!("the terminal: {error}")))
+    pub(crate) fn print(&mut self, text: String) -> Result<(), RunEnd> {
+        self.printer.print(text).map_err(|error| RunEnd::failed(format!("the terminal: {error}")))
     }
 
     /// Restores the terminal, with all output printed and without the prompt.
-    pub(crate) fn finish(&mut self) -> Result<(), End> {
+    pub(crate) fn finish(&mut self) -> Result<(), RunEnd> {
         /// Cursor up and down by one line.
         const NOTHING: &str = "\x1b[A\n";
         // The printer queues at most one print: two further prints ensure that all earlier prints are complete. The
@@ -127,6 +127,6 @@ impl Printer {
         let mut stdout = io::stdout().lock();
         let _ = stdout.write_all(b"\r\x1b[J").and_then(|()| stdout.flush());
         tcsetattr(io::stdin(), OptionalActions::Now, &self.terminal)
-            .map_err(|error| End::io("the terminal", &io::Error::from(error)))
+            .map_err(|error| RunEnd::io("the terminal", &io::Error::from(error)))
     }
 }

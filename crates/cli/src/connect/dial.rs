@@ -16,18 +16,18 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::args::{ConnectArgs, ConnectTo, LimitArgs};
-use super::end::{End, Kind};
+use super::args::{ConnectArgs, ConnectLimitArgs, ConnectTo};
+use super::end::{EndKind, RunEnd};
 use super::tls;
 
 /// A transport of a connection.
-pub(crate) trait Transport: AsyncRead + AsyncWrite + Unpin + Send {}
+pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send {}
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Transport for S {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for S {}
 
 /// The parts of a URL that this program uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Url {
+pub(crate) struct ServerUrl {
     pub(crate) secure: bool,
     /// Host without the brackets of an IPv6 address.
     pub(crate) host: String,
@@ -36,11 +36,11 @@ pub(crate) struct Url {
     pub(crate) credentials: Option<String>,
 }
 
-impl Url {
+impl ServerUrl {
     /// # Errors
     /// Returns an error if the host is missing or the port is invalid.
-    pub(crate) fn parse(url: &str) -> Result<Self, End> {
-        let fault = |why: &str| End::trouble(format!("{}: {why}", shown_url(url)));
+    pub(crate) fn parse(url: &str) -> Result<Self, RunEnd> {
+        let fault = |why: &str| RunEnd::failed(format!("{}: {why}", shown_url(url)));
         let (scheme, rest) = url.split_once("://").ok_or_else(|| fault("the scheme must be ws or wss"))?;
         let secure = match scheme.to_ascii_lowercase().as_str() {
             "ws" | "http" => false,
@@ -83,8 +83,8 @@ impl Url {
 ///
 /// # Errors
 /// Returns an error if a file is unreadable or a target is invalid.
-pub(crate) fn connect(args: &ConnectArgs, url: &str) -> Result<Connect<Tokio>, End> {
-    let parsed = Url::parse(url)?;
+pub(crate) fn connect(args: &ConnectArgs, url: &str) -> Result<Connect<Tokio>, RunEnd> {
+    let parsed = ServerUrl::parse(url)?;
     let mut connect = sinews::connect(url)
         .config(config(&args.limits))
         .timeout(args.limits.connect_timeout.0)
@@ -96,17 +96,17 @@ pub(crate) fn connect(args: &ConnectArgs, url: &str) -> Result<Connect<Tokio>, E
     if args.request.deflate {
         connect = connect.deflate(DeflateConfig::new());
     }
-    if let Some(proxy) = &args.way.proxy {
+    if let Some(proxy) = &args.dial.proxy {
         connect = connect.proxy(proxy);
     }
-    if args.way.no_proxy {
+    if args.dial.no_proxy {
         connect = connect.no_proxy();
     }
-    for resolve in &args.way.resolve {
+    for resolve in &args.dial.resolve {
         let address = resolve.address.to_string();
         connect = connect.connect_to((&resolve.host, resolve.port), (&address, resolve.port));
     }
-    for ConnectTo { from, to } in &args.way.connect_to {
+    for ConnectTo { from, to } in &args.dial.connect_to {
         let host = |host: &'_ str| if host.is_empty() { parsed.host.clone() } else { host.to_owned() };
         let (from, from_port) = (host(&from.0), from.1.unwrap_or(parsed.port));
         let (to, to_port) = (host(&to.0), to.1.unwrap_or(parsed.port));
@@ -125,27 +125,29 @@ pub(crate) fn connect(args: &ConnectArgs, url: &str) -> Result<Connect<Tokio>, E
 ///
 /// # Errors
 /// Returns an error if connecting fails.
-pub(crate) async fn dial(args: &ConnectArgs, url: &str) -> Result<Box<dyn Transport>, End> {
-    match &args.way.unix {
+pub(crate) async fn dial(args: &ConnectArgs, url: &str) -> Result<Box<dyn ByteStream>, RunEnd> {
+    match &args.dial.unix {
         None => Ok(Box::new(connect(args, url)?.dial().await?)),
         Some(path) => {
             let limit = args.limits.connect_timeout.0;
-            let over =
-                || End::new(Kind::TimedOut, format!("{}: no connection within {limit:?}", path.display()));
-            timeout(limit, over_unix(args, url, path)).await.unwrap_or_else(|_| Err(over()))
+            let over = || {
+                RunEnd::new(EndKind::TimedOut, format!("{}: no connection within {limit:?}", path.display()))
+            };
+            timeout(limit, dial_unix(args, url, path)).await.unwrap_or_else(|_| Err(over()))
         }
     }
 }
 
-async fn over_unix(args: &ConnectArgs, url: &str, path: &Path) -> Result<Box<dyn Transport>, End> {
-    let fault = |error| End::io(path.display(), &error);
+async fn dial_unix(args: &ConnectArgs, url: &str, path: &Path) -> Result<Box<dyn ByteStream>, RunEnd> {
+    let fault = |error| RunEnd::io(path.display(), &error);
     let socket = UnixStream::connect(path).await.map_err(fault)?;
-    let url = Url::parse(url)?;
+    let url = ServerUrl::parse(url)?;
     if !url.secure {
         return Ok(Box::new(socket));
     }
     let name = args.tls.server_name.clone().unwrap_or(url.host);
-    let name = ServerName::try_from(name).map_err(|error| End::trouble(format!("--server-name: {error}")))?;
+    let name =
+        ServerName::try_from(name).map_err(|error| RunEnd::failed(format!("--server-name: {error}")))?;
     let connector = TlsConnector::from(Arc::new(tls::client(&args.tls)?));
     Ok(Box::new(connector.connect(name, socket).await.map_err(fault)?))
 }
@@ -169,7 +171,7 @@ pub(crate) fn headers(args: &ConnectArgs) -> Vec<(String, String)> {
 }
 
 /// Limits and timeouts of a connection.
-pub(crate) fn config(limits: &LimitArgs) -> Config {
+pub(crate) fn config(limits: &ConnectLimitArgs) -> Config {
     // The outbound limit matches --max-message: otherwise one large message would close the connection.
     let max = limits.max_message.0;
     Config::default()
@@ -187,20 +189,20 @@ const OUTBOUND_MIN: usize = 1 << 20;
 
 /// Maximum time between the decision to close and the end of the connection: a blocked send for the library's
 /// timeout, plus a missing answer to Close.
-pub(crate) fn leaving_max(limits: &LimitArgs) -> Duration {
+pub(crate) fn closing_timeout(limits: &ConnectLimitArgs) -> Duration {
     Config::default().write_timeout() + limits.close_timeout.0
 }
 
 /// Describes a server's response.
 pub(crate) fn describe(url: &str, response: &Response) -> String {
-    let mut words = format!("connected to {}", shown_url(url));
+    let mut message = format!("connected to {}", shown_url(url));
     if let Some(subprotocol) = response.subprotocol() {
-        words += &format!(", subprotocol {subprotocol}");
+        message += &format!(", subprotocol {subprotocol}");
     }
     if let Some(extensions) = extensions(response) {
-        words += &format!(", {extensions}");
+        message += &format!(", {extensions}");
     }
-    words
+    message
 }
 
 pub(crate) fn extensions(response: &Response) -> Option<&str> {
@@ -221,14 +223,14 @@ mod tests {
 
     #[test]
     fn urls_parse_into_scheme_host_and_port() {
-        let url = Url::parse("WSS://u:p@[::1]:9/a?b").unwrap();
+        let url = ServerUrl::parse("WSS://u:p@[::1]:9/a?b").unwrap();
         assert_eq!((url.secure, &*url.host, url.port, &*url.path), (true, "::1", 9, "/a?b"));
         assert_eq!(url.credentials.as_deref(), Some("u:p"));
         assert_eq!(url.host_header(), "[::1]:9");
-        let url = Url::parse("http://a.b?x").unwrap();
+        let url = ServerUrl::parse("http://a.b?x").unwrap();
         assert_eq!((url.port, &*url.path, &*url.host_header()), (80, "/?x", "a.b"));
         for bad in ["", "a.b", "ftp://a", "ws://", "ws://a:b", "ws://:1"] {
-            assert!(Url::parse(bad).is_err(), "{bad}");
+            assert!(ServerUrl::parse(bad).is_err(), "{bad}");
         }
     }
 }

@@ -9,37 +9,37 @@ use sinews_bench::trust;
 
 /// The end of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct End {
-    pub(crate) kind: Kind,
+pub(crate) struct RunEnd {
+    pub(crate) kind: EndKind,
     /// Human-readable message; empty if there is none.
-    pub(crate) words: String,
+    pub(crate) message: String,
 }
 
 /// Reasons with their exit codes. `--help` and docs/book/src/reference/connect.md list them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-pub(crate) enum Kind {
-    Fine = 0,
-    Trouble = 1,
-    Refused = 3,
+pub(crate) enum EndKind {
+    Success = 0,
+    Failed = 1,
+    Rejected = 3,
     Abnormal = 4,
     Violation = 5,
     TimedOut = 6,
-    Differs = 7,
+    Mismatch = 7,
 }
 
-impl End {
-    pub(crate) fn new(kind: Kind, words: impl Into<String>) -> Self {
-        Self { kind, words: words.into() }
+impl RunEnd {
+    pub(crate) fn new(kind: EndKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
     }
 
-    pub(crate) fn trouble(words: impl Into<String>) -> Self {
-        Self::new(Kind::Trouble, words)
+    pub(crate) fn failed(message: impl Into<String>) -> Self {
+        Self::new(EndKind::Failed, message)
     }
 
     /// An I/O error of the named file or device.
     pub(crate) fn io(what: impl std::fmt::Display, error: &io::Error) -> Self {
-        Self::trouble(format!("{what}: {}", trust::explain(error)))
+        Self::failed(format!("{what}: {}", trust::explain(error)))
     }
 
     pub(crate) fn code(&self) -> u8 {
@@ -48,50 +48,50 @@ impl End {
 
     /// Prints the message unless the run succeeded.
     pub(crate) fn exit(&self) -> ExitCode {
-        if self.kind != Kind::Fine && !self.words.is_empty() {
-            tell(&self.words);
+        if self.kind != EndKind::Success && !self.message.is_empty() {
+            print_error(&self.message);
         }
         ExitCode::from(self.code())
     }
 }
 
 /// Prints a line to standard error in one write. Write errors are ignored.
-pub(crate) fn tell(words: &str) {
-    let _ = io::stderr().write_all(format!("sinews: {words}\n").as_bytes());
+pub(crate) fn print_error(message: &str) {
+    let _ = io::stderr().write_all(format!("sinews: {message}\n").as_bytes());
 }
 
-impl From<ConnectError> for End {
+impl From<ConnectError> for RunEnd {
     fn from(error: ConnectError) -> Self {
         let kind = match &error {
             ConnectError::Rejected(_) | ConnectError::Handshake(_) | ConnectError::Redirect { .. } => {
-                Kind::Refused
+                EndKind::Rejected
             }
-            error if error.is_timeout() => Kind::TimedOut,
-            _ => Kind::Trouble,
+            error if error.is_timeout() => EndKind::TimedOut,
+            _ => EndKind::Failed,
         };
         Self::new(kind, trust::explain(&error))
     }
 }
 
-impl From<&Closed> for End {
+impl From<&Closed> for RunEnd {
     fn from(closed: &Closed) -> Self {
         let in_order = [None, Some(CloseCode::NORMAL), Some(CloseCode::GOING_AWAY)];
         let kind = match closed.cause() {
-            Cause::Local => Kind::Fine,
-            Cause::Peer if in_order.contains(&closed.code()) => Kind::Fine,
-            Cause::Fault(_) => Kind::Violation,
-            Cause::Expired(_) => Kind::TimedOut,
-            _ => Kind::Abnormal,
+            Cause::Local => EndKind::Success,
+            Cause::Peer if in_order.contains(&closed.code()) => EndKind::Success,
+            Cause::Fault(_) => EndKind::Violation,
+            Cause::Expired(_) => EndKind::TimedOut,
+            _ => EndKind::Abnormal,
         };
         Self::new(kind, closed.to_string())
     }
 }
 
-impl From<&Error> for End {
+impl From<&Error> for RunEnd {
     fn from(error: &Error) -> Self {
         match error {
             Error::Closed(closed) => closed.into(),
-            error => Self::new(Kind::Abnormal, error.to_string()),
+            error => Self::new(EndKind::Abnormal, error.to_string()),
         }
     }
 }

@@ -7,12 +7,12 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use sinews::{CloseCode, CloseFrame, Message};
 
-use super::command::Command;
+use super::command::ConsoleCommand;
 
 /// An event.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Entry {
+pub(crate) struct RecordEntry {
     /// Seconds since 1970, to the microsecond.
     pub(crate) ts: f64,
     /// Milliseconds since the first connection opened, to the microsecond.
@@ -21,7 +21,7 @@ pub(crate) struct Entry {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) peer: Option<u32>,
     pub(crate) direction: Direction,
-    pub(crate) kind: Kind,
+    pub(crate) kind: EntryKind,
     /// Payload length in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) bytes: Option<usize>,
@@ -66,7 +66,7 @@ pub(crate) enum Direction {
 /// Kind of an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Kind {
+pub(crate) enum EntryKind {
     /// A connection opened.
     Open,
     Text,
@@ -79,39 +79,39 @@ pub(crate) enum Kind {
     End,
 }
 
-impl Entry {
+impl RecordEntry {
     /// A message in transit, without times.
     pub(crate) fn of(direction: Direction, message: &Message) -> Self {
         let mut entry = Self { direction, ..Self::default() };
         let payload = match message {
             Message::Text(text) => {
-                entry.kind = Kind::Text;
+                entry.kind = EntryKind::Text;
                 entry.text = Some(text.as_str().to_owned());
                 entry.bytes = Some(text.len());
                 return entry;
             }
             Message::Close(frame) => {
-                entry.kind = Kind::Close;
+                entry.kind = EntryKind::Close;
                 entry.code = frame.as_ref().map(|frame| frame.code().as_u16());
                 entry.reason = frame.as_ref().map(|frame| frame.reason().to_owned());
                 return entry;
             }
             Message::Binary(payload) => {
-                entry.kind = Kind::Binary;
+                entry.kind = EntryKind::Binary;
                 payload
             }
             Message::Ping(payload) => {
-                entry.kind = Kind::Ping;
+                entry.kind = EntryKind::Ping;
                 payload
             }
             Message::Pong(payload) => {
-                entry.kind = Kind::Pong;
+                entry.kind = EntryKind::Pong;
                 payload
             }
         };
         entry.bytes = Some(payload.len());
         match (entry.kind, std::str::from_utf8(payload)) {
-            (Kind::Ping | Kind::Pong, Ok(text)) => entry.text = Some(text.to_owned()),
+            (EntryKind::Ping | EntryKind::Pong, Ok(text)) => entry.text = Some(text.to_owned()),
             _ => entry.base64 = Some(STANDARD.encode(payload)),
         }
         entry
@@ -121,24 +121,26 @@ impl Entry {
     ///
     /// # Errors
     /// Returns a description of an invalid entry, for example after manual editing.
-    pub(crate) fn command(&self) -> Result<Command, String> {
+    pub(crate) fn command(&self) -> Result<ConsoleCommand, String> {
         let payload = match (&self.text, &self.base64) {
             (Some(text), _) => text.clone().into_bytes(),
             (None, Some(base64)) => STANDARD.decode(base64).map_err(|error| format!("base64: {error}"))?,
             (None, None) => Vec::new(),
         };
         Ok(match self.kind {
-            Kind::Text => Command::Text(self.text.clone().ok_or("text entry without a text field")?),
-            Kind::Binary => Command::Binary(payload),
-            Kind::Ping => Command::Ping(payload),
-            Kind::Pong => Command::Pong(payload),
-            Kind::Close => Command::Close(self.code, self.reason.clone().unwrap_or_default()),
-            Kind::Open | Kind::End => return Err("entry cannot be sent".to_owned()),
+            EntryKind::Text => {
+                ConsoleCommand::Text(self.text.clone().ok_or("text entry without a text field")?)
+            }
+            EntryKind::Binary => ConsoleCommand::Binary(payload),
+            EntryKind::Ping => ConsoleCommand::Ping(payload),
+            EntryKind::Pong => ConsoleCommand::Pong(payload),
+            EntryKind::Close => ConsoleCommand::Close(self.code, self.reason.clone().unwrap_or_default()),
+            EntryKind::Open | EntryKind::End => return Err("entry cannot be sent".to_owned()),
         })
     }
 
     pub(crate) fn is_data(&self) -> bool {
-        matches!(self.kind, Kind::Text | Kind::Binary)
+        matches!(self.kind, EntryKind::Text | EntryKind::Binary)
     }
 
     /// Describes an unexpected entry.
@@ -158,14 +160,14 @@ impl Entry {
 ///
 /// # Errors
 /// Returns an error if it cannot.
-pub(crate) fn message(command: Command) -> Result<Message, String> {
+pub(crate) fn message(command: ConsoleCommand) -> Result<Message, String> {
     Ok(match command {
-        Command::Text(text) => Message::text(text),
-        Command::Binary(payload) => Message::binary(payload),
-        Command::Ping(payload) => Message::Ping(Bytes::from(payload)),
-        Command::Pong(payload) => Message::Pong(Bytes::from(payload)),
-        Command::Close(None, _) => Message::Close(None),
-        Command::Close(Some(code), reason) => {
+        ConsoleCommand::Text(text) => Message::text(text),
+        ConsoleCommand::Binary(payload) => Message::binary(payload),
+        ConsoleCommand::Ping(payload) => Message::Ping(Bytes::from(payload)),
+        ConsoleCommand::Pong(payload) => Message::Pong(Bytes::from(payload)),
+        ConsoleCommand::Close(None, _) => Message::Close(None),
+        ConsoleCommand::Close(Some(code), reason) => {
             let code = CloseCode::new(code).ok_or_else(|| format!("close code {code} may not be sent"))?;
             Message::Close(Some(CloseFrame::new(code, reason)))
         }
@@ -189,11 +191,11 @@ mod tests {
             Message::Close(None),
             Message::Close(Some(CloseFrame::new(code, "why"))),
         ] {
-            let line = serde_json::to_string(&Entry::of(Direction::Out, &sent)).unwrap();
-            let entry: Entry = serde_json::from_str(&line).unwrap();
+            let line = serde_json::to_string(&RecordEntry::of(Direction::Out, &sent)).unwrap();
+            let entry: RecordEntry = serde_json::from_str(&line).unwrap();
             assert_eq!(entry.direction, Direction::Out);
             assert_eq!(message(entry.command().unwrap()), Ok(sent), "{line}");
         }
-        assert!(Entry::default().command().is_err());
+        assert!(RecordEntry::default().command().is_err());
     }
 }

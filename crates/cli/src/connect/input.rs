@@ -6,37 +6,37 @@ use std::thread;
 use tokio::sync::mpsc;
 
 use super::args::ConnectArgs;
-use super::command::{self, Command};
-use super::end::End;
-use super::output::Framing;
+use super::command::{self, ConsoleCommand};
+use super::end::RunEnd;
+use super::output::PipeFraming;
 
 /// Capacity of the input queue: large enough for bursts, small enough for backpressure on the pipe.
 const WAITING_MAX: usize = 64;
 
 /// An input event.
 #[derive(Debug)]
-pub(crate) enum Input {
-    Command(Command),
+pub(crate) enum InputEvent {
+    Command(ConsoleCommand),
     /// An invalid line with the reason; further lines may be valid.
-    Bad(String),
+    Invalid(String),
     /// End of the input.
     End,
     /// The input ended with an error.
-    Trouble(String),
+    Failed(String),
 }
 
 /// Reads messages of standard input on a thread, because reads from a pipe block.
 ///
 /// # Errors
 /// Returns an error if the thread cannot be started.
-pub(crate) fn start(args: &ConnectArgs) -> Result<mpsc::Receiver<Input>, End> {
+pub(crate) fn start(args: &ConnectArgs) -> Result<mpsc::Receiver<InputEvent>, RunEnd> {
     let (sender, input) = mpsc::channel(WAITING_MAX);
-    let reader = Reader {
-        framing: Framing::of(args),
-        form: match (args.input.commands, args.input.binary) {
-            (true, _) => Form::Commands { inspecting: args.inspect.inspect },
-            (_, true) => Form::Binary,
-            _ => Form::Text,
+    let reader = InputReader {
+        framing: PipeFraming::of(args),
+        format: match (args.input.commands, args.input.binary) {
+            (true, _) => InputFormat::Commands { inspecting: args.inspect.inspect },
+            (_, true) => InputFormat::Binary,
+            _ => InputFormat::Text,
         },
         max: args.limits.max_message.0,
     };
@@ -44,55 +44,55 @@ pub(crate) fn start(args: &ConnectArgs) -> Result<mpsc::Receiver<Input>, End> {
         let mut stdin = BufReader::new(io::stdin());
         loop {
             let input = reader.next(&mut stdin);
-            let is_last = matches!(input, Input::End | Input::Trouble(_));
+            let is_last = matches!(input, InputEvent::End | InputEvent::Failed(_));
             if sender.blocking_send(input).is_err() || is_last {
                 return;
             }
         }
     };
     let thread = thread::Builder::new().name("input".to_owned()).spawn(read);
-    thread.map(|_| input).map_err(|error| End::io("a thread for the input", &error))
+    thread.map(|_| input).map_err(|error| RunEnd::io("a thread for the input", &error))
 }
 
-struct Reader {
-    framing: Framing,
-    form: Form,
+struct InputReader {
+    framing: PipeFraming,
+    format: InputFormat,
     max: usize,
 }
 
-enum Form {
+enum InputFormat {
     Text,
     Binary,
     Commands { inspecting: bool },
 }
 
-impl Reader {
-    fn next(&self, input: &mut impl BufRead) -> Input {
+impl InputReader {
+    fn next(&self, input: &mut impl BufRead) -> InputEvent {
         let message = match &self.framing {
-            Framing::Delimited(delimiter) => read_delimited(input, delimiter, self.max),
-            Framing::LengthPrefixed => read_prefixed(input, self.max),
+            PipeFraming::Delimited(delimiter) => read_delimited(input, delimiter, self.max),
+            PipeFraming::LengthPrefixed => read_prefixed(input, self.max),
         };
         match message {
             Ok(Some(message)) => self.command(message),
-            Ok(None) => Input::End,
-            Err(error) => Input::Trouble(format!("standard input: {error}")),
+            Ok(None) => InputEvent::End,
+            Err(error) => InputEvent::Failed(format!("standard input: {error}")),
         }
     }
 
-    fn command(&self, message: Vec<u8>) -> Input {
-        if let Form::Binary = self.form {
-            return Input::Command(Command::Binary(message));
+    fn command(&self, message: Vec<u8>) -> InputEvent {
+        if let InputFormat::Binary = self.format {
+            return InputEvent::Command(ConsoleCommand::Binary(message));
         }
         let Ok(text) = String::from_utf8(message) else {
-            return Input::Trouble("standard input is not valid UTF-8; use --binary".to_owned());
+            return InputEvent::Failed("standard input is not valid UTF-8; use --binary".to_owned());
         };
-        match self.form {
-            Form::Commands { inspecting } => match command::parse(&text, inspecting) {
-                Ok(command) => Input::Command(command),
+        match self.format {
+            InputFormat::Commands { inspecting } => match command::parse(&text, inspecting) {
+                Ok(command) => InputEvent::Command(command),
                 // A script does not read error messages: end with an error.
-                Err(why) => Input::Trouble(format!("{text:?}: {why}")),
+                Err(why) => InputEvent::Failed(format!("{text:?}: {why}")),
             },
-            _ => Input::Command(Command::Text(text)),
+            _ => InputEvent::Command(ConsoleCommand::Text(text)),
         }
     }
 }
@@ -102,8 +102,8 @@ fn read_delimited(input: &mut impl BufRead, delimiter: &[u8], max: usize) -> io:
     let last = delimiter.last().copied().unwrap_or(b'\n');
     let mut message = Vec::new();
     loop {
-        let room = (max + delimiter.len()).saturating_sub(message.len()) as u64;
-        let read = input.take(room).read_until(last, &mut message)?;
+        let capacity = (max + delimiter.len()).saturating_sub(message.len()) as u64;
+        let read = input.take(capacity).read_until(last, &mut message)?;
         if message.ends_with(delimiter) {
             message.truncate(message.len() - delimiter.len());
             return Ok(Some(message));
@@ -145,14 +145,14 @@ fn too_long(max: usize) -> io::Error {
 mod tests {
     use super::*;
 
-    fn all(framing: Framing, form: Form, max: usize, mut bytes: &[u8]) -> Vec<String> {
-        let reader = Reader { framing, form, max };
+    fn all(framing: PipeFraming, format: InputFormat, max: usize, mut bytes: &[u8]) -> Vec<String> {
+        let reader = InputReader { framing, format, max };
         let mut found = Vec::new();
         loop {
             match reader.next(&mut bytes) {
-                Input::Command(Command::Text(text)) => found.push(text),
-                Input::Command(command) => found.push(format!("{command:?}")),
-                Input::End => return found,
+                InputEvent::Command(ConsoleCommand::Text(text)) => found.push(text),
+                InputEvent::Command(command) => found.push(format!("{command:?}")),
+                InputEvent::End => return found,
                 input => {
                     found.push(format!("{input:?}"));
                     return found;
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn each_line_is_a_message() {
-        let lines = |bytes: &[u8]| all(Framing::Delimited(b"\n".to_vec()), Form::Text, 5, bytes);
+        let lines = |bytes: &[u8]| all(PipeFraming::Delimited(b"\n".to_vec()), InputFormat::Text, 5, bytes);
         assert_eq!(lines(b""), Vec::<String>::new());
         assert_eq!(lines(b"a\n\nbc"), ["a", "", "bc"]);
         assert_eq!(lines(b"12345\n12345"), ["12345", "12345"]);
@@ -173,23 +173,23 @@ mod tests {
 
     #[test]
     fn delimiter_may_have_several_bytes() {
-        let parts = |bytes: &[u8]| all(Framing::Delimited(b"\r\n".to_vec()), Form::Text, 9, bytes);
+        let parts = |bytes: &[u8]| all(PipeFraming::Delimited(b"\r\n".to_vec()), InputFormat::Text, 9, bytes);
         assert_eq!(parts(b"a\nb\r\nc\r\n"), ["a\nb", "c"]);
     }
 
     #[test]
     fn messages_may_be_length_prefixed() {
-        let messages = |bytes: &[u8]| all(Framing::LengthPrefixed, Form::Text, 9, bytes);
+        let messages = |bytes: &[u8]| all(PipeFraming::LengthPrefixed, InputFormat::Text, 9, bytes);
         assert_eq!(messages(b"\0\0\0\x02ab\0\0\0\0\0\0\0\x01c"), ["ab", "", "c"]);
-        assert!(messages(b"\0\0\0\x02a")[0].contains("Trouble"));
-        assert!(messages(b"\0\0")[0].contains("Trouble"));
+        assert!(messages(b"\0\0\0\x02a")[0].starts_with("Failed"));
+        assert!(messages(b"\0\0")[0].starts_with("Failed"));
         assert!(messages(b"\xff\xff\xff\xff")[0].contains("--max-message"));
     }
 
     #[test]
     fn lines_may_be_commands() {
-        let form = Form::Commands { inspecting: false };
-        let found = all(Framing::Delimited(b"\n".to_vec()), form, 99, b"hi\n/ping x\n/nothing\nlost");
+        let format = InputFormat::Commands { inspecting: false };
+        let found = all(PipeFraming::Delimited(b"\n".to_vec()), format, 99, b"hi\n/ping x\n/nothing\nlost");
         assert_eq!(found[..2], ["hi", "Ping([120])"]);
         assert!(found[2].contains("/nothing") && found.len() == 3);
     }

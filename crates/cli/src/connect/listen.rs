@@ -13,10 +13,10 @@ use tokio::time::{Duration, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use super::args::ConnectArgs;
-use super::dial::{self, Transport};
-use super::end::End;
-use super::entry::{Entry, Kind};
-use super::talk::{Event, drive};
+use super::conversation::{ConnectionEvent, drive};
+use super::dial::{self, ByteStream};
+use super::end::RunEnd;
+use super::entry::{EntryKind, RecordEntry};
 use super::tls;
 
 /// Timeout of the TLS handshake; the WebSocket handshake has the library's 10 s.
@@ -25,37 +25,37 @@ const TLS_WAIT: Duration = Duration::from_secs(10);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Accepts clients.
-pub(crate) struct Listener {
+pub(crate) struct ConnectListener {
     listener: TcpListener,
     pub(crate) address: SocketAddr,
-    door: Arc<Door>,
+    settings: Arc<AcceptConfig>,
     clients: Arc<Semaphore>,
     once: bool,
 }
 
 /// Settings for each client.
-struct Door {
+struct AcceptConfig {
     tls: Option<Arc<ServerConfig>>,
     config: Arc<Config>,
     subprotocols: Vec<String>,
     headers: Vec<(String, String)>,
     deflate: bool,
     echo: bool,
-    events: mpsc::Sender<Event>,
+    events: mpsc::Sender<ConnectionEvent>,
 }
 
-impl Listener {
+impl ConnectListener {
     /// # Errors
     /// Returns an error if the address or the certificate cannot be used.
     pub(crate) async fn bind(
         args: &ConnectArgs,
         address: SocketAddr,
-        events: mpsc::Sender<Event>,
-    ) -> Result<Self, End> {
-        let fault = |error| End::io(address, &error);
+        events: mpsc::Sender<ConnectionEvent>,
+    ) -> Result<Self, RunEnd> {
+        let fault = |error| RunEnd::io(address, &error);
         let listener = TcpListener::bind(address).await.map_err(fault)?;
         let address = listener.local_addr().map_err(fault)?;
-        let door = Door {
+        let settings = AcceptConfig {
             tls: tls::server(&args.tls)?,
             config: Arc::new(dial::config(&args.limits)),
             subprotocols: args.request.subprotocol.clone(),
@@ -66,12 +66,12 @@ impl Listener {
         };
         let clients = if args.server.once { 1 } else { args.server.max_clients };
         let clients = Arc::new(Semaphore::new(clients as usize));
-        Ok(Self { listener, address, door: Arc::new(door), clients, once: args.server.once })
+        Ok(Self { listener, address, settings: Arc::new(settings), clients, once: args.server.once })
     }
 
     /// URL of the listener.
     pub(crate) fn url(&self) -> String {
-        format!("{}://{}/", if self.door.tls.is_some() { "wss" } else { "ws" }, self.address)
+        format!("{}://{}/", if self.settings.tls.is_some() { "wss" } else { "ws" }, self.address)
     }
 
     /// Accepts clients until the program exits.
@@ -84,21 +84,21 @@ impl Listener {
                     continue;
                 };
                 let Ok(permit) = self.clients.clone().try_acquire_owned() else {
-                    tokio::spawn(send_away(stream));
+                    tokio::spawn(reject(stream));
                     continue;
                 };
-                let door = self.door.clone();
+                let settings = self.settings.clone();
                 let id = next;
                 next += 1;
                 // A failed connection returns its permit; with `--once` the connection keeps it.
                 let forget = self.once;
-                tokio::spawn(async move { door.admit(id, stream, peer, permit, forget).await });
+                tokio::spawn(async move { settings.admit(id, stream, peer, permit, forget).await });
             }
         });
     }
 }
 
-impl Door {
+impl AcceptConfig {
     async fn admit(
         self: Arc<Self>,
         id: u32,
@@ -118,8 +118,8 @@ impl Door {
             },
         };
         match opened {
-            Err(words) => {
-                let _ = self.events.send(Event::Failed(format!("{peer}: {words}"))).await;
+            Err(message) => {
+                let _ = self.events.send(ConnectionEvent::Failed(format!("{peer}: {message}"))).await;
             }
             Ok(sender) if once => {
                 permit.forget();
@@ -132,7 +132,7 @@ impl Door {
         }
     }
 
-    async fn open<S: Transport + 'static>(
+    async fn open<S: ByteStream + 'static>(
         &self,
         id: u32,
         stream: S,
@@ -149,26 +149,26 @@ impl Door {
         }
         let headers = self.headers.clone();
         let accept = accept.on_request(move |_| {
-            Ok(headers.into_iter().fold(Reply::new(), |reply, (name, value)| reply.header(name, value)))
+            Ok(headers.into_iter().fold(Reply::new(), |reply, (name, value)| reply.with_header(name, value)))
         });
         let (mut ws, request) = accept.open().await.map_err(|error| error.to_string())?;
         let subprotocol = ws.subprotocol().map(str::to_owned);
-        let mut words = format!("#{id} {peer} asks for {}", request.target());
+        let mut message = format!("#{id} {peer} asks for {}", request.target());
         if let Some(subprotocol) = &subprotocol {
-            words += &format!(", subprotocol {subprotocol}");
+            message += &format!(", subprotocol {subprotocol}");
         }
         let url = Some(request.target().to_owned());
-        let entry = Entry {
-            kind: Kind::Open,
+        let entry = RecordEntry {
+            kind: EntryKind::Open,
             peer: Some(id),
             url,
             status: Some(101),
             subprotocol,
-            ..Entry::default()
+            ..RecordEntry::default()
         };
         // Report the connection before its messages.
         let sender = ws.sender();
-        let opened = Event::Opened(id, sender.clone(), Box::new(entry), words);
+        let opened = ConnectionEvent::Opened(id, sender.clone(), Box::new(entry), message);
         if self.events.send(opened).await.is_ok() {
             drive(id, ws, self.events.clone(), self.echo);
         }
@@ -177,7 +177,7 @@ impl Door {
 }
 
 /// Rejects a connection above `--max-clients`.
-async fn send_away(mut stream: TcpStream) {
+async fn reject(mut stream: TcpStream) {
     let answer = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
     let _ = timeout(TLS_WAIT, async {
         stream.write_all(answer).await?;

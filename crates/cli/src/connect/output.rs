@@ -9,15 +9,15 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sinews::Message;
 
-use super::args::{ConnectArgs, Show};
+use super::args::{BinaryFormat, ConnectArgs};
 use super::console::Printer;
-use super::end::{End, tell};
-use super::entry::{Direction, Entry, Kind};
+use super::end::{RunEnd, print_error};
+use super::entry::{Direction, EntryKind, RecordEntry};
 
 /// Output of all events.
 pub(crate) struct Output {
-    form: Form,
-    show: Show,
+    format: OutputFormat,
+    show: BinaryFormat,
     verbose: bool,
     record: Option<(String, BufWriter<File>)>,
     /// Messages carry the client's number.
@@ -25,21 +25,21 @@ pub(crate) struct Output {
     opened: Option<Instant>,
 }
 
-enum Form {
+enum OutputFormat {
     Console(Printer),
     /// A pipe, with the framing of messages.
-    Pipe(Framing),
+    Pipe(PipeFraming),
     Json,
 }
 
 /// Framing of messages in a pipe.
 #[derive(Clone, Debug)]
-pub(crate) enum Framing {
+pub(crate) enum PipeFraming {
     Delimited(Vec<u8>),
     LengthPrefixed,
 }
 
-impl Framing {
+impl PipeFraming {
     pub(crate) fn of(args: &ConnectArgs) -> Self {
         match &args.input.delimiter {
             _ if args.input.length_prefixed => Self::LengthPrefixed,
@@ -54,39 +54,49 @@ impl Output {
     ///
     /// # Errors
     /// Returns an error if the recording cannot be created.
-    pub(crate) fn open(args: &ConnectArgs, printer: Option<Printer>) -> Result<Self, End> {
+    pub(crate) fn open(args: &ConnectArgs, printer: Option<Printer>) -> Result<Self, RunEnd> {
         let record = args.session.record.as_deref().map(create).transpose()?;
         let in_console = printer.is_some();
-        let form = match printer {
-            _ if args.output.jsonl => Form::Json,
-            Some(printer) => Form::Console(printer),
-            None => Form::Pipe(Framing::of(args)),
+        let format = match printer {
+            _ if args.output.jsonl => OutputFormat::Json,
+            Some(printer) => OutputFormat::Console(printer),
+            None => OutputFormat::Pipe(PipeFraming::of(args)),
         };
-        let show = args.output.show.unwrap_or(if in_console { Show::Dump } else { Show::Raw });
+        let show =
+            args.output.show.unwrap_or(if in_console { BinaryFormat::Dump } else { BinaryFormat::Raw });
         let many = args.listen.is_some();
-        Ok(Self { form, show, verbose: args.output.verbose, record, many, opened: None })
+        Ok(Self { format, show, verbose: args.output.verbose, record, many, opened: None })
     }
 
     /// Reports an open connection; times start with the first.
-    pub(crate) fn opened(&mut self, entry: Entry, words: &str) -> Result<(), End> {
+    pub(crate) fn opened(&mut self, entry: RecordEntry, message: &str) -> Result<(), RunEnd> {
         self.opened.get_or_insert_with(Instant::now);
-        self.say(words)?;
+        self.print_status(message)?;
         self.note(entry)
     }
 
     /// Reports a received message.
-    pub(crate) fn received(&mut self, peer: u32, message: &Message, rtt_ms: Option<f64>) -> Result<(), End> {
-        let mut entry = Entry::of(Direction::In, message);
+    pub(crate) fn received(
+        &mut self,
+        peer: u32,
+        message: &Message,
+        rtt_ms: Option<f64>,
+    ) -> Result<(), RunEnd> {
+        let mut entry = RecordEntry::of(Direction::In, message);
         entry.rtt_ms = rtt_ms;
         entry.peer = self.many.then_some(peer);
         self.note(entry)?;
         match message {
             Message::Text(_) | Message::Binary(_) => self.show(peer, message),
-            Message::Ping(payload) => self.say(&format!("{}ping {}", self.whose(peer), quoted(payload))),
+            Message::Ping(payload) => {
+                self.print_status(&format!("{}ping {}", self.peer_prefix(peer), quoted(payload)))
+            }
             Message::Pong(payload) => match rtt_ms {
-                Some(rtt) => {
-                    self.say(&format!("{}pong {} after {rtt:.1} ms", self.whose(peer), quoted(payload)))
-                }
+                Some(rtt) => self.print_status(&format!(
+                    "{}pong {} after {rtt:.1} ms",
+                    self.peer_prefix(peer),
+                    quoted(payload)
+                )),
                 None => Ok(()),
             },
             Message::Close(_) => Ok(()),
@@ -94,43 +104,49 @@ impl Output {
     }
 
     /// Reports a sent message.
-    pub(crate) fn sent(&mut self, peer: u32, message: &Message) -> Result<(), End> {
+    pub(crate) fn sent(&mut self, peer: u32, message: &Message) -> Result<(), RunEnd> {
         let peer = self.many.then_some(peer);
-        self.note(Entry { peer, ..Entry::of(Direction::Out, message) })
+        self.note(RecordEntry { peer, ..RecordEntry::of(Direction::Out, message) })
     }
 
     /// Reports the end of a connection.
-    pub(crate) fn over(&mut self, peer: u32, end: &End) -> Result<(), End> {
-        self.say(&format!("{}{}", self.whose(peer), end.words))?;
+    pub(crate) fn closed(&mut self, peer: u32, end: &RunEnd) -> Result<(), RunEnd> {
+        self.print_status(&format!("{}{}", self.peer_prefix(peer), end.message))?;
         let peer = self.many.then_some(peer);
-        let reason = Some(end.words.clone());
-        self.note(Entry { kind: Kind::End, peer, reason, exit: Some(end.code()), ..Entry::default() })
+        let reason = Some(end.message.clone());
+        self.note(RecordEntry {
+            kind: EntryKind::End,
+            peer,
+            reason,
+            exit: Some(end.code()),
+            ..RecordEntry::default()
+        })
     }
 
     /// Prints a notice: always in the console, otherwise on standard error with `--verbose`.
-    pub(crate) fn say(&mut self, words: &str) -> Result<(), End> {
-        match &mut self.form {
-            Form::Console(printer) => printer.print(format!("* {words}\n")),
-            _ if self.verbose => self.warn(words),
+    pub(crate) fn print_status(&mut self, message: &str) -> Result<(), RunEnd> {
+        match &mut self.format {
+            OutputFormat::Console(printer) => printer.print(format!("* {message}\n")),
+            _ if self.verbose => self.warn(message),
             _ => Ok(()),
         }
     }
 
     /// Prints a notice in any case.
-    pub(crate) fn warn(&mut self, words: &str) -> Result<(), End> {
-        match &mut self.form {
-            Form::Console(printer) => printer.print(format!("* {words}\n")),
+    pub(crate) fn warn(&mut self, message: &str) -> Result<(), RunEnd> {
+        match &mut self.format {
+            OutputFormat::Console(printer) => printer.print(format!("* {message}\n")),
             _ => {
-                tell(words);
+                print_error(message);
                 Ok(())
             }
         }
     }
 
     /// Prints lines of `--inspect` and `/help` unchanged.
-    pub(crate) fn lines(&mut self, text: &str) -> Result<(), End> {
-        match &mut self.form {
-            Form::Console(printer) => printer.print(format!("{text}\n")),
+    pub(crate) fn lines(&mut self, text: &str) -> Result<(), RunEnd> {
+        match &mut self.format {
+            OutputFormat::Console(printer) => printer.print(format!("{text}\n")),
             _ => write(|stdout| writeln!(stdout, "{text}")),
         }
     }
@@ -139,96 +155,98 @@ impl Output {
     ///
     /// # Errors
     /// Returns an error if the recording cannot be synced to disk.
-    pub(crate) fn finish(&mut self) -> Result<(), End> {
-        if let Form::Console(printer) = &mut self.form {
+    pub(crate) fn finish(&mut self) -> Result<(), RunEnd> {
+        if let OutputFormat::Console(printer) = &mut self.format {
             printer.finish()?;
         }
         match &mut self.record {
-            Some((path, file)) => file.flush().map_err(|error| End::io(path, &error)),
+            Some((path, file)) => file.flush().map_err(|error| RunEnd::io(path, &error)),
             None => Ok(()),
         }
     }
 
-    fn whose(&self, peer: u32) -> String {
+    fn peer_prefix(&self, peer: u32) -> String {
         if self.many { format!("#{peer} ") } else { String::new() }
     }
 
-    fn show(&mut self, peer: u32, message: &Message) -> Result<(), End> {
-        let whose = self.whose(peer);
-        match &mut self.form {
-            Form::Console(printer) => printer.print(format!("{whose}< {}\n", in_console(message, self.show))),
-            Form::Pipe(framing) => {
+    fn show(&mut self, peer: u32, message: &Message) -> Result<(), RunEnd> {
+        let peer_prefix = self.peer_prefix(peer);
+        match &mut self.format {
+            OutputFormat::Console(printer) => {
+                printer.print(format!("{peer_prefix}< {}\n", in_console(message, self.show)))
+            }
+            OutputFormat::Pipe(framing) => {
                 let shown = in_pipe(message, self.show);
                 write(|stdout| match framing {
-                    Framing::Delimited(delimiter) => {
+                    PipeFraming::Delimited(delimiter) => {
                         stdout.write_all(&shown).and_then(|()| stdout.write_all(delimiter))
                     }
-                    Framing::LengthPrefixed => {
+                    PipeFraming::LengthPrefixed => {
                         // A message in memory is within --max-message, which fits the prefix.
                         let len = u32::try_from(shown.len()).unwrap_or(u32::MAX);
                         stdout.write_all(&len.to_be_bytes()).and_then(|()| stdout.write_all(&shown))
                     }
                 })
             }
-            Form::Json => Ok(()),
+            OutputFormat::Json => Ok(()),
         }
     }
 
     /// Sets the times, and writes the entry to its destinations.
-    fn note(&mut self, mut entry: Entry) -> Result<(), End> {
-        if self.record.is_none() && !matches!(self.form, Form::Json) {
+    fn note(&mut self, mut entry: RecordEntry) -> Result<(), RunEnd> {
+        if self.record.is_none() && !matches!(self.format, OutputFormat::Json) {
             return Ok(());
         }
         let micros = |seconds: f64| (seconds * 1e6).round() / 1e6;
         entry.ts = micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64());
         entry.at_ms = self.opened.map_or(0.0, |opened| micros(opened.elapsed().as_secs_f64() * 1e3));
         // The entry contains only strings and numbers.
-        let line = serde_json::to_string(&entry).map_err(|error| End::trouble(error.to_string()))?;
+        let line = serde_json::to_string(&entry).map_err(|error| RunEnd::failed(error.to_string()))?;
         if let Some((path, file)) = &mut self.record {
             // Flush, so that readers see each entry immediately, and also after a crash.
             let written = writeln!(file, "{line}").and_then(|()| file.flush());
-            written.map_err(|error| End::io(path, &error))?;
+            written.map_err(|error| RunEnd::io(path, &error))?;
         }
-        match &self.form {
-            Form::Json => write(|stdout| writeln!(stdout, "{line}")),
+        match &self.format {
+            OutputFormat::Json => write(|stdout| writeln!(stdout, "{line}")),
             _ => Ok(()),
         }
     }
 }
 
-fn create(path: &Path) -> Result<(String, BufWriter<File>), End> {
+fn create(path: &Path) -> Result<(String, BufWriter<File>), RunEnd> {
     let name = path.display().to_string();
-    let file = File::create(path).map_err(|error| End::io(&name, &error))?;
+    let file = File::create(path).map_err(|error| RunEnd::io(&name, &error))?;
     Ok((name, BufWriter::new(file)))
 }
 
-fn write(work: impl FnOnce(&mut io::StdoutLock<'_>) -> io::Result<()>) -> Result<(), End> {
+fn write(work: impl FnOnce(&mut io::StdoutLock<'_>) -> io::Result<()>) -> Result<(), RunEnd> {
     let mut stdout = io::stdout().lock();
     let written = work(&mut stdout).and_then(|()| stdout.flush());
-    written.map_err(|error| End::io("standard output", &error))
+    written.map_err(|error| RunEnd::io("standard output", &error))
 }
 
-fn in_console(message: &Message, show: Show) -> String {
+fn in_console(message: &Message, show: BinaryFormat) -> String {
     let bytes = message.as_bytes();
     if let Some(text) = message.as_text() {
         return printable(text);
     }
     match show {
-        Show::Dump if bytes.is_empty() => "0 bytes".to_owned(),
-        Show::Dump => format!("{} bytes\n{}", bytes.len(), dump(bytes)),
-        Show::Hex => hex(bytes),
-        Show::Base64 => STANDARD.encode(bytes),
-        Show::Size => format!("{} bytes", bytes.len()),
-        Show::Raw => printable(&String::from_utf8_lossy(bytes)),
+        BinaryFormat::Dump if bytes.is_empty() => "0 bytes".to_owned(),
+        BinaryFormat::Dump => format!("{} bytes\n{}", bytes.len(), dump(bytes)),
+        BinaryFormat::Hex => hex(bytes),
+        BinaryFormat::Base64 => STANDARD.encode(bytes),
+        BinaryFormat::Size => format!("{} bytes", bytes.len()),
+        BinaryFormat::Raw => printable(&String::from_utf8_lossy(bytes)),
     }
 }
 
-fn in_pipe(message: &Message, show: Show) -> Vec<u8> {
+fn in_pipe(message: &Message, show: BinaryFormat) -> Vec<u8> {
     match (message, show) {
-        (Message::Binary(bytes), Show::Dump) => dump(bytes).into_bytes(),
-        (Message::Binary(bytes), Show::Hex) => hex(bytes).into_bytes(),
-        (Message::Binary(bytes), Show::Base64) => STANDARD.encode(bytes).into_bytes(),
-        (Message::Binary(bytes), Show::Size) => format!("{} bytes", bytes.len()).into_bytes(),
+        (Message::Binary(bytes), BinaryFormat::Dump) => dump(bytes).into_bytes(),
+        (Message::Binary(bytes), BinaryFormat::Hex) => hex(bytes).into_bytes(),
+        (Message::Binary(bytes), BinaryFormat::Base64) => STANDARD.encode(bytes).into_bytes(),
+        (Message::Binary(bytes), BinaryFormat::Size) => format!("{} bytes", bytes.len()).into_bytes(),
         (message, _) => message.as_bytes().to_vec(),
     }
 }
@@ -279,12 +297,12 @@ mod tests {
         let message = Message::binary(b"abc\0\xffdefghijklmnopq".to_vec());
         let expected = "19 bytes\n  00000000  61 62 63 00 ff 64 65 66 67 68 69 6a 6b 6c 6d 6e  |abc..defghijklmn|\n  \
                         00000010  6f 70 71";
-        let shown = in_console(&message, Show::Dump);
+        let shown = in_console(&message, BinaryFormat::Dump);
         assert!(shown.starts_with(expected) && shown.ends_with("  |opq|"), "{shown}");
-        assert_eq!(in_pipe(&Message::binary(vec![0, 255]), Show::Hex), b"00 ff");
-        assert_eq!(in_pipe(&Message::binary(vec![0, 255]), Show::Base64), b"AP8=");
-        assert_eq!(in_pipe(&Message::binary(vec![0, 255]), Show::Size), b"2 bytes");
-        assert_eq!(in_pipe(&Message::binary(vec![0, 255]), Show::Raw), [0, 255]);
+        assert_eq!(in_pipe(&Message::binary(vec![0, 255]), BinaryFormat::Hex), b"00 ff");
+        assert_eq!(in_pipe(&Message::binary(vec![0, 255]), BinaryFormat::Base64), b"AP8=");
+        assert_eq!(in_pipe(&Message::binary(vec![0, 255]), BinaryFormat::Size), b"2 bytes");
+        assert_eq!(in_pipe(&Message::binary(vec![0, 255]), BinaryFormat::Raw), [0, 255]);
     }
 
     #[test]

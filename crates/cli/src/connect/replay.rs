@@ -10,33 +10,33 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::args::Speed;
-use super::end::End;
-use super::entry::{Direction, Entry, Kind};
-use super::input::Input;
-use super::talk::ANSWER_WAIT;
+use super::conversation::ANSWER_WAIT;
+use super::end::RunEnd;
+use super::entry::{Direction, EntryKind, RecordEntry};
+use super::input::InputEvent;
 
 /// Capacity of the command queue.
 const WAITING_MAX: usize = 64;
 
 /// A parsed recording.
 pub(crate) struct Recording {
-    entries: Vec<Entry>,
+    entries: Vec<RecordEntry>,
 }
 
 impl Recording {
     /// # Errors
     /// Returns an error if the file cannot be read or a line is invalid.
-    pub(crate) fn read(path: &Path) -> Result<Self, End> {
+    pub(crate) fn read(path: &Path) -> Result<Self, RunEnd> {
         let name = path.display();
-        let file = File::open(path).map_err(|error| End::io(name, &error))?;
+        let file = File::open(path).map_err(|error| RunEnd::io(name, &error))?;
         let mut entries = Vec::new();
         for (number, line) in BufReader::new(file).lines().enumerate() {
-            let line = line.map_err(|error| End::io(path.display(), &error))?;
+            let line = line.map_err(|error| RunEnd::io(path.display(), &error))?;
             if line.trim().is_empty() {
                 continue;
             }
-            let fault = |why: String| End::trouble(format!("{}:{}: {why}", path.display(), number + 1));
-            let entry: Entry = serde_json::from_str(&line).map_err(|error| fault(error.to_string()))?;
+            let fault = |why: String| RunEnd::failed(format!("{}:{}: {why}", path.display(), number + 1));
+            let entry: RecordEntry = serde_json::from_str(&line).map_err(|error| fault(error.to_string()))?;
             if !(entry.at_ms.is_finite() && entry.at_ms >= 0.0) {
                 return Err(fault("at_ms is not a valid time".to_owned()));
             }
@@ -49,13 +49,17 @@ impl Recording {
     }
 
     /// Returns the recorded answers.
-    pub(crate) fn answers(&self) -> VecDeque<Entry> {
-        let came = |entry: &&Entry| entry.direction == Direction::In && entry.is_data();
-        self.entries.iter().filter(came).cloned().collect()
+    pub(crate) fn answers(&self) -> VecDeque<RecordEntry> {
+        let is_answer = |entry: &&RecordEntry| entry.direction == Direction::In && entry.is_data();
+        self.entries.iter().filter(is_answer).cloned().collect()
     }
 
     /// Replays as input. With `received`, each message waits for the answers recorded before it.
-    pub(crate) fn play(self, speed: Speed, received: Option<watch::Receiver<u64>>) -> mpsc::Receiver<Input> {
+    pub(crate) fn play(
+        self,
+        speed: Speed,
+        received: Option<watch::Receiver<u64>>,
+    ) -> mpsc::Receiver<InputEvent> {
         let (sender, input) = mpsc::channel(WAITING_MAX);
         tokio::spawn(async move { self.send(speed, received, sender).await });
         input
@@ -65,12 +69,12 @@ impl Recording {
         self,
         speed: Speed,
         mut received: Option<watch::Receiver<u64>>,
-        sender: mpsc::Sender<Input>,
+        sender: mpsc::Sender<InputEvent>,
     ) {
         let began = Instant::now();
         // Recorded times start with the first connection.
         let opened =
-            self.entries.iter().find(|entry| entry.kind == Kind::Open).map_or(0.0, |entry| entry.at_ms);
+            self.entries.iter().find(|entry| entry.kind == EntryKind::Open).map_or(0.0, |entry| entry.at_ms);
         let mut answers = 0;
         for entry in self.entries {
             if entry.direction != Direction::Out {
@@ -86,11 +90,11 @@ impl Recording {
                 // If the answers are missing, the comparison reports it.
                 let _ = timeout(ANSWER_WAIT, received.wait_for(|count| *count >= answers)).await;
             }
-            let input = entry.command().map_or_else(Input::Trouble, Input::Command);
+            let input = entry.command().map_or_else(InputEvent::Failed, InputEvent::Command);
             if sender.send(input).await.is_err() {
                 return;
             }
         }
-        let _ = sender.send(Input::End).await;
+        let _ = sender.send(InputEvent::End).await;
     }
 }

@@ -9,18 +9,18 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, ServerConfig};
 use sinews_bench::trust;
 
-use super::args::TlsArgs;
-use super::end::End;
+use super::args::ConnectTlsArgs;
+use super::end::RunEnd;
 
 /// Certificate and trust settings of a client.
 ///
 /// # Errors
 /// Returns an error if a file is unreadable or its content is invalid.
-pub(crate) fn client(args: &TlsArgs) -> Result<ClientConfig, End> {
-    let builder = trust::client(args.insecure, &args.ca).map_err(End::trouble)?;
+pub(crate) fn client(args: &ConnectTlsArgs) -> Result<ClientConfig, RunEnd> {
+    let builder = trust::client(args.insecure, &args.ca).map_err(RunEnd::failed)?;
     let mut config = match (&args.cert, &args.key) {
         (Some(cert), Some(key)) => builder
-            .with_client_auth_cert(trust::certificates(cert).map_err(End::trouble)?, private_key(key)?)
+            .with_client_auth_cert(trust::certificates(cert).map_err(RunEnd::failed)?, private_key(key)?)
             .map_err(|error| fault(&cert.display().to_string(), &error))?,
         _ => builder.with_no_client_auth(),
     };
@@ -33,21 +33,21 @@ pub(crate) fn client(args: &TlsArgs) -> Result<ClientConfig, End> {
 ///
 /// # Errors
 /// Returns an error if a file is unreadable or its content is invalid.
-pub(crate) fn server(args: &TlsArgs) -> Result<Option<Arc<ServerConfig>>, End> {
+pub(crate) fn server(args: &ConnectTlsArgs) -> Result<Option<Arc<ServerConfig>>, RunEnd> {
     let (Some(cert), Some(key)) = (&args.cert, &args.key) else { return Ok(None) };
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| fault("TLS", &error))?
         .with_no_client_auth()
-        .with_single_cert(trust::certificates(cert).map_err(End::trouble)?, private_key(key)?)
+        .with_single_cert(trust::certificates(cert).map_err(RunEnd::failed)?, private_key(key)?)
         .map_err(|error| fault(&cert.display().to_string(), &error))?;
     Ok(Some(Arc::new(config)))
 }
 
-fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, End> {
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, RunEnd> {
     PrivateKeyDer::from_pem_file(path).map_err(|error| fault(&path.display().to_string(), &error))
 }
 
-fn fault(what: &str, error: &dyn std::fmt::Display) -> End {
-    End::trouble(format!("{what}: {error}"))
+fn fault(what: &str, error: &dyn std::fmt::Display) -> RunEnd {
+    RunEnd::failed(format!("{what}: {error}"))
 }

@@ -2,44 +2,36 @@
 
 use std::time::Duration;
 
+use clap::ValueEnum;
 use sinews_server::{Config, HttpConfig, Overflow};
 
-use super::Pick;
-use crate::args::{HttpArgs, Slow, WebSocketArgs};
-use crate::config::units::{Bytes, SomeWait, WaitOrOff};
-use crate::config::{HttpValues, WebSocketValues};
+use crate::config::schema::settings;
+use crate::config::units::{ByteSize, DurationOrOff, PositiveDuration};
+use crate::config::value::choice;
 
-/// Settings of plain HTTP.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct HttpSettings {
-    /// Default: the maximum message size.
-    max_body: Option<usize>,
-    head_timeout: Duration,
-    keep_alive_timeout: Duration,
-    min_upload_rate: u64,
+settings! {
+    /// Limits and timeouts of plain HTTP.
+    pub(crate) struct HttpSettings in "http", "HTTP" {
+        /// Maximum size of a request body, in bytes.
+        max_body: Option<ByteSize> { unset: "that of {max_message}", example: "1m" }
+
+        /// Timeout of a request's head, including the handshakes of WebSocket and TLS.
+        head_timeout: PositiveDuration { default: "10s" }
+
+        /// Timeout of an idle HTTP connection after a response: choose a value above the proxy's.
+        keep_alive_timeout: PositiveDuration { default: "75s" }
+
+        /// Minimum average upload rate of a request body, in bytes per second, after its first 20 seconds; 0 for no
+        /// limit.
+        min_upload_rate: u64 { default: "500", placeholder: "BYTES", expected: "a whole number of bytes" }
+
+        /// Timeout of an answer that waits for a disk or a broker, such as the acknowledgement of a record. On timeout
+        /// the client gets 503; the record may have been stored.
+        handler_timeout: PositiveDuration { default: "30s" }
+    }
 }
 
 impl HttpSettings {
-    pub(super) fn merge(args: &HttpArgs, file: &HttpValues, pick: &mut Pick<'_>) -> Self {
-        let max_body = pick.one("http.max_body", &args.http_max_body, file.max_body);
-        let mut wait = |key, flag, value, default| {
-            pick.one(key, flag, value).map_or_else(|| Duration::from_secs(default), |SomeWait(wait)| wait)
-        };
-        Self {
-            max_body: max_body.map(|Bytes(bytes)| bytes),
-            head_timeout: wait("http.head_timeout", &args.http_head_timeout, file.head_timeout, 10),
-            keep_alive_timeout: wait(
-                "http.keep_alive_timeout",
-                &args.http_keep_alive_timeout,
-                file.keep_alive_timeout,
-                75,
-            ),
-            min_upload_rate: pick
-                .one("http.min_upload_rate", &args.http_min_upload_rate, file.min_upload_rate)
-                .unwrap_or(500),
-        }
-    }
-
     /// Returns the settings for `Server::http`.
     pub(crate) fn config(&self, max_message: usize) -> HttpConfig {
         HttpConfig::default()
@@ -47,61 +39,62 @@ impl HttpSettings {
             .with_head_timeout(self.head_timeout)
             .with_keep_alive_timeout(self.keep_alive_timeout)
             .with_min_upload_rate(self.min_upload_rate, UPLOAD_GRACE)
-    }
-
-    pub(super) fn differs(&self, new: &Self) -> [(&'static str, bool); 4] {
-        [
-            ("http.max_body", self.max_body != new.max_body),
-            ("http.head_timeout", self.head_timeout != new.head_timeout),
-            ("http.keep_alive_timeout", self.keep_alive_timeout != new.keep_alive_timeout),
-            ("http.min_upload_rate", self.min_upload_rate != new.min_upload_rate),
-        ]
+            .with_handler_timeout(self.handler_timeout)
     }
 }
 
 /// Time after which the upload rate is checked: the server's default.
 const UPLOAD_GRACE: Duration = Duration::from_secs(20);
 
-/// Settings of WebSockets.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct WebSocketSettings {
-    ping_interval: Option<Duration>,
-    pong_timeout: Duration,
-    idle_timeout: Option<Duration>,
-    high_water: usize,
-    max_outbound: usize,
-    overflow: Slow,
+settings! {
+    /// Limits and timeouts of WebSockets; max_message and deflate are top-level keys.
+    pub(crate) struct WebSocketSettings in "websocket", "WebSocket" {
+        /// Time without data from the client before a ping is sent; `off` sends no pings.
+        ping_interval: DurationOrOff { default: "25s" }
+
+        /// Timeout of the answer to a ping: any received byte counts. The connection closes with 1011.
+        pong_timeout: PositiveDuration { default: "20s" }
+
+        /// Timeout without data in either direction except pings; `off` for no timeout. The connection closes with
+        /// 1001.
+        idle_timeout: DurationOrOff { default: "120s" }
+
+        /// High-water mark of a client's outbound queue in bytes, above which reads from the client are paused.
+        high_water: ByteSize { default: "64k" }
+
+        /// Maximum size of a client's outbound queue in bytes; {websocket.overflow} selects the action above it.
+        max_outbound: ByteSize { default: "1m" }
+
+        /// Action when a client's outbound queue exceeds {websocket.max_outbound}: `close` closes the connection with
+        /// 1008, so that no message is lost unnoticed; `drop-newest` and `drop-oldest` drop publications to it.
+        overflow: SlowClientAction { default: "close", placeholder: "ACTION" }
+
+        /// Rejection of a browser's WebSocket because of its origin, token or path: `close` accepts it and closes it
+        /// with 4400, 4401, 4403 or 4404 and the reason; `status` rejects the handshake with 400, 401, 403 or 404,
+        /// which scripts cannot read. Clients that send neither an Origin header nor a token among their subprotocols
+        /// always get the status.
+        reject_browsers: RejectBrowsers { default: "close", placeholder: "METHOD", reloads: true }
+    }
 }
 
-impl WebSocketSettings {
-    pub(super) fn merge(args: &WebSocketArgs, file: &WebSocketValues, pick: &mut Pick<'_>) -> Self {
-        let mut wait = |key, flag, value, default| {
-            let given = pick.one(key, flag, value);
-            given.map_or_else(|| Some(Duration::from_secs(default)), |WaitOrOff(wait)| wait)
-        };
-        let ping_interval =
-            wait("websocket.ping_interval", &args.websocket_ping_interval, file.ping_interval, 25);
-        let idle_timeout =
-            wait("websocket.idle_timeout", &args.websocket_idle_timeout, file.idle_timeout, 120);
-        let mut bytes =
-            |key, flag, value, default| pick.one(key, flag, value).map_or(default, |Bytes(bytes)| bytes);
-        let high_water = bytes("websocket.high_water", &args.websocket_high_water, file.high_water, 64 << 10);
-        let max_outbound =
-            bytes("websocket.max_outbound", &args.websocket_max_outbound, file.max_outbound, 1 << 20);
-        Self {
-            ping_interval,
-            pong_timeout: pick
-                .one("websocket.pong_timeout", &args.websocket_pong_timeout, file.pong_timeout)
-                .map_or(Duration::from_secs(20), |SomeWait(wait)| wait),
-            idle_timeout,
-            high_water,
-            max_outbound,
-            overflow: pick
-                .one("websocket.overflow", &args.websocket_overflow, file.overflow)
-                .unwrap_or(Slow::Close),
-        }
-    }
+/// Rejection of a browser's WebSocket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RejectBrowsers {
+    Close,
+    Status,
+}
 
+/// Action on a client whose outbound queue is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SlowClientAction {
+    Close,
+    DropNewest,
+    DropOldest,
+}
+
+choice!(RejectBrowsers, SlowClientAction);
+
+impl WebSocketSettings {
     /// Returns the settings for every route.
     pub(crate) fn config(&self) -> Config {
         Config::default()
@@ -111,21 +104,10 @@ impl WebSocketSettings {
             .with_high_water(self.high_water)
             .with_max_outbound(self.max_outbound)
             .with_overflow(match self.overflow {
-                Slow::Close => Overflow::Close,
-                Slow::DropNewest => Overflow::DropNewest,
-                Slow::DropOldest => Overflow::DropOldest,
+                SlowClientAction::Close => Overflow::Close,
+                SlowClientAction::DropNewest => Overflow::DropNewest,
+                SlowClientAction::DropOldest => Overflow::DropOldest,
             })
-    }
-
-    pub(super) fn differs(&self, new: &Self) -> [(&'static str, bool); 6] {
-        [
-            ("websocket.ping_interval", self.ping_interval != new.ping_interval),
-            ("websocket.pong_timeout", self.pong_timeout != new.pong_timeout),
-            ("websocket.idle_timeout", self.idle_timeout != new.idle_timeout),
-            ("websocket.high_water", self.high_water != new.high_water),
-            ("websocket.max_outbound", self.max_outbound != new.max_outbound),
-            ("websocket.overflow", self.overflow != new.overflow),
-        ]
     }
 }
 
@@ -148,13 +130,15 @@ mod tests {
         let file = "[http]\nmax_body = 1\nhead_timeout = \"2s\"\nkeep_alive_timeout = \"3s\"\n[websocket]\n\
                     ping_interval = \"off\"\npong_timeout = \"5s\"\nhigh_water = \"6k\"\noverflow = \"drop-oldest\"";
         let flags = ["--http-min-upload-rate", "0", "--websocket-idle-timeout", "off"];
-        let flags = [&flags[..], &["--websocket-max-outbound", "7k"]].concat();
+        let flags =
+            [&flags[..], &["--websocket-max-outbound", "7k", "--http-handler-timeout", "8s"]].concat();
         let settings = settings(&flags, file).unwrap();
         let http = HttpConfig::default()
             .with_max_body(1)
             .with_head_timeout(Duration::from_secs(2))
             .with_keep_alive_timeout(Duration::from_secs(3))
-            .with_min_upload_rate(0, UPLOAD_GRACE);
+            .with_min_upload_rate(0, UPLOAD_GRACE)
+            .with_handler_timeout(Duration::from_secs(8));
         assert_eq!(format!("{:?}", settings.http.config(9)), format!("{http:?}"));
         let config = settings.websocket.config();
         assert_eq!((config.ping_interval(), config.idle_timeout()), (None, None));

@@ -1,67 +1,71 @@
 //! Limits of the whole server, and its shutdown.
 
 use std::num::{NonZeroU32, NonZeroUsize};
-use std::time::Duration;
 
-use sinews_server::{Limits, Server, TopicConfig, WebSocketRoute, WhenFull};
+use clap::ValueEnum;
+use sinews_server::{KeyedConfig, Limits, Server, TopicConfig, WhenFull};
 
-use super::Pick;
-use crate::args::{Full, LimitArgs, StopArgs};
-use crate::config::units::{Bytes, MemoryLimit, Wait};
-use crate::config::{LimitValues, StopValues};
+use crate::config::schema::settings;
+use crate::config::units::{ByteSize, DurationSetting, MemoryLimit};
+use crate::config::value::choice;
 
-/// Limits of the whole server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LimitSettings {
-    pub(crate) max_connections: Option<NonZeroUsize>,
-    pub(crate) max_connections_per_address: Option<NonZeroUsize>,
-    pub(crate) handshakes_per_second: Option<NonZeroU32>,
-    pub(crate) messages_per_second: Option<NonZeroU32>,
-    pub(crate) max_memory: MemoryLimit,
-    pub(crate) when_full: Full,
-    pub(crate) max_history_memory: usize,
+settings! {
+    /// Limits of the server. Excess is rejected with an HTTP status, counted at /metrics and logged.
+    pub(crate) struct LimitSettings in "limits", "Limits of the server" {
+        /// Maximum number of connections; further connections are rejected with 503.
+        max_connections: Option<NonZeroUsize> {
+            unset: "no limit; without a free file descriptor, connections wait in the kernel",
+            example: "100000",
+        }
+
+        /// Maximum number of connections per address, or per IPv6 network of 64 bits; further connections are rejected
+        /// with 429. Many users may share an address, and all share the address of a proxy.
+        max_connections_per_address: Option<NonZeroUsize> { unset: "no limit", example: "100" }
+
+        /// Maximum number of WebSocket handshakes per second, and burst after an idle second; further handshakes are
+        /// rejected with 503.
+        handshakes_per_second: Option<NonZeroU32> { unset: "no limit", example: "5000" }
+
+        /// Maximum number of messages per second of each WebSocket, and burst after an idle second; faster connections
+        /// are closed with 1008.
+        messages_per_second: Option<NonZeroU32> { unset: "no limit", example: "100" }
+
+        /// Memory for outbound queues, and incomplete messages and requests, of all connections: bytes such as `512m`,
+        /// or a share such as `25%` of the memory of the machine or of its control group (v1 or v2), whichever is less.
+        /// With `off`, only the limits of each connection apply.
+        max_memory: MemoryLimit { default: "50%" }
+
+        /// Action when connections hold more than {limits.max_memory}: `refuse` rejects new connections and handshakes
+        /// with 503; `close` also closes the connections that hold most, until the limit is met.
+        when_full: MemoryFullAction { default: "close", placeholder: "ACTION" }
+
+        /// Memory for the histories of all topics ({history}), in bytes; each message counts 256 bytes of overhead,
+        /// each topic 512. Above it, whole histories are evicted: first of topics without subscribers, least recently
+        /// published first. A warning in the log and `sinews_histories_evicted_total` report evictions.
+        max_history_memory: ByteSize { default: "64m" }
+
+        /// Memory for the keys of all topics, in bytes; each key counts its name, its value and 256 bytes. Above it, new
+        /// keys and larger values are rejected with error 429. A topic has at most 10,000 keys and 16 MiB, and a value
+        /// at most 64 KiB.
+        max_keyed_memory: ByteSize { default: "64m" }
+    }
 }
 
-impl LimitSettings {
-    pub(super) fn merge(args: &LimitArgs, file: &LimitValues, pick: &mut Pick<'_>) -> Self {
-        Self {
-            max_connections: pick.one(
-                "limits.max_connections",
-                &args.limits_max_connections,
-                file.max_connections,
-            ),
-            max_connections_per_address: pick.one(
-                "limits.max_connections_per_address",
-                &args.limits_max_connections_per_address,
-                file.max_connections_per_address,
-            ),
-            handshakes_per_second: pick.one(
-                "limits.handshakes_per_second",
-                &args.limits_handshakes_per_second,
-                file.handshakes_per_second,
-            ),
-            messages_per_second: pick.one(
-                "limits.messages_per_second",
-                &args.limits_messages_per_second,
-                file.messages_per_second,
-            ),
-            max_memory: pick
-                .one("limits.max_memory", &args.limits_max_memory, file.max_memory)
-                .unwrap_or(MemoryLimit::Percent(50)),
-            when_full: pick
-                .one("limits.when_full", &args.limits_when_full, file.when_full)
-                .unwrap_or(Full::Close),
-            max_history_memory: pick
-                .one("limits.max_history_memory", &args.limits_max_history_memory, file.max_history_memory)
-                .map_or(64 << 20, |Bytes(bytes)| bytes),
-        }
-    }
+/// Action while queues exceed the memory limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MemoryFullAction {
+    Refuse,
+    Close,
+}
 
+choice!(MemoryFullAction);
+
+impl LimitSettings {
     /// Returns the settings for [`Server::limits`].
     pub(crate) fn limits(&self) -> Limits {
         let when_full = match self.when_full {
-            Full::Refuse => WhenFull::Refuse,
-            Full::Close => WhenFull::Close,
+            MemoryFullAction::Refuse => WhenFull::Reject,
+            MemoryFullAction::Close => WhenFull::Close,
         };
         let mut limits = Limits::default().with_when_full(when_full);
         if let Some(connections) = self.max_connections {
@@ -82,63 +86,31 @@ impl LimitSettings {
 
     /// Returns the settings for [`Server::topics`].
     pub(crate) fn topics(&self) -> TopicConfig {
-        TopicConfig::default().with_max_history_bytes(self.max_history_memory)
-    }
-
-    /// Limits the message rate of each connection of the route. After an idle second, the burst equals the rate.
-    pub(crate) fn limit_messages(&self, route: WebSocketRoute) -> WebSocketRoute {
-        match self.messages_per_second {
-            Some(messages) => route.with_message_rate(messages.get(), messages.get()),
-            None => route,
-        }
-    }
-
-    pub(super) fn differs(&self, new: &Self) -> [(&'static str, bool); 7] {
-        [
-            ("limits.max_connections", self.max_connections != new.max_connections),
-            (
-                "limits.max_connections_per_address",
-                self.max_connections_per_address != new.max_connections_per_address,
-            ),
-            ("limits.handshakes_per_second", self.handshakes_per_second != new.handshakes_per_second),
-            ("limits.messages_per_second", self.messages_per_second != new.messages_per_second),
-            ("limits.max_memory", self.max_memory != new.max_memory),
-            ("limits.when_full", self.when_full != new.when_full),
-            ("limits.max_history_memory", self.max_history_memory != new.max_history_memory),
-        ]
+        let keyed = KeyedConfig::default().with_max_total_bytes(self.max_keyed_memory);
+        TopicConfig::default().with_max_history_bytes(self.max_history_memory).with_keyed(keyed)
     }
 }
 
-/// Shutdown settings.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct StopSettings {
-    pub(crate) delay: Duration,
-    pub(crate) drain_window: Duration,
-    pub(crate) grace: Duration,
+settings! {
+    /// Graceful shutdown on SIGTERM or SIGINT. A second signal stops the server immediately.
+    pub(crate) struct StopSettings in "stop", "Shutdown" {
+        /// Time to keep accepting connections after `/readyz` starts to fail, so that load balancers can react: two of
+        /// their check intervals.
+        delay: DurationSetting { default: "0s" }
+
+        /// Time over which the Close frames to all WebSockets are spread, so that clients do not reconnect elsewhere
+        /// all at once. A thread closes at least 64 clients every 20 ms, so that few clients take less time.
+        drain_window: DurationSetting { default: "5s" }
+
+        /// Timeout of the clients' answers to Close during shutdown. Remaining connections are closed without an
+        /// answer.
+        grace: DurationSetting { default: "10s" }
+    }
 }
 
 impl StopSettings {
-    pub(super) fn merge(args: &StopArgs, file: &StopValues, pick: &mut Pick<'_>) -> Self {
-        let mut wait = |key, flag, value, default| {
-            pick.one(key, flag, value).map_or_else(|| Duration::from_secs(default), |Wait(wait)| wait)
-        };
-        Self {
-            delay: wait("stop.delay", &args.stop_delay, file.delay, 0),
-            drain_window: wait("stop.drain_window", &args.stop_drain_window, file.drain_window, 5),
-            grace: wait("stop.grace", &args.stop_grace, file.grace, 10),
-        }
-    }
-
     pub(crate) fn apply(&self, server: Server) -> Server {
         server.stop_delay(self.delay).drain_window(self.drain_window).grace(self.grace)
-    }
-
-    pub(super) fn differs(&self, new: &Self) -> [(&'static str, bool); 3] {
-        [
-            ("stop.delay", self.delay != new.delay),
-            ("stop.drain_window", self.drain_window != new.drain_window),
-            ("stop.grace", self.grace != new.grace),
-        ]
     }
 }
 
@@ -152,7 +124,7 @@ mod tests {
     #[test]
     fn settings_reach_the_server() {
         let file = "[limits]\nmax_connections = 5\nhandshakes_per_second = 6\nmessages_per_second = 7\n\
-                    max_memory = \"8k\"\nwhen_full = \"refuse\"\nmax_history_memory = \"9k\"\n[stop]\ndelay = \"9s\"\ndrain_window = \"10s\"";
+                    max_memory = \"8k\"\nwhen_full = \"refuse\"\nmax_history_memory = \"9k\"\nmax_keyed_memory = \"7k\"\n[stop]\ndelay = \"9s\"\ndrain_window = \"10s\"";
         let settings =
             settings(&["--limits-max-connections-per-address", "4", "--stop-grace", "11s"], file).unwrap();
         let server =
@@ -163,8 +135,9 @@ mod tests {
             "max_connections_per_address: Some(4)",
             "handshakes_per_second: Some(6)",
             "max_memory: Bytes(8192)",
-            "when_full: Refuse",
+            "when_full: Reject",
             "max_history_bytes: 9216",
+            "total_bytes: 7168",
             "delay: 9s",
             "window: 10s",
             "grace: 11s",

@@ -5,10 +5,36 @@ use std::path::{Path, PathBuf};
 
 use sinews_server::Certificates;
 
-use super::{Names, Pick};
-use crate::args::TlsArgs;
-use crate::config::TlsValues;
-use crate::config::units::OneOrMore;
+use crate::config::resolver::{SettingGroup, SettingNames, SettingResolver};
+use crate::config::schema::settings;
+
+settings! {
+    /// Certificates enable TLS on every TCP address: https and wss. Enabling or disabling TLS needs a restart.
+    pub(crate) struct TlsKeys in "tls", "TLS" {
+        /// Files with a certificate and its chain in PEM, the certificate itself first, each with its key; they enable
+        /// TLS on every address. Each certificate contains its names; a client gets the first certificate for the
+        /// requested name, or the first of all.
+        certificate: Vec<PathBuf> {
+            example: "/etc/sinews/example.com.pem,/etc/sinews/example.org.pem",
+            together: PAIR,
+            reloads: true,
+        }
+
+        /// Files with the private keys of the certificates in PEM, in the order of the certificates.
+        key: Vec<PathBuf> {
+            example: "/etc/sinews/example.com.key,/etc/sinews/example.org.key",
+            together: PAIR,
+            reloads: true,
+        }
+    }
+}
+
+const CERTIFICATE: &str = "tls.certificate";
+const KEY: &str = "tls.key";
+
+/// Files of the command line replace all files of the configuration: a certificate and a key from different sources are
+/// not a pair.
+const PAIR: &[&str] = &[CERTIFICATE, KEY];
 
 /// Files of certificates and of their keys, in pairs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,41 +42,34 @@ pub(crate) struct TlsSettings {
     pairs: Vec<(PathBuf, PathBuf)>,
 }
 
-impl TlsSettings {
-    /// Files of the command line replace all files of the configuration: a certificate and a key from different
-    /// sources are not a pair.
-    pub(super) fn merge(args: &TlsArgs, file: TlsValues, pick: &mut Pick<'_>) -> Result<Self, String> {
-        let is_flag = args.tls_certificate.is_some() || args.tls_key.is_some();
-        let (certificates, keys) = if is_flag {
-            (args.tls_certificate.clone(), args.tls_key.clone())
-        } else {
-            let list = |values: Option<OneOrMore<PathBuf>>| values.map(|OneOrMore(list)| list);
-            (list(file.certificate), list(file.key))
-        };
-        for (name, given) in [(CERTIFICATE, &certificates), (KEY, &keys)] {
-            if given.is_some() {
-                pick.note(name, is_flag);
-            }
-        }
-        let (certificates, keys) = (certificates.unwrap_or_default(), keys.unwrap_or_default());
-        if certificates.len() != keys.len() {
+impl SettingGroup for TlsSettings {
+    fn resolve(resolver: &mut SettingResolver<'_>) -> Result<Self, String> {
+        let TlsKeys { certificate, key } = TlsKeys::resolve(resolver)?;
+        if certificate.len() != key.len() {
             return Err(format!(
                 "{} names {} files and {} names {}: each certificate needs its key, in the same order",
-                pick.names.of(CERTIFICATE),
-                certificates.len(),
-                pick.names.of(KEY),
-                keys.len()
+                resolver.names.of(CERTIFICATE),
+                certificate.len(),
+                resolver.names.of(KEY),
+                key.len()
             ));
         }
-        Ok(Self { pairs: certificates.into_iter().zip(keys).collect() })
+        Ok(Self { pairs: certificate.into_iter().zip(key).collect() })
     }
 
+    /// New certificates take effect immediately.
+    fn list_restarts(&self, new: &Self, restarts: &mut Vec<&'static str>) {
+        restarts.extend((self.is_on() != new.is_on()).then_some("tls"));
+    }
+}
+
+impl TlsSettings {
     pub(crate) fn is_on(&self) -> bool {
         !self.pairs.is_empty()
     }
 
     /// Reads the files.
-    pub(super) fn read(&self, names: &Names) -> Result<Option<Certificates>, String> {
+    pub(super) fn read(&self, names: &SettingNames) -> Result<Option<Certificates>, String> {
         if !self.is_on() {
             return Ok(None);
         }
@@ -69,9 +88,6 @@ impl TlsSettings {
         Ok(Some(certificates))
     }
 }
-
-const CERTIFICATE: &str = "tls.certificate";
-const KEY: &str = "tls.key";
 
 #[cfg(test)]
 mod tests {

@@ -1,10 +1,10 @@
 //! `sinews bench compare`.
 
-use super::support::{Own, run};
+use super::support::{ServeProcess, run};
 
 #[test]
 fn servers_alternate_and_equal_servers_show_no_difference() {
-    let own = Own::start(&[]);
+    let own = ServeProcess::start(&[]);
     let (one, two) = (format!("one={}", own.url("ws", "/echo")), format!("two={}", own.url("ws", "/echo")));
     let run = run(&[
         "compare",
@@ -37,7 +37,7 @@ fn servers_alternate_and_equal_servers_show_no_difference() {
 
 #[test]
 fn table_states_that_no_difference_is_significant() {
-    let own = Own::start(&[]);
+    let own = ServeProcess::start(&[]);
     let url = own.url("ws", "/echo");
     let run =
         run(&["compare", &url, &url, "--rounds", "3", "-c", "1", "-d", "40ms", "--warm-up", "0s", "-q"]);
@@ -51,7 +51,7 @@ fn table_states_that_no_difference_is_significant() {
 
 #[test]
 fn compare_fails_if_a_server_does_not_start() {
-    let own = Own::start(&[]);
+    let own = ServeProcess::start(&[]);
     let url = own.url("ws", "/echo");
     let run = run(&["compare", &url, "other=ws://127.0.0.1:1/=false", "--rounds", "3", "-d", "10ms"]);
     assert!(!run.success && run.stderr.contains("exited with"), "{}", run.stderr);
@@ -107,10 +107,10 @@ fn commands_run_for_one_round_each() {
 
 #[test]
 fn command_failures_are_reported() {
-    let own = Own::start(&[]);
+    let own = ServeProcess::start(&[]);
     let url = own.url("ws", "/echo");
     let port = own.address.port();
-    for (server, words) in [
+    for (server, message) in [
         (command("a", free_port(), "", "--no-such-option"), "exited with exit status: 2: "),
         (format!("a=ws://127.0.0.1:{}/=echo why not >&2; exit 3", free_port()), "exit status: 3: why not"),
         (format!("a=ws://127.0.0.1:{}/=no-such-program", free_port()), "no-such-program"),
@@ -119,17 +119,17 @@ fn command_failures_are_reported() {
         ("=ws://127.0.0.1:1/".to_owned(), "expected a URL, or NAME=URL=COMMAND"),
     ] {
         let run = run(&[&["compare", &url, &server][..], &SHORT].concat());
-        assert!(!run.success && run.stderr.contains(words), "{server}: {}", run.stderr);
+        assert!(!run.success && run.stderr.contains(message), "{server}: {}", run.stderr);
     }
 }
 
 #[test]
 fn failed_server_is_named() {
-    let own = Own::start(&[]);
+    let own = ServeProcess::start(&[]);
     let (sound, broken) = (own.url("ws", "/echo"), format!("other={}", own.url("ws", "/nowhere")));
     let run = run(&[&["compare", &sound, &broken][..], &SHORT].concat());
-    let words = "comparison is invalid: other: 2 errors: handshake_refused";
-    assert!(!run.success && run.stderr.contains(words), "{}", run.stderr);
+    let message = "comparison is invalid: other: 2 errors: handshake_refused";
+    assert!(!run.success && run.stderr.contains(message), "{}", run.stderr);
 }
 
 #[test]

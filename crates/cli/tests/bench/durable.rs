@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use super::support::{Own, run};
+use super::support::{ServeProcess, run};
 
 /// A directory that is removed on drop.
 struct Directory(PathBuf);
@@ -63,13 +63,14 @@ fn each_round_starts_a_server_and_removes_its_directory() {
 #[test]
 fn running_server_is_measured_at_its_url() {
     let directory = Directory::new("there");
-    let own = Own::start(&["--streams", directory.path(), "--streams-listen", "127.0.0.1:0"]);
+    let own = ServeProcess::start(&["--streams", directory.path(), "--streams-listen", "127.0.0.1:0"]);
     let tcp = own.plain().to_string();
     let url = own.url("ws", "");
     let run = run(&[&SMALL[..], &[&url, "--tcp", &tcp, "--ack", "memory", "-q"]].concat());
     assert!(run.success && run.stderr.is_empty(), "{}", run.stderr);
-    for words in ["producing", "consuming", "TCP", "WebSocket ÷ TCP", "p99.99", "acknowledged from memory"] {
-        assert!(run.stdout.contains(words), "{words} in {}", run.stdout);
+    for message in ["producing", "consuming", "TCP", "WebSocket ÷ TCP", "p99.99", "acknowledged from memory"]
+    {
+        assert!(run.stdout.contains(message), "{message} in {}", run.stdout);
     }
     // Each transport, round and producer has its own stream.
     assert_eq!(own.get("/streams").matches("\"stream\":").count(), 8);
@@ -77,7 +78,7 @@ fn running_server_is_measured_at_its_url() {
 
 #[test]
 fn unmeasurable_targets_are_reported() {
-    let plain = Own::start(&[]);
+    let plain = ServeProcess::start(&[]);
     let (url, address) = (plain.url("ws", ""), plain.address.to_string());
     let told = |arguments: &[&str]| {
         let run = run(&[&SMALL[..], arguments].concat());

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 
-use super::support::{Own, http, json, run, server, sound};
+use super::support::{ServeProcess, http, json, run, server, sound};
 
 fn number(value: &serde_json::Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("{value} is a number"))
@@ -10,7 +10,7 @@ fn number(value: &serde_json::Value) -> f64 {
 
 #[test]
 fn count_of_echoes_is_sent_and_verified() {
-    let own = Own::start(&[]);
+    let own = ServeProcess::start(&[]);
     for more in [
         &["--binary"][..],
         &["--text", "-i", "8"],
@@ -27,7 +27,7 @@ fn count_of_echoes_is_sent_and_verified() {
 
 #[test]
 fn duration_run_measures_server_usage() {
-    let own = Own::start(&[]);
+    let own = ServeProcess::start(&[]);
     let url = own.url("ws", "/echo");
     let result = sound(&[&url, "-c", "2", "-d", "300ms", "--warm-up", "50ms", "--pid", &own.pid()]);
     assert!(number(&result["messages"]) > 0.0 && number(&result["seconds"]) == 0.3);
@@ -39,7 +39,7 @@ fn duration_run_measures_server_usage() {
 
 #[test]
 fn message_file_is_sent_line_by_line() {
-    let own = Own::start(&[]);
+    let own = ServeProcess::start(&[]);
     let file = std::env::temp_dir().join(format!("sinews-bench-lines-{}", std::process::id()));
     std::fs::write(&file, "{\"a\":1}\n\nsecond\r\nthird, ünd länger\n").unwrap();
     let (url, path) = (own.url("ws", "/echo"), file.to_str().unwrap());
@@ -70,7 +70,7 @@ fn bytes_are_echoed_over_plain_tcp() {
 
 #[test]
 fn requests_are_pipelined_and_bodies_compared() {
-    let own = Own::start(&[]);
+    let own = ServeProcess::start(&[]);
     let url = own.url("http", "/healthz");
     let result = sound(&[&url, "-c", "2", "-n", "100", "-i", "8", "-H", "X-Test: 1"]);
     assert_eq!(result["messages"], 100);
@@ -115,7 +115,7 @@ fn connection_closed_after_its_answer_is_replaced() {
 
 #[test]
 fn publications_reach_every_subscriber() {
-    let own = Own::start(&[]);
+    let own = ServeProcess::start(&[]);
     let url = own.url("ws", "");
     let fan_out =
         ["-m", "fan-out", "-c", "9", "--publishers", "2", "--topics", "2", "--rate", "100", "-d", "400ms"];
@@ -127,7 +127,7 @@ fn publications_reach_every_subscriber() {
 
 #[test]
 fn templates_describe_other_protocols() {
-    let own = Own::start(&[]);
+    let own = ServeProcess::start(&[]);
     let url = own.url("ws", "/ws");
     let result = sound(&[
         &url,
@@ -152,7 +152,7 @@ fn templates_describe_other_protocols() {
 
 #[test]
 fn storm_opens_and_closes_connections() {
-    let own = Own::start(&[]);
+    let own = ServeProcess::start(&[]);
     let url = own.url("ws", "/echo");
     let result = sound(&[&url, "-m", "storm", "-c", "4", "-d", "300ms", "--warm-up", "0s"]);
     assert!(number(&result["messages"]) > 4.0, "{result:#}");
@@ -162,7 +162,7 @@ fn storm_opens_and_closes_connections() {
 
 #[test]
 fn idle_connections_use_several_source_addresses() {
-    let own = Own::start(&[]);
+    let own = ServeProcess::start(&[]);
     let url = own.url("ws", "/echo");
     let from = if cfg!(target_os = "linux") { "127.0.0.1-3" } else { "127.0.0.1" };
     let result =
@@ -175,7 +175,7 @@ fn idle_connections_use_several_source_addresses() {
 fn unix_socket_is_measured() {
     let path = std::env::temp_dir().join(format!("sinews-bench-unix-{}", std::process::id()));
     let listen = format!("unix:{}", path.display());
-    let _own = Own::start(&["--listen", &listen]);
+    let _own = ServeProcess::start(&["--listen", &listen]);
     let path = path.to_str().unwrap();
     assert_eq!(sound(&["ws://localhost/echo", "--unix", path, "-c", "2", "-n", "20"])["messages"], 20);
 }
@@ -188,7 +188,12 @@ fn tls_needs_a_trusted_certificate_or_insecure() {
     let (cert, key) = (directory.join("cert.pem"), directory.join("key.pem"));
     std::fs::write(&cert, made.cert.pem()).unwrap();
     std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
-    let own = Own::start(&["--tls-certificate", cert.to_str().unwrap(), "--tls-key", key.to_str().unwrap()]);
+    let own = ServeProcess::start(&[
+        "--tls-certificate",
+        cert.to_str().unwrap(),
+        "--tls-key",
+        key.to_str().unwrap(),
+    ]);
     for (scheme, path) in [("wss", "/echo"), ("https", "/healthz")] {
         let url = format!("{scheme}://localhost:{}{path}", own.address.port());
         let result = sound(&[&url, "--insecure", "-c", "2", "-n", "40", "-i", "4"]);

@@ -1,10 +1,10 @@
 //! Output of the program, by destination.
 
-use super::support::{Own, bench, run};
+use super::support::{ServeProcess, bench, run};
 
 #[test]
 fn pipe_output_is_plain_lines_and_a_table() {
-    let own = Own::start(&[]);
+    let own = ServeProcess::start(&[]);
     let url = own.url("ws", "/echo");
     let run = run(&[&url, "-c", "2", "-d", "300ms", "--warm-up", "0s"]);
     assert!(run.success, "{}", run.stderr);
@@ -17,7 +17,7 @@ fn pipe_output_is_plain_lines_and_a_table() {
 
 #[test]
 fn csv_has_one_value_per_name() {
-    let own = Own::start(&[]);
+    let own = ServeProcess::start(&[]);
     let url = own.url("ws", "/echo");
     let run = run(&[&url, "-c", "2", "-n", "20", "--csv", "-q"]);
     let lines: Vec<&str> = run.stdout.lines().collect();
@@ -31,7 +31,7 @@ fn csv_has_one_value_per_name() {
 
 #[test]
 fn csv_columns_are_the_same_without_answers() {
-    let own = Own::start(&[]);
+    let own = ServeProcess::start(&[]);
     let url = own.url("ws", "/echo");
     let names = |arguments: &[&str]| {
         let run = run(&[&[&url[..], "-c", "1", "--csv", "-q"], arguments].concat());
@@ -42,7 +42,7 @@ fn csv_columns_are_the_same_without_answers() {
 
 #[test]
 fn html_report_is_self_contained() {
-    let own = Own::start(&[]);
+    let own = ServeProcess::start(&[]);
     let (url, pid) = (own.url("ws", "/echo?a=<b>"), own.pid());
     let path = std::env::temp_dir().join(format!("sinews-bench-{}.html", std::process::id()));
     let run = run(&[&url, "-c", "2", "-d", "700ms", "-q", "--pid", &pid, "--report", path.to_str().unwrap()]);
@@ -62,7 +62,7 @@ fn html_report_is_self_contained() {
 
 #[test]
 fn closed_pipe_does_not_fail_the_run() {
-    let own = Own::start(&[]);
+    let own = ServeProcess::start(&[]);
     let url = own.url("ws", "/echo");
     let mut child = bench(&[&url, "-c", "1", "-n", "5", "-q"]).spawn().unwrap();
     drop(child.stdout.take());

@@ -52,7 +52,7 @@ pub(crate) fn sound(arguments: &[&str]) -> Value {
 }
 
 /// A `sinews serve` process, killed on drop.
-pub(crate) struct Own {
+pub(crate) struct ServeProcess {
     child: Child,
     pub(crate) address: SocketAddr,
     /// The server's startup output.
@@ -61,7 +61,7 @@ pub(crate) struct Own {
     _stdout: BufReader<std::process::ChildStdout>,
 }
 
-impl Own {
+impl ServeProcess {
     pub(crate) fn start(arguments: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sinews"));
         command.args(["serve", "--listen", "127.0.0.1:0", "--threads", "1"]).args(arguments);
@@ -107,7 +107,7 @@ impl Own {
     }
 }
 
-impl Drop for Own {
+impl Drop for ServeProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

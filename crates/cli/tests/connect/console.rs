@@ -4,7 +4,7 @@ use std::process::Command;
 
 use rexpect::session::{PtySession, spawn_command};
 
-use crate::support::{Directory, PATIENCE, Scripted, Server, connect};
+use crate::support::{Directory, Scripted, Server, TIMEOUT, connect};
 
 /// Starts the program in a terminal; afterwards the shell prints the exit code and the terminal mode.
 fn start(arguments: &[&str]) -> PtySession {
@@ -16,7 +16,7 @@ fn start(arguments: &[&str]) -> PtySession {
         command.env_remove(name);
     }
     command.env("TERM", "xterm").env("LC_ALL", "C.UTF-8");
-    let limit = u64::try_from(PATIENCE.as_millis()).unwrap();
+    let limit = u64::try_from(TIMEOUT.as_millis()).unwrap();
     spawn_command(command, Some(limit)).unwrap()
 }
 
@@ -74,10 +74,10 @@ fn terminal_sends_and_shows_messages() {
 
 #[test]
 fn received_messages_appear_above_the_edited_line() {
-    let (told, tell) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let server = Scripted::serve(move |wire| {
         wire.switch("", b"");
-        tell.recv().unwrap();
+        receiver.recv().unwrap();
         wire.write(b"\x81\x04news\x81\x05\x1b[2Jx");
         while let Some((first, payload)) = wire.frame() {
             match first {
@@ -90,7 +90,7 @@ fn received_messages_appear_above_the_edited_line() {
     console.exp_string("> ").unwrap();
     type_in(&mut console, "half a li");
     console.exp_string("half a li").unwrap();
-    told.send(()).unwrap();
+    sender.send(()).unwrap();
     console.exp_string("< news").unwrap();
     // Received text cannot control the terminal.
     console.exp_string("< \\u{1b}[2Jx").unwrap();

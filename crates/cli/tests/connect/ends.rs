@@ -7,15 +7,15 @@ use std::process::Command;
 use crate::support::{Scripted, connect, run};
 
 #[track_caller]
-fn ends(code: i32, words: &str, arguments: &[&str], input: &str) {
+fn ends(code: i32, message: &str, arguments: &[&str], input: &str) {
     let ran = run(arguments, input);
-    assert!(ran.code == code && ran.stderr.contains(words), "expected {code}, {words:?}: {ran:?}");
+    assert!(ran.code == code && ran.stderr.contains(message), "expected {code}, {message:?}: {ran:?}");
 }
 
 #[test]
 fn failed_connection_exits_with_1() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    ends(1, "cannot connect", &[&format!("ws://{nobody}/")], "");
+    let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    ends(1, "cannot connect", &[&format!("ws://{unused}/")], "");
     ends(1, "the scheme must be", &["ftp://localhost/"], "");
     ends(1, "no-such-file", &["--ca", "/no-such-file", "wss://localhost/"], "");
     ends(1, "no-such-file", &["--replay", "/no-such-file", "ws://localhost/"], "");
@@ -40,20 +40,20 @@ fn conflicting_options_exit_with_2() {
 
 #[test]
 fn rejected_handshake_exits_with_3() {
-    for (answer, words) in [
+    for (answer, message) in [
         ("HTTP/1.1 403 Forbidden\r\nContent-Length: 9\r\n\r\nnot today", "not today"),
         ("HTTP/1.1 302 Found\r\nLocation: /b\r\nContent-Length: 0\r\n\r\n", "302"),
         ("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n", "Accept"),
     ] {
         let server = Scripted::serve(move |wire| wire.write(answer));
-        ends(3, words, &[&server.url], "hi\n");
+        ends(3, message, &[&server.url], "hi\n");
         server.join();
     }
 }
 
 #[test]
 fn peer_close_code_determines_the_exit_code() {
-    for (close, code, words) in [
+    for (close, code, message) in [
         (&b"\x88\x02\x03\xe8"[..], 0, ""),
         (b"\x88\x02\x03\xe9", 0, ""),
         (b"\x88\x00", 0, ""),
@@ -68,14 +68,14 @@ fn peer_close_code_determines_the_exit_code() {
                 while wire.frame().is_some_and(|(first, _)| first != 0x88) {}
             }
         });
-        ends(code, words, &["--wait", "60s", &server.url], "");
+        ends(code, message, &["--wait", "60s", &server.url], "");
         server.join();
     }
 }
 
 #[test]
 fn protocol_violation_exits_with_5() {
-    for (frame, words) in [
+    for (frame, message) in [
         (&b"\x81\x81abcd\0"[..], "server frame with mask"),
         (b"\x81\x01\xff", "not UTF-8"),
         (b"\x82\x05hello", "too big"),
@@ -84,7 +84,7 @@ fn protocol_violation_exits_with_5() {
             wire.switch("", frame);
             while wire.frame().is_some_and(|(first, _)| first != 0x88) {}
         });
-        ends(5, words, &["--max-message", "4", "--count", "1", &server.url], "");
+        ends(5, message, &["--max-message", "4", "--count", "1", &server.url], "");
         server.join();
     }
 }
@@ -102,11 +102,11 @@ fn expired_timeout_exits_with_6() {
             wire.drain();
         })
     };
-    for (option, words) in [("--timeout", "--timeout"), ("--idle-timeout", "idle timeout")] {
+    for (option, message) in [("--timeout", "--timeout"), ("--idle-timeout", "idle timeout")] {
         let server = open();
         ends(
             6,
-            words,
+            message,
             &[option, "100ms", "--close-timeout", "100ms", "--count", "1", "--wait", "1h", &server.url],
             "",
         );

@@ -8,5 +8,5 @@ mod pipe;
 mod probe;
 mod record;
 mod request;
+mod route;
 mod support;
-mod way;

@@ -3,7 +3,7 @@
 use crate::support::{Scripted, Server, Wire, run};
 
 /// Waits until the given number of frames has arrived.
-fn hear(wire: &mut Wire, frames: usize) {
+fn read_frame(wire: &mut Wire, frames: usize) {
     for _ in 0..frames {
         wire.frame();
     }
@@ -39,7 +39,7 @@ fn drops(wire: &mut Wire) {
 
 fn drops_after_two(wire: &mut Wire) {
     wire.switch("", b"");
-    hear(wire, 2);
+    read_frame(wire, 2);
     leave(wire);
 }
 
@@ -51,7 +51,7 @@ fn leave(wire: &mut Wire) {
 
 fn empty_close(wire: &mut Wire) {
     wire.switch("", b"");
-    hear(wire, 1);
+    read_frame(wire, 1);
     wire.write(b"\x88\x00");
 }
 
@@ -62,28 +62,28 @@ fn echoes(wire: &mut Wire) {
 
 fn merges(wire: &mut Wire) {
     wire.switch("", b"");
-    hear(wire, 2);
+    read_frame(wire, 2);
     wire.write(b"\x82\x06onetwo");
     wire.drain();
 }
 
 fn merges_around_a_ping(wire: &mut Wire) {
     wire.switch("", b"");
-    hear(wire, 3);
+    read_frame(wire, 3);
     wire.write(b"\x8a\x00\x81\x06onetwo");
     wire.drain();
 }
 
 fn answers_the_ping(wire: &mut Wire) {
     wire.switch("Sec-WebSocket-Extensions: permessage-deflate\r\n", b"");
-    hear(wire, 1);
+    read_frame(wire, 1);
     wire.write(b"\x8a\x05hello");
     wire.drain();
 }
 
 fn inflates(wire: &mut Wire) {
     wire.switch("Sec-WebSocket-Extensions: permessage-deflate\r\n", b"");
-    hear(wire, 2);
+    read_frame(wire, 2);
     wire.write(b"\x81\x08inflated");
     wire.drain();
 }

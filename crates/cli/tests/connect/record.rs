@@ -35,14 +35,14 @@ fn differing_answers_are_reported() {
         }
         directory.write("session.jsonl", &text)
     };
-    for (answers, words) in [
+    for (answers, message) in [
         (&["ho"][..], "answer 1 is text \"hi\", and not text \"ho\" as recorded"),
         (&[], "one more than recorded"),
         (&["hi", "ho"], "1 of 2 recorded answers"),
     ] {
         let file = recording(answers);
         let ran = run(&["--replay", &file, "--check", "--wait", "200ms", &server.url], "");
-        assert!(ran.code == 7 && ran.stderr.contains(words), "{answers:?}: {ran:?}");
+        assert!(ran.code == 7 && ran.stderr.contains(message), "{answers:?}: {ran:?}");
     }
     let file = recording(&["ho"]);
     assert_eq!(

@@ -14,7 +14,7 @@ use base64::engine::general_purpose::STANDARD;
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 
 /// Longer than any step takes on a busy machine; reached only after a failure.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The `sinews connect` command, without environment variables that change its behavior.
 pub(crate) fn connect(arguments: &[&str]) -> Command {
@@ -29,21 +29,21 @@ pub(crate) fn connect(arguments: &[&str]) -> Command {
 }
 
 /// Result of a run.
-pub(crate) struct Ran {
+pub(crate) struct RunOutput {
     pub(crate) code: i32,
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: String,
 }
 
 /// Shortened output.
-impl std::fmt::Debug for Ran {
+impl std::fmt::Debug for RunOutput {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let shown = &self.stdout[self.stdout.len().saturating_sub(4_000)..];
         write!(f, "code {}, stderr {:?}, stdout {:?}", self.code, self.stderr, String::from_utf8_lossy(shown))
     }
 }
 
-impl Ran {
+impl RunOutput {
     pub(crate) fn text(&self) -> &str {
         std::str::from_utf8(&self.stdout).unwrap()
     }
@@ -56,7 +56,7 @@ impl Ran {
 }
 
 /// Runs the program with this input to its end.
-pub(crate) fn run(arguments: &[&str], input: impl Into<Vec<u8>>) -> Ran {
+pub(crate) fn run(arguments: &[&str], input: impl Into<Vec<u8>>) -> RunOutput {
     let mut child = connect(arguments).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let input = input.into();
@@ -64,7 +64,7 @@ pub(crate) fn run(arguments: &[&str], input: impl Into<Vec<u8>>) -> Ran {
     let writer = thread::spawn(move || drop(stdin.write_all(&input)));
     let output = child.wait_with_output().unwrap();
     writer.join().unwrap();
-    Ran {
+    RunOutput {
         code: output.status.code().unwrap(),
         stdout: output.stdout,
         stderr: String::from_utf8(output.stderr).unwrap(),
@@ -123,7 +123,7 @@ impl Scripted {
         let port = listener.local_addr().unwrap().port();
         let thread = thread::spawn(move || {
             let (stream, _) = listener.accept().unwrap();
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.set_read_timeout(Some(TIMEOUT)).unwrap();
             script(&mut Wire::new(stream));
         });
         Self { url: format!("ws://127.0.0.1:{port}/"), port, thread }

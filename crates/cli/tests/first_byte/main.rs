@@ -24,8 +24,8 @@ fn measure(only: &str) -> Vec<(String, Vec<f64>)> {
         command.args(["--backend", &backend]);
     }
     let output = command.output().unwrap();
-    let words = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{words}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{message}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let times =
         |one: &Value| one["each_us"].as_array().unwrap().iter().map(|time| time.as_f64().unwrap()).collect();

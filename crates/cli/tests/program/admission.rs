@@ -42,16 +42,16 @@ fn post_with(server: &Running, token: &str) -> u16 {
     status(&server.request(&format!("POST /topics/a HTTP/1.1\r\nAuthorization: Bearer {token}"), "x"))
 }
 
-fn hear(socket: &mut Socket) -> Value {
+fn receive_message(socket: &mut Socket) -> Value {
     match socket.next() {
         Some(Reply::Message(_, payload)) => serde_json::from_slice(&payload).unwrap(),
         other => panic!("no message: {other:?}"),
     }
 }
 
-fn ask(socket: &mut Socket, message: &Value) -> Value {
+fn request(socket: &mut Socket, message: &Value) -> Value {
     socket.send(&Frame::text(message.to_string()));
-    hear(socket)
+    receive_message(socket)
 }
 
 fn log_of(server: Running) -> String {
@@ -169,7 +169,7 @@ fn names_with_an_empty_token_are_rejected() {
             assert_eq!(status(&head), 400, "{path}");
         }
         let mut socket = server.websocket("/ws");
-        hear(&mut socket);
+        receive_message(&mut socket);
         for message in [
             json!({"op": "subscribe", "id": 1, "topic": name}),
             json!({"op": "subscribe", "id": 1, "topic": format!("*.{name}")}),
@@ -180,7 +180,7 @@ fn names_with_an_empty_token_are_rejected() {
             json!({"op": "consume", "id": 1, "stream": name}),
             json!({"op": "stream", "id": 1, "stream": name}),
         ] {
-            assert_eq!(ask(&mut socket, &message)["code"], 422, "{message}");
+            assert_eq!(request(&mut socket, &message)["code"], 422, "{message}");
         }
         let history = format!("{name}=5");
         for arguments in [["--history", &history], ["--auth-public-subscribe", name]] {
@@ -200,7 +200,7 @@ fn errors_echo_at_most_64_bytes_of_input() {
     let server = Running::serve(&["--auth-secret-file", &secret, "--streams", &directory.path("streams")]);
     let made = token(&secret, &["--subscribe", "b", "--publish", "b"]);
     let mut socket = server.websocket(&format!("/ws?token={made}"));
-    hear(&mut socket);
+    receive_message(&mut socket);
     let long = "Q".repeat(1 << 20);
     let name = "Q".repeat(200);
     for message in [
@@ -226,7 +226,7 @@ fn errors_echo_at_most_64_bytes_of_input() {
         long.clone(),
     ] {
         socket.send(&Frame::text(message.clone()));
-        let answer = hear(&mut socket);
+        let answer = receive_message(&mut socket);
         assert_eq!(answer["op"], "error", "{:.200}", answer.to_string());
         let repeated = if message.contains('Q') { 'Q' } else { '9' };
         let echoed = answer.to_string().matches(repeated).count();
@@ -283,17 +283,21 @@ fn rejected_browser_is_closed_with_the_reason() {
     ] {
         let mut socket = server.try_websocket_at(path, &host, lines).expect("an upgrade");
         match socket.next() {
-            Some(Reply::Close(Some(found), words)) => {
-                assert!(found == code && words.contains(reason), "{path}: {found} {words}");
+            Some(Reply::Close(Some(found), request_text)) => {
+                assert!(found == code && request_text.contains(reason), "{path}: {found} {request_text}");
             }
             other => panic!("{path}: {other:?}"),
         }
     }
-    // A client without `Origin` receives the status.
+    // A script of another runtime has no `Origin`: its token is a subprotocol.
+    let outside = forged.split_once("\r\n").unwrap().1;
+    let mut socket = server.try_websocket("/ws", outside).expect("an upgrade");
+    assert_eq!(socket.next().and_then(|reply| reply.close_code()), Some(4401));
+    // Another client without `Origin` receives the status.
     assert!(server.try_websocket("/topics/a", "").is_err_and(|head| status(&head) == 401));
     let metrics = server.get("/metrics");
     for line in
-        ["sinews_rejections_total{reason=\"origin\"} 4", "sinews_rejections_total{reason=\"token\"} 1"]
+        ["sinews_rejections_total{reason=\"origin\"} 4", "sinews_rejections_total{reason=\"token\"} 2"]
     {
         assert!(metrics.contains(line), "{line} in {metrics}");
     }
@@ -324,8 +328,8 @@ fn rejections_are_logged_at_a_limited_rate() {
 fn posted_json_is_published_as_json() {
     let server = Running::serve(&[]);
     let mut framed = server.websocket("/ws");
-    hear(&mut framed);
-    ask(&mut framed, &json!({"op": "subscribe", "id": 1, "topic": "x"}));
+    receive_message(&mut framed);
+    request(&mut framed, &json!({"op": "subscribe", "id": 1, "topic": "x"}));
     let mut plain = server.websocket("/topics/x");
     plain.send(&Frame::ping(""));
     assert_eq!(plain.next(), Some(Reply::Pong(Vec::new())));
@@ -342,11 +346,11 @@ fn posted_json_is_published_as_json() {
         ("", "hello", json!("hello"), "hello"),
     ] {
         assert_eq!(post(kind, body), 200, "{kind}");
-        assert_eq!(hear(&mut framed)["data"], data, "{kind}");
+        assert_eq!(receive_message(&mut framed)["data"], data, "{kind}");
         assert_eq!(plain.next(), Some(Reply::text(text)), "{kind}");
     }
     assert_eq!(post("application/octet-stream", "abc"), 200);
-    assert_eq!(hear(&mut framed)["b64"], "YWJj");
+    assert_eq!(receive_message(&mut framed)["b64"], "YWJj");
     assert_eq!(plain.next(), Some(Reply::binary(b"abc")));
     for bad in ["{", "", "hello", "1 2"] {
         assert_eq!(post("application/json", bad), 400, "{bad}");
@@ -368,36 +372,36 @@ fn token_op_renews_and_reevaluates_rights() {
     ]);
     let wide = token(&secret, &["--subscribe", "a", "--subscribe", "s.>", "--publish", ">"]);
     let mut socket = server.websocket(&format!("/ws?token={wide}"));
-    let welcome = hear(&mut socket);
+    let welcome = receive_message(&mut socket);
     assert!(welcome["expires_in"].as_u64().is_some_and(|left| (3_500..=3_600).contains(&left)), "{welcome}");
     for topic in ["a", "s.one"] {
-        ask(&mut socket, &json!({"op": "subscribe", "id": 1, "topic": topic}));
+        request(&mut socket, &json!({"op": "subscribe", "id": 1, "topic": topic}));
     }
-    ask(&mut socket, &json!({"op": "append", "id": 1, "stream": "s.kept", "data": 1}));
-    ask(&mut socket, &json!({"op": "consume", "id": 1, "stream": "s.kept"}));
+    request(&mut socket, &json!({"op": "append", "id": 1, "stream": "s.kept", "data": 1}));
+    request(&mut socket, &json!({"op": "consume", "id": 1, "stream": "s.kept"}));
 
     let renew =
-        |socket: &mut Socket, token: &str| ask(socket, &json!({"op": "token", "id": 9, "token": token}));
+        |socket: &mut Socket, token: &str| request(socket, &json!({"op": "token", "id": 9, "token": token}));
     let forged = renew(&mut socket, &format!("{wide}x"));
     assert_eq!((&forged["op"], &forged["code"]), (&json!("error"), &json!(401)), "{forged}");
-    let kept = ask(&mut socket, &json!({"op": "presence", "id": 2, "topic": "a"}));
+    let kept = request(&mut socket, &json!({"op": "presence", "id": 2, "topic": "a"}));
     assert_eq!(kept["subscribers"], 1, "a rejected token changes nothing");
 
     let narrow = token(&secret, &["--subscribe", "a", "--expires", "2h"]);
     let ack = renew(&mut socket, &narrow);
     assert_eq!((&ack["op"], &ack["id"]), (&json!("ack"), &json!(9)), "{ack}");
     assert!(ack["expires_in"].as_u64().is_some_and(|left| (7_100..=7_200).contains(&left)), "{ack}");
-    let mut ended = [hear(&mut socket), hear(&mut socket)];
+    let mut ended = [receive_message(&mut socket), receive_message(&mut socket)];
     ended.sort_by_key(|error| error["topic"].is_null());
     assert_eq!((&ended[0]["code"], &ended[0]["topic"]), (&json!(403), &json!("s.one")), "{ended:?}");
     assert_eq!((&ended[1]["code"], &ended[1]["stream"]), (&json!(403), &json!("s.kept")), "{ended:?}");
     server.request(&format!("POST /topics/s.one HTTP/1.1\r\nAuthorization: Bearer {wide}"), "x");
     server.request(&format!("POST /streams/s.kept HTTP/1.1\r\nAuthorization: Bearer {wide}"), "x");
     server.request(&format!("POST /topics/a HTTP/1.1\r\nAuthorization: Bearer {wide}"), "x");
-    assert_eq!(hear(&mut socket)["topic"], "a", "ended subscriptions deliver no messages");
-    let publish = ask(&mut socket, &json!({"op": "publish", "id": 3, "topic": "a", "data": 1}));
+    assert_eq!(receive_message(&mut socket)["topic"], "a", "ended subscriptions deliver no messages");
+    let publish = request(&mut socket, &json!({"op": "publish", "id": 3, "topic": "a", "data": 1}));
     assert_eq!(publish["code"], 403);
-    assert_eq!(ask(&mut socket, &json!({"op": "token", "id": 4}))["code"], 400);
+    assert_eq!(request(&mut socket, &json!({"op": "token", "id": 4}))["code"], 400);
 }
 
 #[test]
@@ -416,10 +420,10 @@ fn renewed_token_sets_when_the_connection_ends() {
     };
     let mut shortened = server.websocket(&format!("/ws?token={long}"));
     for socket in [&mut extended, &mut expiring, &mut shortened] {
-        assert_eq!(hear(socket)["op"], "welcome");
+        assert_eq!(receive_message(socket)["op"], "welcome");
     }
     let renew =
-        |socket: &mut Socket, token: &str| ask(socket, &json!({"op": "token", "id": 1, "token": token}));
+        |socket: &mut Socket, token: &str| request(socket, &json!({"op": "token", "id": 1, "token": token}));
     assert_eq!(renew(&mut extended, &long)["op"], "ack");
     assert_eq!(expiring.next().and_then(|reply| reply.close_code()), Some(4401));
     // A token with a shorter lifetime counts, too.

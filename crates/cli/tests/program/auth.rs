@@ -9,7 +9,7 @@ use crate::support::{Running, Socket, fails, program};
 
 pub(crate) const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
-fn keys(name: &str) -> String {
+pub(crate) fn keys(name: &str) -> String {
     format!("{}/tests/keys/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
@@ -20,12 +20,12 @@ pub(crate) fn token(secret_file: &str, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
 }
 
-fn post(server: &Running, topic: &str, token: Option<&str>) -> String {
+pub(crate) fn post(server: &Running, topic: &str, token: Option<&str>) -> String {
     let token = token.map_or_else(String::new, |token| format!("\r\nAuthorization: Bearer {token}"));
     server.request(&format!("POST /topics/{topic} HTTP/1.1{token}"), "hello")
 }
 
-fn status(answer: &str) -> &str {
+pub(crate) fn status(answer: &str) -> &str {
     &answer["HTTP/1.1 ".len()..][..3]
 }
 
@@ -162,8 +162,8 @@ fn token_command_shows_claims_and_verdict() {
             program().args(["token", "inspect", "-"]).args(arguments).stdin(Stdio::piped()).spawn().unwrap();
         std::io::Write::write_all(&mut child.stdin.take().unwrap(), token.as_bytes()).unwrap();
         let output = child.wait_with_output().unwrap();
-        let words = String::from_utf8(output.stdout).unwrap();
-        (output.status.success(), serde_json::from_str::<serde_json::Value>(&words).unwrap_or_default())
+        let message = String::from_utf8(output.stdout).unwrap();
+        (output.status.success(), serde_json::from_str::<serde_json::Value>(&message).unwrap_or_default())
     };
     let (good, shown) = inspect(&[], &made);
     assert!(good && shown["verdict"] == "not checked: no key was given", "{shown}");
@@ -197,14 +197,14 @@ fn token_command_shows_claims_and_verdict() {
         assert!(good && shown["verdict"] == "good", "{private}: {shown}");
     }
 
-    for (arguments, words) in [
+    for (arguments, message) in [
         (&["--subscribe", "a"][..], "a key is needed: --secret-file or --private-key-file"),
-        (&["--secret-file", &secret], "give --subscribe, --publish or --delete"),
+        (&["--secret-file", &secret], "give --subscribe, --publish, --keys or --delete"),
         (&["--secret-file", &secret, "--subscribe", "a.>.b"], "--subscribe a.>.b: not a valid topic pattern"),
         (&["--secret-file", &secret, "--subscribe", "a", "--algorithm", "HS512"], "good for [HS256]"),
     ] {
-        let said = fails(program().arg("token").args(arguments));
-        assert!(said.contains(words) && said.lines().count() == 1, "{said}");
+        let error = fails(program().arg("token").args(arguments));
+        assert!(error.contains(message) && error.lines().count() == 1, "{error}");
     }
 }
 

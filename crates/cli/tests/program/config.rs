@@ -99,14 +99,70 @@ fn invalid_file_is_rejected_with_the_line_of_the_fault() {
         ("[auth]\npublic_publish = \"a.>.b\"", [":2: auth.public_publish: ", "\"a.>.b\""]),
     ] {
         let file = directory.write("sinews.toml", text);
-        let words = fails(program().args(["config", "check", &file]));
-        assert_eq!(words.lines().count(), 1, "{words}");
-        assert!(words.starts_with(&format!("sinews: {file}{}", parts[0])), "{words}");
-        assert!(words.contains(parts[1]), "{words}");
-        assert_eq!(fails(program().args(["serve", "--config", &file])), words);
+        let message = fails(program().args(["config", "check", &file]));
+        assert_eq!(message.lines().count(), 1, "{message}");
+        assert!(message.starts_with(&format!("sinews: {file}{}", parts[0])), "{message}");
+        assert!(message.contains(parts[1]), "{message}");
+        assert_eq!(fails(program().args(["serve", "--config", &file])), message);
     }
     let missing = fails(program().args(["serve", "--config", "/nowhere/sinews.toml"]));
     assert!(missing.starts_with("sinews: /nowhere/sinews.toml: "), "{missing}");
+}
+
+#[test]
+fn contradictions_of_settings_are_found_by_the_check() {
+    let directory = Directory::new();
+    let streams = directory.path("streams");
+    let of_streams = |more: &str| format!("[streams]\ndirectory = {streams:?}\n{more}\n");
+    let cluster = "[cluster]\nurl = \"nats://127.0.0.1:1\"\n";
+    let good = directory.write("sinews.toml", &format!("{}{cluster}", of_streams("compact = \"a\"")));
+    assert_eq!(says(&["config", "check", &good]), format!("{good}: good\n"));
+    for (text, begin, part) in [
+        ("[cluster]\nurl = \"kafka://a\"".to_owned(), ":2: cluster.url: ", "scheme"),
+        ("[cluster]\nnode_name = \"a\"".to_owned(), ":2: cluster.node_name: ", "needs cluster.url"),
+        (of_streams("topics = \"a\"") + cluster, ":5: cluster.url: ", "durable topics"),
+        (of_streams("keyed_topics = \"a\"") + cluster, ":5: cluster.url: ", "durable keys"),
+        (of_streams("topics = \"a\"\ncompact = \"*\""), ":4: streams.compact: ", "streams.topics"),
+        (
+            of_streams("compact = \"*\"\n[namespace.a]\ndurable = true"),
+            ":3: streams.compact: ",
+            "namespace.*.durable",
+        ),
+        ("[streams]\nstore = \"mysql://a\"".to_owned(), ":2: streams.store: ", "mysql"),
+    ] {
+        let file = directory.write("sinews.toml", &text);
+        let message = fails(program().args(["config", "check", &file]));
+        assert_eq!(message.lines().count(), 1, "{message}");
+        assert!(message.starts_with(&format!("sinews: {file}{begin}")), "{message}");
+        assert!(message.contains(part), "{message}");
+        assert!(fails(program().args(["serve", "--config", &file])).ends_with(&message), "{message}");
+    }
+    let file = directory.write("sinews.toml", "history = \"a=1\"\n[namespace.a]\nhistory = 2\n");
+    let message = fails(program().args(["config", "check", &file]));
+    assert_eq!(message, "sinews: namespace \"a\": its history is set by `history`, too\n");
+    assert_eq!(fails(program().args(["serve", "--config", &file])), message);
+    assert!(!std::path::Path::new(&streams).exists(), "nothing is created");
+}
+
+#[test]
+fn invalid_variable_is_rejected_with_its_name() {
+    for (variable, value, expected) in [
+        (
+            "SINEWS_THREADS",
+            "x",
+            "error: invalid value 'x' for 'SINEWS_THREADS': expected a whole number of at least 1",
+        ),
+        ("SINEWS_BACKEND", "urin", "error: invalid value 'urin' for 'SINEWS_BACKEND'"),
+        ("SINEWS_LOG", "inof", "sinews: SINEWS_LOG inof: \"inof\" is not a level"),
+    ] {
+        let message = fails(program().arg("serve").env(variable, value));
+        assert!(message.starts_with(expected), "{message}");
+    }
+    let message = fails(program().args(["serve", "--threads=x"]).env("SINEWS_THREADS", "x"));
+    assert!(
+        message.starts_with("error: invalid value 'x' for '--threads <N>': expected a whole number"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -126,11 +182,11 @@ fn file_is_reloaded_on_sighup() {
     let file = directory.write("sinews.toml", "log = \"info\"\norigin = [\"https://a.example\"]\n");
     let mut server = Running::serve(&["--config", &file]);
     let mut log = BufReader::new(server.child.stderr.take().unwrap());
-    let mut until = |words: &str| {
+    let mut until = |message: &str| {
         let mut line = String::new();
-        while !line.contains(words) {
+        while !line.contains(message) {
             line.clear();
-            assert_ne!(log.read_line(&mut line).unwrap(), 0, "the log ended before {words:?}");
+            assert_ne!(log.read_line(&mut line).unwrap(), 0, "the log ended before {message:?}");
         }
         line
     };

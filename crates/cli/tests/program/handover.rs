@@ -1,6 +1,10 @@
 //! A successor process takes over from a serving process without rejected connections and lost messages.
 
+mod cluster;
+mod event_stream;
+mod keys;
 mod many_streams;
+mod webhooks;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +23,7 @@ use sinews_testkit::{Frame, Reader, Reply};
 
 #[cfg(feature = "kafka")]
 use crate::streams::store::kafka::Cluster;
-use crate::support::{PATIENCE, PROGRAM, clean, program};
+use crate::support::{PROGRAM, TIMEOUT, clean, program, unused_address};
 
 /// A temporary directory, removed after the test.
 struct Directory(PathBuf);
@@ -65,8 +69,8 @@ impl Service {
 
     fn start_with(name: &str, more: &str, change: impl FnOnce(&mut Command, &Directory)) -> Self {
         let directory = Directory::new(name);
-        // A port that was free just now: the successor has to bind the same one.
-        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        // The successor has to bind the same port.
+        let address = unused_address();
         Self::config(&directory, address, more);
         let mut command = program();
         command.args(["serve", "--config"]).arg(directory.file("sinews.toml"));
@@ -100,12 +104,13 @@ impl Service {
     }
 
     /// The next line of the log that contains the text.
-    fn logged(&self, words: &str) -> String {
+    fn logged(&self, request_text: &str) -> String {
         loop {
-            let line = self.log.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("not logged: {words:?}"));
+            let line =
+                self.log.recv_timeout(TIMEOUT).unwrap_or_else(|_| panic!("not logged: {request_text:?}"));
             // Shown if the test fails.
             println!("{line}");
-            if line.contains(words) {
+            if line.contains(request_text) {
                 return line;
             }
         }
@@ -121,10 +126,10 @@ impl Service {
 
     /// Waits until the predecessor of the current process has exited.
     fn old_one_ends(&self) {
-        let (mut told, mut stopped) = (false, false);
-        while !(told && stopped) {
+        let (mut handed_over, mut stopped) = (false, false);
+        while !(handed_over && stopped) {
             let line = self.logged("");
-            told |= line.contains("handover completed");
+            handed_over |= line.contains("handover completed");
             stopped |= line.contains("stopped");
         }
     }
@@ -146,7 +151,7 @@ impl Drop for Service {
 
 fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).expect("the connection is accepted");
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream
 }
 
@@ -239,11 +244,11 @@ impl Socket {
         }
     }
 
-    fn say(&mut self, words: &Value) {
-        self.send(&Frame::text(words.to_string()));
+    fn send_message(&mut self, request_text: &Value) {
+        self.send(&Frame::text(request_text.to_string()));
     }
 
-    fn hear(&mut self) -> Option<Value> {
+    fn receive_message(&mut self) -> Option<Value> {
         match self.next()? {
             Reply::Message(_, text) => Some(serde_json::from_slice(&text).unwrap()),
             other => panic!("{other:?}"),
@@ -251,12 +256,12 @@ impl Socket {
     }
 
     /// The answer to a request; other messages before it are skipped.
-    fn ask(&mut self, words: &Value) -> Option<Value> {
-        self.say(words);
+    fn request(&mut self, request_text: &Value) -> Option<Value> {
+        self.send_message(request_text);
         loop {
-            let heard = self.hear()?;
-            if heard["id"] == words["id"] {
-                return Some(heard);
+            let received = self.receive_message()?;
+            if received["id"] == request_text["id"] {
+                return Some(received);
             }
         }
     }
@@ -345,33 +350,33 @@ fn two_restarts_under_load_reject_and_reset_no_connection() {
 
 /// Follows a topic from its first message on, through several connections, until it has received `total` messages.
 fn follow(address: SocketAddr, topic: &str, total: usize, ready: &AtomicUsize) -> Vec<String> {
-    let (mut heard, mut from) = (Vec::new(), None::<Value>);
+    let (mut received, mut from) = (Vec::new(), None::<Value>);
     let mut seq = 0;
-    while heard.len() < total {
+    while received.len() < total {
         let mut socket = Socket::open(address, "/ws");
-        let mut words = json!({ "op": "subscribe", "id": 1, "topic": topic });
+        let mut request_text = json!({ "op": "subscribe", "id": 1, "topic": topic });
         match &from {
-            Some(from) => words["from"] = from.clone(),
-            None => words["last"] = json!(0),
+            Some(from) => request_text["from"] = from.clone(),
+            None => request_text["last"] = json!(0),
         }
-        let Some(ack) = socket.ask(&words) else { continue };
+        let Some(ack) = socket.request(&request_text) else { continue };
         assert_eq!(ack["complete"], json!(true), "{ack}, behind {from:?}");
         if from.is_none() {
             from = Some(json!({ "epoch": ack["epoch"], "seq": ack["seq"] }));
             seq = ack["seq"].as_u64().unwrap();
             ready.fetch_add(1, Ordering::SeqCst);
         }
-        while heard.len() < total
-            && let Some(message) = socket.hear()
+        while received.len() < total
+            && let Some(message) = socket.receive_message()
         {
             assert_eq!(message["op"], "message", "{message}");
             seq += 1;
             assert_eq!(message["seq"], json!(seq), "each message once, in order: {message}");
             from = Some(json!({ "epoch": message["epoch"], "seq": message["seq"] }));
-            heard.push(message["data"].as_str().unwrap().to_owned());
+            received.push(message["data"].as_str().unwrap().to_owned());
         }
     }
-    heard
+    received
 }
 
 /// Publishes `count` messages by a WebSocket, and repeats each until it is acknowledged. Returns the number of
@@ -381,9 +386,10 @@ fn publish(address: SocketAddr, topic: &str, name: &str, count: usize, published
     while at < count {
         let mut socket = Socket::open(address, "/ws");
         while at < count {
-            let words = json!({ "op": "publish", "id": at, "topic": topic, "data": format!("{name} {at}") });
+            let request_text =
+                json!({ "op": "publish", "id": at, "topic": topic, "data": format!("{name} {at}") });
             at += 1;
-            match socket.ask(&words) {
+            match socket.request(&request_text) {
                 // The topic's store is changing hands: the message was not appended, or its state is unknown.
                 Some(error) if error["code"] == 503 => {
                     at -= 1;
@@ -471,9 +477,9 @@ fn resume(mut service: Service, topic: &str) {
         posts.into_iter().for_each(|thread| thread.join().unwrap());
         // A message in flight at the close is sent again, and may be a duplicate.
         let unknown: usize = sockets.into_iter().map(|thread| thread.join().unwrap()).sum();
-        let heard = subscribers.map(|thread| thread.join().unwrap());
-        assert!(heard.iter().all(|one| *one == heard[0]), "all subscribers received the same messages");
-        let distinct: BTreeSet<&String> = heard[0].iter().collect();
+        let received = subscribers.map(|thread| thread.join().unwrap());
+        assert!(received.iter().all(|one| *one == received[0]), "all subscribers received the same messages");
+        let distinct: BTreeSet<&String> = received[0].iter().collect();
         assert!(distinct.len() + unknown >= 4 * EACH, "{} of {}, {unknown} twice", distinct.len(), 4 * EACH);
     });
 }
@@ -485,11 +491,11 @@ fn position_of_an_empty_topic_survives_a_handover() {
     let address = service.address;
     let subscribe = |from: Option<&Value>| {
         let mut socket = Socket::open(address, "/ws");
-        let mut words = json!({ "op": "subscribe", "id": 1, "topic": "kept.empty" });
-        words["from"] = from.cloned().unwrap_or_else(|| json!({ "epoch": 0, "seq": 0 }));
+        let mut request_text = json!({ "op": "subscribe", "id": 1, "topic": "kept.empty" });
+        request_text["from"] = from.cloned().unwrap_or_else(|| json!({ "epoch": 0, "seq": 0 }));
         // The predecessor may accept a little longer, and closes.
         std::iter::repeat_with(|| {
-            let ack = socket.ask(&words);
+            let ack = socket.request(&request_text);
             socket = Socket::open(address, "/ws");
             ack
         })
@@ -513,13 +519,43 @@ fn position_of_an_empty_topic_survives_a_handover() {
     assert_eq!((&ack["replayed"], &ack["complete"]), (&json!(0), &json!(true)));
 }
 
+/// Returning subscribers take the places that the new process has taken over.
+#[test]
+fn number_of_subscribers_survives_a_handover() {
+    let mut service = Service::start("presence", "threads = 2");
+    let address = service.address;
+    let subscribe = || {
+        let request_text = json!({ "op": "subscribe", "id": 1, "topic": "hall", "presence": true });
+        // The predecessor may accept a little longer, and closes.
+        std::iter::repeat_with(|| {
+            let mut socket = Socket::open(address, "/ws");
+            socket.request(&request_text).map(|ack| (socket, ack["subscribers"].clone()))
+        })
+        .find_map(|subscribed| subscribed)
+        .unwrap()
+    };
+    let old: Vec<_> = (0..3).map(|_| subscribe()).collect();
+    assert_eq!(old[2].1, 3);
+    service.restart();
+    for (mut socket, _) in old {
+        while socket.next().is_some() {}
+    }
+    service.old_one_ends();
+    let mut returned: Vec<_> = (0..3).map(|_| subscribe()).collect();
+    assert!(returned.iter().all(|(_, subscribers)| *subscribers == 3), "their return is no change");
+    returned.push(subscribe());
+    assert_eq!(returned[3].1, 4);
+    let (watcher, _) = &mut returned[0];
+    while watcher.receive_message().unwrap()["subscribers"] != 4 {}
+}
+
 #[test]
 fn topics_without_history_are_delivered_by_both_processes() {
     let mut service = Service::start("both", "");
     let address = service.address;
     let mut old = Socket::open(address, "/topics/plain");
     let mut framed = Socket::open(address, "/ws");
-    assert!(framed.ask(&json!({ "op": "subscribe", "id": 1, "topic": "plain" })).is_some());
+    assert!(framed.request(&json!({ "op": "subscribe", "id": 1, "topic": "plain" })).is_some());
     post(address, "plain", "before");
     assert_eq!(old.next(), Some(Reply::text("before")));
     service.restart();
@@ -595,7 +631,7 @@ fn handover_changes_threads_and_addresses_and_retains_a_unix_socket() {
     let (path, gone) = (directory.file("socket"), directory.file("gone"));
     let mut service = Service::start("threads", "threads = 1");
     let address = service.address;
-    let other = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let other = unused_address();
     let config = |service: &Service, threads: usize, places: &[String]| {
         let places: Vec<String> = places.iter().map(|place| format!("\"{place}\"")).collect();
         let stop = "[stop]\ndrain_window = \"1s\"\n";
@@ -646,9 +682,9 @@ fn resuming_subscribers_receive_a_gap_after_the_server_was_killed() {
     let service = Service::start("killed", "");
     let subscribe = |from: Value| {
         let mut socket = Socket::open(service.address, "/ws");
-        let mut words = json!({ "op": "subscribe", "id": 1, "topic": "kept.a" });
-        words["from"] = from;
-        let ack = socket.ask(&words).unwrap();
+        let mut request_text = json!({ "op": "subscribe", "id": 1, "topic": "kept.a" });
+        request_text["from"] = from;
+        let ack = socket.request(&request_text).unwrap();
         (socket, ack)
     };
     post(service.address, "kept.a", "one");
@@ -672,8 +708,8 @@ fn resuming_subscribers_receive_a_gap_after_the_server_was_killed() {
     assert_eq!(ack["complete"], json!(false), "{ack}");
     assert_ne!(ack["epoch"], position["epoch"]);
     post(service.address, "kept.a", "two");
-    let heard = socket.hear().unwrap();
-    assert_eq!((&heard["data"], &heard["seq"]), (&json!("two"), &json!(1)));
+    let received = socket.receive_message().unwrap();
+    assert_eq!((&received["data"], &received["seq"]), (&json!("two"), &json!(1)));
     again.kill().unwrap();
     again.wait().unwrap();
 }
@@ -682,30 +718,30 @@ fn resuming_subscribers_receive_a_gap_after_the_server_was_killed() {
 fn service_manager_is_notified() {
     let directory = Directory::new("manager");
     let manager = UnixDatagram::bind(directory.file("notify")).unwrap();
-    manager.set_read_timeout(Some(PATIENCE)).unwrap();
-    let told = |words: &str| {
+    manager.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let await_notification = |request_text: &str| {
         let mut buffer = [0; 256];
         loop {
-            let len = manager.recv(&mut buffer).unwrap_or_else(|_| panic!("no notification {words}"));
-            let said = String::from_utf8_lossy(&buffer[..len]).into_owned();
-            assert!(!said.contains("STOPPING=1") || words == "STOPPING=1", "{said}");
-            if said.contains(words) {
-                return said;
+            let len = manager.recv(&mut buffer).unwrap_or_else(|_| panic!("no notification {request_text}"));
+            let notification = String::from_utf8_lossy(&buffer[..len]).into_owned();
+            assert!(!notification.contains("STOPPING=1") || request_text == "STOPPING=1", "{notification}");
+            if notification.contains(request_text) {
+                return notification;
             }
         }
     };
     let mut service = Service::start_with("manager-config", "", |command, _| {
         command.env("NOTIFY_SOCKET", directory.file("notify"));
     });
-    told("READY=1");
+    await_notification("READY=1");
     service.signal(service.current(), "HUP");
-    assert!(told("RELOADING=1").contains("MONOTONIC_USEC="));
-    told("READY=1");
+    assert!(await_notification("RELOADING=1").contains("MONOTONIC_USEC="));
+    await_notification("READY=1");
     service.restart();
-    told(&format!("MAINPID={}", service.current()));
+    await_notification(&format!("MAINPID={}", service.current()));
     service.old_one_ends();
     service.signal(service.current(), "TERM");
-    told("STOPPING=1");
+    await_notification("STOPPING=1");
 }
 
 /// Clients with error 503 retry, and the stream has each acknowledged record once.
@@ -725,23 +761,23 @@ fn successor_takes_over_streams_and_clients_retry() {
                     "POST /streams/s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
                     body.len()
                 ));
-                let (head, words) = answer.split_once("\r\n\r\n").expect("an answer");
+                let (head, request_text) = answer.split_once("\r\n\r\n").expect("an answer");
                 if head.starts_with("HTTP/1.1 503 ") {
                     assert!(head.contains("Retry-After: 1"), "{head}");
                     std::thread::yield_now();
                     continue;
                 }
-                assert!(head.starts_with("HTTP/1.1 200 "), "{head}{words}");
-                let words: Value = serde_json::from_str(words).unwrap();
-                assert!(offsets.insert(words["offset"].as_u64().unwrap()), "duplicate offset");
+                assert!(head.starts_with("HTTP/1.1 200 "), "{head}{request_text}");
+                let request_text: Value = serde_json::from_str(request_text).unwrap();
+                assert!(offsets.insert(request_text["offset"].as_u64().unwrap()), "duplicate offset");
                 acknowledged.store(offsets.len(), Ordering::SeqCst);
             }
             offsets
         });
         let until = |count: usize| {
-            let begun = std::time::Instant::now();
+            let started = std::time::Instant::now();
             while acknowledged.load(Ordering::SeqCst) < count && !publisher.is_finished() {
-                assert!(begun.elapsed() < PATIENCE, "no append is acknowledged");
+                assert!(started.elapsed() < TIMEOUT, "no append is acknowledged");
                 std::thread::yield_now();
             }
         };

@@ -1,10 +1,18 @@
 //! Tests of the program as a process: output, routes and rejections.
 
 mod admission;
+mod api;
 mod auth;
+mod cluster;
 mod config;
+mod dashboard;
+mod deploy;
 mod handover;
+mod hooks;
+mod jwks;
+mod keys;
 mod limits;
+mod namespaces;
 mod protocol;
 mod proxies;
 mod start;
@@ -13,3 +21,4 @@ mod support;
 mod tls;
 mod usage;
 mod waits;
+mod webhooks;

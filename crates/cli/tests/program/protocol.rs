@@ -8,36 +8,36 @@ use crate::config::Directory;
 use crate::support::{Running, Socket};
 
 /// A client of the protocol.
-struct Client(Socket);
+pub(crate) struct Client(pub(crate) Socket);
 
 impl Client {
-    fn connect(server: &Running) -> Self {
+    pub(crate) fn connect(server: &Running) -> Self {
         Self::with(server, "/ws", "")
     }
 
-    fn with(server: &Running, path: &str, lines: &str) -> Self {
+    pub(crate) fn with(server: &Running, path: &str, lines: &str) -> Self {
         let mut client = Self(server.try_websocket(path, lines).expect("a socket"));
-        assert_eq!(client.hear()["op"], "welcome");
+        assert_eq!(client.receive_message()["op"], "welcome");
         client
     }
 
-    fn say(&mut self, words: &Value) {
-        self.0.send(&Frame::text(words.to_string()));
+    pub(crate) fn send_message(&mut self, body: &Value) {
+        self.0.send(&Frame::text(body.to_string()));
     }
 
-    fn hear(&mut self) -> Value {
+    pub(crate) fn receive_message(&mut self) -> Value {
         let Some(Reply::Message(_, payload)) = self.0.next() else { panic!("the socket has ended") };
         serde_json::from_slice(&payload).unwrap()
     }
 
     /// Sends a message and returns the next reply.
-    fn ask(&mut self, words: Value) -> Value {
-        self.say(&words);
-        self.hear()
+    pub(crate) fn request(&mut self, body: Value) -> Value {
+        self.send_message(&body);
+        self.receive_message()
     }
 
     fn subscribe(&mut self, topic: &str) {
-        let ack = self.ask(json!({"op": "subscribe", "id": topic, "topic": topic}));
+        let ack = self.request(json!({"op": "subscribe", "id": topic, "topic": topic}));
         assert_eq!(ack, json!({"op": "ack", "id": topic, "topic": topic}));
     }
 }
@@ -64,32 +64,32 @@ fn topics_are_delivered_in_both_forms() {
         (json!(1.5), "1.5"),
         (json!(null), "null"),
     ] {
-        framed.say(&json!({"op": "publish", "id": 7, "topic": "room", "data": data}));
-        let heard = [framed.hear(), framed.hear()];
-        assert!(heard.contains(&message(data)), "{heard:?}");
-        assert!(heard.contains(&json!({"op": "ack", "id": 7, "reached": 3})), "{heard:?}");
+        framed.send_message(&json!({"op": "publish", "id": 7, "topic": "room", "data": data}));
+        let received = [framed.receive_message(), framed.receive_message()];
+        assert!(received.contains(&message(data)), "{received:?}");
+        assert!(received.contains(&json!({"op": "ack", "id": 7, "reached": 3})), "{received:?}");
         assert_eq!((plain.next(), quiet.next()), (Some(Reply::text(text)), Some(Reply::text(text))));
     }
-    framed.say(&json!({"op": "publish", "topic": "room", "b64": "AP8="}));
-    assert_eq!(framed.hear(), json!({"op": "message", "topic": "room", "b64": "AP8="}));
+    framed.send_message(&json!({"op": "publish", "topic": "room", "b64": "AP8="}));
+    assert_eq!(framed.receive_message(), json!({"op": "message", "topic": "room", "b64": "AP8="}));
     assert_eq!(plain.next(), Some(Reply::binary(vec![0, 255])));
     assert_eq!(quiet.next(), Some(Reply::binary(vec![0, 255])));
 
     quiet.send(&Frame::text("{\"not\": \"parsed\"}"));
-    assert_eq!(framed.hear(), message(json!("{\"not\": \"parsed\"}")));
+    assert_eq!(framed.receive_message(), message(json!("{\"not\": \"parsed\"}")));
     assert_eq!(plain.next(), Some(Reply::text("{\"not\": \"parsed\"}")));
     plain.send(&Frame::binary("bytes"));
-    assert_eq!(framed.hear(), json!({"op": "message", "topic": "room", "b64": "Ynl0ZXM="}));
+    assert_eq!(framed.receive_message(), json!({"op": "message", "topic": "room", "b64": "Ynl0ZXM="}));
     assert_eq!((plain.next(), quiet.next()), (Some(Reply::binary("bytes")), Some(Reply::binary("bytes"))));
     let answer = server.request("POST /topics/room HTTP/1.1", "posted");
     assert!(answer.ends_with("{\"subscribers\":3,\"topic\":\"room\"}\n"), "{answer}");
-    assert_eq!(framed.hear(), message(json!("posted")));
+    assert_eq!(framed.receive_message(), message(json!("posted")));
     assert_eq!(plain.next(), Some(Reply::text("posted")));
 
-    let ack = framed.ask(json!({"op": "unsubscribe", "id": 8, "topic": "room"}));
+    let ack = framed.request(json!({"op": "unsubscribe", "id": 8, "topic": "room"}));
     assert_eq!(ack, json!({"op": "ack", "id": 8, "topic": "room"}));
     server.request("POST /topics/room HTTP/1.1", "unheard");
-    assert_eq!(framed.ask(json!({"op": "ping", "id": "last"})), json!({"op": "pong", "id": "last"}));
+    assert_eq!(framed.request(json!({"op": "ping", "id": "last"})), json!({"op": "pong", "id": "last"}));
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn errors_have_a_code_and_the_id_of_the_request() {
     let server = Running::serve(&["--threads", "1"]);
     let mut client = Client::connect(&server);
     let long = "x".repeat(251);
-    for (words, code, part) in [
+    for (body, code, part) in [
         (json!([]), 400, "invalid message"),
         (json!({"id": 1}), 400, "op is missing"),
         (json!({"op": "subscribe", "id": 1}), 400, "subscribe: topic is missing"),
@@ -115,28 +115,28 @@ fn errors_have_a_code_and_the_id_of_the_request() {
         (json!({"op": "publish", "id": 1, "topic": "a.*", "data": 1}), 422, "name one topic"),
         (json!({"op": "presence", "id": 1, "topic": ">"}), 422, "name one topic"),
     ] {
-        let answer = client.ask(words.clone());
-        assert_eq!((&answer["op"], &answer["code"]), (&json!("error"), &json!(code)), "{words}: {answer}");
-        assert!(answer["error"].as_str().unwrap().contains(part), "{words}: {answer}");
-        assert_eq!(answer["id"], words["id"], "{words}: {answer}");
+        let answer = client.request(body.clone());
+        assert_eq!((&answer["op"], &answer["code"]), (&json!("error"), &json!(code)), "{body}: {answer}");
+        assert!(answer["error"].as_str().unwrap().contains(part), "{body}: {answer}");
+        assert_eq!(answer["id"], body["id"], "{body}: {answer}");
     }
     for id in [json!([]), json!("x".repeat(65)), json!(true)] {
-        let answer = client.ask(json!({"op": "ping", "id": id}));
+        let answer = client.request(json!({"op": "ping", "id": id}));
         assert!(answer["code"] == 400 && answer.get("id").is_none(), "{answer}");
     }
     client.0.send(&Frame::binary("{\"op\":\"ping\"}"));
-    assert_eq!(client.hear()["code"], 400);
+    assert_eq!(client.receive_message()["code"], 400);
     client.0.send(&Frame::text("{"));
-    assert_eq!(client.hear()["code"], 400);
+    assert_eq!(client.receive_message()["code"], 400);
 
     // Subscribe up to the limit, and once more.
     for count in 0..1_024 {
-        client.say(&json!({"op": "subscribe", "topic": count.to_string()}));
+        client.send_message(&json!({"op": "subscribe", "topic": count.to_string()}));
     }
-    let answer = client.ask(json!({"op": "subscribe", "id": "many", "topic": "one more"}));
+    let answer = client.request(json!({"op": "subscribe", "id": "many", "topic": "one more"}));
     assert!(answer["code"] == 429 && answer["id"] == "many", "{answer}");
     client.subscribe("7");
-    client.ask(json!({"op": "unsubscribe", "id": 1, "topic": "7"}));
+    client.request(json!({"op": "unsubscribe", "id": 1, "topic": "7"}));
     client.subscribe("one more");
 }
 
@@ -150,8 +150,8 @@ fn ambiguous_pattern_is_rejected_beyond_the_matching_steps_limit() {
     let mut rejected = 0;
     let mut clients = [(); 2].map(|()| Client::connect(&server));
     for (bits, client) in (0..2_000).zip([0, 1].into_iter().cycle()) {
-        let words = json!({"op": "subscribe", "id": bits, "topic": pattern(bits, 15)});
-        let answer = clients[client].ask(words);
+        let body = json!({"op": "subscribe", "id": bits, "topic": pattern(bits, 15)});
+        let answer = clients[client].request(body);
         if answer["op"] == "error" {
             assert!(answer["code"] == 429, "{answer}");
             assert!(answer["error"].as_str().unwrap().contains("at most 8 tokens"), "{answer}");
@@ -169,17 +169,17 @@ fn ambiguous_pattern_is_rejected_beyond_the_matching_steps_limit() {
 fn presence_counts_subscribers_by_name() {
     let server = Running::serve(&["--threads", "2"]);
     let mut watcher = Client::connect(&server);
-    let ack = watcher.ask(json!({"op": "subscribe", "id": 1, "topic": "room", "presence": true}));
+    let ack = watcher.request(json!({"op": "subscribe", "id": 1, "topic": "room", "presence": true}));
     assert_eq!((&ack["op"], &ack["subscribers"]), (&json!("ack"), &json!(1)));
     let mut last = ack["at"].as_u64().unwrap();
     let mut until = |watcher: &mut Client, subscribers: u64| {
         loop {
-            let told = watcher.hear();
-            assert_eq!((&told["op"], &told["topic"]), (&json!("presence"), &json!("room")), "{told}");
+            let event = watcher.receive_message();
+            assert_eq!((&event["op"], &event["topic"]), (&json!("presence"), &json!("room")), "{event}");
             // From two workers they may arrive in another order.
-            if told["at"].as_u64().unwrap() > last {
-                last = told["at"].as_u64().unwrap();
-                if told["subscribers"] == subscribers {
+            if event["at"].as_u64().unwrap() > last {
+                last = event["at"].as_u64().unwrap();
+                if event["subscribers"] == subscribers {
                     return;
                 }
             }
@@ -193,17 +193,17 @@ fn presence_counts_subscribers_by_name() {
     framed.subscribe("room");
     framed.subscribe("*");
     until(&mut watcher, 3);
-    let asked = framed.ask(json!({"op": "presence", "id": 5, "topic": "room"}));
+    let current = framed.request(json!({"op": "presence", "id": 5, "topic": "room"}));
     assert_eq!(
-        (&asked["op"], &asked["id"], &asked["subscribers"]),
+        (&current["op"], &current["id"], &current["subscribers"]),
         (&json!("presence"), &json!(5), &json!(3))
     );
     drop(plain);
     until(&mut watcher, 2);
-    framed.ask(json!({"op": "unsubscribe", "id": 6, "topic": "room"}));
+    framed.request(json!({"op": "unsubscribe", "id": 6, "topic": "room"}));
     until(&mut watcher, 1);
-    let nobody = framed.ask(json!({"op": "presence", "id": 7, "topic": "elsewhere"}));
-    assert_eq!(nobody["subscribers"], 0);
+    let empty = framed.request(json!({"op": "presence", "id": 7, "topic": "elsewhere"}));
+    assert_eq!(empty["subscribers"], 0);
 }
 
 #[test]
@@ -218,12 +218,13 @@ fn tokens_limit_the_operations_of_a_client() {
         "--auth-public-subscribe",
         "news",
     ]);
-    let mut nobody = Client::connect(&server);
-    nobody.subscribe("news");
-    let answer = nobody.ask(json!({"op": "subscribe", "id": 1, "topic": "chat.a"}));
+    let mut anonymous = Client::connect(&server);
+    let ack = anonymous.request(json!({"op": "subscribe", "id": 1, "topic": "news"}));
+    assert_eq!(ack, json!({"op": "ack", "id": 1, "topic": "news", "publish": false}));
+    let answer = anonymous.request(json!({"op": "subscribe", "id": 1, "topic": "chat.a"}));
     assert_eq!(answer["code"], 401);
     assert_eq!(answer["needs"], json!({"subscribe": ["chat.a"]}));
-    let answer = nobody.ask(json!({"op": "publish", "id": 1, "topic": "news", "data": 1}));
+    let answer = anonymous.request(json!({"op": "publish", "id": 1, "topic": "news", "data": 1}));
     assert_eq!((&answer["code"], &answer["needs"]), (&json!(401), &json!({"publish": ["news"]})));
 
     let made = token(&secret, &["--subscribe", "chat.>", "--publish", "chat.a"]);
@@ -232,17 +233,17 @@ fn tokens_limit_the_operations_of_a_client() {
     assert!(member.0.head.contains("Sec-WebSocket-Protocol: sinews.v1\r\n"), "{}", member.0.head);
     member.subscribe("chat.>");
     member.subscribe("chat.*");
-    for words in [
+    for body in [
         json!({"op": "subscribe", "id": 1, "topic": ">"}),
         json!({"op": "publish", "id": 1, "topic": "chat.b", "data": 1}),
         json!({"op": "presence", "id": 1, "topic": "elsewhere"}),
     ] {
-        assert_eq!(member.ask(words.clone())["code"], 403, "{words}");
+        assert_eq!(member.request(body.clone())["code"], 403, "{body}");
     }
     // Delivered once by its own patterns, and acknowledged.
-    let said = json!({"op": "publish", "id": 1, "topic": "chat.a", "data": 1});
-    assert_eq!(member.ask(said), json!({"op": "message", "topic": "chat.a", "data": 1}));
-    assert_eq!(member.hear(), json!({"op": "ack", "id": 1, "reached": 2}));
+    let publication = json!({"op": "publish", "id": 1, "topic": "chat.a", "data": 1});
+    assert_eq!(member.request(publication), json!({"op": "message", "topic": "chat.a", "data": 1}));
+    assert_eq!(member.receive_message(), json!({"op": "ack", "id": 1, "reached": 2}));
     assert!(server.try_websocket("/ws?token=none", "").is_err_and(|head| head.starts_with("HTTP/1.1 401 ")));
     assert!(server.rejects_origin("/ws", "http://elsewhere.example"));
 
@@ -264,7 +265,7 @@ fn resuming_client_receives_missed_messages() {
     posted("1");
     posted("2");
     let mut client = Client::connect(&server);
-    let ack = client.ask(json!({"op": "subscribe", "id": 1, "topic": "chat.a", "last": 1}));
+    let ack = client.request(json!({"op": "subscribe", "id": 1, "topic": "chat.a", "last": 1}));
     assert_eq!(
         (&ack["seq"], &ack["replayed"], &ack["complete"]),
         (&json!(2), &json!(1), &json!(true)),
@@ -272,22 +273,22 @@ fn resuming_client_receives_missed_messages() {
     );
     let epoch = ack["epoch"].clone();
     let message = |seq: u64| json!({"op": "message", "topic": "chat.a", "epoch": epoch, "seq": seq, "data": seq.to_string()});
-    assert_eq!(client.hear(), message(2));
+    assert_eq!(client.receive_message(), message(2));
     posted("3");
-    assert_eq!(client.hear(), message(3));
+    assert_eq!(client.receive_message(), message(3));
     drop(client);
 
     posted("4");
     posted("5");
     let mut client = Client::connect(&server);
     let from = |seq: u64| json!({"epoch": epoch, "seq": seq});
-    let ack = client.ask(json!({"op": "subscribe", "id": 1, "topic": "chat.a", "from": from(3)}));
+    let ack = client.request(json!({"op": "subscribe", "id": 1, "topic": "chat.a", "from": from(3)}));
     assert_eq!((&ack["replayed"], &ack["complete"]), (&json!(2), &json!(true)), "{ack}");
     posted("6");
     for seq in 4..=6 {
-        assert_eq!(client.hear(), message(seq), "in order, without duplicates and gaps");
+        assert_eq!(client.receive_message(), message(seq), "in order, without duplicates and gaps");
     }
-    let kept = client.ask(json!({"op": "history", "id": 2, "topic": "chat.a", "last": 2}));
+    let kept = client.request(json!({"op": "history", "id": 2, "topic": "chat.a", "last": 2}));
     assert_eq!(
         kept,
         json!({"op": "history", "id": 2, "topic": "chat.a", "messages": [message(5), message(6)]})
@@ -295,20 +296,20 @@ fn resuming_client_receives_missed_messages() {
 
     // The history has five messages: the first is evicted, and the acknowledgement reports it.
     let mut late = Client::connect(&server);
-    let ack = late.ask(json!({"op": "subscribe", "id": 1, "topic": "chat.a", "from": from(0)}));
+    let ack = late.request(json!({"op": "subscribe", "id": 1, "topic": "chat.a", "from": from(0)}));
     assert_eq!((&ack["replayed"], &ack["complete"]), (&json!(5), &json!(false)), "{ack}");
     for seq in 2..=6 {
-        assert_eq!(late.hear(), message(seq));
+        assert_eq!(late.receive_message(), message(seq));
     }
     // A topic without history starts with live messages.
-    let ack = late.ask(json!({"op": "subscribe", "id": 1, "topic": "news", "last": 3}));
+    let ack = late.request(json!({"op": "subscribe", "id": 1, "topic": "news", "last": 3}));
     assert_eq!(ack, json!({"op": "ack", "id": 1, "topic": "news", "complete": false}));
-    for (words, code) in [
+    for (body, code) in [
         (json!({"op": "history", "id": 1, "topic": "news", "last": 1}), 410),
         (json!({"op": "history", "id": 1, "topic": "chat.a"}), 400),
         (json!({"op": "history", "id": 1, "topic": "chat.a", "last": 1, "from": from(1)}), 400),
     ] {
-        assert_eq!(late.ask(words.clone())["code"], code, "{words}");
+        assert_eq!(late.request(body.clone())["code"], code, "{body}");
     }
 }
 
@@ -322,9 +323,259 @@ fn patterns_are_delivered_in_both_forms() {
     plain.send(&Frame::ping(""));
     assert_eq!(plain.next(), Some(Reply::Pong(Vec::new())));
     server.request("POST /topics/prices.gold HTTP/1.1", "1");
-    assert_eq!(framed.hear(), json!({"op": "message", "topic": "prices.gold", "data": "1"}));
+    assert_eq!(framed.receive_message(), json!({"op": "message", "topic": "prices.gold", "data": "1"}));
     assert_eq!(plain.next(), Some(Reply::text("1")));
     // Delivered once, though two patterns match.
     server.request("POST /topics/prices.gold.eur HTTP/1.1", "2");
-    assert_eq!(framed.hear(), json!({"op": "message", "topic": "prices.gold.eur", "data": "2"}));
+    assert_eq!(framed.receive_message(), json!({"op": "message", "topic": "prices.gold.eur", "data": "2"}));
+}
+
+impl Client {
+    fn join(&mut self, topic: &str, member: &Value) {
+        let ack = self.request(json!({"op": "join", "id": "join", "topic": topic, "member": member}));
+        assert_eq!(ack, json!({"op": "ack", "id": "join", "topic": topic}));
+    }
+
+    /// Receives presence updates until one is true for `holds`; none may be missing after the version `at`.
+    fn until_presence(&mut self, at: &mut u64, holds: impl Fn(&Value) -> bool) -> Value {
+        loop {
+            let update = self.receive_message();
+            assert_eq!(update["op"], "presence", "{update}");
+            assert!(update["since"].as_u64().unwrap() <= *at, "an update is missing: {update}");
+            *at = update["at"].as_u64().unwrap();
+            if holds(&update) {
+                return update;
+            }
+        }
+    }
+}
+
+#[test]
+fn members_are_listed_and_their_changes_reported() {
+    let server = Running::serve(&["--threads", "1"]);
+    let mut anna = Client::connect(&server);
+    let member = |id: &str, name: &str| json!({"id": id, "info": {"name": name, "since": [1, null]}});
+    anna.join("room", &member("anna", "Anna"));
+    let ack = anna.request(json!({"op": "subscribe", "id": 1, "topic": "room", "members": true}));
+    assert_eq!(ack["members"], json!([member("anna", "Anna")]), "{ack}");
+    // The connection is counted once, joined and subscribed.
+    assert_eq!((&ack["more"], &ack["subscribers"]), (&json!(false), &json!(1)), "{ack}");
+    let mut at = ack["at"].as_u64().unwrap();
+
+    // The same with the subscription first.
+    let mut ben = Client::connect(&server);
+    ben.subscribe("room");
+    ben.join("room", &member("ben", "Ben"));
+    let update = anna.until_presence(&mut at, |update| update.get("joined").is_some());
+    assert_eq!(update["joined"], json!([member("ben", "Ben")]));
+    assert_eq!((&update["subscribers"], update.get("left")), (&json!(2), None), "{update}");
+    ben.join("room", &member("ben", "Benjamin"));
+    let update = anna.until_presence(&mut at, |update| update.get("joined").is_some());
+    assert_eq!(update["joined"], json!([member("ben", "Benjamin")]));
+    let listed = ben.request(json!({"op": "members", "id": 2, "topic": "room", "after": "anna"}));
+    assert_eq!(
+        (&listed["op"], &listed["id"], &listed["topic"]),
+        (&json!("members"), &json!(2), &json!("room"))
+    );
+    assert_eq!((&listed["members"], &listed["more"]), (&json!([member("ben", "Benjamin")]), &json!(false)));
+
+    // A member may leave and still subscribe, and the other way around.
+    let ack = ben.request(json!({"op": "leave", "id": 3, "topic": "room"}));
+    assert_eq!(ack, json!({"op": "ack", "id": 3, "topic": "room"}));
+    let update = anna.until_presence(&mut at, |update| update.get("left").is_some());
+    assert_eq!((&update["left"], &update["subscribers"]), (&json!(["ben"]), &json!(2)), "{update}");
+    assert_eq!(ben.request(json!({"op": "leave", "id": 3, "topic": "room"}))["code"], 409);
+    ben.join("room", &json!({"id": "ben"}));
+    ben.request(json!({"op": "unsubscribe", "id": 4, "topic": "room"}));
+    let listed = ben.request(json!({"op": "members", "id": 5, "topic": "room"}));
+    assert_eq!(listed["members"], json!([member("anna", "Anna"), {"id": "ben"}]), "{listed}");
+    // A lost connection leaves.
+    drop(ben);
+    let update = anna.until_presence(&mut at, |update| update.get("left").is_some());
+    assert_eq!((&update["left"], &update["subscribers"]), (&json!(["ben"]), &json!(1)), "{update}");
+}
+
+#[test]
+fn members_are_listed_in_pages() {
+    const MEMBERS: usize = 300;
+    let server = Running::serve(&["--threads", "1"]);
+    let mut watcher = Client::connect(&server);
+    let ack = watcher.request(json!({"op": "subscribe", "id": 1, "topic": "room", "members": true}));
+    let mut at = ack["at"].as_u64().unwrap();
+    let mut members: Vec<Client> = (0..MEMBERS)
+        .map(|number| {
+            let mut client = Client::connect(&server);
+            client.join("room", &json!({"id": format!("{number:03}")}));
+            client
+        })
+        .collect();
+    let all = |update: &Value| update["subscribers"] == MEMBERS + 1;
+    watcher.until_presence(&mut at, all);
+    let first = members[0].request(json!({"op": "members", "id": 1, "topic": "room"}));
+    let listed = first["members"].as_array().unwrap();
+    assert_eq!((&first["more"], listed.len()), (&json!(true), 256));
+    let rest =
+        members[0].request(json!({"op": "members", "id": 1, "topic": "room", "after": listed[255]["id"]}));
+    assert_eq!((&rest["more"], rest["members"].as_array().unwrap().len()), (&json!(false), MEMBERS - 256));
+    assert_eq!(rest["members"][0]["id"], "256");
+
+    // A connection is one member of a topic.
+    let mut one = Client::connect(&server);
+    for number in 0..MEMBERS {
+        one.send_message(&json!({"op": "join", "topic": "hall", "member": {"id": number.to_string()}}));
+    }
+    let listed = one.request(json!({"op": "members", "id": 1, "topic": "hall"}));
+    assert_eq!(listed["members"], json!([{"id": "299"}]), "each join replaces the member of the connection");
+    assert_eq!(listed["subscribers"], 1);
+}
+
+/// Answers and notices take the capacity of publications, and are dropped themselves if there is none.
+#[test]
+fn every_message_is_delivered_or_reported_as_dropped() {
+    // Far more bytes than the sockets' buffers take.
+    const MESSAGES: u64 = 600;
+    let data = "x".repeat(32_000);
+    for overflow in ["drop-oldest", "drop-newest"] {
+        let limits = ["--websocket-overflow", overflow, "--websocket-max-outbound", "256k"];
+        let server = Running::serve(&limits);
+        let mut slow = Client::connect(&server);
+        slow.subscribe("room");
+        let mut publisher = Client::connect(&server);
+        for number in 0..MESSAGES {
+            publisher.request(json!({"op": "publish", "id": number, "topic": "room", "data": data}));
+            slow.send_message(&json!({"op": "ping"}));
+        }
+        let (mut received, mut dropped) = (0, 0);
+        while received + dropped < MESSAGES {
+            let message = slow.receive_message();
+            match message["op"].as_str() {
+                Some("message") => received += 1,
+                Some("dropped") => dropped += message["messages"].as_u64().unwrap(),
+                _ => assert_eq!(message["op"], "pong"),
+            }
+        }
+        assert_eq!(received + dropped, MESSAGES);
+        assert!(received > 0 && dropped > 0, "{received} received, {dropped} dropped");
+    }
+}
+
+#[test]
+fn update_of_too_many_changes_lists_none_and_is_incomplete() {
+    // Some interval of the updates has more changes than an update lists, even on a slow machine.
+    const JOINS: usize = 3000;
+    let server = Running::serve(&["--threads", "1"]);
+    let mut watcher = Client::connect(&server);
+    let ack = watcher.request(json!({"op": "subscribe", "id": 1, "topic": "room", "members": true}));
+    let mut at = ack["at"].as_u64().unwrap();
+    let mut one = Client::connect(&server);
+    for number in 0..JOINS {
+        one.send_message(&json!({"op": "join", "topic": "room", "member": {"id": number.to_string()}}));
+    }
+    let update = watcher.until_presence(&mut at, |update| update.get("complete").is_some());
+    assert_eq!((&update["complete"], &update["subscribers"]), (&json!(false), &json!(2)), "{update}");
+    assert_eq!((update.get("joined"), update.get("left")), (None, None), "{update}");
+    // The watcher lists the members again, as the reference says.
+    let last = json!([{"id": (JOINS - 1).to_string()}]);
+    assert_eq!(one.request(json!({"op": "members", "id": 1, "topic": "room"}))["members"], last);
+}
+
+#[test]
+fn joins_are_checked() {
+    let directory = Directory::new();
+    let secret = directory.write("secret", SECRET);
+    let server = Running::serve(&["--auth-secret-file", &secret, "--auth-public-subscribe", "open"]);
+    let mut public = Client::connect(&server);
+    let join = |topic: &str, member: Value| json!({"op": "join", "id": 1, "topic": topic, "member": member});
+    for (body, code, part) in [
+        (json!({"op": "join", "id": 1, "topic": "open"}), 400, "member is missing"),
+        (join("open", json!({"name": "a"})), 400, "unknown field `name`"),
+        (join("open", json!({"info": 1})), 400, "missing field `id`"),
+        (json!({"op": "members", "id": 1}), 400, "members: topic is missing"),
+        (json!({"op": "read", "id": 1, "stream": "s", "offset": 0, "after": "a"}), 400, "for topics only"),
+        (join("closed", json!({"id": "a"})), 401, "to subscribe to closed"),
+        (json!({"op": "members", "id": 1, "topic": "closed"}), 401, "to subscribe to closed"),
+        (json!({"op": "leave", "id": 1, "topic": "open"}), 409, "has not joined open"),
+        (
+            join("open", json!({"id": "a", "info": "x".repeat(1_023)})),
+            413,
+            "1025 bytes exceeds the limit of 1024",
+        ),
+        (join("open", json!({"id": ""})), 422, "1 to 128 bytes"),
+        (join("open", json!({"id": "x".repeat(129)})), 422, "1 to 128 bytes"),
+        (join("open.*", json!({"id": "a"})), 422, "name one topic"),
+    ] {
+        let answer = public.request(body.clone());
+        assert_eq!((&answer["op"], &answer["code"]), (&json!("error"), &json!(code)), "{body}: {answer}");
+        assert!(answer["error"].as_str().unwrap().contains(part), "{body}: {answer}");
+    }
+    public.join("open", &json!({"id": "x".repeat(128), "info": "x".repeat(1_022)}));
+
+    // The token's `sub` is the only id.
+    let of = |subject: &str, topics: &str| token(&secret, &["--subject", subject, "--subscribe", topics]);
+    let offer = format!("Sec-WebSocket-Protocol: sinews.v1, sinews.bearer.{}\r\n", of("anna", "chat.>"));
+    let mut anna = Client::with(&server, "/ws", &offer);
+    let answer = anna.request(join("chat.a", json!({"id": "ben"})));
+    assert_eq!(answer["code"], 403, "{answer}");
+    assert!(answer["error"].as_str().unwrap().contains("the sub of the token: anna"), "{answer}");
+    for topic in ["chat.a", "chat.b"] {
+        anna.join(topic, &json!({"id": "anna"}));
+    }
+    // A token without the right ends the presence, and so does another `sub`.
+    let ids = |client: &mut Client, topic: &str| {
+        client.request(json!({"op": "members", "id": 1, "topic": topic}))["members"].clone()
+    };
+    let renew = |token: String| json!({"op": "token", "id": 2, "token": token});
+    assert_eq!(anna.request(renew(of("anna", "chat.b")))["op"], "ack");
+    let ended = anna.receive_message();
+    assert_eq!((&ended["code"], &ended["topic"]), (&json!(403), &json!("chat.a")), "{ended}");
+    assert_eq!(ids(&mut anna, "chat.b"), json!([{"id": "anna"}]));
+    assert_eq!(anna.request(renew(of("ben", "chat.>")))["op"], "ack");
+    let ended = anna.receive_message();
+    assert_eq!((&ended["code"], &ended["topic"]), (&json!(403), &json!("chat.b")), "{ended}");
+    assert_eq!((ids(&mut anna, "chat.a"), ids(&mut anna, "chat.b")), (json!([]), json!([])));
+}
+
+#[test]
+fn joined_topics_count_as_subscriptions() {
+    let server = Running::serve(&["--threads", "1"]);
+    let mut client = Client::connect(&server);
+    for count in 0..1_024 {
+        let topic = count.to_string();
+        client.send_message(&json!({"op": "join", "topic": topic, "member": {"id": "a"}}));
+    }
+    let more = json!({"op": "join", "id": "more", "topic": "one more", "member": {"id": "a"}});
+    assert_eq!(client.request(more.clone())["code"], 429);
+    assert_eq!(client.request(json!({"op": "subscribe", "id": 1, "topic": "one more"}))["code"], 429);
+    client.subscribe("7");
+    client.request(json!({"op": "leave", "id": 1, "topic": "7"}));
+    assert_eq!(client.request(more.clone())["code"], 429, "the subscription is left");
+    client.request(json!({"op": "leave", "id": 1, "topic": "8"}));
+    assert_eq!(client.request(more)["op"], "ack");
+}
+
+#[test]
+fn acknowledgement_says_that_the_client_may_not_publish() {
+    let directory = Directory::new();
+    let secret = directory.write("secret", SECRET);
+    let server = Running::serve(&["--auth-secret-file", &secret, "--auth-public-subscribe", "open.>"]);
+    let subscribed = |client: &mut Client, topic: &str| {
+        client.send_message(
+            &json!({"op": "subscribe", "id": 1, "topic": topic, "members": !topic.contains('>')}),
+        );
+        // Presence of the first topic may come before.
+        let mut ack = client.receive_message();
+        while ack["op"] == "presence" {
+            ack = client.receive_message();
+        }
+        assert_eq!(ack["op"], "ack", "{ack}");
+        ack.get("publish").cloned()
+    };
+    let mut guest = Client::connect(&server);
+    assert_eq!(subscribed(&mut guest, "open.room"), Some(json!(false)));
+    assert_eq!(subscribed(&mut guest, "open.>"), None, "a pattern has no answer");
+    let rights = ["--subscribe", "open.>", "--publish", "open.room"];
+    let bearer = format!("Authorization: Bearer {}\r\n", token(&secret, &rights));
+    let mut member = Client::with(&server, "/ws", &bearer);
+    assert_eq!(subscribed(&mut member, "open.room"), None);
+    assert_eq!(subscribed(&mut member, "open.news"), Some(json!(false)));
 }

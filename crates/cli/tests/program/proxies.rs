@@ -32,15 +32,17 @@ fn unix_socket_has_its_permissions_and_is_removed() {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    // The server would wait for this end of the connection.
+    drop(stream);
     server.signal("TERM");
     assert!(server.wait().0.success());
     assert!(!fs::exists(&path).unwrap());
 
-    let words = fails(program().args(["--listen", "unix:/nowhere/socket"]));
-    assert_eq!(words.lines().count(), 1, "{words}");
-    assert!(words.contains("/nowhere/socket: ") && words.contains("directory must exist"), "{words}");
-    let words = fails(program().args(["--listen", "unix:"]));
-    assert!(words.starts_with("error: ") && words.contains("expected a path after unix:"), "{words}");
+    let message = fails(program().args(["--listen", "unix:/nowhere/socket"]));
+    assert_eq!(message.lines().count(), 1, "{message}");
+    assert!(message.contains("/nowhere/socket: ") && message.contains("directory must exist"), "{message}");
+    let message = fails(program().args(["--listen", "unix:"]));
+    assert!(message.starts_with("error: ") && message.contains("expected a path after unix:"), "{message}");
 }
 
 #[test]

@@ -1,15 +1,16 @@
 //! Starts the program, and connects clients to it.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use sinews_proto::Role;
 use sinews_testkit::{Frame, Reader, Reply};
 
 /// Longer than any step takes on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_sinews");
 
@@ -52,6 +53,19 @@ pub(crate) struct Running {
     pub(crate) address: SocketAddr,
 }
 
+/// An address with a free port below those that the system gives to other sockets (from 32,768 on Linux): no other test
+/// takes it before a program listens there.
+pub(crate) fn unused_address() -> SocketAddr {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = std::process::id().wrapping_mul(61).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let address = SocketAddr::from(([127, 0, 0, 1], 12_000 + (number % 20_000) as u16));
+        if TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
+}
+
 impl Running {
     pub(crate) fn start(command: &mut Command) -> Self {
         let mut child = command.spawn().unwrap();
@@ -59,9 +73,9 @@ impl Running {
         let mut table = String::new();
         while !table.contains("Ctrl-C stops.") {
             if stdout.read_line(&mut table).unwrap() == 0 {
-                let mut words = String::new();
-                child.stderr.take().unwrap().read_to_string(&mut words).unwrap();
-                panic!("no table of addresses: {table}{words}");
+                let mut message = String::new();
+                child.stderr.take().unwrap().read_to_string(&mut message).unwrap();
+                panic!("no table of addresses: {table}{message}");
             }
         }
         let chat = table.lines().find_map(|line| line.split_once("://")).expect("an address").1;
@@ -84,7 +98,7 @@ impl Running {
 
     pub(crate) fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream
     }
 
@@ -100,6 +114,18 @@ impl Running {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer
+    }
+
+    /// The counters and gauges that are not zero, if the server answers.
+    fn counters(&self) -> Option<String> {
+        let mut stream = TcpStream::connect(self.address).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        let is_shown =
+            |line: &&str| line.starts_with("sinews_") && !line.contains("_bucket{") && !line.ends_with(" 0");
+        Some(answer.lines().filter(is_shown).map(|line| format!("{line}\n")).collect())
     }
 
     pub(crate) fn get(&self, path: &str) -> String {
@@ -158,9 +184,18 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        let counters = if std::thread::panicking() { self.counters() } else { None };
         // A process that has exited needs no signal.
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if std::thread::panicking() {
+            let mut log = String::new();
+            let _ = self.child.stderr.take().map(|mut stderr| stderr.read_to_string(&mut log));
+            #[expect(clippy::print_stderr, reason = "the report of a failed test")]
+            {
+                eprintln!("the server of the failed test:\n{}{log}", counters.unwrap_or_default());
+            }
+        }
     }
 }
 

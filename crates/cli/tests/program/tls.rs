@@ -12,12 +12,12 @@ use crate::config::Directory;
 use crate::support::{Running, fails, program};
 
 /// A self-signed certificate and its key.
-struct Made {
+struct TestCertificate {
     certificate: String,
     key: String,
 }
 
-impl Made {
+impl TestCertificate {
     fn new(name: &str) -> Self {
         let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
         Self { certificate: made.cert.pem(), key: made.signing_key.serialize_pem() }
@@ -29,7 +29,11 @@ impl Made {
 }
 
 /// A client that requests a server name and trusts these certificates.
-fn client(server: &Running, name: &str, trusted: &[&Made]) -> StreamOwned<ClientConnection, TcpStream> {
+fn client(
+    server: &Running,
+    name: &str,
+    trusted: &[&TestCertificate],
+) -> StreamOwned<ClientConnection, TcpStream> {
     let mut roots = RootCertStore::empty();
     for made in trusted {
         roots.add(made.der()).unwrap();
@@ -43,7 +47,7 @@ fn client(server: &Running, name: &str, trusted: &[&Made]) -> StreamOwned<Client
 }
 
 /// The answer to a request of the start page.
-fn get(server: &Running, name: &str, trusted: &[&Made]) -> std::io::Result<String> {
+fn get(server: &Running, name: &str, trusted: &[&TestCertificate]) -> std::io::Result<String> {
     let mut stream = client(server, name, trusted);
     write!(stream, "GET /healthz HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n")?;
     let mut answer = String::new();
@@ -53,7 +57,7 @@ fn get(server: &Running, name: &str, trusted: &[&Made]) -> std::io::Result<Strin
 
 #[test]
 fn all_routes_are_served_over_tls() {
-    let (made, directory) = (Made::new("localhost"), Directory::new());
+    let (made, directory) = (TestCertificate::new("localhost"), Directory::new());
     let (certificate, key) =
         (directory.write("a.pem", &made.certificate), directory.write("a.key", &made.key));
     let mut command = program();
@@ -82,6 +86,8 @@ fn all_routes_are_served_over_tls() {
     // An alert, or a reset after it.
     let _ = plain.read_to_end(&mut answer);
     assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
+    // The server would wait for this end of the connection.
+    drop(plain);
     server.signal("TERM");
     let log = server.wait().1;
     assert!(log.contains("can publish and subscribe to every topic"), "{log}");
@@ -91,7 +97,7 @@ fn all_routes_are_served_over_tls() {
 #[test]
 fn certificates_are_chosen_by_name_and_renewed_by_a_signal() {
     let directory = Directory::new();
-    let (one, two) = (Made::new("one.example"), Made::new("two.example"));
+    let (one, two) = (TestCertificate::new("one.example"), TestCertificate::new("two.example"));
     let mut lists = [Vec::new(), Vec::new()];
     for (name, made) in [("one", &one), ("two", &two)] {
         lists[0].push(directory.write(&format!("{name}.pem"), &made.certificate));
@@ -101,14 +107,14 @@ fn certificates_are_chosen_by_name_and_renewed_by_a_signal() {
     let file = directory.write("sinews.toml", &text);
     let mut server = Running::serve(&["--config", &file]);
     let mut log = BufReader::new(server.child.stderr.take().unwrap()).lines();
-    let mut until = |words: &str| {
-        log.find(|line| line.as_ref().is_ok_and(|line| line.contains(words))).expect("the words").unwrap()
+    let mut until = |message: &str| {
+        log.find(|line| line.as_ref().is_ok_and(|line| line.contains(message))).expect("the words").unwrap()
     };
     for (name, made) in [("one.example", &one), ("two.example", &two)] {
         assert!(get(&server, name, &[made]).unwrap().starts_with("HTTP/1.1 200 "));
     }
 
-    let renewed = Made::new("two.example");
+    let renewed = TestCertificate::new("two.example");
     directory.write("two.pem", &renewed.certificate);
     server.signal("HUP");
     let line = until("was not applied");
@@ -132,7 +138,7 @@ fn certificates_are_chosen_by_name_and_renewed_by_a_signal() {
 #[test]
 fn certificate_errors_name_file_and_setting() {
     let directory = Directory::new();
-    let (made, other) = (Made::new("localhost"), Made::new("localhost"));
+    let (made, other) = (TestCertificate::new("localhost"), TestCertificate::new("localhost"));
     let certificate = directory.write("a.pem", &made.certificate);
     let (key, wrong) = (directory.write("a.key", &made.key), directory.write("b.key", &other.key));
     for (certificate, key, parts) in [
@@ -144,12 +150,15 @@ fn certificate_errors_name_file_and_setting() {
     ] {
         let text = format!("[tls]\ncertificate = {certificate:?}\nkey = {key:?}\n");
         let file = directory.write("sinews.toml", &text);
-        let words = fails(program().args(["config", "check", &file]));
-        assert_eq!(words.lines().count(), 1, "{words}");
-        assert!(words.starts_with(&format!("sinews: {file}:")), "{words}");
-        assert!(parts.iter().all(|part| words.contains(part)), "{parts:?} in {words}");
-        assert_eq!(fails(program().args(["serve", "--config", &file])), words);
+        let message = fails(program().args(["config", "check", &file]));
+        assert_eq!(message.lines().count(), 1, "{message}");
+        assert!(message.starts_with(&format!("sinews: {file}:")), "{message}");
+        assert!(parts.iter().all(|part| message.contains(part)), "{parts:?} in {message}");
+        assert_eq!(fails(program().args(["serve", "--config", &file])), message);
     }
-    let words = fails(program().args(["--tls-certificate", &certificate]));
-    assert!(words.starts_with("sinews: --tls-certificate names 1 files and tls.key names 0: "), "{words}");
+    let message = fails(program().args(["--tls-certificate", &certificate]));
+    assert!(
+        message.starts_with("sinews: --tls-certificate names 1 files and tls.key names 0: "),
+        "{message}"
+    );
 }

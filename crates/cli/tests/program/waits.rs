@@ -30,6 +30,6 @@ fn silent_connection_is_pinged_and_then_closed() {
     let server = Running::serve(&["--websocket-ping-interval", "off", "--websocket-idle-timeout", "200ms"]);
     let mut silent = server.websocket("/echo");
     assert_eq!(silent.next().and_then(|reply| reply.close_code()), Some(1001));
-    let words = fails(program().args(["--websocket-pong-timeout", "0s"]));
-    assert!(words.starts_with("error: ") && words.contains("must be longer than zero"), "{words}");
+    let message = fails(program().args(["--websocket-pong-timeout", "0s"]));
+    assert!(message.starts_with("error: ") && message.contains("must be longer than zero"), "{message}");
 }

@@ -137,12 +137,12 @@ fn certificate_errors_name_the_reason_and_a_remedy() {
             "; --insecure accepts any certificate",
         ),
     ];
-    for (change, further, words, advice) in cases {
+    for (change, further, message, advice) in cases {
         let server = directory.serve(&known, change);
         for client in CLIENTS {
             let (through, said) = run(client, further, &server, &other.file);
-            assert!(!through, "{client:?}: {words}");
-            assert!(said.contains(words) && said.contains(advice), "{client:?}, {words}: {said}");
+            assert!(!through, "{client:?}: {message}");
+            assert!(said.contains(message) && said.contains(advice), "{client:?}, {message}: {said}");
             let (through, said) = run(client, &["--insecure"], &server, &other.file);
             assert!(through, "{client:?}: {said}");
         }

@@ -8,7 +8,7 @@ use clap::ValueEnum;
 
 /// Formats of binary messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Show {
+pub(crate) enum BinaryFormat {
     /// Offset, hex and characters.
     Dump,
     /// Hex in one line.
@@ -23,12 +23,12 @@ pub(crate) enum Show {
 
 /// A header, `Name: value`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct HeaderArg {
     pub(crate) name: String,
     pub(crate) value: String,
 }
 
-impl FromStr for Header {
+impl FromStr for HeaderArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -39,13 +39,13 @@ impl FromStr for Header {
 
 /// `HOST:PORT:ADDR`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Resolve {
+pub(crate) struct ResolveArg {
     pub(crate) host: String,
     pub(crate) port: u16,
     pub(crate) address: IpAddr,
 }
 
-impl FromStr for Resolve {
+impl FromStr for ResolveArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn targets_parse_with_names_and_addresses() {
         let resolve = |text: &str| {
-            text.parse().map(|Resolve { host, port, address }| (host, port, address.to_string()))
+            text.parse().map(|ResolveArg { host, port, address }| (host, port, address.to_string()))
         };
         assert_eq!(resolve("a.b:443:127.0.0.1"), Ok(("a.b".into(), 443, "127.0.0.1".into())));
         assert_eq!(resolve("[::1]:80:[::2]"), Ok(("::1".into(), 80, "::2".into())));

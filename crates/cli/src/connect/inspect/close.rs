@@ -1,16 +1,17 @@
 //! Close payloads: valid and invalid codes.
 
-use super::fault::{EITHER, Fault, PROTOCOL};
+use super::violation::{EITHER, PROTOCOL, Violation};
 
 /// Returns the violations in the payload of a Close (RFC 6455 sections 5.5.1 and 7.4).
-pub(super) fn close_faults(payload: &[u8], from_client: bool) -> Vec<Fault> {
-    let mut faults = Vec::new();
-    let mut add = |section, words: String, codes| faults.push(Fault::fatal(section, words, codes));
+pub(super) fn close_violations(payload: &[u8], from_client: bool) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    let mut add =
+        |section, description: String, codes| violations.push(Violation::fatal(section, description, codes));
     let (code, reason) = match payload {
-        [] => return faults,
+        [] => return violations,
         [_] => {
             add("RFC 6455 section 5.5.1", "a Close with one byte: a code has two".to_owned(), PROTOCOL);
-            return faults;
+            return violations;
         }
         [high, low, reason @ ..] => (u16::from_be_bytes([*high, *low]), reason),
     };
@@ -36,13 +37,17 @@ pub(super) fn close_faults(payload: &[u8], from_client: bool) -> Vec<Fault> {
         ),
     }
     if code == 1010 && !from_client {
-        faults.push(Fault::new(
+        violations.push(Violation::new(
             "RFC 6455 section 7.4.1",
             "1010 is for clients: a server fails the handshake instead",
         ));
     }
     if std::str::from_utf8(reason).is_err() {
-        faults.push(Fault::fatal("RFC 6455 section 5.5.1", "the reason of a Close is not UTF-8", EITHER));
+        violations.push(Violation::fatal(
+            "RFC 6455 section 5.5.1",
+            "the reason of a Close is not UTF-8",
+            EITHER,
+        ));
     }
-    faults
+    violations
 }

@@ -5,8 +5,8 @@ use miniz_oxide::inflate::TINFLStatus;
 use miniz_oxide::inflate::core::inflate_flags::TINFL_FLAG_HAS_MORE_INPUT;
 use miniz_oxide::inflate::core::{DecompressorOxide, decompress};
 
-use super::extension::Params;
-use super::fault::{EITHER, Fault};
+use super::extension::OfferParams;
+use super::violation::{EITHER, Violation};
 
 /// Bytes removed from the end of each message's compressed data (RFC 7692 section 7.2.1).
 const TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
@@ -15,23 +15,23 @@ const STEP: usize = 4 << 10;
 
 /// Inflates one direction three times: with the agreed context takeover, with context takeover, and with the agreed
 /// window only. Data that only one variant cannot read violate the agreement.
-pub(crate) struct Inflater {
-    agreed: Agreed,
+pub(crate) struct CheckedInflater {
+    agreed: DirectionParams,
     strict: Option<Decompress>,
     generous: Option<Decompress>,
-    narrow: Option<Narrow>,
+    narrow: Option<WindowChecker>,
 }
 
 /// Negotiated parameters of one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Agreed {
+pub(crate) struct DirectionParams {
     pub(crate) from_client: bool,
     pub(crate) no_context_takeover: bool,
     pub(crate) max_window_bits: u8,
 }
 
-impl Agreed {
-    pub(crate) fn of(params: &Params, from_client: bool) -> Self {
+impl DirectionParams {
+    pub(crate) fn of(params: &OfferParams, from_client: bool) -> Self {
         let (no_context_takeover, bits) = match from_client {
             true => (params.client_no_context_takeover, params.client_bits()),
             false => (params.server_no_context_takeover, params.server_bits()),
@@ -40,14 +40,14 @@ impl Agreed {
     }
 }
 
-impl Inflater {
-    pub(crate) fn new(agreed: Agreed) -> Self {
-        let narrow = Narrow::new(agreed.max_window_bits);
+impl CheckedInflater {
+    pub(crate) fn new(agreed: DirectionParams) -> Self {
+        let narrow = WindowChecker::new(agreed.max_window_bits);
         Self { agreed, strict: Some(Decompress::new(false)), generous: Some(Decompress::new(false)), narrow }
     }
 
     /// Inflates a piece of a message into `out`, up to `max` bytes. Returns the fault of the first faulty piece.
-    pub(crate) fn inflate(&mut self, piece: &[u8], max: usize, out: &mut Vec<u8>) -> Option<Fault> {
+    pub(crate) fn inflate(&mut self, piece: &[u8], max: usize, out: &mut Vec<u8>) -> Option<Violation> {
         let kept = out.len();
         let strict = self.strict.as_mut().map(|inflater| inflate(inflater, piece, max, out));
         let generous = if strict == Some(Ok(())) {
@@ -64,21 +64,22 @@ impl Inflater {
             self.generous = None;
         }
         if strict == Some(Ok(())) {
-            let words = format!(
+            let description = format!(
                 "the data refer farther back than the agreed window of {} bits",
                 self.agreed.max_window_bits
             );
-            return (!fits)
-                .then(|| self.fault(["RFC 7692 section 7.1.2.1", "RFC 7692 section 7.1.2.2"], &words));
+            return (!fits).then(|| {
+                self.violation(["RFC 7692 section 7.1.2.1", "RFC 7692 section 7.1.2.2"], &description)
+            });
         }
         // Faults after the first one are already reported.
         self.strict.take()?;
         Some(match generous {
-            Some(Ok(())) if self.agreed.no_context_takeover => self.fault(
+            Some(Ok(())) if self.agreed.no_context_takeover => self.violation(
                 ["RFC 7692 section 7.1.1.1", "RFC 7692 section 7.1.1.2"],
                 "the data refer to an earlier message, though no context takeover was agreed",
             ),
-            _ => Fault::fatal(
+            _ => Violation::fatal(
                 "RFC 7692 section 7.2.2",
                 "the compressed data are not valid deflate data",
                 EITHER,
@@ -86,34 +87,34 @@ impl Inflater {
         })
     }
 
-    fn fault(&self, sections: [&'static str; 2], words: &str) -> Fault {
-        Fault::fatal(sections[usize::from(self.agreed.from_client)], words, EITHER)
+    fn violation(&self, sections: [&'static str; 2], description: &str) -> Violation {
+        Violation::fatal(sections[usize::from(self.agreed.from_client)], description, EITHER)
     }
 
     /// Ends a message.
-    pub(crate) fn finish(&mut self, max: usize, out: &mut Vec<u8>) -> Option<Fault> {
-        let fault = self.inflate(&TAIL, max, out);
+    pub(crate) fn finish(&mut self, max: usize, out: &mut Vec<u8>) -> Option<Violation> {
+        let violation = self.inflate(&TAIL, max, out);
         // The message after a broken message may be valid.
         if self.strict.is_none() || self.agreed.no_context_takeover {
             self.strict = Some(Decompress::new(false));
         }
         self.generous.get_or_insert_with(|| Decompress::new(false));
         if self.narrow.is_none() {
-            self.narrow = Narrow::new(self.agreed.max_window_bits);
+            self.narrow = WindowChecker::new(self.agreed.max_window_bits);
         }
-        fault
+        violation
     }
 }
 
 /// Reads distances against a window below deflate's maximum; zlib would accept larger distances.
-struct Narrow {
+struct WindowChecker {
     inflater: Box<DecompressorOxide>,
     /// Its content is unused.
     window: Vec<u8>,
     at: usize,
 }
 
-impl Narrow {
+impl WindowChecker {
     /// Returns `None` if every distance fits.
     fn new(bits: u8) -> Option<Self> {
         let window = vec![0; 1 << bits.clamp(8, 15)];
@@ -162,14 +163,14 @@ fn inflate(inflater: &mut Decompress, mut piece: &[u8], max: usize, out: &mut Ve
 }
 
 /// Compresses sent messages with the negotiated parameters.
-pub(crate) struct Deflater {
+pub(crate) struct MessageDeflater {
     compress: Compress,
     no_context_takeover: bool,
 }
 
-impl Deflater {
+impl MessageDeflater {
     /// Returns `None` if zlib does not support the window: messages are then sent uncompressed, which is legal.
-    pub(crate) fn new(agreed: Agreed) -> Option<Self> {
+    pub(crate) fn new(agreed: DirectionParams) -> Option<Self> {
         let bits = agreed.max_window_bits;
         let compress = (9..=15)
             .contains(&bits)
@@ -205,13 +206,14 @@ impl Deflater {
 mod tests {
     use super::*;
 
-    const AGREED: Agreed = Agreed { from_client: false, no_context_takeover: false, max_window_bits: 15 };
+    const AGREED: DirectionParams =
+        DirectionParams { from_client: false, no_context_takeover: false, max_window_bits: 15 };
 
     fn text() -> Vec<u8> {
         (0..3000_u32).flat_map(|at| (at * at).to_string().into_bytes()).collect()
     }
 
-    fn read_whole(inflater: &mut Inflater, message: &[u8]) -> (Vec<u8>, Option<Fault>) {
+    fn read_whole(inflater: &mut CheckedInflater, message: &[u8]) -> (Vec<u8>, Option<Violation>) {
         let mut out = Vec::new();
         let first = inflater.inflate(message, 1 << 20, &mut out);
         let last = inflater.finish(1 << 20, &mut out);
@@ -222,8 +224,9 @@ mod tests {
     fn deflated_messages_inflate() {
         for bits in 9..=15 {
             for no_context_takeover in [false, true] {
-                let agreed = Agreed { max_window_bits: bits, no_context_takeover, ..AGREED };
-                let (mut deflater, mut inflater) = (Deflater::new(agreed).unwrap(), Inflater::new(agreed));
+                let agreed = DirectionParams { max_window_bits: bits, no_context_takeover, ..AGREED };
+                let (mut deflater, mut inflater) =
+                    (MessageDeflater::new(agreed).unwrap(), CheckedInflater::new(agreed));
                 for message in [text(), Vec::new(), text(), b"short".to_vec()] {
                     let sent = deflater.deflate(&message).unwrap();
                     assert_eq!(read_whole(&mut inflater, &sent), (message, None), "{agreed:?}");
@@ -234,31 +237,32 @@ mod tests {
 
     #[test]
     fn violated_parameters_are_named() {
-        let fault = |sender: Agreed, receiver: Agreed| {
-            let (mut deflater, mut inflater) = (Deflater::new(sender).unwrap(), Inflater::new(receiver));
+        let violation = |sender: DirectionParams, receiver: DirectionParams| {
+            let (mut deflater, mut inflater) =
+                (MessageDeflater::new(sender).unwrap(), CheckedInflater::new(receiver));
             let (_, first) = read_whole(&mut inflater, &deflater.deflate(&text()).unwrap());
             let (message, second) = read_whole(&mut inflater, &deflater.deflate(&text()).unwrap());
             assert_eq!(message, text(), "the message is inflated despite the violation");
-            first.or(second).map(|fault| fault.section)
+            first.or(second).map(|violation| violation.section)
         };
-        let narrow = Agreed { max_window_bits: 9, ..AGREED };
-        assert_eq!(fault(AGREED, narrow), Some("RFC 7692 section 7.1.2.1"));
-        assert_eq!(fault(narrow, AGREED), None);
-        let forgetful = Agreed { no_context_takeover: true, ..AGREED };
-        assert_eq!(fault(AGREED, forgetful), Some("RFC 7692 section 7.1.1.1"));
+        let narrow = DirectionParams { max_window_bits: 9, ..AGREED };
+        assert_eq!(violation(AGREED, narrow), Some("RFC 7692 section 7.1.2.1"));
+        assert_eq!(violation(narrow, AGREED), None);
+        let forgetful = DirectionParams { no_context_takeover: true, ..AGREED };
+        assert_eq!(violation(AGREED, forgetful), Some("RFC 7692 section 7.1.1.1"));
         assert_eq!(
-            fault(AGREED, Agreed { from_client: true, ..forgetful }),
+            violation(AGREED, DirectionParams { from_client: true, ..forgetful }),
             Some("RFC 7692 section 7.1.1.2")
         );
-        assert_eq!(fault(forgetful, AGREED), None);
+        assert_eq!(violation(forgetful, AGREED), None);
     }
 
     #[test]
     fn invalid_deflate_data_is_named_once() {
-        let mut inflater = Inflater::new(AGREED);
-        let (_, fault) = read_whole(&mut inflater, &[0xff; 40]);
-        assert_eq!(fault.map(|fault| fault.section), Some("RFC 7692 section 7.2.2"));
-        let sound = Deflater::new(AGREED).unwrap().deflate(b"hello").unwrap();
+        let mut inflater = CheckedInflater::new(AGREED);
+        let (_, violation) = read_whole(&mut inflater, &[0xff; 40]);
+        assert_eq!(violation.map(|violation| violation.section), Some("RFC 7692 section 7.2.2"));
+        let sound = MessageDeflater::new(AGREED).unwrap().deflate(b"hello").unwrap();
         assert_eq!(read_whole(&mut inflater, &sound), (b"hello".to_vec(), None));
     }
 }

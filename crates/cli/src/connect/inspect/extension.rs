@@ -1,17 +1,17 @@
 //! Offered and accepted extensions (RFC 6455 section 9.1, RFC 7692 section 7.1), parsed leniently.
 
-use super::fault::Fault;
+use super::violation::Violation;
 
 /// An extension with its parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Extension {
+pub(crate) struct ExtensionHeader {
     pub(crate) name: String,
     pub(crate) params: Vec<(String, Option<String>)>,
 }
 
 /// Valid parameters of a permessage-deflate offer or answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Params {
+pub(crate) struct OfferParams {
     pub(crate) server_no_context_takeover: bool,
     pub(crate) client_no_context_takeover: bool,
     pub(crate) server_max_window_bits: Option<u8>,
@@ -22,7 +22,7 @@ pub(crate) struct Params {
 pub(crate) const DEFLATE: &str = "permessage-deflate";
 
 /// Parses the list in all lines of a header.
-pub(crate) fn parse<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<Extension> {
+pub(crate) fn parse<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<ExtensionHeader> {
     let mut found = Vec::new();
     for part in lines.flat_map(|line| split(line, ',')) {
         let mut pieces = split(part, ';').into_iter();
@@ -33,7 +33,7 @@ pub(crate) fn parse<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<Extension> 
             (name.trim().to_owned(), value.map(|value| value.trim().trim_matches('"').to_owned()))
         };
         if !name.is_empty() {
-            found.push(Extension { name, params: pieces.map(param).collect() });
+            found.push(ExtensionHeader { name, params: pieces.map(param).collect() });
         }
     }
     found
@@ -49,7 +49,7 @@ fn split(text: &str, at: char) -> Vec<&str> {
     .collect()
 }
 
-impl Params {
+impl OfferParams {
     pub(crate) fn server_bits(&self) -> u8 {
         self.server_max_window_bits.unwrap_or(15)
     }
@@ -60,17 +60,19 @@ impl Params {
 
     /// Parses an extension's parameters, and returns their violations. A server must decline an invalid offer, a
     /// client must fail the connection on an invalid answer (RFC 7692 section 7.1).
-    pub(crate) fn read(extension: &Extension, in_answer: bool) -> (Self, Vec<Fault>) {
-        let (mut params, mut faults) = (Self::default(), Vec::new());
+    pub(crate) fn read(extension: &ExtensionHeader, in_answer: bool) -> (Self, Vec<Violation>) {
+        let (mut params, mut violations) = (Self::default(), Vec::new());
         let mut seen: Vec<&str> = Vec::new();
         for (name, value) in &extension.params {
             if seen.contains(&name.as_str()) {
-                faults
-                    .push(Fault::new("RFC 7692 section 7.1", format!("the parameter {name} is given twice")));
+                violations.push(Violation::new(
+                    "RFC 7692 section 7.1",
+                    format!("the parameter {name} is given twice"),
+                ));
             }
             seen.push(name);
             let bits = value.as_deref().and_then(window_bits);
-            let fault = match (name.as_str(), value) {
+            let violation = match (name.as_str(), value) {
                 ("server_no_context_takeover", None) => {
                     params.server_no_context_takeover = true;
                     None
@@ -95,12 +97,12 @@ impl Params {
                 }
                 _ => Some(("RFC 7692 section 7.1", "is no parameter of permessage-deflate")),
             };
-            if let Some((section, why)) = fault {
+            if let Some((section, why)) = violation {
                 let value = value.as_ref().map_or_else(String::new, |value| format!("={value}"));
-                faults.push(Fault::new(section, format!("{name}{value} {why}")));
+                violations.push(Violation::new(section, format!("{name}{value} {why}")));
             }
         }
-        (params, faults)
+        (params, violations)
     }
 }
 
@@ -111,63 +113,68 @@ fn window_bits(text: &str) -> Option<u8> {
 }
 
 /// Returns the accepted parameters, and their violations.
-pub(crate) fn check(offered: &[Extension], answered: &[Extension]) -> (Option<Params>, Vec<Fault>) {
-    let (mut agreed, mut faults) = (None, Vec::new());
+pub(crate) fn check(
+    offered: &[ExtensionHeader],
+    answered: &[ExtensionHeader],
+) -> (Option<OfferParams>, Vec<Violation>) {
+    let (mut agreed, mut violations) = (None, Vec::new());
     for answer in answered {
-        let offers: Vec<&Extension> = offered.iter().filter(|offer| offer.name == answer.name).collect();
+        let offers: Vec<&ExtensionHeader> =
+            offered.iter().filter(|offer| offer.name == answer.name).collect();
         if offers.is_empty() {
-            let words = format!("the extension {} was not offered", answer.name);
-            faults.push(Fault::new("RFC 6455 section 4.1 item 5", words));
+            let description = format!("the extension {} was not offered", answer.name);
+            violations.push(Violation::new("RFC 6455 section 4.1 item 5", description));
         }
         if answer.name != DEFLATE {
             continue;
         }
         if agreed.is_some() {
-            faults.push(Fault::new("RFC 7692 section 5", "permessage-deflate is agreed to twice"));
+            violations.push(Violation::new("RFC 7692 section 5", "permessage-deflate is agreed to twice"));
         }
-        let (params, wrong) = Params::read(answer, true);
-        faults.extend(wrong);
-        faults.extend(check_offers(&offers, &params));
+        let (params, wrong) = OfferParams::read(answer, true);
+        violations.extend(wrong);
+        violations.extend(check_offers(&offers, &params));
         agreed = Some(params);
     }
-    (agreed, faults)
+    (agreed, violations)
 }
 
 /// An answer must match at least one offer; otherwise the violations of the first offer are reported.
-fn check_offers(offers: &[&Extension], answer: &Params) -> Vec<Fault> {
+fn check_offers(offers: &[&ExtensionHeader], answer: &OfferParams) -> Vec<Violation> {
     let mut first = None;
     for offer in offers {
-        let (offer, wrong) = Params::read(offer, false);
-        let faults = if wrong.is_empty() {
+        let (offer, wrong) = OfferParams::read(offer, false);
+        let violations = if wrong.is_empty() {
             check_offer(&offer, answer)
         } else {
-            let declined = |fault: Fault| {
-                Fault::new(
+            let declined = |violation: Violation| {
+                Violation::new(
                     "RFC 7692 section 7.1",
-                    format!("an offer was accepted that must be declined: {}", fault.words),
+                    format!("an offer was accepted that must be declined: {}", violation.description),
                 )
             };
             wrong.into_iter().map(declined).chain(check_offer(&offer, answer)).collect()
         };
-        if faults.is_empty() {
-            return faults;
+        if violations.is_empty() {
+            return violations;
         }
-        first = first.or(Some(faults));
+        first = first.or(Some(violations));
     }
     first.unwrap_or_default()
 }
 
-fn check_offer(offer: &Params, answer: &Params) -> Vec<Fault> {
-    let mut faults = Vec::new();
+fn check_offer(offer: &OfferParams, answer: &OfferParams) -> Vec<Violation> {
+    let mut violations = Vec::new();
     if let Some(bits) = offer.server_max_window_bits
         && answer.server_max_window_bits.is_none_or(|answered| answered > bits)
     {
-        let words = format!("server_max_window_bits={bits} was demanded, and the answer does not keep to it");
-        faults.push(Fault::new("RFC 7692 section 7.1.2.1", words));
+        let description =
+            format!("server_max_window_bits={bits} was demanded, and the answer does not keep to it");
+        violations.push(Violation::new("RFC 7692 section 7.1.2.1", description));
     }
     if offer.server_no_context_takeover && !answer.server_no_context_takeover {
-        let words = "server_no_context_takeover was demanded, and the answer does not say it";
-        faults.push(Fault::new("RFC 7692 section 7.1.1.1", words));
+        let description = "server_no_context_takeover was demanded, and the answer does not say it";
+        violations.push(Violation::new("RFC 7692 section 7.1.1.1", description));
     }
     let too_many = match (offer.client_max_window_bits, answer.client_max_window_bits) {
         (None, Some(_)) => Some("client_max_window_bits is answered, and was not offered"),
@@ -176,17 +183,17 @@ fn check_offer(offer: &Params, answer: &Params) -> Vec<Fault> {
         }
         _ => None,
     };
-    faults.extend(too_many.map(|words| Fault::new("RFC 7692 section 7.1.2.2", words)));
-    faults
+    violations.extend(too_many.map(|description| Violation::new("RFC 7692 section 7.1.2.2", description)));
+    violations
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn faults(offer: &str, answer: &str) -> Vec<String> {
-        let (_, faults) = check(&parse([offer].into_iter()), &parse([answer].into_iter()));
-        faults.iter().map(ToString::to_string).collect()
+    fn violations(offer: &str, answer: &str) -> Vec<String> {
+        let (_, violations) = check(&parse([offer].into_iter()), &parse([answer].into_iter()));
+        violations.iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -206,7 +213,7 @@ mod tests {
             ),
             ("permessage-deflate", ""),
         ] {
-            assert_eq!(faults(offer, answer), [""; 0], "{offer} / {answer}");
+            assert_eq!(violations(offer, answer), [""; 0], "{offer} / {answer}");
         }
     }
 
@@ -265,7 +272,7 @@ mod tests {
                 "RFC 7692 section 7.1",
             ),
         ] {
-            let found = faults(offer, answer);
+            let found = violations(offer, answer);
             let expected = format!("{section}: ");
             assert!(found.len() == 1 && found[0].starts_with(&expected), "{offer} / {answer}: {found:?}");
         }

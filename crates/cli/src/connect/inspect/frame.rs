@@ -1,17 +1,17 @@
 //! Possibly invalid frame heads (RFC 6455 section 5.2), parsed and written.
 
-use super::fault::{Fault, PROTOCOL};
+use super::violation::{PROTOCOL, Violation};
 
 /// A frame head as received.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
+pub(crate) struct RawFrameHead {
     /// All bytes of the head.
     pub(crate) bytes: Vec<u8>,
     pub(crate) len: u64,
     pub(crate) key: Option<[u8; 4]>,
 }
 
-impl Head {
+impl RawFrameHead {
     /// Parses the head at the start, once it is complete.
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         let &[_, second, ..] = bytes else { return None };
@@ -48,11 +48,11 @@ impl Head {
 
     /// Describes the bits, opcode and length.
     pub(crate) fn describe(&self) -> String {
-        let mut words = String::new();
+        let mut description = String::new();
         for (bit, name) in [(0x80, "fin "), (0x40, "rsv1 "), (0x20, "rsv2 "), (0x10, "rsv3 ")] {
-            words += if self.first() & bit != 0 { name } else { "" };
+            description += if self.first() & bit != 0 { name } else { "" };
         }
-        words += &match self.opcode() {
+        description += &match self.opcode() {
             0 => "continuation".to_owned(),
             1 => "text".to_owned(),
             2 => "binary".to_owned(),
@@ -62,15 +62,16 @@ impl Head {
             other => format!("opcode {other:#x}"),
         };
         if let Some([a, b, c, d]) = self.key {
-            words += &format!(", mask {a:02x}{b:02x}{c:02x}{d:02x}");
+            description += &format!(", mask {a:02x}{b:02x}{c:02x}{d:02x}");
         }
-        words + &format!(", {} bytes", self.len)
+        description + &format!(", {} bytes", self.len)
     }
 
     /// Returns violations visible in the head alone; `from_client` names the sender.
-    pub(crate) fn faults(&self, from_client: bool) -> Vec<Fault> {
-        let mut faults = Vec::new();
-        let mut add = |section, words: &str| faults.push(Fault::fatal(section, words, PROTOCOL));
+    pub(crate) fn violations(&self, from_client: bool) -> Vec<Violation> {
+        let mut violations = Vec::new();
+        let mut add =
+            |section, description: &str| violations.push(Violation::fatal(section, description, PROTOCOL));
         if self.first() & 0x30 != 0 {
             add("RFC 6455 section 5.2", "RSV2 or RSV3 is set, and no extension has given them a meaning");
         }
@@ -106,7 +107,7 @@ impl Head {
         if self.is_control() && self.len > 125 {
             add("RFC 6455 section 5.5", "a control frame has more than 125 bytes");
         }
-        faults
+        violations
     }
 }
 
@@ -155,11 +156,11 @@ mod tests {
         for len in [0, 125, 126, 65_535, 65_536] {
             for key in [None, Some([1, 2, 3, 4])] {
                 let frame = write(0x82, key, None, &vec![7; len]);
-                let head = Head::read(&frame).unwrap();
+                let head = RawFrameHead::read(&frame).unwrap();
                 assert_eq!((head.len, head.key, head.bytes.len() + len), (len as u64, key, frame.len()));
-                assert!(head.faults(key.is_some()).is_empty());
+                assert!(head.violations(key.is_some()).is_empty());
                 for cut in 0..head.bytes.len() {
-                    assert!(Head::read(&frame[..cut]).is_none());
+                    assert!(RawFrameHead::read(&frame[..cut]).is_none());
                 }
             }
         }
@@ -168,10 +169,10 @@ mod tests {
     #[test]
     fn every_head_violation_is_named() {
         let sections = |bytes: &[u8], from_client| {
-            let faults = Head::read(bytes).unwrap().faults(from_client);
-            faults
+            let violations = RawFrameHead::read(bytes).unwrap().violations(from_client);
+            violations
                 .iter()
-                .map(|fault| fault.section.trim_start_matches("RFC 6455 section ").to_owned())
+                .map(|violation| violation.section.trim_start_matches("RFC 6455 section ").to_owned())
                 .collect::<Vec<_>>()
         };
         let none: [&str; 0] = [];

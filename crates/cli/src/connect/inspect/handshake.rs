@@ -4,8 +4,8 @@
 mod answer;
 mod request;
 
-pub(crate) use self::answer::Answer;
-pub(crate) use self::request::Request;
+pub(crate) use self::answer::InspectResponse;
+pub(crate) use self::request::InspectRequest;
 
 /// Maximum head size: the usual limit of clients and servers.
 pub(crate) const HEAD_MAX: usize = 64 << 10;
@@ -37,7 +37,7 @@ mod tests {
     const ANSWER: &str = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
         Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n";
 
-    fn request(further: &[(&str, &str)]) -> Request {
+    fn request(further: &[(&str, &str)]) -> InspectRequest {
         let headers = [
             ("Host", "example.com"),
             ("Upgrade", "websocket"),
@@ -46,15 +46,15 @@ mod tests {
             ("Sec-WebSocket-Version", "13"),
         ];
         let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
-        let mut request = Request { target: "/".to_owned(), headers, own: 5 };
+        let mut request = InspectRequest { target: "/".to_owned(), headers, own: 5 };
         for (name, value) in further {
             request.replace(name, value);
         }
         request
     }
 
-    fn sections(head: &str, request: &Request) -> Vec<&'static str> {
-        Answer::read(head, request).faults.iter().map(|fault| fault.section).collect()
+    fn sections(head: &str, request: &InspectRequest) -> Vec<&'static str> {
+        InspectResponse::read(head, request).violations.iter().map(|violation| violation.section).collect()
     }
 
     #[test]

@@ -5,9 +5,9 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-use super::fault::Fault;
+use super::violation::Violation;
 use crate::connect::command;
-use crate::connect::input::Input;
+use crate::connect::input::InputEvent;
 
 /// A fault to send.
 pub(crate) struct Probe {
@@ -98,8 +98,8 @@ const PING_126: &str = concat!(
 );
 
 impl Probe {
-    pub(crate) fn expected(&self) -> Option<Fault> {
-        self.expected.map(|(section, words, codes)| Fault::fatal(section, words, codes))
+    pub(crate) fn expected(&self) -> Option<Violation> {
+        self.expected.map(|(section, description, codes)| Violation::fatal(section, description, codes))
     }
 
     /// Whether the request alone contains the fault.
@@ -108,7 +108,7 @@ impl Probe {
     }
 
     /// The lines as input.
-    pub(crate) fn input(&'static self) -> mpsc::Receiver<Input> {
+    pub(crate) fn input(&'static self) -> mpsc::Receiver<InputEvent> {
         let (sender, input) = mpsc::channel(1);
         tokio::spawn(async move {
             for line in self.lines {
@@ -116,12 +116,12 @@ impl Probe {
                     sleep(MOMENT).await;
                     continue;
                 }
-                let command = command::parse(line, true).map_or_else(Input::Trouble, Input::Command);
+                let command = command::parse(line, true).map_or_else(InputEvent::Failed, InputEvent::Command);
                 if sender.send(command).await.is_err() {
                     return;
                 }
             }
-            let _ = sender.send(Input::End).await;
+            let _ = sender.send(InputEvent::End).await;
         });
         input
     }
@@ -130,7 +130,7 @@ impl Probe {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connect::command::Command;
+    use crate::connect::command::ConsoleCommand;
 
     #[test]
     fn probe_lines_parse_and_names_are_unique() {
@@ -139,8 +139,8 @@ mod tests {
             for line in probe.lines.iter().filter(|line| **line != "/wait") {
                 let command =
                     command::parse(line, true).unwrap_or_else(|why| panic!("{}: {why}", probe.name));
-                assert!(!matches!(command, Command::Text(_)), "{line}");
-                if let (Command::Frame(frame), "ping-of-126") = (command, probe.name) {
+                assert!(!matches!(command, ConsoleCommand::Text(_)), "{line}");
+                if let (ConsoleCommand::Frame(frame), "ping-of-126") = (command, probe.name) {
                     assert_eq!(frame.payload.len(), 126);
                 }
             }

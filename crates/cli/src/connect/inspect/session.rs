@@ -7,20 +7,20 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf, spli
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::deflate::{Agreed, Deflater};
-use super::fault::Fault;
+use super::deflate::{DirectionParams, MessageDeflater};
 use super::frame;
-use super::handshake::Answer;
-use super::judge::Judge;
+use super::handshake::InspectResponse;
+use super::parser::{FrameEvent, FrameParser, FramePayload};
+use super::reactions::ReactionChecker;
 use super::show;
-use super::side::{Payload, Seen, Side};
+use super::violation::Violation;
 use crate::connect::args::ConnectArgs;
-use crate::connect::command::{Command, Frame, HELP};
-use crate::connect::dial::Transport;
-use crate::connect::end::{End, Kind};
-use crate::connect::input::Input;
+use crate::connect::command::{ConsoleCommand, FrameCommand, HELP};
+use crate::connect::conversation::{interrupts, wait_until};
+use crate::connect::dial::ByteStream;
+use crate::connect::end::{EndKind, RunEnd};
+use crate::connect::input::InputEvent;
 use crate::connect::output::Output;
-use crate::connect::talk::{interrupts, wait_until};
 
 /// High-water mark of outbound bytes, above which input is paused.
 const OUT_MAX: usize = 1 << 20;
@@ -30,9 +30,9 @@ const CHUNK: usize = 16 << 10;
 const WAIT: Duration = Duration::from_secs(1);
 
 /// Result of an inspection.
-pub(crate) struct Found {
-    pub(crate) faults: Vec<Fault>,
-    pub(crate) end: End,
+pub(crate) struct InspectionResult {
+    pub(crate) violations: Vec<Violation>,
+    pub(crate) end: RunEnd,
 }
 
 /// A connection under inspection.
@@ -42,11 +42,11 @@ pub(crate) struct Inspection<'a> {
     output: Option<Output>,
     in_console: bool,
     wait: Option<Duration>,
-    inbound: Side,
-    outbound: Side,
-    deflater: Option<Deflater>,
-    judge: Judge,
-    faults: Vec<Fault>,
+    inbound: FrameParser,
+    outbound: FrameParser,
+    deflater: Option<MessageDeflater>,
+    reactions: ReactionChecker,
+    violations: Vec<Violation>,
     /// Number of frames per direction.
     frames: [u64; 2],
     out: Vec<u8>,
@@ -54,44 +54,52 @@ pub(crate) struct Inspection<'a> {
     received: u64,
     close_sent: bool,
     /// Code of the peer's Close.
-    close_came: Option<Option<u16>>,
+    peer_close: Option<Option<u16>>,
     input_ended: bool,
-    heard: Instant,
+    last_event: Instant,
     /// Start time of closing.
-    leaving: Option<Instant>,
-    end: Option<End>,
+    closing_since: Option<Instant>,
+    end: Option<RunEnd>,
 }
 
 impl<'a> Inspection<'a> {
     /// Starts after the handshake, with its violations.
     pub(crate) fn new(
         args: &'a ConnectArgs,
-        answer: Answer,
+        answer: InspectResponse,
         output: Option<Output>,
         in_console: bool,
     ) -> Self {
-        let side = |from_client| {
-            Side::new(from_client, answer.deflate.as_ref(), args.inspect.excerpt, args.limits.max_message.0)
+        let parser = |from_client| {
+            FrameParser::new(
+                from_client,
+                answer.deflate.as_ref(),
+                args.inspect.excerpt,
+                args.limits.max_message.0,
+            )
         };
         Self {
             args,
             output,
             in_console,
-            wait: args.end.wait.map(|wait| wait.0),
-            inbound: side(false),
-            outbound: side(true),
-            deflater: answer.deflate.as_ref().and_then(|params| Deflater::new(Agreed::of(params, true))),
-            judge: Judge::default(),
-            faults: answer.faults,
+            wait: args.exit.wait.map(|wait| wait.0),
+            inbound: parser(false),
+            outbound: parser(true),
+            deflater: answer
+                .deflate
+                .as_ref()
+                .and_then(|params| MessageDeflater::new(DirectionParams::of(params, true))),
+            reactions: ReactionChecker::default(),
+            violations: answer.violations,
             frames: [0; 2],
             out: Vec::new(),
             sent: 0,
             received: 0,
             close_sent: false,
-            close_came: None,
+            peer_close: None,
             input_ended: false,
-            heard: Instant::now(),
-            leaving: None,
+            last_event: Instant::now(),
+            closing_since: None,
             end: None,
         }
     }
@@ -103,51 +111,51 @@ impl<'a> Inspection<'a> {
     }
 
     /// Expects the connection to end although no frame violates a rule.
-    pub(crate) fn expect_end(&mut self, fault: &Fault) {
-        self.judge.break_rule(fault);
+    pub(crate) fn expect_end(&mut self, violation: &Violation) {
+        self.reactions.expect_failure(violation);
     }
 
     /// Records frames sent with the handshake.
-    pub(crate) fn sent_early(&mut self, bytes: &[u8]) -> Result<(), End> {
-        self.look_at_sent(bytes)
+    pub(crate) fn record_early(&mut self, bytes: &[u8]) -> Result<(), RunEnd> {
+        self.inspect_sent(bytes)
     }
 
     /// Runs until the connection or the input ends.
     pub(crate) async fn run(
         mut self,
-        io: Box<dyn Transport>,
+        io: Box<dyn ByteStream>,
         received: &[u8],
-        mut input: mpsc::Receiver<Input>,
-    ) -> Found {
+        mut input: mpsc::Receiver<InputEvent>,
+    ) -> InspectionResult {
         let (mut reader, mut writer) = split(io);
         let done = async {
             self.handle_received(received)?;
-            self.turns(&mut reader, &mut writer, &mut input).await
+            self.run_loop(&mut reader, &mut writer, &mut input).await
         };
         let end = match done.await {
             Ok(()) => self.end.take(),
-            Err(trouble) => Some(trouble),
+            Err(failure) => Some(failure),
         };
         let mut end = end.unwrap_or_else(|| self.verdict());
-        if let Some(Err(trouble)) = self.output.as_mut().map(Output::finish) {
-            end = trouble;
+        if let Some(Err(failure)) = self.output.as_mut().map(Output::finish) {
+            end = failure;
         }
-        Found { faults: self.faults, end }
+        InspectionResult { violations: self.violations, end }
     }
 
-    async fn turns(
+    async fn run_loop(
         &mut self,
-        reader: &mut ReadHalf<Box<dyn Transport>>,
-        writer: &mut WriteHalf<Box<dyn Transport>>,
-        input: &mut mpsc::Receiver<Input>,
-    ) -> Result<(), End> {
+        reader: &mut ReadHalf<Box<dyn ByteStream>>,
+        writer: &mut WriteHalf<Box<dyn ByteStream>>,
+        input: &mut mpsc::Receiver<InputEvent>,
+    ) -> Result<(), RunEnd> {
         let started = Instant::now();
         let mut chunk = vec![0; CHUNK];
         let mut interrupts = interrupts()?;
         loop {
-            self.look_whether_done()?;
-            let wants_input = !self.input_ended && self.leaving.is_none() && self.out.len() < OUT_MAX;
-            let timeout = self.args.end.timeout.map(|timeout| started + timeout.0);
+            self.check_done()?;
+            let wants_input = !self.input_ended && self.closing_since.is_none() && self.out.len() < OUT_MAX;
+            let timeout = self.args.exit.timeout.map(|timeout| started + timeout.0);
             let due = self.due().into_iter().chain(timeout).min();
             tokio::select! {
                 read = reader.read(&mut chunk) => match read {
@@ -167,15 +175,15 @@ impl<'a> Inspection<'a> {
                 command = input.recv(), if wants_input => self.handle_input(command)?,
                 () = wait_until(due) => {
                     if timeout.is_some_and(|timeout| Instant::now() >= timeout) {
-                        self.end = Some(End::new(Kind::TimedOut, "run exceeds --timeout"));
+                        self.end = Some(RunEnd::new(EndKind::TimedOut, "run exceeds --timeout"));
                         return Ok(());
                     }
                     if self.handle_time()? {
                         return Ok(());
                     }
                 }
-                _ = interrupts.recv() => match self.leaving {
-                    None => self.leave()?,
+                _ = interrupts.recv() => match self.closing_since {
+                    None => self.start_closing()?,
                     Some(_) => return Ok(()),
                 },
             }
@@ -183,137 +191,140 @@ impl<'a> Inspection<'a> {
     }
 
     fn due(&self) -> Option<Instant> {
-        match self.leaving {
-            Some(leaving) => Some(leaving + self.args.limits.close_timeout.0),
-            None => self.input_ended.then(|| self.heard + self.wait.unwrap_or(WAIT)),
+        match self.closing_since {
+            Some(closing_since) => Some(closing_since + self.args.limits.close_timeout.0),
+            None => self.input_ended.then(|| self.last_event + self.wait.unwrap_or(WAIT)),
         }
     }
 
     /// Handles expired timeouts. Returns whether the inspection is complete.
-    fn handle_time(&mut self) -> Result<bool, End> {
+    fn handle_time(&mut self) -> Result<bool, RunEnd> {
         let now = Instant::now();
         if self.due().is_none_or(|due| now < due) {
             return Ok(false);
         }
-        if let Some(fault) = self.judge.silent() {
-            self.found(vec![fault])?;
+        if let Some(violation) = self.reactions.expired() {
+            self.report(vec![violation])?;
             return Ok(true);
         }
-        if self.leaving.is_none() {
+        if self.closing_since.is_none() {
             self.missing();
-            self.leave()?;
+            self.start_closing()?;
             // Without a sent Close there is nothing to wait for: the surviving connection was reported.
             return Ok(!self.close_sent);
         }
-        let words = format!("within {:?}", self.args.limits.close_timeout.0);
-        let fault = match self.close_came {
+        let text = format!("within {:?}", self.args.limits.close_timeout.0);
+        let violation = match self.peer_close {
             None if !self.close_sent => None,
-            None => Some(Fault::new("RFC 6455 section 5.5.1", format!("our Close is not answered {words}"))),
-            Some(_) => Some(Fault::new(
+            None => {
+                Some(Violation::new("RFC 6455 section 5.5.1", format!("our Close is not answered {text}")))
+            }
+            Some(_) => Some(Violation::new(
                 "RFC 6455 section 7.1.1",
-                format!("the server does not end the transport {words} of the Close"),
+                format!("the server does not end the transport {text} of the Close"),
             )),
         };
-        self.found(fault.into_iter().collect())?;
+        self.report(violation.into_iter().collect())?;
         Ok(true)
     }
 
     fn missing(&mut self) {
-        if let Some(count) = self.args.end.count.filter(|count| self.received < *count) {
-            let words = format!("received {} of {count} messages (--count)", self.received);
-            self.end = Some(End::new(Kind::TimedOut, words));
+        if let Some(count) = self.args.exit.count.filter(|count| self.received < *count) {
+            let text = format!("received {} of {count} messages (--count)", self.received);
+            self.end = Some(RunEnd::new(EndKind::TimedOut, text));
         }
     }
 
-    fn look_whether_done(&mut self) -> Result<(), End> {
-        let all_answered = self.wait.is_none() && !self.judge.is_broken() && self.received >= self.sent;
-        let is_done = match self.args.end.count {
-            _ if self.leaving.is_some() => false,
+    fn check_done(&mut self) -> Result<(), RunEnd> {
+        let all_answered =
+            self.wait.is_none() && !self.reactions.has_sent_violation() && self.received >= self.sent;
+        let is_done = match self.args.exit.count {
+            _ if self.closing_since.is_some() => false,
             _ if self.in_console => self.input_ended,
             Some(count) => self.received >= count,
             None => self.input_ended && all_answered,
         };
-        if is_done { self.leave() } else { Ok(()) }
+        if is_done { self.start_closing() } else { Ok(()) }
     }
 
-    fn leave(&mut self) -> Result<(), End> {
-        self.leaving.get_or_insert_with(Instant::now);
-        if self.close_sent || self.judge.is_broken() {
+    fn start_closing(&mut self) -> Result<(), RunEnd> {
+        self.closing_since.get_or_insert_with(Instant::now);
+        if self.close_sent || self.reactions.has_sent_violation() {
             Ok(())
         } else {
             self.send(0x88, &1000_u16.to_be_bytes())
         }
     }
 
-    fn handle_input(&mut self, input: Option<Input>) -> Result<(), End> {
+    fn handle_input(&mut self, input: Option<InputEvent>) -> Result<(), RunEnd> {
         match input {
-            Some(Input::Command(command)) => self.handle_command(command),
-            Some(Input::Bad(why)) => self.lines(&format!("* {why}")),
-            Some(Input::Trouble(why)) => Err(End::trouble(why)),
-            Some(Input::End) | None => {
+            Some(InputEvent::Command(command)) => self.handle_command(command),
+            Some(InputEvent::Invalid(why)) => self.lines(&format!("* {why}")),
+            Some(InputEvent::Failed(why)) => Err(RunEnd::failed(why)),
+            Some(InputEvent::End) | None => {
                 self.input_ended = true;
-                self.heard = Instant::now();
+                self.last_event = Instant::now();
                 Ok(())
             }
         }
     }
 
-    fn handle_command(&mut self, command: Command) -> Result<(), End> {
+    fn handle_command(&mut self, command: ConsoleCommand) -> Result<(), RunEnd> {
         match command {
-            Command::Text(text) => self.send_message(0x81, text.as_bytes()),
-            Command::Binary(payload) => self.send_message(0x82, &payload),
-            Command::Ping(payload) => self.send(0x89, &payload),
-            Command::Pong(payload) => self.send(0x8a, &payload),
-            Command::Close(None, _) => self.send(0x88, b""),
-            Command::Close(Some(code), reason) => {
+            ConsoleCommand::Text(text) => self.send_message(0x81, text.as_bytes()),
+            ConsoleCommand::Binary(payload) => self.send_message(0x82, &payload),
+            ConsoleCommand::Ping(payload) => self.send(0x89, &payload),
+            ConsoleCommand::Pong(payload) => self.send(0x8a, &payload),
+            ConsoleCommand::Close(None, _) => self.send(0x88, b""),
+            ConsoleCommand::Close(Some(code), reason) => {
                 self.send(0x88, &[&code.to_be_bytes(), reason.as_bytes()].concat())
             }
-            Command::Raw(bytes) => self.queue(&bytes),
-            Command::Frame(Frame { first, masked, length_bytes, payload }) => {
+            ConsoleCommand::Raw(bytes) => self.queue(&bytes),
+            ConsoleCommand::Frame(FrameCommand { first, masked, length_bytes, payload }) => {
                 let key = if masked { Some(mask()?) } else { None };
                 self.queue(&frame::write(first, key, length_bytes, &payload))
             }
-            Command::Help => self.lines(HELP),
-            Command::To(..) | Command::Peers => self.lines("* this command needs --listen"),
+            ConsoleCommand::Help => self.lines(HELP),
+            ConsoleCommand::To(..) | ConsoleCommand::Peers => self.lines("* this command needs --listen"),
         }
     }
 
-    fn send_message(&mut self, first: u8, payload: &[u8]) -> Result<(), End> {
+    fn send_message(&mut self, first: u8, payload: &[u8]) -> Result<(), RunEnd> {
         match self.deflater.as_mut().and_then(|deflater| deflater.deflate(payload)) {
             Some(compressed) => self.send(first | 0x40, &compressed),
             None => self.send(first, payload),
         }
     }
 
-    fn send(&mut self, first: u8, payload: &[u8]) -> Result<(), End> {
+    fn send(&mut self, first: u8, payload: &[u8]) -> Result<(), RunEnd> {
         self.queue(&frame::write(first, Some(mask()?), None, payload))
     }
 
-    fn queue(&mut self, bytes: &[u8]) -> Result<(), End> {
+    fn queue(&mut self, bytes: &[u8]) -> Result<(), RunEnd> {
         self.out.extend_from_slice(bytes);
-        self.look_at_sent(bytes)
+        self.inspect_sent(bytes)
     }
 
-    fn look_at_sent(&mut self, bytes: &[u8]) -> Result<(), End> {
+    fn inspect_sent(&mut self, bytes: &[u8]) -> Result<(), RunEnd> {
         let mut broken = false;
-        for seen in self.outbound.read(bytes) {
-            match seen {
-                Seen::Head(head, faults) => {
+        for event in self.outbound.read(bytes) {
+            match event {
+                FrameEvent::Head(head, violations) => {
                     self.frames[1] += 1;
                     self.lines(&show::head('>', self.frames[1], &head))?;
-                    broken = self.ours(&faults)?;
+                    broken = self.report_sent(&violations)?;
                 }
-                Seen::Payload(payload) => {
+                FrameEvent::Payload(payload) => {
                     self.show_payload(&payload)?;
-                    broken |= self.ours(&payload.faults)?;
-                    self.judge.sent(&payload.bytes);
+                    broken |= self.report_sent(&payload.violations)?;
+                    self.reactions.sent(&payload.bytes);
                     match payload.head.opcode() {
                         8 => {
                             self.close_sent = true;
-                            self.leaving.get_or_insert_with(Instant::now);
-                            self.judge.close_sent(code(&payload.bytes), !broken);
+                            self.closing_since.get_or_insert_with(Instant::now);
+                            self.reactions.close_sent(code(&payload.bytes), !broken);
                         }
-                        9 => self.judge.pinged(&payload.bytes),
+                        9 => self.reactions.pinged(&payload.bytes),
                         _ => self.sent += u64::from(payload.is_message),
                     }
                 }
@@ -323,67 +334,67 @@ impl<'a> Inspection<'a> {
     }
 
     /// Handles violations of our own frames: they are deliberate, and the peer's reaction is checked.
-    fn ours(&mut self, faults: &[Fault]) -> Result<bool, End> {
-        for fault in faults {
-            self.judge.break_rule(fault);
-            self.lines(&format!("    (ours) {fault}"))?;
+    fn report_sent(&mut self, violations: &[Violation]) -> Result<bool, RunEnd> {
+        for violation in violations {
+            self.reactions.expect_failure(violation);
+            self.lines(&format!("    (ours) {violation}"))?;
         }
-        Ok(faults.iter().any(|fault| !fault.codes.is_empty()))
+        Ok(violations.iter().any(|violation| !violation.codes.is_empty()))
     }
 
-    fn handle_received(&mut self, bytes: &[u8]) -> Result<(), End> {
-        for seen in self.inbound.read(bytes) {
-            match seen {
-                Seen::Head(head, faults) => {
+    fn handle_received(&mut self, bytes: &[u8]) -> Result<(), RunEnd> {
+        for event in self.inbound.read(bytes) {
+            match event {
+                FrameEvent::Head(head, violations) => {
                     self.frames[0] += 1;
                     self.lines(&show::head('<', self.frames[0], &head))?;
-                    self.found(faults)?;
+                    self.report(violations)?;
                 }
-                Seen::Payload(payload) => self.handle_payload(payload)?,
+                FrameEvent::Payload(payload) => self.handle_payload(payload)?,
             }
         }
         Ok(())
     }
 
-    fn handle_payload(&mut self, payload: Payload) -> Result<(), End> {
+    fn handle_payload(&mut self, payload: FramePayload) -> Result<(), RunEnd> {
         self.show_payload(&payload)?;
-        let is_sound = payload.faults.is_empty();
-        let Payload { head, bytes, inflated, is_message, faults, .. } = payload;
-        self.found(faults)?;
+        let is_sound = payload.violations.is_empty();
+        let FramePayload { head, bytes, inflated, is_message, violations, .. } = payload;
+        self.report(violations)?;
         self.received += u64::from(is_message);
-        self.heard = Instant::now();
-        let fault = match head.opcode() {
+        self.last_event = Instant::now();
+        let violation = match head.opcode() {
             8 => {
-                self.close_came = Some(code(&bytes));
-                self.leaving.get_or_insert(self.heard);
-                let fault = self.judge.close(&bytes);
+                self.peer_close = Some(code(&bytes));
+                self.closing_since.get_or_insert(self.last_event);
+                let violation = self.reactions.close(&bytes);
                 if !self.close_sent {
                     let answer =
                         if is_sound { bytes.get(..2).unwrap_or_default().to_vec() } else { vec![3, 0xea] };
                     self.send(0x88, &answer)?;
                 }
-                fault
+                violation
             }
             9 if !self.close_sent => {
                 self.send(0x8a, bytes.get(..125).unwrap_or(&bytes))?;
                 None
             }
             10 => {
-                let (rtt, fault) = self.judge.pong(&bytes);
+                let (rtt, violation) = self.reactions.pong(&bytes);
                 if let Some(rtt) = rtt {
                     self.lines(&format!("    after {:.1} ms", rtt.as_secs_f64() * 1e3))?;
                 }
-                fault
+                violation
             }
-            0..=2 => self.judge.data(inflated.as_ref().map_or(&bytes, |(bytes, _)| bytes)),
+            0..=2 => self.reactions.data(inflated.as_ref().map_or(&bytes, |(bytes, _)| bytes)),
             _ => None,
         };
-        self.found(fault.into_iter().collect())
+        self.report(violation.into_iter().collect())
     }
 
     /// Handles the end of the transport.
-    fn handle_end(&mut self, error: Option<String>) -> Result<(), End> {
-        let (payload, mut faults) = self.inbound.end();
+    fn handle_end(&mut self, error: Option<String>) -> Result<(), RunEnd> {
+        let (payload, mut violations) = self.inbound.end();
         if let Some(payload) = payload {
             self.show_payload(&payload)?;
         }
@@ -391,44 +402,44 @@ impl<'a> Inspection<'a> {
             "< transport ended{}",
             error.map_or_else(String::new, |error| format!(": {error}"))
         ))?;
-        if self.close_came.is_none()
-            && let Some(fault) = self.judge.dropped()
+        if self.peer_close.is_none()
+            && let Some(violation) = self.reactions.dropped()
         {
-            faults = vec![fault];
+            violations = vec![violation];
         }
-        self.found(faults)
+        self.report(violations)
     }
 
-    fn show_payload(&mut self, payload: &Payload) -> Result<(), End> {
+    fn show_payload(&mut self, payload: &FramePayload) -> Result<(), RunEnd> {
         let shown = show::payload(payload);
         if shown.is_empty() { Ok(()) } else { self.lines(&shown) }
     }
 
-    fn found(&mut self, faults: Vec<Fault>) -> Result<(), End> {
-        for fault in faults {
-            self.lines(&show::fault(&fault))?;
-            self.faults.push(fault);
+    fn report(&mut self, violations: Vec<Violation>) -> Result<(), RunEnd> {
+        for violation in violations {
+            self.lines(&show::violation(&violation))?;
+            self.violations.push(violation);
         }
         Ok(())
     }
 
-    fn lines(&mut self, text: &str) -> Result<(), End> {
+    fn lines(&mut self, text: &str) -> Result<(), RunEnd> {
         self.output.as_mut().map_or(Ok(()), |output| output.lines(text))
     }
 
-    fn verdict(&self) -> End {
-        match self.close_came {
-            _ if !self.faults.is_empty() => show::verdict(self.faults.len()),
+    fn verdict(&self) -> RunEnd {
+        match self.peer_close {
+            _ if !self.violations.is_empty() => show::verdict(self.violations.len()),
             Some(Some(code)) if !matches!(code, 1000 | 1001) && !self.close_sent_first() => {
-                End::new(Kind::Abnormal, format!("closed by the peer with {code}"))
+                RunEnd::new(EndKind::Abnormal, format!("closed by the peer with {code}"))
             }
-            _ => End::new(Kind::Fine, ""),
+            _ => RunEnd::new(EndKind::Success, ""),
         }
     }
 
     /// Whether the peer answered our Close with the same code.
     fn close_sent_first(&self) -> bool {
-        self.judge.has_closed()
+        self.reactions.has_closed()
     }
 }
 
@@ -436,13 +447,13 @@ fn code(payload: &[u8]) -> Option<u16> {
     payload.first_chunk().map(|code| u16::from_be_bytes(*code))
 }
 
-fn mask() -> Result<[u8; 4], End> {
+fn mask() -> Result<[u8; 4], RunEnd> {
     let mut key = [0; 4];
     random(&mut key)?;
     Ok(key)
 }
 
 /// Fills the buffer from the system's random source.
-pub(crate) fn random(bytes: &mut [u8]) -> Result<(), End> {
-    SystemRandom::new().fill(bytes).map_err(|_| End::trouble("system random source failed"))
+pub(crate) fn random(bytes: &mut [u8]) -> Result<(), RunEnd> {
+    SystemRandom::new().fill(bytes).map_err(|_| RunEnd::failed("system random source failed"))
 }

@@ -1,9 +1,9 @@
 //! Output of an inspection.
 
-use super::fault::Fault;
-use super::frame::Head;
-use super::side::Payload;
-use crate::connect::end::{End, Kind};
+use super::frame::RawFrameHead;
+use super::parser::FramePayload;
+use super::violation::Violation;
+use crate::connect::end::{EndKind, RunEnd};
 use crate::connect::output::{dump, hex, printable};
 
 /// Formats an HTTP head line by line, with `>` for sent and `<` for received lines.
@@ -16,12 +16,12 @@ pub(crate) fn http(direction: char, head: &str) -> String {
 }
 
 /// Formats a frame head: its bytes and their meaning.
-pub(crate) fn head(direction: char, number: u64, head: &Head) -> String {
+pub(crate) fn head(direction: char, number: u64, head: &RawFrameHead) -> String {
     format!("{direction} frame {number}  {}  {}", hex(&head.bytes), head.describe())
 }
 
 /// Formats a payload; empty payloads yield no text.
-pub(crate) fn payload(payload: &Payload) -> String {
+pub(crate) fn payload(payload: &FramePayload) -> String {
     let is_text = payload.head.opcode() == 1 && payload.inflated.is_none() && !payload.head.rsv1();
     let mut lines = Vec::new();
     if payload.head.opcode() == 8 && payload.bytes.len() >= 2 {
@@ -62,11 +62,11 @@ fn excerpt(bytes: &[u8], len: u64, prefer_text: bool) -> String {
     }
 }
 
-pub(crate) fn fault(fault: &Fault) -> String {
-    format!("    ! {fault}")
+pub(crate) fn violation(violation: &Violation) -> String {
+    format!("    ! {violation}")
 }
 
-pub(crate) fn verdict(faults: usize) -> End {
-    let plural = if faults == 1 { "" } else { "s" };
-    End::new(Kind::Violation, format!("{faults} violation{plural}"))
+pub(crate) fn verdict(violations: usize) -> RunEnd {
+    let plural = if violations == 1 { "" } else { "s" };
+    RunEnd::new(EndKind::Violation, format!("{violations} violation{plural}"))
 }

@@ -1,18 +1,18 @@
 //! Incremental UTF-8 validation; a piece may end within a character.
 
-use super::fault::{DATA, Fault};
+use super::violation::{DATA, Violation};
 
 /// UTF-8 in pieces. The first error is reported once.
 #[derive(Default)]
-pub(super) struct Utf8 {
+pub(super) struct Utf8Checker {
     /// The beginning of an incomplete character.
     open: Vec<u8>,
     pub(super) failed: bool,
     at: usize,
 }
 
-impl Utf8 {
-    pub(super) fn look(&mut self, piece: &[u8]) -> Option<Fault> {
+impl Utf8Checker {
+    pub(super) fn check(&mut self, piece: &[u8]) -> Option<Violation> {
         if self.failed {
             return None;
         }
@@ -24,15 +24,15 @@ impl Utf8 {
         self.at += valid;
         self.open.drain(..valid);
         self.failed = broken;
-        broken.then(|| self.fault())
+        broken.then(|| self.violation())
     }
 
-    pub(super) fn end(&self) -> Option<Fault> {
-        (!self.failed && !self.open.is_empty()).then(|| self.fault())
+    pub(super) fn end(&self) -> Option<Violation> {
+        (!self.failed && !self.open.is_empty()).then(|| self.violation())
     }
 
-    fn fault(&self) -> Fault {
-        Fault::fatal(
+    fn violation(&self) -> Violation {
+        Violation::fatal(
             "RFC 6455 section 8.1",
             format!("text is not UTF-8, from byte {} of the message on", self.at),
             DATA,

@@ -19,10 +19,10 @@ const PRODUCERS: u64 = 4;
 const PARTITIONS: u16 = 2;
 
 /// A number with its partition and offset.
-type Found = ((u16, u64), u64);
+type StoredNumber = ((u16, u64), u64);
 
 /// Publishes unique numbers, several in flight, until the connection ends. Returns the acknowledged numbers.
-fn produce(address: SocketAddr, producer: u64, first: u64) -> JoinHandle<Vec<Found>> {
+fn produce(address: SocketAddr, producer: u64, first: u64) -> JoinHandle<Vec<StoredNumber>> {
     std::thread::spawn(move || {
         let mut client = Binary::plain_at(address, "crash");
         let (mut acknowledged, mut next, mut awaited) = (Vec::new(), first, first);
@@ -30,12 +30,13 @@ fn produce(address: SocketAddr, producer: u64, first: u64) -> JoinHandle<Vec<Fou
             while next < awaited + 16 {
                 let number = (producer << 48 | next).to_le_bytes();
                 let batch = records(&[&number]);
-                if !client.try_say(1, 2, (next % u64::from(PARTITIONS)) as u16, next as u32, &batch) {
+                if !client.try_send_message(1, 2, (next % u64::from(PARTITIONS)) as u16, next as u32, &batch)
+                {
                     return acknowledged;
                 }
                 next += 1;
             }
-            let Some(answer) = client.try_hear() else { return acknowledged };
+            let Some(answer) = client.try_receive_message() else { return acknowledged };
             assert_eq!(answer.op, 129, "{answer:?}");
             acknowledged.push(((answer.partition, answer.number(0)), producer << 48 | u64::from(answer.id)));
             awaited += 1;
@@ -44,31 +45,31 @@ fn produce(address: SocketAddr, producer: u64, first: u64) -> JoinHandle<Vec<Fou
 }
 
 /// Reads on from its offsets until the connection ends.
-fn consume(address: SocketAddr, mut places: Vec<u64>) -> (JoinHandle<Vec<u64>>, Receiver<Found>) {
-    let (sender, heard) = channel();
+fn consume(address: SocketAddr, mut places: Vec<u64>) -> (JoinHandle<Vec<u64>>, Receiver<StoredNumber>) {
+    let (sender, received) = channel();
     let thread = std::thread::spawn(move || {
         let mut client = Binary::plain_at(address, "crash");
         for partition in 0..PARTITIONS {
             let next: u64 = places[usize::from(partition)];
             let body = [&[2, 0, 0, 0, 0, 0, 0, 0][..], &next.to_le_bytes()].concat();
-            client.say(2, 0, partition, u32::from(partition), &body);
+            client.send_message(2, 0, partition, u32::from(partition), &body);
         }
-        while let Some(heard) = client.try_hear() {
-            if heard.op != 131 {
-                assert_eq!(heard.op, 130, "{heard:?}");
+        while let Some(received) = client.try_receive_message() {
+            if received.op != 131 {
+                assert_eq!(received.op, 130, "{received:?}");
                 continue;
             }
-            for (offset, value) in heard.records() {
-                let next = &mut places[usize::from(heard.partition)];
+            for (offset, value) in received.records() {
+                let next = &mut places[usize::from(received.partition)];
                 assert_eq!(offset, *next, "no gap and no duplicate");
                 *next += 1;
                 let number = u64::from_le_bytes(value.try_into().unwrap());
-                let _ = sender.send(((heard.partition, offset), number));
+                let _ = sender.send(((received.partition, offset), number));
             }
         }
         places
     });
-    (thread, heard)
+    (thread, received)
 }
 
 #[test]
@@ -80,7 +81,7 @@ fn acknowledged_records_survive_kills_of_the_server() {
         let listen = ["--streams", &path, "--streams-listen", "127.0.0.1:0"];
         [&listen[..], &["--streams-partitions", &partitions, "--streams-fsync", fsync]].concat()
     };
-    let (mut acknowledged, mut heard) = (BTreeMap::new(), BTreeMap::new());
+    let (mut acknowledged, mut received) = (BTreeMap::new(), BTreeMap::new());
     let mut places = vec![0; PARTITIONS.into()];
     let mut random = 0x2545_f491_4f6c_dd1d_u64;
     for round in 0..rounds() {
@@ -100,7 +101,7 @@ fn acknowledged_records_survive_kills_of_the_server() {
             && let Ok((place, number)) =
                 receiver.recv_timeout(until.saturating_duration_since(Instant::now()))
         {
-            assert_eq!(heard.insert(place, number), None, "duplicate record");
+            assert_eq!(received.insert(place, number), None, "duplicate record");
             wanted -= 1;
         }
         server.child.kill().unwrap();
@@ -110,7 +111,7 @@ fn acknowledged_records_survive_kills_of_the_server() {
         }
         places = consumer.join().unwrap();
         for (place, number) in receiver {
-            assert_eq!(heard.insert(place, number), None, "duplicate record");
+            assert_eq!(received.insert(place, number), None, "duplicate record");
         }
     }
     assert!(!acknowledged.is_empty());
@@ -120,7 +121,7 @@ fn acknowledged_records_survive_kills_of_the_server() {
     for (place, number) in &acknowledged {
         assert_eq!(all.get(place), Some(number), "acknowledged at {place:?}");
     }
-    for (place, number) in &heard {
+    for (place, number) in &received {
         assert_eq!(all.get(place), Some(number), "received at {place:?}");
     }
     let mut numbers: Vec<u64> = all.values().copied().collect();
@@ -138,8 +139,8 @@ fn read_all(address: SocketAddr) -> BTreeMap<(u16, u64), u64> {
         let mut next = 0_u64;
         loop {
             let body = [&next.to_le_bytes()[..], &1_000_000_u32.to_le_bytes()].concat();
-            client.say(3, 0, partition, 1, &body);
-            let found = client.hear().records();
+            client.send_message(3, 0, partition, 1, &body);
+            let found = client.receive_message().records();
             if found.is_empty() {
                 break;
             }

@@ -28,29 +28,29 @@ fn deleted_stream_ends_only_its_readers_with_410() {
     let mut reader = Json::connect(&server.running, "/ws");
     for (id, stream) in [(1, "gone"), (2, "stays")] {
         let from = json!({"op": "consume", "id": id, "stream": stream, "from": "latest"});
-        assert_eq!(reader.ask(from)["op"], "ack");
+        assert_eq!(reader.request(from)["op"], "ack");
     }
     let mut member = Json::connect(&server.running, "/streams/gone");
-    assert_eq!(member.ask(json!({"op": "consume", "id": 3, "group": "g"}))["op"], "ack");
-    assert_eq!(member.hear()["op"], "assigned");
+    assert_eq!(member.request(json!({"op": "consume", "id": 3, "group": "g"}))["op"], "ack");
+    assert_eq!(member.receive_message()["op"], "assigned");
     assert_eq!(member.records(2).len(), 2);
-    assert_eq!(member.ask(json!({"op": "commit", "id": 4, "group": "g", "offset": 2}))["op"], "ack");
+    assert_eq!(member.request(json!({"op": "commit", "id": 4, "group": "g", "offset": 2}))["op"], "ack");
     let mut idle = Json::connect(&server.running, "/streams/gone");
-    assert_eq!(idle.ask(json!({"op": "consume", "id": 5, "group": "g"}))["op"], "ack");
+    assert_eq!(idle.request(json!({"op": "consume", "id": 5, "group": "g"}))["op"], "ack");
     // The other member has the only partition.
     let mut binary = Binary::plain(&server, "gone");
     binary.subscribe(1, 0, "");
-    binary.say(1, 2, ANY, 9, &records(&[b"x"]));
-    while binary.hear().op != 129 {}
-    assert_eq!(reader.hear()["op"], "records");
+    binary.send_message(1, 2, ANY, 9, &records(&[b"x"]));
+    while binary.receive_message().op != 129 {}
+    assert_eq!(reader.receive_message()["op"], "records");
 
     let answer = delete(&server.running, "gone");
     assert_eq!((status(&answer), body(&answer)), ("200", json!({"stream": "gone", "deleted": true})));
     for (client, id) in [(&mut reader, 1), (&mut idle, 5)] {
-        let mut end = client.hear();
+        let mut end = client.receive_message();
         if end["op"] == "assigned" {
             // The other member has left before this one is notified.
-            end = client.hear();
+            end = client.receive_message();
         }
         assert_eq!(
             (&end["op"], &end["code"], &end["id"]),
@@ -60,27 +60,27 @@ fn deleted_stream_ends_only_its_readers_with_410() {
     }
     let end = loop {
         // The last appended records come before the error.
-        let words = member.hear();
-        if words["op"] != "records" {
-            break words;
+        let message = member.receive_message();
+        if message["op"] != "records" {
+            break message;
         }
     };
     assert_eq!((&end["code"], &end["id"]), (&json!(410), &json!(3)), "{end}");
     let end = loop {
-        let heard = binary.hear();
-        if heard.op != 131 {
-            break heard;
+        let received = binary.receive_message();
+        if received.op != 131 {
+            break received;
         }
     };
     assert_eq!((end.op, end.id, &end.body[..2]), (255, 1, &410_u16.to_le_bytes()[..]), "{end:?}");
     assert_eq!(status(&delete(&server.running, "gone")), "404");
 
     // A connection that has published to the stream receives one error.
-    binary.say(1, 2, ANY, 10, &records(&[b"y"]));
-    let told = binary.hear();
-    assert_eq!((told.op, &told.body[..2]), (255, &410_u16.to_le_bytes()[..]), "{told:?}");
-    binary.say(1, 2, ANY, 11, &records(&[b"z"]));
-    let published = binary.hear();
+    binary.send_message(1, 2, ANY, 10, &records(&[b"y"]));
+    let reply = binary.receive_message();
+    assert_eq!((reply.op, &reply.body[..2]), (255, &410_u16.to_le_bytes()[..]), "{reply:?}");
+    binary.send_message(1, 2, ANY, 11, &records(&[b"z"]));
+    let published = binary.receive_message();
     assert_eq!((published.op, published.number(0)), (129, 0), "the new stream starts at offset 0");
     let list = body(&server.running.get("/streams"));
     assert_eq!(list["streams"][0]["groups"], json!([]), "committed offsets are deleted with a stream");
@@ -93,26 +93,26 @@ fn deleted_stream_ends_only_its_readers_with_410() {
 fn stream_is_deleted_by_messages_and_on_the_command_line() {
     let server = Server::start(&[]);
     let mut client = Json::connect(&server.running, "/streams/s");
-    assert_eq!(client.ask(json!({"op": "delete", "id": 1}))["code"], 404);
-    assert_eq!(client.ask(json!({"op": "append", "id": 2, "data": 1}))["offset"], 0);
-    let ack = client.ask(json!({"op": "delete", "id": 3}));
+    assert_eq!(client.request(json!({"op": "delete", "id": 1}))["code"], 404);
+    assert_eq!(client.request(json!({"op": "append", "id": 2, "data": 1}))["offset"], 0);
+    let ack = client.request(json!({"op": "delete", "id": 3}));
     assert_eq!(ack, json!({"op": "ack", "id": 3, "stream": "s"}));
-    assert_eq!(client.ask(json!({"op": "append", "id": 4, "data": 1}))["offset"], 0);
+    assert_eq!(client.request(json!({"op": "append", "id": 4, "data": 1}))["offset"], 0);
     for mut client in Binary::both(&server, "s") {
-        client.say(7, 0, ANY, 5, b"");
-        let answer = client.hear();
+        client.send_message(7, 0, ANY, 5, b"");
+        let answer = client.receive_message();
         assert_eq!((answer.op, answer.id), (135, 5), "{answer:?}");
-        client.say(1, 2, ANY, 6, &records(&[b"x"]));
-        assert_eq!(client.hear().op, 129);
+        client.send_message(1, 2, ANY, 6, &records(&[b"x"]));
+        assert_eq!(client.receive_message().op, 129);
     }
     let directory = server._directory.path("streams");
-    let words = fails(program().args(["streams", "delete", "--from", &directory, "s"]));
-    assert!(words.contains("DELETE /streams/NAME"), "{words}");
+    let message = fails(program().args(["streams", "delete", "--from", &directory, "s"]));
+    assert!(message.contains("DELETE /streams/NAME"), "{message}");
     server.running.signal("TERM");
     let Server { running, _directory } = server;
     assert!(running.wait().0.success());
-    let words = fails(program().args(["streams", "delete", "--from", &directory, "t"]));
-    assert!(words.contains("has no stream t"), "{words}");
+    let message = fails(program().args(["streams", "delete", "--from", &directory, "t"]));
+    assert!(message.contains("has no stream t"), "{message}");
     let output = program().args(["streams", "delete", "--from", &directory, "s"]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "s: deleted\n");
     let running = Running::serve(&["--streams", &directory]);
@@ -149,12 +149,12 @@ fn deletion_of_a_stream_resets_its_topic_and_notifies_subscribers() {
     super::topics::publish(&server.running, "chat", 0..3);
     let before = subscriber.messages(3);
     assert_eq!(status(&delete(&server.running, "chat")), "200");
-    assert_eq!(subscriber.hear(), json!({"op": "reset", "topic": "chat"}));
+    assert_eq!(subscriber.receive_message(), json!({"op": "reset", "topic": "chat"}));
     super::topics::publish(&server.running, "chat", 7..9);
     let after = subscriber.messages(2);
     assert!(after[0].0 > before[0].0, "another epoch: {before:?} {after:?}");
-    let heard: Vec<_> = after.iter().map(|(_, seq, data)| (*seq, data.clone())).collect();
-    assert_eq!(heard, [(1, json!(7)), (2, json!(8))]);
+    let received: Vec<_> = after.iter().map(|(_, seq, data)| (*seq, data.clone())).collect();
+    assert_eq!(received, [(1, json!(7)), (2, json!(8))]);
     let mut later = Json::connect(&server.running, "/ws");
     let from = json!({"from": {"epoch": before[2].0, "seq": before[2].1}});
     let ack = later.subscribe("chat", &from);

@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde_json::json;
 
 use super::{Json, Server};
-use crate::support::{PATIENCE, Running};
+use crate::support::{Running, TIMEOUT};
 
 #[test]
 fn nothing_is_acknowledged_after_the_directory_is_removed() {
@@ -18,7 +18,7 @@ fn nothing_is_acknowledged_after_the_directory_is_removed() {
     fs::remove_dir_all(&directory).unwrap();
     // Another server may use the directory at once.
     let _other = Running::serve(&["--streams", &directory]);
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     let refused = loop {
         let answer = post();
         if !answer.starts_with("HTTP/1.1 200 ") {
@@ -39,10 +39,10 @@ fn member_of_a_group_is_notified_of_its_lost_committed_offset() {
     let directory = server._directory.path("streams");
     let mut client = Json::connect(&server.running, "/streams/s");
     for offset in 0..3 {
-        assert_eq!(client.ask(json!({"op": "append", "id": 1, "data": offset}))["offset"], offset);
+        assert_eq!(client.request(json!({"op": "append", "id": 1, "data": offset}))["offset"], offset);
     }
     let commit = json!({"op": "commit", "id": 2, "group": "g", "offset": 2});
-    assert_eq!(client.ask(commit.clone())["op"], "ack");
+    assert_eq!(client.request(commit.clone())["op"], "ack");
     drop(client);
     let Server { running, _directory } = server;
     running.signal("TERM");
@@ -58,10 +58,10 @@ fn member_of_a_group_is_notified_of_its_lost_committed_offset() {
         [json!({"partition": 0, "offset": 0, "reset": true}), json!({"partition": 0, "offset": 2})]
     {
         let mut client = Json::connect(&running, "/streams/s");
-        assert_eq!(client.ask(consume.clone())["op"], "ack");
-        let assigned = client.hear();
+        assert_eq!(client.request(consume.clone())["op"], "ack");
+        let assigned = client.receive_message();
         assert_eq!(assigned["partitions"], json!([expected]), "{assigned}");
         client.records(if expected["reset"] == true { 3 } else { 1 });
-        assert_eq!(client.ask(commit.clone())["op"], "ack");
+        assert_eq!(client.request(commit.clone())["op"], "ack");
     }
 }

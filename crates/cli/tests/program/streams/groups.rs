@@ -12,57 +12,57 @@ use crate::config::Directory;
 struct Member {
     client: Json,
     partitions: Vec<u64>,
-    heard: Vec<(u64, u64)>,
+    received: Vec<(u64, u64)>,
 }
 
 impl Member {
     fn join(server: &Server, stream: &str) -> Self {
         let mut client = Json::connect(&server.running, &format!("/streams/{stream}"));
-        let ack = client.ask(json!({"op": "consume", "id": 1, "group": "g"}));
+        let ack = client.request(json!({"op": "consume", "id": 1, "group": "g"}));
         assert_eq!((&ack["op"], &ack["partitions"]), (&json!("ack"), &json!([])));
-        Self { client, partitions: Vec::new(), heard: Vec::new() }
+        Self { client, partitions: Vec::new(), received: Vec::new() }
     }
 
-    fn take(&mut self, words: &Value) {
-        match words["op"].as_str().unwrap() {
+    fn take(&mut self, message: &Value) {
+        match message["op"].as_str().unwrap() {
             "assigned" => {
-                let places = words["partitions"].as_array().unwrap();
+                let places = message["partitions"].as_array().unwrap();
                 self.partitions = places.iter().map(|place| place["partition"].as_u64().unwrap()).collect();
                 self.partitions.sort_unstable();
             }
             "records" => {
-                let partition = words["partition"].as_u64().unwrap();
-                for record in words["records"].as_array().unwrap() {
-                    self.heard.push((partition, record["offset"].as_u64().unwrap()));
+                let partition = message["partition"].as_u64().unwrap();
+                for record in message["records"].as_array().unwrap() {
+                    self.received.push((partition, record["offset"].as_u64().unwrap()));
                 }
             }
-            other => panic!("{other}: {words}"),
+            other => panic!("{other}: {message}"),
         }
     }
 
-    fn hear_until(&mut self, mut done: impl FnMut(&Self) -> bool) {
+    fn receive_until(&mut self, mut done: impl FnMut(&Self) -> bool) {
         while !done(self) {
-            let words = self.client.hear();
-            self.take(&words);
+            let message = self.client.receive_message();
+            self.take(&message);
         }
     }
 
     /// Commits all records it has received.
     fn commit(&mut self) {
         let mut ends = BTreeMap::new();
-        for (partition, offset) in &self.heard {
+        for (partition, offset) in &self.received {
             ends.insert(*partition, offset + 1);
         }
         for (partition, offset) in ends {
-            self.client.say(
+            self.client.send_message(
                 &json!({"op": "commit", "id": "c", "group": "g", "partition": partition, "offset": offset}),
             );
             loop {
-                let words = self.client.hear();
-                if words["op"] == "ack" {
+                let message = self.client.receive_message();
+                if message["op"] == "ack" {
                     break;
                 }
-                self.take(&words);
+                self.take(&message);
             }
         }
     }
@@ -75,40 +75,40 @@ fn members_share_partitions_and_take_over_from_each_other() {
     let mut publish = |each: usize| {
         for partition in 0..4 {
             for _ in 0..each {
-                producer.say(1, 2, partition, 1, &records(&[b"x"]));
-                assert_eq!(producer.hear().op, 129);
+                producer.send_message(1, 2, partition, 1, &records(&[b"x"]));
+                assert_eq!(producer.receive_message().op, 129);
             }
         }
     };
     publish(5);
     let mut first = Member::join(&server, "work");
-    first.hear_until(|member| member.heard.len() == 20);
+    first.receive_until(|member| member.received.len() == 20);
     assert_eq!(first.partitions, [0, 1, 2, 3]);
     first.commit();
 
     let mut second = Member::join(&server, "work");
-    second.hear_until(|member| member.partitions.len() == 2);
-    first.hear_until(|member| member.partitions.len() == 2);
+    second.receive_until(|member| member.partitions.len() == 2);
+    first.receive_until(|member| member.partitions.len() == 2);
     assert!(first.partitions.iter().all(|partition| !second.partitions.contains(partition)));
     publish(5);
-    first.hear_until(|member| member.heard.len() == 30);
-    second.hear_until(|member| member.heard.len() == 10);
-    let mut all: Vec<(u64, u64)> = first.heard.iter().chain(&second.heard).copied().collect();
+    first.receive_until(|member| member.received.len() == 30);
+    second.receive_until(|member| member.received.len() == 10);
+    let mut all: Vec<(u64, u64)> = first.received.iter().chain(&second.received).copied().collect();
     all.sort_unstable();
     let expected: Vec<(u64, u64)> =
         (0..4).flat_map(|partition| (0..10).map(move |offset| (partition, offset))).collect();
     assert_eq!(all, expected, "each record once, since all were committed before the move");
 
     // Uncommitted records of the first member are delivered to the other member again.
-    first.heard.clear();
-    second.heard.clear();
+    first.received.clear();
+    second.received.clear();
     second.commit();
     drop(first);
-    second.hear_until(|member| member.partitions.len() == 4 && member.heard.len() >= 10);
-    assert!(second.heard.iter().all(|(_, offset)| (5..10).contains(offset)), "{:?}", second.heard);
+    second.receive_until(|member| member.partitions.len() == 4 && member.received.len() >= 10);
+    assert!(second.received.iter().all(|(_, offset)| (5..10).contains(offset)), "{:?}", second.received);
     publish(1);
-    second.heard.clear();
-    second.hear_until(|member| member.heard.len() == 4);
+    second.received.clear();
+    second.receive_until(|member| member.received.len() == 4);
 }
 
 #[test]
@@ -116,17 +116,17 @@ fn group_resumes_at_its_committed_offset() {
     let server = Server::start(&[]);
     let mut producer = Binary::websocket(&server, "s");
     for _ in 0..10 {
-        producer.say(1, 2, ANY, 1, &records(&[b"a", b"b"]));
-        assert_eq!(producer.hear().op, 129);
+        producer.send_message(1, 2, ANY, 1, &records(&[b"a", b"b"]));
+        assert_eq!(producer.receive_message().op, 129);
     }
     for (round, mut client) in Binary::both(&server, "s").into_iter().enumerate() {
         client.subscribe(4, 0, "readers");
-        let assigned = client.hear();
+        let assigned = client.receive_message();
         let from = round as u64 * 7;
         assert_eq!((assigned.op, assigned.number(8)), (140, from));
         assert_eq!(client.records(20 - from as usize)[0].0, from);
-        client.say(4, 0, 0, 2, &[&(from + 7).to_le_bytes()[..], b"readers"].concat());
-        assert_eq!(client.hear().op, 132);
+        client.send_message(4, 0, 0, 2, &[&(from + 7).to_le_bytes()[..], b"readers"].concat());
+        assert_eq!(client.receive_message().op, 132);
     }
 }
 
@@ -144,20 +144,20 @@ fn tokens_limit_publishers_and_readers() {
         let offer = format!("Sec-WebSocket-Protocol: sinews.v1, sinews.bearer.{token}\r\n");
         server.running.try_websocket(path, &offer).map(|socket| {
             let mut client = Json(socket);
-            assert_eq!(client.hear()["op"], "welcome");
+            assert_eq!(client.receive_message()["op"], "welcome");
             client
         })
     };
     let mut reading = connect(&reader, "/ws").unwrap();
     // The right to read does not create a stream.
-    assert_eq!(reading.ask(json!({"op": "consume", "stream": "s"}))["code"], 404);
-    assert_eq!(reading.ask(json!({"op": "append", "stream": "s", "data": 1}))["code"], 403);
+    assert_eq!(reading.request(json!({"op": "consume", "stream": "s"}))["code"], 404);
+    assert_eq!(reading.request(json!({"op": "append", "stream": "s", "data": 1}))["code"], 403);
     let mut writing = connect(&writer, "/streams/s").unwrap();
-    assert_eq!(writing.ask(json!({"op": "append", "id": 1, "data": 1}))["offset"], 0);
-    assert_eq!(writing.ask(json!({"op": "consume", "id": 1, "from": "earliest"}))["code"], 403);
-    assert_eq!(writing.ask(json!({"op": "append", "stream": "t", "data": 1}))["code"], 403);
+    assert_eq!(writing.request(json!({"op": "append", "id": 1, "data": 1}))["offset"], 0);
+    assert_eq!(writing.request(json!({"op": "consume", "id": 1, "from": "earliest"}))["code"], 403);
+    assert_eq!(writing.request(json!({"op": "append", "stream": "t", "data": 1}))["code"], 403);
     assert_eq!(
-        reading.ask(json!({"op": "consume", "id": 1, "stream": "s", "from": "earliest"}))["op"],
+        reading.request(json!({"op": "consume", "id": 1, "stream": "s", "from": "earliest"}))["op"],
         "ack"
     );
     assert_eq!(reading.records(1).len(), 1);
@@ -176,7 +176,7 @@ fn tokens_limit_publishers_and_readers() {
     // Over plain TCP, hello carries the token.
     for (token, stream, op) in [(&*both, "s", 128), ("", "s", 255), (&*both, "t", 255), ("x", "s", 255)] {
         let mut client = Binary::Plain(std::net::TcpStream::connect(server.plain()).unwrap());
-        client.say(0, 0, ANY, 1, &[&[1, 1][..], stream.as_bytes(), token.as_bytes()].concat());
-        assert_eq!(client.hear().op, op, "{token} {stream}");
+        client.send_message(0, 0, ANY, 1, &[&[1, 1][..], stream.as_bytes(), token.as_bytes()].concat());
+        assert_eq!(client.receive_message().op, op, "{token} {stream}");
     }
 }

@@ -22,9 +22,10 @@ fn metrics_include_streams() {
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     }
     let mut client = Json::connect(&server.running, "/streams/orders");
-    let ack = client.ask(json!({ "op": "commit", "id": 1, "group": "billing", "partition": 1, "offset": 2 }));
+    let ack =
+        client.request(json!({ "op": "commit", "id": 1, "group": "billing", "partition": 1, "offset": 2 }));
     assert_eq!(ack["op"], "ack", "{ack}");
-    let read = client.ask(json!({ "op": "read", "id": 2, "partition": 1, "offset": 3 }));
+    let read = client.request(json!({ "op": "read", "id": 2, "partition": 1, "offset": 3 }));
     assert_eq!(read["records"].as_array().unwrap().len(), 2);
     let text = server.running.get("/metrics");
     let one =
@@ -48,17 +49,17 @@ fn dashboard_feed_includes_streams() {
     let mut viewer = server.running.websocket("/dashboard/feed");
     assert!(server.running.request("POST /streams/orders HTTP/1.1", "x").starts_with("HTTP/1.1 200 "));
     let mut client = Json::connect(&server.running, "/streams/orders");
-    assert_eq!(client.ask(json!({ "op": "commit", "id": 1, "group": "g", "offset": 0 }))["op"], "ack");
-    let told = loop {
+    assert_eq!(client.request(json!({ "op": "commit", "id": 1, "group": "g", "offset": 0 }))["op"], "ack");
+    let report = loop {
         let Some(Reply::Message(_, text)) = viewer.next() else { panic!("the feed has ended") };
-        let mut words: Value = serde_json::from_slice(&text).unwrap();
-        let told = words["streams"].take();
-        if !told["shown"][0]["groups"].as_array().is_none_or(Vec::is_empty) {
-            break told;
+        let mut message: Value = serde_json::from_slice(&text).unwrap();
+        let report = message["streams"].take();
+        if !report["shown"][0]["groups"].as_array().is_none_or(Vec::is_empty) {
+            break report;
         }
     };
-    assert_eq!(told["count"], 1);
-    let mut orders = told["shown"][0].clone();
+    assert_eq!(report["count"], 1);
+    let mut orders = report["shown"][0].clone();
     let fields = orders.as_object_mut().unwrap();
     let bytes = fields.remove("bytes").unwrap();
     let (bytes, disk) = (bytes.as_u64().unwrap(), fields.remove("disk_bytes").unwrap());

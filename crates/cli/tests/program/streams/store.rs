@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::{Json, body, plain_address};
-use crate::support::{PATIENCE, Running};
+use crate::support::{Running, TIMEOUT};
 
 /// A node that serves the broker's streams.
 fn node(url: &str, arguments: &[&str]) -> Running {
@@ -22,9 +22,9 @@ fn node(url: &str, arguments: &[&str]) -> Running {
 
 /// Polls until the condition holds.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while !is_so() {
-        assert!(Instant::now() < end, "{what}: not within {PATIENCE:?}");
+        assert!(Instant::now() < end, "{what}: not within {TIMEOUT:?}");
         thread::park_timeout(Duration::from_millis(10));
     }
 }
@@ -61,7 +61,7 @@ struct Reader(Json);
 impl Reader {
     fn from(node: &Running, stream: &str, from: &Value) -> Self {
         let mut client = Json::connect(node, &format!("/streams/{stream}"));
-        let ack = client.ask(json!({"op": "consume", "id": 1, "from": from}));
+        let ack = client.request(json!({"op": "consume", "id": 1, "from": from}));
         assert_eq!(ack["op"], "ack", "{ack}");
         Self(client)
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde_json::{Value, json};
 use sinews_testkit::{Frame, Reply};
 
-use super::{Json, Server, body};
+use super::{ANY, Binary, Json, Server, assert_error, body, records};
 use crate::config::Directory;
 use crate::support::Running;
 
@@ -18,19 +18,19 @@ impl Json {
     pub(super) fn messages(&mut self, count: usize) -> Vec<(u64, u64, Value)> {
         let mut messages = Vec::new();
         for _ in 0..count {
-            let words = self.hear();
-            assert_eq!(words["op"], "message", "{words}");
-            let held = if words["data"].is_null() { &words["b64"] } else { &words["data"] };
-            messages.push((words["epoch"].as_u64().unwrap(), words["seq"].as_u64().unwrap(), held.clone()));
+            let reply = self.receive_message();
+            assert_eq!(reply["op"], "message", "{reply}");
+            let held = if reply["data"].is_null() { &reply["b64"] } else { &reply["data"] };
+            messages.push((reply["epoch"].as_u64().unwrap(), reply["seq"].as_u64().unwrap(), held.clone()));
         }
         messages
     }
 
     /// Subscribes; returns the acknowledgement.
     pub(super) fn subscribe(&mut self, topic: &str, more: &Value) -> Value {
-        let mut words = json!({ "op": "subscribe", "id": "s", "topic": topic });
-        words.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        let ack = self.ask(words);
+        let mut request = json!({ "op": "subscribe", "id": "s", "topic": topic });
+        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let ack = self.request(request);
         assert_eq!(ack["op"], "ack", "{ack}");
         ack
     }
@@ -46,7 +46,7 @@ fn post(server: &Running, topic: &str, text: &str) -> Value {
 pub(super) fn publish(server: &Running, topic: &str, numbers: std::ops::Range<u64>) {
     let mut client = Json::connect(server, "/ws");
     for number in numbers {
-        let ack = client.ask(json!({ "op": "publish", "id": number, "topic": topic, "data": number }));
+        let ack = client.request(json!({ "op": "publish", "id": number, "topic": topic, "data": number }));
         assert_eq!((&ack["op"], &ack["id"]), (&json!("ack"), &json!(number)), "{ack}");
     }
 }
@@ -60,20 +60,20 @@ fn publications_by_each_protocol_are_delivered_in_the_order_of_the_stream() {
     let mut pattern = Json::connect(&server.running, "/ws");
     pattern.subscribe("news.*", &json!({}));
     let mut raw = server.running.websocket("/topics/news.a");
-    assert_eq!(early.hear()["subscribers"], 2);
+    assert_eq!(early.receive_message()["subscribers"], 2);
 
     let mut client = Json::connect(&server.running, "/ws");
-    let ack = client.ask(json!({ "op": "publish", "id": 1, "topic": "news.a", "data": "one" }));
+    let ack = client.request(json!({ "op": "publish", "id": 1, "topic": "news.a", "data": "one" }));
     let epoch = ack["epoch"].as_u64().unwrap();
     assert_eq!(ack, json!({ "op": "ack", "id": 1, "epoch": epoch, "seq": 1 }));
     let answer = post(&server.running, "news.a", "two");
     assert_eq!(answer, json!({ "topic": "news.a", "epoch": epoch, "seq": 2 }));
-    let appended = client.ask(json!({ "op": "append", "id": 2, "stream": "news.a", "data": { "n": 3 } }));
+    let appended = client.request(json!({ "op": "append", "id": 2, "stream": "news.a", "data": { "n": 3 } }));
     assert_eq!(appended["offset"], 2);
     raw.send(&Frame::binary(b"four"));
-    let heard: Vec<Reply> = (0..4).map(|_| raw.next().unwrap()).collect();
-    assert_eq!(heard[..3], ["one", "two", "{\"n\":3}"].map(Reply::text));
-    assert!(matches!(&heard[3], Reply::Message(sinews_proto::Kind::Binary, bytes) if bytes == b"four"));
+    let received: Vec<Reply> = (0..4).map(|_| raw.next().unwrap()).collect();
+    assert_eq!(received[..3], ["one", "two", "{\"n\":3}"].map(Reply::text));
+    assert!(matches!(&received[3], Reply::Message(sinews_proto::Kind::Binary, bytes) if bytes == b"four"));
 
     let expected: Vec<_> = [json!("one"), json!("two"), json!({ "n": 3 }), json!("Zm91cg==")].into();
     let expected: Vec<_> = (1_u64..).zip(expected).map(|(sequence, held)| (epoch, sequence, held)).collect();
@@ -81,12 +81,13 @@ fn publications_by_each_protocol_are_delivered_in_the_order_of_the_stream() {
     assert_eq!(pattern.messages(4), expected);
     let mut late = Json::connect(&server.running, "/ws");
     let ack = late.subscribe("news.a", &json!({ "last": 3 }));
-    let told = json!({ "op": "ack", "id": "s", "topic": "news.a", "epoch": epoch, "seq": 4, "replayed": 3,
+    let answer = json!({ "op": "ack", "id": "s", "topic": "news.a", "epoch": epoch, "seq": 4, "replayed": 3,
         "complete": true });
-    assert_eq!(ack, told);
+    assert_eq!(ack, answer);
     assert_eq!(late.messages(3), expected[1..]);
-    let kept = late
-        .ask(json!({ "op": "history", "id": 7, "topic": "news.a", "from": { "epoch": epoch, "seq": 1 } }));
+    let kept = late.request(
+        json!({ "op": "history", "id": 7, "topic": "news.a", "from": { "epoch": epoch, "seq": 1 } }),
+    );
     assert_eq!(kept["messages"].as_array().unwrap().len(), 3);
     assert_eq!(
         kept["messages"][0],
@@ -101,26 +102,26 @@ fn acknowledged_messages_survive_a_kill_and_resume_delivers_each_once() {
     let directory = Directory::new();
     let path = directory.path("streams");
     let start = || Running::serve(&["--streams", &path, "--streams-topics", "chat"]);
-    let (mut heard, mut from) = (Vec::new(), json!({ "last": 0 }));
+    let (mut received, mut from) = (Vec::new(), json!({ "last": 0 }));
     for round in 0..4_u64 {
         let server = start();
         let mut subscriber = Json::connect(&server, "/ws");
         let ack = subscriber.subscribe("chat", &from);
         assert_eq!(ack["complete"], true, "{ack}");
-        assert_eq!(ack["replayed"].as_u64().unwrap(), 30 * round - heard.len() as u64, "{ack}");
+        assert_eq!(ack["replayed"].as_u64().unwrap(), 30 * round - received.len() as u64, "{ack}");
         publish(&server, "chat", round * 30..round * 30 + 30);
         // It disconnects before it has received all messages.
-        heard.extend(subscriber.messages(20));
-        let last: &(u64, u64, Value) = heard.last().unwrap();
+        received.extend(subscriber.messages(20));
+        let last: &(u64, u64, Value) = received.last().unwrap();
         from = json!({ "from": { "epoch": last.0, "seq": last.1 } });
         server.signal("KILL");
     }
     let server = start();
     let mut subscriber = Json::connect(&server, "/ws");
     subscriber.subscribe("chat", &from);
-    heard.extend(subscriber.messages(40));
-    let epoch = heard[0].0;
-    for (at, message) in (0..120_u64).zip(&heard) {
+    received.extend(subscriber.messages(40));
+    let epoch = received[0].0;
+    for (at, message) in (0..120_u64).zip(&received) {
         assert_eq!(*message, (epoch, at + 1, json!(at)));
     }
     // Live messages follow.
@@ -160,9 +161,9 @@ fn history_continues_with_live_messages_without_a_gap() {
                 late.messages(2 * EACH as usize)
             })
         });
-        let heard = late.map(|late| late.join().unwrap());
-        assert!(heard.iter().all(|one| *one == heard[0]), "all clients received the same messages");
-        for (at, (_, sequence, _)) in (1..).zip(&heard[0]) {
+        let received = late.map(|late| late.join().unwrap());
+        assert!(received.iter().all(|one| *one == received[0]), "all clients received the same messages");
+        for (at, (_, sequence, _)) in (1..).zip(&received[0]) {
             assert_eq!(*sequence, at, "each message once, in order");
         }
     });
@@ -189,7 +190,7 @@ fn slow_subscriber_reads_on_from_disk() {
         }
     };
     for number in 0..COUNT {
-        client.say(&json!({ "op": "publish", "topic": "chat", "data": [number, filler] }));
+        client.send_message(&json!({ "op": "publish", "topic": "chat", "data": [number, filler] }));
         let (_, sequence, held) = quick.messages(1).remove(0);
         assert_eq!((sequence, &held[0]), (number + 1, &json!(number)));
         // Exceed the socket buffers.
@@ -198,7 +199,7 @@ fn slow_subscriber_reads_on_from_disk() {
         }
     }
     read_on(COUNT as usize);
-    client.say(&json!({ "op": "publish", "topic": "chat", "data": "last" }));
+    client.send_message(&json!({ "op": "publish", "topic": "chat", "data": "last" }));
     assert_eq!(slow.messages(1)[0].1, COUNT + 1);
 }
 
@@ -210,9 +211,9 @@ fn impossible_requests_on_durable_topics_are_rejected() {
     // The stream of a topic gets one partition, by any first use; other streams have three.
     let mut client = Json::connect(&server.running, "/ws");
     for (stream, partitions) in [("chat", 1), ("other", 3)] {
-        client.ask(json!({ "op": "append", "id": 1, "stream": stream, "data": 1 }));
-        let told = client.ask(json!({ "op": "stream", "id": 2, "stream": stream }));
-        assert_eq!(told["partitions"].as_array().unwrap().len(), partitions);
+        client.request(json!({ "op": "append", "id": 1, "stream": stream, "data": 1 }));
+        let answer = client.request(json!({ "op": "stream", "id": 2, "stream": stream }));
+        assert_eq!(answer["partitions"].as_array().unwrap().len(), partitions);
     }
     // An existing stream with several partitions backs no topic.
     let directory = Directory::new();
@@ -225,6 +226,28 @@ fn impossible_requests_on_durable_topics_are_rejected() {
     let answer = server.request("POST /topics/chat HTTP/1.1", "x");
     assert!(answer.starts_with("HTTP/1.1 409 ") && answer.contains("2 partitions"), "{answer}");
     let mut client = Json::connect(&server, "/ws");
-    let error = client.ask(json!({ "op": "subscribe", "id": 1, "topic": "chat" }));
+    let error = client.request(json!({ "op": "subscribe", "id": 1, "topic": "chat" }));
     assert_eq!((&error["op"], &error["code"]), (&json!("error"), &json!(409)), "{error}");
+}
+
+#[test]
+fn reload_adds_hooks_and_limits_to_open_binary_publishers() {
+    let directory = Directory::new();
+    let file = directory.write("sinews.toml", "");
+    let server = topics(&["--config", &file]);
+    let mut clients = ["a", "chat"].map(|stream| Binary::both(&server, stream));
+    for client in clients.iter_mut().flatten() {
+        client.send_message(1, 1, ANY, 1, &records(&[b"a"]));
+        assert_eq!(client.receive_message().op, 129);
+    }
+    directory.write(
+        "sinews.toml",
+        "[namespace.a]\npublish_hook = \"http://127.0.0.1:1/\"\n[namespace.chat]\nmax_message = 100\n",
+    );
+    server.running.signal("HUP");
+    while !server.running.request("POST /topics/a HTTP/1.1", "a").starts_with("HTTP/1.1 403 ") {}
+    for mut client in clients.into_iter().flatten() {
+        client.send_message(1, 1, ANY, 2, &records(&[b"b"]));
+        assert_error(&client.receive_message(), 2, 403);
+    }
 }

@@ -4,25 +4,25 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 
-use super::super::extension::{self, Params};
-use super::super::fault::Fault;
-use super::request::Request;
+use super::super::extension::{self, OfferParams};
+use super::super::violation::Violation;
+use super::request::InspectRequest;
 use super::values;
 
 /// A parsed response.
-pub(crate) struct Answer {
+pub(crate) struct InspectResponse {
     pub(crate) status: u16,
     /// permessage-deflate parameters, if accepted.
-    pub(crate) deflate: Option<Params>,
-    pub(crate) faults: Vec<Fault>,
+    pub(crate) deflate: Option<OfferParams>,
+    pub(crate) violations: Vec<Violation>,
 }
 
-impl Answer {
+impl InspectResponse {
     /// Parses any head, and checks it against the request.
-    pub(crate) fn read(head: &str, request: &Request) -> Self {
-        let mut faults = Vec::new();
-        let (status, headers) = read_head(head, &mut faults);
-        let mut answer = Self { status, deflate: None, faults };
+    pub(crate) fn read(head: &str, request: &InspectRequest) -> Self {
+        let mut violations = Vec::new();
+        let (status, headers) = read_head(head, &mut violations);
+        let mut answer = Self { status, deflate: None, violations };
         if status == 101 {
             answer.check_101(&headers, request);
         } else {
@@ -36,38 +36,38 @@ impl Answer {
         (100..200).contains(&self.status) && self.status != 101
     }
 
-    fn fault(&mut self, section: &'static str, words: impl Into<String>) {
-        self.faults.push(Fault::new(section, words));
+    fn violation(&mut self, section: &'static str, description: impl Into<String>) {
+        self.violations.push(Violation::new(section, description));
     }
 
     /// Checks RFC 6455 section 4.1, the list at its end.
-    fn check_101(&mut self, headers: &[(String, String)], request: &Request) {
-        for (section, what) in request.faults() {
-            self.fault(section, format!("101 to a request without {what}"));
+    fn check_101(&mut self, headers: &[(String, String)], request: &InspectRequest) {
+        for (section, what) in request.violations() {
+            self.violation(section, format!("101 to a request without {what}"));
         }
         let upgrade: Vec<&str> = values(headers, "upgrade").collect();
         if !matches!(&upgrade[..], [value] if value.eq_ignore_ascii_case("websocket")) {
-            self.fault(
+            self.violation(
                 "RFC 6455 section 4.1 item 2",
                 format!("Upgrade is {upgrade:?}, and not `websocket` once"),
             );
         }
         let mut connection = values(headers, "connection").flat_map(|value| value.split(','));
         if !connection.any(|token| token.trim().eq_ignore_ascii_case("upgrade")) {
-            self.fault("RFC 6455 section 4.1 item 3", "Connection does not name Upgrade");
+            self.violation("RFC 6455 section 4.1 item 3", "Connection does not name Upgrade");
         }
         let expected = request.values("sec-websocket-key").next().map(accept);
         let accepts: Vec<&str> = values(headers, "sec-websocket-accept").collect();
         match (&accepts[..], expected) {
-            ([], _) => self.fault("RFC 6455 section 4.1 item 4", "Sec-WebSocket-Accept is missing"),
+            ([], _) => self.violation("RFC 6455 section 4.1 item 4", "Sec-WebSocket-Accept is missing"),
             ([found], Some(expected)) if *found != expected => {
-                self.fault(
+                self.violation(
                     "RFC 6455 section 4.1 item 4",
                     format!("Sec-WebSocket-Accept is {found:?}, and not {expected:?}"),
                 );
             }
             ([_], _) => {}
-            _ => self.fault("RFC 6455 section 11.3.3", "Sec-WebSocket-Accept appears more than once"),
+            _ => self.violation("RFC 6455 section 11.3.3", "Sec-WebSocket-Accept appears more than once"),
         }
         self.check_extensions(headers, request);
         self.check_subprotocol(headers, request);
@@ -75,35 +75,35 @@ impl Answer {
             [("content-length", "RFC 9110 section 8.6"), ("transfer-encoding", "RFC 9112 section 6.1")]
         {
             if values(headers, name).next().is_some() {
-                self.fault(section, format!("{name} in a 101, which has no body"));
+                self.violation(section, format!("{name} in a 101, which has no body"));
             }
         }
     }
 
-    fn check_extensions(&mut self, headers: &[(String, String)], request: &Request) {
+    fn check_extensions(&mut self, headers: &[(String, String)], request: &InspectRequest) {
         if values(headers, "sec-websocket-extensions").count() > 1 {
-            self.fault("RFC 6455 section 11.3.2", "Sec-WebSocket-Extensions appears more than once");
+            self.violation("RFC 6455 section 11.3.2", "Sec-WebSocket-Extensions appears more than once");
         }
         let answered = extension::parse(values(headers, "sec-websocket-extensions"));
-        let (deflate, faults) = extension::check(&request.extensions(), &answered);
+        let (deflate, violations) = extension::check(&request.extensions(), &answered);
         self.deflate = deflate;
-        self.faults.extend(faults);
+        self.violations.extend(violations);
     }
 
-    fn check_subprotocol(&mut self, headers: &[(String, String)], request: &Request) {
+    fn check_subprotocol(&mut self, headers: &[(String, String)], request: &InspectRequest) {
         let chosen: Vec<&str> = values(headers, "sec-websocket-protocol").collect();
         if chosen.len() > 1 {
-            self.fault("RFC 6455 section 11.3.4", "Sec-WebSocket-Protocol appears more than once");
+            self.violation("RFC 6455 section 11.3.4", "Sec-WebSocket-Protocol appears more than once");
         }
         let offered = request.tokens("sec-websocket-protocol");
         for name in chosen {
             if name.contains(',') {
-                self.fault(
+                self.violation(
                     "RFC 6455 section 4.2.2 item 5",
                     format!("{name:?} contains several subprotocols, not one"),
                 );
             } else if !offered.contains(&name) {
-                self.fault(
+                self.violation(
                     "RFC 6455 section 4.1 item 6",
                     format!("the subprotocol {name:?} was not offered"),
                 );
@@ -111,35 +111,38 @@ impl Answer {
         }
     }
 
-    fn check_refusal(&mut self, headers: &[(String, String)], request: &Request) {
+    fn check_refusal(&mut self, headers: &[(String, String)], request: &InspectRequest) {
         // A rejection for another reason may omit the version.
         let asks_for_another =
             request.values("sec-websocket-version").next().is_some() && !request.speaks_13();
         if asks_for_another && self.status != 0 {
             if values(headers, "sec-websocket-version").next().is_none() {
-                let words =
+                let description =
                     "the version is rejected without Sec-WebSocket-Version, which lists supported versions";
-                self.fault("RFC 6455 section 4.4", words);
+                self.violation("RFC 6455 section 4.4", description);
             }
         } else if self.status == 426 && values(headers, "upgrade").next().is_none() {
-            self.fault("RFC 9110 section 15.5.22", "426 without Upgrade");
+            self.violation("RFC 9110 section 15.5.22", "426 without Upgrade");
         }
         if request.is_sound() {
-            self.fault("RFC 6455 section 4.1 item 1", format!("the status is {}, and not 101", self.status));
+            self.violation(
+                "RFC 6455 section 4.1 item 1",
+                format!("the status is {}, and not 101", self.status),
+            );
         }
     }
 }
 
 /// Returns the status and headers of a possibly invalid head. Status 0: no valid status line.
-fn read_head(head: &str, faults: &mut Vec<Fault>) -> (u16, Vec<(String, String)>) {
-    let mut add = |section, words: String| faults.push(Fault::new(section, words));
+fn read_head(head: &str, violations: &mut Vec<Violation>) -> (u16, Vec<(String, String)>) {
+    let mut add = |section, description: String| violations.push(Violation::new(section, description));
     if head.replace("\r\n", "").contains(['\r', '\n']) {
         add("RFC 9112 section 2.2", "a line does not end with CRLF".to_owned());
     }
     let mut lines = head.split('\n').map(|line| line.trim_end_matches('\r'));
     let status_line = lines.next().unwrap_or_default();
-    let mut words = status_line.splitn(3, ' ');
-    let (version, status) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let mut description = status_line.splitn(3, ' ');
+    let (version, status) = (description.next().unwrap_or_default(), description.next().unwrap_or_default());
     if !version.starts_with("HTTP/") {
         add("RFC 9112 section 4", format!("{status_line:?} is not a status line"));
     } else if version != "HTTP/1.1" {

@@ -3,24 +3,24 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::super::extension::{self, Extension};
+use super::super::extension::{self, ExtensionHeader};
 use super::values;
 use crate::connect::args::ConnectArgs;
-use crate::connect::dial::{self, Url};
-use crate::connect::end::End;
+use crate::connect::dial::{self, ServerUrl};
+use crate::connect::end::RunEnd;
 
 /// A handshake request.
-pub(crate) struct Request {
+pub(crate) struct InspectRequest {
     pub(super) target: String,
     pub(super) headers: Vec<(String, String)>,
     /// Number of the handshake's own headers, which come first.
     pub(super) own: usize,
 }
 
-impl Request {
+impl InspectRequest {
     /// Builds the request from the options: a given header replaces the handshake's own, or removes it if its value
     /// is empty.
-    pub(crate) fn new(args: &ConnectArgs, url: &Url, key: &[u8; 16]) -> Self {
+    pub(crate) fn new(args: &ConnectArgs, url: &ServerUrl, key: &[u8; 16]) -> Self {
         let mut headers = vec![
             ("Host".to_owned(), url.host_header()),
             ("Upgrade".to_owned(), "websocket".to_owned()),
@@ -60,7 +60,7 @@ impl Request {
         }
     }
 
-    pub(crate) fn write(&self) -> Result<String, End> {
+    pub(crate) fn write(&self) -> Result<String, RunEnd> {
         let mut head = format!("GET {} HTTP/1.1\r\n", self.target);
         for (name, value) in self.headers.iter().filter(|(_, value)| !value.is_empty()) {
             head += &format!("{name}: {value}\r\n");
@@ -69,7 +69,7 @@ impl Request {
         let lines = 1 + self.headers.iter().filter(|(_, value)| !value.is_empty()).count();
         match head.matches(['\r', '\n']).count() == 2 * lines {
             true => Ok(head + "\r\n"),
-            false => Err(End::trouble("a header or the URL contains a line break")),
+            false => Err(RunEnd::failed("a header or the URL contains a line break")),
         }
     }
 
@@ -81,41 +81,41 @@ impl Request {
         self.values(name).flat_map(|value| value.split(',')).map(str::trim).collect()
     }
 
-    pub(super) fn extensions(&self) -> Vec<Extension> {
+    pub(super) fn extensions(&self) -> Vec<ExtensionHeader> {
         extension::parse(self.values("sec-websocket-extensions"))
     }
 
     /// Returns violations that a server must not answer with 101 (RFC 6455 section 4.2.1).
-    pub(super) fn faults(&self) -> Vec<(&'static str, String)> {
+    pub(super) fn violations(&self) -> Vec<(&'static str, String)> {
         let has =
             |name: &str, token: &str| self.tokens(name).iter().any(|found| found.eq_ignore_ascii_case(token));
-        let mut faults = Vec::new();
+        let mut violations = Vec::new();
         if self.values("host").count() != 1 {
-            faults.push(("RFC 6455 section 4.2.1 item 2", "one Host".to_owned()));
+            violations.push(("RFC 6455 section 4.2.1 item 2", "one Host".to_owned()));
         }
         if !has("upgrade", "websocket") {
-            faults.push(("RFC 6455 section 4.2.1 item 3", "`Upgrade: websocket`".to_owned()));
+            violations.push(("RFC 6455 section 4.2.1 item 3", "`Upgrade: websocket`".to_owned()));
         }
         if !has("connection", "upgrade") {
-            faults.push(("RFC 6455 section 4.2.1 item 4", "`Connection: Upgrade`".to_owned()));
+            violations.push(("RFC 6455 section 4.2.1 item 4", "`Connection: Upgrade`".to_owned()));
         }
         let keys: Vec<&str> = self.values("sec-websocket-key").collect();
         let is_key = |key: &&str| STANDARD.decode(key.trim()).is_ok_and(|key| key.len() == 16);
         if keys.len() != 1 || !keys.iter().all(is_key) {
-            faults.push((
+            violations.push((
                 "RFC 6455 section 4.2.1 item 5",
                 "one Sec-WebSocket-Key of 16 bytes in base64".to_owned(),
             ));
         }
         if !self.speaks_13() {
-            faults.push(("RFC 6455 section 4.2.1 item 6", "`Sec-WebSocket-Version: 13`".to_owned()));
+            violations.push(("RFC 6455 section 4.2.1 item 6", "`Sec-WebSocket-Version: 13`".to_owned()));
         }
-        faults
+        violations
     }
 
     /// Whether a server may answer with 101.
     pub(crate) fn is_sound(&self) -> bool {
-        self.faults().is_empty()
+        self.violations().is_empty()
     }
 
     pub(super) fn speaks_13(&self) -> bool {

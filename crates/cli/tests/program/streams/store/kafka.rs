@@ -38,14 +38,14 @@ fn publications_by_each_protocol_reach_all_nodes_in_kafkas_order() {
     let nodes = [cluster.node("", &[]), cluster.node("", &["--threads", "2"])];
     assert_eq!(posted(&nodes[0], "orders", "posted"), 0);
     let mut json = Json::connect(&nodes[1], "/ws");
-    let ack = json.ask(json!({"op": "append", "id": 1, "stream": "orders", "data": "said"}));
+    let ack = json.request(json!({"op": "append", "id": 1, "stream": "orders", "data": "said"}));
     assert_eq!(
         ack,
         json!({"op": "ack", "id": 1, "stream": "orders", "partition": 0, "offset": 1, "count": 1})
     );
     let mut plain = Binary::plain_at(plain_address(&nodes[0]), "orders");
-    plain.say(1, 3, ANY, 9, &records(&[b"plain", b"twice"]));
-    let published = plain.hear();
+    plain.send_message(1, 3, ANY, 9, &records(&[b"plain", b"twice"]));
+    let published = plain.receive_message();
     assert_eq!((published.op, published.id, published.number(0)), (129, 9, 2));
     for ack in ["memory", "disk", "broker"] {
         let answer = post(&nodes[1], &format!("/streams/orders?ack={ack}"), ack);
@@ -92,12 +92,12 @@ fn late_node_reads_older_records_and_follows() {
     assert_eq!(resumed.next(1), [(30, "30".to_owned())]);
 
     let mut client = Json::connect(&second, "/streams/news");
-    let read = client.ask(json!({"op": "read", "id": 5, "offset": 3, "max": 1}));
+    let read = client.request(json!({"op": "read", "id": 5, "offset": 3, "max": 1}));
     assert_eq!((&read["op"], &read["id"]), (&json!("records"), &json!(5)));
     assert_eq!(read["records"][0]["data"], "3");
-    let described = client.ask(json!({"op": "stream", "id": 6}));
+    let described = client.request(json!({"op": "stream", "id": 6}));
     assert_eq!(described["partitions"][0]["earliest"], 0);
-    let old = client.ask(json!({"op": "consume", "id": 7, "from": {"time": 1}}));
+    let old = client.request(json!({"op": "consume", "id": 7, "from": {"time": 1}}));
     assert_eq!((&old["op"], &old["code"]), (&json!("error"), &json!(410)), "{old}");
 }
 
@@ -110,11 +110,11 @@ fn group_resumes_at_another_node() {
     }
     let mut first = Json::connect(&nodes[0], "/streams/work");
     let commit = json!({"op": "commit", "id": 1, "group": "g", "partition": 0, "offset": 3});
-    assert_eq!(first.ask(commit), json!({"op": "ack", "id": 1, "stream": "work", "partition": 0}));
+    assert_eq!(first.request(commit), json!({"op": "ack", "id": 1, "stream": "work", "partition": 0}));
     let mut second = Json::connect(&nodes[1], "/streams/work");
-    second.say(&json!({"op": "consume", "id": 2, "group": "g"}));
-    assert_eq!(second.hear()["partitions"], json!([]));
-    let assigned = second.hear();
+    second.send_message(&json!({"op": "consume", "id": 2, "group": "g"}));
+    assert_eq!(second.receive_message()["partitions"], json!([]));
+    let assigned = second.receive_message();
     assert_eq!(assigned["op"], "assigned");
     let places = assigned["partitions"].as_array().unwrap();
     let of = |partition: u64| places.iter().find(|place| place["partition"] == partition).unwrap();
@@ -133,7 +133,7 @@ fn node_reports_a_cluster_outage_and_loses_no_acknowledged_record() {
     cluster.mock.broker_down(-1).expect("the broker exists");
     let mut socket = Json::connect(&node, "/streams/down");
     for number in 0..200 {
-        socket.say(&json!({"op": "append", "id": number, "data": number.to_string()}));
+        socket.send_message(&json!({"op": "append", "id": number, "data": number.to_string()}));
     }
     until("the queue is full", || node.get("/metrics").lines().any(|line| line == "sinews_store_waiting 50"));
     let refused = post(&node, "/streams/down", "refused");
@@ -148,7 +148,7 @@ fn node_reports_a_cluster_outage_and_loses_no_acknowledged_record() {
     cluster.mock.broker_up(-1).expect("the broker exists");
     let mut by_offset = BTreeMap::from([(0, "before".to_owned())]);
     for number in 0..200 {
-        let ack = socket.hear();
+        let ack = socket.receive_message();
         assert_eq!((&ack["op"], &ack["id"]), (&json!("ack"), &json!(number)), "{ack}");
         by_offset.insert(ack["offset"].as_u64().unwrap(), number.to_string());
     }
@@ -164,12 +164,12 @@ fn unavailable_stream_is_reported_and_opens_later() {
     cluster.mock.broker_down(-1).expect("the broker exists");
     let node = cluster.node("", &[]);
     let mut socket = Json::connect(&node, "/ws");
-    socket.say(&json!({"op": "append", "id": 1, "stream": "late", "data": "a"}));
-    socket.say(&json!({"op": "ping", "id": 2}));
-    let failed = socket.hear();
+    socket.send_message(&json!({"op": "append", "id": 1, "stream": "late", "data": "a"}));
+    socket.send_message(&json!({"op": "ping", "id": 2}));
+    let failed = socket.receive_message();
     assert_eq!((&failed["op"], &failed["id"]), (&json!("error"), &json!(1)), "{failed}");
     assert_eq!(failed["code"], 503, "{failed}");
-    assert_eq!(socket.hear()["op"], "pong", "the next message is processed");
+    assert_eq!(socket.receive_message()["op"], "pong", "the next message is processed");
     let answer = post(&node, "/streams/late", "b");
     assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("Retry-After: "), "{answer}");
 
@@ -182,12 +182,12 @@ fn shutdown_waits_for_outstanding_acknowledgements() {
     let cluster = Cluster::new("end", 1);
     let node = cluster.node("linger.ms=300", &[]);
     let mut socket = Json::connect(&node, "/streams/end");
-    assert_eq!(socket.ask(json!({"op": "append", "id": 1, "data": "0"}))["op"], "ack");
+    assert_eq!(socket.request(json!({"op": "append", "id": 1, "data": "0"}))["op"], "ack");
     for number in 1..100 {
-        socket.say(&json!({"op": "append", "data": number.to_string()}));
+        socket.send_message(&json!({"op": "append", "data": number.to_string()}));
     }
     // The server has processed the earlier messages.
-    assert_eq!(socket.ask(json!({"op": "ping"}))["op"], "pong");
+    assert_eq!(socket.request(json!({"op": "ping"}))["op"], "pong");
     node.signal("TERM");
     let (status, log) = node.wait();
     assert!(status.success(), "{log}");
@@ -235,7 +235,7 @@ fn copy_moves_streams_to_the_cluster_and_clients_resume() {
     }
     let mut client = Json::connect(&before, "/streams/orders");
     let commit = json!({"op": "commit", "id": 1, "group": "g", "partition": 1, "offset": 30});
-    assert_eq!(client.ask(commit)["op"], "ack");
+    assert_eq!(client.request(commit)["op"], "ack");
     before.signal("TERM");
     assert!(before.wait().0.success());
 
@@ -244,11 +244,11 @@ fn copy_moves_streams_to_the_cluster_and_clients_resume() {
     assert!(refused.contains("has no stream none"), "{refused}");
     let mut copy = program();
     copy.args(["streams", "copy", "--from", &path, "--store", &cluster.url("")]);
-    let said = copy.output().unwrap();
-    let words = String::from_utf8(said.stdout).unwrap();
-    assert!(said.status.success(), "{words}{}", String::from_utf8_lossy(&said.stderr));
+    let output = copy.output().unwrap();
+    let message = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{message}{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(
-        words,
+        message,
         "orders/0: 0 records, the offsets are the same\norders/1: 50 records, the offsets are the same\n"
     );
     let again = fails(&mut copy);
@@ -257,14 +257,14 @@ fn copy_moves_streams_to_the_cluster_and_clients_resume() {
     let after = cluster.node("", &[]);
     let mut client = Json::connect(&after, "/streams/orders");
     assert_eq!(
-        client.ask(json!({"op": "consume", "id": 1, "partition": 1, "from": {"offset": 45}}))["op"],
+        client.request(json!({"op": "consume", "id": 1, "partition": 1, "from": {"offset": 45}}))["op"],
         "ack"
     );
     assert_eq!(posted(&after, "orders?partition=1", "50"), 50);
     let expected = (45..51).map(|number| (1, number, json!(number.to_string()))).collect::<Vec<_>>();
     assert_eq!(client.records(6), expected);
     let mut member = Json::connect(&after, "/streams/orders");
-    assert_eq!(member.ask(json!({"op": "consume", "id": 1, "group": "g"}))["op"], "ack");
-    let places = member.hear()["partitions"].clone();
+    assert_eq!(member.request(json!({"op": "consume", "id": 1, "group": "g"}))["op"], "ack");
+    let places = member.receive_message()["partitions"].clone();
     assert!(places.as_array().unwrap().contains(&json!({"partition": 1, "offset": 30})), "{places}");
 }

@@ -6,19 +6,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::super::topics::publish;
 use super::super::{ANY, Binary, records};
 use super::*;
-use broker::{control, unused, url};
+use crate::api::{KEY, call};
+use broker::{control, unused_name, url};
 
-#[path = "../../../../../stream/tests/broker/real.rs"]
+#[path = "../../../../../brokers/tests/broker/real.rs"]
 mod broker;
 
 fn nodes_see_the_same(settings: &str) {
-    let stream = unused("plain");
+    let stream = unused_name("plain");
     let nodes = [node(&url(settings), &[]), node(&url(settings), &[])];
     let first = posted(&nodes[0], &stream, "0");
     let mut live = Reader::from(&nodes[1], &stream, &json!("earliest"));
     let mut socket = Json::connect(&nodes[1], &format!("/streams/{stream}"));
     for number in 1..50 {
-        let ack = socket.ask(json!({"op": "append", "id": number, "data": number.to_string()}));
+        let ack = socket.request(json!({"op": "append", "id": number, "data": number.to_string()}));
         assert_eq!(ack["offset"], first + number, "{ack}");
     }
     let expected: Vec<_> = (0..50).map(|number| (first + number, number.to_string())).collect();
@@ -28,17 +29,17 @@ fn nodes_see_the_same(settings: &str) {
     assert_eq!(Reader::from(&late, &stream, &json!({"offset": first + 10})).next(40), expected[10..]);
 
     let commit = json!({"op": "commit", "id": "c", "group": "g", "offset": first + 40});
-    assert_eq!(socket.ask(commit)["op"], "ack");
+    assert_eq!(socket.request(commit)["op"], "ack");
     let mut member = Json::connect(&late, &format!("/streams/{stream}"));
-    member.say(&json!({"op": "consume", "id": 1, "group": "g"}));
-    assert_eq!(member.hear()["op"], "ack");
-    assert_eq!(member.hear()["partitions"][0]["offset"], first + 40);
+    member.send_message(&json!({"op": "consume", "id": 1, "group": "g"}));
+    assert_eq!(member.receive_message()["op"], "ack");
+    assert_eq!(member.receive_message()["partitions"][0]["offset"], first + 40);
     assert_eq!(member.records(10).len(), 10);
 }
 
 /// A topic has one order at all nodes, and a client that resumes at another node or joins late receives the rest.
 fn topics_are_one_at_all_nodes(settings: &str) {
-    let topic = unused("chat.room");
+    let topic = unused_name("chat.room");
     // A topic has one partition, with any number for streams.
     let pattern = ["--streams-topics", "chat.*"];
     let nodes = [(); 2].map(|()| node(&url(settings), &pattern));
@@ -63,13 +64,40 @@ fn topics_are_one_at_all_nodes(settings: &str) {
     assert_eq!(earliest.messages(60), all);
 }
 
+/// A publication with an idempotency key is stored once, though it is repeated at another node, and at a node that starts
+/// later.
+fn publications_with_an_idempotency_key_are_stored_once(settings: &str) {
+    let topic = unused_name("chat.room");
+    let start = || node(&url(settings), &["--streams-topics", "chat.*", "--api-key", KEY]);
+    let publish = |node: &Running, data: &str, key: &str| {
+        call(node, "POST /publish", &json!({"topic": topic, "data": data, "idempotency_key": key}))
+    };
+    let nodes = [start(), start()];
+    let first = publish(&nodes[0], "one", "a");
+    assert_eq!(first.get("repeated"), None);
+    let second = publish(&nodes[1], "two", "b");
+    assert_eq!(second["seq"].as_u64(), first["seq"].as_u64().map(|seq| seq + 1));
+    let repeated = |original: &Value| {
+        let mut repeated = original.clone();
+        repeated["repeated"] = json!(true);
+        repeated
+    };
+    let late = start();
+    for node in [&nodes[0], &nodes[1], &late] {
+        assert_eq!(publish(node, "again", "a"), repeated(&first));
+        assert_eq!(publish(node, "again", "b"), repeated(&second));
+    }
+    let third = publish(&late, "three", "c");
+    assert_eq!(third["seq"].as_u64(), first["seq"].as_u64().map(|seq| seq + 2), "nothing else is stored");
+}
+
 /// Records that await their acknowledgement on the connection of the long test.
 const WINDOW: u32 = 100;
 
 /// Publishes through a server while the broker is killed, restarted, frozen and resumed. Each acknowledged record
 /// exists at its offset for a reader at another server. `exactly` requires that there are no duplicates either.
 fn nothing_acknowledged_is_lost(settings: &str, exactly: bool) {
-    let stream = unused("hard");
+    let stream = unused_name("hard");
     let (writer, reader) = (node(&url(settings), &[]), node(&url(settings), &[]));
     let first = posted(&writer, &stream, "first");
     let mut seen = Binary::plain_at(plain_address(&reader), &stream);
@@ -92,7 +120,7 @@ fn nothing_acknowledged_is_lost(settings: &str, exactly: bool) {
     });
     let last = posted(&writer, &stream, "last");
     while all.last().is_none_or(|(offset, _)| *offset < last) {
-        all.extend(seen.hear().records());
+        all.extend(seen.receive_message().records());
     }
     let by_offset: BTreeMap<u64, &[u8]> = all.iter().map(|(offset, value)| (*offset, &value[..])).collect();
     assert_eq!(by_offset.len(), all.len(), "no duplicate offset");
@@ -113,13 +141,13 @@ fn publish_until(is_over: &AtomicBool, node: &Running, stream: &str) -> (Vec<(u3
     let (mut acknowledged, mut sent, mut answered) = (Vec::new(), 0, 0);
     loop {
         while sent - answered < WINDOW && !is_over.load(Ordering::Relaxed) {
-            producer.say(1, 3, ANY, sent, &records(&[sent.to_string().as_bytes()]));
+            producer.send_message(1, 3, ANY, sent, &records(&[sent.to_string().as_bytes()]));
             sent += 1;
         }
         if answered == sent {
             return (acknowledged, sent);
         }
-        let answer = producer.hear();
+        let answer = producer.receive_message();
         if answer.op == 129 {
             acknowledged.push((answer.id, answer.number(0)));
         } else {
@@ -133,6 +161,12 @@ fn publish_until(is_over: &AtomicBool, node: &Running, stream: &str) -> (Vec<(u3
 
 #[cfg(feature = "kafka")]
 mod kafka {
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only kafka"]
+    fn publications_with_an_idempotency_key_are_stored_once() {
+        super::publications_with_an_idempotency_key_are_stored_once("");
+    }
+
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only kafka"]
     fn topics_have_one_order_at_all_nodes() {
@@ -157,6 +191,12 @@ mod kafka {
 mod nats {
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only nats"]
+    fn publications_with_an_idempotency_key_are_stored_once() {
+        super::publications_with_an_idempotency_key_are_stored_once("partitions=3");
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
     fn topics_have_one_order_at_all_nodes() {
         super::topics_are_one_at_all_nodes("partitions=3");
     }
@@ -176,8 +216,14 @@ mod nats {
 
 #[cfg(feature = "redis")]
 mod redis {
-    use super::broker::redis::say;
-    use super::{Reader, Running, is_ready, json, node, post, posted, until, unused, url};
+    use super::broker::redis::command;
+    use super::{Reader, Running, is_ready, json, node, post, posted, until, unused_name, url};
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
+    fn publications_with_an_idempotency_key_are_stored_once() {
+        super::publications_with_an_idempotency_key_are_stored_once("partitions=3");
+    }
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only redis"]
@@ -210,38 +256,38 @@ mod redis {
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only redis"]
     fn emptied_redis_rejects_appends_and_readyz_has_the_reason() {
-        let stream = unused("emptied");
+        let stream = unused_name("emptied");
         let node = node(&url(""), &[]);
         let first = posted(&node, &stream, "0");
         let mut live = Reader::from(&node, &stream, &json!("earliest"));
         assert_eq!(live.next(1), [(first, "0".to_owned())]);
         posted(&node, &stream, "1");
         assert_eq!(live.next(1), [(first + 1, "1".to_owned())]);
-        say("FLUSHALL");
+        command("FLUSHALL");
         for _ in 0..3 {
             assert_refused(&post(&node, &format!("/streams/{stream}"), "unseen"), "recreated");
         }
         let why = reason(&node);
         assert!(why.contains("recreated") && why.contains(&stream), "{why}");
         // Another stream starts empty.
-        posted(&node, &unused("other"), "0");
+        posted(&node, &unused_name("other"), "0");
     }
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only redis"]
     fn readyz_is_503_while_redis_has_no_memory_for_any_append() {
-        let stream = unused("full");
+        let stream = unused_name("full");
         let node = node(&url("failure.timeout.ms=100"), &[]);
         posted(&node, &stream, "0");
         until("the node is ready", || is_ready(&node));
-        say("CONFIG SET maxmemory 1");
+        command("CONFIG SET maxmemory 1");
         until("the reason is reported", || {
             assert_refused(&post(&node, &format!("/streams/{stream}"), "refused"), "maxmemory");
             !is_ready(&node)
         });
         let why = reason(&node);
         assert!(why.contains("every append fails") && why.contains("maxmemory"), "{why}");
-        say("CONFIG SET maxmemory 0");
+        command("CONFIG SET maxmemory 0");
         until("the node is ready again", || is_ready(&node));
         posted(&node, &stream, "1");
     }

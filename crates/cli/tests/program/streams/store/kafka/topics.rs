@@ -25,20 +25,20 @@ fn publications_at_one_node_reach_all_nodes_in_one_order() {
     let mut by_name = nodes.each_ref().map(|node| Json::connect(node, "/ws"));
     for client in &mut by_name {
         let ack = client.subscribe("chat.room", &json!({}));
-        let told = json!({ "op": "ack", "id": "s", "topic": "chat.room", "epoch": 1, "seq": 0, "replayed": 0,
+        let expected = json!({ "op": "ack", "id": "s", "topic": "chat.room", "epoch": 1, "seq": 0, "replayed": 0,
             "complete": true });
-        assert_eq!(ack, told);
+        assert_eq!(ack, expected);
     }
     let mut by_pattern = nodes.each_ref().map(|node| Json::connect(node, "/ws"));
     by_pattern.iter_mut().for_each(|client| drop(client.subscribe("chat.*", &json!({}))));
     let mut raw = nodes.each_ref().map(|node| node.websocket("/topics/chat.room"));
 
     let mut client = Json::connect(&nodes[0], "/ws");
-    let ack = client.ask(json!({ "op": "publish", "id": 1, "topic": "chat.room", "data": "one" }));
+    let ack = client.request(json!({ "op": "publish", "id": 1, "topic": "chat.room", "data": "one" }));
     assert_eq!(ack, json!({ "op": "ack", "id": 1, "epoch": 1, "seq": 1 }));
     let answer = posted_to(&nodes[1], "chat.room", "two");
     assert_eq!(answer, json!({ "topic": "chat.room", "epoch": 1, "seq": 2 }));
-    let ack = client.ask(json!({ "op": "append", "id": 2, "stream": "chat.room", "data": { "n": 3 } }));
+    let ack = client.request(json!({ "op": "append", "id": 2, "stream": "chat.room", "data": { "n": 3 } }));
     assert_eq!(ack["offset"], 2);
     raw[1].send(&Frame::binary(b"four"));
     let expected = [json!("one"), json!("two"), json!({ "n": 3 }), json!("Zm91cg==")];
@@ -47,9 +47,11 @@ fn publications_at_one_node_reach_all_nodes_in_one_order() {
         assert_eq!(client.messages(4), expected);
     }
     for socket in &mut raw {
-        let heard: Vec<Reply> = (0..4).map(|_| socket.next().unwrap()).collect();
-        assert_eq!(heard[..3], ["one", "two", "{\"n\":3}"].map(Reply::text));
-        assert!(matches!(&heard[3], Reply::Message(sinews_proto::Kind::Binary, bytes) if bytes == b"four"));
+        let received: Vec<Reply> = (0..4).map(|_| socket.next().unwrap()).collect();
+        assert_eq!(received[..3], ["one", "two", "{\"n\":3}"].map(Reply::text));
+        assert!(
+            matches!(&received[3], Reply::Message(sinews_proto::Kind::Binary, bytes) if bytes == b"four")
+        );
     }
 }
 
@@ -72,7 +74,7 @@ fn resuming_at_a_late_node_replays_broker_records_once() {
     publish(&second, "chat.room", 50..60);
     assert_eq!(resumed.messages(30), numbers(31..61));
     assert_eq!(last.messages(15), numbers(46..61));
-    let kept = last.ask(json!({ "op": "history", "id": 7, "topic": "chat.room", "last": 55 }));
+    let kept = last.request(json!({ "op": "history", "id": 7, "topic": "chat.room", "last": 55 }));
     let messages = kept["messages"].as_array().unwrap();
     assert_eq!((&kept["op"], &kept["id"], messages.len()), (&json!("history"), &json!(7), 55), "{kept}");
     assert_eq!((&messages[0]["seq"], &messages[54]["seq"]), (&json!(6), &json!(60)));
@@ -92,7 +94,7 @@ fn acknowledged_position_of_one_node_resumes_at_another() {
     let nodes = [cluster.node("", &TOPICS), cluster.node("", &TOPICS)];
     let mut first = Json::connect(&nodes[0], "/ws");
     for number in 0..20_u64 {
-        let ack = first.ask(json!({ "op": "publish", "id": 1, "topic": "chat.room", "data": number }));
+        let ack = first.request(json!({ "op": "publish", "id": 1, "topic": "chat.room", "data": number }));
         assert_eq!((&ack["epoch"], &ack["seq"]), (&json!(1), &json!(number + 1)), "{ack}");
         // The other node may not have read it yet.
         let mut second = Json::connect(&nodes[1], "/ws");
@@ -125,9 +127,9 @@ fn history_continues_with_publications_of_other_nodes_without_a_gap() {
             })
         });
         publishing.into_iter().for_each(|thread| thread.join().unwrap());
-        let heard = late.map(|late| late.join().unwrap());
-        assert!(heard.iter().all(|one| *one == heard[0]), "all clients received the same messages");
-        for (at, (_, sequence, _)) in (1..).zip(&heard[0]) {
+        let received = late.map(|late| late.join().unwrap());
+        assert!(received.iter().all(|one| *one == received[0]), "all clients received the same messages");
+        for (at, (_, sequence, _)) in (1..).zip(&received[0]) {
             assert_eq!(*sequence, at, "each message once, in order");
         }
     });
@@ -140,18 +142,18 @@ fn killed_node_resumes_its_copy_and_delivers_each_message_once() {
     let path = directory.path("copy");
     let other = cluster.node("", &TOPICS);
     let arguments = [&TOPICS[..], &["--streams", &path]].concat();
-    let mut heard = 0;
+    let mut received = 0;
     for round in 0..3 {
         let node = cluster.node("", &arguments);
         let mut pattern = Json::connect(&node, "/ws");
         pattern.subscribe("chat.*", &json!({}));
         let mut resumed = Json::connect(&node, "/ws");
-        let ack = resumed.subscribe("chat.room", &json!({ "from": { "epoch": 1, "seq": heard } }));
+        let ack = resumed.subscribe("chat.room", &json!({ "from": { "epoch": 1, "seq": received } }));
         assert_eq!(ack["complete"], true, "{ack}");
         publish(&other, "chat.room", round * 40..round * 40 + 20);
         let end = round * 40 + 20;
-        assert_eq!(resumed.messages((end - heard) as usize), numbers(heard + 1..end + 1));
-        heard = end;
+        assert_eq!(resumed.messages((end - received) as usize), numbers(received + 1..end + 1));
+        received = end;
         // It receives messages from the end of the copy on.
         let mut last = 0;
         while last < end {
@@ -172,21 +174,21 @@ fn topics_fail_while_the_cluster_is_down_and_recover() {
     let node = cluster.node("", &TOPICS);
     let mut raw = node.websocket("/topics/chat.room");
     // They wait for the same answer.
-    let asked = [
+    let requests = [
         json!({ "op": "publish", "id": 1, "topic": "chat.room", "data": "a" }),
         json!({ "op": "publish", "id": 2, "topic": "chat.room", "b64": "aaaa" }),
         json!({ "op": "subscribe", "id": 3, "topic": "chat.room" }),
         json!({ "op": "history", "id": 4, "topic": "chat.room", "last": 1 }),
     ];
-    let clients = asked.map(|words| {
+    let clients = requests.map(|message| {
         let mut client = Json::connect(&node, "/ws");
-        client.say(&words);
-        (client, words["id"].clone())
+        client.send_message(&message);
+        (client, message["id"].clone())
     });
     let answer = post(&node, "/topics/chat.room", "b");
     assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("Retry-After: "), "{answer}");
     for (mut client, id) in clients {
-        let failed = client.hear();
+        let failed = client.receive_message();
         assert_eq!((&failed["op"], &failed["code"], &failed["id"]), (&json!("error"), &json!(503), &id));
         assert!(failed["error"].as_str().unwrap().contains("chat.room: "), "{failed}");
     }
@@ -209,13 +211,13 @@ fn stream_with_several_partitions_backs_no_topic() {
     assert!(answer.starts_with("HTTP/1.1 409 ") && answer.contains("2 partitions"), "{answer}");
     let mut client = Json::connect(&node, "/ws");
     for op in ["subscribe", "history", "publish"] {
-        let mut words = json!({ "op": op, "id": op, "topic": "chat.two" });
+        let mut message = json!({ "op": op, "id": op, "topic": "chat.two" });
         match op {
-            "history" => words["last"] = json!(1),
-            "publish" => words["data"] = json!(1),
+            "history" => message["last"] = json!(1),
+            "publish" => message["data"] = json!(1),
             _ => {}
         }
-        let error = client.ask(words);
+        let error = client.request(message);
         assert_eq!((&error["op"], &error["code"], &error["id"]), (&json!("error"), &json!(409), &json!(op)));
     }
 }

@@ -1,0 +1,142 @@
+//! `sinews app`: apps of the Pusher protocol.
+
+use std::io::{self, Write};
+
+use clap::{Args, Subcommand};
+use ring::rand::{SecureRandom as _, SystemRandom};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum AppCommand {
+    /// Make an app: print its key and secret, its table for the configuration file, and the lines for libraries.
+    New(NewAppArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NewAppArgs {
+    /// Name of the app for people
+    name: String,
+
+    /// Id of the app: 1 to 20 letters, digits, `-` and `_`; some libraries accept digits only [default: random digits]
+    #[arg(long, value_name = "ID")]
+    id: Option<String>,
+
+    /// Host name of the server, in the lines for libraries
+    #[arg(long, value_name = "NAME", default_value = "127.0.0.1")]
+    host: String,
+
+    /// Port of the server, in the lines for libraries
+    #[arg(long, value_name = "PORT", default_value_t = 8080)]
+    port: u16,
+
+    /// The server uses TLS
+    #[arg(long)]
+    tls: bool,
+}
+
+/// Runs a command.
+///
+/// # Errors
+/// The system has no random numbers, the id or the name is invalid, or standard output is closed.
+pub(crate) fn run(command: &AppCommand) -> Result<(), String> {
+    let AppCommand::New(args) = command;
+    let text = new_app(args)?;
+    io::stdout().lock().write_all(text.as_bytes()).map_err(|error| format!("standard output: {error}"))
+}
+
+/// Random bytes as hexadecimal digits.
+fn random<const BYTES: usize>() -> Result<String, String> {
+    let mut bytes = [0; BYTES];
+    let filled = SystemRandom::new().fill(&mut bytes);
+    filled.map_err(|_| "the system has no random numbers".to_owned())?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// The id, the key and the secret of an app.
+struct AppIdentity {
+    id: String,
+    key: String,
+    secret: String,
+}
+
+fn new_app(args: &NewAppArgs) -> Result<String, String> {
+    let id = match &args.id {
+        Some(id) => id.clone(),
+        // Seven digits: libraries parse the id as a number.
+        None => {
+            let number = u32::from_str_radix(&random::<4>()?, 16).map_err(|error| error.to_string())?;
+            (1_000_000 + number % 9_000_000).to_string()
+        }
+    };
+    if args.name.is_empty() || args.name.chars().any(char::is_control) {
+        return Err("the name is empty or has control characters".to_owned());
+    }
+    let identity = AppIdentity { id, key: random::<10>()?, secret: random::<20>()? };
+    let app = sinews_hub::PusherApp::new(&identity.id, &identity.key, &identity.secret);
+    sinews_hub::PusherApps::new([app])?;
+    Ok(describe(args, &identity))
+}
+
+/// The table of the app, and the lines for libraries.
+fn describe(args: &NewAppArgs, identity: &AppIdentity) -> String {
+    let NewAppArgs { name, host, port, tls, .. } = args;
+    let AppIdentity { id, key, secret } = identity;
+    let (scheme, reverb) = if *tls { ("https", "https") } else { ("http", "http") };
+    let ports = format!("wsPort: {port}, wssPort: {port}");
+    format!(
+        r#"# In the configuration file of `sinews serve --config FILE`; SIGHUP reloads it.
+[[pusher.app]]
+id = "{id}"
+name = {name:?}
+key = "{key}"
+secret = "{secret}"
+
+# Laravel, in .env (BROADCAST_CONNECTION=pusher)
+PUSHER_APP_ID={id}
+PUSHER_APP_KEY={key}
+PUSHER_APP_SECRET={secret}
+PUSHER_HOST={host}
+PUSHER_PORT={port}
+PUSHER_SCHEME={reverb}
+
+# pusher-js
+new Pusher("{key}", {{
+  wsHost: "{host}", {ports}, forceTLS: {tls},
+  enabledTransports: ["ws", "wss"], disableStats: true, cluster: "",
+}});
+
+# Node: npm install pusher
+new Pusher({{ appId: "{id}", key: "{key}", secret: "{secret}", host: "{host}", port: "{port}", useTLS: {tls} }});
+
+# Python: pip install pusher
+pusher.Pusher(app_id="{id}", key="{key}", secret="{secret}", host="{host}", port={port}, ssl={python})
+
+# Go: github.com/pusher/pusher-http-go/v5
+pusher.Client{{AppID: "{id}", Key: "{key}", Secret: "{secret}", Host: "{host}:{port}", Secure: {tls}}}
+
+# Others: {scheme}://{key}:{secret}@{host}:{port}/apps/{id}
+"#,
+        python = if *tls { "True" } else { "False" },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(id: Option<&str>) -> NewAppArgs {
+        let id = id.map(str::to_owned);
+        NewAppArgs { name: "shop".to_owned(), id, host: "127.0.0.1".to_owned(), port: 8080, tls: false }
+    }
+
+    #[test]
+    fn new_app_is_a_valid_table_of_the_file() {
+        let text = new_app(&args(None)).unwrap();
+        let table: String =
+            text.lines().take_while(|line| !line.is_empty()).map(|line| format!("{line}\n")).collect();
+        let settings = crate::settings::tests::settings(&[], &table).unwrap();
+        assert!(!settings.pusher.apps().unwrap().is_empty());
+        assert_ne!(new_app(&args(None)).unwrap(), text, "keys are random");
+        assert!(new_app(&args(Some("my-app"))).unwrap().contains("PUSHER_APP_ID=my-app\n"));
+        assert!(new_app(&args(Some("a.b"))).unwrap_err().contains("the id has"));
+    }
+}

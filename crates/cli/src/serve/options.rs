@@ -1,0 +1,150 @@
+//! The options of the hub, from the settings.
+
+use sd_notify::NotifyState;
+use sinews_hub::auth::{ApiKeys, Auth, AuthError, AuthOptions, TokenKeys};
+use sinews_hub::{AccessPolicy, BrowserRejection, BuildError, Hub, HubBuilder, Predecessor};
+use sinews_server::DeflateMode;
+
+use super::notify;
+use crate::config::units::Redacted;
+use crate::settings::{AuthSettings, DeflateSetting, KeySource, RejectBrowsers, ServeSettings};
+use crate::version;
+
+/// Builds the hub.
+///
+/// # Errors
+/// The invalid setting, and the reason.
+pub(super) fn build_hub(
+    settings: &ServeSettings,
+    access: AccessPolicy,
+    predecessor: Option<&Predecessor>,
+) -> Result<Hub, String> {
+    let builder = hub_builder(settings, access)?
+        .websocket(settings.websocket.config())
+        .deflate(deflate(settings.deflate))
+        .message_rate(settings.limits.messages_per_second.map(Into::into))
+        .build_info(version::VERSION, version::COMMIT)
+        .predecessor(predecessor)
+        .on_successor(|process| notify(&[NotifyState::MainPid(process)]));
+    builder.build().map_err(|error| describe(settings, error))
+}
+
+/// Checks the options of the hub among each other.
+///
+/// # Errors
+/// The invalid setting, and the reason.
+pub(super) fn check_hub(settings: &ServeSettings) -> Result<(), String> {
+    let builder = hub_builder(settings, access_policy(settings)?)?;
+    builder.check().map_err(|error| describe(settings, error))
+}
+
+/// The options of the hub that may contradict each other.
+fn hub_builder(settings: &ServeSettings, access: AccessPolicy) -> Result<HubBuilder, String> {
+    let mut builder = Hub::builder().access(access).max_message(settings.max_message);
+    for history in &settings.history {
+        builder = builder.history(&history.pattern, history.messages);
+    }
+    if let Some(streams) = settings.streams.options()? {
+        builder = builder.streams(streams);
+    }
+    if let Some(cluster) = settings.cluster.options(&settings.names)? {
+        builder = builder.cluster(cluster);
+    }
+    Ok(builder)
+}
+
+/// Names the setting of a fault.
+fn describe(settings: &ServeSettings, error: BuildError) -> String {
+    match error {
+        BuildError::StreamDirectory(why) => format!("streams.directory: {why}"),
+        BuildError::Compaction(why) => format!("{}: {why}", settings.name("streams.compact")),
+        BuildError::Cluster(why) => format!("{}: {why}", settings.name("cluster.url")),
+        error => error.to_string(),
+    }
+}
+
+/// The access policy. Reads the keys that the settings name.
+///
+/// # Errors
+/// The invalid setting, and the reason.
+pub(super) fn access_policy(settings: &ServeSettings) -> Result<AccessPolicy, String> {
+    let options = auth_options(&settings.auth);
+    let options = options.map_err(|(key, fault)| format!("{}: {fault}", settings.name(key)))?;
+    let auth = Auth::new(&options).map_err(|error| {
+        let key = match error {
+            AuthError::PublicSubscribe(_) => "auth.public_subscribe",
+            AuthError::PublicPublish(_) => "auth.public_publish",
+            _ => settings.auth.keys.key(),
+        };
+        format!("{}: {error}", settings.name(key))
+    })?;
+    let rejection = match settings.websocket.reject_browsers {
+        RejectBrowsers::Close => BrowserRejection::Close,
+        RejectBrowsers::Status => BrowserRejection::Status,
+    };
+    let policy = AccessPolicy::new(auth, settings.host_policy()?).with_origin(settings.origin_policy()?);
+    let policy = policy.with_browser_rejection(rejection).with_namespaces(settings.namespace_options()?);
+    let policy = policy.with_hooks(settings.hook_options()?).with_webhooks(settings.webhook_options()?);
+    let policy = policy.with_pusher(settings.pusher.apps()?);
+    Ok(match api_keys(settings)? {
+        Some(keys) => policy.with_api_keys(keys),
+        None => policy,
+    })
+}
+
+/// The keys of the HTTP API; `None` without keys.
+fn api_keys(settings: &ServeSettings) -> Result<Option<ApiKeys>, String> {
+    let (key, file) = (&settings.api.key, &settings.api.keys_file);
+    if key.is_none() && file.is_none() {
+        return Ok(None);
+    }
+    let mut keys = ApiKeys::new()?;
+    if let Some(Redacted(key)) = key {
+        keys = keys.with_key(key).map_err(|fault| format!("{}: {fault}", settings.name("api.key")))?;
+    }
+    if let Some(file) = file {
+        keys =
+            keys.with_file(file).map_err(|fault| format!("{}: {fault}", settings.name("api.keys_file")))?;
+    }
+    Ok(Some(keys))
+}
+
+/// # Errors
+/// The name of the invalid key, and the reason.
+fn auth_options(settings: &AuthSettings) -> Result<AuthOptions, (&'static str, String)> {
+    let mut options = AuthOptions::new()
+        .with_leeway(settings.leeway)
+        .with_public_subscribe(settings.public_subscribe.iter().cloned())
+        .with_public_publish(settings.public_publish.iter().cloned());
+    if let KeySource::JwksUrls(urls) = &settings.keys {
+        options = options.with_keys(TokenKeys::JwksUrls(settings.jwks_options(urls)?));
+    } else if let Some(keys) = token_keys(&settings.keys) {
+        options = options.with_keys(keys);
+    }
+    if let Some(audience) = &settings.audience {
+        options = options.with_audience(audience.iter().cloned());
+    }
+    if let Some(issuer) = &settings.issuer {
+        options = options.with_issuer(issuer.iter().cloned());
+    }
+    Ok(options)
+}
+
+/// The keys for tokens that are read at once; `None` without tokens, and for those of URLs.
+pub(super) fn token_keys(source: &KeySource) -> Option<TokenKeys> {
+    match source.clone() {
+        KeySource::None | KeySource::JwksUrls(_) => None,
+        KeySource::Secret(secret) => Some(TokenKeys::Secret(secret)),
+        KeySource::SecretFile(path) => Some(TokenKeys::SecretFile(path)),
+        KeySource::PublicKeyFile(path) => Some(TokenKeys::PublicKeyFile(path)),
+        KeySource::JwksFile(path) => Some(TokenKeys::JwksFile(path)),
+    }
+}
+
+fn deflate(setting: DeflateSetting) -> Option<DeflateMode> {
+    match setting {
+        DeflateSetting::Off => None,
+        DeflateSetting::Shared => Some(DeflateMode::Shared),
+        DeflateSetting::Dedicated => Some(DeflateMode::Dedicated),
+    }
+}

@@ -1,0 +1,346 @@
+//! Apps of the Pusher protocol.
+
+use std::fs;
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use sinews_hub::{PusherApp, PusherApps, PusherLimits, PusherWebhook, WebhookEventKind};
+
+use crate::config::file::ConfigFile;
+use crate::config::flags::SettingFlags;
+use crate::config::resolver::{SettingGroup, SettingResolver};
+use crate::config::schema::settings;
+use crate::config::units::{ByteSize, DurationSetting, PositiveDuration, Redacted};
+use crate::config::value::choice;
+
+settings! {
+    /// An app of the Pusher Channels protocol: clients connect to `/app/KEY`, and servers send requests to `/apps/ID/…`. A
+    /// file may have up to 10,000 of these tables; `sinews app new NAME` prints one. Open connections follow a reload.
+    pub(crate) struct PusherAppKeys in "pusher.app[]", "" {
+        /// Id of the app: 1 to 20 letters, digits, `-` and `_`. Some libraries accept digits only.
+        id: Option<String> { unset: "none; it is required", example: "1", reloads: true }
+
+        /// Name of the app for people.
+        name: Option<String> { example: "shop", reloads: true }
+
+        /// Key of the app, which clients know.
+        key: Option<String> { unset: "none; it is required", example: "278d425bdf160c739803", reloads: true }
+
+        /// Secret of the key, which signs requests and subscriptions.
+        secret: Option<Redacted> { expected: "a string", example: "7ad3773142a6692b25b8", reloads: true }
+
+        /// File with the secret of the key; one line break at its end is ignored.
+        secret_file: Option<PathBuf> { example: "/etc/sinews/shop.secret", reloads: true }
+
+        /// Further valid keys, each as `KEY:SECRET`, for a rotation.
+        more_keys: Vec<Redacted> { expected: "a string such as \"KEY:SECRET\"", example: "key:secret", reloads: true }
+
+        /// Whether the app serves. Connections of a disabled app are closed with 4003.
+        enabled: Option<bool> { unset: "true", example: "false", reloads: true }
+
+        /// Prefix of topics for other protocols: with `chat`, the channel `room` is the topic `chat.room`, with the rights
+        /// that apply there.
+        topics: Option<String> { unset: "other protocols do not reach the channels", example: "chat", reloads: true }
+
+        /// Origins whose pages may connect, such as `https://example.com`, or `any`.
+        origins: Vec<String> { expected: "\"any\", an origin such as \"https://example.com\"", example: "any", reloads: true }
+
+        /// Whether clients may send events to members of private and presence channels.
+        client_events: Option<bool> { unset: "false", example: "true", reloads: true }
+
+        /// Whether subscribers of channels without presence receive the number of subscribers, and requests may ask for it.
+        subscription_counts: Option<bool> { unset: "false", example: "true", reloads: true }
+
+        /// Whether connections without TLS are closed with 4000. A proxy that terminates TLS has to set `X-Forwarded-Proto`.
+        tls_only: Option<bool> { unset: "false", example: "true", reloads: true }
+
+        /// Whether the parameter `protocol` is required; otherwise the library's version may stand for it.
+        strict_protocol: Option<bool> { unset: "false", example: "true", reloads: true }
+
+        /// Time without a message after which clients send a ping; one second to one day. The server sends one 30 seconds later.
+        activity_timeout: Option<PositiveDuration> { unset: "120s", example: "60s", reloads: true }
+
+        /// Time in which a client has to sign in or to subscribe to a private or presence channel; at most one day.
+        authorization_timeout: Option<PositiveDuration> { unset: "no limit", example: "10s", reloads: true }
+
+        /// Maximum number of connections on this node. Further ones are closed with 4004.
+        max_connections: Option<NonZeroUsize> { unset: "no limit", example: "10000", reloads: true }
+
+        /// Maximum number of channels of a connection, at most 500.
+        max_channels: Option<NonZeroUsize> { unset: "500", example: "100", reloads: true }
+
+        /// Maximum length of a channel's name in bytes, at most 200.
+        max_channel_name: Option<NonZeroUsize> { unset: "164", example: "200", reloads: true }
+
+        /// Maximum length of an event's name in bytes.
+        max_event_name: Option<NonZeroUsize> { unset: "200", example: "100", reloads: true }
+
+        /// Maximum size of an event's data in bytes.
+        max_event_data: Option<ByteSize> { unset: "10k", example: "100k", reloads: true }
+
+        /// Maximum number of channels of one event.
+        max_event_channels: Option<NonZeroUsize> { unset: "100", example: "1000", reloads: true }
+
+        /// Maximum number of events of a batch.
+        max_batch: Option<NonZeroUsize> { unset: "10", example: "100", reloads: true }
+
+        /// Maximum number of members of a presence channel.
+        max_members: Option<NonZeroUsize> { unset: "100", example: "1000", reloads: true }
+
+        /// Client events a second of a connection, and at once after an idle second. Further ones are rejected with 4301.
+        client_events_per_second: Option<NonZeroU32> { unset: "10", example: "50", reloads: true }
+
+        /// Requests a second on this node, and at once after an idle second. Further ones are rejected with 429.
+        requests_per_second: Option<NonZeroU32> { unset: "no limit", example: "1000", reloads: true }
+
+        /// Time for which a cache channel retains its last event.
+        cache_time: Option<PositiveDuration> { unset: "30m", example: "5m", reloads: true }
+
+        /// Maximum number of cache channels on this node that retain an event. Their messages have this number times
+        /// {pusher.app[].max_event_data} bytes at most. Beyond either, the oldest event is dropped.
+        max_cached_channels: Option<NonZeroUsize> { unset: "10000", example: "1000", reloads: true }
+
+        /// Maximum number of users in a watchlist, at most 100.
+        max_watchlist: Option<NonZeroUsize> { unset: "100", example: "50", reloads: true }
+
+        /// URLs that receive events of the channels, in requests that the first key signs (`X-Pusher-Signature`); at most 8.
+        webhooks: Vec<String> {
+            expected: "a string such as \"https://app.example.com/hooks\"",
+            example: "https://app.example.com/pusher",
+            reloads: true,
+        }
+
+        /// Events to send. `subscription_count` needs {pusher.app[].subscription_counts}.
+        webhook_events: Option<Vec<PusherEventSetting>> {
+            unset: "all",
+            example: "channel_occupied,channel_vacated",
+            placeholder: "EVENT",
+            reloads: true,
+        }
+
+        /// Beginnings of the names of the channels whose events to send.
+        webhook_channels: Option<Vec<String>> { unset: "all channels", example: "private-,presence-", reloads: true }
+
+        /// Whether a request has up to 100 events of 100 ms; otherwise, it has one.
+        webhook_batches: Option<bool> { unset: "false", example: "true", reloads: true }
+
+        /// Time for which a channel must be without subscribers, or a member absent, before this is an event; at most 60s.
+        webhook_grace: Option<DurationSetting> { unset: "3s", example: "10s", reloads: true }
+    }
+}
+
+/// An event of a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum PusherEventSetting {
+    ChannelOccupied,
+    ChannelVacated,
+    MemberAdded,
+    MemberRemoved,
+    ClientEvent,
+    CacheMiss,
+    SubscriptionCount,
+}
+
+choice!(PusherEventSetting);
+
+impl From<PusherEventSetting> for WebhookEventKind {
+    fn from(setting: PusherEventSetting) -> Self {
+        match setting {
+            PusherEventSetting::ChannelOccupied => Self::TopicOccupied,
+            PusherEventSetting::ChannelVacated => Self::TopicVacated,
+            PusherEventSetting::MemberAdded => Self::MemberJoined,
+            PusherEventSetting::MemberRemoved => Self::MemberLeft,
+            PusherEventSetting::ClientEvent => Self::ClientMessage,
+            PusherEventSetting::CacheMiss => Self::CacheMiss,
+            PusherEventSetting::SubscriptionCount => Self::SubscriptionCount,
+        }
+    }
+}
+
+/// The apps, in the order of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PusherSettings(Vec<PusherSection>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct PusherSection {
+    /// Position in the file.
+    location: String,
+    keys: PusherAppKeys,
+}
+
+impl SettingGroup for PusherSettings {
+    fn resolve(resolver: &mut SettingResolver<'_>) -> Result<Self, String> {
+        let sections = resolver.sections(PusherAppKeys::TABLE.name).map(|section| {
+            let keys = resolve(&section.file)?;
+            Ok(PusherSection { location: section.location.clone(), keys })
+        });
+        sections.collect::<Result<_, _>>().map(Self)
+    }
+
+    /// All keys take effect on reload.
+    fn list_restarts(&self, _: &Self, _: &mut Vec<&'static str>) {}
+}
+
+/// Reads the keys of one table.
+fn resolve(file: &ConfigFile) -> Result<PusherAppKeys, String> {
+    let flags = SettingFlags::default();
+    PusherAppKeys::resolve(&mut SettingResolver::new(&flags, file))
+}
+
+impl PusherSettings {
+    /// Checks that each app has an id, a key and a secret.
+    pub(super) fn check(&self) -> Result<(), String> {
+        self.0.iter().try_for_each(|section| {
+            let PusherAppKeys { id, key, secret, secret_file, .. } = &section.keys;
+            let fault = |fault: &str| Err(format!("{}: pusher.app {fault}", section.location));
+            match (id, key, secret, secret_file) {
+                (None, ..) => fault("needs an id"),
+                (_, None, ..) => fault("needs a key"),
+                (_, _, None, None) => fault("needs a secret or a secret_file"),
+                (_, _, Some(_), Some(_)) => {
+                    fault("has a secret and a secret_file: only one of these may be set")
+                }
+                _ => Ok(()),
+            }
+        })
+    }
+
+    /// The apps for the hub. Reads the files of secrets.
+    pub(crate) fn apps(&self) -> Result<PusherApps, String> {
+        let apps = self.0.iter().map(PusherSection::app).collect::<Result<Vec<_>, _>>()?;
+        PusherApps::new(apps).map_err(|error| format!("pusher.app: {error}"))
+    }
+}
+
+impl PusherSection {
+    fn app(&self) -> Result<PusherApp, String> {
+        let keys = &self.keys;
+        let fault = |fault: String| format!("{}: pusher.app: {fault}", self.location);
+        let secret = match (&keys.secret, &keys.secret_file) {
+            (Some(Redacted(secret)), _) => secret.clone(),
+            (None, Some(path)) => {
+                let read = fs::read_to_string(path);
+                let read = read.map_err(|error| fault(format!("secret_file {}: {error}", path.display())))?;
+                let line = read.strip_suffix('\n').unwrap_or(&read);
+                line.strip_suffix('\r').unwrap_or(line).to_owned()
+            }
+            (None, None) => String::new(),
+        };
+        let text = |value: &Option<String>| value.clone().unwrap_or_default();
+        let mut app = PusherApp::new(text(&keys.id), text(&keys.key), &secret);
+        for Redacted(pair) in &keys.more_keys {
+            let (key, secret) = pair
+                .split_once(':')
+                .ok_or_else(|| fault("more_keys must have strings such as \"KEY:SECRET\"".to_owned()))?;
+            app = app.with_key(key, secret);
+        }
+        if let Some(prefix) = &keys.topics {
+            app = app.with_topics(prefix);
+        }
+        if let Some(timeout) = keys.activity_timeout {
+            app = app.with_activity_timeout(timeout);
+        }
+        for url in &keys.webhooks {
+            app = app.with_webhook(webhook(url, keys));
+        }
+        Ok(app
+            .with_enabled(keys.enabled.unwrap_or(true))
+            .with_origins(keys.origins.iter().cloned())
+            .with_client_events(keys.client_events.unwrap_or(false))
+            .with_subscription_counts(keys.subscription_counts.unwrap_or(false))
+            .with_tls_only(keys.tls_only.unwrap_or(false))
+            .with_strict_protocol(keys.strict_protocol.unwrap_or(false))
+            .with_authorization_timeout(keys.authorization_timeout)
+            .with_limits(limits(keys)))
+    }
+}
+
+fn webhook(url: &str, keys: &PusherAppKeys) -> PusherWebhook {
+    let webhook = PusherWebhook::new(url)
+        .with_events(keys.webhook_events.iter().flatten().map(|event| (*event).into()))
+        .with_channels(keys.webhook_channels.iter().flatten().cloned())
+        .with_batches(keys.webhook_batches.unwrap_or(false));
+    match keys.webhook_grace {
+        Some(grace) => webhook.with_grace(grace),
+        None => webhook,
+    }
+}
+
+fn limits(keys: &PusherAppKeys) -> PusherLimits {
+    let mut limits = PusherLimits::default();
+    let set = |limit: &mut usize, value: Option<NonZeroUsize>| {
+        if let Some(value) = value {
+            *limit = value.get();
+        }
+    };
+    set(&mut limits.channels, keys.max_channels);
+    set(&mut limits.channel_name, keys.max_channel_name);
+    set(&mut limits.event_name, keys.max_event_name);
+    set(&mut limits.event_channels, keys.max_event_channels);
+    set(&mut limits.batch, keys.max_batch);
+    set(&mut limits.members, keys.max_members);
+    set(&mut limits.cached_channels, keys.max_cached_channels);
+    set(&mut limits.watchlist, keys.max_watchlist);
+    limits.event_data = keys.max_event_data.unwrap_or(limits.event_data);
+    limits.cache_time = keys.cache_time.unwrap_or(limits.cache_time);
+    limits.connections = keys.max_connections.map(NonZeroUsize::get);
+    limits.requests_per_second = keys.requests_per_second.map(NonZeroU32::get);
+    if let Some(rate) = keys.client_events_per_second {
+        limits.client_events_per_second = rate.get();
+    }
+    limits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::settings;
+
+    #[test]
+    fn apps_are_read_from_a_list_of_tables() {
+        let file = "[[pusher.app]]\nid = \"1\"\nkey = \"a\"\nsecret = \"not shown\"\nmore_keys = \"b:c\"\n\
+                    origins = [\"https://a.example\"]\nclient_events = true\nmax_event_data = \"20k\"\n\
+                    cache_time = \"1m\"\ntopics = \"chat\"\nmax_connections = 5\n\
+                    webhooks = [\"http://a/\", \"http://b/\"]\nwebhook_events = [\"cache_miss\"]\n\
+                    webhook_channels = \"private-\"\nwebhook_batches = true\nwebhook_grace = \"0s\"\n\
+                    [[pusher.app]]\nid = \"2\"\nkey = \"d\"\nsecret = \"e\"\n";
+        let settings = settings(&[], file).unwrap();
+        assert!(!settings.pusher.apps().unwrap().is_empty());
+        assert!(!format!("{settings:?}").contains("not shown"), "secrets are not shown");
+        assert_eq!(settings.pusher.0.len(), 2);
+    }
+
+    #[test]
+    fn invalid_apps_are_reported_with_their_line() {
+        for (file, expected) in [
+            ("[[pusher.app]]\nkey = \"a\"", "sinews.toml:1: pusher.app needs an id"),
+            ("\n[[pusher.app]]\nid = \"1\"\nkey = \"a\"", "sinews.toml:2: pusher.app needs a secret"),
+            (
+                "[[pusher.app]]\nids = \"1\"",
+                "sinews.toml:2: unknown key pusher.app.ids; did you mean pusher.app.id?",
+            ),
+            ("[pusher.app]\nid = \"1\"", "unknown key; did you mean [[pusher.app]]?"),
+            ("[pusher]\napps = []", "sinews.toml:2: unknown key; did you mean [[pusher.app]]?"),
+            ("pusher = 1", "sinews.toml:1: pusher is a table: [[pusher.app]]"),
+            ("[[pusher.app]]\nid = 1", "sinews.toml:2: pusher.app.id must be"),
+            (
+                "[[pusher.app]]\nwebhook_events = \"all\"",
+                "pusher.app.webhook_events must be \"channel_occupied\", \"channel_vacated\", ",
+            ),
+        ] {
+            let error = settings(&[], file).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+        let twice = "[[pusher.app]]\nid = \"1\"\nkey = \"a\"\nsecret = \"b\"\n".repeat(2);
+        let error = settings(&[], &twice).unwrap().pusher.apps().unwrap_err();
+        assert!(error.contains("another app"), "{error}");
+        let grace = "[[pusher.app]]\nid = \"1\"\nkey = \"a\"\nsecret = \"b\"\nwebhooks = \"http://a/\"\n\
+                     webhook_grace = \"61s\"\n";
+        let error = settings(&[], grace).unwrap().pusher.apps().unwrap_err();
+        assert!(error.contains("app \"1\": webhook: grace of 61s exceeds"), "{error}");
+        let missing = "[[pusher.app]]\nid = \"1\"\nkey = \"a\"\nsecret_file = \"/nowhere/a\"";
+        let error = settings(&[], missing).unwrap().pusher.apps().unwrap_err();
+        assert!(error.contains("sinews.toml:1: pusher.app: secret_file /nowhere/a: "), "{error}");
+    }
+}

@@ -1,0 +1,221 @@
+//! The schema of all settings: sources, precedence, errors and documents.
+
+use std::path::Path;
+use std::time::Duration;
+
+use clap::Parser;
+
+use super::*;
+use crate::args::Cli;
+use crate::config::key::{self, SettingKey};
+use crate::config::render;
+
+pub(crate) fn settings(flags: &[&str], file: &str) -> Result<ServeSettings, String> {
+    let args = Cli::try_parse_from(std::iter::once(&"sinews").chain(flags));
+    let args = args.map_err(|error| error.to_string())?.serve;
+    let file = ConfigFile::parse(file, Path::new("sinews.toml"), TABLES)?;
+    ServeSettings::merge(&args.flags.0, &file)
+}
+
+#[test]
+fn default_file_contains_the_defaults() {
+    let defaults = settings(&[], "").unwrap();
+    assert_eq!(settings(&[], &render::default_file(TABLES)).unwrap(), defaults);
+    assert_eq!((defaults.max_message, defaults.threads), (16 << 20, None));
+    assert_eq!(defaults.auth.keys, KeySource::None);
+}
+
+#[test]
+fn command_line_overrides_the_file() {
+    let file =
+        "listen = \"[::1]:1\"\nlog = \"warn\"\ndeflate = \"off\"\n[auth]\nsecret = \"file\"\nleeway = \"1s\"";
+    let both = settings(&["--log", "error", "--auth-jwks-file", "keys"], file).unwrap();
+    assert_eq!((both.log.as_str(), both.deflate), ("error", DeflateSetting::Off));
+    assert_eq!(both.auth.leeway, Duration::from_secs(1));
+    assert_eq!(both.auth.keys, KeySource::JwksFile("keys".into()), "it replaces the file's key");
+    assert_eq!((both.name("log"), both.name("deflate")), ("--log", "sinews.toml:3: deflate"));
+    assert!(!format!("{:?}", settings(&[], file).unwrap()).contains("\"file\""), "secrets are not shown");
+}
+
+#[test]
+fn setting_several_keys_is_rejected() {
+    let two = settings(&[], "[auth]\nsecret = \"a\"\njwks_file = \"b\"").unwrap_err();
+    assert_eq!(
+        two,
+        "sinews.toml:2: auth.secret, sinews.toml:3: auth.jwks_file: only one of these may be set"
+    );
+}
+
+#[test]
+fn origins_are_validated_at_startup() {
+    let with = |origin: &str| settings(&["--origin", origin], "").unwrap().origin_policy();
+    assert!(with("same").is_ok() && with("any").is_ok() && with("https://example.com").is_ok());
+    assert!(with("https://example.com/path").unwrap_err().starts_with("--origin https://example.com/path"));
+    let file = settings(&[], "\norigin = \"example.com\"").unwrap().origin_policy().unwrap_err();
+    assert!(file.starts_with("sinews.toml:2: origin example.com: "), "{file}");
+}
+
+#[test]
+fn settings_that_need_a_restart_are_named() {
+    let old = settings(&[], "").unwrap();
+    let new = settings(&[], "threads = 3\nlog = \"debug\"\n[auth]\nleeway = \"2s\"").unwrap();
+    assert_eq!(old.needs_restart(&new), ["threads"]);
+    for key in key::keys(TABLES).filter(|key| !key.reloads) {
+        let old = settings(&[], &needs(key, None)).unwrap();
+        let new = settings(&[], &needs(key, Some(other_value(key)))).unwrap();
+        assert_eq!(old.needs_restart(&new), [key.name]);
+    }
+}
+
+/// A flag, a key of the file and no value: each reaches the settings, in the same form.
+#[test]
+fn every_key_is_read_from_flag_and_file() {
+    for key in key::keys(TABLES) {
+        let value = other_value(key);
+        let without = settings(&[], &needs(key, None));
+        let file = settings(&[], &needs(key, Some(value))).unwrap();
+        assert_ne!(without, Ok(file.clone()), "{}: the file's value has no effect", key.name);
+        if key.name.starts_with("tls.") {
+            // A certificate and its key have the same source.
+            continue;
+        }
+        let flag = settings(&[&format!("{}={value}", key.flag())], &needs(key, None)).unwrap();
+        assert_eq!((flag.name(key.name), &flag), (&*key.flag(), &file), "{}", key.name);
+        if !key.default.is_empty() {
+            let both = settings(&[&format!("{}={}", key.flag(), key.default)], &needs(key, Some(value)));
+            assert_eq!(both, without, "{}: the flag overrides the file", key.name);
+        }
+    }
+}
+
+/// A file with this value, and with the keys without which it is invalid.
+fn needs(key: &SettingKey, value: Option<&str>) -> String {
+    let base = match key.name {
+        "streams.directory" | "streams.store" => "",
+        "tls.certificate" => "tls.key = \"a\"\n",
+        "tls.key" => "tls.certificate = \"a\"\n",
+        name if name.starts_with("streams.store_") => "streams.store = \"redis://a\"\n",
+        name if name.starts_with("streams.") => "streams.directory = \"data\"\n",
+        _ => "",
+    };
+    let line = value.map(|value| format!("{} = {}\n", key.name, render::value(key, value)));
+    format!("{base}{}", line.unwrap_or_default())
+}
+
+/// A valid value that is not the default.
+fn other_value(key: &SettingKey) -> &'static str {
+    let values = ["7", "7s", "a=7", "10.0.0.7", "true", "off", "json", "drop-newest", "forwarded", "poll"];
+    let mut values = values.into_iter().chain(["refuse", "status", "open", "http://a"]);
+    let is_setting = key.placeholder == "NAME=VALUE";
+    let fits = |value: &&str| (key.kind.check)(value).is_ok() && *value != key.default;
+    let found = values.find(|value| fits(value) && (!is_setting || value.contains('=')));
+    found.unwrap_or_else(|| panic!("a value for {}", key.name))
+}
+
+fn parse(text: &str) -> Result<ConfigFile, String> {
+    ConfigFile::parse(text, Path::new("sinews.toml"), TABLES)
+}
+
+#[test]
+fn errors_name_line_key_and_expected_value() {
+    for (text, expected) in [
+        ("\nlissten = 1", "sinews.toml:2: unknown key lissten; did you mean listen?"),
+        ("max-message = 1", "sinews.toml:1: unknown key max-message; did you mean max_message?"),
+        (
+            "[auth]\n\nsecret_flie = \"a\"",
+            "sinews.toml:3: unknown key auth.secret_flie; did you mean auth.secret_file?",
+        ),
+        ("secret_file = \"a\"", "sinews.toml:1: unknown key secret_file; did you mean auth.secret_file?"),
+        ("[auht]\nleeway = 1", "sinews.toml:1: unknown key auht; did you mean auth?"),
+        ("auth = 1", "sinews.toml:1: auth is a table: [auth]"),
+        (
+            "# x\nbackend = \"epoll\"",
+            "sinews.toml:2: backend must be \"auto\", \"poll\" or \"uring\", not \"epoll\"",
+        ),
+        ("threads = 0", "sinews.toml:1: threads must be a whole number of at least 1, not 0"),
+        ("threads = \"4\"", "sinews.toml:1: threads must be a whole number of at least 1, not \"4\""),
+        (
+            "listen = [\n  \"nowhere\"]",
+            "sinews.toml:2: listen must be an address such as \"127.0.0.1:8080\" or \"unix:/run/sinews.sock\", or a \
+             list of them, not \"nowhere\"",
+        ),
+        (
+            "[auth]\nleeway = 30",
+            "sinews.toml:2: auth.leeway must be a string with a number and a unit, such as \"30s\" or \"1m\", not \
+             30",
+        ),
+    ] {
+        assert_eq!(parse(text).map(drop), Err(expected.to_owned()), "{text}");
+    }
+    let syntax = parse("listen = \"a\nlog = 1").unwrap_err();
+    assert!(syntax.starts_with("sinews.toml:1: ") && syntax.lines().count() == 1, "{syntax}");
+    let secret = parse("[auth]\nsecret = 12345").unwrap_err();
+    assert_eq!(
+        secret, "sinews.toml:2: auth.secret must be a string of at least 32 bytes",
+        "it is not printed"
+    );
+    let host = parse("listen = \"80830\"").unwrap_err();
+    assert!(host.ends_with("not \"80830\": port 80830 exceeds 65535"), "{host}");
+    let both = parse("threads = 0\n[stop]\ngrace = 1").unwrap_err();
+    assert!(
+        both.lines().count() == 2 && both.contains(":3: stop.grace must be"),
+        "every fault is reported: {both}"
+    );
+    let twice = parse("zzzz = 1\nlogg = 2\n").unwrap_err();
+    assert_eq!(twice.lines().count(), 2, "every unknown key is reported: {twice}");
+    assert!(parse("zzzz = 1").unwrap_err().starts_with("sinews.toml:1: unknown key zzzz"));
+}
+
+#[test]
+fn single_value_needs_no_list() {
+    let one = parse("listen = \"[::1]:1\"\nmax_message = 7").unwrap();
+    let settings = ServeSettings::merge(&SettingFlags::default(), &one).unwrap();
+    assert!(settings.listen.addresses().eq(["[::1]:1".parse().unwrap()]));
+    assert_eq!(settings.max_message, 7);
+    assert_eq!(one.location("max_message"), "sinews.toml:2: max_message");
+    assert_eq!(one.location("log"), "log");
+}
+
+/// The file contains every key, including keys with only an example.
+#[test]
+fn every_key_is_accepted() {
+    let whole: String = render::default_file(TABLES)
+        .lines()
+        .map(|line| if line.starts_with("# ") { "" } else { line.trim_start_matches('#') })
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let file = parse(&whole).unwrap();
+    for key in key::keys(TABLES) {
+        assert!(file.location(key.name).ends_with(&format!(": {}", key.name)), "{}", key.name);
+    }
+}
+
+#[test]
+fn every_key_is_documented_and_names_existing_keys() {
+    for key in key::keys(TABLES) {
+        let exists = |name: &str| {
+            assert!(key::keys(TABLES).any(|key| key.name == name), "{} names {name}", key.name);
+            name.to_owned()
+        };
+        let text = key.describe(exists) + &key.describe_unset(exists);
+        assert!(text.contains('.') && !text.contains(['{', '}']), "{}: {text}", key.name);
+        let defaults = [!key.default.is_empty(), !key.unset.is_empty(), !key.example.is_empty()];
+        assert!(!(defaults[0] && (defaults[1] || defaults[2])), "{}: a default and none", key.name);
+        let values = key.split(key.default).into_iter().chain(key.split(key.example));
+        for value in values.filter(|value| !value.is_empty()) {
+            assert_eq!((key.kind.check)(value), Ok(()), "{}", key.name);
+        }
+    }
+}
+
+/// `SINEWS_TEST_BLESS=1` writes the page.
+#[test]
+fn reference_in_the_book_matches_the_schema() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/book/src/reference/settings.md");
+    let page = render::reference(TABLES);
+    if std::env::var_os("SINEWS_TEST_BLESS").is_some() {
+        std::fs::write(path, &page).unwrap();
+    }
+    let found = std::fs::read_to_string(path).unwrap();
+    assert!(found == page, "{path} is out of date: SINEWS_TEST_BLESS=1 cargo test -p sinews-cli reference");
+}

@@ -1,0 +1,515 @@
+//! The HTTP API for backends, against its own document and against docs/book/src/server/api.md.
+
+mod connections;
+mod document;
+mod schema;
+
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+use sinews_testkit::Reply;
+
+use crate::config::Directory;
+use crate::support::{Running, Socket};
+
+pub(crate) const KEY: &str = "0123456789abcdef0123456789abcdef-admin";
+
+/// An answer: its status, head and body.
+pub(crate) struct ApiAnswer {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: Value,
+}
+
+/// Sends a request with a key and other header lines.
+pub(crate) fn call_with(server: &Running, key: &str, lines: &str, route: &str, body: &str) -> ApiAnswer {
+    let head = format!("{route} HTTP/1.1\r\nAuthorization: Bearer {key}{lines}");
+    let answer = server.request(&head, body);
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let body = if body.is_empty() {
+        Value::Null
+    } else {
+        serde_json::from_str(body).unwrap_or_else(|_| panic!("{answer}"))
+    };
+    ApiAnswer { status: head[9..12].parse().unwrap(), head: head.to_owned(), body }
+}
+
+/// The body of a successful answer to `METHOD /path` below `/api/v1`.
+pub(crate) fn call(server: &Running, route: &str, body: &Value) -> Value {
+    let (method, path) = route.split_once(' ').unwrap();
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let answer = call_with(server, KEY, "", &format!("{method} /api/v1{path}"), &body);
+    assert_eq!(answer.status, 200, "{route}: {}", answer.body);
+    answer.body
+}
+
+pub(crate) fn serve(arguments: &[&str]) -> Running {
+    Running::serve(&[&["--api-key", KEY, "--threads", "2"], arguments].concat())
+}
+
+/// A client of `/ws`.
+pub(crate) struct ApiClient(pub(crate) Socket);
+
+impl ApiClient {
+    pub(crate) fn connect(server: &Running, path: &str) -> (Self, Value) {
+        let mut client = Self(server.websocket(path));
+        let welcome = client.receive();
+        assert_eq!(welcome["op"], "welcome");
+        (client, welcome)
+    }
+
+    pub(crate) fn receive(&mut self) -> Value {
+        let Some(Reply::Message(_, payload)) = self.0.next() else { panic!("the socket has ended") };
+        serde_json::from_slice(&payload).unwrap()
+    }
+
+    pub(crate) fn request(&mut self, body: Value) -> Value {
+        self.0.send(&sinews_testkit::Frame::text(body.to_string()));
+        self.receive()
+    }
+
+    pub(crate) fn subscribe(&mut self, topic: &str) {
+        let ack = self.request(json!({"op": "subscribe", "id": 1, "topic": topic}));
+        assert_eq!(ack["op"], "ack", "{ack}");
+    }
+}
+
+#[test]
+fn messages_are_published_alone_in_batches_and_to_many_topics() {
+    let server = serve(&[]);
+    let (mut client, _) = ApiClient::connect(&server, "/ws");
+    for topic in ["chat.a", "chat.b", "news"] {
+        client.subscribe(topic);
+    }
+    let mut raw = server.websocket("/topics/chat.c");
+    raw.send(&sinews_testkit::Frame::ping(""));
+    assert!(matches!(raw.next(), Some(Reply::Pong(_))));
+
+    let published = call(&server, "POST /publish", &json!({"topic": "chat.a", "data": {"n": null}}));
+    assert_eq!(published, json!({"topic": "chat.a", "subscribers": 1}));
+    assert_eq!(client.receive(), json!({"op": "message", "topic": "chat.a", "data": {"n": null}}));
+    let published = call(&server, "POST /publish", &json!({"topic": "chat.b", "b64": "AP8="}));
+    assert_eq!(published["subscribers"], 1);
+    assert_eq!(client.receive(), json!({"op": "message", "topic": "chat.b", "b64": "AP8="}));
+
+    let batch = json!({"messages": [
+        {"topic": "news", "data": 1}, {"topic": "chat.*", "data": 2}, {"topic": "nobody", "data": 3}, {"topic": "news", "data": 4},
+    ]});
+    let results = call(&server, "POST /batch", &batch);
+    assert_eq!(results["results"][0], json!({"topic": "news", "subscribers": 1}));
+    assert_eq!(
+        (&results["results"][1]["topic"], &results["results"][1]["code"]),
+        (&json!("chat.*"), &json!(422))
+    );
+    assert_eq!(results["results"][2], json!({"topic": "nobody", "subscribers": 0}));
+    assert_eq!((client.receive()["data"].clone(), client.receive()["data"].clone()), (json!(1), json!(4)));
+
+    let results = call(&server, "POST /broadcast", &json!({"topics": ["chat.a", "news"], "data": "both"}));
+    let expected = json!([{"topic": "chat.a", "subscribers": 1}, {"topic": "news", "subscribers": 1}]);
+    assert_eq!(results["results"], expected);
+    assert_eq!(
+        (client.receive()["topic"].clone(), client.receive()["topic"].clone()),
+        (json!("chat.a"), json!("news"))
+    );
+
+    let results = call(&server, "POST /broadcast", &json!({"pattern": "chat.*", "data": "all"}));
+    let topics: Vec<_> = results["results"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|result| result["topic"].as_str().unwrap())
+        .collect();
+    assert_eq!(topics, ["chat.a", "chat.b", "chat.c"]);
+    assert_eq!(
+        (client.receive()["topic"].clone(), client.receive()["topic"].clone()),
+        (json!("chat.a"), json!("chat.b"))
+    );
+    assert_eq!(raw.next(), Some(Reply::text("all")));
+    assert_eq!(
+        call(&server, "POST /broadcast", &json!({"pattern": "none.*", "data": 1})),
+        json!({"results": []})
+    );
+}
+
+#[test]
+fn requests_have_limits() {
+    let server = serve(&["--max-message", "1m"]);
+    let post = |path: &str, body: Value| {
+        let answer = call_with(&server, KEY, "", &format!("POST /api/v1{path}"), &body.to_string());
+        (answer.status, answer.body)
+    };
+    let message = json!({"topic": "t", "data": 1});
+    assert_eq!(post("/batch", json!({"messages": vec![message.clone(); 1_000]})).0, 200);
+    let (status, body) = post("/batch", json!({"messages": vec![message; 1_001]}));
+    assert_eq!((status, &body["error"]), (413, &json!("batch of 1001 messages exceeds the limit of 1000")));
+    let topics: Vec<String> = (0..1_001).map(|at| format!("t{at}")).collect();
+    assert_eq!(post("/broadcast", json!({"topics": topics[..1_000], "data": 1})).0, 200);
+    assert_eq!(post("/broadcast", json!({"topics": topics, "data": 1})).0, 413);
+    let long = "k".repeat(129);
+    assert_eq!(post("/publish", json!({"topic": "t", "data": 1, "idempotency_key": long})).0, 422);
+    let large = format!("{{\"topic\":\"t\",\"data\":\"{}\"}}", "x".repeat(1 << 20));
+    let answer =
+        server.request(&format!("POST /api/v1/publish HTTP/1.1\r\nAuthorization: Bearer {KEY}"), &large);
+    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+}
+
+#[test]
+fn pattern_broadcast_that_matches_too_many_topics_reaches_none() {
+    let server = serve(&["--history", "kept.>=1"]);
+    for part in 0..2 {
+        let topics: Vec<String> = (0..501).map(|at| format!("kept.{part}.{at}")).collect();
+        call(&server, "POST /broadcast", &json!({"topics": topics, "data": "first"}));
+    }
+    let all = json!({"pattern": "kept.>", "data": "second"}).to_string();
+    let answer = call_with(&server, KEY, "", "POST /api/v1/broadcast", &all);
+    assert_eq!(answer.status, 413, "{}", answer.body);
+    let half = call(&server, "POST /broadcast", &json!({"pattern": "kept.1.*", "data": "third"}));
+    assert_eq!(half["results"].as_array().unwrap().len(), 501);
+    let last = |topic: &str| {
+        call(&server, &format!("GET /topics/{topic}/history?last=1"), &Value::Null)["messages"][0]["data"]
+            .clone()
+    };
+    assert_eq!((last("kept.0.7"), last("kept.1.7")), (json!("first"), json!("third")));
+}
+
+#[test]
+fn second_publication_with_an_idempotency_key_is_not_published() {
+    let directory = Directory::new();
+    let streams = directory.path("streams");
+    let server = serve(&["--streams", &streams, "--streams-topics", "stored.>", "--history", "kept=9"]);
+    let publish = |topic: &str, data: u32, key: &str| {
+        call(&server, "POST /publish", &json!({"topic": topic, "data": data, "idempotency_key": key}))
+    };
+    let history = |topic: &str| {
+        let answer = call(&server, &format!("GET /topics/{topic}/history"), &Value::Null);
+        let messages = answer["messages"].as_array().unwrap().clone();
+        messages.iter().map(|message| message["data"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    for topic in ["kept", "stored.a"] {
+        let first = publish(topic, 1, "a");
+        let mut second = publish(topic, 2, "a");
+        assert_eq!(second.as_object_mut().unwrap().remove("repeated"), Some(json!(true)));
+        assert_eq!(first, second, "{topic}");
+        assert_eq!(publish(topic, 3, "b").get("repeated"), None);
+        let batch = json!({"messages": [
+            {"topic": topic, "data": 4, "idempotency_key": "c"}, {"topic": topic, "data": 5, "idempotency_key": "c"},
+        ]});
+        let results = call(&server, "POST /batch", &batch);
+        assert_eq!(
+            (results["results"][0].get("repeated"), &results["results"][1]["repeated"]),
+            (None, &json!(true))
+        );
+        if topic == "stored.a" {
+            assert_eq!((&first["seq"], &results["results"][1]["seq"]), (&json!(1), &json!(3)));
+        }
+        // The history of a durable topic ends at the last message that its subscribers have.
+        while topic == "stored.a" && history(topic).len() < 3 {}
+        assert_eq!(history(topic), [1, 3, 4], "{topic}");
+    }
+}
+
+#[test]
+fn idempotency_keys_of_durable_topics_survive_a_kill() {
+    let directory = Directory::new();
+    let streams = directory.path("streams");
+    let start = || serve(&["--streams", &streams, "--streams-topics", "stored.>"]);
+    let publish = |server: &Running, topic: &str, data: &str, key: &str| {
+        call(server, "POST /publish", &json!({"topic": topic, "data": data, "idempotency_key": key}))
+    };
+    let mut server = start();
+    let first = publish(&server, "stored.a", "one", "a");
+    publish(&server, "stored.b", "one", "a");
+    call(&server, "POST /publish", &json!({"topic": "stored.a", "data": {"idempotency_key": "b"}}));
+    server.child.kill().unwrap();
+    server.child.wait().unwrap();
+    let server = start();
+    // The first request after the start publishes in order, and finds the publications of the process before.
+    let batch = json!({"messages": [
+        {"topic": "stored.a", "data": "two", "idempotency_key": "b"},
+        {"topic": "stored.a", "data": "three"},
+        {"topic": "stored.a", "data": "repeated", "idempotency_key": "a"},
+        {"topic": "stored.a", "data": "repeated", "idempotency_key": "b"},
+    ]});
+    let results = call(&server, "POST /batch", &batch)["results"].clone();
+    let sequences: Vec<_> =
+        (0..4).map(|at| (results[at]["seq"].as_u64().unwrap(), results[at]["repeated"] == true)).collect();
+    assert_eq!(sequences, [(3, false), (4, false), (1, true), (3, true)]);
+    assert_eq!(results[2]["epoch"], first["epoch"]);
+    let topics = json!({"topics": ["stored.b", "stored.c"], "data": 1, "idempotency_key": "a"});
+    let results = call(&server, "POST /broadcast", &topics)["results"].clone();
+    assert_eq!((&results[0]["repeated"], results[1].get("repeated")), (&json!(true), None));
+    let repeated = publish(&server, "stored.c", "repeated", "a");
+    assert_eq!((&repeated["seq"], &repeated["repeated"]), (&json!(1), &json!(true)));
+    // A stream that is created again has no earlier publications.
+    call(&server, "DELETE /streams/stored.a", &Value::Null);
+    assert_eq!(publish(&server, "stored.a", "one", "a").get("repeated"), None);
+}
+
+#[test]
+fn clients_cannot_append_records_with_an_idempotency_key() {
+    let directory = Directory::new();
+    let streams = directory.path("streams");
+    let server = serve(&["--streams", &streams, "--streams-topics", "stored.>"]);
+    let append = |stream: &str, key: &str| {
+        let path = format!("POST /streams/{stream}?key={key} HTTP/1.1");
+        server.request(&path, "x")[9..12].to_owned()
+    };
+    assert_eq!(append("stored.a", "order-7"), "200");
+    assert_eq!(append("stored.a", "sinews-idempotency-key:order-7"), "422");
+    let (mut client, _) = ApiClient::connect(&server, "/ws");
+    let record = json!({
+        "op": "append", "id": 1, "stream": "stored.a", "key": "sinews-idempotency-key:order-7", "data": 1,
+    });
+    let answer = client.request(record);
+    assert_eq!((&answer["op"], &answer["code"]), (&json!("error"), &json!(422)), "{answer}");
+    // Other streams have no idempotency keys.
+    assert_eq!(append("plain", "sinews-idempotency-key:order-7"), "200");
+    let published = call(
+        &server,
+        "POST /publish",
+        &json!({"topic": "stored.a", "data": 2, "idempotency_key": "order-7"}),
+    );
+    assert_eq!((&published["seq"], published.get("repeated")), (&json!(2), None));
+}
+
+#[test]
+fn many_keys_are_written_in_one_request() {
+    let directory = Directory::new();
+    let streams = directory.path("streams");
+    let server = serve(&["--streams", &streams, "--streams-keyed-topics", "stored.>"]);
+    for topic in ["plain", "stored.a"] {
+        let write = |writes: Value| {
+            let route = format!("POST /topics/{topic}/keys");
+            call(&server, &route, &json!({"writes": writes}))["results"].as_array().unwrap().clone()
+        };
+        let results = write(json!([
+            {"key": "a", "data": null, "idempotency_key": "one"},
+            {"key": "b", "b64": "AP8=", "ttl": 60_000},
+            {"key": "a", "data": 2, "if_new": true},
+            {"key": "", "data": 3},
+            {"key": "a", "data": 4, "delete": true},
+            {"key": "a", "data": 5, "version": 1},
+            {"key": "a", "data": 6, "idempotency_key": "one"},
+            {"key": "b", "delete": true},
+            {"key": "c", "delete": true},
+        ]));
+        let outcomes: Vec<_> = results
+            .iter()
+            .map(|result| result["seq"].as_u64().or_else(|| result["code"].as_u64()).unwrap())
+            .collect();
+        // The last write changes nothing, so it has no position of its own.
+        assert_eq!(outcomes[..8], [1, 2, 412, 422, 400, 3, 1, 4], "{topic}: {results:?}");
+        assert_eq!((&results[6]["repeated"], &results[8]["changed"]), (&json!(true), &json!(false)));
+        assert_eq!(results[1]["key"], "b");
+        let page = call(&server, &format!("GET /topics/{topic}/keys"), &Value::Null);
+        assert_eq!(
+            (&page["keys"], &page["seq"]),
+            (&json!([{"key": "a", "version": 3, "data": 5}]), &json!(4))
+        );
+        let many = json!({"writes": vec![json!({"key": "a", "data": 1}); 1_001]}).to_string();
+        let route = format!("POST /api/v1/topics/{topic}/keys");
+        assert_eq!(call_with(&server, KEY, "", &route, &many).status, 413);
+    }
+}
+
+#[test]
+fn topics_are_listed_in_pages() {
+    let server = serve(&["--history", "kept.>=5"]);
+    let (mut client, _) = ApiClient::connect(&server, "/ws");
+    client.subscribe("chat.b");
+    client.subscribe("chat.*");
+    let mut raw = server.websocket("/topics/chat.b");
+    raw.send(&sinews_testkit::Frame::ping(""));
+    raw.next();
+    call(&server, "POST /broadcast", &json!({"topics": ["kept.a", "kept.b"], "data": 1}));
+    let list = |query: &str| call(&server, &format!("GET /topics{query}"), &Value::Null);
+    let of = |topic: &str, subscribers: u32| json!({"topic": topic, "subscribers": subscribers});
+    let all = json!({"topics": [of("chat.b", 2), of("kept.a", 0), of("kept.b", 0)]});
+    assert_eq!(list(""), all);
+    assert_eq!(list("?limit=2"), json!({"topics": [of("chat.b", 2), of("kept.a", 0)], "next": "kept.a"}));
+    assert_eq!(list("?limit=2&after=kept.a"), json!({"topics": [of("kept.b", 0)]}));
+    assert_eq!(list("?filter=*.b&limit=1"), json!({"topics": [of("chat.b", 2)], "next": "chat.b"}));
+    assert_eq!(list("?filter=kept.*&limit=2"), json!({"topics": [of("kept.a", 0), of("kept.b", 0)]}));
+    assert_eq!(list("?filter=kept.a"), json!({"topics": [of("kept.a", 0)]}));
+}
+
+#[test]
+fn presence_members_and_keys_are_read_and_written() {
+    let server = serve(&[]);
+    let (mut client, _) = ApiClient::connect(&server, "/ws");
+    for id in ["anna", "ben"] {
+        let (mut other, _) = ApiClient::connect(&server, "/ws");
+        other.request(
+            json!({"op": "join", "id": 1, "topic": "room", "member": {"id": id, "info": {"n": id}}}),
+        );
+        if id == "anna" {
+            other.subscribe("room");
+        }
+        let presence = call(&server, "GET /topics/room/presence", &Value::Null);
+        assert_eq!((&presence["subscribers"], &presence["members"]), (&json!(1), &json!(1)));
+        let members = call(&server, "GET /topics/room/members", &Value::Null);
+        assert_eq!(members, json!({"topic": "room", "members": [{"id": id, "info": {"n": id}}]}));
+        other.request(json!({"op": "leave", "id": 2, "topic": "room"}));
+        drop(other);
+        while call(&server, "GET /topics/room/presence", &Value::Null)["subscribers"] != 0 {}
+    }
+    for id in ["a", "b", "c"] {
+        let ack = client
+            .request(json!({"op": "join", "id": 1, "topic": format!("hall.{id}"), "member": {"id": id}}));
+        assert_eq!(ack["op"], "ack");
+    }
+    client.request(json!({"op": "subscribe", "id": 2, "topic": "game", "keys": true}));
+    assert_eq!(client.receive()["part"], 1);
+    let written = call(&server, "PUT /topics/game/keys/anna", &json!({"data": {"x": 1}}));
+    assert_eq!(
+        (&written["topic"], &written["key"], &written["seq"]),
+        (&json!("game"), &json!("anna"), &json!(1))
+    );
+    assert_eq!(client.receive()["set"][0]["data"], json!({"x": 1}));
+    let put =
+        |lines: &str| call_with(&server, KEY, lines, "PUT /api/v1/topics/game/keys/anna", "{\"data\":null}");
+    assert_eq!(put("\r\nIf-None-Match: *").status, 412);
+    let read = call_with(&server, KEY, "", "GET /api/v1/topics/game/keys/anna", "");
+    let tag = read.head.lines().find_map(|line| line.strip_prefix("ETag: ")).unwrap();
+    assert_eq!(put(&format!("\r\nIf-Match: {tag}")).body["seq"], 2);
+    assert_eq!(put(&format!("\r\nIf-Match: {tag}")).status, 412);
+    let keys = call(&server, "GET /topics/game/keys", &Value::Null);
+    assert_eq!(keys["keys"], json!([{"key": "anna", "version": 2, "data": null}]));
+    assert_eq!(call(&server, "DELETE /topics/game/keys/anna", &Value::Null)["seq"], 3);
+    assert_eq!(call(&server, "DELETE /topics/game/keys/anna", &Value::Null)["changed"], json!(false));
+}
+
+#[test]
+fn keys_limit_operations_and_topics_until_they_are_reloaded() {
+    let directory = Directory::new();
+    let (one, two) = ("1".repeat(32), "2".repeat(32));
+    let keys = directory.write("keys", &format!("# keys\nshop {one} publish:shop.>,news read:shop.>\n"));
+    let file = directory.write("sinews.toml", &format!("[api]\nkeys_file = {keys:?}\n"));
+    let mut server = Running::serve(&["--config", &file]);
+    let ask = |key: &str, route: &str, body: &str| call_with(&server, key, "", route, body);
+    let message = |topic: &str| json!({"topic": topic, "data": 1}).to_string();
+    assert_eq!(ask(&one, "POST /api/v1/publish", &message("shop.a")).status, 200);
+    let denied = ask(&one, "POST /api/v1/publish", &message("chat"));
+    assert_eq!(denied.status, 403);
+    let expected = json!({"code": 403, "error": "the key shop has no right publish for chat", "needs": {"right": "publish", "topic": "chat"}});
+    assert_eq!(denied.body, expected);
+    assert_eq!(ask(&one, "POST /api/v1/broadcast", "{\"pattern\":\">\",\"data\":1}").status, 403);
+    assert_eq!(ask(&one, "POST /api/v1/broadcast", "{\"pattern\":\"shop.*\",\"data\":1}").status, 200);
+    let mixed = ask(&one, "POST /api/v1/broadcast", "{\"topics\":[\"news\",\"chat\"],\"data\":1}");
+    assert_eq!(
+        (&mixed.body["results"][0]["subscribers"], &mixed.body["results"][1]["code"]),
+        (&json!(0), &json!(403))
+    );
+    assert_eq!(ask(&one, "GET /api/v1/info", "").status, 403);
+    let unknown = ask(&two, "POST /api/v1/publish", &message("shop.a"));
+    assert_eq!(unknown.status, 401);
+    assert!(unknown.head.contains("WWW-Authenticate: Bearer realm=\"sinews\""), "{}", unknown.head);
+    let none = server.request("GET /api/v1/info HTTP/1.1", "");
+    assert!(none.starts_with("HTTP/1.1 401 ") && none.contains("\"code\":401"), "{none}");
+    let by_header =
+        server.request(&format!("POST /api/v1/publish HTTP/1.1\r\nX-API-Key: {one}"), &message("news"));
+    assert!(by_header.starts_with("HTTP/1.1 200 "), "{by_header}");
+
+    // Rotation: both keys, then the new one.
+    let reload = |server: &mut Running, text: &str, key: &str, status: u16| {
+        directory.write("keys", text);
+        server.signal("HUP");
+        while call_with(server, key, "", "POST /api/v1/publish", &message("news")).status != status {}
+    };
+    reload(&mut server, &format!("a {one} publish\nb {two} publish\n"), &two, 200);
+    assert_eq!(call_with(&server, &one, "", "POST /api/v1/publish", &message("chat")).status, 200);
+    reload(&mut server, &format!("b {two} publish\n"), &one, 401);
+    assert_eq!(call_with(&server, &two, "", "POST /api/v1/publish", &message("chat")).status, 200);
+}
+
+#[test]
+fn api_without_keys_is_disabled_and_invalid_keys_are_rejected_at_startup() {
+    let server = Running::serve(&[]);
+    let answer = call_with(&server, KEY, "", "GET /api/v1/info", "");
+    assert_eq!(
+        answer.body,
+        json!({"code": 403, "error": "the HTTP API is disabled: set api.key or api.keys_file"})
+    );
+    assert!(server.get("/api/v1/openapi.json").starts_with("HTTP/1.1 200 "));
+    let short = crate::support::fails(crate::support::program().args(["serve", "--api-key", "short"]));
+    assert!(short.contains("--api-key: the key has 5 bytes; 32 are required"), "{short}");
+    let missing =
+        crate::support::fails(crate::support::program().args(["serve", "--api-keys-file", "/nowhere"]));
+    assert!(missing.contains("--api-keys-file: /nowhere: "), "{missing}");
+}
+
+#[test]
+fn unknown_paths_and_methods_have_the_form_of_errors() {
+    let server = serve(&[]);
+    for path in ["/api/v1", "/api/v1/", "/api/v1/nothing", "/api/v1/topics/a/b/c/d"] {
+        let answer = call_with(&server, KEY, "", &format!("GET {path}"), "");
+        assert_eq!((answer.status, &answer.body["code"]), (404, &json!(404)), "{path}");
+    }
+    let answer = call_with(&server, KEY, "", "GET /api/v1/publish", "");
+    assert_eq!((answer.status, &answer.body["code"]), (405, &json!(405)));
+    assert!(answer.head.contains("Allow: OPTIONS, POST\r\n"), "{}", answer.head);
+    let answer = call_with(&server, KEY, "", "OPTIONS /api/v1/topics/a/keys/b", "");
+    assert_eq!(answer.status, 204);
+    assert!(answer.head.contains("Allow: DELETE, GET, HEAD, OPTIONS, PUT\r\n"), "{}", answer.head);
+}
+
+#[test]
+fn streams_are_listed_and_deleted() {
+    let directory = Directory::new();
+    let server = serve(&["--streams", &directory.path("streams")]);
+    server.request("POST /streams/orders HTTP/1.1", "one");
+    let listed = call(&server, "GET /streams", &Value::Null);
+    assert_eq!(listed["streams"][0]["stream"], "orders");
+    assert_eq!(
+        call(&server, "DELETE /streams/orders", &Value::Null),
+        json!({"stream": "orders", "deleted": true})
+    );
+    assert_eq!(call_with(&server, KEY, "", "DELETE /api/v1/streams/orders", "").status, 404);
+    assert_eq!(call(&server, "GET /streams", &Value::Null), json!({"streams": []}));
+}
+
+/// Runs the commands of the book, in order, and compares the fields of the answers.
+#[test]
+fn commands_of_the_book_have_the_documented_answers() {
+    let directory = Directory::new();
+    let secret = directory.write("secret", crate::auth::SECRET);
+    let server = serve(&["--history", "chat.>=100", "--auth-secret-file", &secret]);
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/book/src/server/api.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    let token = crate::auth::token(&secret, &["--subject", "anna", "--subscribe", ">"]);
+    let (_client, _) = ApiClient::connect(&server, &format!("/ws?token={token}"));
+    let mut blocks = page.split("```").skip(1).step_by(2).peekable();
+    let mut count = 0;
+    while let Some(block) = blocks.next() {
+        let Some(script) = block.strip_prefix("sh\n").filter(|script| script.contains("$API/")) else {
+            continue;
+        };
+        let output = Command::new("sh")
+            .args(["-ec", script])
+            .env("API", format!("http://{}/api/v1", server.address))
+            .env("KEY", KEY)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let answer = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{script}{answer}{}", String::from_utf8_lossy(&output.stderr));
+        count += 1;
+        if let Some(expected) = blocks.peek().and_then(|block| block.strip_prefix("json\n")) {
+            let expected: Value = serde_json::from_str(expected).unwrap();
+            let answer: Value = serde_json::from_str(&answer).unwrap_or_else(|_| panic!("{script}{answer}"));
+            assert_eq!(fields(&answer), fields(&expected), "{script}{answer}");
+        }
+    }
+    assert!(count >= 8, "{count} commands");
+}
+
+/// The value without its texts and numbers.
+fn fields(value: &Value) -> Value {
+    match value {
+        Value::Object(object) => object.iter().map(|(name, value)| (name.clone(), fields(value))).collect(),
+        Value::Array(list) => list.iter().map(fields).collect(),
+        Value::String(_) => json!("text"),
+        Value::Number(_) => json!(0),
+        other => other.clone(),
+    }
+}

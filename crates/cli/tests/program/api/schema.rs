@@ -1,0 +1,61 @@
+//! Checks JSON against the schemas of the document: the keywords that it uses.
+
+use serde_json::{Map, Value};
+
+/// Returns the first fault of a value.
+pub(super) fn fault(document: &Value, schema: &Value, value: &Value, at: &str) -> Option<String> {
+    if let Some(reference) = schema["$ref"].as_str() {
+        return fault(document, document.pointer(&reference[1..]).unwrap(), value, at);
+    }
+    let is_nullable = schema["type"].as_array().is_some_and(|types| types.contains(&Value::from("null")));
+    let is_type = match schema["type"].as_str().or_else(|| schema["type"][0].as_str()) {
+        None => true,
+        Some(_) if is_nullable && value.is_null() => true,
+        Some("string") => value.is_string(),
+        Some("integer") => value.is_u64(),
+        Some("boolean") => value.is_boolean(),
+        Some("array") => value.is_array(),
+        Some("object") => value.is_object(),
+        Some(other) => panic!("unknown type {other}"),
+    };
+    if !is_type {
+        return Some(format!("{at} is {value}, and not of the type {}", schema["type"]));
+    }
+    if let Some(list) = value.as_array().filter(|_| schema.get("items").is_some()) {
+        return list
+            .iter()
+            .enumerate()
+            .find_map(|(index, item)| fault(document, &schema["items"], item, &format!("{at}[{index}]")));
+    }
+    match (value.as_object(), schema["properties"].as_object()) {
+        (Some(object), Some(properties)) => object_fault(document, schema, (object, properties), at),
+        _ => None,
+    }
+}
+
+fn object_fault(
+    document: &Value,
+    schema: &Value,
+    (object, properties): (&Map<String, Value>, &Map<String, Value>),
+    at: &str,
+) -> Option<String> {
+    let names = |list: &Value| -> Vec<String> {
+        list.as_array().into_iter().flatten().map(|name| name.as_str().unwrap().to_owned()).collect()
+    };
+    if let Some(missing) = names(&schema["required"]).into_iter().find(|name| !object.contains_key(name)) {
+        return Some(format!("{at} has no {missing}"));
+    }
+    if let Some(choices) = schema["oneOf"].as_array() {
+        let given = choices
+            .iter()
+            .filter(|choice| names(&choice["required"]).iter().all(|name| object.contains_key(name)));
+        if given.count() != 1 {
+            return Some(format!("{at} does not have exactly one of {choices:?}"));
+        }
+    }
+    object.iter().find_map(|(name, value)| match properties.get(name) {
+        Some(property) => fault(document, property, value, &format!("{at}.{name}")),
+        None if schema["additionalProperties"] == false => Some(format!("{at} has an unknown field {name}")),
+        None => None,
+    })
+}

@@ -1,0 +1,63 @@
+//! Clusters of servers: the settings, and `sinews nodes`. The hub's own tests have the rest.
+
+#[path = "../../../hub/tests/cluster/broker.rs"]
+#[allow(dead_code, reason = "these tests need a part of it")]
+pub(crate) mod broker;
+#[cfg(any(feature = "nats", feature = "redis"))]
+mod real;
+
+use std::time::Instant;
+
+use broker::{FakeBroker, WireProtocol};
+
+use crate::config::Directory;
+use crate::support::{Running, TIMEOUT, fails, program};
+
+fn nodes(arguments: &[&str]) -> String {
+    let output = program().arg("nodes").args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn nodes_lists_living_nodes_by_name() {
+    for engine in [WireProtocol::Nats, WireProtocol::Redis] {
+        let broker = FakeBroker::start(engine);
+        let url = broker.url();
+        assert!(nodes(&[&url]).ends_with("no node\n"));
+        let _nodes = ["b", "a"]
+            .map(|name| Running::serve(&["--cluster", &url, "--cluster-node-name", name, "--log", "error"]));
+        broker.wait_for("sinews.all", 2);
+        // On a machine that is busy for longer, a heartbeat is late.
+        let until = |arguments: &[&str], is_whole: &dyn Fn(&str) -> bool| {
+            let begin = Instant::now();
+            loop {
+                let listed = nodes(arguments);
+                if is_whole(&listed) {
+                    break;
+                }
+                assert!(begin.elapsed() < TIMEOUT, "{listed}");
+            }
+        };
+        until(&[&url], &|table| {
+            let names = table.lines().skip(1).filter_map(|line| line.split(' ').next());
+            names.eq(["a", "b"])
+        });
+        until(&["--json", &url], &|lines| lines.lines().count() == 2);
+        assert!(nodes(&[&format!("{url}?prefix=other")]).ends_with("no node\n"));
+    }
+}
+
+#[test]
+fn invalid_clusters_are_reported() {
+    let failure = fails(program().args(["nodes", "kafka://127.0.0.1"]));
+    assert!(failure.contains("nats, nats+tls, redis and rediss"), "{failure}");
+    let failure = fails(program().args(["nodes", "nats://127.0.0.1:1"]));
+    assert!(failure.contains("127.0.0.1:1"), "{failure}");
+    let failure = fails(program().args(["serve", "--cluster", "nats://a:secret@"]));
+    assert!(failure.contains("--cluster") && !failure.contains("secret"), "{failure}");
+    let directory = Directory::new();
+    let streams = ["--streams", &directory.path("streams"), "--streams-topics", "orders"];
+    let failure = fails(program().args(["serve", "--cluster", "nats://127.0.0.1:1"]).args(streams));
+    assert!(failure.contains("--cluster") && failure.contains("at a broker"), "{failure}");
+}

@@ -1,0 +1,141 @@
+//! Nodes at the broker that `cargo xtask brokers` has started, which the test kills and freezes.
+
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use sinews_testkit::{Frame, Reply};
+
+use crate::support::{PROGRAM, Running, Socket, TIMEOUT};
+
+#[allow(dead_code, reason = "these tests need a part of it")]
+#[path = "../../../../brokers/tests/broker/real.rs"]
+mod broker;
+
+use broker::{control, unused_name, url};
+
+fn node(prefix: &str) -> Running {
+    Running::serve(&["--cluster", &url(&format!("prefix={prefix}"))])
+}
+
+fn client(node: &Running) -> Socket {
+    let mut socket = node.websocket("/ws");
+    assert_eq!(receive(&mut socket)["op"], "welcome");
+    socket
+}
+
+fn receive(socket: &mut Socket) -> Value {
+    let Some(Reply::Message(_, payload)) = socket.next() else { panic!("the socket has ended") };
+    serde_json::from_slice(&payload).unwrap()
+}
+
+fn request(socket: &mut Socket, request: &Value) -> Value {
+    socket.send(&Frame::text(request.to_string()));
+    receive(socket)
+}
+
+fn subscriber(node: &Running, topic: &str) -> Socket {
+    let mut socket = client(node);
+    let ack = request(&mut socket, &json!({ "op": "subscribe", "topic": topic, "id": 1 }));
+    assert_eq!(ack["op"], "ack", "{ack}");
+    socket
+}
+
+fn publish(node: &Running, topic: &str, text: &str) {
+    let answer = node.request(&format!("POST /topics/{topic} HTTP/1.1"), text);
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < TIMEOUT, "{what}: not within {TIMEOUT:?}");
+        thread::park_timeout(Duration::from_millis(10));
+    }
+}
+
+fn is_ready(node: &Running) -> bool {
+    node.get("/readyz").starts_with("HTTP/1.1 200 ")
+}
+
+fn presence(node: &Running, topic: &str) -> u64 {
+    let mut socket = client(node);
+    request(&mut socket, &json!({ "op": "presence", "topic": topic }))["subscribers"].as_u64().unwrap()
+}
+
+/// Publications, presence and the list of nodes, while the broker is killed, restarted and frozen, and a node dies.
+fn nodes_are_one_server() {
+    let prefix = unused_name("test");
+    let nodes = [(); 3].map(|()| node(&prefix));
+    for node in &nodes {
+        until("all nodes are known", || node.get("/metrics").contains("\nsinews_cluster_nodes 3\n"));
+    }
+    // The broker has the subscriptions of a node before its presence, which is known last.
+    let mut subscribers = [
+        subscriber(&nodes[2], ">"),
+        subscriber(&nodes[1], "chat.*"),
+        subscriber(&nodes[1], "chat.room"),
+        subscriber(&nodes[0], "chat.room"),
+    ];
+    let _last = subscriber(&nodes[2], "last");
+    for node in &nodes {
+        until("the presence is known", || presence(node, "chat.room") == 2 && presence(node, "last") == 1);
+    }
+    let mut publisher = client(&nodes[0]);
+    for number in 0..1_000 {
+        let text = json!({ "op": "publish", "topic": "chat.room", "data": number }).to_string();
+        publisher.send(&Frame::text(text));
+    }
+    for subscriber in &mut subscribers {
+        for number in 0..1_000 {
+            assert_eq!(receive(subscriber)["data"], number);
+        }
+    }
+    let listed =
+        Command::new(PROGRAM).args(["nodes", "--json", &url(&format!("prefix={prefix}"))]).output().unwrap();
+    assert_eq!(String::from_utf8(listed.stdout).unwrap().lines().count(), 3);
+
+    for (down, up) in [("kill", "up"), ("stop", "cont")] {
+        control(down);
+        for node in &nodes {
+            until("the outage is noticed", || !is_ready(node));
+        }
+        publish(&nodes[0], "chat.room", "local");
+        assert_eq!(receive(&mut subscribers[3])["data"], "local");
+        control(up);
+        for node in &nodes {
+            until("it is ready again", || is_ready(node));
+        }
+        publish(&nodes[0], "chat.room", "again");
+        for subscriber in &mut subscribers {
+            assert_eq!(receive(subscriber)["data"], "again");
+        }
+    }
+
+    let [first, second, third] = nodes;
+    until("all nodes are known", || first.get("/metrics").contains("\nsinews_cluster_nodes 3\n"));
+    // Dropping it kills the process.
+    drop(second);
+    for node in [&first, &third] {
+        until("the members of the dead node are removed", || presence(node, "chat.room") == 1);
+    }
+}
+
+#[cfg(feature = "nats")]
+mod nats {
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
+    fn nodes_are_one_server_through_failures() {
+        super::nodes_are_one_server();
+    }
+}
+
+#[cfg(feature = "redis")]
+mod redis {
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
+    fn nodes_are_one_server_through_failures() {
+        super::nodes_are_one_server();
+    }
+}

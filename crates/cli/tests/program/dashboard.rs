@@ -1,0 +1,84 @@
+//! The feed of the dashboard.
+
+use serde_json::{Value, json};
+use sinews_testkit::Reply;
+
+use crate::auth::{SECRET, token};
+use crate::config::Directory;
+use crate::hooks::{AppAnswer, Application, serve};
+use crate::protocol::Client;
+use crate::support::Socket;
+
+/// The first report for which this holds.
+fn report(viewer: &mut Socket, mut holds: impl FnMut(&Value) -> bool) -> Value {
+    loop {
+        let Some(Reply::Message(_, text)) = viewer.next() else { panic!("the feed has ended") };
+        let message: Value = serde_json::from_slice(&text).unwrap();
+        if holds(&message) {
+            return message;
+        }
+    }
+}
+
+#[test]
+fn feed_reports_users_topics_keys_hooks_and_webhooks() {
+    let directory = Directory::new();
+    let secret = directory.write("secret", SECRET);
+    let app = Application::start(|request| match &*request.path {
+        "/rpc" => AppAnswer::Json(json!({"data": 1})),
+        "/events" => AppAnswer::Status(200),
+        _ => AppAnswer::Status(500),
+    });
+    let (calls, events) = (app.url("/rpc"), app.url("/events"));
+    let file = format!(
+        "[auth]\nsecret_file = {secret:?}\n[hooks]\nrpc = {calls:?}\n[webhook.app]\nurl = {events:?}\n\
+         secret = {SECRET:?}\ngrace = \"0s\"\ndelay = \"0s\"\nevents = [\"topic_occupied\"]\n"
+    );
+    let server = serve(&directory, &file);
+    let rights = ["--subscribe", ">", "--publish", ">", "--keys", "players/*"];
+    let bearer = |user: &str| {
+        let token = token(&secret, &[&["--subject", user], &rights[..]].concat());
+        format!("Authorization: Bearer {token}\r\n")
+    };
+    let (anna, ben) = (bearer("anna"), bearer("ben"));
+    let mut viewer = server.try_websocket("/dashboard/feed", &anna).expect("a feed");
+    let mut clients = [&anna, &anna, &ben].map(|lines| Client::with(&server, "/ws", lines));
+    for client in &mut clients {
+        assert_eq!(client.request(json!({"op": "subscribe", "id": 1, "topic": "quiet"}))["op"], "ack");
+    }
+    let [client, ..] = &mut clients;
+    for operation in [
+        json!({"op": "subscribe", "id": 2, "topic": "room"}),
+        json!({"op": "join", "id": 3, "topic": "room", "member": {"id": "anna"}}),
+        json!({"op": "set", "id": 4, "topic": "players", "key": "anna", "data": 1}),
+        json!({"op": "rpc", "id": 5, "method": "add"}),
+    ] {
+        assert_eq!(client.request(operation)["error"], Value::Null);
+    }
+    // A report has the publications since the one before.
+    let seen = report(&mut viewer, |report| {
+        client.send_message(&json!({"op": "publish", "id": 6, "topic": "room", "data": 1}));
+        let is_rated = report["topics"][0][0] == "room" && report["topics"][0][1] != 0;
+        is_rated && report["webhooks"][0]["delivered"] == 2
+    });
+    assert_eq!(seen["topics"][0][2], 1, "subscribers of room: {seen}");
+    assert_eq!(seen["topics"][1], json!(["quiet", 0, 3]), "a topic without messages");
+    assert_eq!((&seen["topic_count"], &seen["users"]), (&json!(2), &json!(2)));
+    assert_eq!((&seen["members"], &seen["keyed_topics"], &seen["keys"]), (&json!(1), &json!(1), &json!(1)));
+    assert_eq!(
+        (&seen["overflowed"], &seen["keyed_lags"], &seen["key_changes"]),
+        (&json!(0), &json!(0), &json!(1))
+    );
+    let hook = &seen["hooks"]["hooks"][0];
+    assert_eq!((&hook["hook"], &hook["accepted"], &hook["failed"]), (&json!("rpc"), &json!(1), &json!(0)));
+    assert!(hook["timed"] == 1 && hook["us"].as_u64().is_some_and(|micros| micros > 0), "{hook}");
+    assert_eq!(seen["hooks"]["hooks"].as_array().unwrap().len(), 1, "only requested hooks");
+    assert_eq!((&seen["hooks"]["open_circuits"], &seen["hooks"]["pending"]), (&json!(0), &json!(0)));
+    let webhook =
+        json!({"webhook": "app", "delivered": 2, "failed": 0, "dropped": 0, "retries": 0, "queued": 0});
+    assert_eq!(seen["webhooks"], json!([webhook]));
+    drop(clients);
+    // The last publication may be in the next report, too.
+    let end = report(&mut viewer, |report| report["users"] == 0 && report["topics"] == json!([]));
+    assert_eq!((&end["topic_count"], &end["members"]), (&json!(0), &json!(0)));
+}

@@ -1,0 +1,76 @@
+//! Handovers of a node of a cluster.
+
+use super::*;
+use crate::cluster::broker::{FakeBroker, WireProtocol};
+use crate::support::Running;
+
+fn subscriber(address: SocketAddr, topics: &[&str]) -> Socket {
+    loop {
+        // The predecessor accepts connections for a moment, and closes them.
+        if let Some(socket) = try_subscribe(address, topics) {
+            return socket;
+        }
+    }
+}
+
+fn try_subscribe(address: SocketAddr, topics: &[&str]) -> Option<Socket> {
+    let mut socket = Socket::open(address, "/ws");
+    assert_eq!(socket.receive_message()?["op"], "welcome");
+    for topic in topics {
+        let ack = socket.request(&json!({ "op": "subscribe", "id": 1, "topic": topic }))?;
+        assert_eq!(ack["op"], "ack", "{ack}");
+    }
+    Some(socket)
+}
+
+fn publish(address: SocketAddr, topic: &str, text: &str) {
+    let mut stream = connect(address);
+    let len = text.len();
+    write!(
+        stream,
+        "POST /topics/{topic} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n{text}"
+    )
+    .unwrap();
+    assert!(answer(&mut stream).is_some_and(|answer| answer.starts_with("HTTP/1.1 200 ")));
+}
+
+#[test]
+fn publications_of_all_nodes_arrive_once_during_a_handover() {
+    let broker = FakeBroker::start(WireProtocol::Nats);
+    let url = broker.url();
+    let other = Running::serve(&["--cluster", &url, "--history", "kept.>=1000"]);
+    let mut service = Service::start("cluster", &format!("[cluster]\nurl = \"{url}\""));
+    let address = service.address;
+    let topics = ["t", "kept.t"];
+    let mut elsewhere = subscriber(other.address, &topics);
+    // It subscribes at the predecessor, which publishes for the successor from then on.
+    let _old = subscriber(address, &topics);
+    broker.wait_for("sinews.t.t", 2);
+    service.restart();
+    let mut new = subscriber(address, &topics);
+    broker.wait_for("sinews.t.t", 2);
+    for number in 0..20 {
+        for topic in topics {
+            publish(address, topic, &format!("own {number}"));
+            publish(other.address, topic, &format!("other {number}"));
+        }
+    }
+    for subscriber in [&mut new, &mut elsewhere] {
+        let received: Vec<String> = (0..80)
+            .map(|_| {
+                let message = subscriber.receive_message().unwrap();
+                assert_eq!(message["op"], "message", "{message}");
+                format!("{} {}", message["topic"], message["data"])
+            })
+            .collect();
+        let different: BTreeSet<&String> = received.iter().collect();
+        assert_eq!(different.len(), 80, "{received:?}");
+    }
+    service.old_one_ends();
+    for subscriber in [&mut new, &mut elsewhere] {
+        let asked = json!({ "op": "presence", "topic": "t" });
+        while subscriber.request(&asked).unwrap()["subscribers"] != 2 {
+            std::thread::yield_now();
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Keys of topics over a handover.
+
+use super::*;
+
+/// Sends the request; repeats it while the keys move to the successor.
+fn request_json(address: SocketAddr, head: &str, body: &str) -> (u16, Value) {
+    loop {
+        let answer = request_once(address, head, body);
+        if answer.0 != 503 {
+            return answer;
+        }
+        std::thread::yield_now();
+    }
+}
+
+fn request_once(address: SocketAddr, head: &str, body: &str) -> (u16, Value) {
+    let mut stream = connect(address);
+    let len = body.len();
+    write!(
+        stream,
+        "{head} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n{body}"
+    )
+    .unwrap();
+    let answer = answer(&mut stream).expect("an answer");
+    let body = answer.split_once("\r\n\r\n").unwrap().1;
+    (answer[9..12].parse().unwrap(), serde_json::from_str(body).unwrap())
+}
+
+fn open(address: SocketAddr) -> Socket {
+    let mut socket = Socket::open(address, "/ws");
+    assert_eq!(socket.receive_message().unwrap()["op"], "welcome");
+    socket
+}
+
+/// A client of the successor, and the answer to its first request. The predecessor may have accepted a connection before
+/// each of its threads stopped: it closes that connection, and the client connects again.
+fn open_after_restart(address: SocketAddr, request: &Value) -> (Socket, Value) {
+    loop {
+        let mut socket = Socket::open(address, "/ws");
+        if let Some(answer) = socket.request(request) {
+            return (socket, answer);
+        }
+    }
+}
+
+#[test]
+fn keys_survive_a_handover_and_subscribers_continue() {
+    let mut service = Service::start("keys", "threads = 2");
+    let address = service.address;
+    let put = |key: &str, body: &str| {
+        let (status, written) = request_json(address, &format!("PUT /topics/t/keys/{key}"), body);
+        assert_eq!(status, 200, "{written}");
+        written
+    };
+    put("a", "1");
+    put("b?ttl=3600000", "1");
+    put("gone", "1");
+    let mut old = open(address);
+    let subscribe = json!({"op": "subscribe", "id": 1, "topic": "t", "keys": true});
+    let epoch = old.request(&subscribe).unwrap()["epoch"].clone();
+    let snapshot = old.receive_message().unwrap();
+    assert_eq!((&snapshot["seq"], snapshot["set"].as_array().unwrap().len()), (&json!(3), 3));
+    assert_eq!(request_json(address, "DELETE /topics/t/keys/gone", "").0, 200);
+    assert_eq!(old.receive_message().unwrap()["deleted"], json!(["gone"]));
+
+    service.restart();
+    // Closed with 1001, without further changes.
+    assert_eq!(old.receive_message(), None);
+    let (_, page) = request_json(address, "GET /topics/t/keys", "");
+    assert_eq!((&page["epoch"], &page["seq"]), (&epoch, &json!(4)));
+    let keys: Vec<_> =
+        page["keys"].as_array().unwrap().iter().map(|key| key["key"].as_str().unwrap()).collect();
+    assert_eq!(keys, ["a", "b"]);
+    assert_eq!(put("a", "2")["seq"], 5);
+    let mut resume = subscribe;
+    resume["from"] = json!({"epoch": epoch, "seq": 3});
+    let (mut new, ack) = open_after_restart(address, &resume);
+    assert_eq!(ack["recovered"], true);
+    let update = new.receive_message().unwrap();
+    assert_eq!((&update["deleted"], &update["set"][0]["data"]), (&json!(["gone"]), &json!("2")));
+    service.old_one_ends();
+}
+
+#[test]
+fn durable_keys_are_read_by_the_successor() {
+    let mut service = Service::start_with("durable-keys", "threads = 2", |command, directory| {
+        command.arg("--streams").arg(directory.file("streams")).args(["--streams-keyed-topics", "t"]);
+    });
+    let address = service.address;
+    let set = |socket: &mut Socket, key: &str, value: u64| {
+        let set = json!({"op": "set", "id": value, "topic": "t", "key": key, "data": value});
+        socket.request(&set).unwrap()
+    };
+    let mut old = open(address);
+    let epoch = set(&mut old, "a", 1)["epoch"].clone();
+    for value in 2..50 {
+        assert_eq!(set(&mut old, "b", value)["seq"], value);
+    }
+    service.restart();
+    assert_eq!(old.receive_message(), None);
+    // Requests wait until the successor has read the streams.
+    let resume = json!({
+        "op": "subscribe", "id": 1, "topic": "t", "keys": true, "from": {"epoch": epoch, "seq": 48},
+    });
+    let (mut new, ack) = open_after_restart(address, &resume);
+    assert_eq!((&ack["recovered"], &ack["seq"], &ack["epoch"]), (&json!(true), &json!(49), &epoch));
+    assert_eq!(new.receive_message().unwrap()["set"][0]["data"], 49);
+    let set = json!({"op": "set", "id": 50, "topic": "t", "key": "a", "data": 50});
+    assert_eq!(open_after_restart(address, &set).1["seq"], 50);
+    assert_eq!(new.receive_message().unwrap()["set"][0], json!({"key": "a", "version": 50, "data": 50}));
+    service.old_one_ends();
+}

@@ -1,0 +1,232 @@
+//! Options of topics by pattern.
+
+use serde_json::{Value, json};
+use sinews_testkit::{Frame, Reply};
+
+use crate::auth::{SECRET, token};
+use crate::config::Directory;
+use crate::protocol::Client;
+use crate::support::{Running, program};
+
+fn serve(directory: &Directory, file: &str) -> Running {
+    let file = directory.write("sinews.toml", file);
+    Running::start(program().args(["serve", "--listen", "127.0.0.1:0", "--config", &file]))
+}
+
+fn publish(client: &mut Client, topic: &str, data: &str) -> Value {
+    client.request(json!({"op": "publish", "id": 1, "topic": topic, "data": data}))
+}
+
+fn subscribe(client: &mut Client, topic: &str) -> Value {
+    client.request(json!({"op": "subscribe", "id": 1, "topic": topic}))
+}
+
+fn status(answer: &str) -> &str {
+    &answer["HTTP/1.1 ".len()..][..3]
+}
+
+#[test]
+fn access_of_the_most_specific_namespace_applies() {
+    let directory = Directory::new();
+    let secret = directory.write("secret", SECRET);
+    let server = serve(
+        &directory,
+        &format!(
+            "[auth]\nsecret_file = {secret:?}\n\
+             [namespace.\">\"]\npublish = \"authenticated\"\n\
+             [namespace.\"open.>\"]\npublish = \"anonymous\"\nsubscribe = \"anonymous\"\n\
+             [namespace.\"open.alerts\"]\npublish = \"nobody\"\n\
+             [namespace.\"open.secret\"]\nsubscribe = \"nobody\"\n"
+        ),
+    );
+    let mut anonymous = Client::connect(&server);
+    let line = format!("Authorization: Bearer {}\r\n", token(&secret, &["--subscribe", "own"]));
+    let mut known = Client::with(&server, "/ws", &line);
+    for (topic, of_anonymous, of_known) in [
+        ("open.a", json!("ack"), json!("ack")),
+        ("open.alerts", json!(403), json!(403)),
+        ("own", json!(401), json!("ack")),
+    ] {
+        let result =
+            |reply: Value| if reply["op"] == "error" { reply["code"].clone() } else { reply["op"].clone() };
+        assert_eq!(result(publish(&mut anonymous, topic, "a")), of_anonymous, "{topic}");
+        assert_eq!(result(publish(&mut known, topic, "a")), of_known, "{topic}");
+        let post = server.request(&format!("POST /topics/{topic} HTTP/1.1"), "a");
+        let expected = if of_anonymous == "ack" { "200".to_owned() } else { of_anonymous.to_string() };
+        assert_eq!(status(&post), expected);
+    }
+    let error = publish(&mut known, "open.alerts", "a")["error"].clone();
+    assert_eq!(error, "clients may not publish to open.alerts");
+    for (topic, code) in [
+        ("open.a", None),
+        ("own", Some(401)),
+        ("open.secret", Some(403)),
+        ("open.*", Some(403)),
+        (">", Some(403)),
+    ] {
+        assert_eq!(subscribe(&mut anonymous, topic)["code"], json!(code), "{topic}");
+    }
+    assert_eq!(subscribe(&mut known, "own")["op"], "ack");
+    let mut raw = server.websocket("/topics/open.a");
+    raw.send(&Frame::text("raw"));
+    assert_eq!(raw.next(), Some(Reply::text("raw")));
+    assert_eq!(status(&server.try_websocket("/topics/open.secret", "").err().unwrap()), "403");
+    assert_eq!(status(&server.get("/topics/open.secret?last=1")), "403");
+}
+
+#[test]
+fn denied_writes_of_keys_are_named() {
+    let directory = Directory::new();
+    let secret = directory.write("secret", SECRET);
+    let server = serve(
+        &directory,
+        &format!(
+            "[auth]\nsecret_file = {secret:?}\n[namespace.closed]\nwrite_keys = \"nobody\"\n\
+             [namespace.known]\nwrite_keys = \"authenticated\"\n"
+        ),
+    );
+    let mut client = Client::connect(&server);
+    let mut set = |topic: &str| {
+        let answer = client.request(json!({"op": "set", "id": 1, "topic": topic, "key": "k", "data": 1}));
+        (answer["code"].clone(), answer["error"].clone(), answer["needs"].clone())
+    };
+    let closed = (json!(403), json!("clients may not write keys of closed"), json!({}));
+    assert_eq!(set("closed"), closed);
+    for topic in ["known", "other"] {
+        let name = format!("{topic}/k");
+        let expected =
+            (json!(401), json!(format!("a token is needed to write {name}")), json!({"keys": [name]}));
+        assert_eq!(set(topic), expected);
+    }
+}
+
+#[test]
+fn sizes_and_rates_are_limited() {
+    let directory = Directory::new();
+    let server = serve(
+        &directory,
+        "[namespace.\"a.>\"]\nmax_message = 8\n\
+         [namespace.\"b.>\"]\npublishes_per_second = 1\npublish_burst = 3\n\
+         [namespace.\"c.>\"]\nuser_publishes_per_second = 1\nuser_publish_burst = 2\n",
+    );
+    let mut client = Client::connect(&server);
+    assert_eq!(publish(&mut client, "a.x", "123456")["op"], "ack");
+    let large = publish(&mut client, "a.x", "1234567");
+    assert_eq!(
+        (&large["code"], &large["error"]),
+        (&json!(413), &json!("message of 9 bytes exceeds max_message (8) of a.x"))
+    );
+    assert_eq!(status(&server.request("POST /topics/a.x HTTP/1.1", "123456789")), "413");
+    let set = json!({"op": "set", "id": 1, "topic": "a.x", "key": "k", "data": "1234567890"});
+    assert_eq!(client.request(set)["code"], 413);
+
+    // The topics of a namespace share the rate of a connection.
+    let accepted = |clients: &mut [&mut Client], topics: [&str; 2]| {
+        let results = (0..1_000).map(|at| {
+            let client = &mut clients[at % clients.len()];
+            publish(client, topics[at % 2], "a")
+        });
+        results.take_while(|result| result["code"] != 429).count()
+    };
+    let count = accepted(&mut [&mut client], ["b.x", "b.y"]);
+    assert!((3..1_000).contains(&count), "{count}");
+    let mut other = Client::connect(&server);
+    assert_eq!(publish(&mut other, "b.x", "a")["op"], "ack", "each connection has its own");
+
+    // The connections of a user share the rate.
+    let count = accepted(&mut [&mut client, &mut other], ["c.x", "c.y"]);
+    assert!((2..1_000).contains(&count), "{count}");
+    let mut error = Value::Null;
+    while error.is_null() {
+        error = publish(&mut client, "c.x", "a")["error"].clone();
+    }
+    assert_eq!(error, "publications to c.x exceed user_publishes_per_second (1)");
+    while status(&server.request("POST /topics/c.x HTTP/1.1", "a")) != "429" {}
+}
+
+#[test]
+fn appends_do_not_evade_the_limits_of_a_durable_topic() {
+    let directory = Directory::new();
+    let streams = directory.path("streams");
+    let server = serve(
+        &directory,
+        &format!(
+            "[streams]\ndirectory = {streams:?}\ntopics = \"log.>\"\n\
+             [namespace.\"log.a\"]\nmax_message = 8\n[namespace.\"other\"]\nmax_message = 8\n"
+        ),
+    );
+    let mut client = Client::connect(&server);
+    let mut append = |stream: &str| {
+        client.request(json!({"op": "append", "id": 2, "stream": stream, "data": "1234567890"}))
+    };
+    let rejected = append("log.a");
+    assert_eq!(
+        (&rejected["code"], &rejected["error"]),
+        (
+            &json!(403),
+            &json!(
+                "a namespace limits publications to log.a: use the op `publish` at /ws or POST /topics/log.a"
+            )
+        )
+    );
+    assert_eq!(append("log.b")["op"], "ack", "this topic has no limits");
+    assert_eq!(append("other")["op"], "ack", "this stream is not that of a topic");
+    assert_eq!(status(&server.request("POST /streams/log.a HTTP/1.1", "a")), "403");
+    assert_eq!(publish(&mut client, "log.a", "123456")["op"], "ack");
+    assert_eq!(publish(&mut client, "log.a", "1234567")["code"], 413);
+}
+
+#[test]
+fn histories_keys_presence_and_durability_follow_the_namespace() {
+    let directory = Directory::new();
+    let streams = directory.path("streams");
+    let server = serve(
+        &directory,
+        &format!(
+            "history = \"kept.flag.>=3\"\n[streams]\ndirectory = {streams:?}\ntopics = \"log.>\"\n\
+             [namespace.\"kept.>\"]\nhistory = 2\nkeyed = false\n[namespace.\"kept.not\"]\nhistory = \"off\"\n\
+             [namespace.\"log.live.>\"]\ndurable = false\npresence = false\n\
+             [namespace.\"log2.>\"]\ndurable = true\n"
+        ),
+    );
+    let mut client = Client::connect(&server);
+    let messages = |client: &mut Client, topic: &str| {
+        for data in ["1", "2", "3", "4"] {
+            publish(client, topic, data);
+        }
+        let history = client.request(json!({"op": "history", "id": 2, "topic": topic, "last": 9}));
+        history["messages"].as_array().map_or_else(|| history["code"].clone(), |list| json!(list.len()))
+    };
+    for (topic, kept) in
+        [("kept.a", 2), ("kept.flag.a", 3), ("kept.not", 410), ("other", 410), ("log.live.a", 410)]
+    {
+        assert_eq!(messages(&mut client, topic), kept, "{topic}");
+    }
+    for topic in ["log.a", "log2.a"] {
+        assert_eq!(messages(&mut client, topic), 4, "{topic}");
+    }
+    let set = |topic: &str| json!({"op": "set", "id": 1, "topic": topic, "key": "k", "data": 1});
+    assert_eq!(client.request(set("kept.a"))["error"], "topic kept.a has no keys for clients");
+    assert_eq!(client.request(set("other"))["op"], "ack");
+    assert_eq!(status(&server.get("/topics/kept.a/keys")), "422");
+    let join = |topic: &str| json!({"op": "join", "id": 1, "topic": topic, "member": {"id": "anna"}});
+    assert_eq!(client.request(join("log.live.a"))["error"], "topic log.live.a has no presence for clients");
+    assert_eq!(client.request(join("log.a"))["op"], "ack");
+}
+
+#[test]
+fn reload_changes_the_options_of_all_connections() {
+    let directory = Directory::new();
+    let server = serve(&directory, "[namespace.a]\npublish = \"nobody\"\n");
+    let mut old = Client::connect(&server);
+    assert_eq!(publish(&mut old, "a", "x")["code"], 403);
+    directory.write("sinews.toml", "[namespace.a]\npublish = \"anonymous\"\nmax_message = 3\n");
+    server.signal("HUP");
+    let mut result = publish(&mut Client::connect(&server), "a", "x");
+    while result["code"] == 403 {
+        result = publish(&mut Client::connect(&server), "a", "x");
+    }
+    assert_eq!(result["op"], "ack");
+    assert_eq!(publish(&mut old, "a", "x")["op"], "ack", "an open connection follows");
+    assert_eq!(publish(&mut old, "a", "xyz")["code"], 413);
+}

@@ -1,0 +1,269 @@
+//! Requests and connections that are rejected: how the client learns the reason, the log and the metrics.
+//!
+//! Scripts see nothing of the answer to a handshake that fails, but code 1006. So the WebSocket of a script is accepted and
+//! closed at once, with a code of 4000 and the status, and the reason.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use sinews_server::{CloseCode, Context, Handler, Payload, Refusal, Request};
+
+use crate::auth::{self, Denied};
+use crate::brief::brief;
+use crate::closing::close;
+use crate::policy::AccessPolicy;
+
+/// Why a request is rejected, with its name in metrics and the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RejectionReason {
+    /// The name in `Host` is not this server's.
+    Host,
+    /// Pages of the `Origin` may not connect.
+    Origin,
+    /// The token is malformed, expired, or signed by another key.
+    Token,
+    /// The token does not grant what the path needs, or there is none.
+    Rights,
+    /// The path or the query is wrong.
+    Request,
+}
+
+impl RejectionReason {
+    const ALL: [Self; 5] = [Self::Host, Self::Origin, Self::Token, Self::Rights, Self::Request];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Origin => "origin",
+            Self::Token => "token",
+            Self::Rights => "rights",
+            Self::Request => "request",
+        }
+    }
+}
+
+/// A WebSocket handshake that is rejected.
+#[derive(Clone, Debug)]
+pub(crate) struct HandshakeRejection {
+    reason: RejectionReason,
+    text: String,
+    /// The answer to a client that is not a browser.
+    refusal: Refusal,
+}
+
+impl HandshakeRejection {
+    /// The request itself is wrong; `status` is 400 or 404.
+    pub(crate) fn request(status: u16, text: &str) -> Self {
+        Self::new(RejectionReason::Request, status, text)
+    }
+
+    pub(crate) fn origin(origin: &str) -> Self {
+        let text =
+            format!("pages of the origin {} may not connect: see `origin`", brief(origin).escape_debug());
+        Self::new(RejectionReason::Origin, 403, &text)
+    }
+
+    fn new(reason: RejectionReason, status: u16, text: &str) -> Self {
+        let refusal = Refusal::new(status).expect("400, 403 and 404 are among the statuses of a refusal");
+        Self { reason, text: text.to_owned(), refusal: refusal.with_body(format!("{text}\n")) }
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Takes the connection of a browser, to close it.
+    fn handler(&self) -> RejectedClient {
+        let code = CloseCode::new(CODES + self.refusal.status()).unwrap_or(CloseCode::POLICY);
+        RejectedClient { code, reason: self.text.clone() }
+    }
+}
+
+/// Base of the application's close codes; the status is added.
+const CODES: u16 = 4000;
+
+impl From<HandshakeRejection> for Refusal {
+    fn from(rejection: HandshakeRejection) -> Self {
+        rejection.refusal
+    }
+}
+
+impl From<Denied> for HandshakeRejection {
+    fn from(denied: Denied) -> Self {
+        let reason = if denied.lacks_right() { RejectionReason::Rights } else { RejectionReason::Token };
+        Self { reason, refusal: denied.refusal(), text: denied.problem }
+    }
+}
+
+/// A browser's connection that is closed as soon as it is open.
+struct RejectedClient {
+    code: CloseCode,
+    reason: String,
+}
+
+impl Handler for RejectedClient {
+    fn open(&mut self, cx: &mut Context<'_>) {
+        close(cx, self.code, &self.reason);
+    }
+
+    fn message(&mut self, _: Payload<'_>, _: &mut Context<'_>) {}
+}
+
+/// Makes the handler of a WebSocket whose page may connect, or rejects it in the way that its client can read.
+///
+/// # Errors
+/// The answer to a client that is not a browser.
+pub(crate) fn admit<H: Handler + 'static>(
+    policy: &AccessPolicy,
+    request: &Request<'_>,
+    make: impl FnOnce() -> Result<H, HandshakeRejection>,
+) -> Result<Box<dyn Handler>, Refusal> {
+    let rejection = match policy.check_origin(request).and_then(|()| make()) {
+        Ok(handler) => return Ok(Box::new(handler)),
+        Err(rejection) => rejection,
+    };
+    // Other rejections are counted where they are detected.
+    if matches!(rejection.reason, RejectionReason::Rights | RejectionReason::Request) {
+        policy.rejections().note(rejection.reason, &RejectedRequest::of(request), &rejection.text);
+    }
+    if policy.closes_browsers() && is_script(request) {
+        policy.rejections().closed.fetch_add(1, Ordering::Relaxed);
+        return Ok(Box::new(rejection.handler()));
+    }
+    Err(rejection.refusal)
+}
+
+/// Whether a script sends the request with the browser's `WebSocket`, which hides the status of a failed handshake: in a
+/// page, whose browser adds `Origin`, or in another runtime with a token that can only be a subprotocol.
+fn is_script(request: &Request<'_>) -> bool {
+    request.head().header("origin").next().is_some() || auth::offered_token(request).is_some()
+}
+
+/// The origin of a rejected request, cut to the length that the log may repeat.
+pub(crate) struct RejectedRequest {
+    client: IpAddr,
+    path: String,
+    origin: Option<String>,
+}
+
+impl RejectedRequest {
+    pub(crate) fn of(request: &Request<'_>) -> Self {
+        let origin = request.head().header("origin").next();
+        Self {
+            client: request.client(),
+            path: brief(request.head().path()),
+            origin: origin.map(|origin| brief(&String::from_utf8_lossy(origin))),
+        }
+    }
+
+    /// A connection that is open already.
+    pub(crate) fn connection(client: IpAddr, protocol: &str) -> Self {
+        Self { client: client.to_canonical(), path: protocol.to_owned(), origin: None }
+    }
+}
+
+/// Counts rejections, and logs them at a limited rate.
+#[derive(Debug, Default)]
+pub(crate) struct RejectionLog {
+    counts: [AtomicU64; RejectionReason::ALL.len()],
+    /// WebSockets of browsers that were accepted to be closed.
+    closed: AtomicU64,
+    log: Mutex<LogInterval>,
+}
+
+/// Log lines of the current interval.
+#[derive(Debug, Default)]
+struct LogInterval {
+    begin: Option<Instant>,
+    lines: u32,
+    /// Rejections without a line since the last line.
+    suppressed: u64,
+}
+
+/// Rejections that are logged in each [`LOG_INTERVAL`]; the next line has the number of suppressed lines.
+const LOG_LINES_MAX: u32 = 10;
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+impl LogInterval {
+    /// The number of suppressed lines since the last line, if another line may be written.
+    fn line(&mut self, now: Instant) -> Option<u64> {
+        if self.begin.is_none_or(|begin| now.duration_since(begin) >= LOG_INTERVAL) {
+            (self.begin, self.lines) = (Some(now), 0);
+        }
+        if self.lines >= LOG_LINES_MAX {
+            self.suppressed += 1;
+            return None;
+        }
+        self.lines += 1;
+        Some(std::mem::take(&mut self.suppressed))
+    }
+}
+
+impl RejectionLog {
+    pub(crate) fn note(&self, reason: RejectionReason, source: &RejectedRequest, text: &str) {
+        self.counts[reason as usize].fetch_add(1, Ordering::Relaxed);
+        let line = self.log.lock().unwrap_or_else(PoisonError::into_inner).line(Instant::now());
+        let Some(suppressed) = line else { return };
+        let RejectedRequest { client, path, origin } = source;
+        // Fields without a value are left out.
+        let (origin, suppressed) = (origin.as_deref(), (suppressed > 0).then_some(suppressed));
+        tracing::info!(reason = reason.name(), %client, path, origin, suppressed, "rejected: {text}");
+    }
+
+    /// WebSockets of browsers that were accepted to be closed.
+    pub(crate) fn closed(&self) -> u64 {
+        self.closed.load(Ordering::Relaxed)
+    }
+}
+
+/// The metrics of rejections.
+#[derive(Debug)]
+pub(crate) struct RejectionMetrics(pub(crate) Arc<RejectionLog>);
+
+impl Collector for RejectionMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Requests and WebSockets rejected for their host, origin, token, rights or path";
+        let mut family = encoder.encode_descriptor("sinews_rejections", help, None, MetricType::Counter)?;
+        RejectionReason::ALL.iter().try_for_each(|reason| {
+            let count = self.0.counts[*reason as usize].load(Ordering::Relaxed);
+            ConstCounter::new(count).encode(family.encode_family(&[("reason", reason.name())])?)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn log_lines_are_limited_per_interval_and_the_next_line_counts_suppressed_lines() {
+        let (mut log, begin) = (LogInterval::default(), Instant::now());
+        for _ in 0..LOG_LINES_MAX {
+            assert_eq!(log.line(begin), Some(0));
+        }
+        for _ in 0..7 {
+            assert_eq!(log.line(begin + LOG_INTERVAL / 2), None);
+        }
+        assert_eq!(log.line(begin + LOG_INTERVAL), Some(7));
+        assert_eq!(log.line(begin + LOG_INTERVAL), Some(0));
+    }
+
+    #[test]
+    fn browser_receives_status_and_reason_in_the_close() {
+        for (rejection, code) in [
+            (HandshakeRejection::origin("https://a.example"), 4403),
+            (HandshakeRejection::request(400, "no name"), 4400),
+            (HandshakeRejection::request(404, "no streams"), 4404),
+        ] {
+            assert_eq!(rejection.handler().code, CloseCode::new(code).unwrap());
+        }
+        assert!(HandshakeRejection::origin(&"Q".repeat(200)).text().matches('Q').count() <= 64);
+    }
+}

@@ -1,0 +1,6 @@
+//! The HTTP API for backends.
+
+pub(crate) mod keys;
+pub(crate) mod streams;
+pub(crate) mod topics;
+pub(crate) mod v1;

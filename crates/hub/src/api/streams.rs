@@ -1,0 +1,400 @@
+//! Streams by plain requests: `POST` and `GET /streams/{name}`, `GET /streams`.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::{self, Either};
+use serde_json::json;
+use serde_json::value::RawValue;
+use sinews_server::{Answer, Request, Response};
+use sinews_stream::record::{RecordBuilder, Records, ValueKind};
+use sinews_stream::{Durability, Pending, StartPosition, Stream};
+
+use crate::auth::{Action, Rights};
+use crate::http::{failure, media_type, stream_name_of};
+use crate::policy::AccessPolicy;
+use crate::problem::{Problem, code, problem};
+use crate::streams::errors::{STREAMS_DISABLED, malformed};
+use crate::streams::fetch::{READ_BYTES, read_once};
+use crate::streams::json::{listed, write_record};
+use crate::streams::records_from::records_from;
+use crate::streams::request::{AckLevel, PartitionChoice, choose_partition, find_partition, now};
+use crate::streams::service::StreamService;
+use crate::streams::store::ReadFailure;
+use crate::topics::MessageContent;
+
+/// Records in one answer to GET: the default of `max`, and its limit.
+const RECORDS: usize = 100;
+const RECORDS_MAX: usize = 10_000;
+
+/// Approximate bytes of one answer to GET.
+const BYTES_MAX: usize = 4 << 20;
+
+/// `Retry-After` in seconds, for a full queue or a failed store.
+const RETRY_AFTER: &str = "1";
+
+/// `POST /streams/{name}`: answers when the requested durability is reached.
+pub(crate) fn publish(
+    policy: &AccessPolicy,
+    store: Option<&Arc<StreamService>>,
+    request: &Request<'_>,
+) -> Answer {
+    change(policy, store, request, try_publish)
+}
+
+/// Executes a request that changes a stream.
+fn change(
+    policy: &AccessPolicy,
+    store: Option<&Arc<StreamService>>,
+    request: &Request<'_>,
+    execute: fn(&AccessPolicy, &Arc<StreamService>, &Request<'_>, String) -> Result<Answer, Problem>,
+) -> Answer {
+    // A page of another origin can make a browser send this, too.
+    if let Err(rejection) = policy.check_origin(request) {
+        return failure(403, rejection.text()).into();
+    }
+    let executed = store.ok_or_else(streams_disabled).and_then(|store| {
+        let name = stream_name_of(request)?;
+        execute(policy, store, request, name)
+    });
+    executed.unwrap_or_else(|problem| error_response(&problem).into())
+}
+
+fn try_publish(
+    policy: &AccessPolicy,
+    store: &Arc<StreamService>,
+    request: &Request<'_>,
+    name: String,
+) -> Result<Answer, Problem> {
+    let durability = match request.query("ack") {
+        None | Some("disk") => AckLevel::Disk,
+        Some("memory") => AckLevel::Memory,
+        Some("broker") => AckLevel::Broker,
+        Some(_) => return Err(problem(code::MALFORMED, "ack must be memory, disk or broker")),
+    };
+    let choice = partition_of(request)?;
+    let rights = policy.rights(request)?;
+    let durability = durability.durability().unwrap_or(Durability::Disk);
+    if let Some(opening) = store.opening(&name, Action::Publish, &rights) {
+        let (store, records) = (Arc::clone(store), records_of(request, store)?);
+        return Ok(Answer::later(async move {
+            let sent = match opening.await {
+                Ok(()) => store
+                    .stream_to_publish(&name, &rights)
+                    .and_then(|stream| send(&store, &stream, choice, records)),
+                Err(problem) => Err(problem),
+            };
+            match sent {
+                Ok(sent) => acknowledge(&name, sent, durability).await,
+                Err(problem) => error_response(&problem),
+            }
+        }));
+    }
+    let stream = store.stream_to_publish(&name, &rights)?;
+    let sent = send(store, &stream, choice, records_of(request, store)?)?;
+    Ok(Answer::later(async move { acknowledge(&name, sent, durability).await }))
+}
+
+/// Appends; returns the partition, too.
+fn send(
+    store: &StreamService,
+    stream: &Stream,
+    choice: PartitionChoice,
+    records: Records,
+) -> Result<(u32, Pending), Problem> {
+    store.check_keys(stream, &records)?;
+    let partition = choose_partition(stream, choice, &records)?;
+    Ok((partition, store.append(stream, partition, records)?))
+}
+
+async fn acknowledge(
+    name: &str,
+    (partition, mut pending): (u32, Pending),
+    durability: Durability,
+) -> Response {
+    match pending.wait(durability).await {
+        Ok(appended) => {
+            let body = json!({
+                "stream": name, "partition": partition, "offset": appended.first, "count": appended.count,
+            });
+            Response::json(format!("{body}\n"))
+        }
+        Err(error) => error_response(&error.into()),
+    }
+}
+
+/// `POST /topics/{name}` of a durable topic: answers when the stream's durability is reached.
+pub(crate) fn publish_to_topic(
+    store: Arc<StreamService>,
+    topic: String,
+    content: MessageContent,
+    rights: Rights,
+) -> Answer {
+    let append = append_to_topic(&store, &topic, (content, None), rights);
+    Answer::later(async move {
+        match append.await {
+            Ok(StoredPublication { epoch, sequence, .. }) => {
+                let body = json!({ "topic": topic, "epoch": epoch, "seq": sequence });
+                Response::json(format!("{body}\n"))
+            }
+            Err(problem) => error_response(&problem),
+        }
+    })
+}
+
+/// A publication in the stream of a durable topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StoredPublication {
+    pub(crate) epoch: u64,
+    pub(crate) sequence: u64,
+    /// An earlier publication had the same idempotency key.
+    pub(crate) is_repeated: bool,
+}
+
+/// Appends a message to the stream of a durable topic, with its idempotency key if it has one, at once if the stream is open. The result is its position, when
+/// the stream's durability is reached.
+pub(crate) fn append_to_topic(
+    store: &Arc<StreamService>,
+    topic: &str,
+    (content, idempotency_key): (MessageContent, Option<&str>),
+    rights: Rights,
+) -> impl Future<Output = Result<StoredPublication, Problem>> + Send + use<> {
+    let opening = store.opening(topic, Action::Publish, &rights);
+    let (store, topic) = (Arc::clone(store), topic.to_owned());
+    let idempotency_key = idempotency_key.map(str::to_owned);
+    let append = move || {
+        let publication = (&content, idempotency_key.as_deref());
+        let (relay, records) = store.prepare_publication(&topic, publication, &rights)?;
+        let pending = match idempotency_key {
+            None => store.append(relay.stream(), 0, records)?,
+            Some(_) => store.append_once(relay.stream(), records)?,
+        };
+        Ok((relay.epoch(), pending))
+    };
+    let appended = match opening {
+        None => Either::Left(future::ready(append())),
+        Some(opening) => Either::Right(async move { opening.await.and_then(|()| append()) }),
+    };
+    async move {
+        let (epoch, mut pending): (u64, Pending) = appended.await?;
+        let appended = pending.wait(Durability::Broker).await?;
+        Ok(StoredPublication { epoch, sequence: appended.first + 1, is_repeated: appended.repeated })
+    }
+}
+
+/// `DELETE /streams/{name}`: answers when the stream is deleted.
+pub(crate) fn delete(
+    policy: &AccessPolicy,
+    store: Option<&Arc<StreamService>>,
+    request: &Request<'_>,
+) -> Answer {
+    change(policy, store, request, try_delete)
+}
+
+fn try_delete(
+    policy: &AccessPolicy,
+    store: &Arc<StreamService>,
+    request: &Request<'_>,
+    name: String,
+) -> Result<Answer, Problem> {
+    store.check_delete(&name, &policy.rights(request)?)?;
+    let deletion = store.delete(&name)?;
+    Ok(Answer::later(async move {
+        match deletion.await {
+            Ok(()) => Response::json(format!("{}\n", json!({ "stream": name, "deleted": true }))),
+            Err(problem) => error_response(&problem),
+        }
+    }))
+}
+
+fn partition_of(request: &Request<'_>) -> Result<PartitionChoice, Problem> {
+    match request.query("partition").map(str::parse) {
+        None => Ok(PartitionChoice::Any),
+        Some(Ok(partition)) => Ok(PartitionChoice::Number(partition)),
+        Some(Err(_)) => Err(problem(code::MALFORMED, "partition must be a number")),
+    }
+}
+
+/// The records of a body, by its type.
+fn records_of(request: &Request<'_>, store: &StreamService) -> Result<Records, Problem> {
+    let kind = media_type(request);
+    let body = request.body();
+    if kind == "application/x-sinews-records" {
+        return Records::check(Bytes::copy_from_slice(body), store.limits()).map_err(malformed);
+    }
+    let key = request.query("key").unwrap_or_default();
+    let key = percent_decoded(key)?;
+    let mut builder = RecordBuilder::with_limits(*store.limits());
+    let time = now();
+    if kind == "application/x-ndjson" || kind == "application/jsonl" {
+        for (at, line) in body.split(|byte| *byte == b'\n').enumerate() {
+            let line = line.trim_ascii();
+            if line.is_empty() {
+                continue;
+            }
+            serde_json::from_slice::<&RawValue>(line)
+                .map_err(|error| problem(code::MALFORMED, format!("line {}: {error}", at + 1)))?;
+            builder.push(time, &key, line, ValueKind::Json).map_err(malformed)?;
+        }
+        return builder.finish().ok_or_else(|| problem(code::MALFORMED, "all lines are empty"));
+    }
+    let kind = match std::str::from_utf8(body) {
+        Ok(text) if kind == "application/json" => {
+            serde_json::from_str::<&RawValue>(text)
+                .map_err(|error| problem(code::MALFORMED, format!("the body is not valid JSON: {error}")))?;
+            ValueKind::Json
+        }
+        Ok(_) if kind != "application/octet-stream" => ValueKind::Text,
+        _ => ValueKind::Bytes,
+    };
+    builder.push(time, &key, body, kind).map_err(malformed)?;
+    builder.finish().ok_or_else(|| problem(code::MALFORMED, "no records"))
+}
+
+/// Decodes a value of the query.
+fn percent_decoded(value: &str) -> Result<Vec<u8>, Problem> {
+    let mut bytes = Vec::with_capacity(value.len());
+    let mut rest = value.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'+' => b' ',
+            b'%' => {
+                let digits =
+                    [rest.next(), rest.next()].map(|digit| digit.and_then(|it| char::from(it).to_digit(16)));
+                let [Some(high), Some(low)] = digits else {
+                    return Err(problem(
+                        code::MALFORMED,
+                        "key: % must be followed by two hexadecimal digits",
+                    ));
+                };
+                (high * 16 + low) as u8
+            }
+            other => other,
+        });
+    }
+    Ok(bytes)
+}
+
+/// `GET /streams/{name}`: the available records, as lines of JSON.
+pub(crate) fn read(
+    policy: &AccessPolicy,
+    store: Option<&Arc<StreamService>>,
+    request: &Request<'_>,
+) -> Answer {
+    try_read(policy, store, request).unwrap_or_else(|problem| error_response(&problem).into())
+}
+
+/// The parameters of a read.
+struct StreamReadRequest {
+    name: String,
+    rights: Rights,
+    start: StartPosition,
+    max: usize,
+    choice: PartitionChoice,
+}
+
+fn try_read(
+    policy: &AccessPolicy,
+    store: Option<&Arc<StreamService>>,
+    request: &Request<'_>,
+) -> Result<Answer, Problem> {
+    let store = Arc::clone(store.ok_or_else(streams_disabled)?);
+    let (name, rights) = (stream_name_of(request)?, policy.rights(request)?);
+    let start = match request.query("from") {
+        None | Some("earliest") => StartPosition::Earliest,
+        Some("latest") => StartPosition::Latest,
+        Some(offset) => StartPosition::Offset(
+            offset
+                .parse()
+                .map_err(|_| problem(code::MALFORMED, "from must be earliest, latest or an offset"))?,
+        ),
+    };
+    let max = request.query("max").map_or(Ok(RECORDS), str::parse);
+    let max = max.map_err(|_| problem(code::MALFORMED, "max must be a number"))?.min(RECORDS_MAX);
+    let read_request = StreamReadRequest { choice: partition_of(request)?, name, rights, start, max };
+    Ok(Answer::later(async move {
+        match lines(&store, read_request).await {
+            Ok(lines) => {
+                let response = Response::new(200).with_header("Content-Type", "application/x-ndjson");
+                response.with_header("Cache-Control", "no-store").with_body(lines)
+            }
+            Err(problem) => error_response(&problem),
+        }
+    }))
+}
+
+async fn lines(store: &StreamService, read_request: StreamReadRequest) -> Result<String, Problem> {
+    let StreamReadRequest { name, rights, start, max: mut left, choice } = read_request;
+    if let Some(opening) = store.opening(&name, Action::Subscribe, &rights) {
+        opening.await?;
+    }
+    let stream = store.stream_to_read(&name, &rights)?;
+    let partitions = match choice {
+        PartitionChoice::Number(partition) => {
+            find_partition(&stream, partition)?;
+            partition..partition + 1
+        }
+        PartitionChoice::Any => 0..stream.partitions(),
+    };
+    let mut lines = String::new();
+    for number in partitions {
+        let mut next = store.seek(&stream, number, start)?;
+        let mut source = store.source(&stream, number)?;
+        let prefix = format!("\"partition\":{number},");
+        while left > 0 && lines.len() < BYTES_MAX {
+            match read_once(store, &stream, number, &mut source, (next, READ_BYTES)).await {
+                Ok((Some(read), _)) => {
+                    for record in records_from(&read.batches, next).take(left) {
+                        write_record(&record, &prefix, &mut lines);
+                        lines.push('\n');
+                        left -= 1;
+                    }
+                    next = read.next;
+                }
+                Ok((None, _)) => break,
+                Err(ReadFailure::Gap(to) | ReadFailure::Ahead(to)) => next = to,
+                Err(ReadFailure::Failed(problem)) => return Err(problem),
+            }
+        }
+    }
+    Ok(lines)
+}
+
+/// `GET /streams`: the readable streams and their offsets.
+pub(crate) fn list(
+    policy: &AccessPolicy,
+    store: Option<&Arc<StreamService>>,
+    request: &Request<'_>,
+) -> Response {
+    let listed = || {
+        let store = store.ok_or_else(streams_disabled)?;
+        let streams = store.list(&policy.rights(request)?)?;
+        Ok(streams.iter().map(|info| listed(store, info)).collect::<Vec<_>>())
+    };
+    match listed() {
+        Ok(streams) => {
+            let response = Response::json(format!("{}\n", json!({ "streams": streams })));
+            response.with_header("Cache-Control", "no-store")
+        }
+        Err(problem) => error_response(&problem),
+    }
+}
+
+fn streams_disabled() -> Problem {
+    problem(code::NO_STREAM, STREAMS_DISABLED)
+}
+
+/// The answer to a failed request.
+pub(crate) fn error_response(problem: &Problem) -> Response {
+    let mut body = json!({ "error": problem.text });
+    if let Some(needs) = &problem.needs {
+        body["needs"] = needs.clone();
+    }
+    let response = Response::json(format!("{body}\n")).with_status(problem.code);
+    let response = response.with_header("Cache-Control", "no-store");
+    match problem.code {
+        code::TOO_MANY | code::STORE => response.with_header("Retry-After", RETRY_AFTER),
+        401 => response.with_header("WWW-Authenticate", "Bearer realm=\"sinews\""),
+        _ => response,
+    }
+}

@@ -1,0 +1,104 @@
+//! The HTTP API for backends: `/api/v1`.
+//!
+//! One table has all operations. It makes the routes and the OpenAPI document, so that they cannot differ.
+
+mod body;
+mod connections;
+mod context;
+mod idempotency;
+mod keys;
+mod openapi;
+mod operation;
+mod publish;
+mod schemas;
+mod server;
+mod table;
+mod topics;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use sinews_server::{Answer, Request, Response, Router};
+
+use self::context::{ApiContext, PREFIX, failure};
+use self::operation::Operation;
+use self::table::OPERATIONS;
+use crate::brief::brief;
+use crate::cluster::Cluster;
+use crate::dashboard::ServerInfo;
+use crate::policy::LivePolicy;
+use crate::problem::{code, problem};
+use crate::streams::service::StreamService;
+use crate::topics::HubTopics;
+
+/// Adds the routes of the API.
+pub(crate) fn add_to(
+    router: Router,
+    live: &LivePolicy,
+    hub: &Arc<HubTopics>,
+    (store, cluster): (Option<&Arc<StreamService>>, Option<&Arc<Cluster>>),
+    info: &ServerInfo,
+) -> Router {
+    let context = Arc::new(ApiContext {
+        live: live.clone(),
+        hub: Arc::clone(hub),
+        store: store.cloned(),
+        cluster: cluster.cloned(),
+        recent: Arc::default(),
+        monitor: router.monitor(),
+        version: info.version.clone(),
+        commit: info.commit.clone(),
+        begin: Instant::now(),
+    });
+    let router = OPERATIONS.iter().fold(router, |router, operation| {
+        let context = Arc::clone(&context);
+        router.route(operation.method, &operation.route(), move |request: &mut Request<'_>| {
+            execute(&context, operation, request)
+        })
+    });
+    let mut paths: Vec<String> = OPERATIONS.iter().map(Operation::route).collect();
+    paths.sort_unstable();
+    paths.dedup();
+    let router = paths.into_iter().fold(router, |router, path| {
+        let methods = methods_of(&path);
+        router.any(&path, move |request| other_method(request, &methods))
+    });
+    let unknown =
+        |_: &mut Request<'_>| failure(&problem(code::UNKNOWN_OP, "no such path: see /api/v1/openapi.json"));
+    let unknown_paths = [PREFIX, "/api/v1/", "/api/v1/{*path}"];
+    unknown_paths.into_iter().fold(router, |router, path| router.any(path, unknown))
+}
+
+/// The methods of a path, for `Allow` (RFC 9110 section 10.2.1).
+fn methods_of(path: &str) -> String {
+    let mut methods = vec!["OPTIONS"];
+    for operation in OPERATIONS.iter().filter(|operation| operation.route() == path) {
+        methods.push(operation.method);
+        if operation.method == "GET" {
+            methods.push("HEAD");
+        }
+    }
+    methods.sort_unstable();
+    methods.join(", ")
+}
+
+fn other_method(request: &Request<'_>, allowed: &str) -> Response {
+    let method = request.head().method();
+    let response = match method {
+        "OPTIONS" => Response::new(204),
+        _ => failure(&problem(405, format!("the path has no method {}", brief(method)))),
+    };
+    response.with_header("Allow", allowed.to_owned())
+}
+
+/// Executes an operation with the rights of the key of its request.
+fn execute(context: &Arc<ApiContext>, operation: &Operation, request: &mut Request<'_>) -> Answer {
+    let executed = match operation.right {
+        None => operation.answer(context, None, request),
+        Some(right) => context.live.policy().api_rights(request).and_then(|rights| {
+            rights.check(right)?;
+            operation.answer(context, Some(&rights), request)
+        }),
+    };
+    executed.unwrap_or_else(|problem| failure(&problem).into())
+}

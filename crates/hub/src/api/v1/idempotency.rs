@@ -1,0 +1,258 @@
+//! Publications with an idempotency key: the second one within the window has the result of the first.
+//!
+//! The window is in the memory of the process. Publications of durable topics before the start, or by other nodes, are
+//! [read from their streams](crate::streams::idempotency).
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, Shared};
+
+use crate::api::streams::StoredPublication;
+use crate::problem::{Problem, code, problem};
+use crate::streams::idempotency::RecentRecords;
+
+/// Time that a publication is remembered: longer than a backend retries.
+pub(super) const WINDOW: Duration = Duration::from_secs(300);
+
+/// Maximum number of remembered publications; the oldest are forgotten first.
+const PUBLICATIONS_MAX: usize = 65_536;
+
+/// Limit of their approximate memory in bytes.
+const BYTES_MAX: usize = 16 << 20;
+
+/// Approximate memory of a remembered publication besides its name, in bytes.
+const PUBLICATION_COST: usize = 192;
+
+/// Longest idempotency key in bytes.
+const KEY_MAX: usize = 128;
+
+/// The result of a publication.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Published {
+    /// Delivered to this number of subscriptions.
+    Delivered { subscribers: usize },
+    /// Stored in the stream of a durable topic.
+    Stored(StoredPublication),
+}
+
+/// A publication whose result may follow.
+#[derive(Clone)]
+pub(super) enum ApiPublication {
+    Done(Published),
+    /// An append to a stream. Requests with the same idempotency key wait for the same append.
+    Appending(Appending),
+}
+
+pub(super) type Appending = Shared<BoxFuture<'static, Result<Published, Problem>>>;
+
+/// The publications of the window that have an idempotency key.
+#[derive(Default)]
+pub(super) struct RecentPublications(Mutex<Window>);
+
+#[derive(Default)]
+struct Window {
+    /// By topic and idempotency key. A topic has no line break, so the name is unique.
+    publications: HashMap<Arc<str>, RecentPublication>,
+    /// Names with the times of their publications, in the order of their insertion.
+    order: VecDeque<(Instant, Arc<str>)>,
+    bytes: usize,
+}
+
+struct RecentPublication {
+    publication: ApiPublication,
+    at: Instant,
+}
+
+impl RecentPublications {
+    /// Returns the earlier publication of a topic and an idempotency key, and `true`; or publishes. Of a durable topic,
+    /// `epoch` is the epoch of its stream: publications to a deleted stream do not count.
+    pub(super) fn publish_once(
+        &self,
+        topic: &str,
+        (key, epoch): (&str, Option<u64>),
+        publish: impl FnOnce() -> ApiPublication,
+    ) -> (ApiPublication, bool) {
+        let name = name_of(topic, key);
+        let (mut window, now) = (self.lock(), Instant::now());
+        window.expire(now);
+        if let Some(found) = window.find(&name, epoch, now) {
+            return (found.clone(), true);
+        }
+        // Under the lock, so that of two simultaneous requests one publishes.
+        let publication = publish();
+        window.insert(name, publication.clone(), now);
+        (publication, false)
+    }
+
+    /// Remembers the publications that were read from the stream of a topic.
+    pub(super) fn restore(&self, topic: &str, records: &RecentRecords) {
+        let (mut window, now, epoch) = (self.lock(), Instant::now(), records.epoch());
+        window.expire(now);
+        // The first publication within the window counts, and the records are not in order.
+        let mut recent: Vec<_> = records.publications.iter().filter(|record| record.age < WINDOW).collect();
+        recent.sort_unstable_by_key(|record| record.sequence);
+        for record in recent {
+            let name = name_of(topic, &record.idempotency_key);
+            if window.find(&name, Some(epoch), now).is_none() {
+                let stored = StoredPublication { epoch, sequence: record.sequence, is_repeated: false };
+                let at = now.checked_sub(record.age).unwrap_or(now);
+                window.insert(name, ApiPublication::Done(Published::Stored(stored)), at);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Window> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Checks the length of an idempotency key.
+pub(super) fn check_key(key: &str) -> Result<(), Problem> {
+    if key.is_empty() || key.len() > KEY_MAX {
+        return Err(problem(code::TOPIC, format!("an idempotency key has 1 to {KEY_MAX} bytes")));
+    }
+    Ok(())
+}
+
+fn name_of(topic: &str, key: &str) -> Arc<str> {
+    format!("{topic}\n{key}").into()
+}
+
+impl ApiPublication {
+    pub(super) fn appending(
+        append: impl Future<Output = Result<Published, Problem>> + Send + 'static,
+    ) -> Self {
+        Self::Appending(append.boxed().shared())
+    }
+
+    /// Whether a request with the same idempotency key has this result. After a failed append, and after the deletion of
+    /// the stream, it publishes again.
+    fn counts(&self, epoch: Option<u64>) -> bool {
+        let result = match self {
+            Self::Done(published) => Some(Ok(published)),
+            Self::Appending(append) => append.peek().map(Result::as_ref),
+        };
+        match result {
+            Some(Err(_)) => false,
+            Some(Ok(Published::Stored(stored))) => epoch.is_none_or(|epoch| epoch == stored.epoch),
+            Some(Ok(Published::Delivered { .. })) | None => true,
+        }
+    }
+}
+
+impl Window {
+    fn find(&self, name: &str, epoch: Option<u64>, now: Instant) -> Option<&ApiPublication> {
+        let RecentPublication { publication, at } = self.publications.get(name)?;
+        (now.saturating_duration_since(*at) < WINDOW && publication.counts(epoch)).then_some(publication)
+    }
+
+    fn insert(&mut self, name: Arc<str>, publication: ApiPublication, at: Instant) {
+        self.bytes += cost(&name);
+        self.order.push_back((at, name.clone()));
+        self.publications.insert(name, RecentPublication { publication, at });
+        while self.order.len() > PUBLICATIONS_MAX || self.bytes > BYTES_MAX {
+            self.pop();
+        }
+    }
+
+    fn expire(&mut self, now: Instant) {
+        while self.order.front().is_some_and(|(at, _)| now.saturating_duration_since(*at) >= WINDOW) {
+            self.pop();
+        }
+    }
+
+    fn pop(&mut self) {
+        let Some((at, name)) = self.order.pop_front() else { return };
+        self.bytes -= cost(&name);
+        // A later publication may have replaced it.
+        if self.publications.get(&name).is_some_and(|recent| recent.at == at) {
+            self.publications.remove(&name);
+        }
+    }
+}
+
+fn cost(name: &str) -> usize {
+    PUBLICATION_COST + name.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn delivered(subscribers: usize) -> ApiPublication {
+        ApiPublication::Done(Published::Delivered { subscribers })
+    }
+
+    fn stored(epoch: u64, sequence: u64) -> Published {
+        Published::Stored(StoredPublication { epoch, sequence, is_repeated: false })
+    }
+
+    fn result(publication: &ApiPublication) -> Result<Published, Problem> {
+        match publication {
+            ApiPublication::Done(published) => Ok(*published),
+            ApiPublication::Appending(append) => append.clone().now_or_never().expect("the append is done"),
+        }
+    }
+
+    #[test]
+    fn second_publication_has_the_result_of_the_first() {
+        let recent = RecentPublications::default();
+        let publish = |topic: &str, key: &str, subscribers| {
+            let (publication, repeated) = recent.publish_once(topic, (key, None), || delivered(subscribers));
+            (result(&publication).unwrap(), repeated)
+        };
+        let of = |subscribers| Published::Delivered { subscribers };
+        assert_eq!(publish("t", "k", 1), (of(1), false));
+        assert_eq!(publish("t", "k", 2), (of(1), true));
+        assert_eq!(publish("u", "k", 3), (of(3), false));
+        assert_eq!(publish("t", "l", 4), (of(4), false));
+        let late = Instant::now() + WINDOW;
+        recent.lock().expire(late);
+        assert_eq!(publish("t", "k", 5), (of(5), false));
+        for bad in ["", &"k".repeat(129)] {
+            assert_eq!(check_key(bad).unwrap_err().code, 422);
+        }
+        check_key(&"k".repeat(128)).unwrap();
+    }
+
+    #[test]
+    fn failed_append_is_not_remembered() {
+        let recent = RecentPublications::default();
+        let append = |outcome: Result<Published, Problem>| {
+            let append = || ApiPublication::appending(std::future::ready(outcome));
+            let (publication, repeated) = recent.publish_once("t", ("k", Some(1)), append);
+            (result(&publication), repeated)
+        };
+        assert!(append(Err(problem(code::STORE, "full"))).0.is_err());
+        assert_eq!(append(Ok(stored(1, 2))), (Ok(stored(1, 2)), false));
+        assert_eq!(append(Err(problem(code::STORE, "full"))), (Ok(stored(1, 2)), true));
+    }
+
+    #[test]
+    fn publication_to_a_deleted_stream_is_not_remembered() {
+        let recent = RecentPublications::default();
+        let publish = |epoch, sequence| {
+            let append = || ApiPublication::Done(stored(epoch, sequence));
+            let (publication, repeated) = recent.publish_once("t", ("k", Some(epoch)), append);
+            (result(&publication).unwrap(), repeated)
+        };
+        assert_eq!(publish(1, 7), (stored(1, 7), false));
+        assert_eq!(publish(1, 8), (stored(1, 7), true));
+        assert_eq!(publish(2, 1), (stored(2, 1), false));
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let recent = RecentPublications::default();
+        let key = "k".repeat(120);
+        for at in 0..PUBLICATIONS_MAX + 10 {
+            recent.publish_once(&format!("{at:0200}"), (&key, None), || delivered(0));
+        }
+        let window = recent.lock();
+        assert!(window.bytes <= BYTES_MAX && window.publications.len() == window.order.len());
+        assert!(window.order.len() < PUBLICATIONS_MAX, "names are long");
+    }
+}

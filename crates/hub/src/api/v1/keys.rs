@@ -1,0 +1,134 @@
+//! Many writes to the keys of a topic in one request.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use sinews_server::{Answer, KeyCondition, KeyLog as _, KeyWrite, KeyWritten, Position, Request};
+
+use super::body::{content_of, read, topic_of};
+use super::context::{ApiContext, Executed, failure, problem_json, success};
+use crate::auth::{ApiRight, ApiRights, Creator};
+use crate::json::present;
+use crate::problem::{Problem, code, problem};
+use crate::topics::keys::key_problem;
+
+/// Maximum number of writes of a request.
+const WRITES_MAX: usize = 1_000;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WritesBody<'a> {
+    #[serde(borrow)]
+    writes: Vec<WriteBody<'a>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WriteBody<'a> {
+    #[serde(borrow)]
+    key: Cow<'a, str>,
+    // `null` is a valid value.
+    #[serde(borrow, default, deserialize_with = "present")]
+    data: Option<&'a RawValue>,
+    #[serde(borrow)]
+    b64: Option<Cow<'a, str>>,
+    delete: Option<bool>,
+    ttl: Option<u64>,
+    if_new: Option<bool>,
+    if_exists: Option<bool>,
+    version: Option<u64>,
+    epoch: Option<u64>,
+    #[serde(borrow)]
+    idempotency_key: Option<Cow<'a, str>>,
+}
+
+/// `POST /topics/{topic}/keys`: each write has its own result.
+pub(super) fn write(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut Request<'_>) -> Executed {
+    let topic = topic_of(request)?;
+    rights.may(ApiRight::Keys, &topic)?;
+    let body: WritesBody<'_> = read(request)?;
+    if body.writes.len() > WRITES_MAX {
+        let text = format!("{} writes of keys exceed the limit of {WRITES_MAX}", body.writes.len());
+        return Err(problem(code::TOO_LARGE, text));
+    }
+    let writes = body.writes.into_iter().map(|write| (write.key.to_string(), write_of(&write)));
+    let Some(store) = context.store.as_ref().filter(|store| store.keys().stores(&topic)) else {
+        let results = writes.map(|(key, write)| {
+            let written =
+                write.and_then(|write| request.topics().write_key(&topic, &write).map_err(key_problem));
+            result_json(key, written)
+        });
+        return Ok(success(&json!({ "results": results.collect::<Vec<_>>() })).into());
+    };
+    let (store, publisher) = (Arc::clone(store), request.publisher());
+    let writes: Vec<_> = writes.collect();
+    Ok(Answer::later(async move {
+        // Once for all, so that the writes keep their order.
+        if let Some(opening) = store.opening_of_keys(&topic, Some(&Creator::Server))
+            && let Err(problem) = opening.await
+        {
+            return failure(&problem);
+        }
+        let results = writes.into_iter().map(|(key, write)| {
+            let (store, publisher, topic) = (Arc::clone(&store), publisher.clone(), topic.clone());
+            async move {
+                let written = match write {
+                    Ok(write) => store.write_key(publisher, topic, write, Creator::Server).await,
+                    Err(problem) => Err(problem),
+                };
+                result_json(key, written)
+            }
+        });
+        success(&json!({ "results": join_all(results.collect::<Vec<_>>()).await }))
+    }))
+}
+
+fn write_of(body: &WriteBody<'_>) -> Result<KeyWrite, Problem> {
+    let fault = |text: &str| problem(code::MALFORMED, text);
+    let key = &*body.key;
+    let mut write = match (body.delete, body.data, &body.b64) {
+        (Some(true), None, None) if body.ttl.is_none() => KeyWrite::delete(key),
+        (None, data, b64) => KeyWrite::set(key, content_of(data, b64.as_deref())?.into_key_value()),
+        _ => return Err(fault("delete is true, without data, b64 and ttl")),
+    };
+    if let Some(ttl) = body.ttl {
+        write = write.with_ttl(Duration::from_millis(ttl));
+    }
+    if let Some(idempotency_key) = body.idempotency_key.as_deref() {
+        write = write.with_idempotency_key(idempotency_key);
+    }
+    let (is_new, is_known) = (body.if_new == Some(true), body.if_exists == Some(true));
+    let condition = match (is_new, is_known, body.version, body.epoch) {
+        (false, false, None, None) => return Ok(write),
+        (true, false, None, None) => KeyCondition::IfNew,
+        (false, true, None, None) => KeyCondition::IfExists,
+        (false, false, Some(version), None) => KeyCondition::Version(version),
+        (false, false, Some(sequence), Some(epoch)) => KeyCondition::At(Position { epoch, sequence }),
+        _ => return Err(fault("one of if_new, if_exists and version, which may have an epoch")),
+    };
+    Ok(write.with_condition(condition))
+}
+
+fn result_json(key: String, written: Result<KeyWritten, Problem>) -> Value {
+    let mut result = match written {
+        Ok(written) => {
+            let Position { epoch, sequence } = written.position;
+            let mut result = json!({ "epoch": epoch, "seq": sequence });
+            if !written.changed {
+                result["changed"] = json!(false);
+            }
+            if written.repeated {
+                result["repeated"] = json!(true);
+            }
+            result
+        }
+        Err(problem) => problem_json(&problem),
+    };
+    result["key"] = json!(key);
+    result
+}

@@ -1,0 +1,110 @@
+//! Operations of the API: their routes, their documentation and their execution.
+
+use std::sync::Arc;
+
+use sinews_server::Request;
+
+use super::context::{ApiContext, Executed, PREFIX};
+use crate::auth::{ApiRight, ApiRights};
+
+/// An operation: a method and a path.
+pub(super) struct Operation {
+    pub(super) method: &'static str,
+    /// Path below [`PREFIX`], with parameters in braces.
+    pub(super) path: &'static str,
+    /// Name in the document (`operationId`), from which generators make names of functions.
+    pub(super) name: &'static str,
+    pub(super) summary: &'static str,
+    /// The right that a key needs; `None`: no key.
+    pub(super) right: Option<ApiRight>,
+    pub(super) parameters: &'static [Parameter],
+    pub(super) body: Option<RequestBody>,
+    /// Body of a successful answer.
+    pub(super) answer: &'static Schema,
+    pub(super) execute: OperationHandler,
+}
+
+/// Execution of an operation, with the rights of the key if it needs one.
+pub(super) enum OperationHandler {
+    Open(fn() -> Executed),
+    WithRights(fn(&Arc<ApiContext>, &ApiRights, &mut Request<'_>) -> Executed),
+}
+
+/// A parameter of the path, the query or the head.
+pub(super) struct Parameter {
+    pub(super) name: &'static str,
+    pub(super) place: &'static str,
+    pub(super) schema: Schema,
+    pub(super) help: &'static str,
+    /// A valid value; empty: none, for an optional parameter.
+    pub(super) example: &'static str,
+}
+
+/// Body of a request.
+pub(super) struct RequestBody {
+    pub(super) schema: Schema,
+    /// A valid body.
+    pub(super) example: &'static str,
+}
+
+/// Schema of JSON.
+#[derive(Clone, Copy)]
+pub(super) enum Schema {
+    Text,
+    Integer,
+    IntegerOrNull,
+    Boolean,
+    Any,
+    List(&'static Self),
+    /// An object with these fields and no others; of each list of names, exactly one field is required.
+    Object(&'static [Field], &'static [&'static str]),
+}
+
+/// A field of an object.
+#[derive(Clone, Copy)]
+pub(super) struct Field {
+    pub(super) name: &'static str,
+    pub(super) schema: Schema,
+    pub(super) is_required: bool,
+    pub(super) help: &'static str,
+}
+
+pub(super) const fn required(name: &'static str, schema: Schema, help: &'static str) -> Field {
+    Field { name, schema, is_required: true, help }
+}
+
+pub(super) const fn optional(name: &'static str, schema: Schema, help: &'static str) -> Field {
+    Field { name, schema, is_required: false, help }
+}
+
+pub(super) const fn in_path(name: &'static str, help: &'static str, example: &'static str) -> Parameter {
+    Parameter { name, place: "path", schema: Schema::Text, help, example }
+}
+
+pub(super) const fn in_query(name: &'static str, schema: Schema, help: &'static str) -> Parameter {
+    Parameter { name, place: "query", schema, help, example: "" }
+}
+
+pub(super) const fn in_head(name: &'static str, help: &'static str) -> Parameter {
+    Parameter { name, place: "header", schema: Schema::Text, help, example: "" }
+}
+
+impl Operation {
+    /// Path of the route.
+    pub(super) fn route(&self) -> String {
+        format!("{PREFIX}{}", self.path)
+    }
+
+    pub(super) fn answer(
+        &self,
+        context: &Arc<ApiContext>,
+        rights: Option<&ApiRights>,
+        request: &mut Request<'_>,
+    ) -> Executed {
+        match (&self.execute, rights) {
+            (OperationHandler::Open(execute), _) => execute(),
+            (OperationHandler::WithRights(execute), Some(rights)) => execute(context, rights, request),
+            (OperationHandler::WithRights(_), None) => Err(crate::auth::ApiKeys::disabled()),
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! Publications: one message, a batch, and a broadcast to many topics.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::{Either, join_all, ready};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use sinews_server::{Answer, Publisher, Request, Response};
+
+use super::body::{content_of, parse, read};
+use super::context::{ApiContext, Executed, failure, problem_json, success, text_success};
+use super::idempotency::{ApiPublication, Published, check_key};
+use super::topics::matching_topics;
+use crate::api::streams::{StoredPublication, append_to_topic};
+use crate::auth::{ApiRight, ApiRights, Rights};
+use crate::json::present;
+use crate::problem::{Problem, code, problem};
+use crate::topics::list::TopicScan;
+use crate::topics::{self, MessageContent, TopicPublisher};
+
+/// Maximum number of messages of a batch.
+const BATCH_MAX: usize = 1_000;
+
+/// Maximum number of topics of a broadcast.
+const TOPICS_MAX: usize = 1_000;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PublishBody<'a> {
+    #[serde(borrow)]
+    topic: Cow<'a, str>,
+    // `null` is a valid payload.
+    #[serde(borrow, default, deserialize_with = "present")]
+    data: Option<&'a RawValue>,
+    #[serde(borrow)]
+    b64: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    idempotency_key: Option<Cow<'a, str>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BatchBody<'a> {
+    #[serde(borrow)]
+    messages: Vec<PublishBody<'a>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BroadcastBody<'a> {
+    topics: Option<Vec<String>>,
+    pattern: Option<String>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    data: Option<&'a RawValue>,
+    #[serde(borrow)]
+    b64: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    idempotency_key: Option<Cow<'a, str>>,
+}
+
+/// A publication with its topic, or the error of one message among others.
+type PublishOutcome = Result<(ApiPublication, bool), Problem>;
+
+/// `POST /publish`.
+pub(super) fn publish(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut Request<'_>) -> Executed {
+    let body: PublishBody<'_> = read(request)?;
+    let topic = (*body.topic).to_owned();
+    let (publication, repeated) = match unread_topics(context, rights, std::slice::from_ref(&body)) {
+        topics if topics.is_empty() => publish_message(context, rights, request.topics(), &body)?,
+        topics => {
+            let mut delayed = DelayedPublication::new(context, rights, request, topics);
+            return Ok(Answer::later(async move {
+                let published = async {
+                    delayed.read_keys().await?;
+                    let body: PublishBody<'_> = parse(&delayed.body)?;
+                    let (context, rights, publisher) =
+                        (&delayed.context, &delayed.rights, &mut delayed.publisher);
+                    let (publication, repeated) = publish_message(context, rights, publisher, &body)?;
+                    Ok((result_of(publication).await?, repeated))
+                };
+                answer_to_one(&topic, published.await)
+            }));
+        }
+    };
+    Ok(match publication {
+        ApiPublication::Done(published) => answer_to_one(&topic, Ok((published, repeated))).into(),
+        ApiPublication::Appending(append) => Answer::later(async move {
+            answer_to_one(&topic, append.await.map(|published| (published, repeated)))
+        }),
+    })
+}
+
+async fn result_of(publication: ApiPublication) -> Result<Published, Problem> {
+    match publication {
+        ApiPublication::Done(published) => Ok(published),
+        ApiPublication::Appending(append) => append.await,
+    }
+}
+
+fn answer_to_one(topic: &str, result: Result<(Published, bool), Problem>) -> Response {
+    match result {
+        Ok((published, repeated)) => success(&published_json(topic, published, repeated)),
+        Err(problem) => failure(&problem),
+    }
+}
+
+/// `POST /batch`: each message has its own result.
+pub(super) fn batch(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut Request<'_>) -> Executed {
+    let body: BatchBody<'_> = read(request)?;
+    if body.messages.len() > BATCH_MAX {
+        let text = format!("batch of {} messages exceeds the limit of {BATCH_MAX}", body.messages.len());
+        return Err(problem(code::TOO_LARGE, text));
+    }
+    let topics = unread_topics(context, rights, &body.messages);
+    if topics.is_empty() {
+        return Ok(results(publish_all(context, rights, request.topics(), body)));
+    }
+    let mut delayed = DelayedPublication::new(context, rights, request, topics);
+    Ok(Answer::later(async move {
+        let outcomes = match delayed.read_keys().await {
+            Ok(()) => parse(&delayed.body)
+                .map(|body| publish_all(&delayed.context, &delayed.rights, &mut delayed.publisher, body)),
+            Err(problem) => Err(problem),
+        };
+        answer_to_all(outcomes).await
+    }))
+}
+
+fn publish_all(
+    context: &Arc<ApiContext>,
+    rights: &ApiRights,
+    out: &mut impl TopicPublisher,
+    body: BatchBody<'_>,
+) -> Vec<(String, PublishOutcome)> {
+    let publish = |message: PublishBody<'_>| {
+        let outcome = publish_message(context, rights, out, &message);
+        (message.topic.into_owned(), outcome)
+    };
+    body.messages.into_iter().map(publish).collect()
+}
+
+async fn answer_to_all(outcomes: Result<Vec<(String, PublishOutcome)>, Problem>) -> Response {
+    match outcomes {
+        Ok(outcomes) => text_success(results_text(outcomes).await),
+        Err(problem) => failure(&problem),
+    }
+}
+
+/// Durable topics whose last records have to be read before these messages are published.
+fn unread_topics(context: &ApiContext, rights: &ApiRights, messages: &[PublishBody<'_>]) -> Vec<String> {
+    let with_key = messages.iter().filter(|message| message.idempotency_key.is_some());
+    context.unread_topics(rights, with_key.map(|message| &*message.topic))
+}
+
+/// A request that is executed when the last records of durable topics are read.
+struct DelayedPublication {
+    context: Arc<ApiContext>,
+    rights: ApiRights,
+    publisher: Publisher,
+    body: Bytes,
+    topics: Vec<String>,
+}
+
+impl DelayedPublication {
+    fn new(
+        context: &Arc<ApiContext>,
+        rights: &ApiRights,
+        request: &Request<'_>,
+        topics: Vec<String>,
+    ) -> Self {
+        Self {
+            context: Arc::clone(context),
+            rights: rights.clone(),
+            publisher: request.publisher(),
+            body: Bytes::copy_from_slice(request.body()),
+            topics,
+        }
+    }
+
+    async fn read_keys(&mut self) -> Result<(), Problem> {
+        self.context.read_keys(std::mem::take(&mut self.topics)).await
+    }
+}
+
+/// `POST /broadcast`: one message to many topics.
+pub(super) fn broadcast(
+    context: &Arc<ApiContext>,
+    rights: &ApiRights,
+    request: &mut Request<'_>,
+) -> Executed {
+    let body: BroadcastBody<'_> = read(request)?;
+    let content = content_of(body.data, body.b64.as_deref())?;
+    let key = body.idempotency_key.as_deref();
+    match (body.topics, body.pattern) {
+        (Some(topics), None) => {
+            if topics.len() > TOPICS_MAX {
+                return Err(too_many_topics(topics.len()));
+            }
+            let names = topics.iter().map(|topic| &**topic).filter(|_| key.is_some());
+            let unread = context.unread_topics(rights, names);
+            if unread.is_empty() {
+                let out = request.topics();
+                return Ok(results(publish_to_all(context, rights, out, (topics, &content, key))));
+            }
+            let key = key.map(str::to_owned);
+            let mut delayed = DelayedPublication::new(context, rights, request, unread);
+            Ok(Answer::later(async move {
+                let read = delayed.read_keys().await;
+                let (context, rights, out) = (&delayed.context, &delayed.rights, &mut delayed.publisher);
+                let publish = || publish_to_all(context, rights, out, (topics, &content, key.as_deref()));
+                answer_to_all(read.map(|()| publish())).await
+            }))
+        }
+        (None, Some(pattern)) => {
+            let scan = TopicScan::new(&pattern)?;
+            rights.may(ApiRight::Publish, &pattern)?;
+            let broadcast = PatternBroadcast {
+                context: Arc::clone(context),
+                rights: rights.clone(),
+                publisher: request.publisher(),
+                content,
+                key: key.map(str::to_owned),
+            };
+            Ok(Answer::later(async move {
+                match broadcast.publish(scan).await {
+                    Ok(results) => text_success(results),
+                    Err(problem) => failure(&problem),
+                }
+            }))
+        }
+        _ => Err(problem(code::MALFORMED, "either topics or pattern is required")),
+    }
+}
+
+/// A broadcast to all topics that match a pattern.
+struct PatternBroadcast {
+    context: Arc<ApiContext>,
+    rights: ApiRights,
+    publisher: Publisher,
+    content: MessageContent,
+    key: Option<String>,
+}
+
+impl PatternBroadcast {
+    async fn publish(mut self, scan: TopicScan) -> Result<String, Problem> {
+        // Find all topics first, so that a rejected broadcast reaches none.
+        let topics = matching_topics(&self.publisher, scan, TOPICS_MAX).await;
+        let topics = topics.ok_or_else(|| too_many_topics(TOPICS_MAX + 1))?;
+        let key = self.key.as_deref();
+        let names = topics.iter().map(|topic| &**topic).filter(|_| key.is_some());
+        self.context.read_keys(self.context.unread_topics(&self.rights, names)).await?;
+        let (out, message) = (&mut self.publisher, (topics, &self.content, key));
+        Ok(results_text(publish_to_all(&self.context, &self.rights, out, message)).await)
+    }
+}
+
+/// Publishes a message to each of the topics.
+fn publish_to_all(
+    context: &Arc<ApiContext>,
+    rights: &ApiRights,
+    out: &mut impl TopicPublisher,
+    (topics, content, key): (Vec<String>, &MessageContent, Option<&str>),
+) -> Vec<(String, PublishOutcome)> {
+    let publish = |topic: String| {
+        let outcome = publish_to(context, rights, out, &topic, content, key);
+        (topic, outcome)
+    };
+    topics.into_iter().map(publish).collect()
+}
+
+fn too_many_topics(topics: usize) -> Problem {
+    problem(
+        code::TOO_LARGE,
+        format!("broadcast to {topics} topics or more exceeds the limit of {TOPICS_MAX}"),
+    )
+}
+
+fn publish_message(
+    context: &Arc<ApiContext>,
+    rights: &ApiRights,
+    out: &mut impl TopicPublisher,
+    message: &PublishBody<'_>,
+) -> PublishOutcome {
+    let content = content_of(message.data, message.b64.as_deref())?;
+    publish_to(context, rights, out, &message.topic, &content, message.idempotency_key.as_deref())
+}
+
+/// Publishes to one topic; returns whether an earlier publication had the same idempotency key.
+fn publish_to(
+    context: &Arc<ApiContext>,
+    rights: &ApiRights,
+    out: &mut impl TopicPublisher,
+    topic: &str,
+    content: &MessageContent,
+    key: Option<&str>,
+) -> PublishOutcome {
+    topics::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
+    rights.may(ApiRight::Publish, topic)?;
+    key.map_or(Ok(()), check_key)?;
+    let store = context.durable_store(topic);
+    let mut publish = || match store {
+        Some(store) => {
+            let append = append_to_topic(store, topic, (content.clone(), key), Rights::all());
+            ApiPublication::appending(async move { append.await.map(Published::Stored) })
+        }
+        None => {
+            let subscribers = context.hub.publish(out, topic, content, true);
+            ApiPublication::Done(Published::Delivered { subscribers })
+        }
+    };
+    match key {
+        None => Ok((publish(), false)),
+        Some(key) => {
+            let relay = store.and_then(|store| store.relay(topic).ok().flatten());
+            let epoch = relay.map(|relay| relay.epoch());
+            Ok(context.recent.publish_once(topic, (key, epoch), publish))
+        }
+    }
+}
+
+fn published_json(topic: &str, published: Published, repeated: bool) -> Value {
+    let (mut result, is_repeated) = match published {
+        Published::Delivered { subscribers } => {
+            (json!({ "topic": topic, "subscribers": subscribers }), repeated)
+        }
+        Published::Stored(StoredPublication { epoch, sequence, is_repeated }) => {
+            (json!({ "topic": topic, "epoch": epoch, "seq": sequence }), repeated || is_repeated)
+        }
+    };
+    if is_repeated {
+        result["repeated"] = json!(true);
+    }
+    result
+}
+
+/// The answer with a result for each message; it waits for appends.
+fn results(outcomes: Vec<(String, PublishOutcome)>) -> Answer {
+    let is_pending = |outcome: &PublishOutcome| matches!(outcome, Ok((ApiPublication::Appending(_), _)));
+    if outcomes.iter().any(|(_, outcome)| is_pending(outcome)) {
+        return Answer::later(async { text_success(results_text(outcomes).await) });
+    }
+    let results = outcomes.iter().map(|(topic, outcome)| match outcome {
+        Ok((ApiPublication::Done(published), repeated)) => result_text(topic, Ok(*published), *repeated),
+        Ok((ApiPublication::Appending(_), _)) => String::new(),
+        Err(problem) => result_text(topic, Err(problem.clone()), false),
+    });
+    answer_of(results).into()
+}
+
+async fn results_text(outcomes: Vec<(String, PublishOutcome)>) -> String {
+    let results = outcomes.into_iter().map(|(topic, outcome)| {
+        let (published, repeated) = match outcome {
+            Ok((ApiPublication::Done(published), repeated)) => (Either::Left(ready(Ok(published))), repeated),
+            Ok((ApiPublication::Appending(append), repeated)) => (Either::Right(append), repeated),
+            Err(problem) => (Either::Left(ready(Err(problem))), false),
+        };
+        async move { result_text(&topic, published.await, repeated) }
+    });
+    list_of(join_all(results).await.into_iter())
+}
+
+fn answer_of(results: impl Iterator<Item = String>) -> Response {
+    text_success(list_of(results))
+}
+
+fn list_of(results: impl Iterator<Item = String>) -> String {
+    let mut text = "{\"results\":[".to_owned();
+    for (at, result) in results.enumerate() {
+        if at > 0 {
+            text.push(',');
+        }
+        text.push_str(&result);
+    }
+    text.push_str("]}\n");
+    text
+}
+
+fn result_text(topic: &str, result: Result<Published, Problem>, repeated: bool) -> String {
+    match result {
+        Ok(published) => published_json(topic, published, repeated).to_string(),
+        Err(problem) => {
+            let mut failed = problem_json(&problem);
+            failed["topic"] = json!(topic);
+            failed.to_string()
+        }
+    }
+}

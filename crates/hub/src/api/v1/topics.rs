@@ -1,0 +1,265 @@
+//! Topics: their list, presence, histories and keys.
+
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use sinews_server::{Answer, KeyWrite, Publisher, ReplayFrom, Request, Topics};
+
+use super::body::{content_of, limit_of, number_query, read, text_query, topic_of};
+use super::context::{ApiContext, Executed, failure, success, text_success};
+use crate::api::keys;
+use crate::auth::{ApiRight, ApiRights, Creator};
+use crate::cluster::commands::{NodeCommand, NodeResults};
+use crate::json::present;
+use crate::problem::{Problem, code, problem};
+use crate::streams::follow;
+use crate::topics::history::{HISTORY_BYTES_MAX, HISTORY_MAX, history_page, stored_messages};
+use crate::topics::keys::{key_json, key_problem, page_json};
+use crate::topics::list::TopicScan;
+use crate::topics::presence;
+
+/// Maximum number of topics in one answer.
+const LISTED_MAX: usize = 1_000;
+
+/// The topics that match, in order; `None` if there are more than `most`. Yields between parts of the list.
+pub(super) async fn matching_topics(
+    publisher: &Publisher,
+    mut scan: TopicScan,
+    most: usize,
+) -> Option<Vec<String>> {
+    let mut topics = Vec::new();
+    loop {
+        let names = scan.next(publisher);
+        if names.is_empty() {
+            return Some(topics);
+        }
+        topics.extend(names.into_iter().map(|(name, _)| name).filter(|name| scan.matches(name)));
+        if topics.len() > most {
+            return None;
+        }
+        yield_now().await;
+    }
+}
+
+/// Lets the thread do other work.
+pub(super) async fn yield_now() {
+    let mut has_yielded = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut has_yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// `GET /topics`: topics with subscribers by name, or with a history, on all nodes.
+pub(super) fn list(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut Request<'_>) -> Executed {
+    let limit = limit_of(request, LISTED_MAX)?;
+    let filter = text_query(request, "filter")?.map_or_else(|| ">".to_owned(), std::borrow::Cow::into_owned);
+    let mut scan = TopicScan::new(&filter)?;
+    let after = text_query(request, "after")?.map(std::borrow::Cow::into_owned);
+    scan.set_after(after.clone());
+    let (publisher, rights) = (request.publisher(), rights.clone());
+    let command = NodeCommand::Topics { filter, after, limit: limit + 1 };
+    let others = context.cluster.as_ref().map(|cluster| cluster.request(&command));
+    Ok(Answer::later(async move {
+        let mut found = Vec::new();
+        loop {
+            let names = scan.next(&publisher);
+            if names.is_empty() {
+                break;
+            }
+            let is_listed = |name: &str| scan.matches(name) && rights.covers(ApiRight::Read, name);
+            found.extend(names.into_iter().filter(|(name, _)| is_listed(name)));
+            if found.len() > limit {
+                break;
+            }
+            yield_now().await;
+        }
+        let mut missing = Vec::new();
+        if let Some(others) = others {
+            let NodeResults { results, missing: nodes } = others.await;
+            missing = nodes;
+            found = merged(found, &results, |name| rights.covers(ApiRight::Read, name));
+        }
+        let has_more = found.len() > limit;
+        found.truncate(limit);
+        let next = found.last().filter(|_| has_more).map(|(name, _)| name.clone());
+        let listed: Vec<Value> = found
+            .iter()
+            .map(|(topic, subscribers)| json!({ "topic": topic, "subscribers": subscribers }))
+            .collect();
+        success(&partial(page(json!({ "topics": listed }), next.as_deref()), &missing))
+    }))
+}
+
+/// Adds the topics of other nodes, in order of their names: a topic on several nodes has the sum of its subscribers.
+fn merged(
+    own: Vec<(String, usize)>,
+    results: &[Value],
+    is_listed: impl Fn(&str) -> bool,
+) -> Vec<(String, usize)> {
+    let mut all: BTreeMap<String, usize> = own.into_iter().collect();
+    for result in results {
+        for listed in result["topics"].as_array().into_iter().flatten() {
+            let (Some(name), Some(subscribers)) = (listed[0].as_str(), listed[1].as_u64()) else { continue };
+            if is_listed(name) {
+                *all.entry(name.to_owned()).or_default() += usize::try_from(subscribers).unwrap_or(0);
+            }
+        }
+    }
+    all.into_iter().collect()
+}
+
+/// Adds the names of nodes whose part is missing.
+pub(super) fn partial(mut answer: Value, missing: &[String]) -> Value {
+    if !missing.is_empty() {
+        answer["missing_nodes"] = json!(missing);
+    }
+    answer
+}
+
+/// Adds the start of the next page, if there is one.
+pub(super) fn page(mut answer: Value, next: Option<&str>) -> Value {
+    if let Some(next) = next {
+        answer["next"] = json!(next);
+    }
+    answer
+}
+
+/// `GET /topics/{topic}/presence`.
+pub(super) fn presence(_: &Arc<ApiContext>, rights: &ApiRights, request: &mut Request<'_>) -> Executed {
+    let topic = topic_of(request)?;
+    rights.may(ApiRight::Presence, &topic)?;
+    let count = request.topics().presence(&topic);
+    Ok(success(&json!({
+        "topic": topic, "subscribers": count.connections, "members": count.members, "at": count.version,
+    }))
+    .into())
+}
+
+/// `GET /topics/{topic}/members`.
+pub(super) fn members(_: &Arc<ApiContext>, rights: &ApiRights, request: &mut Request<'_>) -> Executed {
+    let topic = topic_of(request)?;
+    rights.may(ApiRight::Presence, &topic)?;
+    let (after, limit) = (text_query(request, "after")?, limit_of(request, presence::PAGE_MAX)?);
+    let members = request.topics().members(&topic, after.as_deref(), limit + 1);
+    let listed: Vec<Value> = members.iter().take(limit).map(presence::member).collect();
+    let next = (members.len() > limit).then(|| members[limit - 1].id());
+    Ok(success(&page(json!({ "topic": topic, "members": listed }), next)).into())
+}
+
+/// `GET /topics/{topic}/history`.
+pub(super) fn history(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut Request<'_>) -> Executed {
+    let topic = topic_of(request)?;
+    rights.may(ApiRight::Read, &topic)?;
+    let start = match (
+        number_query(request, "last")?,
+        number_query(request, "epoch")?,
+        number_query(request, "seq")?,
+    ) {
+        (None, None, None) => ReplayFrom::Last(HISTORY_MAX),
+        (Some(last), None, None) => ReplayFrom::Last(usize::try_from(last).unwrap_or(HISTORY_MAX)),
+        (None, Some(epoch), Some(sequence)) => ReplayFrom::After(sinews_server::Position { epoch, sequence }),
+        _ => return Err(problem(code::MALFORMED, "either last, or epoch and seq")),
+    };
+    let store = context.store.as_ref().filter(|store| store.topics().is_durable(&topic));
+    let Some(store) = store.map(Arc::clone) else {
+        let messages = history_page(&context.hub, request.topics(), &topic, start)?;
+        return Ok(success(&json!({ "topic": topic, "messages": messages })).into());
+    };
+    let opening = store.opening_of_topic(&topic);
+    Ok(Answer::later(async move {
+        let read = async {
+            if let Some(opening) = opening {
+                opening.await?;
+            }
+            let epoch = store.relay(&topic)?.map_or(0, |relay| relay.epoch());
+            let most = (HISTORY_MAX, HISTORY_BYTES_MAX);
+            let fetched = follow::history(Arc::clone(&store), topic.clone(), start, most).await?;
+            Ok::<_, Problem>(stored_messages(&topic, epoch, &fetched))
+        };
+        match read.await {
+            Ok(messages) => {
+                text_success(format!("{{\"topic\":{},\"messages\":[{messages}]}}\n", json!(topic)))
+            }
+            Err(problem) => failure(&problem),
+        }
+    }))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeyBody<'a> {
+    // `null` is a valid value.
+    #[serde(borrow, default, deserialize_with = "present")]
+    data: Option<&'a RawValue>,
+    b64: Option<String>,
+    ttl: Option<u64>,
+}
+
+/// `GET /topics/{topic}/keys`.
+pub(super) fn keys(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut Request<'_>) -> Executed {
+    let topic = topic_of(request)?;
+    rights.may(ApiRight::Read, &topic)?;
+    keys::check_ready(context.store.as_ref(), &topic)?;
+    let (after, filter) = (text_query(request, "after")?, text_query(request, "filter")?);
+    let limit = limit_of(request, Topics::KEYS_MAX)?;
+    let page =
+        request.topics().keys(&topic, after.as_deref(), filter.as_deref(), limit).map_err(key_problem)?;
+    Ok(text_success(page_json(&topic, &page)).into())
+}
+
+/// `GET /topics/{topic}/keys/{key}`.
+pub(super) fn key(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut Request<'_>) -> Executed {
+    let (topic, key) = (topic_of(request)?, key_of(request)?);
+    rights.may(ApiRight::Read, &topic)?;
+    keys::check_ready(context.store.as_ref(), &topic)?;
+    let Some((change, position)) = request.topics().key(&topic, &key) else {
+        return Err(problem(code::NO_STREAM, "the key does not exist"));
+    };
+    let version = sinews_server::Position { sequence: change.version(), ..position };
+    let answer = text_success(key_json(&topic, &change, position));
+    Ok(answer.with_header("ETag", keys::entity_tag(version)).into())
+}
+
+/// `PUT /topics/{topic}/keys/{key}`.
+pub(super) fn set_key(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut Request<'_>) -> Executed {
+    let (topic, key) = (topic_of(request)?, key_of(request)?);
+    rights.may(ApiRight::Keys, &topic)?;
+    let body: KeyBody<'_> = read(request)?;
+    let content = content_of(body.data, body.b64.as_deref())?;
+    let mut write = KeyWrite::set(&*key, content.into_key_value());
+    if let Some(ttl) = body.ttl {
+        write = write.with_ttl(std::time::Duration::from_millis(ttl));
+    }
+    write_key(context, request, &topic, write)
+}
+
+/// `DELETE /topics/{topic}/keys/{key}`.
+pub(super) fn delete_key(
+    context: &Arc<ApiContext>,
+    rights: &ApiRights,
+    request: &mut Request<'_>,
+) -> Executed {
+    let (topic, key) = (topic_of(request)?, key_of(request)?);
+    rights.may(ApiRight::Keys, &topic)?;
+    write_key(context, request, &topic, KeyWrite::delete(&*key))
+}
+
+fn write_key(context: &ApiContext, request: &mut Request<'_>, topic: &str, write: KeyWrite) -> Executed {
+    let store = context.store.as_ref();
+    keys::execute(request, (topic, write), (store, Creator::Server), failure)
+}
+
+fn key_of(request: &Request<'_>) -> Result<String, Problem> {
+    let key = request.param("key").ok_or_else(|| problem(code::TOPIC, "the key is not UTF-8"))?;
+    Ok(key.into_owned())
+}

@@ -1,0 +1,398 @@
+//! Tokens (JWT, RFC 7519), and the rights to publish and subscribe to topics that they grant.
+
+mod api_keys;
+mod creator;
+pub mod crypto;
+mod fault;
+mod jwks;
+mod jwks_metrics;
+mod jwks_options;
+pub mod key_pattern;
+pub(crate) mod keys;
+pub(crate) mod options;
+mod revocations;
+mod rights;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jsonwebtoken::errors::ErrorKind;
+use jsonwebtoken::{Header, Validation, decode, decode_header};
+use serde::{Deserialize, Deserializer};
+use sinews_server::{Request, TopicPattern};
+
+pub use self::api_keys::ApiKeys;
+pub(crate) use self::api_keys::{ApiRight, ApiRights};
+pub(crate) use self::creator::Creator;
+use self::fault::TokenFault;
+pub(crate) use self::jwks::IssuerKeys;
+pub(crate) use self::jwks_metrics::IssuerMetrics;
+pub use self::jwks_options::JwksOptions;
+use self::key_pattern::KeyPattern;
+use self::keys::VerifyingKey;
+pub use self::keys::{TokenKeys, hmac_algorithms, read_secret};
+pub use self::options::{AuthError, AuthOptions};
+pub(crate) use self::revocations::{Revocation, Revocations, RevokedTokens};
+use self::rights::Grant;
+pub(crate) use self::rights::{Action, Denied, Rights};
+use crate::brief::{brief, brief_error};
+use crate::topics::parse_patterns;
+
+/// Claims of a token that this server uses, besides the registered claims that the check covers.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Claims {
+    /// In seconds since 1970.
+    exp: f64,
+    /// Patterns of topics that the client may publish to.
+    #[serde(default)]
+    publish: ClaimedPatterns,
+    /// Patterns of topics that the client may subscribe to.
+    #[serde(default)]
+    subscribe: ClaimedPatterns,
+    /// Patterns of streams that the client may delete.
+    #[serde(default)]
+    delete: ClaimedPatterns,
+    /// Keys that the client may write: patterns of a topic and of a key, such as `players/{sub}`.
+    #[serde(default)]
+    keys: ClaimedPatterns,
+    /// The client that the token identifies.
+    #[serde(default)]
+    sub: Option<String>,
+    /// Id of the token, by which it can be revoked.
+    #[serde(default)]
+    jti: Option<String>,
+    /// Time of issue in seconds since 1970.
+    #[serde(default)]
+    iat: Option<f64>,
+}
+
+/// The patterns of a claim: one pattern or a list.
+#[derive(Clone, Debug, Default)]
+struct ClaimedPatterns(Vec<String>);
+
+impl<'de> Deserialize<'de> for ClaimedPatterns {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum PatternClaim {
+            One(String),
+            List(Vec<String>),
+        }
+        Ok(Self(match PatternClaim::deserialize(deserializer)? {
+            PatternClaim::One(one) => vec![one],
+            PatternClaim::List(list) => list,
+        }))
+    }
+}
+
+/// Limit of patterns in one claim.
+const PATTERNS_MAX: usize = 256;
+
+/// Checks tokens. Without keys, every client has all rights.
+pub struct Auth {
+    keys: Vec<VerifyingKey>,
+    /// Keys that are fetched from URLs, instead of those.
+    issuers: Arc<IssuerKeys>,
+    audience: Option<Vec<String>>,
+    issuer: Option<Vec<String>>,
+    leeway: Duration,
+    public: Arc<Grant>,
+}
+
+impl Auth {
+    /// Reads the keys.
+    ///
+    /// # Errors
+    /// The fault of a key or a pattern.
+    pub fn new(options: &AuthOptions) -> Result<Self, AuthError> {
+        let check = |patterns: &[String], error: fn(String) -> AuthError| {
+            let bad = patterns.iter().find(|pattern| TopicPattern::parse(pattern.as_str()).is_err());
+            bad.map_or(Ok(()), |bad| Err(error(format!("{bad:?} is not a topic pattern"))))
+        };
+        check(&options.public_subscribe, AuthError::PublicSubscribe)?;
+        check(&options.public_publish, AuthError::PublicPublish)?;
+        let keys = options.keys.as_ref().map(TokenKeys::read).transpose().map_err(AuthError::Keys)?;
+        let issuers = match &options.keys {
+            Some(TokenKeys::JwksUrls(urls)) if urls.names_issuers() && options.issuer.is_some() => {
+                let fault = "the issuers are those of the key sets: without a second list of issuers";
+                return Err(AuthError::Keys(fault.to_owned()));
+            }
+            Some(TokenKeys::JwksUrls(urls)) => IssuerKeys::new(urls).map_err(AuthError::Keys)?,
+            _ => IssuerKeys::default(),
+        };
+        crypto::install();
+        Ok(Self {
+            keys: keys.unwrap_or_default(),
+            issuers: Arc::new(issuers),
+            audience: options.audience.clone(),
+            issuer: options.issuer.clone(),
+            leeway: options.leeway,
+            public: Arc::new(Grant {
+                publish: parse_patterns(options.public_publish.clone()),
+                subscribe: parse_patterns(options.public_subscribe.clone()),
+                ..Grant::default()
+            }),
+        })
+    }
+
+    /// Whether this server checks tokens.
+    #[must_use]
+    pub fn has_keys(&self) -> bool {
+        !self.keys.is_empty() || !self.issuers.is_empty()
+    }
+
+    /// Starts to fetch the keys of issuers, or continues with those of the former policy.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub(crate) fn start(&mut self, former: Option<&Self>) -> Result<(), String> {
+        match former {
+            Some(former) if former.issuers.is_same(&self.issuers) => {
+                self.issuers = Arc::clone(&former.issuers);
+                Ok(())
+            }
+            _ => self.issuers.start(),
+        }
+    }
+
+    /// The keys that are fetched from URLs, if there are any.
+    pub(crate) fn issuers(&self) -> Option<&Arc<IssuerKeys>> {
+        Some(&self.issuers).filter(|issuers| !issuers.is_empty())
+    }
+
+    /// The rights of the sender of a request.
+    ///
+    /// # Errors
+    /// [`Denied`] if the token is invalid or expired.
+    pub(crate) fn rights(&self, request: &Request<'_>) -> Result<Rights, Denied> {
+        if !self.has_keys() {
+            return Ok(Rights::all());
+        }
+        self.rights_of(token_of(request)?)
+    }
+
+    /// The rights that this token grants.
+    ///
+    /// # Errors
+    /// As [`rights`](Self::rights).
+    pub(crate) fn rights_of(&self, token: Option<&str>) -> Result<Rights, Denied> {
+        if !self.has_keys() {
+            return Ok(Rights::all());
+        }
+        let Some(token) = token else { return Ok(self.public_rights()) };
+        let claims = self.check_token(token).map_err(Denied::from)?;
+        let until = Some(instant(self.end_of(&claims)));
+        self.grant(claims, until).map_err(Denied::token)
+    }
+
+    /// The rights of a client without a token, if tokens decide.
+    pub(crate) fn public_rights(&self) -> Rights {
+        Rights::granted(Arc::clone(&self.public))
+    }
+
+    /// The rights that claims of the application grant, as those of a token do. Without `exp`, they do not expire.
+    ///
+    /// # Errors
+    /// The fault of the claims.
+    pub(crate) fn rights_of_claims(
+        &self,
+        mut claims: serde_json::Map<String, serde_json::Value>,
+    ) -> Result<Rights, String> {
+        let expires = claims.contains_key("exp");
+        claims.entry("exp").or_insert_with(|| 0.into());
+        let claims = Claims::deserialize(serde_json::Value::Object(claims));
+        let claims = check(claims.map_err(|error| brief_error(&error))?)?;
+        let until = expires.then(|| instant(self.end_of(&claims)));
+        self.grant(claims, until)
+    }
+
+    fn grant(&self, claims: Claims, until: Option<Instant>) -> Result<Rights, String> {
+        let with_public = |claimed: ClaimedPatterns, public: &[TopicPattern<'static>]| {
+            let mut patterns = parse_patterns(claimed.0);
+            patterns.extend_from_slice(public);
+            patterns
+        };
+        let keys = key_patterns(&claims)?;
+        let grant = Grant {
+            publish: with_public(claims.publish, &self.public.publish),
+            subscribe: with_public(claims.subscribe, &self.public.subscribe),
+            delete: parse_patterns(claims.delete.0),
+            keys,
+            subject: claims.sub.map(Into::into),
+            token_id: claims.jti.map(Into::into),
+            issued_at: claims.iat,
+            until,
+        };
+        Ok(Rights::granted(Arc::new(grant)))
+    }
+
+    fn end_of(&self, claims: &Claims) -> SystemTime {
+        UNIX_EPOCH + seconds(claims.exp) + self.leeway
+    }
+
+    /// Returns the claims of a token after checking its signature, times, audience and issuer.
+    ///
+    /// # Errors
+    /// The reason for the rejection of the token.
+    pub fn verify(&self, token: &str) -> Result<Claims, String> {
+        self.check_token(token).map_err(|fault| fault.text)
+    }
+
+    fn check_token(&self, token: &str) -> Result<Claims, TokenFault> {
+        let header = decode_header(token).map_err(|_| TokenFault::invalid("the token is not a JWT"))?;
+        if has_critical_extension(token) {
+            let fault = "the token's header has crit; JWT extensions are not supported";
+            return Err(TokenFault::invalid(fault));
+        }
+        if self.issuers.is_empty() {
+            let issuers = self.issuer.as_deref();
+            return self.check_with(token, &header, &self.keys, issuers).map_err(TokenFault::invalid);
+        }
+        let (keys, issuer) = self.issuers.keys_for(|| claimed_issuer(token), header.kid.as_deref())?;
+        let issuer = issuer.map(ToOwned::to_owned);
+        let issuers = issuer.as_ref().map(std::slice::from_ref).or(self.issuer.as_deref());
+        self.check_with(token, &header, &keys, issuers).map_err(TokenFault::invalid)
+    }
+
+    /// Checks a token with some keys, and that it comes from one of the issuers.
+    fn check_with(
+        &self,
+        token: &str,
+        header: &Header,
+        keys: &[VerifyingKey],
+        issuers: Option<&[String]>,
+    ) -> Result<Claims, String> {
+        let mut refused = None;
+        for key in keys {
+            let is_other = key.id.is_some() && header.kid.is_some() && key.id != header.kid;
+            if is_other || !key.algorithms.contains(&header.alg) {
+                continue;
+            }
+            let mut validation = Validation::new(header.alg);
+            validation.leeway = self.leeway.as_secs();
+            validation.validate_nbf = true;
+            validation.aud = self.audience.as_ref().map(|names| names.iter().cloned().collect());
+            validation.iss = issuers.map(|names| names.iter().cloned().collect());
+            let required = [("aud", self.audience.is_some()), ("iss", issuers.is_some())];
+            let required = required.into_iter().filter(|(_, required)| *required);
+            validation.required_spec_claims.extend(required.map(|(claim, _)| claim.to_owned()));
+            match decode::<Claims>(token, &key.key, &validation) {
+                // Compare fractions of a second, because connections end with that precision.
+                Ok(data) if self.end_of(&data.claims) <= SystemTime::now() => {
+                    return Err(message(&ErrorKind::ExpiredSignature));
+                }
+                Ok(data) => return check(data.claims),
+                // Another key may have signed it.
+                Err(error) if *error.kind() == ErrorKind::InvalidSignature => {
+                    refused = Some("the token's signature matches no key of this server".to_owned());
+                }
+                Err(error) => return Err(message(error.kind())),
+            }
+        }
+        Err(refused.unwrap_or_else(|| {
+            let id = header.kid.as_ref().map_or_else(String::new, |id| format!(" and kid {:?}", brief(id)));
+            format!("no key of this server matches the token's alg {:?}{id}", header.alg)
+        }))
+    }
+}
+
+/// The issuer that a token claims, which is not verified.
+fn claimed_issuer(token: &str) -> Option<String> {
+    #[derive(Deserialize)]
+    struct IssuerClaim {
+        iss: String,
+    }
+    let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
+    serde_json::from_slice::<IssuerClaim>(&claims).ok().map(|claims| claims.iss)
+}
+
+/// Whether the header has `crit`, with any value. A server must reject a token that lists an extension it does not know
+/// (RFC 7515 section 4.1.11); this server knows none.
+fn has_critical_extension(token: &str) -> bool {
+    let header = URL_SAFE_NO_PAD.decode(token.split('.').next().unwrap_or_default()).unwrap_or_default();
+    let header = serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(&header);
+    header.is_ok_and(|header| header.contains_key("crit"))
+}
+
+/// Checks that the claimed rights are valid patterns.
+fn check(claims: Claims) -> Result<Claims, String> {
+    for (claim, ClaimedPatterns(patterns)) in
+        [("publish", &claims.publish), ("subscribe", &claims.subscribe), ("delete", &claims.delete)]
+    {
+        if patterns.len() > PATTERNS_MAX {
+            return Err(format!("the token's {claim} has more than {PATTERNS_MAX} patterns"));
+        }
+        if let Some(bad) = patterns.iter().find(|pattern| TopicPattern::parse(pattern.as_str()).is_err()) {
+            return Err(format!("the token's {claim}: {:?} is not a topic pattern", brief(bad)));
+        }
+    }
+    key_patterns(&claims)?;
+    Ok(claims)
+}
+
+/// Reads the claim of keys.
+fn key_patterns(claims: &Claims) -> Result<Vec<KeyPattern>, String> {
+    let ClaimedPatterns(patterns) = &claims.keys;
+    if patterns.len() > PATTERNS_MAX {
+        return Err(format!("the token's keys has more than {PATTERNS_MAX} patterns"));
+    }
+    let parse = |text: &String| {
+        let parsed = KeyPattern::parse(text, claims.sub.as_deref());
+        parsed.map_err(|fault| format!("the token's keys: {:?}: {fault}", brief(text)))
+    };
+    patterns.iter().map(parse).collect()
+}
+
+fn message(kind: &ErrorKind) -> String {
+    match kind {
+        ErrorKind::ExpiredSignature => "the token has expired".to_owned(),
+        ErrorKind::ImmatureSignature => "the token is not valid yet (nbf)".to_owned(),
+        ErrorKind::InvalidAudience => "the token is meant for another audience (aud)".to_owned(),
+        ErrorKind::InvalidIssuer => "the token comes from another issuer (iss)".to_owned(),
+        ErrorKind::MissingRequiredClaim(claim) => format!("the token has no {claim}"),
+        ErrorKind::InvalidClaimFormat(claim) => format!("the token's {claim} has an invalid format"),
+        ErrorKind::Json(error) => format!("the token's claims: {}", brief_error(error)),
+        _ => "the token is not a JWT".to_owned(),
+    }
+}
+
+/// Seconds since 1970 as a claim states them. Values beyond the range of the clock become its end.
+#[must_use]
+pub fn seconds(claim: f64) -> Duration {
+    const YEAR_9999: f64 = 253_402_300_799.0;
+    Duration::from_secs_f64(if claim.is_finite() { claim.clamp(0.0, YEAR_9999) } else { YEAR_9999 })
+}
+
+/// Prefix of the subprotocol in which a browser passes its token, because it cannot set headers of a WebSocket.
+pub(crate) const BEARER_PROTOCOL: &str = "sinews.bearer.";
+
+/// The token of a request: from `Authorization`, the list of subprotocols, or the query.
+fn token_of<'a>(request: &Request<'a>) -> Result<Option<&'a str>, Denied> {
+    let head = request.head();
+    if let Some(value) = head.header("authorization").next() {
+        let value = std::str::from_utf8(value).unwrap_or_default();
+        return match value.split_once(' ') {
+            Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => Ok(Some(token.trim())),
+            _ => Err(Denied::token("Authorization must be `Bearer` and a token".to_owned())),
+        };
+    }
+    Ok(offered_token(request).or_else(|| request.query("token")))
+}
+
+/// The token in the list of subprotocols.
+pub(crate) fn offered_token<'a>(request: &Request<'a>) -> Option<&'a str> {
+    let offers =
+        request.head().header("sec-websocket-protocol").filter_map(|value| std::str::from_utf8(value).ok());
+    let mut offers = offers.flat_map(|value| value.split(','));
+    offers.find_map(|offer| offer.trim().strip_prefix(BEARER_PROTOCOL))
+}
+
+/// The same time on the monotonic clock.
+fn instant(time: SystemTime) -> Instant {
+    /// Some clocks cannot represent times in the far future; no process runs for so long.
+    const YEARS_100: Duration = Duration::from_secs(100 * 365 * 86_400);
+    let left = time.duration_since(SystemTime::now()).unwrap_or_default();
+    Instant::now() + left.min(YEARS_100)
+}

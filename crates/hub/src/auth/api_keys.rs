@@ -1,0 +1,343 @@
+//! Keys of the HTTP API for backends, and their rights.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ring::rand::SystemRandom;
+use ring::{digest, hmac};
+use serde_json::json;
+use sinews_server::{Request, TopicPattern};
+
+use super::keys::read_text;
+use crate::brief::brief;
+use crate::problem::{Problem, problem};
+
+/// Limit of keys: each request is compared with all of them.
+const KEYS_MAX: usize = 64;
+
+/// Minimum length of a key in bytes, so that it cannot be guessed.
+const SECRET_MIN: usize = 32;
+
+/// Limit of patterns of one right.
+const PATTERNS_MAX: usize = 256;
+
+/// Prefix of a hash that replaces a key in the file.
+const HASH_PREFIX: &str = "sha256:";
+
+/// The keys of the HTTP API for backends, for [`AccessPolicy::with_api_keys`](crate::AccessPolicy::with_api_keys).
+pub struct ApiKeys {
+    /// A random key: the comparison of authentication codes reveals nothing about the keys.
+    comparison: hmac::Key,
+    keys: Vec<ApiKey>,
+}
+
+struct ApiKey {
+    /// Authentication code of the hash of the key.
+    tag: hmac::Tag,
+    rights: Arc<ApiRights>,
+}
+
+/// A right of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ApiRight {
+    /// Publish messages.
+    Publish,
+    /// Read histories and keys, and list topics and streams.
+    Read,
+    /// Read presence and members.
+    Presence,
+    /// Write keys of topics.
+    Keys,
+    /// Subscribe and unsubscribe connections.
+    Subscribe,
+    /// List and close connections, and revoke tokens.
+    Disconnect,
+    /// Information about the server, and deletion of streams. Grants all other rights, too.
+    Admin,
+}
+
+impl ApiRight {
+    const ALL: [Self; 7] = [
+        Self::Publish,
+        Self::Read,
+        Self::Presence,
+        Self::Keys,
+        Self::Subscribe,
+        Self::Disconnect,
+        Self::Admin,
+    ];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Publish => "publish",
+            Self::Read => "read",
+            Self::Presence => "presence",
+            Self::Keys => "keys",
+            Self::Subscribe => "subscribe",
+            Self::Disconnect => "disconnect",
+            Self::Admin => "admin",
+        }
+    }
+
+    /// Whether patterns of topics may restrict the right.
+    const fn has_topics(self) -> bool {
+        !matches!(self, Self::Disconnect | Self::Admin)
+    }
+}
+
+/// The rights of one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ApiRights {
+    name: String,
+    /// Rights and their patterns of topics; no patterns: all topics.
+    granted: Vec<(ApiRight, Vec<TopicPattern<'static>>)>,
+}
+
+impl ApiRights {
+    /// Parses the words of a line after the key: `publish:chat.>,news read`.
+    fn parse<'a>(name: &str, words: impl Iterator<Item = &'a str>) -> Result<Self, String> {
+        let mut granted: Vec<(ApiRight, Vec<TopicPattern<'static>>)> = Vec::new();
+        for word in words {
+            let (right, patterns) =
+                word.split_once(':').map_or((word, None), |(right, list)| (right, Some(list)));
+            let right = ApiRight::ALL.into_iter().find(|known| known.name() == right).ok_or_else(|| {
+                let known: Vec<_> = ApiRight::ALL.iter().map(|right| right.name()).collect();
+                format!("unknown right {:?}; rights are {}", brief(right), known.join(", "))
+            })?;
+            if granted.iter().any(|(known, _)| *known == right) {
+                return Err(format!(
+                    "the right {} is given twice; list its patterns with commas",
+                    right.name()
+                ));
+            }
+            let texts: Vec<&str> = patterns.map_or_else(Vec::new, |list| list.split(',').collect());
+            if !texts.is_empty() && !right.has_topics() {
+                return Err(format!("the right {} has no patterns", right.name()));
+            }
+            if texts.len() > PATTERNS_MAX {
+                return Err(format!("the right {} has more than {PATTERNS_MAX} patterns", right.name()));
+            }
+            let parse = |text: &str| {
+                let parsed = TopicPattern::parse(text.to_owned());
+                parsed.map_err(|_| format!("{:?} is not a topic pattern", brief(text)))
+            };
+            let patterns = texts.into_iter().map(parse).collect::<Result<_, _>>()?;
+            granted.push((right, patterns));
+        }
+        if granted.is_empty() {
+            return Err("the key has no rights".to_owned());
+        }
+        Ok(Self { name: name.to_owned(), granted })
+    }
+
+    /// Checks that the key has a right, for some topics at least.
+    pub(crate) fn check(&self, right: ApiRight) -> Result<(), Problem> {
+        let is_granted = |known: &ApiRight| *known == right || *known == ApiRight::Admin;
+        if self.granted.iter().any(|(known, _)| is_granted(known)) {
+            return Ok(());
+        }
+        let text = format!("the key {} has no right {}", brief(&self.name), right.name());
+        Err(Problem { needs: Some(json!({ "right": right.name() })), ..problem(403, text) })
+    }
+
+    /// Checks that the key has a right for a topic, or for all topics that a pattern matches.
+    pub(crate) fn may(&self, right: ApiRight, topic: &str) -> Result<(), Problem> {
+        if self.covers(right, topic) {
+            return Ok(());
+        }
+        let text =
+            format!("the key {} has no right {} for {}", brief(&self.name), right.name(), brief(topic));
+        Err(Problem {
+            needs: Some(json!({ "right": right.name(), "topic": brief(topic) })),
+            ..problem(403, text)
+        })
+    }
+
+    /// Whether the key has a right for a topic, or for all topics that a pattern matches.
+    pub(crate) fn covers(&self, right: ApiRight, topic: &str) -> bool {
+        let Ok(topic) = TopicPattern::parse(topic) else { return false };
+        self.granted.iter().any(|(known, patterns)| {
+            *known == ApiRight::Admin
+                || *known == right
+                    && (patterns.is_empty() || patterns.iter().any(|granted| granted.covers(&topic)))
+        })
+    }
+}
+
+impl ApiKeys {
+    /// No keys: all requests are rejected.
+    ///
+    /// # Errors
+    /// The system has no random numbers.
+    pub fn new() -> Result<Self, String> {
+        let comparison = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new());
+        Ok(Self { comparison: comparison.map_err(|_| "the system has no random numbers")?, keys: Vec::new() })
+    }
+
+    /// Adds a key with all rights.
+    ///
+    /// # Errors
+    /// The key is shorter than 32 bytes, or contains a space or a control character.
+    pub fn with_key(mut self, key: &str) -> Result<Self, String> {
+        let rights = ApiRights::parse("api.key", std::iter::once(ApiRight::Admin.name()))?;
+        self.add(key, rights)?;
+        Ok(self)
+    }
+
+    /// Adds the keys of a file: one a line, with a name, the key or `sha256:` and its hash in hexadecimal digits, and
+    /// its rights. A right may be followed by a colon and patterns of topics, with commas between. Empty lines and
+    /// lines that begin with `#` are ignored.
+    ///
+    /// # Errors
+    /// The file cannot be read, has no key, or has an invalid line, which the error names by its number.
+    pub fn with_file(mut self, path: &Path) -> Result<Self, String> {
+        let text = read_text(path)?;
+        let before = self.keys.len();
+        for (number, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            self.add_line(line).map_err(|fault| format!("{}:{}: {fault}", path.display(), number + 1))?;
+        }
+        if self.keys.len() == before {
+            return Err(format!("{}: the file has no key", path.display()));
+        }
+        Ok(self)
+    }
+
+    fn add_line(&mut self, line: &str) -> Result<(), String> {
+        let mut words = line.split_whitespace();
+        let (Some(name), Some(key)) = (words.next(), words.next()) else {
+            return Err("expected a name, a key and rights".to_owned());
+        };
+        self.add(key, ApiRights::parse(name, words)?)
+    }
+
+    fn add(&mut self, key: &str, rights: ApiRights) -> Result<(), String> {
+        if self.keys.len() >= KEYS_MAX {
+            return Err(format!("more than {KEYS_MAX} keys"));
+        }
+        let hash = match key.strip_prefix(HASH_PREFIX) {
+            Some(hash) => decode_hash(hash).ok_or("sha256: must be followed by 64 hexadecimal digits")?,
+            None if key.len() < SECRET_MIN => {
+                return Err(format!(
+                    "the key has {} bytes; {SECRET_MIN} are required (create one with `openssl rand -hex 32`)",
+                    key.len()
+                ));
+            }
+            None if key.chars().any(|char| char.is_whitespace() || char.is_control()) => {
+                return Err("the key contains a space or a control character".to_owned());
+            }
+            None => hash_of(key),
+        };
+        let tag = hmac::sign(&self.comparison, &hash);
+        self.keys.push(ApiKey { tag, rights: Arc::new(rights) });
+        Ok(())
+    }
+
+    /// The error of a server without keys.
+    pub(crate) fn disabled() -> Problem {
+        problem(403, "the HTTP API is disabled: set api.key or api.keys_file")
+    }
+
+    /// The rights of the sender of a request.
+    ///
+    /// # Errors
+    /// The request has no key of this server.
+    pub(crate) fn rights(&self, request: &Request<'_>) -> Result<Arc<ApiRights>, Problem> {
+        let presented = key_of(request)?;
+        self.find(presented).ok_or_else(|| problem(401, "the key of the request is not a key of this server"))
+    }
+
+    /// Compares with all keys, each in constant time.
+    fn find(&self, presented: &str) -> Option<Arc<ApiRights>> {
+        let hash = hash_of(presented);
+        let mut found = None;
+        for key in &self.keys {
+            if hmac::verify(&self.comparison, &hash, key.tag.as_ref()).is_ok() {
+                found = Some(&key.rights);
+            }
+        }
+        found.cloned()
+    }
+}
+
+/// The key of a request: from `Authorization` or `X-API-Key`.
+fn key_of<'a>(request: &Request<'a>) -> Result<&'a str, Problem> {
+    let head = request.head();
+    let text = |value: &'a [u8]| std::str::from_utf8(value).unwrap_or_default().trim();
+    if let Some(value) = head.header("x-api-key").next() {
+        return Ok(text(value));
+    }
+    let Some(value) = head.header("authorization").next() else {
+        return Err(problem(401, "a key is needed: send `Authorization: Bearer` and the key"));
+    };
+    match text(value).split_once(' ') {
+        Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer") => Ok(key.trim()),
+        _ => Err(problem(401, "Authorization must be `Bearer` and a key")),
+    }
+}
+
+fn hash_of(key: &str) -> Vec<u8> {
+    digest::digest(&digest::SHA256, key.as_bytes()).as_ref().to_vec()
+}
+
+fn decode_hash(text: &str) -> Option<Vec<u8>> {
+    if text.len() != 2 * digest::SHA256_OUTPUT_LEN || !text.is_ascii() {
+        return None;
+    }
+    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &str = "0123456789abcdef0123456789abcdef";
+
+    fn keys(lines: &str) -> Result<ApiKeys, String> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), lines).unwrap();
+        let path = file.path().display().to_string();
+        ApiKeys::new().unwrap().with_file(file.path()).map_err(|error| error.replace(&path, "keys"))
+    }
+
+    #[test]
+    fn keys_have_the_rights_of_their_line() {
+        let other = "f".repeat(32);
+        let hash: String = hash_of(&other).iter().map(|byte| format!("{byte:02X}")).collect();
+        let lines = format!("# comment\n\n a {KEY}  publish:chat.>,news read\nb sha256:{hash} admin\r\n");
+        let keys = keys(&lines).unwrap();
+        let rights = keys.find(KEY).unwrap();
+        assert!(rights.covers(ApiRight::Publish, "chat.a") && rights.covers(ApiRight::Publish, "news"));
+        assert!(!rights.covers(ApiRight::Publish, "news.a") && !rights.covers(ApiRight::Publish, ">"));
+        assert!(rights.covers(ApiRight::Read, ">") && !rights.covers(ApiRight::Keys, "chat.a"));
+        assert!(rights.check(ApiRight::Publish).is_ok());
+        assert_eq!(rights.check(ApiRight::Admin).unwrap_err().text, "the key a has no right admin");
+        let denied = rights.may(ApiRight::Publish, "news.a").unwrap_err();
+        assert_eq!((denied.code, &*denied.text), (403, "the key a has no right publish for news.a"));
+        let rights = keys.find(&other).unwrap();
+        assert!(rights.covers(ApiRight::Publish, ">") && rights.check(ApiRight::Admin).is_ok());
+        assert!(keys.find(&KEY[1..]).is_none() && keys.find("").is_none() && keys.find(&hash).is_none());
+    }
+
+    #[test]
+    fn invalid_lines_are_named() {
+        let of = |lines: &str| keys(lines).map(drop).unwrap_err();
+        assert_eq!(of(""), "keys: the file has no key");
+        assert_eq!(of("\na"), "keys:2: expected a name, a key and rights");
+        assert_eq!(of(&format!("a {KEY}")), "keys:1: the key has no rights");
+        assert!(of("a short admin").starts_with("keys:1: the key has 5 bytes; 32 are required"));
+        assert!(
+            of(&format!("a {KEY} write")).starts_with("keys:1: unknown right \"write\"; rights are publish,")
+        );
+        assert!(of(&format!("a {KEY} read read:a")).contains("given twice"));
+        assert!(of(&format!("a {KEY} admin:a")).contains("the right admin has no patterns"));
+        assert!(of(&format!("a {KEY} read:a..b")).contains("\"a..b\" is not a topic pattern"));
+        assert!(of("a sha256:12 admin").contains("64 hexadecimal digits"));
+        let many: String = (0..65).map(|at| format!("a{at} {KEY} admin\n")).collect();
+        assert_eq!(of(&many), "keys:65: more than 64 keys");
+        assert!(ApiKeys::new().unwrap().with_key("short").is_err());
+    }
+}

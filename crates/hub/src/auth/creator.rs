@@ -1,0 +1,25 @@
+//! The client that counts as the creator of streams.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+/// A client that creates streams: the subject of its token, or its address. An IPv6 address counts by its first 64
+/// bits, usually the network of one customer.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Creator {
+    Subject(Box<str>),
+    Address(IpAddr),
+    /// The program itself, which has no limit.
+    Server,
+}
+
+impl Creator {
+    pub(crate) fn of_address(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V6(six) => match six.to_ipv4_mapped() {
+                Some(four) => Self::Address(four.into()),
+                None => Self::Address(Ipv6Addr::from_bits(six.to_bits() & !u128::from(u64::MAX)).into()),
+            },
+            four => Self::Address(four),
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! Keys of issuers, fetched from their URLs (JWKS, RFC 7517) and cached.
+//!
+//! One task for each URL fetches its keys: at the start, at an interval, and soon after a token with an unknown `kid`. So
+//! there is at most one request at a time for each URL, and a minimum interval between two. The URLs are those of the
+//! options: a token only selects one of them by its issuer.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::Method;
+use hyper::header::ACCEPT;
+use tokio::sync::Notify;
+use tokio::time::{sleep_until, timeout, timeout_at};
+use tokio_rustls::TlsConnector;
+
+use super::fault::TokenFault;
+use super::jwks_options::{JwksOptions, JwksUrl};
+use super::keys::{VerifyingKey, of_public_set};
+use crate::brief::brief;
+use crate::hooks::{HookTransport, HookUrl, tls_connector};
+
+/// Time for an answer.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Minimum interval between two requests for the keys of an issuer, whatever tokens arrive.
+const INTERVAL_MIN: Duration = Duration::from_secs(5);
+
+/// Delay after the first failure in a row, doubled with each further one.
+const RETRY_MIN: Duration = Duration::from_millis(500);
+
+/// Maximum delay after failures, unless the interval of the refresh is shorter.
+const RETRY_MAX: Duration = Duration::from_secs(60);
+
+/// Age from which keys are not used any more, if the issuer cannot be reached: a day, in which its operators notice.
+const KEYS_AGE_MAX: Duration = Duration::from_secs(86_400);
+
+/// Maximum number of unknown ids of keys that are remembered for an issuer.
+const UNKNOWN_MAX: usize = 64;
+
+/// Time for which an unknown id is remembered; then it is looked up again.
+const UNKNOWN_TIME: Duration = Duration::from_secs(60);
+
+/// Maximum length of an id of a key that is looked up, in bytes.
+const KEY_ID_MAX: usize = 256;
+
+/// The keys of all issuers.
+#[derive(Default)]
+pub(crate) struct IssuerKeys {
+    options: JwksOptions,
+    sources: Vec<Arc<IssuerKeySource>>,
+}
+
+impl fmt::Debug for IssuerKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IssuerKeys").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// The keys of one issuer.
+struct IssuerKeySource {
+    /// `None`: of all issuers.
+    issuer: Option<String>,
+    /// The URL for the log: the query may have a secret.
+    shown_url: String,
+    transport: HookTransport,
+    tls: Option<TlsConnector>,
+    refresh: Duration,
+    keys: RwLock<Option<FetchedKeys>>,
+    state: Mutex<SourceState>,
+    /// A token has an unknown key, or the source is not used any more.
+    wanted: Notify,
+    is_stopped: AtomicBool,
+    fetched: AtomicU64,
+    failed: AtomicU64,
+}
+
+#[derive(Clone)]
+struct FetchedKeys {
+    keys: Arc<[VerifyingKey]>,
+    /// When the request for them began.
+    at: Instant,
+}
+
+#[derive(Default)]
+struct SourceState {
+    /// Ids of keys that were unknown, and when they were first asked for.
+    unknown: HashMap<String, Instant>,
+    /// Why the last request has failed.
+    fault: Option<String>,
+}
+
+impl IssuerKeys {
+    /// Prepares the requests.
+    ///
+    /// # Errors
+    /// The invalid option.
+    pub(super) fn new(options: &JwksOptions) -> Result<Self, String> {
+        options.check()?;
+        let mut sources = Vec::with_capacity(options.urls.len());
+        for JwksUrl { issuer, url } in &options.urls {
+            let parsed = HookUrl::parse(url).map_err(|fault| format!("the URL of a key set {fault}"))?;
+            let tls = parsed.is_tls.then(|| tls_connector(options.roots.as_deref())).transpose()?;
+            sources.push(Arc::new(IssuerKeySource {
+                issuer: issuer.clone(),
+                shown_url: url.split('?').next().unwrap_or_default().to_owned(),
+                transport: HookTransport::new(parsed),
+                tls,
+                refresh: options.refresh,
+                keys: RwLock::default(),
+                state: Mutex::default(),
+                wanted: Notify::new(),
+                is_stopped: AtomicBool::new(false),
+                fetched: AtomicU64::new(0),
+                failed: AtomicU64::new(0),
+            }));
+        }
+        Ok(Self { options: options.clone(), sources })
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.sources.is_empty()
+    }
+
+    /// Whether these are the keys of the same URLs.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.options == other.options
+    }
+
+    /// Starts the thread that fetches the keys.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub(super) fn start(&self) -> Result<(), String> {
+        if self.sources.is_empty() {
+            return Ok(());
+        }
+        for url in self.options.urls.iter().map(|url| &*url.url).filter(|url| url.starts_with("http:")) {
+            let url = url.split('?').next().unwrap_or_default();
+            tracing::warn!(
+                url,
+                "the keys of tokens are fetched without TLS: the network between must be trusted"
+            );
+        }
+        let fault = |error: std::io::Error| format!("thread of key sets: {error}");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+        let runtime = runtime.map_err(fault)?;
+        let sources = self.sources.clone();
+        let thread = std::thread::Builder::new().name("jwks".to_owned());
+        let run = move || {
+            runtime.block_on(async move {
+                let tasks: Vec<_> =
+                    sources.into_iter().map(|source| tokio::spawn(fetch_all(source))).collect();
+                for task in tasks {
+                    // A task that has panicked has ended as well.
+                    let _ = task.await;
+                }
+            });
+        };
+        thread.spawn(run).map(drop).map_err(fault)
+    }
+
+    /// The keys for a token with this issuer and this id of a key, and the issuer that it must have.
+    ///
+    /// # Errors
+    /// The issuer is unknown, or its keys are not there yet.
+    pub(super) fn keys_for(
+        &self,
+        issuer: impl FnOnce() -> Option<String>,
+        id: Option<&str>,
+    ) -> Result<(Arc<[VerifyingKey]>, Option<&str>), TokenFault> {
+        let source = match &self.sources[..] {
+            [source] if source.issuer.is_none() => source,
+            sources => {
+                let issuer = issuer().ok_or_else(|| TokenFault::invalid("the token has no iss"))?;
+                let known = sources.iter().find(|source| source.issuer.as_ref() == Some(&issuer));
+                known.ok_or_else(|| TokenFault::invalid("the token comes from another issuer (iss)"))?
+            }
+        };
+        Ok((source.keys_with(id, Instant::now())?, source.issuer.as_deref()))
+    }
+
+    /// Numbers of each issuer: its name, successful and failed requests, keys, and their age in seconds.
+    pub(crate) fn report(&self) -> impl Iterator<Item = KeyReport<'_>> {
+        self.sources.iter().map(|source| {
+            let keys = source.current();
+            KeyReport {
+                issuer: source.issuer.as_deref().unwrap_or("any"),
+                fetched: source.fetched.load(Ordering::Relaxed),
+                failed: source.failed.load(Ordering::Relaxed),
+                keys: keys.as_ref().map_or(0, |fetched| fetched.keys.len()),
+                age: keys.map(|fetched| fetched.at.elapsed()),
+            }
+        })
+    }
+}
+
+/// Numbers of an issuer's keys.
+pub(crate) struct KeyReport<'a> {
+    pub(crate) issuer: &'a str,
+    pub(crate) fetched: u64,
+    pub(crate) failed: u64,
+    pub(crate) keys: usize,
+    pub(crate) age: Option<Duration>,
+}
+
+impl Drop for IssuerKeys {
+    fn drop(&mut self) {
+        for source in &self.sources {
+            source.is_stopped.store(true, Ordering::Release);
+            source.wanted.notify_one();
+        }
+    }
+}
+
+impl IssuerKeySource {
+    /// The keys that are not too old.
+    fn current(&self) -> Option<FetchedKeys> {
+        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+        keys.clone().filter(|fetched| fetched.at.elapsed() < KEYS_AGE_MAX)
+    }
+
+    /// The keys, if one of them may have this id.
+    fn keys_with(&self, id: Option<&str>, now: Instant) -> Result<Arc<[VerifyingKey]>, TokenFault> {
+        let Some(FetchedKeys { keys, at }) = self.current() else {
+            let reason = self.lock().fault.clone().map_or_else(String::new, |fault| format!(": {fault}"));
+            return Err(TokenFault::temporary(format!("the keys of the issuer are not there yet{reason}")));
+        };
+        let Some(id) = id.filter(|id| keys.iter().all(|key| key.id.as_deref().is_some_and(|key| key != *id)))
+        else {
+            return Ok(keys);
+        };
+        let unknown = || TokenFault::invalid(format!("the issuer has no key with kid {:?}", brief(id)));
+        if id.len() > KEY_ID_MAX {
+            return Err(unknown());
+        }
+        let mut state = self.lock();
+        state.unknown.retain(|_, since| now.saturating_duration_since(*since) < UNKNOWN_TIME);
+        match state.unknown.get(id) {
+            // The keys were fetched since.
+            Some(since) if *since < at => return Err(unknown()),
+            Some(_) => {}
+            None if state.unknown.len() >= UNKNOWN_MAX => return Err(unknown()),
+            None => drop(state.unknown.insert(id.to_owned(), now)),
+        }
+        drop(state);
+        self.wanted.notify_one();
+        Err(TokenFault::temporary(format!("kid {:?} is unknown; the keys are fetched again", brief(id))))
+    }
+
+    /// Fetches the keys once. Returns whether it has succeeded.
+    async fn fetch(&self) -> bool {
+        let at = Instant::now();
+        let result = match timeout(FETCH_TIMEOUT, self.request()).await {
+            Ok(result) => result,
+            Err(_) => Err(format!("no answer within {FETCH_TIMEOUT:?}")),
+        };
+        let url = &*self.shown_url;
+        match result {
+            Ok(keys) => {
+                let count = keys.len();
+                let fetched = FetchedKeys { keys: keys.into(), at };
+                let former = self.keys.write().unwrap_or_else(PoisonError::into_inner).replace(fetched);
+                self.fetched.fetch_add(1, Ordering::Relaxed);
+                let had_failed = self.lock().fault.take().is_some();
+                if had_failed || former.is_none() {
+                    tracing::info!(url, count, "the keys of an issuer have been fetched");
+                }
+                true
+            }
+            Err(fault) => {
+                self.failed.fetch_add(1, Ordering::Relaxed);
+                let is_first = self.lock().fault.replace(fault.clone()).is_none();
+                if is_first {
+                    tracing::warn!(
+                        url,
+                        "the keys of an issuer cannot be fetched, and are requested again: {fault}"
+                    );
+                }
+                false
+            }
+        }
+    }
+
+    async fn request(&self) -> Result<Vec<VerifyingKey>, String> {
+        let build = || {
+            let request = self.transport.request(Method::GET).header(ACCEPT, "application/json");
+            request.body(Full::new(Bytes::new())).map_err(|error| error.to_string())
+        };
+        match self.transport.exchange(self.tls.as_ref(), build).await {
+            Ok((200, body)) => of_public_set(&body),
+            Ok((status @ 300..400, _)) => Err(format!("status {status}: redirects are not followed")),
+            Ok((status, _)) => Err(format!("status {status}")),
+            Err(error) => Err(error.text),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, SourceState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Fetches the keys of an issuer until they are not used any more.
+async fn fetch_all(source: Arc<IssuerKeySource>) {
+    let mut failures = 0;
+    while !source.is_stopped.load(Ordering::Acquire) {
+        let begin = Instant::now();
+        if source.fetch().await {
+            failures = 0;
+            // Tokens with unknown keys bring the next request forward, but not below the minimum.
+            let _ = timeout_at((begin + source.refresh).into(), source.wanted.notified()).await;
+            let earliest = begin + INTERVAL_MIN.min(source.refresh);
+            if !source.is_stopped.load(Ordering::Acquire) {
+                sleep_until(earliest.into()).await;
+            }
+        } else {
+            let delay = RETRY_MIN.saturating_mul(1 << failures.min(16)).min(RETRY_MAX);
+            failures += 1;
+            let end = Instant::now() + delay;
+            loop {
+                // Tokens wake the task, too: the delay goes on.
+                let woken = timeout_at(end.into(), source.wanted.notified()).await;
+                if woken.is_err() || source.is_stopped.load(Ordering::Acquire) {
+                    break;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Options of key sets that are fetched from URLs.
+
+use std::time::Duration;
+
+use rustls::pki_types::CertificateDer;
+
+use crate::hooks::{HookUrl, trusted_certificates};
+
+/// Maximum number of issuers: each has a task, and is a label of metrics.
+const ISSUERS_MAX: usize = 16;
+
+/// Minimum interval of the refresh.
+const REFRESH_MIN: Duration = Duration::from_secs(1);
+
+/// Maximum interval of the refresh: keys are used for a day.
+const REFRESH_MAX: Duration = Duration::from_secs(43_200);
+
+/// The URLs of key sets (JWKS, RFC 7517) of the issuers of tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JwksOptions {
+    pub(super) urls: Vec<JwksUrl>,
+    pub(super) refresh: Duration,
+    pub(super) roots: Option<Vec<CertificateDer<'static>>>,
+}
+
+/// The URL of a key set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct JwksUrl {
+    /// `None`: of all issuers.
+    pub(super) issuer: Option<String>,
+    pub(super) url: String,
+}
+
+impl Default for JwksOptions {
+    fn default() -> Self {
+        Self { urls: Vec::new(), refresh: Duration::from_secs(300), roots: None }
+    }
+}
+
+impl JwksOptions {
+    /// No URL.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds the URL of the key set of all tokens.
+    #[must_use]
+    pub fn with_url(mut self, url: impl Into<String>) -> Self {
+        self.urls.push(JwksUrl { issuer: None, url: url.into() });
+        self
+    }
+
+    /// Adds the URL of the key set of the tokens of one issuer (claim `iss`); at most 16. Tokens of other issuers are
+    /// rejected.
+    #[must_use]
+    pub fn with_issuer(mut self, issuer: impl Into<String>, url: impl Into<String>) -> Self {
+        self.urls.push(JwksUrl { issuer: Some(issuer.into()), url: url.into() });
+        self
+    }
+
+    /// Sets the interval at which the keys are fetched, 1 s to 12 h. Default: 5 minutes; issuers publish a key longer before
+    /// they sign with it.
+    #[must_use]
+    pub fn with_refresh(mut self, interval: Duration) -> Self {
+        self.refresh = interval;
+        self
+    }
+
+    /// Trusts only these certificates, in PEM, for `https` URLs. Default: the certificates that the system trusts.
+    ///
+    /// # Errors
+    /// The text has no certificate, or an invalid one.
+    pub fn with_trusted_certificates(mut self, pem: &[u8]) -> Result<Self, String> {
+        self.roots = Some(trusted_certificates(pem)?);
+        Ok(self)
+    }
+
+    /// Whether issuers have URLs of their own.
+    pub(super) fn names_issuers(&self) -> bool {
+        self.urls.iter().any(|url| url.issuer.is_some())
+    }
+
+    /// Checks the options.
+    ///
+    /// # Errors
+    /// The invalid option.
+    pub fn check(&self) -> Result<(), String> {
+        if self.urls.len() > ISSUERS_MAX {
+            return Err(format!("{} key sets exceed the limit of {ISSUERS_MAX}", self.urls.len()));
+        }
+        for (index, JwksUrl { issuer, url }) in self.urls.iter().enumerate() {
+            HookUrl::parse(url).map_err(|fault| format!("the URL of a key set {fault}"))?;
+            match issuer {
+                None if self.urls.len() > 1 => {
+                    return Err("of several URLs, each needs its issuer: ISSUER=URL".to_owned());
+                }
+                Some(issuer) if issuer.is_empty() => return Err("an issuer has no name".to_owned()),
+                Some(issuer) if self.urls[..index].iter().any(|url| url.issuer.as_ref() == Some(issuer)) => {
+                    return Err(format!("the issuer {issuer:?} has two URLs"));
+                }
+                _ => {}
+            }
+        }
+        if self.refresh < REFRESH_MIN || self.refresh > REFRESH_MAX {
+            return Err(format!(
+                "the refresh of {:?} must be from {REFRESH_MIN:?} to {REFRESH_MAX:?}",
+                self.refresh
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn invalid_options_are_reported() {
+        let options = JwksOptions::new;
+        let many = (0..17).fold(options(), |all, number| all.with_issuer(number.to_string(), "http://a/"));
+        for (bad, expected) in [
+            (options().with_url("ftp://a/"), "the URL of a key set must begin with"),
+            (options().with_url("https://a/").with_issuer("b", "https://b/"), "of several URLs, each needs"),
+            (options().with_issuer("", "https://a/"), "an issuer has no name"),
+            (
+                options().with_issuer("a", "https://a/").with_issuer("a", "https://b/"),
+                "the issuer \"a\" has two",
+            ),
+            (many, "17 key sets exceed the limit of 16"),
+            (options().with_refresh(Duration::ZERO), "the refresh of 0ns must be"),
+        ] {
+            let error = bad.check().unwrap_err();
+            assert!(error.starts_with(expected), "{error}");
+        }
+        let two = options().with_issuer("a", "https://a/").with_issuer("b", "https://b/");
+        assert_eq!((two.check(), two.names_issuers()), (Ok(()), true));
+    }
+}

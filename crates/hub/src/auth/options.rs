@@ -1,0 +1,104 @@
+//! Options of authorization.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::keys::TokenKeys;
+
+/// Tolerance for clocks that differ between the issuer of tokens and this server.
+const LEEWAY: Duration = Duration::from_secs(30);
+
+/// Options of authorization: the keys that verify tokens, and the rights of clients without a token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuthOptions {
+    pub(super) keys: Option<TokenKeys>,
+    pub(super) audience: Option<Vec<String>>,
+    pub(super) issuer: Option<Vec<String>>,
+    pub(super) leeway: Duration,
+    pub(super) public_subscribe: Vec<String>,
+    pub(super) public_publish: Vec<String>,
+}
+
+impl AuthOptions {
+    /// No keys: every client may publish and subscribe to all topics.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            keys: None,
+            audience: None,
+            issuer: None,
+            leeway: LEEWAY,
+            public_subscribe: Vec::new(),
+            public_publish: Vec::new(),
+        }
+    }
+
+    /// Sets the keys that verify tokens. Clients then have the rights that their token grants.
+    #[must_use]
+    pub fn with_keys(mut self, keys: TokenKeys) -> Self {
+        self.keys = Some(keys);
+        self
+    }
+
+    /// Sets the audiences of which a token must name one (claim `aud`). Default: the claim is not checked.
+    #[must_use]
+    pub fn with_audience(mut self, audience: impl IntoIterator<Item = String>) -> Self {
+        self.audience = Some(audience.into_iter().collect());
+        self
+    }
+
+    /// Sets the issuers of which a token must name one (claim `iss`). Default: the claim is not checked.
+    #[must_use]
+    pub fn with_issuer(mut self, issuer: impl IntoIterator<Item = String>) -> Self {
+        self.issuer = Some(issuer.into_iter().collect());
+        self
+    }
+
+    /// Sets the tolerance for the times of a token. Default: 30 s, for clocks that are not synchronized exactly.
+    #[must_use]
+    pub fn with_leeway(mut self, leeway: Duration) -> Self {
+        self.leeway = leeway;
+        self
+    }
+
+    /// Sets the topics and patterns to which clients may subscribe without a token. Default: none.
+    #[must_use]
+    pub fn with_public_subscribe(mut self, patterns: impl IntoIterator<Item = String>) -> Self {
+        self.public_subscribe = patterns.into_iter().collect();
+        self
+    }
+
+    /// Sets the topics and patterns to which clients may publish without a token. Default: none.
+    #[must_use]
+    pub fn with_public_publish(mut self, patterns: impl IntoIterator<Item = String>) -> Self {
+        self.public_publish = patterns.into_iter().collect();
+        self
+    }
+}
+
+impl Default for AuthOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// An invalid option of authorization.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AuthError {
+    /// The keys cannot be read or used.
+    Keys(String),
+    /// A pattern of [`AuthOptions::with_public_subscribe`] is invalid.
+    PublicSubscribe(String),
+    /// A pattern of [`AuthOptions::with_public_publish`] is invalid.
+    PublicPublish(String),
+}
+
+impl fmt::Display for AuthError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Keys(text) | Self::PublicSubscribe(text) | Self::PublicPublish(text)) = self;
+        f.write_str(text)
+    }
+}
+
+impl std::error::Error for AuthError {}

@@ -1,0 +1,162 @@
+//! Revoked tokens.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, RwLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use super::rights::{Denied, Rights};
+
+/// Maximum number of revocations in effect.
+const REVOCATIONS_MAX: usize = 65_536;
+
+/// The tokens that a revocation affects.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum RevokedTokens {
+    /// The tokens of a user (`sub`) that were issued (`iat`) until the revocation, or have no `iat`.
+    OfUser(Box<str>),
+    /// The token with this id (`jti`).
+    WithId(Box<str>),
+}
+
+/// The revocations in effect.
+#[derive(Debug, Default)]
+pub(crate) struct Revocations {
+    revoked: RwLock<HashMap<RevokedTokens, RevokedTime>>,
+    /// Checked without the lock.
+    any: AtomicBool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct RevokedTime {
+    /// Seconds since 1970.
+    at: f64,
+    until: f64,
+}
+
+/// A revocation, as nodes of a cluster exchange it. Times are seconds since 1970.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Revocation {
+    pub(crate) tokens: RevokedTokens,
+    pub(crate) at: f64,
+    pub(crate) until: f64,
+}
+
+impl Revocation {
+    /// A revocation from now on.
+    pub(crate) fn new(tokens: RevokedTokens, until: f64) -> Self {
+        Self { tokens, at: now(), until }
+    }
+
+    /// Whether it affects the token of a client.
+    pub(crate) fn applies_to(&self, rights: &Rights) -> bool {
+        match &self.tokens {
+            RevokedTokens::OfUser(user) => {
+                rights.subject() == Some(user) && rights.issued_at().is_none_or(|issued| issued <= self.at)
+            }
+            RevokedTokens::WithId(id) => rights.token_id() == Some(id),
+        }
+    }
+}
+
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs_f64()
+}
+
+impl Revocations {
+    /// Revokes tokens until a time in seconds since 1970. Returns whether there was capacity.
+    #[cfg(test)]
+    fn revoke(&self, tokens: RevokedTokens, until: f64) -> bool {
+        self.insert(&Revocation::new(tokens, until))
+    }
+
+    /// Adds a revocation. Returns whether there was capacity.
+    pub(crate) fn insert(&self, revocation: &Revocation) -> bool {
+        let Revocation { tokens, at, until } = revocation;
+        let mut revoked = self.revoked.write().unwrap_or_else(PoisonError::into_inner);
+        if revoked.len() >= REVOCATIONS_MAX && !revoked.contains_key(tokens) {
+            let now = now();
+            revoked.retain(|_, revocation| revocation.until > now);
+            if revoked.len() >= REVOCATIONS_MAX {
+                return false;
+            }
+        }
+        let known = revoked.entry(tokens.clone()).or_insert(RevokedTime { at: *at, until: *until });
+        // An earlier revocation of the same tokens is not shortened.
+        *known = RevokedTime { at: at.max(known.at), until: until.max(known.until) };
+        self.any.store(true, Ordering::Release);
+        true
+    }
+
+    /// The revocations in effect.
+    pub(crate) fn all(&self) -> Vec<Revocation> {
+        let now = now();
+        let revoked = self.revoked.read().unwrap_or_else(PoisonError::into_inner);
+        let valid = revoked.iter().filter(|(_, known)| known.until > now);
+        valid
+            .map(|(tokens, known)| Revocation { tokens: tokens.clone(), at: known.at, until: known.until })
+            .collect()
+    }
+
+    /// Checks the token of a client.
+    ///
+    /// # Errors
+    /// The token is revoked.
+    pub(crate) fn check(&self, rights: &Rights) -> Result<(), Denied> {
+        if !self.any.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let is_revoked = rights.subject().is_some_and(|user| {
+            let issued = rights.issued_at();
+            self.applies(&RevokedTokens::OfUser(user.into()), |at| issued.is_none_or(|issued| issued <= at))
+        }) || rights
+            .token_id()
+            .is_some_and(|id| self.applies(&RevokedTokens::WithId(id.into()), |_| true));
+        if is_revoked { Err(Denied::token("the token has been revoked".to_owned())) } else { Ok(()) }
+    }
+
+    fn applies(&self, tokens: &RevokedTokens, is_affected: impl Fn(f64) -> bool) -> bool {
+        let revoked = self.revoked.read().unwrap_or_else(PoisonError::into_inner);
+        revoked.get(tokens).is_some_and(|revocation| revocation.until > now() && is_affected(revocation.at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_revoked_by_user_and_by_id() {
+        let revocations = Revocations::default();
+        let of = |user: &str, id: &str, issued| Rights::of_token(user, id, issued);
+        let is_revoked = |rights: &Rights| revocations.check(rights).is_err();
+        let old = Some(now() - 10.0);
+        assert!(!is_revoked(&of("anna", "1", old)));
+        assert!(revocations.revoke(RevokedTokens::OfUser("anna".into()), now() + 60.0));
+        assert!(is_revoked(&of("anna", "1", old)) && is_revoked(&of("anna", "1", None)));
+        assert!(!is_revoked(&of("anna", "1", Some(now() + 1.0))), "a later token is valid");
+        assert!(!is_revoked(&of("ben", "2", old)) && !is_revoked(&Rights::all()));
+        assert!(revocations.revoke(RevokedTokens::WithId("2".into()), now() + 60.0));
+        assert!(is_revoked(&of("ben", "2", Some(now() + 1.0))) && !is_revoked(&of("ben", "3", old)));
+        assert!(revocations.revoke(RevokedTokens::WithId("3".into()), now() - 1.0));
+        assert!(!is_revoked(&of("ben", "3", old)), "it is over");
+        assert!(revocations.revoke(RevokedTokens::WithId("2".into()), now() - 1.0));
+        assert!(is_revoked(&of("ben", "2", old)), "it is not shortened");
+    }
+
+    #[test]
+    fn revocations_are_bounded() {
+        let revocations = Revocations::default();
+        let revoke =
+            |at: usize, until| revocations.revoke(RevokedTokens::WithId(at.to_string().into()), until);
+        for at in 0..REVOCATIONS_MAX {
+            assert!(revoke(at, now() + if at == 0 { -1.0 } else { 60.0 }));
+        }
+        assert!(revoke(REVOCATIONS_MAX, now() + 60.0), "the first has expired");
+        assert!(!revoke(REVOCATIONS_MAX + 1, now() + 60.0));
+        assert!(revoke(7, now() + 90.0), "it is known");
+    }
+}

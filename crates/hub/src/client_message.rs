@@ -1,0 +1,26 @@
+//! Reports of clients' messages to the application.
+
+use std::sync::Arc;
+
+use crate::auth::Rights;
+use crate::connections::RegisteredConnection;
+use crate::events::{EventDetail, WebhookEventKind};
+use crate::topics::{HubTopics, MessageContent};
+
+/// Reports a client's publication, if anything wants to know it.
+pub(crate) fn report(
+    hub: &HubTopics,
+    (topic, content): (&str, &MessageContent),
+    rights: &Rights,
+    connection: Option<&RegisteredConnection>,
+) {
+    let Some(events) = hub.events().filter(|events| events.wants(WebhookEventKind::ClientMessage)) else {
+        return;
+    };
+    events.emit(EventDetail::ClientMessage {
+        topic: topic.into(),
+        content: content.of_event(),
+        user: rights.subject().map(Arc::from),
+        connection: connection.map(RegisteredConnection::id),
+    });
+}

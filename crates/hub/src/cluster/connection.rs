@@ -1,0 +1,239 @@
+//! A connection to the broker: login, and the buffers of both directions.
+
+use std::io::{ErrorKind, Read, Write};
+use std::ops::Range;
+use std::time::Instant;
+
+use mio::event::Event;
+use mio::net::TcpStream;
+use mio::{Interest, Registry, Token};
+
+use super::options::ClusterOptions;
+use super::protocol::{BrokerClient, BrokerEvent};
+use super::transport::BrokerTransport;
+
+/// Bytes received at once.
+const CHUNK: usize = 64 << 10;
+
+/// Capacity of buffers that is retained for later use.
+const BUFFER_MAX: usize = 1 << 20;
+
+/// A connection, from its start to its end.
+pub(super) struct BrokerConnection {
+    transport: BrokerTransport,
+    host: String,
+    client: BrokerClient,
+    begins: bool,
+    has_tls_first: bool,
+    is_connected: bool,
+    pub(super) is_ready: bool,
+    /// Received bytes from `parsed` on are not parsed yet.
+    input: Vec<u8>,
+    parsed: usize,
+    /// Bytes from `written` on are not sent yet.
+    output: Vec<u8>,
+    written: usize,
+    is_readable: bool,
+    is_writable: bool,
+    /// The broker has closed its direction: it is read to its end.
+    is_ending: bool,
+    pub(super) started: Instant,
+    pub(super) received: Instant,
+}
+
+/// What happened on the connection.
+pub(super) enum LinkEvent {
+    /// The login has succeeded.
+    Ready,
+    /// The broker has executed all commands before a ping.
+    Pong,
+    /// A message: a range for [`BrokerConnection::payload`].
+    Message(Range<usize>),
+}
+
+impl BrokerConnection {
+    /// Starts to connect.
+    ///
+    /// # Errors
+    /// The reason.
+    pub(super) fn start(
+        options: &ClusterOptions,
+        attempt: usize,
+        (registry, token): (&Registry, Token),
+        now: Instant,
+    ) -> Result<Self, String> {
+        let (mut transport, host) = BrokerTransport::connect(&options.hosts, attempt)?;
+        if let Some(socket) = transport.socket() {
+            let both = Interest::READABLE | Interest::WRITABLE;
+            registry.register(socket, token, both).map_err(|error| error.to_string())?;
+        }
+        let begins = options.engine.client_begins();
+        Ok(Self {
+            transport,
+            host,
+            client: BrokerClient::new(options),
+            begins,
+            has_tls_first: begins && options.has_tls,
+            is_connected: false,
+            is_ready: false,
+            input: Vec::new(),
+            parsed: 0,
+            output: Vec::new(),
+            written: 0,
+            is_readable: false,
+            is_writable: false,
+            is_ending: false,
+            started: now,
+            received: now,
+        })
+    }
+
+    /// The socket may be read or written again.
+    pub(super) fn wake(&mut self, event: &Event) {
+        self.is_ending |= event.is_read_closed() || event.is_error();
+        self.is_readable |= event.is_readable() || self.is_ending;
+        self.is_writable |= event.is_writable() || event.is_error();
+    }
+
+    /// Whether there is something to do without waiting for the socket.
+    pub(super) fn has_input(&self) -> bool {
+        self.is_connected && self.is_readable
+    }
+
+    /// The socket, to end waiting for it.
+    pub(super) fn socket(&mut self) -> Option<&mut TcpStream> {
+        self.transport.socket()
+    }
+
+    pub(super) fn max_payload(&self) -> usize {
+        self.client.max_payload()
+    }
+
+    /// Completes the connection, if it is established.
+    ///
+    /// # Errors
+    /// The reason why it has failed.
+    pub(super) fn establish(&mut self) -> Result<bool, String> {
+        if self.is_connected || !self.is_writable {
+            return Ok(self.is_connected);
+        }
+        let host = &self.host;
+        self.is_connected = self.transport.is_connected().map_err(|error| format!("{host}: {error}"))?;
+        self.is_writable = self.is_connected;
+        if self.is_connected && self.begins {
+            if self.has_tls_first {
+                self.transport.start_tls(&self.host)?;
+            }
+            self.client.log_in(&mut self.output);
+        }
+        Ok(self.is_connected)
+    }
+
+    /// Receives a chunk; returns whether there was one.
+    ///
+    /// # Errors
+    /// The reason why the connection has ended.
+    pub(super) fn receive(&mut self, now: Instant) -> Result<bool, String> {
+        self.input.drain(..std::mem::take(&mut self.parsed));
+        if self.input.is_empty() && self.input.capacity() > BUFFER_MAX {
+            self.input = Vec::new();
+        }
+        let length = self.input.len();
+        self.input.resize(length + CHUNK, 0);
+        let read = loop {
+            match self.transport.read(self.input.get_mut(length..).unwrap_or_default()) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                read => break read,
+            }
+        };
+        self.input.truncate(length + read.as_ref().map_or(0, |count| *count));
+        match read {
+            Ok(0) => Err(format!("{}: the broker has closed the connection", self.host)),
+            Ok(count) => {
+                self.received = now;
+                // A short read has emptied the socket; TLS may have more.
+                self.is_readable = count == CHUNK || self.is_ending || self.transport.has_tls();
+                Ok(true)
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                self.is_readable = false;
+                Ok(false)
+            }
+            Err(error) => Err(format!("{}: {error}", self.host)),
+        }
+    }
+
+    /// The next event of the received bytes.
+    ///
+    /// # Errors
+    /// The broker has rejected something, or does not speak its protocol.
+    pub(super) fn next_event(&mut self) -> Result<Option<LinkEvent>, String> {
+        loop {
+            let input = self.input.get(self.parsed..).unwrap_or_default();
+            let received = self.client.receive(input, &mut self.output);
+            let Some((consumed, event)) = received.map_err(|error| format!("{}: {error}", self.host))? else {
+                return Ok(None);
+            };
+            let at = self.parsed;
+            self.parsed += consumed;
+            match event {
+                BrokerEvent::Other => {}
+                BrokerEvent::Pong => return Ok(Some(LinkEvent::Pong)),
+                BrokerEvent::StartTls => {
+                    self.transport.start_tls(&self.host)?;
+                    self.client.log_in(&mut self.output);
+                }
+                BrokerEvent::Ready => {
+                    self.is_ready = true;
+                    return Ok(Some(LinkEvent::Ready));
+                }
+                BrokerEvent::Message(range) => {
+                    return Ok(Some(LinkEvent::Message(at + range.start..at + range.end)));
+                }
+            }
+        }
+    }
+
+    /// The payload of a message, until the next call of [`receive`](Self::receive).
+    pub(super) fn payload(&self, range: Range<usize>) -> &[u8] {
+        self.input.get(range).unwrap_or_default()
+    }
+
+    /// The bytes to send: all of them are written.
+    pub(super) fn output(&mut self) -> &mut Vec<u8> {
+        &mut self.output
+    }
+
+    /// Whether all bytes have been written.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.written == self.output.len()
+    }
+
+    /// Writes as much as the socket accepts.
+    ///
+    /// # Errors
+    /// The reason why the connection has ended.
+    pub(super) fn send(&mut self) -> Result<(), String> {
+        let describe = |host: &str, error: std::io::Error| format!("{host}: {error}");
+        while self.is_writable && !self.is_flushed() {
+            match self.transport.write(self.output.get(self.written..).unwrap_or_default()) {
+                Ok(count) => self.written += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.is_writable = false,
+                Err(error) => return Err(describe(&self.host, error)),
+            }
+        }
+        if self.is_flushed() {
+            self.written = 0;
+            self.output.clear();
+            if self.output.capacity() > BUFFER_MAX {
+                self.output = Vec::new();
+            }
+        }
+        match self.transport.flush() {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
+            Err(error) => Err(describe(&self.host, error)),
+            Ok(()) => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,485 @@
+//! The thread that connects this node with the others, over a connection to the broker.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use mio::{Events, Poll, Token, Waker};
+use ring::rand::{SecureRandom as _, SystemRandom};
+use sinews_server::{Publisher, Topics};
+
+use super::Cluster;
+use super::commands::{CommandMessage, CommandTarget, NodeCommand, ResultMessage};
+use super::connection::{BrokerConnection, LinkEvent};
+use super::members::{self, PresenceSnapshotSender, RemotePresence};
+use super::message::{MessageKind, NodeId, NodeMessageHead, read_publications};
+use super::nodes::{HEARTBEAT, Heartbeat};
+use crate::policy::LivePolicy;
+use crate::topics::HubTopics;
+
+const SOCKET: Token = Token(0);
+const WAKER: Token = Token(1);
+
+/// Time limit of a connection and its login.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Time without any byte of the broker, which answers a ping every second, after which the connection is given up.
+const SILENCE_MAX: Duration = Duration::from_secs(5);
+
+/// Delay before a new connection: doubles with each attempt, up to the maximum. Half of it is random.
+const RETRY_MIN: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// Time limit to send the last bytes when the server stops.
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// Chunks that are received before other work of the thread continues.
+const CHUNKS_PER_TURN: usize = 16;
+
+/// Messages that are delivered before the workers' backlog is checked.
+const MESSAGES_PER_CHECK: usize = 64;
+
+/// Time without a broker after which clients are notified: a reconnect is usually faster.
+const REPORT_DELAY: Duration = Duration::from_secs(2);
+
+/// Maximum number of revocations in one message: some tens of KiB.
+const REVOCATIONS_PER_MESSAGE: usize = 256;
+
+/// Bytes that wait for the broker, above which parts of presence wait, too: they do not delay publications.
+const WAITING_PARTS_MAX: usize = 256 << 10;
+
+/// Delay of deliveries while workers have a backlog.
+const BACKLOG_DELAY: Duration = Duration::from_millis(1);
+
+/// The thread. It ends when this value is dropped.
+#[derive(Debug)]
+pub(crate) struct RunningLink {
+    cluster: Arc<Cluster>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl RunningLink {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub(crate) fn start(
+        cluster: &Arc<Cluster>,
+        (hub, live): (Arc<HubTopics>, LivePolicy),
+        publisher: Publisher,
+    ) -> io::Result<Self> {
+        let poll = Poll::new()?;
+        cluster.outbox.set_waker(Waker::new(poll.registry(), WAKER)?);
+        let now = Instant::now();
+        let receiver = Receiver {
+            cluster: Arc::clone(cluster),
+            hub,
+            live,
+            publisher,
+            remote: RemotePresence::default(),
+            requesters: Vec::new(),
+        };
+        let link = ClusterLink {
+            poll,
+            connection: None,
+            receiver,
+            announcer: Announcer { announced: 0, next: now, snapshot: None },
+            attempts: 0,
+            retry_at: now,
+            beat_at: now,
+            is_delayed: false,
+            has_reported: false,
+        };
+        let thread = thread::Builder::new().name("cluster".to_owned()).spawn(move || link.run())?;
+        Ok(Self { cluster: Arc::clone(cluster), thread: Some(thread) })
+    }
+}
+
+impl Drop for RunningLink {
+    fn drop(&mut self) {
+        self.cluster.is_stopped.store(true, Ordering::SeqCst);
+        self.cluster.outbox.wake();
+        if let Some(thread) = self.thread.take() {
+            // A thread that has panicked has ended as well.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// State of the thread.
+struct ClusterLink {
+    poll: Poll,
+    connection: Option<BrokerConnection>,
+    receiver: Receiver,
+    announcer: Announcer,
+    /// Failed attempts since the last login.
+    attempts: u32,
+    retry_at: Instant,
+    beat_at: Instant,
+    /// Workers have a backlog.
+    is_delayed: bool,
+    /// Clients know of an outage.
+    has_reported: bool,
+}
+
+/// What handles messages of other nodes.
+struct Receiver {
+    cluster: Arc<Cluster>,
+    hub: Arc<HubTopics>,
+    live: LivePolicy,
+    publisher: Publisher,
+    remote: RemotePresence,
+    /// Nodes that need the whole presence of this node.
+    requesters: Vec<NodeId>,
+}
+
+/// Announces the presence of this node's own connections.
+struct Announcer {
+    /// Number of the last changes.
+    announced: u64,
+    /// When the next changes may be announced.
+    next: Instant,
+    snapshot: Option<PresenceSnapshotSender>,
+}
+
+impl ClusterLink {
+    fn run(mut self) {
+        let mut events = Events::with_capacity(8);
+        while !self.cluster().is_stopped.load(Ordering::SeqCst) {
+            self.cluster().outbox.note_awake();
+            let now = Instant::now();
+            if self.connection.is_none() && now >= self.retry_at {
+                self.connect(now);
+            }
+            self.beat(now);
+            self.cluster().lock_requests().expire(now);
+            self.announcer.run(&mut self.receiver, now);
+            self.serve();
+            let timeout = self.timeout(Instant::now());
+            self.wait(&mut events, timeout);
+        }
+        self.leave();
+    }
+
+    fn wait(&mut self, events: &mut Events, timeout: Duration) {
+        // An interrupted wait is over earlier.
+        let _ = self.poll.poll(events, Some(timeout));
+        for event in events.iter().filter(|event| event.token() == SOCKET) {
+            if let Some(connection) = &mut self.connection {
+                connection.wake(event);
+            }
+        }
+    }
+
+    fn cluster(&self) -> &Arc<Cluster> {
+        &self.receiver.cluster
+    }
+
+    fn connect(&mut self, now: Instant) {
+        let options = &self.receiver.cluster.options;
+        let attempt = self.attempts as usize;
+        match BrokerConnection::start(options, attempt, (self.poll.registry(), SOCKET), now) {
+            Ok(connection) => self.connection = Some(connection),
+            Err(reason) => self.disconnect(&reason, now),
+        }
+    }
+
+    /// The time until the thread has to do something.
+    fn timeout(&self, now: Instant) -> Duration {
+        if self.is_delayed {
+            return BACKLOG_DELAY;
+        }
+        if self.connection.as_ref().is_some_and(BrokerConnection::has_input) {
+            return Duration::ZERO;
+        }
+        let mut next = self.beat_at;
+        if self.connection.is_none() {
+            next = next.min(self.retry_at);
+        }
+        if self.cluster().outbox.is_open() && self.cluster().has_changes.load(Ordering::Acquire) {
+            next = next.min(self.announcer.next);
+        }
+        let deadline = self.cluster().lock_requests().deadline();
+        next = deadline.map_or(next, |deadline| next.min(deadline));
+        if self.announcer.snapshot.is_some()
+            && self.connection.as_ref().is_some_and(BrokerConnection::is_flushed)
+        {
+            return Duration::ZERO;
+        }
+        next.saturating_duration_since(now)
+    }
+
+    /// Does what is due every second.
+    fn beat(&mut self, now: Instant) {
+        if now < self.beat_at && !self.cluster().beats_now.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        self.beat_at = now + HEARTBEAT;
+        let cluster = Arc::clone(self.cluster());
+        if let Some(connection) = &self.connection {
+            let silence = now.saturating_duration_since(connection.received);
+            if connection.is_ready && silence > SILENCE_MAX {
+                self.disconnect(&format!("the broker has not answered for {} s", silence.as_secs()), now);
+            } else if !connection.is_ready
+                && now.saturating_duration_since(connection.started) > CONNECT_TIMEOUT
+            {
+                self.disconnect(&format!("no connection within {} s", CONNECT_TIMEOUT.as_secs()), now);
+            }
+        }
+        self.report(now);
+        for node in cluster.expire_nodes(now, cluster.outbox.is_open()) {
+            self.receiver.remote.remove(node, &self.receiver.publisher);
+        }
+        if cluster.outbox.is_open() {
+            cluster.send_heartbeat(self.receiver.hub.connections().len(), self.announcer.announced);
+            cluster.outbox.command(|kind, out| kind.ping(out));
+        }
+    }
+
+    /// Notifies clients of an outage, and of its end.
+    fn report(&mut self, now: Instant) {
+        let away = self.cluster().away_for(now);
+        let is_away = away.is_some_and(|time| self.has_reported || time >= REPORT_DELAY);
+        if is_away != self.has_reported {
+            self.has_reported = is_away;
+            self.receiver.hub.connections().report_cluster(!is_away);
+        }
+    }
+
+    fn serve(&mut self) {
+        let now = Instant::now();
+        if let Err(reason) = self.exchange(now) {
+            self.disconnect(&reason, now);
+        }
+    }
+
+    /// Receives and sends what the socket has and accepts.
+    fn exchange(&mut self, now: Instant) -> Result<(), String> {
+        let Some(connection) = &mut self.connection else { return Ok(()) };
+        if !connection.establish()? {
+            return Ok(());
+        }
+        self.is_delayed = false;
+        let mut count = 0;
+        for _ in 0..CHUNKS_PER_TURN {
+            if !connection.has_input() || self.is_delayed || !connection.receive(now)? {
+                break;
+            }
+            while let Some(event) = connection.next_event()? {
+                match event {
+                    LinkEvent::Ready => {
+                        self.attempts = 0;
+                        self.receiver.cluster.connected(connection.max_payload(), now);
+                        // The other nodes learn of this one at once.
+                        self.beat_at = now;
+                    }
+                    LinkEvent::Pong => self.receiver.cluster.confirmed(now),
+                    LinkEvent::Message(range) => {
+                        self.receiver.receive(connection.payload(range), now);
+                        count += 1;
+                    }
+                }
+                if count % MESSAGES_PER_CHECK == MESSAGES_PER_CHECK - 1 {
+                    self.is_delayed = self.receiver.publisher.is_backlogged();
+                }
+            }
+        }
+        if connection.is_ready {
+            self.receiver.cluster.outbox.take(connection.output());
+        }
+        connection.send()
+    }
+
+    fn disconnect(&mut self, reason: &str, now: Instant) {
+        if let Some(socket) = self.connection.take().as_mut().and_then(BrokerConnection::socket) {
+            // Closing it would do as well.
+            let _ = self.poll.registry().deregister(socket);
+        }
+        self.is_delayed = false;
+        self.cluster().disconnected(reason, now);
+        let delay = RETRY_MIN.saturating_mul(1 << self.attempts.min(10)).min(RETRY_MAX);
+        self.attempts = self.attempts.saturating_add(1);
+        self.retry_at = now + delay.mul_f64(0.5 + random_share() / 2.0);
+    }
+
+    /// Notifies the other nodes, which otherwise wait for heartbeats.
+    fn leave(&mut self) {
+        let cluster = Arc::clone(self.cluster());
+        cluster.send_leave();
+        let begin = Instant::now();
+        let mut events = Events::with_capacity(8);
+        while begin.elapsed() < FLUSH_TIMEOUT {
+            self.serve();
+            if self.connection.as_ref().is_none_or(BrokerConnection::is_flushed) {
+                return;
+            }
+            self.wait(&mut events, FLUSH_TIMEOUT);
+        }
+    }
+}
+
+/// A random number from 0 to 1, so that the nodes do not reconnect at the same time.
+fn random_share() -> f64 {
+    let mut byte = [0];
+    // Without random numbers, all nodes wait equally long.
+    let _ = SystemRandom::new().fill(&mut byte);
+    f64::from(byte[0]) / 255.0
+}
+
+impl Receiver {
+    fn receive(&mut self, message: &[u8], now: Instant) {
+        // Other versions of this program may send other messages.
+        let Some((head, body)) = NodeMessageHead::read(message) else { return };
+        if head.node.id == self.cluster.node.id {
+            return;
+        }
+        let mut nodes = self.cluster.lock_nodes();
+        if !nodes.receive(head.node, head.number, now) {
+            return;
+        }
+        let is_replaced = head.kind != MessageKind::Publications && nodes.is_replaced(head.node);
+        drop(nodes);
+        match head.kind {
+            MessageKind::Publications => self.deliver(body),
+            MessageKind::Heartbeat => {
+                let Ok(heartbeat) = serde_json::from_slice::<Heartbeat>(body) else { return };
+                if heartbeat.serving {
+                    let predecessors = self.cluster.lock_nodes().predecessors(head.node);
+                    predecessors.into_iter().for_each(|node| self.remote.remove(node, &self.publisher));
+                }
+                if !is_replaced && self.remote.compare(head.node, heartbeat.presence, now) {
+                    self.request_presence(head.node);
+                }
+                self.cluster.note_heartbeat(head.node, heartbeat);
+            }
+            MessageKind::Leave => {
+                self.cluster.left(head.node);
+                self.remote.remove(head.node, &self.publisher);
+            }
+            MessageKind::PresenceChanges | MessageKind::PresenceSnapshot if is_replaced => {}
+            MessageKind::PresenceChanges => {
+                if self.remote.apply_changes(head.node, body, &self.publisher, now) {
+                    self.request_presence(head.node);
+                }
+            }
+            MessageKind::PresenceSnapshot => {
+                self.remote.apply_snapshot(head.node, body, &self.publisher, now);
+            }
+            MessageKind::PresenceRequest => {
+                if !self.requesters.contains(&head.node) {
+                    self.requesters.push(head.node);
+                }
+            }
+            MessageKind::Command => self.execute(head.node, body),
+            MessageKind::Result => {
+                let Ok(ResultMessage { id, result }) = serde_json::from_slice(body) else { return };
+                self.cluster.lock_requests().complete(id, head.node, result);
+            }
+        }
+    }
+
+    /// Executes a command of another node, and sends its result.
+    fn execute(&self, node: NodeId, body: &[u8]) {
+        // Other versions of this program may send other commands.
+        let Ok(CommandMessage { id, command }) = serde_json::from_slice(body) else { return };
+        let subject = self.cluster.outbox.subjects.node(node);
+        if matches!(command, NodeCommand::Sync) {
+            let all = self.live.policy().revocations().all();
+            if self.cluster.answers_sync(node) && !all.is_empty() {
+                for part in all.chunks(REVOCATIONS_PER_MESSAGE) {
+                    let command = NodeCommand::Revocations { all: part.to_vec() };
+                    self.cluster.send_command(&subject, 0, command);
+                }
+            }
+            return;
+        }
+        let target = CommandTarget {
+            connections: self.hub.connections(),
+            live: &self.live,
+            publisher: &self.publisher,
+        };
+        let result = target.execute(command);
+        if id > 0 {
+            // A value is always encoded.
+            let body = serde_json::to_vec(&ResultMessage { id, result }).unwrap_or_default();
+            self.cluster.outbox.send(&subject, MessageKind::Result, &body);
+        }
+    }
+
+    fn request_presence(&self, node: NodeId) {
+        let outbox = &self.cluster.outbox;
+        outbox.send(&outbox.subjects.node(node), MessageKind::PresenceRequest, &[]);
+    }
+
+    fn deliver(&mut self, body: &[u8]) {
+        let Some((topic, publications)) = read_publications(body) else { return };
+        self.cluster.outbox.counters.received.fetch_add(publications.len() as u64, Ordering::Relaxed);
+        for content in publications {
+            self.hub.deliver_from_cluster(&mut self.publisher, topic, &content);
+        }
+    }
+}
+
+impl Announcer {
+    /// Announces changes, and sends parts of the whole presence to nodes that need it.
+    fn run(&mut self, receiver: &mut Receiver, now: Instant) {
+        if !receiver.cluster.outbox.is_open() {
+            // Nodes request again what they miss.
+            self.snapshot = None;
+            receiver.requesters.clear();
+            return;
+        }
+        if now >= self.next && receiver.cluster.has_changes.swap(false, Ordering::AcqRel) {
+            self.next = now + Topics::PRESENCE_INTERVAL;
+            self.announce(receiver);
+        }
+        if self.snapshot.is_none() && !receiver.requesters.is_empty() {
+            let requesters = std::mem::take(&mut receiver.requesters);
+            self.snapshot = Some(PresenceSnapshotSender::new(requesters, &receiver.publisher));
+        }
+        self.send_parts(receiver);
+    }
+
+    fn announce(&mut self, receiver: &Receiver) {
+        let outbox = &receiver.cluster.outbox;
+        let all = outbox.subjects.all();
+        loop {
+            let changes = receiver.publisher.take_own_presence(members::MEMBERS_PER_MESSAGE);
+            if changes.overflowed {
+                // The gap makes the other nodes request everything.
+                self.announced += 1;
+            }
+            if !changes.topics.is_empty() || changes.overflowed {
+                self.announced += 1;
+                let mut body = self.announced.to_le_bytes().to_vec();
+                changes.topics.iter().for_each(|own| members::write_own(&mut body, own));
+                outbox.send(&all, MessageKind::PresenceChanges, &body);
+            }
+            if !changes.more {
+                return;
+            }
+            if outbox.waiting() > WAITING_PARTS_MAX {
+                receiver.cluster.has_changes.store(true, Ordering::Release);
+                return;
+            }
+        }
+    }
+
+    fn send_parts(&mut self, receiver: &Receiver) {
+        let outbox = &receiver.cluster.outbox;
+        while let Some(snapshot) = &mut self.snapshot {
+            if outbox.waiting() > WAITING_PARTS_MAX {
+                return;
+            }
+            let (body, is_last) = snapshot.next(self.announced, &receiver.publisher);
+            for node in &snapshot.requesters {
+                outbox.send(&outbox.subjects.node(*node), MessageKind::PresenceSnapshot, &body);
+            }
+            if is_last {
+                self.snapshot = None;
+            }
+        }
+    }
+}

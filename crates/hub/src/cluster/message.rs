@@ -1,0 +1,198 @@
+//! Messages between nodes.
+//!
+//! A message is a head of fixed length and a body. Nodes take no part of a client's payload for a head: a payload is the
+//! last field of its publication, behind its length.
+//!
+//! ```text
+//!   head          version 1 B · kind 1 B · node 16 B · start of the node 8 B · number of the message 8 B
+//!   publications  topic (length 2 B) · publications: kind 1 B, payload (length 4 B)
+//!   others        JSON
+//! ```
+//!
+//! Integers are little endian. Nodes ignore messages of another version.
+
+use std::fmt;
+
+use bytes::Bytes;
+
+use crate::handover::wire::ContentKind;
+use crate::topics::MessageContent;
+
+/// Version of all messages.
+const VERSION: u8 = 1;
+
+/// Length of a head in bytes.
+pub(super) const HEAD: usize = 34;
+
+/// A process of the cluster: its random id, and when it started in microseconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct NodeId {
+    pub(crate) id: u128,
+    pub(crate) start: u64,
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.id)
+    }
+}
+
+/// Kind of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum MessageKind {
+    Publications = 0,
+    Heartbeat = 1,
+    /// The node leaves.
+    Leave = 2,
+    /// Changes of the presence of the node's own connections.
+    PresenceChanges = 3,
+    /// The whole presence of the node's own connections, in parts.
+    PresenceSnapshot = 4,
+    /// The sender requests the whole presence.
+    PresenceRequest = 5,
+    /// A command of the HTTP API.
+    Command = 6,
+    /// The result of a command.
+    Result = 7,
+}
+
+impl MessageKind {
+    fn of(byte: u8) -> Option<Self> {
+        let kinds = [
+            Self::Publications,
+            Self::Heartbeat,
+            Self::Leave,
+            Self::PresenceChanges,
+            Self::PresenceSnapshot,
+            Self::PresenceRequest,
+            Self::Command,
+            Self::Result,
+        ];
+        kinds.into_iter().find(|kind| *kind as u8 == byte)
+    }
+}
+
+/// Head of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NodeMessageHead {
+    pub(super) kind: MessageKind,
+    pub(super) node: NodeId,
+    /// Counts the messages of the node, so that a receiver with overlapping subscriptions finds duplicates.
+    pub(super) number: u64,
+}
+
+impl NodeMessageHead {
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&[VERSION, self.kind as u8]);
+        out.extend_from_slice(&self.node.id.to_le_bytes());
+        out.extend_from_slice(&self.node.start.to_le_bytes());
+        out.extend_from_slice(&self.number.to_le_bytes());
+    }
+
+    /// The head and the body of a message; `None` if it is no message of this version.
+    pub(super) fn read(message: &[u8]) -> Option<(Self, &[u8])> {
+        let (head, body) = message.split_first_chunk::<HEAD>()?;
+        let [version, kind, rest @ ..] = head;
+        let (id, rest) = rest.split_first_chunk::<16>()?;
+        let (start, number) = rest.split_first_chunk::<8>()?;
+        let node = NodeId { id: u128::from_le_bytes(*id), start: u64::from_le_bytes(*start) };
+        let number = u64::from_le_bytes(*number.first_chunk()?);
+        let kind = MessageKind::of(*kind).filter(|_| *version == VERSION)?;
+        Some((Self { kind, node, number }, body))
+    }
+}
+
+/// Starts the body of publications.
+pub(super) fn write_topic(out: &mut Vec<u8>, topic: &str) {
+    // A topic has at most 250 bytes.
+    out.extend_from_slice(&u16::try_from(topic.len()).unwrap_or(u16::MAX).to_le_bytes());
+    out.extend_from_slice(topic.as_bytes());
+}
+
+/// Length of a publication besides its payload.
+pub(super) const PUBLICATION_HEAD: usize = 5;
+
+/// Adds a publication.
+pub(super) fn write_publication(out: &mut Vec<u8>, kind: ContentKind, payload: &[u8]) {
+    let kind = match kind {
+        ContentKind::Text => 0,
+        ContentKind::Json => 1,
+        ContentKind::Binary => 2,
+        ContentKind::Event => 3,
+    };
+    out.push(kind);
+    // The caller has checked the length.
+    out.extend_from_slice(&u32::try_from(payload.len()).unwrap_or(u32::MAX).to_le_bytes());
+    out.extend_from_slice(payload);
+}
+
+/// Reads the topic and the publications of a body; `None` if it is malformed.
+pub(super) fn read_publications(body: &[u8]) -> Option<(&str, Vec<MessageContent>)> {
+    let (length, rest) = body.split_first_chunk::<2>()?;
+    let (topic, mut rest) = rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))?;
+    let topic = std::str::from_utf8(topic).ok()?;
+    let mut publications = Vec::new();
+    while let Some((head, after)) = rest.split_first_chunk::<PUBLICATION_HEAD>() {
+        let [kind, a, b, c, d] = *head;
+        let (payload, after) = after.split_at_checked(u32::from_le_bytes([a, b, c, d]) as usize)?;
+        let is_text = kind == 2 || std::str::from_utf8(payload).is_ok();
+        let kind = match kind {
+            0 => ContentKind::Text,
+            1 => ContentKind::Json,
+            2 => ContentKind::Binary,
+            3 => ContentKind::Event,
+            _ => return None,
+        };
+        publications.push(MessageContent::of(kind, Bytes::copy_from_slice(payload)));
+        rest = is_text.then_some(after)?;
+    }
+    rest.is_empty().then_some((topic, publications))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NODE: NodeId = NodeId { id: 7 << 64 | 9, start: 1_000 };
+
+    fn message() -> Vec<u8> {
+        let mut out = Vec::new();
+        NodeMessageHead { kind: MessageKind::Publications, node: NODE, number: 3 }.write(&mut out);
+        assert_eq!(out.len(), HEAD);
+        write_topic(&mut out, "chat.1");
+        write_publication(&mut out, ContentKind::Text, "grün".as_bytes());
+        write_publication(&mut out, ContentKind::Binary, &[0xFF; 300]);
+        write_publication(&mut out, ContentKind::Json, b"{}");
+        out
+    }
+
+    #[test]
+    fn publications_are_read_as_written() {
+        let message = message();
+        let (head, body) = NodeMessageHead::read(&message).unwrap();
+        assert_eq!(head, NodeMessageHead { kind: MessageKind::Publications, node: NODE, number: 3 });
+        let (topic, publications) = read_publications(body).unwrap();
+        assert_eq!((topic, publications.len()), ("chat.1", 3));
+        let framed = publications.iter().map(|content| content.framed_text("t", None)).collect::<String>();
+        assert!(framed.contains("\"data\":\"grün\"") && framed.contains("\"b64\":\"//"), "{framed}");
+        assert!(framed.contains("\"data\":{}"), "{framed}");
+    }
+
+    #[test]
+    fn truncated_and_foreign_messages_are_rejected() {
+        let message = message();
+        for end in 0..message.len() {
+            let read = NodeMessageHead::read(&message[..end]).and_then(|(_, body)| read_publications(body));
+            // An end between two publications is the end of a shorter message.
+            assert!(read.is_none_or(|(_, publications)| publications.len() < 3), "{end}");
+        }
+        for (at, byte) in [(0, 2), (1, 99), (HEAD, 200), (HEAD + 8, 9), (HEAD + 15, 0xFF)] {
+            let mut changed = message.clone();
+            changed[at] = byte;
+            let read =
+                NodeMessageHead::read(&changed).and_then(|(_, body)| read_publications(body).map(drop));
+            assert!(read.is_none(), "{at}");
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! The other nodes of the cluster, as this node knows them by their heartbeats.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::message::NodeId;
+use crate::topics::nodes::ReportRole;
+
+/// Interval of heartbeats.
+pub(super) const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// Time without a heartbeat after which a node is dead: four lost heartbeats, and some delay of the broker.
+pub(super) const NODE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Uptime from which a node knows the presence of all other nodes, and they know it.
+pub(super) const SETTLE_TIME: Duration = NODE_TIMEOUT;
+
+/// Maximum number of other nodes. Further nodes are ignored, with a warning.
+pub(super) const NODES_MAX: usize = 255;
+
+/// What a node reports once a second.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Heartbeat {
+    pub(crate) name: String,
+    pub(crate) version: String,
+    pub(crate) uptime: u64,
+    /// Open connections of clients.
+    #[serde(default)]
+    pub(crate) connections: u64,
+    /// Topics and patterns with subscribers.
+    #[serde(default)]
+    pub(crate) topics: u64,
+    /// Number of the last changes of presence.
+    #[serde(default)]
+    pub(crate) presence: u64,
+    /// It has replaced processes with its id that started earlier: their members have moved.
+    #[serde(default)]
+    pub(crate) serving: bool,
+    /// Its part in reports of the state of topics.
+    #[serde(default)]
+    pub(crate) reports: ReportRole,
+}
+
+/// The other nodes.
+#[derive(Debug, Default)]
+pub(super) struct Nodes(BTreeMap<NodeId, RemoteNode>);
+
+/// Another node.
+#[derive(Debug)]
+struct RemoteNode {
+    seen: Instant,
+    /// The last heartbeat; `None` before the first.
+    heartbeat: Option<Heartbeat>,
+    received: ReceivedNumbers,
+}
+
+/// The numbers of a node's last messages, to find duplicates.
+#[derive(Debug, Default)]
+struct ReceivedNumbers {
+    highest: u64,
+    /// Bit n is set if `highest - n` was received.
+    recent: u128,
+}
+
+impl ReceivedNumbers {
+    /// Returns whether a message is new. Messages arrive in order, with small exceptions at brokers of several servers;
+    /// an older message than the window of 128 messages is taken for a duplicate.
+    fn insert(&mut self, number: u64) -> bool {
+        if number > self.highest {
+            let shift = u32::try_from(number - self.highest).unwrap_or(u32::MAX);
+            self.recent = self.recent.checked_shl(shift).unwrap_or(0) | 1;
+            self.highest = number;
+            return true;
+        }
+        let Some(bit) = u32::try_from(self.highest - number).ok().and_then(|age| 1_u128.checked_shl(age))
+        else {
+            return false;
+        };
+        let is_new = self.recent & bit == 0;
+        self.recent |= bit;
+        is_new
+    }
+}
+
+impl Nodes {
+    /// Notes a message of a node. Returns whether it is new, and not a duplicate by an overlapping subscription.
+    pub(super) fn receive(&mut self, id: NodeId, number: u64, now: Instant) -> bool {
+        if self.0.len() >= NODES_MAX && !self.0.contains_key(&id) {
+            tracing::warn!(node = %id, "the cluster has more than {NODES_MAX} other nodes: this one is ignored");
+            return false;
+        }
+        let new = || RemoteNode { seen: now, heartbeat: None, received: ReceivedNumbers::default() };
+        let node = self.0.entry(id).or_insert_with(new);
+        node.seen = now;
+        node.received.insert(number)
+    }
+
+    /// Notes a heartbeat. Returns whether it is the node's first.
+    pub(super) fn beat(&mut self, id: NodeId, heartbeat: Heartbeat) -> bool {
+        let Some(node) = self.0.get_mut(&id) else { return false };
+        node.heartbeat.replace(heartbeat).is_none()
+    }
+
+    /// Removes a node that leaves. Returns whether it was known.
+    pub(super) fn remove(&mut self, id: NodeId) -> bool {
+        self.0.remove(&id).is_some()
+    }
+
+    /// Removes nodes without heartbeats, and returns them.
+    pub(super) fn expire(&mut self, now: Instant) -> Vec<NodeId> {
+        let is_dead = |node: &RemoteNode| now.saturating_duration_since(node.seen) >= NODE_TIMEOUT;
+        let dead: Vec<NodeId> = self.0.iter().filter(|(_, node)| is_dead(node)).map(|(id, _)| *id).collect();
+        for id in &dead {
+            self.0.remove(id);
+        }
+        dead
+    }
+
+    /// Extends the time of all nodes, after heartbeats could not arrive.
+    pub(super) fn renew(&mut self, now: Instant) {
+        self.0.values_mut().for_each(|node| node.seen = now);
+    }
+
+    /// Whether a successor process has replaced a node.
+    pub(super) fn is_replaced(&self, id: NodeId) -> bool {
+        let later = self.iter().filter(|(other, _)| other.id == id.id && other.start > id.start);
+        later.into_iter().any(|(_, heartbeat)| heartbeat.serving)
+    }
+
+    /// Earlier processes with the id of a node.
+    pub(super) fn predecessors(&self, id: NodeId) -> Vec<NodeId> {
+        self.0.keys().filter(|other| other.id == id.id && other.start < id.start).copied().collect()
+    }
+
+    /// The ids of the nodes that report topics, with this node's id if it does, and whether an older node is going to. Of
+    /// several processes with the same id, the last one that serves counts.
+    pub(super) fn reporters(&self, own: NodeId, role: ReportRole) -> (Vec<u128>, bool) {
+        let mut roles: BTreeMap<u128, (u64, ReportRole)> = BTreeMap::new();
+        // In the order of their starts.
+        for (node, heartbeat) in self.iter().filter(|(_, heartbeat)| heartbeat.serving) {
+            roles.insert(node.id, (node.start, heartbeat.reports));
+        }
+        roles.insert(own.id, (own.start, role));
+        let is_older = |id: u128, start: u64| (start, id) < (own.start, own.id);
+        let has_older_candidate =
+            roles.iter().any(|(id, (start, role))| *role == ReportRole::Candidate && is_older(*id, *start));
+        let reporters = roles.iter().filter(|(_, (_, role))| *role == ReportRole::Reporter);
+        (reporters.map(|(id, _)| *id).collect(), has_older_candidate)
+    }
+
+    /// The nodes with a heartbeat.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (NodeId, &Heartbeat)> {
+        self.0.iter().filter_map(|(id, node)| Some((*id, node.heartbeat.as_ref()?)))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.iter().count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn duplicates_are_found_also_out_of_order() {
+        let mut received = ReceivedNumbers::default();
+        let new: Vec<u64> = [1, 2, 2, 5, 4, 4, 3, 5, 6, 200, 200, 73, 72, 199, 1_000, 200]
+            .into_iter()
+            .filter(|number| received.insert(*number))
+            .collect();
+        assert_eq!(new, [1, 2, 5, 4, 3, 6, 200, 73, 199, 1_000], "72 is beyond the window");
+    }
+
+    #[test]
+    fn nodes_expire_without_heartbeats() {
+        let (mut nodes, begin) = (Nodes::default(), Instant::now());
+        let [one, two] = [1, 2].map(|id| NodeId { id, start: 0 });
+        let heartbeat = Heartbeat {
+            name: "n".into(),
+            version: "1".into(),
+            uptime: 0,
+            connections: 0,
+            topics: 0,
+            presence: 0,
+            serving: true,
+            reports: ReportRole::None,
+        };
+        assert!(nodes.receive(one, 1, begin) && nodes.receive(two, 1, begin));
+        assert!(nodes.beat(one, heartbeat.clone()) && !nodes.beat(one, heartbeat));
+        assert_eq!(nodes.len(), 1, "one has a heartbeat");
+        assert!(nodes.receive(two, 2, begin + NODE_TIMEOUT / 2));
+        assert_eq!(nodes.expire(begin + NODE_TIMEOUT), [one]);
+        nodes.renew(begin + NODE_TIMEOUT);
+        assert_eq!(nodes.expire(begin + NODE_TIMEOUT * 3 / 2), []);
+        assert!(nodes.remove(two) && !nodes.remove(two));
+    }
+
+    #[test]
+    fn the_last_process_of_a_node_decides_whether_it_reports() {
+        let (mut nodes, now) = (Nodes::default(), Instant::now());
+        let own = NodeId { id: 9, start: 5 };
+        let mut beat = |id, start, serving, reports: &str| {
+            let node = NodeId { id, start };
+            let heartbeat = serde_json::json!({
+                "name": "", "version": "", "uptime": 0, "serving": serving, "reports": reports,
+            });
+            nodes.receive(node, 1, now);
+            nodes.beat(node, serde_json::from_value(heartbeat).unwrap());
+            nodes.reporters(own, ReportRole::Reporter)
+        };
+        assert_eq!(beat(1, 1, true, "reporter"), (vec![1, 9], false));
+        assert_eq!(beat(2, 6, true, "candidate"), (vec![1, 9], false), "it is younger");
+        assert_eq!(beat(3, 5, true, "of a later version"), (vec![1, 9], false));
+        assert_eq!(beat(1, 2, false, "none"), (vec![1, 9], false), "the successor does not serve yet");
+        assert_eq!(beat(1, 3, true, "candidate"), (vec![9], true));
+    }
+
+    #[test]
+    fn nodes_are_bounded() {
+        let (mut nodes, now) = (Nodes::default(), Instant::now());
+        for id in 0..NODES_MAX {
+            assert!(nodes.receive(NodeId { id: id as u128, start: 0 }, 1, now));
+        }
+        assert!(!nodes.receive(NodeId { id: u128::MAX, start: 0 }, 1, now));
+        assert!(nodes.receive(NodeId { id: 0, start: 0 }, 2, now));
+    }
+}

@@ -1,0 +1,121 @@
+//! Lists the nodes of a cluster from outside, by their heartbeats.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use mio::{Events, Poll, Token};
+use serde_json::{Value, json};
+
+use super::connection::{BrokerConnection, LinkEvent};
+use super::message::{MessageKind, NodeId, NodeMessageHead};
+use super::nodes::{HEARTBEAT, Heartbeat};
+use super::options::ClusterOptions;
+use super::subject::Subjects;
+
+/// A node of a cluster, as it describes itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClusterNode {
+    /// Random id of the process, in hexadecimal digits.
+    pub id: String,
+    /// Name in the configuration, or the host name.
+    pub name: String,
+    /// Version of the program.
+    pub version: String,
+    /// Seconds since the start.
+    pub uptime: u64,
+    /// Open connections of clients.
+    pub connections: u64,
+    /// Topics and patterns with subscribers.
+    pub topics: u64,
+}
+
+impl ClusterNode {
+    pub(super) fn new(id: NodeId, heartbeat: &Heartbeat) -> Self {
+        let Heartbeat { name, version, uptime, connections, topics, .. } = heartbeat.clone();
+        Self { id: id.to_string(), name, version, uptime, connections, topics }
+    }
+
+    pub(crate) fn to_json(&self) -> Value {
+        let Self { id, name, version, uptime, connections, topics } = self;
+        json!({
+            "id": id, "name": name, "version": version, "uptime": uptime, "connections": connections,
+            "topics": topics,
+        })
+    }
+}
+
+/// Time in which each living node sends a heartbeat, also if one is late.
+const OBSERVED: Duration = Duration::from_millis(HEARTBEAT.as_millis() as u64 * 5 / 2);
+
+/// Lists the living nodes of a cluster by name, without joining it. Takes two and a half seconds: two intervals
+/// of heartbeats, and some delay.
+///
+/// # Errors
+/// The broker does not answer within the timeout, or rejects the login.
+pub fn observe_nodes(options: &ClusterOptions, timeout: Duration) -> Result<Vec<ClusterNode>, String> {
+    let describe = |error: std::io::Error| error.to_string();
+    let (begin, mut found) = (Instant::now(), BTreeMap::new());
+    let mut end = begin + timeout;
+    let mut poll = Poll::new().map_err(describe)?;
+    let mut connection = BrokerConnection::start(options, 0, (poll.registry(), Token(0)), begin)?;
+    let mut events = Events::with_capacity(8);
+    loop {
+        let now = Instant::now();
+        if now >= end {
+            break;
+        }
+        exchange(&mut connection, options, &mut found, now)?;
+        if connection.is_ready && end == begin + timeout {
+            end = now + OBSERVED;
+        }
+        // An interrupted wait is over earlier.
+        let _ = poll.poll(&mut events, Some(end.saturating_duration_since(now)));
+        for event in &events {
+            connection.wake(event);
+        }
+    }
+    if !connection.is_ready {
+        return Err(format!("{options}: no answer within {} s", timeout.as_secs()));
+    }
+    let nodes = found.iter().map(|(id, heartbeat)| ClusterNode::new(*id, heartbeat));
+    let mut nodes: Vec<ClusterNode> = nodes.collect();
+    nodes.sort_by(|a, b| (&a.name, &a.id).cmp(&(&b.name, &b.id)));
+    Ok(nodes)
+}
+
+/// Receives and sends.
+fn exchange(
+    connection: &mut BrokerConnection,
+    options: &ClusterOptions,
+    found: &mut BTreeMap<NodeId, Heartbeat>,
+    now: Instant,
+) -> Result<(), String> {
+    if !connection.establish()? {
+        return Ok(());
+    }
+    while connection.has_input() && connection.receive(now)? {
+        while let Some(event) = connection.next_event()? {
+            match event {
+                LinkEvent::Ready => {
+                    let all = Subjects::new(options.engine, &options.prefix).all();
+                    options.engine.subscribe(connection.output(), (&all, false), 1);
+                }
+                LinkEvent::Pong => {}
+                LinkEvent::Message(range) => {
+                    let read = NodeMessageHead::read(connection.payload(range));
+                    let Some((head, body)) = read else { continue };
+                    match head.kind {
+                        MessageKind::Heartbeat => {
+                            let heartbeat = serde_json::from_slice(body).ok();
+                            found.extend(heartbeat.map(|heartbeat| (head.node, heartbeat)));
+                        }
+                        MessageKind::Leave => drop(found.remove(&head.node)),
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+    connection.send()
+}

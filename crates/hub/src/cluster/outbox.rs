@@ -1,0 +1,291 @@
+//! The bytes that wait for the link's thread: any thread adds messages, in the order in which they leave.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use mio::Waker;
+
+use super::message::{
+    HEAD, MessageKind, NodeId, NodeMessageHead, PUBLICATION_HEAD, write_publication, write_topic,
+};
+use super::options::BrokerKind;
+use super::subject::Subjects;
+use crate::handover::wire::ContentKind;
+
+/// Limit of publications that wait for the broker in bytes; further ones are dropped. 16 MiB: the largest message, or
+/// some tens of milliseconds of a fast network.
+const WAITING_MAX: usize = 16 << 20;
+
+/// Limit of the publications in one message in bytes: the work of a broker for a message is small beside its bytes then.
+const BATCH_MAX: usize = 32 << 10;
+
+/// Messages for the broker.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    kind: BrokerKind,
+    node: NodeId,
+    pub(super) subjects: Subjects,
+    /// The broker is connected. Read without the lock by publishers.
+    is_open: AtomicBool,
+    state: Mutex<OutboxState>,
+    waker: OnceLock<Waker>,
+    /// The thread has been woken, and has not taken the bytes yet.
+    is_woken: AtomicBool,
+    pub(super) counters: LinkCounters,
+}
+
+/// What a link has done.
+#[derive(Debug, Default)]
+pub(crate) struct LinkCounters {
+    /// Publications passed to the broker.
+    pub(crate) sent: AtomicU64,
+    /// Publications of other nodes delivered here.
+    pub(crate) received: AtomicU64,
+    /// Publications not passed to the broker: it is away, too many wait, or the message exceeds its limit.
+    pub(crate) dropped_away: AtomicU64,
+    pub(crate) dropped_full: AtomicU64,
+    pub(crate) dropped_large: AtomicU64,
+    pub(crate) connects: AtomicU64,
+}
+
+#[derive(Debug)]
+struct OutboxState {
+    /// Commands for the broker.
+    bytes: Vec<u8>,
+    /// The subject and the message of the publications that the next one may join.
+    subject: String,
+    topic: String,
+    batch: Vec<u8>,
+    /// Number of the last message.
+    number: u64,
+    max_payload: usize,
+}
+
+impl Outbox {
+    pub(super) fn new(kind: BrokerKind, node: NodeId, subjects: Subjects) -> Self {
+        let state = OutboxState {
+            bytes: Vec::new(),
+            subject: String::new(),
+            topic: String::new(),
+            batch: Vec::new(),
+            number: 0,
+            max_payload: usize::MAX,
+        };
+        Self {
+            kind,
+            node,
+            subjects,
+            is_open: AtomicBool::new(false),
+            state: Mutex::new(state),
+            waker: OnceLock::new(),
+            is_woken: AtomicBool::new(false),
+            counters: LinkCounters::default(),
+        }
+    }
+
+    /// Sets the waker of the link's thread. The first call sets it.
+    pub(super) fn set_waker(&self, waker: Waker) {
+        let _ = self.waker.set(waker);
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Acquire)
+    }
+
+    /// Wakes the thread, unless it is awake.
+    pub(super) fn wake(&self) {
+        if !self.is_woken.swap(true, Ordering::AcqRel)
+            && let Some(waker) = self.waker.get()
+        {
+            // Without a wakeup, the bytes leave with the next heartbeat.
+            let _ = waker.wake();
+        }
+    }
+
+    /// The thread is awake: from here on, it has to be woken again.
+    pub(super) fn note_awake(&self) {
+        self.is_woken.store(false, Ordering::Release);
+    }
+
+    /// Opens for publications after a login, with the broker's limit of a payload.
+    pub(super) fn open(&self, max_payload: usize) {
+        self.lock().max_payload = max_payload;
+        self.is_open.store(true, Ordering::Release);
+        self.counters.connects.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Discards everything after the connection is lost.
+    pub(super) fn close(&self) {
+        self.is_open.store(false, Ordering::Release);
+        let mut state = self.lock();
+        state.bytes = Vec::new();
+        state.batch.clear();
+    }
+
+    /// Moves the waiting bytes behind others.
+    pub(super) fn take(&self, out: &mut Vec<u8>) {
+        self.note_awake();
+        let mut state = self.lock();
+        state.end_batch(self.kind);
+        if out.is_empty() {
+            std::mem::swap(out, &mut state.bytes);
+        } else {
+            out.append(&mut state.bytes);
+        }
+    }
+
+    /// Bytes that wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.lock().bytes.len()
+    }
+
+    /// Adds a publication. At most once: it is dropped, and counted, while the broker is away.
+    pub(super) fn publish(&self, topic: &str, kind: ContentKind, payload: &[u8]) {
+        if !self.is_open() {
+            self.counters.dropped_away.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let mut state = self.lock();
+        let size = HEAD + 2 + topic.len() + PUBLICATION_HEAD + payload.len();
+        if size > state.max_payload {
+            let limit = state.max_payload;
+            drop(state);
+            self.counters.dropped_large.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(
+                topic,
+                size,
+                limit,
+                "publication exceeds the largest message of the cluster's broker: other nodes do not receive it"
+            );
+            return;
+        }
+        if state.bytes.len() + state.batch.len() + size > WAITING_MAX {
+            drop(state);
+            self.counters.dropped_full.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let fits = state.batch.len() + size <= BATCH_MAX.min(state.max_payload);
+        if state.batch.is_empty() || !fits || state.topic != topic {
+            state.end_batch(self.kind);
+            state.begin_batch(self.node, &self.subjects, topic);
+        }
+        write_publication(&mut state.batch, kind, payload);
+        drop(state);
+        self.counters.sent.fetch_add(1, Ordering::Relaxed);
+        self.wake();
+    }
+
+    /// Sends a message to a subject; nothing while the broker is away.
+    pub(super) fn send(&self, subject: &str, kind: MessageKind, body: &[u8]) {
+        if !self.is_open() {
+            return;
+        }
+        let mut state = self.lock();
+        state.end_batch(self.kind);
+        let mut message = Vec::with_capacity(HEAD + body.len());
+        state.head(self.node, kind).write(&mut message);
+        message.extend_from_slice(body);
+        self.kind.publish(&mut state.bytes, subject, &message);
+        drop(state);
+        self.wake();
+    }
+
+    /// Adds a command, such as a subscription.
+    pub(super) fn command(&self, write: impl FnOnce(BrokerKind, &mut Vec<u8>)) {
+        let mut state = self.lock();
+        // Publications before the command stay before it.
+        state.end_batch(self.kind);
+        write(self.kind, &mut state.bytes);
+        drop(state);
+        self.wake();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, OutboxState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl OutboxState {
+    fn head(&mut self, node: NodeId, kind: MessageKind) -> NodeMessageHead {
+        self.number += 1;
+        NodeMessageHead { kind, node, number: self.number }
+    }
+
+    fn begin_batch(&mut self, node: NodeId, subjects: &Subjects, topic: &str) {
+        if self.topic != topic {
+            self.topic.clear();
+            self.topic.push_str(topic);
+            self.subject.clear();
+            subjects.write_topic(&mut self.subject, topic);
+        }
+        let head = self.head(node, MessageKind::Publications);
+        head.write(&mut self.batch);
+        write_topic(&mut self.batch, topic);
+    }
+
+    fn end_batch(&mut self, kind: BrokerKind) {
+        if !self.batch.is_empty() {
+            kind.publish(&mut self.bytes, &self.subject, &self.batch);
+            self.batch.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::message::read_publications;
+
+    fn outbox() -> Outbox {
+        let node = NodeId { id: 1, start: 1 };
+        Outbox::new(BrokerKind::Nats, node, Subjects::new(BrokerKind::Nats, "p"))
+    }
+
+    fn taken(outbox: &Outbox) -> Vec<u8> {
+        let mut out = Vec::new();
+        outbox.take(&mut out);
+        out
+    }
+
+    #[test]
+    fn consecutive_publications_to_a_topic_are_one_message() {
+        let outbox = outbox();
+        outbox.publish("a", ContentKind::Text, b"away");
+        assert!(taken(&outbox).is_empty());
+        outbox.open(1 << 20);
+        for (topic, payload) in [("a", "1"), ("a", "2"), ("b", "3"), ("a", "4")] {
+            outbox.publish(topic, ContentKind::Text, payload.as_bytes());
+        }
+        let bytes = taken(&outbox);
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let subjects: Vec<&str> =
+            text.split("PUB ").skip(1).filter_map(|part| part.split(' ').next()).collect();
+        assert_eq!(subjects, ["p.t.a", "p.t.b", "p.t.a"]);
+        let start = text.find("\r\n").unwrap() + 2;
+        let message = &bytes[start..start + HEAD + 3 + 2 * (PUBLICATION_HEAD + 1)];
+        let (head, body) = NodeMessageHead::read(message).unwrap();
+        let (topic, publications) = read_publications(body).unwrap();
+        assert_eq!((head.number, topic, publications.len()), (1, "a", 2));
+        assert!(taken(&outbox).is_empty());
+        assert_eq!(outbox.counters.sent.load(Ordering::Relaxed), 4);
+        assert_eq!(outbox.counters.dropped_away.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn waiting_publications_are_bounded() {
+        let outbox = outbox();
+        outbox.open(1 << 20);
+        let payload = vec![0; 1 << 19];
+        for _ in 0..40 {
+            outbox.publish("a", ContentKind::Binary, &payload);
+        }
+        outbox.publish("a", ContentKind::Binary, &vec![0; 1 << 20]);
+        assert!(taken(&outbox).len() <= WAITING_MAX + 1024);
+        assert_eq!(outbox.counters.sent.load(Ordering::Relaxed), 31);
+        assert_eq!(outbox.counters.dropped_full.load(Ordering::Relaxed), 9);
+        assert_eq!(outbox.counters.dropped_large.load(Ordering::Relaxed), 1);
+        outbox.publish("a", ContentKind::Binary, &payload);
+        outbox.close();
+        assert!(taken(&outbox).is_empty());
+    }
+}

@@ -1,0 +1,111 @@
+//! The client protocol of a broker, without I/O: subscriptions and publications.
+
+use std::ops::Range;
+
+use super::nats::NatsClient;
+use super::options::{BrokerKind, ClusterOptions};
+use super::redis::RedisClient;
+use super::{nats, redis};
+
+/// What a broker has sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum BrokerEvent {
+    /// Nothing of interest.
+    Other,
+    /// TLS starts with the next byte in both directions; [`BrokerClient::log_in`] follows.
+    StartTls,
+    /// The login has succeeded.
+    Ready,
+    /// The answer to a ping.
+    Pong,
+    /// A message of a subscription: the range of its payload.
+    Message(Range<usize>),
+}
+
+/// Bytes consumed, and what they mean; `None` if more bytes are needed.
+pub(super) type Received = Result<Option<(usize, BrokerEvent)>, String>;
+
+/// The receiving side of a connection.
+#[derive(Debug)]
+pub(super) enum BrokerClient {
+    Nats(NatsClient),
+    Redis(RedisClient),
+}
+
+impl BrokerClient {
+    pub(super) fn new(options: &ClusterOptions) -> Self {
+        match options.engine {
+            BrokerKind::Nats => Self::Nats(NatsClient::new(options)),
+            BrokerKind::Redis => Self::Redis(RedisClient::new(options)),
+        }
+    }
+
+    /// Writes the login, for a broker that expects it at once, or after [`BrokerEvent::StartTls`].
+    pub(super) fn log_in(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Nats(client) => client.log_in(out),
+            Self::Redis(client) => client.log_in(out),
+        }
+    }
+
+    /// Reads the next item of the input; writes answers that the broker expects.
+    ///
+    /// # Errors
+    /// The broker has rejected something, or does not speak its protocol.
+    pub(super) fn receive(&mut self, input: &[u8], out: &mut Vec<u8>) -> Received {
+        match self {
+            Self::Nats(client) => client.receive(input, out),
+            Self::Redis(client) => client.receive(input),
+        }
+    }
+
+    /// Largest payload of a message in bytes.
+    pub(super) fn max_payload(&self) -> usize {
+        match self {
+            Self::Nats(client) => client.max_payload(),
+            Self::Redis(_) => redis::MAX_PAYLOAD,
+        }
+    }
+}
+
+impl BrokerKind {
+    pub(super) fn publish(self, out: &mut Vec<u8>, subject: &str, payload: &[u8]) {
+        match self {
+            Self::Nats => nats::publish(out, subject, payload),
+            Self::Redis => redis::command(out, &[b"PUBLISH", subject.as_bytes(), payload]),
+        }
+    }
+
+    /// Subscribes with an id that is unique on the connection.
+    pub(super) fn subscribe(self, out: &mut Vec<u8>, (subject, is_pattern): (&str, bool), id: u64) {
+        match self {
+            Self::Nats => nats::subscribe(out, subject, id),
+            Self::Redis => {
+                let command: &[u8] = if is_pattern { b"PSUBSCRIBE" } else { b"SUBSCRIBE" };
+                redis::command(out, &[command, subject.as_bytes()]);
+            }
+        }
+    }
+
+    pub(super) fn unsubscribe(self, out: &mut Vec<u8>, (subject, is_pattern): (&str, bool), id: u64) {
+        match self {
+            Self::Nats => nats::unsubscribe(out, id),
+            Self::Redis => {
+                let command: &[u8] = if is_pattern { b"PUNSUBSCRIBE" } else { b"UNSUBSCRIBE" };
+                redis::command(out, &[command, subject.as_bytes()]);
+            }
+        }
+    }
+
+    pub(super) fn ping(self, out: &mut Vec<u8>) {
+        match self {
+            Self::Nats => nats::ping(out),
+            Self::Redis => redis::command(out, &[b"PING"]),
+        }
+    }
+
+    /// Whether the client writes first.
+    pub(super) fn client_begins(self) -> bool {
+        self == Self::Redis
+    }
+}

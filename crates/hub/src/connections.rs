@@ -1,0 +1,512 @@
+//! The connections of clients, for the HTTP API: their list, and commands to their handlers.
+//!
+//! A handler registers when its connection opens. A command is queued with the connection and wakes it; the handler
+//! executes it on the thread of the connection.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::Waker;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use futures_channel::oneshot;
+use ring::rand::{SecureRandom as _, SystemRandom};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use sinews_server::{CloseCode, Closed, Context};
+
+use crate::auth::{Revocation, Rights};
+use crate::closing::close;
+use crate::events::{ClosedConnection, EventDetail, EventSink, WebhookEventKind};
+use crate::problem::{Problem, code, problem};
+
+/// Maximum number of commands that wait for one connection.
+const COMMANDS_MAX: usize = 64;
+
+/// Connections that are looked at while the list is locked.
+const STEP: usize = 256;
+
+/// A command to the handler of a connection.
+pub(crate) enum ConnectionCommand {
+    Close {
+        code: CloseCode,
+        reason: Arc<str>,
+    },
+    Subscribe {
+        topic: Arc<str>,
+        reply: CommandReply,
+    },
+    Unsubscribe {
+        topic: Arc<str>,
+        reply: CommandReply,
+    },
+    /// Notify the client whether other nodes of the cluster are reached.
+    ReportCluster {
+        is_connected: bool,
+    },
+}
+
+/// Receives the result of a command.
+pub(crate) type CommandReply = oneshot::Sender<Result<(), Problem>>;
+
+/// All open connections of clients.
+pub(crate) struct ConnectionRegistry {
+    /// Distinguishes the ids of this process from those of others.
+    process: u32,
+    state: Mutex<RegistryState>,
+    events: OnceLock<Arc<dyn EventSink>>,
+}
+
+#[derive(Default)]
+struct RegistryState {
+    last: u64,
+    by_number: BTreeMap<u64, Arc<ClientConnection>>,
+    by_user: BTreeSet<(Arc<str>, u64)>,
+    /// Users in `by_user`.
+    users: usize,
+}
+
+impl RegistryState {
+    fn has_user(&self, user: &Arc<str>) -> bool {
+        self.by_user.range((Arc::clone(user), 0)..).next().is_some_and(|(known, _)| known == user)
+    }
+
+    fn add_user(&mut self, user: Option<Arc<str>>, number: u64) {
+        if let Some(user) = user {
+            self.users += usize::from(!self.has_user(&user));
+            self.by_user.insert((user, number));
+        }
+    }
+
+    fn remove_user(&mut self, user: Option<Arc<str>>, number: u64) {
+        if let Some(user) = user {
+            let entry = (user, number);
+            let was_known = self.by_user.remove(&entry);
+            self.users -= usize::from(was_known && !self.has_user(&entry.0));
+        }
+    }
+}
+
+/// An open connection of a client.
+pub(crate) struct ClientConnection {
+    registry: Arc<ConnectionRegistry>,
+    number: u64,
+    pub(crate) path: &'static str,
+    /// Milliseconds since 1970.
+    pub(crate) opened: u64,
+    waker: Waker,
+    state: Mutex<CommandQueue>,
+}
+
+struct CommandQueue {
+    rights: Rights,
+    /// The user of the index.
+    user: Option<Arc<str>>,
+    commands: Vec<ConnectionCommand>,
+    /// The close code, at the end.
+    closed: Option<u16>,
+}
+
+/// The connections that a command names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ConnectionSelector {
+    /// All connections of a user.
+    User(String),
+    /// The connection with this id.
+    Connection(String),
+    /// The connections of the token with this id (`jti`).
+    Token(String),
+}
+
+/// The registration of a connection, which ends when this is dropped.
+pub(crate) struct RegisteredConnection(Arc<ClientConnection>);
+
+impl Default for ConnectionRegistry {
+    fn default() -> Self {
+        let mut random = [0; 3];
+        // Without random numbers, ids may repeat after a restart.
+        let _ = SystemRandom::new().fill(&mut random);
+        Self {
+            process: u32::from_le_bytes([random[0], random[1], random[2], 0]),
+            state: Mutex::default(),
+            events: OnceLock::new(),
+        }
+    }
+}
+
+impl fmt::Debug for ConnectionRegistry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnectionRegistry").field("process", &self.process).finish_non_exhaustive()
+    }
+}
+
+impl ConnectionRegistry {
+    /// Registers an open connection at a path, with the rights of its client and the waker of its handler.
+    pub(crate) fn register(
+        self: &Arc<Self>,
+        path: &'static str,
+        rights: &Rights,
+        waker: Waker,
+    ) -> RegisteredConnection {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let opened = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+        let user = rights.subject().map(Arc::from);
+        let mut state = self.lock();
+        state.last += 1;
+        let number = state.last;
+        let commands = Vec::new();
+        let connection_state = Mutex::new(CommandQueue {
+            rights: rights.clone(),
+            user: Option::clone(&user),
+            commands,
+            closed: None,
+        });
+        let connection = Arc::new(ClientConnection {
+            registry: Arc::clone(self),
+            number,
+            path,
+            opened,
+            waker,
+            state: connection_state,
+        });
+        state.by_number.insert(number, Arc::clone(&connection));
+        state.add_user(user, number);
+        drop(state);
+        RegisteredConnection(connection)
+    }
+
+    /// Sets what receives the ends of connections. The first call sets it.
+    pub(crate) fn set_events(&self, events: Arc<dyn EventSink>) {
+        let _ = self.events.set(events);
+    }
+
+    /// Number of open connections.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().by_number.len()
+    }
+
+    /// Number of users with open connections: distinct `sub` of tokens.
+    pub(crate) fn users(&self) -> usize {
+        self.lock().users
+    }
+
+    /// The id of a connection.
+    pub(crate) fn id_of(&self, connection: &ClientConnection) -> String {
+        format!("{:06x}-{:x}", self.process, connection.number)
+    }
+
+    /// The number of an id of this process.
+    fn number_of(&self, id: &str) -> Option<u64> {
+        let (process, number) = id.split_once('-')?;
+        let is_own = u32::from_str_radix(process, 16).ok()? == self.process;
+        u64::from_str_radix(number, 16).ok().filter(|_| is_own)
+    }
+
+    /// The connection with an id, if it is open.
+    pub(crate) fn find(&self, id: &str) -> Option<Arc<ClientConnection>> {
+        let number = self.number_of(id)?;
+        self.lock().by_number.get(&number).cloned()
+    }
+
+    /// Connections in the order of their opening: after an id, of a user or of all, at most `limit`.
+    ///
+    /// # Errors
+    /// The id is not of this process.
+    pub(crate) fn page(
+        &self,
+        user: Option<&str>,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<Arc<ClientConnection>>, Problem> {
+        let after = after.map(|after| {
+            self.number_of(after).ok_or_else(|| problem(code::MALFORMED, "after: no id of this process"))
+        });
+        let after = after.transpose()?.unwrap_or(0);
+        let state = self.lock();
+        Ok(match user {
+            None => {
+                let found = state.by_number.range((Bound::Excluded(after), Bound::Unbounded));
+                found.take(limit).map(|(_, connection)| Arc::clone(connection)).collect()
+            }
+            Some(user) => {
+                let start = (Arc::from(user), after);
+                let found = state.by_user.range((Bound::Excluded(start), Bound::Unbounded));
+                let numbers = found.take_while(|(known, _)| **known == *user).take(limit);
+                numbers.filter_map(|(_, number)| state.by_number.get(number).cloned()).collect()
+            }
+        })
+    }
+
+    /// Connections of a cluster in the order of their processes and of their opening, as far as this process has them:
+    /// after an id of any process.
+    pub(crate) fn cluster_page(
+        &self,
+        user: Option<&str>,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Vec<Arc<ClientConnection>> {
+        let position = after.and_then(position_of).unwrap_or((0, 0));
+        match position.0.cmp(&self.process) {
+            Ordering::Greater => Vec::new(),
+            // The id is of this process.
+            Ordering::Equal => self.page(user, after, limit).unwrap_or_default(),
+            Ordering::Less => self.page(user, None, limit).unwrap_or_default(),
+        }
+    }
+
+    /// Notifies all clients whether other nodes of the cluster are reached.
+    pub(crate) fn report_cluster(&self, is_connected: bool) {
+        let mut after = None::<String>;
+        loop {
+            let found = self.page(None, after.as_deref(), STEP).unwrap_or_default();
+            let Some(last) = found.last() else { return };
+            after = Some(self.id_of(last));
+            for connection in &found {
+                // A client whose queue of commands is full learns it from its next acknowledgement.
+                let _ = connection.send(ConnectionCommand::ReportCluster { is_connected });
+            }
+        }
+    }
+
+    /// Closes connections; returns their number.
+    pub(crate) fn close_all(&self, selector: &ConnectionSelector, code: CloseCode, reason: &str) -> usize {
+        self.close_if(selector, (code, reason), |_| true)
+    }
+
+    /// Closes the connections of revoked tokens; returns their number.
+    pub(crate) fn close_revoked(
+        &self,
+        selector: &ConnectionSelector,
+        revocation: &Revocation,
+        code: CloseCode,
+    ) -> usize {
+        self.close_if(selector, (code, "the token has been revoked"), |rights| revocation.applies_to(rights))
+    }
+
+    fn close_if(
+        &self,
+        selector: &ConnectionSelector,
+        (code, reason): (CloseCode, &str),
+        is_affected: impl Fn(&Rights) -> bool,
+    ) -> usize {
+        let reason: Arc<str> = reason.into();
+        let (mut count, mut after) = (0, None::<String>);
+        loop {
+            let user = if let ConnectionSelector::User(user) = selector { Some(&**user) } else { None };
+            let found = match selector {
+                ConnectionSelector::Connection(id) => {
+                    self.find(id).filter(|_| after.is_none()).into_iter().collect()
+                }
+                _ => self.page(user, after.as_deref(), STEP).unwrap_or_default(),
+            };
+            let Some(last) = found.last() else { return count };
+            after = Some(self.id_of(last));
+            for connection in &found {
+                let rights = connection.rights();
+                let is_named = match selector {
+                    ConnectionSelector::Token(id) => rights.token_id() == Some(id),
+                    _ => true,
+                };
+                let command = ConnectionCommand::Close { code, reason: Arc::clone(&reason) };
+                if is_named && is_affected(&rights) && connection.send(command).is_ok() {
+                    count += 1;
+                }
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, RegistryState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Process and number of an id.
+pub(crate) fn position_of(id: &str) -> Option<(u32, u64)> {
+    let (process, number) = id.split_once('-')?;
+    Some((u32::from_str_radix(process, 16).ok()?, u64::from_str_radix(number, 16).ok()?))
+}
+
+/// A connection in a list of the HTTP API.
+pub(crate) fn described(registry: &ConnectionRegistry, connection: &ClientConnection) -> Value {
+    let rights = connection.rights();
+    let mut described = json!({
+        "connection": registry.id_of(connection), "path": connection.path, "opened": connection.opened,
+    });
+    if let Some(user) = rights.subject() {
+        described["user"] = json!(user);
+    }
+    if let Some(address) = rights.address() {
+        described["address"] = json!(address.to_string());
+    }
+    described
+}
+
+impl ClientConnection {
+    /// The rights of its client.
+    pub(crate) fn rights(&self) -> Rights {
+        self.lock().rights.clone()
+    }
+
+    /// Queues a command for the handler, and wakes it.
+    ///
+    /// # Errors
+    /// Too many commands wait.
+    pub(crate) fn send(&self, command: ConnectionCommand) -> Result<(), Problem> {
+        let mut state = self.lock();
+        if state.commands.len() >= COMMANDS_MAX {
+            let text = format!("queue of the connection's commands is full (limit {COMMANDS_MAX})");
+            return Err(problem(code::TOO_MANY, text));
+        }
+        state.commands.push(command);
+        drop(state);
+        self.waker.wake_by_ref();
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, CommandQueue> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl RegisteredConnection {
+    pub(crate) fn id(&self) -> String {
+        self.0.registry.id_of(&self.0)
+    }
+
+    /// The queued commands.
+    pub(crate) fn take_commands(&self) -> Vec<ConnectionCommand> {
+        std::mem::take(&mut self.0.lock().commands)
+    }
+
+    /// Executes the commands of a connection whose client does not use the protocol of `/ws`: it can only be closed.
+    pub(crate) fn execute_close(&self, cx: &mut Context<'_>) {
+        for command in self.take_commands() {
+            match command {
+                ConnectionCommand::Close { code, reason } => close(cx, code, &reason),
+                ConnectionCommand::ReportCluster { .. } => {}
+                ConnectionCommand::Subscribe { reply, .. } | ConnectionCommand::Unsubscribe { reply, .. } => {
+                    let text = format!("a connection at {} has no further subscriptions", self.0.path);
+                    // The caller may have gone.
+                    let _ = reply.send(Err(problem(code::NOT_SUBSCRIBED, text)));
+                }
+            }
+        }
+    }
+
+    /// Replaces the rights of the client, and its user.
+    pub(crate) fn set_rights(&self, rights: &Rights) {
+        let number = self.0.number;
+        let user: Option<Arc<str>> = rights.subject().map(Arc::from);
+        let mut registry = self.0.registry.lock();
+        let mut state = self.0.lock();
+        state.rights = rights.clone();
+        let former = std::mem::replace(&mut state.user, Option::clone(&user));
+        registry.remove_user(former, number);
+        registry.add_user(user, number);
+    }
+}
+
+impl RegisteredConnection {
+    /// Ends the registration of a WebSocket, with its close code.
+    pub(crate) fn end(self, closed: &Closed) {
+        self.0.lock().closed = Some(closed.status());
+    }
+
+    /// Reports the end of the connection, if anything wants to know it.
+    fn report(&self) {
+        let ClientConnection { registry, path, opened, state, .. } = &*self.0;
+        let kind = WebhookEventKind::ConnectionClosed;
+        let Some(events) = registry.events.get().filter(|events| events.wants(kind)) else { return };
+        let state = state.lock().unwrap_or_else(PoisonError::into_inner);
+        let closed = ClosedConnection {
+            id: registry.id_of(&self.0),
+            path,
+            user: state.rights.subject().map(Arc::from),
+            address: state.rights.address(),
+            opened: *opened,
+            code: state.closed,
+        };
+        drop(state);
+        events.emit(EventDetail::ConnectionClosed(Box::new(closed)));
+    }
+}
+
+impl Drop for RegisteredConnection {
+    fn drop(&mut self) {
+        self.report();
+        let mut registry = self.0.registry.lock();
+        registry.by_number.remove(&self.0.number);
+        let user = self.0.lock().user.take();
+        registry.remove_user(user, self.0.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct CountedWakes(AtomicUsize);
+
+    impl Wake for CountedWakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn close_command() -> ConnectionCommand {
+        ConnectionCommand::Close { code: CloseCode::POLICY, reason: "test".into() }
+    }
+
+    #[test]
+    fn connections_are_found_until_they_are_dropped() {
+        let registry = Arc::new(ConnectionRegistry::default());
+        let register = |rights: &Rights| registry.register("/ws", rights, Waker::noop().clone());
+        let (anna, ben) = (Rights::of_subject("anna"), Rights::of_subject("ben"));
+        let connections = [register(&anna), register(&Rights::all()), register(&anna), register(&ben)];
+        let ids: Vec<String> = connections.iter().map(RegisteredConnection::id).collect();
+        let page = |user, after, limit| -> Vec<String> {
+            let found = registry.page(user, after, limit).unwrap();
+            found.iter().map(|connection| registry.id_of(connection)).collect()
+        };
+        assert_eq!(page(None, None, 9), ids);
+        assert_eq!(registry.users(), 2);
+        assert_eq!(page(None, Some(&ids[1]), 1), ids[2..3]);
+        assert_eq!(page(Some("anna"), None, 9), [ids[0].clone(), ids[2].clone()]);
+        assert_eq!(page(Some("anna"), Some(&ids[0]), 9), ids[2..3]);
+        assert!(page(Some("ann"), None, 9).is_empty());
+        assert!(registry.find(&ids[3]).is_some());
+        assert!(registry.find("0-1").is_none() && registry.find("").is_none());
+        assert_eq!(registry.page(None, Some("x"), 1).map(drop).unwrap_err().code, 400);
+        connections[3].set_rights(&anna);
+        assert!(page(Some("ben"), None, 9).is_empty());
+        assert_eq!(page(Some("anna"), Some(&ids[2]), 9), ids[3..]);
+        assert_eq!(registry.users(), 1);
+        connections[3].set_rights(&anna);
+        assert_eq!(registry.users(), 1, "the same user");
+        drop(connections);
+        assert_eq!(registry.users(), 0);
+        assert!(page(None, None, 9).is_empty() && page(Some("anna"), None, 9).is_empty());
+        assert!(registry.find(&ids[3]).is_none());
+    }
+
+    #[test]
+    fn commands_wake_the_handler_and_are_bounded() {
+        let (registry, count) = (Arc::new(ConnectionRegistry::default()), Arc::new(CountedWakes::default()));
+        let registered = registry.register("/ws", &Rights::all(), Waker::from(Arc::clone(&count)));
+        let connection = registry.find(&registered.id()).unwrap();
+        for _ in 0..COMMANDS_MAX {
+            connection.send(close_command()).unwrap();
+        }
+        assert_eq!(connection.send(close_command()).unwrap_err().code, 429);
+        assert_eq!(count.0.load(Ordering::Relaxed), COMMANDS_MAX);
+        assert_eq!(registered.take_commands().len(), COMMANDS_MAX);
+        assert!(registered.take_commands().is_empty() && connection.send(close_command()).is_ok());
+    }
+}

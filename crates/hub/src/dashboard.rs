@@ -1,0 +1,291 @@
+//! `WS /dashboard/feed`: metrics of the server, once a second while a dashboard is open.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use sinews_server::{
+    BackendChoice, BoundServer, CloseCode, Closed, Context, Handler, Metrics, Monitor, Payload, Prepared,
+    Publisher, Request, Stats, WebSocketEnd,
+};
+
+use crate::admission::HandshakeRejection;
+use crate::auth::{Action, Rights};
+use crate::closing::{TOKEN_EXPIRED, close};
+use crate::cluster::Cluster;
+use crate::periodic::Periodic;
+use crate::policy::{AccessPolicy, LivePolicy};
+use crate::streams::report;
+use crate::streams::service::StreamService;
+use crate::topics::list::TopicScan;
+use crate::topics::{HubTopics, TopicForm};
+
+/// The right to subscribe to this topic is required to view the dashboard: the report names topics.
+const TOPIC: &str = "sinews.dashboard";
+
+/// The topic in the server below; no client can name it there.
+const FEED: &str = "m.feed";
+
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Topics whose rates are reported, by descending rate.
+const TOPICS_MAX: usize = 20;
+
+/// A connected dashboard.
+pub(crate) struct DashboardClient {
+    rights: Rights,
+    hub: Arc<HubTopics>,
+    counted: bool,
+}
+
+impl DashboardClient {
+    pub(crate) fn new(
+        request: &Request<'_>,
+        policy: &AccessPolicy,
+        hub: Arc<HubTopics>,
+    ) -> Result<Self, HandshakeRejection> {
+        let rights = policy.rights(request)?;
+        rights.may_by_token(Action::Subscribe, TOPIC)?;
+        Ok(Self { rights, hub, counted: false })
+    }
+}
+
+impl Handler for DashboardClient {
+    fn open(&mut self, cx: &mut Context<'_>) {
+        match cx.subscribe(FEED) {
+            Ok(()) => {
+                self.counted = true;
+                self.hub.count_dashboard(true);
+            }
+            Err(error) => close(cx, CloseCode::POLICY, &error.to_string()),
+        }
+    }
+
+    /// Each message is answered at once, so that the page can measure the round trip.
+    fn message(&mut self, _: Payload<'_>, cx: &mut Context<'_>) {
+        let _ = cx.send_text("pong");
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.rights.deadline()
+    }
+
+    fn expired(&mut self, cx: &mut Context<'_>) {
+        close(cx, TOKEN_EXPIRED, "the token has expired");
+    }
+
+    fn close(&mut self, _: &Closed, _: &mut Context<'_>) {
+        if std::mem::take(&mut self.counted) {
+            self.hub.count_dashboard(false);
+        }
+    }
+}
+
+/// Facts about the server that do not change while it runs.
+#[derive(Debug)]
+pub(crate) struct ServerInfo {
+    pub(crate) version: String,
+    pub(crate) commit: String,
+    threads: usize,
+    /// `io_uring` or `readiness`.
+    backend: &'static str,
+    /// `a directory` or the scheme of the broker; `None` without streams.
+    pub(crate) store: Option<String>,
+}
+
+impl Default for ServerInfo {
+    fn default() -> Self {
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        Self { version, commit: String::new(), threads: 0, backend: "", store: None }
+    }
+}
+
+impl ServerInfo {
+    /// Completes the facts when the server is bound.
+    pub(crate) fn of(self, server: &BoundServer) -> Self {
+        let backend = if server.backend() == BackendChoice::Uring { "io_uring" } else { "readiness" };
+        Self { threads: server.monitor().metrics().loops.len(), backend, ..self }
+    }
+
+    fn to_json(&self, begin: Instant) -> Value {
+        json!({
+            "version": self.version,
+            "commit": self.commit,
+            "node": node(),
+            "threads": self.threads,
+            "backend": self.backend,
+            "store": self.store,
+            "uptime": begin.elapsed().as_secs(),
+        })
+    }
+}
+
+/// The host name, which identifies the node.
+pub(crate) fn node() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Publishes the report on a thread of its own.
+///
+/// # Errors
+/// If no thread can be started.
+pub(crate) fn start(
+    monitor: Monitor,
+    publisher: Publisher,
+    (hub, live): (Arc<HubTopics>, LivePolicy),
+    (store, cluster): (Option<Arc<StreamService>>, Option<Arc<Cluster>>),
+    server_info: ServerInfo,
+) -> io::Result<Periodic> {
+    let begin = Instant::now();
+    let mut usage = WorkerUsage::new();
+    Periodic::start("dashboard", INTERVAL, move || {
+        if !hub.has_dashboards() {
+            return;
+        }
+        let metrics = monitor.metrics();
+        let share = usage.busiest(&metrics.loops, Instant::now());
+        let mut snapshot = snapshot(&metrics, share, begin);
+        let (topics, count) = topics(&publisher, hub.take_rates(TOPICS_MAX));
+        snapshot["topics"] = json!(topics);
+        snapshot["topic_count"] = json!(count);
+        snapshot["users"] = json!(hub.connections().users());
+        // They do not count as failed handshakes, since the server accepts them to close them.
+        snapshot["refused"] = json!(refused(&metrics) + live.policy().rejections().closed());
+        snapshot["server"] = server_info.to_json(begin);
+        if let Some(cluster) = &cluster {
+            let nodes = cluster.nodes(hub.connections().len());
+            let nodes: Vec<Value> = nodes.iter().map(|(node, _)| node.to_json()).collect();
+            snapshot["cluster"] = json!({ "connected": cluster.ready().is_ok(), "nodes": nodes });
+        }
+        if let Some(hooks) = live.policy().hook_metrics() {
+            snapshot["hooks"] = hooks.report();
+        }
+        if let Some(webhooks) = live.policy().webhooks().collector() {
+            snapshot["webhooks"] = webhooks.report();
+        }
+        if let Some(store) = &store {
+            snapshot["streams"] = report::snapshot(store);
+        }
+        let snapshot = snapshot.to_string();
+        // A server that is stopping has no subscribers left.
+        let _ = publisher.publish(FEED, &Prepared::text(snapshot));
+    })
+}
+
+/// Busy times of the workers at the last sample.
+struct WorkerUsage {
+    at: Instant,
+    /// For each worker: the CPU time of its thread, or the timed turns where the CPU time is unknown.
+    loops: Vec<(Option<Duration>, Duration, Duration)>,
+}
+
+impl WorkerUsage {
+    fn new() -> Self {
+        Self { at: Instant::now(), loops: Vec::new() }
+    }
+
+    /// The largest share of a CPU that a worker has used since the last sample.
+    fn busiest(&mut self, loops: &[Stats], at: Instant) -> f64 {
+        let passed = at.saturating_duration_since(self.at);
+        let now: Vec<_> =
+            loops.iter().map(|stats| (stats.cpu, stats.timed_busy, stats.timed_waiting)).collect();
+        let shares = now.iter().enumerate().map(|(number, (cpu, usage, waiting))| {
+            let before = self.loops.get(number).copied().unwrap_or_default();
+            let (part, whole) = match cpu {
+                Some(cpu) => (cpu.saturating_sub(before.0.unwrap_or_default()), passed),
+                None => {
+                    let usage = usage.saturating_sub(before.1);
+                    (usage, usage + waiting.saturating_sub(before.2))
+                }
+            };
+            // The clocks are read one after the other and differ slightly.
+            if whole.is_zero() { 0.0 } else { (part.as_secs_f64() / whole.as_secs_f64()).min(1.0) }
+        });
+        let most = shares.fold(0.0, f64::max);
+        (self.at, self.loops) = (at, now);
+        most
+    }
+}
+
+fn refused(metrics: &Metrics) -> u64 {
+    metrics.handshakes_rejected.iter().map(|(_, count)| count).sum::<u64>() + metrics.limited.total()
+}
+
+/// The reported topics, and the number of topics with subscribers by name or a history, as far as one look at the
+/// list shows. A topic has its publications since the last report and its subscribers. After the topics with
+/// publications come the topics with the most subscribers.
+fn topics(publisher: &Publisher, rates: Vec<(String, u64)>) -> (Vec<(String, u64, usize)>, usize) {
+    let mut listed = TopicScan::new(">").map(|mut scan| scan.next(publisher)).unwrap_or_default();
+    let count = listed.len();
+    let subscribers: HashMap<String, usize> = listed.iter().cloned().collect();
+    let known =
+        |topic: &String| subscribers.get(topic).copied().unwrap_or_else(|| subscribers_of(publisher, topic));
+    let mut topics: Vec<_> = rates.into_iter().map(|(topic, rate)| (known(&topic), topic, rate)).collect();
+    listed
+        .retain(|(topic, subscribers)| *subscribers > 0 && topics.iter().all(|(_, other, _)| other != topic));
+    listed.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| one.0.cmp(&other.0)));
+    let rest = TOPICS_MAX.saturating_sub(topics.len());
+    topics.extend(listed.into_iter().take(rest).map(|(topic, subscribers)| (subscribers, topic, 0)));
+    (topics.into_iter().map(|(subscribers, topic, rate)| (topic, rate, subscribers)).collect(), count)
+}
+
+/// Subscribers of a topic by its name.
+fn subscribers_of(publisher: &Publisher, topic: &str) -> usize {
+    let counts = [TopicForm::Framed, TopicForm::Plain].map(|form| {
+        let name = form.topic(topic);
+        let found = publisher.topics(&name, None, 1);
+        found.first().filter(|listed| *listed.name == *name).map_or(0, |listed| listed.subscribers)
+    });
+    counts.iter().sum()
+}
+
+fn snapshot(metrics: &Metrics, usage: f64, begin: Instant) -> Value {
+    json!({
+        "at": begin.elapsed().as_millis() as u64,
+        "connections": metrics.connections(),
+        "websockets": metrics.websockets(),
+        "messages_sent": metrics.messages_sent,
+        "messages_received": metrics.messages_received,
+        "sent_bytes": metrics.loops.iter().map(|stats| stats.sent_bytes).sum::<u64>(),
+        "received_bytes": metrics.loops.iter().map(|stats| stats.received_bytes).sum::<u64>(),
+        "dropped": metrics.dropped.total(),
+        // Clients that were closed because they read too slowly, and subscribers of keys that fell behind.
+        "overflowed": metrics.websockets_closed.of(WebSocketEnd::Overflow)
+            + metrics.streaming_responses_closed.of(WebSocketEnd::Overflow),
+        "keyed_lags": metrics.keyed_lags,
+        "keyed_topics": metrics.keyed_topics,
+        "keys": metrics.keys,
+        "keyed_bytes": metrics.keyed_bytes,
+        "key_changes": metrics.key_changes,
+        "members": metrics.presence_members,
+        "queued_bytes": metrics.queued_bytes,
+        "resident_bytes": metrics.process.resident_bytes,
+        "busy": usage,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn busiest_worker_is_measured_by_cpu_time_or_by_timed_turns() {
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let mut usage = WorkerUsage { at: begin, loops: Vec::new() };
+        let (mut one, mut other) = (Stats::default(), Stats::default());
+        // It sends within the waiting system call: its turns are short.
+        (one.cpu, one.timed_busy, one.timed_waiting) =
+            (Some(Duration::from_millis(900)), Duration::from_millis(1), Duration::from_millis(99));
+        other.cpu = Some(Duration::from_millis(300));
+        assert!((usage.busiest(&[one, other], at(2)) - 0.45).abs() < 1e-9);
+        other.cpu = Some(Duration::from_millis(800));
+        assert!((usage.busiest(&[one, other], at(3)) - 0.5).abs() < 1e-9, "since it was asked last");
+        let mut unknown = Stats::default();
+        (unknown.timed_busy, unknown.timed_waiting) = (Duration::from_secs(1), Duration::from_secs(3));
+        let mut usage = WorkerUsage { at: begin, loops: Vec::new() };
+        assert!((usage.busiest(&[unknown], at(1)) - 0.25).abs() < 1e-9);
+    }
+}

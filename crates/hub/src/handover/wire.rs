@@ -1,0 +1,269 @@
+//! The protocol between predecessor and successor process during a handover.
+//!
+//! A frame is two lengths (32 bits, big endian), a head in JSON, and a body of bytes. After [`HandoverHead::Hello`],
+//! one byte follows for each listener and carries its descriptor.
+
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use bytes::Bytes;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+use serde::{Deserialize, Serialize};
+use sinews_server::{ListenAddress, Position};
+
+/// Version of all frames except `Hello`, `Bound` and `Failed`, which never change: different versions exchange them.
+pub(crate) const VERSION: u32 = 3;
+
+/// Longest frame: above any sensible limit of messages, and small enough to detect a corrupt length.
+const FRAME_MAX: usize = 1 << 30;
+
+/// Limits of the queue to the other process, in messages and bytes: some seconds of traffic while it starts.
+const QUEUE_FRAMES_MAX: usize = 1 << 17;
+const QUEUE_BYTES_MAX: usize = 256 << 20;
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub(crate) enum HandoverHead {
+    /// To the successor: the addresses of the listeners that follow, and the node of the cluster, if there is one.
+    Hello {
+        version: u32,
+        listeners: Vec<HandoverAddress>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cluster_node: Option<String>,
+    },
+    /// To the predecessor: all addresses are bound.
+    Bound { version: u32 },
+    /// To the predecessor: the successor cannot serve.
+    Failed { why: String },
+    /// To the successor: a topic, and the number of its messages that follow.
+    Topic { name: String, position: HandoverPosition, messages: usize },
+    /// To the successor: a message of the topic's history.
+    Kept { age_ms: u64 },
+    /// To the successor: the presence of a topic, and the number of its members that follow.
+    Presence { topic: String, anonymous: usize, members: usize },
+    /// To the successor: a member of the topic. The body is its info.
+    Member { id: String, connections: usize },
+    /// To the successor: a keyed topic, and the number of its keys that follow.
+    Keyed { topic: String, position: HandoverPosition, forgotten: u64, keys: usize },
+    /// To the successor: a key of the topic. The body is its value.
+    Key { key: String, version: u64, is_set: bool, ttl_ms: Option<u64> },
+    /// The end of the topics. The body holds the source of the topics' epochs, or is empty.
+    End,
+    /// To the predecessor: the successor serves.
+    Serving,
+    /// To the successor: a publication of the predecessor. If the topic has a history, `Published` answers it.
+    Publish { topic: String, kind: ContentKind, kept: bool },
+    /// To the predecessor: a publication, perhaps as an answer.
+    Published { topic: String, kind: ContentKind, position: Option<HandoverPosition>, answers: bool },
+    /// To the predecessor: it was too slow, and receives no more publications.
+    Cut,
+    /// No frame follows.
+    Bye,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum HandoverAddress {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+/// Position of a message.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct HandoverPosition {
+    epoch: u64,
+    seq: u64,
+}
+
+impl From<Position> for HandoverPosition {
+    fn from(position: Position) -> Self {
+        Self { epoch: position.epoch, seq: position.sequence }
+    }
+}
+
+impl From<HandoverPosition> for Position {
+    fn from(place: HandoverPosition) -> Self {
+        Self { epoch: place.epoch, sequence: place.seq }
+    }
+}
+
+/// Kind of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ContentKind {
+    Text,
+    Json,
+    Binary,
+    Event,
+}
+
+#[derive(Debug)]
+pub(crate) struct HandoverFrame {
+    pub(crate) head: HandoverHead,
+    pub(crate) body: Bytes,
+}
+
+impl HandoverFrame {
+    pub(crate) fn new(head: HandoverHead) -> Self {
+        Self { head, body: Bytes::new() }
+    }
+
+    pub(crate) fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        let head = serde_json::to_vec(&self.head)?;
+        let too_long = |_| io::Error::new(io::ErrorKind::InvalidData, "handover frame exceeds 4 GiB");
+        for len in [head.len(), self.body.len()] {
+            out.write_all(&u32::try_from(len).map_err(too_long)?.to_be_bytes())?;
+        }
+        out.write_all(&head)?;
+        out.write_all(&self.body)
+    }
+
+    pub(crate) fn read(from: &mut impl Read) -> io::Result<Self> {
+        let mut lens = [0; 8];
+        from.read_exact(&mut lens)?;
+        let [a, b, c, d, e, f, g, h] = lens;
+        let (head, body) =
+            (u32::from_be_bytes([a, b, c, d]) as usize, u32::from_be_bytes([e, f, g, h]) as usize);
+        if head.saturating_add(body) > FRAME_MAX {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "handover frame exceeds 1 GiB"));
+        }
+        let mut bytes = vec![0; head + body];
+        from.read_exact(&mut bytes)?;
+        let bytes = Bytes::from(bytes);
+        Ok(Self { head: serde_json::from_slice(&bytes[..head])?, body: bytes.slice(head..) })
+    }
+}
+
+/// Sends one descriptor with the byte that carries it.
+pub(crate) fn send_descriptor(to: &UnixStream, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [descriptor];
+    control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    sendmsg(to, &[IoSlice::new(b"L")], &mut control, SendFlags::empty())?;
+    Ok(())
+}
+
+pub(crate) fn receive_descriptor(from: &UnixStream) -> io::Result<OwnedFd> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    recvmsg(from, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let descriptors = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    let none = || io::Error::new(io::ErrorKind::UnexpectedEof, "the descriptor of a listener is missing");
+    descriptors.into_iter().next().ok_or_else(none)
+}
+
+impl From<&ListenAddress> for HandoverAddress {
+    fn from(address: &ListenAddress) -> Self {
+        match address {
+            ListenAddress::Tcp(address) => Self::Tcp(*address),
+            ListenAddress::Unix(path) => Self::Unix(path.clone()),
+            // A kind of address that a later version may add; no configuration has an empty path.
+            _ => Self::Unix(PathBuf::new()),
+        }
+    }
+}
+
+impl From<HandoverAddress> for ListenAddress {
+    fn from(address: HandoverAddress) -> Self {
+        match address {
+            HandoverAddress::Tcp(address) => Self::Tcp(address),
+            HandoverAddress::Unix(path) => Self::Unix(path),
+        }
+    }
+}
+
+/// The queue to the other process. Workers add frames without waiting.
+#[derive(Debug)]
+pub(crate) struct FrameSender {
+    frames: SyncSender<HandoverFrame>,
+    shared: Arc<FrameQueueState>,
+}
+
+#[derive(Debug, Default)]
+struct FrameQueueState {
+    bytes: AtomicUsize,
+    cut: AtomicBool,
+}
+
+/// The consuming end of the queue, which writes frames to the other process.
+pub(crate) struct FrameReceiver {
+    frames: Receiver<HandoverFrame>,
+    shared: Arc<FrameQueueState>,
+}
+
+pub(crate) fn frame_queue() -> (FrameSender, FrameReceiver) {
+    let (sender, frames) = sync_channel(QUEUE_FRAMES_MAX);
+    let shared = Arc::<FrameQueueState>::default();
+    (FrameSender { frames: sender, shared: Arc::clone(&shared) }, FrameReceiver { frames, shared })
+}
+
+impl FrameSender {
+    /// Queues a frame; returns whether the queue had capacity.
+    pub(crate) fn try_send(&self, frame: HandoverFrame) -> bool {
+        let len = frame.body.len();
+        if self.shared.bytes.fetch_add(len, Ordering::Relaxed) + len > QUEUE_BYTES_MAX
+            || self.frames.try_send(frame).is_err()
+        {
+            self.shared.bytes.fetch_sub(len, Ordering::Relaxed);
+            return false;
+        }
+        true
+    }
+
+    /// Queues a frame of a sequence without gaps. When the queue overflows, it accepts no further frames, and the other
+    /// process receives `Cut`.
+    pub(crate) fn send_or_cut(&self, frame: HandoverFrame) {
+        if self.shared.cut.load(Ordering::Relaxed) || self.try_send(frame) {
+            return;
+        }
+        if !self.shared.cut.swap(true, Ordering::Relaxed) {
+            tracing::error!(
+                "queue to the predecessor process is full: its clients receive further messages after they reconnect"
+            );
+        }
+    }
+}
+
+impl FrameReceiver {
+    #[cfg(test)]
+    pub(crate) fn take(&self) -> Option<HandoverFrame> {
+        let frame = self.frames.try_recv().ok()?;
+        self.shared.bytes.fetch_sub(frame.body.len(), Ordering::Relaxed);
+        Some(frame)
+    }
+
+    /// Writes until the queue is closed, and then the end mark.
+    pub(crate) fn write_all(self, out: &mut impl Write) -> io::Result<()> {
+        let mut cut_sent = false;
+        let mut next = self.frames.recv().ok();
+        while let Some(frame) = next {
+            self.shared.bytes.fetch_sub(frame.body.len(), Ordering::Relaxed);
+            frame.write(out)?;
+            next = self.frames.try_recv().ok();
+            if next.is_none() {
+                if self.shared.cut.load(Ordering::Relaxed) && !std::mem::replace(&mut cut_sent, true) {
+                    HandoverFrame::new(HandoverHead::Cut).write(out)?;
+                }
+                out.flush()?;
+                next = self.frames.recv().ok();
+            }
+        }
+        HandoverFrame::new(HandoverHead::Bye).write(out)?;
+        out.flush()
+    }
+}

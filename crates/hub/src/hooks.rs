@@ -1,0 +1,22 @@
+//! Hooks: requests to the application, which decides about connections, subscriptions, publications and calls.
+//!
+//! ```text
+//!   worker: handler ── HookJob ─▶ queue ─▶ thread "hooks" (Tokio) ── HTTP(S) ─▶ application
+//!              ▲                                   │
+//!              └──── wakeup ◀── HookReply ◀────────┘
+//! ```
+
+mod circuit;
+mod client;
+mod http;
+mod kind;
+pub(crate) mod messages;
+mod metrics;
+mod options;
+
+pub(crate) use self::client::{HookClient, HookReply, PendingReply};
+pub(crate) use self::http::{HookTransport, SIGNATURE, signature, tls_connector, trusted_certificates};
+pub(crate) use self::kind::HookKind;
+pub(crate) use self::metrics::{HookCollector, HookMetrics};
+pub(crate) use self::options::HookUrl;
+pub use self::options::{HookFailure, HookOptions, HookTarget};

@@ -1,0 +1,258 @@
+//! Requests to the application: connections, TLS, signatures and one exchange. Hooks and webhooks share it.
+
+use std::fmt::Write as _;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::header::{CONTENT_TYPE, HOST, HeaderName, HeaderValue, USER_AGENT};
+use hyper::http::request::Builder;
+use hyper::rt::{Read, Write};
+use hyper::{Method, Request};
+use hyper_util::rt::TokioIo;
+use ring::hmac;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::kind::HookKind;
+use super::options::HookUrl;
+
+/// Header with the signature of a request.
+pub(crate) const SIGNATURE: &str = "sinews-signature";
+
+/// Maximum size of an answer in bytes.
+const ANSWER_MAX: usize = 1 << 20;
+
+/// Time after which an idle connection to the application is not used again: less than the keep-alive time of common
+/// servers (2 s and more), so that a request seldom meets a connection that the application is closing.
+const IDLE_MAX: Duration = Duration::from_secs(1);
+
+/// Idle connections of one URL.
+const IDLE_CONNECTIONS_MAX: usize = 64;
+
+/// Failed request.
+#[derive(Debug)]
+pub(crate) struct HookSendError {
+    pub(crate) text: String,
+    /// The application has not received the request.
+    pub(super) is_unsent: bool,
+    /// Another attempt may succeed.
+    pub(super) is_temporary: bool,
+}
+
+/// A request with everything that its attempts share.
+pub(super) struct HookRequest {
+    pub(super) kind: HookKind,
+    pub(super) id: String,
+    pub(super) body: Bytes,
+    pub(super) headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+/// Connections to the application's URL.
+#[derive(Debug)]
+pub(crate) struct HookTransport {
+    url: HookUrl,
+    idle: Mutex<Vec<(SendRequest<Full<Bytes>>, Instant)>>,
+}
+
+/// What all requests share.
+pub(super) struct HookCredentials {
+    tls: Option<TlsConnector>,
+    key: Option<hmac::Key>,
+}
+
+impl HookCredentials {
+    /// Prepares TLS, if a URL needs it, and the signatures.
+    ///
+    /// # Errors
+    /// No certificate is trusted.
+    pub(super) fn new(
+        needs_tls: bool,
+        roots: Option<&[CertificateDer<'static>]>,
+        secret: Option<&[u8]>,
+    ) -> Result<Self, String> {
+        let tls = needs_tls.then(|| tls_connector(roots)).transpose()?;
+        let key = secret.map(|secret| hmac::Key::new(hmac::HMAC_SHA256, secret));
+        Ok(Self { tls, key })
+    }
+}
+
+/// The value of `Sinews-Signature`: the time, and the HMAC-SHA256 of the time, a dot and the body.
+pub(crate) fn signature(key: &hmac::Key, body: &[u8]) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let mut context = hmac::Context::with_key(key);
+    context.update(now.to_string().as_bytes());
+    context.update(b".");
+    context.update(body);
+    let mut text = format!("t={now},v1=");
+    for byte in context.sign().as_ref() {
+        // Writing to a string never fails.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+/// TLS that trusts these certificates; `None` for those that the system trusts.
+///
+/// # Errors
+/// No certificate is trusted.
+pub(crate) fn tls_connector(roots: Option<&[CertificateDer<'static>]>) -> Result<TlsConnector, String> {
+    client_config(roots).map(|config| TlsConnector::from(Arc::new(config)))
+}
+
+/// The certificates of a text in PEM.
+///
+/// # Errors
+/// The text has no certificate, or an invalid one.
+pub(crate) fn trusted_certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let roots: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let roots = roots.map_err(|error| error.to_string())?;
+    if roots.is_empty() {
+        return Err("no certificate in PEM".to_owned());
+    }
+    Ok(roots)
+}
+
+fn client_config(roots: Option<&[CertificateDer<'static>]>) -> Result<ClientConfig, String> {
+    let mut store = RootCertStore::empty();
+    match roots {
+        Some(roots) => {
+            for root in roots {
+                store.add(root.clone()).map_err(|error| error.to_string())?;
+            }
+        }
+        None => {
+            store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            if store.is_empty() {
+                return Err("the system has no trusted certificates".to_owned());
+            }
+        }
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = config.map_err(|error| error.to_string())?;
+    Ok(config.with_root_certificates(store).with_no_client_auth())
+}
+
+impl HookTransport {
+    pub(crate) fn new(url: HookUrl) -> Self {
+        Self { url, idle: Mutex::default() }
+    }
+
+    /// Sends a request; returns the status and the body of the answer.
+    pub(super) async fn send(
+        &self,
+        request: &HookRequest,
+        credentials: &HookCredentials,
+    ) -> Result<(u16, Bytes), HookSendError> {
+        self.exchange(credentials.tls.as_ref(), || self.build(request, credentials)).await
+    }
+
+    /// Sends a request that is built when there is a connection; returns the status and the body of the answer, of at most
+    /// 1 MiB. Redirects are not followed.
+    pub(crate) async fn exchange(
+        &self,
+        tls: Option<&TlsConnector>,
+        build: impl FnOnce() -> Result<Request<Full<Bytes>>, String>,
+    ) -> Result<(u16, Bytes), HookSendError> {
+        let mut sender = match self.take_idle() {
+            Some(sender) => sender,
+            None => self.connect(tls).await.map_err(|text| HookSendError {
+                text,
+                is_unsent: true,
+                is_temporary: true,
+            })?,
+        };
+        let built = build().map_err(|text| HookSendError { text, is_unsent: true, is_temporary: false })?;
+        let fault = |error: hyper::Error| HookSendError {
+            is_unsent: error.is_canceled(),
+            is_temporary: true,
+            text: error.to_string(),
+        };
+        let answer = sender.send_request(built).await.map_err(fault)?;
+        let status = answer.status().as_u16();
+        let body = Limited::new(answer.into_body(), ANSWER_MAX).collect().await.map_err(|error| {
+            HookSendError { text: format!("answer: {error}"), is_unsent: false, is_temporary: true }
+        })?;
+        self.return_idle(sender);
+        Ok((status, body.to_bytes()))
+    }
+
+    /// Begins a request to the URL.
+    pub(crate) fn request(&self, method: Method) -> Builder {
+        Request::builder()
+            .method(method)
+            .uri(self.url.path.clone())
+            .header(HOST, self.url.authority.clone())
+            .header(USER_AGENT, concat!("sinews/", env!("CARGO_PKG_VERSION")))
+    }
+
+    fn build(
+        &self,
+        request: &HookRequest,
+        credentials: &HookCredentials,
+    ) -> Result<Request<Full<Bytes>>, String> {
+        let mut builder = self
+            .request(Method::POST)
+            .header(CONTENT_TYPE, "application/json")
+            .header("sinews-hook", request.kind.name())
+            .header("sinews-request-id", &request.id);
+        if let Some(key) = &credentials.key {
+            builder = builder.header(SIGNATURE, signature(key, &request.body));
+        }
+        for (name, value) in &request.headers {
+            builder = builder.header(name, value);
+        }
+        builder.body(Full::new(request.body.clone())).map_err(|error| error.to_string())
+    }
+
+    async fn connect(&self, tls: Option<&TlsConnector>) -> Result<SendRequest<Full<Bytes>>, String> {
+        let HookUrl { host, port, .. } = &self.url;
+        let stream = TcpStream::connect((&**host, *port)).await;
+        let stream = stream.map_err(|error| format!("connect to {host}:{port}: {error}"))?;
+        // Requests are small, and each is one write.
+        let _ = stream.set_nodelay(true);
+        if !self.url.is_tls {
+            return start(TokioIo::new(stream)).await;
+        }
+        let tls = tls.ok_or("TLS is not prepared; retry")?;
+        let name = ServerName::try_from(host.clone()).map_err(|error| error.to_string())?;
+        let stream = tls.connect(name, stream).await.map_err(|error| format!("TLS with {host}: {error}"))?;
+        start(TokioIo::new(stream)).await
+    }
+
+    fn take_idle(&self) -> Option<SendRequest<Full<Bytes>>> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.retain(|(sender, since)| since.elapsed() < IDLE_MAX && !sender.is_closed());
+        // A connection that has not read the end of its answer is not ready.
+        let at = idle.iter().rposition(|(sender, _)| sender.is_ready())?;
+        Some(idle.swap_remove(at).0)
+    }
+
+    fn return_idle(&self, sender: SendRequest<Full<Bytes>>) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if !sender.is_closed() && idle.len() < IDLE_CONNECTIONS_MAX {
+            idle.push((sender, Instant::now()));
+        }
+    }
+}
+
+/// Starts HTTP on a stream. The connection ends when its sender is dropped.
+async fn start<T>(stream: T) -> Result<SendRequest<Full<Bytes>>, String>
+where
+    T: Read + Write + Unpin + Send + 'static,
+{
+    let (sender, connection) = handshake(stream).await.map_err(|error| error.to_string())?;
+    let connection: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
+        // Its requests report the error.
+        let _ = connection.await;
+    });
+    tokio::spawn(connection);
+    Ok(sender)
+}

@@ -1,0 +1,161 @@
+//! Requests to hooks and their answers, as JSON.
+
+use std::net::IpAddr;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use super::kind::HookKind;
+use crate::brief::{brief, brief_error};
+
+/// The answer of the application.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct HookReply {
+    /// Set by [`parse`](Self::parse).
+    #[serde(skip)]
+    pub(crate) rejection: Option<HookRejection>,
+    /// `null` or `false`: an answer with a rejection is read apart.
+    reject: Option<Value>,
+    /// Claims, as of a token.
+    pub(crate) claims: Option<Map<String, Value>>,
+    /// Topics to which the server subscribes the client.
+    pub(crate) topics: Vec<String>,
+    /// The info of the client as a member.
+    pub(crate) info: Option<Value>,
+    /// A value for the client, or the content of the publication.
+    pub(crate) data: Option<Box<RawValue>>,
+    /// The binary content of the publication.
+    pub(crate) b64: Option<String>,
+}
+
+/// A rejection by the application.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HookRejection {
+    /// `None`: the default of the hook.
+    pub(crate) code: Option<u16>,
+    pub(crate) reason: String,
+}
+
+/// Topics to which one answer may subscribe the client.
+const TOPICS_MAX: usize = 64;
+
+impl HookReply {
+    /// Parses an answer. An answer with a rejection is one, whatever else it has.
+    ///
+    /// # Errors
+    /// The fault of the answer.
+    pub(super) fn parse(kind: HookKind, body: &[u8]) -> Result<Self, String> {
+        let fault = |error: serde_json::Error| format!("answer: {}", brief_error(&error));
+        let fields: Map<String, Value> = serde_json::from_slice(body).map_err(fault)?;
+        if let Some(reject) =
+            fields.get("reject").filter(|reject| !matches!(reject, Value::Null | Value::Bool(false)))
+        {
+            let rejection = Some(HookRejection::of(kind, reject));
+            return Ok(Self { rejection, ..Self::default() });
+        }
+        let reply: Self = serde_json::from_slice(body).map_err(fault)?;
+        if reply.topics.len() > TOPICS_MAX {
+            return Err(format!("answer: {} topics exceed the limit of {TOPICS_MAX}", reply.topics.len()));
+        }
+        if reply.data.is_some() && reply.b64.is_some() {
+            return Err("answer: data or b64, not both".to_owned());
+        }
+        let known: &[&str] = match kind {
+            HookKind::Connect => &["claims", "topics", "info", "data"],
+            HookKind::Refresh => &["claims", "info"],
+            HookKind::Subscribe => &["topics", "info"],
+            HookKind::Publish => &["data", "b64"],
+            HookKind::Rpc => &["data"],
+        };
+        match fields.keys().find(|name| *name != "reject" && !known.contains(&&***name)) {
+            Some(name) => Err(format!("answer: {} is no field of the hook {}", brief(name), kind.name())),
+            None => Ok(reply),
+        }
+    }
+}
+
+impl HookRejection {
+    fn of(kind: HookKind, reject: &Value) -> Self {
+        let codes = match kind {
+            HookKind::Connect | HookKind::Refresh => 4000..=4999,
+            _ => 400..=499,
+        };
+        let code = reject["code"].as_u64().and_then(|code| u16::try_from(code).ok());
+        let code = code.filter(|code| codes.contains(code));
+        let reason = reject["reason"].as_str().unwrap_or("rejected by the application");
+        Self { code, reason: reason.to_owned() }
+    }
+}
+
+/// The begin of a request: the hook, the connection and its client.
+pub(crate) fn begin(
+    kind: HookKind,
+    connection: &str,
+    (user, address): (Option<&str>, Option<IpAddr>),
+) -> Value {
+    let mut request = json!({ "hook": kind.name(), "connection": connection });
+    if let Some(user) = user {
+        request["user"] = json!(user);
+    }
+    if let Some(address) = address {
+        request["address"] = json!(address.to_string());
+    }
+    request
+}
+
+/// Adds fields that are JSON already, such as `"data":1`.
+pub(crate) fn with_fields(request: &Value, fields: &str) -> String {
+    let mut text = request.to_string();
+    text.pop();
+    text.push(',');
+    text.push_str(fields);
+    text.push('}');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_have_the_fields_of_their_hook() {
+        let parse = |kind, text: &str| HookReply::parse(kind, text.as_bytes());
+        let reply =
+            parse(HookKind::Connect, r#"{"claims":{"sub":"a"},"topics":["b"],"info":1,"data":[2]}"#).unwrap();
+        assert_eq!((reply.topics, reply.info), (vec!["b".to_owned()], Some(json!(1))));
+        assert!(reply.rejection.is_none() && reply.data.unwrap().get() == "[2]");
+        for kind in HookKind::ALL {
+            assert!(parse(kind, r#"{"reject":null}"#).unwrap().rejection.is_none());
+        }
+        for (kind, bad) in [
+            (HookKind::Publish, r#"{"topics":["b"]}"#),
+            (HookKind::Subscribe, r#"{"data":1}"#),
+            (HookKind::Rpc, r#"{"claims":{}}"#),
+            (HookKind::Connect, r#"{"rejct":{}}"#),
+            (HookKind::Connect, r#"{"topics":"b"}"#),
+            (HookKind::Publish, r#"{"data":1,"b64":"AA=="}"#),
+            (HookKind::Connect, "[]"),
+            (HookKind::Connect, ""),
+        ] {
+            assert!(parse(kind, bad).unwrap_err().starts_with("answer: "), "{bad}");
+        }
+        let many = json!({ "topics": vec!["a"; TOPICS_MAX + 1] }).to_string();
+        assert!(parse(HookKind::Connect, &many).unwrap_err().ends_with("limit of 64"));
+    }
+
+    #[test]
+    fn rejection_wins_over_every_other_field() {
+        let parse = |kind, text: &str| HookReply::parse(kind, text.as_bytes()).unwrap().rejection.unwrap();
+        for (kind, text, code) in [
+            (HookKind::Publish, r#"{"reject":{"code":409,"reason":"no"},"unknown":1}"#, Some(409)),
+            (HookKind::Publish, r#"{"reject":{"code":4001,"reason":"no"}}"#, None),
+            (HookKind::Connect, r#"{"reject":{"code":4001,"reason":"no"},"topics":7}"#, Some(4001)),
+            (HookKind::Connect, r#"{"reject":{"code":1000,"reason":"no"}}"#, None),
+        ] {
+            assert_eq!(parse(kind, text), HookRejection { code, reason: "no".to_owned() }, "{text}");
+        }
+        assert_eq!(parse(HookKind::Rpc, r#"{"reject":true}"#).reason, "rejected by the application");
+    }
+}

@@ -1,0 +1,357 @@
+//! Options of hooks.
+
+use std::fmt;
+use std::time::Duration;
+
+use hyper::Uri;
+use hyper::header::{HeaderName, HeaderValue};
+use rustls::pki_types::CertificateDer;
+
+use super::http::trusted_certificates;
+
+/// Hooks: the URLs of the application, and the limits of the requests.
+///
+/// The URLs here are the defaults of all topics; a [`Namespace`](crate::Namespace) may have others for its topics.
+#[derive(Clone)]
+pub struct HookOptions {
+    pub(crate) connect: Option<String>,
+    pub(crate) refresh: Option<String>,
+    pub(crate) subscribe: Option<String>,
+    pub(crate) publish: Option<String>,
+    pub(crate) rpc: Option<String>,
+    pub(crate) signing_key: Option<Vec<u8>>,
+    pub(crate) timeout: Duration,
+    pub(crate) concurrency: usize,
+    pub(crate) queue: usize,
+    pub(crate) failure: HookFailure,
+    pub(crate) retries: u32,
+    pub(crate) headers: Vec<HeaderName>,
+    pub(crate) circuit_failures: u32,
+    pub(crate) circuit_time: Duration,
+    /// `None`: the certificates that the system trusts.
+    pub(crate) roots: Option<Vec<CertificateDer<'static>>>,
+}
+
+/// What happens if the application does not answer a hook: it cannot be reached, answers with an error or too late, or too
+/// many requests wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HookFailure {
+    /// The connection, the subscription or the publication is rejected.
+    #[default]
+    Closed,
+    /// It is accepted, as if there were no hook.
+    Open,
+}
+
+/// The hook of a namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HookTarget {
+    /// No request, although other topics have the hook.
+    Off,
+    /// A request to this URL.
+    Url(String),
+}
+
+impl Default for HookOptions {
+    fn default() -> Self {
+        Self {
+            connect: None,
+            refresh: None,
+            subscribe: None,
+            publish: None,
+            rpc: None,
+            signing_key: None,
+            timeout: Duration::from_secs(5),
+            concurrency: 64,
+            queue: 1_024,
+            failure: HookFailure::Closed,
+            retries: 1,
+            headers: Vec::new(),
+            circuit_failures: 10,
+            circuit_time: Duration::from_secs(10),
+            roots: None,
+        }
+    }
+}
+
+impl fmt::Debug for HookOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // URLs may be logged; the signing key must not.
+        f.debug_struct("HookOptions").field("connect", &self.connect).finish_non_exhaustive()
+    }
+}
+
+/// Maximum timeout: a connection reads nothing meanwhile, also no pong.
+const TIMEOUT_MAX: Duration = Duration::from_secs(30);
+
+/// Maximum number of requests at a time: each takes a socket.
+const CONCURRENCY_MAX: usize = 4_096;
+
+/// Maximum number of forwarded headers.
+const HEADERS_MAX: usize = 32;
+
+/// Minimum length of the signing key in bytes: the length of the hash.
+const SIGNING_KEY_MIN: usize = 32;
+
+impl HookOptions {
+    /// Creates options without hooks.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the URL that decides about new connections to `/ws`. Default: the token decides.
+    #[must_use]
+    pub fn with_connect(mut self, url: impl Into<String>) -> Self {
+        self.connect = Some(url.into());
+        self
+    }
+
+    /// Sets the URL that extends connections whose token or claims expire. Default: they are closed with 4401.
+    #[must_use]
+    pub fn with_refresh(mut self, url: impl Into<String>) -> Self {
+        self.refresh = Some(url.into());
+        self
+    }
+
+    /// Sets the URL that decides about subscriptions. Default: the token decides.
+    #[must_use]
+    pub fn with_subscribe(mut self, url: impl Into<String>) -> Self {
+        self.subscribe = Some(url.into());
+        self
+    }
+
+    /// Sets the URL that decides about publications. Default: the token decides.
+    #[must_use]
+    pub fn with_publish(mut self, url: impl Into<String>) -> Self {
+        self.publish = Some(url.into());
+        self
+    }
+
+    /// Sets the URL that answers calls of clients. Default: calls are rejected with 404.
+    #[must_use]
+    pub fn with_rpc(mut self, url: impl Into<String>) -> Self {
+        self.rpc = Some(url.into());
+        self
+    }
+
+    /// Sets the secret key that signs requests, of at least 32 bytes (HMAC-SHA256). Default: requests are not signed.
+    #[must_use]
+    pub fn with_signing_key(mut self, key: impl Into<Vec<u8>>) -> Self {
+        self.signing_key = Some(key.into());
+        self
+    }
+
+    /// Sets the time for an answer, with the time in the queue and all retries; at most 30 s. Default: 5 s.
+    #[must_use]
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Sets the maximum number of requests at a time, 1 to 4,096. Default: 64, as many as small applications handle.
+    #[must_use]
+    pub fn with_concurrency(mut self, requests: usize) -> Self {
+        self.concurrency = requests;
+        self
+    }
+
+    /// Sets the maximum number of requests that wait, at least 1; further ones fail. Default: 1,024.
+    #[must_use]
+    pub fn with_queue(mut self, requests: usize) -> Self {
+        self.queue = requests;
+        self
+    }
+
+    /// Sets what happens without an answer. Default: [`HookFailure::Closed`].
+    #[must_use]
+    pub fn with_failure(mut self, failure: HookFailure) -> Self {
+        self.failure = failure;
+        self
+    }
+
+    /// Sets how often a failed request is repeated within the timeout. Requests about publications and calls are repeated
+    /// only if the application has not received them. Default: 1.
+    #[must_use]
+    pub fn with_retries(mut self, retries: u32) -> Self {
+        self.retries = retries;
+        self
+    }
+
+    /// Sets the headers of the WebSocket's handshake that requests repeat, at most 32. Default: none.
+    ///
+    /// # Errors
+    /// A name is no name of a header, or one that the request itself has.
+    pub fn with_headers<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
+        for name in names {
+            let parsed =
+                HeaderName::try_from(name).map_err(|_| format!("{name:?} is not a header's name"))?;
+            let own =
+                ["connection", "content-length", "content-type", "host", "transfer-encoding", "upgrade"];
+            if own.contains(&parsed.as_str()) || parsed.as_str().starts_with("sinews-") {
+                return Err(format!("{name} is a header of the request itself"));
+            }
+            self.headers.push(parsed);
+        }
+        if self.headers.len() > HEADERS_MAX {
+            return Err(format!("{} headers exceed the limit of {HEADERS_MAX}", self.headers.len()));
+        }
+        Ok(self)
+    }
+
+    /// Sets the circuit breaker of each URL: after this number of failures in a row, at least 1, requests fail at once for
+    /// this time; then one request is tried. Default: 10 failures, 10 s.
+    #[must_use]
+    pub fn with_circuit(mut self, failures: u32, time: Duration) -> Self {
+        (self.circuit_failures, self.circuit_time) = (failures, time);
+        self
+    }
+
+    /// Trusts only these certificates, in PEM, for `https` URLs. Default: the certificates that the system trusts.
+    ///
+    /// # Errors
+    /// The text has no certificate, or an invalid one.
+    pub fn with_trusted_certificates(mut self, pem: &[u8]) -> Result<Self, String> {
+        self.roots = Some(trusted_certificates(pem)?);
+        Ok(self)
+    }
+
+    /// The URLs of all topics.
+    pub(crate) fn urls(&self) -> impl Iterator<Item = &str> {
+        let urls = [&self.connect, &self.refresh, &self.subscribe, &self.publish, &self.rpc];
+        urls.into_iter().flatten().map(String::as_str)
+    }
+
+    /// Checks the options.
+    ///
+    /// # Errors
+    /// The invalid option, and its limit.
+    pub fn check(&self) -> Result<(), String> {
+        self.urls().try_for_each(|url| parse_url(url).map(drop))?;
+        if self.timeout.is_zero() || self.timeout > TIMEOUT_MAX {
+            return Err(format!("timeout must be longer than zero and at most {} s", TIMEOUT_MAX.as_secs()));
+        }
+        if !(1..=CONCURRENCY_MAX).contains(&self.concurrency) {
+            return Err(format!("concurrency must be from 1 to {CONCURRENCY_MAX}"));
+        }
+        if self.queue == 0 || self.circuit_failures == 0 {
+            return Err("queue and circuit_failures must be at least 1".to_owned());
+        }
+        match &self.signing_key {
+            Some(key) if key.len() < SIGNING_KEY_MIN => Err(format!(
+                "the signing key of {} bytes is too short (at least {SIGNING_KEY_MIN})",
+                key.len()
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A URL of the application.
+#[derive(Clone, Debug)]
+pub(crate) struct HookUrl {
+    pub(crate) is_tls: bool,
+    /// Host without brackets.
+    pub(super) host: String,
+    pub(super) port: u16,
+    /// The value of `Host`.
+    pub(super) authority: HeaderValue,
+    pub(super) path: Uri,
+}
+
+/// Parses a URL.
+///
+/// # Errors
+/// The fault. It does not repeat the URL, which may have a secret.
+pub(super) fn parse_url(url: &str) -> Result<HookUrl, String> {
+    HookUrl::parse(url).map_err(|fault| format!("the URL of a hook {fault}"))
+}
+
+impl HookUrl {
+    /// Parses a URL.
+    ///
+    /// # Errors
+    /// The fault, which completes "the URL". It does not repeat the URL, which may have a secret.
+    pub(crate) fn parse(url: &str) -> Result<Self, String> {
+        let uri: Uri = url.parse().map_err(|error| format!("is invalid: {error}"))?;
+        let is_tls = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            _ => return Err("must begin with http:// or https://".to_owned()),
+        };
+        let authority = uri.authority().ok_or("has no host")?;
+        if authority.as_str().contains('@') {
+            return Err("must have no user and password: sign the requests instead".to_owned());
+        }
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        let path = uri.path_and_query().map_or("/", |path| path.as_str());
+        Ok(Self {
+            is_tls,
+            host,
+            port: authority.port_u16().unwrap_or(if is_tls { 443 } else { 80 }),
+            authority: HeaderValue::from_str(authority.as_str()).map_err(|_| "has an invalid host")?,
+            path: path.parse().map_err(|_| "has an invalid path")?,
+        })
+    }
+}
+
+impl HookTarget {
+    /// Checks the URL.
+    ///
+    /// # Errors
+    /// The fault.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        match self {
+            Self::Off => Ok(()),
+            Self::Url(url) => parse_url(url).map(drop),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_parsed_into_host_port_and_path() {
+        for (url, expected) in [
+            ("http://app", (false, "app", 80, "app", "/")),
+            ("https://app:8443/hooks?a=1", (true, "app", 8443, "app:8443", "/hooks?a=1")),
+            ("https://[::1]/x", (true, "::1", 443, "[::1]", "/x")),
+        ] {
+            let parsed = parse_url(url).unwrap();
+            let authority = parsed.authority.to_str().unwrap().to_owned();
+            let path = parsed.path.to_string();
+            assert_eq!((parsed.is_tls, &*parsed.host, parsed.port, &*authority, &*path), expected);
+        }
+        for bad in ["", "app", "ftp://app", "http://", "/hooks", "http://user:secret@app/", "http://a b/"] {
+            let error = parse_url(bad).unwrap_err();
+            assert!(error.starts_with("the URL of a hook ") && !error.contains("secret"), "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn invalid_options_are_reported() {
+        let options = HookOptions::new;
+        for bad in [
+            options().with_connect("ftp://a"),
+            options().with_timeout(Duration::from_secs(31)),
+            options().with_timeout(Duration::ZERO),
+            options().with_concurrency(0),
+            options().with_concurrency(4_097),
+            options().with_queue(0),
+            options().with_circuit(0, Duration::from_secs(1)),
+            options().with_signing_key("short"),
+        ] {
+            assert!(bad.check().is_err(), "{bad:?}");
+        }
+        assert_eq!(options().check(), Ok(()));
+        for bad in ["Host", "a b", "Sinews-Signature", "content-length"] {
+            assert!(options().with_headers([bad]).is_err(), "{bad}");
+        }
+        assert!(options().with_headers(["Cookie", "X-Request-Id"]).is_ok());
+        assert!(options().with_trusted_certificates(b"none").is_err());
+    }
+}

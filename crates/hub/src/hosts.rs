@@ -1,0 +1,174 @@
+//! Names of this server: the allowed hosts in the `Host` header.
+//!
+//! A page can make its own name resolve to an address of this machine (DNS rebinding). The browser then treats requests
+//! to that name as same-origin with the page; their `Host` shows the name.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use sinews_server::Request;
+
+use crate::brief::brief;
+
+/// The accepted names of this server in the `Host` header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostRules {
+    rule: HostRule,
+    /// Hosts of the allowed origins, which are names of this server behind a proxy.
+    origin_hosts: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum HostRule {
+    Any,
+    /// Any name, but only names of this machine for clients of this machine.
+    Default {
+        /// A connection from this machine may use an address that other machines reach, too.
+        any_address: bool,
+    },
+    /// These names, in lower case; a prefix `*.` matches all subdomains.
+    Named(Vec<String>),
+}
+
+/// All names, but only names of this machine for clients of this machine.
+impl Default for HostRules {
+    fn default() -> Self {
+        Self { rule: HostRule::Default { any_address: false }, origin_hosts: Vec::new() }
+    }
+}
+
+impl HostRules {
+    /// Creates the rule from the setting, if there is one, the listen addresses, and the allowed origins.
+    ///
+    /// # Errors
+    /// The entry that is not a valid host name.
+    pub fn new(
+        names: Option<&[String]>,
+        listen: impl Iterator<Item = SocketAddr>,
+        origins: &[String],
+    ) -> Result<Self, String> {
+        let rule = match names {
+            Some([one]) if one == "any" => HostRule::Any,
+            Some(names) => HostRule::Named(names.iter().map(|name| checked(name)).collect::<Result<_, _>>()?),
+            None => HostRule::Default { any_address: listen.into_iter().any(|it| it.ip().is_unspecified()) },
+        };
+        let origin_hosts = origins.iter().filter_map(|origin| host_of(origin.split_once("://")?.1)).collect();
+        Ok(Self { rule, origin_hosts })
+    }
+
+    /// Checks whether the `Host` of a request is a name of this server.
+    ///
+    /// # Errors
+    /// The rejected name.
+    pub(crate) fn check(&self, request: &Request<'_>) -> Result<(), String> {
+        let names = match &self.rule {
+            HostRule::Any => return Ok(()),
+            HostRule::Default { any_address } => {
+                if *any_address || !request.peer().ip().to_canonical().is_loopback() {
+                    return Ok(());
+                }
+                &[][..]
+            }
+            HostRule::Named(names) => names,
+        };
+        // Browsers always send the header.
+        let Some(authority) = request.head().authority() else { return Ok(()) };
+        let host = host_of(authority).unwrap_or_default();
+        let is_known = is_of_machine(&host)
+            || self.origin_hosts.contains(&host)
+            || names.iter().any(|name| covers(name, &host));
+        if is_known { Ok(()) } else { Err(brief(authority)) }
+    }
+}
+
+/// The host of an authority in lower case, without its port and the final dot.
+fn host_of(authority: &str) -> Option<String> {
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    let host = match authority.rsplit_once(':') {
+        Some((host, port)) if is_port(port) => host,
+        _ => authority,
+    };
+    let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+    (!host.is_empty()).then_some(host)
+}
+
+/// Whether the host is an address, or a name that resolvers map to this machine only (RFC 6761 section 6.3): no page
+/// can make it resolve to another address.
+fn is_of_machine(host: &str) -> bool {
+    let in_brackets = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    in_brackets.is_some_and(|host| host.parse::<Ipv6Addr>().is_ok())
+        || host.parse::<IpAddr>().is_ok()
+        || host == "localhost"
+        || host.ends_with(".localhost")
+}
+
+fn covers(name: &str, host: &str) -> bool {
+    match name.strip_prefix('*') {
+        // With its dot.
+        Some(parent) => host.len() > parent.len() && host.ends_with(parent),
+        None => host == name,
+    }
+}
+
+/// Normalizes a name for comparison.
+fn checked(name: &str) -> Result<String, String> {
+    let host = host_of(name).filter(|host| !name.contains(':') && host.len() <= NAME_MAX);
+    let is_label = |label: &str| {
+        !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+    };
+    let is_name = |host: &String| {
+        let labels = host.strip_prefix("*.").unwrap_or(host);
+        labels.split('.').all(is_label)
+    };
+    host.filter(is_name).ok_or_else(|| {
+        format!(
+            "{name:?} is not a host name such as ws.example.com or *.example.com, without scheme and port"
+        )
+    })
+}
+
+/// Bytes of a name (RFC 1035 section 2.3.4).
+const NAME_MAX: usize = 253;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_is_compared_without_case_port_and_final_dot() {
+        for (authority, host) in [
+            ("A.Example:80", Some("a.example")),
+            ("a.example.", Some("a.example")),
+            ("[::1]:80", Some("[::1]")),
+            ("[::1]", Some("[::1]")),
+            ("127.0.0.1", Some("127.0.0.1")),
+            (":80", None),
+            ("", None),
+        ] {
+            assert_eq!(host_of(authority).as_deref(), host, "{authority}");
+        }
+        for host in ["localhost", "a.localhost", "127.0.0.1", "[::1]", "10.1.2.3"] {
+            assert!(is_of_machine(host), "{host}");
+        }
+        for host in ["", "localhost.example", "notlocalhost", "[evil]", "127.0.0.1.example", "[]"] {
+            assert!(!is_of_machine(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn wildcard_covers_names_below_only() {
+        assert!(covers("*.example.com", "a.example.com") && covers("*.example.com", "a.b.example.com"));
+        assert!(!covers("*.example.com", "example.com") && !covers("*.example.com", "badexample.com"));
+        assert!(!covers("*.example.com", ".example.com"));
+        assert!(covers("example.com", "example.com") && !covers("example.com", "a.example.com"));
+    }
+
+    #[test]
+    fn invalid_host_name_is_an_error() {
+        for name in ["a.example", "A.example.", "*.example.com", "sinews", "a_b"] {
+            assert!(checked(name).is_ok(), "{name}");
+        }
+        for bad in ["", "*", "http://a.example", "a.example:80", "a..b", "a/b", "*.*.a", &"a".repeat(254)] {
+            assert!(checked(bad).is_err_and(|error| error.contains(bad)), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,458 @@
+//! The hub: what a program embeds.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use sinews_server::{
+    BoundServer, Config, DeflateMode, KeyLog, MessageRoute, Prepared, Publisher, Router, Server,
+    TopicPattern, TopicRule,
+};
+
+use crate::api;
+use crate::auth::Auth;
+use crate::auth::options::{AuthError, AuthOptions};
+use crate::cluster::Cluster;
+use crate::cluster::link::RunningLink;
+use crate::cluster::options::ClusterOptions;
+use crate::dashboard::{self, ServerInfo};
+use crate::handover::predecessor::{Predecessor, RunningHandover};
+use crate::handover::{Handover, SuccessorCallback};
+use crate::hosts::HostRules;
+use crate::namespaces::rules::{HubRules, check_compaction};
+use crate::options::RouteOptions;
+use crate::periodic::Periodic;
+use crate::policy::{AccessPolicy, LivePolicy};
+use crate::protocol::pusher::{self, encode};
+use crate::routes;
+use crate::streams::directory;
+use crate::streams::options::StreamOptions;
+use crate::streams::service::StreamService;
+use crate::topics::nodes::OtherNodes;
+use crate::topics::{HubTopics, keys, presence};
+use crate::webhooks::Webhooks;
+
+/// A real-time server without its sockets: topics, presence, histories, durable streams, tokens and pages.
+///
+/// [`mount`](Self::mount) adds its routes to a router, [`configure`](Self::configure) its topics to a server, and
+/// [`start`](Self::start) begins its work when the server has bound its addresses.
+///
+/// ```no_run
+/// use sinews_hub::Hub;
+/// use sinews_server::{Response, Router, Server};
+///
+/// let hub = Hub::builder().history("chat.>", 100).build()?;
+/// let router = hub.mount(Router::new().get("/hello", |_| Response::text("hello\n")));
+/// let server = hub.configure(Server::new(router)).listen(([127, 0, 0, 1], 8080).into()).bind()?;
+/// let hub = hub.start(&server)?;
+/// server.run()?;
+/// hub.shut_down();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Hub {
+    options: RouteOptions,
+    live: LivePolicy,
+    topics: Arc<HubTopics>,
+    store: Option<Arc<StreamService>>,
+    cluster: Option<Arc<Cluster>>,
+    /// Rules of topics with a history, and of durable topics.
+    rules: Vec<TopicRule>,
+    info: ServerInfo,
+    on_successor: Option<SuccessorCallback>,
+    has_predecessor: bool,
+}
+
+/// The options of a [`Hub`].
+pub struct HubBuilder {
+    options: RouteOptions,
+    access: Option<AccessPolicy>,
+    history: Vec<(String, usize)>,
+    streams: Option<StreamOptions>,
+    cluster: Option<ClusterOptions>,
+    has_predecessor: bool,
+    predecessor_node: Option<String>,
+    info: ServerInfo,
+    on_successor: Option<SuccessorCallback>,
+}
+
+/// Largest message by default: above messages of people and devices, and small enough to be held in memory.
+const MAX_MESSAGE: usize = 16 << 20;
+
+impl HubBuilder {
+    fn new() -> Self {
+        Self {
+            options: RouteOptions {
+                max_message: MAX_MESSAGE,
+                websocket: Config::default(),
+                deflate: Some(DeflateMode::Shared),
+                message_rate: None,
+                has_pages: true,
+            },
+            access: None,
+            history: Vec::new(),
+            streams: None,
+            cluster: None,
+            has_predecessor: false,
+            predecessor_node: None,
+            info: ServerInfo::default(),
+            on_successor: None,
+        }
+    }
+
+    /// Sets the access policy. Default: no tokens, pages of the same origin, and [`HostRules::default`].
+    #[must_use]
+    pub fn access(mut self, policy: AccessPolicy) -> Self {
+        self.access = Some(policy);
+        self
+    }
+
+    /// Retains the last messages of all topics that a pattern covers, as a [`Namespace`](crate::Namespace) with this
+    /// history does. Default: no topic has a history.
+    #[must_use]
+    pub fn history(mut self, pattern: impl Into<String>, messages: usize) -> Self {
+        self.history.push((pattern.into(), messages));
+        self
+    }
+
+    /// Stores durable streams. Default: no streams, so that the hub writes no files.
+    #[must_use]
+    pub fn streams(mut self, options: StreamOptions) -> Self {
+        self.streams = Some(options);
+        self
+    }
+
+    /// Makes the server a node of a cluster. Default: it is alone. Topics in a directory of this machine are not shared,
+    /// so [`build`](Self::build) rejects durable topics without a broker of the streams, and durable keys.
+    #[must_use]
+    pub fn cluster(mut self, options: ClusterOptions) -> Self {
+        self.cluster = Some(options);
+        self
+    }
+
+    /// Sets the size of the largest message in bytes. Default: 16 MiB.
+    #[must_use]
+    pub fn max_message(mut self, bytes: usize) -> Self {
+        self.options.max_message = bytes;
+        self
+    }
+
+    /// Sets the timeouts and queues of each WebSocket. Its message limits are those of
+    /// [`max_message`](Self::max_message). Default: [`Config::default`].
+    #[must_use]
+    pub fn websocket(mut self, config: Config) -> Self {
+        self.options.websocket = config;
+        self
+    }
+
+    /// Sets the compression of WebSockets; `None` rejects it. Default: [`DeflateMode::Shared`], which takes no memory
+    /// for each connection.
+    #[must_use]
+    pub fn deflate(mut self, mode: Option<DeflateMode>) -> Self {
+        self.options.deflate = mode;
+        self
+    }
+
+    /// Limits the messages a second of each connection; the burst after an idle second is the same number. Default: no
+    /// limit.
+    #[must_use]
+    pub fn message_rate(mut self, per_second: Option<u32>) -> Self {
+        self.options.message_rate = per_second;
+        self
+    }
+
+    /// Serves no pages: the start page at `/`, the chat, the console and the dashboard. The client library
+    /// (`/sinews.js`) is a page, too.
+    #[must_use]
+    pub fn without_pages(mut self) -> Self {
+        self.options.has_pages = false;
+        self
+    }
+
+    /// Sets the version and the commit that the dashboard shows. Default: the version of this crate.
+    #[must_use]
+    pub fn build_info(mut self, version: &str, commit: &str) -> Self {
+        (self.info.version, self.info.commit) = (version.to_owned(), commit.to_owned());
+        self
+    }
+
+    /// Prepares for the takeover from a predecessor process: streams that it still owns become available later.
+    #[must_use]
+    pub fn predecessor(mut self, predecessor: Option<&Predecessor>) -> Self {
+        self.has_predecessor = predecessor.is_some();
+        self.predecessor_node = predecessor.and_then(|predecessor| predecessor.cluster_node.clone());
+        self
+    }
+
+    /// Sets a function to call when a successor process serves, with its process id: a service manager must know it.
+    #[must_use]
+    pub fn on_successor(mut self, callback: impl Fn(u32) + Send + Sync + 'static) -> Self {
+        self.on_successor = Some(Box::new(callback));
+        self
+    }
+
+    /// Checks the options as [`build`](Self::build) does, without the directory of the streams.
+    ///
+    /// # Errors
+    /// An option is invalid, or contradicts another one.
+    pub fn check(mut self) -> Result<(), BuildError> {
+        self.resolve().map(drop)
+    }
+
+    /// Checks the options. Returns the access policy, and the rules of the topics; the options of the streams get the
+    /// durable topics of the namespaces.
+    fn resolve(&mut self) -> Result<(AccessPolicy, HubRules), BuildError> {
+        let access = match self.access.take() {
+            Some(access) => access,
+            None => AccessPolicy::new(Auth::new(&AuthOptions::new())?, HostRules::default()),
+        };
+        let streams = &mut self.streams;
+        let durable = streams.as_ref().map_or(&[][..], |options| &options.topics);
+        let keyed = streams.as_ref().map_or(&[][..], |options| &options.keyed_topics);
+        if !keyed.is_empty() && streams.as_ref().is_some_and(|options| options.broker.is_some()) {
+            return Err(BuildError::KeysAtBroker);
+        }
+        let patterns = self.history.iter().map(|(pattern, _)| pattern).chain(durable).chain(keyed);
+        if let Some(bad) = patterns.into_iter().find(|pattern| TopicPattern::parse(pattern.as_str()).is_err())
+        {
+            return Err(BuildError::Pattern(bad.clone()));
+        }
+        let rules = HubRules::new(access.namespaces(), &self.history, streams.as_mut())
+            .map_err(BuildError::Namespace)?;
+        if let Some(streams) = streams {
+            check_compaction(access.namespaces(), streams).map_err(BuildError::Compaction)?;
+            if self.cluster.is_some() {
+                streams.check_shared().map_err(|why| BuildError::Cluster(why.to_owned()))?;
+            }
+        }
+        Ok((access, rules))
+    }
+
+    /// Builds the hub, and opens the directory of its streams.
+    ///
+    /// # Errors
+    /// An option is invalid or contradicts another one, or the directory cannot be opened.
+    pub fn build(mut self) -> Result<Hub, BuildError> {
+        let (access, built) = self.resolve()?;
+        let streams = self.streams;
+        let patterns = built.histories.patterns();
+        let topics = HubTopics::new(built.histories).with_apps(Arc::clone(access.live_apps()));
+        let mut cluster = None;
+        if let Some(options) = self.cluster {
+            let predecessor = self.predecessor_node.as_deref();
+            let node = Cluster::new(options, &patterns, predecessor).map_err(BuildError::Cluster)?;
+            node.set_serving(!self.has_predecessor);
+            let node = Arc::new(node);
+            topics.set_other_nodes(Arc::clone(&node) as Arc<dyn OtherNodes>);
+            cluster = Some(node);
+        }
+        let mut info = self.info;
+        info.store = streams.as_ref().map(StreamOptions::location);
+        let store =
+            streams.map(|options| directory::open(options, self.options.max_message, self.has_predecessor));
+        let webhooks = Arc::clone(access.webhooks());
+        let live = LivePolicy::new(access).map_err(BuildError::Hooks)?;
+        topics.set_events(webhooks);
+        Ok(Hub {
+            options: self.options,
+            live,
+            topics: Arc::new(topics),
+            cluster,
+            store: store.transpose().map_err(BuildError::StreamDirectory)?,
+            rules: built.rules,
+            info,
+            on_successor: self.on_successor,
+            has_predecessor: self.has_predecessor,
+        })
+    }
+}
+
+/// The reason why a hub cannot be built.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// The options of authorization are invalid.
+    Auth(AuthError),
+    /// The hooks cannot be started.
+    Hooks(String),
+    /// A namespace contradicts another option.
+    Namespace(String),
+    /// A topic pattern is invalid.
+    Pattern(String),
+    /// Keys are to be durable, and a broker stores the streams: it would not retain the newest record of each key.
+    KeysAtBroker,
+    /// A durable topic would have a compacted stream, which rejects its publications.
+    Compaction(String),
+    /// The directory of the streams cannot be opened.
+    StreamDirectory(String),
+    /// The options do not fit a cluster.
+    Cluster(String),
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auth(error) => error.fmt(f),
+            Self::Hooks(fault) => write!(f, "hooks: {fault}"),
+            Self::Namespace(fault) => f.write_str(fault),
+            Self::Pattern(pattern) => write!(f, "{pattern:?} is not a valid topic pattern"),
+            Self::KeysAtBroker => f.write_str("durable keys need streams in a directory, without a broker"),
+            Self::Compaction(why) => write!(f, "compaction of streams: {why}"),
+            Self::StreamDirectory(why) => write!(f, "directory of streams: {why}"),
+            Self::Cluster(why) => write!(f, "cluster: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for BuildError {}
+
+impl From<AuthError> for BuildError {
+    fn from(error: AuthError) -> Self {
+        Self::Auth(error)
+    }
+}
+
+impl Hub {
+    /// Starts the options of a hub.
+    #[must_use]
+    pub fn builder() -> HubBuilder {
+        HubBuilder::new()
+    }
+
+    /// Adds the hub's routes to a router with routes of its own. The hub checks the `Host` of all requests, also of
+    /// requests to other routes.
+    #[must_use]
+    pub fn mount(&self, router: Router) -> Router {
+        let (store, cluster) = (self.store.as_ref(), self.cluster.as_ref());
+        let router = routes::add_to(router, &self.options, &self.live, &self.topics, store, cluster);
+        let router = pusher::add_to(router, &self.options, &self.live, &self.topics, cluster);
+        api::v1::add_to(router, &self.live, &self.topics, (store, cluster), &self.info)
+    }
+
+    /// Sets the rules of the hub's topics, and the messages of presence and of keys.
+    #[must_use]
+    pub fn configure(&self, server: Server) -> Server {
+        let server = self.rules.iter().cloned().fold(server, Server::topic_rule);
+        let server = server.keyed_topics(keys::encode);
+        let durable_keys = self.store.as_ref().map(|store| store.keys()).filter(|keys| keys.is_enabled());
+        let server = match durable_keys {
+            Some(keys) => server.key_log(Arc::clone(keys) as Arc<dyn KeyLog>),
+            None => server,
+        };
+        server.presence(|update| {
+            encode::presence_update(update)
+                .unwrap_or_else(|| vec![Prepared::text(presence::update_message(update).to_string()).into()])
+        })
+    }
+
+    /// The route of a listener for binary messages of streams over plain TCP; `None` without streams.
+    #[must_use]
+    pub fn stream_messages(&self) -> Option<MessageRoute> {
+        Some(routes::messages(&self.options, &self.live, &self.topics, self.store.as_ref()?))
+    }
+
+    /// The access policy, which may be replaced at any time.
+    #[must_use]
+    pub fn access(&self) -> LivePolicy {
+        self.live.clone()
+    }
+
+    /// Starts the work of the hub beside the server's threads: the relay of durable topics, the deletion of unused
+    /// streams, and the reports of the dashboard. Call this after [`Server::bind`] and before [`BoundServer::run`].
+    ///
+    /// # Errors
+    /// If a thread cannot be started.
+    pub fn start(self, server: &BoundServer) -> io::Result<RunningHub> {
+        let Self { topics, store, cluster, live, info, on_successor, has_predecessor, .. } = self;
+        let publisher = server.publisher();
+        if let (Some(store), Some(appender)) = (&store, server.appender()) {
+            store.write_on_workers(appender);
+        }
+        let handover = Handover::new(
+            Arc::clone(&topics),
+            store.clone(),
+            publisher.clone(),
+            server.stop_handle(),
+            on_successor.unwrap_or_else(|| Box::new(|_| {})),
+        );
+        let info = info.of(server);
+        let cluster_live = live.clone();
+        let webhooks = Arc::clone(live.policy().webhooks());
+        let nodes = cluster.as_ref().map(|cluster| Arc::clone(cluster) as Arc<dyn OtherNodes>);
+        webhooks.start(server.publisher(), nodes, has_predecessor)?;
+        let beside = (store.clone(), cluster.clone());
+        let watched = (Arc::clone(&topics), live);
+        let mut tasks = vec![dashboard::start(server.monitor(), server.publisher(), watched, beside, info)?];
+        if let Some(store) = &store {
+            tasks.extend(store.start_expiry()?);
+            store.topics().start(Arc::clone(&topics), server.publisher())?;
+            store.keys().start(server.publisher())?;
+            store.load_keys();
+        }
+        let link = match &cluster {
+            Some(cluster) => {
+                publisher.observe_subscriptions(cluster.observer());
+                let changed = Arc::clone(cluster);
+                publisher.share_presence(move || changed.note_presence());
+                Some(RunningLink::start(cluster, (Arc::clone(&topics), cluster_live), server.publisher())?)
+            }
+            None => None,
+        };
+        Ok(RunningHub { topics, store, cluster, publisher, handover, tasks, link, webhooks })
+    }
+}
+
+/// A hub at work. [`shut_down`](Self::shut_down), or dropping it, ends its threads and closes its streams.
+#[must_use = "dropping it shuts the hub down"]
+pub struct RunningHub {
+    topics: Arc<HubTopics>,
+    store: Option<Arc<StreamService>>,
+    cluster: Option<Arc<Cluster>>,
+    publisher: Publisher,
+    handover: Handover,
+    /// Threads that end when this is dropped.
+    tasks: Vec<Periodic>,
+    link: Option<RunningLink>,
+    webhooks: Arc<Webhooks>,
+}
+
+impl RunningHub {
+    /// The means to replace this process by a successor.
+    #[must_use]
+    pub fn handover(&self) -> Handover {
+        self.handover.clone()
+    }
+
+    /// Takes over the histories of a predecessor process. From here on, the predecessor publishes no message of a topic
+    /// with a history. Call [`RunningHandover::run`] when the server accepts connections.
+    ///
+    /// # Errors
+    /// If the handover is incomplete.
+    pub fn take_over(&self, predecessor: &mut Predecessor) -> Result<RunningHandover, String> {
+        let taken = predecessor.take_over(&self.topics, &self.publisher);
+        self.webhooks.take_over();
+        if let Some(cluster) = &self.cluster {
+            cluster.set_serving(true);
+        }
+        taken
+    }
+
+    /// Shuts the hub down after the server has stopped. Waits until a successor process has all publications, until
+    /// queued records are written, and until all threads have ended.
+    pub fn shut_down(self) {
+        drop(self);
+    }
+}
+
+impl Drop for RunningHub {
+    fn drop(&mut self) {
+        self.tasks.clear();
+        self.handover.finish();
+        self.link = None;
+        self.webhooks.stop();
+        if let Some(store) = &self.store {
+            store.close();
+            store.topics().finish();
+            store.keys().finish();
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! The real-time server as a library: topics, presence, histories, durable streams, tokens, hot restart and pages.
+//!
+//! [`Hub`] adds its routes to a [`Router`](sinews_server::Router), beside the routes of a program. The routes and the
+//! protocols are those of `sinews serve`.
+#![forbid(unsafe_code)]
+
+mod admission;
+mod api;
+pub mod auth;
+mod brief;
+mod client_message;
+mod closing;
+mod cluster;
+mod connections;
+mod dashboard;
+mod events;
+mod handover;
+mod health;
+mod hooks;
+mod hosts;
+mod http;
+mod hub;
+mod json;
+mod metrics;
+mod namespaces;
+mod options;
+mod pages;
+mod periodic;
+mod policy;
+mod problem;
+mod protocol;
+mod routes;
+mod streams;
+mod topics;
+mod webhooks;
+
+pub use self::cluster::observe::{ClusterNode, observe_nodes};
+pub use self::cluster::options::ClusterOptions;
+pub use self::events::WebhookEventKind;
+pub use self::handover::Handover;
+pub use self::handover::predecessor::{Predecessor, RunningHandover};
+pub use self::hooks::{HookFailure, HookOptions, HookTarget};
+pub use self::hosts::HostRules;
+pub use self::hub::{BuildError, Hub, HubBuilder, RunningHub};
+pub use self::namespaces::{Namespace, Namespaces, PublishRate, TopicAccess};
+pub use self::policy::{AccessPolicy, BrowserRejection, LivePolicy};
+pub use self::protocol::pusher::{PusherApp, PusherApps, PusherLimits, PusherWebhook};
+pub use self::streams::options::StreamOptions;
+pub use self::streams::quota::CreationLimits;
+pub use self::topics::keys::key_value_of_json;
+pub use self::webhooks::WebhookOptions;

@@ -1,0 +1,56 @@
+//! `GET /metrics`: the metrics of the server, of rejections and of streams.
+
+use std::sync::Arc;
+
+use prometheus_client::encoding::text;
+use prometheus_client::registry::Registry;
+use sinews_server::{Metrics, Response, Router};
+
+use crate::admission::RejectionMetrics;
+use crate::auth::IssuerMetrics;
+use crate::cluster::Cluster;
+use crate::cluster::metrics::ClusterMetrics;
+use crate::health::BrokerMetrics;
+use crate::policy::LivePolicy;
+use crate::protocol::pusher::PusherMetrics;
+use crate::streams::report::StreamMetrics;
+use crate::streams::service::StreamService;
+
+/// Serves `/metrics`: metrics of the server and of streams.
+pub(crate) fn add_to(
+    router: Router,
+    store: Option<&Arc<StreamService>>,
+    live: &LivePolicy,
+    cluster: Option<&Arc<Cluster>>,
+) -> Router {
+    let (monitor, store, live) = (router.monitor(), store.cloned(), live.clone());
+    let cluster = cluster.cloned();
+    router.get("/metrics", move |_| {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(monitor.metrics()));
+        registry.register_collector(Box::new(RejectionMetrics(Arc::clone(live.policy().rejections()))));
+        if let Some(hooks) = live.policy().hook_metrics() {
+            registry.register_collector(Box::new(hooks));
+        }
+        if let Some(issuers) = live.policy().issuers() {
+            registry.register_collector(Box::new(IssuerMetrics(Arc::clone(issuers))));
+        }
+        if let Some(webhooks) = live.policy().webhooks().collector() {
+            registry.register_collector(Box::new(webhooks));
+        }
+        registry.register_collector(Box::new(PusherMetrics(Arc::clone(live.policy().live_apps()))));
+        if let Some(store) = &store {
+            registry.register_collector(Box::new(StreamMetrics::of(store)));
+            if let Some(broker) = BrokerMetrics::of(store) {
+                registry.register_collector(Box::new(broker));
+            }
+        }
+        if let Some(cluster) = &cluster {
+            registry.register_collector(Box::new(ClusterMetrics::of(cluster)));
+        }
+        let mut body = String::new();
+        // Writing to a string never fails.
+        let _ = text::encode(&mut body, &registry);
+        Response::new(200).with_header("Content-Type", Metrics::CONTENT_TYPE).with_body(body)
+    })
+}

@@ -1,0 +1,326 @@
+//! Namespaces: options of topics by pattern.
+
+mod live;
+pub(crate) mod order;
+mod rates;
+pub(crate) mod rules;
+mod table;
+
+use std::time::Duration;
+
+use sinews_server::{KeySubscription, SlowConsumer, TopicPattern};
+
+pub(crate) use self::live::LiveNamespaces;
+use self::order::order;
+pub(crate) use self::rates::ConnectionRates;
+pub(crate) use self::table::{AmbiguousHook, NamespaceTable, TopicHook};
+use crate::hooks::{HookFailure, HookTarget};
+
+/// Options of the topics that a pattern matches.
+///
+/// Each option of a topic comes from the most specific namespace that matches the topic and sets the option. Patterns are
+/// compared token by token: a name is more specific than `*`, and `*` than `>`; the first difference decides. So
+/// `chat.team.>` overrides `chat.*.news`, and `chat.>` overrides `>`. An option that no namespace sets has the default
+/// that its method states.
+///
+/// ```
+/// use sinews_hub::{Namespace, TopicAccess};
+///
+/// let alerts = Namespace::new("alerts.>").with_history(100).with_publish(TopicAccess::Nobody);
+/// # drop(alerts);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Namespace {
+    pub(crate) pattern: String,
+    /// 0: no history.
+    pub(crate) history: Option<usize>,
+    pub(crate) history_age: Option<Duration>,
+    pub(crate) durable: Option<bool>,
+    pub(crate) slow_consumer: Option<SlowConsumer>,
+    pub(crate) publish: Option<TopicAccess>,
+    pub(crate) subscribe: Option<TopicAccess>,
+    pub(crate) write_keys: Option<TopicAccess>,
+    pub(crate) keyed: Option<bool>,
+    pub(crate) presence: Option<bool>,
+    pub(crate) key_interval: Option<Duration>,
+    pub(crate) max_message: Option<usize>,
+    pub(crate) connection_rate: Option<PublishRate>,
+    pub(crate) user_rate: Option<PublishRate>,
+    pub(crate) subscribe_hook: Option<HookTarget>,
+    pub(crate) publish_hook: Option<HookTarget>,
+    pub(crate) rpc_hook: Option<HookTarget>,
+    pub(crate) hook_failure: Option<HookFailure>,
+}
+
+/// The clients that may do an action on the topics of a namespace. Backends use the HTTP API, which no namespace
+/// restricts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TopicAccess {
+    /// Every client, also without a token.
+    Anonymous,
+    /// Every client with a valid token, whatever topics the token names, and every client to which a hook of connections
+    /// has granted claims with a `sub` or an `exp`.
+    Authenticated,
+    /// Clients whose token or claims grant the right, and the public topics of
+    /// [`AuthOptions`](crate::auth::AuthOptions). Without keys for tokens and without a hook of connections, every client.
+    #[default]
+    Token,
+    /// No client.
+    Nobody,
+}
+
+/// A rate of publications, with a burst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PublishRate {
+    pub(crate) per_second: u32,
+    pub(crate) burst: u32,
+}
+
+impl PublishRate {
+    /// Permits this number of publications a second, at least 1, and as many at once after an idle second.
+    #[must_use]
+    pub fn new(per_second: u32) -> Self {
+        let per_second = per_second.max(1);
+        Self { per_second, burst: per_second }
+    }
+
+    /// Sets the number of publications at once after an idle time, at least 1. Default: those of one second.
+    #[must_use]
+    pub fn with_burst(mut self, burst: u32) -> Self {
+        self.burst = burst.max(1);
+        self
+    }
+}
+
+impl Namespace {
+    /// Creates a namespace for the topics that a pattern matches ([`TopicPattern`]), without options.
+    #[must_use]
+    pub fn new(pattern: impl Into<String>) -> Self {
+        Self {
+            pattern: pattern.into(),
+            history: None,
+            history_age: None,
+            durable: None,
+            slow_consumer: None,
+            publish: None,
+            subscribe: None,
+            write_keys: None,
+            keyed: None,
+            presence: None,
+            key_interval: None,
+            max_message: None,
+            connection_rate: None,
+            user_rate: None,
+            subscribe_hook: None,
+            publish_hook: None,
+            rpc_hook: None,
+            hook_failure: None,
+        }
+    }
+
+    /// Retains this number of messages of each topic; 0 retains none. Default: none. A durable topic has its stream
+    /// instead.
+    #[must_use]
+    pub fn with_history(mut self, messages: usize) -> Self {
+        self.history = Some(messages);
+        self
+    }
+
+    /// Sets the maximum age of retained messages, together with [`with_history`](Self::with_history) of the same
+    /// namespace. Default: no limit.
+    #[must_use]
+    pub fn with_history_age(mut self, age: Duration) -> Self {
+        self.history_age = Some(age);
+        self
+    }
+
+    /// Makes the topics durable: publications are appended to the stream of the same name. Needs
+    /// [`HubBuilder::streams`](crate::HubBuilder::streams). Default: not durable.
+    #[must_use]
+    pub fn with_durable(mut self, durable: bool) -> Self {
+        self.durable = Some(durable);
+        self
+    }
+
+    /// Sets the action for slow subscribers. Default: the policy of the WebSocket's
+    /// [`Config`](sinews_server::Config). Durable topics have a policy of their own: a slow subscriber reads the stream.
+    #[must_use]
+    pub fn with_slow_consumer(mut self, slow: SlowConsumer) -> Self {
+        self.slow_consumer = Some(slow);
+        self
+    }
+
+    /// Sets the clients that may publish. Default: [`TopicAccess::Token`].
+    #[must_use]
+    pub fn with_publish(mut self, access: TopicAccess) -> Self {
+        self.publish = Some(access);
+        self
+    }
+
+    /// Sets the clients that may subscribe, and read histories, keys and presence. A subscription to a pattern needs the
+    /// permission of each namespace whose topics it may match. Default: [`TopicAccess::Token`].
+    #[must_use]
+    pub fn with_subscribe(mut self, access: TopicAccess) -> Self {
+        self.subscribe = Some(access);
+        self
+    }
+
+    /// Sets the clients that may write keys. Default: [`TopicAccess::Token`].
+    #[must_use]
+    pub fn with_write_keys(mut self, access: TopicAccess) -> Self {
+        self.write_keys = Some(access);
+        self
+    }
+
+    /// Sets whether clients may write keys and subscribe to keys. Default: they may.
+    #[must_use]
+    pub fn with_keyed(mut self, keyed: bool) -> Self {
+        self.keyed = Some(keyed);
+        self
+    }
+
+    /// Sets whether clients may join topics and see the presence of others. Default: they may.
+    #[must_use]
+    pub fn with_presence(mut self, presence: bool) -> Self {
+        self.presence = Some(presence);
+        self
+    }
+
+    /// Sets the shortest interval between two updates of keys to one subscriber, at most
+    /// [`KeySubscription::INTERVAL_MAX`]; between them, only the last value of a key is kept. Default: the interval that the subscriber asks for, or none.
+    #[must_use]
+    pub fn with_key_interval(mut self, interval: Duration) -> Self {
+        self.key_interval = Some(interval);
+        self
+    }
+
+    /// Sets the size of the largest publication and value of a key, in bytes. Default: the limit of the hub.
+    #[must_use]
+    pub fn with_max_message(mut self, bytes: usize) -> Self {
+        self.max_message = Some(bytes);
+        self
+    }
+
+    /// Limits the publications and writes of keys of one connection to all topics of the namespace together. Default: no
+    /// limit.
+    #[must_use]
+    pub fn with_connection_rate(mut self, rate: PublishRate) -> Self {
+        self.connection_rate = Some(rate);
+        self
+    }
+
+    /// Limits the publications and writes of keys of one user on this node to all topics of the namespace together. The
+    /// user is the `sub` of the token, or else the address of the client. Default: no limit.
+    #[must_use]
+    pub fn with_user_rate(mut self, rate: PublishRate) -> Self {
+        self.user_rate = Some(rate);
+        self
+    }
+
+    /// Sets the hook that decides about subscriptions. Default: [`HookOptions::with_subscribe`].
+    ///
+    /// [`HookOptions::with_subscribe`]: crate::HookOptions::with_subscribe
+    #[must_use]
+    pub fn with_subscribe_hook(mut self, target: HookTarget) -> Self {
+        self.subscribe_hook = Some(target);
+        self
+    }
+
+    /// Sets the hook that decides about publications. Default: [`HookOptions::with_publish`].
+    ///
+    /// [`HookOptions::with_publish`]: crate::HookOptions::with_publish
+    #[must_use]
+    pub fn with_publish_hook(mut self, target: HookTarget) -> Self {
+        self.publish_hook = Some(target);
+        self
+    }
+
+    /// Sets the hook that answers calls with a topic. Default: [`HookOptions::with_rpc`].
+    ///
+    /// [`HookOptions::with_rpc`]: crate::HookOptions::with_rpc
+    #[must_use]
+    pub fn with_rpc_hook(mut self, target: HookTarget) -> Self {
+        self.rpc_hook = Some(target);
+        self
+    }
+
+    /// Sets what happens if the application does not answer a hook of these topics. Default:
+    /// [`HookOptions::with_failure`].
+    ///
+    /// [`HookOptions::with_failure`]: crate::HookOptions::with_failure
+    #[must_use]
+    pub fn with_hook_failure(mut self, failure: HookFailure) -> Self {
+        self.hook_failure = Some(failure);
+        self
+    }
+
+    /// The hooks that it sets.
+    fn hooks(&self) -> impl Iterator<Item = &HookTarget> {
+        [&self.subscribe_hook, &self.publish_hook, &self.rpc_hook].into_iter().flatten()
+    }
+}
+
+/// The namespaces of a hub.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Namespaces(Vec<Namespace>);
+
+/// Maximum number of namespaces.
+const NAMESPACES_MAX: usize = 1_024;
+
+impl Namespaces {
+    /// Checks namespaces.
+    ///
+    /// # Errors
+    /// The pattern of an invalid namespace, and the fault.
+    pub fn new(namespaces: impl IntoIterator<Item = Namespace>) -> Result<Self, String> {
+        let mut list: Vec<Namespace> = namespaces.into_iter().collect();
+        if list.len() > NAMESPACES_MAX {
+            return Err(format!("{} namespaces exceed the limit of {NAMESPACES_MAX}", list.len()));
+        }
+        list.sort_by(|a, b| order(&a.pattern, &b.pattern));
+        for (at, namespace) in list.iter().enumerate() {
+            let fault = |fault: &str| Err(format!("namespace {:?}: {fault}", namespace.pattern));
+            if TopicPattern::parse(&*namespace.pattern).is_err() {
+                return fault("the pattern is not a valid topic pattern");
+            }
+            if list.get(at + 1).is_some_and(|next| next.pattern == namespace.pattern) {
+                return fault("the pattern is given twice");
+            }
+            if let Some(error) = namespace.hooks().find_map(|hook| hook.check().err()) {
+                return fault(&error);
+            }
+            if let Some(interval) = namespace.key_interval.filter(|it| *it > KeySubscription::INTERVAL_MAX) {
+                return fault(&format!("the interval of keys {interval:?} exceeds the limit of 60 s"));
+            }
+            if namespace.history_age.is_some() && namespace.history.is_none_or(|messages| messages == 0) {
+                return fault("an age of messages needs a history of messages");
+            }
+            if namespace.durable == Some(true)
+                && (namespace.history.is_some() || namespace.slow_consumer.is_some())
+            {
+                return fault(
+                    "a durable topic has its stream in place of a history and a slow-consumer policy",
+                );
+            }
+        }
+        Ok(Self(list))
+    }
+
+    /// The namespaces, the most specific first.
+    pub(crate) fn list(&self) -> &[Namespace] {
+        &self.0
+    }
+
+    /// The URLs of hooks.
+    pub(crate) fn urls(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().flat_map(Namespace::hooks).filter_map(|target| match target {
+            HookTarget::Off => None,
+            HookTarget::Url(url) => Some(&**url),
+        })
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}

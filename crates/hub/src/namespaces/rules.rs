@@ -1,0 +1,228 @@
+//! Rules of the server's topics, from the namespaces and the other options of a hub.
+
+use sinews_server::{HistoryPolicy, SlowConsumer, TopicRule};
+
+use super::order::{PatternSwitch, covers, order, overlap};
+use super::{Namespace, Namespaces};
+use crate::streams::follow;
+use crate::streams::options::StreamOptions;
+use crate::topics::TopicForm;
+
+/// What a hub needs of its namespaces when it is built.
+pub(crate) struct HubRules {
+    /// The most specific first.
+    pub(crate) rules: Vec<TopicRule>,
+    /// The topics that have a history.
+    pub(crate) histories: PatternSwitch,
+}
+
+impl HubRules {
+    /// Merges the namespaces with the histories of the hub's builder and the durable topics of its streams.
+    ///
+    /// # Errors
+    /// The contradiction.
+    pub(crate) fn new(
+        namespaces: &Namespaces,
+        histories: &[(String, usize)],
+        streams: Option<&mut StreamOptions>,
+    ) -> Result<Self, String> {
+        let mut list = namespaces.list().to_vec();
+        for (pattern, messages) in histories {
+            match list.iter_mut().find(|known| known.pattern == *pattern) {
+                // The first one applies, as it always has.
+                Some(known) if known.history.is_some() && namespaces.history_of(pattern).is_none() => {}
+                Some(known) if known.history.is_some() => {
+                    return Err(format!("namespace {pattern:?}: its history is set by `history`, too"));
+                }
+                Some(known) => known.history = Some(*messages),
+                None => list.push(Namespace::new(pattern).with_history(*messages)),
+            }
+        }
+        let durable = durable_topics(&mut list, streams)?;
+        list.sort_by(|a, b| order(&a.pattern, &b.pattern));
+        let kept = list.iter().filter_map(|namespace| {
+            Some((namespace.pattern.clone(), namespace.history? > 0 && !durable.is_on(&namespace.pattern)))
+        });
+        let histories = PatternSwitch::new(kept);
+        let mut rules = Vec::new();
+        for at in 0..list.len() {
+            add_rules(&list, at, &durable, &mut rules);
+        }
+        Ok(Self { rules, histories })
+    }
+}
+
+/// Checks that no durable topic has a compacted stream. Its publications, which have no keys, would be rejected.
+///
+/// # Errors
+/// The patterns that match the same topics, and the option of each.
+pub(crate) fn check_compaction(namespaces: &Namespaces, streams: &StreamOptions) -> Result<(), String> {
+    // A broker compacts no stream.
+    if streams.broker.is_some() {
+        return Ok(());
+    }
+    for compacted in &streams.compacted {
+        let is_excepted = |durable: &str| {
+            let decides = |other: &String| order(other, durable).is_lt() && covers(other, compacted);
+            streams.exceptions.iter().any(decides)
+        };
+        let is_wrong = |durable: &&String| overlap(durable, compacted) && !is_excepted(durable);
+        if let Some(durable) = streams.topics.iter().find(is_wrong) {
+            let is_namespace = |it: &Namespace| it.pattern == *durable && it.durable == Some(true);
+            let option = if namespaces.list().iter().any(is_namespace) {
+                "durable namespaces (namespace.*.durable)"
+            } else {
+                "durable topics (streams.topics)"
+            };
+            return Err(format!(
+                "{compacted:?} matches topics of {durable:?} of the {option}: a compacted stream rejects their \
+                 publications, which have no keys"
+            ));
+        }
+    }
+    Ok(())
+}
+
+impl Namespaces {
+    fn history_of(&self, pattern: &str) -> Option<usize> {
+        self.list().iter().find(|namespace| namespace.pattern == pattern)?.history
+    }
+}
+
+/// Adds the durable topics of the streams to the list, and those of the list to the streams.
+fn durable_topics(
+    list: &mut Vec<Namespace>,
+    streams: Option<&mut StreamOptions>,
+) -> Result<PatternSwitch, String> {
+    let Some(streams) = streams else {
+        return match list.iter().find(|namespace| namespace.durable == Some(true)) {
+            Some(namespace) => Err(format!("namespace {:?}: durable topics need streams", namespace.pattern)),
+            None => Ok(PatternSwitch::default()),
+        };
+    };
+    for pattern in &streams.topics {
+        match list.iter_mut().find(|known| known.pattern == *pattern) {
+            Some(known) if known.durable == Some(false) => {
+                return Err(format!("namespace {pattern:?}: the topics of streams make it durable"));
+            }
+            Some(known) => known.durable = Some(true),
+            None => list.push(Namespace::new(pattern).with_durable(true)),
+        }
+    }
+    let switches = || list.iter().filter_map(|known| Some((known.pattern.clone(), known.durable?)));
+    streams.topics = switches().filter(|(_, on)| *on).map(|(pattern, _)| pattern).collect();
+    streams.exceptions = switches().filter(|(_, on)| !on).map(|(pattern, _)| pattern).collect();
+    Ok(PatternSwitch::new(switches()))
+}
+
+/// Adds the rules of a namespace, one for each form of its topics.
+fn add_rules(list: &[Namespace], at: usize, durable: &PatternSwitch, rules: &mut Vec<TopicRule>) {
+    let namespace = &list[at];
+    let pattern = &*namespace.pattern;
+    let slow_rule = |form: TopicForm, slow: &Option<SlowConsumer>| {
+        let rule = TopicRule::new(form.topic(pattern));
+        match slow {
+            Some(slow) => rule.with_slow_consumer(slow.clone()),
+            None => rule,
+        }
+    };
+    if namespace.slow_consumer.is_some() {
+        rules.push(slow_rule(TopicForm::Plain, &namespace.slow_consumer).with_inheritance());
+    }
+    if durable.is_on(pattern) {
+        // Its own namespace, or a less specific one, makes it durable.
+        return rules.push(follow::rule(pattern));
+    }
+    let history = |rule: TopicRule, messages: Option<usize>, namespace: &Namespace| match messages {
+        None => rule,
+        Some(0) => rule.without_history(),
+        Some(messages) => {
+            let policy = HistoryPolicy::new(messages);
+            let policy = match namespace.history_age {
+                Some(age) => policy.with_max_age(age),
+                None => policy,
+            };
+            rule.with_history(policy)
+        }
+    };
+    let is_exception = namespace.durable == Some(false);
+    if !is_exception {
+        if namespace.slow_consumer.is_some() || namespace.history.is_some() {
+            let rule = slow_rule(TopicForm::Framed, &namespace.slow_consumer).with_inheritance();
+            // Only the framed form carries message positions.
+            rules.push(history(rule, namespace.history, namespace));
+        }
+        return;
+    }
+    // It inherits nothing of the durable topics around it.
+    let around =
+        || list[at..].iter().filter(|other| covers(&other.pattern, pattern) && other.durable != Some(true));
+    let slow = around().find_map(|other| other.slow_consumer.clone());
+    let rule = slow_rule(TopicForm::Framed, &slow);
+    rules.push(match around().find(|other| other.history.is_some()) {
+        Some(other) => history(rule, other.history, other),
+        None => rule.without_history(),
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(
+        namespaces: Vec<Namespace>,
+        histories: &[(&str, usize)],
+        durable: Option<&[&str]>,
+    ) -> Result<(HubRules, Option<StreamOptions>), String> {
+        let histories: Vec<_> =
+            histories.iter().map(|(pattern, count)| ((*pattern).to_owned(), *count)).collect();
+        let mut streams = durable.map(|patterns| {
+            StreamOptions::in_directory("a").with_topics(patterns.iter().map(|&pattern| pattern.to_owned()))
+        });
+        let rules = HubRules::new(&Namespaces::new(namespaces).unwrap(), &histories, streams.as_mut())?;
+        Ok((rules, streams))
+    }
+
+    #[test]
+    fn histories_come_from_namespaces_and_options() {
+        let namespaces = vec![Namespace::new("a.b").with_history(0), Namespace::new("c").with_history(2)];
+        let (rules, _) = rules(namespaces, &[("a.>", 5), ("a.>", 6)], None).unwrap();
+        for (topic, on) in [("a.x", true), ("a.b", false), ("c", true), ("d", false)] {
+            assert_eq!(rules.histories.is_on(topic), on, "{topic}");
+        }
+        assert_eq!(rules.rules.len(), 3);
+    }
+
+    #[test]
+    fn durable_topics_have_exceptions() {
+        let namespaces = vec![
+            Namespace::new("a.b.>").with_durable(false).with_history(3),
+            Namespace::new("d").with_durable(true),
+        ];
+        let (rules, streams) = rules(namespaces, &[("a.x", 5)], Some(&["a.>"])).unwrap();
+        let durable = streams.unwrap();
+        assert_eq!((durable.topics.len(), &*durable.exceptions), (2, &["a.b.>".to_owned()][..]));
+        for (topic, on) in [("a.b.c", true), ("a.x", false), ("d", false)] {
+            assert_eq!(
+                rules.histories.is_on(topic),
+                on,
+                "{topic}: a durable topic has a stream in place of a history"
+            );
+        }
+    }
+
+    #[test]
+    fn contradictions_are_reported() {
+        let durable = |on| vec![Namespace::new("a").with_durable(on)];
+        let kept = vec![Namespace::new("a").with_history(1)];
+        for (fault, result) in [
+            ("durable topics need streams", rules(durable(true), &[], None)),
+            ("make it durable", rules(durable(false), &[], Some(&["a"]))),
+            ("set by `history`, too", rules(kept, &[("a", 2)], None)),
+        ] {
+            let error = result.map(drop).unwrap_err();
+            assert!(error.starts_with("namespace \"a\": ") && error.ends_with(fault), "{error}");
+        }
+        assert!(rules(durable(false), &[], None).is_ok());
+    }
+}

@@ -1,0 +1,360 @@
+//! The options of topics, resolved from the namespaces.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use sinews_server::{TopicName, TopicPattern};
+
+use super::order::overlap;
+use super::rates::{RateScope, User, UserRates};
+use super::{ConnectionRates, Namespace, Namespaces, PublishRate, TopicAccess};
+use crate::brief::brief;
+use crate::hooks::{HookFailure, HookKind, HookOptions, HookTarget};
+use crate::problem::{Problem, code, problem};
+
+/// The options of one topic.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TopicOptions {
+    pub(crate) publish: TopicAccess,
+    pub(crate) subscribe: TopicAccess,
+    pub(crate) write_keys: TopicAccess,
+    pub(crate) has_no_keys: bool,
+    pub(crate) has_no_presence: bool,
+    pub(crate) key_interval: Option<Duration>,
+    max_message: Option<usize>,
+    connection_rate: Option<(RateScope, PublishRate)>,
+    user_rate: Option<(RateScope, PublishRate)>,
+    subscribe_hook: Option<Arc<TopicHook>>,
+    publish_hook: Option<Arc<TopicHook>>,
+    rpc_hook: Option<Arc<TopicHook>>,
+}
+
+/// A hook of topics.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct TopicHook {
+    pub(crate) url: String,
+    pub(crate) failure: HookFailure,
+}
+
+/// A pattern matches topics with different hooks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AmbiguousHook;
+
+impl TopicOptions {
+    /// Whether publications have a largest size or a rate.
+    pub(crate) fn has_limits(&self) -> bool {
+        self.max_message.is_some() || self.connection_rate.is_some() || self.user_rate.is_some()
+    }
+
+    /// Checks the size of a publication.
+    ///
+    /// # Errors
+    /// It exceeds the limit.
+    pub(crate) fn check_size(&self, topic: &str, bytes: usize) -> Result<(), Problem> {
+        match self.max_message.filter(|max| bytes > *max) {
+            None => Ok(()),
+            Some(max) => {
+                let text =
+                    format!("message of {bytes} bytes exceeds max_message ({max}) of {}", brief(topic));
+                Err(problem(code::TOO_LARGE, text))
+            }
+        }
+    }
+
+    pub(crate) fn hook(&self, kind: HookKind) -> Option<&Arc<TopicHook>> {
+        match kind {
+            HookKind::Subscribe => self.subscribe_hook.as_ref(),
+            HookKind::Publish => self.publish_hook.as_ref(),
+            HookKind::Rpc => self.rpc_hook.as_ref(),
+            HookKind::Connect | HookKind::Refresh => None,
+        }
+    }
+}
+
+/// Namespaces in the form in which rights use them.
+#[derive(Debug)]
+pub(crate) struct NamespaceTable {
+    /// The most specific first.
+    list: Vec<(TopicPattern<'static>, Namespace)>,
+    /// Distinguishes the tables of a process, for the cache of each thread.
+    id: u64,
+    users: UserRates,
+    /// The hooks of all topics.
+    hooks: HookOptions,
+}
+
+/// Resolved topics of a thread; when it is full, it is emptied.
+const RESOLVED_MAX: usize = 4_096;
+
+thread_local! {
+    static RESOLVED: RefCell<(u64, HashMap<String, Arc<TopicOptions>>)> = RefCell::default();
+}
+
+impl NamespaceTable {
+    /// Creates the table; `None` if no topic has an option.
+    pub(crate) fn new(namespaces: &Namespaces, hooks: &HookOptions) -> Option<Arc<Self>> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let parsed = namespaces.list().iter().filter_map(|namespace| {
+            let pattern = TopicPattern::parse(namespace.pattern.clone()).ok()?;
+            Some((pattern, namespace.clone()))
+        });
+        let (list, id) = (parsed.collect(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let has_hooks = hooks.subscribe.is_some() || hooks.publish.is_some() || hooks.rpc.is_some();
+        let (users, hooks) = (UserRates::default(), hooks.clone());
+        (has_hooks || !namespaces.is_empty()).then(|| Arc::new(Self { list, id, users, hooks }))
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The options of a topic, resolved once on each thread.
+    pub(crate) fn of(&self, topic: &str) -> Arc<TopicOptions> {
+        RESOLVED.with_borrow_mut(|(id, resolved)| {
+            if *id != self.id {
+                (*id, *resolved) = (self.id, HashMap::new());
+            }
+            if let Some(options) = resolved.get(topic) {
+                return Arc::clone(options);
+            }
+            if resolved.len() >= RESOLVED_MAX {
+                resolved.clear();
+            }
+            let options = Arc::new(self.resolve(topic));
+            resolved.insert(topic.to_owned(), Arc::clone(&options));
+            options
+        })
+    }
+
+    fn resolve(&self, topic: &str) -> TopicOptions {
+        let Ok(name) = TopicName::parse(topic) else { return TopicOptions::default() };
+        let matching = || self.list.iter().enumerate().filter(|(_, (pattern, _))| pattern.matches(&name));
+        /// The first value that is set.
+        macro_rules! first {
+            ($field:ident) => {
+                matching().find_map(|(_, (_, namespace))| namespace.$field)
+            };
+        }
+        let rate = |get: fn(&Namespace) -> Option<PublishRate>| {
+            matching().find_map(|(at, (_, namespace))| Some((at as RateScope, get(namespace)?)))
+        };
+        let failure = first!(hook_failure).unwrap_or(self.hooks.failure);
+        let hook = |get: fn(&Namespace) -> Option<&HookTarget>, all: &Option<String>| {
+            let target = matching().find_map(|(_, (_, namespace))| get(namespace));
+            url_of(target, all).map(|url| Arc::new(TopicHook { url, failure }))
+        };
+        TopicOptions {
+            subscribe_hook: hook(|namespace| namespace.subscribe_hook.as_ref(), &self.hooks.subscribe),
+            publish_hook: hook(|namespace| namespace.publish_hook.as_ref(), &self.hooks.publish),
+            rpc_hook: hook(|namespace| namespace.rpc_hook.as_ref(), &self.hooks.rpc),
+            publish: first!(publish).unwrap_or_default(),
+            subscribe: first!(subscribe).unwrap_or_default(),
+            write_keys: first!(write_keys).unwrap_or_default(),
+            has_no_keys: first!(keyed) == Some(false),
+            has_no_presence: first!(presence) == Some(false),
+            key_interval: first!(key_interval),
+            max_message: first!(max_message),
+            connection_rate: rate(|namespace| namespace.connection_rate),
+            user_rate: rate(|namespace| namespace.user_rate),
+        }
+    }
+
+    /// The clients that may subscribe to a topic or pattern: each of the returned rules must permit it.
+    pub(crate) fn subscribe_access(&self, topic: &str) -> Vec<TopicAccess> {
+        let Ok(requested) = TopicPattern::parse(topic) else { return vec![TopicAccess::Token] };
+        if !requested.has_wildcard() {
+            return vec![self.of(topic).subscribe];
+        }
+        let mut rules = Vec::new();
+        for (pattern, namespace) in &self.list {
+            let Some(access) = namespace.subscribe else { continue };
+            if pattern.covers(&requested) {
+                rules.push(access);
+                return rules;
+            }
+            if overlap(pattern.as_str(), topic) {
+                rules.push(access);
+            }
+        }
+        rules.push(TopicAccess::default());
+        rules
+    }
+
+    /// The hook of subscriptions to a topic or pattern.
+    ///
+    /// # Errors
+    /// A more specific namespace, which a part of the pattern's topics belongs to, has another hook.
+    pub(crate) fn subscribe_hook(&self, topic: &str) -> Result<Option<Arc<TopicHook>>, AmbiguousHook> {
+        let Ok(requested) = TopicPattern::parse(topic) else { return Ok(None) };
+        if !requested.has_wildcard() {
+            return Ok(self.of(topic).subscribe_hook.clone());
+        }
+        let covering = || self.list.iter().filter(|(pattern, _)| pattern.covers(&requested));
+        let governing = covering().find_map(|(_, namespace)| namespace.subscribe_hook.as_ref());
+        let url = url_of(governing, &self.hooks.subscribe);
+        for (pattern, namespace) in &self.list {
+            let Some(target) = &namespace.subscribe_hook else { continue };
+            if pattern.covers(&requested) {
+                break;
+            }
+            let other = url_of(Some(target), &None);
+            if overlap(pattern.as_str(), topic) && other.is_some() && other != url {
+                return Err(AmbiguousHook);
+            }
+        }
+        let failure = if self.may_fail_open(&requested) { HookFailure::Open } else { HookFailure::Closed };
+        Ok(url.map(|url| Arc::new(TopicHook { url, failure })))
+    }
+
+    /// Whether all topics of a pattern are available without an answer of the hook.
+    fn may_fail_open(&self, requested: &TopicPattern<'_>) -> bool {
+        for (pattern, namespace) in &self.list {
+            let Some(failure) = namespace.hook_failure else { continue };
+            if pattern.covers(requested) {
+                return failure == HookFailure::Open;
+            }
+            if failure == HookFailure::Closed && overlap(pattern.as_str(), requested.as_str()) {
+                return false;
+            }
+        }
+        self.hooks.failure == HookFailure::Open
+    }
+
+    /// Checks the size of a publication, and takes it from the rates of the connection and the user.
+    ///
+    /// # Errors
+    /// The exceeded limit.
+    pub(crate) fn check_publication(
+        &self,
+        topic: &str,
+        bytes: usize,
+        (subject, address): (Option<&str>, Option<IpAddr>),
+        rates: &mut ConnectionRates,
+    ) -> Result<(), Problem> {
+        let options = self.of(topic);
+        options.check_size(topic, bytes)?;
+        if options.connection_rate.is_none() && options.user_rate.is_none() {
+            return Ok(());
+        }
+        let now = self.users.now();
+        let exceeded = |key: &str, rate: PublishRate| {
+            let text = format!("publications to {} exceed {key} ({})", brief(topic), rate.per_second);
+            Err(problem(code::TOO_MANY, text))
+        };
+        if let Some((scope, rate)) = options.connection_rate
+            && !rates.take(self.id, scope, rate, now)
+        {
+            return exceeded("publishes_per_second", rate);
+        }
+        if let Some((scope, rate)) = options.user_rate {
+            let user = match (subject, address) {
+                (Some(subject), _) => User::Subject(subject.into()),
+                (None, Some(address)) => User::Address(address),
+                (None, None) => User::Unknown,
+            };
+            if !self.users.take(scope, user, rate, now) {
+                return exceeded("user_publishes_per_second", rate);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The URL of a namespace's hook, or else of all topics.
+fn url_of(target: Option<&HookTarget>, all: &Option<String>) -> Option<String> {
+    match target {
+        None => all.clone(),
+        Some(HookTarget::Off) => None,
+        Some(HookTarget::Url(url)) => Some(url.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(namespaces: Vec<Namespace>) -> Arc<NamespaceTable> {
+        NamespaceTable::new(&Namespaces::new(namespaces).unwrap(), &HookOptions::new()).unwrap()
+    }
+
+    #[test]
+    fn each_option_comes_from_the_most_specific_namespace_that_sets_it() {
+        let table = table(vec![
+            Namespace::new(">").with_max_message(10).with_publish(TopicAccess::Nobody),
+            Namespace::new("a.>").with_publish(TopicAccess::Anonymous).with_keyed(false),
+            Namespace::new("a.b").with_max_message(20),
+        ]);
+        let options = table.of("a.b");
+        assert_eq!((options.publish, options.max_message), (TopicAccess::Anonymous, Some(20)));
+        assert!(options.has_no_keys && !options.has_no_presence);
+        assert_eq!((table.of("a.c").max_message, table.of("c").publish), (Some(10), TopicAccess::Nobody));
+        assert!(Arc::ptr_eq(&options, &table.of("a.b")), "a topic is resolved once");
+        let other = self::table(vec![Namespace::new("x")]);
+        assert_eq!(*other.of("a.b"), TopicOptions::default(), "tables share no options");
+    }
+
+    #[test]
+    fn pattern_subscription_needs_each_namespace_that_it_may_match() {
+        use TopicAccess::{Anonymous, Authenticated, Nobody, Token};
+        let table = table(vec![
+            Namespace::new("a.secret").with_subscribe(Nobody),
+            Namespace::new("a.*").with_subscribe(Anonymous),
+            Namespace::new("b.>").with_subscribe(Authenticated),
+            Namespace::new("c.>").with_max_message(1),
+        ]);
+        for (topic, rules) in [
+            ("a.x", vec![Anonymous]),
+            ("a.*", vec![Nobody, Anonymous]),
+            ("a.>", vec![Nobody, Anonymous, Token]),
+            ("b.*", vec![Authenticated]),
+            ("c.*", vec![Token]),
+            (">", vec![Nobody, Anonymous, Authenticated, Token]),
+        ] {
+            assert_eq!(table.subscribe_access(topic), rules, "{topic}");
+        }
+    }
+
+    #[test]
+    fn hooks_of_topics_and_patterns() {
+        let url = |url: &str| HookTarget::Url(url.to_owned());
+        let namespaces = [
+            Namespace::new("a.>").with_subscribe_hook(url("http://a")).with_hook_failure(HookFailure::Open),
+            Namespace::new("a.free.>").with_subscribe_hook(HookTarget::Off),
+            Namespace::new("a.closed.secret").with_hook_failure(HookFailure::Closed),
+            Namespace::new("b.>").with_publish_hook(HookTarget::Off),
+        ];
+        let hooks = HookOptions::new().with_publish("http://all");
+        let table = NamespaceTable::new(&Namespaces::new(namespaces).unwrap(), &hooks).unwrap();
+        let publish = |topic: &str| table.of(topic).hook(HookKind::Publish).map(|hook| hook.url.clone());
+        assert_eq!((publish("a.x").as_deref(), publish("b.x")), (Some("http://all"), None));
+        let subscribe = |topic: &str| table.subscribe_hook(topic).map(|hook| hook.map(|hook| hook.failure));
+        for (topic, hook) in [
+            ("a.x", Ok(Some(HookFailure::Open))),
+            ("a.free.x", Ok(None)),
+            ("a.free.*", Ok(None)),
+            ("a.*", Ok(Some(HookFailure::Open))),
+            ("a.closed.x", Ok(Some(HookFailure::Open))),
+            ("a.closed.secret", Ok(Some(HookFailure::Closed))),
+            ("a.closed.*", Ok(Some(HookFailure::Closed))),
+            ("a.>", Ok(Some(HookFailure::Closed))),
+            ("b.*", Ok(None)),
+            (">", Err(AmbiguousHook)),
+            ("*.x", Err(AmbiguousHook)),
+        ] {
+            assert_eq!(subscribe(topic), hook, "{topic}");
+        }
+    }
+
+    #[test]
+    fn resolved_topics_of_a_thread_are_bounded() {
+        let table = table(vec![Namespace::new(">").with_keyed(false)]);
+        for number in 0..2 * RESOLVED_MAX {
+            assert!(table.of(&number.to_string()).has_no_keys);
+        }
+        assert!(RESOLVED.with_borrow(|(_, resolved)| resolved.len()) <= RESOLVED_MAX);
+    }
+}

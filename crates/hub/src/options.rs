@@ -1,0 +1,17 @@
+//! Options that all connections share.
+
+use sinews_server::{Config, DeflateMode};
+
+/// Options of the hub's routes.
+#[derive(Clone, Debug)]
+pub(crate) struct RouteOptions {
+    /// Largest message in either direction, in bytes.
+    pub(crate) max_message: usize,
+    pub(crate) websocket: Config,
+    /// Compression of WebSockets; `None` rejects it.
+    pub(crate) deflate: Option<DeflateMode>,
+    /// Messages a second of each connection.
+    pub(crate) message_rate: Option<u32>,
+    /// Whether the router has the pages.
+    pub(crate) has_pages: bool,
+}

@@ -1,0 +1,66 @@
+//! The pages: files without a build step or external resources.
+//!
+//! `web` and `client` are links to folders of the repository, because a published crate contains only files below its own
+//! folder.
+
+use sinews_server::{Asset, Router};
+
+const CHAT: &str = include_str!("../web/chat.html");
+const CHAT_SCRIPT: &str = include_str!("../web/chat.js");
+const CHAT_STYLE: &str = include_str!("../web/chat.css");
+const START: &str = include_str!("../web/start.html");
+const CONSOLE: &str = include_str!("../web/console.html");
+const CONSOLE_SCRIPT: &str = include_str!("../web/console.js");
+const CALLS_SCRIPT: &str = include_str!("../web/calls.js");
+const DASHBOARD: &str = include_str!("../web/dashboard.html");
+const DASHBOARD_SCRIPT: &str = include_str!("../web/dashboard.js");
+const CLIENTS_SCRIPT: &str = include_str!("../web/clients.js");
+const STYLE: &str = include_str!("../web/pages.css");
+
+/// The client of the npm package `@sinews/client`, and its types.
+const CLIENT: &str = include_str!("../client/sinews.js");
+const CLIENT_TYPES: &str = include_str!("../client/sinews.d.ts");
+
+/// The policy of the pages: script and style are files, inline script does not run, and connections go to the page's own
+/// origin. `'self'` covers WebSockets too: in CSP Level 3 it matches `ws:` and `wss:` of the same host and port. Firefox
+/// implements this, Chromium since 2018 and Safari since 16 (2022). Older browsers show the page and do not connect;
+/// naming `ws: wss:` for them would let injected script connect to any host.
+const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; \
+     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+const STYLESHEET: &str = "text/css; charset=utf-8";
+
+/// Adds the pages, and their scripts and styles.
+pub(crate) fn add_to(router: Router) -> Router {
+    let pages = [
+        ("/", page(START, POLICY)),
+        ("/chat", page(CHAT, POLICY)),
+        ("/chat.js", asset(SCRIPT, CHAT_SCRIPT)),
+        ("/chat.css", asset(STYLESHEET, CHAT_STYLE)),
+        ("/console", page(CONSOLE, POLICY)),
+        ("/dashboard", page(DASHBOARD, POLICY)),
+        ("/console.js", asset(SCRIPT, CONSOLE_SCRIPT)),
+        ("/calls.js", asset(SCRIPT, CALLS_SCRIPT)),
+        ("/dashboard.js", asset(SCRIPT, DASHBOARD_SCRIPT)),
+        ("/clients.js", asset(SCRIPT, CLIENTS_SCRIPT)),
+        ("/pages.css", asset(STYLESHEET, STYLE)),
+        // Pages of any origin may load the client; the policy decides whether they may connect.
+        ("/sinews.js", asset(SCRIPT, CLIENT).with_header("Access-Control-Allow-Origin", "*")),
+        ("/sinews.d.ts", asset("text/plain; charset=utf-8", CLIENT_TYPES)),
+    ];
+    pages
+        .into_iter()
+        .fold(router, |router, (path, asset)| router.get(path, move |request| asset.answer(request)))
+}
+
+fn page(text: &'static str, policy: &'static str) -> Asset {
+    asset("text/html; charset=utf-8", text).with_header("Content-Security-Policy", policy)
+}
+
+/// An asset that browsers revalidate each time; the answer is 304 if it has not changed.
+fn asset(content_type: &'static str, text: &'static str) -> Asset {
+    Asset::new(content_type, text.as_bytes())
+        .with_header("X-Content-Type-Options", "nosniff")
+        .with_header("Cache-Control", "no-cache")
+}

@@ -1,0 +1,366 @@
+//! The access policy: allowed hosts and origins, and tokens. It can change while the server runs.
+
+use std::net::IpAddr;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use sinews_server::{OriginPolicy, Request, Response};
+
+use crate::admission::{HandshakeRejection, RejectedRequest, RejectionLog, RejectionReason};
+use crate::auth::{ApiKeys, ApiRights, Auth, Denied, IssuerKeys, Revocations, Rights};
+use crate::hooks::{HookClient, HookCollector, HookMetrics, HookOptions};
+use crate::hosts::HostRules;
+use crate::http::failure;
+use crate::namespaces::{LiveNamespaces, NamespaceTable, Namespaces};
+use crate::problem::Problem;
+use crate::protocol::pusher::{LiveApps, PusherApps};
+use crate::webhooks::{self, WebhookOptions, WebhookTarget, Webhooks};
+
+/// The access policy for new connections and requests: names of this server, origins of pages, and tokens.
+pub struct AccessPolicy {
+    origin: OriginPolicy,
+    hosts: HostRules,
+    auth: Auth,
+    /// `None`: the HTTP API is disabled.
+    api_keys: Option<ApiKeys>,
+    browser_rejection: BrowserRejection,
+    namespaces: Namespaces,
+    hook_options: HookOptions,
+    apps: PusherApps,
+    live_apps: Arc<LiveApps>,
+    live_namespaces: Arc<LiveNamespaces>,
+    /// Set when the policy comes into force, if there are hooks.
+    hooks: Option<Arc<HookClient>>,
+    hook_metrics: Arc<HookMetrics>,
+    webhook_options: Vec<WebhookOptions>,
+    webhooks: Arc<Webhooks>,
+    rejections: Arc<RejectionLog>,
+    revocations: Arc<Revocations>,
+}
+
+/// The rejection of a WebSocket whose client is a browser.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BrowserRejection {
+    /// Accept the WebSocket and close it with 4000 plus the status. A page can read this code, and no status.
+    #[default]
+    Close,
+    /// Answer the handshake with the status.
+    Status,
+}
+
+impl AccessPolicy {
+    /// Creates a policy. Pages of the same origin may connect, and all hosts that the rules accept are names of this
+    /// server.
+    #[must_use]
+    pub fn new(auth: Auth, hosts: HostRules) -> Self {
+        Self {
+            origin: OriginPolicy::same_origin(),
+            hosts,
+            auth,
+            api_keys: None,
+            browser_rejection: BrowserRejection::default(),
+            namespaces: Namespaces::default(),
+            hook_options: HookOptions::new(),
+            apps: PusherApps::default(),
+            live_apps: Arc::default(),
+            live_namespaces: Arc::default(),
+            hooks: None,
+            hook_metrics: Arc::default(),
+            webhook_options: Vec::new(),
+            webhooks: Arc::default(),
+            rejections: Arc::default(),
+            revocations: Arc::default(),
+        }
+    }
+
+    /// Sets the origins whose pages may connect. Default: the same origin.
+    #[must_use]
+    pub fn with_origin(mut self, origin: OriginPolicy) -> Self {
+        self.origin = origin;
+        self
+    }
+
+    /// Sets the rejection of browsers. Default: a close code, because pages can read it.
+    #[must_use]
+    pub fn with_browser_rejection(mut self, rejection: BrowserRejection) -> Self {
+        self.browser_rejection = rejection;
+        self
+    }
+
+    /// Sets the keys of the HTTP API for backends. Default: none, so that the API rejects all requests.
+    #[must_use]
+    pub fn with_api_keys(mut self, keys: ApiKeys) -> Self {
+        self.api_keys = Some(keys);
+        self
+    }
+
+    /// Sets the options of topics by pattern. Histories, durability and slow-consumer policies take effect when the hub is
+    /// built; all connections follow the other options from the time when the policy is in force. Default: none.
+    #[must_use]
+    pub fn with_namespaces(mut self, namespaces: Namespaces) -> Self {
+        self.namespaces = namespaces;
+        self
+    }
+
+    /// Sets the hooks of the application. With a hook of connections and without keys for tokens, a client has the rights
+    /// that the application grants, and no others. Default: none.
+    #[must_use]
+    pub fn with_hooks(mut self, hooks: HookOptions) -> Self {
+        self.hook_options = hooks;
+        self
+    }
+
+    /// Sets the apps of the Pusher protocol: `/app/{key}` and `/apps/{id}/…`. Open connections follow the options of their
+    /// app from the time when the policy is in force. Default: none, so that these paths are answered with 404.
+    #[must_use]
+    pub fn with_pusher(mut self, apps: PusherApps) -> Self {
+        self.apps = apps;
+        self
+    }
+
+    /// Sets the webhooks of the application, at most 64 with different names. Default: none.
+    #[must_use]
+    pub fn with_webhooks(mut self, webhooks: impl IntoIterator<Item = WebhookOptions>) -> Self {
+        self.webhook_options = webhooks.into_iter().collect();
+        self
+    }
+
+    /// The webhooks, which all policies of a hub share.
+    pub(crate) fn webhooks(&self) -> &Arc<Webhooks> {
+        &self.webhooks
+    }
+
+    /// Where events go under this policy.
+    ///
+    /// # Errors
+    /// The invalid webhook.
+    fn webhook_targets(&self) -> Result<Vec<WebhookTarget>, String> {
+        let mut targets = webhooks::targets(&self.webhook_options)?;
+        targets.extend(self.apps.webhook_targets()?);
+        Ok(targets)
+    }
+
+    /// Prepares the policy to come into force.
+    ///
+    /// # Errors
+    /// The fault of the hooks, or of the keys of issuers.
+    fn start(mut self, former: Option<&Self>) -> Result<Self, String> {
+        self.auth.start(former.map(|former| &former.auth))?;
+        let urls: Vec<&str> = self.hook_options.urls().chain(self.namespaces.urls()).collect();
+        let has_hooks = !urls.is_empty();
+        let start = || HookClient::start(&self.hook_options, urls, Arc::clone(&self.hook_metrics));
+        let hooks = has_hooks.then(start).transpose()?;
+        self.hooks = hooks;
+        Ok(self)
+    }
+
+    /// Makes the namespaces and the apps apply to all connections.
+    fn apply_namespaces(&self) {
+        self.live_apps.replace(&self.apps);
+        self.live_namespaces.replace(NamespaceTable::new(&self.namespaces, &self.hook_options));
+    }
+
+    /// The apps in force.
+    pub(crate) fn live_apps(&self) -> &Arc<LiveApps> {
+        &self.live_apps
+    }
+
+    /// The client of hooks, if there are hooks.
+    pub(crate) fn hooks(&self) -> Option<&Arc<HookClient>> {
+        self.hooks.as_ref()
+    }
+
+    /// The metrics of hooks, if there are hooks.
+    pub(crate) fn hook_metrics(&self) -> Option<HookCollector> {
+        let client = self.hooks.as_ref()?;
+        Some(HookCollector { metrics: Arc::clone(&self.hook_metrics), client: Arc::downgrade(client) })
+    }
+
+    /// Whether only the application grants rights.
+    fn has_granting_hook(&self) -> bool {
+        self.hook_options.connect.is_some() && !self.auth.has_keys()
+    }
+
+    /// The rights that the application's claims grant on an open connection.
+    ///
+    /// # Errors
+    /// The fault of the claims.
+    pub(crate) fn rights_of_claims(
+        &self,
+        claims: serde_json::Map<String, serde_json::Value>,
+        client: IpAddr,
+    ) -> Result<Rights, String> {
+        let rights = self.auth.rights_of_claims(claims)?;
+        self.revocations.check(&rights).map_err(|denied| denied.problem)?;
+        Ok(rights.of_client(client).under(Arc::clone(&self.live_namespaces)))
+    }
+
+    /// The keys of issuers that are fetched from URLs, if there are any.
+    pub(crate) fn issuers(&self) -> Option<&Arc<IssuerKeys>> {
+        self.auth.issuers()
+    }
+
+    /// The options of topics.
+    pub(crate) fn namespaces(&self) -> &Namespaces {
+        &self.namespaces
+    }
+
+    /// Whether tokens are required.
+    #[must_use]
+    pub fn has_auth(&self) -> bool {
+        self.auth.has_keys()
+    }
+
+    /// Whether a WebSocket of a browser is rejected by a Close, which its page can read, and not by a status.
+    pub(crate) fn closes_browsers(&self) -> bool {
+        self.browser_rejection == BrowserRejection::Close
+    }
+
+    /// The counters and the log of rejections.
+    pub(crate) fn rejections(&self) -> &Arc<RejectionLog> {
+        &self.rejections
+    }
+
+    /// The revoked tokens.
+    pub(crate) fn revocations(&self) -> &Revocations {
+        &self.revocations
+    }
+
+    /// The answer to a request whose `Host` is not a name of this server.
+    pub(crate) fn check_host(&self, request: &Request<'_>) -> Option<Response> {
+        // These paths reveal no secret, and load balancers request them by any name.
+        if matches!(request.head().path(), "/healthz" | "/readyz") {
+            return None;
+        }
+        let host = self.hosts.check(request).err()?;
+        let host = host.escape_debug();
+        let text = format!("{host} is not a name of this server: see `hosts`");
+        self.rejections.note(RejectionReason::Host, &RejectedRequest::of(request), &text);
+        Some(failure(421, &text))
+    }
+
+    /// Checks the `Origin` of a request.
+    ///
+    /// # Errors
+    /// The origin is not allowed.
+    pub(crate) fn check_origin(&self, request: &Request<'_>) -> Result<(), HandshakeRejection> {
+        self.origin.check(request.head()).map_err(|_| {
+            let origin = request.head().header("origin").next().unwrap_or_default();
+            let rejection = HandshakeRejection::origin(&String::from_utf8_lossy(origin));
+            self.rejections.note(RejectionReason::Origin, &RejectedRequest::of(request), rejection.text());
+            rejection
+        })
+    }
+
+    /// The rights of the sender of a request.
+    ///
+    /// # Errors
+    /// [`Denied`] if the token is invalid, expired or revoked.
+    pub(crate) fn rights(&self, request: &Request<'_>) -> Result<Rights, Denied> {
+        let rights = match self.has_granting_hook() {
+            true => Ok(self.auth.public_rights()),
+            false => self.auth.rights(request),
+        };
+        let rights = rights.and_then(|rights| {
+            self.revocations.check(&rights)?;
+            Ok(rights.of_client(request.client()).under(Arc::clone(&self.live_namespaces)))
+        });
+        rights.inspect_err(|denied| {
+            self.rejections.note(RejectionReason::Token, &RejectedRequest::of(request), &denied.problem);
+        })
+    }
+
+    /// The rights of the key of a request to the HTTP API.
+    ///
+    /// # Errors
+    /// The API is disabled, or the request has no valid key.
+    pub(crate) fn api_rights(&self, request: &Request<'_>) -> Result<Arc<ApiRights>, Problem> {
+        let keys = self.api_keys.as_ref();
+        let rights = keys.map_or_else(|| Err(ApiKeys::disabled()), |keys| keys.rights(request));
+        rights.inspect_err(|problem| {
+            self.rejections.note(RejectionReason::Token, &RejectedRequest::of(request), &problem.text);
+        })
+    }
+
+    /// The rights that a token grants on an open connection.
+    ///
+    /// # Errors
+    /// As [`rights`](Self::rights).
+    pub(crate) fn rights_of(
+        &self,
+        token: Option<&str>,
+        client: IpAddr,
+        protocol: &str,
+    ) -> Result<Rights, Denied> {
+        let rights = match self.has_granting_hook() {
+            true => Ok(self.auth.public_rights()),
+            false => self.auth.rights_of(token),
+        };
+        let rights = rights.and_then(|rights| {
+            self.revocations.check(&rights)?;
+            Ok(rights.of_client(client).under(Arc::clone(&self.live_namespaces)))
+        });
+        rights.inspect_err(|denied| {
+            self.rejections.note(
+                RejectionReason::Token,
+                &RejectedRequest::connection(client, protocol),
+                &denied.problem,
+            );
+        })
+    }
+}
+
+/// The current access policy of a hub, which can be replaced while the hub runs. Clones share the policy.
+#[derive(Clone)]
+pub struct LivePolicy(Arc<RwLock<Arc<AccessPolicy>>>);
+
+impl LivePolicy {
+    /// # Errors
+    /// The fault of the policy's hooks.
+    pub(crate) fn new(policy: AccessPolicy) -> Result<Self, String> {
+        let targets = policy.webhook_targets()?;
+        let policy = policy.start(None)?;
+        policy.apply_namespaces();
+        policy.webhooks.replace(targets);
+        Ok(Self(Arc::new(RwLock::new(Arc::new(policy)))))
+    }
+
+    /// The policy at this moment.
+    #[must_use]
+    pub fn policy(&self) -> Arc<AccessPolicy> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Replaces the policy. Open connections retain their rights. If its hooks cannot be started, the log has the reason
+    /// and the former policy remains.
+    pub fn replace(&self, policy: AccessPolicy) {
+        let former = self.policy();
+        // Counters and revocations continue.
+        let (rejections, revocations) = (Arc::clone(&former.rejections), Arc::clone(&former.revocations));
+        let hook_metrics = Arc::clone(&former.hook_metrics);
+        let live_namespaces = Arc::clone(&former.live_namespaces);
+        let live_apps = Arc::clone(&former.live_apps);
+        let webhooks = Arc::clone(&former.webhooks);
+        let policy = AccessPolicy {
+            rejections,
+            revocations,
+            hook_metrics,
+            live_apps,
+            live_namespaces,
+            webhooks,
+            ..policy
+        };
+        let started =
+            policy.webhook_targets().and_then(|targets| Ok((policy.start(Some(&former))?, targets)));
+        match started {
+            Ok((policy, targets)) => {
+                let policy = Arc::new(policy);
+                *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&policy);
+                // Last, because they may name hooks of the new policy.
+                policy.apply_namespaces();
+                policy.webhooks.replace(targets);
+            }
+            Err(error) => tracing::error!("the access policy was not replaced: {error}"),
+        }
+    }
+}

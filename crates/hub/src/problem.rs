@@ -1,0 +1,56 @@
+//! Errors of requests, and their codes.
+
+use serde_json::{Value, json};
+
+/// An error of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Problem {
+    pub(crate) code: u16,
+    pub(crate) text: String,
+    /// The right that a token would have to grant.
+    pub(crate) needs: Option<Value>,
+}
+
+/// Error codes. They are HTTP status codes where HTTP has a matching one.
+pub(crate) mod code {
+    /// Not a JSON object, or a field is missing, unknown or of another type.
+    pub(crate) const MALFORMED: u16 = 400;
+    /// An expired token.
+    pub(crate) const TOKEN: u16 = 401;
+    /// The token names another client.
+    pub(crate) const NOT_SUBJECT: u16 = 403;
+    /// No such `op`.
+    pub(crate) const UNKNOWN_OP: u16 = 404;
+    /// Unknown stream or partition.
+    pub(crate) const NO_STREAM: u16 = 404;
+    /// No subscription to that name.
+    pub(crate) const NOT_SUBSCRIBED: u16 = 409;
+    /// The topic has no history, or the stream was deleted.
+    pub(crate) const GONE: u16 = 410;
+    /// The condition of a write of a key is not met.
+    pub(crate) const CONDITION: u16 = 412;
+    /// A message or batch exceeds a limit.
+    pub(crate) const TOO_LARGE: u16 = 413;
+    /// An invalid topic name or pattern, or a pattern where a topic name is required.
+    pub(crate) const TOPIC: u16 = 422;
+    /// More subscriptions than the limit of a connection.
+    pub(crate) const TOO_MANY: u16 = 429;
+    /// The log or the broker has failed, or its queue is full.
+    pub(crate) const STORE: u16 = 503;
+}
+
+impl Problem {
+    /// Encodes the error as a message.
+    pub(crate) fn into_json(self) -> Value {
+        let Self { code, text, needs } = self;
+        let mut message = json!({ "op": "error", "code": code, "error": text });
+        if let Some(needs) = needs {
+            message["needs"] = needs;
+        }
+        message
+    }
+}
+
+pub(crate) fn problem(code: u16, text: impl Into<String>) -> Problem {
+    Problem { code, text: text.into(), needs: None }
+}

@@ -1,0 +1,8 @@
+//! The client protocols: one module for each.
+
+pub(crate) mod binary;
+pub(crate) mod echo;
+pub(crate) mod events;
+pub(crate) mod json;
+pub(crate) mod pusher;
+pub(crate) mod raw;

@@ -1,0 +1,387 @@
+//! The binary messages, over WebSocket and over plain TCP.
+
+mod wire;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::{BufMut, Bytes};
+use sinews_server::{CloseCode, Closed, Context, Handler, Kind, Payload, Request, Sent};
+use sinews_stream::record::Records;
+use sinews_stream::{Appended, ReadResult, Stream};
+
+use self::wire::{ANY, BinaryHead, BinaryRequest, HEAD, op};
+use crate::admission::HandshakeRejection;
+use crate::auth::{Action, Rights};
+use crate::closing::{TOKEN_EXPIRED, close};
+use crate::connections::{ConnectionRegistry, RegisteredConnection};
+use crate::policy::LivePolicy;
+use crate::problem::{Problem, code, problem};
+use crate::streams::connection::ConnectionStreams;
+use crate::streams::errors::malformed;
+use crate::streams::fetch::FetchedRecords;
+use crate::streams::replies::{AssignedPartition, Replies, ReplyContext};
+use crate::streams::request::AckLevel;
+use crate::streams::service::StreamService;
+use crate::streams::store::SharedOpening;
+use crate::topics;
+
+/// The subprotocol.
+pub(crate) const NAME: &str = "sinews.stream.v1";
+
+/// A connection that exchanges binary messages about one stream.
+pub(crate) struct BinaryClient {
+    store: Arc<StreamService>,
+    /// `None` until the client has sent hello.
+    client: Option<IdentifiedClient>,
+    /// A TCP connection, where no path names the stream.
+    is_plain: bool,
+    live: LivePolicy,
+    max_message: usize,
+    streams: ConnectionStreams<u32>,
+    registry: Arc<ConnectionRegistry>,
+    /// Set from hello until the end of the connection.
+    connection: Option<RegisteredConnection>,
+}
+
+/// A client with its rights and its stream.
+struct IdentifiedClient {
+    stream: String,
+    rights: Rights,
+    /// Set by the first publication.
+    open_stream: Option<Stream>,
+}
+
+impl BinaryClient {
+    /// A WebSocket at the stream's path.
+    pub(crate) fn websocket(
+        request: &Request<'_>,
+        live: &LivePolicy,
+        stream: String,
+        (store, registry): (Arc<StreamService>, Arc<ConnectionRegistry>),
+        max_message: usize,
+    ) -> Result<Self, HandshakeRejection> {
+        let rights = live.policy().rights(request)?;
+        rights.may(Action::Publish, &stream).or_else(|_| rights.may(Action::Subscribe, &stream))?;
+        let client = Some(IdentifiedClient { stream, rights, open_stream: None });
+        let (live, streams) = (live.clone(), ConnectionStreams::default());
+        Ok(Self { store, client, is_plain: false, live, max_message, streams, registry, connection: None })
+    }
+
+    /// A plain TCP connection, which names its stream first.
+    pub(crate) fn plain(
+        live: LivePolicy,
+        (store, registry): (Arc<StreamService>, Arc<ConnectionRegistry>),
+        max_message: usize,
+    ) -> Self {
+        let streams = ConnectionStreams::default();
+        Self { store, client: None, is_plain: true, live, max_message, streams, registry, connection: None }
+    }
+
+    /// Registers the connection of an identified client.
+    fn register(&mut self, cx: &Context<'_>) {
+        let Some(client) = &self.client else { return };
+        let path = if self.is_plain { "streams.listen" } else { "/streams/{name}" };
+        self.connection = Some(self.registry.register(path, &client.rights, cx.waker()));
+    }
+
+    fn hello(
+        &mut self,
+        (stream, token): (&str, Option<&str>),
+        id: u32,
+        client: IpAddr,
+    ) -> Result<Bytes, Problem> {
+        if !self.is_plain {
+            return Err(problem(code::MALFORMED, "hello: the path already names the stream"));
+        }
+        if self.client.is_some() {
+            return Err(problem(code::MALFORMED, "hello was sent already"));
+        }
+        topics::check_name(stream).map_err(|text| problem(code::TOPIC, text))?;
+        let rights = self.live.policy().rights_of(token, client, "streams.listen")?;
+        rights.may(Action::Publish, stream).or_else(|_| rights.may(Action::Subscribe, stream))?;
+        self.client = Some(IdentifiedClient { stream: stream.to_owned(), rights, open_stream: None });
+        Ok(self.welcome(id))
+    }
+
+    /// Replaces the token. Subscriptions that the new token does not allow end.
+    fn renew(&mut self, token: &str, id: u32, cx: &mut Context<'_>) -> Result<Option<Bytes>, Problem> {
+        let Some(client) = &mut self.client else { return Err(hello_missing()) };
+        let rights = self.live.policy().rights_of(Some(token), cx.peer().ip(), "/streams")?;
+        let left = rights.expires_in().map_or(u32::MAX, |left| u32::try_from(left).unwrap_or(u32::MAX));
+        let ended = self.streams.end_denied(|stream| rights.may(Action::Subscribe, stream).err());
+        if let Some(connection) = &self.connection {
+            connection.set_rights(&rights);
+        }
+        client.rights = rights;
+        // The deadline may be earlier than before: the server reads it after a wakeup.
+        cx.waker().wake();
+        // A closing connection accepts no messages.
+        let _ = cx.send_bytes(wire::message(op::RENEWED, ANY, id, |body| body.put_u32_le(left)));
+        for (id, _, denied) in ended {
+            BinaryReplies.failed(&id, denied.into(), cx);
+        }
+        Ok(None)
+    }
+
+    /// The number of partitions, if the stream exists, and the largest message.
+    fn welcome(&self, id: u32) -> Bytes {
+        let stream =
+            self.client.as_ref().and_then(|client| self.store.streams().ok()?.describe(&client.stream));
+        wire::message(op::WELCOME, ANY, id, |body| {
+            body.put_u32_le(
+                stream.map_or(0, |info| u32::try_from(info.partitions.len()).unwrap_or(u32::MAX)),
+            );
+            body.put_u32_le(u32::try_from(self.max_message).unwrap_or(u32::MAX));
+        })
+    }
+
+    /// What a message that needs the stream has to wait for.
+    fn opening(&self, op: u8) -> Option<SharedOpening> {
+        let IdentifiedClient { stream, rights, open_stream } = self.client.as_ref()?;
+        let action = match op {
+            op::PUBLISH if open_stream.is_none() => Action::Publish,
+            op::SUBSCRIBE | op::FETCH | op::COMMIT => Action::Subscribe,
+            _ => return None,
+        };
+        self.store.opening(stream, action, rights)
+    }
+
+    /// Executes a whole message with its head.
+    fn handle_message(&mut self, message: Bytes, cx: &mut Context<'_>) {
+        // Both callers have checked the head.
+        let Some((head, body)) = BinaryHead::split(&message) else { return };
+        let result = match head.read(body) {
+            Ok(BinaryRequest::Publish(ack)) => {
+                self.publish(head, ack, message.slice(HEAD..), cx).map(|()| None)
+            }
+            Ok(request) => self.execute(head, request, cx),
+            Err(Some(text)) => Err(problem(code::MALFORMED, text)),
+            Err(None) => Err(problem(code::UNKNOWN_OP, format!("unknown op {}", head.op))),
+        };
+        self.send_result(head, result, cx);
+    }
+
+    fn send_result(&self, head: BinaryHead, result: Result<Option<Bytes>, Problem>, cx: &mut Context<'_>) {
+        match result {
+            // After a Close, the message is dropped.
+            Ok(Some(answer)) => {
+                let _ = cx.send_bytes(answer);
+            }
+            Ok(None) => {}
+            Err(problem) => {
+                BinaryReplies.failed(&head.id, problem, cx);
+                if self.client.is_none() {
+                    close(cx, CloseCode::POLICY, "hello must be the first message");
+                }
+            }
+        }
+    }
+
+    /// Appends the records of a message.
+    fn publish(
+        &mut self,
+        head: BinaryHead,
+        ack: AckLevel,
+        records: Bytes,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Problem> {
+        let Some(IdentifiedClient { stream, rights, open_stream }) = &mut self.client else {
+            return Err(hello_missing());
+        };
+        rights.may(Action::Publish, stream)?;
+        // A reload may have added a hook or a limit since the stream was opened.
+        self.store.check_append(stream, rights)?;
+        if open_stream.is_none() {
+            *open_stream = Some(self.store.stream_to_publish(stream, rights)?);
+        }
+        let Some(stream) = open_stream.clone() else { return Err(hello_missing()) };
+        let records = Records::check(records, self.store.limits()).map_err(malformed)?;
+        let to = (&*self.store, stream);
+        let result = self.streams.publish(to, head.choice(), records, (head.id, ack), &BinaryReplies, cx);
+        if result.as_ref().is_err_and(|problem| problem.code == code::GONE) {
+            // The stream was deleted. The next publication creates a new one.
+            *open_stream = None;
+        }
+        result
+    }
+
+    /// Executes a request; returns an immediate answer.
+    fn execute(
+        &mut self,
+        head: BinaryHead,
+        request: BinaryRequest<'_>,
+        cx: &mut Context<'_>,
+    ) -> Result<Option<Bytes>, Problem> {
+        match request {
+            BinaryRequest::Hello { stream, token } => {
+                let welcome = self.hello((stream, token), head.id, cx.peer().ip())?;
+                self.register(cx);
+                return Ok(Some(welcome));
+            }
+            BinaryRequest::Renew { token } => return self.renew(token, head.id, cx),
+            _ => {}
+        }
+        let Some(IdentifiedClient { stream, rights, .. }) = &self.client else { return Err(hello_missing()) };
+        let stream_to_read = || self.store.stream_to_read(stream, rights);
+        match request {
+            BinaryRequest::Hello { .. } | BinaryRequest::Renew { .. } | BinaryRequest::Publish(_) => Ok(None),
+            BinaryRequest::Subscribe(begin) => {
+                if self.streams.has(|known, _| *known == head.id) {
+                    return Err(problem(code::NOT_SUBSCRIBED, "this id has a subscription already"));
+                }
+                let from = (&*self.store, stream_to_read()?);
+                let assignments = self.streams.subscribe(from, head.choice(), begin, head.id, cx)?;
+                Ok(Some(wire::assignments(op::SUBSCRIBED, head.id, &assignments)))
+            }
+            BinaryRequest::Fetch { offset, max } => {
+                let what = (head.partition.into(), offset, usize::try_from(max).unwrap_or(usize::MAX));
+                self.streams.fetch((&self.store, stream_to_read()?), what, head.id, &BinaryReplies, cx);
+                Ok(None)
+            }
+            BinaryRequest::Commit { offset, group } => {
+                let to = (group, u32::from(head.partition), offset);
+                self.streams.commit((&self.store, stream_to_read()?), to, head.id, &BinaryReplies, cx)?;
+                Ok(None)
+            }
+            BinaryRequest::Unsubscribe(id) if self.streams.unsubscribe(|known, _| *known == id) => {
+                Ok(Some(wire::message(op::UNSUBSCRIBED, ANY, head.id, |_| {})))
+            }
+            BinaryRequest::Unsubscribe(id) => {
+                Err(problem(code::NOT_SUBSCRIBED, format!("subscription {id} does not exist")))
+            }
+            BinaryRequest::Delete => {
+                let name = stream.clone();
+                self.streams.delete((&self.store, &name), rights, head.id, &BinaryReplies, cx)?;
+                Ok(None)
+            }
+            BinaryRequest::Ping => Ok(Some(wire::message(op::PONG, ANY, head.id, |_| {}))),
+        }
+    }
+}
+
+fn hello_missing() -> Problem {
+    problem(code::MALFORMED, "hello must be the first message")
+}
+
+impl Handler for BinaryClient {
+    fn open(&mut self, cx: &mut Context<'_>) {
+        if self.client.is_some() {
+            self.register(cx);
+            let _ = cx.send_bytes(self.welcome(0));
+        }
+    }
+
+    fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
+        let Some((head, body)) = BinaryHead::split(&payload).filter(|_| payload.kind() == Kind::Binary)
+        else {
+            return close(cx, CloseCode::POLICY, "invalid message: at least 8 bytes of binary are required");
+        };
+        if let Some(opening) = self.opening(head.op) {
+            return self.streams.defer(opening, payload.detach(), cx);
+        }
+        if head.op == op::PUBLISH {
+            // The log retains publications; other messages are read in place.
+            return self.handle_message(payload.detach(), cx);
+        }
+        let result = match head.read(body) {
+            Ok(request) => self.execute(head, request, cx),
+            Err(Some(text)) => Err(problem(code::MALFORMED, text)),
+            Err(None) => Err(problem(code::UNKNOWN_OP, format!("unknown op {}", head.op))),
+        };
+        self.send_result(head, result, cx);
+    }
+
+    fn woken(&mut self, cx: &mut Context<'_>) {
+        if let Some(connection) = &self.connection {
+            connection.execute_close(cx);
+        }
+        if let Some((message, opened)) = self.streams.take_deferred(cx) {
+            match (opened, BinaryHead::split(&message)) {
+                (Err(problem), Some((head, _))) => BinaryReplies.failed(&head.id, problem, cx),
+                _ => self.handle_message(message, cx),
+            }
+        }
+        self.streams.woken(Some(&self.store), &BinaryReplies, cx);
+    }
+
+    fn drain(&mut self, cx: &mut Context<'_>) {
+        self.streams.drained(Some(&self.store), &BinaryReplies, cx);
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.client.as_ref()?.rights.deadline()
+    }
+
+    fn expired(&mut self, cx: &mut Context<'_>) {
+        BinaryReplies.failed(&0, problem(code::TOKEN, "the token has expired"), cx);
+        close(cx, TOKEN_EXPIRED, "the token has expired");
+    }
+
+    fn close(&mut self, closed: &Closed, _: &mut Context<'_>) {
+        if let Some(connection) = self.connection.take() {
+            connection.end(closed);
+        }
+        // Leaves groups and drops pending answers.
+        self.streams = ConnectionStreams::default();
+    }
+}
+
+/// Encodes replies as binary messages.
+struct BinaryReplies;
+
+impl Replies for BinaryReplies {
+    type Id = u32;
+
+    fn published(&self, at: &ReplyContext<'_, u32>, appended: Appended, cx: &mut Context<'_>) {
+        let _ = cx.send_binary(&wire::published(number(at.partition), *at.id, appended));
+    }
+
+    fn committed(&self, at: &ReplyContext<'_, u32>, cx: &mut Context<'_>) {
+        let _ = cx.send_binary(&wire::message(op::COMMITTED, number(at.partition), *at.id, |_| {}));
+    }
+
+    fn deleted(&self, at: &ReplyContext<'_, u32>, cx: &mut Context<'_>) {
+        let _ = cx.send_binary(&wire::message(op::DELETED, ANY, *at.id, |_| {}));
+    }
+
+    fn failed(&self, id: &u32, problem: Problem, cx: &mut Context<'_>) {
+        let _ = cx.send_binary(&wire::error(*id, problem.code, &problem.text));
+    }
+
+    fn records(
+        &self,
+        at: &ReplyContext<'_, u32>,
+        from: u64,
+        end: u64,
+        read: &ReadResult,
+        cx: &mut Context<'_>,
+    ) -> (Sent, u64) {
+        let head = wire::batches(number(at.partition), *at.id, from, read.next, end);
+        // Readers of batches check their records.
+        let sent = cx.send_pieces(Kind::Binary, &[head, read.batches.clone()]);
+        (sent.unwrap_or(Sent::Dropped), read.next)
+    }
+
+    fn fetched(&self, at: &ReplyContext<'_, u32>, fetched: &FetchedRecords, cx: &mut Context<'_>) {
+        let FetchedRecords { from, end, read } = fetched;
+        let (next, batches) = read.as_ref().map_or((*from, Bytes::new()), |it| (it.next, it.batches.clone()));
+        let head = wire::batches(number(at.partition), *at.id, *from, next, *end);
+        let _ = cx.send_pieces(Kind::Binary, &[head, batches]);
+    }
+
+    fn gap(&self, at: &ReplyContext<'_, u32>, from: u64, to: u64, cx: &mut Context<'_>) -> Sent {
+        let text = wire::gap(number(at.partition), *at.id, from, to);
+        cx.send_binary(&text).unwrap_or(Sent::Dropped)
+    }
+
+    fn assigned(&self, id: &u32, _: &str, assigned: &[AssignedPartition], cx: &mut Context<'_>) {
+        let _ = cx.send_binary(&wire::assignments(op::ASSIGNED, *id, assigned));
+    }
+}
+
+/// The partition number of a head; partitions are fewer than its range.
+fn number(partition: u32) -> u16 {
+    u16::try_from(partition).unwrap_or(ANY)
+}

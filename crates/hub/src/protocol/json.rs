@@ -1,0 +1,584 @@
+//! `WS /ws`: many topics on one WebSocket, in JSON. docs/book/src/server/protocol.md describes the messages.
+
+mod commands;
+mod durable;
+mod ending;
+mod history;
+mod hooks;
+mod incoming;
+mod keys;
+mod members;
+mod reader;
+pub(crate) mod streams;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use sinews_server::{
+    Closed, Context, DroppedMessages, Handler, Kind, Payload, Position, ReplayFrom, Request, Sent, Topics,
+};
+
+use self::history::subscribe_from;
+use self::hooks::ConnectionHooks;
+use self::incoming::{ClientMessage, ClientOp};
+use self::keys::{ConnectionKeys, KeyOp, KeyRequest};
+use self::members::{JoinedTopics, PresenceDetail, presence_problem};
+use self::streams::JsonStreams;
+use crate::admission::HandshakeRejection;
+use crate::auth::{Action, Rights};
+use crate::brief::brief;
+use crate::client_message;
+use crate::closing::{TOKEN_EXPIRED, close};
+use crate::connections::RegisteredConnection;
+use crate::hooks::HookKind;
+use crate::namespaces::ConnectionRates;
+use crate::policy::LivePolicy;
+use crate::problem::{Problem, code, problem};
+use crate::streams::follow::DurableSubscription;
+use crate::streams::store::SharedOpening;
+use crate::topics::{self, HubTopics, MessageContent, TopicForm, presence};
+
+/// The subprotocol, for clients that name one.
+pub(crate) const NAME: &str = "sinews.v1";
+
+/// The handler of one client of the protocol.
+pub(crate) struct JsonClient {
+    hub: Arc<HubTopics>,
+    rights: Rights,
+    /// Checks renewed tokens.
+    live: LivePolicy,
+    /// Largest message in either direction, in bytes.
+    max_message: u32,
+    subscriptions: Vec<TopicSubscription>,
+    joined: JoinedTopics,
+    keys: ConnectionKeys,
+    streams: JsonStreams,
+    /// The client gets an acknowledgement of each subscription, with an id or without.
+    acknowledges_all: bool,
+    /// Set while the connection is open.
+    connection: Option<RegisteredConnection>,
+    rates: ConnectionRates,
+    /// `None` until a hook is used.
+    hooks: Option<Box<ConnectionHooks>>,
+}
+
+/// A subscription to a topic or a pattern.
+struct TopicSubscription {
+    topic: String,
+    presence: PresenceDetail,
+    /// Position in the stream of a durable topic.
+    follow: Option<Box<DurableSubscription>>,
+    /// The backend has subscribed the client: its own rights do not matter.
+    by_server: bool,
+}
+
+impl JsonClient {
+    pub(crate) fn new(
+        request: &Request<'_>,
+        live: &LivePolicy,
+        hub: Arc<HubTopics>,
+        max_message: usize,
+        streams: JsonStreams,
+    ) -> Result<Self, HandshakeRejection> {
+        let policy = live.policy();
+        let client = Self::with_rights(policy.rights(request)?, live, hub, max_message, streams);
+        Ok(Self { hooks: ConnectionHooks::of(request, &policy), ..client })
+    }
+
+    /// Creates the handler of a client whose rights are known.
+    pub(super) fn with_rights(
+        rights: Rights,
+        live: &LivePolicy,
+        hub: Arc<HubTopics>,
+        max_message: usize,
+        streams: JsonStreams,
+    ) -> Self {
+        Self {
+            hub,
+            rights,
+            live: live.clone(),
+            max_message: u32::try_from(max_message).unwrap_or(u32::MAX),
+            subscriptions: Vec::new(),
+            joined: JoinedTopics::default(),
+            keys: ConnectionKeys::default(),
+            streams,
+            acknowledges_all: false,
+            connection: None,
+            rates: ConnectionRates::default(),
+            hooks: None,
+        }
+    }
+
+    /// Sends the first message, with a value of the application.
+    fn send_welcome(&self, data: Option<Value>, cx: &mut Context<'_>) {
+        let mut welcome = json!({
+            "op": "welcome",
+            "connection": self.connection.as_ref().map(RegisteredConnection::id),
+            "max_message": self.max_message,
+            "max_subscriptions": Topics::SUBSCRIPTIONS_MAX,
+            "max_topic": topics::NAME_MAX,
+        });
+        if let Some(left) = self.rights.expires_in() {
+            welcome["expires_in"] = json!(left);
+        }
+        if let Some(data) = data {
+            welcome["data"] = data;
+        }
+        if self.hub.is_isolated() {
+            welcome["cluster"] = json!(false);
+        }
+        send_json(cx, &welcome);
+    }
+
+    /// Executes a request; returns the fields of the acknowledgement besides the id.
+    fn execute(
+        &mut self,
+        op: ClientOp<'_>,
+        id: &Option<Value>,
+        cx: &mut Context<'_>,
+    ) -> Result<OpReply, Problem> {
+        match op {
+            ClientOp::Subscribe { topic, presence, start } => self.subscribe(&topic, presence, start, id, cx),
+            ClientOp::History { topic, start } => self.history(&topic, start, id, cx),
+            ClientOp::Unsubscribe { topic } => self.unsubscribe(&topic, cx),
+            ClientOp::Publish { topic, data } => self.publish(&topic, &MessageContent::json(data), id, cx),
+            ClientOp::PublishBinary { topic, b64 } => {
+                let bytes = STANDARD
+                    .decode(b64.as_bytes())
+                    .map_err(|error| problem(code::MALFORMED, format!("b64: {error}")))?;
+                self.publish(&topic, &MessageContent::Binary(bytes.into()), id, cx)
+            }
+            ClientOp::Presence { topic } => {
+                topics::check_name(&topic).map_err(|text| problem(code::TOPIC, text))?;
+                self.rights.may(Action::Subscribe, &topic)?;
+                self.rights.check_presence(&topic)?;
+                self.check_hooked(&topic)?;
+                Ok(OpReply::Message(presence::presence_message(&topic, cx.topics().presence(&topic))))
+            }
+            ClientOp::Join { topic, member } => {
+                self.check_hooked(&topic)?;
+                let info = self.hooks.as_ref().and_then(|hooks| hooks.info(&topic));
+                let member = member.with_info_of_application(info);
+                let is_subscribed = self.subscriptions.iter().any(|known| known.topic == topic);
+                let beside = (is_subscribed, self.subscriptions.len());
+                self.joined.join(&topic, member, beside, &self.rights, cx)?;
+                Ok(OpReply::Ack(json!({ "topic": topic })))
+            }
+            ClientOp::Leave { topic } if self.joined.leave(&topic, cx) => {
+                Ok(OpReply::Ack(json!({ "topic": topic })))
+            }
+            ClientOp::Leave { topic } => {
+                Err(problem(code::NOT_SUBSCRIBED, format!("has not joined {}", brief(&topic))))
+            }
+            ClientOp::Members { topic, after } => {
+                topics::check_name(&topic).map_err(|text| problem(code::TOPIC, text))?;
+                self.rights.may(Action::Subscribe, &topic)?;
+                self.rights.check_presence(&topic)?;
+                self.check_hooked(&topic)?;
+                let mut answer = json!({ "op": "members", "topic": topic });
+                presence::add_members(&mut answer, &topic, after.as_deref(), cx);
+                Ok(OpReply::Message(answer))
+            }
+            ClientOp::Token { token } => self.renew(&token, cx),
+            ClientOp::Rpc { method, topic, data } => self.call((&method, topic.as_deref()), data, id, cx),
+            ClientOp::Keys(request) => self.execute_keys(request, id, cx),
+            ClientOp::Ping => Ok(OpReply::Message(json!({ "op": "pong" }))),
+            ClientOp::Stream(stream, op) => {
+                let answer = self.streams.execute((stream, op), id, &self.rights, cx)?;
+                Ok(match answer {
+                    streams::StreamReply::Ack(fields) => OpReply::Ack(fields),
+                    streams::StreamReply::Message(message) => OpReply::Encoded(message),
+                    streams::StreamReply::Deferred => OpReply::Deferred,
+                })
+            }
+        }
+    }
+
+    fn execute_keys(
+        &mut self,
+        request: KeyRequest<'_>,
+        id: &Option<Value>,
+        cx: &mut Context<'_>,
+    ) -> Result<OpReply, Problem> {
+        match request.op {
+            KeyOp::Write(_) => self.rights.check_without_hooks(Action::Publish, &request.topic)?,
+            KeyOp::Subscribe(_) => self.check_hooked(&request.topic)?,
+            KeyOp::Unsubscribe => {}
+        }
+        let access = (&self.rights, &mut self.rates);
+        let ack = self.keys.execute(request, (id, self.streams.store()), access, cx)?;
+        Ok(ack.map_or(OpReply::Deferred, OpReply::Ack))
+    }
+
+    /// Handles the bytes of a message, unless it has to wait for a stream.
+    fn handle_bytes(&mut self, is_text: bool, bytes: &[u8], cx: &mut Context<'_>) -> Option<SharedOpening> {
+        let read = incoming::read(if is_text { bytes } else { b"" });
+        let opening = match &read {
+            Ok(ClientMessage { op: ClientOp::Stream(stream, op), .. }) => {
+                self.streams.opening(stream.as_deref(), op, &self.rights)
+            }
+            Ok(ClientMessage {
+                op: ClientOp::Publish { topic, .. } | ClientOp::PublishBinary { topic, .. },
+                ..
+            }) => self.streams.opening_of_topic(topic, Action::Publish, &self.rights),
+            Ok(ClientMessage { op: ClientOp::History { topic, .. }, .. }) => {
+                self.streams.opening_of_topic(topic, Action::Subscribe, &self.rights)
+            }
+            Ok(ClientMessage { op: ClientOp::Keys(request), .. }) => {
+                ConnectionKeys::opening(request, self.streams.store(), &self.rights)
+            }
+            _ => None,
+        };
+        if opening.is_none() {
+            self.handle_message(read, cx);
+        }
+        opening
+    }
+
+    /// Executes a message and answers it.
+    fn handle_message(
+        &mut self,
+        read: Result<ClientMessage<'_>, (Option<Value>, Problem)>,
+        cx: &mut Context<'_>,
+    ) {
+        let (id, result) = match read {
+            Ok(ClientMessage { id, op }) => {
+                let result = self.execute(op, &id, cx);
+                (id, result)
+            }
+            Err((id, problem)) => (id, Err(problem)),
+        };
+        let (result, ended) = match result {
+            Ok(OpReply::Renewed(ack, ended)) => (Ok(OpReply::Ack(ack)), ended),
+            result => (result, Vec::new()),
+        };
+        self.answer(result, id, cx);
+        for error in &ended {
+            send_json(cx, error);
+        }
+    }
+
+    fn answer(&self, result: Result<OpReply, Problem>, id: Option<Value>, cx: &mut Context<'_>) {
+        let mut answer = match result {
+            Ok(OpReply::Ack(_) | OpReply::Renewed(..)) if id.is_none() => return,
+            Ok(OpReply::Ack(mut fields) | OpReply::Renewed(mut fields, _)) => {
+                fields["op"] = json!("ack");
+                fields
+            }
+            Ok(OpReply::Message(answer)) => answer,
+            // After a Close, the message is dropped.
+            Ok(OpReply::Encoded(message)) => {
+                let _ = cx.send_text(&message);
+                return;
+            }
+            Ok(OpReply::Deferred) => return,
+            Err(problem) => problem.into_json(),
+        };
+        if let Some(id) = id {
+            answer["id"] = id;
+        }
+        send_json(cx, &answer);
+    }
+
+    /// Replaces the token. Subscriptions that the new token does not allow end.
+    fn renew(&mut self, token: &str, cx: &mut Context<'_>) -> Result<OpReply, Problem> {
+        self.check_token_decides()?;
+        let rights = self.live.policy().rights_of(Some(token), cx.peer().ip(), "/ws")?;
+        self.set_rights(rights);
+        // The deadline may be earlier than before: the server reads it after a wakeup.
+        cx.waker().wake();
+        let mut ack = json!({});
+        if let Some(left) = self.rights.expires_in() {
+            ack["expires_in"] = json!(left);
+        }
+        Ok(OpReply::Renewed(ack, self.end_denied(cx)))
+    }
+
+    /// Ends the subscriptions that the rights do not cover; returns an error for each.
+    fn end_denied(&mut self, cx: &mut Context<'_>) -> Vec<Value> {
+        let mut ended = Vec::new();
+        let mut index = 0;
+        while let Some(known) = self.subscriptions.get(index) {
+            let denied = match self.rights.may(Action::Subscribe, &known.topic) {
+                Err(denied) if !known.by_server => denied,
+                _ => {
+                    index += 1;
+                    continue;
+                }
+            };
+            let mut error = Problem::from(denied).into_json();
+            if let Some(DurableSubscription::Opening { id: Some(id), .. }) = known.follow.as_deref() {
+                error["id"] = id.clone();
+            }
+            let topic = self.remove_subscription(index, cx);
+            self.joined.leave(&topic, cx);
+            error["topic"] = json!(topic);
+            ended.push(error);
+        }
+        ended.extend(self.joined.end_denied(&self.rights, cx));
+        ended.extend(self.keys.end_denied(&self.rights, cx));
+        ended.extend(self.streams.end_denied(&self.rights));
+        ended
+    }
+
+    fn publish(
+        &mut self,
+        topic: &str,
+        content: &MessageContent,
+        id: &Option<Value>,
+        cx: &mut Context<'_>,
+    ) -> Result<OpReply, Problem> {
+        topics::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
+        self.rights.may(Action::Publish, topic)?;
+        self.rights.check_publication(topic, content.len(), &mut self.rates)?;
+        match self.rights.topic_hook(HookKind::Publish, topic) {
+            Some(hook) => self.start_publish(&hook, (topic, content), id, cx),
+            None => self.publish_accepted(topic, content, id, cx),
+        }
+    }
+
+    /// Publishes a message that was checked.
+    fn publish_accepted(
+        &mut self,
+        topic: &str,
+        content: &MessageContent,
+        id: &Option<Value>,
+        cx: &mut Context<'_>,
+    ) -> Result<OpReply, Problem> {
+        if let Some(store) = self.streams.store_of(topic).cloned() {
+            self.streams.publish_to_topic((&store, topic, content), id, &self.rights, cx)?;
+            client_message::report(&self.hub, (topic, content), &self.rights, self.connection.as_ref());
+            return Ok(OpReply::Deferred);
+        }
+        let reached = self.hub.publish(cx, topic, content, true);
+        client_message::report(&self.hub, (topic, content), &self.rights, self.connection.as_ref());
+        if id.is_none() {
+            return Ok(OpReply::Ack(Value::Null));
+        }
+        let mut ack = json!({ "reached": reached });
+        if self.hub.is_isolated() {
+            ack["cluster"] = json!(false);
+        }
+        Ok(OpReply::Ack(ack))
+    }
+
+    fn subscribe(
+        &mut self,
+        topic: &str,
+        presence: PresenceDetail,
+        start: Option<ReplayFrom>,
+        id: &Option<Value>,
+        cx: &mut Context<'_>,
+    ) -> Result<OpReply, Problem> {
+        let has_presence = presence > PresenceDetail::None;
+        let check = if has_presence { topics::check_name } else { topics::check_subscription };
+        check(topic).map_err(|text| problem(code::TOPIC, text))?;
+        self.rights.may(Action::Subscribe, topic)?;
+        if has_presence {
+            self.rights.check_presence(topic)?;
+        }
+        match self.rights.subscribe_hook(topic)? {
+            Some(hook) => self.start_subscribe(&hook, (topic, presence, start), id, cx),
+            None => self.subscribe_permitted(topic, presence, start, id, cx),
+        }
+    }
+
+    /// Subscribes to a topic or pattern that was checked.
+    fn subscribe_permitted(
+        &mut self,
+        topic: &str,
+        presence: PresenceDetail,
+        start: Option<ReplayFrom>,
+        id: &Option<Value>,
+        cx: &mut Context<'_>,
+    ) -> Result<OpReply, Problem> {
+        let index = self.subscriptions.iter().position(|known| known.topic == topic);
+        if index.is_none() {
+            self.joined.check_room_to_subscribe(topic, self.subscriptions.len())?;
+        }
+        if let Some(store) = self.streams.store_of(topic).cloned() {
+            return self.subscribe_to_stream((&store, topic), presence, start, id, cx);
+        }
+        let mut ack = json!({ "topic": topic });
+        if index.is_none() || start.is_some() {
+            match subscribe_from(topic, start, cx)? {
+                Some(joined) => {
+                    let Position { epoch, sequence } = joined.position;
+                    ack["epoch"] = json!(epoch);
+                    ack["seq"] = json!(sequence);
+                    ack["replayed"] = json!(joined.replayed);
+                    ack["complete"] = json!(joined.complete);
+                }
+                // The topic has no history, so earlier messages are unknown.
+                None if start.is_some() => ack["complete"] = json!(false),
+                None => {}
+            }
+        }
+        let index = index.unwrap_or_else(|| self.add_subscription(topic, None, cx));
+        self.add_presence(index, presence, &mut ack, cx)?;
+        Ok(OpReply::Ack(ack))
+    }
+
+    /// Registers a new subscription.
+    fn add_subscription(
+        &mut self,
+        topic: &str,
+        follow: Option<Box<DurableSubscription>>,
+        cx: &mut Context<'_>,
+    ) -> usize {
+        if self.joined.set_subscribed(topic, true) {
+            self.hub.count_subscriber(TopicForm::Framed);
+        } else {
+            self.hub.add_subscriber(cx, TopicForm::Framed, topic);
+        }
+        let presence = PresenceDetail::None;
+        self.subscriptions.push(TopicSubscription {
+            topic: topic.to_owned(),
+            presence,
+            follow,
+            by_server: false,
+        });
+        self.subscriptions.len() - 1
+    }
+
+    /// Subscribes to presence if requested, and adds the number of subscribers to the acknowledgement, and the members.
+    /// Adds a missing right to publish.
+    fn add_presence(
+        &mut self,
+        index: usize,
+        presence: PresenceDetail,
+        ack: &mut Value,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Problem> {
+        let known = &mut self.subscriptions[index];
+        let topic = &*known.topic;
+        if presence > known.presence {
+            cx.watch_presence(topic).map_err(presence_problem)?;
+            known.presence = presence;
+        }
+        match known.presence {
+            PresenceDetail::None => {}
+            PresenceDetail::Changes => {
+                let presence = cx.topics().presence(topic);
+                ack["subscribers"] = json!(presence.connections);
+                ack["at"] = json!(presence.version);
+            }
+            PresenceDetail::Members => presence::add_members(ack, topic, None, cx),
+        }
+        // Responses with events cannot publish, whatever their rights.
+        let is_name = || topics::check_name(topic).is_ok();
+        if !self.acknowledges_all && self.rights.may(Action::Publish, topic).is_err() && is_name() {
+            ack["publish"] = json!(false);
+        }
+        Ok(())
+    }
+}
+
+/// The answer to a request.
+enum OpReply {
+    /// Fields of an acknowledgement, for requests with an id.
+    Ack(Value),
+    /// The same, and an error for each subscription that the new token ends.
+    Renewed(Value, Vec<Value>),
+    /// A message of its own kind.
+    Message(Value),
+    /// The same, encoded and with its id.
+    Encoded(String),
+    /// The answer follows later.
+    Deferred,
+}
+
+impl Handler for JsonClient {
+    fn open(&mut self, cx: &mut Context<'_>) {
+        let path = if self.streams.has_default() { "/streams/{name}" } else { "/ws" };
+        self.register(path, cx);
+        if !self.start_connect(path, cx) {
+            self.send_welcome(None, cx);
+        }
+    }
+
+    fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
+        if self.holds_back(&payload, cx) {
+            return;
+        }
+        if let Some(opening) = self.handle_bytes(payload.kind() == Kind::Text, &payload, cx) {
+            self.streams.defer(opening, payload.detach(), cx);
+        }
+    }
+
+    fn dropped(&mut self, missed: &DroppedMessages, cx: &mut Context<'_>) {
+        if self.return_to_log(missed, cx) {
+            return;
+        }
+        // The notice would displace more messages.
+        if !cx.has_capacity() {
+            return cx.report_later(missed);
+        }
+        let mut message = json!({ "op": "dropped", "messages": missed.messages() });
+        let name = |topic| if missed.is_presence() { Some(topic) } else { TopicForm::name(topic) };
+        if let Some(topic) = missed.topic().and_then(name) {
+            message["topic"] = json!(topic);
+        }
+        if cx.send_text(&message.to_string()) == Ok(Sent::Dropped) {
+            cx.report_later(missed);
+        }
+    }
+
+    fn woken(&mut self, cx: &mut Context<'_>) {
+        self.poll_hook(cx);
+        if self.is_connecting() {
+            return;
+        }
+        self.handle_waiting(cx);
+        self.execute_commands(cx);
+        if let Some((text, opened)) = self.streams.take_deferred(cx) {
+            let read = match (incoming::read(&text), opened) {
+                (Ok(ClientMessage { id, .. }), Err(problem)) => Err((id, problem)),
+                (read, _) => read,
+            };
+            self.handle_message(read, cx);
+        }
+        while let Some((id, stored)) = self.keys.take_stored(cx) {
+            self.answer(stored.map(OpReply::Ack), id, cx);
+        }
+        self.streams.woken(cx);
+        self.follow(cx);
+        self.pause_for_hook(cx);
+    }
+
+    fn drain(&mut self, cx: &mut Context<'_>) {
+        self.streams.drain(cx);
+        self.follow(cx);
+        self.pause_for_hook(cx);
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.rights.deadline()
+    }
+
+    fn expired(&mut self, cx: &mut Context<'_>) {
+        if self.start_refresh(cx) {
+            return;
+        }
+        close(cx, TOKEN_EXPIRED, "the token has expired");
+    }
+
+    fn close(&mut self, closed: &Closed, cx: &mut Context<'_>) {
+        if let Some(connection) = self.connection.take() {
+            connection.end(closed);
+        }
+        self.hooks = None;
+        self.streams.close();
+        for subscription in std::mem::take(&mut self.subscriptions) {
+            self.hub.remove_subscriber(cx, TopicForm::Framed, &subscription.topic);
+        }
+    }
+}
+
+fn send_json(cx: &mut Context<'_>, message: &Value) {
+    // After a Close, the message is dropped.
+    let _ = cx.send_text(&message.to_string());
+}

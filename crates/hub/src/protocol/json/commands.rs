@@ -1,0 +1,76 @@
+//! Commands of the HTTP API to the connection.
+
+use serde_json::json;
+use sinews_server::Context;
+
+use super::members::PresenceDetail;
+use super::{JsonClient, OpReply, send_json};
+use crate::closing::close;
+use crate::connections::{ConnectionCommand, RegisteredConnection};
+use crate::problem::{Problem, code, problem};
+
+impl JsonClient {
+    /// Registers the open connection at a path; returns its id.
+    pub(super) fn register(&mut self, path: &'static str, cx: &Context<'_>) -> String {
+        let connection = self.hub.connections().register(path, &self.rights, cx.waker());
+        let id = connection.id();
+        self.connection = Some(connection);
+        id
+    }
+
+    /// Registers a response with events, if its client has a name or a token that can be revoked. Other responses need no
+    /// memory for it: nothing addresses them.
+    pub(in crate::protocol) fn register_reader(&mut self, cx: &Context<'_>) {
+        if self.rights.subject().is_some() || self.rights.token_id().is_some() {
+            self.register("/topics", cx);
+        }
+    }
+
+    pub(super) fn execute_commands(&mut self, cx: &mut Context<'_>) {
+        let connection = self.connection.as_ref();
+        for command in connection.map_or_else(Vec::new, RegisteredConnection::take_commands) {
+            // The caller may have gone: then nothing receives the reply.
+            match command {
+                ConnectionCommand::Close { code, reason } => close(cx, code, &reason),
+                ConnectionCommand::ReportCluster { .. } if self.acknowledges_all => {}
+                ConnectionCommand::ReportCluster { is_connected } => {
+                    send_json(cx, &json!({ "op": "cluster", "connected": is_connected }));
+                }
+                ConnectionCommand::Subscribe { topic, reply } => {
+                    let _ = reply.send(self.subscribe_by_server(&topic, cx));
+                }
+                ConnectionCommand::Unsubscribe { topic, reply } => {
+                    let _ = reply.send(self.unsubscribe_by_server(&topic, cx));
+                }
+            }
+        }
+    }
+
+    /// Subscribes the client, whatever its rights, and notifies it.
+    pub(super) fn subscribe_by_server(&mut self, topic: &str, cx: &mut Context<'_>) -> Result<(), Problem> {
+        if self.acknowledges_all {
+            return Err(problem(code::NOT_SUBSCRIBED, "a response with events has no further subscriptions"));
+        }
+        if let Some(known) = self.subscriptions.iter_mut().find(|known| known.topic == topic) {
+            known.by_server = true;
+            return Ok(());
+        }
+        let reply = self.subscribe_permitted(topic, PresenceDetail::None, None, &None, cx)?;
+        if let Some(known) = self.subscriptions.iter_mut().find(|known| known.topic == topic) {
+            known.by_server = true;
+        }
+        let mut message = match reply {
+            OpReply::Ack(fields) => fields,
+            _ => json!({ "topic": topic }),
+        };
+        message["op"] = json!("subscribed");
+        send_json(cx, &message);
+        Ok(())
+    }
+
+    fn unsubscribe_by_server(&mut self, topic: &str, cx: &mut Context<'_>) -> Result<(), Problem> {
+        self.unsubscribe(topic, cx)?;
+        send_json(cx, &json!({ "op": "unsubscribed", "topic": topic }));
+        Ok(())
+    }
+}

@@ -1,0 +1,47 @@
+//! Histories: subscriptions from a position, and earlier messages on request.
+
+use serde_json::{Value, json};
+use sinews_server::{Context, InvalidTopic, ReplayFrom, Subscribed};
+
+use super::members::subscription_problem;
+use super::{JsonClient, OpReply};
+use crate::auth::Action;
+use crate::problem::{Problem, code, problem};
+use crate::topics::history::history_page;
+use crate::topics::{self, TopicForm};
+
+impl JsonClient {
+    /// Answers with earlier messages of a topic.
+    pub(super) fn history(
+        &mut self,
+        topic: &str,
+        start: ReplayFrom,
+        id: &Option<Value>,
+        cx: &mut Context<'_>,
+    ) -> Result<OpReply, Problem> {
+        topics::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
+        self.rights.may(Action::Subscribe, topic)?;
+        self.check_hooked(topic)?;
+        if let Some(store) = self.streams.store_of(topic).cloned() {
+            self.streams.history_of_topic((&store, topic, start), id, cx)?;
+            return Ok(OpReply::Deferred);
+        }
+        let messages = history_page(&self.hub, cx.topics(), topic, start)?;
+        Ok(OpReply::Message(json!({ "op": "history", "topic": topic, "messages": messages })))
+    }
+}
+
+/// Subscribes, from a position if one is given and the topic has a history; `None` if it has none.
+pub(super) fn subscribe_from(
+    topic: &str,
+    start: Option<ReplayFrom>,
+    cx: &mut Context<'_>,
+) -> Result<Option<Subscribed>, Problem> {
+    let topic = TopicForm::Framed.topic(topic);
+    // A client that wants no history needs the current position, too: it resumes from there.
+    match cx.subscribe_from(&topic, start.unwrap_or(ReplayFrom::Last(0))) {
+        Ok(joined) => Ok(Some(joined)),
+        Err(InvalidTopic::NoHistory) => cx.subscribe(&topic).map(|()| None).map_err(subscription_problem),
+        Err(error) => Err(subscription_problem(error)),
+    }
+}

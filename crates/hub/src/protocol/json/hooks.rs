@@ -1,0 +1,491 @@
+//! Hooks of a connection. While a hook decides, the connection reads nothing: its messages keep their order, and wait at
+//! most one chunk here, the rest in the network.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use hyper::header::{HeaderName, HeaderValue};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use sinews_server::{CloseCode, Context, Kind, Payload, ReplayFrom, Request};
+
+use super::members::PresenceDetail;
+use super::{JsonClient, OpReply, send_json};
+use crate::auth::{Action, Rights};
+use crate::brief::brief;
+use crate::closing::{FORBIDDEN, TOKEN_EXPIRED, close};
+use crate::hooks::{HookClient, HookFailure, HookKind, HookReply, PendingReply, messages};
+use crate::namespaces::TopicHook;
+use crate::policy::AccessPolicy;
+use crate::problem::{Problem, code, problem};
+use crate::topics::MessageContent;
+
+/// State of a connection's hooks.
+#[derive(Default)]
+pub(super) struct ConnectionHooks {
+    /// Headers of the handshake that requests repeat.
+    headers: Vec<(HeaderName, HeaderValue)>,
+    pending: Option<PendingHook>,
+    /// A message that has arrived while a hook decides, and whether it is text: pausing reads outside of a message lets one
+    /// more through.
+    waiting: Option<(bool, Bytes)>,
+    /// The application has rejected the connection: messages before its end are discarded.
+    is_rejected: bool,
+    /// The rights have expired while another hook was pending.
+    refresh_due: bool,
+    /// The application has granted the rights: tokens of the client do not replace them.
+    grants_rights: bool,
+    /// The info of the client as a member of any topic.
+    info: Option<Value>,
+    /// The same for single topics, of subscriptions.
+    topic_infos: BTreeMap<String, Value>,
+}
+
+/// A hook that decides.
+struct PendingHook {
+    reply: PendingReply,
+    failure: HookFailure,
+    action: HookedAction,
+}
+
+/// The action that the hook decides about.
+enum HookedAction {
+    Connect,
+    Refresh,
+    Subscribe { topic: String, presence: PresenceDetail, start: Option<ReplayFrom>, id: Option<Value> },
+    Publish { topic: String, content: MessageContent, id: Option<Value> },
+    Rpc { id: Option<Value> },
+}
+
+/// Extension of expired rights if the application does not answer and the hook fails open.
+const EXTENSION: Duration = Duration::from_secs(30);
+
+/// Longest name of a method in bytes.
+const METHOD_MAX: usize = 128;
+
+impl ConnectionHooks {
+    /// Keeps the headers of the handshake; `None` without hooks.
+    pub(super) fn of(request: &Request<'_>, policy: &AccessPolicy) -> Option<Box<Self>> {
+        let hooks = policy.hooks()?;
+        let headers = hooks.options().headers.iter().flat_map(|name| {
+            let values = request.head().header(name.as_str());
+            values.filter_map(|value| Some((name.clone(), HeaderValue::from_bytes(value).ok()?)))
+        });
+        Some(Box::new(Self { headers: headers.collect(), ..Self::default() }))
+    }
+
+    /// The info that the application has set for a member of a topic.
+    pub(super) fn info(&self, topic: &str) -> Option<&Value> {
+        self.topic_infos.get(topic).or(self.info.as_ref())
+    }
+
+    /// Forgets a topic.
+    pub(super) fn forget(&mut self, topic: &str) {
+        self.topic_infos.remove(topic);
+    }
+}
+
+impl JsonClient {
+    /// Whether a hook decides.
+    pub(super) fn awaits_hook(&self) -> bool {
+        self.hooks.as_ref().is_some_and(|hooks| hooks.pending.is_some())
+    }
+
+    /// Keeps a message while a hook decides, or discards it after a rejection. Returns whether it did.
+    pub(super) fn holds_back(&mut self, payload: &Payload<'_>, cx: &mut Context<'_>) -> bool {
+        let Some(hooks) = &mut self.hooks else { return false };
+        if hooks.is_rejected {
+            return true;
+        }
+        if hooks.pending.is_none() {
+            return false;
+        }
+        if hooks.waiting.is_some() {
+            close(cx, CloseCode::POLICY, "too many messages while a hook decides");
+            return true;
+        }
+        hooks.waiting = Some((payload.kind() == Kind::Text, Bytes::copy_from_slice(payload)));
+        cx.pause_reads();
+        true
+    }
+
+    /// Handles the message that has waited.
+    pub(super) fn handle_waiting(&mut self, cx: &mut Context<'_>) {
+        let hooks = self.hooks.as_mut().filter(|hooks| hooks.pending.is_none());
+        if let Some((is_text, message)) = hooks.and_then(|hooks| hooks.waiting.take())
+            && let Some(opening) = self.handle_bytes(is_text, &message, cx)
+        {
+            self.streams.defer(opening, message, cx);
+        }
+    }
+
+    /// Closes the connection, and discards its further messages.
+    fn reject(&mut self, code: CloseCode, reason: &str, cx: &mut Context<'_>) {
+        let hooks = self.hooks.get_or_insert_default();
+        (hooks.is_rejected, hooks.waiting) = (true, None);
+        close(cx, code, reason);
+    }
+
+    /// Whether the application has not yet accepted the connection.
+    pub(super) fn is_connecting(&self) -> bool {
+        let pending = self.hooks.as_ref().and_then(|hooks| hooks.pending.as_ref());
+        pending.is_some_and(|pending| matches!(pending.action, HookedAction::Connect))
+    }
+
+    /// Pauses reads if a hook decides: streams may have resumed them.
+    pub(super) fn pause_for_hook(&self, cx: &mut Context<'_>) {
+        if self.awaits_hook() {
+            cx.pause_reads();
+        }
+    }
+
+    /// Asks the application whether to accept the connection. Returns `false` without such a hook.
+    pub(super) fn start_connect(&mut self, path: &str, cx: &mut Context<'_>) -> bool {
+        let policy = self.live.policy();
+        let Some(hooks) = policy.hooks() else { return false };
+        let Some(url) = &hooks.options().connect else { return false };
+        let fields = format!("\"path\":{}", json!(path));
+        let hook = TopicHook { url: url.clone(), failure: hooks.options().failure };
+        self.start(hooks, (HookKind::Connect, &hook), &fields, HookedAction::Connect, cx);
+        true
+    }
+
+    /// Asks the application to extend expired rights. Returns `false` without such a hook.
+    pub(super) fn start_refresh(&mut self, cx: &mut Context<'_>) -> bool {
+        let policy = self.live.policy();
+        let Some(hooks) = policy.hooks() else { return false };
+        let Some(url) = &hooks.options().refresh else { return false };
+        let state = self.hooks.get_or_insert_default();
+        if state.is_rejected {
+            return true;
+        }
+        if let Some(pending) = &state.pending {
+            // A refresh that is pending serves each expiry.
+            state.refresh_due |= !matches!(pending.action, HookedAction::Refresh);
+            return true;
+        }
+        let hook = TopicHook { url: url.clone(), failure: hooks.options().failure };
+        self.start(hooks, (HookKind::Refresh, &hook), "\"expired\":true", HookedAction::Refresh, cx);
+        true
+    }
+
+    /// Asks the application about a subscription.
+    pub(super) fn start_subscribe(
+        &mut self,
+        hook: &TopicHook,
+        (topic, presence, start): (&str, PresenceDetail, Option<ReplayFrom>),
+        id: &Option<Value>,
+        cx: &mut Context<'_>,
+    ) -> Result<OpReply, Problem> {
+        let fields = format!("\"topic\":{}", json!(topic));
+        let action = HookedAction::Subscribe { topic: topic.to_owned(), presence, start, id: id.clone() };
+        self.start_for_topic((HookKind::Subscribe, hook), &fields, action, cx)
+    }
+
+    /// Asks the application about a publication.
+    pub(super) fn start_publish(
+        &mut self,
+        hook: &TopicHook,
+        (topic, content): (&str, &MessageContent),
+        id: &Option<Value>,
+        cx: &mut Context<'_>,
+    ) -> Result<OpReply, Problem> {
+        let fields = format!("\"topic\":{},{}", json!(topic), content.field());
+        let action =
+            HookedAction::Publish { topic: topic.to_owned(), content: content.clone(), id: id.clone() };
+        self.start_for_topic((HookKind::Publish, hook), &fields, action, cx)
+    }
+
+    /// Passes a call to the application.
+    pub(super) fn call(
+        &mut self,
+        (method, topic): (&str, Option<&str>),
+        data: Option<&RawValue>,
+        id: &Option<Value>,
+        cx: &mut Context<'_>,
+    ) -> Result<OpReply, Problem> {
+        if method.is_empty() || method.len() > METHOD_MAX {
+            return Err(problem(code::MALFORMED, format!("rpc: a method has 1 to {METHOD_MAX} bytes")));
+        }
+        let policy = self.live.policy();
+        let of_all = || {
+            let options = policy.hooks()?.options();
+            let url = options.rpc.clone()?;
+            Some(Arc::new(TopicHook { url, failure: options.failure }))
+        };
+        let hook = match topic {
+            Some(topic) => self.rights.topic_hook(HookKind::Rpc, topic),
+            None => of_all(),
+        };
+        let hook =
+            hook.ok_or_else(|| problem(code::UNKNOWN_OP, "rpc: no hook is configured for this call"))?;
+        let mut fields = format!("\"method\":{}", json!(method));
+        if let Some(topic) = topic {
+            fields.push_str(&format!(",\"topic\":{}", json!(topic)));
+        }
+        if let Some(data) = data {
+            fields.push_str(&format!(",\"data\":{}", data.get()));
+        }
+        self.start_for_topic((HookKind::Rpc, &hook), &fields, HookedAction::Rpc { id: id.clone() }, cx)
+    }
+
+    fn start_for_topic(
+        &mut self,
+        hook: (HookKind, &TopicHook),
+        fields: &str,
+        action: HookedAction,
+        cx: &mut Context<'_>,
+    ) -> Result<OpReply, Problem> {
+        let policy = self.live.policy();
+        // The rights are of a policy with hooks, which a reload may have removed.
+        let hooks = policy.hooks().ok_or_else(unanswered)?;
+        self.start(hooks, hook, fields, action, cx);
+        Ok(OpReply::Deferred)
+    }
+
+    /// Sends the request, and pauses reads until its answer.
+    fn start(
+        &mut self,
+        client: &HookClient,
+        (kind, hook): (HookKind, &TopicHook),
+        fields: &str,
+        action: HookedAction,
+        cx: &mut Context<'_>,
+    ) {
+        let id = self.connection.as_ref().map_or_else(String::new, |connection| connection.id());
+        let body = messages::with_fields(&messages::begin(kind, &id, self.rights.client()), fields);
+        let state = self.hooks.get_or_insert_default();
+        let reply = client.call(kind, &hook.url, body, state.headers.clone());
+        state.pending = Some(PendingHook { reply, failure: hook.failure, action });
+        cx.pause_reads();
+        // The wakeup polls the answer.
+        cx.waker().wake();
+    }
+
+    /// Completes the pending action if its answer is there.
+    pub(super) fn poll_hook(&mut self, cx: &mut Context<'_>) {
+        let Some(pending) = self.hooks.as_mut().and_then(|hooks| hooks.pending.as_mut()) else { return };
+        let Poll::Ready(reply) = pending.reply.poll(&cx.waker()) else { return };
+        let Some(PendingHook { failure, action, .. }) =
+            self.hooks.as_mut().and_then(|hooks| hooks.pending.take())
+        else {
+            return;
+        };
+        cx.resume_reads();
+        self.streams.restore_pause(cx);
+        let reply = match (reply, failure) {
+            (Ok(reply), _) => Ok(reply),
+            (Err(_), HookFailure::Open) => Err(true),
+            (Err(_), HookFailure::Closed) => Err(false),
+        };
+        match action {
+            HookedAction::Connect => self.connected(reply, cx),
+            HookedAction::Refresh => self.refreshed(reply, cx),
+            HookedAction::Subscribe { topic, presence, start, id } => {
+                let topics = reply.as_ref().map_or_else(|_| Vec::new(), |reply| reply.topics.clone());
+                let result = self.accept(reply).and_then(|reply| {
+                    self.may_still(Action::Subscribe, &topic)?;
+                    let result = self.subscribe_permitted(&topic, presence, start, &id, cx)?;
+                    if let Some(info) = reply.info {
+                        self.hooks.get_or_insert_default().topic_infos.insert(topic, info);
+                    }
+                    Ok(result)
+                });
+                let is_accepted = result.is_ok();
+                self.answer(result, id, cx);
+                if is_accepted {
+                    self.subscribe_to_all(&topics, cx);
+                }
+            }
+            HookedAction::Publish { topic, content, id } => {
+                let result = self.accept(reply).and_then(|reply| {
+                    self.may_still(Action::Publish, &topic)?;
+                    let content = self.replaced(&topic, content, reply)?;
+                    self.publish_accepted(&topic, &content, &id, cx)
+                });
+                self.answer(result, id, cx);
+            }
+            HookedAction::Rpc { id } => match self.accept(reply.map_err(|_| false)) {
+                Ok(reply) => {
+                    let data = reply.data.as_ref().map_or("null", |data| data.get());
+                    let id = id.map_or_else(String::new, |id| format!("\"id\":{id},"));
+                    // After a Close, the message is dropped.
+                    let _ = cx.send_text(&format!("{{\"op\":\"rpc\",{id}\"data\":{data}}}"));
+                }
+                Err(problem) => self.answer(Err(problem), id, cx),
+            },
+        }
+        let hooks = self.hooks.get_or_insert_default();
+        if hooks.pending.is_none() && std::mem::take(&mut hooks.refresh_due) && !self.start_refresh(cx) {
+            self.reject(TOKEN_EXPIRED, EXPIRED, cx);
+        }
+    }
+
+    /// The answer of an accepted action; `Err(true)` without an answer if the hook fails open.
+    fn accept(&self, reply: Result<HookReply, bool>) -> Result<HookReply, Problem> {
+        match reply {
+            Ok(HookReply { rejection: Some(rejection), .. }) => {
+                Err(problem(rejection.code.unwrap_or(code::NOT_SUBJECT), rejection.reason))
+            }
+            Ok(reply) => Ok(reply),
+            Err(true) => Ok(HookReply::default()),
+            Err(false) => Err(unanswered()),
+        }
+    }
+
+    /// The rights may have changed while the hook decided.
+    fn may_still(&self, action: Action, topic: &str) -> Result<(), Problem> {
+        Ok(self.rights.may(action, topic)?)
+    }
+
+    /// The content of a publication that the application may have replaced.
+    fn replaced(
+        &self,
+        topic: &str,
+        content: MessageContent,
+        reply: HookReply,
+    ) -> Result<MessageContent, Problem> {
+        let content = match (reply.data, reply.b64) {
+            (Some(data), _) => MessageContent::json(&data),
+            (None, Some(b64)) => {
+                let bytes = STANDARD.decode(b64).map_err(|_| unanswered())?;
+                MessageContent::Binary(Bytes::from(bytes))
+            }
+            (None, None) => return Ok(content),
+        };
+        self.rights.check_size(topic, content.len())?;
+        if content.len() > self.max_message as usize {
+            let (bytes, max) = (content.len(), self.max_message);
+            let text = format!("the hook's message of {bytes} bytes exceeds max_message ({max})");
+            return Err(problem(code::TOO_LARGE, text));
+        }
+        Ok(content)
+    }
+
+    fn connected(&mut self, reply: Result<HookReply, bool>, cx: &mut Context<'_>) {
+        let reply = match reply {
+            Ok(HookReply { rejection: Some(rejection), .. }) => {
+                let code = rejection.code.and_then(CloseCode::new).unwrap_or(FORBIDDEN);
+                return self.reject(code, &rejection.reason, cx);
+            }
+            Ok(reply) => reply,
+            Err(true) => HookReply::default(),
+            Err(false) => return self.reject(CloseCode::TRY_AGAIN_LATER, UNANSWERED, cx),
+        };
+        if let Some(claims) = reply.claims {
+            match self.rights_of_claims(claims, cx) {
+                Ok(rights) => {
+                    self.set_rights(rights);
+                    self.hooks.get_or_insert_default().grants_rights = true;
+                }
+                Err(()) => return self.reject(CloseCode::TRY_AGAIN_LATER, UNANSWERED, cx),
+            }
+        }
+        self.hooks.get_or_insert_default().info = reply.info;
+        let data = reply.data.and_then(|data| serde_json::from_str(data.get()).ok());
+        self.send_welcome(data, cx);
+        self.subscribe_to_all(&reply.topics, cx);
+    }
+
+    fn refreshed(&mut self, reply: Result<HookReply, bool>, cx: &mut Context<'_>) {
+        let reply = match reply {
+            Ok(HookReply { rejection: Some(rejection), .. }) => {
+                let code = rejection.code.and_then(CloseCode::new).unwrap_or(TOKEN_EXPIRED);
+                return self.reject(code, &rejection.reason, cx);
+            }
+            Ok(reply) => reply,
+            Err(true) => {
+                let rights = self.rights.until(Instant::now() + EXTENSION);
+                return self.set_rights(rights);
+            }
+            Err(false) => return self.reject(TOKEN_EXPIRED, EXPIRED, cx),
+        };
+        let rights = reply.claims.map(|claims| self.rights_of_claims(claims, cx));
+        let rights = rights.and_then(Result::ok);
+        let is_valid = |rights: &Rights| rights.deadline().is_none_or(|until| until > Instant::now());
+        let Some(rights) = rights.filter(is_valid) else {
+            return self.reject(TOKEN_EXPIRED, EXPIRED, cx);
+        };
+        self.set_rights(rights);
+        let hooks = self.hooks.get_or_insert_default();
+        hooks.grants_rights = true;
+        if reply.info.is_some() {
+            hooks.info = reply.info;
+        }
+        for error in self.end_denied(cx) {
+            send_json(cx, &error);
+        }
+    }
+
+    /// The rights that the application grants; the log has the fault of its claims.
+    fn rights_of_claims(
+        &self,
+        claims: serde_json::Map<String, Value>,
+        cx: &Context<'_>,
+    ) -> Result<Rights, ()> {
+        let address = self.rights.address().unwrap_or_else(|| cx.peer().ip());
+        let rights = self.live.policy().rights_of_claims(claims, address);
+        rights.map_err(|error| tracing::warn!("claims of a hook: {error}"))
+    }
+
+    /// Checks that a token of the client may replace its rights.
+    ///
+    /// # Errors
+    /// The application has granted the rights.
+    pub(super) fn check_token_decides(&self) -> Result<(), Problem> {
+        if !self.hooks.as_ref().is_some_and(|hooks| hooks.grants_rights) {
+            return Ok(());
+        }
+        let text = "a hook has granted the rights of this connection: the op `token` does not replace them";
+        Err(problem(code::NOT_SUBJECT, text))
+    }
+
+    /// Replaces the rights.
+    pub(super) fn set_rights(&mut self, rights: Rights) {
+        self.rights = rights;
+        if let Some(hooks) = &mut self.hooks {
+            hooks.refresh_due = false;
+        }
+        if let Some(connection) = &self.connection {
+            connection.set_rights(&self.rights);
+        }
+    }
+
+    /// Subscribes the client to topics of the application's answer.
+    fn subscribe_to_all(&mut self, topics: &[String], cx: &mut Context<'_>) {
+        for topic in topics {
+            let checked = crate::topics::check_subscription(topic).map_err(|text| problem(code::TOPIC, text));
+            if let Err(problem) = checked.and_then(|()| self.subscribe_by_server(topic, cx)) {
+                tracing::warn!(topic = %brief(topic), "topic of a hook: {}", problem.text);
+            }
+        }
+    }
+
+    /// Checks that the client has subscribed to a topic if a hook decides about its subscriptions.
+    ///
+    /// # Errors
+    /// It has not.
+    pub(super) fn check_hooked(&self, topic: &str) -> Result<(), Problem> {
+        let is_subscribed = || self.subscriptions.iter().any(|known| known.topic == topic);
+        if self.rights.subscribe_hook(topic)?.is_none() || is_subscribed() {
+            return Ok(());
+        }
+        Err(problem(
+            code::NOT_SUBJECT,
+            format!("a hook decides about subscriptions to {}: subscribe first", brief(topic)),
+        ))
+    }
+}
+
+const EXPIRED: &str = "the token has expired";
+
+const UNANSWERED: &str = "the application did not answer; retry later";
+
+fn unanswered() -> Problem {
+    problem(code::STORE, UNANSWERED)
+}

@@ -1,0 +1,512 @@
+//! Decoding of a client's messages.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use sinews_server::{KeyCondition, KeySubscription, KeyWrite, Position, ReplayFrom};
+use sinews_stream as stream;
+
+use super::keys::{KeyOp, KeyRequest};
+use super::members::{MemberFields, PresenceDetail};
+use super::streams::{self, RecordInput};
+use crate::brief::{brief, brief_error};
+use crate::json::{borrowed, present};
+use crate::problem::{Problem, code, problem};
+use crate::streams::request::{AckLevel, PartitionChoice, SubscriptionStart};
+use crate::topics::MessageContent;
+
+/// A valid message.
+#[derive(Debug)]
+pub(super) struct ClientMessage<'a> {
+    /// The id of its answer.
+    pub(super) id: Option<Value>,
+    pub(super) op: ClientOp<'a>,
+}
+
+/// The requested operation.
+#[derive(Debug)]
+pub(super) enum ClientOp<'a> {
+    Subscribe {
+        topic: Cow<'a, str>,
+        presence: PresenceDetail,
+        start: Option<ReplayFrom>,
+    },
+    Unsubscribe {
+        topic: Cow<'a, str>,
+    },
+    Publish {
+        topic: Cow<'a, str>,
+        data: &'a RawValue,
+    },
+    PublishBinary {
+        topic: Cow<'a, str>,
+        b64: Cow<'a, str>,
+    },
+    Presence {
+        topic: Cow<'a, str>,
+    },
+    Join {
+        topic: Cow<'a, str>,
+        member: MemberFields,
+    },
+    Leave {
+        topic: Cow<'a, str>,
+    },
+    Members {
+        topic: Cow<'a, str>,
+        after: Option<Cow<'a, str>>,
+    },
+    History {
+        topic: Cow<'a, str>,
+        start: ReplayFrom,
+    },
+    /// An operation on the keys of a topic.
+    Keys(KeyRequest<'a>),
+    /// Replaces the token.
+    Token {
+        token: Cow<'a, str>,
+    },
+    /// A call of the application.
+    Rpc {
+        method: Cow<'a, str>,
+        topic: Option<Cow<'a, str>>,
+        data: Option<&'a RawValue>,
+    },
+    Ping,
+    /// An operation on a stream; the name may be given elsewhere.
+    Stream(Option<Cow<'a, str>>, streams::StreamOp<'a>),
+}
+
+/// All fields of all messages.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct MessageFields<'a> {
+    #[serde(borrow, deserialize_with = "borrowed")]
+    op: Option<Cow<'a, str>>,
+    id: Option<Value>,
+    #[serde(borrow, deserialize_with = "borrowed")]
+    topic: Option<Cow<'a, str>>,
+    // `null` is a valid payload.
+    #[serde(borrow, deserialize_with = "present")]
+    data: Option<&'a RawValue>,
+    #[serde(borrow, deserialize_with = "borrowed")]
+    b64: Option<Cow<'a, str>>,
+    presence: Option<bool>,
+    members: Option<bool>,
+    member: Option<MemberFields>,
+    #[serde(borrow, deserialize_with = "borrowed")]
+    after: Option<Cow<'a, str>>,
+    last: Option<usize>,
+    #[serde(borrow)]
+    from: Option<StartField<'a>>,
+    #[serde(borrow, deserialize_with = "borrowed")]
+    stream: Option<Cow<'a, str>>,
+    partition: Option<u32>,
+    #[serde(borrow, deserialize_with = "borrowed")]
+    key: Option<Cow<'a, str>>,
+    ack: Option<AckLevel>,
+    #[serde(borrow)]
+    records: Option<Vec<RecordInput<'a>>>,
+    #[serde(borrow, deserialize_with = "borrowed")]
+    group: Option<Cow<'a, str>>,
+    offset: Option<u64>,
+    max: Option<usize>,
+    #[serde(borrow, deserialize_with = "borrowed")]
+    token: Option<Cow<'a, str>>,
+    keys: Option<bool>,
+    #[serde(borrow, deserialize_with = "borrowed")]
+    filter: Option<Cow<'a, str>>,
+    interval: Option<u64>,
+    ttl: Option<u64>,
+    if_new: Option<bool>,
+    if_exists: Option<bool>,
+    version: Option<u64>,
+    epoch: Option<u64>,
+    #[serde(borrow, deserialize_with = "borrowed")]
+    idempotency_key: Option<Cow<'a, str>>,
+    #[serde(borrow, deserialize_with = "borrowed")]
+    method: Option<Cow<'a, str>>,
+}
+
+/// A start position.
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "from must be a position such as {\"epoch\":1,\"seq\":2}, {\"offset\":3}, {\"time\":4} or \"earliest\""
+)]
+enum StartField<'a> {
+    /// After a received message of a topic.
+    After(AfterMessage),
+    /// At a record of a stream.
+    Offset(AtOffset),
+    /// At the first record of a stream appended at this time or later.
+    Time(AtTime),
+    Word(#[serde(borrow)] Cow<'a, str>),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AfterMessage {
+    epoch: u64,
+    seq: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AtOffset {
+    offset: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AtTime {
+    time: u64,
+}
+
+/// The id alone, for the answer to an invalid message.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct RequestIdField {
+    id: Option<Value>,
+}
+
+/// Longest text of an id, in bytes: it is sent back.
+const ID_MAX: usize = 64;
+
+/// Reads a message.
+///
+/// # Errors
+/// The problem, and the message's id if it can be read.
+pub(super) fn read(text: &[u8]) -> Result<ClientMessage<'_>, (Option<Value>, Problem)> {
+    // One check of the whole text, in place of one for each string.
+    let text = std::str::from_utf8(text).unwrap_or_default();
+    // A list would be decoded as the fields in their order.
+    if !text.trim_ascii_start().starts_with('{') {
+        return Err((None, problem(code::MALFORMED, "invalid message: not a JSON object in a text message")));
+    }
+    let fields: MessageFields<'_> = serde_json::from_str(text).map_err(|error| {
+        let id = serde_json::from_str::<RequestIdField>(text).unwrap_or_default().id.filter(is_id);
+        (id, problem(code::MALFORMED, format!("invalid message: {}", brief_error(&error))))
+    })?;
+    let id = fields.id.clone();
+    if id.as_ref().is_some_and(|id| !is_id(id)) {
+        let message = format!("id must be a number or a string of at most {ID_MAX} bytes");
+        return Err((None, problem(code::MALFORMED, message)));
+    }
+    match op(fields) {
+        Ok(op) => Ok(ClientMessage { id, op }),
+        Err(problem) => Err((id, problem)),
+    }
+}
+
+fn is_id(id: &Value) -> bool {
+    match id {
+        Value::Number(_) => true,
+        Value::String(text) => text.len() <= ID_MAX,
+        _ => false,
+    }
+}
+
+fn op(mut fields: MessageFields<'_>) -> Result<ClientOp<'_>, Problem> {
+    let name = fields.op.take().ok_or_else(|| problem(code::MALFORMED, "op is missing"))?;
+    if name == "token" {
+        let token = fields.token.ok_or_else(|| problem(code::MALFORMED, "token: token is missing"))?;
+        return Ok(ClientOp::Token { token });
+    }
+    if fields.token.is_some() {
+        let message = format!("{}: field token is valid for the op token only", brief(&name));
+        return Err(problem(code::MALFORMED, message));
+    }
+    if fields.method.is_some() && name != "rpc" {
+        let message = format!("{}: field method is valid for the op rpc only", brief(&name));
+        return Err(problem(code::MALFORMED, message));
+    }
+    let is_of_keys = match &*name {
+        "set" => true,
+        "delete" => fields.topic.is_some(),
+        _ => fields.keys == Some(true),
+    };
+    if is_of_keys {
+        return parse_key_op(&name, fields).map(ClientOp::Keys);
+    }
+    if fields.has_key_option() || fields.has_condition() {
+        return Err(problem(code::MALFORMED, format!("{}: a field is valid for keys only", brief(&name))));
+    }
+    if matches!(&*name, "append" | "consume" | "commit" | "read" | "stop" | "stream" | "delete") {
+        return parse_stream_op(&name, fields);
+    }
+    if fields.has_stream_field() {
+        return Err(problem(code::MALFORMED, format!("{}: a field is valid for streams only", brief(&name))));
+    }
+    let start = replay_start(&name, fields.last, &fields.from)?;
+    if name == "rpc" {
+        if fields.b64.is_some() || start.is_some() || fields.presence.is_some() {
+            return Err(problem(code::MALFORMED, "rpc: it takes method, topic and data"));
+        }
+        let method = fields.method.ok_or_else(|| problem(code::MALFORMED, "rpc: method is missing"))?;
+        return Ok(ClientOp::Rpc { method, topic: fields.topic, data: fields.data });
+    }
+    let topic = || fields.topic.ok_or_else(|| problem(code::MALFORMED, format!("{name}: topic is missing")));
+    Ok(match &*name {
+        "subscribe" => {
+            let presence = match (fields.presence, fields.members) {
+                (_, Some(true)) => PresenceDetail::Members,
+                (Some(true), _) => PresenceDetail::Changes,
+                _ => PresenceDetail::None,
+            };
+            ClientOp::Subscribe { topic: topic()?, presence, start }
+        }
+        "history" => {
+            let start = start.ok_or_else(|| problem(code::MALFORMED, "history: last or from is missing"))?;
+            ClientOp::History { topic: topic()?, start }
+        }
+        "unsubscribe" => ClientOp::Unsubscribe { topic: topic()? },
+        "publish" => match (fields.data, fields.b64) {
+            (Some(data), None) => ClientOp::Publish { topic: topic()?, data },
+            (None, Some(b64)) => ClientOp::PublishBinary { topic: topic()?, b64 },
+            _ => return Err(problem(code::MALFORMED, "publish: either data or b64 is required")),
+        },
+        "presence" => ClientOp::Presence { topic: topic()? },
+        "join" => {
+            let member = fields.member.ok_or_else(|| problem(code::MALFORMED, "join: member is missing"))?;
+            ClientOp::Join { topic: topic()?, member }
+        }
+        "leave" => ClientOp::Leave { topic: topic()? },
+        "members" => ClientOp::Members { topic: topic()?, after: fields.after },
+        "ping" => ClientOp::Ping,
+        _ => return Err(problem(code::UNKNOWN_OP, format!("unknown op {:?}", brief(&name)))),
+    })
+}
+
+/// The start of a subscription to a topic, or of its history.
+fn replay_start(
+    name: &str,
+    last: Option<usize>,
+    from: &Option<StartField<'_>>,
+) -> Result<Option<ReplayFrom>, Problem> {
+    match (last, from) {
+        (Some(_), Some(_)) => Err(problem(code::MALFORMED, "last or from, not both")),
+        (Some(count), None) => Ok(Some(ReplayFrom::Last(count))),
+        (None, None) => Ok(None),
+        (None, Some(StartField::After(AfterMessage { epoch, seq }))) => {
+            Ok(Some(ReplayFrom::After(Position { epoch: *epoch, sequence: *seq })))
+        }
+        (None, Some(_)) => {
+            Err(problem(code::MALFORMED, format!("{}: from takes epoch and seq", brief(name))))
+        }
+    }
+}
+
+impl MessageFields<'_> {
+    /// Whether the message has a field that streams do not use.
+    fn has_topic_field(&self) -> bool {
+        self.topic.is_some() || self.has_topic_option()
+    }
+
+    fn has_topic_option(&self) -> bool {
+        self.presence.is_some()
+            || self.members.is_some()
+            || self.member.is_some()
+            || self.after.is_some()
+            || self.last.is_some()
+    }
+
+    /// Whether the message has a field that only subscriptions to keys use.
+    fn has_key_option(&self) -> bool {
+        self.keys == Some(true) || self.filter.is_some() || self.interval.is_some()
+    }
+
+    /// Whether the message has a field that only writes of keys use.
+    fn has_condition(&self) -> bool {
+        self.ttl.is_some()
+            || self.if_new.is_some()
+            || self.if_exists.is_some()
+            || self.version.is_some()
+            || self.epoch.is_some()
+            || self.idempotency_key.is_some()
+    }
+
+    /// Whether the message has a field that no operation on keys uses.
+    fn has_field_without_keys(&self) -> bool {
+        self.has_topic_option() || self.has_stream_option()
+    }
+
+    /// Whether the message has a field that only streams use.
+    fn has_stream_field(&self) -> bool {
+        self.key.is_some() || self.has_stream_option()
+    }
+
+    fn has_stream_option(&self) -> bool {
+        self.stream.is_some()
+            || self.partition.is_some()
+            || self.ack.is_some()
+            || self.records.is_some()
+            || self.group.is_some()
+            || self.offset.is_some()
+            || self.max.is_some()
+    }
+}
+
+fn parse_key_op<'a>(name: &str, fields: MessageFields<'a>) -> Result<KeyRequest<'a>, Problem> {
+    let fault = |what: &str| problem(code::MALFORMED, format!("{}: {what}", brief(name)));
+    let is_write = matches!(name, "set" | "delete");
+    let has_payload = fields.key.is_some() || fields.data.is_some() || fields.b64.is_some();
+    let has_others = match is_write {
+        true => fields.keys.is_some() || fields.has_key_option() || fields.from.is_some(),
+        false => has_payload || fields.has_condition(),
+    };
+    if has_others || fields.has_field_without_keys() {
+        return Err(fault("a field is not valid for keys"));
+    }
+    let op = match name {
+        "set" | "delete" => KeyOp::Write(Box::new(key_write(name, &fields)?)),
+        "subscribe" => {
+            let mut options = KeySubscription::new();
+            if let Some(filter) = &fields.filter {
+                options = options.with_filter(&**filter);
+            }
+            if let Some(interval) = fields.interval {
+                options = options.with_interval(Duration::from_millis(interval));
+            }
+            match fields.from {
+                Some(StartField::After(AfterMessage { epoch, seq })) => {
+                    options = options.with_position(Position { epoch, sequence: seq });
+                }
+                Some(_) => return Err(fault("from takes epoch and seq")),
+                None => {}
+            }
+            KeyOp::Subscribe(options)
+        }
+        "unsubscribe" if fields.from.is_none() && fields.filter.is_none() && fields.interval.is_none() => {
+            KeyOp::Unsubscribe
+        }
+        _ => return Err(fault("a field is not valid for this op")),
+    };
+    Ok(KeyRequest { topic: fields.topic.ok_or_else(|| fault("topic is missing"))?, op })
+}
+
+fn key_write(name: &str, fields: &MessageFields<'_>) -> Result<KeyWrite, Problem> {
+    let fault = |what: &str| problem(code::MALFORMED, format!("{}: {what}", brief(name)));
+    let key = fields.key.as_deref().ok_or_else(|| fault("key is missing"))?;
+    let mut write = match (name, fields.data, &fields.b64) {
+        ("set", Some(data), None) => KeyWrite::set(key, MessageContent::json(data).into_key_value()),
+        ("set", None, Some(b64)) => {
+            let bytes = STANDARD.decode(b64.as_bytes()).map_err(|error| fault(&format!("b64: {error}")))?;
+            KeyWrite::set(key, MessageContent::Binary(bytes.into()).into_key_value())
+        }
+        ("set", ..) => return Err(fault("either data or b64 is required")),
+        (_, None, None) if fields.ttl.is_none() => KeyWrite::delete(key),
+        _ => return Err(fault("data, b64 and ttl are for set")),
+    };
+    if let Some(ttl) = fields.ttl {
+        write = write.with_ttl(Duration::from_millis(ttl));
+    }
+    if let Some(idempotency_key) = fields.idempotency_key.as_deref() {
+        write = write.with_idempotency_key(idempotency_key);
+    }
+    let (is_new, is_known) = (fields.if_new == Some(true), fields.if_exists == Some(true));
+    let condition = match (is_new, is_known, fields.version, fields.epoch) {
+        (false, false, None, None) => return Ok(write),
+        (true, false, None, None) => KeyCondition::IfNew,
+        (false, true, None, None) => KeyCondition::IfExists,
+        (false, false, Some(version), None) => KeyCondition::Version(version),
+        (false, false, Some(sequence), Some(epoch)) => KeyCondition::At(Position { epoch, sequence }),
+        _ => return Err(fault("one of if_new, if_exists and version, which may have an epoch")),
+    };
+    Ok(write.with_condition(condition))
+}
+
+fn parse_stream_op<'a>(name: &str, fields: MessageFields<'a>) -> Result<ClientOp<'a>, Problem> {
+    let missing = |what: &str| problem(code::MALFORMED, format!("{name}: {what} is missing"));
+    if fields.has_topic_field() {
+        return Err(problem(code::MALFORMED, format!("{name}: a field is valid for topics only")));
+    }
+    let choice = fields.partition.map_or(PartitionChoice::Any, PartitionChoice::Number);
+    // Clients omit the partition of a stream that has one.
+    let partition = fields.partition.unwrap_or(0);
+    let op = match name {
+        "append" => {
+            let records = match (fields.records, fields.data, fields.b64) {
+                (Some(records), None, None) if fields.key.is_none() => records,
+                (None, data, b64) => vec![RecordInput { key: fields.key, data, b64, deleted: false }],
+                _ => return Err(problem(code::MALFORMED, "append: records, or data or b64 with a key")),
+            };
+            streams::StreamOp::Append { partition: choice, ack: fields.ack.unwrap_or_default(), records }
+        }
+        "consume" => {
+            let start = match fields.from {
+                Some(StartField::Offset(AtOffset { offset })) => stream::StartPosition::Offset(offset),
+                Some(StartField::Time(AtTime { time })) => stream::StartPosition::Time(time),
+                Some(StartField::Word(word)) if word == "latest" => stream::StartPosition::Latest,
+                Some(StartField::Word(word)) if word == "earliest" => stream::StartPosition::Earliest,
+                // The default is the end for a follower, and the earliest record for a group.
+                None if fields.group.is_none() => stream::StartPosition::Latest,
+                None => stream::StartPosition::Earliest,
+                Some(_) => {
+                    let message =
+                        "consume: from takes \"earliest\", \"latest\", {\"offset\":…} or {\"time\":…}";
+                    return Err(problem(code::MALFORMED, message));
+                }
+            };
+            let group = fields.group.map(Cow::into_owned);
+            if group.as_ref().is_some_and(String::is_empty) {
+                return Err(problem(code::MALFORMED, "consume: group must not be empty"));
+            }
+            streams::StreamOp::Consume { partition: choice, begin: SubscriptionStart { start, group } }
+        }
+        "commit" => streams::StreamOp::Commit {
+            partition,
+            offset: fields.offset.ok_or_else(|| missing("offset"))?,
+            group: fields.group.ok_or_else(|| missing("group"))?,
+        },
+        "read" => streams::StreamOp::Read {
+            partition,
+            offset: fields.offset.ok_or_else(|| missing("offset"))?,
+            max: fields.max.unwrap_or(READ_BYTES),
+        },
+        "stop" => streams::StreamOp::Stop,
+        "delete" => streams::StreamOp::Delete,
+        _ => streams::StreamOp::Stream,
+    };
+    Ok(ClientOp::Stream(fields.stream, op))
+}
+
+/// Default size of a `read`, in bytes.
+const READ_BYTES: usize = 64 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_without_escapes_are_borrowed_from_the_message() {
+        let publish = read(br#"{"op":"publish","topic":"a","b64":"YQ=="}"#).unwrap().op;
+        let is_borrowed = |op: &ClientOp<'_>| {
+            matches!(op, ClientOp::PublishBinary { topic: Cow::Borrowed("a"), b64: Cow::Borrowed("YQ==") })
+        };
+        assert!(is_borrowed(&publish), "{publish:?}");
+        let append =
+            read(br#"{"op":"append","stream":"a","records":[{"key":"k","b64":"YQ=="}]}"#).unwrap().op;
+        let ClientOp::Stream(_, streams::StreamOp::Append { records, .. }) = &append else {
+            panic!("{append:?}")
+        };
+        let [RecordInput { key: Some(Cow::Borrowed("k")), b64: Some(Cow::Borrowed("YQ==")), .. }] =
+            &records[..]
+        else {
+            panic!("{records:?}")
+        };
+    }
+
+    #[test]
+    fn bytes_that_are_not_utf8_are_malformed() {
+        for bytes in [&b"{\"op\":\"ping\xff\"}"[..], b"\xff", b""] {
+            let (id, problem) = read(bytes).unwrap_err();
+            assert_eq!((id, problem.code), (None, code::MALFORMED));
+        }
+    }
+}

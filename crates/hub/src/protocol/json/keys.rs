@@ -1,0 +1,171 @@
+//! Keys of topics: the ops `set` and `delete`, and subscriptions to keys.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::{self, Poll};
+
+use serde_json::{Value, json};
+use sinews_server::{Context, KeySubscription, KeyWrite, Position};
+
+use crate::auth::{Action, Rights};
+use crate::brief::brief;
+use crate::namespaces::ConnectionRates;
+use crate::problem::{Problem, code, problem};
+use crate::streams::service::StreamService;
+use crate::streams::store::{SharedOpening, StoreFuture};
+use crate::topics;
+use crate::topics::keys::{key_problem, value_len};
+
+/// Operation on the keys of a topic.
+#[derive(Debug)]
+pub(super) struct KeyRequest<'a> {
+    pub(super) topic: Cow<'a, str>,
+    pub(super) op: KeyOp,
+}
+
+#[derive(Debug)]
+pub(super) enum KeyOp {
+    Write(Box<KeyWrite>),
+    Subscribe(KeySubscription),
+    Unsubscribe,
+}
+
+/// The keys of one connection; boxed, since most connections have none.
+#[derive(Default)]
+pub(super) struct ConnectionKeys(Option<Box<KeysInUse>>);
+
+#[derive(Default)]
+struct KeysInUse {
+    /// Topics to whose keys the connection is subscribed.
+    topics: Vec<String>,
+    /// Writes of durable keys that are not stored yet, in their order.
+    writes: VecDeque<PendingKeyWrite>,
+}
+
+struct PendingKeyWrite {
+    id: Option<Value>,
+    ack: Value,
+    stored: StoreFuture<()>,
+}
+
+/// Writes of a connection that are not stored yet.
+const WRITES_MAX: usize = 1_024;
+
+impl ConnectionKeys {
+    /// Executes an operation; returns the fields of its acknowledgement, or none if that follows.
+    pub(super) fn execute(
+        &mut self,
+        request: KeyRequest<'_>,
+        (id, store): (&Option<Value>, Option<&Arc<StreamService>>),
+        (rights, rates): (&Rights, &mut ConnectionRates),
+        cx: &mut Context<'_>,
+    ) -> Result<Option<Value>, Problem> {
+        let topic = &*request.topic;
+        topics::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
+        let interval = rights.check_keyed(topic)?;
+        if let Some(store) = store {
+            store.keys().check_ready(topic)?;
+        }
+        let in_use = self.0.get_or_insert_default();
+        match request.op {
+            KeyOp::Write(write) => {
+                rights.may_write_key(topic, write.key())?;
+                if in_use.writes.len() >= WRITES_MAX {
+                    let text = format!("{WRITES_MAX} writes of keys of this connection are not stored yet");
+                    return Err(problem(code::TOO_MANY, text));
+                }
+                rights.check_publication(topic, value_len(&write), rates)?;
+                let written = cx.write_key(topic, &write).map_err(key_problem)?;
+                let Position { epoch, sequence } = written.position;
+                let mut ack = json!({ "epoch": epoch, "seq": sequence });
+                if !written.changed {
+                    ack["changed"] = json!(false);
+                }
+                if written.repeated {
+                    ack["repeated"] = json!(true);
+                }
+                let (Some(ticket), Some(store)) = (written.pending, store) else { return Ok(Some(ack)) };
+                let stored = store.keys().wait_for(topic, ticket);
+                in_use.writes.push_back(PendingKeyWrite { id: id.clone(), ack, stored });
+                cx.waker().wake();
+                Ok(None)
+            }
+            KeyOp::Subscribe(mut options) => {
+                rights.may(Action::Subscribe, topic)?;
+                if let Some(interval) = interval {
+                    options = options.with_min_interval(interval);
+                }
+                let subscribed = cx.subscribe_keys(topic, &options).map_err(key_problem)?;
+                let known = &mut in_use.topics;
+                if !known.iter().any(|known| known == topic) {
+                    known.push(topic.to_owned());
+                }
+                let Position { epoch, sequence } = subscribed.position;
+                let recovered = subscribed.recovered;
+                let ack = json!({ "topic": topic, "epoch": epoch, "seq": sequence, "recovered": recovered });
+                Ok(Some(ack))
+            }
+            KeyOp::Unsubscribe => {
+                if !cx.unsubscribe_keys(topic) {
+                    let message = format!("not subscribed to the keys of {}", brief(topic));
+                    return Err(problem(code::NOT_SUBSCRIBED, message));
+                }
+                in_use.topics.retain(|known| known != topic);
+                Ok(Some(json!({ "topic": topic })))
+            }
+        }
+    }
+
+    /// What the operation has to wait for.
+    pub(super) fn opening(
+        request: &KeyRequest<'_>,
+        store: Option<&Arc<StreamService>>,
+        rights: &Rights,
+    ) -> Option<SharedOpening> {
+        let creator = match &request.op {
+            KeyOp::Write(write) => {
+                rights.may_write_key(&request.topic, write.key()).ok()?;
+                Some(rights.creator())
+            }
+            KeyOp::Subscribe(_) => None,
+            KeyOp::Unsubscribe => return None,
+        };
+        store?.opening_of_keys(&request.topic, creator.as_ref())
+    }
+
+    /// Returns the next write that is stored or has failed: its id, and the fields of its acknowledgement.
+    pub(super) fn take_stored(
+        &mut self,
+        cx: &Context<'_>,
+    ) -> Option<(Option<Value>, Result<Value, Problem>)> {
+        let writes = &mut self.0.as_mut()?.writes;
+        let waker = cx.waker();
+        let first = writes.front_mut()?;
+        let Poll::Ready(stored) = first.stored.as_mut().poll(&mut task::Context::from_waker(&waker)) else {
+            return None;
+        };
+        let PendingKeyWrite { id, ack, .. } = writes.pop_front()?;
+        Some((id, stored.map(|()| ack)))
+    }
+
+    /// The number of subscriptions.
+    pub(super) fn subscriptions(&self) -> usize {
+        self.0.as_ref().map_or(0, |in_use| in_use.topics.len())
+    }
+
+    /// Ends the subscriptions that the rights do not cover; returns an error for each.
+    pub(super) fn end_denied(&mut self, rights: &Rights, cx: &mut Context<'_>) -> Vec<Value> {
+        let mut ended = Vec::new();
+        let Some(in_use) = &mut self.0 else { return ended };
+        in_use.topics.retain(|topic| {
+            let Err(denied) = rights.may(Action::Subscribe, topic) else { return true };
+            cx.unsubscribe_keys(topic);
+            let mut error = Problem::from(denied).into_json();
+            (error["topic"], error["keys"]) = (json!(topic), json!(true));
+            ended.push(error);
+            false
+        });
+        ended
+    }
+}

@@ -1,0 +1,184 @@
+//! Members: the topics in which a connection is present under an id.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sinews_server::{Context, InvalidTopic, Member, PresenceError, Topics};
+
+use crate::auth::{Action, Rights};
+use crate::brief::brief;
+use crate::problem::{Problem, code, problem};
+use crate::topics;
+
+/// What a subscription learns of its topic's presence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum PresenceDetail {
+    #[default]
+    None,
+    /// The number of subscribers, and changes.
+    Changes,
+    /// The same, and a list of the members.
+    Members,
+}
+
+/// A member as a client names it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct MemberFields {
+    id: String,
+    info: Option<Value>,
+}
+
+impl MemberFields {
+    /// Replaces the client's info by the application's, if there is one.
+    pub(super) fn with_info_of_application(self, info: Option<&Value>) -> Self {
+        Self { info: info.cloned().or(self.info), ..self }
+    }
+}
+
+/// The topics that a connection has joined; boxed, since most connections have none.
+#[derive(Default)]
+pub(super) struct JoinedTopics(Option<Box<JoinedList>>);
+
+#[derive(Default)]
+struct JoinedList {
+    topics: BTreeMap<String, JoinedTopic>,
+    /// Number of the topics without a subscription.
+    unsubscribed: usize,
+}
+
+struct JoinedTopic {
+    id: String,
+    /// The connection has a subscription to the topic by its name, too.
+    is_subscribed: bool,
+}
+
+impl JoinedTopics {
+    /// Joins a topic, or replaces the member of this connection there.
+    pub(super) fn join(
+        &mut self,
+        topic: &str,
+        member: MemberFields,
+        (is_subscribed, subscriptions): (bool, usize),
+        rights: &Rights,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Problem> {
+        topics::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
+        rights.may(Action::Subscribe, topic)?;
+        rights.check_presence(topic)?;
+        check_subject(&member.id, rights)?;
+        let is_new = !self.contains(topic);
+        if is_new && !is_subscribed {
+            self.check_room(subscriptions)?;
+        }
+        let MemberFields { id, info } = member;
+        // In the form in which clients receive it.
+        let info = info.map_or_else(String::new, |info| info.to_string());
+        cx.join(topic, Member::new(&*id).with_info(info)).map_err(presence_problem)?;
+        let list = self.0.get_or_insert_default();
+        list.unsubscribed += usize::from(is_new && !is_subscribed);
+        list.topics.insert(topic.to_owned(), JoinedTopic { id, is_subscribed });
+        Ok(())
+    }
+
+    /// Leaves a topic: a subscriber is still counted. Returns whether the connection had joined it.
+    pub(super) fn leave(&mut self, topic: &str, cx: &mut Context<'_>) -> bool {
+        let Some(list) = &mut self.0 else { return false };
+        let Some(left) = list.topics.remove(topic) else { return false };
+        if left.is_subscribed {
+            // The name was checked, and the connection has an entry for the topic.
+            let _ = cx.join_anonymous(topic);
+        } else {
+            list.unsubscribed -= 1;
+            cx.leave(topic);
+        }
+        true
+    }
+
+    /// Checks that a connection with this number of subscriptions may have one more. A joined topic needs no more room.
+    pub(super) fn check_room_to_subscribe(&self, topic: &str, subscriptions: usize) -> Result<(), Problem> {
+        if self.contains(topic) { Ok(()) } else { self.check_room(subscriptions) }
+    }
+
+    fn contains(&self, topic: &str) -> bool {
+        self.0.as_ref().is_some_and(|list| list.topics.contains_key(topic))
+    }
+
+    fn check_room(&self, subscriptions: usize) -> Result<(), Problem> {
+        let unsubscribed = self.0.as_ref().map_or(0, |list| list.unsubscribed);
+        if subscriptions + unsubscribed < Topics::SUBSCRIPTIONS_MAX {
+            return Ok(());
+        }
+        let most = Topics::SUBSCRIPTIONS_MAX;
+        Err(problem(
+            code::TOO_MANY,
+            format!("a connection has at most {most} subscriptions and joined topics"),
+        ))
+    }
+
+    /// Notes the begin or the end of a subscription. Returns whether the topic is joined: then the connection is present
+    /// anyway.
+    pub(super) fn set_subscribed(&mut self, topic: &str, is_subscribed: bool) -> bool {
+        let Some(list) = &mut self.0 else { return false };
+        let Some(known) = list.topics.get_mut(topic) else { return false };
+        if std::mem::replace(&mut known.is_subscribed, is_subscribed) != is_subscribed {
+            match is_subscribed {
+                true => list.unsubscribed -= 1,
+                false => list.unsubscribed += 1,
+            }
+        }
+        true
+    }
+
+    /// Leaves the topics that the rights do not cover; returns an error for each.
+    pub(super) fn end_denied(&mut self, rights: &Rights, cx: &mut Context<'_>) -> Vec<Value> {
+        let check = |topic: &str, id: &str| -> Result<(), Problem> {
+            rights.may(Action::Subscribe, topic)?;
+            check_subject(id, rights)
+        };
+        let joined = self.0.iter().flat_map(|list| &list.topics);
+        let denied = joined.filter_map(|(topic, known)| {
+            let problem = check(topic, &known.id).err()?;
+            Some((topic.clone(), problem))
+        });
+        let denied: Vec<(String, Problem)> = denied.collect();
+        let ended = denied.into_iter().map(|(topic, problem)| {
+            self.leave(&topic, cx);
+            let mut error = problem.into_json();
+            error["topic"] = json!(topic);
+            error
+        });
+        ended.collect()
+    }
+}
+
+/// A token with a `sub` names its client, which must not take another name.
+fn check_subject(id: &str, rights: &Rights) -> Result<(), Problem> {
+    match rights.subject() {
+        Some(subject) if subject != id => {
+            let message = format!("the member's id must be the sub of the token: {}", brief(subject));
+            Err(problem(code::NOT_SUBJECT, message))
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn subscription_problem(error: InvalidTopic) -> Problem {
+    let code = match error {
+        InvalidTopic::TooManySubscriptions | InvalidTopic::TooAmbiguous => code::TOO_MANY,
+        _ => code::TOPIC,
+    };
+    problem(code, topics::subscription_fault(error))
+}
+
+pub(super) fn presence_problem(error: PresenceError) -> Problem {
+    let code = match error {
+        PresenceError::Topic(error) => return subscription_problem(error),
+        PresenceError::MemberId => code::TOPIC,
+        PresenceError::MemberInfo(_) => code::TOO_LARGE,
+        PresenceError::Full => return problem(code::TOO_MANY, "the server has no memory for more members"),
+        _ => code::TOO_MANY,
+    };
+    problem(code, error.to_string())
+}

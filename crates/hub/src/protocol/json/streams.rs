@@ -1,0 +1,488 @@
+//! Operations on streams in JSON, at `/ws` and at `/streams/{name}`.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use sinews_server::{Context, ReplayFrom, Sent};
+use sinews_stream::record::{self, Record, RecordBuilder, RecordError, Records, ValueKind};
+use sinews_stream::{Appended, ReadResult};
+
+use crate::auth::{Action, Rights};
+use crate::brief::brief;
+use crate::json::{borrowed, present};
+use crate::problem::{Problem, code, problem};
+use crate::streams::connection::ConnectionStreams;
+use crate::streams::errors::{STREAMS_DISABLED, malformed};
+use crate::streams::fetch::FetchedRecords;
+use crate::streams::follow;
+use crate::streams::json::{described, write_record};
+use crate::streams::records_from::records_from;
+use crate::streams::replies::{AssignedPartition, Replies, ReplyContext};
+use crate::streams::request::{AckLevel, PartitionChoice, SubscriptionStart, now};
+use crate::streams::service::StreamService;
+use crate::streams::store::SharedOpening;
+use crate::topics::MessageContent;
+use crate::topics::history::{HISTORY_BYTES_MAX, HISTORY_MAX, stored_messages};
+
+/// An operation on streams. The stream may be omitted if the path names it.
+#[derive(Debug)]
+pub(crate) enum StreamOp<'a> {
+    Append { partition: PartitionChoice, ack: AckLevel, records: Vec<RecordInput<'a>> },
+    Consume { partition: PartitionChoice, begin: SubscriptionStart },
+    Commit { partition: u32, offset: u64, group: Cow<'a, str> },
+    Read { partition: u32, offset: u64, max: usize },
+    Stop,
+    Stream,
+    Delete,
+}
+
+/// One record of a client's message.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct RecordInput<'a> {
+    #[serde(borrow, deserialize_with = "borrowed")]
+    pub(crate) key: Option<Cow<'a, str>>,
+    #[serde(borrow, deserialize_with = "present")]
+    pub(crate) data: Option<&'a RawValue>,
+    #[serde(borrow, deserialize_with = "borrowed")]
+    pub(crate) b64: Option<Cow<'a, str>>,
+    /// The record is a tombstone: it deletes its key.
+    pub(crate) deleted: bool,
+}
+
+/// The answer to an operation.
+pub(crate) enum StreamReply {
+    /// Fields of an acknowledgement.
+    Ack(Value),
+    /// A message of its own kind.
+    Message(String),
+    /// The answer follows later.
+    Deferred,
+}
+
+/// The streams of one client.
+pub(crate) struct JsonStreams {
+    store: Option<Arc<StreamService>>,
+    /// The stream that the path names.
+    default_stream: Option<Box<str>>,
+    /// Created by the first operation: most clients use no stream.
+    streams: Option<Box<ConnectionStreams<JsonRequest>>>,
+}
+
+/// The id of a request, and whether it concerns a topic: then the answer has the topic's epoch.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct JsonRequest {
+    id: Option<Value>,
+    epoch: Option<u64>,
+}
+
+impl From<&Option<Value>> for JsonRequest {
+    fn from(id: &Option<Value>) -> Self {
+        Self { id: id.clone(), epoch: None }
+    }
+}
+
+impl JsonRequest {
+    /// Encodes the start of an answer.
+    fn json_prefix(&self) -> String {
+        self.id.as_ref().map_or_else(String::new, |id| format!("\"id\":{id},"))
+    }
+}
+
+impl JsonStreams {
+    pub(crate) fn new(store: Option<Arc<StreamService>>, default_stream: Option<String>) -> Self {
+        Self { store, default_stream: default_stream.map(Into::into), streams: None }
+    }
+
+    /// What the action on a topic has to wait for.
+    pub(crate) fn opening_of_topic(
+        &self,
+        topic: &str,
+        action: Action,
+        rights: &Rights,
+    ) -> Option<SharedOpening> {
+        self.store_of(topic)?.opening(topic, action, rights)
+    }
+
+    /// What the operation on a stream has to wait for.
+    pub(crate) fn opening(
+        &self,
+        stream: Option<&str>,
+        op: &StreamOp<'_>,
+        rights: &Rights,
+    ) -> Option<SharedOpening> {
+        let name = stream.or(self.default_stream.as_deref())?;
+        let action = match op {
+            StreamOp::Stop | StreamOp::Delete => return None,
+            StreamOp::Append { .. } => Action::Publish,
+            _ => Action::Subscribe,
+        };
+        self.store.as_ref()?.opening(name, action, rights)
+    }
+
+    /// Stores a message until its stream is open.
+    pub(crate) fn defer(&mut self, opening: SharedOpening, message: Bytes, cx: &mut Context<'_>) {
+        self.streams.get_or_insert_default().defer(opening, message, cx);
+    }
+
+    /// Returns the stored message when its stream is open or has failed, with the failure.
+    pub(crate) fn take_deferred(&mut self, cx: &mut Context<'_>) -> Option<(Bytes, Result<(), Problem>)> {
+        self.streams.as_mut()?.take_deferred(cx)
+    }
+
+    /// Executes an operation.
+    pub(crate) fn execute(
+        &mut self,
+        (stream, op): (Option<Cow<'_, str>>, StreamOp<'_>),
+        id: &Option<Value>,
+        rights: &Rights,
+        cx: &mut Context<'_>,
+    ) -> Result<StreamReply, Problem> {
+        let store = self.store.clone().ok_or_else(|| problem(code::NO_STREAM, STREAMS_DISABLED))?;
+        let stream = stream.as_deref().or(self.default_stream.as_deref());
+        let name = stream.ok_or_else(|| problem(code::MALFORMED, "stream is missing"))?;
+        let streams = self.streams.get_or_insert_default();
+        match op {
+            StreamOp::Append { partition, ack, records } => {
+                let to = (&*store, store.stream_to_publish(name, rights)?);
+                let records = build(&records, store.limits())?;
+                // A client that gives no id still receives failures.
+                streams.publish(to, partition, records, (id.into(), ack), &JsonReplies, cx)?;
+                Ok(StreamReply::Deferred)
+            }
+            StreamOp::Consume { partition, begin } => {
+                let stream = store.stream_to_read(name, rights)?;
+                if streams.has(|_, known| known == name) {
+                    return Err(problem(
+                        code::NOT_SUBSCRIBED,
+                        format!("{} is being consumed already: stop first", brief(name)),
+                    ));
+                }
+                let from = (&*store, stream);
+                let assignments = streams.subscribe(from, partition, begin, id.into(), cx)?;
+                Ok(StreamReply::Ack(json!({ "stream": name, "partitions": assignments_json(&assignments) })))
+            }
+            StreamOp::Commit { partition, offset, group } => {
+                let to = (&*group, partition, offset);
+                let of = (&*store, store.stream_to_read(name, rights)?);
+                streams.commit(of, to, id.into(), &JsonReplies, cx)?;
+                Ok(StreamReply::Deferred)
+            }
+            StreamOp::Read { partition, offset, max } => {
+                let of = (&store, store.stream_to_read(name, rights)?);
+                streams.fetch(of, (partition, offset, max), id.into(), &JsonReplies, cx);
+                Ok(StreamReply::Deferred)
+            }
+            StreamOp::Stop if streams.unsubscribe(|_, known| known == name) => {
+                Ok(StreamReply::Ack(json!({ "stream": name })))
+            }
+            StreamOp::Delete => {
+                streams.delete((&store, name), rights, id.into(), &JsonReplies, cx)?;
+                Ok(StreamReply::Deferred)
+            }
+            StreamOp::Stop => {
+                Err(problem(code::NOT_SUBSCRIBED, format!("{} is not being consumed", brief(name))))
+            }
+            StreamOp::Stream => {
+                let mut message = described(&store, &store.stream_to_read(name, rights)?);
+                message["op"] = json!("stream");
+                if let Some(id) = id {
+                    message["id"] = id.clone();
+                }
+                Ok(StreamReply::Message(message.to_string()))
+            }
+        }
+    }
+
+    /// Ends the consumptions that the rights do not cover; returns an error for each.
+    pub(crate) fn end_denied(&mut self, rights: &Rights) -> Vec<Value> {
+        let denied = |stream: &str| rights.may(Action::Subscribe, stream).err();
+        let Some(streams) = &mut self.streams else { return Vec::new() };
+        let ended = streams.end_denied(denied).into_iter().map(|(request, stream, denied)| {
+            let mut error = Problem::from(denied).into_json();
+            error["stream"] = json!(stream);
+            if let Some(id) = request.id {
+                error["id"] = id;
+            }
+            error
+        });
+        ended.collect()
+    }
+
+    /// The store of durable topics' streams, if there is one.
+    pub(crate) fn store(&self) -> Option<&Arc<StreamService>> {
+        self.store.as_ref()
+    }
+
+    /// The store, if this topic is durable.
+    pub(crate) fn store_of(&self, topic: &str) -> Option<&Arc<StreamService>> {
+        self.store().filter(|store| store.topics().is_durable(topic))
+    }
+
+    /// Publishes to a durable topic, and answers when the stream's durability is reached.
+    pub(crate) fn publish_to_topic(
+        &mut self,
+        (store, topic, content): (&StreamService, &str, &MessageContent),
+        id: &Option<Value>,
+        rights: &Rights,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Problem> {
+        let (relay, records) = store.prepare_publication(topic, (content, None), rights)?;
+        let request = JsonRequest { id: id.clone(), epoch: Some(relay.epoch()) };
+        // A client that gives no id still receives failures.
+        let to = (store, relay.stream().clone());
+        self.streams.get_or_insert_default().publish(
+            to,
+            PartitionChoice::Number(0),
+            records,
+            (request, AckLevel::Broker),
+            &JsonReplies,
+            cx,
+        )
+    }
+
+    /// Answers with messages of a durable topic, from a start on.
+    pub(crate) fn history_of_topic(
+        &mut self,
+        (store, topic, start): (&Arc<StreamService>, &str, ReplayFrom),
+        id: &Option<Value>,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Problem> {
+        let epoch = store.relay(topic)?.map_or(0, |relay| relay.epoch());
+        let most = (HISTORY_MAX, HISTORY_BYTES_MAX);
+        let messages = follow::history(Arc::clone(store), topic.to_owned(), start, most);
+        let request = JsonRequest { id: id.clone(), epoch: Some(epoch) };
+        self.streams.get_or_insert_default().reply_with(
+            messages,
+            (topic.to_owned(), 0),
+            request,
+            &JsonReplies,
+            cx,
+        );
+        Ok(())
+    }
+
+    /// Whether the path names the stream.
+    pub(crate) fn has_default(&self) -> bool {
+        self.default_stream.is_some()
+    }
+
+    pub(crate) fn woken(&mut self, cx: &mut Context<'_>) {
+        if let Some(streams) = &mut self.streams {
+            streams.woken(self.store.as_deref(), &JsonReplies, cx);
+        }
+    }
+
+    pub(crate) fn drain(&mut self, cx: &mut Context<'_>) {
+        if let Some(streams) = &mut self.streams {
+            streams.drained(self.store.as_deref(), &JsonReplies, cx);
+        }
+    }
+
+    /// Pauses reads again if the streams need it.
+    pub(crate) fn restore_pause(&self, cx: &mut Context<'_>) {
+        if let Some(streams) = &self.streams {
+            streams.update_read_pause(cx);
+        }
+    }
+
+    pub(crate) fn close(&mut self) {
+        self.streams = None;
+    }
+}
+
+fn assignments_json(assignments: &[AssignedPartition]) -> Value {
+    let one = |at: &AssignedPartition| {
+        let mut message = json!({ "partition": at.partition, "offset": at.offset });
+        if at.is_reset {
+            message["reset"] = json!(true);
+        }
+        message
+    };
+    assignments.iter().map(one).collect()
+}
+
+/// Encodes the records of a client's message.
+fn build(given: &[RecordInput<'_>], limits: &record::RecordLimits) -> Result<Records, Problem> {
+    let mut builder = RecordBuilder::with_limits(*limits);
+    for one in given {
+        let (value, kind) = match (one.data, &one.b64, one.deleted) {
+            (Some(data), None, false) => json_value(data),
+            (None, None, true) if one.key.is_some() => (Cow::Borrowed(&b""[..]), ValueKind::Tombstone),
+            (None, Some(b64), false) => {
+                let bytes = STANDARD.decode(b64.as_bytes());
+                let bytes = bytes.map_err(|error| problem(code::MALFORMED, format!("b64: {error}")))?;
+                (Cow::Owned(bytes), ValueKind::Bytes)
+            }
+            _ => {
+                let text = "a record has data or b64, or a key and deleted";
+                return Err(problem(code::MALFORMED, text));
+            }
+        };
+        let key = one.key.as_deref().unwrap_or_default();
+        builder.push(now(), key.as_bytes(), &value, kind).map_err(malformed)?;
+    }
+    builder.finish().ok_or_else(|| malformed(RecordError::Empty))
+}
+
+/// JSON as a record's value: a string becomes its text.
+fn json_value(data: &RawValue) -> (Cow<'_, [u8]>, ValueKind) {
+    match serde_json::from_str::<String>(data.get()) {
+        Ok(text) => (Cow::Owned(text.into_bytes()), ValueKind::Text),
+        Err(_) => (Cow::Borrowed(data.get().as_bytes()), ValueKind::Json),
+    }
+}
+
+/// The records of a read, as one message: several could exceed the limit of the outbound queue.
+fn records_text(
+    at: &ReplyContext<'_, JsonRequest>,
+    from: u64,
+    end: u64,
+    read: Option<&ReadResult>,
+) -> String {
+    let mut message = begin_records(at);
+    let (next, batches) = read.map_or((from, &[][..]), |read| (read.next, &read.batches));
+    records_from(batches, from).for_each(|record| push_record(&record, &mut message));
+    end_records(next.max(from), end, message)
+}
+
+fn begin_records(at: &ReplyContext<'_, JsonRequest>) -> String {
+    let (id, stream, partition) = (at.id.json_prefix(), json!(at.stream), at.partition);
+    format!("{{\"op\":\"records\",{id}\"stream\":{stream},\"partition\":{partition},\"records\":[")
+}
+
+fn push_record(record: &Record<'_>, message: &mut String) {
+    if !message.ends_with('[') {
+        message.push(',');
+    }
+    write_record(record, "", message);
+}
+
+fn end_records(next: u64, end: u64, mut message: String) -> String {
+    // Writing to a string cannot fail.
+    let _ = write!(message, "],\"next\":{next},\"end\":{end}}}");
+    message
+}
+
+/// The messages of a topic's history, as one message.
+fn history_text(at: &ReplyContext<'_, JsonRequest>, epoch: u64, fetched: &FetchedRecords) -> String {
+    let (id, topic) = (at.id.json_prefix(), json!(at.stream));
+    let messages = stored_messages(at.stream, epoch, fetched);
+    format!("{{\"op\":\"history\",{id}\"topic\":{topic},\"messages\":[{messages}]}}")
+}
+
+/// Encodes replies in JSON.
+struct JsonReplies;
+
+impl JsonReplies {
+    fn send_json(mut message: Value, request: &JsonRequest, cx: &mut Context<'_>) -> Sent {
+        if let Some(id) = &request.id {
+            message["id"] = id.clone();
+        }
+        // After a Close, the message is dropped.
+        cx.send_text(&message.to_string()).unwrap_or(Sent::Dropped)
+    }
+}
+
+impl Replies for JsonReplies {
+    type Id = JsonRequest;
+
+    fn published(&self, at: &ReplyContext<'_, JsonRequest>, appended: Appended, cx: &mut Context<'_>) {
+        let Appended { first, count, .. } = appended;
+        if let Some(epoch) = at.id.epoch {
+            if at.id.id.is_some() {
+                Self::send_json(json!({ "op": "ack", "epoch": epoch, "seq": first + 1 }), at.id, cx);
+            }
+            return;
+        }
+        if at.id.id.is_some() {
+            let message = json!({
+                "op": "ack", "stream": at.stream, "partition": at.partition, "offset": first, "count": count,
+            });
+            Self::send_json(message, at.id, cx);
+        }
+    }
+
+    fn accepted(&self, at: &ReplyContext<'_, JsonRequest>, count: u32, cx: &mut Context<'_>) {
+        if at.id.id.is_some() {
+            Self::send_json(json!({ "op": "ack", "stream": at.stream, "count": count }), at.id, cx);
+        }
+    }
+
+    fn committed(&self, at: &ReplyContext<'_, JsonRequest>, cx: &mut Context<'_>) {
+        if at.id.id.is_some() {
+            Self::send_json(
+                json!({ "op": "ack", "stream": at.stream, "partition": at.partition }),
+                at.id,
+                cx,
+            );
+        }
+    }
+
+    fn deleted(&self, at: &ReplyContext<'_, JsonRequest>, cx: &mut Context<'_>) {
+        if at.id.id.is_some() {
+            Self::send_json(json!({ "op": "ack", "stream": at.stream }), at.id, cx);
+        }
+    }
+
+    fn failed(&self, id: &JsonRequest, problem: Problem, cx: &mut Context<'_>) {
+        Self::send_json(problem.into_json(), id, cx);
+    }
+
+    fn records(
+        &self,
+        at: &ReplyContext<'_, JsonRequest>,
+        from: u64,
+        end: u64,
+        read: &ReadResult,
+        cx: &mut Context<'_>,
+    ) -> (Sent, u64) {
+        let mut message = begin_records(&ReplyContext { id: &JsonRequest::default(), ..*at });
+        let mut records = records_from(&read.batches, from);
+        while let Some(record) = records.next()
+            && records.damaged().is_none()
+        {
+            push_record(&record, &mut message);
+        }
+        let next = match records.damaged() {
+            // Earlier records come first.
+            Some(damaged) if damaged.start == from => {
+                return (self.gap(at, damaged.start, damaged.end, cx), damaged.end);
+            }
+            Some(damaged) => damaged.start,
+            None => read.next,
+        };
+        (cx.send_text(&end_records(next, end, message)).unwrap_or(Sent::Dropped), next)
+    }
+
+    fn fetched(&self, at: &ReplyContext<'_, JsonRequest>, fetched: &FetchedRecords, cx: &mut Context<'_>) {
+        let FetchedRecords { from, end, read } = fetched;
+        let text = match at.id.epoch {
+            Some(epoch) => history_text(at, epoch, fetched),
+            None => records_text(at, *from, *end, read.as_ref()),
+        };
+        // After a Close, the message is dropped.
+        let _ = cx.send_text(&text);
+    }
+
+    fn gap(&self, at: &ReplyContext<'_, JsonRequest>, from: u64, to: u64, cx: &mut Context<'_>) -> Sent {
+        let message =
+            json!({ "op": "gap", "stream": at.stream, "partition": at.partition, "from": from, "to": to });
+        Self::send_json(message, &JsonRequest::default(), cx)
+    }
+
+    fn assigned(&self, _: &JsonRequest, stream: &str, assigned: &[AssignedPartition], cx: &mut Context<'_>) {
+        Self::send_json(
+            json!({ "op": "assigned", "stream": stream, "partitions": assignments_json(assigned) }),
+            &JsonRequest::default(),
+            cx,
+        );
+    }
+}

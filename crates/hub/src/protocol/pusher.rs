@@ -1,0 +1,87 @@
+//! `WS /app/{key}`: the Pusher Channels protocol 7, and its HTTP API at `/apps/{id}`. docs/book/src/server/pusher.md
+//! describes both.
+
+mod api;
+mod app;
+mod cache;
+mod channel;
+mod client;
+mod client_events;
+mod code;
+pub(crate) mod encode;
+mod handshake;
+mod incoming;
+mod live;
+mod liveness;
+mod metrics;
+mod signature;
+mod subscriptions;
+mod users;
+mod webhook;
+
+use std::sync::Arc;
+
+use sinews_server::{DeflateConfig, OriginPolicy, Overflow, Refusal, Router, ServerOptions, WebSocketRoute};
+
+pub use self::app::{PusherApp, PusherApps, PusherLimits};
+use self::client::PusherClient;
+use self::handshake::AppHandshake;
+pub(crate) use self::live::LiveApps;
+pub(crate) use self::metrics::PusherMetrics;
+pub use self::webhook::PusherWebhook;
+use crate::cluster::Cluster;
+use crate::options::RouteOptions;
+use crate::policy::LivePolicy;
+use crate::topics::HubTopics;
+
+/// Adds the routes of clients and of the HTTP API.
+pub(crate) fn add_to(
+    router: Router,
+    options: &RouteOptions,
+    live: &LivePolicy,
+    hub: &Arc<HubTopics>,
+    cluster: Option<&Arc<Cluster>>,
+) -> Router {
+    let apps = live.policy().live_apps().clone();
+    let route = |read: fn(&LiveApps, &sinews_server::Request<'_>) -> AppHandshake| {
+        let (apps, hub) = (Arc::clone(&apps), Arc::clone(hub));
+        socket_route(options, move |request| {
+            if apps.is_empty() {
+                return Err(
+                    crate::admission::HandshakeRejection::request(404, "no apps are configured").into()
+                );
+            }
+            let handshake = read(&apps, request);
+            Ok(Box::new(PusherClient::new(handshake, Arc::clone(&apps), Arc::clone(&hub))))
+        })
+    };
+    let router = router
+        .websocket("/app/{key}", route(handshake::read))
+        .websocket("/app/{key}/{*rest}", route(|_, _| handshake::unknown_path()))
+        .websocket("/app", route(|_, _| handshake::unknown_path()));
+    api::add_to(router, live, hub, cluster)
+}
+
+fn socket_route(
+    options: &RouteOptions,
+    handler: impl Fn(&sinews_server::Request<'_>) -> Result<Box<dyn sinews_server::Handler>, Refusal>
+    + Send
+    + Sync
+    + 'static,
+) -> WebSocketRoute {
+    let max = options.max_message as u64;
+    // The protocol has pings of its own. A client that misses an event has no means to notice it.
+    let config = options.websocket.clone().with_max_message(max).with_max_frame(max);
+    let config = config.with_ping_interval(None).with_overflow(Overflow::Close);
+    // An app lists its origins.
+    let handshake = ServerOptions::new().with_origin(OriginPolicy::any());
+    let handshake = match options.deflate {
+        Some(mode) => handshake.with_deflate(DeflateConfig::new().with_mode(mode)),
+        None => handshake,
+    };
+    let route = WebSocketRoute::boxed(handler).with_options(handshake).with_config(config);
+    match options.message_rate {
+        Some(messages) => route.with_message_rate(messages, messages),
+        None => route,
+    }
+}

@@ -1,0 +1,135 @@
+//! The HTTP API for servers of apps: `/apps/{id}/…`. Each request is signed with a key of the app.
+
+mod channels;
+mod events;
+mod users;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::Value;
+use sinews_server::{Answer, Request, Response, Router};
+
+use super::live::{LiveApp, LiveApps};
+use super::metrics::PusherRejection;
+use super::signature::SignedRequest;
+use crate::cluster::Cluster;
+use crate::policy::LivePolicy;
+use crate::topics::HubTopics;
+
+/// What the operations share.
+pub(super) struct AppApi {
+    apps: Arc<LiveApps>,
+    hub: Arc<HubTopics>,
+    cluster: Option<Arc<Cluster>>,
+}
+
+/// A rejected request: the status, and the text of the body.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ApiError {
+    status: u16,
+    text: String,
+}
+
+type ApiAnswer = Result<Answer, ApiError>;
+
+impl ApiError {
+    fn new(status: u16, text: impl Into<String>) -> Self {
+        Self { status, text: text.into() }
+    }
+
+    fn bad(text: impl Into<String>) -> Self {
+        Self::new(400, text)
+    }
+}
+
+/// An answer with a value.
+fn success(value: &Value) -> Answer {
+    Response::json(value.to_string()).into()
+}
+
+/// Adds the routes.
+pub(super) fn add_to(
+    router: Router,
+    live: &LivePolicy,
+    hub: &Arc<HubTopics>,
+    cluster: Option<&Arc<Cluster>>,
+) -> Router {
+    let apps = Arc::clone(live.policy().live_apps());
+    let context = Arc::new(AppApi { apps, hub: Arc::clone(hub), cluster: cluster.cloned() });
+    type AppOperation = fn(&Arc<AppApi>, &LiveApp, &mut Request<'_>) -> ApiAnswer;
+    let answer = |execute: AppOperation| {
+        let context = Arc::clone(&context);
+        move |request: &mut Request<'_>| {
+            let executed = context.app_of(request).and_then(|app| execute(&context, &app, request));
+            executed.unwrap_or_else(|error| {
+                context.apps.counters.reject(PusherRejection::Request);
+                Response::text(format!("{}\n", error.text)).with_status(error.status).into()
+            })
+        }
+    };
+    router
+        .post("/apps/{id}/events", answer(events::trigger))
+        .post("/apps/{id}/batch_events", answer(events::batch))
+        .get("/apps/{id}/channels", answer(channels::list))
+        .get("/apps/{id}/channels/{name}", answer(channels::get))
+        .get("/apps/{id}/channels/{name}/users", answer(channels::users))
+        .post("/apps/{id}/users/{user}/terminate_connections", answer(users::terminate))
+        // The library for Python leaves the app out.
+        .post("/users/{user}/terminate_connections", answer(users::terminate))
+}
+
+impl AppApi {
+    /// The app that a request names and whose key has signed it.
+    fn app_of(&self, request: &Request<'_>) -> Result<LiveApp, ApiError> {
+        self.apps.counters.requests.fetch_add(1, Ordering::Relaxed);
+        let app = match request.param("id") {
+            Some(id) => self.apps.app(&id),
+            None => request.decoded_query("auth_key").and_then(|key| self.apps.app_of_key(&key)),
+        };
+        let app = app.ok_or_else(|| ApiError::new(404, "no app has this id"))?;
+        if !app.options.is_enabled {
+            return Err(ApiError::new(403, "the app is disabled"));
+        }
+        let (target, head) = (request.head().target(), request.head());
+        let signed = SignedRequest {
+            method: head.method(),
+            path: target.split('?').next().unwrap_or(target),
+            query: head.query().unwrap_or_default(),
+            body: request.body(),
+        };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let find = |name: &str| app.options.keys.iter().find(|key| key.name == name);
+        signed.verify(find, now).map_err(|text| ApiError::new(401, text))?;
+        // Only signed requests count: others cannot use up the rate of the app.
+        if !app.take_request(self.apps.now()) {
+            return Err(ApiError::new(429, "the app has exceeded its rate of requests"));
+        }
+        Ok(app)
+    }
+}
+
+/// An attribute of a channel that a request asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct ChannelInfo {
+    user_count: bool,
+    subscription_count: bool,
+    cache: bool,
+}
+
+impl ChannelInfo {
+    /// Parses `info`, a list with commas.
+    fn parse(info: &str) -> Result<Self, ApiError> {
+        let mut parsed = Self::default();
+        for name in info.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+            match name {
+                "user_count" => parsed.user_count = true,
+                "subscription_count" => parsed.subscription_count = true,
+                "cache" => parsed.cache = true,
+                _ => return Err(ApiError::bad("info: user_count, subscription_count and cache are known")),
+            }
+        }
+        Ok(parsed)
+    }
+}

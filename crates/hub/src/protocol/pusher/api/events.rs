@@ -1,0 +1,198 @@
+//! Events: one for many channels, and batches.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+use sinews_server::{Publisher, Request};
+
+use super::channels::info_of;
+use super::{ApiAnswer, ApiError, AppApi, ChannelInfo, success};
+use crate::brief::brief_error;
+use crate::protocol::pusher::channel::{
+    ChannelAccess, ChannelKind, USER_CHANNEL, check_channel, is_user_id, topic_of, topic_of_user,
+};
+use crate::protocol::pusher::encode::{INTERNAL_EVENT, parse_socket_id, server_event};
+use crate::protocol::pusher::live::LiveApp;
+
+/// An event of a request.
+#[derive(Deserialize)]
+struct EventBody<'a> {
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+    #[serde(borrow)]
+    data: &'a RawValue,
+    #[serde(borrow)]
+    channel: Option<Cow<'a, str>>,
+    channels: Option<Vec<String>>,
+    #[serde(borrow)]
+    socket_id: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    info: Option<Cow<'a, str>>,
+}
+
+#[derive(Deserialize)]
+struct PusherBatch<'a> {
+    #[serde(borrow)]
+    batch: Vec<EventBody<'a>>,
+}
+
+/// A checked event: nothing is published before all events of a request are checked.
+struct CheckedEvent<'a> {
+    event: &'a EventBody<'a>,
+    channels: Vec<&'a str>,
+    info: ChannelInfo,
+}
+
+fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
+    serde_json::from_slice(body).map_err(|error| ApiError::bad(format!("body: {}", brief_error(&error))))
+}
+
+/// `POST /apps/{id}/events`.
+pub(super) fn trigger(context: &Arc<AppApi>, app: &LiveApp, request: &mut Request<'_>) -> ApiAnswer {
+    let of_query;
+    let body = match request.body() {
+        b"" => {
+            of_query = body_of_query(request)?;
+            of_query.as_bytes()
+        }
+        body => body,
+    };
+    let event: EventBody<'_> = read(body)?;
+    let checked = check(app, &event)?;
+    let publisher = request.publisher();
+    publish(context, app, &checked, &publisher);
+    if checked.info == ChannelInfo::default() {
+        return Ok(success(&json!({})));
+    }
+    let mut channels = Map::new();
+    for channel in checked.channels {
+        channels.insert(channel.to_owned(), info_of(app, channel, checked.info, &publisher));
+    }
+    Ok(success(&json!({ "channels": channels })))
+}
+
+/// The parameters of a request without a body.
+fn body_of_query(request: &Request<'_>) -> Result<String, ApiError> {
+    let value = |name: &str| request.query_values(name).next();
+    let channels: Vec<Cow<'_, str>> = ["channels[]", "channels%5B%5D", "channels%5b%5d", "channels"]
+        .into_iter()
+        .flat_map(|name| request.query_values(name).collect::<Vec<_>>())
+        .collect();
+    let name = value("name").ok_or_else(|| ApiError::bad("the request has neither a body nor a name"))?;
+    let mut body = json!({ "name": name, "data": value("data").unwrap_or_default() });
+    for field in ["channel", "socket_id", "info"] {
+        if let Some(value) = value(field) {
+            body[field] = json!(value);
+        }
+    }
+    if !channels.is_empty() {
+        body["channels"] = json!(channels);
+    }
+    Ok(body.to_string())
+}
+
+/// `POST /apps/{id}/batch_events`.
+pub(super) fn batch(context: &Arc<AppApi>, app: &LiveApp, request: &mut Request<'_>) -> ApiAnswer {
+    let PusherBatch { batch } = read(request.body())?;
+    let most = app.options.limits.batch;
+    if batch.len() > most {
+        return Err(ApiError::bad(format!("batch of {} events exceeds the limit of {most}", batch.len())));
+    }
+    if batch.iter().any(|event| event.channels.is_some()) {
+        return Err(ApiError::bad("an event of a batch has one channel"));
+    }
+    let checked: Vec<CheckedEvent<'_>> =
+        batch.iter().map(|event| check(app, event)).collect::<Result<_, _>>()?;
+    let publisher = request.publisher();
+    for event in &checked {
+        publish(context, app, event, &publisher);
+    }
+    if checked.iter().all(|event| event.info == ChannelInfo::default()) {
+        return Ok(success(&json!({})));
+    }
+    let info = |event: &CheckedEvent<'_>| {
+        event.channels.first().map_or_else(
+            || json!({}),
+            |channel| match event.info == ChannelInfo::default() {
+                true => json!({}),
+                false => info_of(app, channel, event.info, &publisher),
+            },
+        )
+    };
+    let infos: Vec<Value> = checked.iter().map(info).collect();
+    Ok(success(&json!({ "batch": infos })))
+}
+
+/// Checks an event against the limits of the app.
+fn check<'a>(app: &LiveApp, event: &'a EventBody<'a>) -> Result<CheckedEvent<'a>, ApiError> {
+    let limits = &app.options.limits;
+    if event.name.is_empty() || event.name.len() > limits.event_name {
+        return Err(ApiError::bad(format!("an event's name has 1 to {} bytes", limits.event_name)));
+    }
+    if event.name.starts_with(INTERNAL_EVENT) {
+        return Err(ApiError::bad(format!("names that begin with {INTERNAL_EVENT} are reserved")));
+    }
+    if !event.data.get().starts_with('"') {
+        return Err(ApiError::bad("data is not a string"));
+    }
+    // The string without its quotes. Escapes count as the characters that they stand for.
+    let size = serde_json::from_str::<Cow<'_, str>>(event.data.get()).map_or(0, |data| data.len());
+    if size > limits.event_data {
+        let text = format!("event data of {size} bytes exceeds the limit of {}", limits.event_data);
+        return Err(ApiError::new(413, text));
+    }
+    if event.socket_id.as_deref().is_some_and(|id| parse_socket_id(id).is_none()) {
+        return Err(ApiError::bad("socket_id is not digits, a dot and digits"));
+    }
+    let mut channels: Vec<&str> = match (&event.channel, &event.channels) {
+        (Some(channel), None) => vec![channel],
+        (None, Some(channels)) => channels.iter().map(|channel| &**channel).collect(),
+        _ => return Err(ApiError::bad("either channel or channels is required")),
+    };
+    if channels.is_empty() || channels.len() > limits.event_channels {
+        let text = format!("an event has 1 to {} channels, not {}", limits.event_channels, channels.len());
+        return Err(ApiError::bad(text));
+    }
+    for channel in &channels {
+        check_target(channel, limits.channel_name)?;
+    }
+    let is_encrypted = |channel: &&str| ChannelKind::of(channel).access == ChannelAccess::Encrypted;
+    if channels.len() > 1 && channels.iter().any(is_encrypted) {
+        return Err(ApiError::bad("an event for an encrypted channel has no other channel"));
+    }
+    channels.sort_unstable();
+    channels.dedup();
+    let info = ChannelInfo::parse(event.info.as_deref().unwrap_or_default())?;
+    for channel in &channels {
+        super::channels::check_info(app, channel, ChannelInfo { cache: false, ..info })?;
+    }
+    if info.cache {
+        return Err(ApiError::bad("info: cache is an attribute of one channel"));
+    }
+    Ok(CheckedEvent { event, channels, info })
+}
+
+/// Checks the channel of an event: also that of a user.
+fn check_target(channel: &str, length_max: usize) -> Result<(), ApiError> {
+    match channel.strip_prefix(USER_CHANNEL) {
+        Some(user) if is_user_id(user) => Ok(()),
+        Some(_) => Err(ApiError::bad("a user's id has 1 to 128 bytes and no control characters")),
+        None => check_channel(channel, length_max).map_err(ApiError::bad),
+    }
+}
+
+/// Publishes an event to its channels.
+fn publish(context: &AppApi, app: &LiveApp, checked: &CheckedEvent<'_>, publisher: &Publisher) {
+    let CheckedEvent { event, channels, .. } = checked;
+    let content = server_event(&event.name, event.data.get(), event.socket_id.as_deref());
+    for channel in channels {
+        let topic = match channel.strip_prefix(USER_CHANNEL) {
+            Some(user) => topic_of_user(&app.options.id, user),
+            None => topic_of(app.options.topic_space(), channel),
+        };
+        context.hub.publish(&mut publisher.clone(), &topic, &content, true);
+    }
+}

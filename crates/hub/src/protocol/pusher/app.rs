@@ -1,0 +1,447 @@
+//! Apps: their keys, limits and features, from the configuration.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sinews_server::OriginPolicy;
+
+use super::signature::AppKey;
+use super::webhook::PusherWebhook;
+use crate::namespaces::PublishRate;
+use crate::topics::check_name;
+use crate::webhooks::WebhookTarget;
+
+/// Maximum number of apps.
+const APPS_MAX: usize = 10_000;
+
+/// Maximum number of keys of one app: enough for rotations, and a bound on the work of a wrong signature.
+const KEYS_MAX: usize = 8;
+
+/// Maximum number of webhooks of one app.
+const WEBHOOKS_MAX: usize = 8;
+
+/// Maximum number of webhooks of all apps: each is a label of metrics, and has a queue.
+const ALL_WEBHOOKS_MAX: usize = 256;
+
+/// Maximum of the timeouts of an app.
+const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Limits of an app. The defaults are those of the hosted service, where it has one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PusherLimits {
+    /// Connections on this node. Default: no limit.
+    pub connections: Option<usize>,
+    /// Channels of one connection, at most 500: a presence channel takes two of the 1,024 subscriptions of a connection.
+    /// Default 500.
+    pub channels: usize,
+    /// Length of a channel's name in bytes, at most 200. Default 164.
+    pub channel_name: usize,
+    /// Length of an event's name in bytes. Default 200.
+    pub event_name: usize,
+    /// Size of an event's data in bytes. Default 10,240.
+    pub event_data: usize,
+    /// Channels of one trigger. Default 100.
+    pub event_channels: usize,
+    /// Events of one batch. Default 10.
+    pub batch: usize,
+    /// Members of a presence channel. Default 100.
+    pub members: usize,
+    /// Client events a second of one connection; the burst is the same number. Default 10.
+    pub client_events_per_second: u32,
+    /// Requests a second to the HTTP API on this node; the burst is the same number. Default: no limit.
+    pub requests_per_second: Option<u32>,
+    /// Time for which a cache channel retains its last event. Default 30 minutes.
+    pub cache_time: Duration,
+    /// Cache channels on this node that retain an event. Their messages have this number times [`event_data`](Self::event_data)
+    /// bytes at most, by default 100 MB; beyond, the oldest event is dropped. Default 10,000.
+    pub cached_channels: usize,
+    /// Users of a watchlist. Default 100.
+    pub watchlist: usize,
+}
+
+impl Default for PusherLimits {
+    fn default() -> Self {
+        Self {
+            connections: None,
+            channels: CHANNELS_MAX,
+            channel_name: 164,
+            event_name: 200,
+            event_data: 10_240,
+            event_channels: 100,
+            batch: 10,
+            members: 100,
+            client_events_per_second: 10,
+            requests_per_second: None,
+            cache_time: Duration::from_secs(30 * 60),
+            cached_channels: 10_000,
+            watchlist: 100,
+        }
+    }
+}
+
+/// Largest [`PusherLimits::channels`].
+const CHANNELS_MAX: usize = 500;
+
+/// Largest [`PusherLimits::channel_name`]: the name of the hub's topic has 250 bytes, with the id of the app.
+const CHANNEL_NAME_MAX: usize = 200;
+
+/// An app of the Pusher Channels protocol: a namespace of channels with keys of its own.
+///
+/// ```
+/// use sinews_hub::{PusherApp, PusherApps};
+///
+/// let app = PusherApp::new("1", "key", "secret").with_client_events(true);
+/// assert!(PusherApps::new([app.clone()]).is_ok());
+/// assert!(PusherApps::new([app.clone(), app]).is_err(), "the id must be unique");
+/// ```
+#[derive(Clone)]
+pub struct PusherApp {
+    pub(super) id: String,
+    pub(super) keys: Vec<AppKey>,
+    pub(super) is_enabled: bool,
+    pub(super) topics: Option<String>,
+    origin_names: Vec<String>,
+    pub(super) origins: Option<OriginPolicy>,
+    pub(super) client_events: bool,
+    pub(super) subscription_counts: bool,
+    pub(super) tls_only: bool,
+    pub(super) strict_protocol: bool,
+    pub(super) activity_timeout: Duration,
+    pub(super) authorization_timeout: Option<Duration>,
+    pub(super) limits: PusherLimits,
+    webhooks: Vec<PusherWebhook>,
+}
+
+impl fmt::Debug for PusherApp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Keys are secrets.
+        f.debug_struct("PusherApp")
+            .field("id", &self.id)
+            .field("keys", &self.keys.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl PusherApp {
+    /// Creates an app with its first key. The id has 1 to 20 letters, digits, `-` and `_`; libraries for Python accept
+    /// digits only.
+    #[must_use]
+    pub fn new(id: impl Into<String>, key: impl Into<String>, secret: &str) -> Self {
+        Self {
+            id: id.into(),
+            keys: vec![AppKey::new(key.into(), secret)],
+            is_enabled: true,
+            topics: None,
+            origin_names: Vec::new(),
+            origins: None,
+            client_events: false,
+            subscription_counts: false,
+            tls_only: false,
+            strict_protocol: false,
+            activity_timeout: Duration::from_secs(120),
+            authorization_timeout: None,
+            limits: PusherLimits::default(),
+            webhooks: Vec::new(),
+        }
+    }
+
+    /// Adds a key, for a rotation: all keys of an app are valid.
+    #[must_use]
+    pub fn with_key(mut self, key: impl Into<String>, secret: &str) -> Self {
+        self.keys.push(AppKey::new(key.into(), secret));
+        self
+    }
+
+    /// Sets whether the app serves. A disabled app closes connections with 4003, and answers requests with 403. Default:
+    /// it serves.
+    #[must_use]
+    pub fn with_enabled(mut self, is_enabled: bool) -> Self {
+        self.is_enabled = is_enabled;
+        self
+    }
+
+    /// Makes channels reachable as topics below this prefix: with `chat`, the channel `room` is the topic `chat.room` of
+    /// all other protocols, whose rights apply there. Default: only clients of this app reach its channels.
+    #[must_use]
+    pub fn with_topics(mut self, prefix: impl Into<String>) -> Self {
+        self.topics = Some(prefix.into());
+        self
+    }
+
+    /// Sets the origins whose pages may connect. Default: all, because keys of apps are public in pages, and signatures
+    /// protect private channels.
+    #[must_use]
+    pub fn with_origins(mut self, origins: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.origin_names = origins.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Permits client events. Default: they are rejected with 4301, as at the hosted service.
+    #[must_use]
+    pub fn with_client_events(mut self, are_permitted: bool) -> Self {
+        self.client_events = are_permitted;
+        self
+    }
+
+    /// Sends the number of subscribers to the subscribers of channels without presence, and adds it to answers of the HTTP
+    /// API on request. Default: no.
+    #[must_use]
+    pub fn with_subscription_counts(mut self, are_sent: bool) -> Self {
+        self.subscription_counts = are_sent;
+        self
+    }
+
+    /// Closes connections without TLS with 4000. A proxy that terminates TLS has to set `X-Forwarded-Proto: https`.
+    /// Default: no.
+    #[must_use]
+    pub fn with_tls_only(mut self, is_required: bool) -> Self {
+        self.tls_only = is_required;
+        self
+    }
+
+    /// Requires the parameter `protocol` of a connection. Default: without it, the protocol is the major number of the
+    /// parameter `version`, as the documentation of the hosted service says.
+    #[must_use]
+    pub fn with_strict_protocol(mut self, is_strict: bool) -> Self {
+        self.strict_protocol = is_strict;
+        self
+    }
+
+    /// Sets the time without a message after which a client sends a ping: one second to one day. The server sends a ping 30
+    /// seconds later, and closes the connection with 4201 another 30 seconds later. Default 120 seconds.
+    #[must_use]
+    pub fn with_activity_timeout(mut self, timeout: Duration) -> Self {
+        self.activity_timeout = timeout;
+        self
+    }
+
+    /// Closes a connection with 4009 that has neither signed in nor subscribed to a private or presence channel in this
+    /// time, at most one day. Default: no.
+    #[must_use]
+    pub fn with_authorization_timeout(mut self, timeout: Option<Duration>) -> Self {
+        self.authorization_timeout = timeout;
+        self
+    }
+
+    /// Sets the limits. Default: [`PusherLimits::default`].
+    #[must_use]
+    pub fn with_limits(mut self, limits: PusherLimits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Adds a webhook: at most 8 of an app, and 256 of all apps. Default: none.
+    #[must_use]
+    pub fn with_webhook(mut self, webhook: PusherWebhook) -> Self {
+        self.webhooks.push(webhook);
+        self
+    }
+
+    /// The id, and the prefix of its topics.
+    pub(super) fn topic_space(&self) -> (&str, Option<&str>) {
+        (&self.id, self.topics.as_deref())
+    }
+
+    /// The rate of client events.
+    pub(super) fn client_event_rate(&self) -> PublishRate {
+        PublishRate::new(self.limits.client_events_per_second)
+    }
+
+    /// Checks the options, and parses the origins.
+    fn check(&mut self) -> Result<(), String> {
+        let fault = |text: String| Err(format!("app {:?}: {text}", self.id));
+        if !is_app_id(&self.id) {
+            return fault("the id has 1 to 20 letters, digits, '-' and '_'".to_owned());
+        }
+        if self.keys.len() > KEYS_MAX {
+            return fault(format!("{} keys exceed the limit of {KEYS_MAX}", self.keys.len()));
+        }
+        if let Some(bad) = self.keys.iter().find(|key| !key.is_valid()) {
+            return fault(format!(
+                "key {:?}: a key has 1 to 64 letters, digits, '-' and '_', and a secret",
+                bad.name
+            ));
+        }
+        if let Some(prefix) = &self.topics
+            && (check_name(prefix).is_err() || prefix.len() > PREFIX_MAX)
+        {
+            return fault(format!("topics {prefix:?} is not a topic name of at most {PREFIX_MAX} bytes"));
+        }
+        if !(Duration::from_secs(1)..=TIMEOUT_MAX).contains(&self.activity_timeout) {
+            return fault("activity_timeout must be one second to one day".to_owned());
+        }
+        if self.authorization_timeout.is_some_and(|timeout| timeout > TIMEOUT_MAX) {
+            return fault("authorization_timeout must be at most one day".to_owned());
+        }
+        if self.webhooks.len() > WEBHOOKS_MAX {
+            return fault(format!("{} webhooks exceed the limit of {WEBHOOKS_MAX}", self.webhooks.len()));
+        }
+        if let Some(error) = self.webhooks.iter().find_map(|webhook| webhook.check().err()) {
+            return fault(format!("webhook: {error}"));
+        }
+        if !self.subscription_counts && self.webhooks.iter().any(PusherWebhook::wants_counts) {
+            return fault("webhook: subscription_count needs subscription_counts".to_owned());
+        }
+        let limits = &self.limits;
+        for (name, value, most) in [
+            ("channels", limits.channels, CHANNELS_MAX),
+            ("channel_name", limits.channel_name, CHANNEL_NAME_MAX),
+            ("watchlist", limits.watchlist, WATCHLIST_MAX),
+        ] {
+            if value > most {
+                return fault(format!("{name} of {value} exceeds the limit of {most}"));
+            }
+        }
+        if !self.origin_names.is_empty() && self.origin_names != ["any"] {
+            let parsed = OriginPolicy::list(self.origin_names.iter().cloned());
+            self.origins = Some(parsed.map_err(|error| format!("app {:?}: origins: {error}", self.id))?);
+        }
+        Ok(())
+    }
+}
+
+/// Longest id of an app.
+const APP_MAX: usize = 20;
+
+/// Whether a text can be the id of an app: one token of a topic's name.
+fn is_app_id(id: &str) -> bool {
+    let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    (1..=APP_MAX).contains(&id.len()) && id.bytes().all(is_valid)
+}
+
+/// Largest [`PusherLimits::watchlist`]: each user takes one of the 1,024 subscriptions of a connection.
+const WATCHLIST_MAX: usize = 100;
+
+/// Longest [prefix](PusherApp::with_topics): with the longest name of a channel, a topic has at most 250 bytes.
+const PREFIX_MAX: usize = 49;
+
+/// The apps of a server.
+#[derive(Clone, Debug, Default)]
+pub struct PusherApps {
+    pub(super) by_id: BTreeMap<String, Arc<PusherApp>>,
+    /// The id of the app with a key.
+    pub(super) by_key: HashMap<String, String>,
+    /// The id of the app with a prefix for its topics.
+    pub(super) by_topics: HashMap<String, String>,
+}
+
+impl PusherApps {
+    /// Collects apps.
+    ///
+    /// # Errors
+    /// An option is invalid, or two apps have the same id, key or topics.
+    pub fn new(apps: impl IntoIterator<Item = PusherApp>) -> Result<Self, String> {
+        let mut all = Self::default();
+        for mut app in apps {
+            app.check()?;
+            for key in &app.keys {
+                if all.by_key.insert(key.name.clone(), app.id.clone()).is_some() {
+                    return Err(format!("app {:?}: key {:?} is the key of another app", app.id, key.name));
+                }
+            }
+            let id = app.id.clone();
+            if let Some(prefix) = &app.topics {
+                if let Some(other) = all.overlapping(prefix) {
+                    return Err(format!("app {id:?}: topics overlap those of app {other:?}"));
+                }
+                all.by_topics.insert(prefix.clone(), id.clone());
+            }
+            if all.by_id.insert(id.clone(), Arc::new(app)).is_some() {
+                return Err(format!("app {id:?}: another app has this id"));
+            }
+            if all.by_id.len() > APPS_MAX {
+                return Err(format!("more than {APPS_MAX} apps"));
+            }
+        }
+        let webhooks: usize = all.by_id.values().map(|app| app.webhooks.len()).sum();
+        if webhooks > ALL_WEBHOOKS_MAX {
+            return Err(format!("{webhooks} webhooks exceed the limit of {ALL_WEBHOOKS_MAX}"));
+        }
+        Ok(all)
+    }
+
+    /// The app whose topics a prefix would share.
+    fn overlapping(&self, prefix: &str) -> Option<&String> {
+        let is_below = |inner: &str, outer: &str| {
+            inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        let mut known = self.by_topics.iter();
+        known.find(|(other, _)| is_below(prefix, other) || is_below(other, prefix)).map(|(_, id)| id)
+    }
+
+    /// Where the events of channels go.
+    ///
+    /// # Errors
+    /// No certificate is trusted.
+    pub(crate) fn webhook_targets(&self) -> Result<Vec<WebhookTarget>, String> {
+        let of_app = |app: &Arc<PusherApp>| {
+            let app = Arc::clone(app);
+            (0..app.webhooks.len()).map(move |at| {
+                app.webhooks[at].target((&app.id, at + 1), &app.keys[0], app.subscription_counts)
+            })
+        };
+        self.by_id.values().flat_map(of_app).collect()
+    }
+
+    /// Whether there is no app.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_id.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::events::WebhookEventKind;
+
+    #[test]
+    fn invalid_apps_are_rejected_with_their_id() {
+        let app = |id: &str| PusherApp::new(id, format!("key-{id}"), "secret");
+        let limits = |channels| PusherLimits { channels, ..PusherLimits::default() };
+        let webhooks = |id: &str, count: usize| {
+            (0..count).fold(app(id), |app, _| app.with_webhook(PusherWebhook::new("http://a/")))
+        };
+        for (apps, expected) in [
+            (vec![app("a.b")], "app \"a.b\": the id has"),
+            (vec![app("1"), PusherApp::new("1", "other", "secret")], "another app has this id"),
+            (vec![app("1"), PusherApp::new("2", "key-1", "secret")], "is the key of another app"),
+            (vec![PusherApp::new("1", "k", "")], "and a secret"),
+            (vec![app("1").with_topics("a.*")], "is not a topic name"),
+            (
+                vec![app("1").with_topics("a"), app("2").with_topics("a.b")],
+                "topics overlap those of app \"1\"",
+            ),
+            (vec![app("1").with_limits(limits(501))], "channels of 501 exceeds the limit of 500"),
+            (vec![app("1").with_origins(["no origin"])], "origins:"),
+            (vec![app("1").with_activity_timeout(Duration::ZERO)], "activity_timeout"),
+            (vec![app("1").with_activity_timeout(Duration::MAX)], "activity_timeout must be one second to"),
+            (
+                vec![app("1").with_authorization_timeout(Some(Duration::MAX))],
+                "authorization_timeout must be at most one day",
+            ),
+            (vec![app("1").with_webhook(PusherWebhook::new("app"))], "app \"1\": webhook: url"),
+            (
+                vec![app("1").with_webhook(
+                    PusherWebhook::new("http://a/").with_events([WebhookEventKind::SubscriptionCount]),
+                )],
+                "subscription_count needs subscription_counts",
+            ),
+            (vec![webhooks("1", 9)], "9 webhooks exceed the limit of 8"),
+            (
+                (0..33).map(|id| webhooks(&id.to_string(), 8)).collect(),
+                "264 webhooks exceed the limit of 256",
+            ),
+        ] {
+            let error = PusherApps::new(apps).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+        let apps =
+            [app("1").with_topics("a"), app("2").with_topics("ab").with_origins(["https://a.example"])];
+        assert!(PusherApps::new(apps).is_ok());
+        assert!(!format!("{:?}", app("1")).contains("secret"), "secrets are not shown");
+    }
+}

@@ -1,0 +1,169 @@
+//! The last events of cache channels on this node.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use sinews_server::Prepared;
+
+/// The last event of each cache channel of an app.
+#[derive(Debug, Default)]
+pub(super) struct EventCache {
+    /// Names are chosen by clients, so their hash is keyed.
+    events: HashMap<Box<str>, CachedEvent>,
+    /// The channels in the order of their events, each with the number of an event that a later one may have replaced.
+    order: VecDeque<(u64, Box<str>)>,
+    last: u64,
+    /// Bytes of the messages.
+    bytes: usize,
+    /// Channels without an event, and when this was reported.
+    misses: HashMap<Box<str>, Instant>,
+}
+
+/// An event of a cache channel.
+#[derive(Clone, Debug)]
+pub(super) struct CachedEvent {
+    pub(super) message: Prepared,
+    pub(super) expires: Instant,
+    number: u64,
+}
+
+/// Limits of a cache.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CacheBounds {
+    /// Time for which an event is retained.
+    pub(super) time: Duration,
+    /// Maximum number of channels with an event.
+    pub(super) channels: usize,
+    /// Maximum size of all messages in bytes: other protocols may publish larger events than those of the app.
+    pub(super) bytes: usize,
+}
+
+impl EventCache {
+    /// Retains an event; the oldest events make room.
+    pub(super) fn insert(&mut self, channel: &str, message: Prepared, bounds: CacheBounds, now: Instant) {
+        let Some(expires) = now.checked_add(bounds.time) else { return };
+        self.misses.remove(channel);
+        self.last += 1;
+        let number = self.last;
+        self.bytes += message.payload().len();
+        let replaced = self.events.insert(channel.into(), CachedEvent { message, expires, number });
+        self.bytes -= replaced.map_or(0, |event| event.message.payload().len());
+        self.order.push_back((number, channel.into()));
+        while let Some((number, oldest)) = self.order.front() {
+            let known = self.events.get(oldest).filter(|known| known.number == *number);
+            match known {
+                Some(known)
+                    if known.expires > now
+                        && self.events.len() <= bounds.channels
+                        && self.bytes <= bounds.bytes =>
+                {
+                    break;
+                }
+                Some(known) => {
+                    self.bytes -= known.message.payload().len();
+                    self.events.remove(oldest);
+                }
+                None => {}
+            }
+            self.order.pop_front();
+        }
+        if self.order.len() > 2 * self.events.len() + STALE_MAX {
+            let events = &self.events;
+            self.order
+                .retain(|(number, channel)| events.get(channel).is_some_and(|known| known.number == *number));
+        }
+    }
+
+    /// The event of a channel, unless it has expired.
+    pub(super) fn get(&self, channel: &str, now: Instant) -> Option<&CachedEvent> {
+        self.events.get(channel).filter(|known| known.expires > now)
+    }
+
+    /// Notes that a channel has no event. Returns whether to report it: once for clients that come at the same time.
+    pub(super) fn note_miss(&mut self, channel: &str, now: Instant) -> bool {
+        let is_recent = |at: &Instant| now.saturating_duration_since(*at) < MISS_INTERVAL;
+        if self.misses.get(channel).is_some_and(is_recent) {
+            return false;
+        }
+        if self.misses.len() >= MISSES_MAX {
+            self.misses.retain(|_, at| is_recent(at));
+        }
+        if self.misses.len() < MISSES_MAX {
+            self.misses.insert(channel.into(), now);
+        }
+        true
+    }
+}
+
+/// Time in which a channel without an event is reported once.
+const MISS_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Maximum number of channels without an event that are noted; further ones are reported each time.
+const MISSES_MAX: usize = 1_024;
+
+/// Entries of replaced events that are kept besides one for each channel.
+const STALE_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pusher_4_10_events_expire_and_are_bounded() {
+        let (mut cache, begin, time) = (EventCache::default(), Instant::now(), Duration::from_secs(10));
+        let event = || Prepared::text("m");
+        let within = |channels| CacheBounds { time, channels, bytes: 100 };
+        for number in 0..1_000 {
+            cache.insert("a", event(), within(2), begin + Duration::from_millis(number));
+        }
+        assert!(cache.order.len() <= 2 + STALE_MAX, "{}", cache.order.len());
+        let now = begin + Duration::from_secs(1);
+        assert!(cache.get("a", now).is_some() && cache.get("b", now).is_none());
+        cache.insert("b", event(), within(2), now);
+        cache.insert("a", event(), within(2), now);
+        cache.insert("c", event(), within(2), now);
+        assert!(cache.get("b", now).is_none(), "the oldest event makes room");
+        assert!(cache.get("a", now).is_some() && cache.get("c", now).is_some());
+        assert!(cache.get("a", now + time).is_none());
+        cache.insert("d", event(), within(2), now + time);
+        assert_eq!(cache.events.len(), 1, "expired events free their memory");
+        cache.insert("e", event(), within(0), now);
+        assert!(cache.get("e", now).is_none());
+    }
+
+    #[test]
+    fn large_events_make_room_for_each_other() {
+        let (mut cache, now) = (EventCache::default(), Instant::now());
+        let bounds = CacheBounds { time: Duration::from_secs(10), channels: 9, bytes: 10 };
+        let mut insert = |channel: &str, len| {
+            cache.insert(channel, Prepared::text("m".repeat(len)), bounds, now);
+            let known = ["a", "b", "c"].into_iter().filter(|channel| cache.get(channel, now).is_some());
+            (known.collect::<String>(), cache.bytes)
+        };
+        for (channel, len, expected) in [
+            ("a", 4, ("a", 4)),
+            ("b", 6, ("ab", 10)),
+            ("a", 3, ("ab", 9)),
+            ("c", 4, ("ac", 7)),
+            ("b", 11, ("", 0)),
+            ("c", 10, ("c", 10)),
+        ] {
+            assert_eq!(insert(channel, len), (expected.0.to_owned(), expected.1), "{channel} {len}");
+        }
+    }
+
+    #[test]
+    fn pusher_10_5_clients_at_the_same_time_miss_an_event_once() {
+        let (mut cache, begin) = (EventCache::default(), Instant::now());
+        assert!(cache.note_miss("a", begin) && !cache.note_miss("a", begin) && cache.note_miss("b", begin));
+        assert!(cache.note_miss("a", begin + MISS_INTERVAL));
+        let bounds = CacheBounds { time: Duration::from_millis(1), channels: 2, bytes: 100 };
+        cache.insert("a", Prepared::text("m"), bounds, begin);
+        assert!(cache.note_miss("a", begin + MISS_INTERVAL), "there was an event in between");
+        for number in 0..2 * MISSES_MAX {
+            assert!(cache.note_miss(&number.to_string(), begin + MISS_INTERVAL));
+        }
+        assert_eq!(cache.misses.len(), MISSES_MAX);
+        assert!(cache.note_miss("c", begin + 2 * MISS_INTERVAL) && cache.misses.len() == 1);
+    }
+}

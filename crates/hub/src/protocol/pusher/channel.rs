@@ -1,0 +1,201 @@
+//! Names of channels, and the topics of the hub that they are.
+//!
+//! ```text
+//!   $pusher.APP.c.CHANNEL   presence of a channel, and its topic if the app has no topics of its own
+//!   $pusher.APP.u.USER      events and presence of a user, whose id is in Base64
+//!   PREFIX.CHANNEL          topic of a channel of an app with topics
+//! ```
+//!
+//! No client of another protocol can name a topic that begins with `$pusher.`.
+
+use std::borrow::Cow;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+use crate::topics::{RESERVED, check_name};
+
+/// Longest id of a user in bytes.
+pub(super) const USER_MAX: usize = 128;
+
+/// Begin of the names of presence channels.
+pub(super) const PRESENCE_PREFIX: &str = "presence-";
+
+/// Begin of the channel of a user's events.
+pub(super) const USER_CHANNEL: &str = "#server-to-user-";
+
+/// Begin of the names of users of apps among all users.
+pub(super) const RESERVED_USER: &str = "$pusher:";
+
+/// Access to a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ChannelAccess {
+    Public,
+    Private,
+    Presence,
+    Encrypted,
+}
+
+/// Kind of a channel, by the prefix of its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ChannelKind {
+    pub(super) access: ChannelAccess,
+    /// The channel retains its last event.
+    pub(super) is_cache: bool,
+}
+
+impl ChannelKind {
+    pub(super) fn of(channel: &str) -> Self {
+        use ChannelAccess::{Encrypted, Presence, Private, Public};
+        // The longest first.
+        let prefixes = [
+            ("private-encrypted-cache-", Encrypted, true),
+            ("private-encrypted-", Encrypted, false),
+            ("private-cache-", Private, true),
+            ("presence-cache-", Presence, true),
+            ("cache-", Public, true),
+            ("private-", Private, false),
+            (PRESENCE_PREFIX, Presence, false),
+        ];
+        let found = prefixes.into_iter().find(|(prefix, ..)| channel.starts_with(prefix));
+        let (_, access, is_cache) = found.unwrap_or(("", Public, false));
+        Self { access, is_cache }
+    }
+
+    pub(super) fn is_presence(self) -> bool {
+        self.access == ChannelAccess::Presence
+    }
+}
+
+/// Checks the name of a channel.
+///
+/// # Errors
+/// The rule that the name breaks.
+pub(super) fn check_channel(channel: &str, length_max: usize) -> Result<(), String> {
+    let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || b"_-=@,.;".contains(&byte);
+    if channel.is_empty() || channel.len() > length_max || !channel.bytes().all(is_valid) {
+        return Err(format!(
+            "a channel's name has 1 to {length_max} letters, digits and the characters _ - = @ , . ;"
+        ));
+    }
+    Ok(())
+}
+
+/// Checks the id of a user.
+pub(super) fn is_user_id(id: &str) -> bool {
+    (1..=USER_MAX).contains(&id.len()) && !id.chars().any(char::is_control)
+}
+
+/// The presence of a channel: its members, or the number of its subscribers.
+pub(super) fn presence_of(app: &str, channel: &str) -> String {
+    // A name may begin or end with a dot; no name has the other character.
+    format!("{RESERVED}.{app}.c.{}", channel.replace('.', "%"))
+}
+
+/// Begin of the names of all channels' presence.
+pub(super) fn presence_prefix(app: &str) -> String {
+    format!("{RESERVED}.{app}.c.")
+}
+
+/// The topic of a user's events, and the user's presence.
+pub(super) fn topic_of_user(app: &str, user: &str) -> String {
+    format!("{RESERVED}.{app}.u.{}", URL_SAFE_NO_PAD.encode(user))
+}
+
+/// The topic of a channel of an app, which may have a prefix for its topics.
+pub(super) fn topic_of((app, prefix): (&str, Option<&str>), channel: &str) -> String {
+    if let Some(prefix) = prefix {
+        let topic = format!("{prefix}.{channel}");
+        if check_name(&topic).is_ok() {
+            return topic;
+        }
+        // Its dots are not those of a topic's name: it cannot be shared.
+    }
+    presence_of(app, channel)
+}
+
+/// The channel of an app's topic in the name space of the protocol.
+pub(super) fn channel_of_topic(topic: &str) -> Option<PusherTopic<'_>> {
+    let (app, rest) = topic.strip_prefix(RESERVED)?.strip_prefix('.')?.split_once('.')?;
+    match rest.split_once('.')? {
+        ("c", channel) => {
+            let channel =
+                if channel.contains('%') { channel.replace('%', ".").into() } else { channel.into() };
+            Some(PusherTopic::Channel { app, channel })
+        }
+        ("u", user) => {
+            let id = String::from_utf8(URL_SAFE_NO_PAD.decode(user).ok()?).ok()?;
+            Some(PusherTopic::User { app, id })
+        }
+        _ => None,
+    }
+}
+
+/// A topic of the protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum PusherTopic<'a> {
+    Channel { app: &'a str, channel: Cow<'a, str> },
+    User { app: &'a str, id: String },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topics::NAME_MAX;
+
+    #[test]
+    fn pusher_4_3_kinds_of_channels_by_their_prefix() {
+        use ChannelAccess::{Encrypted, Presence, Private, Public};
+        for (channel, access, is_cache) in [
+            ("a", Public, false),
+            ("cacheX", Public, false),
+            ("cache-a", Public, true),
+            ("private-a", Private, false),
+            ("privateX", Public, false),
+            ("private-cache-a", Private, true),
+            ("private-encrypted-a", Encrypted, false),
+            ("private-encryptedX", Private, false),
+            ("private-encrypted-cache-a", Encrypted, true),
+            ("presence-a", Presence, false),
+            ("presence-cache-a", Presence, true),
+            ("Presence-a", Public, false),
+        ] {
+            assert_eq!(ChannelKind::of(channel), ChannelKind { access, is_cache }, "{channel}");
+        }
+    }
+
+    #[test]
+    fn pusher_4_1_names_of_channels() {
+        for good in ["a", "Az09_-=@,.;", "..", &"a".repeat(164)] {
+            assert_eq!(check_channel(good, 164), Ok(()), "{good}");
+        }
+        for bad in ["", "a b", "a/b", "#a", "a*", "ü", "a\n", "a%", &"a".repeat(165)] {
+            assert!(check_channel(bad, 164).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn topics_have_one_channel_and_fit_the_hub() {
+        for channel in ["a", "presence-a.b", ".", "..a..", &"a.".repeat(100)] {
+            let topic = presence_of("12345678901234567890", channel);
+            assert!(sinews_server::Topics::check(&topic).is_ok() && topic.len() <= NAME_MAX, "{topic}");
+            assert!(check_name(&topic).is_err(), "other protocols cannot name it");
+            let app = "12345678901234567890";
+            let expected = PusherTopic::Channel { app, channel: channel.into() };
+            assert_eq!(channel_of_topic(&topic), Some(expected));
+        }
+        let user = "ü.*>".repeat(25);
+        let topic = topic_of_user("1", &user);
+        assert!(sinews_server::Topics::check(&topic).is_ok() && topic.len() <= NAME_MAX);
+        assert_eq!(channel_of_topic(&topic), Some(PusherTopic::User { app: "1", id: user }));
+        assert_eq!(channel_of_topic("$pusher.1.x.a"), None);
+        assert_eq!(channel_of_topic("chat.a"), None);
+    }
+
+    #[test]
+    fn channels_of_an_app_with_topics_are_public_topics() {
+        let app = ("1", Some("chat"));
+        assert_eq!(topic_of(app, "room.1"), "chat.room.1");
+        assert_eq!(topic_of(app, "room..1"), "$pusher.1.c.room%%1");
+    }
+}

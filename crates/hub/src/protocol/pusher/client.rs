@@ -1,0 +1,273 @@
+//! The handler of one client.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use sinews_server::{CloseCode, Closed, Context, Handler, Kind, Payload};
+
+use super::client_events::ClientEventRate;
+use super::code;
+use super::encode::{self, CLIENT_EVENT, error, socket_id_text};
+use super::handshake::{AppHandshake, ConnectionRejection};
+use super::incoming::{PusherMessage, SubscribeData, read_data};
+use super::live::{LiveApp, LiveApps};
+use super::liveness::Liveness;
+use super::metrics::PusherRejection;
+use super::signature::AppKey;
+use super::subscriptions::Subscription;
+use super::users::SignedInUser;
+use crate::brief::brief;
+use crate::closing::close;
+use crate::connections::ConnectionCommand;
+use crate::topics::HubTopics;
+
+/// The handler of one client.
+pub(super) struct PusherClient {
+    pub(super) hub: Arc<HubTopics>,
+    pub(super) apps: Arc<LiveApps>,
+    state: ClientState,
+}
+
+enum ClientState {
+    Rejected(ConnectionRejection),
+    Opening(LiveApp, String),
+    Open(Box<PusherConnection>),
+    Closed,
+}
+
+/// An open connection.
+pub(super) struct PusherConnection {
+    pub(super) app: LiveApp,
+    /// The name of the key with which the client has connected.
+    pub(super) key: String,
+    pub(super) socket_id: u128,
+    pub(super) subscriptions: Vec<Subscription>,
+    pub(super) user: Option<Box<SignedInUser>>,
+    pub(super) client_events: ClientEventRate,
+    pub(super) liveness: Liveness,
+}
+
+impl PusherClient {
+    pub(super) fn new(handshake: AppHandshake, apps: Arc<LiveApps>, hub: Arc<HubTopics>) -> Self {
+        let state = match handshake {
+            AppHandshake::Accepted { app, key } => ClientState::Opening(app, key),
+            AppHandshake::Rejected(rejection) => ClientState::Rejected(rejection),
+        };
+        Self { hub, apps, state }
+    }
+
+    /// Closes the connection with an error, and counts it.
+    pub(super) fn reject(&self, rejection: &ConnectionRejection, cx: &mut Context<'_>) {
+        self.apps.counters.reject(PusherRejection::Connection);
+        end(rejection, cx);
+    }
+
+    /// Registers the connection, and sends the first message.
+    fn establish(&self, app: LiveApp, key: String, cx: &mut Context<'_>) -> ClientState {
+        if !app.add_connection() {
+            self.reject(
+                &ConnectionRejection::new(code::CONNECTION_QUOTA, "the app has its maximum of connections"),
+                cx,
+            );
+            return ClientState::Closed;
+        }
+        let Some(socket_id) = self.apps.add_socket(cx.subscriber_id()) else {
+            app.remove_connection();
+            self.reject(
+                &ConnectionRejection::new(code::OVER_CAPACITY, "the server has no random numbers"),
+                cx,
+            );
+            return ClientState::Closed;
+        };
+        self.apps.counters.open.fetch_add(1, Ordering::Relaxed);
+        let data = json!({
+            "socket_id": socket_id_text(socket_id),
+            "activity_timeout": app.options.activity_timeout.as_secs(),
+        });
+        send(cx, &encode::nested("pusher:connection_established", None, &data));
+        ClientState::Open(Box::new(PusherConnection {
+            app,
+            key,
+            socket_id,
+            subscriptions: Vec::new(),
+            user: None,
+            client_events: ClientEventRate::default(),
+            liveness: Liveness::new(Instant::now()),
+        }))
+    }
+
+    /// Follows a reload of the apps.
+    fn follow_reload(&self, connection: &mut PusherConnection) -> Result<(), ConnectionRejection> {
+        if connection.app.generation == self.apps.generation() {
+            return Ok(());
+        }
+        let app = self.apps.app(&connection.app.options.id);
+        let app = app.ok_or_else(|| ConnectionRejection::new(code::UNKNOWN_APP, "the app was removed"))?;
+        if !app.options.is_enabled {
+            return Err(ConnectionRejection::new(code::DISABLED_APP, "the app is disabled"));
+        }
+        // The state is the same, so that the connection stays counted, unless the app was removed and added again.
+        connection.app = LiveApp { state: Arc::clone(&connection.app.state), ..app };
+        Ok(())
+    }
+
+    /// Handles a message.
+    fn handle(&self, connection: &mut PusherConnection, text: &[u8], cx: &mut Context<'_>) {
+        let Ok(message) = serde_json::from_slice::<PusherMessage<'_>>(text) else {
+            return self.reject_message("the message is not a JSON object with an event", cx);
+        };
+        let PusherMessage { event, data, channel } = message;
+        match &*event {
+            "pusher:ping" => send(cx, PONG),
+            "pusher:pong" => {}
+            "pusher:subscribe" => match read_data::<SubscribeData>(data) {
+                Some(data) => self.subscribe(connection, &data, cx),
+                None => self.reject_message("pusher:subscribe has no data with a channel", cx),
+            },
+            "pusher:unsubscribe" => match read_data::<SubscribeData>(data) {
+                Some(data) => self.unsubscribe(connection, &data.channel, cx),
+                None => self.reject_message("pusher:unsubscribe has no data with a channel", cx),
+            },
+            "pusher:signin" => self.sign_in(connection, read_data(data), cx),
+            name if name.starts_with(CLIENT_EVENT) => {
+                self.client_event(connection, (name, channel.as_deref()), data, cx);
+            }
+            name => self.reject_message(&format!("unknown event {}", brief(name)), cx),
+        }
+    }
+
+    /// Reports a message that is not understood; the connection stays.
+    fn reject_message(&self, problem: &str, cx: &mut Context<'_>) {
+        self.apps.counters.reject(PusherRejection::Message);
+        send(cx, &error(None, problem, None));
+    }
+}
+
+impl PusherConnection {
+    /// The key with which the client has connected, unless it was removed.
+    pub(super) fn key(&self) -> Option<&AppKey> {
+        self.app.options.keys.iter().find(|key| key.name == self.key)
+    }
+}
+
+const PING: &str = r#"{"event":"pusher:ping","data":"{}"}"#;
+const PONG: &str = r#"{"event":"pusher:pong","data":"{}"}"#;
+
+impl Handler for PusherClient {
+    fn open(&mut self, cx: &mut Context<'_>) {
+        self.apps.counters.connections.fetch_add(1, Ordering::Relaxed);
+        self.state = match std::mem::replace(&mut self.state, ClientState::Closed) {
+            ClientState::Rejected(rejection) => {
+                self.reject(&rejection, cx);
+                ClientState::Closed
+            }
+            ClientState::Opening(app, key) => self.establish(app, key, cx),
+            state => state,
+        };
+    }
+
+    fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
+        let ClientState::Open(mut connection) = std::mem::replace(&mut self.state, ClientState::Closed)
+        else {
+            return;
+        };
+        connection.liveness.note_input(Instant::now());
+        match self.follow_reload(&mut connection) {
+            Ok(()) if payload.kind() == Kind::Text => self.handle(&mut connection, &payload, cx),
+            Ok(()) => self.reject_message("messages of the protocol are text", cx),
+            Err(rejection) => self.reject(&rejection, cx),
+        }
+        self.state = ClientState::Open(connection);
+    }
+
+    fn pong(&mut self, _: &[u8], _: Option<Duration>, _: &mut Context<'_>) {
+        if let ClientState::Open(connection) = &mut self.state {
+            connection.liveness.note_input(Instant::now());
+        }
+    }
+
+    fn woken(&mut self, cx: &mut Context<'_>) {
+        let ClientState::Open(connection) = &self.state else { return };
+        let registered = connection.user.as_ref().and_then(|user| user.connection.as_ref());
+        for command in registered.map_or_else(Vec::new, |registered| registered.take_commands()) {
+            match command {
+                ConnectionCommand::Close { code, reason } => {
+                    let text = reason.to_string();
+                    end(&ConnectionRejection { code: code.as_u16(), text }, cx);
+                }
+                ConnectionCommand::ReportCluster { .. } => {}
+                ConnectionCommand::Subscribe { reply, .. } | ConnectionCommand::Unsubscribe { reply, .. } => {
+                    use crate::problem;
+                    let text = "a connection of an app subscribes by itself";
+                    // The caller may have gone.
+                    let _ = reply.send(Err(problem::problem(problem::code::NOT_SUBSCRIBED, text)));
+                }
+            }
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        match &self.state {
+            ClientState::Open(connection) => Some(connection.liveness.deadline(&connection.app.options)),
+            _ => None,
+        }
+    }
+
+    fn expired(&mut self, cx: &mut Context<'_>) {
+        let ClientState::Open(mut connection) = std::mem::replace(&mut self.state, ClientState::Closed)
+        else {
+            return;
+        };
+        let reloaded = self.follow_reload(&mut connection);
+        let app = &connection.app.options;
+        match reloaded.and_then(|()| connection.liveness.check(app, Instant::now())) {
+            Ok(true) => send(cx, PING),
+            Ok(false) => {}
+            Err(rejection) => self.reject(&rejection, cx),
+        }
+        self.state = ClientState::Open(connection);
+    }
+
+    fn stop_code(&self) -> (CloseCode, &'static str) {
+        (RECONNECT, "server stops")
+    }
+
+    fn close(&mut self, closed: &Closed, cx: &mut Context<'_>) {
+        let ClientState::Open(mut connection) = std::mem::replace(&mut self.state, ClientState::Closed)
+        else {
+            return;
+        };
+        if let Some(registered) = connection.user.as_mut().and_then(|user| user.connection.take()) {
+            registered.end(closed);
+        }
+        self.end_subscriptions(&mut connection, cx);
+        self.apps.remove_socket(connection.socket_id);
+        self.apps.counters.open.fetch_sub(1, Ordering::Relaxed);
+        connection.app.remove_connection();
+    }
+}
+
+/// Sends the error of a rejection, and closes the connection with it.
+fn end(rejection: &ConnectionRejection, cx: &mut Context<'_>) {
+    send(cx, &error(Some(rejection.code), &rejection.text, None));
+    close(cx, rejection.close_code(), &rejection.text);
+}
+
+pub(super) fn send(cx: &mut Context<'_>, message: &str) {
+    // After a Close, the message is dropped.
+    let _ = cx.send_text(message);
+}
+
+/// The close code of a server that stops: clients connect again at once.
+const RECONNECT: CloseCode = match CloseCode::new(code::RECONNECT) {
+    Some(code) => code,
+    None => CloseCode::GOING_AWAY,
+};
+
+/// The close code of a terminated user.
+pub(super) const TERMINATED: CloseCode = match CloseCode::new(code::UNAUTHORIZED) {
+    Some(code) => code,
+    None => CloseCode::POLICY,
+};

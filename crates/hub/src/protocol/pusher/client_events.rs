@@ -1,0 +1,100 @@
+//! Events of clients.
+
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+use sinews_server::Context;
+
+use super::channel::{ChannelAccess, presence_of, topic_of};
+use super::client::{PusherClient, PusherConnection, send};
+use super::code;
+use super::encode::{client_event, error, socket_id_text};
+use super::metrics::PusherRejection;
+use crate::events::{EventDetail, WebhookEventKind};
+use crate::topics::MessageContent;
+
+/// The rate of one connection: the due time of its next event, in nanoseconds.
+#[derive(Debug, Default)]
+pub(super) struct ClientEventRate(u64);
+
+impl PusherClient {
+    /// Passes an event on to all other subscribers of its channel.
+    pub(super) fn client_event(
+        &self,
+        connection: &mut PusherConnection,
+        (name, channel): (&str, Option<&str>),
+        data: Option<&RawValue>,
+        cx: &mut Context<'_>,
+    ) {
+        let checked = self.check_client_event(connection, (name, channel), data);
+        let (channel, user_id) = match checked {
+            Ok(accepted) => accepted,
+            Err(problem) => {
+                self.apps.counters.reject(PusherRejection::ClientEvent);
+                return send(cx, &error(Some(code::CLIENT_EVENT), &problem, channel));
+            }
+        };
+        let content = client_event(name, data.map(RawValue::get), user_id.as_deref());
+        let topic = topic_of(connection.app.options.topic_space(), &channel);
+        self.hub.publish(cx, &topic, &content, false);
+        self.report_client_event(connection, (&topic, &channel), &content, user_id.as_deref());
+    }
+
+    /// Reports an event, if anything wants to know it: of its channel, and of the topic that the channel is.
+    fn report_client_event(
+        &self,
+        connection: &PusherConnection,
+        (topic, channel): (&str, &str),
+        content: &MessageContent,
+        user_id: Option<&str>,
+    ) {
+        let kind = WebhookEventKind::ClientMessage;
+        let Some(events) = self.hub.events().filter(|events| events.wants(kind)) else { return };
+        let own_topic = presence_of(&connection.app.options.id, channel);
+        let detail = |topic: &str, connection| EventDetail::ClientMessage {
+            topic: topic.into(),
+            content: content.of_event(),
+            user: user_id.map(Arc::from),
+            connection,
+        };
+        if topic != own_topic {
+            events.emit(detail(topic, None));
+        }
+        events.emit(detail(&own_topic, Some(socket_id_text(connection.socket_id))));
+    }
+
+    /// Checks an event. Returns its channel, and the id of its sender on a presence channel.
+    fn check_client_event(
+        &self,
+        connection: &mut PusherConnection,
+        (name, channel): (&str, Option<&str>),
+        data: Option<&RawValue>,
+    ) -> Result<(String, Option<String>), String> {
+        let options = &connection.app.options;
+        let limits = &options.limits;
+        if !options.client_events {
+            return Err("the app does not permit client events".to_owned());
+        }
+        if name.len() > limits.event_name {
+            return Err(format!(
+                "event name of {} bytes exceeds the limit of {}",
+                name.len(),
+                limits.event_name
+            ));
+        }
+        let size = data.map_or(0, |data| data.get().len());
+        if size > limits.event_data {
+            return Err(format!("event data of {size} bytes exceeds the limit of {}", limits.event_data));
+        }
+        let channel = channel.ok_or("a client event needs a channel")?;
+        let known = connection.subscriptions.iter().find(|known| *known.channel == *channel);
+        let known = known.ok_or("a client event needs a subscription to its channel")?;
+        if known.access() == ChannelAccess::Public {
+            return Err("client events are for private and presence channels".to_owned());
+        }
+        let due = options.client_event_rate().take(connection.client_events.0, self.apps.now());
+        connection.client_events.0 = due
+            .ok_or_else(|| format!("more than {} client events a second", limits.client_events_per_second))?;
+        Ok((channel.to_owned(), known.user_id.as_deref().map(str::to_owned)))
+    }
+}

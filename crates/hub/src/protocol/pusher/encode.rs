@@ -1,0 +1,348 @@
+//! Messages to clients.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use sinews_server::{Kind, Member, Prepared, PresenceMessage, PresenceUpdate};
+
+use super::channel::{ChannelKind, PusherTopic, USER_CHANNEL, channel_of_topic};
+use crate::topics::{MessageContent, push_json};
+
+/// The name of an event that another protocol has published without a name.
+const UNNAMED: &str = "message";
+
+/// Events of clients begin with this.
+pub(super) const CLIENT_EVENT: &str = "client-";
+
+/// Events of the protocol itself, which no publisher may send.
+pub(super) const INTERNAL_EVENT: &str = "pusher_internal:";
+
+/// An event, as [`MessageContent::Event`] and JSON objects of other protocols hold it.
+#[derive(Deserialize)]
+struct EventFields<'a> {
+    #[serde(borrow)]
+    event: Cow<'a, str>,
+    #[serde(borrow)]
+    data: Option<&'a RawValue>,
+    /// Of the sender, on presence channels.
+    #[serde(borrow)]
+    user_id: Option<&'a RawValue>,
+    /// The connection that does not receive the event.
+    #[serde(borrow)]
+    socket_id: Option<Cow<'a, str>>,
+}
+
+/// Encodes an event of an app's server: its data is the JSON of a string, as received.
+pub(super) fn server_event(name: &str, data: &str, socket_id: Option<&str>) -> MessageContent {
+    event_content(name, Some(data), None, socket_id)
+}
+
+/// Encodes an event of a client: its data is any JSON, as received. Members of presence channels have an id.
+pub(super) fn client_event(name: &str, data: Option<&str>, user_id: Option<&str>) -> MessageContent {
+    event_content(name, data, user_id, None)
+}
+
+/// The name, the data and the id of the sender of a [client event](client_event). Data that is no string is JSON text.
+pub(super) fn client_event_fields(content: &[u8]) -> Option<(String, Option<String>, Option<String>)> {
+    let fields = serde_json::from_slice::<EventFields<'_>>(content).ok()?;
+    let data = fields.data.map(RawValue::get);
+    let data = data.map(|data| serde_json::from_str(data).unwrap_or_else(|_| data.to_owned()));
+    let user_id = fields.user_id.and_then(|id| serde_json::from_str(id.get()).ok());
+    Some((fields.event.into_owned(), data, user_id))
+}
+
+fn event_content(
+    name: &str,
+    data: Option<&str>,
+    user_id: Option<&str>,
+    socket_id: Option<&str>,
+) -> MessageContent {
+    let mut text = String::with_capacity(64 + name.len() + data.map_or(0, str::len));
+    text.push_str("{\"event\":");
+    push_json(&mut text, name);
+    if let Some(data) = data {
+        text.push_str(",\"data\":");
+        text.push_str(data);
+    }
+    for (field, value) in [("user_id", user_id), ("socket_id", socket_id)] {
+        if let Some(value) = value {
+            text.push_str(",\"");
+            text.push_str(field);
+            text.push_str("\":");
+            push_json(&mut text, value);
+        }
+    }
+    text.push('}');
+    MessageContent::Event(Bytes::from(text))
+}
+
+/// An event, encoded for all subscribers of a channel.
+pub(crate) struct EncodedEvent {
+    pub(crate) message: Prepared,
+    /// The connection that does not receive the event.
+    pub(crate) socket_id: Option<u128>,
+    /// A client has sent the event.
+    pub(crate) is_of_client: bool,
+}
+
+/// Encodes a publication to a channel. Publications of other protocols are events if they are objects with an `event`, and
+/// otherwise events with the name `message`.
+pub(crate) fn encode(channel: &str, content: &MessageContent) -> EncodedEvent {
+    let (bytes, is_trusted) = match content {
+        MessageContent::Event(bytes) => (bytes, true),
+        MessageContent::Json(bytes) => (bytes, false),
+        MessageContent::Text(_) | MessageContent::Binary(_) => return encode_unnamed(channel, content),
+    };
+    let Ok(mut fields) = serde_json::from_slice::<EventFields<'_>>(bytes) else {
+        return encode_unnamed(channel, content);
+    };
+    if !is_trusted {
+        if fields.event.starts_with("pusher") {
+            return encode_unnamed(channel, content);
+        }
+        (fields.user_id, fields.socket_id) = (None, None);
+    }
+    let data = fields.data.map_or("", RawValue::get);
+    let user_id = fields.user_id.map(RawValue::get);
+    let text = event_text(&fields.event, Some(channel), data, user_id);
+    EncodedEvent {
+        message: Prepared::text(text),
+        socket_id: fields.socket_id.and_then(|id| parse_socket_id(&id)),
+        is_of_client: fields.event.starts_with(CLIENT_EVENT),
+    }
+}
+
+/// Encodes a payload that is no event.
+fn encode_unnamed(channel: &str, content: &MessageContent) -> EncodedEvent {
+    let plain = content.plain();
+    let text = match plain.kind() {
+        Kind::Text => String::from_utf8_lossy(plain.payload()).into_owned(),
+        Kind::Binary => {
+            use base64::Engine as _;
+            base64::engine::general_purpose::STANDARD.encode(plain.payload())
+        }
+    };
+    let mut data = String::with_capacity(text.len() + 2);
+    push_json(&mut data, &text);
+    let message = Prepared::text(event_text(UNNAMED, Some(channel), &data, None));
+    EncodedEvent { message, socket_id: None, is_of_client: false }
+}
+
+/// Encodes an event with the JSON of its data; empty for none.
+fn event_text(event: &str, channel: Option<&str>, data: &str, user_id: Option<&str>) -> String {
+    let mut text = String::with_capacity(48 + event.len() + channel.map_or(0, str::len) + data.len());
+    text.push_str("{\"event\":");
+    push_json(&mut text, event);
+    if let Some(channel) = channel {
+        text.push_str(",\"channel\":");
+        push_json(&mut text, channel);
+    }
+    if !data.is_empty() {
+        text.push_str(",\"data\":");
+        text.push_str(data);
+    }
+    if let Some(user_id) = user_id {
+        text.push_str(",\"user_id\":");
+        text.push_str(user_id);
+    }
+    text.push('}');
+    text
+}
+
+/// Encodes an event whose data is a string of JSON.
+pub(super) fn nested(event: &str, channel: Option<&str>, data: &Value) -> String {
+    nested_text(event, channel, &data.to_string())
+}
+
+/// Encodes an event whose data is this text.
+pub(super) fn nested_text(event: &str, channel: Option<&str>, data: &str) -> String {
+    let mut quoted = String::with_capacity(data.len() + data.len() / 8 + 2);
+    push_json(&mut quoted, data);
+    event_text(event, channel, &quoted, None)
+}
+
+/// Encodes an event whose data is an object.
+pub(super) fn object(event: &str, channel: Option<&str>, data: &Value) -> String {
+    event_text(event, channel, &data.to_string(), None)
+}
+
+/// Encodes `pusher:error`.
+pub(super) fn error(code: Option<u16>, message: &str, channel: Option<&str>) -> String {
+    let data = match code {
+        Some(code) => json!({ "code": code, "message": message }),
+        None => json!({ "message": message }),
+    };
+    object("pusher:error", channel, &data)
+}
+
+/// Encodes the acknowledgement of a subscription; of a presence channel with all its members.
+pub(super) fn subscription_succeeded(channel: &str, members: Option<&[Member]>) -> String {
+    const EVENT: &str = "pusher_internal:subscription_succeeded";
+    let Some(members) = members else { return nested_text(EVENT, Some(channel), "{}") };
+    let mut data = format!("{{\"presence\":{{\"count\":{},\"ids\":[", members.len());
+    for (at, member) in members.iter().enumerate() {
+        if at > 0 {
+            data.push(',');
+        }
+        push_json(&mut data, member.id());
+    }
+    data.push_str("],\"hash\":{");
+    for (at, member) in members.iter().enumerate() {
+        if at > 0 {
+            data.push(',');
+        }
+        push_json(&mut data, member.id());
+        data.push(':');
+        data.push_str(info_text(member.info()));
+    }
+    data.push_str("}}}");
+    nested_text(EVENT, Some(channel), &data)
+}
+
+/// The JSON of a member's `user_info`.
+fn info_text(info: &[u8]) -> &str {
+    std::str::from_utf8(info).ok().filter(|info| !info.is_empty()).unwrap_or("null")
+}
+
+/// Encodes an update of the presence of a channel or of a user; `None` for a topic of another protocol.
+pub(crate) fn presence_update(update: &PresenceUpdate) -> Option<Vec<PresenceMessage>> {
+    let text = |text: String| PresenceMessage::from(Prepared::text(text));
+    Some(match channel_of_topic(update.topic())? {
+        PusherTopic::User { id, .. } => {
+            // The only member is the user, so the list is complete.
+            let transitions = update.transitions().iter().map(|transition| {
+                let event = if transition.info().is_some() { "online" } else { "offline" };
+                let message = Prepared::text(watchlist_events(&[(event, vec![id.clone()])]));
+                PresenceMessage::leading_to(transition.version(), message)
+            });
+            transitions.collect()
+        }
+        PusherTopic::Channel { channel, .. } if !ChannelKind::of(&channel).is_presence() => {
+            let data = json!({ "subscription_count": update.count().connections });
+            vec![text(nested("pusher_internal:subscription_count", Some(&channel), &data))]
+        }
+        PusherTopic::Channel { channel, .. } if !update.is_complete() => {
+            // Clients replace their list of members.
+            let all = subscription_succeeded(&channel, Some(update.members()));
+            vec![PresenceMessage::leading_to(update.count().version, Prepared::text(all))]
+        }
+        PusherTopic::Channel { channel, .. } => {
+            let transitions = update.transitions().iter().map(|transition| {
+                let mut data = String::from("{\"user_id\":");
+                push_json(&mut data, transition.id());
+                let event = match transition.info() {
+                    Some(info) => {
+                        data.push_str(",\"user_info\":");
+                        data.push_str(info_text(info));
+                        "pusher_internal:member_added"
+                    }
+                    None => "pusher_internal:member_removed",
+                };
+                data.push('}');
+                let message = Prepared::text(nested_text(event, Some(&channel), &data));
+                PresenceMessage::leading_to(transition.version(), message)
+            });
+            transitions.collect()
+        }
+    })
+}
+
+/// Encodes the states of users.
+pub(super) fn watchlist_events(events: &[(&str, Vec<String>)]) -> String {
+    let events: Vec<Value> =
+        events.iter().map(|(name, ids)| json!({ "name": name, "user_ids": ids })).collect();
+    object("pusher_internal:watchlist_events", None, &json!({ "events": events }))
+}
+
+/// The channel of a user's events.
+pub(super) fn user_channel(user: &str) -> String {
+    [USER_CHANNEL, user].concat()
+}
+
+/// The id of a connection as clients see it: digits, a dot, digits.
+pub(super) fn socket_id_text(id: u128) -> String {
+    format!("{}.{}", (id >> 64) as u64, id as u64)
+}
+
+/// Parses the id of a connection.
+pub(super) fn parse_socket_id(text: &str) -> Option<u128> {
+    let (high, low) = text.split_once('.')?;
+    let number =
+        |text: &str| text.parse::<u64>().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()));
+    Some(u128::from(number(high)?) << 64 | u128::from(number(low)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(event: &EncodedEvent) -> String {
+        String::from_utf8(event.message.payload().to_vec()).unwrap()
+    }
+
+    #[test]
+    fn pusher_8_1_data_is_passed_on_byte_for_byte() {
+        let content = server_event("e", r#""{\"a\": 1}\u00fc""#, Some("1.2"));
+        let event = encode("private-a", &content);
+        assert_eq!(text(&event), r#"{"event":"e","channel":"private-a","data":"{\"a\": 1}\u00fc"}"#);
+        assert_eq!((event.socket_id, event.is_of_client), (Some(1 << 64 | 2), false));
+    }
+
+    #[test]
+    fn pusher_8_2_and_8_4_client_events_keep_their_data_and_get_the_id_of_the_sender() {
+        let event = encode("presence-a", &client_event("client-e", Some(r#"{"a": [1]}"#), Some("u\"1")));
+        let expected = r#"{"event":"client-e","channel":"presence-a","data":{"a": [1]},"user_id":"u\"1"}"#;
+        assert_eq!(text(&event), expected);
+        assert!(event.is_of_client);
+        assert_eq!(
+            text(&encode("a", &client_event("client-e", None, None))),
+            r#"{"event":"client-e","channel":"a"}"#
+        );
+    }
+
+    #[test]
+    fn publications_of_other_protocols_are_events_and_cannot_forge_those_of_the_protocol() {
+        let json = |text: &'static str| MessageContent::Json(text.into());
+        for (content, expected) in [
+            (json(r#"{"event":"e","data":{"a":1}}"#), r#"{"event":"e","channel":"c","data":{"a":1}}"#),
+            (json(r#"{"event":"e","user_id":"1","socket_id":"1.2"}"#), r#"{"event":"e","channel":"c"}"#),
+            (
+                json(r#"{"event":"pusher_internal:member_added"}"#),
+                r#"{"event":"message","channel":"c","data":"{\"event\":\"pusher_internal:member_added\"}"}"#,
+            ),
+            (json("[1]"), r#"{"event":"message","channel":"c","data":"[1]"}"#),
+            (json(r#""a""#), r#"{"event":"message","channel":"c","data":"a"}"#),
+            (MessageContent::Text("a\"b".into()), r#"{"event":"message","channel":"c","data":"a\"b"}"#),
+            (MessageContent::Binary("abcd".into()), r#"{"event":"message","channel":"c","data":"YWJjZA=="}"#),
+        ] {
+            assert_eq!(text(&encode("c", &content)), expected);
+        }
+    }
+
+    #[test]
+    fn pusher_1_5_socket_ids_are_digits_and_a_dot() {
+        for id in [0, 1, u128::MAX, 7 << 64] {
+            assert_eq!(parse_socket_id(&socket_id_text(id)), Some(id));
+        }
+        for bad in ["", "1", "1.", ".1", "1.2.3", "+1.2", "a.b", "18446744073709551616.1"] {
+            assert_eq!(parse_socket_id(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn pusher_5_2_and_5_3_acknowledgements_have_all_members() {
+        assert_eq!(
+            subscription_succeeded("a", None),
+            r#"{"event":"pusher_internal:subscription_succeeded","channel":"a","data":"{}"}"#
+        );
+        let members = [Member::new("1").with_info(r#"{"n":"ü"}"#), Member::new("2")];
+        let message: Value =
+            serde_json::from_str(&subscription_succeeded("presence-a", Some(&members))).unwrap();
+        let data: Value = serde_json::from_str(message["data"].as_str().unwrap()).unwrap();
+        let expected = json!({ "count": 2, "ids": ["1", "2"], "hash": { "1": { "n": "ü" }, "2": null } });
+        assert_eq!(data, json!({ "presence": expected }));
+    }
+}

@@ -1,0 +1,129 @@
+//! Messages of clients.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// A message of a client.
+#[derive(Deserialize)]
+pub(super) struct PusherMessage<'a> {
+    #[serde(borrow)]
+    pub(super) event: Cow<'a, str>,
+    #[serde(borrow)]
+    pub(super) data: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub(super) channel: Option<Cow<'a, str>>,
+}
+
+/// `data` of `pusher:subscribe` and `pusher:unsubscribe`.
+#[derive(Default, Deserialize)]
+pub(super) struct SubscribeData {
+    pub(super) channel: String,
+    pub(super) auth: Option<String>,
+    pub(super) channel_data: Option<String>,
+}
+
+/// `data` of `pusher:signin`.
+#[derive(Deserialize)]
+pub(super) struct SignInData {
+    pub(super) auth: String,
+    pub(super) user_data: String,
+}
+
+/// `channel_data` of a presence channel.
+#[derive(Deserialize)]
+struct ChannelData<'a> {
+    #[serde(borrow)]
+    user_id: &'a RawValue,
+    #[serde(borrow)]
+    user_info: Option<&'a RawValue>,
+}
+
+/// `user_data` of a sign-in.
+#[derive(Deserialize)]
+struct UserData<'a> {
+    id: String,
+    #[serde(borrow)]
+    user_info: Option<&'a RawValue>,
+    watchlist: Option<Vec<String>>,
+}
+
+/// A member, as its server has signed it.
+pub(super) struct SignedMember {
+    pub(super) id: String,
+    /// JSON; empty for none.
+    pub(super) info: String,
+}
+
+/// A user, as the app's server has signed it.
+pub(super) struct SignedUser {
+    pub(super) member: SignedMember,
+    pub(super) watchlist: Vec<String>,
+}
+
+/// Reads `data`, which may be an object or a string of JSON.
+pub(super) fn read_data<T: serde::de::DeserializeOwned>(data: Option<&RawValue>) -> Option<T> {
+    let data = data?.get();
+    if data.starts_with('"') {
+        let text: String = serde_json::from_str(data).ok()?;
+        return serde_json::from_str(&text).ok();
+    }
+    serde_json::from_str(data).ok()
+}
+
+fn info_of(info: Option<&RawValue>) -> String {
+    info.map_or_else(String::new, |info| info.get().to_owned())
+}
+
+/// Reads `channel_data`. The id of a user may be a number.
+pub(super) fn read_member(channel_data: &str) -> Option<SignedMember> {
+    let data: ChannelData<'_> = serde_json::from_str(channel_data).ok()?;
+    let id = data.user_id.get();
+    let id = match id.as_bytes().first()? {
+        b'"' => serde_json::from_str(id).ok()?,
+        b'0'..=b'9' | b'-' => id.to_owned(),
+        _ => return None,
+    };
+    Some(SignedMember { id, info: info_of(data.user_info) })
+}
+
+/// Reads `user_data`.
+pub(super) fn read_user(user_data: &str) -> Option<SignedUser> {
+    let data: UserData<'_> = serde_json::from_str(user_data).ok()?;
+    let member = SignedMember { id: data.id, info: info_of(data.user_info) };
+    Some(SignedUser { member, watchlist: data.watchlist.unwrap_or_default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pusher_5_4_ids_of_members_may_be_numbers() {
+        let id = |data| read_member(data).map(|member| member.id);
+        assert_eq!(id(r#"{"user_id":10,"user_info":{"name":"a"}}"#).as_deref(), Some("10"));
+        assert_eq!(id(r#"{"user_id":"\u0061"}"#).as_deref(), Some("a"));
+        for bad in ["", "[]", "{}", r#"{"user_id":null}"#, r#"{"user_id":{}}"#, r#"{"user_id":true}"#, "1"] {
+            assert_eq!(id(bad), None, "{bad}");
+        }
+        let info = |data| read_member(data).map(|member| member.info);
+        assert_eq!(info(r#"{"user_id":1,"user_info":{ "a":1 }}"#).as_deref(), Some(r#"{ "a":1 }"#));
+        assert_eq!(info(r#"{"user_id":1}"#).as_deref(), Some(""));
+    }
+
+    #[test]
+    fn data_is_an_object_or_a_string_of_json() {
+        let read = |text: &str| {
+            let message: PusherMessage<'_> = serde_json::from_str(text).ok()?;
+            read_data::<SubscribeData>(message.data).map(|data| data.channel)
+        };
+        assert_eq!(read(r#"{"event":"e","data":{"channel":"a","more":1}}"#).as_deref(), Some("a"));
+        assert_eq!(read(r#"{"event":"e","data":"{\"channel\":\"a\"}"}"#).as_deref(), Some("a"));
+        for bad in
+            [r#"{"event":"e"}"#, r#"{"event":"e","data":[]}"#, r#"{"event":"e","data":"x"}"#, "{}", "[]"]
+        {
+            assert_eq!(read(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! The apps in force, which a reload replaces, and their state, which remains.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
+
+use ring::rand::{SecureRandom as _, SystemRandom};
+use sinews_server::{Prepared, SubscriberId};
+
+use super::app::{PusherApp, PusherApps};
+use super::cache::{CacheBounds, CachedEvent, EventCache};
+use super::channel::{self, ChannelKind, PusherTopic, channel_of_topic};
+use super::metrics::PusherCounters;
+use crate::namespaces::PublishRate;
+
+/// The apps in force.
+#[derive(Debug)]
+pub(crate) struct LiveApps {
+    table: RwLock<AppTable>,
+    /// Counts the tables.
+    generation: AtomicU64,
+    /// Whether channels of an app are topics of other protocols.
+    has_topics: AtomicBool,
+    sockets: [Mutex<HashMap<u128, SubscriberId>>; SHARDS],
+    pub(super) counters: PusherCounters,
+    start: Instant,
+}
+
+/// Locks of the sockets: each connection takes one when it opens and closes.
+const SHARDS: usize = 16;
+
+#[derive(Debug, Default)]
+struct AppTable {
+    apps: PusherApps,
+    states: HashMap<String, Arc<AppState>>,
+}
+
+/// State of an app on this node.
+#[derive(Debug, Default)]
+pub(super) struct AppState {
+    connections: AtomicUsize,
+    /// Due time of the next request, in nanoseconds.
+    requests: Mutex<u64>,
+    cache: Mutex<EventCache>,
+}
+
+/// An app with its state.
+#[derive(Clone, Debug)]
+pub(super) struct LiveApp {
+    pub(super) options: Arc<PusherApp>,
+    pub(super) state: Arc<AppState>,
+    /// The table from which it comes.
+    pub(super) generation: u64,
+}
+
+impl Default for LiveApps {
+    fn default() -> Self {
+        Self {
+            table: RwLock::default(),
+            generation: AtomicU64::new(0),
+            has_topics: AtomicBool::new(false),
+            sockets: Default::default(),
+            counters: PusherCounters::default(),
+            start: Instant::now(),
+        }
+    }
+}
+
+impl LiveApps {
+    /// Replaces the apps. State is kept for apps with the same id.
+    pub(crate) fn replace(&self, apps: &PusherApps) {
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let state = |id: &String| (id.clone(), table.states.get(id).cloned().unwrap_or_default());
+        let states = apps.by_id.keys().map(state).collect();
+        let has_topics = !apps.by_topics.is_empty();
+        *table = AppTable { apps: apps.clone(), states };
+        self.has_topics.store(has_topics, Ordering::Release);
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// Whether there is no app.
+    pub(super) fn is_empty(&self) -> bool {
+        self.read(|table, _| table.apps.is_empty())
+    }
+
+    fn read<R>(&self, read: impl FnOnce(&AppTable, u64) -> R) -> R {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        read(&table, self.generation.load(Ordering::Acquire))
+    }
+
+    /// The number of the table in force.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// The app with an id.
+    pub(super) fn app(&self, id: &str) -> Option<LiveApp> {
+        self.read(|table, generation| table.app(id, generation))
+    }
+
+    /// The app with a key.
+    pub(super) fn app_of_key(&self, key: &str) -> Option<LiveApp> {
+        self.read(|table, generation| table.app(table.apps.by_key.get(key)?, generation))
+    }
+
+    /// The app and the channel of a topic.
+    fn channel_of(&self, topic: &str) -> Option<(LiveApp, String)> {
+        match channel_of_topic(topic) {
+            Some(PusherTopic::Channel { app, channel }) => Some((self.app(app)?, channel.into_owned())),
+            Some(PusherTopic::User { app, id }) => Some((self.app(app)?, super::encode::user_channel(&id))),
+            None if self.has_topics.load(Ordering::Acquire) => self.read(|table, generation| {
+                // No prefix is below another one.
+                let found = topic
+                    .match_indices('.')
+                    .find_map(|(dot, _)| Some((table.apps.by_topics.get(&topic[..dot])?, &topic[dot + 1..])));
+                let (id, channel) = found?;
+                let app = table.app(id, generation)?;
+                channel::check_channel(channel, app.options.limits.channel_name).ok()?;
+                Some((app, channel.to_owned()))
+            }),
+            None => None,
+        }
+    }
+
+    /// The channel that a topic is: whether it may have subscribers, and how to encode an event for it.
+    pub(crate) fn target(&self, topic: &str) -> Option<EventTarget> {
+        let (app, channel) = self.channel_of(topic)?;
+        Some(EventTarget { app, is_cache: ChannelKind::of(&channel).is_cache, channel })
+    }
+
+    /// Registers an open connection; returns its id, which nobody can guess. `None` without random numbers.
+    pub(super) fn add_socket(&self, subscriber: SubscriberId) -> Option<u128> {
+        let mut bytes = [0; 16];
+        SystemRandom::new().fill(&mut bytes).ok()?;
+        let id = u128::from_le_bytes(bytes);
+        self.sockets_of(id).insert(id, subscriber);
+        Some(id)
+    }
+
+    /// Removes a closed connection.
+    pub(super) fn remove_socket(&self, id: u128) {
+        self.sockets_of(id).remove(&id);
+    }
+
+    /// The connection with an id, if it is one of this node.
+    pub(crate) fn socket(&self, id: u128) -> Option<SubscriberId> {
+        self.sockets_of(id).get(&id).copied()
+    }
+
+    fn sockets_of(&self, id: u128) -> MutexGuard<'_, HashMap<u128, SubscriberId>> {
+        self.sockets[id as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The time in nanoseconds, for rates.
+    pub(super) fn now(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+impl AppTable {
+    fn app(&self, id: &str, generation: u64) -> Option<LiveApp> {
+        let options = Arc::clone(self.apps.by_id.get(id)?);
+        Some(LiveApp { options, state: Arc::clone(self.states.get(id)?), generation })
+    }
+}
+
+impl LiveApp {
+    /// Counts a connection, unless the app has its maximum. Returns whether it may stay.
+    pub(super) fn add_connection(&self) -> bool {
+        let count = self.state.connections.fetch_add(1, Ordering::AcqRel);
+        let may_stay = self.options.limits.connections.is_none_or(|most| count < most);
+        if !may_stay {
+            self.remove_connection();
+        }
+        may_stay
+    }
+
+    /// Counts the end of a connection.
+    pub(super) fn remove_connection(&self) {
+        self.state.connections.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Takes one request of the app's rate.
+    pub(super) fn take_request(&self, now: u64) -> bool {
+        let Some(per_second) = self.options.limits.requests_per_second else { return true };
+        let mut due = self.state.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        match PublishRate::new(per_second).take(*due, now) {
+            Some(next) => {
+                *due = next;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The last event of a cache channel.
+    pub(super) fn cached(&self, channel: &str) -> Option<CachedEvent> {
+        let cache = self.state.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        cache.get(channel, Instant::now()).cloned()
+    }
+
+    /// Notes that a cache channel has no event. Returns whether to report it.
+    pub(super) fn note_miss(&self, channel: &str) -> bool {
+        let mut cache = self.state.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        cache.note_miss(channel, Instant::now())
+    }
+}
+
+/// A channel to which an event is published.
+pub(crate) struct EventTarget {
+    app: LiveApp,
+    pub(crate) channel: String,
+    pub(crate) is_cache: bool,
+}
+
+impl EventTarget {
+    /// Retains the event of a cache channel.
+    pub(crate) fn retain(&self, message: &Prepared) {
+        let limits = &self.app.options.limits;
+        let mut cache = self.app.state.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let bounds = CacheBounds {
+            time: limits.cache_time,
+            channels: limits.cached_channels,
+            bytes: limits.cached_channels.saturating_mul(limits.event_data),
+        };
+        cache.insert(&self.channel, message.clone(), bounds, Instant::now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn apps_are_replaced_and_keep_their_state() {
+        let live = LiveApps::default();
+        let limits = |connections| super::super::PusherLimits {
+            connections: Some(connections),
+            requests_per_second: Some(2),
+            ..Default::default()
+        };
+        let apps = |connections| {
+            let one = PusherApp::new("1", "k1", "s").with_limits(limits(connections));
+            PusherApps::new([one, PusherApp::new("2", "k2", "s").with_topics("chat")]).unwrap()
+        };
+        live.replace(&apps(1));
+        let first = live.app_of_key("k1").unwrap();
+        assert!(first.add_connection() && !first.add_connection());
+        live.replace(&apps(2));
+        assert_ne!(live.generation(), first.generation);
+        let second = live.app("1").unwrap();
+        assert!(second.add_connection() && !second.add_connection(), "the first connection counts");
+        assert_eq!([0, 0, 0].map(|now| second.take_request(now)), [true, true, false]);
+        let channel = |topic| live.target(topic).map(|target| (target.channel, target.is_cache));
+        assert_eq!(channel("chat.cache-a"), Some(("cache-a".to_owned(), true)));
+        assert_eq!(channel("$pusher.1.c.a%b"), Some(("a.b".to_owned(), false)));
+        assert_eq!((channel("chats.a"), channel("chat"), channel("$pusher.3.c.a")), (None, None, None));
+        live.replace(&PusherApps::default());
+        assert!(live.app("1").is_none() && channel("chat.a").is_none() && live.is_empty());
+    }
+}

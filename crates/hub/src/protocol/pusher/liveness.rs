@@ -1,0 +1,101 @@
+//! Silent and unauthorized connections.
+
+use std::time::{Duration, Instant};
+
+use super::app::PusherApp;
+use super::code;
+use super::handshake::ConnectionRejection;
+
+/// Time in which a client answers a ping, and for which a ping of the server waits beyond the time after which the client
+/// sends one itself.
+const PONG_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Whether a client is alive, and authorized in time.
+#[derive(Debug)]
+pub(super) struct Liveness {
+    opened: Instant,
+    /// The last message or pong.
+    active: Instant,
+    /// A ping of the server waits for an answer.
+    is_pinged: bool,
+    /// The client has signed in, or has subscribed to a channel that needs a signature.
+    pub(super) is_authorized: bool,
+}
+
+impl Liveness {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { opened: now, active: now, is_pinged: false, is_authorized: false }
+    }
+
+    /// Notes a message or a pong.
+    pub(super) fn note_input(&mut self, now: Instant) {
+        (self.active, self.is_pinged) = (now, false);
+    }
+
+    /// When to [check](Self::check) next.
+    pub(super) fn deadline(&self, app: &PusherApp) -> Instant {
+        let silence = app.activity_timeout + PONG_TIMEOUT;
+        let active = self.active + if self.is_pinged { silence + PONG_TIMEOUT } else { silence };
+        match app.authorization_timeout.filter(|_| !self.is_authorized) {
+            Some(timeout) => active.min(self.opened + timeout),
+            None => active,
+        }
+    }
+
+    /// Returns whether to send a ping, or why to close the connection.
+    pub(super) fn check(&mut self, app: &PusherApp, now: Instant) -> Result<bool, ConnectionRejection> {
+        if now < self.deadline(app) {
+            return Ok(false);
+        }
+        let authorization = app.authorization_timeout.filter(|_| !self.is_authorized);
+        if authorization.is_some_and(|timeout| now >= self.opened + timeout) {
+            return Err(ConnectionRejection::new(
+                code::UNAUTHORIZED,
+                "the connection has not been authorized in time",
+            ));
+        }
+        if std::mem::replace(&mut self.is_pinged, true) {
+            return Err(ConnectionRejection::new(
+                code::NO_PONG,
+                "the client has not answered a ping in time",
+            ));
+        }
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(begin: Instant, seconds: u64) -> Instant {
+        begin + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn pusher_2_4_silent_clients_are_pinged_and_then_closed_with_4201() {
+        let (app, begin) = (PusherApp::new("1", "k", "s"), Instant::now());
+        let mut liveness = Liveness::new(begin);
+        assert_eq!(liveness.check(&app, seconds(begin, 149)), Ok(false));
+        assert_eq!(liveness.check(&app, seconds(begin, 150)), Ok(true));
+        assert_eq!(liveness.deadline(&app), seconds(begin, 180));
+        liveness.note_input(seconds(begin, 170));
+        assert_eq!(liveness.deadline(&app), seconds(begin, 320), "any input is a sign of life");
+        assert_eq!(liveness.check(&app, seconds(begin, 320)), Ok(true));
+        assert_eq!(liveness.check(&app, seconds(begin, 349)), Ok(false));
+        let rejection = liveness.check(&app, seconds(begin, 350)).unwrap_err();
+        assert_eq!(rejection.code, 4201);
+    }
+
+    #[test]
+    fn pusher_5_11_authorization_has_a_time() {
+        let begin = Instant::now();
+        let app = PusherApp::new("1", "k", "s").with_authorization_timeout(Some(Duration::from_secs(5)));
+        let mut liveness = Liveness::new(begin);
+        liveness.note_input(seconds(begin, 4));
+        assert_eq!(liveness.deadline(&app), seconds(begin, 5));
+        assert_eq!(liveness.check(&app, seconds(begin, 5)).unwrap_err().code, 4009);
+        liveness.is_authorized = true;
+        assert_eq!(liveness.deadline(&app), seconds(begin, 154));
+    }
+}

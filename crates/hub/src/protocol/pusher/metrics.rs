@@ -1,0 +1,82 @@
+//! Counters of the protocol.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+use super::live::LiveApps;
+
+/// What was rejected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PusherRejection {
+    /// A connection, with a close code.
+    Connection,
+    /// A subscription.
+    Subscription,
+    /// An event of a client.
+    ClientEvent,
+    /// A sign-in.
+    SignIn,
+    /// A malformed or unknown message.
+    Message,
+    /// A request to the HTTP API.
+    Request,
+}
+
+impl PusherRejection {
+    const ALL: [(Self, &'static str); 6] = [
+        (Self::Connection, "connection"),
+        (Self::Subscription, "subscription"),
+        (Self::ClientEvent, "client_event"),
+        (Self::SignIn, "sign_in"),
+        (Self::Message, "message"),
+        (Self::Request, "request"),
+    ];
+}
+
+/// Counters of all apps of this node.
+#[derive(Debug, Default)]
+pub(super) struct PusherCounters {
+    /// Connections so far.
+    pub(super) connections: AtomicU64,
+    pub(super) open: AtomicU64,
+    pub(super) requests: AtomicU64,
+    rejected: [AtomicU64; PusherRejection::ALL.len()],
+}
+
+impl PusherCounters {
+    pub(super) fn reject(&self, what: PusherRejection) {
+        self.rejected[what as usize].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The metrics of the protocol.
+#[derive(Debug)]
+pub(crate) struct PusherMetrics(pub(crate) Arc<LiveApps>);
+
+impl Collector for PusherMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let counters = &self.0.counters;
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let open = i64::try_from(read(&counters.open)).unwrap_or(i64::MAX);
+        let help = "Open connections of the Pusher protocol";
+        let gauge = encoder.encode_descriptor("sinews_pusher_connections", help, None, MetricType::Gauge)?;
+        ConstGauge::new(open).encode(gauge)?;
+        let help = "Requests to the HTTP API of the Pusher protocol";
+        let counter = encoder.encode_descriptor("sinews_pusher_requests", help, None, MetricType::Counter)?;
+        ConstCounter::new(read(&counters.requests)).encode(counter)?;
+        let help = "Rejected connections, subscriptions, events and requests of the Pusher protocol";
+        let mut family =
+            encoder.encode_descriptor("sinews_pusher_rejections", help, None, MetricType::Counter)?;
+        PusherRejection::ALL.iter().try_for_each(|(what, name)| {
+            let count = read(&counters.rejected[*what as usize]);
+            ConstCounter::new(count).encode(family.encode_family(&[("kind", *name)])?)
+        })
+    }
+}

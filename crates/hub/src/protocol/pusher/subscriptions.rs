@@ -1,0 +1,262 @@
+//! Subscriptions of a client.
+
+use serde_json::json;
+use sinews_server::{Context, Member, PresenceError};
+
+use super::channel::{
+    ChannelAccess, ChannelKind, USER_CHANNEL, check_channel, is_user_id, presence_of, topic_of,
+};
+use super::client::{PusherClient, PusherConnection, send};
+use super::encode::{self, object, socket_id_text};
+use super::incoming::{SignedMember, SubscribeData, read_member};
+use super::live::LiveApp;
+use super::metrics::PusherRejection;
+use super::signature::verifies_auth;
+use crate::events::{EventDetail, WebhookEventKind};
+use crate::topics::TopicForm;
+
+/// A subscription.
+pub(super) struct Subscription {
+    pub(super) channel: Box<str>,
+    /// The id of the member, of a presence channel.
+    pub(super) user_id: Option<Box<str>>,
+    /// The topic of the subscription, since a reload may change the topics of the app.
+    topic: Box<str>,
+}
+
+impl Subscription {
+    pub(super) fn access(&self) -> ChannelAccess {
+        ChannelKind::of(&self.channel).access
+    }
+}
+
+/// Why a subscription is rejected: the connection stays.
+struct SubscriptionError {
+    kind: &'static str,
+    text: String,
+    status: u16,
+}
+
+impl SubscriptionError {
+    fn unauthorized(text: impl Into<String>) -> Self {
+        Self { kind: "AuthError", text: text.into(), status: 401 }
+    }
+
+    fn name(text: impl Into<String>) -> Self {
+        Self { kind: "InvalidChannel", text: text.into(), status: 4009 }
+    }
+
+    fn limit(text: impl Into<String>, status: u16) -> Self {
+        Self { kind: "LimitReached", text: text.into(), status }
+    }
+
+    fn message(&self, channel: &str) -> String {
+        let Self { kind, text, status } = self;
+        let data = json!({ "type": kind, "error": text, "status": status });
+        object("pusher:subscription_error", Some(channel), &data)
+    }
+}
+
+/// Status of a channel or a connection that is full.
+const FULL: u16 = 4100;
+
+/// Status of a member that is too large.
+const TOO_LARGE: u16 = 4301;
+
+/// Reports a limit of the server below.
+fn limit_of(error: PresenceError) -> SubscriptionError {
+    let status = if matches!(error, PresenceError::MemberInfo(_)) { TOO_LARGE } else { FULL };
+    SubscriptionError::limit(error.to_string(), status)
+}
+
+impl PusherClient {
+    /// Subscribes to a channel, and answers.
+    pub(super) fn subscribe(
+        &self,
+        connection: &mut PusherConnection,
+        data: &SubscribeData,
+        cx: &mut Context<'_>,
+    ) {
+        let channel = &*data.channel;
+        let subscribed = match channel.strip_prefix(USER_CHANNEL) {
+            Some(user) => self.subscribe_to_user(connection, user, cx).then_some(()).ok_or_else(|| {
+                SubscriptionError::unauthorized(
+                    "only a user that has signed in may subscribe to its own events",
+                )
+            }),
+            None => self.try_subscribe(connection, data, cx),
+        };
+        if let Err(error) = subscribed {
+            self.apps.counters.reject(PusherRejection::Subscription);
+            send(cx, &error.message(channel));
+        }
+    }
+
+    fn try_subscribe(
+        &self,
+        connection: &mut PusherConnection,
+        data: &SubscribeData,
+        cx: &mut Context<'_>,
+    ) -> Result<(), SubscriptionError> {
+        let channel = &*data.channel;
+        let limits = &connection.app.options.limits;
+        check_channel(channel, limits.channel_name).map_err(SubscriptionError::name)?;
+        let kind = ChannelKind::of(channel);
+        let member = authorize(connection, kind, data)?;
+        let known = connection.subscriptions.iter().any(|known| *known.channel == *channel);
+        if !known && connection.subscriptions.len() >= limits.channels {
+            let text = format!("a connection has at most {} channels", limits.channels);
+            return Err(SubscriptionError::limit(text, FULL));
+        }
+        if !known {
+            let topic = topic_of(connection.app.options.topic_space(), channel);
+            self.add_subscription(connection, (channel, &topic), member, cx)?;
+        }
+        connection.liveness.is_authorized |= kind.access != ChannelAccess::Public;
+        let presence = presence_of(&connection.app.options.id, channel);
+        let members = match kind.is_presence() {
+            true => Some(cx.watch_members(&presence).map_err(limit_of)?.1),
+            false => None,
+        };
+        send(cx, &encode::subscription_succeeded(channel, members.as_deref()));
+        if kind.is_cache {
+            match connection.app.cached(channel) {
+                Some(event) => drop(cx.send_prepared(&event.message)),
+                None => {
+                    send(cx, &json!({ "event": "pusher:cache_miss", "channel": channel }).to_string());
+                    self.report_cache_miss(&connection.app, channel);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reports that a cache channel has no event, if anything wants to know it.
+    fn report_cache_miss(&self, app: &LiveApp, channel: &str) {
+        let kind = WebhookEventKind::CacheMiss;
+        let events = self.hub.events().filter(|events| events.wants(kind) && app.note_miss(channel));
+        if let Some(events) = events {
+            events.emit(EventDetail::CacheMiss { topic: presence_of(&app.options.id, channel).into() });
+        }
+    }
+
+    /// Registers a subscription.
+    fn add_subscription(
+        &self,
+        connection: &mut PusherConnection,
+        (channel, topic): (&str, &str),
+        member: Option<SignedMember>,
+        cx: &mut Context<'_>,
+    ) -> Result<(), SubscriptionError> {
+        let options = &connection.app.options;
+        let presence = presence_of(&options.id, channel);
+        let form = TopicForm::Event.topic(topic);
+        let subscribed = cx.subscribe(&form);
+        subscribed.map_err(|error| SubscriptionError::limit(error.to_string(), FULL))?;
+        let user_id = member.as_ref().map(|member| Box::from(&*member.id));
+        let joined = match member {
+            Some(member) => join(cx, &presence, member, options.limits.members),
+            None => {
+                if options.subscription_counts {
+                    // First, so that the client receives the number with itself.
+                    cx.watch_presence(&presence).map_err(limit_of)?;
+                }
+                cx.join_anonymous(&presence).map(drop).map_err(limit_of)
+            }
+        };
+        if let Err(error) = joined {
+            cx.unwatch_presence(&presence);
+            cx.unsubscribe(&form);
+            return Err(error);
+        }
+        self.hub.count_subscriber(TopicForm::Event);
+        connection.subscriptions.push(Subscription { channel: channel.into(), user_id, topic: topic.into() });
+        Ok(())
+    }
+
+    /// Ends a subscription. Unknown channels are ignored.
+    pub(super) fn unsubscribe(&self, connection: &mut PusherConnection, channel: &str, cx: &mut Context<'_>) {
+        let Some(at) = connection.subscriptions.iter().position(|known| *known.channel == *channel) else {
+            return;
+        };
+        let removed = connection.subscriptions.swap_remove(at);
+        let presence = presence_of(&connection.app.options.id, channel);
+        // First: a client does not receive its own leave.
+        cx.unwatch_presence(&presence);
+        cx.unsubscribe(&TopicForm::Event.topic(&removed.topic));
+        cx.leave(&presence);
+        self.hub.uncount_subscriber(TopicForm::Event);
+    }
+
+    /// Ends the counts of a closed connection, whose subscriptions and presence end by themselves.
+    pub(super) fn end_subscriptions(&self, connection: &mut PusherConnection, _: &mut Context<'_>) {
+        let of_user = connection.user.take().is_some_and(|user| user.is_subscribed);
+        for _ in 0..connection.subscriptions.len() + usize::from(of_user) {
+            self.hub.uncount_subscriber(TopicForm::Event);
+        }
+    }
+}
+
+/// Joins a presence channel.
+fn join(
+    cx: &mut Context<'_>,
+    presence: &str,
+    member: SignedMember,
+    members_max: usize,
+) -> Result<(), SubscriptionError> {
+    let full = || {
+        let text = format!("the channel has its maximum of {members_max} members");
+        Err(SubscriptionError::limit(text, FULL))
+    };
+    // Cheap, so that a full channel has no joins and leaves of rejected members.
+    let before = cx.topics().presence(presence).members;
+    if before > members_max {
+        return full();
+    }
+    let member = Member::new(member.id).with_info(member.info);
+    let count = cx.join(presence, member).map_err(limit_of)?;
+    if count.members > members_max {
+        cx.leave(presence);
+        return full();
+    }
+    Ok(())
+}
+
+/// Checks the signature of a subscription. Returns the member of a presence channel.
+fn authorize(
+    connection: &PusherConnection,
+    kind: ChannelKind,
+    data: &SubscribeData,
+) -> Result<Option<SignedMember>, SubscriptionError> {
+    if kind.access == ChannelAccess::Public {
+        return Ok(None);
+    }
+    let socket_id = socket_id_text(connection.socket_id);
+    let channel = &data.channel;
+    let member_data = data.channel_data.as_deref().filter(|_| kind.is_presence());
+    let text = match member_data {
+        Some(member) => format!("{socket_id}:{channel}:{member}"),
+        None => format!("{socket_id}:{channel}"),
+    };
+    let auth = data.auth.as_deref().unwrap_or_default();
+    if !connection.key().is_some_and(|key| verifies_auth(key, auth, &text)) {
+        return Err(SubscriptionError::unauthorized("the signature of the subscription is invalid"));
+    }
+    if !kind.is_presence() {
+        return Ok(None);
+    }
+    let member = match (member_data, &connection.user) {
+        (Some(data), _) => read_member(data),
+        (None, Some(user)) => Some(SignedMember { id: user.id.clone(), info: user.info.clone() }),
+        (None, None) => {
+            let text = "a presence channel needs channel_data, or a user that has signed in";
+            return Err(SubscriptionError::unauthorized(text));
+        }
+    };
+    match member {
+        Some(member) if is_user_id(&member.id) => Ok(Some(member)),
+        _ => Err(SubscriptionError::unauthorized(
+            "channel_data is not an object with a user_id of 1 to 128 bytes",
+        )),
+    }
+}

@@ -1,0 +1,291 @@
+//! Webhooks of an app: events of its channels, in requests of the form of the hosted service.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::header::{HeaderName, HeaderValue};
+use serde_json::{Value, json};
+
+use super::channel::{PRESENCE_PREFIX, PusherTopic, channel_of_topic, presence_of};
+use super::encode::client_event_fields;
+use super::signature::AppKey;
+use crate::events::{EventContent, EventDetail, WebhookEventKind};
+use crate::hooks::HookUrl;
+use crate::webhooks::{EventBatch, EventFilter, WebhookEncoder, WebhookTarget};
+
+/// Maximum grace of an absence.
+const GRACE_MAX: Duration = Duration::from_secs(60);
+
+/// The events that a webhook of an app can receive.
+const EVENTS: [WebhookEventKind; 7] = [
+    WebhookEventKind::TopicOccupied,
+    WebhookEventKind::TopicVacated,
+    WebhookEventKind::MemberJoined,
+    WebhookEventKind::MemberLeft,
+    WebhookEventKind::ClientMessage,
+    WebhookEventKind::CacheMiss,
+    WebhookEventKind::SubscriptionCount,
+];
+
+/// A webhook of an app ([`PusherApp::with_webhook`](crate::PusherApp::with_webhook)): a URL that receives events of its
+/// channels. The first key of the app signs the requests.
+#[derive(Clone)]
+pub struct PusherWebhook {
+    url: String,
+    events: Vec<WebhookEventKind>,
+    channels: Vec<String>,
+    has_batches: bool,
+    grace: Duration,
+}
+
+impl fmt::Debug for PusherWebhook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The URL may have a secret.
+        f.debug_struct("PusherWebhook").field("events", &self.events).finish_non_exhaustive()
+    }
+}
+
+impl PusherWebhook {
+    /// Creates a webhook for all events of all channels.
+    #[must_use]
+    pub fn new(url: impl Into<String>) -> Self {
+        Self {
+            url: url.into(),
+            events: Vec::new(),
+            channels: Vec::new(),
+            has_batches: false,
+            grace: Duration::from_secs(3),
+        }
+    }
+
+    /// Sets the events. Default, and for an empty list: all but [`WebhookEventKind::ConnectionClosed`], which no channel
+    /// has. An app without [subscription counts](crate::PusherApp::with_subscription_counts) has no
+    /// [`WebhookEventKind::SubscriptionCount`].
+    #[must_use]
+    pub fn with_events(mut self, events: impl IntoIterator<Item = WebhookEventKind>) -> Self {
+        self.events = events.into_iter().collect();
+        self
+    }
+
+    /// Limits the events to channels whose names begin with one of these texts. Default, and for an empty list: all.
+    #[must_use]
+    pub fn with_channels<S: Into<String>>(mut self, prefixes: impl IntoIterator<Item = S>) -> Self {
+        self.channels = prefixes.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Sends up to 100 events of 100 ms in one request. Default: one event in a request, as at the hosted service.
+    #[must_use]
+    pub fn with_batches(mut self, has_batches: bool) -> Self {
+        self.has_batches = has_batches;
+        self
+    }
+
+    /// Sets how long a channel must be without subscribers, or a member absent, before it is reported; at most 60 s.
+    /// Default: 3 s, as at the hosted service.
+    #[must_use]
+    pub fn with_grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
+    /// Checks the options.
+    ///
+    /// # Errors
+    /// The invalid option.
+    pub(super) fn check(&self) -> Result<(), String> {
+        HookUrl::parse(&self.url).map_err(|fault| format!("url {fault}"))?;
+        if let Some(bad) = self.events.iter().find(|event| !EVENTS.contains(event)) {
+            return Err(format!("no channel has the event {}", bad.name()));
+        }
+        if self.grace > GRACE_MAX {
+            return Err(format!("grace of {:?} exceeds the limit of {GRACE_MAX:?}", self.grace));
+        }
+        Ok(())
+    }
+
+    /// Whether the number of subscribers is one of its events by name.
+    pub(super) fn wants_counts(&self) -> bool {
+        self.events.contains(&WebhookEventKind::SubscriptionCount)
+    }
+
+    /// The target of the deliveries: the webhook of an app with this number.
+    ///
+    /// # Errors
+    /// No certificate is trusted.
+    pub(super) fn target(
+        &self,
+        (app, number): (&str, usize),
+        key: &AppKey,
+        has_counts: bool,
+    ) -> Result<WebhookTarget, String> {
+        let events = if self.events.is_empty() { &EVENTS[..] } else { &self.events };
+        let is_sent = |event: &WebhookEventKind| has_counts || *event != WebhookEventKind::SubscriptionCount;
+        let events: Vec<_> = events.iter().copied().filter(is_sent).collect();
+        let mut prefixes: Vec<String> =
+            self.channels.iter().map(|channel| presence_of(app, channel)).collect();
+        if prefixes.is_empty() {
+            prefixes.push(presence_of(app, ""));
+        }
+        let filter = EventFilter::of_prefixes(&events, prefixes, presence_of(app, PRESENCE_PREFIX));
+        let name = format!("pusher:{app}:{number}");
+        let encoder = Arc::new(ChannelEncoder { key: key.clone() });
+        let limits = (self.has_batches, self.grace);
+        let target = WebhookTarget::with_encoder((&name, &self.url), filter, limits, encoder);
+        target.map_err(|fault| format!("app {app:?}: webhook {number}: {fault}"))
+    }
+}
+
+/// The form of the hosted service.
+struct ChannelEncoder {
+    key: AppKey,
+}
+
+impl fmt::Debug for ChannelEncoder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ChannelEncoder")
+    }
+}
+
+impl WebhookEncoder for ChannelEncoder {
+    fn body(&self, batch: &EventBatch<'_>) -> Bytes {
+        let time = batch.events.last().map_or(0, |event| event.time);
+        let events: Vec<Value> = batch.events.iter().filter_map(|event| encode(&event.detail)).collect();
+        json!({ "time_ms": time, "events": events }).to_string().into()
+    }
+
+    fn headers(&self, _: &str, body: &[u8]) -> Vec<(HeaderName, HeaderValue)> {
+        let headers = [("x-pusher-key", self.key.name.clone()), ("x-pusher-signature", self.key.sign(body))];
+        let pair = |(name, value): (&'static str, String)| {
+            // Letters, digits and hyphens are valid values.
+            Some((HeaderName::from_static(name), HeaderValue::try_from(value).ok()?))
+        };
+        headers.into_iter().filter_map(pair).collect()
+    }
+}
+
+/// Encodes an event; `None` for an event of no channel.
+fn encode(detail: &EventDetail) -> Option<Value> {
+    let topic = detail.topic()?;
+    let PusherTopic::Channel { channel, .. } = channel_of_topic(topic)? else { return None };
+    let mut event = json!({ "channel": channel });
+    let name = match detail {
+        EventDetail::TopicOccupied { .. } => "channel_occupied",
+        EventDetail::TopicVacated { .. } => "channel_vacated",
+        EventDetail::MemberJoined { member, .. } => {
+            event["user_id"] = json!(member.id());
+            "member_added"
+        }
+        EventDetail::MemberLeft { id, .. } => {
+            event["user_id"] = json!(**id);
+            "member_removed"
+        }
+        EventDetail::ClientMessage { content: EventContent::Json(content), connection, .. } => {
+            let (name, data, user_id) = client_event_fields(content)?;
+            event["event"] = json!(name);
+            for (field, value) in [("data", &data), ("user_id", &user_id), ("socket_id", connection)] {
+                if let Some(value) = value {
+                    event[field] = json!(value);
+                }
+            }
+            "client_event"
+        }
+        EventDetail::CacheMiss { .. } => "cache_miss",
+        EventDetail::SubscriptionCount { count, .. } => {
+            event["subscription_count"] = json!(count);
+            "subscription_count"
+        }
+        EventDetail::ClientMessage { .. } | EventDetail::ConnectionClosed(_) => return None,
+    };
+    event["name"] = json!(name);
+    Some(event)
+}
+
+#[cfg(test)]
+mod tests {
+    use sinews_server::Member;
+
+    use super::super::encode::client_event;
+    use super::*;
+
+    #[test]
+    fn pusher_10_3_events_are_encoded_with_their_fields() {
+        let topic: Arc<str> = presence_of("1", "presence-a.b").into();
+        let sent = |data, user| EventDetail::ClientMessage {
+            topic: topic.clone(),
+            content: client_event("client-e", data, user).of_event(),
+            user: None,
+            connection: Some("1.2".to_owned()),
+        };
+        for (detail, expected) in [
+            (EventDetail::TopicOccupied { topic: topic.clone() }, json!({"name": "channel_occupied"})),
+            (EventDetail::TopicVacated { topic: topic.clone() }, json!({"name": "channel_vacated"})),
+            (
+                EventDetail::MemberJoined { topic: topic.clone(), member: Member::new("u") },
+                json!({"name": "member_added", "user_id": "u"}),
+            ),
+            (
+                EventDetail::MemberLeft { topic: topic.clone(), id: "u".into() },
+                json!({"name": "member_removed", "user_id": "u"}),
+            ),
+            (EventDetail::CacheMiss { topic: topic.clone() }, json!({"name": "cache_miss"})),
+            (
+                EventDetail::SubscriptionCount { topic: topic.clone(), count: 2 },
+                json!({"name": "subscription_count", "subscription_count": 2}),
+            ),
+            (
+                sent(Some(r#"{"a": 1}"#), Some("u")),
+                json!({
+                    "name": "client_event", "event": "client-e", "data": "{\"a\": 1}", "user_id": "u", "socket_id": "1.2"
+                }),
+            ),
+            (
+                sent(Some(r#""text""#), None),
+                json!({"name": "client_event", "event": "client-e", "data": "text", "socket_id": "1.2"}),
+            ),
+            (sent(None, None), json!({"name": "client_event", "event": "client-e", "socket_id": "1.2"})),
+        ] {
+            let mut event = encode(&detail).unwrap();
+            let channel = event.as_object_mut().unwrap().remove("channel");
+            assert_eq!((channel, event), (Some(json!("presence-a.b")), expected));
+        }
+        assert_eq!(encode(&EventDetail::TopicOccupied { topic: "$pusher.1.u.YQ".into() }), None);
+    }
+
+    #[test]
+    fn pusher_10_7_webhook_receives_events_of_its_channels() {
+        let key = AppKey::new("key".to_owned(), "secret");
+        let filter = |webhook: PusherWebhook| webhook.target(("1", 1), &key, false).unwrap();
+        let matches = |webhook: &WebhookTarget, app, channel| {
+            let topic = presence_of(app, channel).into();
+            webhook.filter().matches(&EventDetail::TopicOccupied { topic })
+        };
+        let all = filter(PusherWebhook::new("http://app/"));
+        assert!(matches(&all, "1", "a") && !matches(&all, "2", "a"));
+        let some = filter(PusherWebhook::new("http://app/").with_channels(["chat.", "presence-"]));
+        assert!(matches(&some, "1", "chat.a") && matches(&some, "1", "presence-a"));
+        assert!(!matches(&some, "1", "chat-a") && !matches(&some, "2", "chat.a"));
+        let other = filter(PusherWebhook::new("http://app/").with_events([WebhookEventKind::CacheMiss]));
+        assert!(!matches(&other, "1", "a"));
+    }
+
+    #[test]
+    fn invalid_webhooks_are_reported() {
+        let webhook = || PusherWebhook::new("http://app/");
+        for (bad, expected) in [
+            (PusherWebhook::new("app"), "url "),
+            (
+                webhook().with_events([WebhookEventKind::ConnectionClosed]),
+                "no channel has the event connection_closed",
+            ),
+            (webhook().with_grace(Duration::from_secs(61)), "grace of 61s exceeds"),
+        ] {
+            let error = bad.check().unwrap_err();
+            assert!(error.starts_with(expected), "{error}");
+        }
+        assert_eq!(webhook().with_events(EVENTS).check(), Ok(()));
+        assert!(!format!("{:?}", PusherWebhook::new("http://app/?secret")).contains("secret"));
+    }
+}

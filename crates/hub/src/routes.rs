@@ -1,0 +1,262 @@
+//! The routes of the hub.
+
+use std::sync::Arc;
+
+use sinews_server::{
+    Answer, Config, DeflateConfig, Handler, MessageRoute, OriginPolicy, Overflow, Refusal, Request, Router,
+    ServerOptions, WebSocketRoute,
+};
+
+use crate::admission::{HandshakeRejection, admit};
+use crate::auth::Denied;
+use crate::cluster::Cluster;
+use crate::dashboard::DashboardClient;
+use crate::http::stream_name_of;
+use crate::options::RouteOptions;
+use crate::policy::{AccessPolicy, LivePolicy};
+use crate::protocol::binary::{self, BinaryClient};
+use crate::protocol::echo::EchoHandler;
+use crate::protocol::events::TopicsReader;
+use crate::protocol::events::keys::KeysFormat;
+use crate::protocol::json::streams::JsonStreams;
+use crate::protocol::json::{self, JsonClient};
+use crate::protocol::raw::{self, TopicClient};
+use crate::streams::errors::STREAMS_DISABLED;
+use crate::streams::service::StreamService;
+use crate::topics::HubTopics;
+use crate::{api, health, metrics, pages};
+
+/// Adds the routes to a router.
+pub(crate) fn add_to(
+    router: Router,
+    options: &RouteOptions,
+    live: &LivePolicy,
+    hub: &Arc<HubTopics>,
+    store: Option<&Arc<StreamService>>,
+    cluster: Option<&Arc<Cluster>>,
+) -> Router {
+    let (echo_live, topics_live, publish_live, ws_live) =
+        (live.clone(), live.clone(), live.clone(), live.clone());
+    let dashboard_live = live.clone();
+    let (topics_hub, publish_hub, ws_hub, dashboard_hub) =
+        (Arc::clone(hub), Arc::clone(hub), Arc::clone(hub), Arc::clone(hub));
+    let max_message = options.max_message;
+    let (ws_store, topics_store, publish_store) = (store.cloned(), store.cloned(), store.cloned());
+    let router = health::add_to(metrics::add_to(router, store, live, cluster), store, cluster);
+    let router = if options.has_pages { pages::add_to(router) } else { router };
+    let router = router
+        .healthz("/healthz")
+        .websocket(
+            "/echo",
+            route(options, raw::NAME, move |request| admit(&echo_live.policy(), request, || Ok(EchoHandler))),
+        )
+        .websocket(
+            "/topics/{name}",
+            route(options, raw::NAME, move |request| {
+                let (hub, policy) = (Arc::clone(&topics_hub), topics_live.policy());
+                admit(&policy, request, || TopicClient::new(request, &policy, hub, topics_store.clone()))
+            }),
+        )
+        .websocket(
+            "/ws",
+            route(options, json::NAME, move |request| {
+                let (streams, policy) = (JsonStreams::new(ws_store.clone(), None), ws_live.policy());
+                let hub = Arc::clone(&ws_hub);
+                admit(&policy, request, || JsonClient::new(request, &ws_live, hub, max_message, streams))
+            }),
+        )
+        .websocket(
+            "/dashboard/feed",
+            route(options, raw::NAME, move |request| {
+                let (policy, hub) = (dashboard_live.policy(), Arc::clone(&dashboard_hub));
+                admit(&policy, request, || DashboardClient::new(request, &policy, hub))
+            }),
+        )
+        .get("/topics", topics_reader(options, live, hub, store))
+        .get("/topics/{name}", topics_reader(options, live, hub, store))
+        .post("/topics/{name}", move |request| {
+            api::topics::publish(&publish_live.policy(), &publish_hub, publish_store.as_ref(), request)
+                .unwrap_or_else(|denied| denied.response().into())
+        });
+    let router = add_keys(router, options, live, hub, store);
+    let host_live = live.clone();
+    let router = router.before("/", move |request| host_live.policy().check_host(request));
+    add_streams(router, options, live, hub, store)
+}
+
+/// Answers requests for the messages of topics.
+fn topics_reader(
+    options: &RouteOptions,
+    live: &LivePolicy,
+    hub: &Arc<HubTopics>,
+    store: Option<&Arc<StreamService>>,
+) -> impl Fn(&mut Request<'_>) -> Answer + Send + Sync + 'static {
+    let (hub, store, live) = (Arc::clone(hub), store.cloned(), live.clone());
+    let (config, max_message) = (Arc::new(socket_config(options)), options.max_message);
+    move |request| {
+        let streams = JsonStreams::new(store.clone(), None);
+        let reader = TopicsReader { live: &live, hub: &hub, streams, config: &config, max_message };
+        reader.answer(request).unwrap_or_else(|denied| denied.response().into())
+    }
+}
+
+/// Answers requests for the keys of a topic and their changes.
+fn keys_reader(
+    options: &RouteOptions,
+    live: &LivePolicy,
+    hub: &Arc<HubTopics>,
+    store: Option<&Arc<StreamService>>,
+) -> impl Fn(&mut Request<'_>, KeysFormat) -> Answer + Send + Sync + 'static {
+    let (hub, store, live) = (Arc::clone(hub), store.cloned(), live.clone());
+    let (config, max_message) = (Arc::new(socket_config(options)), options.max_message);
+    move |request, format| {
+        let streams = JsonStreams::new(store.clone(), None);
+        let reader = TopicsReader { live: &live, hub: &hub, streams, config: &config, max_message };
+        reader.answer_keys(request, format).unwrap_or_else(|denied| denied.response().into())
+    }
+}
+
+/// Adds the routes of keys.
+fn add_keys(
+    router: Router,
+    options: &RouteOptions,
+    live: &LivePolicy,
+    hub: &Arc<HubTopics>,
+    store: Option<&Arc<StreamService>>,
+) -> Router {
+    type Execute = fn(&AccessPolicy, Option<&Arc<StreamService>>, &mut Request<'_>) -> Result<Answer, Denied>;
+    let answer = |execute: Execute| {
+        let (live, store) = (live.clone(), store.cloned());
+        move |request: &mut Request<'_>| {
+            execute(&live.policy(), store.as_ref(), request).unwrap_or_else(|denied| denied.response().into())
+        }
+    };
+    let (page, stream) = (answer(api::keys::list), keys_reader(options, live, hub, store));
+    router
+        .get("/topics/{name}/keys", move |request| match KeysFormat::of(request) {
+            Some(format) => stream(request, format),
+            None => page(request),
+        })
+        .get("/topics/{name}/keys/{key}", answer(api::keys::get))
+        .put("/topics/{name}/keys/{key}", answer(api::keys::put))
+        .delete("/topics/{name}/keys/{key}", answer(api::keys::delete))
+}
+
+/// Adds the routes of streams: requests, JSON and binary messages.
+fn add_streams(
+    router: Router,
+    options: &RouteOptions,
+    live: &LivePolicy,
+    hub: &Arc<HubTopics>,
+    store: Option<&Arc<StreamService>>,
+) -> Router {
+    let (list_live, read_live, publish_live, ws_live) =
+        (live.clone(), live.clone(), live.clone(), live.clone());
+    let (delete_live, delete_store) = (live.clone(), store.cloned());
+    let (list_store, read_store, publish_store, ws_store) =
+        (store.cloned(), store.cloned(), store.cloned(), store.cloned());
+    let (hub, max_message) = (Arc::clone(hub), options.max_message);
+    router
+        .get("/streams", move |request| api::streams::list(&list_live.policy(), list_store.as_ref(), request))
+        .get("/streams/{name}", move |request| {
+            api::streams::read(&read_live.policy(), read_store.as_ref(), request)
+        })
+        .post("/streams/{name}", move |request| {
+            api::streams::publish(&publish_live.policy(), publish_store.as_ref(), request)
+        })
+        .delete("/streams/{name}", move |request| {
+            api::streams::delete(&delete_live.policy(), delete_store.as_ref(), request)
+        })
+        .websocket(
+            "/streams/{name}",
+            stream_route(options, move |request| {
+                admit(&ws_live.policy(), request, || {
+                    connect(request, &ws_live, ws_store.as_ref(), &hub, max_message)
+                })
+            }),
+        )
+}
+
+/// `WS /streams/{name}`: binary messages if the client offers that subprotocol, JSON otherwise.
+fn connect(
+    request: &Request<'_>,
+    live: &LivePolicy,
+    store: Option<&Arc<StreamService>>,
+    hub: &Arc<HubTopics>,
+    max_message: usize,
+) -> Result<Box<dyn Handler>, HandshakeRejection> {
+    let name = stream_name_of(request).map_err(|problem| HandshakeRejection::request(400, &problem.text))?;
+    let Some(store) = store else { return Err(HandshakeRejection::request(404, STREAMS_DISABLED)) };
+    if request.subprotocol() == Some(binary::NAME) {
+        let shared = (Arc::clone(store), Arc::clone(hub.connections()));
+        return Ok(Box::new(BinaryClient::websocket(request, live, name, shared, max_message)?));
+    }
+    let streams = JsonStreams::new(Some(Arc::clone(store)), Some(name));
+    Ok(Box::new(JsonClient::new(request, live, Arc::clone(hub), max_message, streams)?))
+}
+
+/// Route options of a connection to one stream: queued messages are never dropped, and batches are sent from the log's
+/// memory, uncompressed.
+fn stream_route(
+    options: &RouteOptions,
+    handler: impl Fn(&Request<'_>) -> Result<Box<dyn Handler>, Refusal> + Send + Sync + 'static,
+) -> WebSocketRoute {
+    let handshake = ServerOptions::new()
+        .with_origin(OriginPolicy::any())
+        .with_subprotocol(binary::NAME)
+        .and_then(|handshake| handshake.with_subprotocol(json::NAME))
+        .expect("names of subprotocols are constants, and tokens");
+    let route = WebSocketRoute::boxed(handler).with_options(handshake).with_config(stream_config(options));
+    limit_messages(options, route)
+}
+
+/// Limits the message rate of each connection of the route. After an idle second, the burst equals the rate.
+fn limit_messages(options: &RouteOptions, route: WebSocketRoute) -> WebSocketRoute {
+    match options.message_rate {
+        Some(messages) => route.with_message_rate(messages, messages),
+        None => route,
+    }
+}
+
+fn stream_config(options: &RouteOptions) -> Config {
+    let max = options.max_message as u64;
+    let config = options.websocket.clone().with_overflow(Overflow::Close);
+    config.with_max_message(max).with_max_frame(max)
+}
+
+/// The route for binary messages over plain TCP.
+pub(crate) fn messages(
+    options: &RouteOptions,
+    live: &LivePolicy,
+    hub: &HubTopics,
+    store: &Arc<StreamService>,
+) -> MessageRoute {
+    let (live, max) = (live.clone(), options.max_message);
+    let shared = (Arc::clone(store), Arc::clone(hub.connections()));
+    let handler = move |_peer| BinaryClient::plain(live.clone(), shared.clone(), max);
+    MessageRoute::new(handler).with_config(stream_config(options))
+}
+
+/// The limits and timeouts of a WebSocket or a streaming response.
+fn socket_config(options: &RouteOptions) -> Config {
+    let max = options.max_message as u64;
+    options.websocket.clone().with_max_message(max).with_max_frame(max)
+}
+
+fn route(
+    options: &RouteOptions,
+    subprotocol: &str,
+    handler: impl Fn(&Request<'_>) -> Result<Box<dyn Handler>, Refusal> + Send + Sync + 'static,
+) -> WebSocketRoute {
+    let config = socket_config(options);
+    // The handler checks the origin: the allowed origins may change.
+    let handshake = ServerOptions::new()
+        .with_origin(OriginPolicy::any())
+        .with_subprotocol(subprotocol)
+        .expect("names of subprotocols are constants, and tokens");
+    let handshake = match options.deflate {
+        Some(mode) => handshake.with_deflate(DeflateConfig::new().with_mode(mode)),
+        None => handshake,
+    };
+    limit_messages(options, WebSocketRoute::boxed(handler)).with_options(handshake).with_config(config)
+}

@@ -1,0 +1,38 @@
+//! Durable streams, which all client protocols share. docs/book/src/server/streams.md describes them.
+//!
+//! ```text
+//!   binary (WebSocket, TCP) ─┐                        ┌─▶ store: append, read, commit; local or at a broker
+//!   JSON (WebSocket) ────────┼─▶ ConnectionStreams ───┤
+//!   HTTP ────────────────────┘   pending answers,     └─▶ groups: assignment of partitions
+//!                                subscriptions            to members
+//! ```
+//!
+//! [`durable_topics`] serves the durable topics, [`follow`] their subscribers.
+
+mod acks;
+pub(crate) mod broker;
+mod carrier;
+pub(crate) mod connection;
+mod deletion;
+pub(crate) mod directory;
+pub(crate) mod durable_keys;
+pub(crate) mod durable_topics;
+pub(crate) mod errors;
+pub(crate) mod fetch;
+pub(crate) mod follow;
+mod groups;
+pub(crate) mod idempotency;
+pub(crate) mod json;
+mod local;
+pub(crate) mod options;
+pub(crate) mod quota;
+pub(crate) mod records_from;
+pub(crate) mod replies;
+pub(crate) mod report;
+pub(crate) mod request;
+pub(crate) mod service;
+pub(crate) mod store;
+mod subscription;
+#[cfg(test)]
+mod tests;
+mod wake_flag;

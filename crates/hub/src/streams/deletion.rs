@@ -1,0 +1,189 @@
+//! Deletion of streams: on request, and after disuse.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::Duration;
+
+use sinews_stream::{StreamInfo, StreamState, Streams};
+
+use super::request::now;
+use super::service::StreamService;
+use crate::auth::{Action, Rights};
+use crate::periodic::Periodic;
+use crate::problem::{Problem, code, problem};
+use crate::topics;
+
+/// Concurrent deletions: each one waits for the disk on a thread of its own.
+const DELETIONS_MAX: usize = 16;
+
+static DELETIONS: AtomicUsize = AtomicUsize::new(0);
+
+impl StreamService {
+    /// Checks whether a stream may be deleted.
+    ///
+    /// # Errors
+    /// The name is invalid, the right is missing, a broker stores the stream, or the stream does not exist.
+    pub(crate) fn check_delete(&self, name: &str, rights: &Rights) -> Result<(), Problem> {
+        topics::check_name(name).map_err(|text| problem(code::TOPIC, text))?;
+        rights.may(Action::Delete, name)?;
+        self.store.check_delete(name)?;
+        if self.streams()?.describe(name).is_none() {
+            return Err(problem(code::NO_STREAM, format!("stream {name} does not exist")));
+        }
+        Ok(())
+    }
+
+    /// Deletes a stream on a thread of its own, because it waits for the disk. Appends and reads fail with 410 from
+    /// then on, groups are forgotten, and subscribers of a topic are notified of its new epoch.
+    pub(crate) fn delete(self: &Arc<Self>, name: &str) -> Result<Deletion, Problem> {
+        if DELETIONS.fetch_add(1, Ordering::AcqRel) >= DELETIONS_MAX {
+            DELETIONS.fetch_sub(1, Ordering::AcqRel);
+            let message = format!("stream {name}: too many deletions in progress (limit {DELETIONS_MAX})");
+            return Err(problem(code::TOO_MANY, message));
+        }
+        let deletion = Deletion::default();
+        let (store, name, done) = (Arc::clone(self), name.to_owned(), deletion.clone());
+        let spawned = thread::Builder::new().name("streams-delete".to_owned()).spawn(move || {
+            let result = store.delete_now(&name);
+            DELETIONS.fetch_sub(1, Ordering::AcqRel);
+            done.finish(result);
+        });
+        if let Err(error) = spawned {
+            DELETIONS.fetch_sub(1, Ordering::AcqRel);
+            return Err(problem(code::STORE, format!("cannot start a thread: {error}")));
+        }
+        Ok(deletion)
+    }
+
+    /// Deletes a stream on the calling thread.
+    pub(super) fn delete_now(&self, name: &str) -> Result<(), Problem> {
+        let streams = self.streams()?;
+        let created = streams.describe(name).map_or(0, |info| info.created);
+        match streams.delete(name) {
+            Ok(true) => {}
+            Ok(false) => return Err(problem(code::NO_STREAM, format!("stream {name} does not exist"))),
+            Err(error) => return Err(problem(code::STORE, format!("stream {name}: {error}"))),
+        }
+        self.quota.release(name);
+        self.groups.remove(name);
+        self.topics.remove(name, created);
+        tracing::info!(stream = name, "stream deleted");
+        Ok(())
+    }
+
+    /// Periodically deletes unused streams that their first use has created.
+    pub(crate) fn start_expiry(self: &Arc<Self>) -> std::io::Result<Option<Periodic>> {
+        let Some(after) = self.rules.expire_unused else { return Ok(None) };
+        let store = Arc::downgrade(self);
+        let interval = (after / 10).clamp(EXPIRY_LEAST, EXPIRY_MOST);
+        let task = move || {
+            if let Some(store) = store.upgrade().filter(|store| !store.is_closed()) {
+                store.expire(now());
+            }
+        };
+        Periodic::start("streams-expiry", interval, task).map(Some)
+    }
+
+    /// Deletes streams that are unused at this time, in microseconds since 1970.
+    pub(super) fn expire(&self, now: u64) {
+        let (Some(after), Some(streams)) = (self.rules.expire_unused, self.streams.get()) else { return };
+        if !self.store.expires_unused() {
+            return;
+        }
+        let limit = now.saturating_sub(u64::try_from(after.as_micros()).unwrap_or(u64::MAX));
+        for info in streams.describe_all() {
+            if info.automatic && info.last_used() < limit && !self.is_in_use(streams, &info) {
+                match self.delete_now(&info.name) {
+                    Ok(()) => tracing::info!(stream = &*info.name, "unused stream has expired"),
+                    Err(problem) => tracing::warn!(stream = &*info.name, "expiry failed: {}", problem.text),
+                }
+            }
+        }
+    }
+
+    /// Whether a consumer waits for records of the stream. The relay of a topic is a consumer, too.
+    fn is_in_use(&self, streams: &Streams, info: &StreamInfo) -> bool {
+        if info.state != StreamState::Open {
+            return false;
+        }
+        let Some(stream) = streams.stream(&info.name) else { return false };
+        let waiting = |number| stream.partition(number).map_or(0, |found| found.statistics().waiters);
+        let waiters: u64 = (0..stream.partitions()).map(waiting).sum();
+        waiters > u64::from(self.topics.is_durable(&info.name))
+    }
+}
+
+/// Bounds of the interval between checks for unused streams.
+const EXPIRY_LEAST: Duration = Duration::from_secs(1);
+const EXPIRY_MOST: Duration = Duration::from_secs(3600);
+
+/// A deletion in progress.
+#[derive(Clone, Default)]
+pub(crate) struct Deletion(Arc<Mutex<DeletionState>>);
+
+/// The result of a deletion, and the waker of the task that waits for it.
+type DeletionState = (Option<Result<(), Problem>>, Option<Waker>);
+
+impl Deletion {
+    fn finish(&self, result: Result<(), Problem>) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.0 = Some(result);
+        let waker = state.1.take();
+        drop(state);
+        waker.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Future for Deletion {
+    type Output = Result<(), Problem>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match state.0.take() {
+            Some(result) => Poll::Ready(result),
+            None => {
+                state.1 = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use sinews_stream::{PartitionEvent, StreamConfig, StreamsConfig};
+
+    use super::super::options::CreationRules;
+    use super::*;
+
+    #[test]
+    fn unused_streams_expire_unless_they_were_created_on_request_or_a_consumer_waits() {
+        let directory = tempfile::tempdir().unwrap();
+        let (streams, _) = Streams::open(directory.path(), StreamsConfig::default()).unwrap();
+        let minute = Duration::from_secs(60);
+        let rules = CreationRules { expire_unused: Some(minute), ..CreationRules::default() };
+        let store = StreamService::new(StreamConfig::default(), Default::default(), 1 << 20, None, rules);
+        let automatic = StreamConfig::default().with_automatic(true);
+        for (name, config) in
+            [("auto", &automatic), ("waits", &automatic), ("asked", &StreamConfig::default())]
+        {
+            streams.create(name, config).unwrap();
+        }
+        let waits = streams.stream("waits").unwrap().partition(0).unwrap();
+        assert!(!waits.watch(PartitionEvent::Readable(0), Waker::noop()));
+        store.install(streams.clone());
+        let names = || streams.describe_all().iter().map(|info| info.name.to_string()).collect::<Vec<_>>();
+        let later = |seconds: u64| now() + seconds * 1_000_000;
+        store.expire(later(30));
+        assert_eq!(names(), ["asked", "auto", "waits"]);
+        store.expire(later(61));
+        assert_eq!(names(), ["asked", "waits"]);
+        store.close();
+    }
+}

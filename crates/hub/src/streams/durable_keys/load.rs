@@ -1,0 +1,133 @@
+//! Reads the keys of a topic from their stream.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use sinews_server::{KeySnapshot, KeyedSnapshot, Position};
+use sinews_stream::record::{self as records, Record, ValueKind};
+use sinews_stream::{Partition, ReadError};
+
+use super::record::{decode, time_left};
+use crate::problem::{Problem, code, problem};
+use crate::streams::request::now;
+
+/// Bytes of one read.
+const READ_BYTES: usize = 1 << 20;
+
+/// Age in microseconds up to which removals are restored, so that subscribers who were away can continue. Shorter than
+/// the time for which the stream has all tombstones.
+const REMOVALS_AGE: u64 = 3_600_000_000;
+
+/// Removals that are restored.
+const REMOVALS_MAX: usize = 10_000;
+
+/// Entries of a topic while it is read: keys, and recent removals. Twice the keys that a topic may have.
+const ENTRIES_MAX: usize = 20_000;
+
+/// The last change of a key.
+struct Entry {
+    version: u64,
+    value: Option<Bytes>,
+    expires: Option<u64>,
+}
+
+#[derive(Default)]
+struct Loading {
+    entries: HashMap<String, Entry>,
+    removals: usize,
+    /// Removals up to this sequence are not restored.
+    forgotten: u64,
+    /// A recent record was found: the stream has all removals since.
+    has_recent: bool,
+}
+
+/// The keys of a topic, with the offsets of their records plus 1 as versions.
+pub(super) fn read(topic: &str, epoch: u64, partition: &Partition) -> Result<KeyedSnapshot, Problem> {
+    let mut loading = Loading::default();
+    let recent = now().saturating_sub(REMOVALS_AGE);
+    let mut from = partition.offsets().earliest;
+    let end = partition.offsets().readable;
+    let mut is_damaged = false;
+    while from < end {
+        match partition.read(from, READ_BYTES) {
+            Ok(read) if read.batches.is_empty() => break,
+            Ok(read) => {
+                for batch in records::iter(&read.batches) {
+                    let Ok(batch) = batch else { break };
+                    let appended = batch.header().appended;
+                    for record in batch.records() {
+                        match record {
+                            Ok(record) => loading.add(&record, (appended, recent))?,
+                            Err(_) => is_damaged = true,
+                        }
+                    }
+                }
+                from = read.next;
+            }
+            Err(ReadError::Gone { earliest: to } | ReadError::Damaged { resume: to, .. }) if to > from => {
+                is_damaged = true;
+                from = to;
+            }
+            Err(error) => return Err(problem(code::STORE, error.to_string())),
+        }
+    }
+    if is_damaged {
+        tracing::error!(
+            topic,
+            "records of durable keys are damaged: their keys have earlier values, or none"
+        );
+    }
+    if is_damaged || !loading.has_recent {
+        loading.forgotten = end;
+    }
+    Ok(loading.finish(topic, Position { epoch, sequence: end }))
+}
+
+impl Loading {
+    fn add(&mut self, record: &Record<'_>, (appended, recent): (u64, u64)) -> Result<(), Problem> {
+        let version = record.offset + 1;
+        if !self.has_recent && appended >= recent {
+            self.has_recent = true;
+            self.forgotten = version - 1;
+        }
+        let Ok(key) = std::str::from_utf8(record.key) else { return Ok(()) };
+        let is_removal = record.kind == ValueKind::Tombstone;
+        let stored = if is_removal { None } else { decode(record.value) };
+        if !is_removal && stored.is_none() {
+            tracing::error!(key, version, "a record of a durable key has no valid value, and is ignored");
+            return Ok(());
+        }
+        let before = self.entries.remove(key);
+        self.removals -= usize::from(before.is_some_and(|before| before.value.is_none()));
+        if is_removal && (!self.has_recent || self.removals >= REMOVALS_MAX) {
+            self.forgotten = self.forgotten.max(version);
+            return Ok(());
+        }
+        if self.entries.len() >= ENTRIES_MAX {
+            let text = format!("the stream has more than {ENTRIES_MAX} keys");
+            return Err(problem(code::STORE, text));
+        }
+        self.removals += usize::from(is_removal);
+        let entry = match stored {
+            Some(stored) => Entry { version, value: Some(stored.value), expires: stored.expires },
+            None => Entry { version, value: None, expires: None },
+        };
+        self.entries.insert(key.to_owned(), entry);
+        Ok(())
+    }
+
+    fn finish(self, topic: &str, position: Position) -> KeyedSnapshot {
+        let mut keys: Vec<KeySnapshot> = self
+            .entries
+            .into_iter()
+            .map(|(key, entry)| KeySnapshot {
+                key,
+                version: entry.version,
+                value: entry.value,
+                ttl: entry.expires.map(time_left),
+            })
+            .collect();
+        keys.sort_unstable_by_key(|key| key.version);
+        KeyedSnapshot { topic: topic.to_owned(), position, forgotten: self.forgotten, keys }
+    }
+}

@@ -1,0 +1,138 @@
+//! Records of keys: the key of the record is the key; its value is a JSON object with the field of the message that
+//! contains the value, and what a restart needs besides.
+
+use std::borrow::Cow;
+use std::time::{Duration, SystemTime};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use sinews_server::LoggedChange;
+use sinews_stream::record::{RecordBuilder, RecordError, Records, ValueKind};
+
+use crate::json::present;
+use crate::streams::request::now;
+
+/// A value as stored.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct StoredValue {
+    pub(super) value: Bytes,
+    /// Milliseconds since 1970.
+    pub(super) expires: Option<u64>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ValueEnvelope<'a> {
+    expires: Option<u64>,
+    // `null` is a valid value.
+    #[serde(borrow, deserialize_with = "present")]
+    data: Option<&'a RawValue>,
+    #[serde(borrow)]
+    b64: Option<Cow<'a, str>>,
+    /// A value that no client of the hub has written.
+    #[serde(borrow)]
+    raw: Option<Cow<'a, str>>,
+}
+
+/// Encodes a change as one record; a removal is a tombstone.
+pub(super) fn encode(change: &LoggedChange<'_>) -> Result<Records, RecordError> {
+    let mut builder = RecordBuilder::new();
+    let key = change.key.as_bytes();
+    match change.value {
+        Some(value) => {
+            let envelope = envelope(value, change);
+            builder.push(now(), key, envelope.as_bytes(), ValueKind::Json)?;
+        }
+        None => builder.push(now(), key, b"", ValueKind::Tombstone)?,
+    }
+    builder.finish().ok_or(RecordError::Empty)
+}
+
+fn envelope(value: &Bytes, change: &LoggedChange<'_>) -> String {
+    let mut text = String::with_capacity(value.len() + 64);
+    text.push('{');
+    if let Some(expires) = change.expires {
+        let since = expires.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        text.push_str(&format!("\"expires\":{},", since.as_millis()));
+    }
+    match std::str::from_utf8(value) {
+        Ok(field) if is_field(field) => text.push_str(field),
+        _ => text.push_str(&format!("\"raw\":\"{}\"", STANDARD.encode(value))),
+    }
+    text.push('}');
+    text
+}
+
+/// Whether a stored value is one field of a message, and read back unchanged.
+fn is_field(field: &str) -> bool {
+    let stored = decode(format!("{{{field}}}").as_bytes());
+    stored.is_some_and(|stored| stored.value == field.as_bytes() && stored.expires.is_none())
+}
+
+/// Decodes the value of a record; `None` if it is no value of a key.
+pub(super) fn decode(value: &[u8]) -> Option<StoredValue> {
+    let ValueEnvelope { expires, data, b64, raw } = serde_json::from_slice(value).ok()?;
+    let value = match (data, b64, raw) {
+        (Some(data), None, None) => format!("\"data\":{}", data.get()).into(),
+        (None, Some(b64), None) => format!("\"b64\":\"{b64}\"").into(),
+        (None, None, Some(raw)) => STANDARD.decode(raw.as_bytes()).ok()?.into(),
+        _ => return None,
+    };
+    Some(StoredValue { value, expires })
+}
+
+/// Time until a key expires.
+pub(super) fn time_left(expires: u64) -> Duration {
+    Duration::from_millis(expires.saturating_sub(now() / 1_000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round_trip(value: &'static str, expires: Option<u64>) -> StoredValue {
+        let value = Bytes::from_static(value.as_bytes());
+        let at = expires.map(|millis| SystemTime::UNIX_EPOCH + Duration::from_millis(millis));
+        let change = LoggedChange::set("a.b", &value).with_expiry(at);
+        let records = encode(&change).unwrap();
+        let record = records.iter().next().unwrap().unwrap();
+        assert_eq!((record.key, record.kind), (&b"a.b"[..], ValueKind::Json));
+        decode(record.value).unwrap()
+    }
+
+    #[test]
+    fn values_and_their_expiry_are_read_back() {
+        for value in [
+            "\"data\":null",
+            "\"data\":{\"x\":[1,\"\\u0000}\"]}",
+            "\"data\":\"text\"",
+            "\"b64\":\"AAEC\"",
+            "no field of a message",
+            "\"data\":1,\"expires\":5",
+            "\"data\":1}{\"a\":2",
+            "",
+        ] {
+            for expires in [None, Some(1_780_000_000_123)] {
+                let stored = round_trip(value, expires);
+                assert_eq!((&stored.value[..], stored.expires), (value.as_bytes(), expires), "{value}");
+            }
+        }
+    }
+
+    #[test]
+    fn removal_is_a_tombstone() {
+        let records = encode(&LoggedChange::removal("a")).unwrap();
+        let record = records.iter().next().unwrap().unwrap();
+        assert_eq!((record.key, record.value, record.kind), (&b"a"[..], &b""[..], ValueKind::Tombstone));
+    }
+
+    #[test]
+    fn other_records_are_rejected() {
+        for value in ["", "{}", "1", "{\"data\":1,\"b64\":\"\"}", "{\"raw\":\"?\"}"] {
+            assert_eq!(decode(value.as_bytes()), None, "{value}");
+        }
+    }
+}

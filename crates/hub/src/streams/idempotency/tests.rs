@@ -1,0 +1,181 @@
+//! Two nodes at a broker that does not deduplicate, and whose copies lag behind.
+
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use sinews_stream::broker::{BatchEncoder, Broker, BrokerHealth, BrokerResponse};
+use sinews_stream::record::{Record, Records, ValueKind};
+use sinews_stream::{
+    AppendError, Durability, Partition, Pending, ReadResult, StartPosition, StreamConfig, Streams,
+    StreamsConfig,
+};
+use tempfile::TempDir;
+
+use super::super::options::CreationRules;
+use super::*;
+use crate::api::streams::append_to_topic;
+use crate::topics::MessageContent;
+
+/// Key, value and time of a record.
+type StoredRecord = (Vec<u8>, Vec<u8>, u64);
+
+/// Records by offset.
+#[derive(Clone, Default)]
+struct SharedRecords(Arc<Mutex<Vec<StoredRecord>>>);
+
+impl Broker for SharedRecords {
+    fn publish(&self, _: &str, _: u32, records: Records) -> Result<Pending, AppendError> {
+        let mut all = self.0.lock().unwrap();
+        let (completer, pending) = Pending::channel(records.count());
+        let first = all.len() as u64;
+        for record in records.iter().flatten() {
+            all.push((record.key.to_vec(), record.value.to_vec(), record.timestamp));
+        }
+        completer.reached(Durability::Broker, first);
+        Ok(pending)
+    }
+
+    fn watch_queue_space(&self, _: &Waker) -> bool {
+        true
+    }
+
+    fn follow(&self, _: &str, _: u32, _: StartPosition, _: Partition) {}
+
+    fn fetch(&self, _: &str, _: u32, from: u64, max_bytes: usize) -> BrokerResponse<ReadResult> {
+        let mut batches = BatchEncoder::new(from);
+        for (offset, (key, value, timestamp)) in (0..).zip(&*self.0.lock().unwrap()) {
+            if offset >= from && batches.len() < max_bytes {
+                let (timestamp, kind) = (*timestamp, ValueKind::Text);
+                batches.push(&Record { offset, timestamp, key, value, kind });
+            }
+        }
+        BrokerResponse::ready(Ok(batches.finish()))
+    }
+
+    fn offset_range(&self, _: &str, _: u32) -> BrokerResponse<(u64, u64)> {
+        BrokerResponse::ready(Ok((0, self.0.lock().unwrap().len() as u64)))
+    }
+
+    fn partitions(&self, _: &str) -> BrokerResponse<u32> {
+        BrokerResponse::ready(Ok(1))
+    }
+
+    fn first_offset(&self) -> u64 {
+        0
+    }
+
+    fn creates_partitions(&self) -> bool {
+        true
+    }
+
+    fn commit(&self, _: &str, _: u32, _: &str, _: u64) -> BrokerResponse<()> {
+        BrokerResponse::ready(Ok(()))
+    }
+
+    fn committed(&self, _: &str, _: u32, _: &str) -> BrokerResponse<Option<u64>> {
+        BrokerResponse::ready(Ok(None))
+    }
+
+    fn health(&self) -> BrokerHealth {
+        BrokerHealth::new(true, None, 0)
+    }
+
+    fn close(&self, _: Duration) {}
+}
+
+struct Node {
+    store: Arc<StreamService>,
+    _directory: TempDir,
+}
+
+impl Node {
+    fn new(broker: Option<Arc<dyn Broker>>) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let (streams, _) = Streams::open(directory.path(), StreamsConfig::default()).unwrap();
+        let patterns = (vec!["t".to_owned()].into(), Vec::new(), Vec::new());
+        let rules = CreationRules::default();
+        let store = StreamService::new(StreamConfig::default(), patterns, 1 << 20, broker, rules);
+        store.install(streams);
+        Self { store, _directory: directory }
+    }
+
+    fn publish(&self, key: Option<&str>) -> u64 {
+        let content = MessageContent::Text("x".into());
+        block_on(append_to_topic(&self.store, "t", (content, key), Rights::all())).unwrap().sequence
+    }
+
+    /// Idempotency keys and sequences that are read.
+    fn read(&self) -> Vec<(String, u64)> {
+        let records = block_on(Arc::clone(&self.store).read_keys("t".to_owned())).unwrap().unwrap();
+        records.finish();
+        assert!(records.publications.iter().all(|record| record.age < Duration::from_secs(300)));
+        records.publications.into_iter().map(|record| (record.idempotency_key, record.sequence)).collect()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.store.close();
+    }
+}
+
+struct ThreadWaker(Thread);
+
+impl Wake for ThreadWaker {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let waker = Waker::from(Arc::new(ThreadWaker(thread::current())));
+    let mut future = std::pin::pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+fn of(key: &str, sequence: u64) -> (String, u64) {
+    (key.to_owned(), sequence)
+}
+
+#[test]
+fn publications_of_another_node_are_read_from_the_broker() {
+    let broker = SharedRecords::default();
+    let [one, two] = [(); 2].map(|()| Node::new(Some(Arc::new(broker.clone()))));
+    assert_eq!(two.read(), []);
+    assert_eq!((one.publish(Some("a")), one.publish(None), one.publish(Some("b"))), (1, 2, 3));
+    assert!(two.store.must_read_keys("t"), "other nodes publish, too");
+    assert_eq!(two.read(), [of("a", 1), of("b", 3)]);
+    assert_eq!((two.read(), one.publish(Some("c"))), (Vec::new(), 4));
+    assert_eq!(two.read(), [of("c", 4)]);
+    // A node that starts later.
+    assert_eq!(Node::new(Some(Arc::new(broker))).read(), [of("a", 1), of("b", 3), of("c", 4)]);
+}
+
+#[test]
+fn only_the_last_records_are_read() {
+    let broker = SharedRecords::default();
+    let one = Node::new(Some(Arc::new(broker.clone())));
+    one.publish(Some("first"));
+    let plain = (Vec::new(), b"x".to_vec(), 0);
+    broker.0.lock().unwrap().extend(std::iter::repeat_n(plain, RECORDS_MAX as usize - 2));
+    one.publish(Some("last"));
+    assert_eq!(Node::new(Some(Arc::new(broker.clone()))).read(), [of("last", RECORDS_MAX), of("first", 1)]);
+    one.publish(None);
+    assert_eq!(Node::new(Some(Arc::new(broker))).read(), [of("last", RECORDS_MAX)]);
+}
+
+#[test]
+fn log_of_one_node_is_read_once() {
+    let node = Node::new(None);
+    assert!(node.store.must_read_keys("t"));
+    assert_eq!(node.publish(Some("a")), 1);
+    assert_eq!(node.read(), [of("a", 1)]);
+    assert!(!node.store.must_read_keys("t"));
+}

@@ -1,0 +1,88 @@
+//! Streams and records as JSON.
+
+use std::fmt::Write;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use sinews_stream::record::{Record, ValueKind};
+use sinews_stream::{Lookup, Stream, StreamInfo, StreamState};
+
+use super::service::StreamService;
+
+/// A stream and its offsets, as JSON.
+pub(crate) fn described(store: &StreamService, stream: &Stream) -> Value {
+    let partitions = (0..stream.partitions()).filter_map(|number| {
+        let partition = stream.partition(number)?;
+        let (earliest, end) = store.ends(stream, number, &partition);
+        let bytes = partition.statistics().bytes;
+        Some(json!({ "partition": number, "earliest": earliest, "end": end, "bytes": bytes }))
+    });
+    let groups = stream.groups().into_iter().map(|group| {
+        let stored = (0..stream.partitions()).filter_map(|partition| {
+            let offset = stream.committed(&group, partition)?;
+            Some(json!({ "partition": partition, "offset": offset }))
+        });
+        json!({ "group": group, "partitions": stored.collect::<Vec<_>>() })
+    });
+    json!({
+        "stream": stream.name(),
+        "partitions": partitions.collect::<Vec<_>>(),
+        "groups": groups.collect::<Vec<_>>(),
+    })
+}
+
+/// One entry of a list of streams. A stream that is not open has its last known offsets.
+pub(crate) fn listed(store: &StreamService, info: &StreamInfo) -> Value {
+    if let Ok(Lookup::Open(stream)) = store.streams().map(|streams| streams.lookup(&info.name)) {
+        return described(store, &stream);
+    }
+    let partitions = info.partitions.iter().enumerate().map(|(number, it)| {
+        json!({ "partition": number, "earliest": it.earliest, "end": it.readable, "bytes": it.bytes })
+    });
+    let groups = info
+        .groups
+        .iter()
+        .map(|group| json!({ "group": &*group.name, "partitions": offsets(&group.offsets) }));
+    let mut message = json!({
+        "stream": &*info.name,
+        "partitions": partitions.collect::<Vec<_>>(),
+        "groups": groups.collect::<Vec<_>>(),
+    });
+    if let StreamState::Damaged(why) = &info.state {
+        message["error"] = json!(format!("the stream is damaged: {why}"));
+    }
+    message
+}
+
+fn offsets(assignments: &[(u32, u64)]) -> Value {
+    assignments
+        .iter()
+        .map(|(partition, offset)| json!({ "partition": partition, "offset": offset }))
+        .collect()
+}
+
+/// A record as JSON, without the fields that all records of a partition share.
+pub(crate) fn write_record(record: &Record<'_>, prefix: &str, out: &mut String) {
+    // Writing to a string cannot fail.
+    let _ = write!(out, "{{{prefix}\"offset\":{},\"at\":{}", record.offset, record.timestamp);
+    let _ = match std::str::from_utf8(record.key) {
+        Ok("") => Ok(()),
+        Ok(key) => write!(out, ",\"key\":{}", json!(key)),
+        Err(_) => write!(out, ",\"key_b64\":\"{}\"", STANDARD.encode(record.key)),
+    };
+    // The declared kind was not checked.
+    if record.kind == ValueKind::Tombstone {
+        out.push_str(",\"deleted\":true}");
+        return;
+    }
+    let _ = match (record.kind, std::str::from_utf8(record.value).ok()) {
+        (ValueKind::Text, Some(text)) => write!(out, ",\"data\":{}}}", json!(text)),
+        (ValueKind::Json, Some(text)) if serde_json::from_str::<&RawValue>(text).is_ok() => {
+            // A line break would separate records in line-based answers; JSON strings contain none.
+            write!(out, ",\"data\":{}}}", text.trim().replace(['\r', '\n'], " "))
+        }
+        _ => write!(out, ",\"b64\":\"{}\"}}", STANDARD.encode(record.value)),
+    };
+}

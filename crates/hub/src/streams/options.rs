@@ -1,0 +1,196 @@
+//! Options of durable streams.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sinews_stream::broker::Broker;
+use sinews_stream::{Fsync, StreamConfig};
+
+use super::quota::CreationLimits;
+use crate::namespaces::order::PatternSwitch;
+
+/// Options of durable streams: where they are stored, and what a new stream looks like.
+#[derive(Clone)]
+pub struct StreamOptions {
+    pub(crate) directory: Option<PathBuf>,
+    pub(crate) broker: Option<(Arc<dyn Broker>, BrokerIdentity)>,
+    pub(crate) topics: Vec<String>,
+    /// Patterns of topics that are not durable, although a less specific pattern is.
+    pub(crate) exceptions: Vec<String>,
+    pub(crate) keyed_topics: Vec<String>,
+    pub(crate) compacted: Vec<String>,
+    pub(crate) config: StreamConfig,
+    pub(crate) max_streams: usize,
+    pub(crate) rules: CreationRules,
+}
+
+/// The identity of a broker, without secrets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BrokerIdentity {
+    pub(crate) location: String,
+    pub(crate) prefix: String,
+}
+
+impl BrokerIdentity {
+    /// Content of the marker file in a directory with a copy of the streams.
+    pub(super) fn marker(&self) -> String {
+        format!("{}\n{}\n", self.location, self.prefix)
+    }
+}
+
+/// Rules for streams that their first use creates.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CreationRules {
+    pub(crate) creation: CreationLimits,
+    /// Time after which a stream without appends and reads is deleted.
+    pub(crate) expire_unused: Option<Duration>,
+}
+
+/// Default limit of streams, as of [`StreamsConfig`](sinews_stream::StreamsConfig).
+const STREAMS_MAX: usize = 10_000;
+
+/// Default size of a node's copy of each partition, in bytes. The broker has the rest.
+const COPY_BYTES: u64 = 1 << 30;
+
+/// Why a cluster rejects durable topics on the disk of one node.
+const LOCAL_TOPICS: &str = "the nodes do not share durable topics in a directory: store the streams at a broker \
+                            (streams.store)";
+
+/// Why a cluster rejects durable keys.
+const LOCAL_KEYS: &str =
+    "the nodes do not share durable keys: use streams.keyed_topics on a server without a cluster";
+
+impl StreamOptions {
+    /// Checks that this machine does not store what the nodes of a cluster share.
+    ///
+    /// # Errors
+    /// What it stores.
+    pub(crate) fn check_shared(&self) -> Result<(), &'static str> {
+        if self.broker.is_none() && !self.topics.is_empty() {
+            return Err(LOCAL_TOPICS);
+        }
+        if !self.keyed_topics.is_empty() {
+            return Err(LOCAL_KEYS);
+        }
+        Ok(())
+    }
+
+    /// Streams in a directory of this machine.
+    #[must_use]
+    pub fn in_directory(directory: impl Into<PathBuf>) -> Self {
+        Self {
+            directory: Some(directory.into()),
+            broker: None,
+            topics: Vec::new(),
+            exceptions: Vec::new(),
+            keyed_topics: Vec::new(),
+            compacted: Vec::new(),
+            config: StreamConfig::default(),
+            max_streams: STREAMS_MAX,
+            rules: CreationRules::default(),
+        }
+    }
+
+    /// Streams at a broker, with a copy of their last records on this machine. `location` identifies the broker without
+    /// credentials, and `prefix` its names: a directory with the copy of one broker is never used for another one.
+    ///
+    /// The copy is not synced and has at most 1 GiB of each partition, because the broker has the records.
+    #[must_use]
+    pub fn at_broker(broker: Arc<dyn Broker>, location: &str, prefix: &str) -> Self {
+        let identity = BrokerIdentity { location: location.to_owned(), prefix: prefix.to_owned() };
+        Self {
+            directory: None,
+            broker: Some((broker, identity)),
+            topics: Vec::new(),
+            exceptions: Vec::new(),
+            keyed_topics: Vec::new(),
+            compacted: Vec::new(),
+            config: StreamConfig::default().with_fsync(Fsync::Never).with_retain_bytes(Some(COPY_BYTES)),
+            max_streams: STREAMS_MAX,
+            rules: CreationRules::default(),
+        }
+    }
+
+    /// Sets the directory. Default with a broker: a temporary directory, which the shutdown removes.
+    #[must_use]
+    pub fn with_directory(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.directory = Some(directory.into());
+        self
+    }
+
+    /// Sets the patterns of durable topics. Their publications are appended to the stream of the same name. Default: none.
+    #[must_use]
+    pub fn with_topics(mut self, patterns: impl IntoIterator<Item = String>) -> Self {
+        self.topics = patterns.into_iter().collect();
+        self
+    }
+
+    /// Sets the patterns of topics whose keys are durable. The keys of a topic are stored in a compacted stream of its
+    /// own, which clients cannot name. Default: none; keys are in memory. Streams at a broker store no keys, and the nodes
+    /// of a cluster do not share them: [`HubBuilder::build`](crate::HubBuilder::build) rejects both.
+    #[must_use]
+    pub fn with_keyed_topics(mut self, patterns: impl IntoIterator<Item = String>) -> Self {
+        self.keyed_topics = patterns.into_iter().collect();
+        self
+    }
+
+    /// Sets the patterns of streams that are compacted if their first use creates them: the newest record of each key is
+    /// retained, and a tombstone for a day. They must not match durable topics, whose records have no keys. Default: none.
+    /// No effect with a broker.
+    #[must_use]
+    pub fn with_compaction(mut self, patterns: impl IntoIterator<Item = String>) -> Self {
+        self.compacted = patterns.into_iter().collect();
+        self
+    }
+
+    /// Sets the configuration of streams that their first use creates. Default: [`StreamConfig::default`] in a directory;
+    /// see [`at_broker`](Self::at_broker) for a broker.
+    #[must_use]
+    pub fn with_stream(mut self, config: StreamConfig) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// Sets the limit of streams. Default: 10,000, which take a few seconds to open.
+    #[must_use]
+    pub fn with_max_streams(mut self, streams: usize) -> Self {
+        self.max_streams = streams;
+        self
+    }
+
+    /// Sets the limits of streams that one client may create.
+    #[must_use]
+    pub fn with_creation_limits(mut self, limits: CreationLimits) -> Self {
+        self.rules.creation = limits;
+        self
+    }
+
+    /// Sets the time after which a stream that its first use has created is deleted, if it has no appends and reads.
+    /// Default: never.
+    #[must_use]
+    pub fn with_expiry_of_unused(mut self, time: Option<Duration>) -> Self {
+        self.rules.expire_unused = time;
+        self
+    }
+
+    /// The durable topics.
+    pub(super) fn durable(&self) -> PatternSwitch {
+        let topics = self.topics.iter().map(|pattern| (pattern.clone(), true));
+        PatternSwitch::new(topics.chain(self.exceptions.iter().map(|pattern| (pattern.clone(), false))))
+    }
+
+    /// The location for reports: the broker, or the directory.
+    pub(crate) fn location(&self) -> String {
+        match (&self.broker, &self.directory) {
+            (Some((_, broker)), _) => broker.location.clone(),
+            (None, Some(directory)) => directory.display().to_string(),
+            (None, None) => "no streams".to_owned(),
+        }
+    }
+
+    /// The directory, if the options name one.
+    pub(crate) fn directory(&self) -> Option<&Path> {
+        self.directory.as_deref()
+    }
+}

@@ -1,0 +1,493 @@
+//! The streams of this server: the entry of all client protocols.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::Waker;
+
+use futures_util::FutureExt;
+use sinews_server::{Appender, KeyLog as _, KeyWrite, KeyWritten, Publisher};
+use sinews_stream::broker::{Broker, BrokerHealth};
+use sinews_stream::record::{IDEMPOTENCY_PREFIX, RecordLimits, Records};
+use sinews_stream::{
+    AppendError, Lookup, Partition, Pending, StartPosition, Stream, StreamConfig, StreamError, StreamInfo,
+    StreamState, Streams,
+};
+use tempfile::TempDir;
+
+use super::broker::BrokerStore;
+use super::carrier::WorkerCarrier;
+use super::durable_keys::{DurableKeys, STREAM_PREFIX};
+use super::durable_topics::{self, DurableTopics, TopicRelay};
+use super::errors::{not_open, unusable};
+use super::groups::ActiveGroups;
+use super::local::LocalStore;
+use super::options::CreationRules;
+use super::quota::CreationQuota;
+use super::request::find_partition;
+use super::store::{
+    Deduplication, IfMissing, OffsetLookup, PartitionSource, PendingWrite, SharedOpening, StoreFuture,
+    StreamStore,
+};
+use crate::auth::{Action, Creator, Rights};
+use crate::namespaces::order::PatternSwitch;
+use crate::problem::{Problem, code, problem};
+use crate::topics::keys::key_problem;
+use crate::topics::{self, MessageContent};
+
+/// The streams of this server.
+pub(crate) struct StreamService {
+    /// Empty while the predecessor process still owns the streams.
+    pub(super) streams: OnceLock<Streams>,
+    /// The server's workers, which write in place of the log's threads.
+    workers: OnceLock<Arc<WorkerCarrier>>,
+    limits: RecordLimits,
+    pub(super) groups: ActiveGroups,
+    pub(super) quota: Arc<CreationQuota>,
+    pub(super) rules: CreationRules,
+    pub(super) topics: Arc<DurableTopics>,
+    pub(super) keys: Arc<DurableKeys>,
+    /// The node's log alone, or the broker that it follows.
+    pub(super) store: Box<dyn StreamStore>,
+    /// A temporary directory, removed on shutdown.
+    temporary_directory: Mutex<Option<TempDir>>,
+    closed: AtomicBool,
+}
+
+impl StreamService {
+    /// Creates a store without streams. Takes the patterns of durable topics, of topics with durable keys, and of
+    /// compacted streams, the largest message of a client, and the
+    /// broker that stores the streams.
+    pub(crate) fn new(
+        config: StreamConfig,
+        (topics, keyed_topics, compacted): (PatternSwitch, Vec<String>, Vec<String>),
+        max_message: usize,
+        broker: Option<Arc<dyn Broker>>,
+        rules: CreationRules,
+    ) -> Arc<Self> {
+        let limits = RecordLimits::default().with_max_bytes(max_message.min(BATCH_MAX));
+        let topics = Arc::new(DurableTopics::new(topics));
+        let keys = Arc::new(DurableKeys::new(keyed_topics, &config));
+        let store: Box<dyn StreamStore> = match broker {
+            Some(broker) => Box::new(BrokerStore::new(broker, config, Arc::clone(&topics))),
+            None => Box::new(LocalStore::new(config, compacted, Arc::clone(&topics))),
+        };
+        Arc::new(Self {
+            streams: OnceLock::new(),
+            workers: OnceLock::new(),
+            limits,
+            groups: ActiveGroups::default(),
+            quota: Arc::new(CreationQuota::new(rules.creation)),
+            rules,
+            topics,
+            keys,
+            store,
+            temporary_directory: Mutex::new(None),
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    /// Takes ownership of a directory that is removed on close.
+    pub(crate) fn own_directory(&self, directory: TempDir) {
+        *self.temporary_directory.lock().unwrap_or_else(PoisonError::into_inner) = Some(directory);
+    }
+
+    /// Whether the directory is this process's own: no successor needs it, since the broker stores the streams.
+    pub(crate) fn has_own_directory(&self) -> bool {
+        self.temporary_directory.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// Installs the opened streams.
+    pub(crate) fn install(&self, streams: Streams) {
+        // A second call has opened nothing: the directory is locked.
+        let _ = self.streams.set(streams);
+        self.connect_workers();
+        self.load_keys();
+        self.topics.wake_all();
+    }
+
+    /// The durable keys of topics.
+    pub(crate) fn keys(&self) -> &Arc<DurableKeys> {
+        &self.keys
+    }
+
+    /// Reads the durable keys of all topics, if the streams are open and the server exists. Waits for the disk.
+    pub(crate) fn load_keys(&self) {
+        if let Some(streams) = self.streams.get() {
+            self.keys.load(streams);
+        }
+    }
+
+    /// What an operation on the keys of a topic has to wait for; usually nothing. A creator is given for a write, which
+    /// creates the stream.
+    pub(crate) fn opening_of_keys(
+        self: &Arc<Self>,
+        topic: &str,
+        creator: Option<&Creator>,
+    ) -> Option<SharedOpening> {
+        if !self.keys.stores(topic) || topics::check_name(topic).is_err() {
+            return None;
+        }
+        let is_open = self.keys.is_open(topic);
+        if self.keys.is_loaded() && (is_open || creator.is_none()) {
+            return None;
+        }
+        let (store, topic, creator) = (Arc::clone(self), topic.to_owned(), creator.cloned());
+        let open: StoreFuture<()> = Box::pin(async move {
+            store.keys.wait_until_loaded().await;
+            store.keys.check_ready(&topic)?;
+            match creator {
+                Some(creator) if !store.keys.is_open(&topic) => store.create_keys(&topic, &creator).await,
+                _ => Ok(()),
+            }
+        });
+        Some(open.shared())
+    }
+
+    /// Creates the stream of a topic's keys.
+    async fn create_keys(&self, topic: &str, creator: &Creator) -> Result<(), Problem> {
+        let name = format!("{STREAM_PREFIX}{topic}");
+        let is_counted = self.quota.has(&name);
+        if !is_counted {
+            self.quota.reserve(creator, &name)?;
+        }
+        let created = self.streams()?.creating(&name, self.keys.config()).await;
+        let opened = match created {
+            Ok(Some(stream)) => self.keys.open(topic, &stream),
+            Ok(None) => Err(not_open(topic)),
+            Err(error) => Err(unusable(topic, &error)),
+        };
+        if opened.is_err() && !is_counted {
+            self.quota.release(&name);
+        }
+        opened
+    }
+
+    /// Writes a key of a topic, and waits until the change is stored and applied.
+    pub(crate) async fn write_key(
+        self: Arc<Self>,
+        publisher: Publisher,
+        topic: String,
+        write: KeyWrite,
+        creator: Creator,
+    ) -> Result<KeyWritten, Problem> {
+        if let Some(opening) = self.opening_of_keys(&topic, Some(&creator)) {
+            opening.await?;
+        }
+        self.keys.check_ready(&topic)?;
+        let written = publisher.write_key(&topic, &write).map_err(key_problem)?;
+        if let Some(ticket) = written.pending {
+            self.keys.wait_for(&topic, ticket).await?;
+        }
+        Ok(written)
+    }
+
+    /// The durable topics.
+    pub(crate) fn topics(&self) -> &Arc<DurableTopics> {
+        &self.topics
+    }
+
+    /// The relay of a durable topic, and the records to append to its stream.
+    pub(crate) fn prepare_publication(
+        &self,
+        topic: &str,
+        (content, idempotency_key): (&MessageContent, Option<&str>),
+        rights: &Rights,
+    ) -> Result<(Arc<TopicRelay>, Records), Problem> {
+        let relay = self.topics.relay(&self.stream_of_topic(topic, rights)?)?;
+        Ok((relay, durable_topics::record_of(content, idempotency_key, self.limits())?))
+    }
+
+    /// The relay of a durable topic, if its stream exists.
+    pub(crate) fn relay(&self, topic: &str) -> Result<Option<Arc<TopicRelay>>, Problem> {
+        self.open_stream(topic)?.map(|stream| self.topics.relay(&stream)).transpose()
+    }
+
+    /// What a subscription to a durable topic has to wait for; usually nothing. The caller has checked the right to
+    /// subscribe.
+    pub(crate) fn opening_of_topic(self: &Arc<Self>, topic: &str) -> Option<SharedOpening> {
+        if let Some(streams) = self.streams.get() {
+            return self.store.open(streams, topic, IfMissing::Reject);
+        }
+        let (store, topic) = (Arc::clone(self), topic.to_owned());
+        let open: StoreFuture<()> = Box::pin(async move {
+            store.topics.wait_until(|| store.streams.get().is_some()).await;
+            match store.opening_of_topic(&topic) {
+                Some(opening) => opening.await,
+                None => Ok(()),
+            }
+        });
+        Some(open.shared())
+    }
+
+    /// Makes the server's workers write from now on.
+    pub(crate) fn write_on_workers(&self, appender: Appender) {
+        // Called once.
+        let _ = self.workers.set(WorkerCarrier::new(appender));
+        self.connect_workers();
+    }
+
+    /// Called when the streams or the workers are set; takes effect when both are set.
+    fn connect_workers(&self) {
+        if let (Some(streams), Some(workers)) = (self.streams.get(), self.workers.get()) {
+            streams.set_write_executor(workers.clone());
+        }
+    }
+
+    pub(crate) fn streams(&self) -> Result<&Streams, Problem> {
+        self.streams.get().ok_or_else(|| {
+            problem(code::STORE, "the predecessor process still owns the streams; retry later")
+        })
+    }
+
+    /// Why no stream accepts appends, if the directory has failed.
+    pub(crate) fn failure(&self) -> Option<Arc<str>> {
+        self.streams.get()?.failure()
+    }
+
+    pub(crate) fn limits(&self) -> &RecordLimits {
+        &self.limits
+    }
+
+    /// The health of the broker and the number of rejected requests, if a broker stores the streams.
+    pub(crate) fn broker(&self) -> Option<(BrokerHealth, u64)> {
+        self.store.health()
+    }
+
+    /// Waits for the broker's outstanding acknowledgements up to a limit, writes what is queued, and releases the
+    /// directory.
+    pub(crate) fn close(&self) {
+        // Before waiting tasks are woken.
+        self.closed.store(true, Ordering::Release);
+        self.store.close();
+        if let Some(streams) = self.streams.get() {
+            streams.close();
+        }
+        if let Some(temporary_directory) =
+            self.temporary_directory.lock().unwrap_or_else(PoisonError::into_inner).take()
+        {
+            let path = temporary_directory.path().to_owned();
+            if let Err(error) = temporary_directory.close() {
+                tracing::warn!("cannot remove {}: {error}", path.display());
+            }
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// The open streams, oldest first; empty while another process owns them.
+    pub(super) fn open(&self) -> Vec<Stream> {
+        let mut all = self.streams.get().map(Streams::list_open).unwrap_or_default();
+        all.sort_by_key(Stream::created);
+        all
+    }
+
+    /// Streams that are not open, by name, among the first `most` of all.
+    pub(super) fn list_closed(&self, most: usize) -> Vec<StreamInfo> {
+        let mut infos = self.streams.get().map(|streams| streams.describe_first(most)).unwrap_or_default();
+        infos.retain(|info| info.state == StreamState::Closed);
+        infos
+    }
+
+    /// The number of streams.
+    pub(super) fn count(&self) -> usize {
+        self.streams.get().map_or(0, Streams::count)
+    }
+
+    /// The streams that cannot be opened, and the reasons.
+    pub(crate) fn damaged(&self) -> Vec<(Arc<str>, Arc<str>)> {
+        self.streams.get().map(Streams::list_damaged).unwrap_or_default()
+    }
+
+    /// The open streams that reject appends or commits after an error of the disk, and the reasons.
+    pub(crate) fn failed(&self) -> Vec<(Arc<str>, Arc<str>)> {
+        let all = self.open();
+        all.iter().filter_map(|stream| Some((stream.name().into(), stream.failure()?))).collect()
+    }
+
+    /// The streams that may be read with these rights, by name.
+    pub(crate) fn list(&self, rights: &Rights) -> Result<Vec<StreamInfo>, Problem> {
+        let mut list = self.streams()?.describe_all();
+        let is_of_keys = |info: &StreamInfo| info.name.starts_with(STREAM_PREFIX);
+        let is_readable = |name: &str| {
+            rights.may(Action::Subscribe, name).is_ok()
+                && rights.check_without_hooks(Action::Subscribe, name).is_ok()
+        };
+        list.retain(|info| !is_of_keys(info) && is_readable(&info.name));
+        Ok(list)
+    }
+
+    /// Returns a stream to publish to.
+    pub(crate) fn stream_to_publish(&self, name: &str, rights: &Rights) -> Result<Stream, Problem> {
+        let stream = self.stream_of_topic(name, rights)?;
+        self.check_append(name, rights)?;
+        Ok(stream)
+    }
+
+    /// Checks that neither hooks nor limits of the topic apply to an append: only publications obey them.
+    pub(crate) fn check_append(&self, name: &str, rights: &Rights) -> Result<(), Problem> {
+        rights.check_without_hooks(Action::Publish, name)?;
+        // Most servers have no limits, so this comes first.
+        let limited = rights.check_without_limits(name);
+        if limited.is_err() && self.topics.is_durable(name) {
+            return limited;
+        }
+        Ok(())
+    }
+
+    /// Returns the stream of a topic for a publication that hooks have accepted.
+    fn stream_of_topic(&self, name: &str, rights: &Rights) -> Result<Stream, Problem> {
+        topics::check_name(name).map_err(|text| problem(code::TOPIC, text))?;
+        rights.may(Action::Publish, name)?;
+        self.find(name, IfMissing::Create)
+    }
+
+    /// Returns a stream to read. The right to publish creates it.
+    pub(crate) fn stream_to_read(&self, name: &str, rights: &Rights) -> Result<Stream, Problem> {
+        topics::check_name(name).map_err(|text| problem(code::TOPIC, text))?;
+        rights.may(Action::Subscribe, name)?;
+        rights.check_without_hooks(Action::Subscribe, name)?;
+        let may_publish = rights.may(Action::Publish, name).is_ok();
+        let missing = if may_publish { IfMissing::Create } else { IfMissing::Reject };
+        self.find(name, missing)
+    }
+
+    /// What a client with these rights has to wait for before it can use the stream; usually nothing. Errors are
+    /// reported by [`stream_to_publish`](Self::stream_to_publish) or [`stream_to_read`](Self::stream_to_read)
+    /// afterwards.
+    pub(crate) fn opening(&self, name: &str, action: Action, rights: &Rights) -> Option<SharedOpening> {
+        let streams = self.streams().ok()?;
+        if self.store.is_open(streams, name)
+            || topics::check_name(name).is_err()
+            || rights.may(action, name).is_err()
+        {
+            return None;
+        }
+        let creator = rights.creator();
+        let may_create = self.store.opens_for_readers() || rights.may(Action::Publish, name).is_ok();
+        let creates = may_create && matches!(streams.lookup(name), Lookup::Missing) && !self.quota.has(name);
+        if creates && let Err(problem) = self.quota.reserve(&creator, name) {
+            let open: StoreFuture<()> = Box::pin(std::future::ready(Err(problem)));
+            return Some(open.shared());
+        }
+        let missing = if may_create { IfMissing::Create } else { IfMissing::Reject };
+        let opening = self.store.open(streams, name, missing);
+        if !creates {
+            return opening;
+        }
+        let (quota, stream) = (Arc::clone(&self.quota), name.to_owned());
+        let Some(opening) = opening else {
+            quota.release(&stream);
+            return None;
+        };
+        let open: StoreFuture<()> =
+            Box::pin(async move { opening.await.inspect_err(|_| quota.release(&stream)) });
+        Some(open.shared())
+    }
+
+    /// Returns an existing stream; with a broker, a stream that this node follows.
+    fn open_stream(&self, name: &str) -> Result<Option<Stream>, Problem> {
+        let streams = self.streams()?;
+        match streams.lookup(name) {
+            Lookup::Open(stream) => Ok(self.store.is_open(streams, name).then_some(stream)),
+            Lookup::Damaged(why) => Err(unusable(name, &StreamError::Damaged(why))),
+            Lookup::Missing => Ok(None),
+            _ => Err(not_open(name)),
+        }
+    }
+
+    fn find(&self, name: &str, missing: IfMissing) -> Result<Stream, Problem> {
+        self.open_stream(name)?.ok_or_else(|| self.store.missing(name, missing))
+    }
+
+    /// Appends records to a partition.
+    pub(crate) fn append(
+        &self,
+        stream: &Stream,
+        partition: u32,
+        records: Records,
+    ) -> Result<Pending, AppendError> {
+        self.store.append(stream, partition, records)
+    }
+
+    /// Appends a publication with an idempotency key.
+    pub(crate) fn append_once(&self, stream: &Stream, records: Records) -> Result<Pending, AppendError> {
+        self.store.append_once(stream, 0, records)
+    }
+
+    /// How repeated publications with an idempotency key are found.
+    pub(crate) fn deduplication(&self) -> Deduplication {
+        self.store.deduplication()
+    }
+
+    /// Rejects records of a client that would count as publications with an idempotency key.
+    pub(crate) fn check_keys(&self, stream: &Stream, records: &Records) -> Result<(), Problem> {
+        if self.topics.is_durable(stream.name()) && records.have_idempotency_key() {
+            let prefix = String::from_utf8_lossy(IDEMPOTENCY_PREFIX);
+            return Err(problem(code::TOPIC, format!("keys of records must not begin with {prefix}")));
+        }
+        Ok(())
+    }
+
+    /// Whether a rejected append may fit now. Otherwise the waker is called when it may.
+    pub(crate) fn has_capacity(&self, stream: &Stream, partition: u32, waker: &Waker) -> bool {
+        self.store.has_capacity(stream, partition, waker)
+    }
+
+    /// Commits the offset of a group.
+    pub(crate) fn commit(
+        &self,
+        stream: &Stream,
+        partition: u32,
+        group: &str,
+        offset: u64,
+    ) -> Result<PendingWrite, Problem> {
+        self.store.commit(stream, partition, group, offset)
+    }
+
+    /// The committed offset of a group in a partition, or the request for it.
+    pub(crate) fn committed(&self, stream: &Stream, partition: u32, group: &str) -> OffsetLookup {
+        self.store.committed(stream, partition, group)
+    }
+
+    /// Whether a commit of the group may be lost.
+    pub(crate) fn is_doubtful(&self, stream: &Stream, partition: u32, group: &str) -> bool {
+        self.store.is_doubtful(stream, partition, group)
+    }
+
+    /// The offset at which reading starts.
+    pub(crate) fn seek(&self, stream: &Stream, number: u32, start: StartPosition) -> Result<u64, Problem> {
+        self.store.seek(stream, number, &find_partition(stream, number)?, start)
+    }
+
+    /// The source of batches for a reader.
+    pub(crate) fn source(&self, stream: &Stream, number: u32) -> Result<PartitionSource, Problem> {
+        Ok(self.store.source(stream, number, find_partition(stream, number)?))
+    }
+
+    /// The first offset that may exist, and the end of this node's log.
+    pub(crate) fn ends(&self, stream: &Stream, number: u32, partition: &Partition) -> (u64, u64) {
+        (self.store.first(stream, number, partition), partition.offsets().readable)
+    }
+
+    /// The offset of the first record that a new stream has.
+    pub(crate) fn first_offset(&self) -> u64 {
+        self.store.first_offset()
+    }
+
+    /// The end of the readable records; with a broker, its current end.
+    pub(crate) async fn end(&self, stream: &Stream, number: u32) -> Result<u64, Problem> {
+        let known = find_partition(stream, number)?.offsets().readable;
+        self.store.end(stream, number, known).await
+    }
+
+    /// The end of all records, including records that this node has not read from the broker yet.
+    pub(crate) async fn last_end(&self, stream: &Stream, number: u32) -> Result<u64, Problem> {
+        let known = find_partition(stream, number)?.offsets().readable;
+        self.store.last_end(stream, number, known).await
+    }
+}
+
+/// Largest batch of a publication, in bytes: a broker returns no larger batches.
+const BATCH_MAX: usize = 8 << 20;

@@ -1,0 +1,442 @@
+//! The topics of the hub. Each has three forms: the payload itself (`/topics/{name}`), a message of the protocol (`/ws`),
+//! and an event of the Pusher protocol, for channels of an app. Topics report the number of their subscribers.
+//!
+//! For the server below, each form is a topic of its own, so a message is framed once for all subscribers of a form. A
+//! publication goes to all forms; a form without subscribers is not encoded.
+
+pub(crate) mod authority;
+mod content;
+pub(crate) mod history;
+pub(crate) mod keys;
+pub(crate) mod list;
+mod names;
+pub(crate) mod nodes;
+pub(crate) mod presence;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+
+use sinews_server::{
+    Context, InvalidTopic, Position, Prepared, PublishError, Publisher, SubscriberId, TopicPattern, Topics,
+};
+
+use self::authority::{Authority, PublicationOrigin, published};
+pub(crate) use self::content::{MessageContent, push_json};
+pub(crate) use self::names::{
+    NAME_MAX, PUBLISHES_TO_PATTERN, RESERVED, check_name, check_subscription, is_pattern, is_reserved,
+};
+use self::nodes::OtherNodes;
+use crate::connections::ConnectionRegistry;
+use crate::events::EventSink;
+use crate::namespaces::order::PatternSwitch;
+use crate::protocol::pusher::LiveApps;
+use crate::protocol::pusher::encode::encode;
+
+/// State that publishers and subscribers share.
+#[derive(Debug, Default)]
+pub(crate) struct HubTopics {
+    /// Subscriptions to payloads, on all workers.
+    plain: AtomicUsize,
+    /// Subscriptions to messages of the protocol.
+    framed: AtomicUsize,
+    /// Subscriptions to events of channels.
+    channel_events: AtomicUsize,
+    /// The apps whose channels are topics.
+    apps: Arc<LiveApps>,
+    /// Open dashboards.
+    dashboards: AtomicUsize,
+    /// Publications of each topic since the last request; counted while a dashboard is open.
+    rates: Mutex<HashMap<String, u64>>,
+    /// The topics that have a history.
+    histories: PatternSwitch,
+    connections: Arc<ConnectionRegistry>,
+    /// The other nodes, if there is a cluster.
+    other_nodes: OnceLock<Arc<dyn OtherNodes>>,
+    /// What receives events.
+    events: OnceLock<Arc<dyn EventSink>>,
+    /// Write-locked during a change of authority, so that no publication happens in between.
+    authority: RwLock<Authority>,
+}
+
+/// Topics that are counted between two reports; further topics are not counted.
+const RATES_MAX: usize = 1_024;
+
+/// The form in which a subscriber receives a topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TopicForm {
+    Plain,
+    Framed,
+    Event,
+}
+
+impl TopicForm {
+    /// The name of the topic in the server below.
+    pub(crate) fn topic(self, name: &str) -> String {
+        let prefix = match self {
+            Self::Plain => "r.",
+            Self::Framed => "j.",
+            Self::Event => "p.",
+        };
+        [prefix, name].concat()
+    }
+}
+
+impl TopicForm {
+    /// The public name of a topic of the server below.
+    pub(crate) fn name(topic: &str) -> Option<&str> {
+        ["r.", "j.", "p."].iter().find_map(|prefix| topic.strip_prefix(prefix))
+    }
+}
+
+/// Tokens of a pattern that is never rejected for its matching steps; the form is one more token.
+const FREE_TOKENS: usize = Topics::FREE_TOKENS - 1;
+
+/// Why a subscription was rejected, short enough for a Close reason.
+pub(crate) fn subscription_fault(error: InvalidTopic) -> String {
+    match error {
+        InvalidTopic::TooAmbiguous => format!(
+            "too many matching steps a message (limit {}): use a pattern of at most {FREE_TOKENS} tokens",
+            Topics::MATCH_STEPS_MAX
+        ),
+        _ => error.to_string(),
+    }
+}
+
+/// Parses patterns that were checked; an invalid pattern would match no topic.
+pub(crate) fn parse_patterns(patterns: Vec<String>) -> Vec<TopicPattern<'static>> {
+    patterns.into_iter().filter_map(|pattern| TopicPattern::parse(pattern).ok()).collect()
+}
+
+/// The origin of a publication: a connection or a request.
+pub(crate) trait TopicPublisher {
+    /// Publishes to all subscribers, including the publisher; returns the number of subscribers reached.
+    fn publish(&mut self, topic: &str, message: &Prepared) -> usize;
+
+    /// Publishes to all subscribers; the message is made from its position if the topic has a history.
+    fn publish_with(&mut self, topic: &str, make: impl FnOnce(Option<Position>) -> Prepared) -> usize;
+
+    /// Publishes to all other subscribers.
+    fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> usize;
+
+    /// Publishes to all subscribers but one, which need not be the publisher.
+    fn publish_except(&mut self, topic: &str, message: &Prepared, except: SubscriberId) -> usize;
+}
+
+impl TopicPublisher for Context<'_> {
+    fn publish(&mut self, topic: &str, message: &Prepared) -> usize {
+        // The name was checked, and is no pattern.
+        Context::publish(self, topic, message).unwrap_or(0)
+    }
+
+    fn publish_with(&mut self, topic: &str, make: impl FnOnce(Option<Position>) -> Prepared) -> usize {
+        Context::publish_with(self, topic, make).unwrap_or(0)
+    }
+
+    fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> usize {
+        Context::publish_to_others(self, topic, message).unwrap_or(0)
+    }
+
+    fn publish_except(&mut self, topic: &str, message: &Prepared, except: SubscriberId) -> usize {
+        reached(self.topics().publisher().publish_except(topic, message, except))
+    }
+}
+
+impl TopicPublisher for Topics {
+    fn publish(&mut self, topic: &str, message: &Prepared) -> usize {
+        Self::publish(self, topic, message, None).unwrap_or(0)
+    }
+
+    fn publish_with(&mut self, topic: &str, make: impl FnOnce(Option<Position>) -> Prepared) -> usize {
+        Self::publish_with(self, topic, make, None).unwrap_or(0)
+    }
+
+    fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> usize {
+        Self::publish(self, topic, message, None).unwrap_or(0)
+    }
+
+    fn publish_except(&mut self, topic: &str, message: &Prepared, except: SubscriberId) -> usize {
+        reached(self.publisher().publish_except(topic, message, except))
+    }
+}
+
+impl TopicPublisher for Publisher {
+    fn publish(&mut self, topic: &str, message: &Prepared) -> usize {
+        reached(Self::publish(self, topic, message))
+    }
+
+    fn publish_with(&mut self, topic: &str, make: impl FnOnce(Option<Position>) -> Prepared) -> usize {
+        reached(Self::publish_with(self, topic, make))
+    }
+
+    fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> usize {
+        reached(Self::publish(self, topic, message))
+    }
+
+    fn publish_except(&mut self, topic: &str, message: &Prepared, except: SubscriberId) -> usize {
+        reached(Self::publish_except(self, topic, message, except))
+    }
+}
+
+fn reached(result: Result<usize, PublishError>) -> usize {
+    result.unwrap_or_else(|error| match error {
+        PublishError::Undelivered(undelivered) => {
+            tracing::warn!("{undelivered}");
+            undelivered.reached
+        }
+        _ => 0,
+    })
+}
+
+impl HubTopics {
+    /// Creates a hub with the topics that have a history.
+    pub(crate) fn new(histories: PatternSwitch) -> Self {
+        Self { histories, ..Self::default() }
+    }
+
+    /// Sets the apps whose channels are topics.
+    pub(crate) fn with_apps(self, apps: Arc<LiveApps>) -> Self {
+        Self { apps, ..self }
+    }
+
+    /// The connections of clients.
+    pub(crate) fn connections(&self) -> &Arc<ConnectionRegistry> {
+        &self.connections
+    }
+
+    /// Sets what receives the events of topics and connections. The first call sets it.
+    pub(crate) fn set_events(&self, events: Arc<dyn EventSink>) {
+        self.connections.set_events(Arc::clone(&events));
+        let _ = self.events.set(events);
+    }
+
+    /// What receives events.
+    pub(crate) fn events(&self) -> Option<&Arc<dyn EventSink>> {
+        self.events.get()
+    }
+
+    /// Whether a topic has a history.
+    pub(crate) fn has_history(&self, topic: &str) -> bool {
+        !is_reserved(topic) && self.histories.is_on(topic)
+    }
+
+    /// Whether the protocol's form has subscribers or a history.
+    fn is_framed(&self, topic: &str) -> bool {
+        !is_reserved(topic) && (self.framed.load(Ordering::Acquire) > 0 || self.has_history(topic))
+    }
+
+    /// Makes this server a node of a cluster. The first call sets it.
+    pub(crate) fn set_other_nodes(&self, other_nodes: Arc<dyn OtherNodes>) {
+        let _ = self.other_nodes.set(other_nodes);
+    }
+
+    /// The other nodes, if there is a cluster.
+    pub(crate) fn other_nodes(&self) -> Option<&Arc<dyn OtherNodes>> {
+        self.other_nodes.get()
+    }
+
+    /// Whether this server is a node of a cluster, and cannot reach the other nodes.
+    pub(crate) fn is_isolated(&self) -> bool {
+        self.other_nodes().is_some_and(|nodes| !nodes.is_connected())
+    }
+
+    /// Publishes to both forms, and to other nodes; returns the number of subscriptions of this process that it reaches.
+    pub(crate) fn publish(
+        &self,
+        out: &mut impl TopicPublisher,
+        topic: &str,
+        content: &MessageContent,
+        include_self: bool,
+    ) -> usize {
+        self.count(topic);
+        let authority = self.read_authority();
+        let reached = self.publish_framed(&authority, out, topic, content, PublicationOrigin::Local);
+        drop(authority);
+        let reached = reached + self.publish_plain(out, topic, content, include_self);
+        if let Some(nodes) = self.other_nodes() {
+            nodes.publish(topic, content);
+        }
+        reached
+    }
+
+    /// Publishes a record of a durable topic's stream here and in the predecessor process.
+    pub(crate) fn relay(
+        &self,
+        out: &mut Publisher,
+        topic: &str,
+        content: &MessageContent,
+        position: Position,
+    ) {
+        self.count(topic);
+        if let Some(predecessor) = self.read_authority().predecessor_for(PublicationOrigin::Local) {
+            predecessor.send_or_cut(published(topic, content, Some(position), PublicationOrigin::Local));
+        }
+        // A later subscriber starts in the stream.
+        if self.framed.load(Ordering::Acquire) > 0 {
+            let message = content.framed(topic, Some(position));
+            reached(out.publish_at(&TopicForm::Framed.topic(topic), position, &message));
+        }
+        self.publish_plain(out, topic, content, true);
+    }
+
+    /// Notifies subscribers that the stream of a topic was deleted: the topic starts again with a new epoch.
+    pub(crate) fn notify_reset(&self, out: &mut Publisher, topic: &str) {
+        if self.framed.load(Ordering::Acquire) > 0 {
+            let message = serde_json::json!({ "op": "reset", "topic": topic }).to_string();
+            out.publish(&TopicForm::Framed.topic(topic), &Prepared::text(&message));
+        }
+    }
+
+    fn publish_plain(
+        &self,
+        out: &mut impl TopicPublisher,
+        topic: &str,
+        content: &MessageContent,
+        include_self: bool,
+    ) -> usize {
+        let reached = self.publish_event(out, topic, content, include_self);
+        if self.plain.load(Ordering::Acquire) == 0 || is_reserved(topic) {
+            return reached;
+        }
+        let (topic, message) = (TopicForm::Plain.topic(topic), content.plain());
+        reached
+            + if include_self {
+                out.publish(&topic, &message)
+            } else {
+                out.publish_to_others(&topic, &message)
+            }
+    }
+
+    /// Publishes to the subscribers of the channel that the topic is, if it is one, and retains the event of a cache
+    /// channel.
+    fn publish_event(
+        &self,
+        out: &mut impl TopicPublisher,
+        topic: &str,
+        content: &MessageContent,
+        include_self: bool,
+    ) -> usize {
+        let Some(target) = self.apps.target(topic) else { return 0 };
+        let has_subscribers = self.channel_events.load(Ordering::Acquire) > 0;
+        if !has_subscribers && !target.is_cache {
+            return 0;
+        }
+        let event = encode(&target.channel, content);
+        if target.is_cache && !event.is_of_client {
+            target.retain(&event.message);
+        }
+        let topic = TopicForm::Event.topic(topic);
+        match event.socket_id.and_then(|id| self.apps.socket(id)) {
+            _ if !has_subscribers => 0,
+            Some(except) => out.publish_except(&topic, &event.message, except),
+            None if include_self => out.publish(&topic, &event.message),
+            None => out.publish_to_others(&topic, &event.message),
+        }
+    }
+
+    /// Publishes a message of the protocol here, or forwards it to the successor process.
+    fn publish_framed(
+        &self,
+        authority: &Authority,
+        out: &mut impl TopicPublisher,
+        topic: &str,
+        content: &MessageContent,
+        origin: PublicationOrigin,
+    ) -> usize {
+        if let Some(successor) = &authority.successor {
+            let has_history = self.has_history(topic);
+            let is_forwarded = successor.forward(topic, content, has_history, origin);
+            if has_history {
+                if !is_forwarded && let Some(predecessor) = authority.predecessor_for(origin) {
+                    predecessor.send_or_cut(published(topic, content, None, origin));
+                }
+                return 0;
+            }
+        }
+        let predecessor = authority.predecessor_for(origin);
+        if predecessor.is_none() && !self.is_framed(topic) {
+            return 0;
+        }
+        if is_reserved(topic) {
+            if let Some(predecessor) = predecessor {
+                predecessor.send_or_cut(published(topic, content, None, origin));
+            }
+            return 0;
+        }
+        out.publish_with(&TopicForm::Framed.topic(topic), |position| {
+            // The topic is locked, so the predecessor receives messages in order.
+            if let Some(predecessor) = predecessor {
+                predecessor.send_or_cut(published(topic, content, position, origin));
+            }
+            content.framed(topic, position)
+        })
+    }
+
+    /// Counts a new subscription.
+    pub(crate) fn count_subscriber(&self, form: TopicForm) {
+        self.subscriptions(form).fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Counts the end of a subscription.
+    pub(crate) fn uncount_subscriber(&self, form: TopicForm) {
+        self.subscriptions(form).fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Counts a new subscription, and makes its connection present in the topic.
+    pub(crate) fn add_subscriber(&self, cx: &mut Context<'_>, form: TopicForm, topic: &str) {
+        self.count_subscriber(form);
+        // Pattern subscriptions do not count as members of a topic. The name was checked, and a connection has no more
+        // topics than subscriptions.
+        if !is_pattern(topic) {
+            let _ = cx.join_anonymous(topic);
+        }
+    }
+
+    /// Counts the end of a subscription. The end of a connection is the end of its presence, too.
+    pub(crate) fn remove_subscriber(&self, cx: &mut Context<'_>, form: TopicForm, topic: &str) {
+        self.uncount_subscriber(form);
+        cx.leave(topic);
+    }
+
+    fn subscriptions(&self, form: TopicForm) -> &AtomicUsize {
+        match form {
+            TopicForm::Plain => &self.plain,
+            TopicForm::Framed => &self.framed,
+            TopicForm::Event => &self.channel_events,
+        }
+    }
+
+    /// Counts a dashboard that opens or closes.
+    pub(crate) fn count_dashboard(&self, begins: bool) {
+        if begins {
+            self.dashboards.fetch_add(1, Ordering::AcqRel);
+        } else if self.dashboards.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.take_rates(0);
+        }
+    }
+
+    pub(crate) fn has_dashboards(&self) -> bool {
+        self.dashboards.load(Ordering::Acquire) > 0
+    }
+
+    /// The busiest topics, and their publications since the last call.
+    pub(crate) fn take_rates(&self, most: usize) -> Vec<(String, u64)> {
+        let rates = std::mem::take(&mut *self.rates.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut rates: Vec<_> = rates.into_iter().collect();
+        rates.sort_unstable_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        rates.truncate(most);
+        rates
+    }
+
+    fn count(&self, topic: &str) {
+        if !self.has_dashboards() {
+            return;
+        }
+        let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = rates.get_mut(topic) {
+            *count += 1;
+        } else if rates.len() < RATES_MAX {
+            rates.insert(topic.to_owned(), 1);
+        }
+    }
+}

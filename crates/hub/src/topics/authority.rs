@@ -1,0 +1,383 @@
+//! The process that assigns positions to messages of topics with a history, during a handover.
+//!
+//! ```text
+//!   predecessor ── Publish ──▶ this process ── Publish ──▶ successor
+//!               ◀─ Published ─              ◀─ Published ─
+//! ```
+//!
+//! A process with a successor forwards publications to topics with a history, and delivers them when they return with
+//! their position. It delivers other publications at once and forwards them. A process with a predecessor forwards its
+//! publications to it, except for messages that the predecessor has delivered itself.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLockReadGuard, RwLockWriteGuard};
+
+use sinews_server::{Position, Publisher, TopicSnapshot};
+
+use super::{HubTopics, MessageContent, TopicForm, TopicPublisher};
+use crate::handover::wire::{ContentKind, FrameSender, HandoverFrame, HandoverHead};
+
+/// The predecessor and the successor of this process, if there are any.
+#[derive(Debug, Default)]
+pub(super) struct Authority {
+    pub(super) successor: Option<Successor>,
+    pub(super) predecessor: Option<FrameSender>,
+}
+
+/// Origin of a publication.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PublicationOrigin {
+    Local,
+    /// The predecessor, which waits for the publication.
+    PredecessorAwaits,
+    /// The predecessor, which has delivered it already.
+    PredecessorDelivered,
+    Successor,
+}
+
+/// The successor process.
+#[derive(Debug)]
+pub(super) struct Successor {
+    sender: FrameSender,
+    /// Publications that the successor has not confirmed. `None` after it has stopped confirming.
+    awaited: Mutex<Option<VecDeque<(PublicationOrigin, String, MessageContent)>>>,
+}
+
+impl Authority {
+    /// The predecessor, if it has to receive publications of this origin.
+    pub(super) fn predecessor_for(&self, origin: PublicationOrigin) -> Option<&FrameSender> {
+        self.predecessor.as_ref().filter(|_| origin != PublicationOrigin::PredecessorDelivered)
+    }
+}
+
+impl Successor {
+    /// Queues a publication for the successor; returns whether the queue had capacity.
+    pub(super) fn forward(
+        &self,
+        topic: &str,
+        content: &MessageContent,
+        kept: bool,
+        origin: PublicationOrigin,
+    ) -> bool {
+        let (kind, body) = content.parts();
+        let frame =
+            HandoverFrame { head: HandoverHead::Publish { topic: topic.to_owned(), kind, kept }, body };
+        // One order for both queues.
+        let mut awaited = self.lock();
+        if !self.sender.try_send(frame) {
+            tracing::error!(topic, "queue to the successor process is full: a message is lost there");
+            return false;
+        }
+        if kept && let Some(awaited) = &mut *awaited {
+            awaited.push_back((origin, topic.to_owned(), content.clone()));
+        }
+        true
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<VecDeque<(PublicationOrigin, String, MessageContent)>>> {
+        self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Encodes a publication for the predecessor.
+pub(super) fn published(
+    topic: &str,
+    content: &MessageContent,
+    position: Option<Position>,
+    origin: PublicationOrigin,
+) -> HandoverFrame {
+    let (kind, body) = content.parts();
+    let (topic, position) = (topic.to_owned(), position.map(Into::into));
+    HandoverFrame {
+        head: HandoverHead::Published {
+            topic,
+            kind,
+            position,
+            answers: origin == PublicationOrigin::PredecessorAwaits,
+        },
+        body,
+    }
+}
+
+impl MessageContent {
+    pub(crate) fn parts(&self) -> (ContentKind, bytes::Bytes) {
+        match self {
+            Self::Text(bytes) => (ContentKind::Text, bytes.clone()),
+            Self::Json(bytes) => (ContentKind::Json, bytes.clone()),
+            Self::Binary(bytes) => (ContentKind::Binary, bytes.clone()),
+            Self::Event(bytes) => (ContentKind::Event, bytes.clone()),
+        }
+    }
+
+    pub(crate) fn of(kind: ContentKind, body: bytes::Bytes) -> Self {
+        match kind {
+            ContentKind::Text => Self::Text(body),
+            ContentKind::Json => Self::Json(body),
+            ContentKind::Binary => Self::Binary(body),
+            ContentKind::Event => Self::Event(body),
+        }
+    }
+}
+
+impl HubTopics {
+    pub(super) fn read_authority(&self) -> RwLockReadGuard<'_, Authority> {
+        self.authority.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write_authority(&self) -> RwLockWriteGuard<'_, Authority> {
+        self.authority.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Transfers authority to the successor. Returns all histories at this point, and the epochs of topics.
+    pub(crate) fn begin_handover(
+        &self,
+        sender: FrameSender,
+        publisher: &Publisher,
+    ) -> (Vec<TopicSnapshot>, Vec<u8>) {
+        let mut authority = self.write_authority();
+        authority.successor = Some(Successor { sender, awaited: Mutex::new(Some(VecDeque::new())) });
+        let kept = publisher.histories();
+        // Read epochs after the histories: a topic that is evicted in between has another epoch.
+        (kept, publisher.epochs())
+    }
+
+    /// Forwards publications of this process to its predecessor.
+    pub(crate) fn set_predecessor(&self, predecessor: FrameSender) {
+        self.write_authority().predecessor = Some(predecessor);
+    }
+
+    /// The predecessor has exited.
+    pub(crate) fn clear_predecessor(&self) {
+        self.write_authority().predecessor = None;
+    }
+
+    /// Ends publishing in this process: queued publications are sent to the successor, followed by the end mark.
+    pub(crate) fn finish_handover(&self) {
+        self.write_authority().successor = None;
+    }
+
+    /// Publishes a message that the predecessor has forwarded.
+    pub(crate) fn publish_for_predecessor(
+        &self,
+        out: &mut Publisher,
+        topic: &str,
+        content: &MessageContent,
+        kept: bool,
+    ) {
+        self.count(topic);
+        let origin =
+            if kept { PublicationOrigin::PredecessorAwaits } else { PublicationOrigin::PredecessorDelivered };
+        let authority = self.read_authority();
+        self.publish_framed(&authority, out, topic, content, origin);
+        drop(authority);
+        self.publish_plain(out, topic, content, true);
+    }
+
+    /// Delivers a message of another node of the cluster.
+    pub(crate) fn deliver_from_cluster(&self, out: &mut Publisher, topic: &str, content: &MessageContent) {
+        let has_history = self.has_history(topic);
+        let authority = self.read_authority();
+        if has_history && authority.successor.is_some() {
+            // The successor receives it from the cluster as well, and returns it with its position.
+            return;
+        }
+        self.count(topic);
+        if self.is_framed(topic) {
+            TopicPublisher::publish_with(out, &TopicForm::Framed.topic(topic), |position| {
+                let predecessor = authority.predecessor.as_ref().filter(|_| has_history);
+                if let Some(predecessor) = predecessor {
+                    predecessor.send_or_cut(published(topic, content, position, PublicationOrigin::Local));
+                }
+                content.framed(topic, position)
+            });
+        }
+        drop(authority);
+        self.publish_plain(out, topic, content, true);
+    }
+
+    /// Delivers a message that the successor has published.
+    pub(crate) fn deliver_from_successor(
+        &self,
+        out: &mut Publisher,
+        topic: &str,
+        content: &MessageContent,
+        (position, answers): (Option<Position>, bool),
+    ) {
+        let authority = self.read_authority();
+        let Some(successor) = &authority.successor else { return };
+        let mut origin = PublicationOrigin::Successor;
+        if answers && let Some((from, ..)) = successor.lock().as_mut().and_then(VecDeque::pop_front) {
+            origin = from;
+        }
+        let message = content.framed(topic, position);
+        let framed = TopicForm::Framed.topic(topic);
+        match position {
+            // No caller needs the number of subscribers, and a full mailbox recovers from the history.
+            Some(position) => drop(out.publish_at(&framed, position, &message)),
+            None if super::is_reserved(topic) => {}
+            None => {
+                TopicPublisher::publish(out, &framed, &message);
+            }
+        }
+        if let Some(predecessor) = authority.predecessor_for(origin) {
+            predecessor.send_or_cut(published(topic, content, position, origin));
+        }
+        drop(authority);
+        if origin == PublicationOrigin::Successor {
+            self.count(topic);
+            self.publish_plain(out, topic, content, true);
+        }
+    }
+
+    /// The successor sends no more publications.
+    pub(crate) fn stop_awaiting_successor(&self) {
+        if let Some(successor) = &self.read_authority().successor {
+            *successor.lock() = None;
+        }
+    }
+
+    /// Takes authority back after the successor has exited. Returns whether there was one.
+    pub(crate) fn end_handover(&self, out: &mut Publisher) -> bool {
+        let mut authority = self.write_authority();
+        let Some(successor) = authority.successor.take() else { return false };
+        // Publish the unconfirmed messages in order, before any other.
+        for (origin, topic, content) in successor.lock().take().unwrap_or_default() {
+            self.publish_framed(&authority, out, &topic, &content, origin);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sinews_server::{BoundServer, HistoryPolicy, Router, Server, TopicRule};
+
+    use super::*;
+    use crate::handover::wire::{FrameReceiver, frame_queue};
+    use crate::namespaces::order::PatternSwitch;
+
+    /// A process without workers; the test reads its histories.
+    struct TestProcess {
+        hub: HubTopics,
+        publisher: Publisher,
+        _server: BoundServer,
+    }
+
+    impl TestProcess {
+        fn new() -> Self {
+            let rule = TopicRule::new("j.kept.>").with_history(HistoryPolicy::new(100));
+            let server = Server::new(Router::new()).threads(1).topic_rule(rule);
+            let server = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
+            Self {
+                hub: HubTopics::new(PatternSwitch::new([("kept.>".to_owned(), true)])),
+                publisher: server.publisher(),
+                _server: server,
+            }
+        }
+
+        fn publish(&self, text: &str) {
+            let content = MessageContent::Text(text.to_owned().into());
+            self.hub.publish(&mut self.publisher.clone(), "kept.a", &content, true);
+        }
+
+        /// The retained texts, each with its sequence.
+        fn history_texts(&self) -> Vec<(u64, String)> {
+            let histories = self.publisher.histories();
+            let messages = histories.iter().flat_map(|topic| &topic.messages);
+            let read = |message: &sinews_server::RetainedMessage| {
+                let value: serde_json::Value = serde_json::from_slice(message.message.payload()).unwrap();
+                (value["seq"].as_u64().unwrap(), value["data"].as_str().unwrap().to_owned())
+            };
+            messages.map(read).collect()
+        }
+
+        /// Takes over; returns the queue to the predecessor.
+        fn take_over(&self, (kept, epochs): (Vec<TopicSnapshot>, Vec<u8>)) -> FrameReceiver {
+            assert!(self.publisher.restore_epochs(&epochs));
+            kept.into_iter().for_each(|topic| assert!(self.publisher.restore(topic).unwrap()));
+            let (predecessor, receiver) = frame_queue();
+            self.hub.set_predecessor(predecessor);
+            receiver
+        }
+
+        /// Executes the predecessor's frames.
+        fn publish_forwarded(&self, receiver: &FrameReceiver) {
+            while let Some(HandoverFrame { head: HandoverHead::Publish { topic, kind, kept }, body }) =
+                receiver.take()
+            {
+                let content = MessageContent::of(kind, body);
+                self.hub.publish_for_predecessor(&mut self.publisher.clone(), &topic, &content, kept);
+            }
+        }
+
+        /// Executes the successor's frames.
+        fn deliver_published(&self, receiver: &FrameReceiver) {
+            while let Some(HandoverFrame { head, body }) = receiver.take() {
+                let HandoverHead::Published { topic, kind, position, answers } = head else {
+                    panic!("{head:?}")
+                };
+                let published = (position.map(Into::into), answers);
+                let content = MessageContent::of(kind, body);
+                self.hub.deliver_from_successor(&mut self.publisher.clone(), &topic, &content, published);
+            }
+        }
+    }
+
+    fn texts(texts: &[&str]) -> Vec<(u64, String)> {
+        (1..).zip(texts.iter().map(|&text| text.to_owned())).collect()
+    }
+
+    /// The process in the middle hands over before the first one has exited.
+    #[test]
+    fn three_chained_processes_assign_one_order() {
+        let [first, second, third] = [(); 3].map(|()| TestProcess::new());
+        first.publish("a");
+        let (successor, to_second) = frame_queue();
+        let from_second = second.take_over(first.hub.begin_handover(successor, &first.publisher));
+        first.publish("b");
+        assert_eq!(first.history_texts(), texts(&["a"]), "not before the successor says where it stands");
+        second.publish("c");
+        second.publish_forwarded(&to_second);
+        first.deliver_published(&from_second);
+        assert_eq!(first.history_texts(), texts(&["a", "c", "b"]));
+        assert_eq!(second.history_texts(), first.history_texts());
+
+        let (successor, to_third) = frame_queue();
+        let from_third = third.take_over(second.hub.begin_handover(successor, &second.publisher));
+        first.publish("d");
+        second.publish("e");
+        third.publish("f");
+        second.publish_forwarded(&to_second);
+        third.publish_forwarded(&to_third);
+        second.deliver_published(&from_third);
+        first.deliver_published(&from_second);
+        let all = texts(&["a", "c", "b", "f", "e", "d"]);
+        assert_eq!(
+            (first.history_texts(), second.history_texts(), third.history_texts()),
+            (all.clone(), all.clone(), all)
+        );
+        assert!(from_second.take().is_none() && from_third.take().is_none(), "no echo");
+        for process in [&first, &second] {
+            let left = process.hub.read_authority();
+            let awaited = left.successor.as_ref().unwrap().lock();
+            assert!(awaited.as_ref().unwrap().is_empty());
+        }
+    }
+
+    #[test]
+    fn unconfirmed_publications_are_published_when_the_successor_exits() {
+        let [old, new] = [(); 2].map(|()| TestProcess::new());
+        let (successor, to_new) = frame_queue();
+        let from_new = new.take_over(old.hub.begin_handover(successor, &old.publisher));
+        old.publish("a");
+        new.publish_forwarded(&to_new);
+        old.deliver_published(&from_new);
+        old.publish("b");
+        old.publish("c");
+        assert_eq!(old.history_texts(), texts(&["a"]));
+        assert!(old.hub.end_handover(&mut old.publisher.clone()));
+        old.publish("d");
+        assert_eq!(old.history_texts(), texts(&["a", "b", "c", "d"]));
+        assert!(!old.hub.end_handover(&mut old.publisher.clone()));
+    }
+}

@@ -1,0 +1,64 @@
+//! Pages of retained messages, as messages of the protocol.
+
+use serde_json::Value;
+use sinews_server::{Position, ReplayFrom, Topics};
+
+use super::{HubTopics, TopicForm};
+use crate::brief::brief;
+use crate::problem::{Problem, code, problem};
+use crate::streams::durable_topics::content_of;
+use crate::streams::fetch::FetchedRecords;
+use crate::streams::records_from::records_from;
+
+/// Limits of one answer to `history`: messages and bytes.
+pub(crate) const HISTORY_MAX: usize = 1_000;
+pub(crate) const HISTORY_BYTES_MAX: usize = 1 << 20;
+
+/// The retained messages of a topic that is not durable.
+///
+/// # Errors
+/// The topic has no history.
+pub(crate) fn history_page(
+    hub: &HubTopics,
+    topics: &Topics,
+    topic: &str,
+    start: ReplayFrom,
+) -> Result<Vec<Value>, Problem> {
+    if !hub.has_history(topic) {
+        return Err(problem(code::GONE, format!("topic {} has no history", brief(topic))));
+    }
+    let start = match start {
+        ReplayFrom::Last(count) => ReplayFrom::Last(count.min(HISTORY_MAX)),
+        other => other,
+    };
+    let mut left = HISTORY_BYTES_MAX;
+    let messages = topics.history(&TopicForm::Framed.topic(topic), start).into_iter().take(HISTORY_MAX);
+    // At least one message, however large.
+    let messages = messages.enumerate().take_while(|(at, (_, message))| {
+        let len = message.payload().len();
+        let fits = *at == 0 || len <= left;
+        left = left.saturating_sub(len);
+        fits
+    });
+    // They are valid messages of the protocol, so none fails.
+    Ok(messages.filter_map(|(_, (_, message))| serde_json::from_slice(message.payload()).ok()).collect())
+}
+
+/// Messages of a durable topic, with commas between.
+pub(crate) fn stored_messages(topic: &str, epoch: u64, fetched: &FetchedRecords) -> String {
+    let FetchedRecords { from, end, read } = fetched;
+    let mut messages = String::new();
+    let batches = read.as_ref().map_or(&[][..], |read| &read.batches);
+    let records = records_from(batches, *from).take_while(|record| record.offset < *end);
+    for record in records.take(HISTORY_MAX) {
+        if messages.len() >= HISTORY_BYTES_MAX {
+            break;
+        }
+        if !messages.is_empty() {
+            messages.push(',');
+        }
+        let position = Position { epoch, sequence: record.offset + 1 };
+        messages.push_str(&content_of(&record).framed_text(topic, Some(position)));
+    }
+    messages
+}

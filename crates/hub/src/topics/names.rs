@@ -1,0 +1,46 @@
+//! Names of topics.
+
+use sinews_server::{InvalidTopic, TopicName, TopicPattern};
+
+/// First token of the topics that only the hub itself names.
+pub(crate) const RESERVED: &str = "$pusher";
+
+/// Whether only the hub itself names a topic.
+pub(crate) fn is_reserved(topic: &str) -> bool {
+    topic.strip_prefix(RESERVED).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// Longest topic name in bytes: the limit of the server below, less the prefix of the form.
+pub(crate) const NAME_MAX: usize = 250;
+
+/// The error for a publication to a pattern.
+pub(crate) const PUBLISHES_TO_PATTERN: &str = "wildcards are for subscriptions: name one topic";
+
+/// Whether a token of the name is a wildcard.
+pub(crate) fn is_pattern(name: &str) -> bool {
+    TopicName::parse(name) == Err(InvalidTopic::Wildcard)
+}
+
+/// Checks the topic name of a publication.
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
+    if is_pattern(name) {
+        return Err(PUBLISHES_TO_PATTERN.to_owned());
+    }
+    check_subscription(name)
+}
+
+/// Checks the topic name or pattern of a subscription.
+pub(crate) fn check_subscription(name: &str) -> Result<(), String> {
+    if name.is_empty() || name.len() > NAME_MAX || name.chars().any(char::is_control) {
+        return Err(format!("a topic's name has 1 to {NAME_MAX} bytes and no control characters"));
+    }
+    if is_reserved(name) {
+        return Err(format!("names that begin with {RESERVED} are reserved for channels of apps"));
+    }
+    match TopicPattern::parse(name) {
+        Ok(_) => Ok(()),
+        Err(InvalidTopic::Wildcard) => Err("the wildcard > is valid at the end of a pattern only".to_owned()),
+        // The other rules of a name were checked.
+        Err(_) => Err("a topic's name has an empty token between its dots".to_owned()),
+    }
+}

@@ -1,0 +1,95 @@
+//! The other nodes of a cluster, as topics use them.
+
+use std::fmt::Debug;
+
+use serde::{Deserialize, Serialize};
+
+use super::MessageContent;
+
+/// The other nodes of a cluster.
+pub(crate) trait OtherNodes: Debug + Send + Sync {
+    /// Passes a publication of this node to the other nodes with subscribers: at most once, in order for each topic and
+    /// publisher.
+    fn publish(&self, topic: &str, content: &MessageContent);
+
+    /// Whether the other nodes can be reached.
+    fn is_connected(&self) -> bool;
+
+    /// The id of this node.
+    fn id(&self) -> String;
+
+    /// The nodes that report the state of topics to the application.
+    fn reporting(&self) -> ReportingNodes;
+
+    /// Announces the part of this node in these reports.
+    fn set_report_role(&self, role: ReportRole);
+}
+
+/// The part of a node in reports of the state of topics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ReportRole {
+    /// It will report when it knows the state of all topics.
+    Candidate,
+    /// It reports the topics that it owns.
+    Reporter,
+    /// It does not report.
+    #[default]
+    #[serde(other)]
+    None,
+}
+
+/// The nodes of a cluster that report the state of topics.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ReportingNodes {
+    /// The id of this node.
+    pub(crate) own: u128,
+    /// The ids of the reporters; this node may be one of them.
+    pub(crate) reporters: Vec<u128>,
+    /// This node has run long enough to know the presence of all nodes.
+    pub(crate) is_settled: bool,
+    /// A candidate has started earlier than this node.
+    pub(crate) has_older_candidate: bool,
+    /// Nodes that have died since the last call.
+    pub(crate) dead: Vec<u128>,
+}
+
+impl ReportingNodes {
+    /// The node that reports a topic: all nodes choose the same one, and a node that joins or leaves moves few topics.
+    pub(crate) fn owner(&self, topic: &str) -> Option<u128> {
+        self.reporters.iter().copied().max_by_key(|node| (weight(*node, topic), *node))
+    }
+}
+
+/// Weight of a node for a topic: rendezvous hashing, by FNV-1a and the finalizer of SplitMix64. All versions of the program
+/// must compute the same.
+fn weight(node: u128, topic: &str) -> u64 {
+    let bytes = node.to_le_bytes().into_iter().chain(topic.bytes());
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    let hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    hash ^ (hash >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_node_reports_a_topic_and_a_departure_moves_only_its_topics() {
+        let all = ReportingNodes { reporters: vec![1, 2, 3], ..ReportingNodes::default() };
+        let fewer = ReportingNodes { reporters: vec![3, 1], ..all.clone() };
+        let mut counts = [0; 4];
+        for topic in (0..300).map(|number| format!("chat.{number}")) {
+            let owner = all.owner(&topic).unwrap();
+            counts[owner as usize] += 1;
+            if owner != 2 {
+                assert_eq!(fewer.owner(&topic), Some(owner));
+            }
+        }
+        assert!(counts[1..].iter().all(|count| *count > 60), "{counts:?}");
+        assert_eq!(ReportingNodes::default().owner("a"), None);
+    }
+}

@@ -1,0 +1,279 @@
+//! Webhooks: reports of events to the application, after they have happened.
+//!
+//! ```text
+//!   worker: publication, end of a connection ──▶ Webhooks::emit ──▶ queue of each webhook ──▶ its task ── HTTP(S) ─▶ application
+//!   presence table: changed topics ──▶ StateReporter ──▶ queue          thread "webhooks" (Tokio)
+//! ```
+//!
+//! Queues, batches, retries and the grace for short absences know nothing of the form of a request: a
+//! [`WebhookEncoder`] makes the body and the signature.
+
+mod counts;
+mod delivery;
+mod encoder;
+mod event;
+mod filter;
+mod metrics;
+mod options;
+mod queue;
+mod reporter;
+mod states;
+
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use sinews_server::Publisher;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+
+pub(crate) use self::encoder::{EventBatch, WebhookEncoder};
+use self::event::EventNumbers;
+pub(crate) use self::filter::EventFilter;
+pub(crate) use self::metrics::WebhookCollector;
+pub use self::options::WebhookOptions;
+pub(crate) use self::options::{WebhookTarget, targets};
+use self::queue::WebhookQueue;
+use self::reporter::StateReporter;
+use crate::events::{EventDetail, EventSink, WebhookEventKind};
+use crate::topics::nodes::OtherNodes;
+
+/// Time for the delivery of queued events when the server ends.
+const DRAIN_TIME: Duration = Duration::from_secs(5);
+
+/// Time to collect changes of presence before they are reported.
+const GATHER_TIME: Duration = Duration::from_millis(20);
+
+/// The webhooks of a hub, which a reload replaces. All policies of the hub share them.
+#[derive(Debug, Default)]
+pub(crate) struct Webhooks {
+    /// The kinds of events that any webhook wants, as bits.
+    wanted: AtomicU8,
+    receivers: RwLock<Arc<[Arc<WebhookQueue>]>>,
+    ids: EventNumbers,
+    reporter: Mutex<StateReporter>,
+    source: OnceLock<StateSource>,
+    thread: Mutex<Option<DeliveryThread>>,
+    /// Wakes the thread: presence has changed, or the webhooks have.
+    changed: Arc<Notify>,
+    is_stopping: AtomicBool,
+    /// A successor process reports the state of topics from the end of the takeover on.
+    is_suspended: AtomicBool,
+}
+
+/// Where the state of topics comes from.
+#[derive(Debug)]
+struct StateSource {
+    publisher: Publisher,
+    nodes: Option<Arc<dyn OtherNodes>>,
+    is_observed: AtomicBool,
+}
+
+#[derive(Debug)]
+struct DeliveryThread {
+    runtime: Handle,
+    thread: JoinHandle<()>,
+}
+
+impl Webhooks {
+    /// Replaces the webhooks. One with the name of a former one continues its queue.
+    pub(crate) fn replace(self: &Arc<Self>, targets: Vec<WebhookTarget>) {
+        let former = self.receivers();
+        let mut all = Vec::with_capacity(targets.len());
+        for target in targets {
+            match former.iter().find(|known| known.name() == target.name()) {
+                Some(known) => {
+                    known.set_target(target);
+                    all.push(Arc::clone(known));
+                }
+                None => all.push(Arc::new(WebhookQueue::new(target))),
+            }
+        }
+        let wanted = all.iter().fold(0, |bits, receiver| bits | receiver.target().filter.kinds());
+        let all: Arc<[Arc<WebhookQueue>]> = all.into();
+        *self.receivers.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&all);
+        self.wanted.store(wanted, Ordering::Release);
+        for removed in former.iter().filter(|known| !all.iter().any(|one| Arc::ptr_eq(one, known))) {
+            removed.close(Instant::now() + DRAIN_TIME);
+        }
+        if self.source.get().is_some()
+            && let Err(error) = self.run(&all)
+        {
+            tracing::error!("thread of webhooks: {error}");
+        }
+        self.changed.notify_one();
+    }
+
+    /// Starts to report the state of topics, and to deliver.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub(crate) fn start(
+        self: &Arc<Self>,
+        publisher: Publisher,
+        nodes: Option<Arc<dyn OtherNodes>>,
+        has_predecessor: bool,
+    ) -> std::io::Result<()> {
+        self.is_suspended.store(has_predecessor, Ordering::Release);
+        let is_observed = AtomicBool::new(false);
+        // A hub starts once.
+        let _ = self.source.set(StateSource { publisher, nodes, is_observed });
+        // Before the first client joins a topic.
+        self.step(Instant::now());
+        self.run(&self.receivers())
+    }
+
+    /// Starts the thread if there are webhooks, and the tasks of new webhooks.
+    fn run(self: &Arc<Self>, receivers: &[Arc<WebhookQueue>]) -> std::io::Result<()> {
+        if receivers.is_empty() {
+            return Ok(());
+        }
+        let mut thread = self.lock_thread();
+        let runtime = match &*thread {
+            Some(running) => running.runtime.clone(),
+            None => {
+                let runtime =
+                    tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+                let (handle, webhooks) = (runtime.handle().clone(), Arc::clone(self));
+                let builder = std::thread::Builder::new().name("webhooks".to_owned());
+                let spawned = builder.spawn(move || runtime.block_on(webhooks.report()))?;
+                *thread = Some(DeliveryThread { runtime: handle.clone(), thread: spawned });
+                handle
+            }
+        };
+        for receiver in receivers.iter().filter(|receiver| receiver.begin()) {
+            runtime.spawn(delivery::deliver(Arc::clone(receiver)));
+        }
+        Ok(())
+    }
+
+    /// Reports the state of topics until the hub ends, then waits for the deliveries.
+    async fn report(self: Arc<Self>) {
+        loop {
+            let next = self.step(Instant::now());
+            if self.is_stopping.load(Ordering::Acquire) {
+                break;
+            }
+            match next {
+                // A timeout is no failure.
+                Some(at) => drop(tokio::time::timeout_at(at.into(), self.changed.notified()).await),
+                None => self.changed.notified().await,
+            }
+            tokio::time::sleep(GATHER_TIME).await;
+        }
+        let end = Instant::now() + DRAIN_TIME;
+        let receivers = self.receivers();
+        receivers.iter().for_each(|receiver| receiver.close(end));
+        for receiver in receivers.iter() {
+            receiver.ended().await;
+        }
+    }
+
+    /// Reports changed states; returns when to do it again without a change.
+    fn step(&self, now: Instant) -> Option<Instant> {
+        let source = self.source.get()?;
+        let mut reporter = self.lock_reporter();
+        let receivers = self.receivers();
+        if receivers.iter().any(|receiver| receiver.target().filter.has_states())
+            && !source.is_observed.swap(true, Ordering::AcqRel)
+        {
+            let changed = Arc::clone(&self.changed);
+            source.publisher.observe_presence(move || changed.notify_one());
+        }
+        if !source.is_observed.load(Ordering::Acquire) || self.is_suspended.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut emit = |grace, detail| self.emit_state(&receivers, grace, detail);
+        let targets = receivers.iter().map(|receiver| receiver.target());
+        reporter.step((&source.publisher, source.nodes.as_deref()), targets, now, &mut emit)
+    }
+
+    /// Takes the present state of all topics as reported, and continues: the predecessor process has reported it.
+    pub(crate) fn take_over(&self) {
+        if let Some(source) = self.source.get() {
+            let receivers = self.receivers();
+            let targets = receivers.iter().map(|receiver| receiver.target());
+            self.lock_reporter().adopt(&source.publisher, targets, Instant::now());
+        }
+        self.is_suspended.store(false, Ordering::Release);
+        self.changed.notify_one();
+    }
+
+    /// Reports absences whose grace is not over.
+    fn flush(&self) {
+        let receivers = self.receivers();
+        self.lock_reporter().flush(&mut |grace, detail| self.emit_state(&receivers, grace, detail));
+    }
+
+    /// Ends the thread, after the delivery of queued events: at most [`DRAIN_TIME`].
+    pub(crate) fn stop(&self) {
+        // The other nodes of a cluster report the topics that this node leaves.
+        if self.source.get().is_some_and(|source| source.nodes.is_none()) {
+            self.step(Instant::now());
+            self.flush();
+        }
+        self.is_stopping.store(true, Ordering::Release);
+        self.changed.notify_one();
+        let thread = self.lock_thread().take();
+        if let Some(DeliveryThread { thread, .. }) = thread {
+            // A thread that has panicked has ended as well.
+            let _ = thread.join();
+        }
+    }
+
+    /// Queues the change of a state for the webhooks with this grace.
+    fn emit_state(&self, receivers: &[Arc<WebhookQueue>], grace: Duration, detail: EventDetail) {
+        self.queue(receivers, &detail, |target| target.grace == grace);
+    }
+
+    fn queue(
+        &self,
+        receivers: &[Arc<WebhookQueue>],
+        detail: &EventDetail,
+        is_meant: impl Fn(&WebhookTarget) -> bool,
+    ) {
+        let mut event = None;
+        for receiver in receivers {
+            let target = receiver.target();
+            if is_meant(&target) && target.filter.matches(detail) {
+                let event = event.get_or_insert_with(|| Arc::new(self.ids.event(detail.clone())));
+                receiver.push(Arc::clone(event), &target);
+            }
+        }
+    }
+
+    /// The metrics; `None` without webhooks.
+    pub(crate) fn collector(&self) -> Option<WebhookCollector> {
+        let receivers = self.receivers();
+        let reporters = self.lock_reporter().reporters();
+        (!receivers.is_empty()).then_some(WebhookCollector { receivers, reporters })
+    }
+
+    fn receivers(&self) -> Arc<[Arc<WebhookQueue>]> {
+        Arc::clone(&self.receivers.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn lock_reporter(&self) -> MutexGuard<'_, StateReporter> {
+        self.reporter.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_thread(&self) -> MutexGuard<'_, Option<DeliveryThread>> {
+        self.thread.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl EventSink for Webhooks {
+    fn wants(&self, kind: WebhookEventKind) -> bool {
+        self.wanted.load(Ordering::Relaxed) & kind.bit() != 0
+    }
+
+    fn emit(&self, detail: EventDetail) {
+        self.queue(&self.receivers(), &detail, |_| true);
+    }
+
+    fn hand_over(&self) {
+        self.step(Instant::now());
+        self.flush();
+    }
+}

@@ -1,0 +1,153 @@
+//! Deliveries of a webhook: one request at a time, in the order of the events.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::Method;
+use hyper::header::CONTENT_TYPE;
+use ring::rand::{SecureRandom as _, SystemRandom};
+use tokio::time::{timeout, timeout_at};
+
+use super::encoder::EventBatch;
+use super::options::WebhookTarget;
+use super::queue::{NextBatch, TakenEvents, WebhookQueue, backoff};
+
+/// Delivers the events of a webhook until it is closed.
+pub(super) async fn deliver(receiver: Arc<WebhookQueue>) {
+    // Failed attempts since the last success, also of former batches: an application that is away is asked seldom.
+    let mut failures = 0;
+    loop {
+        let target = receiver.target();
+        match receiver.next(&target, Instant::now()) {
+            NextBatch::Send(taken) => send(&receiver, taken, &mut failures).await,
+            // A timeout is no failure.
+            NextBatch::Wait(Some(due)) => drop(timeout_at(due.into(), receiver.changed.notified()).await),
+            NextBatch::Wait(None) => receiver.changed.notified().await,
+            NextBatch::End => break,
+        }
+        if receiver.closed().is_some_and(|end| Instant::now() >= end) {
+            break;
+        }
+    }
+    let count = receiver.drop_all();
+    if count > 0 {
+        tracing::warn!(webhook = receiver.name(), count, "events were not delivered before the end");
+    }
+    receiver.end();
+}
+
+/// Sends a batch until the application has accepted or rejected it, or it is too old.
+async fn send(receiver: &WebhookQueue, taken: TakenEvents, failures: &mut u32) {
+    let mut id = [0; 16];
+    // Without random numbers, the ids of the events still distinguish the requests.
+    let _ = SystemRandom::new().fill(&mut id);
+    let id = format!("{:032x}", u128::from_be_bytes(id));
+    let batch = EventBatch { id: &id, events: &taken.events, lost: taken.lost };
+    let body = receiver.target().encoder.body(&batch);
+    loop {
+        // A reload may have changed it.
+        let target = receiver.target();
+        let begin = Instant::now();
+        let result = attempt(&target, &id, &body, limit(receiver, &target)).await;
+        receiver.metrics.request(begin.elapsed(), result.is_ok());
+        let failure = match result {
+            Ok(()) => {
+                if std::mem::take(failures) > 0 {
+                    tracing::info!(webhook = receiver.name(), "the webhook is delivered again");
+                }
+                return receiver.metrics.delivered(taken.events.len() as u64);
+            }
+            Err(failure) => failure,
+        };
+        *failures += 1;
+        if *failures == 1 {
+            let url = &*target.shown_url;
+            tracing::warn!(webhook = receiver.name(), url, "the webhook failed: {}", failure.text);
+        }
+        let delay = backoff(*failures, random());
+        let now = Instant::now();
+        let is_old = now >= taken.since + target.limits.retry_time;
+        let is_late = receiver.closed().is_some_and(|end| now + delay >= end);
+        if failure.is_final || is_old || is_late {
+            if is_old {
+                let count = taken.events.len();
+                tracing::error!(
+                    webhook = receiver.name(),
+                    count,
+                    "events were not delivered within {:?} and are dropped: {}",
+                    target.limits.retry_time,
+                    failure.text
+                );
+            }
+            receiver.give_up(&taken, &target, now);
+            if failure.is_final {
+                // The application answers: the next request needs no delay. Only the first rejection is logged.
+                *failures = 1;
+                return;
+            }
+            wait(receiver, now + delay).await;
+            return;
+        }
+        receiver.metrics.retry();
+        wait(receiver, now + delay).await;
+    }
+}
+
+/// Waits for the next attempt, or until the webhook is closed.
+async fn wait(receiver: &WebhookQueue, until: Instant) {
+    while receiver.closed().is_none() {
+        // Further events end the wait as well: it goes on.
+        if timeout_at(until.into(), receiver.changed.notified()).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Time for an answer: less when the webhook is closed.
+fn limit(receiver: &WebhookQueue, target: &WebhookTarget) -> Duration {
+    let rest = receiver.closed().map(|end| end.saturating_duration_since(Instant::now()));
+    rest.map_or(target.limits.timeout, |rest| rest.min(target.limits.timeout))
+}
+
+struct FailedAttempt {
+    text: String,
+    /// The application has rejected the events; to send them again would not help.
+    is_final: bool,
+}
+
+async fn attempt(
+    target: &WebhookTarget,
+    id: &str,
+    body: &Bytes,
+    limit: Duration,
+) -> Result<(), FailedAttempt> {
+    let temporary = |text| FailedAttempt { text, is_final: false };
+    let build = || {
+        let mut builder = target.transport.request(Method::POST).header(CONTENT_TYPE, "application/json");
+        for (name, value) in target.encoder.headers(id, body) {
+            builder = builder.header(name, value);
+        }
+        builder.body(Full::new(body.clone())).map_err(|error| error.to_string())
+    };
+    match timeout(limit, target.transport.exchange(target.tls.as_ref(), build)).await {
+        Ok(Ok((200..300, _))) => Ok(()),
+        Ok(Ok((status @ 300..400, _))) => {
+            Err(temporary(format!("status {status}: redirects are not followed")))
+        }
+        Ok(Ok((status @ (400 | 413 | 422), _))) => {
+            Err(FailedAttempt { text: format!("status {status}: the events are rejected"), is_final: true })
+        }
+        Ok(Ok((status, _))) => Err(temporary(format!("status {status}"))),
+        Ok(Err(error)) => Err(temporary(error.text)),
+        Err(_) => Err(temporary(format!("no answer within {limit:?}"))),
+    }
+}
+
+fn random() -> u8 {
+    let mut byte = [0];
+    // Without random numbers, all nodes wait equally long.
+    let _ = SystemRandom::new().fill(&mut byte);
+    byte[0]
+}

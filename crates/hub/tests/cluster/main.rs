@@ -1,0 +1,476 @@
+//! Clusters of several servers in this process, over a broker in this process.
+
+mod broker;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread::{self, JoinHandle};
+
+use serde_json::{Value, json};
+use sinews::blocking::{WebSocket, connect};
+use sinews_hub::auth::{ApiKeys, Auth, AuthOptions};
+use sinews_hub::{AccessPolicy, ClusterOptions, HostRules, Hub, HubBuilder, observe_nodes};
+use sinews_server::{Router, Server, StopHandle};
+
+use self::broker::{FakeBroker, TIMEOUT, WireProtocol};
+
+/// A server of a cluster.
+struct TestPeer {
+    address: SocketAddr,
+    stop: StopHandle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl TestPeer {
+    fn start(broker: &FakeBroker) -> Self {
+        Self::start_with(broker, |builder| builder)
+    }
+
+    fn start_with(broker: &FakeBroker, configure: impl FnOnce(HubBuilder) -> HubBuilder) -> Self {
+        let options = ClusterOptions::parse(&broker.url()).unwrap();
+        let hub = configure(Hub::builder().cluster(options)).build().unwrap();
+        let server = hub.configure(Server::new(hub.mount(Router::new()))).threads(2);
+        let server = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
+        let (address, stop) = (server.addresses()[0], server.stop_handle());
+        let hub = hub.start(&server).unwrap();
+        let thread = thread::spawn(move || {
+            server.run().unwrap();
+            hub.shut_down();
+        });
+        Self { address, stop, thread: Some(thread) }
+    }
+
+    fn request(&self, head: &str, body: &[u8]) -> String {
+        self.request_with(head, "", body)
+    }
+
+    fn request_with(&self, head: &str, lines: &str, body: &[u8]) -> String {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        let (address, length) = (self.address, body.len());
+        let head = format!(
+            "{head} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{lines}Content-Length: {length}\r\n\r\n"
+        );
+        stream.write_all(&[head.as_bytes(), body].concat()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    fn publish(&self, topic: &str, text: &str) {
+        let answer = self.request(&format!("POST /topics/{topic}"), text.as_bytes());
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
+
+    /// The value of a metric.
+    fn metric(&self, name: &str) -> u64 {
+        let answer = self.request("GET /metrics", b"");
+        let line = answer.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("{name} in {answer}")).parse().unwrap()
+    }
+
+    /// Polls until a condition holds.
+    fn until(&self, what: &str, mut condition: impl FnMut(&Self) -> bool) {
+        let begin = std::time::Instant::now();
+        while !condition(self) {
+            assert!(begin.elapsed() < TIMEOUT, "{what}");
+            thread::park_timeout(std::time::Duration::from_millis(5));
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        self.request("GET /readyz", b"").starts_with("HTTP/1.1 200 ")
+    }
+
+    fn client(&self) -> Client {
+        let (client, _) = connect(format!("ws://{}/ws", self.address)).open().unwrap();
+        let mut client = Client(client);
+        assert_eq!(client.receive()["op"], "welcome");
+        client
+    }
+
+    fn client_of_outage(&self) -> Client {
+        let (client, _) = connect(format!("ws://{}/ws", self.address)).open().unwrap();
+        let mut client = Client(client);
+        assert_eq!(client.receive()["cluster"], false);
+        client
+    }
+
+    fn subscriber(&self, topic: &str) -> Client {
+        let mut client = self.client();
+        client.request(&json!({ "op": "subscribe", "topic": topic, "id": 1 }));
+        client
+    }
+}
+
+impl Drop for TestPeer {
+    fn drop(&mut self) {
+        self.stop.stop_now();
+        let joined = self.thread.take().map(JoinHandle::join);
+        assert!(thread::panicking() || joined.is_none_or(|joined| joined.is_ok()));
+    }
+}
+
+struct Client(WebSocket<TcpStream>);
+
+impl Client {
+    fn receive_any(&mut self) -> Value {
+        let message = self.0.next().expect("the connection is open").expect("a message");
+        serde_json::from_slice(message.as_bytes()).unwrap()
+    }
+
+    /// The next message besides reports of an outage.
+    fn receive(&mut self) -> Value {
+        loop {
+            let message = self.receive_any();
+            if message["op"] != "cluster" {
+                return message;
+            }
+        }
+    }
+
+    fn request(&mut self, request: &Value) -> Value {
+        self.0.send_text(&request.to_string()).unwrap();
+        let ack = self.receive();
+        assert_eq!(ack["op"], "ack", "{ack}");
+        ack
+    }
+
+    /// The data of the next publications.
+    fn data(&mut self, count: usize) -> Vec<Value> {
+        let mut next = || {
+            let message = self.receive();
+            assert_eq!(message["op"], "message", "{message}");
+            message["data"].clone()
+        };
+        (0..count).map(|_| next()).collect()
+    }
+}
+
+fn for_both(test: impl Fn(FakeBroker)) {
+    for kind in [WireProtocol::Nats, WireProtocol::Redis] {
+        test(FakeBroker::start(kind));
+    }
+}
+
+#[test]
+fn publications_reach_subscribers_of_all_nodes_once_and_in_order() {
+    for_both(|broker| {
+        let nodes = [(); 3].map(|()| TestPeer::start(&broker));
+        // Overlapping subscriptions of one node at the broker: duplicates arrive there.
+        let mut subscribers = [
+            nodes[0].subscriber("chat.1"),
+            nodes[1].subscriber("chat.1"),
+            nodes[1].subscriber("chat.*"),
+            nodes[1].subscriber(">"),
+        ];
+        broker.wait_for("sinews.t.chat.1", 2);
+        broker.wait_for("sinews.t.chat.*", 1);
+        let (mut plain, _) = connect(format!("ws://{}/topics/chat.1", nodes[1].address)).open().unwrap();
+        let mut publisher = nodes[0].client();
+        for number in 0..100 {
+            let ack = publisher
+                .request(&json!({ "op": "publish", "topic": "chat.1", "data": number, "id": number }));
+            assert_eq!(ack["reached"], 1, "of this node");
+        }
+        nodes[2].publish("chat.1", "last");
+        nodes[2].publish("other", "not for all");
+        let of_third: [&[&str]; 4] = [&["last"], &["last"], &["last"], &["last", "not for all"]];
+        for (subscriber, of_third) in subscribers.iter_mut().zip(of_third) {
+            // Publications of two nodes have no common order.
+            let (texts, numbers): (Vec<_>, Vec<_>) =
+                subscriber.data(100 + of_third.len()).into_iter().partition(Value::is_string);
+            assert_eq!(numbers, (0..100).map(Value::from).collect::<Vec<_>>());
+            assert_eq!(texts, of_third);
+        }
+        let plain = (0..101).map(|_| plain.next().unwrap().unwrap().as_bytes().to_vec());
+        let plain: Vec<Vec<u8>> = plain.filter(|payload| payload != b"last").collect();
+        assert_eq!(plain, (0..100).map(|number: u32| number.to_string().into_bytes()).collect::<Vec<_>>());
+        assert_eq!(nodes[2].metric("sinews_cluster_received_total"), 0, "it has no subscriber");
+        assert_eq!(nodes[1].metric("sinews_cluster_received_total"), 102, "no duplicate");
+    });
+}
+
+#[test]
+fn payloads_are_no_messages_between_nodes() {
+    for_both(|broker| {
+        let nodes = [(); 2].map(|()| TestPeer::start(&broker));
+        let mut subscriber = nodes[1].subscriber("a b.ü*.=");
+        broker.wait_for("sinews.t.a=20b.=C3=BC=2A.=3D", 1);
+        let texts = ["\r\nMSG sinews.all 1 5\r\nhello\r\n", "*1\r\n$4\r\nQUIT\r\n", "\u{1}\u{2}", ""];
+        for text in texts {
+            nodes[0].publish("a%20b.%C3%BC*.=", text);
+        }
+        assert_eq!(subscriber.data(texts.len()), texts);
+    });
+}
+
+#[test]
+fn subscriptions_at_the_broker_end_with_the_last_subscriber() {
+    for_both(|broker| {
+        let node = TestPeer::start(&broker);
+        let mut subscribers = ["a.*", "a.b", "a.b"].map(|topic| node.subscriber(topic));
+        broker.wait_for("sinews.t.a.b", 1);
+        for subscriber in &mut subscribers[..2] {
+            for topic in ["a.*", "a.b"] {
+                // One of them is subscribed.
+                let unsubscribe = json!({ "op": "unsubscribe", "topic": topic, "id": 2 });
+                subscriber.0.send_text(&unsubscribe.to_string()).unwrap();
+                subscriber.receive();
+            }
+        }
+        broker.wait_for("sinews.t.a.*", 0);
+        broker.wait_for("sinews.t.a.b", 1);
+        drop(subscribers);
+        broker.wait_for("sinews.t.a.b", 0);
+    });
+}
+
+#[test]
+fn local_delivery_continues_while_the_broker_is_away() {
+    for_both(|broker| {
+        let nodes = [(); 2].map(|()| TestPeer::start(&broker));
+        let mut subscribers = [nodes[0].subscriber("news"), nodes[1].subscriber("news")];
+        broker.wait_for("sinews.t.news", 2);
+        nodes.iter().for_each(|node| node.until("ready", TestPeer::is_ready));
+        broker.go_down();
+        nodes[0].until("the outage is noticed", |node| !node.is_ready());
+        let answer = nodes[0].request("GET /readyz", b"");
+        assert!(answer.contains("the broker of the cluster") && answer.contains(" 503 "), "{answer}");
+        nodes[0].publish("news", "local");
+        assert_eq!(subscribers[0].data(1), ["local"]);
+        assert_eq!(nodes[0].metric("sinews_cluster_dropped_total{reason=\"broker_away\"}"), 1);
+        assert_eq!(subscribers[0].receive_any(), json!({ "op": "cluster", "connected": false }));
+        let ack = nodes[0]
+            .client_of_outage()
+            .request(&json!({ "op": "publish", "topic": "x", "data": 1, "id": 1 }));
+        assert_eq!((&ack["reached"], &ack["cluster"]), (&json!(0), &json!(false)), "{ack}");
+        assert_eq!(subscribers[1].receive_any()["op"], "cluster");
+        // Subscribed during the outage.
+        let mut late = nodes[1].subscriber("news.late");
+        broker.come_up();
+        broker.wait_for("sinews.t.news", 2);
+        broker.wait_for("sinews.t.news.late", 1);
+        nodes.iter().for_each(|node| node.until("ready again", TestPeer::is_ready));
+        for subscriber in subscribers.iter_mut().chain([&mut late]) {
+            assert_eq!(subscriber.receive_any(), json!({ "op": "cluster", "connected": true }));
+        }
+        nodes[0].publish("news", "all");
+        nodes[0].publish("news.late", "all");
+        assert_eq!(
+            (subscribers[0].data(1), subscribers[1].data(1)),
+            (vec![json!("all")], vec![json!("all")])
+        );
+        assert_eq!(late.data(1), ["all"]);
+    });
+}
+
+#[test]
+fn topics_with_a_history_are_retained_on_all_nodes() {
+    for_both(|broker| {
+        let nodes = [(); 2].map(|()| TestPeer::start_with(&broker, |builder| builder.history("kept.>", 10)));
+        broker.wait_for(
+            if broker.url().starts_with("nats") { "sinews.t.kept.>" } else { "sinews.t.kept.*" },
+            2,
+        );
+        nodes[0].publish("kept.a", "early");
+        nodes[1].until("it is received", |node| node.metric("sinews_cluster_received_total") == 1);
+        let mut late = nodes[1].client();
+        late.0.send_text(&json!({ "op": "subscribe", "topic": "kept.a", "last": 5 }).to_string()).unwrap();
+        assert_eq!(late.data(1), ["early"]);
+    });
+}
+
+#[test]
+fn nodes_know_each_other_until_one_leaves() {
+    for_both(|broker| {
+        let first = TestPeer::start(&broker);
+        let second = TestPeer::start(&broker);
+        for node in [&first, &second] {
+            node.until("both are known", |node| node.metric("sinews_cluster_nodes") == 2);
+        }
+        drop(second);
+        first.until("it has left", |node| node.metric("sinews_cluster_nodes") == 1);
+    });
+}
+
+/// Subscribes with the presence of a topic, and waits until it has these numbers.
+fn wait_for_presence(node: &TestPeer, topic: &str, connections: u64, members: usize) {
+    let mut client = node.client();
+    node.until("the presence is known", |_| {
+        let ask = |client: &mut Client, op: &str| {
+            client.0.send_text(&json!({ "op": op, "topic": topic }).to_string()).unwrap();
+            client.receive()
+        };
+        // The client is no member: it asks without subscribing.
+        let (presence, page) = (ask(&mut client, "presence"), ask(&mut client, "members"));
+        presence["subscribers"] == connections && page["members"].as_array().unwrap().len() == members
+    });
+}
+
+impl TestPeer {
+    /// Polls with a client of its own.
+    fn joined(&self, topic: &str, member: &str) -> Client {
+        let mut client = self.client();
+        client.request(&json!({ "op": "join", "topic": topic, "member": { "id": member }, "id": 1 }));
+        client
+    }
+}
+
+#[test]
+fn presence_covers_all_nodes() {
+    for_both(|broker| {
+        let mut nodes: Vec<TestPeer> = (0..2).map(|_| TestPeer::start(&broker)).collect();
+        let first = nodes[0].joined("room", "anna");
+        let _second = nodes[1].joined("room", "anna");
+        let _third = nodes[1].joined("room", "ben");
+        let _watcher = nodes[0].subscriber("room");
+        for node in &nodes {
+            wait_for_presence(node, "room", 4, 2);
+        }
+        // A node that joins late gets the whole presence.
+        nodes.push(TestPeer::start(&broker));
+        wait_for_presence(&nodes[2], "room", 4, 2);
+        drop(first);
+        wait_for_presence(&nodes[2], "room", 3, 2);
+        // A node that leaves takes its members with it.
+        nodes.remove(1);
+        for node in &nodes {
+            wait_for_presence(node, "room", 1, 0);
+        }
+    });
+}
+
+#[test]
+fn presence_changes_during_an_outage_are_known_afterwards() {
+    for_both(|broker| {
+        let nodes = [(); 2].map(|()| TestPeer::start(&broker));
+        let leaves = nodes[0].joined("room", "leaves");
+        let _stays = nodes[0].joined("room", "stays");
+        wait_for_presence(&nodes[1], "room", 2, 2);
+        broker.go_down();
+        nodes[0].until("the outage is noticed", |node| !node.is_ready());
+        drop(leaves);
+        let _joins = nodes[0].joined("room", "joins");
+        let _also = nodes[1].joined("room", "also");
+        // Members of other nodes are retained meanwhile.
+        wait_for_presence(&nodes[1], "room", 3, 3);
+        broker.come_up();
+        for node in &nodes {
+            wait_for_presence(node, "room", 3, 3);
+        }
+    });
+}
+
+const KEY: &str = "a-key-for-tests-of-at-least-32-bytes";
+
+fn with_api(broker: &FakeBroker) -> TestPeer {
+    TestPeer::start_with(broker, |builder| {
+        let keys = ApiKeys::new().unwrap().with_key(KEY).unwrap();
+        let auth = Auth::new(&AuthOptions::new()).unwrap();
+        builder.access(AccessPolicy::new(auth, HostRules::default()).with_api_keys(keys))
+    })
+}
+
+impl TestPeer {
+    fn api(&self, head: &str, body: &Value) -> Value {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let answer = self.request_with(head, &format!("Authorization: Bearer {KEY}\r\n"), body.as_bytes());
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200 "), "{answer}");
+        serde_json::from_str(body).unwrap()
+    }
+}
+
+#[test]
+fn api_lists_and_disconnects_on_all_nodes() {
+    for_both(|broker| {
+        let nodes = [(); 2].map(|()| with_api(&broker));
+        for node in &nodes {
+            node.until("both are known", |node| node.metric("sinews_cluster_nodes") == 2);
+        }
+        let listed = nodes[0].api("GET /api/v1/nodes", &Value::Null);
+        assert_eq!(
+            (listed["nodes"].as_array().unwrap().len(), &listed["connected"]),
+            (2, &json!(true)),
+            "{listed}"
+        );
+        let _first = nodes[0].subscriber("a.1");
+        let _second = [nodes[1].subscriber("a.1"), nodes[1].subscriber("a.2")];
+        let topics = nodes[0].api("GET /api/v1/topics?filter=a.*", &Value::Null);
+        let expected = json!([{ "topic": "a.1", "subscribers": 2 }, { "topic": "a.2", "subscribers": 1 }]);
+        assert_eq!(topics, json!({ "topics": expected }));
+        let page = nodes[1].api("GET /api/v1/topics?filter=a.*&limit=1", &Value::Null);
+        assert_eq!((&page["topics"], &page["next"]), (&json!([expected[0]]), &json!("a.1")));
+        let connections = nodes[0].api("GET /api/v1/connections", &Value::Null);
+        let ids: Vec<&str> = connections["connections"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|connection| connection["connection"].as_str().unwrap())
+            .collect();
+        assert_eq!(ids.len(), 3, "{connections}");
+        let mut paged = Vec::new();
+        let mut after = String::new();
+        loop {
+            let page = nodes[1].api(&format!("GET /api/v1/connections?limit=1{after}"), &Value::Null);
+            paged.push(page["connections"][0]["connection"].as_str().unwrap().to_owned());
+            let Some(next) = page["next"].as_str() else { break };
+            after = format!("&after={next}");
+        }
+        assert_eq!(paged, ids);
+        for id in &ids {
+            let closed = nodes[0].api("POST /api/v1/disconnect", &json!({ "connection": id }));
+            assert_eq!(closed, json!({ "connections": 1 }));
+        }
+    });
+}
+
+#[test]
+fn nodes_without_an_answer_are_named() {
+    for_both(|broker| {
+        let nodes = [(); 2].map(|()| with_api(&broker));
+        for node in &nodes {
+            node.until("both are known", |node| node.metric("sinews_cluster_nodes") == 2);
+        }
+        broker.go_down();
+        let topics = nodes[0].api("GET /api/v1/topics", &Value::Null);
+        assert_eq!(topics["missing_nodes"].as_array().map(Vec::len), Some(1), "{topics}");
+    });
+}
+
+#[test]
+fn nodes_are_observed_from_outside() {
+    for_both(|broker| {
+        let _nodes = ["b", "a"].map(|name| {
+            let options = ClusterOptions::parse(&broker.url()).unwrap().with_name(name).unwrap();
+            TestPeer::start_with(&broker, |builder| builder.cluster(options))
+        });
+        let observed = observe_nodes(&ClusterOptions::parse(&broker.url()).unwrap(), TIMEOUT).unwrap();
+        let names: Vec<&str> = observed.iter().map(|node| &*node.name).collect();
+        assert_eq!(names, ["a", "b"]);
+        assert!(observed.iter().all(|node| node.id.len() == 32 && !node.version.is_empty()));
+    });
+    let error = observe_nodes(&ClusterOptions::parse("nats://127.0.0.1:1").unwrap(), TIMEOUT).unwrap_err();
+    assert!(error.contains("127.0.0.1:1"), "{error}");
+}
+
+#[test]
+fn durable_topics_on_the_disk_of_one_node_are_rejected() {
+    let directory = tempfile::tempdir().unwrap();
+    let streams =
+        sinews_hub::StreamOptions::in_directory(directory.path()).with_topics(["orders".to_owned()]);
+    let options = ClusterOptions::parse("nats://127.0.0.1:1").unwrap();
+    let error = Hub::builder().streams(streams).cluster(options).build().err().unwrap().to_string();
+    assert!(error.contains("cluster") && error.contains("at a broker"), "{error}");
+}
+
+#[test]
+fn durable_keys_on_the_disk_of_one_node_are_rejected() {
+    let directory = tempfile::tempdir().unwrap();
+    let streams =
+        sinews_hub::StreamOptions::in_directory(directory.path()).with_keyed_topics(["prices".to_owned()]);
+    let options = ClusterOptions::parse("nats://127.0.0.1:1").unwrap();
+    let error = Hub::builder().streams(streams).cluster(options).build().err().unwrap().to_string();
+    assert!(error.contains("cluster") && error.contains("durable keys"), "{error}");
+}

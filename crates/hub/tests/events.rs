@@ -1,0 +1,368 @@
+//! Topics for clients without WebSocket: Server-Sent Events, lines of JSON and long polls.
+
+mod support;
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use jsonwebtoken::{EncodingKey, Header};
+use serde_json::{Value, json};
+use sinews::blocking::connect;
+use sinews_hub::auth::{Auth, AuthOptions, TokenKeys};
+use sinews_hub::{AccessPolicy, HostRules, Hub, StreamOptions};
+use sinews_server::OriginPolicy;
+use sinews_testkit::{BodyReader, SseEvent};
+use support::{TestHub, ask_on, parse};
+
+/// The event of a subscription; returns its data.
+fn subscribed(body: &mut BodyReader<TcpStream>) -> Value {
+    let event = body.event().unwrap();
+    assert_eq!(event.kind, "subscribed", "{event:?}");
+    parse(&event.data)
+}
+
+/// The next answer to a long poll, and the connection.
+fn polled(mut body: BodyReader<TcpStream>) -> (Value, TcpStream) {
+    assert_eq!((body.status(), body.header("content-type")), (200, Some("application/json")));
+    let text = body.rest();
+    (parse(&text), body.into_transport())
+}
+
+const JSON: &str = "Accept: application/json\r\n";
+
+#[test]
+fn payloads_of_a_topic_are_events() {
+    let hub = TestHub::new();
+    let mut body = hub.events("/topics/lobby");
+    assert_eq!((body.status(), body.header("content-type")), (200, Some("text/event-stream")));
+    assert_eq!(subscribed(&mut body), json!({ "op": "ack", "topic": "lobby" }));
+    for (kind, payload, event) in [
+        ("text/plain", &b"hello"[..], SseEvent::new("message", "hello")),
+        ("text/plain", b"", SseEvent::new("message", "")),
+        ("text/plain", b"two\nlines", SseEvent::new("message", "two\nlines")),
+        ("text/plain", b"x\n\nevent: close\ndata: forged\n\n", {
+            SseEvent::new("message", "x\n\nevent: close\ndata: forged\n\n")
+        }),
+        ("text/plain", b"x\r\revent: close\r\r", SseEvent::new("message", "x\n\nevent: close\n\n")),
+        ("application/json", b"{\"a\":\n[1]}", SseEvent::new("message", "{\"a\":\n[1]}")),
+        ("application/json", b"\"text\\nin JSON\"", SseEvent::new("message", "text\nin JSON")),
+        ("application/json", b"null", SseEvent::new("message", "null")),
+        ("application/octet-stream", b"\x00\xff\n", SseEvent::new("binary", "AP8K")),
+        ("text/plain", b"\xff", SseEvent::new("binary", "/w==")),
+    ] {
+        assert_eq!(hub.publish_as("lobby", kind, payload), 200);
+        assert_eq!(body.event(), Some(event));
+    }
+}
+
+#[test]
+fn event_stream_starts_with_the_time_to_wait_before_a_reconnect() {
+    let hub = TestHub::new();
+    let mut body = hub.events("/topics/lobby");
+    assert_eq!(
+        body.until("\n\n").as_deref(),
+        Some("retry: 2000\nevent: subscribed\ndata: {\"op\":\"ack\",\"topic\":\"lobby\"}\n\n")
+    );
+}
+
+#[test]
+fn last_event_id_resumes_without_a_gap_or_tells_it() {
+    let hub = TestHub::new();
+    let mut body = hub.events("/topics/kept.a");
+    let ack = subscribed(&mut body);
+    assert_eq!((&ack["seq"], &ack["complete"]), (&json!(0), &json!(true)), "{ack}");
+    let epoch = ack["epoch"].as_u64().unwrap();
+    let id = |sequence: u64| format!("{epoch}-{sequence}");
+    hub.publish("kept.a", "1");
+    let first = body.event().unwrap();
+    assert_eq!((&*first.data, &*first.id), ("1", &*id(1)));
+    drop(body);
+    hub.publish("kept.a", "2");
+    hub.publish("kept.a", "3");
+    let resume = |id: &str| hub.ask("/topics/kept.a?last=1", &format!("Last-Event-ID: {id}\r\n"));
+    let mut body = resume(&first.id);
+    let event = body.event().unwrap();
+    // The messages of the replay still follow, so the id is before them.
+    assert_eq!((&*event.kind, &*event.id), ("subscribed", &*id(1)));
+    assert_eq!(parse(&event.data)["complete"], json!(true));
+    for text in ["2", "3"] {
+        let event = body.event().unwrap();
+        assert_eq!((&*event.data, event.id), (text, id(text.parse().unwrap())));
+    }
+    hub.publish("kept.a", "4");
+    assert_eq!(body.event().unwrap().data, "4");
+    hub.publish("kept.a", "5");
+    for unknown in [id(1), format!("{}-4", epoch ^ 1), "of another server".to_owned(), "1-1,2-2".to_owned()] {
+        let mut body = resume(&unknown);
+        let ack = subscribed(&mut body);
+        assert_eq!((&ack["complete"], &ack["replayed"]), (&json!(false), &json!(3)), "{unknown}: {ack}");
+        assert_eq!(body.event().unwrap().data, "3");
+    }
+    let mut latest = hub.events("/topics/kept.a?last=1");
+    subscribed(&mut latest);
+    assert_eq!(latest.event().unwrap().data, "5");
+    let mut after = hub.events(&format!("/topics/kept.a?after={}", id(4)));
+    subscribed(&mut after);
+    assert_eq!(after.event().unwrap().data, "5");
+}
+
+#[test]
+fn ids_of_several_topics_resume_all_of_them() {
+    let hub = TestHub::new();
+    let path = "/topics?topic=kept.a&topic=kept.b&topic=live.*&topic=with%20space+and%2Bplus";
+    let mut body = hub.events(path);
+    for topic in ["kept.a", "kept.b", "live.*", "with space and+plus"] {
+        assert_eq!(subscribed(&mut body)["topic"], topic);
+    }
+    for (topic, text) in [("kept.a", "a1"), ("kept.b", "b1"), ("kept.a", "a2"), ("live.x", "x")] {
+        hub.publish(topic, text);
+        let event = body.event().unwrap();
+        let message = parse(&event.data);
+        assert_eq!((&*event.kind, &message["op"]), ("message", &json!("message")));
+        assert_eq!((&message["topic"], &message["data"]), (&json!(topic), &json!(text)));
+        let ids: Vec<&str> = event.id.split(',').collect();
+        assert!(ids.len() == 4 && ids[2].is_empty() && ids[3].is_empty(), "{}", event.id);
+    }
+    hub.publish("kept.b", "b2");
+    let last = body.event().unwrap();
+    assert!(last.id.contains("-2,") && last.id.ends_with("-2,,"), "{}", last.id);
+    drop(body);
+    hub.publish("kept.b", "b3");
+    hub.publish("kept.a", "a3");
+    let mut body = hub.ask(path, &format!("Last-Event-ID: {}\r\n", last.id));
+    let mut received: Vec<String> = Vec::new();
+    while received.len() < 2 {
+        let event = body.event().unwrap();
+        let message = parse(&event.data);
+        match &*event.kind {
+            "message" => received.push(message["data"].as_str().unwrap().to_owned()),
+            _ if message["topic"].as_str().unwrap().starts_with("kept.") => {
+                assert_eq!(message["complete"], json!(true), "{message}");
+            }
+            _ => {}
+        }
+    }
+    received.sort();
+    assert_eq!(received, ["a3", "b3"]);
+}
+
+#[test]
+fn lines_are_messages_of_the_protocol() {
+    let hub = TestHub::new();
+    let mut body = hub.ask("/topics/kept.*", "Accept: application/x-ndjson\r\n");
+    assert_eq!(body.header("content-type"), Some("application/x-ndjson"));
+    assert_eq!(parse(&body.line().unwrap()), json!({ "op": "ack", "topic": "kept.*" }));
+    for (kind, payload, field, value) in [
+        ("text/plain", &b"a\r\nb"[..], "data", json!("a\r\nb")),
+        ("application/json", b"{\n\"a\":\r\n1 }", "data", json!({ "a": 1 })),
+        ("application/octet-stream", b"\n", "b64", json!("Cg==")),
+    ] {
+        assert_eq!(hub.publish_as("kept.a", kind, payload), 200);
+        let line = parse(&body.line().unwrap());
+        assert_eq!(
+            (&line["op"], &line["topic"], &line[field]),
+            (&json!("message"), &json!("kept.a"), &value)
+        );
+    }
+}
+
+#[test]
+fn websocket_and_event_stream_get_each_others_publications() {
+    let hub = TestHub::new();
+    let mut body = hub.events("/topics/lobby");
+    subscribed(&mut body);
+    let (mut socket, _) = connect(format!("ws://{}/topics/lobby", hub.address)).open().unwrap();
+    socket.send_text("from a socket").unwrap();
+    assert_eq!(body.event(), Some(SseEvent::new("message", "from a socket")));
+    hub.publish("lobby", "from a request");
+    let mut received = || String::from_utf8(socket.next().unwrap().unwrap().as_bytes().to_vec()).unwrap();
+    assert_eq!([received(), received()], ["from a socket", "from a request"]);
+    assert_eq!(body.event(), Some(SseEvent::new("message", "from a request")));
+    let (mut json_socket, _) = connect(format!("ws://{}/ws", hub.address)).open().unwrap();
+    json_socket.next().unwrap().unwrap();
+    json_socket.send_text("{\"op\":\"publish\",\"id\":1,\"topic\":\"lobby\",\"data\":{\"a\":1}}").unwrap();
+    let ack = json_socket.next().unwrap().unwrap();
+    assert_eq!(parse(std::str::from_utf8(ack.as_bytes()).unwrap())["reached"], 2);
+    assert_eq!(body.event(), Some(SseEvent::new("message", "{\"a\":1}")));
+}
+
+#[test]
+fn long_polls_get_every_message_on_one_connection() {
+    let hub = TestHub::new();
+    let (first, mut stream) = polled(hub.ask("/topics/kept.a?wait=0", JSON));
+    assert_eq!(first["messages"][0]["op"], "ack");
+    let mut cursor = first["cursor"].as_str().unwrap().to_owned();
+    assert!(cursor.ends_with("-0"), "{first}");
+    for round in 0..10_u64 {
+        // The first of two is published before the poll, the second while it waits or after it.
+        hub.publish("kept.a", &format!("{}", 2 * round));
+        let late = thread::spawn({
+            let (address, text) = (hub.address, (2 * round + 1).to_string());
+            move || {
+                let mut stream = TcpStream::connect(address).unwrap();
+                let length = text.len();
+                let head = "POST /topics/kept.a HTTP/1.1\r\nHost: localhost\r\nContent-Length:";
+                write!(stream, "{head} {length}\r\n\r\n{text}").unwrap();
+                assert_eq!(BodyReader::new(stream).status(), 200);
+            }
+        });
+        let mut received: Vec<String> = Vec::new();
+        while received.len() < 2 {
+            let (answer, back) = polled(ask_on(stream, &format!("/topics/kept.a?after={cursor}"), JSON));
+            stream = back;
+            let messages = answer["messages"].as_array().unwrap();
+            assert_eq!((&messages[0]["op"], &messages[0]["complete"]), (&json!("ack"), &json!(true)));
+            received.extend(messages[1..].iter().map(|it| it["data"].as_str().unwrap().to_owned()));
+            answer["cursor"].as_str().unwrap().clone_into(&mut cursor);
+        }
+        assert_eq!(received, [2 * round, 2 * round + 1].map(|number| number.to_string()));
+        late.join().unwrap();
+        assert!(cursor.ends_with(&format!("-{}", 2 * round + 2)), "{cursor}");
+    }
+}
+
+#[test]
+fn long_poll_waits_for_a_topic_without_history() {
+    let hub = TestHub::new();
+    let mut stream = hub.connect();
+    write!(stream, "GET /topics?topic=a.*&topic=b HTTP/1.1\r\nHost: localhost\r\n{JSON}\r\n").unwrap();
+    let mut body = BodyReader::new(stream);
+    // It has subscribed.
+    body.until("\"topic\":\"b\"").unwrap();
+    hub.publish("a.x", "news");
+    let rest = body.rest();
+    assert!(rest.contains("\"data\":\"news\"") && rest.ends_with("],\"cursor\":\",\"}\n"), "{rest}");
+}
+
+#[test]
+fn bad_requests_get_a_reason() {
+    let hub = TestHub::new();
+    for (status, path, lines, reason) in [
+        (400, "/topics", "", "query parameter `topic` is required"),
+        (400, "/topics?topic=a&topic=a", "", "topic a is named twice"),
+        (400, "/topics/a..b", "", "empty token"),
+        (400, "/topics/a?after=1", "", "query parameter `after` must have"),
+        (400, "/topics/a?last=x", "", "query parameter `last` must be a number"),
+        (400, "/topics/a?wait=1", "", "query parameter `wait` is for application/json only"),
+        (400, "/topics/a?wait=56", JSON, "query parameter `wait` must be a number of seconds up to 55"),
+        (
+            400,
+            "/topics/a",
+            "Sec-WebSocket-Key: x\r\n",
+            "a WebSocket needs the headers Connection and Upgrade",
+        ),
+        (403, "/topics/a", "Origin: https://other.example\r\n", "may not connect"),
+        (406, "/topics/a", "Accept: text/html\r\n", "Accept must permit text/event-stream"),
+    ] {
+        let mut stream = hub.connect();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{lines}\r\n").unwrap();
+        let mut answer = BodyReader::new(stream);
+        assert_eq!(answer.status(), status, "{path} {lines}");
+        let body = answer.rest();
+        assert!(body.contains(reason), "{path} {lines}: {body}");
+    }
+}
+
+#[test]
+fn pages_of_allowed_origins_may_read_events() {
+    let policy = AccessPolicy::new(Auth::new(&AuthOptions::new()).unwrap(), HostRules::default());
+    let origin = OriginPolicy::list(["https://app.example".to_owned()]).unwrap();
+    let hub = TestHub::built(Hub::builder().access(policy.with_origin(origin)));
+    let body = hub.ask("/topics/a", "Origin: https://app.example\r\n");
+    assert_eq!(body.header("access-control-allow-origin"), Some("https://app.example"));
+    assert_eq!((body.status(), body.header("vary")), (200, Some("Origin")));
+    assert_eq!(hub.ask("/topics/a", "Origin: https://other.example\r\n").status(), 403);
+    assert_eq!(hub.events("/topics/a").header("access-control-allow-origin"), None);
+}
+
+const SECRET: &str = "a secret of at least thirty-two bytes for HS256";
+
+fn token(subscribe: &str, lives: Duration) -> String {
+    let end = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + lives;
+    let claims = json!({ "exp": end.as_secs_f64(), "subscribe": [subscribe] });
+    jsonwebtoken::encode(&Header::default(), &claims, &EncodingKey::from_secret(SECRET.as_bytes())).unwrap()
+}
+
+#[test]
+fn tokens_grant_topics_and_end_the_stream_when_they_expire() {
+    let options =
+        AuthOptions::new().with_keys(TokenKeys::Secret(SECRET.to_owned())).with_leeway(Duration::ZERO);
+    let policy = AccessPolicy::new(
+        Auth::new(&options.with_public_publish([">".to_owned()])).unwrap(),
+        HostRules::default(),
+    );
+    let hub = TestHub::built(Hub::builder().access(policy));
+    let valid = token("kept.>", Duration::from_secs(600));
+    assert_eq!(hub.events("/topics/kept.a").status(), 401);
+    assert_eq!(hub.events(&format!("/topics/other?token={valid}")).status(), 403);
+    assert_eq!(hub.events(&format!("/topics?topic=kept.a&topic=other&token={valid}")).status(), 403);
+    assert_eq!(hub.ask("/topics/kept.a", &format!("Authorization: Bearer {valid}x\r\n")).status(), 401);
+    let mut body = hub.ask("/topics/kept.*", &format!("Authorization: Bearer {valid}\r\n"));
+    subscribed(&mut body);
+
+    let short = token("kept.a", Duration::from_secs(2));
+    let mut body = hub.events(&format!("/topics/kept.a?token={short}"));
+    subscribed(&mut body);
+    hub.publish("kept.a", "in time");
+    assert_eq!(body.event().unwrap().data, "in time");
+    let close = body.event().unwrap();
+    assert_eq!(
+        (&*close.kind, parse(&close.data)),
+        ("close", json!({ "code": 4401, "reason": "the token has expired" }))
+    );
+    assert_eq!((body.event(), body.has_ended()), (None, true));
+    assert_eq!(hub.events(&format!("/topics/kept.a?token={short}")).status(), 401);
+}
+
+/// A hub with a durable topic in this directory.
+fn durable(directory: &Path) -> TestHub {
+    let streams = StreamOptions::in_directory(directory).with_topics(["orders".to_owned()]);
+    TestHub::built(Hub::builder().streams(streams))
+}
+
+#[test]
+fn durable_topic_resumes_over_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let hub = durable(directory.path());
+    let mut body = hub.events("/topics/orders");
+    subscribed(&mut body);
+    for number in 1..=5 {
+        hub.publish("orders", &number.to_string());
+    }
+    let second = [(); 2].map(|()| body.event().unwrap())[1].clone();
+    assert_eq!(second.data, "2");
+    drop((body, hub));
+    let hub = durable(directory.path());
+    let mut body = hub.ask("/topics/orders", &format!("Last-Event-ID: {}\r\n", second.id));
+    assert_eq!(subscribed(&mut body)["complete"], json!(true));
+    hub.publish("orders", "6");
+    for number in 3..=6 {
+        assert_eq!(body.event().unwrap().data, number.to_string());
+    }
+    let (answer, _) = polled(hub.ask(&format!("/topics/orders?after={}", second.id), JSON));
+    let messages = answer["messages"].as_array().unwrap();
+    assert_eq!((&messages[0]["op"], &messages[1]["data"]), (&json!("ack"), &json!("3")), "{answer}");
+}
+
+#[test]
+fn stop_of_the_server_is_an_event() {
+    let hub = TestHub::new();
+    let mut lines = hub.ask("/topics/a", "Accept: application/x-ndjson\r\n");
+    lines.line().unwrap();
+    let mut body = hub.events("/topics/a");
+    subscribed(&mut body);
+    hub.stop.stop();
+    let close = body.event().unwrap();
+    assert_eq!(
+        (&*close.kind, parse(&close.data)),
+        ("close", json!({ "code": 1001, "reason": "server stops" }))
+    );
+    assert_eq!(
+        parse(&lines.line().unwrap()),
+        json!({ "op": "close", "code": 1001, "reason": "server stops" })
+    );
+    assert_eq!((body.event(), lines.line()), (None, None));
+}

@@ -1,0 +1,214 @@
+//! The HTTP API.
+
+use std::io::{BufRead, BufReader, Read, Write};
+
+use serde_json::{Value, json};
+use sinews_hub::PusherLimits;
+
+use crate::client::{Client, KEY, api, hub, request, signed_target, trigger};
+
+fn post(hub: &crate::support::TestHub, body: &Value) -> (u16, Value) {
+    api(hub, "POST", "/apps/3/events", "", &body.to_string())
+}
+
+#[test]
+fn pusher_9_1_events_answer_with_an_empty_object_or_with_attributes() {
+    let hub = hub(|app| app.with_subscription_counts(true));
+    let mut client = Client::new(&hub);
+    client.join("presence-a", "1");
+    let event =
+        |channels: Value, info: &str| json!({ "name": "e", "data": "1", "channels": channels, "info": info });
+    assert_eq!(post(&hub, &json!({ "name": "e", "data": "1", "channel": "presence-a" })), (200, json!({})));
+    client.expect("e");
+    let (status, answer) =
+        post(&hub, &event(json!(["presence-a", "presence-b", "presence-a"]), "user_count"));
+    let expected =
+        json!({ "channels": { "presence-a": { "user_count": 1 }, "presence-b": { "user_count": 0 } } });
+    assert_eq!((status, answer), (200, expected));
+    client.expect("e");
+    client.ping();
+    let (_, answer) = post(&hub, &event(json!(["b"]), "subscription_count"));
+    assert_eq!(answer, json!({ "channels": { "b": { "subscription_count": 0 } } }));
+    for (channels, info) in
+        [(json!(["a"]), "user_count"), (json!(["presence-a"]), "subscription_count"), (json!(["a"]), "x")]
+    {
+        assert_eq!(post(&hub, &event(channels, info)).0, 400);
+    }
+}
+
+#[test]
+fn pusher_4_5_to_4_7_and_9_10_limits_of_events() {
+    let mut limits = PusherLimits::default();
+    limits.requests_per_second = Some(100);
+    let hub = hub(|app| app.with_limits(limits));
+    let event = |data: String, channels: usize| {
+        let channels: Vec<String> = (0..channels).map(|number| format!("c{number}")).collect();
+        json!({ "name": "e", "data": data, "channels": channels })
+    };
+    for (body, status) in [
+        (event("x".repeat(10_240), 100), 200),
+        (event("x".repeat(10_241), 1), 413),
+        (event(String::new(), 101), 400),
+        (event(String::new(), 0), 400),
+        (json!({ "name": "e", "data": "", "channels": ["private-encrypted-a", "b"] }), 400),
+        (json!({ "name": "e", "data": "", "channels": ["private-encrypted-a"] }), 200),
+        (json!({ "name": "e", "data": {}, "channel": "a" }), 400),
+        (json!({ "name": "", "data": "", "channel": "a" }), 400),
+        (json!({ "name": "x".repeat(201), "data": "", "channel": "a" }), 400),
+        (json!({ "name": "e", "data": "", "channel": "a b" }), 400),
+        (json!({ "name": "e", "data": "", "channel": "a", "channels": ["b"] }), 400),
+        (json!({ "name": "e", "data": "", "channel": "a", "socket_id": "x" }), 400),
+        (json!({ "name": "e", "channel": "a" }), 400),
+        (json!([]), 400),
+    ] {
+        assert_eq!(post(&hub, &body).0, status, "{}", body.to_string().chars().take(80).collect::<String>());
+    }
+    let batch = |count: usize| {
+        let events: Vec<Value> =
+            (0..count).map(|_| json!({ "name": "e", "data": "", "channel": "a" })).collect();
+        api(&hub, "POST", "/apps/3/batch_events", "", &json!({ "batch": events }).to_string()).0
+    };
+    assert_eq!((batch(10), batch(11)), (200, 400));
+}
+
+#[test]
+fn pusher_4_13_and_9_9_requests_have_a_rate() {
+    let mut limits = PusherLimits::default();
+    limits.requests_per_second = Some(2);
+    let hub = hub(|app| app.with_limits(limits));
+    let statuses: Vec<u16> = (0..30).map(|_| api(&hub, "GET", "/apps/3/channels", "", "").0).collect();
+    assert!(statuses[..2] == [200, 200] && statuses.contains(&429), "{statuses:?}");
+}
+
+#[test]
+fn pusher_9_2_batches_are_published_in_order() {
+    let hub = hub(|app| app);
+    let mut client = Client::new(&hub);
+    client.subscribe("a");
+    client.join("presence-a", "1");
+    let batch = |info: Option<&str>| {
+        let mut events: Vec<Value> =
+            (0..3).map(|number| json!({ "name": "e", "data": number.to_string(), "channel": "a" })).collect();
+        events.push(json!({ "name": "e", "data": "3", "channel": "presence-a" }));
+        if let Some(info) = info {
+            events[3]["info"] = json!(info);
+        }
+        api(&hub, "POST", "/apps/3/batch_events", "", &json!({ "batch": events }).to_string())
+    };
+    assert_eq!(batch(None), (200, json!({})));
+    assert_eq!([(); 4].map(|()| client.expect("e").1), [0, 1, 2, 3]);
+    let expected = json!({ "batch": [{}, {}, {}, { "user_count": 1 }] });
+    assert_eq!(batch(Some("user_count")), (200, expected));
+    let one_is_bad = json!({ "batch": [
+        { "name": "lost", "data": "", "channel": "a" }, { "name": "e", "data": "", "channel": "#" },
+    ] });
+    assert_eq!([(); 4].map(|()| client.expect("e").1), [0, 1, 2, 3]);
+    assert_eq!(api(&hub, "POST", "/apps/3/batch_events", "", &one_is_bad.to_string()).0, 400);
+    client.ping();
+}
+
+#[test]
+fn pusher_9_3_occupied_channels_are_listed() {
+    let hub = hub(|app| app.with_subscription_counts(true));
+    let (mut one, mut two) = (Client::new(&hub), Client::new(&hub));
+    for channel in ["a", "private-a", "a.b"] {
+        one.request_subscription(channel, None);
+        one.subscribed(channel);
+        one.expect("pusher_internal:subscription_count");
+    }
+    one.join("presence-a", "1");
+    two.join("presence-a", "2");
+    let list = |query: &str| api(&hub, "GET", "/apps/3/channels", query, "");
+    let expected = json!({ "a": {}, "a.b": {}, "private-a": {}, "presence-a": {} });
+    assert_eq!(list(""), (200, json!({ "channels": expected })));
+    let expected = json!({ "channels": { "presence-a": { "user_count": 2 } } });
+    assert_eq!(list("filter_by_prefix=presence-&info=user_count"), (200, expected));
+    assert_eq!(list("info=user_count").0, 400);
+    assert_eq!(list("filter_by_prefix=pres&info=user_count").0, 400);
+    let counts = list("filter_by_prefix=a&info=subscription_count").1;
+    assert_eq!(counts["channels"]["a.b"], json!({ "subscription_count": 1 }));
+}
+
+#[test]
+fn pusher_9_4_and_9_6_attributes_of_a_channel() {
+    let hub = hub(|app| app);
+    let get =
+        |channel: &str, query: &str| api(&hub, "GET", &format!("/apps/3/channels/{channel}"), query, "");
+    assert_eq!(get("a", ""), (200, json!({ "occupied": false })));
+    let mut client = Client::new(&hub);
+    client.subscribe("a");
+    client.join("presence-a", "1");
+    assert_eq!(get("a", "").1, json!({ "occupied": true }));
+    assert_eq!(get("presence-a", "info=user_count").1, json!({ "occupied": true, "user_count": 1 }));
+    assert_eq!(get("cache-a", "info=cache").1, json!({ "occupied": false, "cache": null }));
+    trigger(&hub, "cache-a", "e", "{\"a\":1}");
+    let (_, answer) = get("cache-a", "info=cache");
+    assert_eq!(answer["cache"]["data"], "{\"a\":1}");
+    assert!((1_790..=1_800).contains(&answer["cache"]["ttl"].as_u64().unwrap()), "{answer}");
+    for (channel, query) in [
+        ("a", "info=user_count"),
+        ("a", "info=cache"),
+        ("a", "info=subscription_count"),
+        ("presence-a", "info=subscription_count"),
+        ("a%20b", ""),
+    ] {
+        assert_eq!(get(channel, query).0, 400, "{channel} {query}");
+    }
+}
+
+#[test]
+fn pusher_9_5_users_of_a_presence_channel() {
+    let hub = hub(|app| app);
+    let mut client = Client::new(&hub);
+    client.join("presence-a", "1");
+    let users = |channel: &str| api(&hub, "GET", &format!("/apps/3/channels/{channel}/users"), "", "");
+    assert_eq!(users("presence-a"), (200, json!({ "users": [{ "id": "1" }] })));
+    assert_eq!(users("presence-b"), (200, json!({ "users": [] })));
+    assert_eq!(users("a").0, 400);
+}
+
+#[test]
+fn pusher_9_9_unsigned_requests_and_unknown_apps_are_rejected() {
+    let hub = hub(|app| app);
+    let body = r#"{"name":"e","data":"","channel":"a"}"#;
+    assert_eq!(request(&hub, "POST", "/apps/3/events", body).0, 401);
+    let old =
+        format!("/apps/3/events?auth_key={KEY}&auth_timestamp=1353088179&auth_version=1.0&auth_signature=0");
+    let (status, text) = request(&hub, "POST", &old, body);
+    assert!(status == 401 && text.as_str().unwrap().contains("auth_timestamp"), "{text}");
+    assert_eq!(api(&hub, "POST", "/apps/4/events", "", body).0, 404);
+}
+
+#[test]
+fn pusher_9_11_parameters_may_stand_in_the_query() {
+    let hub = hub(|app| app);
+    let mut client = Client::new(&hub);
+    client.subscribe("a");
+    let query = "name=e&data=hello&channel=a";
+    assert_eq!(api(&hub, "POST", "/apps/3/events", query, ""), (200, json!({})));
+    assert_eq!(client.expect("e").1, "hello");
+}
+
+#[test]
+fn pusher_9_12_answers_have_a_length_and_requests_share_a_connection() {
+    let hub = hub(|app| app);
+    let body = json!({ "name": "e", "channel": "a", "data": "1" }).to_string();
+    let (target, length) = (signed_target("POST", "/apps/3/events", "", &body), body.len());
+    let request =
+        format!("POST {target} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n{body}");
+    let mut stream = hub.connect();
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    for _ in 0..2 {
+        stream.write_all(request.as_bytes()).unwrap();
+        let (mut line, mut answered) = (String::new(), None);
+        while reader.read_line(&mut line).unwrap() > 2 {
+            if let Some(length) = line.to_ascii_lowercase().strip_prefix("content-length: ") {
+                answered = length.trim().parse().ok();
+            }
+            line.clear();
+        }
+        let mut answer = vec![0; answered.expect("a Content-Length")];
+        reader.read_exact(&mut answer).unwrap();
+        assert_eq!(answer, b"{}");
+    }
+}

@@ -1,0 +1,72 @@
+//! Channels as topics of the hub.
+
+use serde_json::json;
+
+use crate::client::{Client, app, hub, hub_of, trigger};
+use crate::support::TestHub;
+
+/// A client of `/ws` that is subscribed to a topic.
+fn subscriber(hub: &TestHub, topic: &str) -> sinews::blocking::WebSocket<std::net::TcpStream> {
+    let (mut socket, _) = sinews::blocking::connect(format!("ws://{}/ws", hub.address)).open().unwrap();
+    socket.send_text(&json!({ "op": "subscribe", "topic": topic, "id": 1 }).to_string()).unwrap();
+    let welcome = next(&mut socket);
+    assert_eq!(welcome["op"], "welcome");
+    socket
+}
+
+fn next(socket: &mut sinews::blocking::WebSocket<std::net::TcpStream>) -> serde_json::Value {
+    let message = socket.next().unwrap().unwrap();
+    crate::support::parse(std::str::from_utf8(message.as_bytes()).unwrap())
+}
+
+#[test]
+fn channels_of_an_app_with_topics_reach_other_protocols_and_the_reverse() {
+    let hub = hub(|app| app.with_topics("chat").with_client_events(true));
+    let mut client = Client::new(&hub);
+    client.subscribe("private-a");
+    let mut other = subscriber(&hub, "chat.private-a");
+    assert_eq!(next(&mut other)["op"], "ack");
+    trigger(&hub, "private-a", "e", "{}");
+    client.expect("e");
+    let message = next(&mut other);
+    assert_eq!(message["data"], json!({ "event": "e", "data": "{}" }), "{message}");
+    client.trigger("client-e", "private-a", json!([1]));
+    assert_eq!(next(&mut other)["data"], json!({ "event": "client-e", "data": [1] }));
+    hub.publish("chat.private-a", "hello");
+    assert_eq!(client.receive(), json!({ "event": "message", "channel": "private-a", "data": "hello" }));
+    let publication =
+        json!({ "op": "publish", "topic": "chat.private-a", "data": { "event": "x", "data": 1 } });
+    other.send_text(&publication.to_string()).unwrap();
+    assert_eq!(client.receive(), json!({ "event": "x", "channel": "private-a", "data": 1 }));
+}
+
+#[test]
+fn channels_of_an_app_without_topics_are_reached_by_no_other_protocol() {
+    let hub = hub_of([app()]);
+    let mut client = Client::new(&hub);
+    client.subscribe("private-a");
+    for topic in ["$pusher.3.c.private-a", "$pusher.>", "$pusher"] {
+        let rejected = next(&mut subscriber(&hub, topic));
+        assert_eq!((&rejected["op"], &rejected["code"]), (&json!("error"), &json!(422)), "{rejected}");
+        assert_ne!(hub.publish_as(topic, "text/plain", b"x"), 200);
+    }
+    let mut all = subscriber(&hub, ">");
+    assert_eq!(next(&mut all)["op"], "ack");
+    trigger(&hub, "private-a", "e", "{}");
+    client.expect("e");
+    hub.publish("other", "x");
+    assert_eq!(next(&mut all)["topic"], "other");
+}
+
+#[test]
+fn apps_do_not_hear_each_other() {
+    let hub = hub_of([app(), sinews_hub::PusherApp::new("4", "k4", "s")]);
+    let mut client = Client::new(&hub);
+    let mut other = Client::at(&hub, &format!("/app/k4?{}", crate::client::QUERY));
+    client.subscribe("a");
+    other.send("pusher:subscribe", json!({ "channel": "a" }));
+    other.subscribed("a");
+    trigger(&hub, "a", "e", "");
+    client.expect("e");
+    other.ping();
+}
