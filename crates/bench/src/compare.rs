@@ -1,71 +1,35 @@
 //! `sinews bench compare`: measures several servers in alternation and reports only differences above the noise.
 
 mod server;
-pub(crate) mod statistics;
 
-use std::process::Command;
 use std::sync::Arc;
 
-use clap::Args;
 use serde_json::{Value, json};
 
-use self::server::Started;
-use self::statistics::{Spread, ratio, spread};
-use super::args::LoadArgs;
-use super::interrupt::Interrupt;
-use super::load;
-use super::plan::Plan;
-use super::report::units::{count, nanos};
+use self::server::StartedServer;
+use crate::args::{CompareArgs, LoadArgs, load_plan};
+use crate::interrupt::Interrupt;
+use crate::load;
+use crate::measure::verdict;
+use crate::output::{print, print_status};
+use crate::plan::LoadPlan;
+use crate::process::pin;
+use crate::report::units::{count, nanos};
+use crate::statistics::{MedianInterval, ratio, spread};
 use crate::url::shown_url;
-
-/// Measure several servers in alternation, and report differences above the noise.
-///
-/// Each round measures every server once, in rotating order, so that drift of the machine affects all servers alike.
-/// Servers are compared with the first server.
-#[derive(Debug, Args)]
-pub(crate) struct CompareArgs {
-    /// URLs of running servers, or `NAME=URL=COMMAND ARGUMENTS` to start a server: the shell starts the command for
-    /// each round, and the command is killed after the round
-    #[arg(value_name = "SERVER", required = true, num_args = 2..)]
-    servers: Vec<String>,
-
-    /// Rounds, each of which measures every server once. At least eight are needed to tell a difference with 99 %
-    /// confidence
-    #[arg(long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u32).range(3..=1000))]
-    rounds: u32,
-
-    /// Processors of the started servers, in taskset's format, such as 0 or 0,2
-    #[arg(long, value_name = "LIST")]
-    server_core: Option<String>,
-
-    /// Processors of the load generator, in taskset's format, such as 1 or 1,3
-    #[arg(long, value_name = "LIST")]
-    load_core: Option<String>,
-
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
-
-    /// Show no progress
-    #[arg(short, long)]
-    quiet: bool,
-
-    #[command(flatten)]
-    load: LoadArgs,
-}
 
 /// A server under comparison.
 struct Contender {
     name: String,
-    plan: Arc<Plan>,
+    plan: Arc<LoadPlan>,
     command: Option<String>,
-    rounds: Vec<Round>,
+    rounds: Vec<ServerRound>,
     /// Description of the first failure.
     fault: Option<String>,
 }
 
 #[derive(Clone, Copy)]
-struct Round {
+struct ServerRound {
     rate: f64,
     median_ns: f64,
     p99_ns: f64,
@@ -83,21 +47,21 @@ pub(crate) fn run(args: CompareArgs, interrupt: &Interrupt) -> Result<(), String
         all.push(contender(server, &args.load)?);
     }
     for round in 0..args.rounds as usize {
-        let whole = play(&mut all, round, &args, interrupt)?;
+        let whole = run_round(&mut all, round, &args, interrupt)?;
         if !whole && round == 0 {
             return Err("interrupted before the first round was complete".to_owned());
         }
         if !whole {
-            super::say(&format!("interrupted: {round} of {} rounds are complete", args.rounds));
+            print_status(&format!("interrupted: {round} of {} rounds are complete", args.rounds));
             // Incomplete rounds are not comparable.
             all.iter_mut().for_each(|one| one.rounds.truncate(round));
             break;
         }
     }
     if args.json {
-        super::print(&format!("{:#}", to_json(&all)));
+        print(&format!("{:#}", to_json(&all)));
     } else {
-        super::print(&table(&all));
+        print(&table(&all));
     }
     match all.iter().find_map(|one| Some((&one.name, one.fault.as_ref()?))) {
         Some((name, fault)) => Err(format!("comparison is invalid: {name}: {fault}")),
@@ -106,7 +70,7 @@ pub(crate) fn run(args: CompareArgs, interrupt: &Interrupt) -> Result<(), String
 }
 
 /// Measures each server once. Returns `false` if interrupted.
-fn play(
+fn run_round(
     all: &mut [Contender],
     round: usize,
     args: &CompareArgs,
@@ -116,13 +80,13 @@ fn play(
         // Rotate the order, so that each server is first equally often.
         let at = (round + step) % all.len();
         let measured = measure(&mut all[at], args, interrupt);
-        if interrupt.came() {
+        if interrupt.is_interrupted() {
             return Ok(false);
         }
         let measured = measured?;
         if !args.quiet {
             let rate = count(measured.rate);
-            super::say(&format!("round {} of {}: {} {rate}/s", round + 1, args.rounds, all[at].name));
+            print_status(&format!("round {} of {}: {} {rate}/s", round + 1, args.rounds, all[at].name));
         }
         all[at].rounds.push(measured);
     }
@@ -142,20 +106,20 @@ fn contender(text: &str, load: &LoadArgs) -> Result<Contender, String> {
     if name.is_empty() || url.is_empty() {
         return Err(format!("{text}: expected a URL, or NAME=URL=COMMAND"));
     }
-    let plan = Arc::new(Plan::new(url, load)?);
+    let plan = Arc::new(load_plan(url, load)?);
     Ok(Contender { name: name.to_owned(), plan, command, rounds: Vec::new(), fault: None })
 }
 
-fn measure(one: &mut Contender, args: &CompareArgs, interrupt: &Interrupt) -> Result<Round, String> {
+fn measure(one: &mut Contender, args: &CompareArgs, interrupt: &Interrupt) -> Result<ServerRound, String> {
     let started = match &one.command {
-        Some(command) => Some(Started::new(command, args.server_core.as_deref(), &one.plan)?),
+        Some(command) => Some(StartedServer::new(command, args.server_core.as_deref(), &one.plan)?),
         None => None,
     };
-    let pids: Vec<u32> = started.iter().map(Started::id).collect();
+    let pids: Vec<u32> = started.iter().map(StartedServer::id).collect();
     let outcome = load::run(one.plan.clone(), (&pids, true), interrupt, |_| ())?;
-    one.fault = one.fault.take().or_else(|| super::verdict(&outcome).err());
+    one.fault = one.fault.take().or_else(|| verdict(&outcome.tally).err());
     let at = |quantile| outcome.tally.latency.value_at_quantile(quantile) as f64;
-    Ok(Round {
+    Ok(ServerRound {
         rate: outcome.rate(),
         median_ns: at(0.5),
         p99_ns: at(0.99),
@@ -164,29 +128,17 @@ fn measure(one: &mut Contender, args: &CompareArgs, interrupt: &Interrupt) -> Re
     })
 }
 
-/// Pins this process, and its future threads, to processors.
-pub(crate) fn pin(cores: &str) -> Result<(), String> {
-    let pid = std::process::id().to_string();
-    let output = Command::new("taskset").args(["--all-tasks", "--cpu-list", "--pid", cores, &pid]).output();
-    let output = output.map_err(|error| format!("--load-core needs taskset (of util-linux): {error}"))?;
-    if output.status.success() {
-        Ok(())
-    } else {
-        Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
-    }
-}
-
-type Figure = (&'static str, fn(&Round) -> Option<f64>, fn(f64) -> String);
+type CompareFigure = (&'static str, fn(&ServerRound) -> Option<f64>, fn(f64) -> String);
 
 /// Compared figures.
-const FIGURES: [Figure; 4] = [
+const FIGURES: [CompareFigure; 4] = [
     ("rate", |round| Some(round.rate), |value| format!("{}/s", count(value))),
     ("median latency", |round| Some(round.median_ns), nanos),
     ("p99 latency", |round| Some(round.p99_ns), nanos),
     ("server's CPU", |round| round.cpu_us, |value| format!("{value:.2} µs")),
 ];
 
-fn values(one: &Contender, figure: &Figure) -> Option<Vec<f64>> {
+fn values(one: &Contender, figure: &CompareFigure) -> Option<Vec<f64>> {
     one.rounds.iter().map(figure.1).collect()
 }
 
@@ -197,12 +149,12 @@ fn table(all: &[Contender]) -> String {
         lines.push(format!("{}:", figure.0));
         for (place, one) in all.iter().enumerate() {
             let Some(own) = values(one, figure) else { continue };
-            let Spread { median, low, high } = spread(&own);
+            let MedianInterval { median, low, high } = spread(&own);
             let shown = figure.2;
             let mut line =
                 format!("  {:<24} {:>10}  ({} to {})", one.name, shown(median), shown(low), shown(high));
             if place > 0 {
-                line.push_str(&format!("  {}", said(&first, &own)));
+                line.push_str(&format!("  {}", comparison(&first, &own)));
             }
             lines.push(line);
         }
@@ -215,8 +167,8 @@ fn table(all: &[Contender]) -> String {
 }
 
 /// Formats a ratio, or states that no difference is significant.
-fn said(first: &[f64], own: &[f64]) -> String {
-    let Spread { median, low, high } = ratio(own, first);
+fn comparison(first: &[f64], own: &[f64]) -> String {
+    let MedianInterval { median, low, high } = ratio(own, first);
     if low <= 1.0 && high >= 1.0 {
         return format!("× {median:.3} ({low:.3} to {high:.3}): no difference that this run can show");
     }

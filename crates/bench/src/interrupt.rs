@@ -28,7 +28,7 @@ impl Interrupt {
         Ok(this)
     }
 
-    pub(crate) fn came(&self) -> bool {
+    pub(crate) fn is_interrupted(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }

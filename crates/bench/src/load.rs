@@ -1,35 +1,43 @@
 //! Running a plan: one thread with an event loop per share, and a watching thread.
 
 mod app;
+mod chain;
+mod connection;
+mod failure;
 mod http;
-mod lane;
-mod pace;
+mod protocol;
+mod random;
+mod role;
+mod schedule;
 mod tcp;
+mod threads;
 mod tls;
+mod tracker;
 mod websocket;
-mod wire;
+mod windows;
 
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use sinews_engine::{BackendChoice, Config, Engine, Post};
+use sinews_engine::BackendChoice;
 
-use self::app::{Load, Order};
-use self::lane::Window;
-use super::args::Mode;
+pub(crate) use self::app::LoadCommand;
+pub(crate) use self::threads::LoadThreads;
+use self::tracker::RunWindow;
+pub use self::windows::{OpenLoad, WindowResult};
 use super::interrupt::Interrupt;
-use super::plan::Plan;
-use super::process::{self, Usage};
-use super::result::{Outcome, Own, Sample, Server};
-use super::tally::{Failure, Live, Tally};
+use super::plan::{LoadMode, LoadPlan};
+use super::process::{self, ProcessUsage};
+use super::result::{GeneratorUsage, LoadResult, Sample, ServerUsage};
+use super::tally::FailureKind;
 
 /// Progress of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Now {
-    pub(crate) phase: Phase,
+pub(crate) struct RunProgress {
+    pub(crate) phase: RunPhase,
     /// Completed fraction of the run, 0 to 1.
-    pub(crate) part: f64,
+    pub(crate) fraction: f64,
     pub(crate) open: u64,
     /// Messages per second since the previous sample.
     pub(crate) rate: f64,
@@ -39,7 +47,7 @@ pub(crate) struct Now {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum RunPhase {
     Connecting,
     WarmUp,
     Measuring,
@@ -54,16 +62,16 @@ pub(crate) enum Phase {
 /// Returns an error if threads or event loops cannot be created, if `pids` contains an unknown process, or if the run
 /// is interrupted before the measurement.
 pub(crate) fn run(
-    plan: Arc<Plan>,
+    plan: Arc<LoadPlan>,
     watched: (&[u32], bool),
     interrupt: &Interrupt,
-    mut show: impl FnMut(Now),
-) -> Result<Outcome, String> {
+    mut show: impl FnMut(RunProgress),
+) -> Result<LoadResult, String> {
     let before = usage(watched)?;
     let epoch = Instant::now();
-    let crew = Crew::start(&plan, epoch)?;
-    let mut watch = Watch {
-        crew: &crew,
+    let load_threads = LoadThreads::start(&plan, epoch)?;
+    let mut watch = RunMonitor {
+        load_threads: &load_threads,
         plan: &plan,
         watched,
         interrupt,
@@ -75,28 +83,28 @@ pub(crate) fn run(
     let open_memory = usage(watched)?;
     let begin = Instant::now();
     let from = begin + plan.warm_up;
-    let mut window = Window { begin, from, until: plan.count.is_none().then_some(from + plan.duration) };
-    crew.tell(Order::Begin(window));
+    let mut window = RunWindow { begin, from, until: plan.count.is_none().then_some(from + plan.duration) };
+    load_threads.broadcast(LoadCommand::Begin(window));
     let server = watch.measure(&mut window)?;
     let ended = Instant::now();
     let (samples, missing) = (std::mem::take(&mut watch.samples), watch.missing());
-    let open = crew.sum(|live| live.open.get());
-    let backend = crew.backend;
-    let (mut tally, own) = crew.end()?;
+    let open = load_threads.sum(|live| live.open.get());
+    let backend = load_threads.backend;
+    let (mut tally, own) = load_threads.end()?;
     if missing > 0 {
-        tally.fail(Failure::NotDelivered, missing, || {
+        tally.fail(FailureKind::NotDelivered, missing, || {
             "subscribers did not receive all published messages".to_owned()
         });
     }
     // A run with --count ends with its last answer, not when the watcher notices it.
     let end = window.until.or(tally.last).unwrap_or(ended);
     let elapsed = end.saturating_duration_since(from);
-    Ok(Outcome {
+    Ok(LoadResult {
         tally,
         elapsed,
         open,
-        own: Own { busiest: own, elapsed },
-        server: server.map(|(first, last)| Server {
+        generator: GeneratorUsage { busiest: own, elapsed },
+        server: server.map(|(first, last)| ServerUsage {
             busy: last.busy.saturating_sub(first.busy),
             threads: last.threads,
             memory: last.memory,
@@ -105,94 +113,18 @@ pub(crate) fn run(
             system_calls: None,
         }),
         samples,
-        interrupted: interrupt.came(),
+        interrupted: interrupt.is_interrupted(),
         backend: if backend == BackendChoice::Uring { "uring" } else { "poll" },
     })
 }
 
-fn usage((pids, children): (&[u32], bool)) -> Result<Option<Usage>, String> {
+fn usage((pids, children): (&[u32], bool)) -> Result<Option<ProcessUsage>, String> {
     if pids.is_empty() { Ok(None) } else { process::usage(pids, children).map(Some) }
 }
 
-/// Result of a thread: its figures, and its CPU time in the window.
-type Share = Result<(Tally, Option<Duration>), String>;
-
-struct Crew {
-    threads: Vec<JoinHandle<Share>>,
-    posts: Vec<Post<Order>>,
-    lives: Vec<Arc<Live>>,
-    backend: BackendChoice,
-}
-
-impl Crew {
-    fn start(plan: &Arc<Plan>, epoch: Instant) -> Result<Self, String> {
-        let mut crew =
-            Self { threads: Vec::new(), posts: Vec::new(), lives: Vec::new(), backend: plan.backend };
-        let failed = |error: std::io::Error| error.to_string();
-        for number in 0..plan.threads {
-            let config = Config::default().backend(plan.backend);
-            let mut engine = Engine::<Load>::new(config, Vec::new()).map_err(failed)?;
-            let live = Arc::new(Live::default());
-            crew.backend = engine.backend();
-            crew.posts.push(engine.post());
-            crew.lives.push(live.clone());
-            let mut load = Load::new(plan.clone(), number, live, epoch);
-            let run = move || {
-                engine.run(&mut load).map_err(|error| error.to_string())?;
-                let used = match load.used {
-                    [Some(from), Some(until)] => Some(until.busy.saturating_sub(from.busy)),
-                    [Some(from), None] => {
-                        process::of_this_thread().map(|now| now.busy.saturating_sub(from.busy))
-                    }
-                    _ => None,
-                };
-                Ok((load.into_tally(), used))
-            };
-            let thread = thread::Builder::new().name(format!("load {number}")).spawn(run).map_err(failed)?;
-            crew.threads.push(thread);
-        }
-        Ok(crew)
-    }
-
-    fn tell(&self, order: Order) {
-        for post in &self.posts {
-            // A loop that has ended needs no orders.
-            let _ = post.send(order);
-        }
-    }
-
-    fn sum(&self, what: impl Fn(&Live) -> u64) -> u64 {
-        self.lives.iter().map(|live| what(live)).sum()
-    }
-
-    fn all_done(&self) -> bool {
-        self.lives.iter().all(|live| live.is_done())
-    }
-
-    /// Joins the threads. Returns the sum of their figures, and the CPU time of the busiest thread.
-    fn end(mut self) -> Result<(Tally, Option<Duration>), String> {
-        self.tell(Order::End);
-        let (mut all, mut busiest) = (Tally::new(), None);
-        for thread in std::mem::take(&mut self.threads) {
-            let share = thread.join().map_err(|_| "load thread panicked".to_owned())?;
-            let (tally, used) = share?;
-            all.merge(&tally);
-            busiest = busiest.max(used);
-        }
-        Ok((all, busiest))
-    }
-}
-
-impl Drop for Crew {
-    /// Ends all threads, also after an error.
-    fn drop(&mut self) {
-        self.tell(Order::End);
-    }
-}
-
-struct Watch<'a, S> {
-    crew: &'a Crew,
-    plan: &'a Plan,
+struct RunMonitor<'a, S> {
+    load_threads: &'a LoadThreads,
+    plan: &'a LoadPlan,
     watched: (&'a [u32], bool),
     interrupt: &'a Interrupt,
     /// Time of the last sample, and the message count at that time.
@@ -202,55 +134,58 @@ struct Watch<'a, S> {
 }
 
 /// The server's usage at the start and end of the window.
-type Ends = Option<(Usage, Usage)>;
+type WindowUsage = Option<(ProcessUsage, ProcessUsage)>;
 
-impl<S: FnMut(Now)> Watch<'_, S> {
+impl<S: FnMut(RunProgress)> RunMonitor<'_, S> {
     /// Waits until all connections are open or have failed.
     fn until_open(&mut self, epoch: Instant) {
         let all = self.plan.connections as u64;
         let deadline = epoch + self.plan.ramp_up + self.plan.timeout + SLACK;
         let mut shown = Instant::now();
-        let waits = || !self.interrupt.came() && Instant::now() < deadline;
-        while self.crew.sum(|live| live.settled.get()) < all && waits() {
+        let waits = || !self.interrupt.is_interrupted() && Instant::now() < deadline;
+        while self.load_threads.sum(|live| live.settled.get()) < all && waits() {
             thread::sleep(STEP);
             if shown.elapsed() >= SHOWN {
                 shown = Instant::now();
-                self.look(Phase::Connecting, None);
+                self.sample(RunPhase::Connecting, None);
             }
         }
     }
 
     /// Waits until the window has ended and all answers have arrived or timed out. Ctrl-C ends the window.
-    fn measure(&mut self, window: &mut Window) -> Result<Ends, String> {
-        while Instant::now() < window.from && !self.interrupt.came() {
-            self.step(Phase::WarmUp, *window);
+    fn measure(&mut self, window: &mut RunWindow) -> Result<WindowUsage, String> {
+        while Instant::now() < window.from && !self.interrupt.is_interrupted() {
+            self.sample_if_due(RunPhase::WarmUp, *window);
             thread::sleep(SHOWN.min(window.from.saturating_duration_since(Instant::now())));
         }
-        if self.interrupt.came() {
+        if self.interrupt.is_interrupted() {
             return Err("interrupted before anything was measured".to_owned());
         }
         let first = usage(self.watched)?;
         let mut progress = (Instant::now(), 0);
         loop {
             let now = Instant::now();
-            if self.interrupt.came() {
+            if self.interrupt.is_interrupted() {
                 window.until = Some(window.until.map_or(now, |until| until.min(now)));
-                self.crew.tell(Order::Stop(now));
+                self.load_threads.broadcast(LoadCommand::Stop(now));
             }
             let over = window.until.is_some_and(|until| now >= until);
-            if over || self.crew.all_done() || window.until.is_none() && self.is_stuck(&mut progress) {
+            if over || self.load_threads.all_done() || window.until.is_none() && self.is_stuck(&mut progress)
+            {
                 break;
             }
-            self.step(Phase::Measuring, *window);
+            self.sample_if_due(RunPhase::Measuring, *window);
             thread::sleep(
                 SHOWN.min(window.until.map_or(STEP * 5, |until| until.saturating_duration_since(now))),
             );
         }
         let last = usage(self.watched)?;
-        self.look(Phase::Measuring, Some(*window));
-        let given_up = window.until.map(|until| until + self.plan.timeout);
-        while given_up.is_some_and(|given_up| Instant::now() < given_up) && !self.all_answered() {
-            self.step(Phase::Draining, *window);
+        self.sample(RunPhase::Measuring, Some(*window));
+        let drain_deadline = window.until.map(|until| until + self.plan.timeout);
+        while drain_deadline.is_some_and(|drain_deadline| Instant::now() < drain_deadline)
+            && !self.all_answered()
+        {
+            self.sample_if_due(RunPhase::Draining, *window);
             thread::sleep(STEP);
         }
         Ok(first.zip(last))
@@ -258,7 +193,7 @@ impl<S: FnMut(Now)> Watch<'_, S> {
 
     /// Whether no answer has arrived for so long that none will: otherwise a run with --count would not end.
     fn is_stuck(&self, progress: &mut (Instant, u64)) -> bool {
-        let messages = self.crew.sum(|live| live.messages.get());
+        let messages = self.load_threads.sum(|live| live.messages.get());
         if messages != progress.1 {
             *progress = (Instant::now(), messages);
         }
@@ -266,54 +201,55 @@ impl<S: FnMut(Now)> Watch<'_, S> {
     }
 
     fn all_answered(&self) -> bool {
-        if self.plan.mode != Mode::FanOut {
-            return self.crew.all_done() || matches!(self.plan.mode, Mode::Idle | Mode::Storm);
+        if self.plan.mode != LoadMode::FanOut {
+            return self.load_threads.all_done()
+                || matches!(self.plan.mode, LoadMode::Idle | LoadMode::Storm);
         }
-        self.crew.all_done() && self.missing() == 0
+        self.load_threads.all_done() && self.missing() == 0
     }
 
     /// Number of outstanding deliveries.
     fn missing(&self) -> u64 {
-        let expected = self.crew.sum(|live| live.expected.get());
+        let expected = self.load_threads.sum(|live| live.expected.get());
         if self.plan.is_fan_out() {
-            expected.saturating_sub(self.crew.sum(|live| live.messages.get()))
+            expected.saturating_sub(self.load_threads.sum(|live| live.messages.get()))
         } else {
             0
         }
     }
 
-    fn step(&mut self, phase: Phase, window: Window) {
+    fn sample_if_due(&mut self, phase: RunPhase, window: RunWindow) {
         if self.last.0.elapsed() >= SHOWN {
-            self.look(phase, Some(window));
+            self.sample(phase, Some(window));
         }
     }
 
     /// Takes a sample, and shows it.
-    fn look(&mut self, phase: Phase, window: Option<Window>) {
+    fn sample(&mut self, phase: RunPhase, window: Option<RunWindow>) {
         let now = Instant::now();
-        let messages = self.crew.sum(|live| live.messages.get());
+        let messages = self.load_threads.sum(|live| live.messages.get());
         let took = now.saturating_duration_since(self.last.0).as_secs_f64();
         let rate = messages.saturating_sub(self.last.1) as f64 / took.max(1e-3);
         self.last = (now, messages);
         let memory = usage(self.watched).ok().flatten().map(|usage| usage.memory);
-        let part = match window {
-            Some(Window { begin, until: Some(until), .. }) => {
+        let fraction = match window {
+            Some(RunWindow { begin, until: Some(until), .. }) => {
                 let whole = until.saturating_duration_since(begin).as_secs_f64();
                 now.saturating_duration_since(begin).as_secs_f64() / whole.max(1e-3)
             }
             Some(_) => messages as f64 / self.plan.count.unwrap_or(1).max(1) as f64,
             None => 0.0,
         };
-        let seen = Now {
+        let seen = RunProgress {
             phase,
-            part: part.min(1.0),
-            open: self.crew.sum(|live| live.open.get()),
+            fraction: fraction.min(1.0),
+            open: self.load_threads.sum(|live| live.open.get()),
             rate,
             messages,
-            errors: self.crew.sum(|live| live.errors.get()),
+            errors: self.load_threads.sum(|live| live.errors.get()),
             memory,
         };
-        if let (Phase::Measuring, Some(window)) = (phase, window) {
+        if let (RunPhase::Measuring, Some(window)) = (phase, window) {
             self.samples.push(Sample { at: now.saturating_duration_since(window.from), rate, memory });
         }
         (self.show)(seen);

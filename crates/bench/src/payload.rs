@@ -6,23 +6,23 @@ use std::str::FromStr;
 
 /// Message sizes in bytes: a number, a range, or several with weights.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Sizes {
-    parts: Vec<Part>,
+pub(crate) struct MessageSizes {
+    parts: Vec<WeightedSize>,
     text: String,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-struct Part {
+struct WeightedSize {
     from: usize,
     to: usize,
     weight: u64,
 }
 
-impl FromStr for Sizes {
+impl FromStr for MessageSizes {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let parts: Result<Vec<Part>, String> = text.split(',').map(part).collect();
+        let parts: Result<Vec<WeightedSize>, String> = text.split(',').map(part).collect();
         let parts = parts?;
         if parts.iter().all(|part| part.weight == 0) {
             return Err("all weights are 0".to_owned());
@@ -31,13 +31,13 @@ impl FromStr for Sizes {
     }
 }
 
-impl std::fmt::Display for Sizes {
+impl std::fmt::Display for MessageSizes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-fn part(text: &str) -> Result<Part, String> {
+fn part(text: &str) -> Result<WeightedSize, String> {
     let (sizes, weight) = match text.split_once(':') {
         Some((sizes, weight)) => (sizes, weight.parse().map_err(|_| format!("{weight}: expected a weight"))?),
         None => (text, 1),
@@ -49,7 +49,7 @@ fn part(text: &str) -> Result<Part, String> {
     if from > to {
         return Err(format!("{sizes}: expected a range"));
     }
-    Ok(Part { from, to, weight })
+    Ok(WeightedSize { from, to, weight })
 }
 
 fn bytes(text: &str) -> Result<usize, String> {
@@ -63,7 +63,7 @@ fn bytes(text: &str) -> Result<usize, String> {
         .ok_or_else(|| format!("{text}: expected a size of up to 64m bytes, such as 64, 16k or 1m"))
 }
 
-impl Sizes {
+impl MessageSizes {
     /// Selects a message size by an evenly distributed number.
     fn pick(&self, number: u64) -> usize {
         let all: u64 = self.parts.iter().map(|part| part.weight).sum();
@@ -93,16 +93,16 @@ impl Sizes {
 #[derive(Clone, Debug)]
 pub(crate) enum Corpus {
     /// Slices of one block, with varying start.
-    Made {
+    Generated {
         block: Vec<u8>,
-        sizes: Sizes,
+        sizes: MessageSizes,
         single: Option<usize>,
     },
     Recorded(Vec<Vec<u8>>),
 }
 
 impl Corpus {
-    pub(crate) fn made(sizes: &Sizes, text: bool) -> Self {
+    pub(crate) fn made(sizes: &MessageSizes, text: bool) -> Self {
         let mut seed = 0x5EED_u64;
         let mut next = || {
             seed = mix(seed);
@@ -115,7 +115,7 @@ impl Corpus {
             }
         };
         let block = (0..sizes.largest() + OFFSETS).map(|_| next()).collect();
-        Self::Made { block, single: sizes.single(), sizes: sizes.clone() }
+        Self::Generated { block, single: sizes.single(), sizes: sizes.clone() }
     }
 
     /// Reads the lines of a file as messages.
@@ -144,7 +144,7 @@ impl Corpus {
     #[inline]
     pub(crate) fn message(&self, number: u64) -> &[u8] {
         match self {
-            Self::Made { block, sizes, single } => {
+            Self::Generated { block, sizes, single } => {
                 let mixed = mix(number);
                 let size = single.unwrap_or_else(|| sizes.pick(mixed));
                 let at = (mixed >> 13) as usize % OFFSETS;
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn sizes_parse_as_number_range_or_mix() {
         let of = |text: &str| {
-            let sizes: Sizes = text.parse().unwrap();
+            let sizes: MessageSizes = text.parse().unwrap();
             let all: Vec<usize> = (0..2000).map(|number| sizes.pick(mix(number))).collect();
             (
                 *all.iter().min().unwrap(),
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!((least, most), (64, 16 << 10));
         assert!((1700..1900).contains(&small), "{small} of 2000 are 90 %");
         for wrong in ["", "x", "9-3", "1:0", "65m", "1:x", "-3"] {
-            assert!(wrong.parse::<Sizes>().is_err(), "{wrong}");
+            assert!(wrong.parse::<MessageSizes>().is_err(), "{wrong}");
         }
     }
 

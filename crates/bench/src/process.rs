@@ -2,17 +2,18 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
 /// CPU time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Processor {
+pub(crate) struct CpuTime {
     pub(crate) busy: Duration,
 }
 
 /// Resource usage of a process with all its threads.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Usage {
+pub(crate) struct ProcessUsage {
     pub(crate) busy: Duration,
     /// Resident memory in bytes.
     pub(crate) memory: u64,
@@ -20,8 +21,8 @@ pub(crate) struct Usage {
 }
 
 /// CPU time of the calling thread; `None` without /proc.
-pub(crate) fn of_this_thread() -> Option<Processor> {
-    busy("/proc/thread-self/schedstat").map(|busy| Processor { busy })
+pub(crate) fn of_this_thread() -> Option<CpuTime> {
+    busy("/proc/thread-self/schedstat").map(|busy| CpuTime { busy })
 }
 
 /// Nanoseconds on a processor, the first field.
@@ -35,9 +36,9 @@ fn busy(path: &str) -> Option<Duration> {
 /// # Errors
 ///
 /// Returns an error if a process cannot be inspected.
-pub(crate) fn usage(pids: &[u32], children: bool) -> Result<Usage, String> {
+pub(crate) fn usage(pids: &[u32], children: bool) -> Result<ProcessUsage, String> {
     let all = if children { family(pids) } else { pids.iter().copied().collect() };
-    let mut sum = Usage::default();
+    let mut sum = ProcessUsage::default();
     for pid in all {
         match of(pid) {
             Some(one) => {
@@ -63,8 +64,8 @@ pub(crate) fn family(pids: &[u32]) -> BTreeSet<u32> {
     all
 }
 
-fn of(pid: u32) -> Option<Usage> {
-    let mut sum = Usage { memory: memory(pid)?, ..Usage::default() };
+fn of(pid: u32) -> Option<ProcessUsage> {
+    let mut sum = ProcessUsage { memory: memory(pid)?, ..ProcessUsage::default() };
     for task in fs::read_dir(format!("/proc/{pid}/task")).ok()? {
         let path = task.ok()?.path().join("schedstat");
         // A thread may have ended meanwhile; /proc no longer reports its time.
@@ -86,6 +87,18 @@ fn children_of(pid: u32) -> Vec<u32> {
     lists
         .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
         .collect()
+}
+
+/// Pins this process, and its future threads, to processors.
+pub(crate) fn pin(cores: &str) -> Result<(), String> {
+    let pid = std::process::id().to_string();
+    let output = Command::new("taskset").args(["--all-tasks", "--cpu-list", "--pid", cores, &pid]).output();
+    let output = output.map_err(|error| format!("--load-core needs taskset (of util-linux): {error}"))?;
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+    }
 }
 
 #[cfg(all(test, target_os = "linux"))]

@@ -5,23 +5,24 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::load::{Now, Phase};
-use super::report::units::{bytes, count};
+use crate::load::{RunPhase, RunProgress};
+use crate::output::print_status;
+use crate::report::units::{bytes, count};
 
-pub(crate) struct Progress {
-    shown: Shown,
+pub(crate) struct ProgressDisplay {
+    shown: ProgressOutput,
 }
 
-enum Shown {
+enum ProgressOutput {
     Nothing,
     Bar(ProgressBar),
     Lines { last: Option<Instant> },
 }
 
-impl Progress {
+impl ProgressDisplay {
     pub(crate) fn new(quiet: bool) -> Self {
         let shown = if quiet {
-            Shown::Nothing
+            ProgressOutput::Nothing
         } else if std::io::stderr().is_terminal() {
             let bar = ProgressBar::new(PARTS);
             // The template is constant and valid; an error would select the default template. In a narrow terminal
@@ -29,42 +30,42 @@ impl Progress {
             if let Ok(style) = ProgressStyle::with_template("{bar:12.cyan} {wide_msg}") {
                 bar.set_style(style);
             }
-            Shown::Bar(bar)
+            ProgressOutput::Bar(bar)
         } else {
-            Shown::Lines { last: None }
+            ProgressOutput::Lines { last: None }
         };
         Self { shown }
     }
 
-    pub(crate) fn show(&mut self, now: &Now) {
+    pub(crate) fn show(&mut self, now: &RunProgress) {
         match &mut self.shown {
-            Shown::Nothing => {}
-            Shown::Bar(bar) => {
-                bar.set_position((now.part * PARTS as f64) as u64);
+            ProgressOutput::Nothing => {}
+            ProgressOutput::Bar(bar) => {
+                bar.set_position((now.fraction * PARTS as f64) as u64);
                 bar.set_message(line(now));
             }
-            Shown::Lines { last } => {
+            ProgressOutput::Lines { last } => {
                 if last.is_none_or(|last| last.elapsed() >= BETWEEN_LINES) {
                     *last = Some(Instant::now());
-                    super::say(&line(now));
+                    print_status(&line(now));
                 }
             }
         }
     }
 
     pub(crate) fn end(self) {
-        if let Shown::Bar(bar) = self.shown {
+        if let ProgressOutput::Bar(bar) = self.shown {
             bar.finish_and_clear();
         }
     }
 }
 
-fn line(now: &Now) -> String {
+fn line(now: &RunProgress) -> String {
     let phase = match now.phase {
-        Phase::Connecting => "connecting",
-        Phase::WarmUp => "warming up",
-        Phase::Measuring => "measuring",
-        Phase::Draining => "waiting for the last answers",
+        RunPhase::Connecting => "connecting",
+        RunPhase::WarmUp => "warming up",
+        RunPhase::Measuring => "measuring",
+        RunPhase::Draining => "waiting for the last answers",
     };
     let mut line = format!("{phase}: {} open, {}/s", now.open, count(now.rate));
     if let Some(memory) = now.memory {

@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::plan::Plan;
-use super::tally::Tally;
+use super::plan::LoadPlan;
+use super::tally::LoadFigures;
 
 #[derive(Debug)]
-pub(crate) struct Outcome {
-    pub(crate) tally: Tally,
+pub(crate) struct LoadResult {
+    pub(crate) tally: LoadFigures,
     /// Measured time.
     pub(crate) elapsed: Duration,
     /// Open connections at the end.
     pub(crate) open: u64,
-    pub(crate) own: Own,
-    pub(crate) server: Option<Server>,
+    pub(crate) generator: GeneratorUsage,
+    pub(crate) server: Option<ServerUsage>,
     pub(crate) samples: Vec<Sample>,
     /// The run was ended early by Ctrl-C.
     pub(crate) interrupted: bool,
@@ -25,13 +25,13 @@ pub(crate) struct Outcome {
 
 /// Resource usage of the load generator.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Own {
+pub(crate) struct GeneratorUsage {
     /// CPU time of the busiest thread.
     pub(crate) busiest: Option<Duration>,
     pub(crate) elapsed: Duration,
 }
 
-impl Own {
+impl GeneratorUsage {
     /// Fraction of a processor, 0 to 1.
     pub(crate) fn share(&self) -> Option<f64> {
         self.busiest.map(|busy| busy.as_secs_f64() / self.elapsed.as_secs_f64().max(1e-9))
@@ -40,7 +40,7 @@ impl Own {
 
 /// Resource usage of the server: CPU time in the window, and memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Server {
+pub(crate) struct ServerUsage {
     pub(crate) busy: Duration,
     pub(crate) threads: u64,
     pub(crate) memory: u64,
@@ -68,7 +68,7 @@ pub(crate) const PERCENTILES: [(&str, f64); 7] = [
     ("p99_99", 0.9999),
 ];
 
-impl Outcome {
+impl LoadResult {
     pub(crate) fn rate(&self) -> f64 {
         self.tally.messages as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
@@ -80,8 +80,8 @@ impl Outcome {
     }
 
     /// CPU time of the load generator's busiest thread per message, in microseconds.
-    pub(crate) fn own_cpu_us(&self, plan: &Plan) -> Option<f64> {
-        let busy = self.own.busiest.filter(|_| self.tally.messages > 0)?;
+    pub(crate) fn own_cpu_us(&self, plan: &LoadPlan) -> Option<f64> {
+        let busy = self.generator.busiest.filter(|_| self.tally.messages > 0)?;
         Some(busy.as_secs_f64() * 1e6 * plan.threads as f64 / self.tally.messages as f64)
     }
 
@@ -93,15 +93,15 @@ impl Outcome {
     }
 
     /// Warnings that qualify the figures.
-    pub(crate) fn warnings(&self, plan: &Plan) -> Vec<String> {
+    pub(crate) fn warnings(&self, plan: &LoadPlan) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.interrupted {
             warnings.push("interrupted: figures cover the time until the interrupt".to_owned());
         }
-        let own = self.own.share().unwrap_or(0.0);
+        let own = self.generator.share().unwrap_or(0.0);
         let server =
             self.server.map(|server| server.busy.as_secs_f64() / self.elapsed.as_secs_f64().max(1e-9));
-        if own > BUSY && self.elapsed >= TELLING && server.is_none_or(|server| server < BUSY) {
+        if own > BUSY && self.elapsed >= MIN_WARNING_TIME && server.is_none_or(|server| server < BUSY) {
             let more = "the load generator is the bottleneck, not the server: a load thread is busy";
             warnings.push(format!("{more} {:.0} % of the time; use more --threads", own * 100.0));
         }
@@ -112,14 +112,14 @@ impl Outcome {
                 "the load generator missed its schedule: 1 % of the messages left {late:.1?} late or more"
             ));
         }
-        if self.tally.messages == 0 && plan.mode != super::args::Mode::Idle {
+        if self.tally.messages == 0 && plan.mode != super::plan::LoadMode::Idle {
             warnings.push("no answer arrived during the measurement".to_owned());
         }
         warnings
     }
 
     /// The fields documented in docs/book/src/reference/benchmarks.md.
-    pub(crate) fn to_json(&self, plan: &Plan) -> Value {
+    pub(crate) fn to_json(&self, plan: &LoadPlan) -> Value {
         let tally = &self.tally;
         let mut result = json!({
             "url": plan.target.url,
@@ -139,7 +139,7 @@ impl Outcome {
             "latency_us": percentiles(&tally.latency),
             "connect_us": percentiles(&tally.connect),
             "errors": tally.errors.iter().map(|(kind, count)| (kind.name().to_owned(), json!(count))).collect::<Map<_, _>>(),
-            "load_busy": self.own.share(),
+            "load_busy": self.generator.share(),
             "load_cpu_us_per_message": self.own_cpu_us(plan),
             "warnings": self.warnings(plan),
         });
@@ -164,7 +164,7 @@ impl Outcome {
     }
 
     /// The fields of `to_json` as CSV: a line of names and a line of values.
-    pub(crate) fn to_csv(&self, plan: &Plan) -> String {
+    pub(crate) fn to_csv(&self, plan: &LoadPlan) -> String {
         let mut fields = Vec::new();
         flatten("", &self.to_json(plan), &mut fields);
         let quoted = |text: &str| match text.contains([',', '"', '\n']) {
@@ -227,7 +227,7 @@ fn percentiles(histogram: &hdrhistogram::Histogram<u64>) -> Value {
 const BUSY: f64 = 0.9;
 
 /// Shorter measurements do not show a thread's utilization: CPU accounting uses the clock tick.
-const TELLING: Duration = Duration::from_millis(100);
+const MIN_WARNING_TIME: Duration = Duration::from_millis(100);
 
 /// A schedule that lags more than this is missed: a millisecond.
 const LATE_NS: u64 = 1_000_000;

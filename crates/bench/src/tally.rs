@@ -9,7 +9,7 @@ use sinews_engine::Counter;
 
 /// Category of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Failure {
+pub(crate) enum FailureKind {
     Refused,
     ConnectTimeout,
     Unreachable,
@@ -25,7 +25,7 @@ pub(crate) enum Failure {
     Io,
 }
 
-impl Failure {
+impl FailureKind {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Refused => "connection_refused",
@@ -47,7 +47,7 @@ impl Failure {
 
 /// The figures of one thread, or of all threads.
 #[derive(Clone, Debug)]
-pub(crate) struct Tally {
+pub(crate) struct LoadFigures {
     /// Nanoseconds from a message's due or send time to its answer.
     pub(crate) latency: Histogram<u64>,
     /// Nanoseconds from the connection request to the open connection.
@@ -60,12 +60,12 @@ pub(crate) struct Tally {
     pub(crate) published: u64,
     pub(crate) bytes_sent: u64,
     pub(crate) bytes_received: u64,
-    pub(crate) errors: BTreeMap<Failure, u64>,
+    pub(crate) errors: BTreeMap<FailureKind, u64>,
     /// Description of the first error of each kind.
-    pub(crate) examples: BTreeMap<Failure, String>,
+    pub(crate) examples: BTreeMap<FailureKind, String>,
 }
 
-impl Tally {
+impl LoadFigures {
     pub(crate) fn new() -> Self {
         Self {
             latency: histogram(),
@@ -81,7 +81,7 @@ impl Tally {
         }
     }
 
-    pub(crate) fn fail(&mut self, failure: Failure, count: u64, example: impl FnOnce() -> String) {
+    pub(crate) fn fail(&mut self, failure: FailureKind, count: u64, example: impl FnOnce() -> String) {
         *self.errors.entry(failure).or_default() += count;
         self.examples.entry(failure).or_insert_with(example);
     }
@@ -127,7 +127,7 @@ const LONGEST: u64 = 3_600_000_000_000;
 
 /// Live counters of a thread, written only by this thread.
 #[derive(Debug, Default)]
-pub(crate) struct Live {
+pub(crate) struct LiveCounters {
     /// Open connections.
     pub(crate) open: Counter,
     /// Connections that have opened or finally failed.
@@ -137,12 +137,15 @@ pub(crate) struct Live {
     /// Deliveries expected from publications so far.
     pub(crate) expected: Counter,
     pub(crate) errors: Counter,
-    /// All sent messages are answered, and sending has stopped.
+    /// Number of the last window, counted from 1, that has ended: its messages are answered, and sending has
+    /// stopped. 0 while a window lasts.
     pub(crate) done: AtomicU64,
+    /// The end of that window, in nanoseconds since the epoch of the run.
+    pub(crate) ended: Counter,
 }
 
-impl Live {
-    pub(crate) fn is_done(&self) -> bool {
-        self.done.load(Ordering::Acquire) != 0
+impl LiveCounters {
+    pub(crate) fn is_done(&self, window: u64) -> bool {
+        self.done.load(Ordering::Acquire) == window
     }
 }

@@ -9,16 +9,16 @@ use crate::url::with_scheme;
 
 /// Protocol of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Protocol {
+pub(crate) enum TargetProtocol {
     WebSocket,
     Http,
     Tcp,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Target {
+pub(crate) struct LoadTarget {
     pub(crate) url: String,
-    pub(crate) protocol: Protocol,
+    pub(crate) protocol: TargetProtocol,
     pub(crate) tls: bool,
     /// Host without the port.
     pub(crate) name: String,
@@ -29,7 +29,7 @@ pub(crate) struct Target {
     pub(crate) remote: Remote,
 }
 
-impl Target {
+impl LoadTarget {
     /// # Errors
     ///
     /// Returns an error if the URL is invalid or its host is unknown.
@@ -38,11 +38,11 @@ impl Target {
         let wrong = || format!("{url}: expected ws://, wss://, http://, https:// or tcp:// and a host");
         let (scheme, rest) = url.split_once("://").ok_or_else(wrong)?;
         let (protocol, tls, default) = match scheme.to_ascii_lowercase().as_str() {
-            "ws" => (Protocol::WebSocket, false, Some(80)),
-            "wss" => (Protocol::WebSocket, true, Some(443)),
-            "http" => (Protocol::Http, false, Some(80)),
-            "https" => (Protocol::Http, true, Some(443)),
-            "tcp" => (Protocol::Tcp, false, None),
+            "ws" => (TargetProtocol::WebSocket, false, Some(80)),
+            "wss" => (TargetProtocol::WebSocket, true, Some(443)),
+            "http" => (TargetProtocol::Http, false, Some(80)),
+            "https" => (TargetProtocol::Http, true, Some(443)),
+            "tcp" => (TargetProtocol::Tcp, false, None),
             _ => return Err(wrong()),
         };
         let rest = rest.split_once('#').map_or(rest, |(rest, _)| rest);
@@ -100,23 +100,29 @@ mod tests {
     #[test]
     fn urls_parse_into_protocol_host_and_path() {
         let of = |url: &str| {
-            let target = Target::new(url, None).unwrap();
+            let target = LoadTarget::new(url, None).unwrap();
             (target.protocol, target.tls, target.host, target.path, target.remote)
         };
         let at = |address: &str| Remote::from(address.parse::<SocketAddr>().unwrap());
         assert_eq!(
             of("ws://127.0.0.1:9001/a?b=c#d"),
-            (Protocol::WebSocket, false, "127.0.0.1:9001".into(), "/a?b=c".into(), at("127.0.0.1:9001"))
+            (
+                TargetProtocol::WebSocket,
+                false,
+                "127.0.0.1:9001".into(),
+                "/a?b=c".into(),
+                at("127.0.0.1:9001")
+            )
         );
         assert_eq!(
             of("https://[::1]:443?x"),
-            (Protocol::Http, true, "[::1]".into(), "/?x".into(), at("[::1]:443"))
+            (TargetProtocol::Http, true, "[::1]".into(), "/?x".into(), at("[::1]:443"))
         );
-        assert_eq!(of("tcp://127.0.0.1:7").0, Protocol::Tcp);
+        assert_eq!(of("tcp://127.0.0.1:7").0, TargetProtocol::Tcp);
         for wrong in
             ["", "ws:/a", "ftp://a", "ws://", "ws://a@127.0.0.1", "tcp://127.0.0.1", "ws://127.0.0.1:x"]
         {
-            assert!(Target::new(wrong, None).is_err(), "{wrong}");
+            assert!(LoadTarget::new(wrong, None).is_err(), "{wrong}");
         }
     }
 }

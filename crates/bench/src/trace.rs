@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use super::interrupt::Interrupt;
 use super::load;
-use super::plan::Plan;
+use super::plan::LoadPlan;
 
 /// # Errors
 ///
 /// Returns an error if strace is missing or lacks permission, with strace's own message.
 pub(crate) fn calls_per_message(
-    plan: &Arc<Plan>,
+    plan: &Arc<LoadPlan>,
     pids: &[u32],
     interrupt: &Interrupt,
 ) -> Result<f64, String> {
@@ -29,10 +29,10 @@ pub(crate) fn calls_per_message(
     // strace attaches to the processes and exits on failure.
     thread::sleep(ATTACHING);
     if child.try_wait().map_err(|error| error.to_string())?.is_some() {
-        let words = child.wait_with_output().map_err(|error| error.to_string())?;
-        return Err(String::from_utf8_lossy(&words.stderr).trim().to_owned());
+        let message = child.wait_with_output().map_err(|error| error.to_string())?;
+        return Err(String::from_utf8_lossy(&message.stderr).trim().to_owned());
     }
-    let mut short = Plan::clone(plan);
+    let mut short = LoadPlan::clone(plan);
     (short.duration, short.warm_up, short.count) = (MEASURED, Duration::ZERO, None);
     let outcome = load::run(Arc::new(short), (&[], false), interrupt, |_| ());
     end(&mut child)?;
@@ -47,8 +47,8 @@ pub(crate) fn calls_per_message(
 
 /// Stops strace, so that it prints its summary.
 fn end(child: &mut Child) -> Result<(), String> {
-    let told = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    told.map_err(|error| format!("kill: {error}"))?;
+    let interrupted = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    interrupted.map_err(|error| format!("kill: {error}"))?;
     let deadline = Instant::now() + ENDING;
     while child.try_wait().map_err(|error| error.to_string())?.is_none() {
         if Instant::now() >= deadline {

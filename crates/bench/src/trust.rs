@@ -30,7 +30,9 @@ pub fn client(
         .with_safe_default_protocol_versions()
         .map_err(|error| format!("TLS: {error}"))?;
     Ok(match insecure {
-        true => builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody(provider))),
+        true => {
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate(provider)))
+        }
         false => builder.with_root_certificates(roots(ca)?),
     })
 }
@@ -93,9 +95,9 @@ fn advice(error: &(dyn Error + 'static)) -> Option<&'static str> {
 
 /// Accepts any certificate (`--insecure`). Signatures are still verified, so that broken servers are detected.
 #[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
+struct AcceptAnyCertificate(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

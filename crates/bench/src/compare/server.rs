@@ -11,24 +11,24 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use sinews_engine::Remote;
 
-use super::super::plan::Plan;
-use super::super::process;
+use crate::plan::LoadPlan;
+use crate::process;
 
 /// A child server process, killed on drop.
-pub(super) struct Started {
+pub(super) struct StartedServer {
     child: Child,
     /// Returns the last line of the server's standard error.
-    last_words: Option<JoinHandle<String>>,
+    last_error_line: Option<JoinHandle<String>>,
 }
 
-impl Started {
+impl StartedServer {
     /// Starts the command in the shell, and waits until its address accepts connections.
     ///
     /// # Errors
     ///
     /// Returns an error if the command cannot be started, exits, or does not accept connections in time, or if
     /// another process already accepts at the address.
-    pub(super) fn new(command: &str, cores: Option<&str>, plan: &Plan) -> Result<Self, String> {
+    pub(super) fn new(command: &str, cores: Option<&str>, plan: &LoadPlan) -> Result<Self, String> {
         let url = &plan.target.url;
         if !waited(LEAVING, || !accepts(&plan.target.remote)) {
             return Err(format!("{command}: another process already accepts connections at {url}"));
@@ -47,8 +47,8 @@ impl Started {
         if let Some(stdout) = child.stdout.take() {
             thread::spawn(move || last_line(stdout));
         }
-        let last_words = child.stderr.take().map(|stderr| thread::spawn(move || last_line(stderr)));
-        let mut started = Self { child, last_words };
+        let last_error_line = child.stderr.take().map(|stderr| thread::spawn(move || last_line(stderr)));
+        let mut started = Self { child, last_error_line };
         started.wait(command, plan)?;
         Ok(started)
     }
@@ -58,19 +58,20 @@ impl Started {
     }
 
     /// Waits until the server accepts connections.
-    fn wait(&mut self, command: &str, plan: &Plan) -> Result<(), String> {
+    fn wait(&mut self, command: &str, plan: &LoadPlan) -> Result<(), String> {
         let remote = plan.target.remote.clone();
-        let (said, heard) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         // Connecting to an unresponsive server can block for longer than the deadline.
-        thread::spawn(move || said.send(waited(STARTING, || accepts(&remote))));
+        thread::spawn(move || sender.send(waited(STARTING, || accepts(&remote))));
         let deadline = Instant::now() + STARTING;
         loop {
             if let Ok(Some(status)) = self.child.try_wait() {
-                let words = self.last_words.take().and_then(|words| words.join().ok()).unwrap_or_default();
-                let words = if words.is_empty() { words } else { format!(": {words}") };
-                return Err(format!("{command}: exited with {status}{words}"));
+                let message =
+                    self.last_error_line.take().and_then(|message| message.join().ok()).unwrap_or_default();
+                let message = if message.is_empty() { message } else { format!(": {message}") };
+                return Err(format!("{command}: exited with {status}{message}"));
             }
-            match heard.recv_timeout(STEP) {
+            match receiver.recv_timeout(STEP) {
                 Ok(true) => return Ok(()),
                 Err(mpsc::RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
                 _ => return Err(format!("{command}: no connection accepted at {}", plan.target.url)),
@@ -79,7 +80,7 @@ impl Started {
     }
 }
 
-impl Drop for Started {
+impl Drop for StartedServer {
     fn drop(&mut self) {
         // The shell has become the server, or is its parent.
         for pid in process::family(&[self.child.id()]) {

@@ -5,18 +5,32 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use hdrhistogram::Histogram;
-use sinews_stream::record::{self, Kind, Limits, RecordBuilder};
+use sinews_stream::record::{self, RecordBuilder, RecordLimits, ValueKind};
 
-use super::super::interrupt::Interrupt;
-use super::super::process;
-use super::super::tally;
-use super::report::Phase;
-use super::wire::{Message, Place, Wire, op};
-use super::{Ack, Way};
+use crate::interrupt::Interrupt;
+use crate::process;
+use crate::streams::connection::{EncodedMessage, ServerAddresses, StreamConnection, op};
+use crate::streams::{ProducerAck, StreamTransport};
+use crate::tally;
+
+/// The work of all actors at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DurablePhase {
+    Producing,
+    Consuming,
+}
+
+impl DurablePhase {
+    pub(super) const BOTH: [Self; 2] = [Self::Producing, Self::Consuming];
+
+    pub(super) fn name(self) -> &'static str {
+        if self == Self::Producing { "producing" } else { "consuming" }
+    }
+}
 
 /// The workload of each actor.
-pub(super) struct Work {
-    publish: Message,
+pub(super) struct ActorWorkload {
+    publish: EncodedMessage,
     /// Records per batch, and stored size of a batch in bytes.
     records: u32,
     batch_bytes: u32,
@@ -27,7 +41,7 @@ pub(super) struct Work {
 
 /// Combined result of all actors of a phase.
 #[derive(Clone, Debug)]
-pub(super) struct Outcome {
+pub(super) struct ActorResult {
     /// Nanoseconds from each batch's request to its answer.
     pub(super) latency: Histogram<u64>,
     pub(super) elapsed: Duration,
@@ -37,19 +51,30 @@ pub(super) struct Outcome {
     pub(super) busy: Duration,
 }
 
-impl Work {
-    pub(super) fn new(size: u32, records: u32, batches: usize, ack: Ack) -> Result<Self, String> {
+impl ActorWorkload {
+    pub(super) fn new(size: u32, records: u32, batches: usize, ack: ProducerAck) -> Result<Self, String> {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let value = b'v';
-        let mut builder = RecordBuilder::with_limits(Limits::default().bytes(BATCH_MAX).count(records));
+        let mut builder = RecordBuilder::with_limits(
+            RecordLimits::default().with_max_bytes(BATCH_MAX).with_max_count(records),
+        );
         for _ in 0..records {
-            builder.push(since.as_micros() as u64, b"", &vec![value; size as usize], Kind::Bytes).map_err(
-                |_| format!("a batch of {records} records of {size} bytes exceeds {BATCH_MAX} bytes"),
-            )?;
+            builder
+                .push(since.as_micros() as u64, b"", &vec![value; size as usize], ValueKind::Bytes)
+                .map_err(|_| {
+                    format!("a batch of {records} records of {size} bytes exceeds {BATCH_MAX} bytes")
+                })?;
         }
         let batch = builder.finish().ok_or("batch has no records")?;
         let batch_bytes = (record::BATCH_HEADER + batch.bytes().len()) as u32;
-        Ok(Self { publish: Message::publish(ack, batch.bytes()), records, batch_bytes, batches, value, size })
+        Ok(Self {
+            publish: EncodedMessage::publish(ack, batch.bytes()),
+            records,
+            batch_bytes,
+            batches,
+            value,
+            size,
+        })
     }
 
     /// Stored size of a batch in bytes.
@@ -60,27 +85,27 @@ impl Work {
 
 /// Runs one actor per stream, all concurrently.
 pub(super) fn run(
-    work: &Work,
-    phase: Phase,
-    way: Way,
-    place: &Place,
+    work: &ActorWorkload,
+    phase: DurablePhase,
+    transport: StreamTransport,
+    addresses: &ServerAddresses,
     streams: &[String],
     interrupt: &Interrupt,
-) -> Result<Outcome, String> {
-    let wires: Result<Vec<Wire>, String> =
-        streams.iter().map(|stream| Wire::open(way, place, stream)).collect();
+) -> Result<ActorResult, String> {
+    let connections: Result<Vec<StreamConnection>, String> =
+        streams.iter().map(|stream| StreamConnection::open(transport, addresses, stream)).collect();
     let start = Barrier::new(streams.len() + 1);
     let (all, elapsed) = thread::scope(|scope| {
         let start = &start;
-        let threads: Vec<_> = wires?
+        let threads: Vec<_> = connections?
             .into_iter()
-            .map(|mut wire| {
+            .map(|mut connection| {
                 scope.spawn(move || {
                     start.wait();
                     let before = process::of_this_thread();
                     let latency = match phase {
-                        Phase::Producing => produce(work, &mut wire, interrupt),
-                        Phase::Consuming => consume(work, &mut wire, interrupt),
+                        DurablePhase::Producing => produce(work, &mut connection, interrupt),
+                        DurablePhase::Consuming => consume(work, &mut connection, interrupt),
                     }?;
                     let after = process::of_this_thread();
                     let busy = after.zip(before).map(|(after, before)| after.busy - before.busy);
@@ -89,17 +114,17 @@ pub(super) fn run(
             })
             .collect();
         start.wait();
-        let begun = Instant::now();
+        let started = Instant::now();
         let ended = threads.into_iter().map(|thread| thread.join().map_err(|_| "load thread panicked")?);
         let all: Result<Vec<_>, String> = ended.collect();
-        all.map(|all| (all, begun.elapsed()))
+        all.map(|all| (all, started.elapsed()))
     })?;
     let mut latency = tally::histogram();
     for (one, _) in &all {
         latency.add(one).expect("histograms have the same bounds");
     }
     let batches = latency.len();
-    Ok(Outcome {
+    Ok(ActorResult {
         elapsed,
         batches,
         bytes: batches * u64::from(work.batch_bytes),
@@ -109,15 +134,19 @@ pub(super) fn run(
 }
 
 /// Publishes batches in sequence. Only this producer writes to its stream, so each batch follows the previous offset.
-fn produce(work: &Work, wire: &mut Wire, interrupt: &Interrupt) -> Result<Histogram<u64>, String> {
+fn produce(
+    work: &ActorWorkload,
+    connection: &mut StreamConnection,
+    interrupt: &Interrupt,
+) -> Result<Histogram<u64>, String> {
     let mut latency = tally::histogram();
     for number in 0..work.batches as u64 {
-        if interrupt.came() {
+        if interrupt.is_interrupted() {
             break;
         }
-        let begun = Instant::now();
-        let answer = wire.call(&work.publish, op::PUBLISHED)?;
-        tally::record(&mut latency, begun.elapsed());
+        let started = Instant::now();
+        let answer = connection.request(&work.publish, op::PUBLISHED)?;
+        tally::record(&mut latency, started.elapsed());
         let first = number * u64::from(work.records);
         if answer != [&first.to_le_bytes()[..], &work.records.to_le_bytes()].concat() {
             return Err(format!("batch {number} was acknowledged with wrong offsets: {answer:?}"));
@@ -127,24 +156,28 @@ fn produce(work: &Work, wire: &mut Wire, interrupt: &Interrupt) -> Result<Histog
 }
 
 /// Fetches batches in sequence, and verifies every record.
-fn consume(work: &Work, wire: &mut Wire, interrupt: &Interrupt) -> Result<Histogram<u64>, String> {
+fn consume(
+    work: &ActorWorkload,
+    connection: &mut StreamConnection,
+    interrupt: &Interrupt,
+) -> Result<Histogram<u64>, String> {
     let mut latency = tally::histogram();
     let mut next = 0;
     for _ in 0..work.batches {
-        if interrupt.came() {
+        if interrupt.is_interrupted() {
             break;
         }
-        let fetch = Message::fetch(next, work.batch_bytes);
-        let begun = Instant::now();
-        let answer = wire.call(&fetch, op::BATCHES)?;
-        tally::record(&mut latency, begun.elapsed());
+        let fetch = EncodedMessage::fetch(next, work.batch_bytes);
+        let started = Instant::now();
+        let answer = connection.request(&fetch, op::BATCHES)?;
+        tally::record(&mut latency, started.elapsed());
         next = check(work, answer, next)?;
     }
     Ok(latency)
 }
 
 /// Verifies the records from an offset on; returns the offset after the last record.
-fn check(work: &Work, answer: &[u8], from: u64) -> Result<u64, String> {
+fn check(work: &ActorWorkload, answer: &[u8], from: u64) -> Result<u64, String> {
     let batches = answer.get(BATCHES_HEAD..).ok_or("answer has no offsets")?;
     let mut next = from;
     for batch in record::iter(batches) {

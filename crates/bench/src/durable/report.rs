@@ -5,71 +5,64 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
-use super::super::compare::statistics::{Spread, ratio};
-use super::super::report::units::{bytes, nanos};
-use super::super::tally;
-use super::actor::Outcome;
-use super::{Ack, DurableArgs, Way};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
-    Producing,
-    Consuming,
-}
-
-impl Phase {
-    const BOTH: [Self; 2] = [Self::Producing, Self::Consuming];
-
-    fn name(self) -> &'static str {
-        if self == Self::Producing { "producing" } else { "consuming" }
-    }
-}
+use super::actor::{ActorResult, DurablePhase};
+use crate::args::DurableArgs;
+use crate::report::units::{bytes, nanos};
+use crate::statistics::{MedianInterval, ratio};
+use crate::streams::{ProducerAck, StreamTransport};
+use crate::tally;
 
 /// Both phases over both transports, once.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Round {
-    all: Vec<(Phase, Way, Measured)>,
+pub(super) struct DurableRound {
+    all: Vec<(DurablePhase, StreamTransport, PhaseResult)>,
 }
 
 #[derive(Clone, Debug)]
-struct Measured {
-    outcome: Outcome,
+struct PhaseResult {
+    outcome: ActorResult,
     /// CPU time of the server.
     server: Option<Duration>,
 }
 
-impl Round {
-    pub(super) fn add(&mut self, phase: Phase, way: Way, outcome: Outcome, server: Option<Duration>) {
-        self.all.push((phase, way, Measured { outcome, server }));
+impl DurableRound {
+    pub(super) fn add(
+        &mut self,
+        phase: DurablePhase,
+        transport: StreamTransport,
+        outcome: ActorResult,
+        server: Option<Duration>,
+    ) {
+        self.all.push((phase, transport, PhaseResult { outcome, server }));
     }
 
-    fn of(&self, phase: Phase, way: Way) -> Option<&Measured> {
-        let found = self.all.iter().find(|(one, other, _)| *one == phase && *other == way);
+    fn of(&self, phase: DurablePhase, transport: StreamTransport) -> Option<&PhaseResult> {
+        let found = self.all.iter().find(|(one, other, _)| *one == phase && *other == transport);
         found.map(|(_, _, measured)| measured)
     }
 }
 
 /// Progress line of a round.
-pub(super) fn line(round: &Round) -> String {
+pub(super) fn line(round: &DurableRound) -> String {
     let ratio = |phase| {
-        let mean = |way| round.of(phase, way).map_or(f64::NAN, |one| one.outcome.latency.mean());
-        mean(Way::WebSocket) / mean(Way::Tcp)
+        let mean = |transport| round.of(phase, transport).map_or(f64::NAN, |one| one.outcome.latency.mean());
+        mean(StreamTransport::WebSocket) / mean(StreamTransport::Tcp)
     };
-    let [producing, consuming] = Phase::BOTH.map(ratio);
+    let [producing, consuming] = DurablePhase::BOTH.map(ratio);
     format!("WebSocket ÷ TCP: producing {producing:.2}, consuming {consuming:.2} (mean)")
 }
 
-pub(super) struct Report {
+pub(super) struct DurableReport {
     what: String,
     load: Value,
-    rounds: Vec<Round>,
+    rounds: Vec<DurableRound>,
 }
 
 /// A figure of one transport in one round.
-type Figure = (&'static str, fn(&Measured) -> Option<f64>);
+type DurableFigure = (&'static str, fn(&PhaseResult) -> Option<f64>);
 
 /// Compared figures, in nanoseconds per batch.
-const FIGURES: [Figure; 5] = [
+const FIGURES: [DurableFigure; 5] = [
     ("mean", |one| Some(one.outcome.latency.mean())),
     ("p50", |one| Some(one.outcome.latency.value_at_quantile(0.5) as f64)),
     ("server's CPU", |one| Some(per_batch(one.server?, one))),
@@ -77,16 +70,16 @@ const FIGURES: [Figure; 5] = [
     ("CPU of both", |one| Some(per_batch(one.server? + one.outcome.busy, one))),
 ];
 
-fn per_batch(time: Duration, one: &Measured) -> f64 {
+fn per_batch(time: Duration, one: &PhaseResult) -> f64 {
     time.as_nanos() as f64 / one.outcome.batches.max(1) as f64
 }
 
 const QUANTILES: [(&str, f64); 5] =
     [("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999)];
 
-impl Report {
+impl DurableReport {
     pub(super) fn new(args: &DurableArgs, batch_bytes: u32) -> Self {
-        let ack = if args.ack == Ack::Disk { "disk" } else { "memory" };
+        let ack = if args.ack == ProducerAck::Disk { "disk" } else { "memory" };
         let what = format!(
             "{} batches of {} records of {} bytes ({}), acknowledged from {ack}, for each of {} producers and {} consumers",
             args.batches,
@@ -103,7 +96,7 @@ impl Report {
         Self { what, load, rounds: Vec::new() }
     }
 
-    pub(super) fn add(&mut self, round: Round) {
+    pub(super) fn add(&mut self, round: DurableRound) {
         self.rounds.push(round);
     }
 
@@ -111,39 +104,48 @@ impl Report {
         self.rounds.is_empty()
     }
 
-    fn measured(&self, phase: Phase, way: Way) -> impl Iterator<Item = &Measured> {
-        self.rounds.iter().filter_map(move |round| round.of(phase, way))
+    fn measured(
+        &self,
+        phase: DurablePhase,
+        transport: StreamTransport,
+    ) -> impl Iterator<Item = &PhaseResult> {
+        self.rounds.iter().filter_map(move |round| round.of(phase, transport))
     }
 
     /// Latencies of all batches of all rounds.
-    fn latency(&self, phase: Phase, way: Way) -> Histogram<u64> {
+    fn latency(&self, phase: DurablePhase, transport: StreamTransport) -> Histogram<u64> {
         let mut all = tally::histogram();
-        for one in self.measured(phase, way) {
+        for one in self.measured(phase, transport) {
             all.add(&one.outcome.latency).expect("histograms have the same bounds");
         }
         all
     }
 
     /// Bytes per second.
-    fn throughput(&self, phase: Phase, way: Way) -> f64 {
-        let sum = |of: fn(&Measured) -> f64| self.measured(phase, way).map(of).sum::<f64>();
+    fn throughput(&self, phase: DurablePhase, transport: StreamTransport) -> f64 {
+        let sum = |of: fn(&PhaseResult) -> f64| self.measured(phase, transport).map(of).sum::<f64>();
         sum(|one| one.outcome.bytes as f64) / sum(|one| one.outcome.elapsed.as_secs_f64())
     }
 
     /// Values of a figure by round; `None` if unknown.
-    fn values(&self, phase: Phase, way: Way, figure: &Figure) -> Option<Vec<f64>> {
-        self.measured(phase, way).map(figure.1).collect()
+    fn values(
+        &self,
+        phase: DurablePhase,
+        transport: StreamTransport,
+        figure: &DurableFigure,
+    ) -> Option<Vec<f64>> {
+        self.measured(phase, transport).map(figure.1).collect()
     }
 
-    fn ratio(&self, phase: Phase, figure: &Figure) -> Option<Spread> {
-        let [tcp, websocket] = Way::BOTH.map(|way| self.values(phase, way, figure));
+    fn ratio(&self, phase: DurablePhase, figure: &DurableFigure) -> Option<MedianInterval> {
+        let [tcp, websocket] = StreamTransport::BOTH.map(|transport| self.values(phase, transport, figure));
         Some(ratio(&websocket?, &tcp?))
     }
 
     pub(super) fn table(&self) -> String {
         let rounds = self.rounds.len();
         let mut lines = vec![format!("{}; {rounds} rounds", self.what)];
-        for phase in Phase::BOTH {
+        for phase in DurablePhase::BOTH {
             lines.push(format!(
                 "\n{:<12}{:>9}{}{:>9}{:>11}{:>14}{:>12}",
                 phase.name(),
@@ -154,9 +156,9 @@ impl Report {
                 "server's CPU",
                 "load's CPU"
             ));
-            lines.extend(Way::BOTH.map(|way| self.row(phase, way)));
+            lines.extend(StreamTransport::BOTH.map(|transport| self.row(phase, transport)));
             let ratios = FIGURES.iter().filter_map(|figure| {
-                let Spread { median, low, high } = self.ratio(phase, figure)?;
+                let MedianInterval { median, low, high } = self.ratio(phase, figure)?;
                 Some(format!("  {:<14} WebSocket ÷ TCP {median:.2} ({low:.2} to {high:.2})", figure.0))
             });
             lines.extend(ratios);
@@ -167,12 +169,12 @@ impl Report {
         lines.join("\n")
     }
 
-    fn row(&self, phase: Phase, way: Way) -> String {
-        let latency = self.latency(phase, way);
+    fn row(&self, phase: DurablePhase, transport: StreamTransport) -> String {
+        let latency = self.latency(phase, transport);
         let quantiles =
             QUANTILES.map(|(_, at)| format!("{:>9}", nanos(latency.value_at_quantile(at) as f64)));
-        let mean = |figure: &Figure| {
-            let values = self.values(phase, way, figure);
+        let mean = |figure: &DurableFigure| {
+            let values = self.values(phase, transport, figure);
             values.map_or_else(
                 || "-".to_owned(),
                 |values| nanos(values.iter().sum::<f64>() / values.len() as f64),
@@ -180,11 +182,11 @@ impl Report {
         };
         format!(
             "  {:<10}{:>9}{}{:>9}{:>11}{:>14}{:>12}",
-            if way == Way::Tcp { "TCP" } else { "WebSocket" },
+            if transport == StreamTransport::Tcp { "TCP" } else { "WebSocket" },
             nanos(latency.mean()),
             quantiles.concat(),
             nanos(latency.max() as f64),
-            format!("{}/s", bytes(self.throughput(phase, way))),
+            format!("{}/s", bytes(self.throughput(phase, transport))),
             mean(&FIGURES[2]),
             mean(&FIGURES[3]),
         )
@@ -192,20 +194,20 @@ impl Report {
 
     pub(super) fn to_json(&self) -> Value {
         let mut all = json!({ "load": self.load, "rounds": self.rounds.len() });
-        for phase in Phase::BOTH {
-            for way in Way::BOTH {
-                all[phase.name()][way.name()] = self.figures(phase, way);
+        for phase in DurablePhase::BOTH {
+            for transport in StreamTransport::BOTH {
+                all[phase.name()][transport.name()] = self.figures(phase, transport);
             }
             for figure in &FIGURES {
-                let Some(Spread { median, low, high }) = self.ratio(phase, figure) else { continue };
+                let Some(MedianInterval { median, low, high }) = self.ratio(phase, figure) else { continue };
                 all[phase.name()]["websocket_to_tcp"][key(figure)] = json!([median, low, high]);
             }
         }
         all
     }
 
-    fn figures(&self, phase: Phase, way: Way) -> Value {
-        let latency = self.latency(phase, way);
+    fn figures(&self, phase: DurablePhase, transport: StreamTransport) -> Value {
+        let latency = self.latency(phase, transport);
         let micros = |nanos: f64| nanos / 1000.0;
         let mut latency_us = json!({
             "count": latency.len(), "min": micros(latency.min() as f64), "mean": micros(latency.mean()),
@@ -214,19 +216,19 @@ impl Report {
         for (name, at) in QUANTILES {
             latency_us[name.replace('.', "_")] = json!(micros(latency.value_at_quantile(at) as f64));
         }
-        let cpu = |figure: &Figure| {
-            let values = self.values(phase, way, figure)?;
+        let cpu = |figure: &DurableFigure| {
+            let values = self.values(phase, transport, figure)?;
             Some(micros(values.iter().sum::<f64>() / values.len() as f64))
         };
         json!({
             "latency_us": latency_us,
-            "bytes_per_second": self.throughput(phase, way),
+            "bytes_per_second": self.throughput(phase, transport),
             "server_cpu_us_per_batch": cpu(&FIGURES[2]),
             "load_cpu_us_per_batch": cpu(&FIGURES[3]),
         })
     }
 }
 
-fn key(figure: &Figure) -> String {
+fn key(figure: &DurableFigure) -> String {
     figure.0.replace("'s CPU", "_cpu").replace("CPU of both", "cpu_of_both")
 }

@@ -2,22 +2,22 @@
 
 use std::time::Duration;
 
-use super::super::durable::wire::{Message, op};
-use super::super::durable::{Ack, Way};
-use super::stage::{self, Stage};
+use super::context::{self, OperationContext};
+use crate::streams::connection::{EncodedMessage, op};
+use crate::streams::{ProducerAck, StreamTransport};
 
 /// One operation of one protocol.
 #[derive(Clone, Debug)]
-pub(super) enum Operation {
-    Json(Json),
-    Raw(Raw),
-    Binary(Way, Binary),
-    Http(Http),
+pub(super) enum MeasuredOperation {
+    Json(JsonOperation),
+    Raw(RawOperation),
+    Binary(StreamTransport, BinaryOperation),
+    Http(HttpOperation),
 }
 
 /// JSON at `/ws` or at a stream.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Json {
+pub(super) struct JsonOperation {
     name: &'static str,
     path: &'static str,
     /// Messages sent before the measurement, each acknowledged.
@@ -29,15 +29,15 @@ pub(super) struct Json {
 
 /// Raw messages at `/topics/{name}` and `/echo`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Raw {
+pub(super) struct RawOperation {
     name: &'static str,
     path: &'static str,
     /// Sender of the message: the waiting client, another client, or an HTTP request.
-    from: From,
+    from: MessageOrigin,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum From {
+enum MessageOrigin {
     Itself,
     Another,
     Request,
@@ -45,7 +45,7 @@ enum From {
 
 /// Binary messages.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Binary {
+pub(super) enum BinaryOperation {
     Open,
     Memory,
     Disk,
@@ -60,141 +60,141 @@ pub(super) enum Binary {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Http {
+pub(super) struct HttpOperation {
     line: &'static str,
     body: &'static str,
     /// The second request of a connection.
-    again: bool,
+    reuse: bool,
 }
 
 /// All measured operations, in the order of the documentation.
-pub(super) fn all() -> Vec<Operation> {
-    let json = JSON.iter().map(|one| Operation::Json(*one));
-    let raw = RAW.iter().map(|one| Operation::Raw(*one));
-    let binary = [Way::WebSocket, Way::Tcp]
-        .into_iter()
-        .flat_map(|way| BINARY.iter().map(move |(_, binary)| Operation::Binary(way, *binary)));
-    let http = HTTP.iter().map(|one| Operation::Http(*one));
+pub(super) fn all() -> Vec<MeasuredOperation> {
+    let json = JSON.iter().map(|one| MeasuredOperation::Json(*one));
+    let raw = RAW.iter().map(|one| MeasuredOperation::Raw(*one));
+    let binary = [StreamTransport::WebSocket, StreamTransport::Tcp].into_iter().flat_map(|transport| {
+        BINARY.iter().map(move |(_, binary)| MeasuredOperation::Binary(transport, *binary))
+    });
+    let http = HTTP.iter().map(|one| MeasuredOperation::Http(*one));
     json.chain(raw).chain(binary).chain(http).collect()
 }
 
-impl Operation {
+impl MeasuredOperation {
     pub(super) fn name(&self) -> String {
         match self {
             Self::Json(json) if json.path == WS => format!("/ws {}", json.name),
             Self::Json(json) => format!("{} {}", json.path, json.name),
             Self::Raw(raw) => raw.name.to_owned(),
-            Self::Binary(way, binary) => format!("binary {} {}", way.name(), binary.name()),
+            Self::Binary(transport, binary) => format!("binary {} {}", transport.name(), binary.name()),
             Self::Http(http) => {
                 let line = http.line.trim_end_matches(" HTTP/1.1");
-                if http.again { format!("{line}, kept alive") } else { line.to_owned() }
+                if http.reuse { format!("{line}, kept alive") } else { line.to_owned() }
             }
         }
     }
 
     /// Runs the operation once. Returns the time to the first byte.
-    pub(super) fn run(&self, stage: &Stage) -> Result<Duration, String> {
+    pub(super) fn run(&self, context: &OperationContext) -> Result<Duration, String> {
         match self {
-            Self::Json(json) => json.run(stage),
-            Self::Raw(raw) => raw.run(stage),
-            Self::Binary(way, binary) => binary.run(*way, stage),
-            Self::Http(http) => http.run(stage),
+            Self::Json(json) => json.run(context),
+            Self::Raw(raw) => raw.run(context),
+            Self::Binary(transport, binary) => binary.run(*transport, context),
+            Self::Http(http) => http.run(context),
         }
     }
 }
 
-impl Json {
-    fn run(&self, stage: &Stage) -> Result<Duration, String> {
+impl JsonOperation {
+    fn run(&self, context: &OperationContext) -> Result<Duration, String> {
         if self.ask.is_empty() {
             // Measure the handshake itself and the server's first message.
-            let begun = stage.rest();
-            stage.websocket(&stage.fill(self.path))?.until(self.until)?;
-            return Ok(begun.elapsed());
+            let started = context.idle_then_start();
+            context.websocket(&context.expand(self.path))?.wait_for(self.until)?;
+            return Ok(started.elapsed());
         }
-        let mut client = stage.websocket(&stage.fill(self.path))?;
-        client.until("welcome")?;
-        for words in self.before {
-            client.say(&stage.fill(words))?;
-            client.until("ack")?;
+        let mut client = context.websocket(&context.expand(self.path))?;
+        client.wait_for("welcome")?;
+        for message in self.before {
+            client.send(&context.expand(message))?;
+            client.wait_for("ack")?;
         }
-        let words = stage.fill(self.ask);
-        let begun = stage.rest();
-        client.say(&words)?;
-        client.until(self.until)?;
-        Ok(begun.elapsed())
+        let message = context.expand(self.ask);
+        let started = context.idle_then_start();
+        client.send(&message)?;
+        client.wait_for(self.until)?;
+        Ok(started.elapsed())
     }
 }
 
-impl Raw {
-    fn run(&self, stage: &Stage) -> Result<Duration, String> {
-        let path = stage.fill(self.path);
-        let mut hearer = stage.websocket(&path)?;
-        let mut another =
-            if matches!(self.from, From::Another) { Some(stage.websocket(&path)?) } else { None };
-        let begun = stage.rest();
-        match (&mut another, self.from) {
-            (Some(another), _) => another.say("hello")?,
-            (None, From::Request) => drop(stage.http(&format!("POST {path} HTTP/1.1"), "hello")?),
-            (None, _) => hearer.say("hello")?,
+impl RawOperation {
+    fn run(&self, context: &OperationContext) -> Result<Duration, String> {
+        let path = context.expand(self.path);
+        let mut receiver = context.websocket(&path)?;
+        let mut other =
+            if matches!(self.from, MessageOrigin::Another) { Some(context.websocket(&path)?) } else { None };
+        let started = context.idle_then_start();
+        match (&mut other, self.from) {
+            (Some(other), _) => other.send("hello")?,
+            (None, MessageOrigin::Request) => drop(context.http(&format!("POST {path} HTTP/1.1"), "hello")?),
+            (None, _) => receiver.send("hello")?,
         }
-        hearer.next()?;
-        Ok(begun.elapsed())
+        receiver.next()?;
+        Ok(started.elapsed())
     }
 }
 
-impl Binary {
+impl BinaryOperation {
     fn name(self) -> &'static str {
         let known =
             BINARY.iter().find(|(_, one)| std::mem::discriminant(one) == std::mem::discriminant(&self));
         known.map_or("", |(name, _)| name)
     }
 
-    fn run(self, way: Way, stage: &Stage) -> Result<Duration, String> {
+    fn run(self, transport: StreamTransport, context: &OperationContext) -> Result<Duration, String> {
         if matches!(self, Self::Open) {
-            let begun = stage.rest();
-            stage.binary(way)?;
-            return Ok(begun.elapsed());
+            let started = context.idle_then_start();
+            context.binary(transport)?;
+            return Ok(started.elapsed());
         }
-        let mut wire = stage.binary(way)?;
-        let group = stage.fill("{new}");
-        let (ask, wanted): (Message, u8) = match self {
-            Self::Open | Self::Ping => (stage::ping(), op::PONG),
-            Self::Memory => (stage::publish(Ack::Memory)?, op::PUBLISHED),
-            Self::Disk => (stage::publish(Ack::Disk)?, op::PUBLISHED),
-            Self::Fetch => (Message::fetch(0, 1), op::BATCHES),
-            Self::Subscribe => (stage::subscribe(""), op::SUBSCRIBED),
-            Self::Records => (stage::subscribe(""), op::BATCHES),
-            Self::Assigned => (stage::subscribe(&group), op::ASSIGNED),
-            Self::GroupRecords => (stage::subscribe(&group), op::BATCHES),
-            Self::Commit => (stage::commit(COMMITS), op::COMMITTED),
+        let mut connection = context.binary(transport)?;
+        let group = context.expand("{new}");
+        let (ask, expected): (EncodedMessage, u8) = match self {
+            Self::Open | Self::Ping => (context::ping(), op::PONG),
+            Self::Memory => (context::publish(ProducerAck::Memory)?, op::PUBLISHED),
+            Self::Disk => (context::publish(ProducerAck::Disk)?, op::PUBLISHED),
+            Self::Fetch => (EncodedMessage::fetch(0, 1), op::BATCHES),
+            Self::Subscribe => (context::subscribe(""), op::SUBSCRIBED),
+            Self::Records => (context::subscribe(""), op::BATCHES),
+            Self::Assigned => (context::subscribe(&group), op::ASSIGNED),
+            Self::GroupRecords => (context::subscribe(&group), op::BATCHES),
+            Self::Commit => (context::commit(COMMITS), op::COMMITTED),
             Self::Unsubscribe => {
-                wire.say(&stage::subscribe(""))?;
-                stage::until(&mut wire, op::BATCHES)?;
-                (stage::unsubscribe(), op::UNSUBSCRIBED)
+                connection.send(&context::subscribe(""))?;
+                context::wait_for(&mut connection, op::BATCHES)?;
+                (context::unsubscribe(), op::UNSUBSCRIBED)
             }
         };
-        let begun = stage.rest();
-        wire.say(&ask)?;
-        stage::until(&mut wire, wanted)?;
-        Ok(begun.elapsed())
+        let started = context.idle_then_start();
+        connection.send(&ask)?;
+        context::wait_for(&mut connection, expected)?;
+        Ok(started.elapsed())
     }
 }
 
-impl Http {
-    fn run(&self, stage: &Stage) -> Result<Duration, String> {
-        let line = stage.fill(self.line);
-        if !self.again {
-            let begun = stage.rest();
-            stage.http(&line, self.body)?.until_head()?;
-            return Ok(begun.elapsed());
+impl HttpOperation {
+    fn run(&self, context: &OperationContext) -> Result<Duration, String> {
+        let line = context.expand(self.line);
+        if !self.reuse {
+            let started = context.idle_then_start();
+            context.http(&line, self.body)?.wait_for_head()?;
+            return Ok(started.elapsed());
         }
-        let mut client = stage.http(&line, self.body)?;
-        let body = client.until_head()?;
+        let mut client = context.http(&line, self.body)?;
+        let body = client.wait_for_head()?;
         client.skip(body)?;
-        let begun = stage.rest();
-        client.ask(&line, self.body)?;
-        client.until_head()?;
-        Ok(begun.elapsed())
+        let started = context.idle_then_start();
+        client.send_request(&line, self.body)?;
+        client.wait_for_head()?;
+        Ok(started.elapsed())
     }
 }
 
@@ -208,12 +208,12 @@ const fn at_ws(
     before: &'static [&'static str],
     ask: &'static str,
     until: &'static str,
-) -> Json {
-    Json { name, path: WS, before, ask, until }
+) -> JsonOperation {
+    JsonOperation { name, path: WS, before, ask, until }
 }
 
-const fn at_stream(name: &'static str, ask: &'static str, until: &'static str) -> Json {
-    Json { name, path: "/streams/{stream}", before: &[], ask, until }
+const fn at_stream(name: &'static str, ask: &'static str, until: &'static str) -> JsonOperation {
+    JsonOperation { name, path: "/streams/{stream}", before: &[], ask, until }
 }
 
 const SUBSCRIBED: &[&str] = &[r#"{"op":"subscribe","id":1,"topic":"{topic}"}"#];
@@ -222,10 +222,14 @@ const CONSUMING: &[&str] = &[r#"{"op":"consume","id":1,"stream":"{stream}"}"#];
 
 const LAST: &str = r#"{"op":"subscribe","id":2,"topic":"{memory}","last":2}"#;
 const LAST_KEPT: &str = r#"{"op":"subscribe","id":2,"topic":"{kept}","last":2}"#;
+const LAST_WITHOUT_ID: &str = r#"{"op":"subscribe","topic":"{memory}","last":2}"#;
+const LAST_KEPT_WITHOUT_ID: &str = r#"{"op":"subscribe","topic":"{kept}","last":2}"#;
 const CONSUME: &str = r#"{"op":"consume","id":2,"stream":"{stream}","from":"earliest"}"#;
+const CONSUME_WITHOUT_ID: &str = r#"{"op":"consume","stream":"{stream}","from":"earliest"}"#;
 const JOIN: &str = r#"{"op":"consume","id":2,"stream":"{stream}","group":"{new}"}"#;
+const JOIN_WITHOUT_ID: &str = r#"{"op":"consume","stream":"{stream}","group":"{new}"}"#;
 
-const JSON: &[Json] = &[
+const JSON: &[JsonOperation] = &[
     at_ws("open", &[], "", "welcome"),
     at_ws("ping", &[], r#"{"op":"ping","id":2}"#, "pong"),
     at_ws("subscribe", &[], r#"{"op":"subscribe","id":2,"topic":"{topic}"}"#, "ack"),
@@ -241,22 +245,12 @@ const JSON: &[Json] = &[
     at_ws("presence", SUBSCRIBED, r#"{"op":"presence","id":2,"topic":"{topic}"}"#, "presence"),
     at_ws("subscribe last", &[], LAST, "ack"),
     at_ws("subscribe last, first message", &[], LAST, "message"),
-    at_ws(
-        "subscribe last without id, first message",
-        &[],
-        r#"{"op":"subscribe","topic":"{memory}","last":2}"#,
-        "message",
-    ),
+    at_ws("subscribe last without id, first message", &[], LAST_WITHOUT_ID, "message"),
     at_ws("history", &[], r#"{"op":"history","id":2,"topic":"{memory}","last":2}"#, "history"),
     at_ws("subscribe kept", &[], r#"{"op":"subscribe","id":2,"topic":"{kept}"}"#, "ack"),
     at_ws("subscribe kept last", &[], LAST_KEPT, "ack"),
     at_ws("subscribe kept last, first message", &[], LAST_KEPT, "message"),
-    at_ws(
-        "subscribe kept last without id, first message",
-        &[],
-        r#"{"op":"subscribe","topic":"{kept}","last":2}"#,
-        "message",
-    ),
+    at_ws("subscribe kept last without id, first message", &[], LAST_KEPT_WITHOUT_ID, "message"),
     at_ws("history kept", &[], r#"{"op":"history","id":2,"topic":"{kept}","last":2}"#, "history"),
     at_ws("publish kept", SUBSCRIBED_TO_KEPT, r#"{"op":"publish","id":2,"topic":"{kept}","data":1}"#, "ack"),
     at_ws(
@@ -278,20 +272,10 @@ const JSON: &[Json] = &[
     at_ws("stop", CONSUMING, r#"{"op":"stop","id":2,"stream":"{stream}"}"#, "ack"),
     at_ws("consume", &[], CONSUME, "ack"),
     at_ws("consume, first records", &[], CONSUME, "records"),
-    at_ws(
-        "consume without id, first records",
-        &[],
-        r#"{"op":"consume","stream":"{stream}","from":"earliest"}"#,
-        "records",
-    ),
+    at_ws("consume without id, first records", &[], CONSUME_WITHOUT_ID, "records"),
     at_ws("consume in a group, assigned", &[], JOIN, "assigned"),
     at_ws("consume in a group, first records", &[], JOIN, "records"),
-    at_ws(
-        "consume in a group without id, first records",
-        &[],
-        r#"{"op":"consume","stream":"{stream}","group":"{new}"}"#,
-        "records",
-    ),
+    at_ws("consume in a group without id, first records", &[], JOIN_WITHOUT_ID, "records"),
     at_ws(
         "commit",
         &[],
@@ -303,38 +287,46 @@ const JSON: &[Json] = &[
     at_stream("consume in a group, first records", r#"{"op":"consume","id":2,"group":"{new}"}"#, "records"),
 ];
 
-const RAW: &[Raw] = &[
-    Raw { name: "/echo", path: "/echo", from: From::Itself },
-    Raw { name: "/topics message, own", path: "/topics/{topic}", from: From::Itself },
-    Raw { name: "/topics message, another's", path: "/topics/{topic}", from: From::Another },
-    Raw { name: "/topics message, by POST", path: "/topics/{topic}", from: From::Request },
-    Raw { name: "/topics kept message, own", path: "/topics/{kept}", from: From::Itself },
-    Raw { name: "/topics kept message, by POST", path: "/topics/{kept}", from: From::Request },
+const RAW: &[RawOperation] = &[
+    RawOperation { name: "/echo", path: "/echo", from: MessageOrigin::Itself },
+    RawOperation { name: "/topics message, own", path: "/topics/{topic}", from: MessageOrigin::Itself },
+    RawOperation {
+        name: "/topics message, another's",
+        path: "/topics/{topic}",
+        from: MessageOrigin::Another,
+    },
+    RawOperation { name: "/topics message, by POST", path: "/topics/{topic}", from: MessageOrigin::Request },
+    RawOperation { name: "/topics kept message, own", path: "/topics/{kept}", from: MessageOrigin::Itself },
+    RawOperation {
+        name: "/topics kept message, by POST",
+        path: "/topics/{kept}",
+        from: MessageOrigin::Request,
+    },
 ];
 
-const BINARY: &[(&str, Binary)] = &[
-    ("open", Binary::Open),
-    ("publish, memory", Binary::Memory),
-    ("publish, disk", Binary::Disk),
-    ("fetch", Binary::Fetch),
-    ("subscribe", Binary::Subscribe),
-    ("subscribe, first records", Binary::Records),
-    ("subscribe in a group, assigned", Binary::Assigned),
-    ("subscribe in a group, first records", Binary::GroupRecords),
-    ("commit", Binary::Commit),
-    ("unsubscribe", Binary::Unsubscribe),
-    ("ping", Binary::Ping),
+const BINARY: &[(&str, BinaryOperation)] = &[
+    ("open", BinaryOperation::Open),
+    ("publish, memory", BinaryOperation::Memory),
+    ("publish, disk", BinaryOperation::Disk),
+    ("fetch", BinaryOperation::Fetch),
+    ("subscribe", BinaryOperation::Subscribe),
+    ("subscribe, first records", BinaryOperation::Records),
+    ("subscribe in a group, assigned", BinaryOperation::Assigned),
+    ("subscribe in a group, first records", BinaryOperation::GroupRecords),
+    ("commit", BinaryOperation::Commit),
+    ("unsubscribe", BinaryOperation::Unsubscribe),
+    ("ping", BinaryOperation::Ping),
 ];
 
-const HTTP: &[Http] = &[
-    Http { line: "GET / HTTP/1.1", body: "", again: false },
-    Http { line: "GET /readyz HTTP/1.1", body: "", again: true },
-    Http { line: "GET /metrics HTTP/1.1", body: "", again: false },
-    Http { line: "POST /topics/{topic} HTTP/1.1", body: "hello", again: true },
-    Http { line: "POST /topics/{memory} HTTP/1.1", body: "hello", again: false },
-    Http { line: "POST /topics/{kept} HTTP/1.1", body: "hello", again: true },
-    Http { line: "POST /streams/{stream} HTTP/1.1", body: "hello", again: true },
-    Http { line: "POST /streams/{stream}?ack=memory HTTP/1.1", body: "hello", again: false },
-    Http { line: "GET /streams/{stream}?from=earliest&max=1 HTTP/1.1", body: "", again: true },
-    Http { line: "GET /streams HTTP/1.1", body: "", again: false },
+const HTTP: &[HttpOperation] = &[
+    HttpOperation { line: "GET / HTTP/1.1", body: "", reuse: false },
+    HttpOperation { line: "GET /readyz HTTP/1.1", body: "", reuse: true },
+    HttpOperation { line: "GET /metrics HTTP/1.1", body: "", reuse: false },
+    HttpOperation { line: "POST /topics/{topic} HTTP/1.1", body: "hello", reuse: true },
+    HttpOperation { line: "POST /topics/{memory} HTTP/1.1", body: "hello", reuse: false },
+    HttpOperation { line: "POST /topics/{kept} HTTP/1.1", body: "hello", reuse: true },
+    HttpOperation { line: "POST /streams/{stream} HTTP/1.1", body: "hello", reuse: true },
+    HttpOperation { line: "POST /streams/{stream}?ack=memory HTTP/1.1", body: "hello", reuse: false },
+    HttpOperation { line: "GET /streams/{stream}?from=earliest&max=1 HTTP/1.1", body: "", reuse: true },
+    HttpOperation { line: "GET /streams HTTP/1.1", body: "", reuse: false },
 ];

@@ -1,95 +1,75 @@
 //! The load of one thread: an application of the engine that connects, sends and compares.
 
+mod window;
+
 use std::collections::VecDeque;
-use std::io::IoSlice;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use sinews_engine::{Accepted, App, Chain, Closed, ConnId, ConnectOptions, Flow, Io};
+use sinews_engine::{App, CloseReason, ConnId, ConnectOptions, ConnectionOrigin, Flow, Io};
 use sinews_proto::Config;
 use sinews_session::Resources;
 
-use super::super::args::Mode;
-use super::super::payload::mix;
-use super::super::plan::Plan;
-use super::super::process::{self, Processor};
-use super::super::tally::{Failure, Live, Tally, record};
-use super::super::target::Protocol;
-use super::http::Http;
-use super::lane::{Desk, Lane, Nanos, Window};
-use super::pace::Pace;
-use super::tcp::Tcp;
-use super::tls::Tls;
-use super::websocket::{self, WebSocket};
-use super::wire::{Fault, Part, Wire};
-
-/// A buffer chain of a session, as the engine accepts it.
-#[derive(Debug)]
-pub(crate) struct Outgoing(Box<sinews_session::Chain>);
-
-impl Chain for Outgoing {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn slices<'a>(&'a self, out: &mut [IoSlice<'a>]) -> usize {
-        self.0.slices(out)
-    }
-
-    fn advance(&mut self, bytes: usize) {
-        self.0.advance(bytes);
-    }
-}
+use super::super::plan::{FanOut, LoadMode, LoadPlan};
+use super::super::process::{self, CpuTime};
+use super::super::tally::{FailureKind, LiveCounters, LoadFigures, record};
+use super::super::target::TargetProtocol;
+use super::chain::SessionChain;
+use super::connection::LoadConnection;
+use super::failure::ConnectionFailure;
+use super::http::HttpLoad;
+use super::protocol::LoadProtocol;
+use super::random::{key, masks};
+use super::role::ConnectionRole;
+use super::schedule::SendSchedule;
+use super::tcp::TcpLoad;
+use super::tls::TlsLayer;
+use super::tracker::{MessageTracker, Nanos, RunWindow, ThreadState};
+use super::websocket::{self, WebSocketLoad};
 
 /// Orders of the watching thread to the load threads.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Order {
+pub(crate) enum LoadCommand {
+    /// In a staged load: open connections with ordinals below `until`, `delay` later than the ramp-up time says.
+    Open { until: usize, delay: Duration },
     /// Start sending.
-    Begin(Window),
+    Begin(RunWindow),
+    /// Send --in-flight messages on each of `count` connections from the `first` on, and nothing else.
+    Batch { first: usize, count: usize },
     /// The window ends at this time at the latest.
     Stop(Instant),
     /// The time has expired: abandon unanswered messages, close connections and stop.
-    End,
+    Shutdown,
 }
 
-/// One connection.
-struct Conn {
-    id: ConnId,
-    /// Time of the connection request.
-    asked: Instant,
-    part: Part,
-    lane: Lane,
-    wire: Wire,
-    tls: Option<Box<Tls>>,
-    /// The connection is reported as open.
-    open: bool,
-    /// The connection is closing: later events on it are not errors.
-    leaving: bool,
-}
-
-pub(crate) struct Load {
-    desk: Desk,
+pub(crate) struct LoadApp {
+    thread_state: ThreadState,
     config: Arc<Config>,
     resources: Resources,
-    conns: Vec<Option<Conn>>,
+    conns: Vec<Option<LoadConnection>>,
     plain: Vec<u8>,
     /// Ordinals and due times of connections to open.
     to_open: std::iter::Peekable<std::vec::IntoIter<(usize, Instant)>>,
     /// Replacement connections: their ordinals, and unanswered messages of their predecessors.
-    again: Vec<(usize, VecDeque<Nanos>)>,
+    replacements: Vec<(usize, VecDeque<Nanos>)>,
     /// Connections that send at a fixed rate, in rotation.
     paced: Vec<ConnId>,
     turn: usize,
-    pace: Option<Pace>,
+    schedule: Option<SendSchedule>,
     next_source: usize,
+    /// Ordinals below this may be opened, this much later than planned.
+    stage: (usize, Duration),
+    /// Connections requested so far.
+    requested: u64,
     ending: bool,
+    /// A window lasts, or messages of it are unanswered.
+    working: bool,
     /// CPU time of this thread at the start and end of the window.
-    pub(crate) used: [Option<Processor>; 2],
+    pub(crate) used: [Option<CpuTime>; 2],
 }
 
-impl Load {
-    pub(crate) fn new(plan: Arc<Plan>, thread: usize, live: Arc<Live>, epoch: Instant) -> Self {
+impl LoadApp {
+    pub(crate) fn new(plan: Arc<LoadPlan>, thread: usize, live: Arc<LiveCounters>, epoch: Instant) -> Self {
         let own = plan.ordinals(thread).count();
         let gap = plan.ramp_up.div_f64(plan.connections.max(1) as f64);
         let at = |ordinal: usize| epoch + gap.mul_f64(ordinal as f64);
@@ -99,82 +79,110 @@ impl Load {
             count / threads + u64::from(thread < count % threads)
         };
         Self {
-            desk: Desk::new(plan.clone(), live, epoch, plan.count.map(share)),
+            thread_state: ThreadState::new(plan.clone(), live, epoch, plan.count.map(share)),
             config: websocket::config(),
             resources: Resources::with_masks(masks()),
             conns: Vec::with_capacity(own),
             plain: Vec::new(),
             to_open: to_open.into_iter().peekable(),
-            again: Vec::new(),
+            replacements: Vec::new(),
             paced: Vec::new(),
             turn: 0,
-            pace: None,
+            schedule: None,
             next_source: thread,
+            stage: (if plan.staged_handshakes.is_some() { 0 } else { usize::MAX }, Duration::ZERO),
+            requested: 0,
             ending: false,
+            working: false,
             used: [None; 2],
         }
     }
 
-    pub(crate) fn into_tally(self) -> Tally {
-        self.desk.tally
+    pub(crate) fn into_tally(self) -> LoadFigures {
+        self.thread_state.tally
     }
 
-    fn part(&self, ordinal: usize) -> Part {
-        let fan_out = &self.desk.plan.fan_out;
-        match self.desk.plan.is_fan_out() {
-            false => Part::Echo,
-            true if ordinal < fan_out.publishers => Part::Publisher(ordinal % fan_out.topics),
-            true => Part::Subscriber((ordinal - fan_out.publishers) % fan_out.topics),
+    fn role(&self, ordinal: usize) -> ConnectionRole {
+        let fan_out = &self.thread_state.plan.fan_out;
+        match self.thread_state.plan.is_fan_out() {
+            false => ConnectionRole::Echo,
+            true if ordinal < fan_out.publishers => ConnectionRole::Publisher(ordinal % fan_out.topics),
+            true => ConnectionRole::Subscriber((ordinal - fan_out.publishers) % fan_out.topics),
         }
     }
 
-    fn open_again(&mut self, io: &mut Io) {
+    fn open_replacements(&mut self, io: &mut Io) {
         if !self.ending {
-            for (ordinal, waiting) in std::mem::take(&mut self.again) {
+            for (ordinal, waiting) in std::mem::take(&mut self.replacements) {
                 self.open(io, ordinal, waiting);
             }
         }
     }
 
+    /// Opens due connections, up to the limit of handshakes in progress.
+    fn open_due(&mut self, io: &mut Io) {
+        let (until, delay) = self.stage;
+        let now = self.thread_state.now;
+        while self.may_open()
+            && let Some((ordinal, _)) =
+                self.to_open.next_if(|(ordinal, at)| *ordinal < until && *at + delay <= now)
+        {
+            self.open(io, ordinal, VecDeque::new());
+        }
+    }
+
+    /// Whether the limit of handshakes in progress admits another.
+    fn may_open(&self) -> bool {
+        let max = self.thread_state.plan.staged_handshakes.map_or(u64::MAX, |max| max as u64);
+        self.requested - self.thread_state.live.settled.get() < max
+    }
+
+    /// When the next connection of this stage is due.
+    fn next_opening(&mut self) -> Option<Instant> {
+        let (until, delay) = self.stage;
+        self.to_open.peek().filter(|(ordinal, _)| *ordinal < until).map(|(_, at)| *at + delay)
+    }
+
     fn open(&mut self, io: &mut Io, ordinal: usize, waiting: VecDeque<Nanos>) {
-        let plan = self.desk.plan.clone();
-        let part = self.part(ordinal);
+        self.requested += 1;
+        let plan = self.thread_state.plan.clone();
+        let role = self.role(ordinal);
         let mut options = ConnectOptions::default();
         if !plan.sources.is_empty() {
             self.next_source += 1;
-            options = options.local((plan.sources[self.next_source % plan.sources.len()], 0).into());
+            options = options.with_local((plan.sources[self.next_source % plan.sources.len()], 0).into());
         }
-        let topic = match part {
-            Part::Echo => 0,
-            Part::Publisher(topic) | Part::Subscriber(topic) => topic,
+        let topic = match role {
+            ConnectionRole::Echo => 0,
+            ConnectionRole::Publisher(topic) | ConnectionRole::Subscriber(topic) => topic,
         };
-        let wire = match plan.target.protocol {
-            Protocol::Tcp => Wire::Tcp(Tcp::default()),
-            Protocol::Http => Wire::Http(Http::new()),
-            Protocol::WebSocket => match plan.handshake(topic) {
-                Some(request) => Wire::WebSocket(WebSocket::new(request, key())),
+        let protocol = match plan.target.protocol {
+            TargetProtocol::Tcp => LoadProtocol::Tcp(TcpLoad::default()),
+            TargetProtocol::Http => LoadProtocol::Http(HttpLoad::new()),
+            TargetProtocol::WebSocket => match plan.handshake(topic) {
+                Some(request) => LoadProtocol::WebSocket(WebSocketLoad::new(request, key())),
                 None => return,
             },
         };
-        let tls = plan.tls.as_ref().map(|config| Tls::new(config, &plan.target.name));
+        let tls = plan.tls.as_ref().map(|config| TlsLayer::new(config, &plan.target.name));
         let tls = match tls.transpose() {
             Ok(tls) => tls.map(Box::new),
             Err(error) => {
-                self.desk.fail(Failure::Tls, 1, || error);
-                return self.desk.live.settled.add(1);
+                self.thread_state.fail(FailureKind::Tls, 1, || error);
+                return self.thread_state.live.settled.add(1);
             }
         };
         let id = io.connect(plan.target.remote.clone(), &options);
-        io.set_timer(id, self.desk.now + plan.timeout);
-        let conn = Conn {
+        io.set_timer(id, self.thread_state.now + plan.timeout);
+        let conn = LoadConnection {
             id,
-            asked: self.desk.now,
-            part,
-            lane: Lane::new(ordinal, waiting),
-            wire,
+            requested_at: self.thread_state.now,
+            role,
+            tracker: MessageTracker::new(ordinal, waiting),
+            protocol,
             tls,
             open: false,
-            leaving: false,
+            closing: false,
         };
         if self.conns.len() <= id.index() {
             self.conns.resize_with(id.index() + 1, || None);
@@ -182,122 +190,106 @@ impl Load {
         self.conns[id.index()] = Some(conn);
     }
 
-    fn conn(&mut self, id: ConnId) -> Option<&mut Conn> {
+    fn conn(&mut self, id: ConnId) -> Option<&mut LoadConnection> {
         self.conns.get_mut(id.index())?.as_mut().filter(|conn| conn.id == id)
     }
 
     /// Handles the state of a connection after any event on it.
     fn settle(&mut self, io: &mut Io, id: ConnId) {
         let Some(conn) = self.conns.get_mut(id.index()).and_then(Option::as_mut) else { return };
-        if !conn.open && conn.wire.is_open() && conn.tls.as_ref().is_none_or(|tls| tls.is_open()) {
+        if !conn.open && conn.protocol.is_open() && conn.tls.as_ref().is_none_or(|tls| tls.is_open()) {
             conn.open = true;
             self.opened(io, id);
         }
         let Some(conn) = self.conns.get_mut(id.index()).and_then(Option::as_mut) else { return };
-        if conn.wire.wants_send() || conn.tls.as_ref().is_some_and(|tls| tls.wants_send()) {
+        if conn.protocol.wants_send() || conn.tls.as_ref().is_some_and(|tls| tls.wants_send()) {
             io.send(id);
-        } else if conn.wire.is_over() {
-            conn.leaving = true;
+        } else if conn.protocol.is_over() {
+            conn.closing = true;
             io.close(id);
         }
     }
 
     fn opened(&mut self, io: &mut Io, id: ConnId) {
         io.clear_timer(id);
-        let Self { conns, desk, resources, paced, .. } = self;
+        let Self { conns, thread_state, resources, paced, .. } = self;
         let Some(conn) = conns.get_mut(id.index()).and_then(Option::as_mut) else { return };
-        let took = desk.now.saturating_duration_since(conn.asked);
-        let storm = desk.plan.mode == Mode::Storm;
-        if !storm || desk.measures_now() {
-            record(&mut desk.tally.connect, took);
+        let took = thread_state.now.saturating_duration_since(conn.requested_at);
+        let storm = thread_state.plan.mode == LoadMode::Storm;
+        if !storm || thread_state.measures_now() {
+            record(&mut thread_state.tally.connect, took);
         }
-        desk.live.open.add(1);
-        desk.live.settled.add(1);
-        match desk.plan.mode {
-            Mode::Storm => {
-                desk.live.messages.add(1);
-                if desk.measures_now() && desk.budget != Some(0) {
-                    desk.tally.messages += 1;
-                    record(&mut desk.tally.latency, took);
-                    desk.budget.iter_mut().for_each(|left| *left -= 1);
+        thread_state.live.open.add(1);
+        thread_state.live.settled.add(1);
+        match thread_state.plan.mode {
+            LoadMode::Storm => {
+                thread_state.live.messages.add(1);
+                if thread_state.measures_now() && thread_state.budget != Some(0) {
+                    thread_state.tally.messages += 1;
+                    record(&mut thread_state.tally.latency, took);
+                    thread_state.budget.iter_mut().for_each(|left| *left -= 1);
                 }
-                conn.leaving = true;
-                if !conn.wire.close(desk, resources) {
+                conn.closing = true;
+                if !conn.protocol.close(thread_state, resources) {
                     io.close(id);
                 }
             }
-            Mode::Idle => {}
-            Mode::Echo | Mode::FanOut => {
-                if let (Part::Subscriber(topic), Some(text), Wire::WebSocket(websocket)) =
-                    (conn.part, &desk.plan.fan_out.subscribe, &mut conn.wire)
+            LoadMode::Idle => {}
+            LoadMode::Echo | LoadMode::FanOut => {
+                if let (ConnectionRole::Subscriber(topic), Some(text), LoadProtocol::WebSocket(websocket)) =
+                    (conn.role, &thread_state.plan.fan_out.subscribe, &mut conn.protocol)
                 {
-                    let text = text.replace("{topic}", &super::super::plan::FanOut::topic(topic));
-                    websocket.subscribe(&text, desk, resources);
+                    let text = text.replace("{topic}", &FanOut::topic(topic));
+                    websocket.subscribe(&text, thread_state, resources);
                 }
-                if !matches!(conn.part, Part::Subscriber(_)) {
+                if !matches!(conn.role, ConnectionRole::Subscriber(_)) {
                     paced.push(id);
-                    conn.wire.send(conn.part, &mut conn.lane, desk, resources);
+                    conn.protocol.send(conn.role, &mut conn.tracker, thread_state, resources);
                 }
             }
         }
     }
 
     /// Closes a failed connection.
-    fn fault(&mut self, io: &mut Io, id: ConnId, fault: Fault) {
+    fn fault(&mut self, io: &mut Io, id: ConnId, fault: ConnectionFailure) {
         let ending = self.ending;
-        let Self { conns, desk, .. } = self;
+        let Self { conns, thread_state, .. } = self;
         let Some(conn) = conns.get_mut(id.index()).and_then(Option::as_mut) else { return };
-        if let Some(failure) = fault.failure.filter(|_| !conn.leaving && !ending) {
-            if matches!(failure, Failure::WrongBytes | Failure::Protocol) {
-                conn.lane.answered_wrongly(desk);
+        if let Some(failure) = fault.failure.filter(|_| !conn.closing && !ending) {
+            if matches!(failure, FailureKind::WrongBytes | FailureKind::Protocol) {
+                conn.tracker.answered_wrongly(thread_state);
             }
-            desk.fail(failure, 1, || fault.text);
+            thread_state.fail(failure, 1, || fault.text);
         }
-        if !conn.open && !conn.leaving {
-            desk.live.settled.add(1);
+        if !conn.open && !conn.closing {
+            thread_state.live.settled.add(1);
         }
-        conn.leaving = true;
+        conn.closing = true;
         io.close(id);
     }
 
-    fn begin(&mut self, io: &mut Io, window: Window) {
-        // The loop's time may lie before the window; messages due at that time do not count.
-        self.desk.begin(window, Instant::now());
-        if let Some(rate) = self.desk.plan.rate {
-            let own = self.paced.len() as f64;
-            let all = match self.desk.plan.is_fan_out() {
-                true => self.desk.plan.fan_out.publishers,
-                false => self.desk.plan.connections,
-            };
-            self.pace = Some(Pace::new(window.begin, rate * own / all as f64));
-        }
-        let ids = self.paced.clone();
-        for id in ids {
-            let Self { conns, desk, resources, .. } = self;
-            if let Some(conn) =
-                conns.get_mut(id.index()).and_then(Option::as_mut).filter(|conn| conn.id == id)
-            {
-                conn.wire.send(conn.part, &mut conn.lane, desk, resources);
-            }
-            self.settle(io, id);
-        }
-        self.tick(io);
+    /// Whether this load polls without sleeping while it [works](Self::is_working).
+    pub(crate) fn polls(&self) -> bool {
+        self.thread_state.plan.busy_poll
+    }
+
+    /// Whether a window lasts, or messages of it are unanswered, or connections are to be opened.
+    pub(crate) fn is_working(&self) -> bool {
+        self.working || self.ending
     }
 
     fn stop(&mut self, io: &mut Io, at: Instant) {
-        self.desk.end_window(at);
+        self.thread_state.end_window(at);
         self.tick(io);
     }
 
     /// Handles the timer tick.
     fn tick(&mut self, io: &mut Io) {
-        self.desk.at(Instant::now());
-        let now = self.desk.now;
-        while let Some((ordinal, _)) = self.to_open.next_if(|(_, at)| *at <= now) {
-            self.open(io, ordinal, VecDeque::new());
-        }
-        self.open_again(io);
-        if let Some(window) = self.desk.window() {
+        self.thread_state.at(Instant::now());
+        let now = self.thread_state.now;
+        self.open_due(io);
+        self.open_replacements(io);
+        if let Some(window) = self.thread_state.window() {
             for (edge, used) in [Some(window.from), window.until].into_iter().zip(&mut self.used) {
                 if used.is_none() && edge.is_some_and(|edge| now >= edge) {
                     *used = process::of_this_thread();
@@ -305,68 +297,17 @@ impl Load {
             }
         }
         self.send_due(io);
-        self.tell_if_done();
+        self.report_done();
         self.set_clock(io);
     }
 
-    /// Sends due messages in an open loop.
-    fn send_due(&mut self, io: &mut Io) {
-        let until = self.desk.window().and_then(|window| window.until);
-        while let Some(due) = self.pace.as_mut().and_then(|pace| pace.take(self.desk.now)) {
-            if until.is_some_and(|until| due >= until) {
-                return self.pace = None;
-            }
-            if let Some(0) = self.desk.budget {
-                return self.pace = None;
-            }
-            let Some(id) = self.next_paced() else { return self.pace = None };
-            self.desk.budget.iter_mut().for_each(|left| *left -= 1);
-            let Self { conns, desk, resources, .. } = self;
-            let Some(conn) = conns.get_mut(id.index()).and_then(Option::as_mut) else { continue };
-            conn.lane.due(due, desk);
-            if desk.measures(due) {
-                record(&mut desk.tally.late, desk.now.saturating_duration_since(due));
-            }
-            conn.wire.send(conn.part, &mut conn.lane, desk, resources);
-            if conn.wire.wants_send() {
-                io.send(id);
-            }
-        }
-    }
-
-    /// Selects the next open connection in rotation.
-    fn next_paced(&mut self) -> Option<ConnId> {
-        while !self.paced.is_empty() {
-            self.turn = (self.turn + 1) % self.paced.len();
-            let id = self.paced[self.turn];
-            if self.conn(id).is_some_and(|conn| !conn.leaving) {
-                return Some(id);
-            }
-            self.paced.swap_remove(self.turn);
-        }
-        None
-    }
-
-    /// Reports to the watching thread that all work is done.
-    fn tell_if_done(&self) {
-        let desk = &self.desk;
-        let spent = desk.stopped || desk.budget == Some(0) || self.paced_have_gone();
-        let done = desk.window().is_some() && spent && desk.outstanding == 0;
-        desk.live.done.store(u64::from(done), Ordering::Release);
-    }
-
-    fn paced_have_gone(&self) -> bool {
-        let sends = matches!(self.desk.plan.mode, Mode::Echo | Mode::FanOut);
-        let lives = |id: &ConnId| {
-            self.conns.get(id.index()).and_then(Option::as_ref).is_some_and(|conn| conn.id == *id)
-        };
-        sends && self.desk.live.open.get() == 0 && self.to_open.len() == 0 && !self.paced.iter().any(lives)
-    }
-
     fn set_clock(&mut self, io: &mut Io) {
-        let tick = self.desk.now + TICK;
-        let due = self.pace.as_ref().map(Pace::next);
-        let open = self.to_open.peek().map(|(_, at)| *at);
+        let opening = self.next_opening();
+        let staged = self.thread_state.plan.staged_handshakes.is_some();
+        let is_idle = !self.working && (self.thread_state.window().is_some() || staged && opening.is_none());
+        let tick = self.thread_state.now + if is_idle { IDLE_TICK } else { TICK };
+        let due = self.schedule.as_ref().map(SendSchedule::next);
+        let open = opening.filter(|_| self.may_open());
         if !self.ending {
             io.set_app_timer([due, open].into_iter().flatten().fold(tick, Instant::min));
         }
@@ -374,98 +315,98 @@ impl Load {
 
     fn end(&mut self, io: &mut Io) {
         self.ending = true;
-        self.desk.stopped = true;
-        self.pace = None;
-        self.desk.at(Instant::now());
-        let Self { conns, desk, resources, .. } = self;
+        self.thread_state.stopped = true;
+        self.schedule = None;
+        self.thread_state.at(Instant::now());
+        let Self { conns, thread_state, resources, .. } = self;
         for conn in conns.iter_mut().flatten() {
-            conn.lane.give_up(desk);
-            conn.leaving = true;
-            if conn.open && conn.wire.close(desk, resources) {
+            conn.tracker.abandon(thread_state);
+            conn.closing = true;
+            if conn.open && conn.protocol.close(thread_state, resources) {
                 io.send(conn.id);
             } else {
                 io.close(conn.id);
             }
         }
         // Connections whose peer does not answer Close in time are abandoned.
-        io.set_app_timer(desk.now + GOODBYE);
+        io.set_app_timer(thread_state.now + CLOSE_TIMEOUT);
     }
 
     /// Handles a closed connection: counts the reason, and opens a replacement if needed.
-    fn gone(&mut self, why: Closed, conn: Conn) {
-        let Self { desk, again, ending, .. } = self;
-        let Conn { mut lane, open, leaving, .. } = conn;
+    fn handle_closed(&mut self, why: CloseReason, conn: LoadConnection) {
+        let Self { thread_state, replacements, ending, .. } = self;
+        let LoadConnection { mut tracker, open, closing, .. } = conn;
         if open {
-            desk.live.open.set(desk.live.open.get().saturating_sub(1));
+            thread_state.live.open.set(thread_state.live.open.get().saturating_sub(1));
         }
-        let unexpected = !leaving && !*ending;
+        let unexpected = !closing && !*ending;
         if unexpected {
             let text = match &why {
-                Closed::Error(error) => error.to_string(),
-                Closed::Reset => "reset".to_owned(),
+                CloseReason::Error(error) => error.to_string(),
+                CloseReason::Reset => "reset".to_owned(),
                 _ => "closed unexpectedly".to_owned(),
             };
             let failure = match &why {
-                Closed::Error(error) if !open => match error.kind() {
-                    std::io::ErrorKind::ConnectionRefused => Failure::Refused,
-                    std::io::ErrorKind::TimedOut => Failure::ConnectTimeout,
-                    _ => Failure::Unreachable,
+                CloseReason::Error(error) if !open => match error.kind() {
+                    std::io::ErrorKind::ConnectionRefused => FailureKind::Refused,
+                    std::io::ErrorKind::TimedOut => FailureKind::ConnectTimeout,
+                    _ => FailureKind::Unreachable,
                 },
-                Closed::Reset => Failure::Reset,
-                Closed::Error(_) => Failure::Io,
-                _ => Failure::Closed,
+                CloseReason::Reset => FailureKind::Reset,
+                CloseReason::Error(_) => FailureKind::Io,
+                _ => FailureKind::Closed,
             };
-            desk.fail(failure, 1, || text);
+            thread_state.fail(failure, 1, || text);
             if !open {
-                desk.live.settled.add(1);
+                thread_state.live.settled.add(1);
             }
         }
-        let another = match desk.plan.mode {
-            Mode::Storm => !desk.stopped && desk.budget.is_none_or(|left| left > 0),
+        let another = match thread_state.plan.mode {
+            LoadMode::Storm => !thread_state.stopped && thread_state.budget.is_none_or(|left| left > 0),
             // A server may close a connection after any answer (RFC 9112 section 9.6).
-            Mode::Echo => !unexpected && desk.plan.target.protocol == Protocol::Http,
-            Mode::Idle | Mode::FanOut => false,
+            LoadMode::Echo => !unexpected && thread_state.plan.target.protocol == TargetProtocol::Http,
+            LoadMode::Idle | LoadMode::FanOut => false,
         };
         if another && !*ending {
-            again.push((lane.ordinal, lane.leave()));
+            replacements.push((tracker.ordinal, tracker.take_unanswered()));
         } else {
-            lane.give_up(desk);
+            tracker.abandon(thread_state);
         }
     }
 }
 
-impl App for Load {
-    type Chain = Outgoing;
-    type Mail = Order;
+impl App for LoadApp {
+    type Chain = SessionChain;
+    type Mail = LoadCommand;
 
     fn started(&mut self, io: &mut Io) {
         io.run_until_stopped();
         self.tick(io);
     }
 
-    fn accepted(&mut self, _: &mut Io, _: ConnId, _: Accepted) {}
+    fn accepted(&mut self, _: &mut Io, _: ConnId, _: ConnectionOrigin) {}
 
     fn connected(&mut self, io: &mut Io, id: ConnId) {
-        self.desk.at(Instant::now());
+        self.thread_state.at(Instant::now());
         let Self { conns, resources, .. } = self;
         let Some(conn) = conns.get_mut(id.index()).and_then(Option::as_mut) else { return };
-        conn.wire.begin(resources);
+        conn.protocol.begin(resources);
         self.settle(io, id);
     }
 
     fn received(&mut self, io: &mut Io, id: ConnId, chunk: &mut [u8]) -> Flow {
-        self.desk.at(Instant::now());
-        let Self { conns, desk, resources, config, plain, .. } = self;
+        self.thread_state.at(Instant::now());
+        let Self { conns, thread_state, resources, config, plain, .. } = self;
         let Some(conn) = conns.get_mut(id.index()).and_then(Option::as_mut) else { return Flow::Continue };
         let with = (resources, &*config);
         let result = match &mut conn.tls {
-            None => conn.wire.receive(chunk, conn.part, &mut conn.lane, desk, with),
+            None => conn.protocol.receive(chunk, conn.role, &mut conn.tracker, thread_state, with),
             Some(tls) => {
                 plain.clear();
                 match tls.receive(chunk, plain) {
-                    Err(error) => Err(Fault::new(Failure::Tls, &error)),
+                    Err(error) => Err(ConnectionFailure::new(FailureKind::Tls, &error)),
                     Ok(()) if plain.is_empty() => Ok(()),
-                    Ok(()) => conn.wire.receive(plain, conn.part, &mut conn.lane, desk, with),
+                    Ok(()) => conn.protocol.receive(plain, conn.role, &mut conn.tracker, thread_state, with),
                 }
             }
         };
@@ -473,48 +414,54 @@ impl App for Load {
             Ok(()) => self.settle(io, id),
             Err(fault) => self.fault(io, id, fault),
         }
+        self.publish_burst(io);
+        if self.working && self.thread_state.is_spent() {
+            self.report_done();
+        }
         Flow::Continue
     }
 
     fn ended(&mut self, io: &mut Io, id: ConnId) {
         let quiet = self.conn(id).is_some_and(|conn| {
-            matches!(conn.wire, Wire::Http(_)) && conn.open && (conn.lane.is_idle() || conn.wire.is_over())
+            matches!(conn.protocol, LoadProtocol::Http(_))
+                && conn.open
+                && (conn.tracker.is_idle() || conn.protocol.is_over())
         });
         let fault = if quiet {
-            Fault::expected()
+            ConnectionFailure::expected()
         } else {
-            Fault::new(Failure::Closed, "the server closed the connection")
+            ConnectionFailure::new(FailureKind::Closed, "the server closed the connection")
         };
         self.fault(io, id, fault);
     }
 
-    fn start_send(&mut self, id: ConnId) -> Option<Outgoing> {
-        let Self { conns, desk, resources, .. } = self;
+    fn start_send(&mut self, id: ConnId) -> Option<SessionChain> {
+        let Self { conns, thread_state, resources, .. } = self;
         let conn = conns.get_mut(id.index())?.as_mut()?;
-        let Some(tls) = &mut conn.tls else { return conn.wire.start_send().map(Outgoing) };
+        let Some(tls) = &mut conn.tls else { return conn.protocol.start_send().map(SessionChain) };
         if tls.is_open()
-            && let Some(mut chain) = conn.wire.start_send()
+            && let Some(mut chain) = conn.protocol.start_send()
         {
             tls.seal(&mut chain);
-            conn.wire.finish_send(chain, desk, resources);
+            conn.protocol.finish_send(chain, thread_state, resources);
         }
-        tls.start_send(resources).map(Outgoing)
+        tls.start_send(resources).map(SessionChain)
     }
 
     fn progressed(&mut self, _: &mut Io, id: ConnId, bytes: usize) {
-        let Self { conns, desk, .. } = self;
+        let Self { conns, thread_state, .. } = self;
         let Some(conn) = conns.get_mut(id.index()).and_then(Option::as_mut) else { return };
         match &mut conn.tls {
-            None => conn.wire.progressed(bytes, desk),
+            None => conn.protocol.progressed(bytes, thread_state),
             Some(tls) => tls.progressed(bytes),
         }
     }
 
-    fn finish_send(&mut self, io: &mut Io, id: ConnId, chain: Outgoing, complete: bool) {
-        let Self { conns, desk, resources, .. } = self;
+    fn finish_send(&mut self, io: &mut Io, id: ConnId, chain: SessionChain, complete: bool) {
+        let Self { conns, thread_state, resources, .. } = self;
         let Some(conn) = conns.get_mut(id.index()).and_then(Option::as_mut) else { return };
         match &mut conn.tls {
-            None => conn.wire.finish_send(chain.0, desk, resources),
+            None => conn.protocol.finish_send(chain.0, thread_state, resources),
             Some(tls) => tls.finish_send(chain.0, resources),
         }
         if complete {
@@ -525,18 +472,18 @@ impl App for Load {
     fn finish_may_wait(&self, id: ConnId) -> bool {
         let conn = self.conns.get(id.index()).and_then(Option::as_ref);
         conn.is_some_and(|conn| {
-            conn.tls.is_none() && conn.open && !conn.leaving && conn.wire.finish_may_wait()
+            conn.tls.is_none() && conn.open && !conn.closing && conn.protocol.finish_may_wait()
         })
     }
 
-    fn closed(&mut self, io: &mut Io, id: ConnId, why: Closed) {
-        self.desk.at(Instant::now());
+    fn closed(&mut self, io: &mut Io, id: ConnId, why: CloseReason) {
+        self.thread_state.at(Instant::now());
         let Some(conn) = self.conns.get_mut(id.index()).and_then(Option::take) else { return };
         let failed = !conn.open;
-        self.gone(why, conn);
+        self.handle_closed(why, conn);
         // Failed connections are retried with the next tick, successful connections are replaced immediately.
         if !failed {
-            self.open_again(io);
+            self.open_replacements(io);
         }
         if self.ending && io.connections() == 0 {
             io.stop();
@@ -546,7 +493,8 @@ impl App for Load {
     fn timer(&mut self, io: &mut Io, id: ConnId) {
         let opening = self.conn(id).is_some_and(|conn| !conn.open);
         if opening {
-            let fault = Fault::new(Failure::ConnectTimeout, "connection or handshake timed out");
+            let fault =
+                ConnectionFailure::new(FailureKind::ConnectTimeout, "connection or handshake timed out");
             self.fault(io, id, fault);
         }
     }
@@ -558,12 +506,17 @@ impl App for Load {
         self.tick(io);
     }
 
-    fn mail(&mut self, io: &mut Io, mail: &mut Vec<Order>) {
-        for order in mail.drain(..) {
-            match order {
-                Order::Begin(window) => self.begin(io, window),
-                Order::Stop(at) => self.stop(io, at),
-                Order::End => self.end(io),
+    fn mail(&mut self, io: &mut Io, mail: &mut Vec<LoadCommand>) {
+        for command in mail.drain(..) {
+            match command {
+                LoadCommand::Open { until, delay } => {
+                    self.stage = (until, delay);
+                    self.tick(io);
+                }
+                LoadCommand::Begin(window) => self.begin(io, window),
+                LoadCommand::Batch { first, count } => self.send_batch(io, first, count),
+                LoadCommand::Stop(at) => self.stop(io, at),
+                LoadCommand::Shutdown => self.end(io),
             }
         }
         if self.ending && io.connections() == 0 {
@@ -572,26 +525,11 @@ impl App for Load {
     }
 }
 
-/// Returns 16 random bytes for a handshake. Without randomness, there are no mask keys either.
-fn key() -> [u8; 16] {
-    let mut key = [0; 16];
-    let _ = getrandom::fill(&mut key);
-    key
-}
-
-/// Returns a generator of mask keys for this thread. Browsers need unpredictable keys (RFC 6455 section 10.3), a load
-/// generator does not. One random seed replaces a system call per 64 keys.
-fn masks() -> impl FnMut() -> [u8; 4] + Send + 'static {
-    let [seed @ .., _, _, _, _, _, _, _, _] = key();
-    let mut state = u64::from_le_bytes(seed);
-    move || {
-        state = mix(state);
-        (state as u32).to_le_bytes()
-    }
-}
-
 /// Interval of the timer tick.
 const TICK: Duration = Duration::from_millis(10);
 
+/// The same between windows: a tick would disturb the measurement of another server.
+const IDLE_TICK: Duration = Duration::from_secs(1);
+
 /// Timeout of the server's answer to Close.
-const GOODBYE: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);

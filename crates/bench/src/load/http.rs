@@ -5,17 +5,17 @@ use std::io::Write;
 use sinews_proto::http::{HeadLimits, HeadScanner, HeaderSlots, ResponseHead};
 use sinews_session::{Chain, Outbound, Resources};
 
-use super::super::plan::Expect;
-use super::super::tally::Failure;
-use super::lane::{Desk, Lane};
-use super::wire::Fault;
+use super::super::plan::ExpectedBody;
+use super::super::tally::FailureKind;
+use super::failure::ConnectionFailure;
+use super::tracker::{MessageTracker, ThreadState};
 
 #[derive(Debug)]
-pub(super) struct Http {
+pub(super) struct HttpLoad {
     pub(super) out: Outbound,
     state: State,
     /// Incomplete head or chunk line.
-    begun: Vec<u8>,
+    partial: Vec<u8>,
     scanner: HeadScanner,
     /// Received bytes of the current body.
     body_at: usize,
@@ -40,25 +40,30 @@ enum State {
     Trailer,
 }
 
-impl Http {
+impl HttpLoad {
     pub(super) fn new() -> Self {
         Self {
             out: Outbound::default(),
             state: State::Head,
-            begun: Vec::new(),
+            partial: Vec::new(),
             scanner: HeadScanner::new(),
             body_at: 0,
             last: false,
         }
     }
 
-    pub(super) fn send(&mut self, lane: &mut Lane, desk: &mut Desk, resources: &mut Resources) {
-        let plan = desk.plan.clone();
+    pub(super) fn send(
+        &mut self,
+        tracker: &mut MessageTracker,
+        thread_state: &mut ThreadState,
+        resources: &mut Resources,
+    ) {
+        let plan = thread_state.plan.clone();
         while !self.last
-            && let Some(number) = lane.take(desk)
+            && let Some(number) = tracker.take(thread_state)
         {
             let mut len = plan.request.head.len();
-            self.out.gathering(resources).write(|out| {
+            self.out.pending_chain(resources).write(|out| {
                 out.extend_from_slice(&plan.request.head);
                 if plan.request.has_body {
                     let body = plan.corpus.message(number);
@@ -68,21 +73,25 @@ impl Http {
                     len += body.len();
                 }
             });
-            lane.sent_bytes(desk, len);
+            tracker.sent_bytes(thread_state, len);
         }
     }
 
     pub(super) fn receive(
         &mut self,
         mut chunk: &[u8],
-        lane: &mut Lane,
-        desk: &mut Desk,
-    ) -> Result<(), Fault> {
+        tracker: &mut MessageTracker,
+        thread_state: &mut ThreadState,
+    ) -> Result<(), ConnectionFailure> {
         while !chunk.is_empty() {
             let used = match self.state {
-                State::Head => self.head(chunk, lane, desk)?,
-                State::Body { left } | State::Chunk { left } => self.body(chunk, left, lane, desk)?,
-                State::ChunkLine | State::ChunkEnd | State::Trailer => self.line(chunk, lane, desk)?,
+                State::Head => self.head(chunk, tracker, thread_state)?,
+                State::Body { left } | State::Chunk { left } => {
+                    self.body(chunk, left, tracker, thread_state)?
+                }
+                State::ChunkLine | State::ChunkEnd | State::Trailer => {
+                    self.line(chunk, tracker, thread_state)?
+                }
             };
             chunk = &chunk[used..];
         }
@@ -90,61 +99,80 @@ impl Http {
     }
 
     /// Reads a head. Returns the number of consumed bytes.
-    fn head(&mut self, chunk: &[u8], lane: &mut Lane, desk: &mut Desk) -> Result<usize, Fault> {
-        if lane.expects().is_none() {
-            return Err(Fault::new(Failure::Protocol, "unexpected response without a request"));
+    fn head(
+        &mut self,
+        chunk: &[u8],
+        tracker: &mut MessageTracker,
+        thread_state: &mut ThreadState,
+    ) -> Result<usize, ConnectionFailure> {
+        if tracker.expects().is_none() {
+            return Err(ConnectionFailure::new(
+                FailureKind::Protocol,
+                "unexpected response without a request",
+            ));
         }
-        let before = self.begun.len();
+        let before = self.partial.len();
         let input = if before == 0 {
             chunk
         } else {
-            self.begun.extend_from_slice(chunk);
-            &self.begun
+            self.partial.extend_from_slice(chunk);
+            &self.partial
         };
         let limits = HeadLimits::new();
-        let wrong = |error: sinews_proto::http::HeadError| Fault::new(Failure::Protocol, &error.to_string());
+        let wrong = |error: sinews_proto::http::HeadError| {
+            ConnectionFailure::new(FailureKind::Protocol, &error.to_string())
+        };
         let Some(len) = self.scanner.scan(input, &limits).map_err(wrong)? else {
             if before == 0 {
-                self.begun.extend_from_slice(chunk);
+                self.partial.extend_from_slice(chunk);
             }
             return Ok(chunk.len());
         };
         let mut slots = HeaderSlots::new();
         let head = ResponseHead::parse(&input[..len], &limits, &mut slots).map_err(wrong)?;
         let status = head.status();
-        let after = after_head(&head, desk.plan.request.is_head)?;
+        let after = after_head(&head, thread_state.plan.request.is_head)?;
         self.last |= head.header("connection").any(|value| value.eq_ignore_ascii_case(b"close"));
         self.scanner = HeadScanner::new();
-        self.begun = Vec::new();
+        self.partial = Vec::new();
         if (100..200).contains(&status) {
             return Ok(len - before);
         }
         if !(200..400).contains(&status) {
-            desk.fail(Failure::Status, 1, || format!("unexpected status {status}"));
+            thread_state.fail(FailureKind::Status, 1, || format!("unexpected status {status}"));
         }
         self.body_at = 0;
         match after {
-            State::Body { left: 0 } => self.answered(lane, desk)?,
+            State::Body { left: 0 } => self.answered(tracker, thread_state)?,
             state => self.state = state,
         }
         Ok(len - before)
     }
 
-    fn body(&mut self, chunk: &[u8], left: u64, lane: &mut Lane, desk: &mut Desk) -> Result<usize, Fault> {
+    fn body(
+        &mut self,
+        chunk: &[u8],
+        left: u64,
+        tracker: &mut MessageTracker,
+        thread_state: &mut ThreadState,
+    ) -> Result<usize, ConnectionFailure> {
         let len = usize::try_from(left).unwrap_or(usize::MAX).min(chunk.len());
-        let plan = desk.plan.clone();
+        let plan = thread_state.plan.clone();
         let wanted = match &plan.request.expect {
-            Expect::Anything => None,
-            Expect::Echo => Some(plan.corpus.message(lane.expects().unwrap_or_default())),
-            Expect::This(body) => Some(&body[..]),
+            ExpectedBody::Any => None,
+            ExpectedBody::Echo => Some(plan.corpus.message(tracker.expects().unwrap_or_default())),
+            ExpectedBody::Exact(body) => Some(&body[..]),
         };
         if wanted.is_some_and(|wanted| wanted.get(self.body_at..self.body_at + len) != Some(&chunk[..len])) {
-            return Err(Fault::new(Failure::WrongBytes, "body differs from the expected body"));
+            return Err(ConnectionFailure::new(
+                FailureKind::WrongBytes,
+                "body differs from the expected body",
+            ));
         }
         self.body_at += len;
         let left = left - len as u64;
         match &mut self.state {
-            State::Body { .. } if left == 0 => self.answered(lane, desk)?,
+            State::Body { .. } if left == 0 => self.answered(tracker, thread_state)?,
             State::Chunk { .. } if left == 0 => self.state = State::ChunkEnd,
             State::Body { left: to } | State::Chunk { left: to } => *to = left,
             _ => {}
@@ -153,24 +181,32 @@ impl Http {
     }
 
     /// Reads the lines between chunks (RFC 9112 section 7.1).
-    fn line(&mut self, chunk: &[u8], lane: &mut Lane, desk: &mut Desk) -> Result<usize, Fault> {
+    fn line(
+        &mut self,
+        chunk: &[u8],
+        tracker: &mut MessageTracker,
+        thread_state: &mut ThreadState,
+    ) -> Result<usize, ConnectionFailure> {
         let Some(end) = memchr::memchr(b'\n', chunk) else {
-            self.begun.extend_from_slice(chunk);
-            if self.begun.len() > LINE_MAX {
-                return Err(Fault::new(Failure::Protocol, "chunk line is too long"));
+            self.partial.extend_from_slice(chunk);
+            if self.partial.len() > LINE_MAX {
+                return Err(ConnectionFailure::new(FailureKind::Protocol, "chunk line is too long"));
             }
             return Ok(chunk.len());
         };
-        let mut line = std::mem::take(&mut self.begun);
+        let mut line = std::mem::take(&mut self.partial);
         line.extend_from_slice(&chunk[..end]);
         let line = line.strip_suffix(b"\r").unwrap_or(&line);
         self.state = match self.state {
             State::ChunkEnd if line.is_empty() => State::ChunkLine,
             State::ChunkEnd => {
-                return Err(Fault::new(Failure::Protocol, "chunk is longer than its declared length"));
+                return Err(ConnectionFailure::new(
+                    FailureKind::Protocol,
+                    "chunk is longer than its declared length",
+                ));
             }
             State::Trailer if line.is_empty() => {
-                self.answered(lane, desk)?;
+                self.answered(tracker, thread_state)?;
                 State::Head
             }
             State::Trailer => State::Trailer,
@@ -180,24 +216,38 @@ impl Http {
                 match digits.and_then(|digits| u64::from_str_radix(digits, 16).ok()) {
                     Some(0) => State::Trailer,
                     Some(left) => State::Chunk { left },
-                    None => return Err(Fault::new(Failure::Protocol, "chunk has no valid length")),
+                    None => {
+                        return Err(ConnectionFailure::new(
+                            FailureKind::Protocol,
+                            "chunk has no valid length",
+                        ));
+                    }
                 }
             }
         };
         Ok(end + 1)
     }
 
-    fn answered(&mut self, lane: &mut Lane, desk: &mut Desk) -> Result<(), Fault> {
+    fn answered(
+        &mut self,
+        tracker: &mut MessageTracker,
+        thread_state: &mut ThreadState,
+    ) -> Result<(), ConnectionFailure> {
         self.state = State::Head;
-        let wanted = match &desk.plan.request.expect {
-            Expect::Anything => None,
-            Expect::Echo => lane.expects().map(|number| desk.plan.corpus.message(number).len()),
-            Expect::This(body) => Some(body.len()),
+        let wanted = match &thread_state.plan.request.expect {
+            ExpectedBody::Any => None,
+            ExpectedBody::Echo => {
+                tracker.expects().map(|number| thread_state.plan.corpus.message(number).len())
+            }
+            ExpectedBody::Exact(body) => Some(body.len()),
         };
         if wanted.is_some_and(|wanted| wanted != self.body_at) {
-            return Err(Fault::new(Failure::WrongBytes, "body is shorter than the expected body"));
+            return Err(ConnectionFailure::new(
+                FailureKind::WrongBytes,
+                "body is shorter than the expected body",
+            ));
         }
-        lane.answered(desk, self.body_at);
+        tracker.answered(thread_state, self.body_at);
         Ok(())
     }
 
@@ -207,7 +257,7 @@ impl Http {
 }
 
 /// How the body is framed (RFC 9112 section 6.3).
-fn after_head(head: &ResponseHead<'_>, is_head: bool) -> Result<State, Fault> {
+fn after_head(head: &ResponseHead<'_>, is_head: bool) -> Result<State, ConnectionFailure> {
     let none = is_head || matches!(head.status(), 100..=199 | 204 | 304);
     if none {
         return Ok(State::Body { left: 0 });
@@ -218,7 +268,10 @@ fn after_head(head: &ResponseHead<'_>, is_head: bool) -> Result<State, Fault> {
     let length = head.header("content-length").next().and_then(|value| std::str::from_utf8(value).ok());
     match length.and_then(|length| length.trim().parse().ok()) {
         Some(left) => Ok(State::Body { left }),
-        None => Err(Fault::new(Failure::Protocol, "response has no length, which prevents keep-alive")),
+        None => Err(ConnectionFailure::new(
+            FailureKind::Protocol,
+            "response has no length, which prevents keep-alive",
+        )),
     }
 }
 

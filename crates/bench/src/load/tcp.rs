@@ -2,28 +2,33 @@
 
 use sinews_session::{Chain, Outbound, Resources};
 
-use super::super::tally::Failure;
-use super::lane::{Desk, Lane};
-use super::wire::Fault;
+use super::super::tally::FailureKind;
+use super::failure::ConnectionFailure;
+use super::tracker::{MessageTracker, ThreadState};
 
 #[derive(Debug, Default)]
-pub(super) struct Tcp {
+pub(super) struct TcpLoad {
     pub(super) out: Outbound,
     /// Echoed bytes of the current message.
     at: usize,
 }
 
-impl Tcp {
-    pub(super) fn send(&mut self, lane: &mut Lane, desk: &mut Desk, resources: &mut Resources) {
-        let plan = desk.plan.clone();
-        while let Some(number) = lane.take(desk) {
+impl TcpLoad {
+    pub(super) fn send(
+        &mut self,
+        tracker: &mut MessageTracker,
+        thread_state: &mut ThreadState,
+        resources: &mut Resources,
+    ) {
+        let plan = thread_state.plan.clone();
+        while let Some(number) = tracker.take(thread_state) {
             let message = plan.corpus.message(number);
             let len = message.len();
-            self.out.gathering(resources).write(|out| out.extend_from_slice(message));
-            lane.sent_bytes(desk, len);
+            self.out.pending_chain(resources).write(|out| out.extend_from_slice(message));
+            tracker.sent_bytes(thread_state, len);
             if len == 0 {
                 // An empty message has no echo.
-                lane.answered(desk, 0);
+                tracker.answered(thread_state, 0);
             }
         }
     }
@@ -31,25 +36,31 @@ impl Tcp {
     pub(super) fn receive(
         &mut self,
         mut chunk: &[u8],
-        lane: &mut Lane,
-        desk: &mut Desk,
-    ) -> Result<(), Fault> {
-        let plan = desk.plan.clone();
+        tracker: &mut MessageTracker,
+        thread_state: &mut ThreadState,
+    ) -> Result<(), ConnectionFailure> {
+        let plan = thread_state.plan.clone();
         while !chunk.is_empty() {
-            let Some(number) = lane.expects() else {
-                return Err(Fault::new(Failure::WrongBytes, "echo is longer than the sent bytes"));
+            let Some(number) = tracker.expects() else {
+                return Err(ConnectionFailure::new(
+                    FailureKind::WrongBytes,
+                    "echo is longer than the sent bytes",
+                ));
             };
             let message = plan.corpus.message(number);
             let rest = &message[self.at..];
             let len = rest.len().min(chunk.len());
             if chunk[..len] != rest[..len] {
-                return Err(Fault::new(Failure::WrongBytes, "echo differs from the sent bytes"));
+                return Err(ConnectionFailure::new(
+                    FailureKind::WrongBytes,
+                    "echo differs from the sent bytes",
+                ));
             }
             chunk = &chunk[len..];
             self.at += len;
             if self.at == message.len() {
                 self.at = 0;
-                lane.answered(desk, message.len());
+                tracker.answered(thread_state, message.len());
             }
         }
         Ok(())

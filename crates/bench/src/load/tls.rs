@@ -11,12 +11,12 @@ use crate::trust;
 
 /// The TLS state of one connection.
 #[derive(Debug)]
-pub(crate) struct Tls {
+pub(crate) struct TlsLayer {
     connection: ClientConnection,
     wire: Outbound,
 }
 
-impl Tls {
+impl TlsLayer {
     /// # Errors
     ///
     /// Returns an error if the name is not valid in a certificate.
@@ -66,7 +66,7 @@ impl Tls {
     /// Returns records that are ready to send.
     pub(crate) fn start_send(&mut self, resources: &mut Resources) -> Option<Box<Chain>> {
         if self.connection.wants_write() {
-            self.wire.gathering(resources).write(|out| {
+            self.wire.pending_chain(resources).write(|out| {
                 while self.connection.wants_write() && self.connection.write_tls(out).is_ok() {}
             });
         }

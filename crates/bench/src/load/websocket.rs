@@ -5,14 +5,15 @@ use std::time::Instant;
 
 use sinews_proto::handshake::{ClientHandshake, ClientRequest, ClientStep};
 use sinews_proto::{CloseCode, Config, PingRate, Time};
-use sinews_session::{Cause, Chain, Events, Fate, Outbound, Payload, Resources, Session, Tx};
+use sinews_session::{Cause, Chain, Events, Outbound, Payload, Resources, Session, TransportAction, Tx};
 
-use super::super::tally::Failure;
-use super::lane::{Desk, Lane, delivered};
-use super::wire::{Fault, Part};
+use super::super::tally::FailureKind;
+use super::failure::ConnectionFailure;
+use super::role::ConnectionRole;
+use super::tracker::{MessageTracker, ThreadState, delivered};
 
 #[derive(Debug)]
-pub(super) enum WebSocket {
+pub(super) enum WebSocketLoad {
     Handshake {
         machine: Box<ClientHandshake>,
         received: Vec<u8>,
@@ -36,7 +37,7 @@ pub(super) fn config() -> Arc<Config> {
     Arc::new(config)
 }
 
-impl WebSocket {
+impl WebSocketLoad {
     pub(super) fn new(request: &ClientRequest, key: [u8; 16]) -> Self {
         let machine = Box::new(request.clone().start(key));
         Self::Handshake { machine, received: Vec::new(), out: Outbound::default() }
@@ -44,7 +45,7 @@ impl WebSocket {
 
     pub(super) fn begin(&mut self, resources: &mut Resources) {
         if let Self::Handshake { machine, out, .. } = self {
-            out.gathering(resources).write(|out| machine.write_request(out));
+            out.pending_chain(resources).write(|out| machine.write_request(out));
         }
     }
 
@@ -55,41 +56,52 @@ impl WebSocket {
     pub(super) fn receive(
         &mut self,
         chunk: &mut [u8],
-        part: Part,
-        lane: &mut Lane,
-        desk: &mut Desk,
+        role: ConnectionRole,
+        tracker: &mut MessageTracker,
+        thread_state: &mut ThreadState,
         with: (&mut Resources, &Arc<Config>),
-    ) -> Result<(), Fault> {
+    ) -> Result<(), ConnectionFailure> {
         match self {
-            Self::Open(session) => receive(session, chunk, part, lane, desk, with.0),
+            Self::Open(session) => receive(session, chunk, role, tracker, thread_state, with.0),
             Self::Nothing => Ok(()),
             Self::Handshake { machine, received, .. } => {
                 received.extend_from_slice(chunk);
                 let step = machine.read_response(received);
-                let step = step.map_err(|error| Fault::new(Failure::Handshake, &error.to_string()))?;
+                let step =
+                    step.map_err(|error| ConnectionFailure::new(FailureKind::Handshake, &error.to_string()))?;
                 let ClientStep::Done(done) = step else { return Ok(()) };
                 let Self::Handshake { mut received, out, .. } = std::mem::replace(self, Self::Nothing) else {
                     return Ok(());
                 };
-                let now = time(desk.epoch, desk.now);
+                let now = time(thread_state.epoch, thread_state.now);
                 let session = Session::with_outbound(done.negotiated(), with.1.clone(), now, out);
                 *self = Self::Open(Box::new(session));
                 let behind = &mut received[done.consumed()..];
-                if behind.is_empty() { Ok(()) } else { self.receive(behind, part, lane, desk, with) }
+                if behind.is_empty() {
+                    Ok(())
+                } else {
+                    self.receive(behind, role, tracker, thread_state, with)
+                }
             }
         }
     }
 
     /// Sends messages as far as allowed.
-    pub(super) fn send(&mut self, part: Part, lane: &mut Lane, desk: &mut Desk, resources: &mut Resources) {
+    pub(super) fn send(
+        &mut self,
+        role: ConnectionRole,
+        tracker: &mut MessageTracker,
+        thread_state: &mut ThreadState,
+        resources: &mut Resources,
+    ) {
         let Self::Open(session) = self else { return };
-        let now = time(desk.epoch, desk.now);
+        let now = time(thread_state.epoch, thread_state.now);
         let mut tx = session.tx(resources, now);
-        match part {
-            Part::Echo => send(lane, desk, &mut tx),
-            Part::Publisher(topic) => {
-                while let Some(publication) = lane.publication(topic, desk) {
-                    let template = desk.plan.fan_out.publish.as_str();
+        match role {
+            ConnectionRole::Echo => send(tracker, thread_state, &mut tx),
+            ConnectionRole::Publisher(topic) => {
+                while let Some(publication) = tracker.publication(topic, thread_state) {
+                    let template = thread_state.plan.fan_out.publish.as_str();
                     let message = if template == "{payload}" {
                         publication
                     } else {
@@ -98,26 +110,26 @@ impl WebSocket {
                     };
                     // The session is open and unlimited.
                     let _ = tx.send_text(&message);
-                    lane.sent_bytes(desk, message.len());
+                    tracker.sent_bytes(thread_state, message.len());
                 }
             }
-            Part::Subscriber(_) => {}
+            ConnectionRole::Subscriber(_) => {}
         }
         session.after_tx(resources, now);
     }
 
     /// Sends a subscriber's first message.
-    pub(super) fn subscribe(&mut self, text: &str, desk: &Desk, resources: &mut Resources) {
+    pub(super) fn subscribe(&mut self, text: &str, thread_state: &ThreadState, resources: &mut Resources) {
         let Self::Open(session) = self else { return };
-        let now = time(desk.epoch, desk.now);
+        let now = time(thread_state.epoch, thread_state.now);
         let _ = session.tx(resources, now).send_text(text);
         session.after_tx(resources, now);
     }
 
     /// Sends Close as RFC 6455 requires. Returns whether an answer is pending.
-    pub(super) fn close(&mut self, desk: &Desk, resources: &mut Resources) -> bool {
+    pub(super) fn close(&mut self, thread_state: &ThreadState, resources: &mut Resources) -> bool {
         let Self::Open(session) = self else { return false };
-        let now = time(desk.epoch, desk.now);
+        let now = time(thread_state.epoch, thread_state.now);
         let closing = session.tx(resources, now).close(CloseCode::NORMAL, "").is_ok();
         session.after_tx(resources, now);
         closing
@@ -148,18 +160,23 @@ impl WebSocket {
         }
     }
 
-    pub(super) fn progressed(&mut self, bytes: usize, desk: &Desk) {
+    pub(super) fn progressed(&mut self, bytes: usize, thread_state: &ThreadState) {
         match self {
-            Self::Open(session) => session.progressed(bytes, time(desk.epoch, desk.now)),
+            Self::Open(session) => session.progressed(bytes, time(thread_state.epoch, thread_state.now)),
             Self::Handshake { out, .. } => out.progressed(bytes),
             Self::Nothing => {}
         }
     }
 
-    pub(super) fn finish_send(&mut self, chain: Box<Chain>, desk: &Desk, resources: &mut Resources) {
+    pub(super) fn finish_send(
+        &mut self,
+        chain: Box<Chain>,
+        thread_state: &ThreadState,
+        resources: &mut Resources,
+    ) {
         match self {
             Self::Open(session) => {
-                session.finish_send(chain, resources, time(desk.epoch, desk.now));
+                session.finish_send(chain, resources, time(thread_state.epoch, thread_state.now));
             }
             Self::Handshake { out, .. } => out.finish(chain, resources),
             Self::Nothing => {}
@@ -168,62 +185,65 @@ impl WebSocket {
 
     /// Whether the session has ended and the transport may be closed.
     pub(super) fn is_over(&self) -> bool {
-        matches!(self, Self::Open(session) if session.fate() != Fate::Open && !session.is_open() && session.buffered() == 0)
+        matches!(self, Self::Open(session) if session.transport_action() != TransportAction::Open && !session.is_open() && session.buffered() == 0)
     }
 }
 
 fn receive(
     session: &mut Session,
     chunk: &mut [u8],
-    part: Part,
-    lane: &mut Lane,
-    desk: &mut Desk,
+    role: ConnectionRole,
+    tracker: &mut MessageTracker,
+    thread_state: &mut ThreadState,
     resources: &mut Resources,
-) -> Result<(), Fault> {
-    let now = time(desk.epoch, desk.now);
-    let mut heard = Heard { part, lane, desk, fault: None };
+) -> Result<(), ConnectionFailure> {
+    let now = time(thread_state.epoch, thread_state.now);
+    let mut receiver = MessageReceiver { role, tracker, thread_state, fault: None };
     // Reads are never paused: there is no high-water mark.
-    let _ = session.receive(chunk, resources, now, &mut heard);
-    if let Some(fault) = heard.fault {
+    let _ = session.receive(chunk, resources, now, &mut receiver);
+    if let Some(fault) = receiver.fault {
         return Err(fault);
     }
     match session.take_closed() {
         None => Ok(()),
         Some(closed) => match closed.cause() {
-            Cause::Local => Err(Fault::expected()),
-            Cause::Fault(fault) => Err(Fault::new(Failure::Protocol, &fault.to_string())),
+            Cause::Local => Err(ConnectionFailure::expected()),
+            Cause::Fault(fault) => Err(ConnectionFailure::new(FailureKind::Protocol, &fault.to_string())),
             _ => {
                 let code =
                     closed.code().map_or(String::new(), |code| format!(" with code {}", code.as_u16()));
-                Err(Fault::new(Failure::Closed, &format!("the server closed{code} {}", closed.reason())))
+                Err(ConnectionFailure::new(
+                    FailureKind::Closed,
+                    &format!("the server closed{code} {}", closed.reason()),
+                ))
             }
         },
     }
 }
 
-struct Heard<'a> {
-    part: Part,
-    lane: &'a mut Lane,
-    desk: &'a mut Desk,
-    fault: Option<Fault>,
+struct MessageReceiver<'a> {
+    role: ConnectionRole,
+    tracker: &'a mut MessageTracker,
+    thread_state: &'a mut ThreadState,
+    fault: Option<ConnectionFailure>,
 }
 
-impl Events for Heard<'_> {
+impl Events for MessageReceiver<'_> {
     fn message(&mut self, payload: Payload<'_>, tx: &mut Tx<'_>) {
         if self.fault.is_some() {
             return;
         }
-        match self.part {
-            Part::Publisher(_) => {}
-            Part::Subscriber(_) => {
-                if let Err(error) = delivered(&payload, self.desk) {
-                    self.fault = Some(Fault::new(Failure::WrongBytes, &error));
+        match self.role {
+            ConnectionRole::Publisher(_) => {}
+            ConnectionRole::Subscriber(_) => {
+                if let Err(error) = delivered(&payload, self.thread_state) {
+                    self.fault = Some(ConnectionFailure::new(FailureKind::WrongBytes, &error));
                 }
             }
-            Part::Echo => {
-                self.fault = echoed(&payload, self.lane, self.desk);
+            ConnectionRole::Echo => {
+                self.fault = echoed(&payload, self.tracker, self.thread_state);
                 if self.fault.is_none() {
-                    send(self.lane, self.desk, tx);
+                    send(self.tracker, self.thread_state, tx);
                 }
             }
         }
@@ -232,30 +252,34 @@ impl Events for Heard<'_> {
 
 /// Compares an echo with the sent message.
 #[inline]
-fn echoed(payload: &Payload<'_>, lane: &mut Lane, desk: &mut Desk) -> Option<Fault> {
-    let Some(number) = lane.expects() else {
-        return Some(Fault::new(Failure::WrongBytes, "unexpected message without a request"));
+fn echoed(
+    payload: &Payload<'_>,
+    tracker: &mut MessageTracker,
+    thread_state: &mut ThreadState,
+) -> Option<ConnectionFailure> {
+    let Some(number) = tracker.expects() else {
+        return Some(ConnectionFailure::new(FailureKind::WrongBytes, "unexpected message without a request"));
     };
     let len = payload.len();
-    if payload.kind() != desk.plan.kind || **payload != *desk.plan.corpus.message(number) {
+    if payload.kind() != thread_state.plan.kind || **payload != *thread_state.plan.corpus.message(number) {
         let what = "echo differs from the sent message, or is out of order";
-        return Some(Fault::new(Failure::WrongBytes, what));
+        return Some(ConnectionFailure::new(FailureKind::WrongBytes, what));
     }
-    lane.answered(desk, len);
+    tracker.answered(thread_state, len);
     None
 }
 
 #[inline]
-fn send(lane: &mut Lane, desk: &mut Desk, tx: &mut Tx<'_>) {
-    while let Some(number) = lane.take(desk) {
-        let message = desk.plan.corpus.message(number);
+fn send(tracker: &mut MessageTracker, thread_state: &mut ThreadState, tx: &mut Tx<'_>) {
+    while let Some(number) = tracker.take(thread_state) {
+        let message = thread_state.plan.corpus.message(number);
         let len = message.len();
         // The plan has validated the text.
-        let sent = tx.send(desk.plan.kind, message);
+        let sent = tx.send(thread_state.plan.kind, message);
         if sent.is_err() {
             return;
         }
-        lane.sent_bytes(desk, len);
+        tracker.sent_bytes(thread_state, len);
     }
 }
 

@@ -3,8 +3,8 @@
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use super::super::plan::Plan;
-use super::super::result::{Outcome, PERCENTILES};
+use super::super::plan::LoadPlan;
+use super::super::result::{LoadResult, PERCENTILES};
 use super::table::{load, rows};
 use super::units::{bytes, count, nanos};
 use crate::url::shown_url;
@@ -12,7 +12,7 @@ use crate::url::shown_url;
 /// # Errors
 ///
 /// Returns an error if a chart cannot be drawn.
-pub(crate) fn page(plan: &Plan, outcome: &Outcome) -> Result<String, String> {
+pub(crate) fn page(plan: &LoadPlan, outcome: &LoadResult) -> Result<String, String> {
     let mut charts = String::new();
     for (title, svg) in [
         ("Latency by percentile", latency(outcome)?),
@@ -54,7 +54,7 @@ pub(crate) fn page(plan: &Plan, outcome: &Outcome) -> Result<String, String> {
 }
 
 /// Plots latency against the percentile, with equal width for each nine.
-fn latency(outcome: &Outcome) -> Result<Option<String>, String> {
+fn latency(outcome: &LoadResult) -> Result<Option<String>, String> {
     let histogram = &outcome.tally.latency;
     if histogram.is_empty() {
         return Ok(None);
@@ -79,7 +79,7 @@ fn latency(outcome: &Outcome) -> Result<Option<String>, String> {
 }
 
 fn over_time(
-    outcome: &Outcome,
+    outcome: &LoadResult,
     value: impl Fn(&super::super::result::Sample) -> Option<f64>,
     shown: fn(f64) -> String,
 ) -> Result<Option<String>, String> {

@@ -1,12 +1,11 @@
 //! The summary on the terminal.
 
-use super::super::args::Mode;
-use super::super::plan::Plan;
-use super::super::result::{Outcome, PERCENTILES};
+use super::super::plan::{LoadMode, LoadPlan};
+use super::super::result::{LoadResult, PERCENTILES};
 use super::units::{bytes, count, nanos};
 use crate::url::shown_url;
 
-pub(crate) fn summary(plan: &Plan, outcome: &Outcome) -> String {
+pub(crate) fn summary(plan: &LoadPlan, outcome: &LoadResult) -> String {
     let mut lines = vec![format!("{} ({})", shown_url(&plan.target.url), load(plan, outcome))];
     lines.extend(rows(plan, outcome).into_iter().map(|(name, value)| format!("  {name:<22} {value}")));
     let histogram = &outcome.tally.latency;
@@ -32,7 +31,7 @@ pub(crate) fn summary(plan: &Plan, outcome: &Outcome) -> String {
 }
 
 /// Describes the load in one line.
-pub(super) fn load(plan: &Plan, outcome: &Outcome) -> String {
+pub(super) fn load(plan: &LoadPlan, outcome: &LoadResult) -> String {
     let flow = match plan.rate {
         Some(rate) => format!("{}/s offered", count(rate)),
         None => format!("{} in flight", plan.in_flight),
@@ -48,22 +47,23 @@ pub(super) fn load(plan: &Plan, outcome: &Outcome) -> String {
 }
 
 /// Names and values, without the latencies.
-pub(super) fn rows(plan: &Plan, outcome: &Outcome) -> Vec<(&'static str, String)> {
+pub(super) fn rows(plan: &LoadPlan, outcome: &LoadResult) -> Vec<(&'static str, String)> {
     let tally = &outcome.tally;
     let seconds = outcome.elapsed.as_secs_f64().max(1e-9);
     let mut rows = Vec::new();
     let what = match plan.mode {
-        Mode::Echo
-            if plan.handshakes.is_empty() && plan.target.protocol == super::super::target::Protocol::Http =>
+        LoadMode::Echo
+            if plan.handshakes.is_empty()
+                && plan.target.protocol == super::super::target::TargetProtocol::Http =>
         {
             "requests"
         }
-        Mode::Echo => "echoes, verified",
-        Mode::Storm => "connections made",
-        Mode::FanOut => "deliveries, verified",
-        Mode::Idle => "messages",
+        LoadMode::Echo => "echoes, verified",
+        LoadMode::Storm => "connections made",
+        LoadMode::FanOut => "deliveries, verified",
+        LoadMode::Idle => "messages",
     };
-    if plan.mode != Mode::Idle {
+    if plan.mode != LoadMode::Idle {
         rows.push((what, format!("{} ({}/s)", tally.messages, count(outcome.rate()))));
     }
     if plan.is_fan_out() {
@@ -78,7 +78,7 @@ pub(super) fn rows(plan: &Plan, outcome: &Outcome) -> Vec<(&'static str, String)
         rows.push(("received", rate(tally.bytes_received)));
     }
     rows.push(("connections open", outcome.open.to_string()));
-    if !tally.connect.is_empty() && plan.mode != Mode::Storm {
+    if !tally.connect.is_empty() && plan.mode != LoadMode::Storm {
         let (half, most) = (tally.connect.value_at_quantile(0.5), tally.connect.max());
         rows.push((
             "connected within",
@@ -103,7 +103,7 @@ pub(super) fn rows(plan: &Plan, outcome: &Outcome) -> Vec<(&'static str, String)
             rows.push(("system calls", format!("{calls:.3} a message")));
         }
     }
-    if let Some(share) = outcome.own.share() {
+    if let Some(share) = outcome.generator.share() {
         let each = outcome.own_cpu_us(plan).map_or(String::new(), |us| format!(", {us:.2} µs a message"));
         rows.push((
             "load's processor",

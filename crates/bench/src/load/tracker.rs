@@ -5,28 +5,30 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::super::plan::Plan;
-use super::super::tally::{Failure, Live, Tally};
+use super::super::plan::LoadPlan;
+use super::super::tally::{FailureKind, LiveCounters, LoadFigures};
 
 /// State that all connections of a thread share, except the memory of their sessions.
 #[derive(Debug)]
-pub(crate) struct Desk {
-    pub(crate) plan: Arc<Plan>,
-    pub(crate) tally: Tally,
-    pub(crate) live: Arc<Live>,
+pub(crate) struct ThreadState {
+    pub(crate) plan: Arc<LoadPlan>,
+    pub(crate) tally: LoadFigures,
+    pub(crate) live: Arc<LiveCounters>,
     /// Time of the current chunk or turn, set by [`at`](Self::at).
     pub(crate) now: Instant,
     pub(crate) epoch: Instant,
     /// `now`, in nanoseconds since the epoch of the run.
-    since: Nanos,
+    pub(crate) since: Nanos,
     /// The window, before which no message is sent.
-    window: Option<Window>,
+    window: Option<RunWindow>,
     /// Measured part of the window; empty until the window is known.
     measured: Range<Nanos>,
     /// Messages left to send, with --count.
     pub(crate) budget: Option<u64>,
     /// Sending has stopped.
     pub(crate) stopped: bool,
+    /// Windows that have begun.
+    pub(crate) windows: u64,
     /// Messages that are unanswered, or due and unsent.
     pub(crate) outstanding: u64,
 }
@@ -37,7 +39,7 @@ pub(crate) type Nanos = u64;
 
 /// A time interval.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Window {
+pub(crate) struct RunWindow {
     pub(crate) begin: Instant,
     /// Start of the measurement.
     pub(crate) from: Instant,
@@ -45,11 +47,16 @@ pub(crate) struct Window {
     pub(crate) until: Option<Instant>,
 }
 
-impl Desk {
-    pub(crate) fn new(plan: Arc<Plan>, live: Arc<Live>, epoch: Instant, budget: Option<u64>) -> Self {
+impl ThreadState {
+    pub(crate) fn new(
+        plan: Arc<LoadPlan>,
+        live: Arc<LiveCounters>,
+        epoch: Instant,
+        budget: Option<u64>,
+    ) -> Self {
         Self {
             plan,
-            tally: Tally::new(),
+            tally: LoadFigures::new(),
             live,
             now: epoch,
             epoch,
@@ -58,6 +65,7 @@ impl Desk {
             measured: 0..0,
             budget,
             stopped: false,
+            windows: 0,
             outstanding: 0,
         }
     }
@@ -71,7 +79,9 @@ impl Desk {
     }
 
     /// Starts sending.
-    pub(crate) fn begin(&mut self, window: Window, now: Instant) {
+    pub(crate) fn begin(&mut self, window: RunWindow, now: Instant) {
+        self.stopped = false;
+        self.windows += 1;
         self.set_window(window);
         self.at(now);
     }
@@ -80,16 +90,16 @@ impl Desk {
     pub(crate) fn end_window(&mut self, at: Instant) {
         if let Some(window) = self.window {
             let until = Some(window.until.map_or(at, |until| until.min(at)));
-            self.set_window(Window { until, ..window });
+            self.set_window(RunWindow { until, ..window });
         }
     }
 
-    fn set_window(&mut self, window: Window) {
+    fn set_window(&mut self, window: RunWindow) {
         self.window = Some(window);
         self.measured = self.nanos(window.from)..window.until.map_or(Nanos::MAX, |until| self.nanos(until));
     }
 
-    pub(crate) fn window(&self) -> Option<Window> {
+    pub(crate) fn window(&self) -> Option<RunWindow> {
         self.window
     }
 
@@ -111,14 +121,14 @@ impl Desk {
 
     /// Counts a due item as done or abandoned.
     #[inline]
-    fn waited(&mut self, due: Nanos) {
+    fn record_wait(&mut self, due: Nanos) {
         if self.measured.contains(&due) {
             self.tally.latency.saturating_record(self.since.saturating_sub(due).max(1));
         }
     }
 
     /// Whether a closed loop may send another message now.
-    pub(crate) fn takes_next(&mut self) -> bool {
+    pub(crate) fn reserve_message(&mut self) -> bool {
         if self.stopped || self.window.is_none() || self.plan.rate.is_some() {
             return false;
         }
@@ -132,26 +142,37 @@ impl Desk {
         }
     }
 
-    pub(crate) fn fail(&mut self, failure: Failure, count: u64, example: impl FnOnce() -> String) {
+    /// Whether nothing more will be sent and all messages are answered.
+    #[inline]
+    pub(crate) fn is_spent(&self) -> bool {
+        self.outstanding == 0 && (self.stopped || self.budget == Some(0))
+    }
+
+    /// Whether all deliveries of the publications so far have arrived at subscribers of this thread.
+    pub(crate) fn all_delivered(&self) -> bool {
+        !self.plan.is_fan_out() || self.live.messages.get() >= self.live.expected.get()
+    }
+
+    pub(crate) fn fail(&mut self, failure: FailureKind, count: u64, example: impl FnOnce() -> String) {
         self.live.errors.add(count);
         self.tally.fail(failure, count, example);
     }
 
     #[inline]
-    fn counted(&mut self, due: Nanos, bytes: usize) {
+    fn count_answer(&mut self, due: Nanos, bytes: usize) {
         self.live.messages.add(1);
         if self.measures_now() {
             self.tally.messages += 1;
             self.tally.last = Some(self.now);
             self.tally.bytes_received += bytes as u64;
         }
-        self.waited(due);
+        self.record_wait(due);
     }
 }
 
 /// Messages of a connection. Numbers identify sent messages and expected answers.
 #[derive(Debug)]
-pub(crate) struct Lane {
+pub(crate) struct MessageTracker {
     pub(crate) ordinal: usize,
     /// Number of the next message, and of the next answer.
     next: u64,
@@ -160,31 +181,40 @@ pub(crate) struct Lane {
     sent: VecDeque<Nanos>,
     /// Due messages, delayed by the limit of unanswered messages.
     waiting: VecDeque<Nanos>,
+    /// With --burst: a burst has begun, and more of its messages are to be sent.
+    in_burst: bool,
 }
 
-impl Lane {
+impl MessageTracker {
     /// `waiting`: due times of messages left by a previous connection.
     pub(crate) fn new(ordinal: usize, waiting: VecDeque<Nanos>) -> Self {
         let first = (ordinal as u64) << 36;
-        Self { ordinal, next: first, expected: first, sent: VecDeque::new(), waiting }
+        Self { ordinal, next: first, expected: first, sent: VecDeque::new(), waiting, in_burst: false }
     }
 
     /// Takes the unanswered messages, for a replacement connection.
-    pub(crate) fn leave(&mut self) -> VecDeque<Nanos> {
+    pub(crate) fn take_unanswered(&mut self) -> VecDeque<Nanos> {
         self.sent.drain(..).chain(self.waiting.drain(..)).collect()
     }
 
     /// Returns the number of the next message to send, if sending is allowed: a due message, or the next message of a
     /// closed loop.
-    pub(crate) fn take(&mut self, desk: &mut Desk) -> Option<u64> {
-        if self.sent.len() >= desk.plan.in_flight {
+    pub(crate) fn take(&mut self, thread_state: &mut ThreadState) -> Option<u64> {
+        if thread_state.plan.bursts && self.sent.is_empty() {
+            self.in_burst = true;
+        }
+        if self.sent.len() >= thread_state.plan.in_flight {
+            self.in_burst = false;
+            return None;
+        }
+        if thread_state.plan.bursts && !self.in_burst {
             return None;
         }
         let due = match self.waiting.pop_front() {
             Some(due) => due,
-            None if desk.takes_next() => {
-                desk.outstanding += 1;
-                desk.since
+            None if thread_state.reserve_message() => {
+                thread_state.outstanding += 1;
+                thread_state.since
             }
             None => return None,
         };
@@ -193,16 +223,16 @@ impl Lane {
         Some(self.next - 1)
     }
 
-    pub(crate) fn sent_bytes(&self, desk: &mut Desk, bytes: usize) {
-        if desk.measures_now() {
-            desk.tally.bytes_sent += bytes as u64;
+    pub(crate) fn sent_bytes(&self, thread_state: &mut ThreadState, bytes: usize) {
+        if thread_state.measures_now() {
+            thread_state.tally.bytes_sent += bytes as u64;
         }
     }
 
     /// Queues a message that is due independent of answers.
-    pub(crate) fn due(&mut self, at: Instant, desk: &mut Desk) {
-        desk.outstanding += 1;
-        self.waiting.push_back(desk.nanos(at));
+    pub(crate) fn due(&mut self, at: Instant, thread_state: &mut ThreadState) {
+        thread_state.outstanding += 1;
+        self.waiting.push_back(thread_state.nanos(at));
     }
 
     /// Number of the message that the next answer belongs to; `None` without unanswered messages.
@@ -211,17 +241,17 @@ impl Lane {
     }
 
     /// Counts a complete and correct answer.
-    pub(crate) fn answered(&mut self, desk: &mut Desk, bytes: usize) {
+    pub(crate) fn answered(&mut self, thread_state: &mut ThreadState, bytes: usize) {
         let Some(due) = self.sent.pop_front() else { return };
         self.expected += 1;
-        desk.outstanding -= 1;
-        desk.counted(due, bytes);
+        thread_state.outstanding -= 1;
+        thread_state.count_answer(due, bytes);
     }
 
     /// Counts a wrong answer: its message is neither resent nor counted as unanswered.
-    pub(crate) fn answered_wrongly(&mut self, desk: &mut Desk) {
+    pub(crate) fn answered_wrongly(&mut self, thread_state: &mut ThreadState) {
         if self.sent.pop_front().is_some() {
-            desk.outstanding -= 1;
+            thread_state.outstanding -= 1;
         }
     }
 
@@ -231,35 +261,36 @@ impl Lane {
 
     /// Abandons unanswered messages when the connection closes or the time expires; their latency is at least the
     /// time until now.
-    pub(crate) fn give_up(&mut self, desk: &mut Desk) {
+    pub(crate) fn abandon(&mut self, thread_state: &mut ThreadState) {
         let lost = self.sent.len() + self.waiting.len();
         for due in self.sent.drain(..).chain(self.waiting.drain(..)) {
-            desk.waited(due);
+            thread_state.record_wait(due);
         }
-        desk.outstanding -= lost as u64;
+        thread_state.outstanding -= lost as u64;
         if lost > 0 {
-            desk.fail(Failure::NoAnswer, lost as u64, || "messages were not answered in time".to_owned());
+            thread_state
+                .fail(FailureKind::NoAnswer, lost as u64, || "messages were not answered in time".to_owned());
         }
     }
 
     /// Builds a publication: a marker, the time, a number and padding.
-    pub(crate) fn publication(&mut self, topic: usize, desk: &mut Desk) -> Option<String> {
+    pub(crate) fn publication(&mut self, topic: usize, thread_state: &mut ThreadState) -> Option<String> {
         let due = self.waiting.pop_front()?;
-        desk.outstanding -= 1;
+        thread_state.outstanding -= 1;
         let number = self.next & u64::from(u32::MAX);
         self.next += 1;
-        let fill = String::from_utf8_lossy(desk.plan.corpus.message(number)).into_owned();
+        let fill = String::from_utf8_lossy(thread_state.plan.corpus.message(number)).into_owned();
         let fill = &fill[..fill.len().saturating_sub(STAMP)];
-        if desk.measured.contains(&due) {
-            desk.tally.published += 1;
+        if thread_state.measured.contains(&due) {
+            thread_state.tally.published += 1;
         }
-        desk.live.expected.add(desk.plan.subscribers(topic));
+        thread_state.live.expected.add(thread_state.plan.subscribers(topic));
         Some(format!("{MARK}{due:016x}{number:08x}{fill}."))
     }
 }
 
 /// Reads a publisher's stamp from a delivery in any format of the server.
-pub(crate) fn delivered(message: &[u8], desk: &mut Desk) -> Result<(), String> {
+pub(crate) fn delivered(message: &[u8], thread_state: &mut ThreadState) -> Result<(), String> {
     // Messages without a marker are the server's own, not deliveries.
     let Some(at) = memchr::memmem::find(message, MARK.as_bytes()) else { return Ok(()) };
     let rest = &message[at + MARK.len()..];
@@ -268,13 +299,13 @@ pub(crate) fn delivered(message: &[u8], desk: &mut Desk) -> Result<(), String> {
         text.and_then(|text| u64::from_str_radix(text, 16).ok()).ok_or("delivery has no valid time")
     };
     let (due, number) = (hex(0..16)?, hex(16..24)?);
-    let fill = desk.plan.corpus.message(number);
+    let fill = thread_state.plan.corpus.message(number);
     let fill = &fill[..fill.len().saturating_sub(STAMP)];
     let body = &rest[24..];
     if !body.starts_with(fill) || body.get(fill.len()) != Some(&b'.') {
         return Err("delivery differs from the published message".to_owned());
     }
-    desk.counted(due, message.len());
+    thread_state.count_answer(due, message.len());
     Ok(())
 }
 
@@ -283,3 +314,27 @@ const MARK: &str = "~sb~";
 
 /// Bytes of a publication without its padding.
 const STAMP: usize = MARK.len() + 16 + 8 + 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{BenchArgs, load_plan};
+
+    fn sent_after_one_answer(options: &[&str]) -> usize {
+        let args = BenchArgs::parse([&["tcp://127.0.0.1:1", "-i", "3"], options].concat()).unwrap();
+        let plan = load_plan("tcp://127.0.0.1:1", &args.load).unwrap();
+        let epoch = Instant::now();
+        let mut state = ThreadState::new(Arc::new(plan), Arc::default(), epoch, None);
+        state.begin(RunWindow { begin: epoch, from: epoch, until: None }, epoch);
+        let mut tracker = MessageTracker::new(0, VecDeque::new());
+        assert_eq!(std::iter::from_fn(|| tracker.take(&mut state)).count(), 3);
+        tracker.answered(&mut state, 1);
+        std::iter::from_fn(|| tracker.take(&mut state)).count()
+    }
+
+    #[test]
+    fn burst_follows_when_all_messages_are_answered() {
+        assert_eq!(sent_after_one_answer(&[]), 1, "each answer triggers a message");
+        assert_eq!(sent_after_one_answer(&["--burst"]), 0);
+    }
+}

@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 /// The schedule of one thread. It is independent of answers, so that a stalled server delays no due time.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
+pub(crate) struct SendSchedule {
     begin: Instant,
     /// Messages per second.
     rate: f64,
     taken: u64,
 }
 
-impl Pace {
+impl SendSchedule {
     pub(crate) fn new(begin: Instant, rate: f64) -> Self {
         // A thread without connections has no due messages within any run.
         Self { begin, rate: rate.max(1e-9), taken: 0 }
@@ -43,11 +43,11 @@ mod tests {
     #[test]
     fn missed_messages_keep_their_due_times() {
         let begin = Instant::now();
-        let mut pace = Pace::new(begin, 10.0);
-        assert_eq!(pace.take(begin), Some(begin));
-        assert_eq!(pace.take(begin), None);
+        let mut schedule = SendSchedule::new(begin, 10.0);
+        assert_eq!(schedule.take(begin), Some(begin));
+        assert_eq!(schedule.take(begin), None);
         let late = begin + Duration::from_secs(1);
-        let due: Vec<_> = std::iter::from_fn(|| pace.take(late)).collect();
+        let due: Vec<_> = std::iter::from_fn(|| schedule.take(late)).collect();
         assert_eq!(due.len(), 10);
         assert_eq!(due[0], begin + Duration::from_millis(100));
         assert_eq!(due[9], late);

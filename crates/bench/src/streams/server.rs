@@ -8,19 +8,15 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 
 /// A child server process. Dropping it kills the process and removes the directory.
-pub(in super::super) struct Server {
+pub(crate) struct StreamServer {
     child: Child,
     directory: PathBuf,
-    pub(in super::super) url: String,
-    pub(in super::super) tcp: SocketAddr,
+    pub(crate) url: String,
+    pub(crate) tcp: SocketAddr,
 }
 
-impl Server {
-    pub(in super::super) fn start(
-        parent: Option<&Path>,
-        cores: Option<&str>,
-        more: &[String],
-    ) -> Result<Self, String> {
+impl StreamServer {
+    pub(crate) fn start(parent: Option<&Path>, cores: Option<&str>, more: &[String]) -> Result<Self, String> {
         let parent = parent.map_or_else(std::env::temp_dir, Path::to_owned);
         let directory = parent.join(format!("sinews-bench-durable-{}", std::process::id()));
         fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
@@ -47,7 +43,7 @@ impl Server {
         Ok(server)
     }
 
-    pub(super) fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
@@ -69,7 +65,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for StreamServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

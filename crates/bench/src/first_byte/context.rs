@@ -8,42 +8,46 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::Value;
 use sinews::{Config, blocking};
-use sinews_stream::record::{Kind, Limits, RecordBuilder};
+use sinews_stream::record::{RecordBuilder, RecordLimits, ValueKind};
 
-use super::super::durable::wire::{self, Message, Place, Wire};
-use super::super::durable::{Ack, Way};
+use crate::streams::connection::{self, EncodedMessage, ServerAddresses, StreamConnection};
+use crate::streams::{ProducerAck, StreamTransport};
 
 /// Prefix of topics stored in streams.
-pub(super) const KEPT: &str = "bench.kept.";
+pub(super) const DURABLE_TOPICS: &str = "bench.kept.";
 
 /// Prefix of topics with a history in memory.
-pub(super) const REMEMBERED: &str = "bench.memory.";
+pub(super) const HISTORY_TOPICS: &str = "bench.memory.";
 
 /// Timeout of an answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Topics and streams of the operations. No other client uses these names.
-pub(super) struct Stage {
-    pub(super) place: Place,
+pub(super) struct OperationContext {
+    pub(super) addresses: ServerAddresses,
     idle: Duration,
     run: u32,
     /// Counter for unique group and topic names.
     next: Cell<u64>,
 }
 
-impl Stage {
+impl OperationContext {
     /// Publishes the messages that operations read.
-    pub(super) fn prepare(place: Place, idle: Duration) -> Result<Self, String> {
-        let stage = Self { place, idle, run: std::process::id(), next: Cell::new(0) };
-        for name in [KEPT, REMEMBERED] {
+    pub(super) fn prepare(addresses: ServerAddresses, idle: Duration) -> Result<Self, String> {
+        let context = Self { addresses, idle, run: std::process::id(), next: Cell::new(0) };
+        for name in [DURABLE_TOPICS, HISTORY_TOPICS] {
             for _ in 0..3 {
-                stage.http(&format!("POST /topics/{name}{} HTTP/1.1", stage.run), "hello")?.until_head()?;
+                context
+                    .http(&format!("POST /topics/{name}{} HTTP/1.1", context.run), "hello")?
+                    .wait_for_head()?;
             }
         }
         for _ in 0..3 {
-            stage.http(&format!("POST /streams/{} HTTP/1.1", stage.stream()), "hello")?.until_head()?;
+            context
+                .http(&format!("POST /streams/{} HTTP/1.1", context.stream()), "hello")?
+                .wait_for_head()?;
         }
-        Ok(stage)
+        Ok(context)
     }
 
     pub(super) fn stream(&self) -> String {
@@ -51,13 +55,13 @@ impl Stage {
     }
 
     /// Fills in the names `{stream}`, `{kept}`, `{memory}`, `{topic}` and `{new}`, which is unique on each use.
-    pub(super) fn fill(&self, template: &str) -> String {
+    pub(super) fn expand(&self, template: &str) -> String {
         let number = self.next.replace(self.next.get() + 1);
         let (run, stream) = (self.run, self.stream());
         let names = [
             ("{stream}", stream),
-            ("{kept}", format!("{KEPT}{run}")),
-            ("{memory}", format!("{REMEMBERED}{run}")),
+            ("{kept}", format!("{DURABLE_TOPICS}{run}")),
+            ("{memory}", format!("{HISTORY_TOPICS}{run}")),
             ("{topic}", format!("bench.topic.{run}")),
             ("{new}", format!("new-{run}-{number}")),
         ];
@@ -65,47 +69,47 @@ impl Stage {
     }
 
     /// Leaves the server idle, and starts the clock.
-    pub(super) fn rest(&self) -> Instant {
+    pub(super) fn idle_then_start(&self) -> Instant {
         thread::sleep(self.idle);
         Instant::now()
     }
 
-    pub(super) fn websocket(&self, path: &str) -> Result<Json, String> {
-        let stream = wire::connect(&self.place.address()?)?;
+    pub(super) fn websocket(&self, path: &str) -> Result<JsonConnection, String> {
+        let stream = connection::connect(&self.addresses.address()?)?;
         // Shorter than the server's ping interval: a ping would count as data.
-        stream.set_read_timeout(Some(PATIENCE)).map_err(|error| error.to_string())?;
-        let opened = blocking::connect(format!("{}{path}", self.place.url)).config(Config::default());
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(|error| error.to_string())?;
+        let opened = blocking::connect(format!("{}{path}", self.addresses.url)).config(Config::default());
         let (socket, _) = opened.over(stream).open().map_err(|error| format!("{path}: {error}"))?;
-        Ok(Json(socket))
+        Ok(JsonConnection(socket))
     }
 
-    pub(super) fn binary(&self, way: Way) -> Result<Wire, String> {
-        Wire::open(way, &self.place, &self.stream())
+    pub(super) fn binary(&self, transport: StreamTransport) -> Result<StreamConnection, String> {
+        StreamConnection::open(transport, &self.addresses, &self.stream())
     }
 
     /// Sends a request.
-    pub(super) fn http(&self, line: &str, body: &str) -> Result<Http, String> {
-        let mut http = Http(wire::connect(&self.place.address()?)?);
-        http.ask(line, body)?;
+    pub(super) fn http(&self, line: &str, body: &str) -> Result<HttpConnection, String> {
+        let mut http = HttpConnection(connection::connect(&self.addresses.address()?)?);
+        http.send_request(line, body)?;
         Ok(http)
     }
 }
 
 /// A client of the JSON protocol, or of a raw topic.
-pub(super) struct Json(blocking::WebSocket<TcpStream>);
+pub(super) struct JsonConnection(blocking::WebSocket<TcpStream>);
 
-impl Json {
-    pub(super) fn say(&mut self, words: &str) -> Result<(), String> {
-        self.0.send_text(words).map_err(|error| format!("sending: {error}"))
+impl JsonConnection {
+    pub(super) fn send(&mut self, reply: &str) -> Result<(), String> {
+        self.0.send_text(reply).map_err(|error| format!("sending: {error}"))
     }
 
     /// Waits for a message with this `op`.
-    pub(super) fn until(&mut self, op: &str) -> Result<(), String> {
+    pub(super) fn wait_for(&mut self, op: &str) -> Result<(), String> {
         loop {
-            let words: Value = serde_json::from_str(&self.next()?).map_err(|error| error.to_string())?;
-            match words["op"].as_str() {
+            let reply: Value = serde_json::from_str(&self.next()?).map_err(|error| error.to_string())?;
+            match reply["op"].as_str() {
                 Some(found) if found == op => return Ok(()),
-                Some("error") => return Err(format!("server error: {words}")),
+                Some("error") => return Err(format!("server error: {reply}")),
                 _ => {}
             }
         }
@@ -121,16 +125,16 @@ impl Json {
 }
 
 /// A connection for sequential requests.
-pub(super) struct Http(TcpStream);
+pub(super) struct HttpConnection(TcpStream);
 
-impl Http {
-    pub(super) fn ask(&mut self, line: &str, body: &str) -> Result<(), String> {
+impl HttpConnection {
+    pub(super) fn send_request(&mut self, line: &str, body: &str) -> Result<(), String> {
         let request = format!("{line}\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{body}", body.len());
         self.0.write_all(request.as_bytes()).map_err(|error| format!("sending: {error}"))
     }
 
     /// Waits for the response head and checks its status. Returns the remaining length of the body.
-    pub(super) fn until_head(&mut self) -> Result<usize, String> {
+    pub(super) fn wait_for_head(&mut self) -> Result<usize, String> {
         let mut head = Vec::new();
         let mut chunk = [0; 4096];
         while !head.windows(4).any(|end| end == b"\r\n\r\n") {
@@ -166,40 +170,42 @@ impl Http {
 }
 
 /// Waits for a message of this kind.
-pub(super) fn until(wire: &mut Wire, wanted: u8) -> Result<(), String> {
-    while wire.next()?.0 != wanted {}
+pub(super) fn wait_for(connection: &mut StreamConnection, expected: u8) -> Result<(), String> {
+    while connection.next()?.0 != expected {}
     Ok(())
 }
 
 /// Builds a batch of one record.
-pub(super) fn publish(ack: Ack) -> Result<Message, String> {
+pub(super) fn publish(ack: ProducerAck) -> Result<EncodedMessage, String> {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let mut builder = RecordBuilder::with_limits(Limits::default());
-    builder.push(since.as_micros() as u64, b"", b"hello", Kind::Text).map_err(|error| error.to_string())?;
+    let mut builder = RecordBuilder::with_limits(RecordLimits::default());
+    builder
+        .push(since.as_micros() as u64, b"", b"hello", ValueKind::Text)
+        .map_err(|error| error.to_string())?;
     let records = builder.finish().ok_or("batch has no records")?;
-    Ok(Message::publish(ack, records.bytes()))
+    Ok(EncodedMessage::publish(ack, records.bytes()))
 }
 
 /// Subscribes from the first record on, alone or as a group member.
-pub(super) fn subscribe(group: &str) -> Message {
-    Message::to(wire::ALL, 2, 0, |body| {
+pub(super) fn subscribe(group: &str) -> EncodedMessage {
+    EncodedMessage::to(connection::ALL, 2, 0, |body| {
         body.extend_from_slice(&[0; 16]);
         body.extend_from_slice(group.as_bytes());
     })
 }
 
-pub(super) fn commit(group: &str) -> Message {
-    Message::new(4, 0, |body| {
+pub(super) fn commit(group: &str) -> EncodedMessage {
+    EncodedMessage::new(4, 0, |body| {
         body.extend_from_slice(&1u64.to_le_bytes());
         body.extend_from_slice(group.as_bytes());
     })
 }
 
 /// Ends the subscription of [`subscribe`]: all ids are the same.
-pub(super) fn unsubscribe() -> Message {
-    Message::new(5, 0, |body| body.extend_from_slice(&1u32.to_le_bytes()))
+pub(super) fn unsubscribe() -> EncodedMessage {
+    EncodedMessage::new(5, 0, |body| body.extend_from_slice(&1u32.to_le_bytes()))
 }
 
-pub(super) fn ping() -> Message {
-    Message::new(6, 0, |_| {})
+pub(super) fn ping() -> EncodedMessage {
+    EncodedMessage::new(6, 0, |_| {})
 }

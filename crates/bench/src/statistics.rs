@@ -3,7 +3,7 @@
 /// A median, and its 99 % confidence interval. Many figures are compared: at 95 %, one of twenty equal figures would
 /// appear to differ.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Spread {
+pub(crate) struct MedianInterval {
     pub(crate) median: f64,
     pub(crate) low: f64,
     pub(crate) high: f64,
@@ -11,25 +11,25 @@ pub(crate) struct Spread {
 
 /// Computes the interval of the sign test: the closest pair of ordered values that contains the median with 99 %
 /// confidence. With fewer than eight values, the interval covers all values.
-pub(crate) fn spread(values: &[f64]) -> Spread {
+pub(crate) fn spread(values: &[f64]) -> MedianInterval {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let count = sorted.len();
     if count == 0 {
-        return Spread { median: f64::NAN, low: f64::NAN, high: f64::NAN };
+        return MedianInterval { median: f64::NAN, low: f64::NAN, high: f64::NAN };
     }
     let median = (sorted[(count - 1) / 2] + sorted[count / 2]) / 2.0;
     let skipped = skipped(count);
-    Spread { median, low: sorted[skipped], high: sorted[count - 1 - skipped] }
+    MedianInterval { median, low: sorted[skipped], high: sorted[count - 1 - skipped] }
 }
 
 /// Compares `own` with `first` by the ratios of their rounds, so that drift common to both cancels out. With fewer
 /// than eight rounds, the interval always contains 1.
-pub(crate) fn ratio(own: &[f64], first: &[f64]) -> Spread {
+pub(crate) fn ratio(own: &[f64], first: &[f64]) -> MedianInterval {
     let ratios: Vec<f64> = own.iter().zip(first).map(|(own, first)| own / first).collect();
     let spread = spread(&ratios);
     if ratios.len() < ROUNDS_MIN {
-        return Spread { low: spread.low.min(1.0), high: spread.high.max(1.0), ..spread };
+        return MedianInterval { low: spread.low.min(1.0), high: spread.high.max(1.0), ..spread };
     }
     spread
 }

@@ -7,19 +7,19 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use sinews::{Config, Kind, blocking};
 
-use super::{Ack, Way};
+use super::transport::{ProducerAck, StreamTransport};
 
 /// Addresses of a server.
 #[derive(Clone, Debug)]
-pub(in super::super) struct Place {
+pub(crate) struct ServerAddresses {
     /// WebSocket URL, without a path.
-    pub(in super::super) url: String,
-    pub(in super::super) tcp: SocketAddr,
+    pub(crate) url: String,
+    pub(crate) tcp: SocketAddr,
 }
 
-impl Place {
+impl ServerAddresses {
     /// Address of WebSocket and HTTP.
-    pub(in super::super) fn address(&self) -> Result<SocketAddr, String> {
+    pub(crate) fn address(&self) -> Result<SocketAddr, String> {
         let authority = self
             .url
             .strip_prefix("ws://")
@@ -32,13 +32,13 @@ impl Place {
 
 /// One connection to one stream.
 #[expect(clippy::large_enum_variant, reason = "one per thread")]
-pub(in super::super) enum Wire {
+pub(crate) enum StreamConnection {
     Tcp { socket: TcpStream, answer: Vec<u8> },
     WebSocket(blocking::WebSocket<TcpStream>),
 }
 
 /// All partitions of a stream.
-pub(in super::super) const ALL: u16 = u16::MAX;
+pub(crate) const ALL: u16 = u16::MAX;
 
 /// Bytes before the body of each message.
 const HEAD: usize = 8;
@@ -47,28 +47,28 @@ const LENGTH: usize = 4;
 
 /// A reusable message, with its length prefix; WebSocket omits the prefix.
 #[derive(Clone, Debug)]
-pub(in super::super) struct Message(Bytes);
+pub(crate) struct EncodedMessage(Bytes);
 
 /// Answers of the server.
-pub(in super::super) mod op {
-    pub(in super::super::super) const WELCOME: u8 = 128;
-    pub(in super::super::super) const PUBLISHED: u8 = 129;
-    pub(in super::super::super) const SUBSCRIBED: u8 = 130;
-    pub(in super::super::super) const BATCHES: u8 = 131;
-    pub(in super::super::super) const COMMITTED: u8 = 132;
-    pub(in super::super::super) const UNSUBSCRIBED: u8 = 133;
-    pub(in super::super::super) const PONG: u8 = 134;
-    pub(in super::super::super) const ASSIGNED: u8 = 140;
+pub(crate) mod op {
+    pub(crate) const WELCOME: u8 = 128;
+    pub(crate) const PUBLISHED: u8 = 129;
+    pub(crate) const SUBSCRIBED: u8 = 130;
+    pub(crate) const BATCHES: u8 = 131;
+    pub(crate) const COMMITTED: u8 = 132;
+    pub(crate) const UNSUBSCRIBED: u8 = 133;
+    pub(crate) const PONG: u8 = 134;
+    pub(crate) const ASSIGNED: u8 = 140;
 }
 
-impl Message {
+impl EncodedMessage {
     /// Builds a message to the first partition.
-    pub(in super::super) fn new(op: u8, flags: u8, body: impl FnOnce(&mut BytesMut)) -> Self {
+    pub(crate) fn new(op: u8, flags: u8, body: impl FnOnce(&mut BytesMut)) -> Self {
         Self::to(0, op, flags, body)
     }
 
     /// Builds a message to a partition, or to [`ALL`].
-    pub(in super::super) fn to(partition: u16, op: u8, flags: u8, body: impl FnOnce(&mut BytesMut)) -> Self {
+    pub(crate) fn to(partition: u16, op: u8, flags: u8, body: impl FnOnce(&mut BytesMut)) -> Self {
         let mut message = BytesMut::new();
         message.put_u32_le(0);
         message.put_slice(&[op, flags]);
@@ -88,11 +88,11 @@ impl Message {
         })
     }
 
-    pub(in super::super) fn publish(ack: Ack, records: &[u8]) -> Self {
-        Self::new(1, if ack == Ack::Memory { 1 } else { 2 }, |body| body.put_slice(records))
+    pub(crate) fn publish(ack: ProducerAck, records: &[u8]) -> Self {
+        Self::new(1, if ack == ProducerAck::Memory { 1 } else { 2 }, |body| body.put_slice(records))
     }
 
-    pub(in super::super) fn fetch(offset: u64, most: u32) -> Self {
+    pub(crate) fn fetch(offset: u64, most: u32) -> Self {
         Self::new(3, 0, |body| {
             body.put_u64_le(offset);
             body.put_u32_le(most);
@@ -100,29 +100,33 @@ impl Message {
     }
 }
 
-impl Wire {
-    pub(in super::super) fn open(way: Way, place: &Place, stream: &str) -> Result<Self, String> {
-        let mut wire = match way {
-            Way::Tcp => {
-                let socket = connect(&place.tcp)?;
+impl StreamConnection {
+    pub(crate) fn open(
+        transport: StreamTransport,
+        addresses: &ServerAddresses,
+        stream: &str,
+    ) -> Result<Self, String> {
+        let mut connection = match transport {
+            StreamTransport::Tcp => {
+                let socket = connect(&addresses.tcp)?;
                 Self::Tcp { socket, answer: Vec::new() }
             }
-            Way::WebSocket => Self::WebSocket(websocket(place, stream)?),
+            StreamTransport::WebSocket => Self::WebSocket(websocket(addresses, stream)?),
         };
-        if let Self::Tcp { socket, .. } = &mut wire {
-            socket.write_all(&Message::hello(stream).0).map_err(|error| format!("hello: {error}"))?;
+        if let Self::Tcp { socket, .. } = &mut connection {
+            socket.write_all(&EncodedMessage::hello(stream).0).map_err(|error| format!("hello: {error}"))?;
         }
-        wire.hear(op::WELCOME).map(|_| ())?;
-        Ok(wire)
+        connection.receive(op::WELCOME).map(|_| ())?;
+        Ok(connection)
     }
 
     /// Sends a message, waits for the answer and returns its body.
-    pub(in super::super) fn call(&mut self, message: &Message, answer: u8) -> Result<&[u8], String> {
-        self.say(message)?;
-        self.hear(answer)
+    pub(crate) fn request(&mut self, message: &EncodedMessage, answer: u8) -> Result<&[u8], String> {
+        self.send(message)?;
+        self.receive(answer)
     }
 
-    pub(in super::super) fn say(&mut self, message: &Message) -> Result<(), String> {
+    pub(crate) fn send(&mut self, message: &EncodedMessage) -> Result<(), String> {
         match self {
             Self::Tcp { socket, .. } => {
                 socket.write_all(&message.0).map_err(|error| format!("sending: {error}"))?;
@@ -136,13 +140,13 @@ impl Wire {
     }
 
     /// Returns the body of the next message, which must be of the given kind.
-    fn hear(&mut self, expected: u8) -> Result<&[u8], String> {
+    fn receive(&mut self, expected: u8) -> Result<&[u8], String> {
         let (op, body) = self.next()?;
         if op == expected { Ok(body) } else { Err(format!("expected answer {expected}, got {op}")) }
     }
 
     /// Returns the kind and body of the next message. An error message of the server is returned as an error.
-    pub(in super::super) fn next(&mut self) -> Result<(u8, &[u8]), String> {
+    pub(crate) fn next(&mut self) -> Result<(u8, &[u8]), String> {
         let message = match self {
             Self::Tcp { socket, answer } => {
                 let mut length = [0; LENGTH];
@@ -175,27 +179,27 @@ impl Wire {
     }
 }
 
-pub(in super::super) fn connect(address: &SocketAddr) -> Result<TcpStream, String> {
+pub(crate) fn connect(address: &SocketAddr) -> Result<TcpStream, String> {
     let failed = |error: std::io::Error| format!("{address}: {error}");
-    let socket = TcpStream::connect_timeout(address, PATIENCE).map_err(failed)?;
+    let socket = TcpStream::connect_timeout(address, ANSWER_TIMEOUT).map_err(failed)?;
     socket.set_nodelay(true).map_err(failed)?;
-    socket.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
-    socket.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
+    socket.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(failed)?;
+    socket.set_write_timeout(Some(ANSWER_TIMEOUT)).map_err(failed)?;
     Ok(socket)
 }
 
-fn websocket(place: &Place, stream: &str) -> Result<blocking::WebSocket<TcpStream>, String> {
-    let address = place.address()?;
+fn websocket(addresses: &ServerAddresses, stream: &str) -> Result<blocking::WebSocket<TcpStream>, String> {
+    let address = addresses.address()?;
     let max = ANSWER_MAX as u64;
     let config = Config::default().with_max_message(max).with_max_frame(max);
-    let url = format!("{}/streams/{stream}", place.url);
+    let url = format!("{}/streams/{stream}", addresses.url);
     let opened =
         blocking::connect(url).subprotocol("sinews.stream.v1").config(config).over(connect(&address)?).open();
-    opened.map(|(websocket, _)| websocket).map_err(|error| format!("{}: {error}", place.url))
+    opened.map(|(websocket, _)| websocket).map_err(|error| format!("{}: {error}", addresses.url))
 }
 
 /// Timeout of an answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Maximum size of an answer in bytes: a fetched batch is as large as the published batch.
 const ANSWER_MAX: usize = 64 << 20;

@@ -5,47 +5,21 @@ use std::sync::Arc;
 use sinews_proto::Config;
 use sinews_session::{Chain, Resources};
 
-use super::super::tally::Failure;
-use super::http::Http;
-use super::lane::{Desk, Lane};
-use super::tcp::Tcp;
-use super::websocket::WebSocket;
-
-/// Role of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
-    Echo,
-    /// Publishes to this topic.
-    Publisher(usize),
-    Subscriber(usize),
-}
-
-/// Reason for closing a connection.
-#[derive(Debug)]
-pub(super) struct Fault {
-    /// `None` for an expected close.
-    pub(super) failure: Option<Failure>,
-    pub(super) text: String,
-}
-
-impl Fault {
-    pub(super) fn new(failure: Failure, text: &str) -> Self {
-        Self { failure: Some(failure), text: text.to_owned() }
-    }
-
-    pub(super) fn expected() -> Self {
-        Self { failure: None, text: String::new() }
-    }
-}
+use super::failure::ConnectionFailure;
+use super::http::HttpLoad;
+use super::role::ConnectionRole;
+use super::tcp::TcpLoad;
+use super::tracker::{MessageTracker, ThreadState};
+use super::websocket::WebSocketLoad;
 
 #[derive(Debug)]
-pub(super) enum Wire {
-    Tcp(Tcp),
-    Http(Http),
-    WebSocket(WebSocket),
+pub(super) enum LoadProtocol {
+    Tcp(TcpLoad),
+    Http(HttpLoad),
+    WebSocket(WebSocketLoad),
 }
 
-impl Wire {
+impl LoadProtocol {
     /// Starts the protocol on an open transport.
     pub(super) fn begin(&mut self, resources: &mut Resources) {
         if let Self::WebSocket(websocket) = self {
@@ -64,31 +38,37 @@ impl Wire {
     pub(super) fn receive(
         &mut self,
         chunk: &mut [u8],
-        part: Part,
-        lane: &mut Lane,
-        desk: &mut Desk,
+        role: ConnectionRole,
+        tracker: &mut MessageTracker,
+        thread_state: &mut ThreadState,
         with: (&mut Resources, &Arc<Config>),
-    ) -> Result<(), Fault> {
+    ) -> Result<(), ConnectionFailure> {
         match self {
             Self::Tcp(tcp) => {
-                tcp.receive(chunk, lane, desk)?;
-                tcp.send(lane, desk, with.0);
+                tcp.receive(chunk, tracker, thread_state)?;
+                tcp.send(tracker, thread_state, with.0);
                 Ok(())
             }
             Self::Http(http) => {
-                http.receive(chunk, lane, desk)?;
-                http.send(lane, desk, with.0);
+                http.receive(chunk, tracker, thread_state)?;
+                http.send(tracker, thread_state, with.0);
                 Ok(())
             }
-            Self::WebSocket(websocket) => websocket.receive(chunk, part, lane, desk, with),
+            Self::WebSocket(websocket) => websocket.receive(chunk, role, tracker, thread_state, with),
         }
     }
 
-    pub(super) fn send(&mut self, part: Part, lane: &mut Lane, desk: &mut Desk, resources: &mut Resources) {
+    pub(super) fn send(
+        &mut self,
+        role: ConnectionRole,
+        tracker: &mut MessageTracker,
+        thread_state: &mut ThreadState,
+        resources: &mut Resources,
+    ) {
         match self {
-            Self::Tcp(tcp) => tcp.send(lane, desk, resources),
-            Self::Http(http) => http.send(lane, desk, resources),
-            Self::WebSocket(websocket) => websocket.send(part, lane, desk, resources),
+            Self::Tcp(tcp) => tcp.send(tracker, thread_state, resources),
+            Self::Http(http) => http.send(tracker, thread_state, resources),
+            Self::WebSocket(websocket) => websocket.send(role, tracker, thread_state, resources),
         }
     }
 
@@ -103,8 +83,8 @@ impl Wire {
     /// Whether no data is queued behind the send in flight.
     pub(super) fn finish_may_wait(&self) -> bool {
         match self {
-            Self::Tcp(tcp) => !tcp.out.has_gathered(),
-            Self::Http(http) => !http.out.has_gathered(),
+            Self::Tcp(tcp) => !tcp.out.has_pending(),
+            Self::Http(http) => !http.out.has_pending(),
             Self::WebSocket(websocket) => websocket.finish_may_wait(),
         }
     }
@@ -117,27 +97,32 @@ impl Wire {
         }
     }
 
-    pub(super) fn progressed(&mut self, bytes: usize, desk: &Desk) {
+    pub(super) fn progressed(&mut self, bytes: usize, thread_state: &ThreadState) {
         match self {
             Self::Tcp(tcp) => tcp.out.progressed(bytes),
             Self::Http(http) => http.out.progressed(bytes),
-            Self::WebSocket(websocket) => websocket.progressed(bytes, desk),
+            Self::WebSocket(websocket) => websocket.progressed(bytes, thread_state),
         }
     }
 
-    pub(super) fn finish_send(&mut self, chain: Box<Chain>, desk: &Desk, resources: &mut Resources) {
+    pub(super) fn finish_send(
+        &mut self,
+        chain: Box<Chain>,
+        thread_state: &ThreadState,
+        resources: &mut Resources,
+    ) {
         match self {
             Self::Tcp(tcp) => tcp.out.finish(chain, resources),
             Self::Http(http) => http.out.finish(chain, resources),
-            Self::WebSocket(websocket) => websocket.finish_send(chain, desk, resources),
+            Self::WebSocket(websocket) => websocket.finish_send(chain, thread_state, resources),
         }
     }
 
     /// Closes the protocol. Returns whether an answer is pending.
-    pub(super) fn close(&mut self, desk: &Desk, resources: &mut Resources) -> bool {
+    pub(super) fn close(&mut self, thread_state: &ThreadState, resources: &mut Resources) -> bool {
         match self {
             Self::Tcp(_) | Self::Http(_) => false,
-            Self::WebSocket(websocket) => websocket.close(desk, resources),
+            Self::WebSocket(websocket) => websocket.close(thread_state, resources),
         }
     }
 

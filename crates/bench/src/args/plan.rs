@@ -1,0 +1,191 @@
+//! From arguments to the plan of a run: checks options, reads files, resolves the host.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sinews_proto::deflate::DeflateConfig;
+use sinews_proto::handshake::ClientRequest;
+
+use super::load::LoadArgs;
+use crate::payload::Corpus;
+use crate::plan::{ExpectedBody, FanOut, LoadMode, LoadPlan, RequestTemplate};
+use crate::target::{LoadTarget, TargetProtocol};
+use crate::trust;
+
+/// Makes the plan of a run against this URL.
+///
+/// # Errors
+///
+/// Returns an error if options conflict, a file cannot be read, or the host is unknown.
+pub(crate) fn load_plan(url: &str, args: &LoadArgs) -> Result<LoadPlan, String> {
+    let LoadArgs { amount, content, connection, mode } = args;
+    let target = LoadTarget::new(url, connection.unix.as_deref())?;
+    let fan_out = mode.mode == LoadMode::FanOut;
+    let text = !content.binary && target.protocol == TargetProtocol::WebSocket || fan_out;
+    check(args, &target)?;
+    let corpus = match &content.file {
+        Some(file) => Corpus::recorded(file, text)?,
+        None => Corpus::made(&content.size, text),
+    };
+    let count = amount.count.map(std::num::NonZeroU64::get);
+    let default_rate = (fan_out && !amount.burst).then_some(RATE_OF_PUBLISHER * mode.publishers.get() as f64);
+    let rate = amount.rate.or(default_rate);
+    let default_in_flight = if rate.is_some() { IN_FLIGHT_AT_RATE } else { 1 };
+    Ok(LoadPlan {
+        mode: mode.mode,
+        kind: if text { sinews_proto::Kind::Text } else { sinews_proto::Kind::Binary },
+        corpus,
+        connections: amount.connections.get(),
+        threads: amount.threads.get().min(amount.connections.get()),
+        in_flight: amount.in_flight.map_or(default_in_flight, |depth| depth.get() as usize),
+        bursts: amount.burst,
+        busy_poll: connection.busy_poll,
+        duration: amount.duration,
+        count,
+        rate,
+        warm_up: if count.is_some() { Duration::ZERO } else { amount.warm_up },
+        ramp_up: amount.ramp_up,
+        timeout: amount.timeout,
+        staged_handshakes: None,
+        sources: connection.source.iter().flatten().copied().collect(),
+        backend: connection.backend,
+        tls: target.tls.then(|| tls(connection.insecure, &connection.ca)).transpose()?,
+        handshakes: handshakes(&target, args)?,
+        request: request(&target, args)?,
+        fan_out: FanOut {
+            publishers: mode.publishers.get(),
+            topics: mode.topics.get(),
+            subscribe: mode.subscribe.clone(),
+            publish: mode.publish.clone().unwrap_or_else(|| "{payload}".to_owned()),
+        },
+        target,
+    })
+}
+
+fn check(args: &LoadArgs, target: &LoadTarget) -> Result<(), String> {
+    let LoadArgs { amount, content, connection, mode } = args;
+    let is = |protocol| target.protocol == protocol;
+    let wrong = [
+        (
+            mode.mode == LoadMode::FanOut && !is(TargetProtocol::WebSocket),
+            "--mode fan-out needs a ws:// or wss:// URL",
+        ),
+        (
+            mode.mode == LoadMode::FanOut && mode.publishers.get() >= amount.connections.get(),
+            "--mode fan-out needs more --connections than --publishers: the rest subscribe",
+        ),
+        (mode.mode == LoadMode::FanOut && content.binary, "--mode fan-out sends text and excludes --binary"),
+        (
+            mode.mode == LoadMode::FanOut && content.file.is_some(),
+            "--mode fan-out generates its messages and excludes --file",
+        ),
+        (
+            mode.mode == LoadMode::FanOut && amount.count.is_some(),
+            "--count is for --mode echo and storm; use --duration",
+        ),
+        (mode.mode != LoadMode::FanOut && mode.publish.is_some(), "--publish is for --mode fan-out"),
+        (connection.deflate && !is(TargetProtocol::WebSocket), "--deflate is for ws:// and wss:// URLs"),
+        (
+            !connection.subprotocol.is_empty() && !is(TargetProtocol::WebSocket),
+            "--subprotocol is for WebSocket",
+        ),
+        (!connection.header.is_empty() && is(TargetProtocol::Tcp), "--header is not for tcp:// URLs"),
+        (connection.insecure && !target.tls, "--insecure is for wss:// and https:// URLs"),
+        (!connection.ca.is_empty() && !target.tls, "--ca is for wss:// and https:// URLs"),
+        (
+            content.expect.is_some() && !is(TargetProtocol::Http),
+            "--expect is for http:// URLs; other protocols always verify the echo",
+        ),
+        (content.method != "GET" && !is(TargetProtocol::Http), "--method is for http:// URLs"),
+        (
+            mode.mode != LoadMode::Echo && mode.mode != LoadMode::FanOut && amount.rate.is_some(),
+            "--rate is for --mode echo and fan-out",
+        ),
+        (
+            mode.mode == LoadMode::FanOut && amount.burst && amount.threads.get() > 1,
+            "--burst with --mode fan-out needs one thread: a publisher waits for all deliveries",
+        ),
+        (connection.unix.is_some() && !connection.source.is_empty(), "--source is not for Unix sockets"),
+    ];
+    match wrong.into_iter().find(|(wrong, _)| *wrong) {
+        Some((_, why)) => Err(why.to_owned()),
+        None => Ok(()),
+    }
+}
+
+fn tls(insecure: bool, ca: &[PathBuf]) -> Result<Arc<rustls::ClientConfig>, String> {
+    Ok(Arc::new(trust::client(insecure, ca)?.with_no_client_auth()))
+}
+
+/// Parses `Name: value`.
+fn header(line: &str) -> Result<(&str, &str), String> {
+    let (name, value) =
+        line.split_once(':').ok_or_else(|| format!("--header {line}: expected NAME: VALUE"))?;
+    Ok((name.trim(), value.trim()))
+}
+
+fn handshakes(target: &LoadTarget, args: &LoadArgs) -> Result<Vec<ClientRequest>, String> {
+    if target.protocol != TargetProtocol::WebSocket {
+        return Ok(Vec::new());
+    }
+    let fan_out = args.mode.mode == LoadMode::FanOut;
+    let topics = if fan_out { args.mode.topics.get() } else { 1 };
+    let ours = fan_out && args.mode.publish.is_none() && !target.path.contains("{topic}");
+    let path = if ours {
+        format!("{}/topics/{{topic}}", target.path.trim_end_matches('/'))
+    } else {
+        target.path.clone()
+    };
+    let one = |topic: usize| -> Result<ClientRequest, String> {
+        let path = if fan_out { path.replace("{topic}", &FanOut::topic(topic)) } else { path.clone() };
+        let mut request =
+            ClientRequest::new(target.host.as_str(), path).map_err(|error| error.to_string())?;
+        for line in &args.connection.header {
+            let (name, value) = header(line)?;
+            request =
+                request.with_header(name, value).map_err(|error| format!("--header {line}: {error}"))?;
+        }
+        for name in &args.connection.subprotocol {
+            request = request.with_subprotocol(name.as_str()).map_err(|error| error.to_string())?;
+        }
+        Ok(if args.connection.deflate { request.with_deflate(DeflateConfig::new()) } else { request })
+    };
+    (0..topics).map(one).collect()
+}
+
+fn request(target: &LoadTarget, args: &LoadArgs) -> Result<RequestTemplate, String> {
+    let method = args.content.method.to_ascii_uppercase();
+    let is_token = !method.is_empty() && method.bytes().all(|byte| byte.is_ascii_alphabetic());
+    if !is_token || method == "CONNECT" {
+        return Err(format!("--method {method}: expected a method such as GET or POST"));
+    }
+    let has_body = matches!(method.as_str(), "POST" | "PUT" | "PATCH");
+    let expect = match args.content.expect.as_deref() {
+        None => ExpectedBody::Any,
+        Some("echo") if has_body => ExpectedBody::Echo,
+        Some("echo") => return Err("--expect echo needs --method POST, PUT or PATCH".to_owned()),
+        Some(text) => match text.strip_prefix('@') {
+            Some(file) => ExpectedBody::Exact(
+                std::fs::read(PathBuf::from(file)).map_err(|error| format!("{file}: {error}"))?,
+            ),
+            None => ExpectedBody::Exact(text.as_bytes().to_vec()),
+        },
+    };
+    let mut head = format!("{method} {} HTTP/1.1\r\nHost: {}\r\n", target.path, target.host);
+    for line in &args.connection.header {
+        let (name, value) = header(line)?;
+        // `ClientRequest` validates headers, and rejects headers that frame the message.
+        ClientRequest::new("a", "/")
+            .and_then(|request| request.with_header(name, value))
+            .map_err(|error| format!("--header {line}: {error}"))?;
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    head.push_str(if has_body { "Content-Length: " } else { "\r\n" });
+    Ok(RequestTemplate { head: head.into_bytes(), has_body, is_head: method == "HEAD", expect })
+}
+
+/// Default rate of a publisher.
+const RATE_OF_PUBLISHER: f64 = 100.0;
+
+const IN_FLIGHT_AT_RATE: usize = 1024;

@@ -1,0 +1,25 @@
+//! One connection of a load.
+
+use std::time::Instant;
+
+use sinews_engine::ConnId;
+
+use super::protocol::LoadProtocol;
+use super::role::ConnectionRole;
+use super::tls::TlsLayer;
+use super::tracker::MessageTracker;
+
+/// One connection.
+pub(super) struct LoadConnection {
+    pub(super) id: ConnId,
+    /// Time of the connection request.
+    pub(super) requested_at: Instant,
+    pub(super) role: ConnectionRole,
+    pub(super) tracker: MessageTracker,
+    pub(super) protocol: LoadProtocol,
+    pub(super) tls: Option<Box<TlsLayer>>,
+    /// The connection is reported as open.
+    pub(super) open: bool,
+    /// The connection is closing: later events on it are not errors.
+    pub(super) closing: bool,
+}

@@ -1,0 +1,21 @@
+//! Failures of a connection.
+
+use crate::tally::FailureKind;
+
+/// Reason for closing a connection.
+#[derive(Debug)]
+pub(super) struct ConnectionFailure {
+    /// `None` for an expected close.
+    pub(super) failure: Option<FailureKind>,
+    pub(super) text: String,
+}
+
+impl ConnectionFailure {
+    pub(super) fn new(failure: FailureKind, text: &str) -> Self {
+        Self { failure: Some(failure), text: text.to_owned() }
+    }
+
+    pub(super) fn expected() -> Self {
+        Self { failure: None, text: String::new() }
+    }
+}

@@ -1,0 +1,114 @@
+//! The threads of a load, each with an event loop.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use sinews_engine::{BackendChoice, Engine, EngineConfig, Post};
+
+use super::app::{LoadApp, LoadCommand};
+use crate::plan::LoadPlan;
+use crate::process;
+use crate::tally::{LiveCounters, LoadFigures};
+
+/// Result of a thread: its figures, and its CPU time in the window.
+type ThreadResult = Result<(LoadFigures, Option<Duration>), String>;
+
+pub(crate) struct LoadThreads {
+    threads: Vec<JoinHandle<ThreadResult>>,
+    posts: Vec<Post<LoadCommand>>,
+    lives: Vec<Arc<LiveCounters>>,
+    pub(crate) backend: BackendChoice,
+    /// Windows that have begun.
+    windows: Cell<u64>,
+}
+
+impl LoadThreads {
+    pub(crate) fn start(plan: &Arc<LoadPlan>, epoch: Instant) -> Result<Self, String> {
+        let mut load_threads = Self {
+            threads: Vec::new(),
+            posts: Vec::new(),
+            lives: Vec::new(),
+            backend: plan.backend,
+            windows: Cell::new(0),
+        };
+        let failed = |error: std::io::Error| error.to_string();
+        for number in 0..plan.threads {
+            let config = EngineConfig::default().with_backend(plan.backend);
+            let mut engine = Engine::<LoadApp>::new(config, Vec::new()).map_err(failed)?;
+            let live = Arc::new(LiveCounters::default());
+            load_threads.backend = engine.backend();
+            load_threads.posts.push(engine.post());
+            load_threads.lives.push(live.clone());
+            let mut load = LoadApp::new(plan.clone(), number, live, epoch);
+            let run = move || {
+                drive(&mut engine, &mut load).map_err(|error| error.to_string())?;
+                let used = match load.used {
+                    [Some(from), Some(until)] => Some(until.busy.saturating_sub(from.busy)),
+                    [Some(from), None] => {
+                        process::of_this_thread().map(|now| now.busy.saturating_sub(from.busy))
+                    }
+                    _ => None,
+                };
+                Ok((load.into_tally(), used))
+            };
+            let thread = thread::Builder::new().name(format!("load {number}")).spawn(run).map_err(failed)?;
+            load_threads.threads.push(thread);
+        }
+        Ok(load_threads)
+    }
+
+    pub(crate) fn broadcast(&self, command: LoadCommand) {
+        if matches!(command, LoadCommand::Begin(_) | LoadCommand::Batch { .. }) {
+            self.windows.set(self.windows.get() + 1);
+        }
+        for post in &self.posts {
+            // A loop that has ended needs no orders.
+            let _ = post.send(command);
+        }
+    }
+
+    pub(crate) fn sum(&self, what: impl Fn(&LiveCounters) -> u64) -> u64 {
+        self.lives.iter().map(|live| what(live)).sum()
+    }
+
+    /// End of the last window, in nanoseconds since the epoch of the run.
+    pub(super) fn ended(&self) -> u64 {
+        self.lives.iter().map(|live| live.ended.get()).max().unwrap_or(0)
+    }
+
+    pub(super) fn all_done(&self) -> bool {
+        self.lives.iter().all(|live| live.is_done(self.windows.get()))
+    }
+
+    /// Joins the threads. Returns the sum of their figures, and the CPU time of the busiest thread.
+    pub(crate) fn end(mut self) -> Result<(LoadFigures, Option<Duration>), String> {
+        self.broadcast(LoadCommand::Shutdown);
+        let (mut all, mut busiest) = (LoadFigures::new(), None);
+        for thread in std::mem::take(&mut self.threads) {
+            let share = thread.join().map_err(|_| "load thread panicked".to_owned())?;
+            let (tally, used) = share?;
+            all.merge(&tally);
+            busiest = busiest.max(used);
+        }
+        Ok((all, busiest))
+    }
+}
+
+/// Runs the loop of a thread until it is stopped.
+fn drive(engine: &mut Engine<LoadApp>, load: &mut LoadApp) -> std::io::Result<()> {
+    if !load.polls() {
+        return engine.run(load);
+    }
+    // The server pays for waking a thread that sleeps, so this one does not sleep while it has work.
+    while engine.turn(load, load.is_working().then_some(Duration::ZERO))? {}
+    Ok(())
+}
+
+impl Drop for LoadThreads {
+    /// Ends all threads, also after an error.
+    fn drop(&mut self) {
+        self.broadcast(LoadCommand::Shutdown);
+    }
+}

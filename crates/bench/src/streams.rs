@@ -1,0 +1,8 @@
+//! Clients and a temporary server of durable streams, for `durable` and `first-byte`.
+
+pub(crate) mod connection;
+mod server;
+mod transport;
+
+pub(crate) use self::server::StreamServer;
+pub(crate) use self::transport::{ProducerAck, StreamTransport};
