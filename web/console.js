@@ -1,107 +1,250 @@
-// The console at /console: subscribe and publish by hand.
-import { connect } from "/sinews.js";
+// The console at /console: a form for each call of the server, and the same call as a program to copy.
+import { CALLS, dataOf } from "./calls.js";
+import { connect } from "./sinews.js";
 
 /** Limit of log entries; the oldest entries are removed. */
 const LOG_MAX = 500;
+/** Limit of entries that one answer adds to the log. */
+const ANSWER_MAX = 100;
+/** Characters of JSON that are shown in one line. */
+const LINE_MAX = 80;
+
+const LANGUAGES = { curl: "curl", javascript: "JavaScript", python: "Python", rust: "Rust" };
+/** What a program needs beside its text. */
+const NEEDS = {
+  curl: "A shell.", javascript: "npm install @sinews/client; Node.js 22, Deno, Bun or a bundler.",
+  python: "Python 3.", rust: "The crate sinews.",
+};
 
 const at = (id) => document.getElementById(id);
-const subscriptions = new Map();
-let client = null;
+const make = (tag, properties = {}, ...children) => {
+  const element = Object.assign(document.createElement(tag), properties);
+  element.append(...children);
+  return element;
+};
 
-function open(token) {
+let token = "";
+let client = null;
+let call = CALLS[0];
+let language = "curl";
+/** Values of fields by name: a topic that was entered once stays for the next call. */
+const values = new Map();
+/** What lasts until it is ended: subscriptions, watched keys, presence. Name -> {text, label, end}. */
+const active = new Map();
+
+// ---- Connection ------------------------------------------------------------------------------------------------------
+
+function open(given) {
+  token = given ?? "";
   client?.close();
-  client = connect("/ws", { token: token || undefined });
+  active.clear();
+  showActive();
+  const mine = client = connect("/ws", { token: token || undefined });
   client.onstatus = ({ status, delay, code, reason }) => {
+    if (mine !== client) return;
     const words = { open: "connected", connecting: "connecting", closed: reason || "closed" };
     if (status === "open") needToken("");
     if (code === 4401 || code === 4403) needToken(reason || "the token has expired");
     at("state").textContent = words[status] ?? `trying again in ${Math.ceil(delay / 1000)} s`;
     at("state").dataset.status = status;
   };
-  for (const topic of subscriptions.keys()) subscribe(topic);
+  showCode();
 }
 
 /** Shows at the token form why a token is required. */
 function needToken(problem) {
+  if (problem) at("auth").hidden = false;
   at("auth-problem").hidden = !problem;
   at("auth-problem").textContent = problem && `Rejected: ${problem}. Give a token that allows it.`;
 }
 
-function subscribe(topic) {
-  const subscription = client.subscribe(topic, hear, { onerror: (error) => refused(topic, error) });
-  subscriptions.set(topic, subscription);
-  show();
+// ---- Log -------------------------------------------------------------------------------------------------------------
+
+function note(name, text, isFault = false) {
+  const log = at("log");
+  const box = log.parentElement;
+  log.querySelector(".empty")?.remove();
+  const words = make("pre", { textContent: text });
+  words.classList.toggle("fault", isFault);
+  const item = make("li", {}, make("time", { textContent: new Date().toLocaleTimeString() }), make("b", { textContent: name, title: name }), words);
+  const follows = box.scrollHeight - box.scrollTop - box.clientHeight < 40;
+  log.append(item);
+  while (log.children.length > LOG_MAX) log.firstElementChild.remove();
+  if (follows) box.scrollTop = box.scrollHeight;
 }
 
-function refused(topic, error) {
-  if (error.code === "closed") return;
-  subscriptions.delete(topic);
-  show();
-  fault(topic, error);
-}
-
-function fault(topic, error) {
-  note(topic, error.message, true);
+function fault(name, error) {
+  if (error.code === "closed") return; // the state says why
+  note(name, error.message, true);
   if (error.code === 401 || error.code === 403) needToken(error.message);
 }
 
-function show() {
-  at("chips").replaceChildren(...[...subscriptions].map(([topic, subscription]) => {
-    const item = document.createElement("li");
-    const button = document.createElement("button");
-    button.className = "plain";
-    button.textContent = "×";
-    button.setAttribute("aria-label", `Unsubscribe from ${topic}`);
-    button.onclick = () => {
-      subscription.unsubscribe();
-      subscriptions.delete(topic);
-      show();
-    };
-    item.append(topic, button);
-    return item;
+function textOf(data) {
+  if (data instanceof Uint8Array) {
+    const shown = [...data.subarray(0, 64)].map((byte) => byte.toString(16).padStart(2, "0")).join(" ");
+    return `${data.length} bytes: ${shown}${data.length > 64 ? " …" : ""}`;
+  }
+  if (typeof data === "string") return data;
+  const line = JSON.stringify(data);
+  return line.length > LINE_MAX ? JSON.stringify(data, null, 1) : line;
+}
+
+function noteAll(name, items, describe, none) {
+  if (!items.length) return note(name, none);
+  for (const item of items.slice(0, ANSWER_MAX)) note(name, describe(item));
+  if (items.length > ANSWER_MAX) note(name, `and ${items.length - ANSWER_MAX} more`);
+}
+
+// ---- Subscriptions and presence ----------------------------------------------------------------------------------------
+
+function showActive() {
+  at("chips").replaceChildren(...[...active].map(([key, { text, label, end }]) => {
+    const button = make("button", { type: "button", className: "plain", textContent: "×" });
+    button.setAttribute("aria-label", label);
+    button.onclick = () => { finish(key); end(); at("run").focus(); };
+    return make("li", {}, text, button);
   }));
 }
 
-function hear({ topic, data }) {
-  const bytes = data instanceof Uint8Array;
-  note(topic, bytes ? `${data.length} bytes: ${[...data.subarray(0, 64)].map((byte) => byte.toString(16).padStart(2, "0")).join(" ")}`
-    : typeof data === "string" ? data : JSON.stringify(data, null, 1));
+function begin(key, entry) {
+  active.set(key, entry);
+  showActive();
 }
 
-function note(topic, text, isFault = false) {
-  const log = at("log");
-  log.querySelector(".empty")?.remove();
-  const [item, time, name, words] = ["li", "time", "b", "pre"].map((kind) => document.createElement(kind));
-  time.textContent = new Date().toLocaleTimeString();
-  name.textContent = topic;
-  words.textContent = text;
-  words.classList.toggle("fault", isFault);
-  item.append(time, name, words);
-  const follows = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
-  log.append(item);
-  while (log.children.length > LOG_MAX) log.firstElementChild.remove();
-  if (follows) log.scrollTop = log.scrollHeight;
+function finish(key) {
+  active.delete(key);
+  showActive();
 }
 
-at("hear").onsubmit = (event) => {
-  event.preventDefault();
-  const topic = at("hear-topic").value.trim();
-  if (topic && !subscriptions.has(topic)) subscribe(topic);
-  at("hear-topic").value = "";
+// ---- Calls -------------------------------------------------------------------------------------------------------------
+
+/** Executes each call by the client. */
+const RUN = {
+  subscribe({ topic, last }) {
+    const key = `topic ${topic}`;
+    if (active.has(key)) return note(topic, "is subscribed already");
+    const subscription = client.subscribe(topic, (message) => note(message.topic, textOf(message.data)), {
+      ...(last && { last: Number(last) }),
+      onerror: (error) => { finish(key); fault(topic, error); },
+      ongap: ({ reason, messages }) => note(topic, `messages are missing: ${reason}${messages ? `, ${messages}` : ""}`, true),
+    });
+    subscription.ready.then(() => note(topic, "subscribed"), () => { /* onerror says why */ });
+    begin(key, { text: topic, label: `Unsubscribe from ${topic}`, end: () => subscription.unsubscribe() });
+  },
+  async publish({ topic, data }) {
+    const { reached, seq } = await client.publish(topic, dataOf(data));
+    note(topic, reached === undefined ? `published as message ${seq}` : `published to ${reached} ${reached === 1 ? "subscriber" : "subscribers"}`);
+  },
+  async history({ topic, last }) {
+    noteAll(topic, await client.history(topic, Number(last)), ({ seq, data }) => `${seq}: ${textOf(data)}`, "no message is retained");
+  },
+  async join({ topic, id, info }) {
+    await client.join(topic, info.trim() ? { id, info: dataOf(info) } : { id });
+    note(topic, `${id} is present`);
+    const end = () => client.leave(topic).then(() => note(topic, "left"), (error) => fault(topic, error));
+    begin(`member ${topic}`, { text: `${id} in ${topic}`, label: `Leave ${topic}`, end });
+  },
+  async leave({ topic }) {
+    await client.leave(topic);
+    finish(`member ${topic}`);
+    note(topic, "left");
+  },
+  async members({ topic }) {
+    noteAll(topic, await client.members(topic), ({ id, info }) => `${id}${info === undefined ? "" : ` ${textOf(info)}`}`, "no member is present");
+  },
+  watch({ topic }) {
+    const key = `keys ${topic}`;
+    if (active.has(key)) return note(topic, "is watched already");
+    const state = client.state(topic, (keys, changed) => {
+      noteAll(`keys of ${topic}`, [...changed], (name) => (keys.has(name) ? `${name} = ${textOf(keys.get(name))}` : `${name} deleted`), "no keys");
+    }, { onerror: (error) => { finish(key); fault(topic, error); } });
+    state.ready.then(() => { if (!state.keys.size) note(topic, "has no keys"); }, () => { /* onerror says why */ });
+    begin(key, { text: `keys of ${topic}`, label: `Unsubscribe from the keys of ${topic}`, end: () => state.unsubscribe() });
+  },
+  async set({ topic, key, data, ttl }) {
+    const { seq } = await client.set(topic, key, dataOf(data), ttl ? { ttl: Number(ttl) } : {});
+    note(topic, `${key} is set, change ${seq}`);
+  },
+  async delete({ topic, key }) {
+    const { changed } = await client.delete(topic, key);
+    note(topic, changed === false ? `${key} does not exist` : `${key} is deleted`);
+  },
+  async append({ stream, key, data }) {
+    const { partition, offset } = await client.stream(stream).append(dataOf(data), key ? { key } : {});
+    note(stream, `appended at offset ${offset} of partition ${partition}`);
+  },
+  async read({ stream, offset }) {
+    const { records } = await client.stream(stream).read(Number(offset));
+    noteAll(stream, records, ({ offset, key, data }) => `${offset}: ${key === undefined ? "" : `${key} = `}${textOf(data)}`, "no records from this offset on");
+  },
 };
 
-at("say").onsubmit = async (event) => {
-  event.preventDefault();
-  const [topic, text] = [at("say-topic").value.trim(), at("say-text").value];
-  let data = text;
-  // Only objects and lists are parsed as JSON: a number or a word is more likely text.
-  try { if (/^\s*[[{]/.test(text)) data = JSON.parse(text); } catch { /* The message is text. */ }
-  try {
-    const { reached } = await client.publish(topic, data);
-    if (reached === 0) note(topic, "published to 0 subscribers");
-  } catch (error) {
-    fault(topic, error);
+// ---- The form ----------------------------------------------------------------------------------------------------------
+
+const entered = () => Object.fromEntries(call.fields.map(({ name }) => {
+  const { value } = at(`field-${name}`);
+  return [name, name === "data" || name === "info" ? value : value.trim()];
+}));
+
+function showCode() {
+  if (!at("fields").firstChild) return;
+  const where = { origin: location.origin, ws: new URL("/ws", location.href.replace(/^http/, "ws")).href, token: Boolean(token) };
+  at("code").textContent = call.code(entered(), where)[language];
+  const isSocket = language === "python" && (call.id === "join" || call.id === "leave");
+  at("note").textContent = isSocket ? "Python 3 and its package websockets." : NEEDS[language];
+}
+
+function select(chosen) {
+  call = chosen;
+  at("call-title").textContent = `${call.group}: ${call.title}`;
+  at("about").textContent = call.about;
+  at("run").textContent = call.run;
+  at("fields").replaceChildren(...call.fields.map(({ name, label, value, kind, required }) => {
+    const input = make(kind === "text" ? "textarea" : "input", { id: `field-${name}`, name, spellcheck: false, required: Boolean(required) });
+    if (kind === "number") Object.assign(input, { type: "number", min: 0, step: 1 });
+    else input.setAttribute("autocapitalize", "none");
+    // Characters; the server counts bytes, and says so.
+    if (name === "topic" || name === "stream") input.maxLength = 250;
+    const stored = values.get(`${call.id} ${name}`) ?? (name === "topic" ? values.get(`${call.group} ${name}`) : undefined);
+    input.value = stored ?? value;
+    return make("label", {}, label, " ", input);
+  }));
+  showCode();
+}
+
+function radios(box, group, entries, current, onpick) {
+  for (const [id, title] of entries) {
+    const input = make("input", { type: "radio", name: group, id: `${group}-${id}`, value: id, checked: id === current });
+    input.onchange = () => onpick(id);
+    box.append(input, make("label", { htmlFor: input.id, textContent: title }));
   }
+}
+
+for (const group of new Set(CALLS.map((each) => each.group))) {
+  const box = make("fieldset", { className: "group" }, make("legend", { textContent: group }));
+  const calls = CALLS.filter((each) => each.group === group).map(({ id, title }) => [id, title]);
+  radios(box, "call", calls, call.id, (id) => select(CALLS.find((each) => each.id === id)));
+  at("picker").append(box);
+}
+radios(at("languages"), "language", Object.entries(LANGUAGES), language, (id) => { language = id; showCode(); });
+
+at("fields").oninput = ({ target }) => {
+  values.set(`${call.id} ${target.name}`, target.value);
+  if (target.name === "topic") for (const { id } of CALLS.filter(({ group }) => group === call.group)) values.set(`${id} topic`, target.value);
+  showCode();
+};
+
+at("call").onsubmit = async (event) => {
+  event.preventDefault();
+  const given = entered();
+  try {
+    await RUN[call.id](given);
+  } catch (error) {
+    fault(given.topic ?? given.stream, error);
+  }
+};
+at("call").onkeydown = (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) at("call").requestSubmit();
 };
 
 at("auth").onsubmit = (event) => {
@@ -109,4 +252,16 @@ at("auth").onsubmit = (event) => {
   open(at("token").value.trim());
 };
 
+at("copy").onclick = async () => {
+  try {
+    await navigator.clipboard.writeText(at("code").textContent);
+  } catch { // no clipboard on insecure origins (a LAN address): copy by selection
+    getSelection().selectAllChildren(at("code"));
+    document.execCommand("copy");
+  }
+  at("copy").textContent = "Copied";
+  setTimeout(() => { at("copy").textContent = "Copy"; }, 1500);
+};
+
+select(call);
 open(new URLSearchParams(location.hash.slice(1)).get("token"));

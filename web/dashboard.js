@@ -2,8 +2,8 @@
 
 /** Time span of the charts, in seconds. */
 const SPAN = 60;
-/** Position of the line of the greatest value, in percent from the top. */
-const TOP = 8;
+/** Topics of which the server reports the number; of more, it reports this. */
+const TOPICS_READ = 1_000;
 const SVG = "http://www.w3.org/2000/svg";
 
 const number = new Intl.NumberFormat(undefined, { maximumFractionDigits: 1, notation: "compact" });
@@ -12,18 +12,34 @@ const bytes = (value) => {
   const unit = value < 1 ? 0 : Math.min(units.length - 1, Math.floor(Math.log2(value) / 10));
   return `${(value / 1024 ** unit).toFixed(unit && value / 1024 ** unit < 100 ? 1 : 0)} ${units[unit]}`;
 };
-const rate = (value) => `${number.format(value)}/s`;
-const ms = (value) => (value < 10 ? `${value.toFixed(1)} ms` : `${Math.round(value)} ms`);
+const count = (value) => number.format(value);
+const rate = (value) => `${count(value)}/s`;
+const byteRate = (value) => `${bytes(value)}/s`;
+const ms = (value) => {
+  if (value >= 1000) return `${(value / 1000).toFixed(1)} s`;
+  return value > 0 && value < 10 ? `${value.toFixed(1)} ms` : `${Math.round(value)} ms`;
+};
 const percent = (value) => `${Math.round(value * 100)} %`;
+
+/** The least 1, 2 or 5 times a power of ten that is not below a value: the upper end of an axis. */
+function axisOf(value) {
+  const power = 10 ** Math.floor(Math.log10(value));
+  return [1, 2, 5, 10].map((step) => step * power).find((end) => end >= value * (1 - 1e-9));
+}
+/** The same in bytes: a power of two. */
+const axisOfBytes = (value) => 2 ** Math.ceil(Math.log2(value) - 1e-9);
+/** The least upper end of an axis. */
+const LEAST = new Map([[ms, 1], [percent, 0.1]]);
 
 /** [name, title, value, format, value of the second line, its label] */
 const CHARTS = [
-  ["connections", "Connections", (now) => now.connections, number.format.bind(number), (now) => now.websockets, "WebSockets"],
+  ["connections", "Connections", (now) => now.connections, count, (now) => now.websockets, "WebSockets"],
   ["messages", "Messages sent", (now, d) => d("messages_sent"), rate, (_, d) => d("messages_received"), "received"],
-  ["bytes", "Bytes sent", (now, d) => d("sent_bytes"), (value) => `${bytes(value)}/s`, (_, d) => d("received_bytes"), "received"],
+  ["bytes", "Bytes sent", (now, d) => d("sent_bytes"), byteRate, (_, d) => d("received_bytes"), "received"],
   ["latency", "Round trip", (now) => now.latency, ms],
   ["busy", "Busiest loop", (now) => now.busy, percent],
   ["memory", "Memory", (now) => now.resident_bytes ?? 0, bytes, (now) => now.queued_bytes, "in queues"],
+  ["keys", "Changes of keys", (now, d) => d("key_changes"), rate],
   ["dropped", "Messages dropped", (now, d) => d("dropped"), rate],
   ["refused", "Rejected", (now, d) => d("refused"), rate],
 ];
@@ -43,8 +59,12 @@ class Chart {
     this.most = part("small", "most", "");
     caption.append(part("span", "", title), this.output, this.small);
     const axis = part("div", "axis", "");
-    axis.setAttribute("aria-hidden", "true");
-    axis.append(part("span", "", `${SPAN} s ago`), part("span", "", "now"));
+    axis.append(...[`${SPAN} s ago`, `${SPAN / 2} s`, "now"].map((text) => part("span", "", text)));
+    this.ticks = [1, 0.5, 0].map(() => part("span", "", "\u00a0"));
+    const ticks = part("div", "ticks", "");
+    ticks.append(...this.ticks);
+    const plot = part("div", "plot", "");
+    plot.setAttribute("aria-hidden", "true");
     this.svg = document.createElementNS(SVG, "svg");
     this.svg.setAttribute("viewBox", `0 0 ${SPAN} 100`);
     this.svg.setAttribute("preserveAspectRatio", "none");
@@ -55,13 +75,14 @@ class Chart {
       this.svg.append(made);
       return made;
     };
-    const rule = shape("line", "rule");
-    for (const [key, value] of [["x1", 0], ["x2", SPAN], ["y1", 100], ["y2", 100]]) rule.setAttribute(key, value);
-    const top = shape("line", "rule top");
-    for (const [key, value] of [["x1", 0], ["x2", SPAN], ["y1", TOP], ["y2", TOP]]) top.setAttribute(key, value);
+    for (const [at, of] of [[0, "rule grid"], [50, "rule grid"], [100, "rule"]]) {
+      const rule = shape("line", of);
+      for (const [key, value] of [["x1", 0], ["x2", SPAN], ["y1", at], ["y2", at]]) rule.setAttribute(key, value);
+    }
     [this.area, this.line] = [shape("path", "area"), shape("path", "line")];
     this.other = second && shape("path", "line second");
-    this.figure.append(caption, this.most, this.svg, axis);
+    plot.append(ticks, this.svg, axis);
+    this.figure.append(caption, this.most, plot);
   }
 
   add(now, difference) {
@@ -80,7 +101,8 @@ class Chart {
   draw() {
     const greatest = Math.max(...this.values, ...this.seconds);
     this.most.textContent = `max ${this.write(greatest)}`;
-    const most = Math.max(greatest, 1e-9) * (100 / (100 - TOP));
+    const most = (this.write === bytes || this.write === byteRate ? axisOfBytes : axisOf)(Math.max(greatest, LEAST.get(this.write) ?? 1));
+    for (const [at, tick] of this.ticks.entries()) tick.textContent = this.write(most * (1 - at / 2));
     const path = (values) => values.map((value, at) =>
       `${at ? "L" : "M"}${SPAN - values.length + at + 1} ${(100 - (value / most) * 100).toFixed(2)}`).join("");
     const line = path(this.values);
@@ -93,17 +115,94 @@ class Chart {
 const charts = CHARTS.map((chart) => new Chart(chart));
 document.getElementById("charts").append(...charts.map((chart) => chart.figure));
 
-function rates(topics) {
-  const most = Math.max(...topics.map(([, count]) => count), 1);
-  document.getElementById("rates").replaceChildren(...topics.map(([topic, count]) => {
+function rates(topics, count) {
+  const most = Math.max(...topics.map(([, messages]) => messages), 1);
+  document.getElementById("rates").replaceChildren(...topics.map(([topic, messages, subscribers]) => {
     const row = document.createElement("tr");
     const meter = document.createElement("meter");
     meter.max = most;
-    meter.value = count;
-    for (const content of [topic, meter, rate(count)]) row.insertCell().append(content);
+    meter.value = messages;
+    meter.setAttribute("aria-hidden", "true");
+    row.insertCell().append(topic);
+    row.insertCell().append(meter, rate(messages));
+    row.insertCell().append(plain.format(subscribers));
     return row;
   }));
   document.getElementById("rates-none").hidden = topics.length > 0;
+  const more = document.getElementById("rates-more");
+  more.hidden = count <= topics.length;
+  more.textContent = count < TOPICS_READ ? `${plain.format(count)} topics in all` : `${plain.format(count)} topics or more in all`;
+}
+
+/** Numbers without a chart. */
+function tiles(now) {
+  const numbers = [
+    ["Users", now.users, "named by a token"],
+    ["Members", now.members, "present in topics"],
+    ["Topics", now.topic_count, "in use"],
+    ["Keys", now.keys, `in ${plural(now.keyed_topics, "topic", "topics")}, ${bytes(now.keyed_bytes)}`],
+    ["Slow clients", now.overflowed, `disconnected; ${plural(now.dropped, "message", "messages")} dropped`],
+  ];
+  document.getElementById("tiles").replaceChildren(...numbers.map(([title, value, words]) => {
+    const tile = document.createElement("div");
+    tile.dataset.testid = title.toLowerCase().replace(" ", "-");
+    const part = (tag, text) => Object.assign(document.createElement(tag), { textContent: text });
+    tile.append(part("dt", title), part("dd", count(value)), Object.assign(part("dd", words), { className: "key" }));
+    return tile;
+  }));
+}
+
+/** A row of a table; each further column is [title, text, small text]. */
+function tableRow(head, columns) {
+  const row = document.createElement("tr");
+  row.append(Object.assign(document.createElement("th"), { scope: "row", textContent: head }));
+  for (const [title, text, small] of columns) {
+    const cell = row.insertCell();
+    cell.dataset.title = title;
+    cell.append(text);
+    if (small) cell.append(Object.assign(document.createElement("small"), { textContent: small }));
+  }
+  return row;
+}
+
+/** The hooks of the application, if there are any. */
+function hooks(now, before, seconds) {
+  document.getElementById("hooks-section").hidden = !now;
+  if (!now) return;
+  const known = new Map((before?.hooks ?? []).map((hook) => [hook.hook, hook]));
+  const per = (hook, key) => Math.max(0, hook[key] - (known.get(hook.hook)?.[key] ?? 0));
+  document.getElementById("hooks").replaceChildren(...now.hooks.map((hook) => {
+    const failures = [["failed", "failed"], ["timed_out", "timed out"], ["queue_full", "queue full"], ["circuit_open", "not asked"]]
+      .filter(([key]) => hook[key]).map(([key, words]) => `${plain.format(hook[key])} ${words}`);
+    const timed = per(hook, "timed");
+    const requests = known.has(hook.hook) && seconds > 0 ? timed / seconds : 0;
+    return tableRow(hook.hook, [
+      ["Requests", rate(requests)], ["Time", timed ? ms(per(hook, "us") / timed / 1000) : "–"],
+      ["Accepted", plain.format(hook.accepted)], ["Rejected", plain.format(hook.rejected)], ["Failed", failures.join(", ") || "0"],
+    ]);
+  }));
+  document.getElementById("hooks-none").hidden = now.hooks.length > 0;
+  const open = document.getElementById("hooks-open");
+  open.hidden = !now.open_circuits;
+  const waiting = `${plural(now.pending, "request", "requests")} in progress`;
+  const text = `${plural(now.open_circuits, "address", "addresses")} of hooks failed and ${now.open_circuits === 1 ? "is" : "are"} not asked for a while; ${waiting}.`;
+  if (open.textContent !== text) open.textContent = text;
+}
+
+/** The webhooks, if there are any. */
+function webhooks(now, before, seconds) {
+  document.getElementById("webhooks-section").hidden = !now;
+  if (!now) return;
+  const known = new Map((before ?? []).map((webhook) => [webhook.webhook, webhook]));
+  document.getElementById("webhooks").replaceChildren(...now.map((webhook) => {
+    const delivered = known.has(webhook.webhook) && seconds > 0
+      ? Math.max(0, webhook.delivered - known.get(webhook.webhook).delivered) / seconds : 0;
+    return tableRow(webhook.webhook, [
+      ["Delivered", plural(webhook.delivered, "event", "events"), rate(delivered)],
+      ["Queue", plural(webhook.queued, "event", "events")], ["Failed", plain.format(webhook.failed)],
+      ["Dropped", plain.format(webhook.dropped)], ["Retries", plain.format(webhook.retries)],
+    ]);
+  }));
 }
 
 const plain = new Intl.NumberFormat();
@@ -168,6 +267,19 @@ function duration(seconds) {
   }).join(" ");
 }
 
+/** The nodes of the cluster, if there is one. */
+function cluster(now) {
+  document.getElementById("nodes-section").hidden = !now;
+  if (!now) return;
+  document.getElementById("nodes-away").hidden = now.connected;
+  document.getElementById("nodes").replaceChildren(...now.nodes.map((node) => {
+    const row = tableRow(node.name, [["Version", node.version], ["Up", duration(node.uptime)],
+      ["Connections", plain.format(node.connections)], ["Topics", plain.format(node.topics)]]);
+    row.firstChild.title = node.id;
+    return row;
+  }));
+}
+
 /** Version, uptime and node of the server. */
 function server({ version, commit, node, threads, backend, store, uptime }) {
   const facts = [`Sinews ${version} (${commit})`, `up ${duration(uptime)}`, `node ${node}`,
@@ -179,6 +291,7 @@ const state = document.getElementById("state");
 const form = document.getElementById("auth");
 let token = new URLSearchParams(location.hash.slice(1)).get("token");
 let attempts = 0;
+let lastReport = null;
 
 /** Close codes after which a retry would be rejected again. */
 const FINAL = new Set([4400, 4401, 4403, 4404]);
@@ -193,6 +306,17 @@ form.onsubmit = (event) => {
 
 /** A token is sent as a subprotocol, which limits its characters (RFC 6455 section 4.1). */
 const isToken = (text) => /^[\w.~+-]+$/.test(text);
+
+/** Says why the numbers are old; nothing if they are not. */
+function outage(cause) {
+  const box = document.getElementById("outage");
+  const since = lastReport ? ` The numbers are of ${lastReport.toLocaleTimeString()}.` : "";
+  const text = cause && `${cause}. The page tries again.${since}`;
+  box.hidden = !cause;
+  document.body.classList.toggle("stale", Boolean(cause));
+  if (box.textContent !== text) box.textContent = text;
+  if (!cause) lastReport = new Date();
+}
 
 /** Shows the reason of a rejection and the token form. */
 function rejected(code, reason) {
@@ -221,9 +345,14 @@ function open() {
     const seconds = last ? (now.at - last.at) / 1000 : 0;
     const difference = (key) => (last && seconds > 0 ? Math.max(0, now[key] - last[key]) / seconds : 0);
     server(now.server);
+    cluster(now.cluster);
+    tiles(now);
+    outage("");
     if (last) {
       for (const chart of charts) chart.add(now, difference);
-      rates(now.topics);
+      rates(now.topics, now.topic_count);
+      hooks(now.hooks, last.hooks, seconds);
+      webhooks(now.webhooks, last.webhooks, seconds);
       streams(now.streams, last.streams, seconds);
     }
     last = now;
@@ -233,7 +362,8 @@ function open() {
   socket.onclose = ({ code, reason }) => {
     state.dataset.status = "waiting";
     if (FINAL.has(code)) return rejected(code, reason);
-    state.textContent = reason || "the server cannot be reached";
+    state.textContent = "no connection";
+    outage(reason || "The server cannot be reached");
     attempts += 1;
     const most = Math.min(30_000, 500 * 2 ** Math.min(attempts, 10));
     setTimeout(open, most / 2 + (Math.random() * most) / 2);

@@ -1,0 +1,298 @@
+/** Types of sinews.js, the client of the Sinews protocol `sinews.v1`. */
+
+export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
+
+/** The type of payloads, unless the application names a narrower one. */
+export type Data = Json | Uint8Array;
+
+export interface Message<T = Data> {
+  topic: string;
+  /** The payload: JSON, or bytes. A text payload is a string. */
+  data: T;
+  /** Position in the topic, if the topic has a history. */
+  epoch?: number;
+  seq?: number;
+}
+
+/** Position of a message in a topic with a history. */
+export interface Position {
+  /** Number that changes when the topic restarts. */
+  epoch: number;
+  /** Number of the message; counts from 1 without a gap. */
+  seq: number;
+}
+
+/** Messages that a subscription has not received. */
+export interface Gap {
+  /** The topic; undefined if the messages belong to several topics. */
+  topic?: string;
+  /**
+   * `dropped`: the client reads too slowly, or the messages expired first. `history`: the topic no longer retains messages
+   * since the last position. `reset`: the topic's stream was deleted, and its numbers start anew.
+   */
+  reason: "dropped" | "history" | "reset";
+  /** Number of dropped messages, for `dropped`. */
+  messages?: number;
+}
+
+export type Status = "connecting" | "open" | "waiting" | "closed";
+
+export interface StatusChange {
+  status: Status;
+  /** Attempts since the last connection that lasted 5 seconds. */
+  attempt: number;
+  /** Milliseconds until the next attempt, while waiting. */
+  delay?: number;
+  /**
+   * The close code and reason of the last connection; 0 if this client dropped it. "closed" with 4400, 4401, 4403 or 4404:
+   * the server rejects the path, the token, the origin or a missing right, and the reason says which. 1008: the client
+   * exceeded a limit, or read too slowly.
+   */
+  code?: number;
+  reason?: string;
+}
+
+export interface Options {
+  /**
+   * The WebSocket class. Default: the global WebSocket. Runtimes without it, such as Node.js before 22, pass the class of
+   * the package `ws`.
+   */
+  WebSocket?: new (url: string | URL, protocols?: string | string[]) => unknown;
+  /**
+   * A token, or a function that returns a token. The function is called before each attempt, and before the current
+   * token expires: the new token then replaces it without a reconnect. A rejected token is not sent again: with a
+   * constant token, or a function that returns the same token, the client ends ("closed", code 4401).
+   */
+  token?: string | (() => string | Promise<string>);
+  /**
+   * Uses plain HTTP after two failed attempts, where a network blocks WebSockets, and tries a WebSocket again at each later
+   * connection. HTTP offers `subscribe` without presence and members, `publish`, `history`, `state`, `set` and
+   * `delete`; other requests are rejected with the code 501. Default false.
+   */
+  fallback?: boolean;
+  /** Called on each change of state. */
+  onstatus?: (change: StatusChange) => void;
+  /**
+   * Called with messages of topics that no subscription of this client matches: the backend has subscribed the client by the
+   * HTTP API or in the answer to a hook.
+   */
+  onmessage?: (message: Message) => void;
+  /** Milliseconds before the second attempt, doubled before each further attempt. Default 250. */
+  minDelay?: number;
+  /** Longest delay between attempts, in milliseconds. Default 30,000. */
+  maxDelay?: number;
+  /** Milliseconds without a message after which a ping is sent. Default 30,000. */
+  heartbeatInterval?: number;
+  /** Timeout of the answer to a ping, and of the server's welcome, in milliseconds. Default 10,000. */
+  responseTimeout?: number;
+}
+
+export interface SubscribeOptions {
+  /** Number of messages to replay from the topic's history. */
+  last?: number;
+  /** Replays messages after this position, such as the `position` of an earlier subscription. Not with `last`. */
+  from?: Position;
+  /** Called with the number of subscribers on each change. Not for patterns. */
+  presence?: (subscribers: number) => void;
+  /** Called with the members of the topic, the info of each by its id, on each change. Not for patterns. */
+  members?: (members: Map<string, Json | undefined>) => void;
+  /**
+   * Called on each acknowledgement of the subscription: the first, and after each reconnect. `publish` is false if the
+   * client may not publish to the topic.
+   */
+  onsubscribed?: (ack: { topic: string; publish?: false; subscribers?: number; members?: Member[]; epoch?: number; seq?: number; replayed?: number; complete?: boolean }) => void;
+  /** Called if messages were lost: evicted from the history before a reconnect, or dropped for a slow client. */
+  ongap?: (gap: Gap) => void;
+  /** Called if the server rejects the subscription, at first or after a reconnect. */
+  onerror?: (error: SinewsError) => void;
+}
+
+/** A member of a topic: a user or a device with one or more connections. */
+export interface Member {
+  /** 1 to 128 bytes. If the token has a `sub`, that. */
+  id: string;
+  /** What other clients learn of the member: at most 1,024 bytes of JSON. */
+  info?: Json;
+}
+
+export interface Subscription {
+  readonly client: Client;
+  readonly topic: string;
+  /** Resolves on the first acknowledgement; rejects on an error. */
+  readonly ready: Promise<unknown>;
+  /** Position of the last message, if the topic has a history. Stored, it is the option `from` of a later subscription. */
+  readonly position: Position | null;
+  unsubscribe(): void;
+}
+
+export interface StateOptions {
+  /** Only keys that match this pattern. */
+  filter?: string;
+  /** At most one update in this number of milliseconds. */
+  interval?: number;
+  /** Called on each acknowledgement: the first, and after each reconnect. */
+  onsubscribed?: (ack: { topic: string; epoch: number; seq: number; recovered: boolean }) => void;
+  /** Called if the server rejects the subscription, at first or after a reconnect. */
+  onerror?: (error: SinewsError) => void;
+}
+
+/** The keys of a topic. */
+export interface State<T = Data> {
+  readonly topic: string;
+  /** Resolves with the first snapshot; rejects on an error. */
+  readonly ready: Promise<State<T>>;
+  /** The values by key. */
+  readonly keys: ReadonlyMap<string, T>;
+  /** Position of the view; null before the first snapshot. */
+  readonly position: Position | null;
+  /** The version of a key, for the option `version` of a write. */
+  version(key: string): number | undefined;
+  unsubscribe(): void;
+}
+
+/** Conditions of a write of a key. At most one of `ifNew`, `ifExists` and `version`. */
+export interface KeyConditions {
+  ifNew?: boolean;
+  ifExists?: boolean;
+  version?: number;
+  /** With `version`: the epoch of it. */
+  epoch?: number;
+  /** A second write of the key with the same name has no effect, and the result of the first. */
+  idempotencyKey?: string;
+}
+
+/** Position of a write; `changed` is false if a deleted key did not exist. */
+export interface KeyWritten extends Position {
+  changed?: boolean;
+  repeated?: boolean;
+}
+
+/** A record of a stream. */
+export interface StreamRecord<T = Data> {
+  partition: number;
+  offset: number;
+  /** The producer's clock, in microseconds since 1970. */
+  at: number;
+  key?: string;
+  /** A key that is not UTF-8, in base64. */
+  key_b64?: string;
+  data: T;
+}
+
+export interface AppendOptions {
+  /** Records of one key go to one partition. */
+  key?: string;
+  partition?: number;
+  /** Required durability of the acknowledgement. Default "disk". */
+  ack?: "memory" | "disk" | "broker";
+}
+
+export interface ConsumeOptions {
+  /** Start position. Default "latest"; for a group without a committed offset "earliest". */
+  from?: "earliest" | "latest" | { offset: number } | { time: number };
+  /** Consumer group: shares the partitions with its members, and starts at its committed offset. */
+  group?: string;
+  partition?: number;
+  /** Called with the partitions assigned to this member of a group. */
+  onassigned?: (partitions: number[]) => void;
+  /** Called if the group's committed offset may be lost, or cannot be read from: reading starts at `offset`. */
+  onreset?: (reset: { partition: number; offset: number }) => void;
+  /** Called if records do not exist any more. */
+  ongap?: (gap: { partition: number; from: number; to: number }) => void;
+  /** Called if the server rejects the consumption, at first or after a reconnect. */
+  onerror?: (error: SinewsError) => void;
+}
+
+export interface Consumption {
+  readonly stream: string;
+  /** Resolves on the first acknowledgement; rejects on an error. */
+  readonly ready: Promise<unknown>;
+  /** Commits the group's offset after the records delivered so far. */
+  commit(): Promise<unknown>;
+  stop(): void;
+}
+
+export interface Stream {
+  readonly name: string;
+  /** Appends JSON or bytes; resolves when the record is on disk, or has the durability of `ack`. */
+  append(data: Json | ArrayBuffer | ArrayBufferView, options?: AppendOptions): Promise<{ partition: number; offset: number; count: number }>;
+  /** Delivers each record once, in the order of its partition, across reconnects. */
+  consume<T = Data>(onrecord: (record: StreamRecord<T>) => void, options?: ConsumeOptions): Consumption;
+  /** Reads records once from an offset on, about `max` bytes. */
+  read<T = Data>(offset: number, options?: { partition?: number; max?: number }): Promise<{ records: Omit<StreamRecord<T>, "partition">[]; next: number; end: number }>;
+  /** Deletes the stream with its records. A token must grant the right `delete`. */
+  delete(): Promise<void>;
+  /** The first and end offsets of the partitions, and the committed offsets of the groups. */
+  info(): Promise<{
+    partitions: { partition: number; earliest: number; end: number; bytes: number }[];
+    groups: { group: string; partitions: { partition: number; offset: number }[] }[];
+  }>;
+}
+
+/**
+ * An error of the server with a number of the protocol as its code, or of this client: `lost` (the connection ended before
+ * the answer), `full` (too many requests wait), `closed`, `no-websocket` and `no-url` (thrown by `connect`),
+ * `duplicate` (thrown by `state`).
+ */
+export class SinewsError extends Error {
+  readonly code: number | "lost" | "full" | "closed" | "no-websocket" | "no-url" | "duplicate";
+  /** The rights that a token would have to grant. */
+  readonly needs?: { publish?: string[]; subscribe?: string[]; keys?: string[] };
+}
+
+export class Client {
+  constructor(url?: string | URL, options?: Options);
+  readonly status: Status;
+  /** "http" with the option `fallback`, where WebSockets fail. */
+  readonly transport: "websocket" | "http";
+  /** Bytes that the socket has not yet sent. */
+  readonly bufferedAmount: number;
+  onstatus: ((change: StatusChange) => void) | null;
+  /**
+   * Subscribes to a topic or a pattern, and again after every reconnect. `T` is the type of the payloads, which nothing
+   * checks at run time: `subscribe<{ text: string }>("chat.room", ({ data }) => data.text)`.
+   */
+  subscribe<T = Data>(topic: string, onmessage: (message: Message<T>) => void, options?: SubscribeOptions): Subscription;
+  /** Publishes JSON or bytes; resolves when the server acknowledges. */
+  publish(topic: string, data: Json | ArrayBuffer | ArrayBufferView): Promise<{ reached?: number; epoch?: number; seq?: number }>;
+  /** A durable stream of the server. */
+  stream(name: string): Stream;
+  /**
+   * Fetches retained messages of a topic, the oldest first: the last ones (default 100), or those after a position. One
+   * answer has at most 1,000 messages and 1 MiB.
+   */
+  history<T = Data>(topic: string, range?: number | { last?: number } | { from: Position }): Promise<Message<T>[]>;
+  /**
+   * Follows the keys of a topic, and again after every reconnect. `onchange` gets the values by key, and the keys that have
+   * changed. Once for each topic.
+   */
+  state<T = Data>(topic: string, onchange: (keys: ReadonlyMap<string, T>, changed: Set<string>) => void, options?: StateOptions): State<T>;
+  /** Sets a key of a topic; rejects with the code 412 if the condition is not met. `ttl` is in milliseconds. */
+  set(topic: string, key: string, data: Json | ArrayBuffer | ArrayBufferView, options?: KeyConditions & { ttl?: number }): Promise<KeyWritten>;
+  /** Deletes a key of a topic. */
+  delete(topic: string, key: string, options?: KeyConditions): Promise<KeyWritten>;
+  /**
+   * Calls a method of the application behind the server (hook `rpc`), and resolves with its result, whose type nothing checks
+   * at run time. Rejects with the code and the reason of the application, with 404 without a hook, and with 503 if the
+   * application does not answer.
+   */
+  call<T = Json>(method: string, data?: Json, options?: { topic?: string }): Promise<T>;
+  /** The number of subscribers of a topic by its name. */
+  presence(topic: string): Promise<number>;
+  /**
+   * Makes this client present in a topic as a member, and again after every reconnect, until `leave`. Joining again
+   * replaces the member. Resolves when the server acknowledges; rejects if it rejects the member.
+   */
+  join(topic: string, member: Member): Promise<void>;
+  /** Ends the presence of this client in a topic. */
+  leave(topic: string): Promise<void>;
+  /** The members of a topic, in order of their ids. */
+  members(topic: string): Promise<Member[]>;
+  /** Connects now, if the client waits for its next attempt. */
+  retry(): void;
+  /** Closes the connection permanently. */
+  close(): void;
+}
+
+/** Connects, and reconnects until `close`. The URL has the scheme ws, wss, http or https; default: `/ws` of the page's own server. */
+export function connect(url?: string | URL, options?: Options): Client;

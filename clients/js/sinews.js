@@ -1,0 +1,1266 @@
+/**
+ * Client of the Sinews protocol `sinews.v1` for browsers, Node.js, Deno and Bun. Subscriptions survive lost connections.
+ *
+ *   import { connect } from "@sinews/client"; // or from "/sinews.js" of the server
+ *   const client = connect("wss://example.com/ws"); // in a page of the server: connect()
+ *   client.subscribe("chat.*", ({ topic, data }) => console.log(topic, data));
+ *   await client.publish("chat.room", { text: "hello" });
+ *
+ * One file without dependencies. Types: sinews.d.ts.
+ */
+
+/** Limit of requests queued while disconnected; further requests are rejected at once. */
+const QUEUE_MAX = 256;
+/** Limit of pending requests. */
+const PENDING_MAX = 4096;
+/** Close codes: invalid or expired token; path, origin or missing right, which no retry can fix. */
+const TOKEN_REJECTED = 4401;
+const REJECTED = new Set([4400, 4403, 4404]);
+/** Close code of a connection that was lost or refused. */
+const ABNORMAL = 1006;
+/** The characters of a subprotocol (RFC 6455 section 4.1). */
+const IS_TOKEN = /^[\w!#$%&'*+.^`|~-]+$/;
+/** A token is renewed when this share of its lifetime is left, at most this many milliseconds before it expires. */
+const RENEWAL_SHARE = 0.2;
+const RENEWAL_MAX = 60_000;
+/** Milliseconds between renewal attempts. */
+const RENEWAL_RETRY = 5_000;
+/** A connection that lasted this many milliseconds resets the delay between attempts. */
+const STABLE = 5_000;
+/** Longest delay of a timer, in milliseconds. */
+const TIMER_MAX = 2 ** 31 - 1;
+/** Prefix of the subprotocol with the token. */
+const BEARER = "sinews.bearer.";
+/** With the option `fallback`: failed attempts before the next one uses HTTP, at first and after HTTP has worked. */
+const FALLBACK_AFTER = 2;
+const FALLBACK_AGAIN_AFTER = 1;
+/** Topics of one HTTP response, and responses at a time: browsers open six connections to a server. */
+const RESPONSE_TOPICS_MAX = 64;
+const RESPONSES_MAX = 4;
+/** Error code of a request that HTTP does not offer; close code of a connection that is made anew. */
+const NOT_IMPLEMENTED = 501;
+const RESTART = 1012;
+/** Error code of a store that is temporarily unavailable, and milliseconds before a retry. */
+const STORE = 503;
+const RETRY_DELAY = 1_000;
+
+/** An error of the server or of this client; `code` is a number of the protocol, or a word. */
+export class SinewsError extends Error {
+  /** @param {number | string} code @param {string} message @param {object} [needs] */
+  constructor(code, message, needs) {
+    super(message);
+    this.name = "SinewsError";
+    this.code = code;
+    this.needs = needs;
+  }
+}
+
+/** Connects, and reconnects until `close`. */
+export function connect(url, options) {
+  return new Client(url, options);
+}
+
+/** A connection to a server that reconnects automatically. */
+export class Client {
+  #url;
+  #options;
+  #socket = null;
+  #status = "connecting";
+  #attempt = 0;
+  #timer = 0;
+  #heartbeat = 0;
+  /** Time of the last message of the server, in milliseconds. */
+  #receivedAt = 0;
+  #transport = "websocket";
+  /** Consecutive WebSockets without a welcome, and whether HTTP has worked. */
+  #failures = 0;
+  #hasUsedHttp = false;
+  /** Time of the welcome; 0 before it. */
+  #openedAt = 0;
+  #nextId = 1;
+  #pending = new Map();
+  #queue = [];
+  #subscriptions = new Set();
+  #consumptions = new Set();
+  /** Followed keys, by topic. */
+  #states = new Map();
+  /** Joined topics: `{ member, resolve, reject }` of each. */
+  #joined = new Map();
+  #welcome = null;
+  #renewal = 0;
+  /** The connection's token, and the token that the server has rejected last. */
+  #token;
+  #rejectedToken = null;
+
+  /** Called on each change of state: `{ status, attempt, delay, code, reason }`. */
+  onstatus = null;
+
+  constructor(url, options = {}) {
+    if (!(options.WebSocket ?? globalThis.WebSocket)) {
+      throw new SinewsError("no-websocket", "this runtime has no global WebSocket (Node.js has one from version 22 on): "
+        + "pass a class, for example connect(url, { WebSocket }) with the WebSocket of the package ws");
+    }
+    this.#url = absolute(url ?? "/ws");
+    if (this.#url.protocol.startsWith("http")) {
+      this.#url.protocol = this.#url.protocol.replace("http", "ws");
+    }
+    this.#options = { minDelay: 250, maxDelay: 30_000, heartbeatInterval: 30_000, responseTimeout: 10_000, ...options };
+    this.onstatus = options.onstatus ?? null;
+    globalThis.addEventListener?.("online", this.#online);
+    // The caller can set `onstatus` first.
+    queueMicrotask(() => this.#open());
+  }
+
+  /** "connecting", "open", "waiting" (for the next attempt) or "closed". */
+  get status() {
+    return this.#status;
+  }
+
+  /** "websocket", or "http" with the option `fallback` where WebSockets fail. */
+  get transport() {
+    return this.#transport;
+  }
+
+  /** Bytes that the socket has not yet sent. */
+  get bufferedAmount() {
+    return this.#socket?.bufferedAmount ?? 0;
+  }
+
+  /**
+   * Subscribes to a topic or a pattern, and again after every reconnect. A topic with a history resumes after the last
+   * received message, at first after the option `from`; `ongap` reports lost messages.
+   */
+  subscribe(topic, onmessage, options = {}) {
+    const unsubscribe = () => this.#unsubscribe(subscription);
+    const subscription = new Subscription(this, topic, onmessage, options, unsubscribe, (message) => this.#request(message));
+    if (this.#status === "closed") {
+      subscription._reject(new SinewsError("closed", "the client is closed"));
+      return subscription;
+    }
+    const { presence, members, last, from } = options;
+    const asks = !this.#hasOther(subscription) || presence || members || last || from;
+    this.#subscriptions.add(subscription);
+    if (this.#status === "open" && asks) this.#sendSubscribe(subscription);
+    else if (this.#status === "open") subscription._acknowledge({ topic });
+    return subscription;
+  }
+
+  /**
+   * Publishes JSON, or bytes (an ArrayBuffer or a view of it). Resolves when the server acknowledges. Publications are
+   * queued while disconnected. A publication in flight when the connection is lost is rejected with the code "lost",
+   * because its delivery is unknown.
+   */
+  publish(topic, data) {
+    const bytes = toBytes(data);
+    return this.#request(bytes ? { op: "publish", topic, b64: toBase64(bytes) } : { op: "publish", topic, data });
+  }
+
+  /**
+   * Fetches retained messages of a topic: the last ones, by default 100, or with `{ from: { epoch, seq } }` those after a
+   * position, the oldest first. One answer has at most 1,000 messages and 1 MiB.
+   */
+  async history(topic, range = 100) {
+    const { last, from } = typeof range === "number" ? { last: range } : range;
+    const { messages } = await this.#request({ op: "history", topic, last: last ?? (from ? undefined : 100), from });
+    for (const message of messages) if ("b64" in message) message.data = fromBase64(message.b64);
+    return messages;
+  }
+
+  /** A durable stream of the server: it is appended to, and read from any offset. */
+  stream(name) {
+    return new Stream(name, {
+      request: (message) => this.#request(message),
+      begin: (consumption) => {
+        this.#consumptions.add(consumption);
+        if (this.#status === "open") this.#sendConsume(consumption);
+        else if (this.#status === "closed") this.#rejectConsumption(consumption, new SinewsError("closed", "the client is closed"));
+      },
+      end: (consumption) => {
+        const was = this.#consumptions.delete(consumption);
+        if (was && this.#status === "open") this.#send({ op: "stop", stream: name }, () => {}, () => {});
+      },
+    });
+  }
+
+  /**
+   * Follows the keys of a topic, and again after every reconnect: `onchange` is called with a map of their values by key
+   * (bytes for a value in base64), and the keys that have changed. A client that is slower than the changes gets the last
+   * values. Options: `filter`, a pattern of keys; `interval`, milliseconds between updates. One for each topic.
+   */
+  state(topic, onchange, options = {}) {
+    if (this.#states.has(topic)) throw new SinewsError("duplicate", `the keys of ${topic} are followed already`);
+    const state = new State(topic, onchange, options, () => {
+      if (this.#states.get(topic) !== state) return;
+      this.#states.delete(topic);
+      if (this.#status === "open") this.#send({ op: "unsubscribe", topic, keys: true }, () => {}, () => {});
+    });
+    if (this.#status === "closed") {
+      state._reject(new SinewsError("closed", "the client is closed"));
+      return state;
+    }
+    this.#states.set(topic, state);
+    if (this.#status === "open") this.#sendState(state);
+    return state;
+  }
+
+  /**
+   * Sets a key of a topic to JSON or bytes. Options: `ttl` in milliseconds; one of `ifNew`, `ifExists` and `version`,
+   * which may have an `epoch`; `idempotencyKey`. Resolves with the position of the change; rejects with 412 if the
+   * condition is not met. While disconnected, and on a lost connection, as `publish`.
+   */
+  set(topic, key, data, options = {}) {
+    const bytes = toBytes(data);
+    return this.#request({ op: "set", topic, key, ...(bytes ? { b64: toBase64(bytes) } : { data }), ...conditions(options) });
+  }
+
+  /** Deletes a key of a topic; options as for `set`, without `ttl`. */
+  delete(topic, key, options = {}) {
+    return this.#request({ op: "delete", topic, key, ...conditions(options) });
+  }
+
+  /**
+   * Calls a method of the application behind the server (hook `rpc`), and resolves with its result. With the option
+   * `topic`, the application gets the topic, too. While disconnected, and on a lost connection, as `publish`.
+   */
+  async call(method, data = null, { topic } = {}) {
+    return (await this.#request({ op: "rpc", method, data, topic })).data;
+  }
+
+  /** The number of subscribers of a topic by its name. */
+  async presence(topic) {
+    return (await this.#request({ op: "presence", topic })).subscribers;
+  }
+
+  /**
+   * Makes this client present in a topic as a member, `{ id, info }`, and again after every reconnect, until `leave`.
+   * Joining again replaces the member, and the earlier promise takes the result of the later. Resolves when the server
+   * acknowledges, or after `leave`; rejects if the server rejects the member.
+   */
+  join(topic, member) {
+    const joined = { member };
+    const done = new Promise((resolve, reject) => Object.assign(joined, { resolve, reject }));
+    // A caller that ignores it need not catch.
+    done.catch(() => {});
+    this.#joined.get(topic)?.resolve(done);
+    if (this.#status === "closed") joined.reject(new SinewsError("closed", "the client is closed"));
+    else this.#joined.set(topic, joined);
+    if (this.#status === "open") this.#sendJoin(topic, joined);
+    return done;
+  }
+
+  /** Ends the presence of this client in a topic. Resolves when the server acknowledges. */
+  async leave(topic) {
+    const joined = this.#joined.get(topic);
+    if (!joined) return;
+    this.#joined.delete(topic);
+    joined.resolve();
+    if (this.#status === "open") await this.#request({ op: "leave", topic });
+  }
+
+  /** Lists the members of a topic: `{ id, info }` of each, in order of their ids. */
+  async members(topic) {
+    const members = [];
+    let page;
+    do {
+      page = await this.#request({ op: "members", topic, after: members.at(-1)?.id });
+      members.push(...page.members);
+    } while (page.more);
+    return members;
+  }
+
+  /** Connects now, if the client waits for its next attempt. */
+  retry() {
+    this.#online();
+  }
+
+  /** Closes the connection permanently. */
+  close() {
+    if (this.#status === "closed") return;
+    this.#end(1000, "closed by this client");
+    this.#socket?.close(1000);
+    this.#socket = null;
+  }
+
+  #online = () => {
+    if (this.#status !== "waiting") return;
+    clearTimeout(this.#timer);
+    this.#open();
+  };
+
+  async #open() {
+    if (this.#status === "closed") return;
+    this.#setStatus("connecting");
+    let token;
+    try {
+      token = await this.#fetchToken();
+    } catch (error) {
+      return this.#wait(0, `no token: ${error.message}`);
+    }
+    if (this.#status === "closed") return;
+    if (this.#rejectedToken && token === this.#rejectedToken.token) {
+      const { code, reason } = this.#rejectedToken;
+      return this.#end(code, reason);
+    }
+    if (token && !IS_TOKEN.test(token)) return this.#end(TOKEN_REJECTED, "the token is not a JWT");
+    this.#token = token;
+    const protocols = token ? ["sinews.v1", BEARER + token] : ["sinews.v1"];
+    const { WebSocket: Socket = WebSocket, fallback } = this.#options;
+    const usesHttp = fallback && this.#failures >= (this.#hasUsedHttp ? FALLBACK_AGAIN_AFTER : FALLBACK_AFTER);
+    this.#transport = usesHttp ? "http" : "websocket";
+    const socket = usesHttp ? new HttpSocket(this.#url, protocols) : new Socket(this.#url, protocols);
+    this.#socket = socket;
+    this.#welcome = setTimeout(() => this.#disconnected(socket, 0, "connect timeout"), this.#options.responseTimeout);
+    socket.onmessage = (event) => socket === this.#socket && this.#handleMessage(event.data);
+    let failure = "";
+    // Runtimes other than browsers describe a failed handshake here. Node.js 20 reports no `close` after it.
+    socket.onerror = ({ message = "" }) => {
+      failure = message;
+      setTimeout(() => this.#disconnected(socket, ABNORMAL, failure));
+    };
+    socket.onclose = (event) => this.#disconnected(socket, event.code, event.reason || failure);
+  }
+
+  async #fetchToken() {
+    const { token } = this.#options;
+    return typeof token === "function" ? token() : token;
+  }
+
+  #disconnected(socket, code, reason) {
+    if (socket !== this.#socket) return;
+    this.#socket = null;
+    socket.onmessage = socket.onclose = null;
+    socket.close();
+    // A server that accepts connections and drops them at once must not be flooded.
+    if (this.#openedAt && Date.now() - this.#openedAt >= STABLE) this.#attempt = 0;
+    this.#failures = this.#openedAt || this.#transport === "http" ? 0 : this.#failures + 1;
+    this.#openedAt = 0;
+    clearTimeout(this.#welcome);
+    clearTimeout(this.#heartbeat);
+    clearTimeout(this.#renewal);
+    for (const { reject } of this.#pending.values()) {
+      reject(new SinewsError("lost", "the connection was lost before the server answered"));
+    }
+    this.#pending.clear();
+    if (code === TOKEN_REJECTED) this.#rejectedToken = { token: this.#token, code, reason };
+    // A constant token is rejected again. A function may return another token.
+    const isFinal = REJECTED.has(code) || (code === TOKEN_REJECTED && typeof this.#options.token !== "function");
+    if (isFinal) this.#end(code, reason);
+    else this.#wait(code, reason);
+  }
+
+  /** Schedules the next attempt, with exponential backoff and jitter. */
+  #wait(code, reason) {
+    const { minDelay, maxDelay } = this.#options;
+    const most = Math.min(maxDelay, minDelay * 2 ** Math.min(this.#attempt, 30));
+    const delay = most / 2 + (Math.random() * most) / 2;
+    this.#attempt += 1;
+    this.#setStatus("waiting", { delay, code, reason });
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.#open(), delay);
+  }
+
+  #end(code, reason) {
+    globalThis.removeEventListener?.("online", this.#online);
+    clearTimeout(this.#timer);
+    clearTimeout(this.#heartbeat);
+    clearTimeout(this.#welcome);
+    clearTimeout(this.#renewal);
+    const error = new SinewsError("closed", reason || "the client is closed");
+    for (const { reject } of [...this.#pending.values(), ...this.#queue]) reject(error);
+    for (const subscription of [...this.#subscriptions, ...this.#consumptions, ...this.#states.values()]) subscription._reject(error);
+    for (const joined of this.#joined.values()) joined.reject(error);
+    this.#joined.clear();
+    this.#pending.clear();
+    this.#queue = [];
+    this.#setStatus("closed", { code, reason });
+  }
+
+  #setStatus(status, more = {}) {
+    this.#status = status;
+    notify(this.onstatus, { status, attempt: this.#attempt, ...more });
+  }
+
+  #handleMessage(text) {
+    this.#receivedAt = Date.now();
+    const message = JSON.parse(text);
+    switch (message.op) {
+      case "welcome":
+        return this.#handleWelcome(message.expires_in);
+      case "message":
+        if ("b64" in message) message.data = fromBase64(message.b64);
+        this.#deliver(message);
+        return;
+      case "dropped":
+        return this.#reportGap({ topic: message.topic, reason: "dropped", messages: message.messages });
+      case "reset":
+        return this.#reportGap({ topic: message.topic, reason: "reset" });
+      case "keys":
+        return this.#states.get(message.topic)?._update(message);
+      case "presence":
+        for (const subscription of this.#subscriptions) subscription._updatePresence(message);
+        break;
+      case "records":
+      case "gap":
+      case "assigned":
+        if (message.id !== undefined) break;
+        for (const consumption of this.#consumptions) consumption._handleMessage(message);
+        return;
+    }
+    const pending = this.#pending.get(message.id);
+    if (!pending) {
+      if (message.op === "error") this.#resubscribe(message);
+      return;
+    }
+    this.#pending.delete(message.id);
+    if (message.op === "error") pending.reject(new SinewsError(message.code, message.error, message.needs));
+    else pending.resolve(message);
+  }
+
+  /** Passes a message to its subscriptions, or to the client's `onmessage` if the backend has subscribed this client. */
+  #deliver(message) {
+    let isOwn = false;
+    for (const subscription of this.#subscriptions) isOwn = subscription._handleMessage(message) || isOwn;
+    if (!isOwn) notify(this.#options.onmessage, message);
+  }
+
+  #reportGap(gap) {
+    for (const subscription of this.#subscriptions) subscription._reportGap(gap);
+  }
+
+  #handleWelcome(expiresIn) {
+    clearTimeout(this.#welcome);
+    this.#openedAt = Date.now();
+    this.#hasUsedHttp ||= this.#transport === "http";
+    this.#renewBefore(expiresIn);
+    this.#setStatus("open");
+    this.#startHeartbeat();
+    // First, so that a subscription of this client finds its own member.
+    for (const [topic, joined] of this.#joined) this.#sendJoin(topic, joined);
+    for (const subscription of this.#subscriptions) this.#sendSubscribe(subscription);
+    for (const consumption of this.#consumptions) this.#sendConsume(consumption);
+    for (const state of this.#states.values()) this.#sendState(state);
+    const queue = this.#queue;
+    this.#queue = [];
+    for (const { message, resolve, reject } of queue) this.#send(message, resolve, reject);
+  }
+
+  /** Requests the next token before the current token expires in `expiresIn` seconds. */
+  #renewBefore(expiresIn) {
+    clearTimeout(this.#renewal);
+    if (expiresIn === undefined || typeof this.#options.token !== "function") return;
+    const left = expiresIn * 1000;
+    this.#renewAfter(left - Math.min(left * RENEWAL_SHARE, RENEWAL_MAX));
+  }
+
+  #renewAfter(delay) {
+    const step = Math.min(delay, TIMER_MAX);
+    this.#renewal = setTimeout(() => (step < delay ? this.#renewAfter(delay - step) : this.#renew()), step);
+  }
+
+  /** Renews the token. Without a new token, the connection is closed when the token expires, and reconnects then. */
+  async #renew() {
+    const socket = this.#socket;
+    if (!socket) return;
+    const retry = () => socket === this.#socket && this.#renewAfter(RENEWAL_RETRY);
+    let token;
+    try {
+      token = await this.#fetchToken();
+    } catch {
+      return retry();
+    }
+    if (socket !== this.#socket) return;
+    if (!token || token === this.#token) return retry();
+    this.#send({ op: "token", token }, ({ expires_in: expiresIn }) => {
+      this.#token = token;
+      this.#renewBefore(expiresIn);
+    }, retry);
+  }
+
+  /** Sends a ping `heartbeatInterval` after the last message, and drops the connection if the answer times out. */
+  #startHeartbeat() {
+    const { heartbeatInterval, responseTimeout } = this.#options;
+    clearTimeout(this.#heartbeat);
+    const receivedAt = this.#receivedAt;
+    const rest = receivedAt + heartbeatInterval - Date.now();
+    if (rest > 0) {
+      this.#heartbeat = setTimeout(() => this.#startHeartbeat(), Math.min(rest, heartbeatInterval));
+      return;
+    }
+    const socket = this.#socket;
+    this.#send({ op: "ping" }, () => {}, () => {});
+    this.#heartbeat = setTimeout(() => {
+      if (this.#receivedAt === receivedAt) this.#disconnected(socket, 0, "ping timeout");
+      else this.#startHeartbeat();
+    }, responseTimeout);
+  }
+
+  #sendSubscribe(subscription) {
+    const { topic } = subscription;
+    const message = { op: "subscribe", topic, ...subscription._request() };
+    this.#send(message, (ack) => subscription._acknowledge(ack), (error) => {
+      if (error.code === "lost") return;
+      if (error.code === STORE) return this.#retryLater(() => this.#subscriptions.has(subscription) && this.#sendSubscribe(subscription));
+      this.#subscriptions.delete(subscription);
+      subscription._reject(error);
+    });
+  }
+
+  #sendState(state) {
+    this.#send(state._request(), (ack) => state._acknowledge(ack), (error) => {
+      if (error.code === "lost" || this.#states.get(state.topic) !== state) return;
+      this.#states.delete(state.topic);
+      state._reject(error);
+    });
+  }
+
+  #sendJoin(topic, joined) {
+    this.#send({ op: "join", topic, member: joined.member }, () => joined.resolve(), (error) => {
+      if (error.code === "lost") return;
+      if (this.#joined.get(topic) === joined) this.#joined.delete(topic);
+      joined.reject(error);
+    });
+  }
+
+  /** Consumes a stream from the client's next offset. */
+  #sendConsume(consumption) {
+    const id = this.#send(consumption._request(), (ack) => consumption._acknowledge(ack), (error) => {
+      if (error.code === STORE) this.#retryLater(() => this.#consumptions.has(consumption) && this.#sendConsume(consumption));
+      else if (error.code !== "lost") this.#rejectConsumption(consumption, error);
+    });
+    consumption._id = id;
+  }
+
+  #rejectConsumption(consumption, error) {
+    this.#consumptions.delete(consumption);
+    consumption._reject(error);
+  }
+
+  /** The server has ended an acknowledged join, subscription or consumption: requests it again. */
+  #resubscribe({ id, topic, keys }) {
+    if (keys) {
+      const state = this.#states.get(topic);
+      if (state) this.#retryLater(() => this.#states.get(topic) === state && this.#sendState(state));
+      return;
+    }
+    for (const consumption of this.#consumptions) {
+      if (id !== undefined && consumption._id === id) {
+        this.#retryLater(() => this.#consumptions.has(consumption) && this.#sendConsume(consumption));
+      }
+    }
+    const joined = this.#joined.get(topic);
+    if (joined) this.#retryLater(() => this.#joined.get(topic) === joined && this.#sendJoin(topic, joined));
+    for (const subscription of this.#subscriptions) {
+      if (topic !== undefined && subscription.topic === topic) {
+        this.#retryLater(() => this.#subscriptions.has(subscription) && this.#sendSubscribe(subscription));
+      }
+    }
+  }
+
+  /** Retries after a delay on the same connection; a new connection requests everything again anyway. */
+  #retryLater(retry) {
+    const socket = this.#socket;
+    setTimeout(() => socket && socket === this.#socket && this.#status === "open" && retry(), RETRY_DELAY);
+  }
+
+  #hasOther(subscription) {
+    return [...this.#subscriptions].some((other) => other !== subscription && other.topic === subscription.topic);
+  }
+
+  #unsubscribe(subscription) {
+    const was = this.#subscriptions.delete(subscription);
+    if (was && this.#status === "open" && !this.#hasOther(subscription)) {
+      this.#send({ op: "unsubscribe", topic: subscription.topic }, () => {}, () => {});
+    }
+  }
+
+  #request(message) {
+    return new Promise((resolve, reject) => {
+      if (this.#status === "closed") return reject(new SinewsError("closed", "the client is closed"));
+      if (this.#status === "open") return this.#send(message, resolve, reject);
+      if (this.#queue.length >= QUEUE_MAX) return reject(new SinewsError("full", "too many requests are queued while disconnected (limit 256)"));
+      this.#queue.push({ message, resolve, reject });
+    });
+  }
+
+  #send(message, resolve, reject) {
+    if (this.#pending.size >= PENDING_MAX) return reject(new SinewsError("full", "too many requests are pending (limit 4096)"));
+    const id = this.#nextId++;
+    this.#pending.set(id, { resolve, reject });
+    this.#socket.send(JSON.stringify({ ...message, id }));
+    return id;
+  }
+}
+
+/**
+ * Requests of HTTP behind the interface of a WebSocket, for networks that block WebSockets: publications, histories, and
+ * subscriptions as lines of JSON. Presence and streams need a WebSocket.
+ */
+class HttpSocket {
+  onmessage = null;
+  onclose = null;
+  #url;
+  #headers = {};
+  #abort = new AbortController();
+  /** Requested subscriptions, which are combined. */
+  #batch = [];
+  /** Open responses: `{ topics, abort }`, with `{ id, matches }` of each topic. */
+  #responses = new Set();
+  /** Open responses with keys, by topic. */
+  #keyed = new Map();
+
+  constructor(url, protocols) {
+    this.#url = new URL(url);
+    this.#url.protocol = this.#url.protocol.replace("ws", "http");
+    const offer = protocols.find((protocol) => protocol.startsWith(BEARER));
+    if (offer) this.#headers.Authorization = `Bearer ${offer.slice(BEARER.length)}`;
+    this.#check(() => this.#receive({ op: "welcome" }));
+  }
+
+  send(text) {
+    const { id, ...message } = JSON.parse(text);
+    const answer = (request) => request.then((reply) => this.#receive({ ...reply, id }), (error) => this.#reject(id, error));
+    switch (message.op) {
+      case "ping":
+        return this.#check(() => this.#receive({ op: "pong", id }));
+      case "publish":
+        return answer(this.#publish(message));
+      case "history":
+        return answer(this.#history(message));
+      case "set":
+      case "delete":
+        return answer(this.#writeKey(message));
+      case "unsubscribe":
+        if (message.keys) this.#unfollowKeys(message.topic);
+        else this.#unsubscribe(message.topic);
+        return this.#receive({ op: "ack", id, topic: message.topic });
+      case "subscribe":
+        if (message.keys) return void this.#followKeys({ id, ...message });
+        // Subscriptions that are requested together share a response.
+        if (this.#batch.push({ id, ...message }) === 1) queueMicrotask(() => this.#subscribe(this.#batch.splice(0)));
+        return;
+    }
+    queueMicrotask(() => this.#reject(id, new SinewsError(NOT_IMPLEMENTED, `${message.op} needs a WebSocket, and this network blocks it`)));
+  }
+
+  close() {
+    this.#abort.abort();
+  }
+
+  /** Whether the server answers. A server whose broker is away is not ready, and serves its clients. */
+  async #check(then) {
+    try {
+      await this.#fetch("healthz");
+      then();
+    } catch (error) {
+      this.#end(ABNORMAL, error.message);
+    }
+  }
+
+  async #publish({ topic, data, b64 }) {
+    const [type, body] = b64 === undefined ? ["application/json", JSON.stringify(data)] : ["application/octet-stream", fromBase64(b64)];
+    const init = { method: "POST", body, headers: { "Content-Type": type } };
+    const { subscribers, epoch, seq } = await (await this.#fetch(`topics/${encodeURIComponent(topic)}`, {}, init)).json();
+    return { op: "ack", reached: subscribers, epoch, seq };
+  }
+
+  /** The conditions are headers. A version is an ETag, which has the epoch. */
+  async #writeKey({ op, topic, key, data, b64, ttl, if_new, if_exists, version, epoch, idempotency_key }) {
+    if (version !== undefined && epoch === undefined) {
+      throw new SinewsError(NOT_IMPLEMENTED, "a version needs an epoch without a WebSocket, and this network blocks it");
+    }
+    const headers = {};
+    if (if_new) headers["If-None-Match"] = "*";
+    if (if_exists) headers["If-Match"] = "*";
+    if (version !== undefined) headers["If-Match"] = `"${epoch}-${version}"`;
+    if (idempotency_key !== undefined) headers["Idempotency-Key"] = idempotency_key;
+    const init = { method: "DELETE", headers };
+    if (op === "set") {
+      const [type, body] = b64 === undefined ? ["application/json", JSON.stringify(data)] : ["application/octet-stream", fromBase64(b64)];
+      Object.assign(init, { method: "PUT", body });
+      headers["Content-Type"] = type;
+    }
+    const path = `topics/${encodeURIComponent(topic)}/keys/${encodeURIComponent(key)}`;
+    const { seq, changed, repeated, ...written } = await (await this.#fetch(path, { ttl }, init)).json();
+    return { op: "ack", epoch: written.epoch, seq, changed, repeated };
+  }
+
+  /** Opens a response with the keys of a topic. */
+  async #followKeys({ id, topic, filter, interval, from }) {
+    this.#unfollowKeys(topic);
+    const abort = new AbortController();
+    this.#keyed.set(topic, abort);
+    const query = { filter, interval, from: from && positionText(from) };
+    const init = { headers: { Accept: "application/x-ndjson" } };
+    try {
+      const { body } = await this.#fetch(`topics/${encodeURIComponent(topic)}/keys`, query, init, abort);
+      const response = { topics: new Map([[topic, { id, matches: () => false }]]) };
+      for await (const line of lines(body)) this.#handleLine(response, JSON.parse(line));
+      if (this.#keyed.get(topic) === abort) this.#end(ABNORMAL, "the response has ended");
+    } catch (error) {
+      if (this.#keyed.get(topic) !== abort) return;
+      this.#keyed.delete(topic);
+      this.#reject(id, error);
+    }
+  }
+
+  #unfollowKeys(topic) {
+    this.#keyed.get(topic)?.abort();
+    this.#keyed.delete(topic);
+  }
+
+  async #history({ topic, last, from }) {
+    const { messages } = await this.#poll({ topic, last, after: from && positionText(from) });
+    if (!("seq" in messages[0])) throw new SinewsError(410, `${topic} has no history`);
+    return { op: "history", messages: messages.slice(1) };
+  }
+
+  /** The retained messages, behind the acknowledgement. */
+  async #poll({ topic, ...query }) {
+    return (await this.#fetch(`topics/${encodeURIComponent(topic)}`, { wait: 0, ...query }, { headers: { Accept: "application/json" } })).json();
+  }
+
+  /** Opens a response for each way to begin, with many topics each. */
+  #subscribe(batch) {
+    const groups = new Map();
+    for (const entry of batch) {
+      const begin = entry.from ? "after" : entry.last ?? 0;
+      const found = groups.get(begin) ?? [];
+      groups.set(begin, found);
+      if (found.length === 0 || found.at(-1).length === RESPONSE_TOPICS_MAX) found.push([]);
+      found.at(-1).push(entry);
+    }
+    const wanted = [...groups.values()].flat();
+    // The next connection requests all subscriptions together.
+    if (this.#responses.size > 0 && this.#responses.size + wanted.length > RESPONSES_MAX) {
+      return this.#end(RESTART, "subscriptions are combined");
+    }
+    for (const entries of wanted) this.#follow(entries);
+  }
+
+  async #follow(entries) {
+    const response = { abort: new AbortController(), topics: new Map() };
+    for (const { id, topic } of entries) response.topics.set(topic, { id, matches: matcher(topic) });
+    this.#responses.add(response);
+    const [{ last, from }] = entries;
+    const query = {
+      topic: entries.map(({ topic }) => topic),
+      last: from ? undefined : last,
+      after: from && entries.map((entry) => positionText(entry.from)).join(),
+    };
+    try {
+      const { body } = await this.#fetch("topics", query, { headers: { Accept: "application/x-ndjson" } }, response.abort);
+      for await (const line of lines(body)) this.#handleLine(response, JSON.parse(line));
+      if (this.#responses.has(response)) this.#end(ABNORMAL, "the response has ended");
+    } catch (error) {
+      if (!this.#responses.delete(response)) return;
+      if (typeof error.code !== "number") return this.#end(ABNORMAL, error.message);
+      await this.#retryValid(entries, error);
+    }
+  }
+
+  /** One topic is rejected: rejects it, and follows the other topics. */
+  async #retryValid(entries, error) {
+    const check = ({ topic }) => this.#poll({ topic }).then(() => null, (failure) => failure);
+    const errors = entries.length > 1 ? await Promise.all(entries.map(check)) : [error];
+    for (const [at, { id }] of entries.entries()) if (errors[at]) this.#reject(id, errors[at]);
+    const valid = entries.filter((_, at) => !errors[at]);
+    if (valid.length === entries.length) this.#end(ABNORMAL, error.message);
+    else if (valid.length > 0) this.#follow(valid);
+  }
+
+  #handleLine(response, message) {
+    const matches = ({ topics }) => [...topics.values()].some((topic) => topic.matches(message.topic));
+    switch (message.op) {
+      case "ping":
+        return;
+      case "close":
+        return this.#end(message.code, message.reason);
+      case "ack":
+        if (response.topics.has(message.topic)) this.#receive({ ...message, id: response.topics.get(message.topic).id });
+        return;
+      case "message":
+        // Delivered once, if several responses have it.
+        if ([...this.#responses].find(matches) === response) this.#receive(message);
+        return;
+      default:
+        this.#receive(message);
+    }
+  }
+
+  #unsubscribe(topic) {
+    this.#batch = this.#batch.filter((entry) => entry.topic !== topic);
+    for (const response of this.#responses) {
+      if (!response.topics.delete(topic) || response.topics.size > 0) continue;
+      this.#responses.delete(response);
+      response.abort.abort();
+    }
+  }
+
+  /** A response with status 2xx; an error of the server is thrown with its status. */
+  async #fetch(path, query = {}, { headers, ...init } = {}, abort = this.#abort) {
+    const url = new URL(path, this.#url);
+    url.search = "";
+    for (const [name, value] of Object.entries(query)) {
+      for (const one of [value].flat()) if (one !== undefined) url.searchParams.append(name, one);
+    }
+    this.#abort.signal.addEventListener("abort", () => abort.abort(), { once: true, signal: abort.signal });
+    const response = await fetch(url, { ...init, headers: { ...this.#headers, ...headers }, signal: abort.signal, cache: "no-store" });
+    if (response.ok) return response;
+    const text = await response.text();
+    let { error = text, needs } = {};
+    try {
+      ({ error = text, needs } = JSON.parse(text));
+    } catch {
+      // A proxy's page.
+    }
+    // A token that is invalid, or has expired, grants nothing; otherwise the error names the missing right.
+    if (response.status === 401 && Object.keys(needs ?? {}).length === 0) this.#end(TOKEN_REJECTED, error);
+    throw new SinewsError(response.status, error, needs);
+  }
+
+  #receive(message) {
+    if (!this.#abort.signal.aborted) this.onmessage?.({ data: JSON.stringify(message) });
+  }
+
+  #reject(id, error) {
+    if (typeof error.code !== "number") return this.#end(ABNORMAL, error.message);
+    this.#receive({ op: "error", id, code: error.code, error: error.message, needs: error.needs });
+  }
+
+  #end(code, reason) {
+    if (this.#abort.signal.aborted) return;
+    this.#abort.abort();
+    this.onclose?.({ code, reason });
+  }
+}
+
+/** The result of `subscribe`. */
+class Subscription {
+  #onmessage;
+  #options;
+  #matches;
+  #position = null;
+  #resolve;
+  #reject;
+  #changes = -1;
+  /** With the option `members`. */
+  #members = null;
+
+  constructor(client, topic, onmessage, options, unsubscribe, request) {
+    this.client = client;
+    this.topic = topic;
+    this.unsubscribe = unsubscribe;
+    this.#onmessage = onmessage;
+    this.#options = options;
+    this.#matches = matcher(topic);
+    this.#position = options.from ?? null;
+    if (options.members) this.#members = new MemberList(topic, options.members, request);
+    /** Resolves on the first acknowledgement; rejects on an error. */
+    this.ready = new Promise((resolve, reject) => ([this.#resolve, this.#reject] = [resolve, reject]));
+    // A caller that ignores it need not catch.
+    this.ready.catch(() => {});
+  }
+
+  /** Position of the last message, `{ epoch, seq }`, or null; a later client can subscribe `from` it. */
+  get position() {
+    return this.#position;
+  }
+
+  _request() {
+    const { presence, members, last } = this.#options;
+    const wishes = members ? { members: true } : presence ? { presence: true } : {};
+    if (this.#position) wishes.from = this.#position;
+    else if (last) wishes.last = last;
+    return wishes;
+  }
+
+  /** Returns whether the message is of this subscription. */
+  _handleMessage(message) {
+    if (!this.#matches(message.topic)) return false;
+    if ("seq" in message && message.topic === this.topic) {
+      const { epoch, seq } = message;
+      // A duplicate that another subscription requested.
+      if (this.#position?.epoch === epoch && seq <= this.#position.seq) return true;
+      this.#position = { epoch, seq };
+    }
+    notify(this.#onmessage, message);
+    return true;
+  }
+
+  _reportGap(gap) {
+    if (gap.topic !== undefined && !this.#matches(gap.topic)) return;
+    this.#members?.list();
+    notify(this.#options.ongap, gap);
+  }
+
+  _updatePresence(message) {
+    const { topic, subscribers, at } = message;
+    if (topic !== this.topic) return;
+    if ("since" in message) this.#members?.update(message);
+    if (at <= this.#changes) return;
+    this.#changes = at;
+    notify(this.#options.presence, subscribers);
+  }
+
+  _acknowledge(ack) {
+    // A restarted server counts from the beginning.
+    this.#changes = -1;
+    if ("subscribers" in ack) this._updatePresence(ack);
+    if ("members" in ack) this.#members?.list(ack);
+    if (this.#position && ack.complete === false) notify(this.#options.ongap, { topic: this.topic, reason: "history" });
+    if ("seq" in ack) {
+      if (!ack.replayed) this.#position = { epoch: ack.epoch, seq: ack.seq };
+    }
+    this.#resolve(ack);
+    notify(this.#options.onsubscribed, ack);
+  }
+
+  _reject(error) {
+    this.#reject(error);
+    notify(this.#options.onerror, error);
+  }
+}
+
+/** The result of `state`: the keys of a topic. */
+class State {
+  #onchange;
+  #options;
+  #keys = new Map();
+  #versions = new Map();
+  /** Parts of a snapshot so far. */
+  #parts = null;
+  #position = null;
+  #acknowledged = false;
+  #resolve;
+  #reject;
+
+  constructor(topic, onchange, options, unsubscribe) {
+    this.topic = topic;
+    this.unsubscribe = unsubscribe;
+    this.#onchange = onchange;
+    this.#options = options;
+    /** Resolves with the first snapshot; rejects on an error. */
+    this.ready = new Promise((resolve, reject) => ([this.#resolve, this.#reject] = [resolve, reject]));
+    // A caller that ignores it need not catch.
+    this.ready.catch(() => {});
+  }
+
+  /** The values by key. */
+  get keys() {
+    return this.#keys;
+  }
+
+  /** Position of the view, `{ epoch, seq }`, or null before the first snapshot. */
+  get position() {
+    return this.#position;
+  }
+
+  /** The version of a key, for the option `version` of `set` and `delete`. */
+  version(key) {
+    return this.#versions.get(key);
+  }
+
+  _request() {
+    this.#acknowledged = false;
+    this.#parts = null;
+    const { filter, interval } = this.#options;
+    return { op: "subscribe", topic: this.topic, keys: true, filter, interval, from: this.#position ?? undefined };
+  }
+
+  _acknowledge(ack) {
+    this.#acknowledged = true;
+    notify(this.#options.onsubscribed, ack);
+  }
+
+  _update({ epoch, seq, part, more, set = [], deleted = [] }) {
+    // Of an earlier subscription.
+    if (!this.#acknowledged) return;
+    if (part === 1) this.#parts = [];
+    if (part) this.#parts.push(...set);
+    if (more) return;
+    const changed = new Set(deleted);
+    if (part) {
+      for (const key of this.#keys.keys()) changed.add(key);
+      this.#keys.clear();
+      this.#versions.clear();
+      set = this.#parts;
+      this.#parts = null;
+    }
+    for (const entry of set) {
+      this.#keys.set(entry.key, "b64" in entry ? fromBase64(entry.b64) : entry.data);
+      this.#versions.set(entry.key, entry.version);
+      changed.add(entry.key);
+    }
+    for (const key of deleted) {
+      this.#keys.delete(key);
+      this.#versions.delete(key);
+    }
+    this.#position = { epoch, seq };
+    this.#resolve(this);
+    notify(this.#onchange, this.#keys, changed);
+  }
+
+  _reject(error) {
+    this.#reject(error);
+    notify(this.#options.onerror, error);
+  }
+}
+
+/** The members of a topic: lists, and the updates after them. */
+class MemberList {
+  #topic;
+  #onchange;
+  #request;
+  #members = new Map();
+  /** Version of the members; updates up to it are known. */
+  #at = -1;
+  /** The list under way, `{ members }` from its first page on. */
+  #listing = null;
+
+  constructor(topic, onchange, request) {
+    this.#topic = topic;
+    this.#onchange = onchange;
+    this.#request = request;
+  }
+
+  /** Lists the members from the first page on, which may be known. */
+  async list(first) {
+    const listing = { members: null };
+    this.#listing = listing;
+    try {
+      for (let page = first, after; ; after = page.members.at(-1).id, page = null) {
+        page ??= await this.#request({ op: "members", topic: this.#topic, after });
+        if (listing !== this.#listing) return;
+        // Updates between two pages repeat what the later page has.
+        if (!listing.members) [listing.members, this.#at] = [new Map(), page.at];
+        for (const { id, info } of page.members) listing.members.set(id, info);
+        if (!page.more) break;
+      }
+    } catch {
+      if (listing !== this.#listing) return;
+      // The next update, or the acknowledgement of the next connection, lists again.
+      this.#listing = null;
+      this.#at = -1;
+      return;
+    }
+    this.#listing = null;
+    this.#members = listing.members;
+    notify(this.#onchange, new Map(this.#members));
+  }
+
+  update({ since, at, complete, joined = [], left = [] }) {
+    // A list that begins later than the update includes it.
+    if (at <= this.#at || (this.#listing && !this.#listing.members)) return;
+    if (since > this.#at || complete === false) return void this.list();
+    this.#at = at;
+    const members = this.#listing?.members ?? this.#members;
+    for (const { id, info } of joined) members.set(id, info);
+    for (const id of left) members.delete(id);
+    if (!this.#listing && joined.length + left.length > 0) notify(this.#onchange, new Map(members));
+  }
+}
+
+/** The result of `stream`. */
+class Stream {
+  #client;
+
+  constructor(name, client) {
+    this.name = name;
+    this.#client = client;
+  }
+
+  /**
+   * Appends JSON, or bytes. Resolves with `{ partition, offset }` when the record is on disk, or with the option
+   * `ack: "memory"` when it has its offset. While disconnected, and on a lost connection, as `publish`.
+   */
+  append(data, { key, partition, ack } = {}) {
+    const bytes = toBytes(data);
+    const record = bytes ? { b64: toBase64(bytes) } : { data };
+    return this.#client.request({ op: "append", stream: this.name, key, partition, ack, ...record });
+  }
+
+  /**
+   * Delivers each record once, in the order of its partition: from `from` on ("earliest", "latest", `{ offset }` or
+   * `{ time }` in microseconds since 1970; default "latest"), or as a member of a `group` from its committed offset.
+   * After a reconnect it resumes after the last record. A client has one consumption of each stream.
+   */
+  consume(onrecord, options = {}) {
+    const consumption = new Consumption(this.name, onrecord, options, this.#client);
+    this.#client.begin(consumption);
+    return consumption;
+  }
+
+  /** Reads records once from an offset on, about `max` bytes: `{ records, next, end }`. */
+  async read(offset, { partition = 0, max } = {}) {
+    const answer = await this.#client.request({ op: "read", stream: this.name, partition, offset, max });
+    return { records: answer.records.map(readable), next: answer.next, end: answer.end };
+  }
+
+  /** Deletes the stream, which needs its own right. Resolves when the server acknowledges. */
+  async delete() {
+    await this.#client.request({ op: "delete", stream: this.name });
+  }
+
+  /** The first and end offsets of the partitions, and the committed offsets of the groups. */
+  async info() {
+    const { partitions, groups } = await this.#client.request({ op: "stream", stream: this.name });
+    return { partitions, groups };
+  }
+}
+
+/** The result of `consume`. */
+class Consumption {
+  #onrecord;
+  #options;
+  #client;
+  #next = new Map();
+  /** Set by the acknowledgement; earlier messages belong to a previous consumption. */
+  #begun = false;
+  #resolve;
+  #reject;
+
+  constructor(stream, onrecord, options, client) {
+    this.stream = stream;
+    this.#onrecord = onrecord;
+    this.#options = options;
+    this.#client = client;
+    /** Resolves on the first acknowledgement; rejects on an error. */
+    this.ready = new Promise((resolve, reject) => ([this.#resolve, this.#reject] = [resolve, reject]));
+    // A caller that ignores it need not catch.
+    this.ready.catch(() => {});
+  }
+
+  /** Commits the group's offset after the records delivered so far. */
+  commit() {
+    const { group } = this.#options;
+    const stored = [...this.#next].map(([partition, offset]) =>
+      this.#client.request({ op: "commit", stream: this.stream, group, partition, offset }));
+    return Promise.all(stored);
+  }
+
+  /** Stops. The other members of a group continue from its committed offset. */
+  stop() {
+    this.#client.end(this);
+  }
+
+  _request() {
+    this.#begun = false;
+    const { from, group, partition } = this.#options;
+    const message = { op: "consume", stream: this.stream, from, group, partition };
+    // One offset for all partitions: duplicates of partitions that are further are skipped.
+    if (!group && this.#next.size > 0) message.from = { offset: Math.min(...this.#next.values()) };
+    return message;
+  }
+
+  _acknowledge(ack) {
+    this.#begun = true;
+    for (const { partition, offset } of ack.partitions) {
+      if (!this.#next.has(partition)) this.#next.set(partition, offset);
+    }
+    this.#resolve(ack);
+  }
+
+  _handleMessage(message) {
+    if (!this.#begun || message.stream !== this.stream) return;
+    const { partition } = message;
+    switch (message.op) {
+      case "assigned":
+        // Another member may have committed a later offset meanwhile.
+        this.#next = new Map(message.partitions.map(({ partition, offset }) =>
+          [partition, Math.max(offset, this.#next.get(partition) ?? 0)]));
+        notify(this.#options.onassigned, [...this.#next.keys()]);
+        for (const { partition, offset, reset } of message.partitions) {
+          if (reset) notify(this.#options.onreset, { partition, offset });
+        }
+        return;
+      case "gap":
+        this.#next.set(partition, Math.max(message.to, this.#next.get(partition) ?? 0));
+        notify(this.#options.ongap, { partition, from: message.from, to: message.to });
+        return;
+      default:
+        for (const record of message.records) {
+          if (record.offset < (this.#next.get(partition) ?? 0)) continue;
+          this.#next.set(partition, record.offset + 1);
+          notify(this.#onrecord, { partition, ...readable(record) });
+        }
+    }
+  }
+
+  _reject(error) {
+    this.#reject(error);
+    notify(this.#options.onerror, error);
+  }
+}
+
+/** The URL, relative to the page if there is one. */
+function absolute(url) {
+  try {
+    return new URL(url, globalThis.location?.href);
+  } catch {
+    throw new SinewsError("no-url", `${url} is no absolute URL; outside of a page, pass one: connect("wss://example.com/ws")`);
+  }
+}
+
+/** Calls a function of the application. Its exceptions are reported like other uncaught exceptions, and end nothing here. */
+function notify(callback, ...parts) {
+  try {
+    callback?.(...parts);
+  } catch (error) {
+    queueMicrotask(() => { throw error; });
+  }
+}
+
+function positionText({ epoch, seq }) {
+  return `${epoch}-${seq}`;
+}
+
+/** The lines of a body in UTF-8. */
+async function* lines(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let rest = ""; ;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const parts = (rest + value).split("\n");
+    rest = parts.pop();
+    yield* parts;
+  }
+}
+
+function conditions({ ttl, ifNew, ifExists, version, epoch, idempotencyKey }) {
+  return { ttl, if_new: ifNew, if_exists: ifExists, version, epoch, idempotency_key: idempotencyKey };
+}
+
+function readable(record) {
+  return "b64" in record ? { ...record, data: fromBase64(record.b64) } : record;
+}
+
+/** `*` matches one token between dots, `>` at the end one or more. */
+function matcher(pattern) {
+  const tokens = pattern.split(".");
+  if (!tokens.includes("*") && !tokens.includes(">")) return (topic) => topic === pattern;
+  const open = tokens.at(-1) === ">";
+  const fixed = open ? tokens.slice(0, -1) : tokens;
+  return (topic) => {
+    const found = topic.split(".");
+    const fits = open ? found.length > fixed.length : found.length === fixed.length;
+    return fits && fixed.every((token, at) => token === "*" || token === found[at]);
+  };
+}
+
+function toBytes(data) {
+  if (data instanceof ArrayBuffer) return new Uint8Array(data);
+  if (ArrayBuffer.isView(data)) return new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
+  return null;
+}
+
+function toBase64(bytes) {
+  let text = "";
+  for (let at = 0; at < bytes.length; at += 0x8000) {
+    text += String.fromCharCode(...bytes.subarray(at, at + 0x8000));
+  }
+  return btoa(text);
+}
+
+function fromBase64(text) {
+  return Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
+}

@@ -1,0 +1,593 @@
+import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
+import { once } from "node:events";
+import { createServer } from "node:http";
+import { test } from "node:test";
+import { promisify } from "node:util";
+
+import { connect, SinewsError } from "../sinews.js";
+import { channel, folder, proxy, serve, tokens } from "./server.js";
+
+const limit = { timeout: 60_000 };
+
+/** A client that is closed after the test. */
+function client(test, url, options) {
+  const made = connect(url, { minDelay: 20, ...options });
+  test.after(() => made.close());
+  return made;
+}
+
+/** Resolves at the next change to a status. */
+function reaches(client, wanted) {
+  return new Promise((resolve) => {
+    const before = client.onstatus;
+    client.onstatus = (change) => {
+      before?.(change);
+      if (change.status !== wanted) return;
+      client.onstatus = before;
+      resolve(change);
+    };
+  });
+}
+
+/** Runs a program with the client in a process of its own, until that ends. */
+function program(text) {
+  const script = `import { connect } from ${JSON.stringify(new URL("../sinews.js", import.meta.url))};${text}`;
+  const flags = [...process.execArgv, "--no-warnings", "--input-type=module"];
+  return promisify(execFile)(process.execPath, [...flags, "--eval", script], { timeout: 20_000 });
+}
+
+test("JSON, text and bytes arrive at subscribers by name and by pattern", limit, async (t) => {
+  const { url, http } = await serve(t);
+  const [one, two] = [client(t, url), client(t, http.concat("/ws"))];
+  const [named, matched] = [channel(), channel()];
+  const subscription = one.subscribe("chat.room", named.push);
+  await Promise.all([subscription.ready, two.subscribe("chat.*", matched.push).ready]);
+  const { reached } = await two.publish("chat.room", { text: "hello", at: [1, null] });
+  assert.equal(reached, 2);
+  await two.publish("chat.room", new Uint8Array([0, 128, 255]));
+  await fetch(`${http}/topics/chat.room`, { method: "POST", body: "posted" });
+  for (const messages of [named, matched]) {
+    assert.deepEqual(await messages.next(), { op: "message", topic: "chat.room", data: { text: "hello", at: [1, null] } });
+    assert.deepEqual((await messages.next()).data, new Uint8Array([0, 128, 255]));
+    assert.equal((await messages.next()).data, "posted");
+  }
+  subscription.unsubscribe();
+  assert.equal((await two.publish("chat.room", 1)).reached, 1);
+  await matched.next();
+  assert.equal(named.size, 0);
+});
+
+test("an error of the application does not keep messages from other subscriptions", limit, async (t) => {
+  const { url } = await serve(t);
+  const { stdout } = await program(`
+    process.on("uncaughtException", (error) => console.log("uncaught", error.message));
+    const client = connect(${JSON.stringify(url)});
+    client.subscribe("a", () => { throw new Error("of the application"); });
+    await client.subscribe("a", ({ data }) => console.log("message", data)).ready;
+    await client.publish("a", 1);
+    client.close();`);
+  assert.deepEqual(stdout.trim().split("\n").sort(), ["message 1", "uncaught of the application"]);
+});
+
+test("rejections of the server have its code and text", limit, async (t) => {
+  const { url } = await serve(t);
+  const one = client(t, url);
+  await assert.rejects(one.publish("a.>", 1), (error) => error instanceof SinewsError && error.code === 422);
+  const errors = channel();
+  const subscription = one.subscribe("a..b", () => {}, { onerror: errors.push });
+  await assert.rejects(subscription.ready, { code: 422 });
+  assert.equal((await errors.next()).code, 422);
+  await assert.rejects(one.stream("orders").append(1), { name: "SinewsError" });
+});
+
+test("history is listed, replayed, and resumed from a stored position", limit, async (t) => {
+  const { url } = await serve(t, ["--history", "kept.>=5"]);
+  const one = client(t, url);
+  for (const data of [1, 2, 3]) await one.publish("kept.a", data);
+  const listed = await one.history("kept.a", 2);
+  assert.deepEqual(listed.map(({ seq, data }) => [seq, data]), [[2, 2], [3, 3]]);
+  const { epoch, seq } = listed[0];
+  const after = await one.history("kept.a", { from: { epoch, seq } });
+  assert.deepEqual(after.map(({ data }) => data), [3]);
+  assert.equal((await one.history("kept.a")).length, 3);
+
+  const first = channel();
+  const subscription = one.subscribe("kept.a", first.push, { last: 2 });
+  assert.deepEqual([(await first.next()).data, (await first.next()).data], [2, 3]);
+  const { position } = subscription;
+  assert.deepEqual(position, { epoch, seq: 3 });
+  // A replay for another subscription of the client is no message of the first.
+  const again = channel();
+  one.subscribe("kept.a", again.push, { last: 3 });
+  assert.deepEqual([(await again.next()).data, (await again.next()).data, (await again.next()).data], [1, 2, 3]);
+  assert.equal(first.size, 0);
+  one.close();
+
+  const two = client(t, url);
+  await two.publish("kept.a", 4);
+  const [second, gaps] = [channel(), channel()];
+  await two.subscribe("kept.a", second.push, { from: position, ongap: gaps.push }).ready;
+  assert.equal((await second.next()).data, 4);
+  assert.equal(gaps.size, 0);
+  // The position is older than the oldest retained message.
+  for (const data of [5, 6, 7, 8, 9]) await two.publish("kept.a", data);
+  const [third, missed] = [channel(), channel()];
+  const three = client(t, url);
+  await three.subscribe("kept.a", third.push, { from: position, ongap: missed.push }).ready;
+  assert.deepEqual(await missed.next(), { topic: "kept.a", reason: "history" });
+  assert.equal((await third.next()).data, 5);
+});
+
+test("a subscription resumes after a lost connection without loss or repetition", limit, async (t) => {
+  const { port, url } = await serve(t, ["--history", "kept.>=100"]);
+  const between = await proxy(t, port);
+  const [lost, direct] = [client(t, between.url), client(t, url)];
+  const messages = channel();
+  await lost.subscribe("kept.a", messages.push).ready;
+  await direct.publish("kept.a", 0);
+  for (let round = 0; round < 5; round += 1) {
+    const waiting = reaches(lost, "waiting");
+    between.refuse();
+    await waiting;
+    await direct.publish("kept.a", 2 * round + 1);
+    const opened = reaches(lost, "open");
+    between.accept();
+    await opened;
+    await direct.publish("kept.a", 2 * round + 2);
+  }
+  for (let data = 0; data <= 10; data += 1) assert.equal((await messages.next()).data, data);
+  await lost.publish("kept.a", "last");
+  assert.equal((await messages.next()).data, "last");
+});
+
+test("publications are queued while disconnected, and rejected with `lost` in flight", limit, async (t) => {
+  const { port } = await serve(t);
+  const between = await proxy(t, port);
+  const one = client(t, between.url);
+  const messages = channel();
+  await one.subscribe("a", messages.push).ready;
+  between.stall();
+  const unanswered = one.publish("a", "in flight");
+  between.refuse();
+  await assert.rejects(unanswered, { code: "lost" });
+  const queued = one.publish("a", "queued");
+  between.accept();
+  assert.equal((await queued).reached, 1);
+  await messages.until(({ data }) => data === "queued");
+  const many = Array.from({ length: 300 }, () => null);
+  const waiting = reaches(one, "waiting");
+  between.refuse();
+  await waiting;
+  const outcomes = many.map(() => one.publish("a", 1).catch(({ code }) => code));
+  one.close();
+  const codes = await Promise.all(outcomes);
+  assert.equal(codes.filter((code) => code === "full").length, 300 - 256);
+  assert.equal(codes.filter((code) => code === "closed").length, 256);
+});
+
+test("delays between attempts double up to the limit, and differ", limit, async (t) => {
+  const { port } = await serve(t);
+  const between = await proxy(t, port);
+  between.refuse();
+  const changes = channel();
+  client(t, between.url, { minDelay: 4, maxDelay: 32, onstatus: changes.push });
+  const delays = [];
+  for (let attempt = 1; attempt <= 8; attempt += 1) {
+    const { delay } = await changes.until(({ status }) => status === "waiting");
+    const most = Math.min(32, 4 * 2 ** (attempt - 1));
+    assert.ok(delay >= most / 2 && delay <= most, `attempt ${attempt} waits ${delay} ms`);
+    delays.push(delay);
+  }
+  assert.equal(new Set(delays).size, delays.length);
+});
+
+test("a server that never answers is abandoned after the timeout", limit, async (t) => {
+  const { port } = await serve(t);
+  const between = await proxy(t, port);
+  const one = client(t, between.url, { heartbeatInterval: 20, responseTimeout: 200 });
+  await one.subscribe("a", () => {}).ready;
+  const waiting = reaches(one, "waiting");
+  between.stall();
+  assert.equal((await waiting).reason, "ping timeout");
+});
+
+test("the ping is sent one interval after the last message", limit, async (t) => {
+  t.mock.timers.enable({ apis: ["setTimeout", "Date"] });
+  const sent = [];
+  const socket = await new Promise((made) => {
+    class Socket {
+      constructor() {
+        made(this);
+      }
+      send(frame) {
+        sent.push(JSON.parse(frame).op);
+      }
+      close() {}
+      receive(message) {
+        this.onmessage({ data: JSON.stringify(message) });
+      }
+    }
+    client(t, "ws://host/ws", { WebSocket: Socket, heartbeatInterval: 1_000, responseTimeout: 500, onstatus: ({ status }) => status === "waiting" && sent.push(status) });
+  });
+  const until = (milliseconds, expected) => {
+    t.mock.timers.tick(milliseconds);
+    assert.deepEqual(sent, expected);
+  };
+  socket.receive({ op: "welcome" });
+  until(900, []);
+  socket.receive({ op: "message", topic: "a", data: 1 });
+  until(999, []);
+  until(1, ["ping"]);
+  until(499, ["ping"]);
+  until(1, ["ping", "waiting"]);
+});
+
+test("a token function is called again after a rejection, and before the token expires", limit, async (t) => {
+  const { options, make } = tokens(t);
+  const { url } = await serve(t, options);
+  const made = ["not.a.token", make("--subscribe", "a", "--publish", "a", "--expires", "3s"), make("--subscribe", "a", "--expires", "1h")];
+  const [asked, changes] = [channel(), channel()];
+  const one = client(t, url, { token: async () => { asked.push(made.length); return made.shift(); }, onstatus: changes.push });
+  const messages = channel();
+  await one.subscribe("a", messages.push).ready;
+  const rejected = await changes.until(({ status }) => status === "waiting");
+  assert.equal(rejected.code, 4401);
+  await one.publish("a", "with the second token");
+  assert.equal((await messages.next()).data, "with the second token");
+  // The third token replaces the second on the same connection, and grants less.
+  await asked.until((left) => left === 1);
+  let error;
+  while (!error) error = await one.publish("a", 1).then(() => null, (failure) => failure);
+  assert.deepEqual([error.code, error.needs], [403, { publish: ["a"] }]);
+  assert.equal((await changes.until(({ status }) => status === "open")).status, "open");
+  assert.equal(changes.size, 0);
+});
+
+test("a rejected constant token closes the client with the server's reason", limit, async (t) => {
+  const { options, make } = tokens(t);
+  const { url } = await serve(t, options);
+  const changes = channel();
+  const one = client(t, url, { token: `${make("--subscribe", "a", "--expires", "1h")}x`, onstatus: changes.push });
+  const subscription = one.subscribe("a", () => {});
+  const closed = await changes.until(({ status }) => status === "closed");
+  assert.equal(closed.code, 4401);
+  assert.match(closed.reason, /signature/);
+  await assert.rejects(subscription.ready, { code: "closed" });
+});
+
+test("members join, are listed in pages, come back after a lost connection, and leave", limit, async (t) => {
+  const { port, url } = await serve(t);
+  const between = await proxy(t, port);
+  const [watcher, member] = [client(t, url), client(t, between.url)];
+  const [members, counts] = [channel(), channel()];
+  watcher.subscribe("room", () => {}, { members: members.push, presence: counts.push });
+  await member.join("room", { id: "anna", info: { name: "Anna" } });
+  await members.until((now) => now.get("anna")?.name === "Anna");
+  assert.deepEqual(await watcher.members("room"), [{ id: "anna", info: { name: "Anna" } }]);
+  assert.equal(await watcher.presence("room"), 2);
+  const waiting = reaches(member, "waiting");
+  between.refuse();
+  await waiting;
+  await members.until((now) => now.size === 0);
+  between.accept();
+  await members.until((now) => now.has("anna"));
+  await member.join("room", { id: "anna", info: "renamed" });
+  await members.until((now) => now.get("anna") === "renamed");
+  await assert.rejects(member.join("room", { id: "" }), { code: 422 });
+  await member.join("room", { id: "anna" });
+  await member.leave("room");
+  await members.until((now) => now.size === 0);
+  const crowd = Array.from({ length: 300 }, (_, number) => `crowd ${number}`);
+  await Promise.all(crowd.map((id) => client(t, url).join("room", { id })));
+  assert.equal((await watcher.members("room")).length, 300);
+  await counts.until((count) => count === 301);
+});
+
+test("a stream is appended to, consumed across a lost connection, read and deleted", limit, async (t) => {
+  const { port, url } = await serve(t, ["--streams", folder(t)]);
+  const between = await proxy(t, port);
+  const [one, direct] = [client(t, between.url), client(t, url)];
+  const orders = one.stream("orders");
+  assert.deepEqual(await orders.append({ item: 1 }, { key: "k" }), { op: "ack", id: 1, stream: "orders", partition: 0, offset: 0, count: 1 });
+  await orders.append(new Uint8Array([255]), { ack: "memory" });
+  const records = channel();
+  await orders.consume(records.push, { from: "earliest" }).ready;
+  const first = await records.next();
+  assert.deepEqual([first.partition, first.offset, first.key, first.data], [0, 0, "k", { item: 1 }]);
+  assert.deepEqual((await records.next()).data, new Uint8Array([255]));
+  const news = channel();
+  await direct.stream("news").append("before");
+  await one.stream("news").consume(news.push).ready;
+  const waiting = reaches(one, "waiting");
+  between.refuse();
+  await waiting;
+  await direct.stream("orders").append("missed");
+  await direct.stream("news").append("behind the latest");
+  between.accept();
+  assert.equal((await news.next()).data, "behind the latest");
+  assert.deepEqual(await records.next().then(({ offset, data }) => [offset, data]), [2, "missed"]);
+  const { records: read, next, end } = await orders.read(1);
+  assert.deepEqual([read.map(({ offset }) => offset), next, end], [[1, 2], 3, 3]);
+  const { partitions } = await orders.info();
+  assert.deepEqual(partitions.map(({ earliest, end }) => [earliest, end]), [[0, 3]]);
+  await direct.stream("orders").delete();
+  // The next use creates another stream of this name.
+  assert.equal((await direct.stream("orders").append("anew")).offset, 0);
+});
+
+test("a member of a group continues at the committed offset", limit, async (t) => {
+  const { url } = await serve(t, ["--streams", folder(t)]);
+  const one = client(t, url);
+  for (const data of [1, 2, 3]) await one.stream("jobs").append(data);
+  const [records, assigned] = [channel(), channel()];
+  const consumption = one.stream("jobs").consume(records.push, { group: "workers", onassigned: assigned.push });
+  assert.deepEqual(await assigned.next(), [0]);
+  assert.deepEqual([(await records.next()).data, (await records.next()).data, (await records.next()).data], [1, 2, 3]);
+  await consumption.commit();
+  await one.stream("jobs").append(4);
+  assert.equal((await records.next()).data, 4);
+  consumption.stop();
+  one.close();
+
+  const two = client(t, url);
+  const later = channel();
+  two.stream("jobs").consume(later.push, { group: "workers" });
+  assert.equal((await later.next()).data, 4);
+  const { groups } = await two.stream("jobs").info();
+  assert.deepEqual(groups, [{ group: "workers", partitions: [{ partition: 0, offset: 3 }] }]);
+});
+
+test("a slow client is told how many messages were dropped", limit, async (t) => {
+  const { port, url } = await serve(t, ["--websocket-overflow", "drop-oldest", "--deflate", "off"]);
+  const between = await proxy(t, port);
+  const [slow, fast] = [client(t, between.url), client(t, url)];
+  const [messages, gaps] = [channel(), channel()];
+  await slow.subscribe("prices", messages.push, { ongap: gaps.push }).ready;
+  between.stall();
+  const text = "x".repeat(50_000);
+  const COUNT = 400;
+  // More than the buffers of the sockets hold.
+  for (let sent = 0; sent < COUNT; sent += 1) await fast.publish("prices", { sent, text });
+  between.flow();
+  const gap = await gaps.next();
+  assert.deepEqual([gap.reason, gap.topic], ["dropped", "prices"]);
+  let dropped = gap.messages;
+  await messages.until(({ data }) => data.sent === COUNT - 1);
+  while (gaps.size > 0) dropped += (await gaps.next()).messages;
+  assert.ok(dropped > 0 && dropped < COUNT, `${dropped} dropped`);
+});
+
+test("a slow client is closed with 1008, and resumes", limit, async (t) => {
+  const { port, url } = await serve(t, ["--websocket-max-outbound", "64k", "--deflate", "off", "--history", "kept=1000"]);
+  const between = await proxy(t, port);
+  const [slow, fast] = [client(t, between.url), client(t, url)];
+  const messages = channel();
+  await slow.subscribe("kept", messages.push).ready;
+  between.stall();
+  const text = "x".repeat(50_000);
+  for (let sent = 0; sent < 400; sent += 1) await fast.publish("kept", { sent, text });
+  const waiting = reaches(slow, "waiting");
+  between.flow();
+  const { code } = await waiting;
+  // The socket's buffers may be lost with the Close.
+  assert.ok([1006, 1008].includes(code), `${code}`);
+  await fast.publish("kept", { sent: "last" });
+  await messages.until(({ data }) => data.sent === "last");
+});
+
+test("a deleted stream of a durable topic is reported as a reset", limit, async (t) => {
+  const { url, http } = await serve(t, ["--streams", folder(t), "--streams-topics", "log.>"]);
+  const one = client(t, url);
+  const [messages, gaps] = [channel(), channel()];
+  await one.subscribe("log.a", messages.push, { ongap: gaps.push }).ready;
+  const { epoch, seq } = await one.publish("log.a", "before");
+  assert.equal(seq, 1);
+  assert.equal((await messages.next()).data, "before");
+  const { status } = await fetch(`${http}/streams/log.a`, { method: "DELETE" });
+  assert.ok(status < 300, `${status}`);
+  assert.deepEqual(await gaps.next(), { topic: "log.a", reason: "reset" });
+  const again = await one.publish("log.a", "after");
+  assert.notEqual(again.epoch, epoch);
+  assert.deepEqual(await messages.next().then(({ seq, data }) => [seq, data]), [1, "after"]);
+});
+
+test("calls reach the application, and messages of topics of the backend reach onmessage", limit, async (t) => {
+  const application = createServer(async (request, response) => {
+    let body = "";
+    for await (const chunk of request) body += chunk;
+    const { hook, method, data, topic } = JSON.parse(body);
+    const answer = hook === "connect" ? { claims: { subscribe: ["own"] }, topics: ["by.backend"] }
+      : method === "rename" ? { data: { ...data, topic } } : { reject: { code: 422, reason: "no such method" } };
+    response.end(JSON.stringify(answer));
+  }).listen(0, "127.0.0.1");
+  await once(application, "listening");
+  t.after(() => application.close());
+  const hook = `http://127.0.0.1:${application.address().port}/`;
+  const key = "a-key-of-the-tests-of-32-bytes-or-more";
+  const { url, http } = await serve(t, ["--hooks-connect", hook, "--hooks-rpc", hook, "--api-key", key]);
+  const [own, others] = [channel(), channel()];
+  const one = client(t, url, { onmessage: others.push });
+  await one.subscribe("own", own.push).ready;
+  assert.deepEqual(await one.call("rename", { name: "Anna" }, { topic: "a.b" }), { name: "Anna", topic: "a.b" });
+  await assert.rejects(one.call("delete"), { code: 422, message: /no such method/ });
+  for (const topic of ["own", "by.backend"]) {
+    const headers = { authorization: `Bearer ${key}` };
+    await fetch(`${http}/api/v1/publish`, { method: "POST", headers, body: JSON.stringify({ topic, data: topic }) });
+  }
+  assert.equal((await others.next()).data, "by.backend");
+  assert.equal((await own.next()).data, "own");
+  assert.equal(others.size + own.size, 0);
+});
+
+test("HTTP replaces a blocked WebSocket, and resumes without loss or repetition", limit, async (t) => {
+  const { port, url } = await serve(t, ["--history", "kept.>=100"]);
+  const between = await proxy(t, port);
+  between.blockWebSockets();
+  const [blocked, direct] = [client(t, between.url, { fallback: true }), client(t, url)];
+  for (const data of [1, 2, 3]) await direct.publish("kept.a", data);
+  const [kept, matched, plain] = [channel(), channel(), channel()];
+  const subscriptions = [
+    blocked.subscribe("kept.a", kept.push, { last: 2 }),
+    blocked.subscribe("*.a", matched.push),
+    blocked.subscribe("plain", plain.push),
+  ];
+  await Promise.all(subscriptions.map(({ ready }) => ready));
+  assert.equal(blocked.transport, "http");
+  assert.deepEqual([(await kept.next()).data, (await kept.next()).data], [2, 3]);
+  // Further responses have the same messages: each arrives once.
+  await blocked.subscribe("*", () => {}).ready;
+  await blocked.subscribe("later", plain.push).ready;
+  assert.equal((await blocked.publish("plain", new Uint8Array([0, 255]))).reached, 2);
+  assert.deepEqual((await plain.next()).data, new Uint8Array([0, 255]));
+  await direct.publish("later", { text: "κόσμε" });
+  assert.deepEqual((await plain.next()).data, { text: "κόσμε" });
+  assert.ok((await blocked.publish("kept.a", 4)).reached >= 1);
+  assert.deepEqual((await blocked.history("kept.a", 2)).map(({ data }) => data), [3, 4]);
+  await assert.rejects(blocked.history("plain"), { code: 410 });
+  await assert.rejects(blocked.presence("plain"), { code: 501 });
+  await assert.rejects(blocked.publish("a..b", 1), { code: 400 });
+  // More responses than a browser has connections: the next connection combines them, without the invalid topic.
+  await assert.rejects(blocked.subscribe("a..b", () => {}).ready, { code: 400 });
+  assert.equal((await kept.next()).data, 4);
+
+  between.refuse();
+  await direct.publish("kept.a", 5);
+  between.accept();
+  assert.equal((await kept.next()).data, 5);
+  assert.equal(blocked.transport, "http");
+  between.blockWebSockets(false);
+  between.cut();
+  await direct.publish("kept.a", 6);
+  assert.equal((await kept.next()).data, 6);
+  assert.equal(blocked.transport, "websocket");
+  subscriptions[0].unsubscribe();
+  assert.equal(kept.size, 0);
+});
+
+test("over HTTP, a node serves its clients while the broker of its cluster is away", limit, async (t) => {
+  const { port, http } = await serve(t, ["--cluster", "nats://127.0.0.1:1"]);
+  assert.equal((await fetch(`${http}/readyz`)).status, 503);
+  const between = await proxy(t, port);
+  between.blockWebSockets();
+  const blocked = client(t, between.url, { fallback: true });
+  const messages = channel();
+  await blocked.subscribe("a", messages.push).ready;
+  assert.equal(blocked.transport, "http");
+  await blocked.publish("a", 1);
+  assert.equal((await messages.next()).data, 1);
+});
+
+test("over HTTP, keys are followed and written under conditions", limit, async (t) => {
+  const { port, url } = await serve(t);
+  const between = await proxy(t, port);
+  between.blockWebSockets();
+  const [blocked, direct] = [client(t, between.url, { fallback: true }), client(t, url)];
+  await direct.set("prices", "gold", 1);
+  const views = channel();
+  const state = blocked.state("prices", (keys, changed) => views.push([Object.fromEntries(keys), [...changed].sort()]), { filter: "*" });
+  await state.ready;
+  assert.equal(blocked.transport, "http");
+  assert.deepEqual(await views.next(), [{ gold: 1 }, ["gold"]]);
+  const { seq, epoch } = await blocked.set("prices", "tin", new Uint8Array([0, 255]), { ifNew: true, ttl: 60_000 });
+  assert.deepEqual(await views.next(), [{ gold: 1, tin: new Uint8Array([0, 255]) }, ["tin"]]);
+  assert.equal(state.version("tin"), seq);
+  await assert.rejects(blocked.set("prices", "tin", 2, { ifNew: true }), { code: 412 });
+  await assert.rejects(blocked.set("prices", "tin", 2, { version: seq }), { code: 501 });
+  await blocked.set("prices", "tin", 2, { version: seq, epoch, idempotencyKey: "one" });
+  assert.equal((await blocked.set("prices", "tin", 3, { idempotencyKey: "one" })).repeated, true);
+  assert.deepEqual(await views.next(), [{ gold: 1, tin: 2 }, ["tin"]]);
+  // After a reconnect, the changes since follow.
+  between.refuse();
+  await direct.delete("prices", "gold");
+  between.accept();
+  assert.deepEqual(await views.next(), [{ tin: 2 }, ["gold"]]);
+  assert.equal((await blocked.delete("prices", "none")).changed, false);
+  state.unsubscribe();
+  await blocked.delete("prices", "tin");
+  assert.equal(views.size, 0);
+});
+
+test("over HTTP, a rejected token closes the client, and a token function is called again", limit, async (t) => {
+  const { options, make } = tokens(t);
+  const { port } = await serve(t, options);
+  const between = await proxy(t, port);
+  between.blockWebSockets();
+  const good = make("--subscribe", "a", "--publish", "a", "--expires", "1h");
+  const closed = channel();
+  const wrong = client(t, between.url, { fallback: true, token: `${good}x`, onstatus: closed.push });
+  wrong.subscribe("a", () => {});
+  assert.equal((await closed.until(({ status }) => status === "closed")).code, 4401);
+  let asked = 0;
+  const one = client(t, between.url, { fallback: true, token: () => { asked += 1; return asked < 4 ? `${good}x` : good; } });
+  const messages = channel();
+  await one.subscribe("a", messages.push).ready;
+  await one.publish("a", 1);
+  assert.equal((await messages.next()).data, 1);
+  await assert.rejects(one.publish("b", 1), { code: 403, needs: { publish: ["b"] } });
+});
+
+test("a closed client rejects requests, and its process ends", limit, async (t) => {
+  const { url } = await serve(t);
+  const one = client(t, url);
+  const changes = channel();
+  await one.publish("a", 1);
+  one.onstatus = changes.push;
+  one.close();
+  one.close();
+  assert.equal(changes.size, 1);
+  await assert.rejects(one.publish("a", 1), { code: "closed" });
+  await assert.rejects(one.subscribe("a", () => {}).ready, { code: "closed" });
+  await assert.rejects(one.stream("a").consume(() => {}).ready, { code: "closed" });
+  await assert.rejects(one.join("a", { id: "a" }), { code: "closed" });
+  await program(`
+    const client = connect(${JSON.stringify(url)});
+    await client.subscribe("a", () => {}).ready;
+    await client.join("a", { id: "b" });
+    client.close();`);
+});
+
+test("a missing WebSocket class and a relative URL outside of a page are errors", limit, () => {
+  const known = globalThis.WebSocket;
+  globalThis.WebSocket = undefined;
+  try {
+    assert.throws(() => connect("ws://127.0.0.1:1/ws"), { code: "no-websocket" });
+  } finally {
+    globalThis.WebSocket = known;
+  }
+  assert.throws(() => connect(), { code: "no-url" });
+});
+
+test("keys are followed across a lost connection, and written under conditions", limit, async (t) => {
+  const { port, url } = await serve(t);
+  const between = await proxy(t, port);
+  const [lost, direct] = [client(t, between.url), client(t, url)];
+  await direct.set("game", "anna", { x: 1 });
+  await direct.set("game", "bytes", new Uint8Array([0, 255]));
+  const changes = channel();
+  const state = lost.state("game", (keys, changed) => changes.push([Object.fromEntries(keys), [...changed]]));
+  await state.ready;
+  assert.deepEqual(await changes.next(), [{ anna: { x: 1 }, bytes: new Uint8Array([0, 255]) }, ["anna", "bytes"]]);
+  assert.throws(() => lost.state("game", () => {}), { code: "duplicate" });
+  await assert.rejects(direct.set("game", "anna", 2, { ifNew: true }), { code: 412 });
+  const { seq } = await direct.set("game", "anna", { x: 2 }, { version: state.version("anna") });
+  assert.equal(seq, 3);
+  assert.deepEqual((await changes.next())[1], ["anna"]);
+  const waiting = reaches(lost, "waiting");
+  between.refuse();
+  await waiting;
+  await direct.delete("game", "bytes");
+  await direct.set("game", "ben", 5, { ttl: 60_000 });
+  between.accept();
+  const [keys, changed] = await changes.next();
+  assert.deepEqual([keys, changed.sort()], [{ anna: { x: 2 }, ben: 5 }, ["ben", "bytes"]]);
+  assert.deepEqual(state.position.seq, 5);
+  state.unsubscribe();
+  await direct.set("game", "anna", 3);
+  await lost.publish("game", "the keys are independent");
+  assert.equal(changes.size, 0);
+  const filtered = lost.state("game", changes.push, { filter: "b*" });
+  await filtered.ready;
+  assert.equal(filtered.keys.size, 0, "a wildcard is a whole token");
+  await assert.rejects(lost.state("a.*", () => {}).ready, { code: 422 });
+});

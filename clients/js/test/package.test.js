@@ -1,0 +1,107 @@
+import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
+import { readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { fileURLToPath } from "node:url";
+import { promisify } from "node:util";
+
+import * as client from "../sinews.js";
+import { folder, serve } from "./server.js";
+
+const run = promisify(execFile);
+const root = fileURLToPath(new URL("..", import.meta.url));
+const limit = { timeout: 120_000 };
+const flags = process.execArgv.filter((flag) => flag === "--experimental-websocket");
+/** Programs of other runtimes, and their arguments before a script. */
+const RUNTIMES = [["deno", ["run", "--allow-net", "--allow-read"]], ["bun", ["run"]]];
+
+const cleanups = [];
+let project;
+let packed;
+let server;
+
+// The package as npm would publish it, in an empty project without a network.
+before(async () => {
+  const scope = { after: (cleanup) => cleanups.push(cleanup) };
+  project = folder(scope);
+  server = await serve(scope, ["--streams", folder(scope), "--history", "chat.>=100"]);
+  const { stdout } = await run("npm", ["pack", "--json", "--pack-destination", project], { cwd: root });
+  [packed] = Object.values(JSON.parse(stdout));
+  writeFileSync(join(project, "package.json"), JSON.stringify({ private: true, type: "module" }));
+  const install = ["install", "--offline", "--ignore-scripts", "--no-audit", "--no-fund", join(project, packed.filename)];
+  await run("npm", install, { cwd: project });
+}, limit);
+
+after(async () => {
+  for (const cleanup of cleanups.reverse()) await cleanup();
+});
+
+/** The code blocks of the README in a language, for this server. */
+function blocks(language) {
+  const readme = readFileSync(join(root, "README.md"), "utf8");
+  const found = readme.matchAll(new RegExp(`^\`\`\`${language}\n(.*?)^\`\`\``, "gms"));
+  return [...found].map(([, code]) => code.replaceAll("ws://127.0.0.1:8080/ws", server.url));
+}
+
+test("the package contains the client, its types and its licenses", limit, () => {
+  const names = packed.files.map(({ path }) => path).sort();
+  assert.deepEqual(names, ["LICENSE-APACHE", "LICENSE-MIT", "README.md", "package.json", "sinews.d.ts", "sinews.js"]);
+});
+
+test("the server serves the file of the package", limit, async () => {
+  for (const name of ["sinews.js", "sinews.d.ts"]) {
+    const served = await (await fetch(`${server.http}/${name}`)).text();
+    assert.equal(served, readFileSync(join(project, "node_modules/@sinews/client", name), "utf8"));
+  }
+});
+
+test("the installed package is imported by its name", limit, async () => {
+  const script = "import * as client from '@sinews/client'; console.log(Object.keys(client).join())";
+  const { stdout } = await run(process.execPath, ["--input-type=module", "--eval", script], { cwd: project });
+  assert.equal(stdout.trim(), "Client,SinewsError,connect");
+});
+
+test("each program of the README runs", limit, async () => {
+  const programs = blocks("js");
+  assert.equal(programs.length, 5);
+  for (const [number, program] of programs.entries()) {
+    const file = join(project, `readme-${number}.js`);
+    writeFileSync(file, program);
+    const { stdout } = await run(process.execPath, [...flags, "--no-warnings", file], { cwd: project, timeout: 20_000 });
+    assert.notEqual(stdout, "", `program ${number} prints nothing`);
+  }
+});
+
+test("the types accept programs, and find errors", limit, async () => {
+  const compiler = join(root, "node_modules/typescript/bin/tsc");
+  const programs = { "types.ts": readFileSync(new URL("types.ts", import.meta.url), "utf8") };
+  for (const [number, program] of blocks("ts").entries()) programs[`readme-${number}.ts`] = program;
+  assert.equal(Object.keys(programs).length, 4);
+  for (const [name, program] of Object.entries(programs)) writeFileSync(join(project, name), program);
+  for (const resolution of [["--module", "nodenext"], ["--module", "esnext", "--moduleResolution", "bundler"]]) {
+    const options = ["--noEmit", "--strict", "--target", "es2022", "--lib", "es2022,dom", "--types", "", "--ignoreConfig", ...resolution];
+    const command = [compiler, ...options, ...Object.keys(programs)];
+    const result = await run(process.execPath, command, { cwd: project }).catch((error) => error);
+    assert.equal(result.stdout, "", "errors of the compiler");
+  }
+});
+
+test("the types name the methods of the client, and no others", limit, () => {
+  const types = readFileSync(join(root, "sinews.d.ts"), "utf8");
+  const declared = /export class Client \{(.*?)^\}/ms.exec(types)[1].matchAll(/^  (?:readonly )?(\w+)[(<:]/gm);
+  const methods = Object.getOwnPropertyNames(client.Client.prototype);
+  assert.deepEqual([...declared].map(([, name]) => name).sort(), [...methods, "onstatus"].sort());
+});
+
+for (const [program, options] of RUNTIMES) {
+  test(`every kind of request works in ${program}`, limit, async (t) => {
+    const { stdout } = await run(program, ["--version"]).catch(() => ({}));
+    if (!stdout) return t.skip(`no ${program} (npm install --global ${program})`);
+    const own = await serve(t, ["--streams", folder(t)]);
+    const script = fileURLToPath(new URL("smoke.js", import.meta.url));
+    const module = join(project, "node_modules/@sinews/client/sinews.js");
+    const result = await run(program, [...options, script, module, own.url], { timeout: 60_000 });
+    assert.equal(result.stdout.trim(), "ok");
+  });
+}
