@@ -6,19 +6,29 @@
 # Docker's default seccomp profile denies io_uring: the server logs one line about it and uses epoll.
 # docs/book/src/operate/deploy.md describes how to permit it, and how to provide a configuration and keys.
 
-# The same Debian release as below, for the same C library. `ring` needs a C compiler, which the image has.
-FROM rust:1-slim-bookworm AS build
+# Alpine's C library is linked statically. `ring` needs a C compiler, which the image has.
+FROM rust:1-alpine AS build
 WORKDIR /build
 COPY . .
 # The commit in `sinews --version`: `--build-arg SINEWS_COMMIT=$(git rev-parse --short HEAD)`.
 ARG SINEWS_COMMIT=unknown
+# Brokers that can store the streams, none by default: `--build-arg SINEWS_FEATURES=redis,nats`. `kafka` builds librdkafka.
+ARG SINEWS_FEATURES=
+RUN case ",$SINEWS_FEATURES," in *,kafka,*) apk add --no-cache \
+      bash g++ make perl pkgconf openssl-dev openssl-libs-static zlib-dev zlib-static ;; esac
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/build/target \
-    cargo build --release --locked --package sinews-cli && cp target/release/sinews /sinews
+    OPENSSL_STATIC=1 cargo build --release --locked --package sinews-cli --features "$SINEWS_FEATURES" && \
+    cp target/release/sinews /sinews && mkdir /empty
 
-# The C library and nothing else: no shell, no package manager. Its user `nonroot` is 65532.
-FROM gcr.io/distroless/cc-debian12:nonroot
+# The program, certificates of public authorities, and two folders: no C library, no shell.
+FROM scratch
+COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
+COPY --from=build --chmod=1777 /empty /tmp
+# A new volume at this path belongs to the user of the program.
+COPY --from=build --chown=65532:65532 /empty /var/lib/sinews
 COPY --from=build /sinews /usr/local/bin/sinews
+USER 65532:65532
 ENV SINEWS_LISTEN=0.0.0.0:8080
 EXPOSE 8080
 # SIGTERM, which `docker stop` sends, stops gracefully within 15 s.

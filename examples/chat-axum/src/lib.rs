@@ -59,6 +59,8 @@ pub struct Options {
     /// reconnects and receives the history. The alternative is [`Overflow::DropNewest`], which drops messages
     /// to that client only.
     pub slow_consumer: Overflow,
+    /// Time until a client that accepts no bytes is disconnected. Default 10 s.
+    pub write_timeout: Duration,
     /// Allowed origins of pages. Default: the server's own origin.
     pub origins: OriginPolicy,
 }
@@ -75,6 +77,7 @@ impl Default for Options {
             pace: (20, Duration::from_millis(500)),
             queue_max: 256 << 10,
             slow_consumer: Overflow::Close,
+            write_timeout: Duration::from_secs(10),
             origins: OriginPolicy::same_origin(),
         }
     }
@@ -98,7 +101,7 @@ pub async fn serve(
                 .with_max_message(options.message_max)
                 .with_max_frame(options.message_max)
                 .with_max_outbound(options.queue_max)
-                .with_write_timeout(Duration::from_secs(10))
+                .with_write_timeout(options.write_timeout)
                 .with_overflow(options.slow_consumer),
         ),
         rooms: Arc::new(Rooms::new(options)),

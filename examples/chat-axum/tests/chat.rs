@@ -230,6 +230,8 @@ async fn connect_with_little_room(server: &Server, name: &str) -> Client<TcpStre
 fn unhurried(slow_consumer: Overflow) -> Options {
     let mut options = Options::default();
     options.pace = (u32::MAX, Duration::ZERO);
+    // A slow client stays as long as its test.
+    options.write_timeout = Duration::from_secs(60);
     (options.queue_max, options.slow_consumer) = (64 << 10, slow_consumer);
     options
 }

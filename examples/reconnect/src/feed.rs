@@ -115,10 +115,11 @@ impl Feed {
     fn start(&self, request: &Request) -> Result<u64, Reject> {
         let log = self.log();
         let Some(last) = request.header("last-event-id") else { return Ok(log.first) };
-        let last: u64 = last.parse().map_err(|_| Reject::new(400).body("Last-Event-ID is not a number"))?;
+        let last: u64 =
+            last.parse().map_err(|_| Reject::new(400).with_body("Last-Event-ID is not a number"))?;
         let next = last.saturating_add(1);
         if next < log.first || next > log.next() {
-            return Err(Reject::new(410).body("the event is no longer in the log"));
+            return Err(Reject::new(410).with_body("the event is no longer in the log"));
         }
         Ok(next)
     }

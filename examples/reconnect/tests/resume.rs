@@ -182,9 +182,9 @@ async fn retry_after_of_a_busy_server_is_respected() {
     let dial = |last| {
         attempts.push(Instant::now());
         let stream = match attempts.len() {
-            1 => refusing(Reject::new(503).header("Retry-After", "7")),
+            1 => refusing(Reject::new(503).with_header("Retry-After", "7")),
             // More than the maximum delay.
-            2 => refusing(Reject::new(429).header("Retry-After", "86400")),
+            2 => refusing(Reject::new(429).with_header("Retry-After", "86400")),
             _ => connection(feed.clone(), u64::MAX),
         };
         request(last).over(stream).into_future()

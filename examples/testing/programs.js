@@ -1,0 +1,86 @@
+// Starts the server and the programs of a tutorial for its test, and stops them after it.
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { readFileSync, writeFileSync } from "node:fs";
+import net from "node:net";
+import { join } from "node:path";
+
+import { folder, serve } from "../../clients/js/test/server.js";
+
+export { channel, folder, proxy, serve, tokens } from "../../clients/js/test/server.js";
+
+/** Options of Node.js: versions before 22 have the standard WebSocket behind a flag. */
+export const FLAGS = Number(process.versions.node.split(".")[0]) < 22 ? ["--experimental-websocket"] : [];
+
+/** Options of a test: far more time than it needs. */
+export const limit = { timeout: 60_000 };
+
+export const API_KEY = "an API key of the tests, 32 bytes long".replaceAll(" ", "-");
+export const AUTH_SECRET = "a secret for tokens of the tests, 32 bytes long";
+
+/** A port that was free a moment ago. */
+export async function freePort() {
+  const listener = net.createServer().listen(0, "127.0.0.1");
+  await once(listener, "listening");
+  const { port } = listener.address();
+  listener.close();
+  await once(listener, "close");
+  return port;
+}
+
+/**
+ * Starts `sinews serve` with the file `sinews.toml` of a tutorial, in which `ports` replaces the ports of the
+ * application.
+ */
+export async function serveTutorial(test, path, { ports = {}, options = [] } = {}) {
+  let text = readFileSync(path, "utf8");
+  for (const [port, other] of Object.entries(ports)) text = text.replaceAll(`:${port}`, `:${other}`);
+  const config = join(folder(test), "sinews.toml");
+  writeFileSync(config, text);
+  return serve(test, ["--config", config, "--api-key", API_KEY, ...options]);
+}
+
+/** Starts a program, and waits until it prints `ready`. `signal` stops it after the test. */
+export async function start(test, command, parameters, { env = {}, ready = "listening", signal = "SIGKILL" } = {}) {
+  const child = spawn(command, parameters, { env: { ...process.env, ...env }, stdio: ["ignore", "pipe", "pipe"] });
+  let output = "";
+  test.after(() => stop(child, signal));
+  await new Promise((resolve, reject) => {
+    const read = (chunk) => {
+      output += chunk;
+      if (output.includes(ready)) resolve();
+    };
+    child.stdout.setEncoding("utf8").on("data", read);
+    child.stderr.setEncoding("utf8").on("data", read);
+    child.on("error", reject);
+    child.on("exit", (code) => reject(new Error(`${command} ${parameters[0]} exited with ${code}: ${output}`)));
+  });
+}
+
+/** Starts a program of Node.js. */
+export function startNode(test, file, options) {
+  return start(test, process.execPath, [...FLAGS, file], options);
+}
+
+async function stop(child, signal) {
+  if (child.exitCode === null && child.signalCode === null && child.kill(signal)) await once(child, "exit");
+}
+
+/** A browser as far as `fetch` goes: keeps the cookies of one site. */
+export function browser(site) {
+  let cookies = "";
+  const request = async (path, options = {}) => {
+    const headers = { ...options.headers, ...(cookies && { cookie: cookies }) };
+    const response = await fetch(site + path, { ...options, headers, redirect: "manual" });
+    const set = response.headers.getSetCookie().map((cookie) => cookie.split(";")[0]);
+    if (set.length > 0) cookies = set.join("; ");
+    return response;
+  };
+  return {
+    get cookies() { return cookies; },
+    get: (path) => request(path),
+    post: (path, body) => request(path, {
+      method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body),
+    }),
+  };
+}
