@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sinews_proto::{
-    CloseCode, Config, Connection, Event, Kind, Negotiated, PeerMisbehaved, PerThread, PingRate, Place,
-    Received, Role, Time,
+    CloseCode, Config, Connection, Event, Kind, Negotiated, PayloadLocation, PeerMisbehaved, PerThread,
+    PingRate, Received, Role, Time,
 };
 
 use crate::agree;
@@ -236,9 +236,9 @@ impl Listener {
 
     fn event(&mut self, event: Event, at: usize) {
         let input = &self.held[at..];
-        let bytes = |place: Place, assembly: &[u8]| match place {
-            Place::Input(range) => input[range].to_vec(),
-            Place::Assembly => assembly.to_vec(),
+        let bytes = |place: PayloadLocation, assembly: &[u8]| match place {
+            PayloadLocation::Input(range) => input[range].to_vec(),
+            PayloadLocation::Assembly => assembly.to_vec(),
         };
         let said = match event {
             Event::Message { kind, at } => Said::Message(kind, bytes(at, &self.assembly)),

@@ -10,6 +10,7 @@
 //! | [`handshake`] | heads, `accept`, `ClientHandshake` | the lists of RFC 6455 section 4, checked again |
 //! | [`deflate`] | negotiation, both codecs | RFC 7692 section 7.1, an inflater written from RFC 1951 |
 //! | [`session`] | `Session` over a hostile link | messages arrive as sent, and every wait ends |
+//! | [`http2`] | `H2Connection`, the server of HTTP/2 | a ledger of windows; any split gives the same events |
 //! | [`records`] | records and batches of streams | a decoder written from their tables, a checksum bit by bit |
 //!
 //! [`libFuzzer`]: https://llvm.org/docs/LibFuzzer.html
@@ -22,6 +23,7 @@ mod extensions;
 mod frames;
 mod handshake;
 mod heads;
+mod http2;
 mod inflate;
 mod input;
 mod records;
@@ -31,5 +33,6 @@ mod session;
 pub use deflate::deflate;
 pub use frames::frames;
 pub use handshake::handshake;
+pub use http2::http2;
 pub use records::records;
 pub use session::session;

@@ -1,7 +1,7 @@
 //! Records and batches of streams, compared with a decoder written from their tables and a bitwise checksum.
 
 use bytes::Bytes;
-use sinews_stream::record::{self, Kind, Limits, RecordBuilder, Records};
+use sinews_stream::record::{self, RecordBuilder, RecordLimits, Records, ValueKind};
 
 use crate::input::Input;
 
@@ -71,14 +71,14 @@ fn decode(mut bytes: &[u8], mut offset: u64) -> Option<Vec<Read<'_>>> {
 }
 
 fn compare(found: &record::Record<'_>, wanted: &Read<'_>) {
-    let kind = [Kind::Bytes, Kind::Text, Kind::Json][usize::from(wanted.kind)];
+    let kind = [ValueKind::Bytes, ValueKind::Text, ValueKind::Json][usize::from(wanted.kind)];
     let found = (found.offset, found.timestamp, found.kind, found.key, found.value);
     assert_eq!(found, (wanted.offset, wanted.timestamp, kind, wanted.key, wanted.value));
 }
 
 /// Tests the bytes of a producer.
 fn sent(bytes: &[u8]) {
-    let limits = Limits::default().bytes(MOST).count(MOST_RECORDS);
+    let limits = RecordLimits::default().with_max_bytes(MOST).with_max_count(MOST_RECORDS);
     let wanted = decode(bytes, 0)
         .filter(|all| !all.is_empty() && bytes.len() <= MOST && all.len() <= MOST_RECORDS as usize);
     let found = Records::check(Bytes::copy_from_slice(bytes), &limits);
@@ -163,7 +163,8 @@ fn with_checksums(bytes: &[u8], from: usize, shape: Shape) -> Vec<u8> {
 /// Builds records as a producer does: their bytes follow the tables, and the decoder returns the same
 /// records.
 fn made(input: &mut Input<'_>) {
-    let mut builder = RecordBuilder::with_limits(Limits::default().bytes(MOST).count(MOST_RECORDS));
+    let mut builder =
+        RecordBuilder::with_limits(RecordLimits::default().with_max_bytes(MOST).with_max_count(MOST_RECORDS));
     let mut wanted = Vec::new();
     let mut bytes = 0;
     while !input.is_empty() {
@@ -173,7 +174,8 @@ fn made(input: &mut Input<'_>) {
         let (key, value) = (input.take(key), input.take(value));
         let size = 20 + key.len() + value.len();
         let fits = bytes + size <= MOST && wanted.len() < MOST_RECORDS as usize;
-        let pushed = builder.push(timestamp, key, value, [Kind::Bytes, Kind::Text, Kind::Json][kind]);
+        let pushed =
+            builder.push(timestamp, key, value, [ValueKind::Bytes, ValueKind::Text, ValueKind::Json][kind]);
         assert_eq!(pushed.is_ok(), fits, "{pushed:?}");
         if fits {
             bytes += size;

@@ -31,6 +31,11 @@ fn records() {
     brief("records", sinews_fuzz::records, 20_000);
 }
 
+#[test]
+fn http2() {
+    brief("http2", sinews_fuzz::http2, 1_000);
+}
+
 /// Runs the seeds, then `runs` inputs derived from a fixed seed.
 fn brief(name: &str, target: fn(&[u8]), runs: usize) {
     let runs = std::env::var("SINEWS_FUZZ_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(runs);

@@ -10,6 +10,9 @@
 
 extern crate alloc;
 
+#[path = "../../../crates/proto/src/deflate/outcome.rs"]
+mod outcome;
+
 #[path = "../../../crates/proto/src/deflate/codec.rs"]
 #[allow(dead_code, reason = "the bench takes whole messages only")]
 mod codec;

@@ -1,11 +1,13 @@
 //! The command line.
 
-use std::net::{Ipv4Addr, SocketAddr};
+mod keys;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub(crate) use self::keys::KeysArgs;
 use crate::hello::HelloServer;
 use crate::ingest::IngestServer;
 use crate::load::{LOADS, Load};
@@ -37,6 +39,8 @@ pub(crate) enum Command {
     Crowd(CrowdArgs),
     /// Latency of a delivery, alone and beside subscribers that do not read.
     Slow(SlowArgs),
+    /// Keys of a topic with many subscribers, some of them slow: memory, CPU time, and the age of received values.
+    Keys(KeysArgs),
     /// Memory of an idle connection.
     Idle(IdleArgs),
     /// Cost of a request of `GET /healthz`.
@@ -61,12 +65,6 @@ pub(crate) enum Command {
         #[arg(default_value_t = 0)]
         port: u16,
     },
-    /// Runs the connections of `idle` in a separate process.
-    #[command(hide = true)]
-    IdleClients(IdleClientsArgs),
-    /// Runs some subscribers of `crowd` in a separate process.
-    #[command(hide = true)]
-    CrowdClients(CrowdClientsArgs),
 }
 
 #[derive(Debug, Args)]
@@ -153,14 +151,6 @@ pub(crate) struct CrowdArgs {
 
     #[command(flatten)]
     pub(crate) programs: ProgramArgs,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct CrowdClientsArgs {
-    pub(crate) server: SocketAddr,
-    pub(crate) source: SocketAddr,
-    pub(crate) subscribers: usize,
-    pub(crate) burst: usize,
 }
 
 #[derive(Debug, Args)]
@@ -320,15 +310,6 @@ pub(crate) struct IdleArgs {
 
     #[command(flatten)]
     pub(crate) programs: ProgramArgs,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct IdleClientsArgs {
-    pub(crate) server: SocketAddr,
-    pub(crate) source: Ipv4Addr,
-    pub(crate) connections: usize,
-    pub(crate) after: History,
-    pub(crate) deflate: Deflate,
 }
 
 /// Traffic of a connection before it idles.

@@ -4,26 +4,16 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use sinews_proto::deflate::DeflateConfig;
-use sinews_proto::handshake::{ClientRequest, ClientStep, Negotiated};
+use sinews_proto::handshake::{ClientRequest, ClientStep};
 use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::Error;
 
 /// Connects to a server on this machine.
 pub(crate) fn connect(address: SocketAddr) -> io::Result<TcpStream> {
-    connect_from(address, None)
-}
-
-/// Connects from an address of this machine, like a client elsewhere: one address pair has only some 28,000
-/// ports.
-pub(crate) fn connect_from(address: SocketAddr, source: Option<SocketAddr>) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     socket.set_tcp_nodelay(true)?;
     set_congestion(&socket)?;
-    if let Some(source) = source {
-        socket.bind(&source.into())?;
-    }
     socket.connect(&address.into())?;
     Ok(socket.into())
 }
@@ -48,21 +38,13 @@ fn set_congestion(socket: &Socket) -> io::Result<()> {
     }
 }
 
-/// Opens a WebSocket. The number determines the key; deflate is offered if it is configured.
-pub(crate) fn shake_hands(
-    stream: &mut TcpStream,
-    path: &str,
-    number: u64,
-    deflate: Option<DeflateConfig>,
-) -> Result<Negotiated, Error> {
+/// Opens a WebSocket. The number determines the key.
+pub(crate) fn shake_hands(stream: &mut TcpStream, path: &str, number: u64) -> Result<(), Error> {
     stream.set_read_timeout(Some(STALL_LIMIT))?;
     let mut key = [0; 16];
     // A predictable key is safe here: no proxy is between client and server.
     key[..8].copy_from_slice(&number.to_be_bytes());
-    let mut request = ClientRequest::new("localhost", path)?;
-    if let Some(deflate) = deflate {
-        request = request.with_deflate(deflate);
-    }
+    let request = ClientRequest::new("localhost", path)?;
     let mut handshake = request.start(key);
     let mut head = Vec::new();
     handshake.write_request(&mut head);
@@ -75,7 +57,7 @@ pub(crate) fn shake_hands(
         }
         if let ClientStep::Done(done) = handshake.read_response(&answer)? {
             if done.consumed() == answer.len() {
-                return Ok(done.negotiated());
+                return Ok(());
             }
             return Err("the target sent frames before the first request".into());
         }

@@ -2,7 +2,6 @@
 
 use crate::Error;
 use crate::args::EchoArgs;
-use crate::client::Client;
 use crate::load::Load;
 use crate::report;
 use crate::round::{Plan, Rounds};
@@ -17,7 +16,11 @@ pub(crate) fn run(args: &EchoArgs) -> Result<(), Error> {
     let names: Vec<String> = targets.iter().map(|target| target.full_name(options.runtime)).collect();
     let place = |target: Target| targets.iter().position(|other| *other == target);
     let bases = [Target::PlainMio, Target::PlainRing, Target::TcpEchoPoll, Target::TcpEchoRing];
-    let bases = bases.into_iter().chain(Target::SINEWS).chain([Target::SinewsTokio, Target::SinewsCompio]);
+    let bases = bases.into_iter().chain(Target::SINEWS).chain([
+        Target::SinewsTokio,
+        Target::SinewsCompio,
+        Target::PlainCompio,
+    ]);
     let bases = bases.chain((options.runtime == Threads::Multi).then_some(Target::SinewsTokioMulti));
     let beside: Vec<usize> = bases.filter_map(place).collect();
     let mut bars = Vec::new();
@@ -50,8 +53,7 @@ fn measure(
     let named = named(&servers);
     Rounds::of_servers(plan, &named, load.connections, |index| {
         let (target, server) = &servers[index];
-        let path = target.speaks_websocket().then_some("/echo");
-        Client::connect(server.address, load.connections, path, load.batch(*target))
+        load.open(*target, server.address)
     })
     .map_err(|error| format!("{}, {error}", load.name).into())
 }

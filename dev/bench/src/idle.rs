@@ -1,20 +1,17 @@
 //! Idle connections: memory of the server and of the kernel.
 
-pub(crate) mod clients;
 pub(crate) mod memory;
 
-use std::env;
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
 use std::thread;
 
 use clap::ValueEnum;
 
 use self::memory::Memory;
 use crate::Error;
-use crate::args::IdleArgs;
+use crate::args::{History, IdleArgs};
+use crate::generator::{Generator, many};
 use crate::process::Server;
-use crate::target::{Programs, ServeOptions, Target};
+use crate::target::{Deflate, Programs, ServeOptions, Target};
 
 /// Runs the measurement of the arguments and prints a table.
 pub(crate) fn run(args: &IdleArgs) -> Result<(), Error> {
@@ -59,53 +56,31 @@ fn measure(args: &IdleArgs, programs: &Programs, target: Target) -> Result<Memor
     // Waits until the kernel has freed the sockets of the last target.
     thread::sleep(args.settle());
     let before = Memory::now(server.pid())?;
-    let mut clients = Vec::new();
-    let mut left = args.connections;
-    while left > 0 {
-        let connections = left.min(CONNECTIONS_PER_CLIENT);
-        clients.push(Clients::start(args, &server, clients.len(), connections)?);
-        left -= connections;
-    }
+    let _idle = open(args, &server)?;
     thread::sleep(args.settle());
     server.settled_usage()?;
     Ok(Memory::now(server.pid())?.since(&before))
 }
 
-/// A process that holds some of the connections.
-struct Clients(Child);
-
-impl Clients {
-    /// Starts the process and waits until its connections have run their history.
-    fn start(args: &IdleArgs, server: &Server, number: usize, connections: usize) -> Result<Self, Error> {
-        let name = |value: Option<clap::builder::PossibleValue>| {
-            value.map(|value| value.get_name().to_owned()).unwrap_or_default()
-        };
-        // Each process has its own source address, and with it its own ports.
-        let child = Command::new(env::current_exe()?)
-            .args(["idle-clients", &server.address.to_string(), &format!("127.0.{}.1", number + 1)])
-            .args([connections.to_string(), name(args.after.to_possible_value())])
-            .arg(args.deflate.name())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let mut clients = Self(child);
-        let stdout = clients.0.stdout.take().ok_or("standard output is piped")?;
-        let mut line = String::new();
-        BufReader::new(stdout).read_line(&mut line)?;
-        if line == clients::READY {
-            Ok(clients)
-        } else {
-            Err("a process of clients failed, see above".into())
-        }
+/// Opens the connections and runs their history on each. They answer pings; otherwise the server would close them.
+fn open(args: &IdleArgs, server: &Server) -> Result<Generator, Error> {
+    let (bursts, in_flight, size) = match args.after {
+        History::Handshake => (0, "1", "64"),
+        History::Small => (30, "50", "64"),
+        History::Large => (1, "1", "256k"),
+    };
+    let many = many(args.connections);
+    let mut load: Vec<&str> = many.iter().map(String::as_str).collect();
+    load.extend(["-i", in_flight, "-s", size, "--text"]);
+    if args.deflate != Deflate::Off {
+        load.push("--deflate");
     }
+    let mut idle = Generator::open(&format!("ws://{}/echo", server.address), &load)?;
+    for _ in 0..bursts {
+        idle.burst(TOGETHER)?;
+    }
+    Ok(idle)
 }
 
-impl Drop for Clients {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// A connection takes a descriptor of the client process, and the limit is often 20,000.
-const CONNECTIONS_PER_CLIENT: usize = 15_000;
+/// Connections of a thread that send at a time: more would grow the server's buffers.
+const TOGETHER: usize = 50;

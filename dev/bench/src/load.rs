@@ -1,8 +1,9 @@
-//! The loads, and their bytes.
+//! The loads.
 
-use sinews_proto::Role;
-use sinews_testkit::Frame;
+use std::net::SocketAddr;
 
+use crate::Error;
+use crate::generator::Generator;
 use crate::target::Target;
 
 /// A load: connections that each keep some messages in flight, in a closed loop.
@@ -42,10 +43,11 @@ enum Beside {
 }
 
 /// The loads of `docs/book/src/internals/performance.md`. The bars are from the design.
-pub(crate) const LOADS: [Load; 8] = [
+pub(crate) const LOADS: [Load; 9] = [
     Load::new("64x64", 64, 64, 1).bars(&[Bar::plain(1.05), Bar::peers(1.)]),
     Load::new("64x64x16", 64, 64, 16).bars(&[Bar::engine(1.3), Bar::peers(1.), Bar::sends(1. / 8.)]),
     Load::new("512x512", 512, 512, 1),
+    Load::new("64x512x16-text", 64, 512, 16).text(),
     Load::new("4096x64", 4096, 64, 1),
     Load::new("500x1k-text", 500, 1 << 10, 1).text().bars(&[Bar::peers(1.)]),
     Load::new("32x16k", 32, 16 << 10, 1),
@@ -82,17 +84,15 @@ impl Load {
         .collect()
     }
 
-    /// Returns the bytes of one write of a client, and the expected reply of the target.
-    pub(crate) fn batch(&self, target: Target) -> Batch {
-        let (mut request, mut frames) = (Vec::new(), Vec::new());
-        for number in 0..self.in_flight {
-            let payload: Vec<u8> = (0..self.size).map(|at| b'a' + ((at * 7 + number) % 26) as u8).collect();
-            let frame = if self.text { Frame::text(payload) } else { Frame::binary(payload) };
-            request.extend(frame.clone().key(key(number)).encode(Role::Client));
-            frames.extend(frame.encode(Role::Server));
-        }
-        let reply = if target.speaks_websocket() { frames } else { request.clone() };
-        Batch { request, reply, messages: self.in_flight as u64, exact: true }
+    /// Opens the load on a target. A plain echo gets messages as long as the masked frames of the others.
+    pub(crate) fn open(&self, target: Target, address: SocketAddr) -> Result<Generator, Error> {
+        let (connections, in_flight) = (self.connections.to_string(), self.in_flight.to_string());
+        let websocket = target.speaks_websocket();
+        let size = if websocket { self.size } else { masked_frame(self.size) }.to_string();
+        let url = if websocket { format!("ws://{address}/echo") } else { format!("tcp://{address}") };
+        let kind = if self.text { "--text" } else { "--binary" };
+        let load = ["-c", &connections, "-i", &in_flight, "-s", &size, "--burst"];
+        Generator::warm(&url, &[&load[..], &[kind]].concat())
     }
 }
 
@@ -114,20 +114,14 @@ impl Bar {
     }
 }
 
-/// The messages in flight on one connection.
-#[derive(Clone, Debug)]
-pub(crate) struct Batch {
-    pub(crate) request: Vec<u8>,
-    pub(crate) reply: Vec<u8>,
-    /// Number of messages in the batch.
-    pub(crate) messages: u64,
-    /// The reply is the same each time, byte for byte.
-    pub(crate) exact: bool,
-}
-
-/// Returns masks that differ and have no zero byte: a server that skips unmasking cannot pass.
-fn key(number: usize) -> [u8; 4] {
-    [0x9d, 0x05, 0xe1, 0x7a].map(|byte: u8| byte.wrapping_add(number as u8) | 1)
+/// Bytes of a client's frame with this payload (RFC 6455 section 5.2).
+const fn masked_frame(payload: usize) -> usize {
+    let length = match payload {
+        0..126 => 0,
+        126..65_536 => 2,
+        _ => 8,
+    };
+    2 + length + 4 + payload
 }
 
 #[cfg(test)]
@@ -135,15 +129,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plain_echo_returns_the_frames_as_they_are_and_sinews_without_mask() {
-        let load = &LOADS[1];
-        let plain = load.batch(Target::TcpEchoPoll);
-        assert_eq!(plain.request, plain.reply);
-        assert_eq!(plain.request.len(), 16 * (2 + 4 + 64));
-        let sinews = load.batch(Target::SinewsRing);
-        assert_eq!(sinews.request, plain.request);
-        assert_eq!(sinews.reply.len(), 16 * (2 + 64));
-        assert_eq!(&sinews.reply[..5], [0x82, 64, b'a', b'h', b'o']);
+    fn plain_echo_gets_the_bytes_of_masked_frames() {
+        assert_eq!([0, 64, 125, 126, 65_535, 65_536].map(masked_frame), [6, 70, 131, 134, 65_543, 65_550]);
     }
 
     #[test]
@@ -165,7 +152,8 @@ mod tests {
         for load in &LOADS {
             let prefix = format!("{}x", load.connections);
             assert!(load.name.starts_with(&prefix), "{}", load.name);
-            assert_eq!(load.name.ends_with("x16"), load.in_flight == 16, "{}", load.name);
+            let counts = load.name.trim_end_matches("-text");
+            assert_eq!(counts.ends_with("x16"), load.in_flight == 16, "{}", load.name);
             assert_eq!(load.name.ends_with("-text"), load.text, "{}", load.name);
         }
     }

@@ -13,22 +13,23 @@
 //! ```
 //!
 //! The plain echoes, one on mio and one on io_uring, are limits: the minimum work of a server. They receive the
-//! same bytes, including masked frames, and return them unchanged; WebSocket servers return frames without mask.
-//! Other libraries are in the separate package `sinews-peers`. `docs/book/src/internals/performance.md` has the results and their
+//! same number of bytes as masked frames have, and return them unchanged; WebSocket servers return frames without mask.
+//! The load is `sinews bench`, as a library (`crates/bench`). Other libraries are in the separate package `sinews-peers`. `docs/book/src/internals/performance.md` has the results and their
 //! limits.
 #![deny(unsafe_code)]
 
 mod args;
 mod bounds;
-mod client;
 mod connect;
 mod crowd;
 mod echo;
 mod fanout;
+mod generator;
 mod hello;
 mod http;
 mod idle;
 mod ingest;
+mod keys;
 mod load;
 mod plain_mio;
 #[cfg(target_os = "linux")]
@@ -61,10 +62,9 @@ fn main() -> Result<(), Error> {
         Some(Command::PlainRing { .. }) => Err("io_uring is a part of Linux".into()),
         Some(Command::Fanout(args)) => fanout::run(&args),
         Some(Command::Crowd(args)) => crowd::run(&args),
-        Some(Command::CrowdClients(args)) => crowd::clients(&args),
         Some(Command::Slow(args)) => slow::run(&args),
+        Some(Command::Keys(args)) => keys::run(&args),
         Some(Command::Idle(args)) => idle::run(&args),
-        Some(Command::IdleClients(args)) => idle::clients::run(&args),
         Some(Command::Http(args)) => http::run(&args),
         Some(Command::Hello(args)) => hello::run(&args),
         Some(Command::Ingest(args)) => ingest::run(&args),
@@ -78,10 +78,6 @@ fn main() -> Result<(), Error> {
 fn prepare_load() -> Result<(), Error> {
     process::pin_load()?;
     let default = fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default();
-    println!(
-        "Congestion control: {} on the load's sockets; on the servers' the route's, else the system's ({}).",
-        connect::CONGESTION,
-        default.trim()
-    );
+    println!("Congestion control: the route's, else the system's ({}).", default.trim());
     Ok(())
 }

@@ -5,7 +5,6 @@
 
 use crate::Error;
 use crate::args::ScalingArgs;
-use crate::client::Client;
 use crate::load::Load;
 use crate::process::Server;
 use crate::report;
@@ -35,7 +34,7 @@ fn measure(args: &ScalingArgs, programs: &Programs, target: Target, load: &Load)
     }
     let named: Vec<(String, &Server)> = servers.iter().map(|(name, server)| (name.clone(), server)).collect();
     let rounds = Rounds::of_servers(args.plan.plan(), &named, load.connections, |index| {
-        Client::connect(servers[index].1.address, load.connections, Some("/echo"), load.batch(target))
+        load.open(target, servers[index].1.address)
     })?;
     let title = format!("{}, {}", target.name(), load.name);
     // The placements of a pair differ only in the number of threads.

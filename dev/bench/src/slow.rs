@@ -1,20 +1,18 @@
 //! Effect of slow subscribers on other subscribers: the latency of a delivery beside subscribers that do not
 //! read.
 
-use std::io::{self, Read, Write};
-use std::time::{Duration, Instant};
+use std::io::{Read, Write};
+use std::time::Duration;
 
-use mio::net::TcpStream;
-use mio::{Events, Interest, Poll, Token};
-use sinews_proto::Role;
-use sinews_testkit::{Frame, Reader, Reply};
 use socket2::SockRef;
 
 use crate::Error;
 use crate::args::SlowArgs;
 use crate::connect::{STALL_LIMIT, connect, shake_hands};
+use crate::generator::{Generator, topic};
 use crate::process::Server;
 use crate::report::{median, significant};
+use crate::round::Work;
 use crate::target::{Programs, ServeOptions, Target};
 
 /// The subscribers beside the measured subscribers, in equal number.
@@ -97,22 +95,22 @@ struct Seen {
 fn measure(args: &SlowArgs, programs: &Programs, target: Target, others: Others) -> Result<Seen, Error> {
     let overflow = if let Others::Stuck(overflow) = others { overflow } else { "close" };
     let server = programs.start(target, &ServeOptions { overflow, ..ServeOptions::default() })?;
-    let looked_at = usize::from(args.subscribers);
-    let readers = if others == Others::Readers { 2 * looked_at } else { looked_at };
-    let stuck = if matches!(others, Others::Stuck(_)) { looked_at } else { 0 };
-    let mut audience = Audience::connect(&server, readers, looked_at)?;
+    let rate = args.rate.to_string();
+    let mut audience = readers(&server, args, Some(&rate))?;
+    let also = (others == Others::Readers).then(|| readers(&server, args, None)).transpose()?;
+    let stuck = if matches!(others, Others::Stuck(_)) { usize::from(args.subscribers) } else { 0 };
     let stuck: Vec<_> = (0..stuck).map(|number| idle(&server, number)).collect::<Result<_, _>>()?;
     server.settled_usage()?;
-    let mut times = audience.run(args)?;
+    audience.run(Duration::from_secs(args.seconds.into()))?;
     let metrics = metrics(&server)?;
-    drop(stuck);
-    times.sort_unstable();
-    let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize] as f64 / 1e3;
+    drop((stuck, also));
+    let times = audience.latencies(&[0.5, 0.99, 1.])?;
+    let at = |index: usize| times[index].as_nanos() as f64 / 1e3;
     let counted = |name: &str| metrics.lines().filter_map(|line| value(line, name)).sum();
     Ok(Seen {
-        median: at(0.5),
-        p99: at(0.99),
-        longest: at(1.),
+        median: at(0),
+        p99: at(1),
+        longest: at(2),
         dropped: counted("sinews_messages_dropped_total{"),
         closed: counted("sinews_websockets_closed_total{reason=\"overflow"),
     })
@@ -123,105 +121,22 @@ fn idle(server: &Server, number: usize) -> Result<std::net::TcpStream, Error> {
     let mut stream = connect(server.address)?;
     // The server cannot limit the bytes in the kernel's buffers.
     SockRef::from(&stream).set_recv_buffer_size(STUCK_RECEIVE_BUFFER)?;
-    shake_hands(&mut stream, "/topics/slow", number as u64, None)?;
+    shake_hands(&mut stream, "/topics/bench-0", number as u64)?;
     Ok(stream)
 }
 
-/// The publisher and the reading subscribers.
-struct Audience {
-    poll: Poll,
-    events: Events,
-    publisher: std::net::TcpStream,
-    all: Vec<(TcpStream, Reader)>,
-    /// The first `looked_at` subscribers are measured.
-    looked_at: usize,
-    buffer: Box<[u8]>,
+/// Opens a publisher and the measured subscribers, or (`rate`: `None`) a publisher that stays silent and subscribers
+/// that only read.
+fn readers(server: &Server, args: &SlowArgs, rate: Option<&str>) -> Result<Generator, Error> {
+    let connections = (args.subscribers + 1).to_string();
+    let mut load = vec!["-m", "fan-out", "-c", &connections, "-s", MESSAGE_BYTES, "--backend", "poll"];
+    if let Some(rate) = rate {
+        load.extend(["--busy-poll", "--rate", rate]);
+    }
+    Generator::open(&topic(server.address), &load)
 }
 
-impl Audience {
-    fn connect(server: &Server, count: usize, looked_at: usize) -> Result<Self, Error> {
-        let poll = Poll::new()?;
-        let mut all = Vec::with_capacity(count);
-        for index in 0..count {
-            let mut stream = connect(server.address)?;
-            shake_hands(&mut stream, "/topics/slow", index as u64, None)?;
-            stream.set_nonblocking(true)?;
-            let mut stream = TcpStream::from_std(stream);
-            poll.registry().register(&mut stream, Token(index), Interest::READABLE)?;
-            all.push((stream, Reader::new(Role::Server, None)));
-        }
-        let mut publisher = connect(server.address)?;
-        shake_hands(&mut publisher, "/topics/slow?self=false", count as u64, None)?;
-        let (events, buffer) = (Events::with_capacity(count), vec![0; RECEIVE_BYTES].into_boxed_slice());
-        Ok(Self { poll, events, publisher, all, looked_at, buffer })
-    }
-
-    /// Publishes at the rate and returns the latencies of all deliveries in nanoseconds. A latency starts at
-    /// the scheduled time, so that a delayed publisher does not hide it.
-    fn run(&mut self, args: &SlowArgs) -> Result<Vec<u64>, Error> {
-        let pause = Duration::from_secs(1) / args.rate;
-        let messages = args.rate * args.seconds;
-        let expected = messages as usize * self.all.len();
-        let (mut times, mut received) = (Vec::with_capacity(expected), 0);
-        let (begun, mut progress) = (Instant::now(), Instant::now());
-        let mut published = 0;
-        while received < expected {
-            if published < messages && begun.elapsed() >= pause * published {
-                let stamp = (pause * published).as_nanos() as u64;
-                let mut payload = [0; MESSAGE_BYTES];
-                payload[..8].copy_from_slice(&stamp.to_be_bytes());
-                self.publisher.write_all(&Frame::binary(payload).encode(Role::Client))?;
-                published += 1;
-            }
-            self.poll.poll(&mut self.events, Some(Duration::ZERO))?;
-            if !self.events.is_empty() {
-                progress = Instant::now();
-            } else if progress.elapsed() > STALL_LIMIT {
-                return Err(format!("no byte for {STALL_LIMIT:?}, {received} of {expected} have come").into());
-            }
-            for event in &self.events {
-                let index = event.token().0;
-                let (stream, reader) = &mut self.all[index];
-                for stamp in receive(stream, reader, &mut self.buffer)? {
-                    received += 1;
-                    if index < self.looked_at {
-                        times.push((begun.elapsed().as_nanos() as u64).saturating_sub(stamp));
-                    }
-                }
-            }
-        }
-        Ok(times)
-    }
-}
-
-/// Returns the timestamps of the received messages.
-fn receive(stream: &mut TcpStream, reader: &mut Reader, buffer: &mut [u8]) -> Result<Vec<u64>, Error> {
-    let mut stamps = Vec::new();
-    loop {
-        let bytes = match stream.read(buffer) {
-            Ok(0) => return Err("the target closed a connection that reads".into()),
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(stamps),
-            Err(error) => return Err(error.into()),
-        };
-        for reply in reader.read(&buffer[..bytes])? {
-            match reply {
-                Reply::Message(_, payload) => {
-                    let stamp = payload.first_chunk().ok_or("a message without its stamp")?;
-                    stamps.push(u64::from_be_bytes(*stamp));
-                }
-                Reply::Ping(payload) => stream.write_all(&Frame::pong(payload).encode(Role::Client))?,
-                other => return Err(format!("{other:?} to a connection that reads").into()),
-            }
-        }
-        // A short receive has emptied the socket; more data triggers a new edge.
-        if bytes < buffer.len() {
-            return Ok(stamps);
-        }
-    }
-}
-
-fn metrics(server: &Server) -> Result<String, Error> {
+pub(crate) fn metrics(server: &Server) -> Result<String, Error> {
     let mut stream = connect(server.address)?;
     stream.set_read_timeout(Some(STALL_LIMIT))?;
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
@@ -231,13 +146,12 @@ fn metrics(server: &Server) -> Result<String, Error> {
 }
 
 /// Returns the value of the line of metrics that starts with `name`.
-fn value(line: &str, name: &str) -> Option<f64> {
+pub(crate) fn value(line: &str, name: &str) -> Option<f64> {
     line.strip_prefix(name)?.rsplit(' ').next()?.parse().ok()
 }
 
-const MESSAGE_BYTES: usize = 1024;
-
-const RECEIVE_BYTES: usize = 64 << 10;
+/// Payload of a published message.
+const MESSAGE_BYTES: &str = "1024";
 
 const STUCK_RECEIVE_BUFFER: usize = 8 << 10;
 

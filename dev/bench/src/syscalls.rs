@@ -14,7 +14,6 @@ use sinews_strace::{Calls, Strace, page_faults};
 
 use crate::Error;
 use crate::args::SyscallsArgs;
-use crate::client::Client;
 use crate::load::Load;
 use crate::process::Server;
 use crate::round::Work;
@@ -62,8 +61,7 @@ fn count(
     window: Duration,
     log: &Path,
 ) -> Result<Counted, Error> {
-    let path = target.speaks_websocket().then_some("/echo");
-    let mut client = Client::connect(server.address, load.connections, path, load.batch(target))?;
+    let mut client = load.open(target, server.address)?;
     // The warm-up excludes one-time calls.
     client.run(WARM_UP)?;
     let strace = Strace::attach(server.pid(), log)?;
@@ -71,7 +69,7 @@ fn count(
     let start = Instant::now();
     let mut messages = client.run(window)?.units;
     while messages < MESSAGES_MIN && start.elapsed() < COUNT_MAX {
-        messages += client.run(Duration::ZERO)?.units;
+        messages += client.run(AT_LEAST_ONE)?.units;
     }
     let page_faults = page_faults(server.pid())? - before;
     Ok(Counted { messages, calls: strace.detach()?, page_faults })
@@ -122,6 +120,9 @@ const WARM_UP: Duration = Duration::from_millis(200);
 /// One call more or less then stays below a tenth of a call for each message, even for large and slow
 /// messages.
 const MESSAGES_MIN: u64 = 20;
+/// Long enough to begin one more burst.
+const AT_LEAST_ONE: Duration = Duration::from_millis(20);
+
 /// Upper limit of the counting time.
 const COUNT_MAX: Duration = Duration::from_secs(20);
 

@@ -75,6 +75,8 @@ pub(crate) enum Target {
     SinewsAxum,
     /// The library on compio, on io_uring
     SinewsCompio,
+    /// The plain echo on compio, on io_uring
+    PlainCompio,
 }
 
 impl Target {
@@ -89,9 +91,9 @@ impl Target {
 
     pub(crate) const SINEWS: [Self; 2] = [Self::SinewsPoll, Self::SinewsRing];
 
-    /// The library: measured by name or with `--library`.
-    pub(crate) const LIBRARY: [Self; 4] =
-        [Self::SinewsTokio, Self::SinewsTokioMulti, Self::SinewsAxum, Self::SinewsCompio];
+    /// The library, and the plain echo on compio: measured by name or with `--library`.
+    pub(crate) const LIBRARY: [Self; 5] =
+        [Self::SinewsTokio, Self::SinewsTokioMulti, Self::SinewsAxum, Self::SinewsCompio, Self::PlainCompio];
 
     /// Other WebSocket libraries in their simplest form.
     pub(crate) const PEERS: [Self; 8] = [
@@ -150,13 +152,19 @@ impl Target {
             Self::SinewsTokioMulti => "sinews, Tokio, threads",
             Self::SinewsAxum => "sinews, axum",
             Self::SinewsCompio => "sinews, compio",
+            Self::PlainCompio => "TCP on compio",
         }
     }
 
     pub(crate) const fn speaks_websocket(self) -> bool {
         !matches!(
             self,
-            Self::PlainMio | Self::PlainRing | Self::TcpEchoPoll | Self::TcpEchoRing | Self::Hyper
+            Self::PlainMio
+                | Self::PlainRing
+                | Self::PlainCompio
+                | Self::TcpEchoPoll
+                | Self::TcpEchoRing
+                | Self::Hyper
         )
     }
 
@@ -164,8 +172,16 @@ impl Target {
         matches!(self, Self::SinewsPoll | Self::SinewsRing)
     }
 
+    /// Whether `sinews-library` serves it.
     pub(crate) const fn is_library(self) -> bool {
-        matches!(self, Self::SinewsTokio | Self::SinewsTokioMulti | Self::SinewsAxum | Self::SinewsCompio)
+        matches!(
+            self,
+            Self::SinewsTokio
+                | Self::SinewsTokioMulti
+                | Self::SinewsAxum
+                | Self::SinewsCompio
+                | Self::PlainCompio
+        )
     }
 
     /// Whether the target is a library of another project.
@@ -204,7 +220,10 @@ impl Target {
 
     /// Whether the target needs io_uring, which a kernel or a container may deny.
     pub(crate) const fn needs_ring(self) -> bool {
-        matches!(self, Self::PlainRing | Self::TcpEchoRing | Self::SinewsRing | Self::SinewsCompio)
+        matches!(
+            self,
+            Self::PlainRing | Self::PlainCompio | Self::TcpEchoRing | Self::SinewsRing | Self::SinewsCompio
+        )
     }
 }
 

@@ -24,7 +24,8 @@ type Check = fn(&mut World<'_>) -> Result<(), Failure>;
 const CHECKS: &[(&str, Check)] = &[
     ("without a token the page says that one may be asked for", asks_for_a_token),
     ("a token in the address lets in, leaves the address, and survives a reload", token_lets_in),
-    ("a read-only token receives messages, and the page shows its limits", reader_hears),
+    ("a read-only token receives messages, and the page says at once that it only reads", reader_hears),
+    ("a guest without a token may read, and the page says how to write", guest_reads),
     ("the client ends with the reason when its token is rejected", client_ends_on_rejected_token),
     ("the client ends with the reason when its origin is rejected", client_ends_on_rejected_origin),
     ("the client renews its token without a reconnect", client_renews_token),
@@ -34,7 +35,7 @@ const CHECKS: &[(&str, Check)] = &[
 
 /// Runs all checks and returns the numbers of passed and failed checks.
 pub(crate) fn run(binary: &Path, tools: &Tools) -> Result<[usize; 2], Failure> {
-    let secret = Secret::new(binary)?;
+    let secret = Secret::new(binary, "guests")?;
     let server = Server::start_with(binary, &["--auth-secret-file", &secret.path(), "--auth-leeway", "0s"])?;
     let driver = Driver::start(tools)?;
     let session = Session::start(&driver, 1180, 760)?;
@@ -42,27 +43,32 @@ pub(crate) fn run(binary: &Path, tools: &Tools) -> Result<[usize; 2], Failure> {
     Ok(go_through(&mut world, CHECKS))
 }
 
-/// A secret of the server, in a file that is deleted on drop.
-struct Secret {
+/// A secret of the server, in a folder that is deleted on drop.
+pub(crate) struct Secret {
     directory: PathBuf,
     binary: PathBuf,
 }
 
 impl Secret {
-    fn new(binary: &Path) -> Result<Self, Failure> {
-        let directory = std::env::temp_dir().join(format!("sinews-browser-{}", std::process::id()));
+    pub(crate) fn new(binary: &Path, name: &str) -> Result<Self, Failure> {
+        let directory = std::env::temp_dir().join(format!("sinews-browser-{name}-{}", std::process::id()));
         fs::create_dir_all(&directory)?;
         let secret = Self { directory, binary: binary.to_owned() };
         fs::write(secret.path(), "a secret of more than thirty-two bytes, for a test")?;
         Ok(secret)
     }
 
-    fn path(&self) -> String {
-        self.directory.join("secret").display().to_string()
+    pub(crate) fn path(&self) -> String {
+        self.file("secret")
+    }
+
+    /// Another file in the same folder.
+    pub(crate) fn file(&self, name: &str) -> String {
+        self.directory.join(name).display().to_string()
     }
 
     /// Creates a token like an operator does.
-    fn token(&self, rights: &[&str]) -> Result<String, Failure> {
+    pub(crate) fn token(&self, rights: &[&str]) -> Result<String, Failure> {
         let output = Command::new(&self.binary)
             .args(["token", "--secret-file", &self.path()])
             .args(rights)
@@ -105,18 +111,32 @@ fn token_lets_in(w: &mut World<'_>) -> Result<(), Failure> {
 fn reader_hears(w: &mut World<'_>) -> Result<(), Failure> {
     let reading = w.secret.token(&["--subscribe", "den"])?;
     let writing = w.secret.token(&EVERYTHING)?;
-    let reader = Session::start(w.driver, 1180, 760)?;
-    reader.open(&w.server.url(&format!("chat#room=den&token={reading}")))?;
-    // The page shows this first.
-    until("the page says that it only reads", || Ok(reader.text("#hint")?.contains("to read")))?;
-    until("the page is connected", || Ok(reader.text("#state")? == "connected"))?;
+    let reader = Page::enter(w.driver, &w.server.url(&format!("chat#room=den&token={reading}")), "Rita")?;
     let writer = Page::enter(w.driver, &w.server.url(&format!("chat#room=den&token={writing}")), "Anna")?;
     writer.say("Can you hear me?")?;
-    let heard = || Ok(reader.text(".log:not([hidden])")?.contains("Can you hear me?"));
+    let heard = || Ok(reader.session.text(".log:not([hidden])")?.contains("Can you hear me?"));
     until("Anna's message is shown to the read-only member", heard)?;
-    reader.press("#message", "No")?;
-    let disabled = reader.script("return document.getElementById('send').disabled", &[])?;
-    if disabled == true { Ok(()) } else { Err(Failure::new("the button to send can be pressed")) }
+    writer.until("the reader is shown, too", || Ok(writer.people()?.iter().any(|name| name == "Rita")))?;
+    only_reads(&reader.session, "The token allows you to read")?;
+    let writing = writer.session.script("return !document.getElementById('message').disabled", &[])?;
+    ensure(writing == true, || "the page of the writer is disabled".into())
+}
+
+fn guest_reads(w: &mut World<'_>) -> Result<(), Failure> {
+    let options = ["--auth-secret-file", &w.secret.path(), "--auth-public-subscribe", ">"];
+    let server = w.server.beside(&options)?;
+    let guest = Page::enter(w.driver, &server.url("chat#room=den"), "Gus")?;
+    only_reads(&guest.session, "To write, open this page with a token")
+}
+
+/// Checks that the page says why its reader cannot write, before the reader tries.
+fn only_reads(page: &Session<'_>, words: &str) -> Result<(), Failure> {
+    until("the page says that it only reads", || Ok(page.text("#hint")?.contains(words)))?;
+    for id in ["message", "send"] {
+        let script = format!("return document.getElementById('{id}').disabled");
+        ensure(page.script(&script, &[])? == true, || format!("#{id} is enabled"))?;
+    }
+    Ok(())
 }
 
 fn client_ends_on_rejected_token(w: &mut World<'_>) -> Result<(), Failure> {
@@ -194,7 +214,9 @@ fn console_takes_a_token(w: &mut World<'_>) -> Result<(), Failure> {
     session.open(&w.server.url("healthz"))?;
     session.open(&w.server.url("console"))?;
     until("the console is connected", || Ok(session.text("#state")? == "connected"))?;
-    session.press("#hear-topic", "prices\u{E007}")?;
+    let clear = "document.getElementById('field-topic').value = ''";
+    session.script(clear, &[])?;
+    session.press("#field-topic", "prices\u{E007}")?;
     until("the console says that a token is needed", || {
         Ok(session.text("#auth-problem")?.contains("a token is needed to subscribe to prices"))
     })

@@ -105,11 +105,13 @@ impl<'d> Page<'d> {
     }
 
     pub(crate) fn until_people(&self, wanted: &[&str]) -> Result<(), Failure> {
-        self.until(&format!("exactly {wanted:?} are shown as here"), || {
-            let mut people = self.people()?;
+        let mut people = Vec::new();
+        let shown = self.until(&format!("exactly {wanted:?} are shown as here"), || {
+            people = self.people()?;
             people.sort();
             Ok(people == wanted)
-        })
+        });
+        shown.map_err(|failure| Failure::new(format!("{failure}; shown are {people:?}")))
     }
 
     pub(crate) fn join(&self, room: &str) -> Result<(), Failure> {

@@ -75,7 +75,9 @@ pub(crate) fn take(binary: &Path, tools: &Tools, directory: &Path) -> Result<(),
 fn actor<'d>(driver: &'d Driver, url: &str, name: &'static str, hue: u16) -> Result<Page<'d>, Failure> {
     let page = Page::enter(driver, url, name)?;
     // Colors are random; the picture must be reproducible.
-    page.session.script("localStorage.setItem('sinews.hue', arguments[0])", &[&hue.to_string()])?;
+    let color = "const me = JSON.parse(sessionStorage.getItem('sinews.me'));
+        sessionStorage.setItem('sinews.me', JSON.stringify({ ...me, hue: Number(arguments[0]) }));";
+    page.session.script(color, &[&hue.to_string()])?;
     page.session.reload()?;
     page.until_connected()?;
     Ok(page)
@@ -88,12 +90,14 @@ fn pages(server: &Server, driver: &Driver, directory: &Path) -> Result<(), Failu
         page.session.open(&server.url(if name == "start" { "" } else { name }))?;
         if name == "console" {
             page.until("it is connected", || Ok(page.session.text("#state")? == "connected"))?;
-            page.session.press("#hear-topic", &format!("prices.gold{ENTER}"))?;
+            page.session.script("document.getElementById('field-topic').value = ''", &[])?;
+            page.session.press("#field-topic", &format!("prices.gold{ENTER}"))?;
             page.until("it is subscribed", || Ok(!page.session.text("#chips")?.is_empty()))?;
-            page.session.press("#say-topic", "prices.gold")?;
             for price in ["{\"eur\": 3712.4}", "{\"eur\": 3713.1}"] {
                 server.publish(&server.url("topics/prices.gold"), price)?;
             }
+            page.session.click("label[for=call-publish]")?;
+            page.session.click("label[for=language-javascript]")?;
         }
         if name == "dashboard" {
             notes::run(&page.session, WORKERS)?;

@@ -11,9 +11,10 @@ use crate::{
     webdriver::{Driver, Session},
 };
 
-struct World<'d> {
-    server: Server,
-    session: Session<'d>,
+/// A server with streams, and a window.
+pub(crate) struct World<'d> {
+    pub(crate) server: Server,
+    pub(crate) session: Session<'d>,
     _directory: Directory,
 }
 
@@ -33,13 +34,26 @@ const CHECKS: &[(&str, Check)] = &[
 
 /// Runs all checks and returns the numbers of passed and failed checks.
 pub(crate) fn run(binary: &Path, tools: &Tools) -> Result<[usize; 2], Failure> {
-    let directory = Directory::new("streams")?;
-    let streams = directory.path();
-    let server = Server::start_with(binary, &["--streams", &streams, "--streams-topics", "kept.>"])?;
     let driver = Driver::start(tools)?;
-    let session = Session::start(&driver, 1180, 760)?;
-    let mut world = World { server, session, _directory: directory };
+    let mut world = World::start(binary, &driver, "streams", &[])?;
     Ok(go_through(&mut world, CHECKS))
+}
+
+impl<'d> World<'d> {
+    /// Starts a server whose topics `kept.>` are durable, with a directory of this name.
+    pub(crate) fn start(
+        binary: &Path,
+        driver: &'d Driver,
+        name: &str,
+        options: &[&str],
+    ) -> Result<Self, Failure> {
+        let directory = Directory::new(name)?;
+        let streams = directory.path();
+        let durable = ["--streams", &*streams, "--streams-topics", "kept.>"];
+        let server = Server::start_with(binary, &[&durable[..], options].concat())?;
+        let session = Session::start(driver, 1180, 760)?;
+        Ok(Self { server, session, _directory: directory })
+    }
 }
 
 /// A temporary directory, deleted on drop.

@@ -1,6 +1,6 @@
 use sinews_proto::deflate::{DeflateConfig, DeflateMode};
 use sinews_proto::{Config, Kind, Negotiated, PeerMisbehaved, Role};
-use sinews_session::{Cause, Fate};
+use sinews_session::{Cause, TransportAction};
 use sinews_testkit::{Chunks, Codec, Frame, Heard, Machine, Probe, Reply, negotiate, negotiate_plain};
 
 /// A conversation between a peer and an echoing machine: the sent frames and the expected results.
@@ -235,12 +235,12 @@ impl Case {
     /// Checks that the machine has ended the connection and releases the transport.
     fn assert_ended<M: Machine>(&self, probe: &mut Probe<M>, setup: &Setup, context: &str) {
         let by_peer = self.steps.iter().any(|step| matches!(step, Step::Heard(Heard::Over(_, Cause::Peer))));
-        let fate = match setup.role {
+        let transport_action = match setup.role {
             // The server closes the transport first (RFC 6455 section 7.1.1); so does an end that fails it.
-            Role::Client if by_peer => Fate::AwaitEnd,
-            _ => Fate::Finish,
+            Role::Client if by_peer => TransportAction::AwaitEnd,
+            _ => TransportAction::Finish,
         };
-        assert_eq!(probe.machine.fate(), fate, "{context}");
+        assert_eq!(probe.machine.transport_action(), transport_action, "{context}");
         // Further input is discarded without an answer.
         probe.send(&Frame::ping("late").encode(probe.peer()), setup.chunks);
         assert!(probe.finishes(), "{context}: lets go of the transport");

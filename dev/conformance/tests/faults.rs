@@ -11,7 +11,7 @@ use sinews_proto::{
     CloseCode, Config, Connection, Event, Expired, Misuse, Overflow, PeerMisbehaved as Fault, PerThread,
     PingRate, Role, Time,
 };
-use sinews_session::{Cause, Events, Fate, Payload, Prepared, Resources, Sent, Session, Tx};
+use sinews_session::{Cause, Events, Payload, Prepared, Resources, Sent, Session, TransportAction, Tx};
 use sinews_testkit::{
     App, Chunks, Codec, Frame, Heard, Length, Machine, Pair, Probe, Reader, Reply, SessionEnd, corpora,
     negotiate, negotiate_plain,
@@ -60,7 +60,7 @@ fn lengths_near_the_end_of_64_bits_do_not_overflow() {
                         probe.send(b"a few bytes", chunks);
                     }
                     assert!(probe.take_heard().is_empty(), "{len:#x}");
-                    assert_eq!(probe.machine.fate(), Fate::Open);
+                    assert_eq!(probe.machine.transport_action(), TransportAction::Open);
                 }
             }
         }
@@ -71,7 +71,7 @@ fn lengths_near_the_end_of_64_bits_do_not_overflow() {
     probe.send_frame(&Frame::binary("").fin(false), Chunks::Whole);
     let head = Frame::continuation("").length(Length::Bits64).declares((1 << 63) - 1);
     probe.send_frame(&head, Chunks::Whole);
-    assert_eq!(probe.machine.fate(), Fate::Open);
+    assert_eq!(probe.machine.transport_action(), TransportAction::Open);
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn a_flood_of_pings_to_a_peer_that_never_reads_is_bounded() {
     assert!(probe.machine.waiting() <= mark + 127, "{}", probe.machine.waiting());
     assert!(probe.undelivered() > 1_000_000, "the rest stays in the peer's hands");
     probe.pass(timeout);
-    assert_eq!(probe.machine.fate(), Fate::Drop);
+    assert_eq!(probe.machine.transport_action(), TransportAction::Drop);
     let heard = probe.take_heard();
     assert_eq!(heard.last(), Some(&Heard::Over(None, Cause::Expired(Expired::Write))));
 }
@@ -366,18 +366,18 @@ fn a_peer_that_does_not_finish_the_closing_handshake_is_dropped() {
         // Messages in between do not extend the timeout.
         probe.pass(Duration::from_secs(4));
         probe.send_frame(&Frame::text("still here"), Chunks::Whole);
-        assert_eq!(probe.machine.fate(), Fate::Open);
+        assert_eq!(probe.machine.transport_action(), TransportAction::Open);
         probe.pass(Duration::from_secs(1));
-        assert_eq!(probe.machine.fate(), Fate::Drop);
+        assert_eq!(probe.machine.transport_action(), TransportAction::Drop);
         assert_eq!(probe.take_heard().last(), Some(&Heard::Over(None, Cause::Expired(Expired::Close))));
         assert!(probe.machine.deadline().is_none());
     }
     // The transport of a failed peer that keeps it open is dropped too.
     let mut probe = Probe::session(negotiate_plain(Role::Server), quiet());
     probe.send_frame(&Frame::new(7, ""), Chunks::Whole);
-    assert_eq!(probe.machine.fate(), Fate::Finish);
+    assert_eq!(probe.machine.transport_action(), TransportAction::Finish);
     probe.pass(Config::default().close_timeout());
-    assert_eq!(probe.machine.fate(), Fate::Drop);
+    assert_eq!(probe.machine.transport_action(), TransportAction::Drop);
 }
 
 #[test]
@@ -582,7 +582,7 @@ fn the_peer_may_vanish_at_every_byte() {
                 assert_eq!(ends, 1, "cut at {cut}");
                 let cause = if cut == stream.len() { Cause::Peer } else { Cause::Ended };
                 assert!(matches!(heard.last(), Some(Heard::Over(_, found)) if *found == cause));
-                assert_eq!(probe.machine.fate(), Fate::Drop, "cut at {cut}");
+                assert_eq!(probe.machine.transport_action(), TransportAction::Drop, "cut at {cut}");
             }
         }
     }

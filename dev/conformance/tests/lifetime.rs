@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sinews_proto::Kind::{Binary, Text};
 use sinews_proto::deflate::DeflateConfig;
 use sinews_proto::{CloseCode, Config, Misuse, Role, Time};
-use sinews_session::{Cause, Fate, Prepared, Tx};
+use sinews_session::{Cause, Prepared, TransportAction, Tx};
 use sinews_testkit::{App, Chunks, Frame, Heard, Machine, Probe, Reply, SessionEnd, negotiate};
 
 const ROLES: [Role; 2] = [Role::Server, Role::Client];
@@ -211,13 +211,17 @@ fn a_session_may_end_while_a_send_is_in_flight() {
             &mut Frame::new(5, "").encode(if role == Role::Server { Role::Client } else { Role::Server }),
             Time::ZERO,
         );
-        assert_eq!(end.fate(), Fate::Finish, "both Closes are settled, ours is still to leave");
+        assert_eq!(
+            end.transport_action(),
+            TransportAction::Finish,
+            "both Closes are settled, ours is still to leave"
+        );
         end.deliver_end(Time::ZERO);
-        assert_eq!(end.fate(), Fate::Finish, "queued bytes may still be read");
+        assert_eq!(end.transport_action(), TransportAction::Finish, "queued bytes may still be read");
         while end.waiting() > 0 {
             sent.extend(end.take(999, Time::ZERO));
         }
-        assert_eq!(end.fate(), Fate::Drop);
+        assert_eq!(end.transport_action(), TransportAction::Drop);
         let replies = sinews_testkit::Reader::new(role, None).read(&sent).expect("whole frames");
         assert_eq!(replies.len(), 2);
         assert_eq!(replies[1].close_code(), Some(1002));

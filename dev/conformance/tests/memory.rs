@@ -3,89 +3,16 @@
 //! This binary counts the allocations of each thread. Tests run on separate threads, so each test counts only
 //! its own; the measured code stays on one thread.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use sinews_proto::deflate::{DeflateConfig, DeflateMode};
 use sinews_proto::{Config, Negotiated, PingRate, Role, Time};
 use sinews_session::{Events, Flow, Fragment, Payload, Resources, Session, Tx};
-use sinews_testkit::{Codec, Frame, Length, Rng, negotiate, negotiate_plain};
-
-struct Counting;
+use sinews_testkit::{Codec, CountingAllocator, Frame, Length, Rng, measure, negotiate, negotiate_plain};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-thread_local! {
-    static COUNTS: Cell<Counts> = const { Cell::new(Counts { live: 0, peak: 0, allocations: 0, largest: 0 }) };
-}
-
-/// Allocations of this thread.
-#[derive(Clone, Copy, Debug)]
-struct Counts {
-    live: isize,
-    peak: isize,
-    /// Calls that allocated memory, including growth in place.
-    allocations: usize,
-    /// The largest single allocation.
-    largest: usize,
-}
-
-fn count(freed: usize, given: usize) {
-    // A thread that exits no longer has counts, which is fine: no code reads them.
-    let _ = COUNTS.try_with(|counts| {
-        let mut now = counts.get();
-        now.live += given as isize - freed as isize;
-        now.peak = now.peak.max(now.live);
-        if given > 0 {
-            now.allocations += 1;
-            now.largest = now.largest.max(given);
-        }
-        counts.set(now);
-    });
-}
-
-// SAFETY: each method passes its arguments to the system's allocator unchanged, under the contract that its
-// caller keeps, and counts without allocating.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(0, layout.size());
-        // SAFETY: the caller keeps the contract of `alloc`, which is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count(0, layout.size());
-        // SAFETY: the caller keeps the contract of `alloc_zeroed`, which is the same.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        count(layout.size(), 0);
-        // SAFETY: the pointer came from `System`, as all of our pointers do, and the caller keeps the
-        // contract.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count(layout.size(), size);
-        // SAFETY: the pointer came from `System`, as all of our pointers do, and the caller keeps the
-        // contract.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-/// Counts the allocations of `work`, from zero.
-fn measure<R>(work: impl FnOnce() -> R) -> (R, Counts) {
-    let before = COUNTS.get();
-    COUNTS.set(Counts { live: 0, peak: 0, allocations: 0, largest: 0 });
-    let result = work();
-    let counts = COUNTS.get();
-    COUNTS.set(Counts { live: before.live + counts.live, ..before });
-    (result, counts)
-}
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// An owner that allocates nothing: it counts, echoes on request, and retains nothing.
 #[derive(Default)]

@@ -55,6 +55,30 @@ check 'chunked body over the limit' 'HTTP/1.1 413 .*connection: close' \
 
 check 'two requests, one connection' '^1 0 ' "$(curl --silent --max-time 20 --write-out '%{num_connects} ' \
   --output /dev/null "$base/healthz" --output /dev/null "$base/healthz") "
+# Prints the answer to a subscriber of `curl-events`. Publishes two messages, and ends curl at the second.
+listen() {
+  while IFS= read -r line; do
+    echo "$line"
+    case $line in
+      *'"op":"ack"'*) for text in $'two\n\nlines' last; do
+        curl --silent --output "$body" --data-binary "$text" "$base/topics/curl-events"
+      done ;;
+      *last*) break ;;
+    esac
+  done < <(exec curl --silent --no-buffer --include --max-time 20 "$@")
+  kill $!
+}
+check 'events' '^HTTP/1.1 200 .*text/event-stream.*event: subscribed .*data: two data:  data: lines  data: last' \
+  "$(listen "$base/topics/curl-events")"
+check 'events by HTTP/1.0' '^HTTP/1.1 200 .*Connection: close .*data: two data:  data: lines  data: last' \
+  "$(listen --http1.0 "$base/topics/curl-events")"
+check 'lines of JSON' '"op":"message","topic":"curl-events","data":"two.n.nlines"} .*"data":"last"}' \
+  "$(listen --header 'Accept: application/x-ndjson' "$base/topics/curl-events")"
+check 'a long poll without messages' '^HTTP/1.1 200 .*"messages":.*"cursor":""} 1 0 *$' \
+  "$(curl --silent --max-time 20 --header 'Accept: application/json' --write-out '%{num_connects} ' --include \
+    "$base/topics/curl-events?wait=0" --next --silent --write-out '%{num_connects} ' --output /dev/null "$base/healthz")"
+check 'no such format' '^HTTP/1.1 406 ' "$(ask --header 'Accept: image/png' "$base/topics/curl-events")"
+
 first="GET /healthz HTTP/1.1\r\nHost: $authority\r\n\r\n"
 last="GET /healthz HTTP/1.1\r\nHost: $authority\r\nConnection: close\r\n\r\n"
 post="POST /topics/curl HTTP/1.1\r\nHost: $authority\r\nContent-Length: 4\r\n\r\nnews"

@@ -39,13 +39,7 @@ await checkAll({
     client.close();
   },
   async 'reconnects and subscribes again'() {
-    const sockets = [];
-    class Recorded extends WebSocket {
-      constructor(...parts) {
-        super(...parts);
-        sockets.push(this);
-      }
-    }
+    const [Recorded, sockets] = recorded();
     const client = connect(url, { WebSocket: Recorded, minDelay: 1 });
     const next = [];
     const message = () => new Promise((resolve) => next.push(resolve));
@@ -58,7 +52,61 @@ await checkAll({
     expect(await first, 'after', 'the message');
     client.close();
   },
+  async 'joins, joins again after a reconnect, and follows the members'() {
+    const topic = 'sinews-js-members';
+    const [Recorded, sockets] = recorded();
+    // Longer than the interval of the updates: both the leave and the return are reported.
+    const minDelay = 500;
+    const [anna, ben] = [connect(url, { WebSocket }), connect(url, { WebSocket: Recorded, minDelay })];
+    const [ofAnna, ofBen] = [follow(anna, topic), follow(ben, topic)];
+    // More than one page: the members are listed in several requests.
+    const crowd = Array.from({ length: 300 }, () => connect(url, { WebSocket }));
+    await Promise.all(crowd.map((one, number) => one.join(topic, { id: `crowd ${number}` })));
+    await Promise.all([anna.join(topic, { id: 'anna', info: { name: 'Anna' } }), ben.join(topic, { id: 'ben' })]);
+    const isComplete = (members) => members.size === 302 && members.get('anna').name === 'Anna';
+    // Each connection gets its updates at times of its own.
+    await Promise.all([ofAnna(isComplete), ofBen(isComplete)]);
+
+    sockets[0].terminate();
+    await ofAnna((members) => !members.has('ben'));
+    await ofAnna((members) => members.has('ben'));
+    const listed = await anna.members(topic);
+    expect(listed.length, 302, 'the number of members');
+    expect(listed.slice(0, 3).map(({ id }) => id).join(), 'anna,ben,crowd 0', 'the first members');
+    await anna.join(topic, { id: 'anna', info: 'renamed' });
+    await ofBen((members) => members.size === 302 && members.get('anna') === 'renamed');
+    await ben.leave(topic);
+    await ofAnna((members) => members.size === 301 && !members.has('ben'));
+    const rejection = await ben.join(topic, { id: '' }).catch((error) => error.code);
+    expect(rejection, 422, 'the code');
+    for (const client of [anna, ...crowd]) client.close();
+    await ofBen((members) => members.size === 0);
+    ben.close();
+  },
 });
+
+/** A class of sockets, and the list of its sockets. */
+function recorded() {
+  const sockets = [];
+  class Recorded extends WebSocket {
+    constructor(...parts) {
+      super(...parts);
+      sockets.push(this);
+    }
+  }
+  return [Recorded, sockets];
+}
+
+/** Subscribes to the members of a topic. Returns a function that waits until they fit. */
+function follow(client, topic) {
+  let current = new Map();
+  let check = () => {};
+  client.subscribe(topic, () => {}, { members: (members) => { current = members; check(); } });
+  return (fits) => new Promise((resolve) => {
+    check = () => fits(current) && resolve();
+    check();
+  });
+}
 
 /** The module as the server serves it. */
 async function load(server) {

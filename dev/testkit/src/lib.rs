@@ -6,7 +6,9 @@
 //! * [`Pair`] joins two [`Machine`]s, each a whole [`SessionEnd`] or a bare [`ConnectionEnd`].
 //! * [`Probe`] puts one machine of either role against hand-made [`Frame`]s and reads the answers with a
 //!   [`Reader`] that shares no code with the machine.
+//! * [`BodyReader`] reads streaming responses and Server-Sent Events.
 //! * [`corpora`] holds the inputs.
+//! * [`CountingAllocator`] counts the memory of a test.
 //!
 //! ```
 //! use sinews_proto::{Config, Kind, Role};
@@ -17,9 +19,11 @@
 //! probe.send_frame(&Frame::continuation(" and half"), Chunks::OneByte);
 //! assert_eq!(probe.take_replies(), [Reply::Message(Kind::Text, b"half and half".to_vec())]);
 //! ```
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 #![allow(clippy::exhaustive_enums, clippy::exhaustive_structs, reason = "tests spell these out")]
 
+mod allocator;
+mod body;
 mod chunks;
 mod codec;
 pub mod corpora;
@@ -31,6 +35,8 @@ mod probe;
 mod reader;
 mod rng;
 
+pub use allocator::{AllocationCounts, CountingAllocator, exclude_this_thread, live_bytes, measure};
+pub use body::{BodyReader, SseEvent};
 pub use chunks::{Chunks, Cutter};
 pub use codec::Codec;
 pub use frame::{Frame, Length};

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sinews_proto::{
-    Config, Connection, Event, Expired, Kind, Negotiated, PeerMisbehaved, PerThread, Place, Role, Time,
-    Transport,
+    Config, Connection, Event, Expired, Kind, Negotiated, PayloadLocation, PeerMisbehaved, PerThread, Role,
+    Time, TransportState,
 };
-use sinews_session::{Cause, Chain, Events, Fate, Flow, Fragment, Payload, Resources, Session, Tx};
+use sinews_session::{
+    Cause, Chain, Events, Flow, Fragment, Payload, Resources, Session, TransportAction, Tx,
+};
 
 use crate::Rng;
 
@@ -55,7 +57,7 @@ pub trait Machine {
     /// Handles a timeout.
     fn handle_timeout(&mut self, now: Time);
     /// Returns the next step for the transport.
-    fn fate(&self) -> Fate;
+    fn transport_action(&self) -> TransportAction;
     /// Returns the events so far, in order.
     fn heard(&self) -> &[Heard];
     /// Removes and returns the events so far.
@@ -295,8 +297,8 @@ impl Machine for SessionEnd {
         self.tell_end();
     }
 
-    fn fate(&self) -> Fate {
-        self.session.fate()
+    fn transport_action(&self) -> TransportAction {
+        self.session.transport_action()
     }
 
     fn heard(&self) -> &[Heard] {
@@ -381,10 +383,10 @@ impl ConnectionEnd {
         self.over(Some(fault.close_code().as_u16()), Cause::Fault(fault));
     }
 
-    fn bytes<'a>(at: Place, input: &'a [u8], assembly: &'a [u8]) -> &'a [u8] {
+    fn bytes<'a>(at: PayloadLocation, input: &'a [u8], assembly: &'a [u8]) -> &'a [u8] {
         match at {
-            Place::Input(range) => &input[range],
-            Place::Assembly => assembly,
+            PayloadLocation::Input(range) => &input[range],
+            PayloadLocation::Assembly => assembly,
         }
     }
 
@@ -486,13 +488,13 @@ impl Machine for ConnectionEnd {
         self.settle(now);
     }
 
-    fn fate(&self) -> Fate {
+    fn transport_action(&self) -> TransportAction {
         match self.connection.transport() {
-            _ if self.dropped => Fate::Drop,
-            Transport::Open => Fate::Open,
-            _ if self.ended && self.out.is_empty() => Fate::Drop,
-            Transport::Finish => Fate::Finish,
-            Transport::AwaitEnd => Fate::AwaitEnd,
+            _ if self.dropped => TransportAction::Drop,
+            TransportState::Open => TransportAction::Open,
+            _ if self.ended && self.out.is_empty() => TransportAction::Drop,
+            TransportState::Finish => TransportAction::Finish,
+            TransportState::AwaitEnd => TransportAction::AwaitEnd,
         }
     }
 

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use sinews_proto::deflate::DeflateConfig;
 use sinews_proto::{Config, Time};
-use sinews_session::Fate;
+use sinews_session::TransportAction;
 
 use crate::chunks::{Chunks, Cutter};
 use crate::{App, ConnectionEnd, Machine, SessionEnd, negotiate};
@@ -111,11 +111,13 @@ impl<C: Machine, S: Machine> Pair<C, S> {
     }
 
     fn deadline(&self) -> Option<Time> {
-        let mut deadlines =
-            [(self.client.fate(), self.client.deadline()), (self.server.fate(), self.server.deadline())];
-        for (fate, deadline) in &mut deadlines {
+        let mut deadlines = [
+            (self.client.transport_action(), self.client.deadline()),
+            (self.server.transport_action(), self.server.deadline()),
+        ];
+        for (transport_action, deadline) in &mut deadlines {
             // A driver then releases the transport and the session.
-            if *fate == Fate::Drop {
+            if *transport_action == TransportAction::Drop {
                 *deadline = None;
             }
         }
@@ -135,7 +137,8 @@ impl<C: Machine, S: Machine> Pair<C, S> {
 
     /// Whether both ends have released the transport.
     pub fn is_over(&self) -> bool {
-        self.client.fate() == Fate::Drop && self.server.fate() == Fate::Drop
+        self.client.transport_action() == TransportAction::Drop
+            && self.server.transport_action() == TransportAction::Drop
     }
 }
 
@@ -158,10 +161,10 @@ impl Wire {
             to.deliver(&mut chunk, now);
             moved = true;
         }
-        let done = match from.fate() {
-            Fate::Open | Fate::AwaitEnd => false,
-            Fate::Finish => from.waiting() == 0,
-            Fate::Drop => true,
+        let done = match from.transport_action() {
+            TransportAction::Open | TransportAction::AwaitEnd => false,
+            TransportAction::Finish => from.waiting() == 0,
+            TransportAction::Drop => true,
         };
         if done && !self.shut {
             self.shut = true;

@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use sinews_proto::{Config, Negotiated, Role, Time};
-use sinews_session::Fate;
+use sinews_session::TransportAction;
 
 use crate::chunks::Chunks;
 use crate::reader::{Reader, Reply};
@@ -179,7 +179,7 @@ impl<M: Machine> Probe<M> {
     pub fn finishes(&mut self) -> bool {
         let sent = self.output.len();
         self.end();
-        self.machine.fate() == Fate::Drop && self.output.len() == sent
+        self.machine.transport_action() == TransportAction::Drop && self.output.len() == sent
     }
 }
 

@@ -13,7 +13,7 @@ use crate::features;
 use crate::process;
 
 /// The library and the crates below it: re-exports make their API public too.
-const CRATES: [&str; 4] = ["sinews", "sinews-proto", "sinews-session", "sinews-simd"];
+const CRATES: [&str; 5] = ["sinews", "sinews-http", "sinews-proto", "sinews-session", "sinews-simd"];
 
 /// Where the lists are.
 const LISTS: &str = "crates/sinews/api";

@@ -36,9 +36,9 @@ const ALONE: [(&str, &str); 1] = [("cli", "first_byte")];
 const LONGEST: [(&str, &str); 3] =
     [("cli", "program"), ("conformance", "properties"), ("conformance", "autobahn")];
 /// Binaries that run at a time: most tests wait more than they compute.
-const AT_A_TIME: usize = 2;
+const AT_A_TIME: usize = 3;
 /// How many of the slowest runs are printed.
-const SLOWEST: usize = 6;
+const SLOWEST: usize = 10;
 
 /// The debug programs belong to the present sources: this process has compiled them with the tests.
 static BUILT: AtomicBool = AtomicBool::new(false);
@@ -74,7 +74,7 @@ struct Ran {
     duration: Duration,
 }
 
-/// Compiles all tests of the workspace, with every feature of the library, and runs them.
+/// Compiles all targets of the workspace, with every feature of the library and the lints of Clippy, and runs the tests.
 pub(crate) fn run(log: &Path, choice: Choice) -> Outcome {
     let started = Instant::now();
     let binaries = build(log)?;
@@ -107,19 +107,25 @@ pub(crate) fn selection() -> Result<Vec<String>, String> {
 }
 
 fn build(log: &Path) -> Result<Vec<Binary>, String> {
-    let mut command = process::cargo();
-    command.arg("build").args(selection()?).args(["--tests", "--bins", "--examples"]);
+    let mut command = process::linting_cargo()?;
+    command.arg("build").args(selection()?).args(["--tests", "--bins", "--examples", "--benches"]);
     command.arg("--message-format=json-render-diagnostics");
     let log = log.with_file_name("tests-build.log");
     process::run(&mut command, &log, process::COMMAND_LIMIT)?.check("compiling the tests", &log)?;
     let text = fs::read_to_string(&log).map_err(|error| format!("{}: {error}", log.display()))?;
+    if process::warnings(&text).next().is_some() {
+        let warnings: Vec<_> = text.lines().filter(|line| !line.starts_with('{')).collect();
+        return Err(format!("warnings, see {}\n{}", log.display(), warnings.join("\n")));
+    }
     Ok(text.lines().filter_map(parse).collect())
 }
 
 /// The test binary that a line of cargo's messages names.
 fn parse(line: &str) -> Option<Binary> {
     let message: Value = serde_json::from_str(line).ok()?;
-    let is_test = message["reason"] == "compiler-artifact" && message["profile"]["test"] == true;
+    let is_artifact = message["reason"] == "compiler-artifact";
+    let is_test =
+        is_artifact && message["profile"]["test"] == true && message["target"]["kind"][0] != "bench";
     let path = message["executable"].as_str().filter(|_| is_test)?;
     let manifest = Path::new(message["manifest_path"].as_str()?);
     let target = message["target"]["name"].as_str()?.to_owned();
@@ -171,7 +177,7 @@ fn run_one(job: &Job) -> Ran {
 
 /// The examples in the documentation, which cargo compiles itself.
 fn document_tests(logs: &Path) -> Ran {
-    let mut command = process::cargo();
+    let Ok(mut command) = process::linting_cargo() else { return failed(logs) };
     command.args(["test", "--doc", "--no-fail-fast"]).args(selection().unwrap_or_default());
     measure(&mut command, &logs.join("doc.log"))
 }

@@ -1,5 +1,5 @@
 //! Tests the bridges to Kafka, Redis and NATS against real brokers. `dev/brokers` starts the brokers. The
-//! ignored tests of `sinews-stream` and of the server use, kill and freeze them; then they are stopped.
+//! ignored tests of `sinews-brokers` and of the server use, kill and freeze them; then they are stopped.
 
 use std::env;
 use std::net::TcpListener;
@@ -112,12 +112,13 @@ fn run_broker(name: &'static str, broker: Result<Broker, Missing>, features: &[&
 /// The tests of the bridges, in the library and in the server, with all features at once: each set of
 /// features would be a separate build.
 fn tests(features: &[&str], targets: &[&str]) -> Command {
-    let mut command = process::cargo();
+    // The packages below the server are those of the other tests.
+    let mut command = process::linting_cargo().unwrap_or_else(|_missing| process::cargo());
     command.args([
         "test",
         "--no-fail-fast",
         "--package",
-        "sinews-stream",
+        "sinews-brokers",
         "--package",
         "sinews-cli",
         "--features",

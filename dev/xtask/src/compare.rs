@@ -3,9 +3,10 @@
 //! results.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use clap::{Args, ValueEnum};
+use serde_json::Value;
 
 use crate::Outcome;
 use crate::count::Count;
@@ -50,9 +51,28 @@ pub(crate) struct Options {
     list: bool,
 }
 
+impl Options {
+    /// All servers in their usual form, with the servers on processor 0 and the load on processor 1; as JSON.
+    pub(crate) fn for_figures(rounds: u32, duration: &str, warm_up: &str) -> Self {
+        Self {
+            load: Vec::new(),
+            only: Vec::new(),
+            fastest: false,
+            rounds,
+            duration: duration.to_owned(),
+            warm_up: warm_up.to_owned(),
+            server_core: "0".to_owned(),
+            load_core: "1".to_owned(),
+            profile: "release".to_owned(),
+            json: true,
+            list: false,
+        }
+    }
+}
+
 /// The traffic to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Load {
+pub(crate) enum Load {
     /// 64 connections, 64 bytes, one message in flight
     Echo,
     /// 64 connections, 64 bytes, 16 messages in flight
@@ -61,6 +81,8 @@ enum Load {
     Text,
     /// 32 connections, 16 KiB
     Large,
+    /// 4 connections, 1 MiB
+    Huge,
     /// 200 subscribers of one topic, 200 publications a second
     FanOut,
     /// `GET /hello` on 64 connections
@@ -70,12 +92,13 @@ enum Load {
 }
 
 impl Load {
-    fn options(self) -> &'static [&'static str] {
+    pub(crate) fn options(self) -> &'static [&'static str] {
         match self {
             Self::Echo => &["-c", "64", "-s", "64", "--binary"],
             Self::Pipelined => &["-c", "64", "-s", "64", "--binary", "-i", "16"],
             Self::Text => &["-c", "500", "-s", "1k", "--text"],
             Self::Large => &["-c", "32", "-s", "16k", "--binary"],
+            Self::Huge => &["-c", "4", "-s", "1m", "--binary"],
             Self::FanOut => &["-m", "fan-out", "-c", "201", "-s", "64", "--rate", "200"],
             Self::Http => &["-c", "64", "--expect", "Hello, world!"],
             Self::HttpPipelined => &["-c", "64", "--expect", "Hello, world!", "-i", "16"],
@@ -84,20 +107,22 @@ impl Load {
 
     fn url(self, port: u16) -> String {
         match self {
-            Self::Echo | Self::Pipelined | Self::Text | Self::Large => format!("ws://127.0.0.1:{port}/echo"),
+            Self::Echo | Self::Pipelined | Self::Text | Self::Large | Self::Huge => {
+                format!("ws://127.0.0.1:{port}/echo")
+            }
             // All servers have topics at /topics/{name}.
             Self::FanOut => format!("ws://127.0.0.1:{port}/"),
             Self::Http | Self::HttpPipelined => format!("http://127.0.0.1:{port}/hello"),
         }
     }
 
-    const fn is_http(self) -> bool {
+    pub(crate) const fn is_http(self) -> bool {
         matches!(self, Self::Http | Self::HttpPipelined)
     }
 
     fn takes(self, contender: &Contender) -> bool {
         match contender.serves {
-            Serves::Echo => !self.is_http() && self != Self::FanOut,
+            Serves::Echo | Serves::Bytes => !self.is_http() && self != Self::FanOut,
             Serves::Messages => !self.is_http(),
             Serves::Requests => self.is_http(),
             Serves::All => true,
@@ -109,6 +134,8 @@ impl Load {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Serves {
     Echo,
+    /// The bytes that it gets, over plain TCP.
+    Bytes,
     /// Echo and topics.
     Messages,
     Requests,
@@ -126,6 +153,8 @@ enum Program {
     Library,
     /// A library of another project, in `dev/bench/peers`.
     Peer,
+    /// The plain echo, in `dev/bench`.
+    Plain,
 }
 
 struct Contender {
@@ -149,6 +178,10 @@ const fn peer(name: &'static str, serves: Serves) -> Contender {
 const fn fast(name: &'static str, serves: Serves) -> Contender {
     Contender { fastest: true, ..peer(name, serves) }
 }
+
+/// The least work of a server: the figures of echoes are relative to it.
+const PLAIN: Contender = ours(PLAIN_NAME, Program::Plain, "plain-ring", Serves::Bytes);
+pub(crate) const PLAIN_NAME: &str = "plain-echo";
 
 /// The other servers are compared with the first that supports the load.
 const CONTENDERS: [Contender; 23] = [
@@ -203,7 +236,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     Ok(count)
 }
 
-fn name(load: Load) -> String {
+pub(crate) fn name(load: Load) -> String {
     load.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
@@ -218,31 +251,7 @@ fn chosen(load: Load, options: &Options) -> Vec<&'static Contender> {
 }
 
 fn measure(load: Load, options: &Options, programs: &Programs) -> Outcome {
-    let mut bench = Command::new(&programs.sinews);
-    bench.args([
-        "bench",
-        "compare",
-        "--rounds",
-        &options.rounds.to_string(),
-        "--duration",
-        &options.duration,
-    ]);
-    bench.args([
-        "--warm-up",
-        &options.warm_up,
-        "--server-core",
-        &options.server_core,
-        "--load-core",
-        &options.load_core,
-    ]);
-    bench.args(load.options());
-    if options.json {
-        bench.args(["--json", "--quiet"]);
-    }
-    for one in chosen(load, options) {
-        let port = server::free_address()?.port();
-        bench.arg(format!("{}={}={}", one.name, load.url(port), programs.command(one, port)));
-    }
+    let mut bench = measurement(load, options, programs, &chosen(load, options))?;
     if !options.json {
         println!("\n{}: {}", name(load), load.options().join(" "));
     }
@@ -250,35 +259,89 @@ fn measure(load: Load, options: &Options, programs: &Programs) -> Outcome {
     Ok(if status.success() { Count::PASSED } else { Count::FAILED })
 }
 
+/// The figures of one load beside the plain echo, where it takes the load, as `sinews bench compare --json` prints them.
+pub(crate) fn figures(load: Load, options: &Options, programs: &Programs) -> Result<Value, String> {
+    let is_built = |one: &&Contender| one.program != Program::Peer || programs.peers.is_some();
+    let mut contenders: Vec<_> = chosen(load, options).into_iter().filter(is_built).collect();
+    if load.takes(&PLAIN) {
+        contenders.insert(0, &PLAIN);
+    }
+    let mut bench = measurement(load, options, programs, &contenders)?;
+    let output = bench.stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("{}: {error}", programs.sinews.display()))?;
+    if !output.status.success() {
+        return Err(format!("{}: {}", name(load), String::from_utf8_lossy(&output.stderr).trim()));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|error| format!("{}: {error}", name(load)))
+}
+
+fn measurement(
+    load: Load,
+    options: &Options,
+    programs: &Programs,
+    contenders: &[&Contender],
+) -> Result<Command, String> {
+    let mut bench = Command::new(&programs.sinews);
+    let rounds = options.rounds.to_string();
+    bench.args(["bench", "compare", "--rounds", &rounds, "--duration", &options.duration]);
+    bench.args(["--warm-up", &options.warm_up]);
+    bench.args(["--server-core", &options.server_core, "--load-core", &options.load_core]);
+    bench.args(load.options());
+    if options.json {
+        bench.args(["--json", "--quiet"]);
+    }
+    for one in contenders {
+        let port = server::free_address()?.port();
+        let url = match one.serves {
+            Serves::Bytes => format!("tcp://127.0.0.1:{port}"),
+            _ => load.url(port),
+        };
+        bench.arg(format!("{}={url}={}", one.name, programs.command(one, port)));
+    }
+    Ok(bench)
+}
+
 /// Paths of the built programs.
-struct Programs {
-    sinews: PathBuf,
+pub(crate) struct Programs {
+    pub(crate) sinews: PathBuf,
     hello: PathBuf,
     library: PathBuf,
-    peers: PathBuf,
+    plain: PathBuf,
+    /// Without it, servers on other libraries are not measured.
+    peers: Option<PathBuf>,
 }
 
 impl Programs {
     fn build(profile: &str) -> Result<Self, String> {
-        let folder = process::target().join(if profile == "dev" { "debug" } else { profile });
+        let mut programs = Self::build_own(profile)?;
+        programs.build_peers(profile)?;
+        Ok(programs)
+    }
+
+    /// The programs of this repository, without servers on other libraries.
+    pub(crate) fn build_own(profile: &str) -> Result<Self, String> {
+        let folder = folder(profile);
         for what in [
             &["--package", "sinews-cli"][..],
             &["--package", "sinews-server", "--example", "hello_http"],
             &["--package", "sinews-library"],
-            &["--package", "sinews-peers", "--features", "peers"],
+            &["--package", "sinews-loopback"],
         ] {
-            let log = process::target().join(format!("xtask/compare-{}.log", what[1]));
-            let mut build = process::cargo();
-            build.args(["build", "--profile", profile]).args(what);
-            process::run(&mut build, &log, process::COMMAND_LIMIT)?
-                .check(&format!("build of {}", what[1]), &log)?;
+            build(profile, what)?;
         }
         Ok(Self {
             sinews: folder.join("sinews"),
             hello: folder.join("examples/hello_http"),
             library: folder.join("sinews-library"),
-            peers: folder.join("sinews-peers"),
+            plain: folder.join("sinews-loopback"),
+            peers: None,
         })
+    }
+
+    pub(crate) fn build_peers(&mut self, profile: &str) -> Result<(), String> {
+        build(profile, &["--package", "sinews-peers", "--features", "peers"])?;
+        self.peers = Some(folder(profile).join("sinews-peers"));
+        Ok(())
     }
 
     /// Returns the command that starts the server on a port, on one thread.
@@ -291,9 +354,23 @@ impl Programs {
             }
             Program::Hello => format!("{} {port} {what} 1", quoted(&self.hello)),
             Program::Library => format!("{} {what} {port}", quoted(&self.library)),
-            Program::Peer => format!("{} {what} {port}", quoted(&self.peers)),
+            Program::Plain => format!("{} {what} {port}", quoted(&self.plain)),
+            Program::Peer => {
+                format!("{} {what} {port}", quoted(self.peers.as_deref().unwrap_or_else(|| Path::new(""))))
+            }
         }
     }
+}
+
+fn folder(profile: &str) -> PathBuf {
+    process::target().join(if profile == "dev" { "debug" } else { profile })
+}
+
+fn build(profile: &str, what: &[&str]) -> Result<(), String> {
+    let log = process::target().join(format!("xtask/compare-{}.log", what[1]));
+    let mut build = process::cargo();
+    build.args(["build", "--profile", profile]).args(what);
+    process::run(&mut build, &log, process::COMMAND_LIMIT)?.check(&format!("build of {}", what[1]), &log)
 }
 
 /// Quotes a path for the shell.
@@ -306,19 +383,8 @@ mod tests {
     use super::*;
 
     fn options(only: &[&str], fastest: bool) -> Options {
-        Options {
-            load: Vec::new(),
-            only: only.iter().map(|&name| name.to_owned()).collect(),
-            fastest,
-            rounds: 3,
-            duration: "1s".to_owned(),
-            warm_up: "1s".to_owned(),
-            server_core: "0".to_owned(),
-            load_core: "1".to_owned(),
-            profile: "release".to_owned(),
-            json: false,
-            list: false,
-        }
+        let only = only.iter().map(|&name| name.to_owned()).collect();
+        Options { only, fastest, ..Options::for_figures(3, "1s", "1s") }
     }
 
     #[test]

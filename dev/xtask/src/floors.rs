@@ -12,12 +12,13 @@ use crate::count::Count;
 use crate::{features, process};
 
 /// The library and the crates below it.
-const CRATES: [&str; 4] = ["simd", "proto", "session", "sinews"];
+const CRATES: [&str; 5] = ["simd", "http", "proto", "session", "sinews"];
 
 /// Crates of the workspace that the copy lacks.
-const ABSENT: [&str; 6] = [
+const ABSENT: &[&str] = &[
     "sinews-engine",
     "sinews-stream",
+    "sinews-brokers",
     "sinews-server",
     "sinews-testkit",
     "sinews-conformance",

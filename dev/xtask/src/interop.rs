@@ -2,6 +2,7 @@
 //! (see [`crate::library`]). The scripts in `dev/interop` drive them; each prints a line per check, `ok NAME`
 //! or `FAIL NAME: why`.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -26,7 +27,10 @@ pub(crate) struct Options {
     /// Path of the `sinews` program to test, instead of building it
     #[arg(long)]
     binary: Option<PathBuf>,
-    /// Peers to test [default: all]: curl, ws, undici, python, gorilla, coder, curl-suite against the server;
+    /// Peers to test [default: all]: curl, ws, sinews-js, undici, undici-events, python, pusher (pusher-js, the package
+    /// pusher and Laravel Echo), pusher-remote (the tests of the package pusher), pusher-python, gorilla, coder, curl-suite,
+    /// client-js (the package `clients/js`) and openapi (a client generated from the document of the HTTP API) against the
+    /// server;
     /// openssl, ws-tls, python-tls, proxy-chain, go-socks5, pproxy against the library; connect-ws,
     /// connect-python, bench-ws, bench-python against `sinews connect` and `sinews bench`
     #[arg(long, value_delimiter = ',')]
@@ -63,12 +67,16 @@ struct Client {
     prepare: fn() -> Result<Command, Missing>,
 }
 
-const CLIENTS: [Client; 7] = [
+const CLIENTS: [Client; 11] = [
     Client { name: "curl", prepare: || tools::curl("http/client.sh") },
     Client { name: "ws", prepare: || tools::node("ws.mjs") },
     Client { name: "sinews-js", prepare: || tools::node("sinews-js.mjs") },
+    Client { name: "undici-events", prepare: || tools::node("undici-events.mjs") },
     Client { name: "undici", prepare: || tools::node("undici.mjs") },
     Client { name: "python", prepare: || tools::python(&["client.py"]) },
+    Client { name: "pusher", prepare: || tools::node("pusher.mjs") },
+    Client { name: "pusher-remote", prepare: || tools::node("pusher-remote.mjs") },
+    Client { name: "pusher-python", prepare: || tools::python(&["pusher_libraries.py"]) },
     Client { name: "gorilla", prepare: || tools::go("gorilla") },
     Client { name: "coder", prepare: || tools::go("coder") },
 ];
@@ -76,12 +84,23 @@ const CLIENTS: [Client; 7] = [
 /// curl against an echo and file server, in place of the program.
 const CURL_SUITE: &str = "curl-suite";
 
+/// The tests of the package in `clients/js`, which start their own servers.
+const CLIENT_JS: &str = "client-js";
+
+/// A client of the HTTP API that is generated from the served document.
+const OPENAPI: &str = "openapi";
+
+/// The secret of tokens and the keys of the HTTP API at the server of [`OPENAPI`]: all rights, and few.
+const SECRET: &str = "0123456789abcdef0123456789abcdef";
+const API_KEY: &str = "0123456789abcdef0123456789abcdef-all";
+const RESTRICTED_KEY: &str = "0123456789abcdef0123456789abcdef-few";
+
 /// Runs each client against the servers, then `sinews connect`, `sinews bench` and the library against their
 /// peers.
 pub(crate) fn run(options: &Options) -> Outcome {
     let names = || {
         let clients = CLIENTS.iter().map(|client| client.name);
-        clients.chain([CURL_SUITE]).chain(library::names()).chain(connect::names())
+        clients.chain([CURL_SUITE, CLIENT_JS, OPENAPI]).chain(library::names()).chain(connect::names())
     };
     if let Some(unknown) = options.only.iter().find(|only| !names().any(|name| name == **only)) {
         return Err(format!("no such program: {unknown}"));
@@ -97,6 +116,12 @@ pub(crate) fn run(options: &Options) -> Outcome {
         for backend in permitted.backends {
             count = count + http::run_curl(backend)?;
         }
+    }
+    if wants(CLIENT_JS) {
+        count = count + run_client_js(options)?;
+    }
+    if wants(OPENAPI) {
+        count = count + run_openapi(options)?;
     }
     if connect::names().any(wants) {
         count = count + connect::run(&server::binary(options.binary.as_deref())?, wants)?;
@@ -123,10 +148,66 @@ fn run_servers(options: &Options) -> Outcome {
     Ok(count)
 }
 
+fn run_client_js(options: &Options) -> Outcome {
+    let binary = server::binary(options.binary.as_deref())?;
+    let permitted = options.backend.permitted(&binary)?;
+    let mut count = permitted.print_skipped();
+    for backend in permitted.backends {
+        let log = process::target().join(format!("xtask/interop/{}-{CLIENT_JS}.log", backend.name()));
+        count = count
+            + match tools::client_js() {
+                Ok(mut command) => {
+                    command.env("SINEWS", &binary).env("SINEWS_BACKEND", backend.name());
+                    tools::run_checks(CLIENT_JS, &mut command, &log)
+                }
+                Err(missing) => missing.report(CLIENT_JS),
+            };
+    }
+    Ok(count)
+}
+
+fn run_openapi(options: &Options) -> Outcome {
+    let binary = server::binary(options.binary.as_deref())?;
+    let permitted = options.backend.permitted(&binary)?;
+    let mut count = permitted.print_skipped();
+    for backend in permitted.backends {
+        let dir = process::target().join(format!("xtask/interop/{}-{OPENAPI}", backend.name()));
+        count = count
+            + match tools::node("openapi.mjs") {
+                Ok(mut command) => {
+                    let server = start_api_server(&binary, backend, &dir)?;
+                    command.args([&server.url(), SECRET, API_KEY, RESTRICTED_KEY]);
+                    tools::run_checks(OPENAPI, &mut command, &dir.join("client.log"))
+                }
+                Err(missing) => missing.report(OPENAPI),
+            };
+    }
+    Ok(count)
+}
+
+/// Starts a server with the HTTP API, tokens, histories and a new directory of durable topics.
+fn start_api_server(binary: &Path, backend: Backend, dir: &Path) -> Result<Server, String> {
+    let failed = |error: std::io::Error| format!("{}: {error}", dir.display());
+    let (keys, secret, streams) = (dir.join("keys"), dir.join("secret"), dir.join("streams"));
+    if streams.exists() {
+        fs::remove_dir_all(&streams).map_err(failed)?;
+    }
+    fs::create_dir_all(&streams).map_err(failed)?;
+    fs::write(&secret, SECRET).map_err(failed)?;
+    fs::write(&keys, format!("all {API_KEY} admin\nfew {RESTRICTED_KEY} publish:chat.>\n"))
+        .map_err(failed)?;
+    let [keys, secret, streams] = [&keys, &secret, &streams].map(|path| path.to_string_lossy().into_owned());
+    let options = ["--backend", backend.name(), "--api-keys-file", &keys, "--auth-secret-file", &secret];
+    let topics = ["--streams", &streams, "--streams-topics", "stored.>", "--history", "chat.>=10"];
+    Server::start(binary, &[&options[..], &topics[..]].concat(), &dir.join("server.log"))
+}
+
 fn run_clients(options: &Options, setup: Setup, binary: &Path) -> Outcome {
     let logs = process::target().join(format!("xtask/interop/{}-{}", setup.backend.name(), setup.deflate));
+    // The app of the clients of the Pusher protocol.
+    let config = process::root().join("dev/interop/pusher/sinews.toml").display().to_string();
     let mut servers = [
-        setup.start(binary, &[], &logs.join("server.log"))?,
+        setup.start(binary, &["--config", &config], &logs.join("server.log"))?,
         setup.start(binary, &["--max-message", MESSAGE_OCTETS_MAX], &logs.join("server-limited.log"))?,
     ];
     let mut count = Count::default();

@@ -14,11 +14,16 @@ mod compare;
 mod conformance;
 mod connect;
 mod count;
+mod deploy;
+mod dist;
+mod examples;
 mod features;
+mod figures;
 mod floors;
 mod gates;
 mod hints;
 mod http;
+mod instructions;
 mod interop;
 mod library;
 mod process;
@@ -56,7 +61,19 @@ enum Task {
     /// packages
     Quick(quick::Options),
     /// Project rules beyond the compiler and clippy: layers, lengths, unsafe, leftovers
-    Tidy,
+    Tidy {
+        /// Lower the bounds of measures that have fallen, in `dev/xtask/tidy-ratchets.txt`
+        #[arg(long)]
+        lower: bool,
+    },
+    /// Code of the product crates that occurs twice
+    Duplicates,
+    /// Import cycles of a product crate: files that import each other, directly or through others
+    Cycles {
+        /// The crate's folder in `crates/`
+        #[arg(value_name = "CRATE")]
+        name: String,
+    },
     /// HTTP cases against the server; the Autobahn suite against the server, with TLS too, and the library
     Conformance(conformance::Options),
     /// Clients and tools of other projects against the server, servers and proxies of other projects for the
@@ -64,6 +81,12 @@ enum Task {
     Interop(interop::Options),
     /// The bridges to Kafka, Redis and NATS, against real brokers, which are started, killed and frozen
     Brokers(brokers::Options),
+    /// The files of `deploy/`, by the tools that read them
+    Deploy,
+    /// The tutorials in `examples/`, each by its own test against the server
+    Examples(examples::Options),
+    /// Archives of static programs, the npm package, and a trial of publishing the crates
+    Dist(dist::Options),
     /// The library in every choice of up to two features, and in all: each compiles without a warning
     Features(features::Options),
     /// The library with the oldest version of each dependency that its manifest allows: it compiles
@@ -74,6 +97,10 @@ enum Task {
     Soak(soak::Options),
     /// Servers of other projects beside ours, measured in turns, with differences beyond noise
     Compare(compare::Options),
+    /// The figures of the documents, measured at this commit and written into them
+    Figures(figures::Options),
+    /// Instructions of the server for each message, delivery and request: growth by more than 3 % fails
+    Instructions(instructions::Options),
     /// System calls of the server for each message, where strace can count them
     Syscalls(soak::SyscallOptions),
 }
@@ -82,15 +109,28 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().task {
         Task::Test(options) => steps::run(&options),
         Task::Quick(options) => quick::run(&options),
-        Task::Tidy => tidy::run(),
+        Task::Tidy { lower } => {
+            if lower {
+                tidy::lower()
+            } else {
+                tidy::run()
+            }
+        }
+        Task::Duplicates => tidy::print_duplicates(),
+        Task::Cycles { name } => tidy::print_cycles(&name),
         Task::Conformance(options) => conformance::run(&options),
         Task::Interop(options) => interop::run(&options),
         Task::Brokers(options) => brokers::run(&options),
+        Task::Deploy => deploy::run(),
+        Task::Examples(options) => examples::run(&options),
+        Task::Dist(options) => dist::run(&options),
         Task::Features(options) => features::run(&options),
         Task::Floors => floors::run(),
         Task::Api(options) => api::run(&options),
         Task::Soak(options) => soak::run(&options),
         Task::Compare(options) => compare::run(&options),
+        Task::Figures(options) => figures::run(&options),
+        Task::Instructions(options) => instructions::run(&options),
         Task::Syscalls(options) => soak::syscalls(&options),
     };
     let count = outcome.unwrap_or_else(|why| {

@@ -39,7 +39,43 @@ pub(crate) fn cache(name: &str) -> PathBuf {
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
+    remove_package_variables(&mut command);
     command
+}
+
+/// The compiler with the lints of Clippy.
+const LINTING_COMPILER: &str = "clippy-driver";
+
+/// Cargo with Clippy's driver as the compiler of the workspace, so that each package is compiled once for lints and for
+/// tests. All debug builds of the tests use it: another compiler would mean another build. [`warnings`] finds what it
+/// reports.
+///
+/// # Errors
+/// Clippy is not installed.
+pub(crate) fn linting_cargo() -> Result<Command, String> {
+    if find_program(LINTING_COMPILER).is_none() {
+        return Err(format!("{LINTING_COMPILER} is not installed: rustup component add clippy"));
+    }
+    let mut command = cargo();
+    command.env("RUSTC_WORKSPACE_WRAPPER", LINTING_COMPILER);
+    Ok(command)
+}
+
+/// The summaries of warnings in what cargo has printed. Cargo repeats the warnings of packages that it does not compile again.
+pub(crate) fn warnings(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter(|line| line.starts_with("warning: ") && line.contains(" generated "))
+}
+
+/// Removes the variables by which `cargo run` describes this package to this program. Build scripts of
+/// dependencies watch variables of these names, and their packages would be compiled anew each time that
+/// cargo runs from here and then from a shell.
+pub(crate) fn remove_package_variables(command: &mut Command) {
+    let describes = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    for (name, _) in env::vars_os() {
+        if name.to_str().is_some_and(describes) {
+            command.env_remove(name);
+        }
+    }
 }
 
 /// Returns the program's path, if it is an executable file or found on the search path.
@@ -158,6 +194,22 @@ mod tests {
     fn the_root_holds_the_workspace() {
         assert!(root().join("Cargo.toml").is_file());
         assert!(root().join("dev/xtask").is_dir());
+    }
+
+    #[test]
+    fn cargo_is_not_told_of_this_package() {
+        let command = cargo();
+        let is_removed =
+            |wanted: &str| command.get_envs().any(|(name, value)| name == wanted && value.is_none());
+        assert!(is_removed("CARGO_MANIFEST_DIR"), "{command:?}");
+        assert!(!is_removed("CARGO_TERM_COLOR"), "{command:?}");
+    }
+
+    #[test]
+    fn warnings_are_found_by_their_summaries() {
+        let text = "warning: unused variable: `a`\n --> a.rs:1:1\nwarning: `a` (lib) generated 1 warning\nrunning 1 test";
+        assert_eq!(warnings(text).collect::<Vec<_>>(), ["warning: `a` (lib) generated 1 warning"]);
+        assert_eq!(warnings("test reports_a_warning ... ok").next(), None);
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! `cargo xtask quick`: the inner loop. Format and rules of the repository; lints and unit tests of the packages whose files
-//! changed.
+//! changed. Clippy compiles the unit tests in the place of rustc, so that a package is compiled once for both.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
+use std::thread;
 use std::time::Instant;
 
 use clap::Args;
@@ -29,6 +30,7 @@ pub(crate) struct Options {
 struct Package {
     name: String,
     has_library: bool,
+    has_program: bool,
 }
 
 /// Packages by their folders, as the repository names these.
@@ -36,26 +38,62 @@ type Packages = BTreeMap<String, Package>;
 
 pub(crate) fn run(options: &Options) -> Outcome {
     let packages = packages()?;
+    let files = changed_files(&options.since)?;
     let changed = if options.package.is_empty() {
-        owners(&packages, &changed_files(&options.since)?)
+        owners(&packages, files.iter().map(String::as_str))
     } else {
         let is_named = |package: &&Package| options.package.contains(&package.name);
         packages.values().filter(is_named).collect()
     };
-    let names: Vec<&str> = changed.iter().map(|package| package.name.as_str()).collect();
-    println!("packages: {}", if names.is_empty() { "none changed".to_owned() } else { names.join(", ") });
-    let mut count = timed("fmt", || cargo("fmt", &["fmt", "--all", "--check"], &[]))?;
-    count = count + timed("tidy", tidy::run)?;
-    if names.is_empty() {
-        return Ok(count);
+    let all = names(&changed, |_| true);
+    println!("packages: {}", if all.is_empty() { "none changed".to_owned() } else { all.join(", ") });
+    let outside = files.iter().map(String::as_str).filter(|file| is_outside_of_unit_tests(file));
+    let outside = names(&owners(&packages, outside), |package| all.contains(&package.name.as_str()));
+    thread::scope(|scope| {
+        // One thread, as the compiler needs the other core.
+        let rules = scope.spawn(|| -> Outcome {
+            let format = timed("fmt", || cargo("fmt", &["fmt", "--all", "--check"], &[]))?;
+            Ok(format + timed("tidy", tidy::run)?)
+        });
+        let mut count = Count::default();
+        let libraries = names(&changed, |package| package.has_library);
+        if !libraries.is_empty() {
+            count = count + timed("library", || linted_tests("lib", "--lib", &libraries))?;
+        }
+        let programs = names(&changed, |package| package.has_program);
+        if !programs.is_empty() {
+            count = count + timed("programs", || linted_tests("bins", "--bins", &programs))?;
+        }
+        if !outside.is_empty() {
+            count = count + timed("tests, examples and benches", || cargo("clippy", CLIPPY, &outside))?;
+        }
+        Ok(count + rules.join().map_err(|_panic| "the check of the format failed")??)
+    })
+}
+
+/// Lints of targets other than libraries and programs. These tests run in `cargo xtask test`.
+const CLIPPY: &[&str] = &["clippy", "--tests", "--examples", "--benches"];
+
+/// Names of the packages that fulfill a condition.
+fn names<'a>(packages: &[&'a Package], condition: impl Fn(&Package) -> bool) -> Vec<&'a str> {
+    packages.iter().filter(|package| condition(package)).map(|package| package.name.as_str()).collect()
+}
+
+fn is_outside_of_unit_tests(file: &str) -> bool {
+    ["/tests/", "/examples/", "/benches/"].iter().any(|folder| file.contains(folder))
+        && !file.contains("/src/")
+}
+
+/// Runs unit tests that Clippy compiled. A warning is a failure.
+fn linted_tests(name: &str, targets: &str, packages: &[&str]) -> Outcome {
+    let count = cargo(name, &["test", targets], packages)?;
+    let log = log(name);
+    let text = std::fs::read_to_string(&log).unwrap_or_default();
+    if count.failed == 0 && process::warnings(&text).next().is_some() {
+        println!("FAIL {name}: warnings, see {}\n{text}", log.display());
+        return Ok(count + Count::FAILED);
     }
-    count = count + timed("clippy", || cargo("clippy", &["clippy", "--all-targets"], &names))?;
-    let with_library: Vec<&str> =
-        changed.iter().filter(|package| package.has_library).map(|package| package.name.as_str()).collect();
-    if !with_library.is_empty() {
-        count = count + timed("unit tests", || cargo("lib", &["test", "--lib"], &with_library))?;
-    }
-    Ok(count + timed("unit tests of programs", || cargo("bins", &["test", "--bins"], &names))?)
+    Ok(count)
 }
 
 fn timed(name: &str, step: impl FnOnce() -> Outcome) -> Outcome {
@@ -65,12 +103,16 @@ fn timed(name: &str, step: impl FnOnce() -> Outcome) -> Outcome {
     outcome
 }
 
+fn log(name: &str) -> PathBuf {
+    process::target().join(format!("xtask/quick-{name}.log"))
+}
+
 /// A command of cargo for these packages: its tests count, or the command itself where it has none.
 fn cargo(name: &str, arguments: &[&str], packages: &[&str]) -> Outcome {
-    let log = process::target().join(format!("xtask/quick-{name}.log"));
-    let mut command = process::cargo();
+    let log = log(name);
+    let mut command = if arguments[0] == "test" { process::linting_cargo()? } else { process::cargo() };
     command.args(arguments).args(packages.iter().flat_map(|package| ["--package", package]));
-    if name == "clippy" {
+    if arguments[0] == "clippy" {
         command.args(["--", "-D", "warnings"]);
     }
     let end = process::run(&mut command, &log, process::COMMAND_LIMIT)?.check(name, &log);
@@ -97,12 +139,12 @@ fn changed_files(since: &str) -> Result<Vec<String>, String> {
 }
 
 /// The packages that the files belong to: for each file the one with the longest folder.
-fn owners<'a>(packages: &'a Packages, files: &[String]) -> Vec<&'a Package> {
-    let owner = |file: &String| {
+fn owners<'a, 'b>(packages: &'a Packages, files: impl Iterator<Item = &'b str>) -> Vec<&'a Package> {
+    let owner = |file: &'b str| {
         let holds = |folder: &&String| file.strip_prefix(*folder).is_some_and(|rest| rest.starts_with('/'));
         packages.keys().filter(holds).max_by_key(|folder| folder.len())
     };
-    let mut folders: Vec<_> = files.iter().filter_map(owner).collect();
+    let mut folders: Vec<_> = files.filter_map(owner).collect();
     folders.sort();
     folders.dedup();
     folders.into_iter().map(|folder| &packages[folder]).collect()
@@ -120,10 +162,14 @@ fn packages() -> Result<Packages, String> {
 fn package(metadata: &Value) -> Option<(String, Package)> {
     let manifest = PathBuf::from(metadata["manifest_path"].as_str()?);
     let folder = manifest.parent()?.strip_prefix(process::root()).ok()?.to_str()?.to_owned();
-    let is_library =
-        |target: &Value| target["kind"].as_array().is_some_and(|kinds| kinds.contains(&"lib".into()));
-    let has_library = metadata["targets"].as_array()?.iter().any(is_library);
-    Some((folder, Package { name: metadata["name"].as_str()?.to_owned(), has_library }))
+    let targets = metadata["targets"].as_array()?;
+    let has = |wanted: &str| {
+        let is_wanted =
+            |target: &Value| target["kind"].as_array().is_some_and(|kinds| kinds.contains(&wanted.into()));
+        targets.iter().any(is_wanted)
+    };
+    let name = metadata["name"].as_str()?.to_owned();
+    Some((folder, Package { name, has_library: has("lib"), has_program: has("bin") }))
 }
 
 #[cfg(test)]
@@ -132,7 +178,7 @@ mod tests {
 
     #[test]
     fn changed_files_belong_to_the_package_with_the_longest_folder() {
-        let package = |name: &str| Package { name: name.to_owned(), has_library: false };
+        let package = |name: &str| Package { name: name.to_owned(), has_library: false, has_program: true };
         let packages =
             ["dev/bench", "dev/bench/peers", "crates/cli"].map(|name| (name.to_owned(), package(name)));
         let files = [
@@ -143,15 +189,24 @@ mod tests {
             "dev/benches/x",
         ];
         let packages = Packages::from(packages);
-        let found = owners(&packages, &files.map(str::to_owned));
+        let found = owners(&packages, files.into_iter());
         assert_eq!(found, [&package("crates/cli"), &package("dev/bench/peers")]);
     }
 
     #[test]
     fn packages_of_the_workspace_are_known_by_their_folders() {
         let packages = packages().expect("cargo metadata works here");
-        let library = Package { name: "sinews-proto".to_owned(), has_library: true };
+        let library = Package { name: "sinews-proto".to_owned(), has_library: true, has_program: false };
         assert_eq!(packages.get("crates/proto"), Some(&library));
         assert_eq!(packages.get("dev/xtask").map(|package| package.has_library), Some(false));
+    }
+
+    #[test]
+    fn files_of_integration_tests_are_outside_of_unit_tests() {
+        let outside =
+            ["crates/hub/tests/embed.rs", "crates/sinews/examples/a.rs", "crates/proto/benches/b.rs"];
+        assert!(outside.iter().all(|file| is_outside_of_unit_tests(file)));
+        let inside = ["crates/hub/src/lib.rs", "crates/stream/src/tests/many.rs", "docs/tests.md"];
+        assert!(!inside.iter().any(|file| is_outside_of_unit_tests(file)));
     }
 }

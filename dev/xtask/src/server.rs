@@ -82,6 +82,10 @@ impl Server {
         format!("ws://{}", self.address)
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -185,7 +189,7 @@ pub(crate) fn build_all_debug(programs: &[&str]) -> Result<PathBuf, String> {
     }
     let mut arguments = binaries::selection()?;
     arguments.extend(programs.iter().flat_map(|program| ["--bin".to_owned(), (*program).to_owned()]));
-    build_with(&arguments, &programs.join("-"))?;
+    build_with(process::linting_cargo()?, &arguments, &programs.join("-"))?;
     Ok(folder)
 }
 
@@ -193,13 +197,12 @@ pub(crate) fn build_all_debug(programs: &[&str]) -> Result<PathBuf, String> {
 fn build_package(package: &str, what: &[&str]) -> Result<PathBuf, String> {
     let arguments: Vec<_> =
         ["--package", package].iter().chain(what).map(|word| (*word).to_owned()).collect();
-    build_with(&arguments, package)?;
+    build_with(process::cargo(), &arguments, package)?;
     Ok(process::target())
 }
 
-fn build_with(arguments: &[String], name: &str) -> Result<(), String> {
+fn build_with(mut build: Command, arguments: &[String], name: &str) -> Result<(), String> {
     let log = process::target().join(format!("xtask/build-{name}.log"));
-    let mut build = process::cargo();
     build.arg("build").args(arguments);
     process::run(&mut build, &log, BUILD_LIMIT)?.check(&format!("build of {name}"), &log)
 }

@@ -37,34 +37,46 @@ enum Lane {
 }
 
 /// Cheap steps first: what is wrong shows early.
-const STEPS: [(&str, Lane, Run); 22] = [
+const STEPS: [(&str, Lane, Run); 25] = [
     ("fmt", Lane::Test, fmt),
     ("tidy", Lane::Test, tidy),
-    ("clippy", Lane::Test, clippy),
     ("tests", Lane::Test, binaries::run),
     ("autobahn", Lane::Test, autobahn),
     ("pages", Lane::Test, pages),
-    ("doc", Lane::Long, doc),
     ("no_std", Lane::Long, no_std),
-    ("api", Lane::Long, api),
-    ("msrv", Lane::Long, gates::oldest_compiler),
-    ("targets", Lane::Long, gates::targets),
     ("deny", Lane::Long, gates::deny),
-    ("sanitizer", Lane::Long, gates::sanitizer),
-    ("fuzz", Lane::Long, fuzz),
     ("build", Lane::Long, build),
     ("conformance", Lane::Long, conformance),
+    ("examples", Lane::Long, examples),
     ("interop", Lane::Long, interop),
-    ("floors", Lane::Long, floors),
-    ("browser", Lane::Long, browser),
+    ("doc", Lane::Long, doc),
+    ("msrv", Lane::Long, gates::oldest_compiler),
+    ("targets", Lane::Long, gates::targets),
+    ("api", Lane::Long, api),
+    ("sanitizer", Lane::Long, gates::sanitizer),
+    ("fuzz", Lane::Long, fuzz),
     ("features", Lane::Long, features),
+    ("floors", Lane::Long, floors),
+    ("instructions", Lane::Long, instructions),
+    ("deploy", Lane::Long, deploy),
+    ("packages", Lane::Long, packages),
     ("soak", Lane::Long, soak),
+    ("browser", Lane::Long, browser),
     ("brokers", Lane::Long, brokers),
 ];
 
-/// Steps that run at a time: one mostly waits, the other one mostly computes.
-const BESIDE: [(&str, &str); 4] =
-    [("autobahn", "pages"), ("interop", "floors"), ("browser", "features"), ("soak", "brokers")];
+/// Consecutive steps that run as two sequences side by side: the first ones mostly wait, and alone would leave a core idle.
+const BESIDE: [[&[&str]; 2]; 3] = [
+    [&["autobahn"], &["pages"]],
+    [
+        &["conformance", "examples", "interop"],
+        &["doc", "msrv", "targets", "api", "sanitizer", "fuzz", "features", "floors", "instructions"],
+    ],
+    [&["soak", "browser"], &["brokers"]],
+];
+
+/// Name of a step, and what it does.
+type Step = (&'static str, Run);
 
 /// A step that has run, and how long it took.
 type Row = (&'static str, Count, Duration);
@@ -105,11 +117,13 @@ pub(crate) fn run(options: &Options) -> Outcome {
     own_program()?;
     let mut rows = Vec::new();
     let chosen = STEPS.into_iter().filter(|(name, lane, _)| options.wants(name, *lane));
-    let mut steps = chosen.map(|(name, _, run)| (name, run)).peekable();
-    while let Some(step) = steps.next() {
-        match steps.next_if(|next| BESIDE.contains(&(step.0, next.0))) {
-            Some(other) => rows.extend(run_beside(step, other, options.backend)),
-            None => rows.push(run_step(step, options.backend)),
+    let steps: Vec<Step> = chosen.map(|(name, _, run)| (name, run)).collect();
+    for group in steps.chunk_by(|one, next| place(one.0).is_some_and(|pair| place(next.0) == Some(pair))) {
+        let pair = group.first().and_then(|step| place(step.0));
+        let is_second = |step: &Step| pair.is_some_and(|pair| BESIDE[pair][1].contains(&step.0));
+        match group.split_at(group.iter().position(is_second).unwrap_or(group.len())) {
+            (one, []) | ([], one) => rows.extend(one.iter().map(|step| run_step(*step, options.backend))),
+            (first, second) => rows.extend(run_beside(first, second, options.backend)),
         }
     }
     println!("\n{:<12} {:>7} {:>7} {:>7} {:>8}", "step", "passed", "failed", "skipped", "seconds");
@@ -126,7 +140,7 @@ fn print_row(name: &str, count: Count, duration: Duration) {
     println!("{name:<12} {passed:>7} {failed:>7} {skipped:>7} {:>8.1}", duration.as_secs_f64());
 }
 
-fn run_step(step: (&'static str, Run), backend: Choice) -> Row {
+fn run_step(step: Step, backend: Choice) -> Row {
     print!("{:<12} ", step.0);
     // A line that appears late is only ugly.
     let _ = io::stdout().flush();
@@ -135,22 +149,30 @@ fn run_step(step: (&'static str, Run), backend: Choice) -> Row {
     row
 }
 
-fn run_beside(one: (&'static str, Run), other: (&'static str, Run), backend: Choice) -> [Row; 2] {
-    println!("{} beside {}", one.0, other.0);
-    let told = |step: (&'static str, Run)| {
-        let (row, words) = carry_out(step, backend);
+/// The pair of sequences that a step belongs to.
+fn place(name: &str) -> Option<usize> {
+    BESIDE.iter().position(|pair| pair.iter().any(|sequence| sequence.contains(&name)))
+}
+
+fn run_beside(first: &[Step], second: &[Step], backend: Choice) -> Vec<Row> {
+    let names = |steps: &[Step]| steps.iter().map(|step| step.0).collect::<Vec<_>>().join(", ");
+    println!("{} beside {}", names(first), names(second));
+    let told = |step: &Step| {
+        let (row, words) = carry_out(*step, backend);
         println!("{:<12} {words}", step.0);
         row
     };
     thread::scope(|scope| {
-        let beside = scope.spawn(move || told(other));
-        let row = told(one);
-        [row, beside.join().unwrap_or((other.0, Count::FAILED, Duration::ZERO))]
+        let beside = scope.spawn(|| second.iter().map(told).collect::<Vec<_>>());
+        let mut rows: Vec<Row> = first.iter().map(told).collect();
+        // A step does not panic; if one does, the others have run.
+        rows.extend(beside.join().unwrap_or_else(|_| vec![("panicked", Count::FAILED, Duration::ZERO)]));
+        rows
     })
 }
 
 /// Runs a step. What is said of it goes behind its name.
-fn carry_out((name, run): (&'static str, Run), backend: Choice) -> (Row, String) {
+fn carry_out((name, run): Step, backend: Choice) -> (Row, String) {
     let log = process::target().join("xtask").join(format!("{name}.log"));
     // What is added to it must not be added to that of an earlier run.
     let _ = fs::remove_file(&log);
@@ -170,10 +192,6 @@ fn carry_out((name, run): (&'static str, Run), backend: Choice) -> (Row, String)
 
 fn fmt(log: &Path, _: Choice) -> Outcome {
     single(process::cargo().args(["fmt", "--all", "--check", "--", "--color", "never"]), log)
-}
-
-fn clippy(log: &Path, _: Choice) -> Outcome {
-    single(process::cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]), log)
 }
 
 fn doc(log: &Path, _: Choice) -> Outcome {
@@ -228,9 +246,12 @@ fn pages(log: &Path, _: Choice) -> Outcome {
 /// The targets on their seeds and on inputs made up for a moment, as ordinary tests; and under
 /// cargo-fuzz, which looks where the code branches, if it is installed.
 fn fuzz(log: &Path, _: Choice) -> Outcome {
-    let mut command = process::cargo();
+    let mut command = process::linting_cargo()?;
     command.args(["test", "--package", "sinews-fuzz", "--no-fail-fast"]);
     let mut count = counted(&mut command, log, Count::parse_cargo_test)?;
+    if process::warnings(&log_lines(log).join("\n")).next().is_some() {
+        count = count + Count::FAILED;
+    }
     let Some(targets) = process::output_of(process::cargo().args(["fuzz", "list"])) else {
         return Ok(count + skip(log, "no cargo-fuzz (cargo install cargo-fuzz); the seeds ran as tests"));
     };
@@ -273,6 +294,10 @@ fn conformance(log: &Path, backend: Choice) -> Outcome {
     Ok(count + task(&serve, &log.with_file_name("conformance-serve.log"))?)
 }
 
+fn examples(log: &Path, backend: Choice) -> Outcome {
+    task(&["examples", "--backend", backend.name()], log)
+}
+
 fn interop(log: &Path, backend: Choice) -> Outcome {
     task(&["interop", "--backend", backend.name()], log)
 }
@@ -300,9 +325,22 @@ fn browser(log: &Path, backend: Choice) -> Outcome {
     Ok(count)
 }
 
+fn deploy(log: &Path, _: Choice) -> Outcome {
+    task(&["deploy"], log)
+}
+
+/// The packages without the programs and without a compilation: `cargo xtask dist` makes all.
+fn packages(log: &Path, _: Choice) -> Outcome {
+    task(&["dist", "--only", "client,crates", "--no-verify"], log)
+}
+
 fn browser_count(text: &str) -> Count {
     let is_skipped = text.lines().any(is_skip);
     Count::parse_last(text).unwrap_or(if is_skipped { Count::SKIPPED } else { Count::PASSED })
+}
+
+fn instructions(log: &Path, _: Choice) -> Outcome {
+    task(&["instructions"], log)
 }
 
 fn brokers(log: &Path, _: Choice) -> Outcome {
@@ -372,11 +410,16 @@ pub(crate) fn skip(log: &Path, why: &str) -> Count {
     Count::SKIPPED
 }
 
-/// What failed tests have printed; of another log, its end.
-fn what_failed(log: &[String]) -> &[String] {
+/// What failed tests have printed; of a log of checks, those that failed; of another log, its end.
+fn what_failed(log: &[String]) -> Vec<String> {
+    let checks = log.iter().filter(|line| line.trim_start().starts_with("FAIL ")).take(process::TAIL_LINES);
+    let checks: Vec<_> = checks.cloned().collect();
+    if !checks.is_empty() {
+        return checks;
+    }
     let first = log.iter().position(|line| line.starts_with("---- ") && line.ends_with(" ----"));
     let from = first.unwrap_or_else(|| log.len().saturating_sub(process::TAIL_LINES));
-    &log[from..log.len().min(from + process::TAIL_LINES)]
+    log[from..log.len().min(from + process::TAIL_LINES)].to_vec()
 }
 
 fn is_skip(line: &str) -> bool {
@@ -397,6 +440,15 @@ mod tests_of_steps {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
         counted(&mut command, &log, |text| Count::parse_last(text).unwrap_or_default())
+    }
+
+    #[test]
+    fn sequences_beside_each_other_are_consecutive_steps() {
+        let names = STEPS.map(|(name, ..)| name);
+        for pair in BESIDE {
+            let all = pair.concat();
+            assert!(names.windows(all.len()).any(|window| window == all), "{all:?}");
+        }
     }
 
     #[test]
@@ -424,6 +476,8 @@ mod tests_of_steps {
             what_failed(&lines(&format!("{passed}no link"))).last().map(String::as_str),
             Some("no link")
         );
+        let log = lines(&format!("one: 1 passed, 1 failed\n    FAIL close: 1006\n{passed}"));
+        assert_eq!(what_failed(&log), ["    FAIL close: 1006"]);
         assert!(what_failed(&[]).is_empty());
     }
 

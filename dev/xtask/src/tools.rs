@@ -14,6 +14,9 @@ const INSTALL_LIMIT: Duration = Duration::from_secs(5 * 60);
 /// Time limit of one program's checks, which need seconds; each check has a shorter limit of its own.
 const CHECKS_LIMIT: Duration = Duration::from_secs(5 * 60);
 
+/// Installs the packages of a lock file in the folder of the file.
+const NPM_INSTALL: [&str; 4] = ["ci", "--ignore-scripts", "--no-audit", "--no-fund"];
+
 /// The reason why a program cannot run.
 pub(crate) enum Missing {
     /// An external tool is missing: no fault of this repository.
@@ -77,6 +80,64 @@ pub(crate) fn node(script: &str) -> Result<Command, Missing> {
     Ok(command)
 }
 
+/// The tests of the package in `clients/js`. They need the variable `SINEWS`, the path of the program.
+pub(crate) fn client_js() -> Result<Command, Missing> {
+    need("node", "apt-get install nodejs npm")?;
+    need("npm", "apt-get install npm")?;
+    let package = process::root().join("clients/js");
+    let dir = process::cache("interop").join("client-js");
+    let copied = copy_files(&package, &dir).and_then(|()| {
+        let tests = dir.join("test");
+        // A test that no longer exists would run.
+        if tests.exists() {
+            fs::remove_dir_all(&tests)?;
+        }
+        copy_files(&package.join("test"), &tests)
+    });
+    copied.map_err(|error| Missing::Broken(format!("{}: {error}", dir.display())))?;
+    install_locked(&dir, &package.join("package-lock.json"))?;
+    let mut command = Command::new("node");
+    command.arg("test/run.js").arg("--test-reporter=./test/reporter.js").current_dir(dir);
+    Ok(command)
+}
+
+/// The test of a tutorial in `examples/` for Node.js, with the packages of all tutorials installed beside it.
+pub(crate) fn tutorial_node(name: &str) -> Result<Command, Missing> {
+    need("node", "apt-get install nodejs npm")?;
+    need("npm", "apt-get install npm")?;
+    let (tutorials, dir) = (process::root().join("examples"), process::cache("tutorials"));
+    let lock = tutorials.join("package-lock.json");
+    let mut install = Command::new("npm");
+    install.args(NPM_INSTALL).current_dir(&tutorials);
+    if tutorials.join("node_modules").is_dir() {
+        once(&dir, &lock, &mut install)?;
+    } else {
+        install_now(&dir, &lock, &mut install)?;
+    }
+    let mut command = Command::new("node");
+    command.args(["../testing/run.js", "test.js"]).current_dir(tutorials.join(name));
+    Ok(command)
+}
+
+/// The test of a tutorial for Python, with the packages of its `requirements.txt`.
+pub(crate) fn tutorial_python(name: &str) -> Result<Command, Missing> {
+    let folder = process::root().join("examples").join(name);
+    let packages =
+        python_packages(&process::cache("tutorials").join(name), &folder.join("requirements.txt"))?;
+    let mut command = Command::new("python3");
+    command.args(["-B", "test.py"]).env("PYTHONPATH", packages).current_dir(folder);
+    Ok(command)
+}
+
+/// The test of a tutorial for curl.
+pub(crate) fn tutorial_curl(name: &str) -> Result<Command, Missing> {
+    need("bash", "apt-get install bash")?;
+    need("curl", "apt-get install curl")?;
+    let mut command = Command::new("bash");
+    command.arg("test.sh").current_dir(process::root().join("examples").join(name));
+    Ok(command)
+}
+
 /// The script of axe-core, which checks the accessibility of a page.
 pub(crate) fn axe() -> Result<PathBuf, Missing> {
     Ok(node_directory()?.join("node_modules/axe-core/axe.min.js"))
@@ -90,24 +151,35 @@ fn node_directory() -> Result<PathBuf, Missing> {
     let lock = source("node/package-lock.json");
     let copied = copy_files(&source("node"), &dir);
     copied.map_err(|error| Missing::Broken(format!("{}: {error}", dir.display())))?;
-    let mut install = Command::new("npm");
-    install.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"]).current_dir(&dir);
-    once(&dir, &lock, &mut install)?;
+    install_locked(&dir, &lock)?;
     Ok(dir)
+}
+
+/// Installs the packages of a lock file.
+fn install_locked(dir: &Path, lock: &Path) -> Result<(), Missing> {
+    let mut install = Command::new("npm");
+    install.args(NPM_INSTALL).current_dir(dir);
+    once(dir, lock, &mut install)
 }
 
 /// Returns the interpreter with the installed packages, and arguments: a script of ours, or a third-party
 /// module.
 pub(crate) fn python(arguments: &[&str]) -> Result<Command, Missing> {
-    need("python3", "apt-get install python3 python3-pip")?;
-    let dir = process::cache("interop").join("python");
-    let requirements = source("python/requirements.txt");
-    let mut install = Command::new("python3");
-    install.args(["-m", "pip", "install", "--quiet", "--upgrade", "--target"]).arg(dir.join("packages"));
-    once(&dir, &requirements, install.arg("--requirement").arg(&requirements))?;
+    let packages =
+        python_packages(&process::cache("interop").join("python"), &source("python/requirements.txt"))?;
     let mut command = Command::new("python3");
-    command.arg("-B").args(arguments).env("PYTHONPATH", dir.join("packages")).current_dir(source("python"));
+    command.arg("-B").args(arguments).env("PYTHONPATH", packages).current_dir(source("python"));
     Ok(command)
+}
+
+/// Installs the packages of a list of requirements below the folder, and returns their folder.
+fn python_packages(dir: &Path, requirements: &Path) -> Result<PathBuf, Missing> {
+    need("python3", "apt-get install python3 python3-pip")?;
+    let packages = dir.join("packages");
+    let mut install = Command::new("python3");
+    install.args(["-m", "pip", "install", "--quiet", "--upgrade", "--target"]).arg(&packages);
+    once(dir, requirements, install.arg("--requirement").arg(requirements))?;
+    Ok(packages)
 }
 
 pub(crate) fn go(program: &str) -> Result<Command, Missing> {
@@ -142,14 +214,23 @@ fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
 
 /// Runs the installation unless it has completed for the same list of versions.
 fn once(dir: &Path, versions: &Path, install: &mut Command) -> Result<(), Missing> {
-    let broken = |path: &Path, error| Missing::Broken(format!("{}: {error}", path.display()));
-    let wanted = fs::read(versions).map_err(|error| broken(versions, error))?;
-    let stamp = dir.join("installed");
-    if fs::read(&stamp).is_ok_and(|installed| installed == wanted) {
+    let wanted = fs::read(versions).map_err(|error| broken(versions, &error))?;
+    if fs::read(dir.join("installed")).is_ok_and(|installed| installed == wanted) {
         return Ok(());
     }
+    install_now(dir, versions, install)
+}
+
+/// Runs the installation, and notes the list of versions.
+fn install_now(dir: &Path, versions: &Path, install: &mut Command) -> Result<(), Missing> {
+    let wanted = fs::read(versions).map_err(|error| broken(versions, &error))?;
+    let stamp = dir.join("installed");
     execute(install, &dir.join("install.log")).map_err(Missing::Tool)?;
-    fs::write(&stamp, wanted).map_err(|error| broken(&stamp, error))
+    fs::write(&stamp, wanted).map_err(|error| broken(&stamp, &error))
+}
+
+fn broken(path: &Path, error: &io::Error) -> Missing {
+    Missing::Broken(format!("{}: {error}", path.display()))
 }
 
 fn execute(command: &mut Command, log: &Path) -> Result<(), String> {

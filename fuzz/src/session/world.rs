@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sinews_proto::{Config, Expired, Kind, Overflow, Time};
-use sinews_session::{Cause, Chain, Closed, Fate, Flow, Resources, Session};
+use sinews_session::{Cause, Chain, Closed, Flow, Resources, Session, TransportAction};
 
 use super::app::{App, length, prepare};
 use crate::agree::{self, Agreement};
@@ -289,9 +289,9 @@ impl World {
             self.judge(end);
         }
         let this = &mut self.ends[end];
-        match this.session.fate() {
-            Fate::Drop if !this.gone => self.leave(end),
-            Fate::Finish => this.ended |= this.in_flight.is_none() && !this.session.wants_send(),
+        match this.session.transport_action() {
+            TransportAction::Drop if !this.gone => self.leave(end),
+            TransportAction::Finish => this.ended |= this.in_flight.is_none() && !this.session.wants_send(),
             _ => {}
         }
     }
@@ -378,7 +378,7 @@ impl World {
             self.settle();
         }
         for end in &self.ends {
-            assert!(end.gone, "an end waits for ever: {:?}", end.session.fate());
+            assert!(end.gone, "an end waits for ever: {:?}", end.session.transport_action());
             assert!(end.closed.is_some(), "an end was not told");
         }
         if open {

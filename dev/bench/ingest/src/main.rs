@@ -1,7 +1,7 @@
 //! HTTP to Kafka on our server, which `sinews-loopback ingest` measures beside hyper. The body of each
 //! request becomes one message; the server replies after the broker's acknowledgement.
 //!
-//! Messages go through `sinews_stream::broker`, as in `sinews serve`. A full queue results in 503.
+//! Messages go through `sinews_brokers`, as in `sinews serve`. A full queue results in 503.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use sinews_server::{Answer, BackendChoice, EngineConfig, Request, Response, Router, Server};
-use sinews_stream::broker::{self, Broker};
-use sinews_stream::record::{Kind, RecordBuilder};
+use sinews_stream::broker::Broker;
+use sinews_stream::record::{RecordBuilder, ValueKind};
 use sinews_stream::{AppendError, Durability};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -50,7 +50,7 @@ enum What {
 
 fn main() -> Result<(), Error> {
     let Cli { what, kafka, topic, port } = Cli::parse();
-    let broker = broker::connect(&format!("kafka://{kafka}"), &BTreeMap::new())?;
+    let broker = sinews_brokers::connect(&format!("kafka://{kafka}"), &BTreeMap::new())?;
     let backend = match what {
         What::Ends => return print_ends(&*broker, &topic),
         What::Poll => BackendChoice::Poll,
@@ -64,7 +64,7 @@ fn main() -> Result<(), Error> {
     let router = Router::new().post("/events", move |request| publish(&*broker, &topic, request));
     let server = Server::new(router)
         .listen(SocketAddr::from(([127, 0, 0, 1], port)))
-        .engine(EngineConfig::default().backend(backend))
+        .engine(EngineConfig::default().with_backend(backend))
         .threads(1)
         .bind()?;
     println!("{}", server.addresses()[0]);
@@ -75,7 +75,7 @@ fn main() -> Result<(), Error> {
 
 fn publish(broker: &dyn Broker, topic: &str, request: &Request<'_>) -> Answer {
     let mut builder = RecordBuilder::new();
-    if let Err(error) = builder.push(0, b"", request.body(), Kind::Bytes) {
+    if let Err(error) = builder.push(0, b"", request.body(), ValueKind::Bytes) {
         return Response::text(error.to_string()).with_status(413).into();
     }
     let Some(records) = builder.finish() else { return Response::new(500).into() };
@@ -101,7 +101,7 @@ fn refused(error: &AppendError) -> Response {
 fn print_ends(broker: &dyn Broker, topic: &str) -> Result<(), Error> {
     // A missing topic is created.
     broker.partitions(topic).block()?;
-    let (first, next) = broker.ends(topic, 0).block()?;
+    let (first, next) = broker.offset_range(topic, 0).block()?;
     println!("{first} {next}");
     broker.close(Duration::ZERO);
     Ok(())

@@ -6,19 +6,14 @@ use std::sync::Arc;
 
 use compio::driver::ProactorBuilder;
 use compio::net::{TcpListener, TcpStream};
-use compio::runtime::RuntimeBuilder;
+use compio::runtime::{Runtime, RuntimeBuilder};
 use sinews::Config;
 
 use crate::{Error, announce, config};
 
 /// Accepts forever; each connection is a task.
 pub(crate) fn run(address: SocketAddr) -> Result<(), Error> {
-    let mut proactor = ProactorBuilder::new();
-    proactor.single_issuer(true).defer_taskrun(true);
-    if let Some(buffers) = NonZero::new(BUFFERS) {
-        proactor.buffer_pool_size(buffers).buffer_pool_buffer_len(BUFFER_LEN);
-    }
-    RuntimeBuilder::new().with_proactor(proactor).build()?.block_on(async {
+    runtime()?.block_on(async {
         let config = Arc::new(config());
         let listener = TcpListener::bind(address).await?;
         announce(listener.local_addr()?)?;
@@ -28,6 +23,16 @@ pub(crate) fn run(address: SocketAddr) -> Result<(), Error> {
             compio::runtime::spawn(echo(stream, config.clone())).detach();
         }
     })
+}
+
+/// A runtime for one thread.
+pub(crate) fn runtime() -> Result<Runtime, Error> {
+    let mut proactor = ProactorBuilder::new();
+    proactor.single_issuer(true).defer_taskrun(true);
+    if let Some(buffers) = NonZero::new(BUFFERS) {
+        proactor.buffer_pool_size(buffers).buffer_pool_buffer_len(BUFFER_LEN);
+    }
+    Ok(RuntimeBuilder::new().with_proactor(proactor).build()?)
 }
 
 /// Completed receives that the kernel may queue.

@@ -7,6 +7,7 @@
 
 mod axum;
 mod compio;
+mod plain_compio;
 mod tokio;
 
 use std::io::{self, Read, Write};
@@ -47,6 +48,8 @@ enum Driver {
     /// compio with one thread, on io_uring
     #[value(name = "sinews-compio")]
     Compio,
+    /// A plain TCP echo on compio, without the library
+    PlainCompio,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -69,6 +72,7 @@ fn main() -> Result<(), Error> {
         Driver::TokioMulti => tokio::run(address, Threads::Multi),
         Driver::Axum => axum::run(address, threads),
         Driver::Compio => compio::run(address),
+        Driver::PlainCompio => plain_compio::run(address),
     }
 }
 

@@ -26,7 +26,7 @@ struct Kafka {
 
 static KAFKA: OnceLock<Arc<Kafka>> = OnceLock::new();
 
-/// The settings of `sinews_stream::broker`; all other settings are librdkafka's defaults for both.
+/// The settings of `sinews_brokers`; all other settings are librdkafka's defaults for both.
 const SETTINGS: [(&str, &str); 4] = [
     ("acks", "all"),
     ("enable.idempotence", "true"),

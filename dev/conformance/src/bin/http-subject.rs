@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .listen_unix(directory.join("socket"), 0o600)
         // One thread: once a marker request is answered, all earlier bytes are processed.
         .threads(1)
-        .engine(EngineConfig::default().backend(backend.parse()?));
+        .engine(EngineConfig::default().with_backend(backend.parse()?));
     if let Some(address) = arguments.next() {
         let read = |name| fs::read(directory.join(name));
         let certificates = Certificates::new().with_pem(&read("certificate.pem")?, &read("key.pem")?)?;

@@ -9,12 +9,12 @@ const ROUTES: &str = "crates/server/tests/loopback/routes.rs";
 const LATER: &str = "crates/server/tests/loopback/later.rs";
 const FILES: &str = "crates/server/tests/loopback/files.rs";
 const HOOKS: &str = "crates/server/tests/loopback/hooks.rs";
-const CHUNKED: &str = "crates/server/src/chunked.rs";
-const CONDITIONS: &str = "crates/server/src/files/conditions.rs";
+const CHUNKED: &str = "crates/http/src/h1/chunked.rs";
+const CONDITIONS: &str = "crates/http/src/conditions.rs";
 const PATHS: &str = "crates/server/src/files/path.rs";
-const COMPRESS: &str = "crates/server/src/compress.rs";
+const COMPRESS: &str = "crates/http/src/encoding.rs";
 const CASES: &str = "dev/conformance/tests/http.rs";
-const CONFIG: &str = "crates/server/src/http/config.rs";
+const CONFIG: &str = "crates/server/src/http.rs";
 
 pub(super) const HTTP_1: &[Line] = &[
     line(

@@ -1,6 +1,7 @@
 //! Rules of the standards.
 
 use super::Held::{By, Not};
+use super::http2::{FLOW, REQUESTS};
 use super::{Held, Line, line};
 
 pub(super) const SERVER: &str = "crates/proto/tests/handshake/server.rs";
@@ -25,7 +26,7 @@ pub(super) const MEMORY: &str = "dev/conformance/tests/memory.rs";
 pub(super) const LIFETIME: &str = "dev/conformance/tests/lifetime.rs";
 pub(super) const PROPERTIES: &str = "dev/conformance/tests/properties.rs";
 
-pub(super) const NO_HTTP_2: Held = Not("HTTP/2 and HTTP/3 are not built yet");
+pub(super) const NO_HTTP_2: Held = Not("no listener offers HTTP/2 or HTTP/3 yet");
 
 pub(super) const RFC_6455: &[Line] = &[
     line(
@@ -356,7 +357,14 @@ pub(super) const RFC_7692: &[Line] = &[
 ];
 
 pub(super) const RFC_8441: &[Line] = &[
-    line("8441 3", "Setting 8 is 1 and never goes back to 0; the client waits for it", NO_HTTP_2),
+    line(
+        "8441 3, 4",
+        "Setting 8 is 1 and never goes back to 0; `:protocol` needs it, CONNECT and all other pseudo-header fields",
+        By(&[
+            (REQUESTS, "extended_connect_needs_the_setting_and_all_pseudo_header_fields"),
+            (REQUESTS, "extended_connect_is_never_disabled_again"),
+        ]),
+    ),
     line(
         "8441 5",
         "CONNECT with `:protocol` websocket, answered 2xx, without Upgrade, Connection, key or accept",
@@ -378,7 +386,10 @@ pub(super) const RFC_8441: &[Line] = &[
     line(
         "8441 5",
         "END_STREAM is FIN, RST_STREAM a reset; DATA edges mean nothing; flow control by stream and connection",
-        NO_HTTP_2,
+        By(&[
+            (REQUESTS, "tunnels_carry_bytes_in_both_directions"),
+            (FLOW, "stream_that_is_not_read_holds_only_its_own_window"),
+        ]),
     ),
     line("9220", "The same over HTTP/3", NO_HTTP_2),
     line("8441", "GOAWAY on shutdown; sockets are drained by Close frames first", NO_HTTP_2),
@@ -450,7 +461,23 @@ pub(super) const OTHERS: &[Line] = &[
         "Cookies travel across sites, hence origin checks",
         By(&[(ORIGIN, "foreign_origins_are_rejected_by_default")]),
     ),
+    line(
+        "WHATWG",
+        "Each line of the data of an event is a field of its own, so no payload ends an event",
+        By(&[
+            (EVENT_STREAM, "every_short_payload_of_line_ends_stays_one_event"),
+            (EVENTS, "payloads_of_a_topic_are_events"),
+        ]),
+    ),
+    line(
+        "WHATWG",
+        "An event stream resumes after `Last-Event-ID`",
+        By(&[(EVENTS, "last_event_id_resumes_without_a_gap_or_tells_it")]),
+    ),
 ];
+
+const EVENT_STREAM: &str = "crates/http/src/event_stream.rs";
+const EVENTS: &str = "crates/hub/tests/events.rs";
 
 pub(super) const OFTEN_WRONG: &[Line] = &[
     line(

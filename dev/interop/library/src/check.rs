@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use futures_util::{SinkExt as _, StreamExt as _};
-use sinews::client::Phase;
+use sinews::client::ConnectPhase;
 use sinews::{CloseCode, CloseFrame, Connect, ConnectError, DeflateConfig, DeflateMode, Message};
 
 use crate::Error;
@@ -160,7 +160,9 @@ impl<R: Runtime> Client<R> {
     async fn refused(&self) -> Result<(), Error> {
         match R::open(self.connect.clone()).await {
             // Some proxies reject with an answer, some close the connection.
-            Err(ConnectError::Proxy { .. } | ConnectError::Transport { phase: Phase::Proxy, .. }) => Ok(()),
+            Err(ConnectError::Proxy { .. } | ConnectError::Transport { phase: ConnectPhase::Proxy, .. }) => {
+                Ok(())
+            }
             Err(error) => Err(format!("another error: {error}").into()),
             Ok(_) => Err("the proxy did not reject the connection".into()),
         }

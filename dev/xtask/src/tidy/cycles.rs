@@ -18,6 +18,15 @@ type Uses<'a> = BTreeMap<Vec<&'a str>, Vec<&'a str>>;
 
 /// The largest cycle of each product crate.
 pub(super) fn cycles(tree: &Tree) -> Vec<Violation> {
+    let measures = product_crates(tree).into_iter().map(|(name, sources)| {
+        let largest = largest(&imports(&sources));
+        (format!("files in the largest import cycle of {name}"), largest as u64)
+    });
+    ratchets::compare(tree, "files in the largest import cycle", &measures.collect(), FILES_MAX, 0)
+}
+
+/// The files of each product crate, tests excluded.
+fn product_crates(tree: &Tree) -> BTreeMap<&str, Vec<&Source>> {
     let mut crates = BTreeMap::<&str, Vec<&Source>>::new();
     for source in tree.sources.iter().filter(|source| !source.is_test) {
         if let Some((name, _)) = source.path.strip_prefix("crates/").and_then(|rest| rest.split_once("/src/"))
@@ -25,11 +34,26 @@ pub(super) fn cycles(tree: &Tree) -> Vec<Violation> {
             crates.entry(name).or_default().push(source);
         }
     }
-    let measures = crates.into_iter().map(|(name, sources)| {
-        let largest = components(&imports(&sources)).into_iter().max().unwrap_or_default();
-        (format!("files in the largest import cycle of {name}"), largest as u64)
-    });
-    ratchets::compare(tree, "files in the largest import cycle", &measures.collect(), FILES_MAX, 0)
+    crates
+}
+
+/// Cycles of more than one file in a crate of `crates/`: their files, and the imports among them.
+pub(super) fn report(tree: &Tree, name: &str) -> Option<String> {
+    let imports = imports(product_crates(tree).get(name)?);
+    let path = |module: &Vec<&str>| if module.is_empty() { "lib".to_owned() } else { module.join("::") };
+    let mut text = String::new();
+    for files in components(&imports).iter().filter(|files| files.len() > 1) {
+        text += &format!("{} files:\n", files.len());
+        for from in files {
+            let to: Vec<_> = imports[from].iter().filter(|to| files.contains(*to)).map(path).collect();
+            text += &format!("  {} -> {}\n", path(from), to.join(", "));
+        }
+    }
+    Some(text)
+}
+
+fn largest(imports: &Imports<'_>) -> usize {
+    components(imports).first().map_or(0, BTreeSet::len)
 }
 
 /// The module that a file is: `src/a/b.rs` and `src/a/b/mod.rs` are `a::b`.
@@ -99,15 +123,20 @@ fn home<'a>(path: Vec<&'a str>, modules: &BTreeSet<Vec<&'a str>>, uses: &Uses<'a
     None
 }
 
-/// The sizes of the sets of files of which each reaches every other.
-fn components(imports: &Imports<'_>) -> Vec<usize> {
+/// The sets of files of which each reaches every other, the largest first.
+fn components<'a>(imports: &Imports<'a>) -> Vec<BTreeSet<Vec<&'a str>>> {
     let reached: BTreeMap<_, _> = imports.keys().map(|from| (from, reach(from, imports))).collect();
-    let mutual = |from: &Vec<&str>| {
+    let mutual = |from: &Vec<&'a str>| {
         let returns =
             |to: &&Vec<&str>| *to == from || reached.get(*to).is_some_and(|back| back.contains(from));
-        reached[from].iter().filter(returns).count()
+        let mut files: BTreeSet<_> = reached[from].iter().filter(returns).cloned().collect();
+        files.insert(from.clone());
+        files
     };
-    imports.keys().map(|from| mutual(from).max(1)).collect()
+    let mut sets: Vec<_> = imports.keys().map(mutual).collect();
+    sets.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
+    sets.dedup();
+    sets
 }
 
 fn reach<'a>(from: &[&'a str], imports: &Imports<'a>) -> BTreeSet<Vec<&'a str>> {
@@ -128,32 +157,32 @@ mod tests {
     use super::*;
     use crate::tidy::tree::tests::tree;
 
-    fn largest(files: &[(&str, &str)]) -> usize {
+    fn largest_cycle(files: &[(&str, &str)]) -> usize {
         let paths: Vec<_> =
             files.iter().map(|(path, text)| (format!("crates/a/src/{path}"), *text)).collect();
         let files: Vec<_> = paths.iter().map(|(path, text)| (&**path, *text)).collect();
         let tree = tree(&files);
-        components(&imports(&tree.sources.iter().collect::<Vec<_>>())).into_iter().max().unwrap_or_default()
+        largest(&imports(&tree.sources.iter().collect::<Vec<_>>()))
     }
 
     #[test]
     fn cycles_are_found_through_any_kind_of_path() {
         let down = [("lib.rs", "mod a; mod b;"), ("a.rs", "use crate::b::B;"), ("b.rs", "struct B;")];
-        assert_eq!(largest(&down), 1);
+        assert_eq!(largest_cycle(&down), 1);
         let round = [
             ("a.rs", "use crate::b::B;"),
             ("b.rs", "fn f() { super::c::g() }"),
             ("c.rs", "use super::a::*;"),
         ];
-        assert_eq!(largest(&round), 3);
+        assert_eq!(largest_cycle(&round), 3);
         let parent = [("a.rs", "mod c; use self::c::C;"), ("a/c.rs", "use super::A;")];
-        assert_eq!(largest(&parent), 2);
+        assert_eq!(largest_cycle(&parent), 2);
         let child = [("a.rs", "mod c; fn f() { c::g() }"), ("a/c.rs", "use crate::a::A;")];
-        assert_eq!(largest(&child), 2);
-        assert_eq!(largest(&[("a.rs", "mod c;"), ("a/c.rs", "use crate::a::A;")]), 1);
+        assert_eq!(largest_cycle(&child), 2);
+        assert_eq!(largest_cycle(&[("a.rs", "mod c;"), ("a/c.rs", "use crate::a::A;")]), 1);
         let root =
             [("lib.rs", "pub use a::A; pub use b::B;"), ("a.rs", "use crate::B;"), ("b.rs", "use std::io;")];
-        assert_eq!(largest(&root), 1);
+        assert_eq!(largest_cycle(&root), 1);
     }
 
     #[test]
@@ -165,5 +194,17 @@ mod tests {
         let found = cycles(&tree(&files));
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!(found[0].what, "files in the largest import cycle of a is 5, 4 at most");
+    }
+
+    #[test]
+    fn report_lists_files_and_imports_of_each_cycle() {
+        let files = [
+            ("crates/a/src/b.rs", "use crate::c::C; use crate::d::D;"),
+            ("crates/a/src/c.rs", "use crate::b::B;"),
+            ("crates/a/src/d.rs", ""),
+        ];
+        let tree = tree(&files);
+        assert_eq!(report(&tree, "a").as_deref(), Some("2 files:\n  b -> c\n  c -> b\n"));
+        assert_eq!(report(&tree, "unknown"), None);
     }
 }

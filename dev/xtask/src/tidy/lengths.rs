@@ -2,17 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use crate::tidy::Violation;
+use crate::tidy::ratchets;
 use crate::tidy::source::Source;
 use crate::tidy::tree::Tree;
+use crate::tidy::{Fix, Violation};
 
 /// Lines that fit on a screen, signature and closing bracket included.
 const FUNCTION_LINES_MAX: usize = 70;
-/// Lines without tests. Typical are 300.
-const FILE_LINES_MAX: usize = 1000;
+/// Lines without tests, where the list of ratchets names no other bound. Typical are 300.
+const FILE_LINES_MAX: u64 = 600;
+/// Lines of a file of tests, which is read test by test.
+const TEST_FILE_LINES_MAX: u64 = 900;
 /// The longer functions, with their exact lengths, which may only shrink. A ratchet: a long function may
 /// stay, a short function cannot silently become long.
-const LONG_FUNCTIONS: &str = "dev/xtask/tidy-functions.txt";
+pub(super) const LONG_FUNCTIONS: &str = "dev/xtask/tidy-functions.txt";
 
 /// Compares the functions over the limit with the list of exceptions.
 pub(super) fn functions(tree: &Tree) -> Vec<Violation> {
@@ -39,9 +42,13 @@ pub(super) fn functions(tree: &Tree) -> Vec<Violation> {
             continue;
         };
         match long.remove(name) {
-            None => found.push(at(format!("{name} is short or gone: remove the entry"))),
+            None => {
+                let what = format!("{name} is short or gone: remove the entry");
+                found.push(Violation::outdated(LONG_FUNCTIONS, index + 1, what, Fix::Remove));
+            }
             Some((now, ..)) if now < length => {
-                found.push(at(format!("{name} shrank: lower the entry to {now}")))
+                let what = format!("{name} shrank: lower the entry to {now}");
+                found.push(Violation::outdated(LONG_FUNCTIONS, index + 1, what, Fix::Lower(now as u64)));
             }
             Some((now, path, line)) if now > length => {
                 found.push(Violation::new(path, line, format!("grew from {length} to {now} lines")));
@@ -55,14 +62,30 @@ pub(super) fn functions(tree: &Tree) -> Vec<Violation> {
     found
 }
 
+/// Compares the lines of each file, tests excluded, with its bound.
 pub(super) fn files(tree: &Tree) -> Vec<Violation> {
     let code = tree.sources.iter().filter(|source| !source.is_test);
-    code.filter(|source| source.lines_of_code() > FILE_LINES_MAX)
-        .map(|source| {
-            let what = format!("{} lines without tests, {FILE_LINES_MAX} at most", source.lines_of_code());
-            Violation::new(&source.path, 1, what)
-        })
-        .collect()
+    compare_lengths(tree, "lines without tests of", FILE_LINES_MAX, code)
+}
+
+/// The same for files that hold nothing but tests.
+pub(super) fn test_files(tree: &Tree) -> Vec<Violation> {
+    let tests = tree.sources.iter().filter(|source| source.is_test);
+    compare_lengths(tree, "lines of tests in", TEST_FILE_LINES_MAX, tests)
+}
+
+fn compare_lengths<'a>(
+    tree: &Tree,
+    prefix: &str,
+    lines_max: u64,
+    sources: impl Iterator<Item = &'a Source>,
+) -> Vec<Violation> {
+    let lengths = sources.map(|source| {
+        let lines = if source.is_test { source.text.lines().count() } else { source.lines_of_code() };
+        (format!("{prefix} {}", source.path), lines as u64)
+    });
+    let long = lengths.filter(|(_, lines)| *lines > lines_max).collect();
+    ratchets::compare(tree, prefix, &long, lines_max, 0)
 }
 
 fn parse_entry(entry: &str) -> Option<(&str, usize)> {
@@ -129,9 +152,23 @@ mod tests {
 
     #[test]
     fn tests_do_not_lengthen_a_file() {
-        let code = "fn a() {}\n".repeat(1000);
+        let code = "fn a() {}\n".repeat(600);
         let tests = format!("#[cfg(test)]\nmod tests {{\n{}}}\n", "fn b() {}\n".repeat(50));
         assert_eq!(files(&tree(&[("a.rs", &format!("{code}{tests}"))])), []);
-        assert_eq!(files(&tree(&[("a.rs", &format!("{code}fn c() {{}}\n{tests}"))])).len(), 1);
+        let long = format!("{code}fn c() {{}}\n{tests}");
+        let found = files(&tree(&[("a.rs", &long)]));
+        assert_eq!(found[0].what, "lines without tests of a.rs is 601, 600 at most");
+        let bound = (ratchets::RATCHETS, "lines without tests of a.rs 601\n");
+        assert_eq!(files(&tree(&[("a.rs", &long), bound])), []);
+        assert_eq!(files(&tree(&[("a.rs", &code), bound]))[0].fix, Some(Fix::Remove));
+    }
+
+    #[test]
+    fn a_file_of_tests_has_a_limit_of_its_own() {
+        let tests = "fn a() {}\n".repeat(900);
+        assert_eq!(test_files(&tree(&[("tests/a.rs", &tests)])), []);
+        assert_eq!(files(&tree(&[("tests/a.rs", &tests)])), []);
+        let found = test_files(&tree(&[("tests/a.rs", &format!("{tests}fn b() {{}}\n"))]));
+        assert_eq!(found[0].what, "lines of tests in tests/a.rs is 901, 900 at most");
     }
 }

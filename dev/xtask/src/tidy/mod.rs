@@ -3,10 +3,13 @@
 //! Each rule is a function from the tree of files to its violations, and has a test that plants a violation
 //! and finds it. The rules read tokens instead of text where comments and strings could mislead them.
 
+mod commits;
 mod cycles;
+mod duplicates;
 mod layers;
 mod leftovers;
 mod lengths;
+mod links;
 mod manifests;
 mod names;
 mod ratchets;
@@ -16,6 +19,7 @@ mod tree;
 mod words;
 
 use std::fmt;
+use std::fs;
 
 use crate::Outcome;
 use crate::count::Count;
@@ -24,10 +28,11 @@ use crate::tidy::tree::Tree;
 
 type Rule = fn(&Tree) -> Vec<Violation>;
 
-const RULES: [(&str, Rule); 15] = [
+const RULES: [(&str, Rule); 19] = [
     ("every Rust file is read", tree::unreadable),
     ("functions fit a screen", lengths::functions),
     ("files are short", lengths::files),
+    ("files of tests are short", lengths::test_files),
     ("layers do not know what is above them", layers::layers),
     ("unsafe code is forbidden except where listed", safety::forbidden),
     ("unsafe blocks say why they are sound", safety::explained),
@@ -37,9 +42,12 @@ const RULES: [(&str, Rule); 15] = [
     ("dependencies are declared in one place", manifests::inherited),
     ("dependencies are justified", manifests::justified),
     ("import cycles are small", cycles::cycles),
+    ("code is not written twice", duplicates::duplicates),
     ("comments and documents name things", words::pronouns),
     ("a type name is defined once", names::types),
     ("each help text stands alone", names::help),
+    ("links lead somewhere", links::links),
+    ("the book lists its pages", links::pages),
 ];
 
 /// Place and description of a violation.
@@ -48,11 +56,25 @@ struct Violation {
     path: String,
     line: usize,
     what: String,
+    fix: Option<Fix>,
+}
+
+/// A change to the line of a violation that no judgment is needed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Fix {
+    /// The bound at the end of the line becomes this one.
+    Lower(u64),
+    Remove,
 }
 
 impl Violation {
     fn new(path: &str, line: usize, what: impl Into<String>) -> Self {
-        Self { path: path.to_owned(), line, what: what.into() }
+        Self { path: path.to_owned(), line, what: what.into(), fix: None }
+    }
+
+    /// The entry of a list is out of date.
+    fn outdated(path: &str, line: usize, what: impl Into<String>, fix: Fix) -> Self {
+        Self { fix: Some(fix), ..Self::new(path, line, what) }
     }
 }
 
@@ -62,17 +84,51 @@ impl fmt::Display for Violation {
     }
 }
 
+/// Prints the import cycles of one product crate.
+pub(crate) fn print_cycles(name: &str) -> Outcome {
+    let tree = Tree::read(&process::root())?;
+    let report = cycles::report(&tree, name).ok_or_else(|| format!("`crates/{name}` has no Rust source"))?;
+    print!("{report}");
+    Ok(Count::default())
+}
+
+/// Prints the code of the product crates that occurs twice.
+pub(crate) fn print_duplicates() -> Outcome {
+    print!("{}", duplicates::report(&Tree::read(&process::root())?));
+    Ok(Count::default())
+}
+
+/// Lowers the bounds of all measures that have fallen, and removes those that are no longer needed.
+pub(crate) fn lower() -> Outcome {
+    let root = process::root();
+    let tree = Tree::read(&root)?;
+    let violations: Vec<Violation> = RULES.iter().flat_map(|(_, rule)| rule(&tree)).collect();
+    for path in [ratchets::RATCHETS, lengths::LONG_FUNCTIONS] {
+        let text = ratchets::lowered(path, tree.file(path).unwrap_or_default(), &violations);
+        fs::write(root.join(path), text).map_err(|error| format!("{path}: {error}"))?;
+    }
+    run()
+}
+
 /// Applies every rule to the repository; counts rules.
 pub(crate) fn run() -> Outcome {
-    let tree = Tree::read(&process::root())?;
-    let mut count = Count::default();
-    for (name, rule) in RULES {
-        let violations = rule(&tree);
-        count = count + Count::of(violations.is_empty());
-        println!("{} {name}", if violations.is_empty() { "ok  " } else { "FAIL" });
-        for violation in violations {
-            println!("     {violation}");
+    let root = process::root();
+    let tree = Tree::read(&root)?;
+    let count: Count = RULES.iter().map(|(name, rule)| print(name, &rule(&tree))).sum();
+    let named = match commits::history(&root) {
+        Ok(history) => print("commits that documents name exist", &commits::commits(&tree, &history)),
+        Err(why) => {
+            println!("skipped: commits that documents name: {why}");
+            Count::SKIPPED
         }
+    };
+    Ok(count + named)
+}
+
+fn print(name: &str, violations: &[Violation]) -> Count {
+    println!("{} {name}", if violations.is_empty() { "ok  " } else { "FAIL" });
+    for violation in violations {
+        println!("     {violation}");
     }
-    Ok(count)
+    Count::of(violations.is_empty())
 }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::tidy::Violation;
 use crate::tidy::tree::Tree;
+use crate::tidy::{Fix, Violation};
 
 /// Lines `name bound`. A `#` starts a comment.
 pub(super) const RATCHETS: &str = "dev/xtask/tidy-ratchets.txt";
@@ -33,14 +33,34 @@ pub(super) fn compare(
         if *measure > bound {
             found.push(Violation::new(RATCHETS, line, format!("{name} is {measure}, {bound} at most")));
         } else if measure + slack < bound && bound > otherwise {
-            found.push(Violation::new(RATCHETS, line, format!("{name} fell: lower the bound to {measure}")));
+            let what = format!("{name} fell: lower the bound to {measure}");
+            found.push(Violation::outdated(RATCHETS, line, what, Fix::Lower(*measure)));
         }
     }
     let gone = bounds.into_iter().map(|(name, (_, line))| {
-        Violation::new(RATCHETS, line, format!("{name} is not measured: remove the entry"))
+        let what = format!("{name} is not measured: remove the entry");
+        Violation::outdated(RATCHETS, line, what, Fix::Remove)
     });
     found.extend(gone);
     found
+}
+
+/// The text of a list of bounds after the fixes of the violations in it.
+pub(super) fn lowered(path: &str, text: &str, violations: &[Violation]) -> String {
+    let fixes: BTreeMap<usize, Fix> = violations
+        .iter()
+        .filter(|violation| violation.path == path)
+        .filter_map(|violation| Some((violation.line, violation.fix?)))
+        .collect();
+    let mut lines = String::new();
+    for (index, line) in text.lines().enumerate() {
+        match (fixes.get(&(index + 1)), line.rsplit_once(' ')) {
+            (Some(Fix::Remove), _) => {}
+            (Some(Fix::Lower(bound)), Some((name, _))) => lines += &format!("{name} {bound}\n"),
+            _ => lines += &format!("{line}\n"),
+        }
+    }
+    lines
 }
 
 #[cfg(test)]
@@ -52,6 +72,16 @@ mod tests {
         let measures = BTreeMap::from([("cycle a".to_owned(), measure)]);
         let found = compare(&tree(&[(RATCHETS, list)]), "cycle", &measures, 4, 0);
         found.into_iter().map(|violation| violation.what).collect()
+    }
+
+    #[test]
+    fn bounds_are_lowered_and_never_raised() {
+        let list = "# why\ncycle a 7\ncycle b 9\ncycle c 8\n";
+        let measures = BTreeMap::from([("cycle a".to_owned(), 6), ("cycle c".to_owned(), 9)]);
+        let found = compare(&tree(&[(RATCHETS, list)]), "cycle", &measures, 4, 0);
+        assert_eq!(found.len(), 3);
+        assert_eq!(lowered(RATCHETS, list, &found), "# why\ncycle a 6\ncycle c 8\n");
+        assert_eq!(lowered("other.txt", list, &found), list);
     }
 
     #[test]

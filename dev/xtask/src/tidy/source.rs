@@ -28,13 +28,13 @@ pub(super) struct Token {
     pub(super) mate: usize,
 }
 
-#[derive(Debug, PartialEq)]
+#[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
     Name(String),
     Mark(char),
     Open(char),
     Close,
-    Literal,
+    Literal(String),
 }
 
 impl Token {
@@ -88,7 +88,7 @@ impl Source {
                     if self.text.get(range.clone()).is_some_and(|text| !text.starts_with('/')) {
                         self.literals.push(range);
                     }
-                    (Kind::Literal, literal.span().start().line)
+                    (Kind::Literal(literal.to_string()), literal.span().start().line)
                 }
                 TokenTree::Group(group) => {
                     let bracket = match group.delimiter() {

@@ -15,16 +15,18 @@ pub(super) struct Tree {
     pub(super) files: Vec<(String, String)>,
     /// The Rust files that could be parsed.
     pub(super) sources: Vec<Source>,
+    /// Paths of the files that are no text, such as pictures.
+    binaries: Vec<String>,
     unreadable: Vec<Violation>,
 }
 
 impl Tree {
     /// Reads every file below `root`, committed or not, so that uncommitted files count.
     pub(super) fn read(root: &Path) -> Result<Self, String> {
-        let mut files = Vec::new();
-        collect(root, "", &mut files)?;
+        let (mut files, mut binaries) = (Vec::new(), Vec::new());
+        collect(root, "", &mut files, &mut binaries)?;
         files.sort();
-        Ok(Self::new(files))
+        Ok(Self { binaries, ..Self::new(files) })
     }
 
     pub(super) fn new(files: Vec<(String, String)>) -> Self {
@@ -42,7 +44,15 @@ impl Tree {
                 source.path == format!("{module}.rs") || source.path.starts_with(&format!("{module}/"))
             });
         }
-        Self { files, sources, unreadable }
+        Self { files, sources, binaries: Vec::new(), unreadable }
+    }
+
+    /// Whether a file has this path, or a folder with files.
+    pub(super) fn has(&self, path: &str) -> bool {
+        let is_at = |file: &String| {
+            file.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        path.is_empty() || self.files.iter().map(|(file, _)| file).chain(&self.binaries).any(is_at)
     }
 
     /// The content of one file.
@@ -57,7 +67,12 @@ pub(super) fn unreadable(tree: &Tree) -> Vec<Violation> {
     tree.unreadable.iter().map(again).collect()
 }
 
-fn collect(dir: &Path, prefix: &str, files: &mut Vec<(String, String)>) -> Result<(), String> {
+fn collect(
+    dir: &Path,
+    prefix: &str,
+    files: &mut Vec<(String, String)>,
+    binaries: &mut Vec<String>,
+) -> Result<(), String> {
     let fault = |error| format!("{}: {error}", dir.display());
     for entry in fs::read_dir(dir).map_err(fault)? {
         let entry = entry.map_err(fault)?;
@@ -68,11 +83,14 @@ fn collect(dir: &Path, prefix: &str, files: &mut Vec<(String, String)>) -> Resul
         }
         let path = format!("{prefix}{name}");
         if kind.is_dir() {
-            collect(&entry.path(), &format!("{path}/"), files)?;
+            collect(&entry.path(), &format!("{path}/"), files, binaries)?;
         } else if kind.is_file() {
             let bytes = fs::read(entry.path()).map_err(fault)?;
-            // Pictures and other binary files have no lines to check.
-            files.extend(String::from_utf8(bytes).ok().map(|text| (path, text)));
+            match String::from_utf8(bytes) {
+                Ok(text) => files.push((path, text)),
+                // Pictures and other binary files have no lines to check.
+                Err(_) => binaries.push(path),
+            }
         }
     }
     Ok(())

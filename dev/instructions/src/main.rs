@@ -1,0 +1,271 @@
+//! A server with one worker and its client in lockstep: `sinews-instructions PATH BACKEND ROUNDS`.
+//!
+//! The client sends fixed bytes, and waits for all answers before the next round, so that every run of the worker takes
+//! the same path. `cargo xtask instructions` counts the worker's instructions with callgrind.
+#![forbid(unsafe_code)]
+
+use std::error::Error;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+
+use sinews_hub::Hub;
+use sinews_server::{
+    Context, EngineConfig, Handler, Payload, Prepared, Response, Router, Server, WebSocketRoute,
+};
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+/// Subscribers of the fan-out.
+const SUBSCRIBERS: usize = 50;
+/// Publications in one write.
+const PUBLICATIONS: usize = 4;
+/// Pipelined requests, and messages of an echo burst.
+const IN_FLIGHT: usize = 16;
+/// Bytes of a small message, which needs a short frame head.
+const SMALL: usize = 64;
+/// Bytes of a message of an echo burst, which needs a frame head with a length of 16 bits.
+const MEDIUM: usize = 512;
+const TOPIC: &str = "news";
+/// Topics that a pattern matches, with one publication each.
+const MATCHED: usize = 16;
+const PATTERN: &str = "news.*";
+/// The end of the first message of the JSON protocol.
+const WELCOME_END: &[u8] = b"\"op\":\"welcome\"}";
+
+struct Echo;
+
+impl Handler for Echo {
+    fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
+        // Fails only after a Close.
+        let _ = cx.send_payload(payload);
+    }
+}
+
+struct Publisher;
+
+impl Handler for Publisher {
+    fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
+        let message = Prepared::new(payload.kind(), payload.detach());
+        // The client waits for the deliveries.
+        let _ = cx.publish(TOPIC, &message);
+    }
+}
+
+struct Subscriber;
+
+impl Handler for Subscriber {
+    fn open(&mut self, cx: &mut Context<'_>) {
+        // Fails for invalid names; this name is valid.
+        let _ = cx.subscribe(TOPIC);
+    }
+
+    fn message(&mut self, _: Payload<'_>, _: &mut Context<'_>) {}
+}
+
+/// Publishes to the topics of the pattern in rotation.
+#[derive(Default)]
+struct RotatingPublisher {
+    published: usize,
+}
+
+impl Handler for RotatingPublisher {
+    fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
+        let message = Prepared::new(payload.kind(), payload.detach());
+        let topic = format!("{TOPIC}.{}", self.published % MATCHED);
+        self.published += 1;
+        // The client waits for the deliveries.
+        let _ = cx.publish(&topic, &message);
+    }
+}
+
+struct PatternSubscriber;
+
+impl Handler for PatternSubscriber {
+    fn open(&mut self, cx: &mut Context<'_>) {
+        // Fails for invalid patterns; this pattern is valid.
+        let _ = cx.subscribe(PATTERN);
+    }
+
+    fn message(&mut self, _: Payload<'_>, _: &mut Context<'_>) {}
+}
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [path, backend, rounds] = &arguments[..] else {
+        return Err("usage: sinews-instructions echo|burst|fan-out|wildcard|json|http BACKEND ROUNDS".into());
+    };
+    let router = Router::new()
+        .get("/hello", |_| Response::text("Hello, world!"))
+        .websocket("/echo", WebSocketRoute::new(|_| Ok(Echo)))
+        .websocket("/publish", WebSocketRoute::new(|_| Ok(Publisher)))
+        .websocket("/subscribe", WebSocketRoute::new(|_| Ok(Subscriber)))
+        .websocket("/publish-matched", WebSocketRoute::new(|_| Ok(RotatingPublisher::default())))
+        .websocket("/subscribe-pattern", WebSocketRoute::new(|_| Ok(PatternSubscriber)));
+    // Its routes and hooks would count in the other paths.
+    let hub = if path == "json" { Some(Hub::builder().build()?) } else { None };
+    let server = match &hub {
+        Some(hub) => hub.configure(Server::new(hub.mount(router))),
+        None => Server::new(router),
+    };
+    let server = server
+        .listen("127.0.0.1:0".parse()?)
+        .engine(EngineConfig::default().with_backend(backend.parse()?))
+        .threads(1)
+        .bind()?;
+    let (address, stop) = (server.addresses()[0], server.stop_handle());
+    let serving = thread::spawn(move || server.run());
+    let done = run(path, address, rounds.parse()?);
+    stop.stop_now();
+    serving.join().map_err(|_| "the server has panicked")??;
+    done
+}
+
+fn run(path: &str, address: SocketAddr, rounds: usize) -> Result<()> {
+    match path {
+        "echo" => echo(address, SMALL, 1, rounds),
+        "burst" => echo(address, MEDIUM, IN_FLIGHT, rounds),
+        "fan-out" => fan_out(address, ("/subscribe", "/publish"), PUBLICATIONS, rounds),
+        "wildcard" => fan_out(address, ("/subscribe-pattern", "/publish-matched"), MATCHED, rounds),
+        "json" => json_fan_out(address, rounds),
+        "http" => http(address, rounds),
+        _ => Err(format!("no such path: {path}").into()),
+    }
+}
+
+/// Messages of `len` bytes, `count` in one write.
+fn echo(address: SocketAddr, len: usize, count: usize, rounds: usize) -> Result<()> {
+    let mut socket = open(address, "/echo")?;
+    let messages = frame(len).repeat(count);
+    let mut answers = vec![0; frame_len(len) * count];
+    for _ in 0..rounds {
+        socket.write_all(&messages)?;
+        socket.read_exact(&mut answers)?;
+    }
+    Ok(())
+}
+
+fn fan_out(
+    address: SocketAddr,
+    (subscribe, publish): (&str, &str),
+    publications: usize,
+    rounds: usize,
+) -> Result<()> {
+    let subscribers = (0..SUBSCRIBERS).map(|_| open(address, subscribe)).collect::<Result<Vec<_>>>()?;
+    let publisher = open(address, publish)?;
+    let messages = frame(SMALL).repeat(publications);
+    deliver(publisher, subscribers, &messages, frame_len(SMALL) * publications, rounds)
+}
+
+/// Publications and deliveries in the JSON protocol.
+fn json_fan_out(address: SocketAddr, rounds: usize) -> Result<()> {
+    let subscribe = text_frame(&format!(r#"{{"op":"subscribe","topic":"{TOPIC}","id":1}}"#));
+    let open = || {
+        let mut socket = open(address, "/ws")?;
+        read_until(&mut socket, WELCOME_END)?;
+        Ok(socket)
+    };
+    let mut subscribers = (0..SUBSCRIBERS).map(|_| open()).collect::<Result<Vec<_>>>()?;
+    for subscriber in &mut subscribers {
+        subscriber.write_all(&subscribe)?;
+        read_until(subscriber, b"}")?;
+    }
+    let data = "a".repeat(SMALL);
+    let publication = text_frame(&format!(r#"{{"op":"publish","topic":"{TOPIC}","data":"{data}"}}"#));
+    let delivery = format!(r#"{{"op":"message","topic":"{TOPIC}","data":"{data}"}}"#);
+    let messages = publication.repeat(PUBLICATIONS);
+    deliver(open()?, subscribers, &messages, frame_len(delivery.len()) * PUBLICATIONS, rounds)
+}
+
+/// Sends messages, and waits until each subscriber has received `len` bytes.
+fn deliver(
+    mut publisher: TcpStream,
+    mut subscribers: Vec<TcpStream>,
+    messages: &[u8],
+    len: usize,
+    rounds: usize,
+) -> Result<()> {
+    let mut deliveries = vec![0; len];
+    for _ in 0..rounds {
+        publisher.write_all(messages)?;
+        for subscriber in &mut subscribers {
+            subscriber.read_exact(&mut deliveries)?;
+        }
+    }
+    Ok(())
+}
+
+fn http(address: SocketAddr, rounds: usize) -> Result<()> {
+    let mut socket = connect(address)?;
+    let request =
+        format!("GET /hello HTTP/1.1\r\nHost: {address}\r\nUser-Agent: instructions\r\nAccept: */*\r\n\r\n");
+    socket.write_all(request.as_bytes())?;
+    // The answer ends with its body; all answers have the same length.
+    let mut answer = read_until(&mut socket, b"world!")?;
+    let requests = request.repeat(IN_FLIGHT);
+    answer.resize(answer.len() * IN_FLIGHT, 0);
+    for _ in 0..rounds {
+        socket.write_all(requests.as_bytes())?;
+        socket.read_exact(&mut answer)?;
+    }
+    Ok(())
+}
+
+fn connect(address: SocketAddr) -> Result<TcpStream> {
+    let socket = TcpStream::connect(address)?;
+    socket.set_nodelay(true)?;
+    Ok(socket)
+}
+
+/// Opens a WebSocket with the key of RFC 6455 section 1.3.
+fn open(address: SocketAddr, path: &str) -> Result<TcpStream> {
+    let mut socket = connect(address)?;
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    );
+    socket.write_all(request.as_bytes())?;
+    let head = read_until(&mut socket, b"\r\n\r\n")?;
+    if head.starts_with(b"HTTP/1.1 101 ") {
+        Ok(socket)
+    } else {
+        Err(format!("{path}: {}", String::from_utf8_lossy(&head)).into())
+    }
+}
+
+fn read_until(socket: &mut TcpStream, end: &[u8]) -> Result<Vec<u8>> {
+    let (mut head, mut byte) = (Vec::new(), [0]);
+    while !head.ends_with(end) {
+        socket.read_exact(&mut byte)?;
+        head.push(byte[0]);
+    }
+    Ok(head)
+}
+
+/// Length of the server's frame, which is not masked, for a payload of this length.
+const fn frame_len(payload: usize) -> usize {
+    payload + if payload < 126 { 2 } else { 4 }
+}
+
+/// A text message of this length as a client sends it.
+fn frame(len: usize) -> Vec<u8> {
+    text_frame(&"a".repeat(len))
+}
+
+/// A text message as a client sends it.
+fn text_frame(text: &str) -> Vec<u8> {
+    const KEY: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
+    const TEXT_FIN: u8 = 0x81;
+    const MASKED: u8 = 0x80;
+    let mut frame = vec![TEXT_FIN];
+    match u8::try_from(text.len()) {
+        Ok(len @ 0..126) => frame.push(MASKED | len),
+        _ => {
+            frame.push(MASKED | 126);
+            frame.extend_from_slice(&(text.len() as u16).to_be_bytes());
+        }
+    }
+    frame.extend_from_slice(&KEY);
+    frame.extend(text.bytes().enumerate().map(|(at, byte)| byte ^ KEY[at % 4]));
+    frame
+}

@@ -1,0 +1,100 @@
+//! An allocator that counts memory.
+
+#![allow(unsafe_code, reason = "an allocator is unsafe code")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicIsize, Ordering};
+
+/// The system's allocator, with counts. A test binary declares it with `#[global_allocator]`.
+#[derive(Clone, Copy, Debug)]
+pub struct CountingAllocator;
+
+/// Allocations of one thread during [`measure`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AllocationCounts {
+    /// Allocated bytes without freed bytes.
+    pub live: isize,
+    /// Maximum of `live`.
+    pub peak: isize,
+    /// Calls that allocated memory, including growth in place.
+    pub allocations: usize,
+    /// The largest single allocation.
+    pub largest: usize,
+}
+
+impl AllocationCounts {
+    const ZERO: Self = Self { live: 0, peak: 0, allocations: 0, largest: 0 };
+}
+
+static LIVE: AtomicIsize = AtomicIsize::new(0);
+
+thread_local! {
+    static COUNTS: Cell<AllocationCounts> = const { Cell::new(AllocationCounts::ZERO) };
+    static IS_EXCLUDED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Returns the allocated bytes of all threads that are not excluded. Memory counts where it is allocated and freed.
+pub fn live_bytes() -> isize {
+    LIVE.load(Ordering::SeqCst)
+}
+
+/// Excludes the further calls of this thread from [`live_bytes`].
+pub fn exclude_this_thread() {
+    IS_EXCLUDED.set(true);
+}
+
+/// Counts the allocations of `work` on this thread, from zero.
+pub fn measure<R>(work: impl FnOnce() -> R) -> (R, AllocationCounts) {
+    let before = COUNTS.replace(AllocationCounts::ZERO);
+    let result = work();
+    let counts = COUNTS.get();
+    COUNTS.set(AllocationCounts { live: before.live + counts.live, ..before });
+    (result, counts)
+}
+
+fn count(freed: usize, given: usize) {
+    let change = given.cast_signed() - freed.cast_signed();
+    // A thread that exits may have no counts any more; no code reads them.
+    let _ = COUNTS.try_with(|counts| {
+        let mut now = counts.get();
+        now.live += change;
+        now.peak = now.peak.max(now.live);
+        if given > 0 {
+            now.allocations += 1;
+            now.largest = now.largest.max(given);
+        }
+        counts.set(now);
+    });
+    if !IS_EXCLUDED.try_with(Cell::get).unwrap_or(false) {
+        LIVE.fetch_add(change, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: each method passes its arguments to the system's allocator unchanged, under the contract that its caller
+// keeps, and counts without allocating.
+unsafe impl GlobalAlloc for CountingAllocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(0, layout.size());
+        // SAFETY: the caller keeps the contract of `alloc`, which is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count(0, layout.size());
+        // SAFETY: the caller keeps the contract of `alloc_zeroed`, which is the same.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count(layout.size(), 0);
+        // SAFETY: all pointers of this allocator come from `System`, and the caller keeps the contract.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count(layout.size(), size);
+        // SAFETY: all pointers of this allocator come from `System`, and the caller keeps the contract.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}

@@ -1,0 +1,319 @@
+//! `cargo xtask dist`: archives of static programs, the npm package, and a trial of publishing the crates. A target whose
+//! tools are missing is skipped with a line that says how to get them.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use crate::Outcome;
+use crate::count::Count;
+use crate::process::{self, find_program, output_of};
+use crate::server;
+
+/// A target of archives, the compilers for the C code of a dependency, and their package.
+struct Target {
+    name: &'static str,
+    compilers: &'static [&'static str],
+    remedy: &'static str,
+}
+
+/// The C library is linked statically. Rust has its own linker and startup code for these targets.
+const TARGETS: [Target; 2] = [
+    Target {
+        name: "x86_64-unknown-linux-musl",
+        compilers: &["musl-gcc"],
+        remedy: "apt-get install musl-tools",
+    },
+    Target {
+        name: "aarch64-unknown-linux-musl",
+        compilers: &["aarch64-linux-musl-gcc", "aarch64-linux-gnu-gcc"],
+        remedy: "apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
+    },
+];
+/// Time limit of one command. An optimized build from nothing takes ten minutes on two idle cores.
+const LIMIT: Duration = Duration::from_secs(60 * 60);
+const SHELLS: [&str; 3] = ["bash", "fish", "zsh"];
+/// Files of the repository in each archive.
+const FILES: [&str; 5] =
+    ["README.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT", "deploy/sinews.service"];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Archives of the program for each target, with completions and manual pages
+    Programs,
+    /// The npm package
+    Client,
+    /// A trial of publishing the crates, in the order of their dependencies
+    Crates,
+}
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Parts to make [default: all]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Part>,
+    /// Targets of the programs [default: all]
+    #[arg(long, value_delimiter = ',')]
+    target: Vec<String>,
+    /// Features of the programs: brokers that can store the streams
+    #[arg(long, default_value = "nats,redis")]
+    features: String,
+    /// Package the crates without compiling them
+    #[arg(long)]
+    no_verify: bool,
+}
+
+pub(crate) fn run(options: &Options) -> Outcome {
+    if let Some(unknown) =
+        options.target.iter().find(|name| TARGETS.iter().all(|target| target.name != **name))
+    {
+        return Err(format!("no such target: {unknown}"));
+    }
+    let folder = process::target().join("dist");
+    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let wants = |part| options.only.is_empty() || options.only.contains(&part);
+    let mut count = Count::default();
+    if wants(Part::Programs) {
+        let is_chosen = |target: &&Target| {
+            options.target.is_empty() || options.target.iter().any(|name| name == target.name)
+        };
+        for target in TARGETS.iter().filter(is_chosen) {
+            count = count + archive(target, options, &folder).unwrap_or_else(report);
+        }
+    }
+    if wants(Part::Client) {
+        count = count + pack_client(&folder).unwrap_or_else(report);
+    }
+    if wants(Part::Crates) {
+        count = count + try_publish(options.no_verify).unwrap_or_else(report);
+    }
+    sum(&folder)?;
+    println!("{}", folder.display());
+    Ok(count)
+}
+
+/// Prints the reason of a failure. The other parts are made all the same.
+fn report(why: String) -> Count {
+    println!("FAIL {why}");
+    Count::FAILED
+}
+
+fn skip(why: &str) -> Count {
+    println!("skipped: {why}");
+    Count::SKIPPED
+}
+
+/// Runs a command; its output goes to a log.
+fn execute(command: &mut Command, name: &str) -> Result<(), String> {
+    let log = process::target().join(format!("xtask/dist-{name}.log"));
+    process::run(command, &log, LIMIT)?.check(name, &log)
+}
+
+fn archive(target: &Target, options: &Options, folder: &Path) -> Outcome {
+    let sysroot = output_of(Command::new("rustc").args(["--print", "sysroot"])).unwrap_or_default();
+    if !Path::new(sysroot.trim()).join("lib/rustlib").join(target.name).join("lib").is_dir() {
+        return Ok(skip(&format!("no standard library for {0} (rustup target add {0})", target.name)));
+    }
+    let Some(compiler) = target.compilers.iter().find_map(|name| find_program(name)) else {
+        return Ok(skip(&format!("no C compiler for {} ({})", target.name, target.remedy)));
+    };
+    let program = build(target, &compiler, &options.features)?;
+    let bytes = fs::read(&program).map_err(|error| format!("{}: {error}", program.display()))?;
+    if !is_static(&bytes) {
+        println!("FAIL {}: the program needs a dynamic linker", target.name);
+        return Ok(Count::FAILED);
+    }
+    let name = format!("sinews-{}-{}", env!("CARGO_PKG_VERSION"), target.name);
+    let content = folder.join(&name);
+    let _ = fs::remove_dir_all(&content);
+    fill(&content, &program).map_err(|error| format!("{}: {error}", content.display()))?;
+    document(&content, &program)?;
+    compress(folder, &name)?;
+    fs::remove_dir_all(&content).map_err(|error| format!("{}: {error}", content.display()))?;
+    println!("ok {name}.tar.gz, program of {:.1} MiB", bytes.len() as f64 / f64::from(1 << 20));
+    Ok(Count::PASSED)
+}
+
+fn build(target: &Target, compiler: &Path, features: &str) -> Result<PathBuf, String> {
+    let mut command = process::cargo();
+    command.args(["rustc", "--release", "--locked", "--package", "sinews-cli", "--bin", "sinews"]);
+    // Symbols stay for backtraces. Line tables would triple the size.
+    command.args(["--target", target.name, "--features", features, "--", "-Cstrip=debuginfo"]);
+    command.env("CARGO_PROFILE_RELEASE_DEBUG", "none");
+    let variable = target.name.replace('-', "_");
+    command.env(format!("CC_{variable}"), compiler);
+    if !target.name.starts_with(env::consts::ARCH) {
+        command.env(format!("CARGO_TARGET_{}_LINKER", variable.to_uppercase()), "rust-lld");
+    }
+    execute(&mut command, target.name)?;
+    Ok(process::target().join(target.name).join("release/sinews"))
+}
+
+/// Whether a 64-bit little-endian ELF file names no interpreter (PT_INTERP).
+fn is_static(file: &[u8]) -> bool {
+    const PT_INTERP: u32 = 3;
+    let number = |at: usize, bytes: usize| {
+        let slice = file.get(at..at + bytes)?;
+        Some(slice.iter().rev().fold(0_u64, |number, byte| number << 8 | u64::from(*byte)))
+    };
+    let headers = || {
+        let (start, size, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
+        (0..count)
+            .map(|index| number(usize::try_from(start + index * size).ok()?, 4))
+            .collect::<Option<Vec<_>>>()
+    };
+    let is_elf = file.starts_with(b"\x7fELF\x02\x01");
+    is_elf && headers().is_some_and(|kinds| !kinds.is_empty() && !kinds.contains(&u64::from(PT_INTERP)))
+}
+
+fn fill(content: &Path, program: &Path) -> std::io::Result<()> {
+    fs::create_dir_all(content)?;
+    fs::copy(program, content.join("sinews"))?;
+    for file in FILES {
+        let name = Path::new(file).file_name().unwrap_or_default();
+        fs::copy(process::root().join(file), content.join(name))?;
+    }
+    Ok(())
+}
+
+/// Adds the completions and manual pages that the program writes, or its build for this machine.
+fn document(content: &Path, program: &Path) -> Result<(), String> {
+    let runs = output_of(Command::new(program).arg("--version")).is_some();
+    let program = if runs { program.to_owned() } else { server::build_debug("sinews")? };
+    let folder = |name: &str| {
+        let folder = content.join(name);
+        fs::create_dir_all(&folder).map(|()| folder).map_err(|error| format!("{name}: {error}"))
+    };
+    execute(Command::new(&program).arg("man").arg(folder("man")?), "man")?;
+    let completions = folder("completions")?;
+    for shell in SHELLS {
+        let script = output_of(Command::new(&program).args(["completions", shell]));
+        let script = script.ok_or_else(|| format!("{} completions {shell} failed", program.display()))?;
+        let file = completions.join(format!("sinews.{shell}"));
+        fs::write(&file, script).map_err(|error| format!("{}: {error}", file.display()))?;
+    }
+    Ok(())
+}
+
+/// Makes an archive that depends on the content only: the time is that of the commit, and names are sorted.
+fn compress(folder: &Path, name: &str) -> Result<(), String> {
+    let mut git = Command::new("git");
+    git.args(["log", "-1", "--format=%ct"]).current_dir(process::root());
+    let time = output_of(&mut git).unwrap_or_else(|| "0".to_owned());
+    let mut tar = Command::new("tar");
+    tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mode=u+rw,go+r-w"]);
+    tar.arg(format!("--mtime=@{}", time.trim())).args(["--use-compress-program", "gzip -n9"]);
+    tar.arg("-cf").arg(format!("{name}.tar.gz")).arg(name).current_dir(folder);
+    execute(&mut tar, "tar")
+}
+
+fn pack_client(folder: &Path) -> Outcome {
+    if find_program("npm").is_none() {
+        return Ok(skip("the npm package: no npm (apt-get install npm)"));
+    }
+    let mut command = Command::new("npm");
+    command.args(["pack", "--pack-destination"]).arg(folder).current_dir(process::root().join("clients/js"));
+    execute(&mut command, "npm")?;
+    println!("ok the npm package of clients/js");
+    Ok(Count::PASSED)
+}
+
+/// Publishes the crates to nowhere: `cargo publish --dry-run` packages them, and compiles each from its package.
+fn try_publish(no_verify: bool) -> Outcome {
+    let mut command = process::cargo();
+    command.args(["publish", "--dry-run", "--locked", "--allow-dirty"]);
+    let crates = published()?;
+    command.args(crates.iter().flat_map(|name| ["--package", name]));
+    if no_verify {
+        command.arg("--no-verify");
+    }
+    execute(&mut command, "crates")?;
+    println!("ok {} crates can be published: {}", crates.len(), crates.join(", "));
+    Ok(Count::PASSED)
+}
+
+/// The packages of the workspace whose manifests permit publishing.
+fn published() -> Result<Vec<String>, String> {
+    let metadata = output_of(process::cargo().args(["metadata", "--no-deps", "--format-version", "1"]));
+    let metadata: serde_json::Value =
+        metadata.and_then(|text| serde_json::from_str(&text).ok()).ok_or("cargo metadata failed")?;
+    let packages = metadata["packages"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let published = packages.iter().filter(|package| package["publish"].is_null());
+    Ok(published.filter_map(|package| package["name"].as_str()).map(str::to_owned).collect())
+}
+
+/// Writes the checksums of all archives.
+fn sum(folder: &Path) -> Result<(), String> {
+    let mut archives: Vec<_> = fs::read_dir(folder)
+        .map_err(|error| format!("{}: {error}", folder.display()))?
+        .flatten()
+        .map(|entry| entry.file_name())
+        .filter(|name| {
+            Path::new(name).extension().is_some_and(|extension| extension == "gz" || extension == "tgz")
+        })
+        .collect();
+    archives.sort();
+    if archives.is_empty() {
+        return Ok(());
+    }
+    let mut command = Command::new("sha256sum");
+    let sums = output_of(command.args(archives).current_dir(folder)).ok_or("sha256sum failed")?;
+    fs::write(folder.join("SHA256SUMS"), sums).map_err(|error| format!("SHA256SUMS: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An ELF file with program headers of these kinds.
+    fn elf(kinds: &[u32]) -> Vec<u8> {
+        let mut file = vec![0; 64];
+        file[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        file[32] = 64;
+        file[54] = 56;
+        file[56] = u8::try_from(kinds.len()).expect("few kinds");
+        for kind in kinds {
+            file.extend(kind.to_le_bytes());
+            file.extend([0; 52]);
+        }
+        file
+    }
+
+    #[test]
+    fn program_with_an_interpreter_is_not_static() {
+        assert!(is_static(&elf(&[6, 1, 2])));
+        assert!(!is_static(&elf(&[6, 3, 1])));
+        assert!(!is_static(&elf(&[])));
+        assert!(!is_static(&elf(&[1])[..66]));
+        assert!(!is_static(b"#!/bin/sh\n"));
+    }
+
+    #[test]
+    fn product_crates_are_published_and_tools_are_not() {
+        let crates = published().expect("cargo runs");
+        assert!(
+            ["sinews", "sinews-cli", "sinews-hub"]
+                .iter()
+                .all(|name| crates.iter().any(|known| known == name))
+        );
+        assert!(!crates.iter().any(|name| name == "xtask" || name == "sinews-testkit"), "{crates:?}");
+    }
+
+    #[test]
+    fn checksums_name_every_archive() {
+        let folder = process::target().join("xtask/self-test-dist");
+        fs::create_dir_all(&folder).expect("the target folder is writable");
+        fs::write(folder.join("a.tar.gz"), "a").expect("the target folder is writable");
+        fs::write(folder.join("b.tgz"), "b").expect("the target folder is writable");
+        sum(&folder).expect("sha256sum runs");
+        let sums = fs::read_to_string(folder.join("SHA256SUMS")).expect("it was written");
+        assert!(
+            sums.starts_with("ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb  a.tar.gz\n")
+        );
+        assert_eq!(sums.lines().count(), 2);
+    }
+}

@@ -1,0 +1,425 @@
+//! `cargo xtask figures`: measures the program at the present commit, and writes the figures into the documents. One run
+//! makes all of them, so that they belong to one commit, one machine and one way to measure.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use clap::{Args, ValueEnum};
+use serde_json::Value;
+
+use crate::Outcome;
+use crate::compare::{self, Load, PLAIN_NAME, Programs};
+use crate::count::Count;
+use crate::process;
+use crate::server::Server;
+
+/// The page that is written as a whole.
+const PAGE: &str = "docs/book/src/internals/figures.md";
+/// The book's list of pages, and the entry of the page.
+const SUMMARY: &str = "docs/book/src/SUMMARY.md";
+const ENTRY: &str = "* [Figures](internals/figures.md)";
+/// The README's table: the lines after this mark, until an empty one.
+const MARK: &str = "<!-- cargo xtask figures -->";
+/// Servers in the README's table, with their names there.
+const README_ROWS: [(&str, &str); 6] = [
+    ("sinews", "**sinews, io_uring**"),
+    ("sinews-poll", "**sinews, epoll**"),
+    ("fastwebsockets", "fastwebsockets"),
+    ("tokio-websockets", "tokio-websockets"),
+    ("tokio-tungstenite", "tokio-tungstenite"),
+    ("axum", "axum"),
+];
+/// Loads in the README's table, with their names there.
+const README_COLUMNS: [(Load, &str); 5] = [
+    (Load::Echo, "64 × 64 B"),
+    (Load::Pipelined, "64 × 64 B, 16 in flight"),
+    (Load::Text, "500 × 1 KiB text"),
+    (Load::Large, "32 × 16 KiB"),
+    (Load::Huge, "4 × 1 MiB"),
+];
+/// Time after the handshakes until the memory of idle connections is read: unused buffers are returned after 2 to 4 s.
+const IDLE_DURATION: &str = "8s";
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Try the command in a minute or two: few short rounds, written to `target/xtask/figures` and not into the documents
+    #[arg(long)]
+    quick: bool,
+    /// Measure no servers on other libraries
+    #[arg(long)]
+    no_peers: bool,
+}
+
+/// How long and how often is measured.
+struct Settings {
+    rounds: u32,
+    duration: &'static str,
+    warm_up: &'static str,
+    idle_connections: u32,
+}
+
+impl Options {
+    const fn settings(&self) -> Settings {
+        if self.quick {
+            Settings { rounds: 3, duration: "100ms", warm_up: "50ms", idle_connections: 200 }
+        } else {
+            // At least eight rounds, so that a difference can show.
+            Settings { rounds: 10, duration: "1s", warm_up: "300ms", idle_connections: 10_000 }
+        }
+    }
+}
+
+/// The figures of one load: `sinews bench compare --json`.
+struct Measured {
+    load: Load,
+    servers: Vec<Value>,
+}
+
+pub(crate) fn run(options: &Options) -> Outcome {
+    let started = Instant::now();
+    let settings = options.settings();
+    let origin = origin();
+    println!("{}", origin.commit);
+    let mut programs = Programs::build_own("release")?;
+    let mut count = Count::default();
+    if options.no_peers {
+        println!("skipped: servers on other libraries: --no-peers");
+        count = count + Count::SKIPPED;
+    } else if let Err(why) = programs.build_peers("release") {
+        println!("skipped: servers on other libraries: {why}");
+        count = count + Count::SKIPPED;
+    }
+    let compared = compare::Options::for_figures(settings.rounds, settings.duration, settings.warm_up);
+    let mut all = Vec::new();
+    for load in Load::value_variants() {
+        match compare::figures(*load, &compared, &programs) {
+            Ok(mut figures) => {
+                println!("measured {} ({:.0} s)", compare::name(*load), started.elapsed().as_secs_f64());
+                let servers = figures["servers"].as_array_mut().map(std::mem::take).unwrap_or_default();
+                all.push(Measured { load: *load, servers });
+                count = count + Count::PASSED;
+            }
+            Err(why) => {
+                println!("FAIL {why}");
+                count = count + Count::FAILED;
+            }
+        }
+    }
+    let mut idle = Vec::new();
+    for backend in ["uring", "poll"] {
+        match idle_memory(backend, &settings, &programs.sinews) {
+            Ok(bytes) => {
+                idle.push((backend, bytes));
+                count = count + Count::PASSED;
+            }
+            Err(why) => {
+                println!("skipped: memory of idle connections, {backend}: {why}");
+                count = count + Count::SKIPPED;
+            }
+        }
+    }
+    let page = page(&origin, &settings, &all, &idle);
+    let folder = if options.quick { process::target().join("xtask/figures") } else { process::root() };
+    write(&folder.join(PAGE), &page)?;
+    let summary = fs::read_to_string(process::root().join(SUMMARY)).unwrap_or_default();
+    write(&folder.join(SUMMARY), &listed(&summary))?;
+    if let Some(table) = readme_table(&all) {
+        let readme = fs::read_to_string(process::root().join("README.md")).unwrap_or_default();
+        let text = replaced(&readme, &table).ok_or_else(|| format!("README.md has no line with {MARK}"))?;
+        write(&folder.join("README.md"), &text)?;
+    } else {
+        println!("skipped: the table of README.md: a server or a load of it was not measured");
+        count = count + Count::SKIPPED;
+    }
+    Ok(count)
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    let fault = |error| format!("{}: {error}", path.display());
+    path.parent().map_or(Ok(()), fs::create_dir_all).map_err(fault)?;
+    fs::write(path, text).map_err(fault)?;
+    println!("written: {}", path.display());
+    Ok(())
+}
+
+/// What a reader must know to judge the figures, or to repeat them.
+struct Origin {
+    /// The commit, and whether its sources were changed.
+    commit: String,
+    machine: String,
+    compiler: String,
+    /// Seconds since 1970.
+    time: u64,
+    /// Runnable threads of the machine in the last minute, before the measurement.
+    load: String,
+}
+
+fn origin() -> Origin {
+    let git = |arguments: &[&str]| {
+        process::output_of(Command::new("git").args(arguments).current_dir(process::root()))
+            .map(|text| text.trim().to_owned())
+    };
+    let commit = describe(
+        git(&["rev-parse", "--short", "HEAD"]).as_deref(),
+        git(&["status", "--porcelain", "--untracked-files=no"]).as_deref(),
+        git(&["rev-parse", "--is-shallow-repository"]).as_deref(),
+    );
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let field = |text: &str, name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name));
+        line.and_then(|line| line.split_once(':'))
+            .map(|(_, value)| value.trim().to_owned())
+            .unwrap_or_default()
+    };
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    let machine = format!(
+        "{processors} processors, {}; {} of memory; Linux {}",
+        field(&read("/proc/cpuinfo"), "model name"),
+        field(&read("/proc/meminfo"), "MemTotal"),
+        read("/proc/sys/kernel/osrelease").trim()
+    );
+    let compiler = process::output_of(Command::new("rustc").arg("--version").current_dir(process::root()));
+    let compiler = compiler.unwrap_or_default();
+    // Without the compiler's commit, which is none of this repository.
+    let version = compiler.split(" (").next().unwrap_or_default();
+    Origin {
+        commit,
+        machine,
+        compiler: version.trim().to_owned(),
+        time: SystemTime::UNIX_EPOCH.elapsed().as_ref().map_or(0, Duration::as_secs),
+        load: read("/proc/loadavg").split(' ').next().unwrap_or_default().to_owned(),
+    }
+}
+
+/// The commit in words, from the answers of git, which are missing without a history.
+fn describe(commit: Option<&str>, changes: Option<&str>, is_shallow: Option<&str>) -> String {
+    let Some(commit) = commit else { return "commit unknown: there is no git history".to_owned() };
+    let mut text = format!("commit `{commit}`");
+    if changes.is_none_or(|changes| !changes.is_empty()) {
+        text += ", with changes that are not committed";
+    }
+    if is_shallow == Some("true") {
+        text += ", in a checkout without older history";
+    }
+    text
+}
+
+/// Bytes of the server's memory per idle connection.
+fn idle_memory(backend: &str, settings: &Settings, sinews: &Path) -> Result<u64, String> {
+    let log = process::target().join(format!("xtask/figures-idle-{backend}.log"));
+    let options = ["--threads", "1", "--deflate", "off", "--log", "error", "--backend", backend];
+    let server = Server::start(sinews, &options, &log)?;
+    let mut bench = Command::new(sinews);
+    bench.args(["bench", &format!("{}/echo", server.url()), "--mode", "idle", "--json"]);
+    bench.args(["--connections", &settings.idle_connections.to_string()]);
+    bench.args(["--duration", IDLE_DURATION, "--pid", &server.pid().to_string()]);
+    let text = process::output_of(&mut bench).ok_or("sinews bench failed")?;
+    let result: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+    let bytes = result["server"]["memory_per_connection_bytes"].as_f64();
+    bytes.map(|bytes| bytes as u64).ok_or_else(|| "the system reports no memory".to_owned())
+}
+
+/// The generated page.
+fn page(origin: &Origin, settings: &Settings, all: &[Measured], idle: &[(&str, u64)]) -> String {
+    let Settings { rounds, duration, warm_up, idle_connections } = settings;
+    let Origin { commit, machine, compiler, time, load } = origin;
+    let mut text = format!(
+        "# Figures\n\n\
+         `cargo xtask figures` measures these figures and writes this page. All of them come from one run at one commit; edits are\n\
+         overwritten. [Performance](performance.md) explains the method and has more loads.\n\n\
+         | | |\n|---|---|\n\
+         | sources | {commit} |\n\
+         | machine | {machine} |\n\
+         | compiler | {compiler}, release profile |\n\
+         | measured | {}, load average before: {load} |\n\
+         | rounds | {rounds} for each server, {duration} each after {warm_up} of warm-up, in an order that changes |\n\
+         | processors | the server on 0, with one thread; the load on 1 |\n\n\
+         Figures are medians of the rounds. *CPU* is the processor time of the server for each message, request or delivery.\n\
+         Ratios are taken within rounds; a ratio is bold if its 99 % confidence interval does not contain 1.\n",
+        date(*time)
+    );
+    for Measured { load, servers } in all {
+        let first = servers.first().and_then(|first| first["name"].as_str()).unwrap_or_default();
+        text += &format!(
+            "\n## {}\n\n`sinews bench compare --rounds {rounds} --duration {duration} --warm-up {warm_up} --server-core 0 \
+             --load-core 1 {}`\n\n| server | thousand/s | p50, µs | p99, µs | CPU, µs | CPU ÷ {first} |\n\
+             |---|---|---|---|---|---|\n",
+            compare::name(*load),
+            load.options().join(" ")
+        );
+        text.extend(servers.iter().map(row));
+    }
+    if !idle.is_empty() {
+        text += &format!(
+            "\n## Idle connections\n\n`sinews bench URL --mode idle --connections {idle_connections} --duration {IDLE_DURATION} \
+             --pid PID`\n\n| backend | bytes of the server's memory per connection |\n|---|---|\n"
+        );
+        text.extend(idle.iter().map(|(backend, bytes)| format!("| {backend} | {bytes} |\n")));
+    }
+    text
+}
+
+fn row(server: &Value) -> String {
+    let median = |name: &str, unit: f64, digits: usize| {
+        let value = server[name]["median"].as_f64();
+        value.map_or_else(|| "–".to_owned(), |value| format!("{:.digits$}", value / unit))
+    };
+    let cpu = &server["server_s_CPU"];
+    let ratio = cpu["ratio"].as_f64().map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.2}"));
+    let ratio = if cpu["differs"] == true { format!("**{ratio}**") } else { ratio };
+    format!(
+        "| {} | {} | {} | {} | {} | {ratio} |\n",
+        server["name"].as_str().unwrap_or_default(),
+        median("rate", 1e3, 1),
+        median("median_latency", 1e3, 0),
+        median("p99_latency", 1e3, 0),
+        median("server_s_CPU", 1.0, 2),
+    )
+}
+
+/// The README's table; `None` if a figure of it is missing.
+fn readme_table(all: &[Measured]) -> Option<String> {
+    let columns: Vec<_> = README_COLUMNS.iter().map(|(load, _)| ratios(all, *load)).collect::<Option<_>>()?;
+    let lowest = columns.iter().map(|column| column.iter().copied().fold(f64::INFINITY, f64::min));
+    let lowest: Vec<String> = lowest.map(|ratio| format!("{ratio:.2}")).collect();
+    let heads = README_COLUMNS.map(|(_, name)| format!(" {name} |")).concat();
+    let mut text = format!("| |{heads}\n|---|{}\n", "---|".repeat(columns.len()));
+    for (place, (_, name)) in README_ROWS.iter().enumerate() {
+        text += &format!("| {name} |");
+        for (column, lowest) in columns.iter().zip(&lowest) {
+            let ratio = format!("{:.2}", column[place]);
+            text += &if ratio == *lowest { format!(" **{ratio}** |") } else { format!(" {ratio} |") };
+        }
+        text.push('\n');
+    }
+    Some(text)
+}
+
+/// Processor time of the README's servers over that of the plain echo.
+fn ratios(all: &[Measured], load: Load) -> Option<Vec<f64>> {
+    let Measured { servers, .. } = all.iter().find(|measured| measured.load == load)?;
+    if servers.first()?["name"] != PLAIN_NAME {
+        return None;
+    }
+    let ratio =
+        |name: &str| servers.iter().find(|server| server["name"] == name)?["server_s_CPU"]["ratio"].as_f64();
+    README_ROWS.iter().map(|(name, _)| ratio(name)).collect()
+}
+
+/// The list of pages with the entry of the page, at the end of its last part if it is new.
+fn listed(summary: &str) -> String {
+    let summary = summary.trim_end();
+    if summary.lines().any(|line| line == ENTRY) {
+        format!("{summary}\n")
+    } else {
+        format!("{summary}\n{ENTRY}\n")
+    }
+}
+
+/// The text with another table behind the mark.
+fn replaced(text: &str, table: &str) -> Option<String> {
+    let start = text.find(MARK)? + MARK.len();
+    let start = start + text[start..].find("\n\n")? + 2;
+    let end = start + text[start..].find("\n\n")? + 1;
+    Some(format!("{}{table}{}", &text[..start], &text[end..]))
+}
+
+/// The day of a time in seconds since 1970, in the Gregorian calendar (UTC).
+fn date(seconds: u64) -> String {
+    let is_leap =
+        |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let (mut year, mut days) = (1970, seconds / 86_400);
+    while days >= 365 + u64::from(is_leap(year)) {
+        days -= 365 + u64::from(is_leap(year));
+        year += 1;
+    }
+    let lengths = [31, 28 + u64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let mut month = 0;
+    while days >= lengths[month] {
+        days -= lengths[month];
+        month += 1;
+    }
+    format!("{year}-{:02}-{:02}", month + 1, days + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn measured(load: Load) -> Measured {
+        let figure = |ratio: f64| json!({ "median": 2.0, "ratio": ratio, "differs": ratio > 1.5 });
+        let server =
+            |name: &str, ratio| json!({ "name": name, "rate": figure(1.0), "server_s_CPU": figure(ratio) });
+        let own =
+            README_ROWS.iter().zip(1..).map(|((name, _), place)| server(name, 1.0 + f64::from(place) / 4.0));
+        Measured { load, servers: std::iter::once(server(PLAIN_NAME, 1.0)).chain(own).collect() }
+    }
+
+    #[test]
+    fn page_names_commit_machine_commands_and_figures() {
+        let origin = Origin {
+            commit: describe(Some("1234abc"), Some(""), Some("false")),
+            machine: "2 processors".to_owned(),
+            compiler: "rustc 1.0".to_owned(),
+            time: 951_782_400,
+            load: "0.1".to_owned(),
+        };
+        let settings = Options { quick: true, no_peers: true }.settings();
+        let page = page(&origin, &settings, &[measured(Load::Echo)], &[("poll", 450)]);
+        for part in [
+            "| sources | commit `1234abc` |",
+            "| machine | 2 processors |",
+            "2000-02-29",
+            "--load-core 1 -c 64 -s 64 --binary`",
+            "| sinews | 0.0 | – | – | 2.00 | 1.25 |",
+            "| sinews-poll | 0.0 | – | – | 2.00 | 1.50 |",
+            "| fastwebsockets | 0.0 | – | – | 2.00 | **1.75** |",
+            "| poll | 450 |",
+        ] {
+            assert!(page.contains(part), "{part} in {page}");
+        }
+    }
+
+    #[test]
+    fn changed_and_shallow_sources_are_named() {
+        assert_eq!(
+            describe(Some("a"), Some(" M x"), Some("false")),
+            "commit `a`, with changes that are not committed"
+        );
+        assert_eq!(
+            describe(Some("a"), Some(""), Some("true")),
+            "commit `a`, in a checkout without older history"
+        );
+        assert_eq!(describe(None, None, None), "commit unknown: there is no git history");
+    }
+
+    #[test]
+    fn table_of_the_readme_is_replaced_whole_or_not_at_all() {
+        let all = README_COLUMNS.map(|(load, _)| measured(load));
+        let table = readme_table(&all).expect("all figures are there");
+        assert!(table.contains("| **sinews, io_uring** | **1.25** |"), "{table}");
+        assert!(table.contains("| axum | 2.50 |"), "{table}");
+        assert_eq!(readme_table(&all[1..]), None);
+        let text = format!("a {MARK}\n\n| old |\n| 1 |\n\nb\n");
+        assert_eq!(replaced(&text, "| new |\n"), Some(format!("a {MARK}\n\n| new |\n\nb\n")));
+        assert_eq!(replaced("a\n\n| old |\n\nb\n", "| new |\n"), None);
+    }
+
+    #[test]
+    fn page_is_listed_once() {
+        let once = listed("# Summary\n\n* [A](a.md)\n");
+        assert_eq!(once, format!("# Summary\n\n* [A](a.md)\n{ENTRY}\n"));
+        assert_eq!(listed(&once), once);
+    }
+
+    #[test]
+    fn readme_has_the_mark() {
+        let readme = fs::read_to_string(process::root().join("README.md")).expect("there is a README");
+        assert!(replaced(&readme, "").is_some());
+    }
+}
