@@ -355,9 +355,14 @@ impl LivePolicy {
         match started {
             Ok((policy, targets)) => {
                 let policy = Arc::new(policy);
+                // A namespace in force that names a hook has a client of hooks: the client comes first and goes last.
+                if policy.hooks.is_none() {
+                    policy.apply_namespaces();
+                }
                 *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&policy);
-                // Last, because they may name hooks of the new policy.
-                policy.apply_namespaces();
+                if policy.hooks.is_some() {
+                    policy.apply_namespaces();
+                }
                 policy.webhooks.replace(targets);
             }
             Err(error) => tracing::error!("the access policy was not replaced: {error}"),

@@ -335,7 +335,9 @@ impl JsonClient {
         self.rights.may(Action::Publish, topic)?;
         self.rights.check_publication(topic, content.len(), &mut self.rates)?;
         match self.rights.topic_hook(HookKind::Publish, topic) {
-            Some(hook) => self.start_publish(&hook, (topic, content), id, cx),
+            Some(hook) if self.has_hooks() => self.start_publish(&hook, (topic, content), id, cx),
+            // A reload has removed the hooks meanwhile.
+            Some(_) => self.publish(topic, content, id, cx),
             None => self.publish_accepted(topic, content, id, cx),
         }
     }
@@ -381,7 +383,9 @@ impl JsonClient {
             self.rights.check_presence(topic)?;
         }
         match self.rights.subscribe_hook(topic)? {
-            Some(hook) => self.start_subscribe(&hook, (topic, presence, start), id, cx),
+            Some(hook) if self.has_hooks() => self.start_subscribe(&hook, (topic, presence, start), id, cx),
+            // A reload has removed the hooks meanwhile.
+            Some(_) => self.subscribe(topic, presence, start, id, cx),
             None => self.subscribe_permitted(topic, presence, start, id, cx),
         }
     }

@@ -174,6 +174,12 @@ impl JsonClient {
         true
     }
 
+    /// Whether there are hooks. If not, a hook that was looked up before is of a former policy, and the namespaces in
+    /// force have none.
+    pub(super) fn has_hooks(&self) -> bool {
+        self.live.policy().hooks().is_some()
+    }
+
     /// Asks the application about a subscription.
     pub(super) fn start_subscribe(
         &mut self,
@@ -242,7 +248,7 @@ impl JsonClient {
         cx: &mut Context<'_>,
     ) -> Result<OpReply, Problem> {
         let policy = self.live.policy();
-        // The rights are of a policy with hooks, which a reload may have removed.
+        // A reload may have removed the hooks.
         let hooks = policy.hooks().ok_or_else(unanswered)?;
         self.start(hooks, hook, fields, action, cx);
         Ok(OpReply::Deferred)
