@@ -9,6 +9,7 @@ import https from 'node:https';
 import net from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import tls from 'node:tls';
 import { fileURLToPath } from 'node:url';
 import { WebSocketServer } from 'ws';
 import { Skip, checkAll, expect } from './suite.mjs';
@@ -65,10 +66,10 @@ const within = (value, least, most, what) => {
 
 /** Counts of the servers since `reset`. */
 let seen;
-const reset = () => {
+const clear = () => {
   seen = { opened: [], open: 0, openMost: 0, messages: 0, text: 0, bytes: 0, wire: 0, waiting: 0, all: [], sources: new Map(), codes: new Map(), extensions: new Set(), protocols: new Set(), headers: new Set(), requests: 0 };
 };
-reset();
+clear();
 const count = (map, key) => map.set(key, (map.get(key) ?? 0) + 1);
 
 const rooms = new Map();
@@ -126,6 +127,23 @@ const BEHAVIOUR = {
   topics: (_, data, __, url) => tell(url.pathname, data.toString()),
 };
 
+/** The HTTP servers, and how to connect to them. */
+const listening = [];
+
+/** Starts new counts once the servers have seen the end of all connections of former runs. */
+async function reset() {
+  for (const [server, options] of listening) {
+    // Connections are accepted in order: all earlier ones were accepted when this one has its answer.
+    const last = (server instanceof https.Server ? tls : net).connect({ ...options, rejectUnauthorized: false });
+    last.end('GET / HTTP/1.0\r\n\r\n');
+    last.resume();
+    await once(last, 'close');
+    const open = () => new Promise((resolve, reject) => server.getConnections((error, number) => (error ? reject(error) : resolve(number))));
+    while ((await open()) > 0) await new Promise((resolve) => setTimeout(resolve, 1));
+  }
+  clear();
+}
+
 function listen(server, where) {
   const chosen = (offered) => [...offered].find((name) => name === 'v1') ?? false;
   const sockets = new WebSocketServer({ server, perMessageDeflate: { threshold: 0 }, handleProtocols: chosen, verifyClient: ({ req }) => req.url !== '/forbidden' });
@@ -156,7 +174,11 @@ function listen(server, where) {
     });
   });
   server.on('request', answer);
-  return new Promise((resolve) => server.listen(...where, () => resolve(server.address().port)));
+  return new Promise((resolve) => server.listen(...where, () => {
+    const { port } = server.address();
+    listening.push([server, port ? { port, host: '127.0.0.1' } : { path: where[0] }]);
+    resolve(port);
+  }));
 }
 
 function answer(request, response) {
@@ -202,7 +224,7 @@ const left = async () => {
 
 /** A run of echoes, after which the counts of the server and the program agree. */
 async function counted(number, ...args) {
-  reset();
+  await reset();
   const result = await sound(['-n', String(number), ...args]);
   await left();
   expect(result.messages, number, 'messages');
@@ -239,7 +261,7 @@ const checks = {
         await new Promise((resolve) => setTimeout(resolve, 10));
       }
     };
-    reset();
+    await reset();
     const result = await sound(['-t', '3', '-c', '10', '-d', '400ms', url('echo')], watch);
     expect(result.threads, 3, 'threads');
     if (process.platform === 'linux') expect(most, 3, 'threads that load');
@@ -249,13 +271,13 @@ const checks = {
   '--in-flight': async () => {
     await counted(40, '-c', '2', '-i', '4', url('batch?n=4'));
     expect(seen.waiting, 4, 'messages on their way');
-    reset();
+    await reset();
     const lost = await errors(['-c', '2', '-i', '3', '-d', '100ms', '--timeout', '300ms', url('batch?n=4')]);
     expect(lost.no_answer, 6, 'messages without an answer');
     expect(seen.messages, 6, 'messages that the server has seen');
   },
   '--duration, --warm-up': async () => {
-    reset();
+    await reset();
     const started = performance.now();
     const result = await sound(['-c', '4', '-d', '300ms', '--warm-up', '400ms', url('echo')]);
     expect(result.seconds, 0.3, 'seconds');
@@ -263,7 +285,7 @@ const checks = {
     within(result.rate * 0.3, result.messages - 1, result.messages + 1, 'the rate times the time');
     // Messages of the warm-up are not counted.
     within(seen.messages, result.messages + 4, Infinity, 'messages that the server has seen');
-    reset();
+    await reset();
     const cold = await sound(['-c', '4', '-d', '300ms', '--warm-up', '0s', url('echo')]);
     // Messages in flight at the end are answered, and not counted.
     within(seen.messages - cold.messages, 0, 4, 'messages beyond the counted messages');
@@ -275,7 +297,7 @@ const checks = {
     within((result.rate * result.latency_us.mean) / 1e6, 8.5, 11, 'messages on their way');
   },
   '--rate': async () => {
-    reset();
+    await reset();
     const result = await sound(['-c', '10', '-r', '200', '-d', '1s', url('echo')]);
     expect(result.offered_rate, 200, 'the rate that was offered');
     expect(result.latency_us.count, 200, 'latencies');
@@ -298,7 +320,7 @@ const checks = {
     within(ms(closed.latency_us.p99), 0, 900, '99 % of a closed loop in ms');
   },
   '--ramp-up': async () => {
-    reset();
+    await reset();
     await sound(['-c', '10', '--ramp-up', '400ms', '-n', '20', url('echo')]);
     expect(seen.opened.length, 10, 'connections');
     within(Math.max(...seen.opened) - Math.min(...seen.opened), 100, 20_000, 'from the first connection to the last');
@@ -370,13 +392,13 @@ const checks = {
     has(err, '--ca FILE');
   },
   'https': async () => {
-    reset();
+    await reset();
     const result = await sound(['-c', '2', '-n', '50', '-i', '4', '--insecure', '--expect', 'hello', `https://localhost:${secure}/`]);
     expect(result.messages, seen.requests, 'requests that the server has seen');
   },
   '--unix': async () => {
     await counted(40, '-c', '2', '--unix', unix, 'ws://localhost/echo');
-    reset();
+    await reset();
     await sound(['-c', '2', '-n', '40', '--unix', unix, '--expect', 'hello', 'http://localhost/']);
     expect(seen.requests, 40, 'requests');
   },
@@ -389,17 +411,17 @@ const checks = {
   },
   'http: --method, --expect': async () => {
     for (const path of ['', 'chunked', 'close']) {
-      reset();
+      await reset();
       const result = await sound(['-c', '4', '-n', '100', '-H', 'X-Test: 8', '--expect', 'hello', web(path)]);
       expect(result.messages, 100, `answers of /${path}`);
       expect(seen.requests, 100, `requests of /${path}`);
       expect([...seen.headers].join(), '8', 'the header');
     }
-    reset();
+    await reset();
     await sound(['-c', '2', '-n', '100', '-i', '10', '--expect', 'hello', web('')]);
     expect(seen.requests, 100, 'pipelined requests');
     for (const method of ['POST', 'PUT', 'PATCH']) {
-      reset();
+      await reset();
       await sound(['-c', '2', '-n', '30', '-s', '10-3k', '--method', method, '--expect', 'echo', web('echo')]);
       expect(seen.requests, 30, method);
       within(seen.bytes, 30 * 10, 30 * 3072, 'bytes of the bodies');
@@ -416,14 +438,14 @@ const checks = {
   },
   'tcp': async () => {
     for (const more of [[], ['-i', '8'], ['-s', '1-20k', '-t', '2']]) {
-      reset();
+      await reset();
       const result = await sound(['-c', '4', '-n', '200', ...more, `tcp://127.0.0.1:${tcp.address().port}`]);
       expect(result.messages, 200, 'messages');
       expect(result.bytes_sent, seen.bytes, 'bytes, as the server has seen them');
     }
   },
   '--mode fan-out, --publishers, --topics': async () => {
-    reset();
+    await reset();
     const result = await sound(['-m', 'fan-out', '-c', '9', '--publishers', '2', '--topics', '2', '-r', '100', '-d', '500ms', url('')]);
     expect(result.published, 50, 'published');
     expect(seen.messages, 50, 'publications that the server has seen');
@@ -431,7 +453,7 @@ const checks = {
     expect(result.latency_us.count, 25 * 4 + 25 * 3, 'deliveries');
   },
   '--subscribe, --publish': async () => {
-    reset();
+    await reset();
     const protocol = ['--subscribe', '{"op":"join","room":"{topic}"}', '--publish', '{"op":"say","room":"{topic}","text":"{payload}"}'];
     const room = ['-m', 'fan-out', '-c', '6', '-r', '100', '-d', '400ms', ...protocol];
     const result = await sound([...room, '-s', '100', url('room')]);
@@ -440,12 +462,12 @@ const checks = {
     expect(result.latency_us.count, 40 * 5, 'deliveries');
     has(seen.all[0], '{"op":"join","room":"bench-0"}');
     expect(JSON.parse(seen.all[10]).text.length, 100, 'the size of a publication');
-    reset();
+    await reset();
     const lost = await errors([...room, '--timeout', '500ms', url('forgetful')]);
     expect(lost.not_delivered, 20 * 5, 'deliveries that have not come');
   },
   '--mode storm': async () => {
-    reset();
+    await reset();
     const result = await sound(['-m', 'storm', '-c', '4', '-d', '400ms', url('echo')]);
     await left();
     expect(result.latency_us.count, result.messages, 'connections measured');
@@ -453,12 +475,12 @@ const checks = {
     within(seen.opened.length - result.messages, 0, 40, 'connections beyond the counted connections');
     within(seen.openMost, 1, 8, 'connections at a time');
     expect(seen.messages, 0, 'messages');
-    reset();
+    await reset();
     expect((await sound(['-m', 'storm', '-c', '4', '-n', '50', url('echo')])).messages, 50, 'a count of connections');
     within((await errors(['-m', 'storm', '-c', '2', '-d', '100ms', url('forbidden')])).handshake_refused, 1, 1e6, 'refused');
   },
   '--mode idle, --source, --pid': async () => {
-    reset();
+    await reset();
     const pid = ['--pid', String(process.pid)];
     const from = ['--source', '127.0.0.1-3,127.0.0.9'];
     const result = await sound(['-m', 'idle', '-c', '40', '-d', '300ms', ...from, ...pid, url('echo')]);
@@ -519,7 +541,7 @@ const checks = {
   },
   'errors have kinds': async () => {
     const short = ['-c', '2', '-n', '40', '--timeout', '500ms'];
-    reset();
+    await reset();
     const wrong = await errors([...short, url('wrong')]);
     expect(JSON.stringify(wrong), '{"wrong_bytes":2}', 'the errors, one for each connection');
     const dropped = await errors([...short, url('drop')]);
