@@ -134,6 +134,17 @@ fn tests(features: &[&str], targets: &[&str]) -> Command {
     command
 }
 
+/// The places and words of the panics in the output of tests, on one line: a report has the lines that begin with `FAIL`.
+fn panics(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let panics = lines.iter().enumerate().filter(|(_, line)| line.contains("panicked at "));
+    let words = panics.map(|(index, _)| lines[index..].iter().take(4).copied().collect::<Vec<_>>().join(" "));
+    match words.take(5).collect::<Vec<_>>().join("; ") {
+        none if none.is_empty() => lines.last().copied().unwrap_or_default().to_owned(),
+        words => words,
+    }
+}
+
 fn run_tests(name: &str, command: &mut Command, log: &Path) -> Outcome {
     let started = Instant::now();
     let end = process::run(command, log, TESTS_LIMIT)?.check(name, log);
@@ -143,7 +154,7 @@ fn run_tests(name: &str, command: &mut Command, log: &Path) -> Outcome {
         count = count + Count::FAILED;
     }
     if count.failed > 0 {
-        println!("FAIL {name}: {}", process::tail(log, process::TAIL_LINES));
+        println!("FAIL {name}: {}", panics(&text));
     }
     println!("{name}: {count} in {:.1} s", started.elapsed().as_secs_f64());
     Ok(count)
