@@ -369,3 +369,49 @@ impl LivePolicy {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    use super::*;
+    use crate::auth::AuthOptions;
+    use crate::hooks::HookKind;
+    use crate::namespaces::Namespace;
+
+    fn policy(has_hooks: bool) -> AccessPolicy {
+        let auth = Auth::new(&AuthOptions::new()).expect("the options are valid");
+        let policy = AccessPolicy::new(auth, HostRules::default())
+            .with_namespaces(Namespaces::new([Namespace::new("a")]).expect("the namespace is valid"));
+        match has_hooks {
+            true => policy.with_hooks(HookOptions::new().with_publish("http://127.0.0.1:9/")),
+            false => policy,
+        }
+    }
+
+    #[test]
+    fn namespaces_in_force_name_no_hook_without_a_client_of_hooks() {
+        let live = LivePolicy::new(policy(true)).expect("the hooks start");
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let names_hook = || {
+                    let namespaces = Arc::clone(&live.policy().live_namespaces);
+                    namespaces.with(|table| table.of("a").hook(HookKind::Publish).is_some()) == Some(true)
+                };
+                // A hook that was looked up before the client was removed is not found again.
+                let mut faults = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    faults += usize::from(names_hook() && live.policy().hooks().is_none() && names_hook());
+                }
+                faults
+            });
+            for has_hooks in [false, true].repeat(1000) {
+                live.replace(policy(has_hooks));
+            }
+            is_over.store(true, Ordering::Relaxed);
+            assert_eq!(reader.join().expect("the reader does not panic"), 0);
+        });
+    }
+}
