@@ -6,6 +6,7 @@
 //!              └──── wakeup ◀── HookReply ◀────────┘
 //! ```
 
+mod addresses;
 mod circuit;
 mod client;
 mod http;

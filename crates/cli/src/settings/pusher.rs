@@ -127,6 +127,10 @@ settings! {
 
         /// Time for which a channel must be without subscribers, or a member absent, before this is an event; at most 60s.
         webhook_grace: Option<DurationSetting> { unset: "3s", example: "10s", reloads: true }
+
+        /// Whether webhooks may go to private and local addresses. Otherwise such addresses are rejected, of a name whenever
+        /// a connection is opened.
+        webhook_private: Option<bool> { unset: "false", example: "true", reloads: true }
     }
 }
 
@@ -261,7 +265,8 @@ fn webhook(url: &str, keys: &PusherAppKeys) -> PusherWebhook {
     let webhook = PusherWebhook::new(url)
         .with_events(keys.webhook_events.iter().flatten().map(|event| (*event).into()))
         .with_channels(keys.webhook_channels.iter().flatten().cloned())
-        .with_batches(keys.webhook_batches.unwrap_or(false));
+        .with_batches(keys.webhook_batches.unwrap_or(false))
+        .with_private_addresses(keys.webhook_private.unwrap_or(false));
     match keys.webhook_grace {
         Some(grace) => webhook.with_grace(grace),
         None => webhook,

@@ -1,6 +1,7 @@
 //! Requests to the application: connections, TLS, signatures and one exchange. Hooks and webhooks share it.
 
 use std::fmt::Write as _;
+use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -17,11 +18,15 @@ use ring::hmac;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio_rustls::TlsConnector;
 
+use super::addresses::is_public;
 use super::kind::HookKind;
 use super::options::HookUrl;
+
+/// How to permit addresses that are not public. Only webhooks of apps need it.
+pub(super) const PERMIT_PRIVATE: &str = "set webhook_private to permit it";
 
 /// Header with the signature of a request.
 pub(crate) const SIGNATURE: &str = "sinews-signature";
@@ -214,7 +219,7 @@ impl HookTransport {
 
     async fn connect(&self, tls: Option<&TlsConnector>) -> Result<SendRequest<Full<Bytes>>, String> {
         let HookUrl { host, port, .. } = &self.url;
-        let stream = TcpStream::connect((&**host, *port)).await;
+        let stream = self.connect_tcp().await;
         let stream = stream.map_err(|error| format!("connect to {host}:{port}: {error}"))?;
         // Requests are small, and each is one write.
         let _ = stream.set_nodelay(true);
@@ -225,6 +230,18 @@ impl HookTransport {
         let name = ServerName::try_from(host.clone()).map_err(|error| error.to_string())?;
         let stream = tls.connect(name, stream).await.map_err(|error| format!("TLS with {host}: {error}"))?;
         start(TokioIo::new(stream)).await
+    }
+
+    async fn connect_tcp(&self) -> io::Result<TcpStream> {
+        let HookUrl { host, port, .. } = &self.url;
+        let addresses = lookup_host((&**host, *port)).await?;
+        // The addresses that were checked are those that are used: a name may have others a moment later.
+        let permitted = addresses.filter(|address| !self.url.is_public_only || is_public(address.ip()));
+        let permitted: Vec<_> = permitted.collect();
+        if permitted.is_empty() && self.url.is_public_only {
+            return Err(io::Error::other(format!("no address is public: {PERMIT_PRIVATE}")));
+        }
+        TcpStream::connect(&*permitted).await
     }
 
     fn take_idle(&self) -> Option<SendRequest<Full<Bytes>>> {
@@ -255,4 +272,28 @@ where
     });
     tokio::spawn(connection);
     Ok(sender)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// Regression of a webhook that reaches services of the server's own network (pusher.md 10.8).
+    #[test]
+    fn pusher_10_8_name_of_a_local_address_is_not_connected_to() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let url = format!("http://localhost:{}/", listener.local_addr().unwrap().port());
+        let parse = || HookUrl::parse(&url).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+        let connect = |url| runtime.block_on(HookTransport::new(url).connect(None)).map(drop);
+        let text = connect(parse().public_only().unwrap()).unwrap_err();
+        assert!(text.ends_with("no address is public: set webhook_private to permit it"), "{text}");
+        assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "no connection");
+        assert_eq!(connect(parse()), Ok(()));
+        assert!(listener.accept().is_ok());
+    }
 }

@@ -7,7 +7,8 @@ use hyper::Uri;
 use hyper::header::{HeaderName, HeaderValue};
 use rustls::pki_types::CertificateDer;
 
-use super::http::trusted_certificates;
+use super::addresses::is_public;
+use super::http::{PERMIT_PRIVATE, trusted_certificates};
 
 /// Hooks: the URLs of the application, and the limits of the requests.
 ///
@@ -255,6 +256,8 @@ pub(crate) struct HookUrl {
     pub(crate) is_tls: bool,
     /// Host without brackets.
     pub(super) host: String,
+    /// Whether requests go to public addresses only.
+    pub(super) is_public_only: bool,
     pub(super) port: u16,
     /// The value of `Host`.
     pub(super) authority: HeaderValue,
@@ -290,10 +293,23 @@ impl HookUrl {
         Ok(Self {
             is_tls,
             host,
+            is_public_only: false,
             port: authority.port_u16().unwrap_or(if is_tls { 443 } else { 80 }),
             authority: HeaderValue::from_str(authority.as_str()).map_err(|_| "has an invalid host")?,
             path: path.parse().map_err(|_| "has an invalid path")?,
         })
+    }
+
+    /// Rejects private and local addresses: of the host now, of its name when a connection is opened.
+    ///
+    /// # Errors
+    /// The fault, which completes "the URL".
+    pub(crate) fn public_only(mut self) -> Result<Self, String> {
+        self.is_public_only = true;
+        if self.host.parse().is_ok_and(|address| !is_public(address)) {
+            return Err(format!("has an address that is not public: {PERMIT_PRIVATE}"));
+        }
+        Ok(self)
     }
 }
 

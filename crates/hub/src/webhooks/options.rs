@@ -216,7 +216,8 @@ impl WebhookOptions {
         self.check()?;
         let key = hmac::Key::new(hmac::HMAC_SHA256, &self.secret);
         let filter = EventFilter::new(&self.events, self.patterns()?);
-        let address = (&*self.name, &*self.url, self.roots.as_deref());
+        let parsed = HookUrl::parse(&self.url).map_err(|fault| format!("url {fault}"))?;
+        let address = (&*self.name, &*self.url, parsed, self.roots.as_deref());
         WebhookTarget::new(address, filter, (self.limits, self.grace), Arc::new(JsonEncoder::new(key)))
     }
 }
@@ -242,12 +243,11 @@ impl fmt::Debug for WebhookTarget {
 
 impl WebhookTarget {
     fn new(
-        (name, url, roots): (&str, &str, Option<&[CertificateDer<'static>]>),
+        (name, url, parsed, roots): (&str, &str, HookUrl, Option<&[CertificateDer<'static>]>),
         filter: EventFilter,
         (limits, grace): (DeliveryLimits, Duration),
         encoder: Arc<dyn WebhookEncoder>,
     ) -> Result<Self, String> {
-        let parsed = HookUrl::parse(url).map_err(|fault| format!("url {fault}"))?;
         let tls = parsed.is_tls.then(|| tls_connector(roots)).transpose()?;
         Ok(Self {
             name: name.into(),
@@ -265,9 +265,9 @@ impl WebhookTarget {
     /// there are no batches, and otherwise as many as by default.
     ///
     /// # Errors
-    /// The URL is invalid, or no certificate is trusted.
+    /// No certificate is trusted.
     pub(crate) fn with_encoder(
-        (name, url): (&str, &str),
+        (name, url, parsed): (&str, &str, HookUrl),
         filter: EventFilter,
         (has_batches, grace): (bool, Duration),
         encoder: Arc<dyn WebhookEncoder>,
@@ -276,7 +276,7 @@ impl WebhookTarget {
         if !has_batches {
             (limits.batch, limits.delay) = (1, Duration::ZERO);
         }
-        Self::new((name, url, None), filter, (limits, grace), encoder)
+        Self::new((name, url, parsed, None), filter, (limits, grace), encoder)
     }
 
     /// The events that it receives.

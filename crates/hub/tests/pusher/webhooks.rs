@@ -57,7 +57,7 @@ impl FakeBackend {
 
     /// A webhook without a grace, so that each event is sent at once.
     fn webhook(&self) -> PusherWebhook {
-        PusherWebhook::new(&self.url).with_grace(Duration::ZERO)
+        PusherWebhook::new(&self.url).with_grace(Duration::ZERO).with_private_addresses(true)
     }
 
     /// Receives a signed request, and returns its events.

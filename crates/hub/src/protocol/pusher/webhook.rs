@@ -38,6 +38,7 @@ pub struct PusherWebhook {
     channels: Vec<String>,
     has_batches: bool,
     grace: Duration,
+    permits_private: bool,
 }
 
 impl fmt::Debug for PusherWebhook {
@@ -57,6 +58,7 @@ impl PusherWebhook {
             channels: Vec::new(),
             has_batches: false,
             grace: Duration::from_secs(3),
+            permits_private: false,
         }
     }
 
@@ -91,12 +93,26 @@ impl PusherWebhook {
         self
     }
 
+    /// Permits private and local addresses (RFC 6890). Default: requests go to public addresses only, because the owner of
+    /// an app may not be the owner of this network.
+    #[must_use]
+    pub fn with_private_addresses(mut self, permitted: bool) -> Self {
+        self.permits_private = permitted;
+        self
+    }
+
+    fn parse_url(&self) -> Result<HookUrl, String> {
+        let url = HookUrl::parse(&self.url);
+        let url = url.and_then(|url| if self.permits_private { Ok(url) } else { url.public_only() });
+        url.map_err(|fault| format!("url {fault}"))
+    }
+
     /// Checks the options.
     ///
     /// # Errors
     /// The invalid option.
     pub(super) fn check(&self) -> Result<(), String> {
-        HookUrl::parse(&self.url).map_err(|fault| format!("url {fault}"))?;
+        self.parse_url()?;
         if let Some(bad) = self.events.iter().find(|event| !EVENTS.contains(event)) {
             return Err(format!("no channel has the event {}", bad.name()));
         }
@@ -114,7 +130,7 @@ impl PusherWebhook {
     /// The target of the deliveries: the webhook of an app with this number.
     ///
     /// # Errors
-    /// No certificate is trusted.
+    /// The URL is invalid, or no certificate is trusted.
     pub(super) fn target(
         &self,
         (app, number): (&str, usize),
@@ -133,7 +149,9 @@ impl PusherWebhook {
         let name = format!("pusher:{app}:{number}");
         let encoder = Arc::new(ChannelEncoder { key: key.clone() });
         let limits = (self.has_batches, self.grace);
-        let target = WebhookTarget::with_encoder((&name, &self.url), filter, limits, encoder);
+        let url = self.parse_url();
+        let target =
+            url.and_then(|url| WebhookTarget::with_encoder((&name, &self.url, url), filter, limits, encoder));
         target.map_err(|fault| format!("app {app:?}: webhook {number}: {fault}"))
     }
 }
@@ -276,6 +294,11 @@ mod tests {
         let webhook = || PusherWebhook::new("http://app/");
         for (bad, expected) in [
             (PusherWebhook::new("app"), "url "),
+            (
+                PusherWebhook::new("http://10.0.0.1/"),
+                "url has an address that is not public: set webhook_private to permit it",
+            ),
+            (PusherWebhook::new("https://[::1]:8443/"), "url has an address that is not public"),
             (
                 webhook().with_events([WebhookEventKind::ConnectionClosed]),
                 "no channel has the event connection_closed",
