@@ -2,8 +2,21 @@
 
 use std::borrow::Cow;
 
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
+use serde_json::Error;
 use serde_json::value::RawValue;
+
+/// Reads an object. A derived `Deserialize` alone would also accept a list of the fields in their order.
+///
+/// # Errors
+/// The text is no object, or not of this type.
+pub(crate) fn read_object<'a, T: Deserialize<'a>>(text: &'a [u8]) -> serde_json::Result<T> {
+    if !text.trim_ascii_start().starts_with(b"{") {
+        return Err(Error::custom("expected a JSON object"));
+    }
+    serde_json::from_slice(text)
+}
 
 /// Deserializes a field whose value may be `null`: only a missing field is `None`.
 pub(crate) fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {

@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod any_json;
 mod api;
 #[path = "../cluster/broker.rs"]
 #[allow(dead_code, reason = "each test uses a part")]

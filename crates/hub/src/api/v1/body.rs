@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 use sinews_server::Request;
 
 use crate::brief::brief_error;
+use crate::json::read_object;
 use crate::problem::{Problem, code, problem};
 use crate::topics::{self, MessageContent};
 
@@ -19,8 +20,7 @@ pub(super) fn read<'a, T: Deserialize<'a>>(request: &Request<'a>) -> Result<T, P
 
 /// Reads a body.
 pub(super) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
-    serde_json::from_slice(body)
-        .map_err(|error| problem(code::MALFORMED, format!("the body: {}", brief_error(&error))))
+    read_object(body).map_err(|error| problem(code::MALFORMED, format!("the body: {}", brief_error(&error))))
 }
 
 /// The content of the fields `data` and `b64`.

@@ -21,6 +21,7 @@ use super::users::SignedInUser;
 use crate::brief::brief;
 use crate::closing::close;
 use crate::connections::ConnectionCommand;
+use crate::json::read_object;
 use crate::topics::HubTopics;
 
 /// The handler of one client.
@@ -115,7 +116,7 @@ impl PusherClient {
 
     /// Handles a message.
     fn handle(&self, connection: &mut PusherConnection, text: &[u8], cx: &mut Context<'_>) {
-        let Ok(message) = serde_json::from_slice::<PusherMessage<'_>>(text) else {
+        let Ok(message) = read_object::<PusherMessage<'_>>(text) else {
             return self.reject_message("the message is not a JSON object with an event", cx);
         };
         let PusherMessage { event, data, channel } = message;

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use sinews_server::{Kind, Member, Prepared, PresenceMessage, PresenceUpdate};
 
 use super::channel::{ChannelKind, PusherTopic, USER_CHANNEL, channel_of_topic};
+use crate::json::read_object;
 use crate::topics::{MessageContent, push_json};
 
 /// The name of an event that another protocol has published without a name.
@@ -47,7 +48,7 @@ pub(super) fn client_event(name: &str, data: Option<&str>, user_id: Option<&str>
 
 /// The name, the data and the id of the sender of a [client event](client_event). Data that is no string is JSON text.
 pub(super) fn client_event_fields(content: &[u8]) -> Option<(String, Option<String>, Option<String>)> {
-    let fields = serde_json::from_slice::<EventFields<'_>>(content).ok()?;
+    let fields = read_object::<EventFields<'_>>(content).ok()?;
     let data = fields.data.map(RawValue::get);
     let data = data.map(|data| serde_json::from_str(data).unwrap_or_else(|_| data.to_owned()));
     let user_id = fields.user_id.and_then(|id| serde_json::from_str(id.get()).ok());
@@ -96,7 +97,7 @@ pub(crate) fn encode(channel: &str, content: &MessageContent) -> EncodedEvent {
         MessageContent::Json(bytes) => (bytes, false),
         MessageContent::Text(_) | MessageContent::Binary(_) => return encode_unnamed(channel, content),
     };
-    let Ok(mut fields) = serde_json::from_slice::<EventFields<'_>>(bytes) else {
+    let Ok(mut fields) = read_object::<EventFields<'_>>(bytes) else {
         return encode_unnamed(channel, content);
     };
     if !is_trusted {

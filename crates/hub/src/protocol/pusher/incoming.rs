@@ -3,7 +3,10 @@
 use std::borrow::Cow;
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
+
+use crate::json::read_object;
 
 /// A message of a client.
 #[derive(Deserialize)]
@@ -63,13 +66,13 @@ pub(super) struct SignedUser {
 }
 
 /// Reads `data`, which may be an object or a string of JSON.
-pub(super) fn read_data<T: serde::de::DeserializeOwned>(data: Option<&RawValue>) -> Option<T> {
+pub(super) fn read_data<T: DeserializeOwned>(data: Option<&RawValue>) -> Option<T> {
     let data = data?.get();
     if data.starts_with('"') {
         let text: String = serde_json::from_str(data).ok()?;
-        return serde_json::from_str(&text).ok();
+        return read_object(text.as_bytes()).ok();
     }
-    serde_json::from_str(data).ok()
+    read_object(data.as_bytes()).ok()
 }
 
 fn info_of(info: Option<&RawValue>) -> String {
@@ -78,7 +81,7 @@ fn info_of(info: Option<&RawValue>) -> String {
 
 /// Reads `channel_data`. The id of a user may be a number.
 pub(super) fn read_member(channel_data: &str) -> Option<SignedMember> {
-    let data: ChannelData<'_> = serde_json::from_str(channel_data).ok()?;
+    let data: ChannelData<'_> = read_object(channel_data.as_bytes()).ok()?;
     let id = data.user_id.get();
     let id = match id.as_bytes().first()? {
         b'"' => serde_json::from_str(id).ok()?,
@@ -90,7 +93,7 @@ pub(super) fn read_member(channel_data: &str) -> Option<SignedMember> {
 
 /// Reads `user_data`.
 pub(super) fn read_user(user_data: &str) -> Option<SignedUser> {
-    let data: UserData<'_> = serde_json::from_str(user_data).ok()?;
+    let data: UserData<'_> = read_object(user_data.as_bytes()).ok()?;
     let member = SignedMember { id: data.id, info: info_of(data.user_info) };
     Some(SignedUser { member, watchlist: data.watchlist.unwrap_or_default() })
 }

@@ -11,6 +11,7 @@ use sinews_server::{Publisher, Request};
 use super::channels::info_of;
 use super::{ApiAnswer, ApiError, AppApi, ChannelInfo, success};
 use crate::brief::brief_error;
+use crate::json::read_object;
 use crate::protocol::pusher::channel::{
     ChannelAccess, ChannelKind, USER_CHANNEL, check_channel, is_user_id, topic_of, topic_of_user,
 };
@@ -47,7 +48,7 @@ struct CheckedEvent<'a> {
 }
 
 fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
-    serde_json::from_slice(body).map_err(|error| ApiError::bad(format!("body: {}", brief_error(&error))))
+    read_object(body).map_err(|error| ApiError::bad(format!("body: {}", brief_error(&error))))
 }
 
 /// `POST /apps/{id}/events`.
