@@ -55,4 +55,13 @@ mod tests {
         assert!(matches!(text(r#"{"text":"hé"}"#), Some(Cow::Borrowed("hé"))));
         assert_eq!((text(r#"{"text":null}"#), text("{}")), (None, None));
     }
+
+    #[test]
+    fn list_of_the_fields_is_no_object() {
+        assert!(serde_json::from_str::<Fields<'_>>("[\"a\"]").is_ok_and(|fields| fields.text.is_some()));
+        for bad in ["[\"a\"]", " [\"a\"]", "\"a\"", "", "null"] {
+            assert!(read_object::<Fields<'_>>(bad.as_bytes()).is_err(), "{bad}");
+        }
+        assert!(read_object::<Fields<'_>>(b" \n{\"text\":\"a\"} ").is_ok());
+    }
 }
