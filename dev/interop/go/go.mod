@@ -6,6 +6,11 @@ require (
 	github.com/armon/go-socks5 v0.0.0-20160902184237-e75332964ef5
 	github.com/coder/websocket v1.8.15
 	github.com/gorilla/websocket v1.5.3
+	github.com/pusher/pusher-http-go/v5 v5.1.1
+	golang.org/x/crypto v0.28.0
 )
 
-require golang.org/x/net v0.30.0 // indirect
+require (
+	golang.org/x/net v0.30.0 // indirect
+	golang.org/x/sys v0.26.0 // indirect
+)

@@ -28,9 +28,9 @@ pub(crate) struct Options {
     #[arg(long)]
     binary: Option<PathBuf>,
     /// Peers to test [default: all]: curl, ws, sinews-js, undici, undici-events, python, pusher (pusher-js, the package
-    /// pusher and Laravel Echo), pusher-remote (the tests of the package pusher), pusher-python, gorilla, coder, curl-suite,
-    /// client-js (the package `clients/js`) and openapi (a client generated from the document of the HTTP API) against the
-    /// server;
+    /// pusher and Laravel Echo), pusher-remote (the tests of the package pusher), pusher-python, pusher-go, pusher-java,
+    /// gorilla, coder, curl-suite, client-js (the package `clients/js`) and openapi (a client generated from the document
+    /// of the HTTP API) against the server;
     /// openssl, ws-tls, python-tls, proxy-chain, go-socks5, pproxy against the library; connect-ws,
     /// connect-python, bench-ws, bench-python against `sinews connect` and `sinews bench`
     #[arg(long, value_delimiter = ',')]
@@ -67,7 +67,7 @@ struct Client {
     prepare: fn() -> Result<Command, Missing>,
 }
 
-const CLIENTS: [Client; 11] = [
+const CLIENTS: [Client; 13] = [
     Client { name: "curl", prepare: || tools::curl("http/client.sh") },
     Client { name: "ws", prepare: || tools::node("ws.mjs") },
     Client { name: "sinews-js", prepare: || tools::node("sinews-js.mjs") },
@@ -77,6 +77,8 @@ const CLIENTS: [Client; 11] = [
     Client { name: "pusher", prepare: || tools::node("pusher.mjs") },
     Client { name: "pusher-remote", prepare: || tools::node("pusher-remote.mjs") },
     Client { name: "pusher-python", prepare: || tools::python(&["pusher_libraries.py"]) },
+    Client { name: "pusher-go", prepare: || tools::go("pusher") },
+    Client { name: "pusher-java", prepare: || tools::java("PusherLibraries") },
     Client { name: "gorilla", prepare: || tools::go("gorilla") },
     Client { name: "coder", prepare: || tools::go("coder") },
 ];
@@ -214,18 +216,20 @@ fn run_clients(options: &Options, setup: Setup, binary: &Path) -> Outcome {
     let chosen =
         |client: &&Client| options.only.is_empty() || options.only.iter().any(|name| name == client.name);
     for client in CLIENTS.iter().filter(chosen) {
-        count = count + run_client(client, &servers, &logs.join(format!("{}.log", client.name)));
+        let log = logs.join(format!("{}.log", client.name));
+        count = count
+            + match (client.prepare)() {
+                Ok(mut command) => {
+                    // For clients that start a server of their own.
+                    command.env("SINEWS", binary).env("SINEWS_BACKEND", setup.backend.name());
+                    tools::run_checks(client.name, command.args(servers.iter().map(Server::url)), &log)
+                }
+                Err(missing) => missing.report(client.name),
+            };
     }
     for how in servers.iter_mut().filter_map(Server::ended) {
         println!("FAIL {how}");
         count = count + Count::FAILED;
     }
     Ok(count)
-}
-
-fn run_client(client: &Client, servers: &[Server; 2], log: &Path) -> Count {
-    match (client.prepare)() {
-        Ok(mut command) => tools::run_checks(client.name, command.args(servers.iter().map(Server::url)), log),
-        Err(missing) => missing.report(client.name),
-    }
 }

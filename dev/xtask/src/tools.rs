@@ -17,6 +17,9 @@ const CHECKS_LIMIT: Duration = Duration::from_secs(5 * 60);
 /// Installs the packages of a lock file in the folder of the file.
 const NPM_INSTALL: [&str; 4] = ["ci", "--ignore-scripts", "--no-audit", "--no-fund"];
 
+/// Copies the dependencies of a Maven project.
+const MAVEN_COPY: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies";
+
 /// The reason why a program cannot run.
 pub(crate) enum Missing {
     /// An external tool is missing: no fault of this repository.
@@ -199,6 +202,39 @@ pub(crate) fn go(program: &str) -> Result<Command, Missing> {
         .current_dir(&modules);
     execute(&mut build, &dir.join(format!("{program}.log"))).map_err(Missing::Broken)?;
     Ok(Command::new(binary))
+}
+
+/// A program of `dev/interop/java`, with the libraries of its `pom.xml`.
+pub(crate) fn java(class: &str) -> Result<Command, Missing> {
+    need("javac", "apt-get install openjdk-17-jdk-headless")?;
+    let (dir, sources) = (process::cache("interop").join("java"), source("java"));
+    let (versions, jars, classes) = (sources.join("pom.xml"), dir.join("jars"), dir.join("classes"));
+    if fs::read(dir.join("installed")).ok() != fs::read(&versions).ok() {
+        need("mvn", "apt-get install maven")?;
+        // The class path is all of the folder: jars of other versions must not remain.
+        if jars.exists() {
+            fs::remove_dir_all(&jars).map_err(|error| broken(&jars, &error))?;
+        }
+    }
+    let mut fetch = Command::new("mvn");
+    fetch.args(["--quiet", "--batch-mode", "--file"]).arg(&versions);
+    fetch.arg(property("maven.repo.local", &dir.join("repository")));
+    fetch.args([MAVEN_COPY, "-DincludeScope=runtime"]).arg(property("outputDirectory", &jars));
+    once(&dir, &versions, &mut fetch)?;
+    let files = fs::read_dir(&sources).map_err(|error| broken(&sources, &error))?;
+    let files = files.filter_map(|entry| entry.ok().map(|entry| entry.path()));
+    let mut compile = Command::new("javac");
+    compile.arg("-d").arg(&classes).arg("-cp").arg(jars.join("*"));
+    compile.args(files.filter(|path| path.extension().is_some_and(|extension| extension == "java")));
+    execute(&mut compile, &dir.join("compile.log")).map_err(Missing::Broken)?;
+    let mut command = Command::new("java");
+    command.arg("-cp").arg(format!("{}:{}", classes.display(), jars.join("*").display())).arg(class);
+    Ok(command)
+}
+
+/// An argument of Maven that sets a property.
+fn property(name: &str, value: &Path) -> String {
+    format!("-D{name}={}", value.display())
 }
 
 fn copy_files(from: &Path, to: &Path) -> io::Result<()> {

@@ -50,9 +50,10 @@ type run struct {
 	base, limited string
 }
 
-type check struct {
-	name string
-	run  func(ctx context.Context) error
+// A Check has a name and a limit, after which its context ends.
+type Check struct {
+	Name string
+	Run  func(ctx context.Context) error
 }
 
 // Main runs all checks against the two servers named on the command line.
@@ -62,16 +63,21 @@ func Main(client Client) {
 		os.Exit(2)
 	}
 	r := run{client, os.Args[1], os.Args[2]}
+	RunChecks(r.checks())
+}
+
+// RunChecks runs the checks, prints a line for each, and exits with 1 if one fails.
+func RunChecks(checks []Check) {
 	failed := false
-	for _, check := range r.checks() {
+	for _, check := range checks {
 		ctx, cancel := context.WithTimeout(context.Background(), Limit)
-		err := check.run(ctx)
+		err := check.Run(ctx)
 		cancel()
 		if err != nil {
 			failed = true
-			fmt.Printf("FAIL %s: %s\n", check.name, strings.ReplaceAll(err.Error(), "\n", " "))
+			fmt.Printf("FAIL %s: %s\n", check.Name, strings.ReplaceAll(err.Error(), "\n", " "))
 		} else {
-			fmt.Println("ok", check.name)
+			fmt.Println("ok", check.Name)
 		}
 	}
 	if failed {
@@ -79,30 +85,30 @@ func Main(client Client) {
 	}
 }
 
-func (r run) checks() []check {
-	var checks []check
+func (r run) checks() []Check {
+	var checks []Check
 	for _, size := range []int{0, 1, 125, 126, 65535, 65536, 1 << 20} {
 		checks = append(checks,
-			check{fmt.Sprintf("text of %d", size), func(ctx context.Context) error {
+			Check{fmt.Sprintf("text of %d", size), func(ctx context.Context) error {
 				return r.echo(ctx, r.base, Message{true, letters(size)})
 			}},
-			check{fmt.Sprintf("binary of %d", size), func(ctx context.Context) error {
+			Check{fmt.Sprintf("binary of %d", size), func(ctx context.Context) error {
 				return r.echo(ctx, r.base, Message{false, octets(size)})
 			}})
 	}
 	return append(checks,
-		check{"fragments", r.fragments},
-		check{"ping", r.ping},
-		check{"close 1000", func(ctx context.Context) error { return r.close(ctx, 1000, "") }},
-		check{"close 4001 with a reason", func(ctx context.Context) error { return r.close(ctx, 4001, "because") }},
-		check{"deflate", r.deflate},
-		check{"topic reaches all", r.topicReachesAll},
-		check{"topic without self", r.topicWithoutSelf},
-		check{"topic by POST", r.topicByPost},
-		check{"largest message", func(ctx context.Context) error {
+		Check{"fragments", r.fragments},
+		Check{"ping", r.ping},
+		Check{"close 1000", func(ctx context.Context) error { return r.close(ctx, 1000, "") }},
+		Check{"close 4001 with a reason", func(ctx context.Context) error { return r.close(ctx, 4001, "because") }},
+		Check{"deflate", r.deflate},
+		Check{"topic reaches all", r.topicReachesAll},
+		Check{"topic without self", r.topicWithoutSelf},
+		Check{"topic by POST", r.topicByPost},
+		Check{"largest message", func(ctx context.Context) error {
 			return r.echo(ctx, r.limited, Message{false, octets(2_000_000)})
 		}},
-		check{"message over the limit", r.overLimit},
+		Check{"message over the limit", r.overLimit},
 	)
 }
 
