@@ -183,7 +183,7 @@ mod tests {
     fn new_app_is_written_to_a_directory_and_replaces_no_file() {
         use std::os::unix::fs::MetadataExt;
         let directory = tempfile::tempdir().unwrap();
-        let name = r#"a "new" \ app ⁠"#.to_owned();
+        let name = "a \"new\" \\ app \u{2060}".to_owned();
         let of = |id: &str| NewAppArgs {
             name: name.clone(),
             directory: Some(directory.path().into()),

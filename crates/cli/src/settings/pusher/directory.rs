@@ -260,6 +260,19 @@ mod tests {
         assert_eq!(changed("a removed file", true), 0);
     }
 
+    #[test]
+    fn number_of_entries_is_limited() {
+        let directory = directory();
+        let at = directory.path();
+        for number in 0..ENTRIES_MAX {
+            write(at, &format!(".{number}"), "");
+        }
+        read_with(at, "").1.unwrap();
+        write(at, "a.toml", &app("1"));
+        let fault = read_with(at, "").1.unwrap_err();
+        assert_eq!(fault, format!("{KEY}: {}: more than {ENTRIES_MAX} entries", at.display()));
+    }
+
     /// As Kubernetes mounts a secret: links to files of a directory, which is a link that is replaced.
     #[test]
     fn replaced_links_are_noticed() {
