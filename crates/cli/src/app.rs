@@ -1,6 +1,9 @@
 //! `sinews app`: apps of the Pusher protocol.
 
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use ring::rand::{SecureRandom as _, SystemRandom};
@@ -31,12 +34,18 @@ pub(crate) struct NewAppArgs {
     /// The server uses TLS
     #[arg(long)]
     tls: bool,
+
+    /// Directory of the server's setting `pusher.apps_directory`: write the app there, as a file ID.toml with mode 0600, instead
+    /// of its table for the configuration file. An existing file is not changed
+    #[arg(long, value_name = "DIR")]
+    directory: Option<PathBuf>,
 }
 
 /// Runs a command.
 ///
 /// # Errors
-/// The system has no random numbers, the id or the name is invalid, or standard output is closed.
+/// The system has no random numbers, the id or the name is invalid, the file exists or cannot be written, or standard output
+/// is closed.
 pub(crate) fn run(command: &AppCommand) -> Result<(), String> {
     let AppCommand::New(args) = command;
     let text = new_app(args)?;
@@ -73,24 +82,59 @@ fn new_app(args: &NewAppArgs) -> Result<String, String> {
     let identity = AppIdentity { id, key: random::<10>()?, secret: random::<20>()? };
     let app = sinews_hub::PusherApp::new(&identity.id, &identity.key, &identity.secret);
     sinews_hub::PusherApps::new([app])?;
-    Ok(describe(args, &identity))
+    let keys = keys(&args.name, &identity);
+    let head = match &args.directory {
+        None => format!(
+            "# In the configuration file of `sinews serve --config FILE`; SIGHUP reloads it.\n[[pusher.app]]\n{keys}"
+        ),
+        Some(directory) => {
+            let path = write_file(directory, &identity.id, &keys)?;
+            format!("# The app is in the file {}.\n", path.display())
+        }
+    };
+    Ok(format!("{head}\n{}", describe(args, &identity)))
 }
 
-/// The table of the app, and the lines for libraries.
+/// The keys of the app, in TOML.
+fn keys(name: &str, identity: &AppIdentity) -> String {
+    let AppIdentity { id, key, secret } = identity;
+    // The name has no control characters.
+    let name = name.replace('\\', "\\\\").replace('"', "\\\"");
+    format!("id = \"{id}\"\nname = \"{name}\"\nkey = \"{key}\"\nsecret = \"{secret}\"\n")
+}
+
+/// Writes the file of an app; returns its path.
+///
+/// # Errors
+/// The file exists, or cannot be written.
+fn write_file(directory: &Path, id: &str, text: &str) -> Result<PathBuf, String> {
+    let path = directory.join(format!("{id}.toml"));
+    // A link appears with the whole text, and fails if the path exists. Servers ignore hidden files.
+    let hidden = directory.join(format!(".{id}.{}", random::<8>()?));
+    let write = || {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&hidden)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::hard_link(&hidden, &path)
+    };
+    let written = write();
+    // The file does not exist if it could not be created.
+    let _ = fs::remove_file(&hidden);
+    written.map_err(|error| format!("--directory: {}: {error}", path.display()))?;
+    Ok(path)
+}
+
+/// Mode of the file: it has a secret.
+const FILE_MODE: u32 = 0o600;
+
+/// The lines for libraries.
 fn describe(args: &NewAppArgs, identity: &AppIdentity) -> String {
-    let NewAppArgs { name, host, port, tls, .. } = args;
+    let NewAppArgs { host, port, tls, .. } = args;
     let AppIdentity { id, key, secret } = identity;
     let (scheme, reverb) = if *tls { ("https", "https") } else { ("http", "http") };
     let ports = format!("wsPort: {port}, wssPort: {port}");
     format!(
-        r#"# In the configuration file of `sinews serve --config FILE`; SIGHUP reloads it.
-[[pusher.app]]
-id = "{id}"
-name = {name:?}
-key = "{key}"
-secret = "{secret}"
-
-# Laravel, in .env (BROADCAST_CONNECTION=pusher)
+        r#"# Laravel, in .env (BROADCAST_CONNECTION=pusher)
 PUSHER_APP_ID={id}
 PUSHER_APP_KEY={key}
 PUSHER_APP_SECRET={secret}
@@ -125,7 +169,45 @@ mod tests {
 
     fn args(id: Option<&str>) -> NewAppArgs {
         let id = id.map(str::to_owned);
-        NewAppArgs { name: "shop".to_owned(), id, host: "127.0.0.1".to_owned(), port: 8080, tls: false }
+        NewAppArgs {
+            name: "shop".to_owned(),
+            id,
+            host: "127.0.0.1".to_owned(),
+            port: 8080,
+            tls: false,
+            directory: None,
+        }
+    }
+
+    #[test]
+    fn new_app_is_written_to_a_directory_and_replaces_no_file() {
+        use std::os::unix::fs::MetadataExt;
+        let directory = tempfile::tempdir().unwrap();
+        let name = "a \"new\" \\ app \u{2060}".to_owned();
+        let of = |id: &str| NewAppArgs {
+            name: name.clone(),
+            directory: Some(directory.path().into()),
+            ..args(Some(id))
+        };
+        let text = new_app(&of("7")).unwrap();
+        let path = directory.path().join("7.toml");
+        assert!(
+            text.starts_with(&format!("# The app is in the file {}.\n\n# Laravel", path.display())),
+            "{text}"
+        );
+        assert!(!text.contains("[[pusher.app]]"), "{text}");
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        let flag = format!("--pusher-apps-directory={}", directory.path().display());
+        let mut settings = crate::settings::tests::settings(&[&flag], "").unwrap();
+        settings.pusher.read_directory("").unwrap();
+        assert_eq!((settings.pusher.len(), settings.pusher.apps().unwrap().is_empty()), (1, false));
+        let written = fs::read_to_string(&path).unwrap();
+        let error = new_app(&of("7")).unwrap_err();
+        assert!(error.starts_with(&format!("--directory: {}: ", path.display())), "{error}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), written);
+        let names: Vec<_> =
+            fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["7.toml"], "no other file remains");
     }
 
     #[test]

@@ -1,20 +1,22 @@
 //! `sinews serve`.
 
 mod options;
+mod reload;
 
 use std::error::Error;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 
 use sd_notify::NotifyState;
-use sinews_hub::{AccessPolicy, Handover, LivePolicy, Predecessor};
-use sinews_server::{BackendChoice, BindError, EngineConfig, Router, Server, StopHandle, TlsConfig};
+use sinews_hub::{AccessPolicy, Predecessor};
+use sinews_server::{BackendChoice, BindError, EngineConfig, Router, Server, TlsConfig};
 
 use self::options::{access_policy, build_hub, check_hub};
+use self::reload::Reloader;
 use crate::args::ConfigCommand;
 use crate::config::render;
 use crate::environment;
-use crate::log::{self, SetFilter};
+use crate::log;
 use crate::settings::{self, BackendSetting, DeflateSetting, ServeArgs, ServeSettings};
 
 /// Serves until a signal stops the server, or a successor process takes over.
@@ -57,8 +59,8 @@ fn serve(args: ServeArgs, predecessor: &mut Option<Predecessor>) -> Result<(), B
     let hub = hub.start(&server)?;
     warn_if_open(server.addresses(), tls.is_some(), &live.policy());
     let table = table(server.addresses(), threads, server.backend(), &settings, descriptors);
-    let reload = Reloader { args, settings, live, tls, log };
-    watch_signals(server.stop_handle(), reload, hub.handover())?;
+    let reloader = Reloader { args, settings, live, tls, log, watches_apps: false };
+    reload::watch(server.stop_handle(), reloader, hub.handover())?;
     // Last step: from here on, the predecessor does not publish to topics with a history.
     let serving = predecessor.as_mut().map(|predecessor| hub.take_over(predecessor)).transpose()?;
     // A closed standard output is not an error.
@@ -184,85 +186,6 @@ const EMFILE: i32 = 24;
 fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         tracing::warn!(%error, "cannot notify the service manager");
-    }
-}
-
-fn watch_signals(stop: StopHandle, mut reload: Reloader, handover: Handover) -> io::Result<()> {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
-    let mut watched = vec![SIGINT, SIGTERM, SIGUSR2];
-    // Without a file there is nothing to reload, and SIGHUP terminates the program.
-    if reload.args.config.is_some() {
-        watched.push(SIGHUP);
-    }
-    let mut signals = signal_hook::iterator::Signals::new(watched)?;
-    std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
-        let mut stopping = false;
-        for signal in signals.forever() {
-            if signal == SIGHUP {
-                if let Ok(now) = NotifyState::monotonic_usec_now() {
-                    notify(&[NotifyState::Reloading, now]);
-                }
-                reload.run();
-                notify(&[NotifyState::Ready]);
-            } else if signal == SIGUSR2 {
-                handover.start();
-            } else if std::mem::replace(&mut stopping, true) {
-                stop.stop_now();
-                break;
-            } else {
-                handover.abandon();
-                if !handover.has_successor() {
-                    // After a handover, the notification would stop the successor.
-                    notify(&[NotifyState::Stopping]);
-                }
-                stop.stop();
-                tracing::info!("stopping; a second signal stops at once");
-            }
-        }
-    })?;
-    Ok(())
-}
-
-/// Reloads the configuration.
-struct Reloader {
-    args: ServeArgs,
-    /// Settings at the start, updated with reloaded values.
-    settings: ServeSettings,
-    live: LivePolicy,
-    tls: Option<TlsConfig>,
-    log: SetFilter,
-}
-
-impl Reloader {
-    fn run(&mut self) {
-        match self.try_run() {
-            Ok(restart) if restart.is_empty() => tracing::info!("the configuration has been read again"),
-            Ok(restart) => tracing::warn!(
-                "the configuration has been read again, but some changes take effect only by SIGUSR2 (handover to a successor process): \
-                 this needs a restart: {}",
-                restart.join(", ")
-            ),
-            Err(problem) => {
-                tracing::error!("the configuration is invalid and was not applied: {problem}");
-            }
-        }
-    }
-
-    /// Reloads. Returns the settings that need a restart.
-    fn try_run(&mut self) -> Result<Vec<&'static str>, String> {
-        let new = ServeSettings::load(&self.args)?;
-        let (filter, policy) = (new.log_filter()?, access_policy(&new)?);
-        let certificates = new.certificates()?;
-        let restart = self.settings.needs_restart(&new);
-        if let (Some(tls), Some(certificates)) = (&self.tls, certificates) {
-            tls.replace(certificates).map_err(|error| error.to_string())?;
-        }
-        if new.log != self.settings.log {
-            (self.log)(filter)?;
-            self.settings.log = new.log;
-        }
-        self.live.replace(policy);
-        Ok(restart)
     }
 }
 

@@ -33,7 +33,7 @@ use self::connection::{HttpSettings, WebSocketSettings};
 use self::hooks::HookSettings;
 use self::listen::ListenSettings;
 use self::namespaces::{NamespaceKeys, NamespaceSettings};
-use self::pusher::{PusherAppKeys, PusherSettings};
+use self::pusher::{PusherAppKeys, PusherKeys, PusherSettings};
 use self::server::{LimitSettings, StopSettings};
 use self::store::StoreKeys;
 use self::streams::StreamSettings;
@@ -65,6 +65,7 @@ pub(crate) static TABLES: &Tables = &[
     HookSettings::TABLE,
     NamespaceKeys::TABLE,
     WebhookKeys::TABLE,
+    PusherKeys::TABLE,
     PusherAppKeys::TABLE,
 ];
 
@@ -181,13 +182,14 @@ setting_args! {
 }
 
 impl ServeSettings {
-    /// Reads the configuration file, if given, and merges all settings.
+    /// Reads the configuration file and the directory of apps, if given, and merges all settings.
     ///
     /// # Errors
-    /// Returns errors of the file, and invalid values that types do not exclude.
+    /// Returns errors of the files, and invalid values that types do not exclude.
     pub(crate) fn load(args: &ServeArgs) -> Result<Self, String> {
         let file = args.config.as_deref().map(|path| ConfigFile::read(path, TABLES));
-        let settings = Self::merge(&args.flags.0, &file.transpose()?.unwrap_or_default())?;
+        let mut settings = Self::merge(&args.flags.0, &file.transpose()?.unwrap_or_default())?;
+        settings.pusher.read_directory(settings.names.of("pusher.apps_directory"))?;
         settings.origin_policy()?;
         settings.host_policy()?;
         Ok(settings)

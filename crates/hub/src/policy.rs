@@ -368,6 +368,21 @@ impl LivePolicy {
             Err(error) => tracing::error!("the access policy was not replaced: {error}"),
         }
     }
+
+    /// Replaces the apps of the Pusher protocol, and nothing else. Open connections follow as with
+    /// [`with_pusher`](AccessPolicy::with_pusher). The apps are those of the policy until the next
+    /// [`replace`](Self::replace).
+    ///
+    /// # Errors
+    /// The fault of a webhook; the former apps remain.
+    pub fn replace_pusher(&self, apps: &PusherApps) -> Result<(), String> {
+        let policy = self.policy();
+        let mut targets = webhooks::targets(&policy.webhook_options)?;
+        targets.extend(apps.webhook_targets()?);
+        policy.live_apps.replace(apps);
+        policy.webhooks.replace(targets);
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -63,22 +63,23 @@ impl ConfigFile {
 
     pub(crate) fn parse(text: &str, path: &Path, tables: &Tables) -> Result<Self, String> {
         let at = |offset: usize| format!("{}:{}", path.display(), line_of(text, offset));
-        let table = DeTable::parse(text).map_err(|error| {
-            let offset = error.span().map_or(0, |span| span.start);
-            format!("{}: {}", at(offset), error.message().replace('\n', "; "))
-        })?;
+        let table = parse_table(text, &at)?;
         let mut faults = Vec::new();
         let plain: Vec<_> = tables.iter().copied().filter(|table| table.section().is_none()).collect();
         let mut sections = Vec::new();
         for sectioned in tables {
             let Some(root) = sectioned.root() else { continue };
+            let has_keys = is_table(&plain, root);
             for (key, value) in table.get_ref().iter().filter(|(key, _)| **key.get_ref() == *root) {
                 let DeValue::Table(inner) = value.get_ref() else {
+                    if has_keys {
+                        continue;
+                    }
                     let header = sectioned.header("NAME").unwrap_or_default();
                     faults.push(format!("{}: {root} is a table: {header}", at(key.span().start)));
                     continue;
                 };
-                for section in named_sections(sectioned, inner, &at, &mut faults) {
+                for section in named_sections((sectioned, has_keys), inner, &at, &mut faults) {
                     let NamedSection { name, shown, location, keys } = section;
                     let parsed = Self::parse_keys(text, path, (sectioned.name, keys), (&[*sectioned], &[]));
                     match parsed {
@@ -90,7 +91,11 @@ impl ConfigFile {
                 }
             }
         }
-        let roots: Vec<_> = tables.iter().filter_map(|table| table.root()).collect();
+        let elsewhere = |table: &&'static Table| {
+            let root = table.root()?;
+            Some(if is_table(&plain, root) { table.list().unwrap_or(root) } else { root })
+        };
+        let roots: Vec<_> = tables.iter().filter_map(elsewhere).collect();
         match Self::parse_keys(text, path, ("", table.get_ref()), (&plain, &roots)) {
             Ok(file) if faults.is_empty() => Ok(Self { sections, ..file }),
             Ok(_) => Err(faults.join("\n")),
@@ -99,6 +104,31 @@ impl ConfigFile {
                 Err(faults.join("\n"))
             }
         }
+    }
+
+    /// Reads a file with the keys of one element of a list, without the header.
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read).
+    pub(crate) fn parse_element(
+        text: &str,
+        path: &Path,
+        schema: &'static Table,
+    ) -> Result<FileSection, String> {
+        let at = |offset: usize| format!("{}:{}", path.display(), line_of(text, offset));
+        let table = parse_table(text, &at)?;
+        if let Some((root, _)) =
+            table.get_ref().iter().find(|(key, _)| schema.root() == Some(&**key.get_ref()))
+        {
+            let header = schema.header("NAME").unwrap_or_default();
+            return Err(format!(
+                "{}: the file has the keys of one table, without the header {header}",
+                at(root.span().start)
+            ));
+        }
+        let parsed = Self::parse_keys(text, path, (schema.name, table.get_ref()), (&[schema], &[]));
+        let file = parsed.map_err(|fault| fault.replace(&format!("{}.", schema.name), ""))?;
+        Ok(FileSection { table: schema.name, name: String::new(), location: at(0), file })
     }
 
     /// Reads the keys of a table, and of the tables in it. Tables of the names `roots` are read elsewhere.
@@ -167,6 +197,15 @@ impl ConfigFile {
     }
 }
 
+/// # Errors
+/// The text is not TOML.
+fn parse_table<'a>(text: &'a str, at: &impl Fn(usize) -> String) -> Result<Spanned<DeTable<'a>>, String> {
+    DeTable::parse(text).map_err(|error| {
+        let offset = error.span().map_or(0, |span| span.start);
+        format!("{}: {}", at(offset), error.message().replace('\n', "; "))
+    })
+}
+
 /// A table of the file that is a section.
 struct NamedSection<'a> {
     name: String,
@@ -176,9 +215,10 @@ struct NamedSection<'a> {
     keys: &'a DeTable<'a>,
 }
 
-/// Finds the tables in a table of the file that are sections of a table of the schema.
+/// Finds the tables in a table of the file that are sections of a table of the schema. With `has_keys`, other keys of the
+/// table of a list are read elsewhere.
 fn named_sections<'a>(
-    schema: &Table,
+    (schema, has_keys): (&Table, bool),
     table: &'a DeTable<'a>,
     at: &impl Fn(usize) -> String,
     faults: &mut Vec<String>,
@@ -198,14 +238,14 @@ fn named_sections<'a>(
     };
     for (key, value) in table {
         let location = at(key.span().start);
-        let DeValue::Array(elements) = value.get_ref() else {
+        let is_list = list.rsplit('.').next() == Some(&**key.get_ref());
+        if has_keys && !is_list {
+            continue;
+        }
+        let (true, DeValue::Array(elements)) = (is_list, value.get_ref()) else {
             faults.push(format!("{location}: unknown key; did you mean [[{list}]]?"));
             continue;
         };
-        if list.rsplit('.').next() != Some(&**key.get_ref()) {
-            faults.push(format!("{location}: unknown key; did you mean [[{list}]]?"));
-            continue;
-        }
         for (number, element) in (1..).zip(elements.iter()) {
             let (name, location) = (format!("{number}"), at(element.span().start));
             match element.get_ref() {
@@ -279,11 +319,21 @@ impl<'a> KeySpan<'a> {
             (false, _) if find(tables, name).is_some() => None,
             (false, _) => {
                 let alike = |other: &&str| strsim::jaro(name, other);
-                let near = nearest(tables, name).filter(|_| !self.is_table()).or_else(|| {
-                    let tables = tables.iter().map(|table| table.name).filter(|name| !name.is_empty());
-                    tables.chain(roots.iter().copied()).max_by(|a, b| alike(a).total_cmp(&alike(b)))
+                let is_array = matches!(self.value.get_ref(), DeValue::Array(_));
+                let list = |root: &&str| is_array && root.contains('.') && alike(root) > ALIKE_MIN;
+                let near = roots.iter().copied().find(list);
+                let near =
+                    near.or_else(|| nearest(tables, name).filter(|_| !self.is_table())).or_else(|| {
+                        let tables = tables.iter().filter(|table| table.section().is_none());
+                        let tables = tables.map(|table| table.name).filter(|name| !name.is_empty());
+                        tables.chain(roots.iter().copied()).max_by(|a, b| alike(a).total_cmp(&alike(b)))
+                    });
+                let hint = near.map_or_else(String::new, |near| {
+                    // Of the names of tables that are read elsewhere, lists have a dot.
+                    let is_list = near.contains('.') && roots.contains(&near);
+                    let near = if is_list { format!("[[{near}]]") } else { near.to_owned() };
+                    format!("; did you mean {near}?")
                 });
-                let hint = near.map_or_else(String::new, |near| format!("; did you mean {near}?"));
                 Some(format!("{}: unknown key {name}{hint}", at(self.at)))
             }
         }
@@ -329,8 +379,11 @@ fn nearest(tables: &Tables, name: &str) -> Option<&'static str> {
     let order =
         |a: &&SettingKey, b: &&SettingKey| alike(a).total_cmp(&alike(b)).then(whole(a).total_cmp(&whole(b)));
     let best = keys(tables).max_by(order)?;
-    (alike(best) > 0.7).then_some(best.name)
+    (alike(best) > ALIKE_MIN).then_some(best.name)
 }
+
+/// Similarity from which a name is suggested.
+const ALIKE_MIN: f64 = 0.7;
 
 fn line_of(text: &str, offset: usize) -> usize {
     1 + text.bytes().take(offset).filter(|byte| *byte == b'\n').count()

@@ -1,5 +1,8 @@
 //! Apps of the Pusher protocol.
 
+mod directory;
+
+use std::collections::HashMap;
 use std::fs;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
@@ -7,7 +10,8 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use sinews_hub::{PusherApp, PusherApps, PusherLimits, PusherWebhook, WebhookEventKind};
 
-use crate::config::file::ConfigFile;
+use self::directory::AppDirectory;
+use crate::config::file::FileSection;
 use crate::config::flags::SettingFlags;
 use crate::config::resolver::{SettingGroup, SettingResolver};
 use crate::config::schema::settings;
@@ -15,8 +19,23 @@ use crate::config::units::{ByteSize, DurationSetting, PositiveDuration, Redacted
 use crate::config::value::choice;
 
 settings! {
+    /// Apps of the Pusher Channels protocol that are files of a directory.
+    pub(crate) struct PusherKeys in "pusher", "Pusher protocol" {
+        /// Directory of apps, besides the apps of the configuration file. Each file `*.toml` has one app, with the keys of
+        /// `[[pusher.app]]` and without this header. Changes of the directory take effect within two seconds, without a
+        /// signal. Hidden files and files with other suffixes are ignored.
+        apps_directory: Option<PathBuf> {
+            placeholder: "DIR",
+            expected: "the path of a directory",
+            example: "/etc/sinews/apps",
+            reloads: true,
+        }
+    }
+}
+
+settings! {
     /// An app of the Pusher Channels protocol: clients connect to `/app/KEY`, and servers send requests to `/apps/ID/…`. A
-    /// file may have up to 10,000 of these tables; `sinews app new NAME` prints one. Open connections follow a reload.
+    /// server may have up to 10,000 apps; `sinews app new NAME` prints one. Open connections follow a reload.
     pub(crate) struct PusherAppKeys in "pusher.app[]", "" {
         /// Id of the app: 1 to 20 letters, digits, `-` and `_`. Some libraries accept digits only.
         id: Option<String> { unset: "none; it is required", example: "1", reloads: true }
@@ -163,9 +182,15 @@ impl From<PusherEventSetting> for WebhookEventKind {
     }
 }
 
-/// The apps, in the order of the file.
+/// The apps, in the order of the configuration file, and then by file of the directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PusherSettings(Vec<PusherSection>);
+pub(crate) struct PusherSettings {
+    /// Apps of the configuration file.
+    sections: Vec<PusherSection>,
+    directory: Option<AppDirectory>,
+    /// Apps of the directory.
+    files: Vec<PusherSection>,
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct PusherSection {
@@ -176,49 +201,110 @@ struct PusherSection {
 
 impl SettingGroup for PusherSettings {
     fn resolve(resolver: &mut SettingResolver<'_>) -> Result<Self, String> {
-        let sections = resolver.sections(PusherAppKeys::TABLE.name).map(|section| {
-            let keys = resolve(&section.file)?;
-            Ok(PusherSection { location: section.location.clone(), keys })
-        });
-        sections.collect::<Result<_, _>>().map(Self)
+        let PusherKeys { apps_directory } = PusherKeys::resolve(resolver)?;
+        let sections = resolver.sections(PusherAppKeys::TABLE.name).map(PusherSection::resolve);
+        let sections = sections.collect::<Result<_, _>>()?;
+        Ok(Self { sections, directory: apps_directory.map(AppDirectory::new), files: Vec::new() })
     }
 
     /// All keys take effect on reload.
     fn list_restarts(&self, _: &Self, _: &mut Vec<&'static str>) {}
 }
 
-/// Reads the keys of one table.
-fn resolve(file: &ConfigFile) -> Result<PusherAppKeys, String> {
-    let flags = SettingFlags::default();
-    PusherAppKeys::resolve(&mut SettingResolver::new(&flags, file))
-}
-
 impl PusherSettings {
-    /// Checks that each app has an id, a key and a secret.
-    pub(super) fn check(&self) -> Result<(), String> {
-        self.0.iter().try_for_each(|section| {
-            let PusherAppKeys { id, key, secret, secret_file, .. } = &section.keys;
-            let fault = |fault: &str| Err(format!("{}: pusher.app {fault}", section.location));
-            match (id, key, secret, secret_file) {
-                (None, ..) => fault("needs an id"),
-                (_, None, ..) => fault("needs a key"),
-                (_, _, None, None) => fault("needs a secret or a secret_file"),
-                (_, _, Some(_), Some(_)) => {
-                    fault("has a secret and a secret_file: only one of these may be set")
-                }
-                _ => Ok(()),
+    /// Directory of apps.
+    pub(crate) fn directory(&self) -> Option<&AppDirectory> {
+        self.directory.as_ref()
+    }
+
+    /// Number of apps.
+    pub(crate) fn len(&self) -> usize {
+        self.all().count()
+    }
+
+    fn all(&self) -> impl Iterator<Item = &PusherSection> {
+        self.sections.iter().chain(&self.files)
+    }
+
+    /// Reads the files of the directory, and checks all apps. `name` is the name of the setting, for errors. The state of the
+    /// directory is that of this call, also after an error.
+    ///
+    /// # Errors
+    /// The directory cannot be read, a file is invalid, or two apps contradict each other.
+    pub(crate) fn read_directory(&mut self, name: &str) -> Result<(), String> {
+        let Some(directory) = &mut self.directory else { return Ok(()) };
+        let files = directory.read(PusherAppKeys::TABLE).map_err(|fault| format!("{name}: {fault}"))?;
+        let mut faults = Vec::new();
+        self.files.clear();
+        for file in files {
+            match file.and_then(|section| PusherSection::resolve(&section)) {
+                Ok(section) => self.files.push(section),
+                Err(fault) => faults.push(fault),
             }
-        })
+        }
+        if faults.is_empty() { self.check() } else { Err(faults.join("\n")) }
+    }
+
+    /// Takes over the state of the directory from settings that were rejected, so that their fault is reported once.
+    pub(crate) fn note_state(&mut self, rejected: &Self) {
+        self.directory.clone_from(&rejected.directory);
+    }
+
+    /// Checks that each app has an id, a key and a secret, and that no other app has the id or the key.
+    ///
+    /// # Errors
+    /// The position of the app, and of the app with the same id or key.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let mut known = HashMap::new();
+        for section in self.all() {
+            section.check()?;
+            for (kind, name) in section.names() {
+                if let Some(other) = known.insert((kind, name), section) {
+                    return Err(format!(
+                        "{}: pusher.app: the {kind} {name:?} is also that of the app at {}",
+                        section.location, other.location
+                    ));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The apps for the hub. Reads the files of secrets.
     pub(crate) fn apps(&self) -> Result<PusherApps, String> {
-        let apps = self.0.iter().map(PusherSection::app).collect::<Result<Vec<_>, _>>()?;
+        let apps = self.all().map(PusherSection::app).collect::<Result<Vec<_>, _>>()?;
         PusherApps::new(apps).map_err(|error| format!("pusher.app: {error}"))
     }
 }
 
 impl PusherSection {
+    /// Reads the keys of one table.
+    fn resolve(section: &FileSection) -> Result<Self, String> {
+        let flags = SettingFlags::default();
+        let keys = PusherAppKeys::resolve(&mut SettingResolver::new(&flags, &section.file))?;
+        Ok(Self { location: section.location.clone(), keys })
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let PusherAppKeys { id, key, secret, secret_file, .. } = &self.keys;
+        let fault = |fault: &str| Err(format!("{}: pusher.app {fault}", self.location));
+        match (id, key, secret, secret_file) {
+            (None, ..) => fault("needs an id"),
+            (_, None, ..) => fault("needs a key"),
+            (_, _, None, None) => fault("needs a secret or a secret_file"),
+            (_, _, Some(_), Some(_)) => fault("has a secret and a secret_file: only one of these may be set"),
+            _ => Ok(()),
+        }
+    }
+
+    /// The names that no other app has, each with its kind.
+    fn names(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let PusherAppKeys { id, key, more_keys, .. } = &self.keys;
+        let more = more_keys.iter().filter_map(|Redacted(pair)| Some(pair.split_once(':')?.0));
+        let keys = key.iter().map(String::as_str).chain(more).map(|key| ("key", key));
+        id.iter().map(|id| ("id", id.as_str())).chain(keys)
+    }
+
     fn app(&self) -> Result<PusherApp, String> {
         let keys = &self.keys;
         let fault = |fault: String| format!("{}: pusher.app: {fault}", self.location);
@@ -249,7 +335,7 @@ impl PusherSection {
         for url in &keys.webhooks {
             app = app.with_webhook(webhook(url, keys));
         }
-        Ok(app
+        let app = app
             .with_enabled(keys.enabled.unwrap_or(true))
             .with_origins(keys.origins.iter().cloned())
             .with_client_events(keys.client_events.unwrap_or(false))
@@ -257,7 +343,10 @@ impl PusherSection {
             .with_tls_only(keys.tls_only.unwrap_or(false))
             .with_strict_protocol(keys.strict_protocol.unwrap_or(false))
             .with_authorization_timeout(keys.authorization_timeout)
-            .with_limits(limits(keys)))
+            .with_limits(limits(keys));
+        // All apps are checked together later: an error of this check has the position.
+        PusherApps::new([app.clone()]).map_err(fault)?;
+        Ok(app)
     }
 }
 
@@ -313,7 +402,7 @@ mod tests {
         let settings = settings(&[], file).unwrap();
         assert!(!settings.pusher.apps().unwrap().is_empty());
         assert!(!format!("{settings:?}").contains("not shown"), "secrets are not shown");
-        assert_eq!(settings.pusher.0.len(), 2);
+        assert_eq!(settings.pusher.len(), 2);
     }
 
     #[test]
@@ -326,8 +415,18 @@ mod tests {
                 "sinews.toml:2: unknown key pusher.app.ids; did you mean pusher.app.id?",
             ),
             ("[pusher.app]\nid = \"1\"", "unknown key; did you mean [[pusher.app]]?"),
-            ("[pusher]\napps = []", "sinews.toml:2: unknown key; did you mean [[pusher.app]]?"),
-            ("pusher = 1", "sinews.toml:1: pusher is a table: [[pusher.app]]"),
+            ("[pusher]\napps = []", "sinews.toml:2: unknown key pusher.apps; did you mean [[pusher.app]]?"),
+            ("[[pusher.apps]]", "sinews.toml:1: unknown key pusher.apps; did you mean [[pusher.app]]?"),
+            ("[pusher.apps]", "sinews.toml:1: unknown key pusher.apps; did you mean [[pusher.app]]?"),
+            (
+                "pusher.app_directory = \"a\"",
+                "sinews.toml:1: unknown key pusher.app_directory; did you mean pusher.apps_directory?",
+            ),
+            ("pusher = 1", "sinews.toml:1: pusher is a table: [pusher]"),
+            (
+                "[pusher]\napps_directory = 1\n[[pusher.app]]",
+                "sinews.toml:2: pusher.apps_directory must be the path",
+            ),
             ("[[pusher.app]]\nid = 1", "sinews.toml:2: pusher.app.id must be"),
             (
                 "[[pusher.app]]\nwebhook_events = \"all\"",
@@ -337,9 +436,25 @@ mod tests {
             let error = settings(&[], file).unwrap_err();
             assert!(error.contains(expected), "{error}");
         }
-        let twice = "[[pusher.app]]\nid = \"1\"\nkey = \"a\"\nsecret = \"b\"\n".repeat(2);
-        let error = settings(&[], &twice).unwrap().pusher.apps().unwrap_err();
-        assert!(error.contains("another app"), "{error}");
+        let app = |id: &str, more: &str| {
+            format!("[[pusher.app]]\nid = \"{id}\"\nkey = \"a{id}\"\nsecret = \"b\"\n{more}\n")
+        };
+        for (second, expected) in [
+            (
+                app("1", ""),
+                "sinews.toml:6: pusher.app: the id \"1\" is also that of the app at sinews.toml:1",
+            ),
+            (
+                app("2", "more_keys = \"a1:hidden\""),
+                "sinews.toml:6: pusher.app: the key \"a1\" is also that of the app at sinews.toml:1",
+            ),
+        ] {
+            let error = settings(&[], &format!("{}{second}", app("1", ""))).unwrap_err();
+            assert_eq!(error, expected);
+        }
+        let topics = format!("{}{}", app("1", "topics = \"c\""), app("2", "topics = \"c\""));
+        let error = settings(&[], &topics).unwrap().pusher.apps().unwrap_err();
+        assert!(error.contains("topics overlap those of app"), "{error}");
         let grace = "[[pusher.app]]\nid = \"1\"\nkey = \"a\"\nsecret = \"b\"\nwebhooks = \"http://a/\"\n\
                      webhook_grace = \"61s\"\n";
         let error = settings(&[], grace).unwrap().pusher.apps().unwrap_err();

@@ -2,6 +2,7 @@
 
 mod admission;
 mod api;
+mod apps;
 mod auth;
 mod cluster;
 mod config;

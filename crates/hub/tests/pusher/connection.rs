@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use sinews_hub::{PusherApp, PusherLimits};
+use sinews_hub::{PusherApp, PusherApps, PusherLimits};
 
 use crate::client::{Client, KEY, QUERY, SECRET, api, app, data_of, hub, hub_of, policy, request};
 
@@ -159,6 +159,22 @@ fn reload_changes_open_connections_and_removes_apps() {
     assert_eq!(api(&hub, "GET", "/apps/3/channels", "", "").0, 403);
     hub.access.replace(policy([]));
     assert_eq!(request(&hub, "GET", "/apps/3/channels", "").0, 404);
+}
+
+#[test]
+fn apps_are_replaced_without_the_rest_of_the_policy() {
+    let hub = hub(|app| app);
+    let mut client = Client::new(&hub);
+    let apps = |apps: Vec<PusherApp>| PusherApps::new(apps).unwrap();
+    hub.access.replace_pusher(&apps(vec![app(), PusherApp::new("4", "k4", SECRET)])).unwrap();
+    client.ping();
+    Client::at(&hub, &target("k4", QUERY));
+    hub.access.replace_pusher(&apps(vec![PusherApp::new("4", "k4", SECRET)])).unwrap();
+    client.send("pusher:ping", json!({}));
+    client.expect_end(4001);
+    Client::open(&hub, &target(KEY, QUERY)).expect_end(4001);
+    hub.access.replace(policy([app()]));
+    Client::open(&hub, &target("k4", QUERY)).expect_end(4001);
 }
 
 #[test]

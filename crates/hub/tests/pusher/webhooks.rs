@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use sinews_hub::{Hub, PusherWebhook, WebhookEventKind, WebhookOptions};
+use sinews_hub::{Hub, PusherApps, PusherWebhook, WebhookEventKind, WebhookOptions};
 
 use crate::client::{Client, KEY, app, hub, policy, request, sign, trigger};
 use crate::support::{TIMEOUT, TestHub};
@@ -224,4 +224,7 @@ fn reload_replaces_the_webhooks_of_apps() {
     hub.access.replace(policy([app().with_webhook(second.webhook())]));
     client.subscribe("b");
     assert_eq!(second.event(), json!({ "name": "channel_occupied", "channel": "b" }));
+    hub.access.replace_pusher(&PusherApps::new([app().with_webhook(first.webhook())]).unwrap()).unwrap();
+    client.subscribe("c");
+    assert_eq!(first.event(), json!({ "name": "channel_occupied", "channel": "c" }));
 }

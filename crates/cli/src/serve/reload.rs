@@ -1,0 +1,216 @@
+//! Signals, and settings that change while the server runs.
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use sd_notify::NotifyState;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
+use signal_hook::iterator::Signals;
+use sinews_hub::{Handover, LivePolicy};
+use sinews_server::{StopHandle, TlsConfig};
+
+use super::notify;
+use super::options::access_policy;
+use crate::log::SetFilter;
+use crate::settings::{ServeArgs, ServeSettings};
+
+/// Reloads the configuration.
+pub(super) struct Reloader {
+    pub(super) args: ServeArgs,
+    /// Settings at the start, updated with reloaded values.
+    pub(super) settings: ServeSettings,
+    pub(super) live: LivePolicy,
+    pub(super) tls: Option<TlsConfig>,
+    pub(super) log: SetFilter,
+    /// Whether a thread watches the directory of apps.
+    pub(super) watches_apps: bool,
+}
+
+/// Watches signals and the directory of apps, each on a thread.
+///
+/// # Errors
+/// A handler of signals or a thread cannot be started.
+pub(super) fn watch(stop: StopHandle, reloader: Reloader, handover: Handover) -> io::Result<()> {
+    let mut watched = vec![SIGINT, SIGTERM, SIGUSR2];
+    // Without files there is nothing to reload, and SIGHUP terminates the program.
+    if reloader.args.config.is_some() || reloader.settings.pusher.directory().is_some() {
+        watched.push(SIGHUP);
+    }
+    let mut signals = Signals::new(watched)?;
+    let reloader = Arc::new(Mutex::new(reloader));
+    watch_apps(&reloader)?;
+    thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        let mut stopping = false;
+        for signal in signals.forever() {
+            if signal == SIGHUP {
+                if let Ok(now) = NotifyState::monotonic_usec_now() {
+                    notify(&[NotifyState::Reloading, now]);
+                }
+                lock(&reloader).run();
+                if let Err(error) = watch_apps(&reloader) {
+                    tracing::error!("thread of pusher.apps_directory: {error}");
+                }
+                notify(&[NotifyState::Ready]);
+            } else if signal == SIGUSR2 {
+                handover.start();
+            } else if std::mem::replace(&mut stopping, true) {
+                stop.stop_now();
+                break;
+            } else {
+                handover.abandon();
+                if !handover.has_successor() {
+                    // After a handover, the notification would stop the successor.
+                    notify(&[NotifyState::Stopping]);
+                }
+                stop.stop();
+                tracing::info!("stopping; a second signal stops at once");
+            }
+        }
+    })?;
+    Ok(())
+}
+
+fn lock(reloader: &Mutex<Reloader>) -> MutexGuard<'_, Reloader> {
+    reloader.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Interval between two looks at the directory of apps. A look costs a system call for each file: 10,000 files cost about
+/// five percent of a processor.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Time without a change before the files are read, so that an app that is half written, or that moves from one file to
+/// another, is no error.
+const SETTLE_TIME: Duration = Duration::from_millis(200);
+
+/// Maximum number of these times, for a directory that changes all the time.
+const SETTLE_LOOKS: usize = 3;
+
+/// Starts the thread that watches the directory of apps, if there is a directory and no thread.
+fn watch_apps(reloader: &Arc<Mutex<Reloader>>) -> io::Result<()> {
+    let mut guard = lock(reloader);
+    if guard.watches_apps || guard.settings.pusher.directory().is_none() {
+        return Ok(());
+    }
+    let watched = Arc::clone(reloader);
+    thread::Builder::new().name("apps".to_owned()).spawn(move || {
+        while look_at_apps(&watched) {
+            thread::sleep(LOOK_INTERVAL);
+        }
+    })?;
+    guard.watches_apps = true;
+    Ok(())
+}
+
+/// Reads the directory of apps again if it has changed. Returns whether there still is a directory.
+fn look_at_apps(reloader: &Mutex<Reloader>) -> bool {
+    let directory = {
+        let mut guard = lock(reloader);
+        let directory = guard.settings.pusher.directory().cloned();
+        guard.watches_apps = directory.is_some();
+        directory
+    };
+    let Some(directory) = directory else { return false };
+    // Without the lock, for which a reload by signal would wait: the directory may be slow.
+    let mut state = directory.current_state();
+    if directory.has_state(state) {
+        return true;
+    }
+    for _ in 0..SETTLE_LOOKS {
+        thread::sleep(SETTLE_TIME);
+        if std::mem::replace(&mut state, directory.current_state()) == state {
+            break;
+        }
+    }
+    lock(reloader).reload_apps();
+    true
+}
+
+impl Reloader {
+    /// Reloads everything, and logs the result.
+    fn run(&mut self) {
+        match self.try_run() {
+            Ok(restart) if restart.is_empty() => tracing::info!("the configuration has been read again"),
+            Ok(restart) => tracing::warn!(
+                "the configuration has been read again, but some changes take effect only by SIGUSR2 (handover to a successor process): \
+                 this needs a restart: {}",
+                restart.join(", ")
+            ),
+            Err(problem) => {
+                tracing::error!("the configuration is invalid and was not applied: {problem}");
+            }
+        }
+    }
+
+    /// Reloads. Returns the settings that need a restart.
+    fn try_run(&mut self) -> Result<Vec<&'static str>, String> {
+        let new = ServeSettings::load(&self.args)?;
+        let (filter, policy) = (new.log_filter()?, access_policy(&new)?);
+        let certificates = new.certificates()?;
+        let restart = self.settings.needs_restart(&new);
+        if let (Some(tls), Some(certificates)) = (&self.tls, certificates) {
+            tls.replace(certificates).map_err(|error| error.to_string())?;
+        }
+        if new.log != self.settings.log {
+            (self.log)(filter)?;
+            self.settings.log = new.log;
+        }
+        self.live.replace(policy);
+        self.settings.pusher = new.pusher;
+        Ok(restart)
+    }
+
+    /// Reads the directory of apps again, and logs the result. The other settings are those in force.
+    fn reload_apps(&mut self) {
+        let mut new = self.settings.pusher.clone();
+        let read = new.read_directory("pusher.apps_directory");
+        let applied = read.and_then(|()| self.live.replace_pusher(&new.apps()?));
+        match applied {
+            Ok(()) => {
+                tracing::info!(apps = new.len(), "the apps have been read again");
+                self.settings.pusher = new;
+            }
+            Err(problem) => {
+                tracing::error!("the apps are invalid and were not applied: {problem}");
+                self.settings.pusher.note_state(&new);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::serve::options::build_hub;
+    use crate::settings::tests::settings;
+
+    #[test]
+    fn faulty_directory_is_reported_once_and_the_former_apps_remain() {
+        let directory = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| fs::write(directory.path().join(name), text).unwrap();
+        let app = |id: &str| format!("id = \"{id}\"\nkey = \"key-{id}\"\nsecret = \"s\"\n");
+        write("a.toml", &app("1"));
+        let flag = format!("--pusher-apps-directory={}", directory.path().display());
+        let mut settings = settings(&[&flag], "").unwrap();
+        settings.pusher.read_directory("").unwrap();
+        let hub = build_hub(&settings, access_policy(&settings).unwrap(), None).unwrap();
+        let (args, live) = (ServeArgs::default(), hub.access());
+        let log: SetFilter = Box::new(|_| Ok(()));
+        let mut reloader = Reloader { args, settings, live, tls: None, log, watches_apps: false };
+        let is_current = |reloader: &Reloader| {
+            let directory = reloader.settings.pusher.directory().unwrap();
+            directory.has_state(directory.current_state())
+        };
+        assert!(is_current(&reloader));
+        for (text, apps) in [("no = 1".to_owned(), 1), (app("1"), 1), (app("a b"), 1), (app("2"), 2)] {
+            write("b.toml", &text);
+            assert!(!is_current(&reloader), "{text}");
+            reloader.reload_apps();
+            assert!(is_current(&reloader), "{text}: read once");
+            assert_eq!(reloader.settings.pusher.len(), apps, "{text}");
+        }
+    }
+}
