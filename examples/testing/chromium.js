@@ -51,7 +51,13 @@ export async function chromium(test) {
     const { browserContextId } = await call("Target.createBrowserContext");
     const { targetId } = await call("Target.createTarget", { url, browserContextId });
     const { sessionId } = await call("Target.attachToTarget", { targetId, flatten: true });
-    return page((expression) => call("Runtime.evaluate", { expression, awaitPromise: true, returnByValue: true }, sessionId));
+    return {
+      ...page((expression) => call("Runtime.evaluate", { expression, awaitPromise: true, returnByValue: true }, sessionId)),
+      /** Calls a method of the DevTools protocol, such as `Input.dispatchMouseEvent`. */
+      call: (method, params) => call(method, params, sessionId),
+      /** Closes the page, as a user closes a tab. */
+      close: () => call("Target.closeTarget", { targetId }),
+    };
   };
 }
 
