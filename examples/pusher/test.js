@@ -3,6 +3,7 @@ import test from "node:test";
 
 import { chromium, noChromium } from "../testing/chromium.js";
 import { browser, freePort, limit, serveTutorial, startNode } from "../testing/programs.js";
+import "./test-pusher-js.js";
 
 const file = (name) => new URL(name, import.meta.url).pathname;
 const MEMBERS = '[...document.querySelectorAll("#members li")].map((line) => line.textContent).join()';

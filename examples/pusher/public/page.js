@@ -1,4 +1,4 @@
-// The page of a user: what pusher-js receives is shown, and what the user does is sent.
+// The page of a user: shows the events that pusher-js receives, and sends the actions of the user.
 const $ = (id) => document.getElementById(id);
 /** Milliseconds between two positions: the server accepts ten client events a second. */
 const PERIOD = 125;
@@ -35,8 +35,8 @@ function show(list, text) {
 
 /** The color of a user, the same on all pages. */
 function color(id) {
-  const hue = [...id].reduce((sum, letter) => (sum * 31 + letter.charCodeAt(0)) % 360, 7);
-  return `hsl(${hue} 65% 50%)`;
+  const number = [...id].reduce((sum, letter) => (sum * 31 + letter.charCodeAt(0)) % 1_000_003, 7);
+  return `hsl(${(number * 137) % 360} 65% 50%)`; // steps by the golden angle differ most
 }
 
 function enter({ user, key, host, port, useTLS }) {
@@ -76,7 +76,7 @@ function enter({ user, key, host, port, useTLS }) {
     showMembers();
   });
 
-  // Client events go from page to page. `user_id` is set by the server: nobody can send as another member.
+  // Client events go from page to page. `user_id` is set by the server: a client cannot send as another member.
   team.bind("client-cursor", ({ x, y }, { user_id: id }) => moveCursor(id, x, y));
   team.bind("client-typing", (data, { user_id: id }) => {
     clearTimeout(typing.get(id));
@@ -123,6 +123,8 @@ function enter({ user, key, host, port, useTLS }) {
     }
     const percent = (part) => `${Math.min(Math.max(Number(part) || 0, 0), 1) * 100}%`;
     Object.assign(cursor.style, { left: percent(x), top: percent(y) });
+    cursor.classList.toggle("before", x > 0.7);
+    cursor.classList.toggle("above", y > 0.8);
   }
 
   // The own position: at most one event in each period, the last position always.
