@@ -107,6 +107,11 @@ function helpers() {
       if (!response.ok) throw new Error(await response.text());
       return response.json();
     },
+    /** Rejects after 30 s, with the states of all clients. */
+    late: () => new Promise((_, reject) => {
+      const states = () => JSON.stringify(clients.map(({ states, errors }) => [states, [...errors]]));
+      setTimeout(() => reject(new Error(`no result after 30 s: ${states()}`)), 30_000);
+    }),
     end() {
       for (const client of clients.splice(0)) client.disconnect();
     },
@@ -185,7 +190,7 @@ function check(name, run, expected) {
   test(`pusher-js in Chromium: ${name}`, { ...limit, skip: noChromium }, async () => {
     const window = await page();
     try {
-      assert.deepEqual(await window.evaluate(`(${run})()`), expected);
+      assert.deepEqual(await window.evaluate(`Promise.race([(${run})(), late()])`), expected);
     } finally {
       await window.evaluate("end()");
     }
