@@ -9,7 +9,7 @@ import { setTimeout as pause } from "node:timers/promises";
 
 const PROGRAM = ["chromium", "chromium-browser", "google-chrome"].find((name) => !spawnSync(name, ["--version"]).error);
 /** Milliseconds until an expectation of a page fails. */
-const PATIENCE = 20_000;
+const PATIENCE = 30_000;
 
 /** The reason to skip tests of pages, or false. */
 export const noChromium = !PROGRAM && "no chromium (apt-get install chromium)";
@@ -51,7 +51,13 @@ export async function chromium(test) {
     const { browserContextId } = await call("Target.createBrowserContext");
     const { targetId } = await call("Target.createTarget", { url, browserContextId });
     const { sessionId } = await call("Target.attachToTarget", { targetId, flatten: true });
-    return page((expression) => call("Runtime.evaluate", { expression, awaitPromise: true, returnByValue: true }, sessionId));
+    return {
+      ...page((expression) => call("Runtime.evaluate", { expression, awaitPromise: true, returnByValue: true }, sessionId)),
+      /** Calls a method of the DevTools protocol, such as `Input.dispatchMouseEvent`. */
+      call: (method, params) => call(method, params, sessionId),
+      /** Closes the page, as a user closes a tab. */
+      close: () => call("Target.closeTarget", { targetId }),
+    };
   };
 }
 

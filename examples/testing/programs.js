@@ -30,14 +30,14 @@ export async function freePort() {
 
 /**
  * Starts `sinews serve` with the file `sinews.toml` of a tutorial, in which `ports` replaces the ports of the
- * application.
+ * application. `listen` is the port of the server, by default a free one.
  */
-export async function serveTutorial(test, path, { ports = {}, options = [] } = {}) {
+export async function serveTutorial(test, path, { ports = {}, options = [], listen } = {}) {
   let text = readFileSync(path, "utf8");
   for (const [port, other] of Object.entries(ports)) text = text.replaceAll(`:${port}`, `:${other}`);
   const config = join(folder(test), "sinews.toml");
   writeFileSync(config, text);
-  return serve(test, ["--config", config, "--api-key", API_KEY, ...options]);
+  return serve(test, ["--config", config, "--api-key", API_KEY, ...options], { listen });
 }
 
 /** Starts a program, and waits until it prints `ready`. `signal` stops it after the test. */

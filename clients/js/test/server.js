@@ -20,15 +20,16 @@ export function folder(test) {
   return path;
 }
 
-/** Starts a server, which is stopped after the test. */
-export async function serve(test, options = []) {
-  const child = spawn(PROGRAM, ["serve", "--listen", "127.0.0.1:0", "--threads", "1", ...options],
+/** Starts a server, which is stopped after the test, or by `stop`. It listens on a free port unless `listen` says which. */
+export async function serve(test, options = [], { listen = 0 } = {}) {
+  const child = spawn(PROGRAM, ["serve", "--listen", `127.0.0.1:${listen}`, "--threads", "1", ...options],
     { env: environment, stdio: ["ignore", "pipe", "pipe"] });
   let log = "";
   child.stderr.on("data", (chunk) => { log += chunk; });
-  test.after(async () => {
-    if (child.exitCode === null && child.kill("SIGKILL")) await once(child, "exit");
-  });
+  const stop = async (signal) => {
+    if (child.exitCode === null && child.signalCode === null && child.kill(signal)) await once(child, "exit");
+  };
+  test.after(() => stop("SIGKILL"));
   let banner = "";
   for await (const chunk of child.stdout) {
     banner += chunk;
@@ -36,7 +37,7 @@ export async function serve(test, options = []) {
   }
   const port = Number(/http:\/\/127\.0\.0\.1:(\d+)\//.exec(banner)?.[1]);
   if (!port) throw new Error(`the server did not start: ${banner}${log}`);
-  return { port, url: `ws://127.0.0.1:${port}/ws`, http: `http://127.0.0.1:${port}` };
+  return { port, url: `ws://127.0.0.1:${port}/ws`, http: `http://127.0.0.1:${port}`, stop };
 }
 
 /** The options of a server with tokens, and a function that makes tokens. */

@@ -32,12 +32,13 @@ struct Tutorial {
     prepare: fn(&str) -> Result<Command, Missing>,
 }
 
-const TUTORIALS: [Tutorial; 8] = [
+const TUTORIALS: [Tutorial; 9] = [
     Tutorial { name: "notifications-express", prepare: tools::tutorial_node },
     Tutorial { name: "notifications-flask", prepare: tools::tutorial_python },
     Tutorial { name: "notifications-http", prepare: tools::tutorial_curl },
     Tutorial { name: "chat", prepare: tools::tutorial_node },
     Tutorial { name: "prices", prepare: tools::tutorial_node },
+    Tutorial { name: "pusher", prepare: tools::tutorial_node },
     Tutorial { name: "three-nodes", prepare: tools::tutorial_node },
     Tutorial { name: "from-socket-io", prepare: tools::tutorial_node },
     Tutorial { name: "from-centrifugo", prepare: tools::tutorial_node },
