@@ -216,7 +216,7 @@ fn json_of_every_kind_is_answered_as_the_model_says() {
                 if problem.contains(&last) {
                     break;
                 }
-                let code = answer["data"]["code"].as_u64().or(answer["data"]["status"].as_u64());
+                let code = answer["data"]["code"].as_u64().or_else(|| answer["data"]["status"].as_u64());
                 received.push((
                     answer["event"].as_str().unwrap().to_owned(),
                     answer["channel"].as_str().unwrap_or_default().to_owned(),
