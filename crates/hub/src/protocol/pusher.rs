@@ -14,6 +14,7 @@ mod incoming;
 mod live;
 mod liveness;
 mod metrics;
+mod recovery;
 mod signature;
 mod subscriptions;
 mod users;

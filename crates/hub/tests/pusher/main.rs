@@ -15,6 +15,7 @@ mod cluster;
 mod connection;
 mod events;
 mod presence;
+mod recovery;
 mod topics;
 mod users;
 mod webhooks;
