@@ -124,11 +124,8 @@ fn plain_clients_receive_plain_messages() {
     trigger(&hub, "a", "e", "{\"a\": 1}");
     let event = r#"{"event":"e","channel":"a","data":"{\"a\": 1}"}"#;
     assert_eq!(plain.receive_text(), event);
-    let position = at(&start, 1);
-    assert_eq!(
-        client.receive_text(),
-        event.replace("\"}\"}", &format!("\"}}\",\"position\":\"{position}\"}}"))
-    );
+    let with_position = format!("{},\"position\":\"{}\"}}", event.trim_end_matches('}'), at(&start, 1));
+    assert_eq!(client.receive_text(), with_position);
 }
 
 #[test]
