@@ -15,6 +15,7 @@ mod live;
 mod liveness;
 mod metrics;
 mod recovery;
+pub(crate) mod report;
 mod signature;
 mod subscriptions;
 mod users;

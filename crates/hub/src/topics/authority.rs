@@ -278,6 +278,7 @@ mod tests {
     use super::*;
     use crate::handover::wire::{FrameReceiver, frame_queue};
     use crate::namespaces::order::PatternSwitch;
+    use crate::protocol::pusher::{LiveApps, PusherApp, PusherApps};
 
     /// A process without workers; the test reads its histories.
     struct TestProcess {
@@ -288,11 +289,15 @@ mod tests {
 
     impl TestProcess {
         fn new() -> Self {
-            let rule = TopicRule::new("j.kept.>").with_history(HistoryPolicy::new(100));
-            let server = Server::new(Router::new()).threads(1).topic_rule(rule);
+            let rule = |pattern| TopicRule::new(pattern).with_history(HistoryPolicy::new(100));
+            let server = Server::new(Router::new()).threads(1);
+            let server = server.topic_rule(rule("j.kept.>")).topic_rule(rule("q.kept.>"));
+            let apps = LiveApps::default();
+            let app = PusherApp::new("1", "key", "secret").with_topics("kept");
+            apps.replace(&PusherApps::new([app]).unwrap());
             let server = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
             Self {
-                hub: HubTopics::new(PatternSwitch::new([("kept.>".to_owned(), true)])),
+                hub: HubTopics::new(PatternSwitch::new([("kept.>".to_owned(), true)])).with_apps(apps.into()),
                 publisher: server.publisher(),
                 _server: server,
             }
@@ -306,12 +311,25 @@ mod tests {
         /// The retained texts, each with its sequence.
         fn history_texts(&self) -> Vec<(u64, String)> {
             let histories = self.publisher.histories();
-            let messages = histories.iter().flat_map(|topic| &topic.messages);
+            let topics = histories.iter().filter(|topic| topic.name.starts_with("j."));
+            let messages = topics.flat_map(|topic| &topic.messages);
             let read = |message: &sinews_server::RetainedMessage| {
                 let value: serde_json::Value = serde_json::from_slice(message.message.payload()).unwrap();
                 (value["seq"].as_u64().unwrap(), value["data"].as_str().unwrap().to_owned())
             };
             messages.map(read).collect()
+        }
+
+        /// The retained texts of the channel, each with the sequence of its position.
+        fn channel_texts(&self) -> Vec<(u64, String)> {
+            let histories = self.publisher.histories();
+            let topics = histories.iter().filter(|topic| topic.name.starts_with("q."));
+            let read = |message: &sinews_server::RetainedMessage| {
+                let value: serde_json::Value = serde_json::from_slice(message.message.payload()).unwrap();
+                let (_, sequence) = value["position"].as_str().unwrap().split_once('-').unwrap();
+                (sequence.parse().unwrap(), value["data"].as_str().unwrap().to_owned())
+            };
+            topics.flat_map(|topic| &topic.messages).map(read).collect()
         }
 
         /// Takes over; returns the queue to the predecessor.
@@ -379,6 +397,9 @@ mod tests {
             (first.history_texts(), second.history_texts(), third.history_texts()),
             (all.clone(), all.clone(), all)
         );
+        for process in [&first, &second, &third] {
+            assert_eq!(process.channel_texts(), process.history_texts(), "one order in both forms");
+        }
         assert!(from_second.take().is_none() && from_third.take().is_none(), "no echo");
         for process in [&first, &second] {
             let left = process.hub.read_authority();

@@ -13,6 +13,7 @@ mod channels;
 mod client;
 mod cluster;
 mod connection;
+mod dashboard;
 mod events;
 mod presence;
 mod recovery;

@@ -31,6 +31,7 @@ impl PusherClient {
             Ok(accepted) => accepted,
             Err(problem) => {
                 self.apps.counters.reject(PusherRejection::ClientEvent);
+                connection.app.count_rejection();
                 return send(cx, &error(Some(code::CLIENT_EVENT), &problem, channel));
             }
         };

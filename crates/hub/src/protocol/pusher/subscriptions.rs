@@ -95,6 +95,7 @@ impl PusherClient {
         };
         if let Err(error) = subscribed {
             self.apps.counters.reject(PusherRejection::Subscription);
+            connection.app.count_rejection();
             send(cx, &error.message(channel));
         }
     }
