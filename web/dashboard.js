@@ -196,7 +196,7 @@ function apps(now) {
   document.getElementById("apps").replaceChildren(...now.apps.map(({ id, connections, channels, rejected, webhooks: { queued, failed, dropped } }) =>
     tableRow(id, [
       ["Connections", plain.format(connections)], ["Channels", plain.format(channels)], ["Rejected", plain.format(rejected)],
-      ["Webhook queue", plural(queued, "event", "events")], ["Failed", plain.format(failed)], ["Dropped", plain.format(dropped)],
+      ["Webhook queue", plural(queued, "event", "events")], ["Failed events", plain.format(failed)], ["Dropped events", plain.format(dropped)],
     ])));
   const rest = now.count - now.apps.length;
   const more = document.getElementById("apps-more");
