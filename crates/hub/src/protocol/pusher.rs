@@ -14,6 +14,7 @@ mod incoming;
 mod live;
 mod liveness;
 mod metrics;
+mod position;
 mod recovery;
 pub(crate) mod report;
 mod signature;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sinews_server::{Kind, Member, Position, Prepared, PresenceMessage, PresenceUpdate};
 
 use super::channel::{ChannelKind, PusherTopic, USER_CHANNEL, channel_of_topic};
-use super::recovery;
+use super::position;
 use crate::json::read_object;
 use crate::topics::{MessageContent, push_json};
 
@@ -96,7 +96,7 @@ impl EncodedEvent {
     pub(crate) fn with_position(self, position: Position, sender: Option<u128>) -> Self {
         let socket_id = self.socket_id.or(sender);
         let text = String::from_utf8_lossy(self.message.payload());
-        let text = recovery::with_position(&text, position, socket_id);
+        let text = position::with_position(&text, position, socket_id);
         Self { message: Prepared::text(text), socket_id, ..self }
     }
 }

@@ -15,6 +15,7 @@ use serde_json::Value;
 use sinews_server::{Context, InvalidTopic, Position, Prepared, ReplayFrom, Topics};
 
 use super::encode::parse_socket_id;
+use super::position::{end_of, parse_position, push_position};
 use crate::topics::TopicForm;
 use crate::topics::history::{HISTORY_BYTES_MAX, HISTORY_MAX};
 
@@ -57,14 +58,14 @@ impl RecoverRequest {
 
 /// The start of a subscription that recovers.
 #[derive(Debug, Default)]
-pub(super) struct Recovery {
+pub(super) struct ChannelRecovery {
     /// The last event so far; `None` if the channel has no history.
     pub(super) position: Option<Position>,
     /// The events that the client has missed, in order; `None` if not all of them are retained, or none was asked for.
     pub(super) missed: Option<Vec<Prepared>>,
 }
 
-impl Recovery {
+impl ChannelRecovery {
     /// Subscribes to the events with positions of a topic that has a history.
     pub(super) fn subscribe(
         cx: &mut Context<'_>,
@@ -136,50 +137,6 @@ fn missed(
     Some(retained.into_iter().filter(is_foreign).map(|(_, message)| message).collect())
 }
 
-/// Appends the position of an event, and a mark of the connection that does not receive it.
-pub(super) fn with_position(event: &str, position: Position, socket_id: Option<u128>) -> String {
-    let mut text = String::with_capacity(event.len() + 96);
-    text.push_str(event.strip_suffix('}').unwrap_or(event));
-    push_position(&mut text, position);
-    match socket_id {
-        Some(id) => text.push_str(&end_of(position, id)),
-        None => text.push('}'),
-    }
-    text
-}
-
-/// The end of an event that a connection does not receive. The mark depends on the position, so that the events of a
-/// connection have nothing in common.
-fn end_of(position: Position, socket_id: u128) -> String {
-    let mut context = ring::digest::Context::new(&ring::digest::SHA256);
-    context.update(&socket_id.to_be_bytes());
-    context.update(&position.epoch.to_be_bytes());
-    context.update(&position.sequence.to_be_bytes());
-    let digest = context.finish();
-    let mut text = String::from(",\"except\":\"");
-    for byte in digest.as_ref().iter().take(MARK_LEN) {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text.push_str("\"}");
-    text
-}
-
-/// Bytes of a mark: a collision hides an event from one client only.
-const MARK_LEN: usize = 12;
-
-fn push_position(text: &mut String, Position { epoch, sequence }: Position) {
-    let _ = write!(text, ",\"position\":\"{epoch}-{sequence}\"");
-}
-
-fn parse_position(text: &str) -> Option<Position> {
-    let (epoch, sequence) = text.split_once('-')?;
-    let number = |text: &str| {
-        let is_decimal = text.bytes().all(|byte| byte.is_ascii_digit());
-        text.parse().ok().filter(|_| is_decimal)
-    };
-    Some(Position { epoch: number(epoch)?, sequence: number(sequence)? })
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -215,26 +172,10 @@ mod tests {
     }
 
     #[test]
-    fn fields_follow_those_of_the_event_and_marks_differ_by_position() {
-        let event = r#"{"event":"e","channel":"a","data":"1"}"#;
-        let plain = with_position(event, POSITION, None);
-        assert_eq!(plain, r#"{"event":"e","channel":"a","data":"1","position":"81-7"}"#);
-        let marked = with_position(event, POSITION, Some(5));
-        let value: Value = serde_json::from_str(&marked).unwrap();
-        assert_eq!(
-            (&value["position"], value["except"].as_str().unwrap().len()),
-            (&json!("81-7"), 2 * MARK_LEN)
-        );
-        assert!(marked.ends_with(&end_of(POSITION, 5)) && !marked.ends_with(&end_of(POSITION, 6)));
-        assert_ne!(end_of(POSITION, 5), end_of(Position { sequence: 8, ..POSITION }, 5));
-        assert_ne!(end_of(POSITION, 5), end_of(Position { epoch: 82, ..POSITION }, 5));
-    }
-
-    #[test]
     fn acknowledgements_say_whether_the_client_has_missed_nothing() {
-        let ack = |recovery: Recovery| recovery.acknowledge("{\"a\":1}".to_owned());
-        assert_eq!(ack(Recovery::default()), r#"{"a":1,"recovered":false}"#);
-        let complete = Recovery { position: Some(POSITION), missed: Some(Vec::new()) };
+        let ack = |recovery: ChannelRecovery| recovery.acknowledge("{\"a\":1}".to_owned());
+        assert_eq!(ack(ChannelRecovery::default()), r#"{"a":1,"recovered":false}"#);
+        let complete = ChannelRecovery { position: Some(POSITION), missed: Some(Vec::new()) };
         assert_eq!(ack(complete), r#"{"a":1,"position":"81-7","recovered":true}"#);
     }
 }

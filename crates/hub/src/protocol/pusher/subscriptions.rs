@@ -11,7 +11,7 @@ use super::encode::{self, object, socket_id_text};
 use super::incoming::{SignedMember, SubscribeData, read_member};
 use super::live::LiveApp;
 use super::metrics::PusherRejection;
-use super::recovery::{RecoverRequest, Recovery};
+use super::recovery::{ChannelRecovery, RecoverRequest};
 use super::signature::verifies_auth;
 use crate::events::{EventDetail, WebhookEventKind};
 use crate::topics::TopicForm;
@@ -117,7 +117,7 @@ impl PusherClient {
             let text = format!("a connection has at most {} channels", limits.channels);
             return Err(SubscriptionError::limit(text, FULL));
         }
-        let mut recovery = Recovery::default();
+        let mut recovery = ChannelRecovery::default();
         if !known {
             let topic = topic_of(connection.app.options.topic_space(), channel);
             recovery = self.add_subscription(connection, (channel, &topic), (member, recover), cx)?;
@@ -166,15 +166,15 @@ impl PusherClient {
         (channel, topic): (&str, &str),
         (member, recover): (Option<SignedMember>, Option<RecoverRequest>),
         cx: &mut Context<'_>,
-    ) -> Result<Recovery, SubscriptionError> {
+    ) -> Result<ChannelRecovery, SubscriptionError> {
         let options = &connection.app.options;
         let presence = presence_of(&options.id, channel);
         let recover = recover.filter(|_| self.hub.has_history(topic));
         let (form, subscribed) = match recover {
-            Some(request) => (TopicForm::RecoverableEvent, Recovery::subscribe(cx, topic, request)),
+            Some(request) => (TopicForm::RecoverableEvent, ChannelRecovery::subscribe(cx, topic, request)),
             None => {
                 let subscribed = cx.subscribe(&TopicForm::Event.topic(topic));
-                (TopicForm::Event, subscribed.map(|()| Recovery::default()))
+                (TopicForm::Event, subscribed.map(|()| ChannelRecovery::default()))
             }
         };
         let recovery = subscribed.map_err(|error| SubscriptionError::limit(error.to_string(), FULL))?;
