@@ -173,6 +173,11 @@ impl TlsConn {
         self.wire.wants_send()
     }
 
+    /// Returns whether all records have left, and no more follow.
+    pub(crate) fn has_left(&self) -> bool {
+        !matches!(self.state, State::Open | State::PeerClosed) && self.wire.is_empty()
+    }
+
     /// Marks the queued output of the protocol as its last.
     pub(crate) fn finish(&mut self) {
         self.finishing = true;

@@ -168,7 +168,7 @@ impl Worker {
                 // Without further requests, the sent answer was the last.
                 let may_ask = self.stop.linger_left.is_some() || self.stop.handed_over && http.is_new();
                 if self.shared.services.stopping && !may_ask && http.is_idle() {
-                    http.end();
+                    http.end_idle();
                 }
                 let services = &self.shared.services;
                 settle_http(http, io, conn, &services.http, services.epoch);
@@ -177,6 +177,9 @@ impl Worker {
             ConnProtocol::Rejected(_) | ConnProtocol::ProxyHeader(_) => return,
         };
         let memory = self.large_conns.counted_memory(conn, found.settle_tls(memory));
+        if found.is_unused() {
+            io.close(conn);
+        }
         let before = std::mem::replace(&mut found.memory, memory);
         self.update_memory(io, conn, before, memory);
     }

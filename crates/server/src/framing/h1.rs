@@ -35,6 +35,8 @@ pub(crate) struct H1Conn {
     pub(crate) paused: bool,
     /// No further request is read: queued answers and the current one leave, then the connection closes.
     closing: bool,
+    /// It was ended while it was idle.
+    ended_idle: bool,
     /// Start of the current request, of its body, or of the connection.
     started: Option<Time>,
     /// Time of the last received bytes.
@@ -103,6 +105,7 @@ impl H1Conn {
             outbound: Outbound::default(),
             paused: false,
             closing: false,
+            ended_idle: false,
             started: Some(now),
             received: now,
             last_progress: now,
@@ -158,6 +161,18 @@ impl H1Conn {
     /// Ends input: the peer has closed its side, or no further request is read. The current request is finished.
     pub(crate) fn end(&mut self) {
         self.closing = true;
+    }
+
+    /// Ends an idle connection. A connection whose last answer has just left waits for the peer's end instead: a reset
+    /// could overtake the answer.
+    pub(crate) fn end_idle(&mut self) {
+        self.ended_idle |= !self.closing;
+        self.closing = true;
+    }
+
+    /// Returns whether the connection was ended while it was idle: nothing is in flight.
+    pub(crate) fn has_ended_idle(&self) -> bool {
+        self.ended_idle
     }
 
     /// Returns whether the completion of a send can wait: no state depends on it.

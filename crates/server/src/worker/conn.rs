@@ -80,6 +80,12 @@ impl ClientConn {
         }
         memory.with_incomplete(tls.incomplete())
     }
+
+    /// Returns whether an idle connection was ended and close_notify has left: the peer's end is not awaited.
+    pub(super) fn is_unused(&self) -> bool {
+        matches!(&self.protocol, ConnProtocol::Http(http) if http.has_ended_idle())
+            && self.tls.as_ref().is_none_or(|tls| tls.has_left())
+    }
 }
 
 #[inline]

@@ -5,6 +5,8 @@
 //!              delay                       window                                grace
 //! ```
 //!
+//! An HTTP connection that is idle when accepting ends is closed at once.
+//!
 //! After a handover of the listeners, the first phase is skipped. After the second phase the worker lingers until the
 //! window ends, for keep-alive HTTP connections: a request in transit would be lost. A connection without any request
 //! yet outlives the window, and is bounded by the head timeout and the grace period: this process accepted its client

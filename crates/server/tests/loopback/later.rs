@@ -245,6 +245,7 @@ fn stop_waits_for_pending_answers() {
     let last = client.answer();
     assert_eq!((last.text(), last.closes()), ("last", true));
     client.assert_end();
+    drop(client);
     server.join();
 }
 

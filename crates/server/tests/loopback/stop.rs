@@ -17,6 +17,7 @@ fn server(threads: usize) -> Running {
         .with_head_timeout(LONG)
         .with_body_idle_timeout(LONG)
         .with_body_timeout(LONG)
+        .with_write_timeout(LONG)
         .with_keep_alive_timeout(LONG);
     Running::server(Server::new(routes).threads(threads).grace(LONG).http(http))
 }
@@ -39,6 +40,31 @@ fn every_client_gets_1001_and_the_server_ends_with_the_last() {
     kept.assert_end();
     drop((peers, fresh, kept));
     server.join();
+}
+
+/// The clients keep their side open: only the server ends these connections.
+#[test]
+fn stop_ends_idle_http_connections_without_waiting_for_their_clients() {
+    // On one thread, input sent before an answered message has been received.
+    let server = server(1);
+    let (mut fresh, mut kept, mut half) = (server.connect(), server.connect(), server.connect());
+    assert_eq!(kept.send(get("/")).answer().status, 200);
+    let wire = post("/body", "abc");
+    half.send(&wire[..wire.len() - 1]);
+    let mut peer = server.websocket("/patient");
+    peer.send(&Frame::text("before")).expect(&Reply::text("before"));
+    server.stop.stop();
+    peer.expect(&Reply::Close(Some(1001), "server stops".into()));
+    fresh.assert_end();
+    kept.assert_end();
+    peer.send(&Frame::close(1001, ""));
+    assert_eq!(peer.next(), None);
+    let answer = half.send(&wire[wire.len() - 1..]).answer();
+    assert_eq!((answer.text(), answer.closes()), ("abc", true), "it is no idle connection");
+    half.assert_end();
+    drop((half, peer));
+    server.join();
+    drop((fresh, kept));
 }
 
 #[test]

@@ -55,7 +55,10 @@ impl Running {
 
     /// Waits until the server has ended by itself.
     pub(crate) fn join(mut self) {
-        self.thread.take().unwrap().join().unwrap().unwrap();
+        let thread = self.thread.take().unwrap();
+        let (ended, end) = channel();
+        std::thread::spawn(move || ended.send(thread.join()));
+        end.recv_timeout(PATIENCE).expect("the server ends by itself").unwrap().unwrap();
     }
 }
 

@@ -304,14 +304,24 @@ fn proxy_header_comes_before_the_tls_handshake() {
 #[test]
 fn stop_closes_clients_over_tls() {
     let pem = made(&["localhost"]);
-    let (server, _) = server(routes(), listen(&TlsConfig::new(certificates(&[&pem])).unwrap()));
+    let listen = listen(&TlsConfig::new(certificates(&[&pem])).unwrap());
+    let long = Duration::from_secs(3_600);
+    let server = Server::new(routes()).grace(long).http(HttpConfig::default().with_write_timeout(long));
+    let (server, _) = server_of(server, listen);
+    let mut kept = Client::new(&server, &client(&pem.0, BOTH), "localhost");
+    kept.send(get("/"));
+    assert!(kept.head().starts_with("HTTP/1.1 200 "));
+    assert_eq!(kept.body(6), b"hello\n");
     let mut peer = Client::new(&server, &client(&pem.0, BOTH), "localhost").upgrade("/echo");
     server.stop.stop();
     peer.expect(&Reply::Close(Some(1001), "server stops".into()));
     peer.send(Frame::close(1001, "").encode(Role::Client));
     peer.assert_end();
+    kept.assert_end();
     drop(peer);
     server.join();
+    // The end of an idle connection does not depend on its client.
+    drop(kept);
 }
 
 #[test]
