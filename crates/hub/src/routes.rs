@@ -42,6 +42,11 @@ pub(crate) fn add_to(
         (Arc::clone(hub), Arc::clone(hub), Arc::clone(hub), Arc::clone(hub));
     let max_message = options.max_message;
     let (ws_store, topics_store, publish_store) = (store.cloned(), store.cloned(), store.cloned());
+    let readers = Readers::new(options, live, hub, store);
+    let messages = || {
+        let readers = readers.clone();
+        move |request: &mut Request<'_>| readers.answer(|reader| reader.answer(request))
+    };
     let router = health::add_to(metrics::add_to(router, store, live, cluster), store, cluster);
     let router = if options.has_pages { pages::add_to(router) } else { router };
     let router = router
@@ -72,57 +77,63 @@ pub(crate) fn add_to(
                 admit(&policy, request, || DashboardClient::new(request, &policy, hub))
             }),
         )
-        .get("/topics", topics_reader(options, live, hub, store))
-        .get("/topics/{name}", topics_reader(options, live, hub, store))
+        .get("/topics", messages())
+        .get("/topics/{name}", messages())
         .post("/topics/{name}", move |request| {
             api::topics::publish(&publish_live.policy(), &publish_hub, publish_store.as_ref(), request)
                 .unwrap_or_else(|denied| denied.response().into())
         });
-    let router = add_keys(router, options, live, hub, store);
+    let router = add_keys(router, live, store, readers);
     let host_live = live.clone();
     let router = router.before("/", move |request| host_live.policy().check_host(request));
     add_streams(router, options, live, hub, store)
 }
 
-/// Answers requests for the messages of topics.
-fn topics_reader(
-    options: &RouteOptions,
-    live: &LivePolicy,
-    hub: &Arc<HubTopics>,
-    store: Option<&Arc<StreamService>>,
-) -> impl Fn(&mut Request<'_>) -> Answer + Send + Sync + 'static {
-    let (hub, store, live) = (Arc::clone(hub), store.cloned(), live.clone());
-    let (config, max_message) = (Arc::new(socket_config(options)), options.max_message);
-    move |request| {
-        let streams = JsonStreams::new(store.clone(), None);
-        let reader = TopicsReader { live: &live, hub: &hub, streams, config: &config, max_message };
-        reader.answer(request).unwrap_or_else(|denied| denied.response().into())
-    }
+/// What a [`TopicsReader`] of a request borrows.
+#[derive(Clone)]
+struct Readers {
+    live: LivePolicy,
+    hub: Arc<HubTopics>,
+    store: Option<Arc<StreamService>>,
+    config: Arc<Config>,
+    max_message: usize,
 }
 
-/// Answers requests for the keys of a topic and their changes.
-fn keys_reader(
-    options: &RouteOptions,
-    live: &LivePolicy,
-    hub: &Arc<HubTopics>,
-    store: Option<&Arc<StreamService>>,
-) -> impl Fn(&mut Request<'_>, KeysFormat) -> Answer + Send + Sync + 'static {
-    let (hub, store, live) = (Arc::clone(hub), store.cloned(), live.clone());
-    let (config, max_message) = (Arc::new(socket_config(options)), options.max_message);
-    move |request, format| {
-        let streams = JsonStreams::new(store.clone(), None);
-        let reader = TopicsReader { live: &live, hub: &hub, streams, config: &config, max_message };
-        reader.answer_keys(request, format).unwrap_or_else(|denied| denied.response().into())
+impl Readers {
+    fn new(
+        options: &RouteOptions,
+        live: &LivePolicy,
+        hub: &Arc<HubTopics>,
+        store: Option<&Arc<StreamService>>,
+    ) -> Readers {
+        Readers {
+            live: live.clone(),
+            hub: Arc::clone(hub),
+            store: store.cloned(),
+            config: Arc::new(socket_config(options)),
+            max_message: options.max_message,
+        }
+    }
+
+    /// Answers a request by a reader of its own.
+    fn answer(&self, answer: impl FnOnce(TopicsReader<'_>) -> Result<Answer, Denied>) -> Answer {
+        answer(TopicsReader {
+            live: &self.live,
+            hub: &self.hub,
+            streams: JsonStreams::new(self.store.clone(), None),
+            config: &self.config,
+            max_message: self.max_message,
+        })
+        .unwrap_or_else(|denied| denied.response().into())
     }
 }
 
 /// Adds the routes of keys.
 fn add_keys(
     router: Router,
-    options: &RouteOptions,
     live: &LivePolicy,
-    hub: &Arc<HubTopics>,
     store: Option<&Arc<StreamService>>,
+    readers: Readers,
 ) -> Router {
     type Execute = fn(&AccessPolicy, Option<&Arc<StreamService>>, &mut Request<'_>) -> Result<Answer, Denied>;
     let answer = |execute: Execute| {
@@ -131,10 +142,10 @@ fn add_keys(
             execute(&live.policy(), store.as_ref(), request).unwrap_or_else(|denied| denied.response().into())
         }
     };
-    let (page, stream) = (answer(api::keys::list), keys_reader(options, live, hub, store));
+    let page = answer(api::keys::list);
     router
         .get("/topics/{name}/keys", move |request| match KeysFormat::of(request) {
-            Some(format) => stream(request, format),
+            Some(format) => readers.answer(|reader| reader.answer_keys(request, format)),
             None => page(request),
         })
         .get("/topics/{name}/keys/{key}", answer(api::keys::get))
