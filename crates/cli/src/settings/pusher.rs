@@ -250,10 +250,10 @@ impl PusherSettings {
         self.directory.clone_from(&rejected.directory);
     }
 
-    /// Checks that each app has an id, a key and a secret, and that no other app has the id or the key.
+    /// Checks that each app has an id, a key and a secret, and that no other app has the id, the key or the topics.
     ///
     /// # Errors
-    /// The position of the app, and of the app with the same id or key.
+    /// The position of the app, and of the app with the same id, key or topics.
     pub(super) fn check(&self) -> Result<(), String> {
         let mut known = HashMap::new();
         for section in self.all() {
@@ -264,6 +264,33 @@ impl PusherSettings {
                         "{}: pusher.app: the {kind} {name:?} is also that of the app at {}",
                         section.location, other.location
                     ));
+                }
+            }
+        }
+        self.check_topics()
+    }
+
+    /// Checks that no two apps have `topics` of which one is the other, or is below it.
+    fn check_topics(&self) -> Result<(), String> {
+        let with_topics =
+            || self.all().filter_map(|section| Some((section.keys.topics.as_deref()?, section)));
+        let overlap = |(inner, section): (&str, &PusherSection), (outer, other): (&str, &PusherSection)| {
+            Err(format!(
+                "{}: pusher.app: topics = {inner:?} overlaps topics = {outer:?} of the app at {}",
+                section.location, other.location
+            ))
+        };
+        let mut known: HashMap<&str, &PusherSection> = HashMap::new();
+        for (topics, section) in with_topics() {
+            if let Some(other) = known.insert(topics, section) {
+                return overlap((topics, section), (topics, other));
+            }
+        }
+        for (topics, section) in with_topics() {
+            let outer = topics.match_indices('.').map(|(dot, _)| &topics[..dot]);
+            for outer in outer {
+                if let Some(other) = known.get(outer) {
+                    return overlap((topics, section), (outer, other));
                 }
             }
         }
@@ -448,13 +475,18 @@ mod tests {
                 app("2", "more_keys = \"a1:hidden\""),
                 "sinews.toml:6: pusher.app: the key \"a1\" is also that of the app at sinews.toml:1",
             ),
+            (
+                app("2", "topics = \"c\""),
+                "sinews.toml:6: pusher.app: topics = \"c\" overlaps topics = \"c\" of the app at sinews.toml:1",
+            ),
+            (
+                app("2", "topics = \"c.d.e\""),
+                "sinews.toml:6: pusher.app: topics = \"c.d.e\" overlaps topics = \"c\" of the app at sinews.toml:1",
+            ),
         ] {
-            let error = settings(&[], &format!("{}{second}", app("1", ""))).unwrap_err();
+            let error = settings(&[], &format!("{}{second}", app("1", "topics = \"c\""))).unwrap_err();
             assert_eq!(error, expected);
         }
-        let topics = format!("{}{}", app("1", "topics = \"c\""), app("2", "topics = \"c\""));
-        let error = settings(&[], &topics).unwrap().pusher.apps().unwrap_err();
-        assert!(error.contains("topics overlap those of app"), "{error}");
         let grace = "[[pusher.app]]\nid = \"1\"\nkey = \"a\"\nsecret = \"b\"\nwebhooks = \"http://a/\"\n\
                      webhook_grace = \"61s\"\n";
         let error = settings(&[], grace).unwrap().pusher.apps().unwrap_err();

@@ -229,6 +229,43 @@ mod tests {
     }
 
     #[test]
+    fn overlapping_topics_of_two_files_are_an_error_that_names_both() {
+        let directory = directory();
+        let at = directory.path();
+        let (a, b) = (at.join("a.toml"), at.join("b.toml"));
+        let (a, b) = (a.display(), b.display());
+        for (topics_a, topics_b, expected) in [
+            (
+                "chat",
+                "chat",
+                format!(
+                    "{b}:1: pusher.app: topics = \"chat\" overlaps topics = \"chat\" of the app at {a}:1"
+                ),
+            ),
+            (
+                "chat",
+                "chat.eu.x",
+                format!(
+                    "{b}:1: pusher.app: topics = \"chat.eu.x\" overlaps topics = \"chat\" of the app at {a}:1"
+                ),
+            ),
+            (
+                "chat.eu",
+                "chat",
+                format!(
+                    "{a}:1: pusher.app: topics = \"chat.eu\" overlaps topics = \"chat\" of the app at {b}:1"
+                ),
+            ),
+        ] {
+            write(at, "a.toml", &format!("{}topics = {topics_a:?}\n", app("1")));
+            write(at, "b.toml", &format!("{}topics = {topics_b:?}\n", app("2")));
+            assert_eq!(read_with(at, "").1.unwrap_err(), expected);
+        }
+        write(at, "b.toml", &format!("{}topics = \"chat.eux\"\n", app("2")));
+        read_with(at, "").1.unwrap();
+    }
+
+    #[test]
     fn every_change_of_the_files_is_noticed_once() {
         let directory = directory();
         let at = directory.path();
