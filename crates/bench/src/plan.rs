@@ -40,6 +40,8 @@ pub(crate) struct LoadPlan {
     pub(crate) tls: Option<Arc<rustls::ClientConfig>>,
     /// WebSocket handshakes, by topic if topics are used.
     pub(crate) handshakes: Vec<ClientRequest>,
+    /// Target and handshakes of publishers, if they differ from those of subscribers.
+    pub(crate) publish_at: Option<PublishTarget>,
     pub(crate) request: RequestTemplate,
     pub(crate) fan_out: FanOut,
 }
@@ -83,10 +85,18 @@ pub(crate) enum ExpectedBody {
     Exact(Vec<u8>),
 }
 
+/// Where publishers connect.
+#[derive(Clone, Debug)]
+pub(crate) struct PublishTarget {
+    pub(crate) target: LoadTarget,
+    pub(crate) handshakes: Vec<ClientRequest>,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct FanOut {
     pub(crate) publishers: usize,
     pub(crate) topics: usize,
+    pub(crate) login: Option<String>,
     pub(crate) subscribe: Option<String>,
     pub(crate) publish: String,
 }
@@ -98,9 +108,13 @@ impl FanOut {
 }
 
 impl LoadPlan {
-    /// Returns a topic's handshake; without templates, its path contains the topic.
-    pub(crate) fn handshake(&self, topic: usize) -> Option<&ClientRequest> {
-        self.handshakes.get(topic % self.handshakes.len().max(1))
+    /// Returns the target of a connection, and its handshake by topic; without templates, its path contains the topic.
+    pub(crate) fn endpoint(&self, publishes: bool, topic: usize) -> (&LoadTarget, Option<&ClientRequest>) {
+        let (target, handshakes) = match &self.publish_at {
+            Some(at) if publishes => (&at.target, &at.handshakes),
+            _ => (&self.target, &self.handshakes),
+        };
+        (target, handshakes.get(topic % handshakes.len().max(1)))
     }
 
     pub(crate) fn is_fan_out(&self) -> bool {

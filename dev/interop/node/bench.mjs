@@ -67,7 +67,7 @@ const within = (value, least, most, what) => {
 /** Counts of the servers since `reset`. */
 let seen;
 const clear = () => {
-  seen = { opened: [], open: 0, openMost: 0, messages: 0, text: 0, bytes: 0, wire: 0, waiting: 0, all: [], sources: new Map(), codes: new Map(), extensions: new Set(), protocols: new Set(), headers: new Set(), requests: 0 };
+  seen = { opened: [], open: 0, openMost: 0, messages: 0, text: 0, bytes: 0, wire: 0, waiting: 0, all: [], sources: new Map(), nodes: new Map(), codes: new Map(), extensions: new Set(), protocols: new Set(), headers: new Set(), requests: 0 };
 };
 clear();
 const count = (map, key) => map.set(key, (map.get(key) ?? 0) + 1);
@@ -154,6 +154,7 @@ function listen(server, where) {
     seen.opened.push(performance.now());
     seen.openMost = Math.max(seen.openMost, ++seen.open);
     count(seen.sources, request.socket.remoteAddress);
+    count(seen.nodes, url.searchParams.get('node'));
     seen.extensions.add(socket.extensions);
     seen.protocols.add(socket.protocol);
     seen.headers.add(request.headers['x-test']);
@@ -452,7 +453,7 @@ const checks = {
     // Two topics with four and three subscribers, published to by turns.
     expect(result.latency_us.count, 25 * 4 + 25 * 3, 'deliveries');
   },
-  '--subscribe, --publish': async () => {
+  '--login, --subscribe, --publish': async () => {
     await reset();
     const protocol = ['--subscribe', '{"op":"join","room":"{topic}"}', '--publish', '{"op":"say","room":"{topic}","text":"{payload}"}'];
     const room = ['-m', 'fan-out', '-c', '6', '-r', '100', '-d', '400ms', ...protocol];
@@ -463,8 +464,24 @@ const checks = {
     has(seen.all[0], '{"op":"join","room":"bench-0"}');
     expect(JSON.parse(seen.all[10]).text.length, 100, 'the size of a publication');
     await reset();
+    await sound([...room, '--login', '{"op":"join","room":"lobby"}', url('room')]);
+    expect(seen.all.filter((text) => text.includes('lobby')).length, 6, 'logins, of subscribers and publishers');
+    expect(seen.messages, 40 + 5 + 6, 'messages, with those of logins');
+    await reset();
     const lost = await errors([...room, '--timeout', '500ms', url('forgetful')]);
     expect(lost.not_delivered, 20 * 5, 'deliveries that have not come');
+  },
+  '--publish-url': async () => {
+    await reset();
+    // The other node delivers to the topics of this one: both are one server, which tells them apart by the query.
+    const fanOut = ['-m', 'fan-out', '-c', '6', '-r', '100', '-d', '400ms'];
+    const result = await sound([...fanOut, '--publish-url', url('topics/{topic}?node=2'), url('')]);
+    expect(result.published, 40, 'published');
+    expect(result.latency_us.count, 40 * 5, 'deliveries');
+    expect(seen.nodes.get('2'), 1, 'publishers at the other URL');
+    has((await run([...fanOut, '--publish-url', 'wss://127.0.0.1:1', url('')])).err, 'expected the scheme of');
+    has((await run(['--publish-url', url(''), url('echo')])).err, 'is for --mode fan-out');
+    has((await run(['--login', 'a', '--publish', 'b', url('echo')])).err, 'is for --mode fan-out');
   },
   '--mode storm': async () => {
     await reset();

@@ -162,9 +162,18 @@ pub(crate) struct ModeArgs {
     #[arg(long, value_name = "N", default_value = "1")]
     pub(crate) publishers: NonZeroUsize,
 
+    /// URL that publishers connect to in fan-out mode, in place of <URL>: another node of the same cluster. It has the
+    /// scheme of <URL>
+    #[arg(long, value_name = "URL")]
+    pub(crate) publish_url: Option<String>,
+
     /// Number of topics in fan-out mode. Publishers and subscribers are assigned in rotation
     #[arg(long, value_name = "N", default_value = "1")]
     pub(crate) topics: NonZeroUsize,
+
+    /// Message that each connection sends first in fan-out mode, for servers that require a login
+    #[arg(long, value_name = "MESSAGE", requires = "publish")]
+    pub(crate) login: Option<String>,
 
     /// Message that each subscriber sends after connecting; `{topic}` stands for its topic. A template without `{topic}`
     /// subscribes to a pattern that matches all topics. Without --subscribe and --publish, connections use

@@ -9,7 +9,7 @@ use sinews_proto::handshake::ClientRequest;
 
 use super::load::LoadArgs;
 use crate::payload::Corpus;
-use crate::plan::{ExpectedBody, FanOut, LoadMode, LoadPlan, RequestTemplate};
+use crate::plan::{ExpectedBody, FanOut, LoadMode, LoadPlan, PublishTarget, RequestTemplate};
 use crate::target::{LoadTarget, TargetProtocol};
 use crate::trust;
 
@@ -52,10 +52,12 @@ pub(crate) fn load_plan(url: &str, args: &LoadArgs) -> Result<LoadPlan, String> 
         backend: connection.backend,
         tls: target.tls.then(|| tls(connection.insecure, &connection.ca)).transpose()?,
         handshakes: handshakes(&target, args)?,
+        publish_at: publish_at(&target, args)?,
         request: request(&target, args)?,
         fan_out: FanOut {
             publishers: mode.publishers.get(),
             topics: mode.topics.get(),
+            login: mode.login.clone(),
             subscribe: mode.subscribe.clone(),
             publish: mode.publish.clone().unwrap_or_else(|| "{payload}".to_owned()),
         },
@@ -85,6 +87,12 @@ fn check(args: &LoadArgs, target: &LoadTarget) -> Result<(), String> {
             "--count is for --mode echo and storm; use --duration",
         ),
         (mode.mode != LoadMode::FanOut && mode.publish.is_some(), "--publish is for --mode fan-out"),
+        (mode.mode != LoadMode::FanOut && mode.login.is_some(), "--login is for --mode fan-out"),
+        (mode.mode != LoadMode::FanOut && mode.publish_url.is_some(), "--publish-url is for --mode fan-out"),
+        (
+            connection.unix.is_some() && mode.publish_url.is_some(),
+            "--unix is the one server of all connections and excludes --publish-url",
+        ),
         (connection.deflate && !is(TargetProtocol::WebSocket), "--deflate is for ws:// and wss:// URLs"),
         (
             !connection.subprotocol.is_empty() && !is(TargetProtocol::WebSocket),
@@ -152,6 +160,15 @@ fn handshakes(target: &LoadTarget, args: &LoadArgs) -> Result<Vec<ClientRequest>
         Ok(if args.connection.deflate { request.with_deflate(DeflateConfig::new()) } else { request })
     };
     (0..topics).map(one).collect()
+}
+
+fn publish_at(target: &LoadTarget, args: &LoadArgs) -> Result<Option<PublishTarget>, String> {
+    let Some(url) = &args.mode.publish_url else { return Ok(None) };
+    let at = LoadTarget::new(url, None)?;
+    if at.protocol != target.protocol || at.tls != target.tls {
+        return Err(format!("--publish-url {url}: expected the scheme of {}", target.url));
+    }
+    Ok(Some(PublishTarget { handshakes: handshakes(&at, args)?, target: at }))
 }
 
 fn request(target: &LoadTarget, args: &LoadArgs) -> Result<RequestTemplate, String> {

@@ -152,19 +152,20 @@ impl LoadApp {
             self.next_source += 1;
             options = options.with_local((plan.sources[self.next_source % plan.sources.len()], 0).into());
         }
-        let topic = match role {
-            ConnectionRole::Echo => 0,
-            ConnectionRole::Publisher(topic) | ConnectionRole::Subscriber(topic) => topic,
+        let (target, handshake) = match role {
+            ConnectionRole::Echo => plan.endpoint(false, 0),
+            ConnectionRole::Publisher(topic) => plan.endpoint(true, topic),
+            ConnectionRole::Subscriber(topic) => plan.endpoint(false, topic),
         };
-        let protocol = match plan.target.protocol {
+        let protocol = match target.protocol {
             TargetProtocol::Tcp => LoadProtocol::Tcp(TcpLoad::default()),
             TargetProtocol::Http => LoadProtocol::Http(HttpLoad::new()),
-            TargetProtocol::WebSocket => match plan.handshake(topic) {
+            TargetProtocol::WebSocket => match handshake {
                 Some(request) => LoadProtocol::WebSocket(WebSocketLoad::new(request, key())),
                 None => return,
             },
         };
-        let tls = plan.tls.as_ref().map(|config| TlsLayer::new(config, &plan.target.name));
+        let tls = plan.tls.as_ref().map(|config| TlsLayer::new(config, &target.name));
         let tls = match tls.transpose() {
             Ok(tls) => tls.map(Box::new),
             Err(error) => {
@@ -172,7 +173,7 @@ impl LoadApp {
                 return self.thread_state.live.settled.add(1);
             }
         };
-        let id = io.connect(plan.target.remote.clone(), &options);
+        let id = io.connect(target.remote.clone(), &options);
         io.set_timer(id, self.thread_state.now + plan.timeout);
         let conn = LoadConnection {
             id,
@@ -236,11 +237,15 @@ impl LoadApp {
             }
             LoadMode::Idle => {}
             LoadMode::Echo | LoadMode::FanOut => {
-                if let (ConnectionRole::Subscriber(topic), Some(text), LoadProtocol::WebSocket(websocket)) =
-                    (conn.role, &thread_state.plan.fan_out.subscribe, &mut conn.protocol)
-                {
-                    let text = text.replace("{topic}", &FanOut::topic(topic));
-                    websocket.subscribe(&text, thread_state, resources);
+                if let LoadProtocol::WebSocket(websocket) = &mut conn.protocol {
+                    let FanOut { login, subscribe, .. } = &thread_state.plan.fan_out;
+                    if let Some(login) = login {
+                        websocket.send_first(login, thread_state, resources);
+                    }
+                    if let (ConnectionRole::Subscriber(topic), Some(text)) = (conn.role, subscribe) {
+                        let text = text.replace("{topic}", &FanOut::topic(topic));
+                        websocket.send_first(&text, thread_state, resources);
+                    }
                 }
                 if !matches!(conn.role, ConnectionRole::Subscriber(_)) {
                     paced.push(id);

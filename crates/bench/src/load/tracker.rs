@@ -291,21 +291,23 @@ impl MessageTracker {
 
 /// Reads a publisher's stamp from a delivery in any format of the server.
 pub(crate) fn delivered(message: &[u8], thread_state: &mut ThreadState) -> Result<(), String> {
-    // Messages without a marker are the server's own, not deliveries.
-    let Some(at) = memchr::memmem::find(message, MARK.as_bytes()) else { return Ok(()) };
-    let rest = &message[at + MARK.len()..];
-    let hex = |range: Range<usize>| {
-        let text = rest.get(range).and_then(|bytes| std::str::from_utf8(bytes).ok());
-        text.and_then(|text| u64::from_str_radix(text, 16).ok()).ok_or("delivery has no valid time")
-    };
-    let (due, number) = (hex(0..16)?, hex(16..24)?);
-    let fill = thread_state.plan.corpus.message(number);
-    let fill = &fill[..fill.len().saturating_sub(STAMP)];
-    let body = &rest[24..];
-    if !body.starts_with(fill) || body.get(fill.len()) != Some(&b'.') {
-        return Err("delivery differs from the published message".to_owned());
+    let mut bytes = message.len();
+    // Messages without a marker are the server's own, not deliveries. A server may join several deliveries.
+    for at in memchr::memmem::find_iter(message, MARK) {
+        let rest = &message[at + MARK.len()..];
+        let hex = |range: Range<usize>| {
+            let text = rest.get(range).and_then(|bytes| std::str::from_utf8(bytes).ok());
+            text.and_then(|text| u64::from_str_radix(text, 16).ok()).ok_or("delivery has no valid time")
+        };
+        let (due, number) = (hex(0..16)?, hex(16..24)?);
+        let fill = thread_state.plan.corpus.message(number);
+        let fill = &fill[..fill.len().saturating_sub(STAMP)];
+        let body = &rest[24..];
+        if !body.starts_with(fill) || body.get(fill.len()) != Some(&b'.') {
+            return Err("delivery differs from the published message".to_owned());
+        }
+        thread_state.count_answer(due, std::mem::take(&mut bytes));
     }
-    thread_state.count_answer(due, message.len());
     Ok(())
 }
 

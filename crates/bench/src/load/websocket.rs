@@ -118,8 +118,8 @@ impl WebSocketLoad {
         session.after_tx(resources, now);
     }
 
-    /// Sends a subscriber's first message.
-    pub(super) fn subscribe(&mut self, text: &str, thread_state: &ThreadState, resources: &mut Resources) {
+    /// Sends a message before the messages of the load: a login, or a subscription.
+    pub(super) fn send_first(&mut self, text: &str, thread_state: &ThreadState, resources: &mut Resources) {
         let Self::Open(session) = self else { return };
         let now = time(thread_state.epoch, thread_state.now);
         let _ = session.tx(resources, now).send_text(text);
