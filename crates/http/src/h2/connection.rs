@@ -13,7 +13,7 @@ use super::frame::{ACK, FrameHeader, FrameType, StreamId};
 use super::hpack::TABLE_SIZE;
 use super::hpack::decoder::Decoder;
 use super::hpack::encoder::Encoder;
-use super::receive::Incoming;
+use super::receive::{Incoming, Stage};
 use super::request::RequestFields;
 use super::settings::{self, PeerLimits};
 use super::stream::StreamTable;
@@ -163,6 +163,12 @@ impl H2Connection {
     #[must_use]
     pub const fn settings_acknowledged(&self) -> bool {
         self.settings_acknowledged
+    }
+
+    /// Whether the preface or a header block has arrived in part. A driver bounds the time of the rest.
+    #[must_use]
+    pub const fn awaits_block(&self) -> bool {
+        self.incoming.block_head.stream != 0 || matches!(self.incoming.stage, Stage::Preface(_))
     }
 
     /// Whether frames are queued.
