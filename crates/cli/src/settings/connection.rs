@@ -28,6 +28,10 @@ settings! {
         /// Timeout of an answer that waits for a disk or a broker, such as the acknowledgement of a record. On timeout
         /// the client gets 503; the record may have been stored.
         handler_timeout: PositiveDuration { default: "30s" }
+
+        /// Serve HTTP/2 too: by ALPN over TLS, and in clear text to clients that begin with it. Off by default: WebSockets
+        /// and Server-Sent Events remain on HTTP/1.1, and browsers open a connection of their own for them.
+        http2: bool { default: "false" }
     }
 }
 
@@ -40,6 +44,7 @@ impl HttpSettings {
             .with_keep_alive_timeout(self.keep_alive_timeout)
             .with_min_upload_rate(self.min_upload_rate, UPLOAD_GRACE)
             .with_handler_timeout(self.handler_timeout)
+            .with_http2(self.http2)
     }
 }
 
