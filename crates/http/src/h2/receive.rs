@@ -495,7 +495,6 @@ impl H2Connection {
         self.queue_reset(id, code);
         if !self.streams.close(id, true) {
             self.streams.remember(id, true);
-            return Ok(None);
         }
         Ok(Some(Notice::Reset { stream: StreamId::new(id), code, violation: Some(rule) }))
     }

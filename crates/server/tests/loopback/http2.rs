@@ -335,7 +335,13 @@ fn floods_and_faults_end_only_their_connection() {
 fn malformed_requests_never_reach_a_route() {
     let server = Http2Server::new(HttpConfig::default());
     let mut client = server.connect();
-    let fields = [("transfer-encoding", "chunked"), ("connection", "close"), ("x", "a\r\nb: c"), ("X", "a"), ("x:y", "a")];
+    let fields = [
+        ("transfer-encoding", "chunked"),
+        ("connection", "close"),
+        ("x", "a\r\nb: c"),
+        ("X", "a"),
+        ("x:y", "a"),
+    ];
     for (stream, field) in (1..).step_by(2).zip(fields) {
         client.frame(HEADERS, 5, stream, &block(METHOD_GET, "/", &[field]));
         let reset = client.until(RST_STREAM);
@@ -368,6 +374,8 @@ fn silent_clients_and_closed_windows_time_out() {
     // A body that does not arrive, an answer that is not ready, and one that is not taken.
     let mut client = server.connect();
     client.until(SETTINGS);
+    // Only the window of the stream is closed for the third answer.
+    client.frame(WINDOW_UPDATE, 0, 0, &[0, 16, 0, 0]);
     client.frame(HEADERS, END_HEADERS, 1, &block(METHOD_POST, "/len", &[]));
     client.get(3, "/later");
     client.get(5, "/large");

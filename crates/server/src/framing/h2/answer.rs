@@ -96,12 +96,7 @@ impl H2Conn {
     }
 
     /// Writes the head of an answer. Its body follows as the windows permit.
-    pub(super) fn write_answer(
-        &mut self,
-        stream: StreamId,
-        response: Response,
-        shared: &mut WorkerShared,
-    ) {
+    pub(super) fn write_answer(&mut self, stream: StreamId, response: Response, shared: &mut WorkerShared) {
         let Some(at) = self.position(stream) else { return };
         let WorkerShared { resources, services, .. } = shared;
         let Self { machine, outbound, exchanges, .. } = self;

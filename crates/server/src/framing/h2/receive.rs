@@ -153,10 +153,12 @@ impl H2Conn {
 
     /// Returns consumed bytes to the windows of uploads, within the memory of one connection.
     fn open_windows(&mut self, max_body: usize) {
-        let uploads = || self.exchanges.iter().filter_map(|exchange| match &exchange.stage {
-            StreamStage::Upload(upload) => Some(upload.body.len()),
-            _ => None,
-        });
+        let uploads = || {
+            self.exchanges.iter().filter_map(|exchange| match &exchange.stage {
+                StreamStage::Upload(upload) => Some(upload.body.len()),
+                _ => None,
+            })
+        };
         let is_full = uploads().sum::<usize>() > max_body.saturating_mul(UPLOADS_MAX);
         for exchange in &mut self.exchanges {
             let StreamStage::Upload(upload) = &mut exchange.stage else { continue };
