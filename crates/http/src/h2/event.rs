@@ -44,7 +44,7 @@ pub enum Event<'a> {
         /// The fields.
         fields: Fields<'a>,
     },
-    /// A stream ended early, or its request was rejected. It exists no longer.
+    /// A stream ended early. It exists no longer.
     Reset {
         /// Its stream.
         stream: StreamId,

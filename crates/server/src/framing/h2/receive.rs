@@ -9,6 +9,7 @@ use sinews_proto::handshake::Refusal;
 
 use super::{H2Conn, StreamExchange, StreamStage, Upload};
 use crate::exchange::HttpExchange;
+use crate::metrics::Http2Fault;
 use crate::request::Response;
 use crate::shared::WorkerShared;
 
@@ -41,6 +42,10 @@ impl H2Conn {
             }
         }
         shared.fields = fields;
+        let faults = [Http2Fault::Protocol, Http2Fault::RefusedStream];
+        for (fault, count) in faults.into_iter().zip(self.machine.take_rejected()) {
+            (0..count).for_each(|_| shared.services.counters.http2_reset.add(fault));
+        }
         if self.machine.awaits_block() {
             self.block_since.get_or_insert(now);
         } else {
