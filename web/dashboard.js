@@ -189,6 +189,20 @@ function hooks(now, before, seconds) {
   if (open.textContent !== text) open.textContent = text;
 }
 
+/** The apps of the Pusher protocol, if there are any. */
+function apps(now) {
+  document.getElementById("apps-section").hidden = !now;
+  if (!now) return;
+  document.getElementById("apps").replaceChildren(...now.apps.map(({ id, connections, channels, rejected, webhooks: { queued, failed, dropped } }) =>
+    tableRow(id, [
+      ["Connections", plain.format(connections)], ["Channels", plain.format(channels)], ["Rejected", plain.format(rejected)],
+      ["Webhook queue", plural(queued, "event", "events")], ["Failed events", plain.format(failed)], ["Dropped events", plain.format(dropped)],
+    ])));
+  const rest = now.count - now.apps.length;
+  const more = document.getElementById("apps-more");
+  [more.hidden, more.textContent] = [rest <= 0, `${plural(rest, "more app", "more apps")} not shown.`];
+}
+
 /** The webhooks, if there are any. */
 function webhooks(now, before, seconds) {
   document.getElementById("webhooks-section").hidden = !now;
@@ -347,6 +361,7 @@ function open() {
     server(now.server);
     cluster(now.cluster);
     tiles(now);
+    apps(now.apps);
     outage("");
     if (last) {
       for (const chart of charts) chart.add(now, difference);

@@ -17,6 +17,7 @@ use crate::closing::{TOKEN_EXPIRED, close};
 use crate::cluster::Cluster;
 use crate::periodic::Periodic;
 use crate::policy::{AccessPolicy, LivePolicy};
+use crate::protocol::pusher::report::AppsReport;
 use crate::streams::report;
 use crate::streams::service::StreamService;
 use crate::topics::list::TopicScan;
@@ -140,6 +141,7 @@ pub(crate) fn start(
 ) -> io::Result<Periodic> {
     let begin = Instant::now();
     let mut usage = WorkerUsage::new();
+    let mut apps = AppsReport::default();
     Periodic::start("dashboard", INTERVAL, move || {
         if !hub.has_dashboards() {
             return;
@@ -162,7 +164,11 @@ pub(crate) fn start(
         if let Some(hooks) = live.policy().hook_metrics() {
             snapshot["hooks"] = hooks.report();
         }
-        if let Some(webhooks) = live.policy().webhooks().collector() {
+        let webhooks = live.policy().webhooks().collector();
+        if let Some(apps) = apps.next(live.policy().live_apps(), &publisher, webhooks.as_ref()) {
+            snapshot["apps"] = apps;
+        }
+        if let Some(webhooks) = webhooks {
             snapshot["webhooks"] = webhooks.report();
         }
         if let Some(store) = &store {

@@ -1,5 +1,6 @@
-//! The topics of the hub. Each has three forms: the payload itself (`/topics/{name}`), a message of the protocol (`/ws`),
-//! and an event of the Pusher protocol, for channels of an app. Topics report the number of their subscribers.
+//! The topics of the hub. Each has four forms: the payload itself (`/topics/{name}`), a message of the protocol (`/ws`),
+//! and an event of the Pusher protocol, for channels of an app, with its position in the history or without. Topics report
+//! the number of their subscribers.
 //!
 //! For the server below, each form is a topic of its own, so a message is framed once for all subscribers of a form. A
 //! publication goes to all forms; a form without subscribers is not encoded.
@@ -12,6 +13,7 @@ pub(crate) mod list;
 mod names;
 pub(crate) mod nodes;
 pub(crate) mod presence;
+mod recoverable;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,12 +23,13 @@ use sinews_server::{
     Context, InvalidTopic, Position, Prepared, PublishError, Publisher, SubscriberId, TopicPattern, Topics,
 };
 
-use self::authority::{Authority, PublicationOrigin, published};
+use self::authority::{Authority, PublicationOrigin, PublicationSource, published};
 pub(crate) use self::content::{MessageContent, push_json};
 pub(crate) use self::names::{
     NAME_MAX, PUBLISHES_TO_PATTERN, RESERVED, check_name, check_subscription, is_pattern, is_reserved,
 };
 use self::nodes::OtherNodes;
+use self::recoverable::OrderLocks;
 use crate::connections::ConnectionRegistry;
 use crate::events::EventSink;
 use crate::namespaces::order::PatternSwitch;
@@ -40,7 +43,7 @@ pub(crate) struct HubTopics {
     plain: AtomicUsize,
     /// Subscriptions to messages of the protocol.
     framed: AtomicUsize,
-    /// Subscriptions to events of channels.
+    /// Subscriptions to events of channels, with positions or without.
     channel_events: AtomicUsize,
     /// The apps whose channels are topics.
     apps: Arc<LiveApps>,
@@ -50,6 +53,8 @@ pub(crate) struct HubTopics {
     rates: Mutex<HashMap<String, u64>>,
     /// The topics that have a history.
     histories: PatternSwitch,
+    /// Orders the publications of channels with a history in both of their forms with positions.
+    orders: OrderLocks,
     connections: Arc<ConnectionRegistry>,
     /// The other nodes, if there is a cluster.
     other_nodes: OnceLock<Arc<dyn OtherNodes>>,
@@ -68,6 +73,8 @@ pub(crate) enum TopicForm {
     Plain,
     Framed,
     Event,
+    /// An event with its position in the history, for clients that recover.
+    RecoverableEvent,
 }
 
 impl TopicForm {
@@ -77,6 +84,7 @@ impl TopicForm {
             Self::Plain => "r.",
             Self::Framed => "j.",
             Self::Event => "p.",
+            Self::RecoverableEvent => "q.",
         };
         [prefix, name].concat()
     }
@@ -85,7 +93,7 @@ impl TopicForm {
 impl TopicForm {
     /// The public name of a topic of the server below.
     pub(crate) fn name(topic: &str) -> Option<&str> {
-        ["r.", "j.", "p."].iter().find_map(|prefix| topic.strip_prefix(prefix))
+        ["r.", "j.", "p.", "q."].iter().find_map(|prefix| topic.strip_prefix(prefix))
     }
 }
 
@@ -121,6 +129,9 @@ pub(crate) trait TopicPublisher {
 
     /// Publishes to all subscribers but one, which need not be the publisher.
     fn publish_except(&mut self, topic: &str, message: &Prepared, except: SubscriberId) -> usize;
+
+    /// A publisher for messages with a known position.
+    fn publisher(&self) -> Publisher;
 }
 
 impl TopicPublisher for Context<'_> {
@@ -140,6 +151,10 @@ impl TopicPublisher for Context<'_> {
     fn publish_except(&mut self, topic: &str, message: &Prepared, except: SubscriberId) -> usize {
         reached(self.topics().publisher().publish_except(topic, message, except))
     }
+
+    fn publisher(&self) -> Publisher {
+        self.topics().publisher()
+    }
 }
 
 impl TopicPublisher for Topics {
@@ -156,7 +171,11 @@ impl TopicPublisher for Topics {
     }
 
     fn publish_except(&mut self, topic: &str, message: &Prepared, except: SubscriberId) -> usize {
-        reached(self.publisher().publish_except(topic, message, except))
+        reached(Self::publisher(self).publish_except(topic, message, except))
+    }
+
+    fn publisher(&self) -> Publisher {
+        Self::publisher(self)
     }
 }
 
@@ -175,6 +194,10 @@ impl TopicPublisher for Publisher {
 
     fn publish_except(&mut self, topic: &str, message: &Prepared, except: SubscriberId) -> usize {
         reached(Self::publish_except(self, topic, message, except))
+    }
+
+    fn publisher(&self) -> Publisher {
+        self.clone()
     }
 }
 
@@ -240,7 +263,7 @@ impl HubTopics {
         self.other_nodes().is_some_and(|nodes| !nodes.is_connected())
     }
 
-    /// Publishes to both forms, and to other nodes; returns the number of subscriptions of this process that it reaches.
+    /// Publishes to all forms, and to other nodes; returns the number of subscriptions of this process that it reaches.
     pub(crate) fn publish(
         &self,
         out: &mut impl TopicPublisher,
@@ -248,9 +271,22 @@ impl HubTopics {
         content: &MessageContent,
         include_self: bool,
     ) -> usize {
+        self.publish_from(out, topic, content, include_self, None)
+    }
+
+    /// Publishes as [`publish`](Self::publish) does. A client of an app that publishes has a socket.
+    pub(crate) fn publish_from(
+        &self,
+        out: &mut impl TopicPublisher,
+        topic: &str,
+        content: &MessageContent,
+        include_self: bool,
+        socket: Option<u128>,
+    ) -> usize {
         self.count(topic);
         let authority = self.read_authority();
-        let reached = self.publish_framed(&authority, out, topic, content, PublicationOrigin::Local);
+        let source = PublicationSource { origin: PublicationOrigin::Local, socket };
+        let reached = self.publish_framed(&authority, out, topic, content, source);
         drop(authority);
         let reached = reached + self.publish_plain(out, topic, content, include_self);
         if let Some(nodes) = self.other_nodes() {
@@ -341,11 +377,12 @@ impl HubTopics {
         out: &mut impl TopicPublisher,
         topic: &str,
         content: &MessageContent,
-        origin: PublicationOrigin,
+        source: PublicationSource,
     ) -> usize {
+        let origin = source.origin;
         if let Some(successor) = &authority.successor {
             let has_history = self.has_history(topic);
-            let is_forwarded = successor.forward(topic, content, has_history, origin);
+            let is_forwarded = successor.forward(topic, content, has_history, source);
             if has_history {
                 if !is_forwarded && let Some(predecessor) = authority.predecessor_for(origin) {
                     predecessor.send_or_cut(published(topic, content, None, origin));
@@ -363,13 +400,18 @@ impl HubTopics {
             }
             return 0;
         }
-        out.publish_with(&TopicForm::Framed.topic(topic), |position| {
+        let channel = self.recoverable_channel(topic);
+        let mut assigned = None;
+        let reached = out.publish_with(&TopicForm::Framed.topic(topic), |position| {
             // The topic is locked, so the predecessor receives messages in order.
             if let Some(predecessor) = predecessor {
                 predecessor.send_or_cut(published(topic, content, position, origin));
             }
+            assigned = position;
             content.framed(topic, position)
-        })
+        });
+        reached
+            + self.publish_recoverable(&out.publisher(), channel, (topic, content), assigned, source.socket)
     }
 
     /// Counts a new subscription.
@@ -402,7 +444,7 @@ impl HubTopics {
         match form {
             TopicForm::Plain => &self.plain,
             TopicForm::Framed => &self.framed,
-            TopicForm::Event => &self.channel_events,
+            TopicForm::Event | TopicForm::RecoverableEvent => &self.channel_events,
         }
     }
 

@@ -31,7 +31,7 @@ use tokio::sync::Notify;
 pub(crate) use self::encoder::{EventBatch, WebhookEncoder};
 use self::event::EventNumbers;
 pub(crate) use self::filter::EventFilter;
-pub(crate) use self::metrics::WebhookCollector;
+pub(crate) use self::metrics::{WebhookBacklog, WebhookCollector};
 pub use self::options::WebhookOptions;
 pub(crate) use self::options::{WebhookTarget, targets};
 use self::queue::WebhookQueue;

@@ -22,6 +22,7 @@ type Check = fn(&mut World<'_>) -> Result<(), Failure>;
 
 const CHECKS: &[(&str, Check)] = &[
     ("the dashboard counts users, members, topics and keys", tiles_count),
+    ("the apps of the Pusher protocol are listed, without their keys", apps_are_listed),
     ("markup in the name of a topic stays text on the dashboard", markup_stays_text),
     ("charts have an axis of values and of time", charts_have_axes),
     ("without an API key no action is offered", nothing_is_offered),
@@ -45,8 +46,14 @@ pub(crate) fn run(binary: &Path, tools: &Tools) -> Result<[usize; 2], Failure> {
     let secret = Secret::new(binary, "dashboard")?;
     let keys = secret.file("api-keys");
     fs::write(&keys, format!("ops {KEY} disconnect\nreader {READER} read presence\n"))?;
-    let server =
-        Server::start_with(binary, &["--auth-secret-file", &secret.path(), "--api-keys-file", &keys])?;
+    let apps = secret.file("apps");
+    fs::create_dir(&apps)?;
+    for id in ["3", "4"] {
+        let app = format!("id = \"{id}\"\nkey = \"app-key-{id}\"\nsecret = \"app-secret-{id}\"\n");
+        fs::write(Path::new(&apps).join(format!("{id}.toml")), app)?;
+    }
+    let keys = ["--api-keys-file", &keys, "--pusher-apps-directory", &apps];
+    let server = Server::start_with(binary, &[&["--auth-secret-file", &secret.path()], &keys[..]].concat())?;
     let driver = Driver::start(tools)?;
     let session = Session::start(&driver, 1180, 760)?;
     let client = Session::start(&driver, 800, 600)?;
@@ -118,6 +125,20 @@ fn tiles_count(w: &mut World<'_>) -> Result<(), Failure> {
         })?;
     }
     Ok(())
+}
+
+fn apps_are_listed(w: &mut World<'_>) -> Result<(), Failure> {
+    let connect = "window.app = new WebSocket(`ws://${location.host}/app/app-key-4?protocol=7`);
+        window.app.onopen = () => window.app.send(JSON.stringify({ event: 'pusher:subscribe', data: { channel: 'room' } }));";
+    w.client.script(connect, &[])?;
+    let rows = "return [...document.querySelectorAll('#apps tr')]
+        .map((row) => [...row.cells].map((cell) => cell.textContent).join('|')).join(' ')";
+    until("the app with a connection is the first", || {
+        Ok(w.session.script(rows, &[])? == "4|1|1|0|0 events|0|0 3|0|0|0|0 events|0|0")
+    })?;
+    let source = w.session.script("return document.documentElement.outerHTML", &[])?;
+    let source = source.as_str().unwrap_or_default();
+    ensure(!source.contains("app-key") && !source.contains("app-secret"), || "the page has a key".to_owned())
 }
 
 fn markup_stays_text(w: &mut World<'_>) -> Result<(), Failure> {

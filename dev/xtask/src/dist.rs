@@ -215,10 +215,12 @@ fn pack_client(folder: &Path) -> Outcome {
     if find_program("npm").is_none() {
         return Ok(skip("the npm package: no npm (apt-get install npm)"));
     }
-    let mut command = Command::new("npm");
-    command.args(["pack", "--pack-destination"]).arg(folder).current_dir(process::root().join("clients/js"));
-    execute(&mut command, "npm")?;
-    println!("ok the npm package of clients/js");
+    for package in ["clients/js", "clients/pusher-recovery"] {
+        let mut command = Command::new("npm");
+        command.args(["pack", "--pack-destination"]).arg(folder).current_dir(process::root().join(package));
+        execute(&mut command, "npm")?;
+        println!("ok the npm package of {package}");
+    }
     Ok(Count::PASSED)
 }
 

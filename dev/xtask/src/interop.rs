@@ -28,8 +28,8 @@ pub(crate) struct Options {
     #[arg(long)]
     binary: Option<PathBuf>,
     /// Peers to test [default: all]: curl, ws, sinews-js, undici, undici-events, python, pusher (pusher-js, the package
-    /// pusher and Laravel Echo), pusher-remote (the tests of the package pusher), pusher-python, pusher-go, pusher-java,
-    /// gorilla, coder, curl-suite, client-js (the package `clients/js`) and openapi (a client generated from the document
+    /// pusher and Laravel Echo), pusher-recovery (pusher-js with the package `clients/pusher-recovery`), pusher-remote (the
+    /// tests of the package pusher), pusher-python, pusher-go, pusher-java, gorilla, coder, curl-suite, client-js (the package `clients/js`) and openapi (a client generated from the document
     /// of the HTTP API) against the server;
     /// openssl, ws-tls, python-tls, proxy-chain, go-socks5, pproxy against the library; connect-ws,
     /// connect-python, bench-ws, bench-python against `sinews connect` and `sinews bench`
@@ -67,7 +67,7 @@ struct Client {
     prepare: fn() -> Result<Command, Missing>,
 }
 
-const CLIENTS: [Client; 13] = [
+const CLIENTS: [Client; 14] = [
     Client { name: "curl", prepare: || tools::curl("http/client.sh") },
     Client { name: "ws", prepare: || tools::node("ws.mjs") },
     Client { name: "sinews-js", prepare: || tools::node("sinews-js.mjs") },
@@ -75,6 +75,7 @@ const CLIENTS: [Client; 13] = [
     Client { name: "undici", prepare: || tools::node("undici.mjs") },
     Client { name: "python", prepare: || tools::python(&["client.py"]) },
     Client { name: "pusher", prepare: || tools::node("pusher.mjs") },
+    Client { name: "pusher-recovery", prepare: || tools::node_with_pusher_recovery("pusher-recovery.mjs") },
     Client { name: "pusher-remote", prepare: || tools::node("pusher-remote.mjs") },
     Client { name: "pusher-python", prepare: || tools::python(&["pusher_libraries.py"]) },
     Client { name: "pusher-go", prepare: || tools::go("pusher") },

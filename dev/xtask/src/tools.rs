@@ -83,6 +83,15 @@ pub(crate) fn node(script: &str) -> Result<Command, Missing> {
     Ok(command)
 }
 
+/// A script for the package in `clients/pusher-recovery`, which is copied beside it.
+pub(crate) fn node_with_pusher_recovery(script: &str) -> Result<Command, Missing> {
+    let command = node(script)?;
+    let dir = process::cache("interop").join("node");
+    let copied = copy_files(&process::root().join("clients/pusher-recovery"), &dir.join("pusher-recovery"));
+    copied.map_err(|error| Missing::Broken(format!("{}: {error}", dir.display())))?;
+    Ok(command)
+}
+
 /// The tests of the package in `clients/js`. They need the variable `SINEWS`, the path of the program.
 pub(crate) fn client_js() -> Result<Command, Missing> {
     need("node", "apt-get install nodejs npm")?;

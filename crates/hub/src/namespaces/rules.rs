@@ -149,7 +149,12 @@ fn add_rules(list: &[Namespace], at: usize, durable: &PatternSwitch, rules: &mut
     if !is_exception {
         if namespace.slow_consumer.is_some() || namespace.history.is_some() {
             let rule = slow_rule(TopicForm::Framed, &namespace.slow_consumer).with_inheritance();
-            // Only the framed form carries message positions.
+            // The plain form has no positions.
+            rules.push(history(rule, namespace.history, namespace));
+        }
+        if namespace.history.is_some() {
+            // A client of an app cannot notice a dropped event, so that its connection is closed.
+            let rule = TopicRule::new(TopicForm::RecoverableEvent.topic(pattern)).with_inheritance();
             rules.push(history(rule, namespace.history, namespace));
         }
         return;
@@ -158,11 +163,13 @@ fn add_rules(list: &[Namespace], at: usize, durable: &PatternSwitch, rules: &mut
     let around =
         || list[at..].iter().filter(|other| covers(&other.pattern, pattern) && other.durable != Some(true));
     let slow = around().find_map(|other| other.slow_consumer.clone());
-    let rule = slow_rule(TopicForm::Framed, &slow);
-    rules.push(match around().find(|other| other.history.is_some()) {
-        Some(other) => history(rule, other.history, other),
-        None => rule.without_history(),
-    });
+    let events = TopicRule::new(TopicForm::RecoverableEvent.topic(pattern));
+    for rule in [slow_rule(TopicForm::Framed, &slow), events] {
+        rules.push(match around().find(|other| other.history.is_some()) {
+            Some(other) => history(rule, other.history, other),
+            None => rule.without_history(),
+        });
+    }
 }
 
 #[cfg(test)]
@@ -190,7 +197,7 @@ mod tests {
         for (topic, on) in [("a.x", true), ("a.b", false), ("c", true), ("d", false)] {
             assert_eq!(rules.histories.is_on(topic), on, "{topic}");
         }
-        assert_eq!(rules.rules.len(), 3);
+        assert_eq!(rules.rules.len(), 6, "two forms have positions");
     }
 
     #[test]

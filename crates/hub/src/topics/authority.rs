@@ -35,12 +35,26 @@ pub(super) enum PublicationOrigin {
     Successor,
 }
 
+/// Source of a publication.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PublicationSource {
+    pub(super) origin: PublicationOrigin,
+    /// The socket of the client of an app that has published.
+    pub(super) socket: Option<u128>,
+}
+
+impl From<PublicationOrigin> for PublicationSource {
+    fn from(origin: PublicationOrigin) -> Self {
+        Self { origin, socket: None }
+    }
+}
+
 /// The successor process.
 #[derive(Debug)]
 pub(super) struct Successor {
     sender: FrameSender,
     /// Publications that the successor has not confirmed. `None` after it has stopped confirming.
-    awaited: Mutex<Option<VecDeque<(PublicationOrigin, String, MessageContent)>>>,
+    awaited: Mutex<Option<VecDeque<(PublicationSource, String, MessageContent)>>>,
 }
 
 impl Authority {
@@ -57,7 +71,7 @@ impl Successor {
         topic: &str,
         content: &MessageContent,
         kept: bool,
-        origin: PublicationOrigin,
+        source: PublicationSource,
     ) -> bool {
         let (kind, body) = content.parts();
         let frame =
@@ -69,12 +83,12 @@ impl Successor {
             return false;
         }
         if kept && let Some(awaited) = &mut *awaited {
-            awaited.push_back((origin, topic.to_owned(), content.clone()));
+            awaited.push_back((source, topic.to_owned(), content.clone()));
         }
         true
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<VecDeque<(PublicationOrigin, String, MessageContent)>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<VecDeque<(PublicationSource, String, MessageContent)>>> {
         self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -168,7 +182,7 @@ impl HubTopics {
         let origin =
             if kept { PublicationOrigin::PredecessorAwaits } else { PublicationOrigin::PredecessorDelivered };
         let authority = self.read_authority();
-        self.publish_framed(&authority, out, topic, content, origin);
+        self.publish_framed(&authority, out, topic, content, origin.into());
         drop(authority);
         self.publish_plain(out, topic, content, true);
     }
@@ -183,13 +197,17 @@ impl HubTopics {
         }
         self.count(topic);
         if self.is_framed(topic) {
+            let channel = self.recoverable_channel(topic);
+            let mut assigned = None;
             TopicPublisher::publish_with(out, &TopicForm::Framed.topic(topic), |position| {
                 let predecessor = authority.predecessor.as_ref().filter(|_| has_history);
                 if let Some(predecessor) = predecessor {
                     predecessor.send_or_cut(published(topic, content, position, PublicationOrigin::Local));
                 }
+                assigned = position;
                 content.framed(topic, position)
             });
+            self.publish_recoverable(out, channel, (topic, content), assigned, None);
         }
         drop(authority);
         self.publish_plain(out, topic, content, true);
@@ -205,15 +223,20 @@ impl HubTopics {
     ) {
         let authority = self.read_authority();
         let Some(successor) = &authority.successor else { return };
-        let mut origin = PublicationOrigin::Successor;
+        let mut source = PublicationSource::from(PublicationOrigin::Successor);
         if answers && let Some((from, ..)) = successor.lock().as_mut().and_then(VecDeque::pop_front) {
-            origin = from;
+            source = from;
         }
+        let origin = source.origin;
         let message = content.framed(topic, position);
         let framed = TopicForm::Framed.topic(topic);
         match position {
-            // No caller needs the number of subscribers, and a full mailbox recovers from the history.
-            Some(position) => drop(out.publish_at(&framed, position, &message)),
+            Some(position) => {
+                let channel = self.recoverable_channel(topic);
+                // No caller needs the number of subscribers, and a full mailbox recovers from the history.
+                let _ = out.publish_at(&framed, position, &message);
+                self.publish_recoverable(out, channel, (topic, content), Some(position), source.socket);
+            }
             None if super::is_reserved(topic) => {}
             None => {
                 TopicPublisher::publish(out, &framed, &message);
@@ -241,8 +264,8 @@ impl HubTopics {
         let mut authority = self.write_authority();
         let Some(successor) = authority.successor.take() else { return false };
         // Publish the unconfirmed messages in order, before any other.
-        for (origin, topic, content) in successor.lock().take().unwrap_or_default() {
-            self.publish_framed(&authority, out, &topic, &content, origin);
+        for (source, topic, content) in successor.lock().take().unwrap_or_default() {
+            self.publish_framed(&authority, out, &topic, &content, source);
         }
         true
     }
@@ -255,6 +278,7 @@ mod tests {
     use super::*;
     use crate::handover::wire::{FrameReceiver, frame_queue};
     use crate::namespaces::order::PatternSwitch;
+    use crate::protocol::pusher::{LiveApps, PusherApp, PusherApps};
 
     /// A process without workers; the test reads its histories.
     struct TestProcess {
@@ -265,11 +289,15 @@ mod tests {
 
     impl TestProcess {
         fn new() -> Self {
-            let rule = TopicRule::new("j.kept.>").with_history(HistoryPolicy::new(100));
-            let server = Server::new(Router::new()).threads(1).topic_rule(rule);
+            let rule = |pattern| TopicRule::new(pattern).with_history(HistoryPolicy::new(100));
+            let server = Server::new(Router::new()).threads(1);
+            let server = server.topic_rule(rule("j.kept.>")).topic_rule(rule("q.kept.>"));
+            let apps = LiveApps::default();
+            let app = PusherApp::new("1", "key", "secret").with_topics("kept");
+            apps.replace(&PusherApps::new([app]).unwrap());
             let server = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
             Self {
-                hub: HubTopics::new(PatternSwitch::new([("kept.>".to_owned(), true)])),
+                hub: HubTopics::new(PatternSwitch::new([("kept.>".to_owned(), true)])).with_apps(apps.into()),
                 publisher: server.publisher(),
                 _server: server,
             }
@@ -283,12 +311,25 @@ mod tests {
         /// The retained texts, each with its sequence.
         fn history_texts(&self) -> Vec<(u64, String)> {
             let histories = self.publisher.histories();
-            let messages = histories.iter().flat_map(|topic| &topic.messages);
+            let topics = histories.iter().filter(|topic| topic.name.starts_with("j."));
+            let messages = topics.flat_map(|topic| &topic.messages);
             let read = |message: &sinews_server::RetainedMessage| {
                 let value: serde_json::Value = serde_json::from_slice(message.message.payload()).unwrap();
                 (value["seq"].as_u64().unwrap(), value["data"].as_str().unwrap().to_owned())
             };
             messages.map(read).collect()
+        }
+
+        /// The retained texts of the channel, each with the sequence of its position.
+        fn channel_texts(&self) -> Vec<(u64, String)> {
+            let histories = self.publisher.histories();
+            let topics = histories.iter().filter(|topic| topic.name.starts_with("q."));
+            let read = |message: &sinews_server::RetainedMessage| {
+                let value: serde_json::Value = serde_json::from_slice(message.message.payload()).unwrap();
+                let (_, sequence) = value["position"].as_str().unwrap().split_once('-').unwrap();
+                (sequence.parse().unwrap(), value["data"].as_str().unwrap().to_owned())
+            };
+            topics.flat_map(|topic| &topic.messages).map(read).collect()
         }
 
         /// Takes over; returns the queue to the predecessor.
@@ -356,6 +397,9 @@ mod tests {
             (first.history_texts(), second.history_texts(), third.history_texts()),
             (all.clone(), all.clone(), all)
         );
+        for process in [&first, &second, &third] {
+            assert_eq!(process.channel_texts(), process.history_texts(), "one order in both forms");
+        }
         assert!(from_second.take().is_none() && from_third.take().is_none(), "no echo");
         for process in [&first, &second] {
             let left = process.hub.read_authority();

@@ -77,7 +77,28 @@ pub(crate) struct WebhookCollector {
     pub(super) reporters: Option<usize>,
 }
 
+/// Events that wait, and events that were lost, of several webhooks.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct WebhookBacklog {
+    pub(crate) queued: usize,
+    pub(crate) failed: u64,
+    pub(crate) dropped: u64,
+}
+
 impl WebhookCollector {
+    /// The sums of the webhooks whose names begin with a prefix.
+    pub(crate) fn backlog(&self, prefix: &str) -> WebhookBacklog {
+        let receivers = self.receivers.iter().filter(|receiver| receiver.name().starts_with(prefix));
+        receivers.fold(WebhookBacklog::default(), |sum, receiver| {
+            let (_, failed, dropped) = receiver.metrics.values();
+            WebhookBacklog {
+                queued: sum.queued + receiver.len(),
+                failed: sum.failed + failed,
+                dropped: sum.dropped + dropped,
+            }
+        })
+    }
+
     /// The counts and the queue of each webhook, for the dashboard.
     pub(crate) fn report(&self) -> Value {
         let webhooks = self.receivers.iter().map(|receiver| {

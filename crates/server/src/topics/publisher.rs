@@ -78,6 +78,15 @@ impl Publisher {
             return self.publish(topic, message);
         }
         name::check(topic)?;
+        self.publish_to_all_except(topic, message, except)
+    }
+
+    fn publish_to_all_except(
+        &self,
+        topic: &str,
+        message: &Prepared,
+        except: SubscriberId,
+    ) -> Result<usize, PublishError> {
         let exact = self.directory.find(topic);
         let patterns = self.directory.matching(topic);
         if exact.is_none() && patterns.is_empty() {
@@ -136,15 +145,34 @@ impl Publisher {
         position: Position,
         message: &Prepared,
     ) -> Result<usize, PublishError> {
+        self.publish_at_except(topic, position, message, None)
+    }
+
+    /// Publishes as [`publish_at`](Self::publish_at) does, except to one subscriber. A replay of the history includes the
+    /// message for every subscriber.
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish).
+    pub fn publish_at_except(
+        &self,
+        topic: &str,
+        position: Position,
+        message: &Prepared,
+        except: Option<SubscriberId>,
+    ) -> Result<usize, PublishError> {
         name::check(topic)?;
         let patterns = self.directory.matching(topic);
         if self.directory.rules.history(topic).is_some() {
-            let from = PublishOrigin { posts: &self.posts, except: None };
+            let excluded = except.map(|except| (except.shard, except.conn));
+            let from = PublishOrigin { posts: &self.posts, except: excluded };
             if let Ok(done) = self.directory.publish_at(topic, &patterns, (position, message), from) {
                 return into_result(done);
             }
         }
-        self.publish_without_history(topic, message)
+        match except {
+            Some(except) => self.publish_to_all_except(topic, message, except),
+            None => self.publish_without_history(topic, message),
+        }
     }
 
     /// Sets the position of the last message of a topic with history, for callers that store earlier messages

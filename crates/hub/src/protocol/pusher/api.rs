@@ -62,7 +62,12 @@ pub(super) fn add_to(
     let answer = |execute: AppOperation| {
         let context = Arc::clone(&context);
         move |request: &mut Request<'_>| {
-            let executed = context.app_of(request).and_then(|app| execute(&context, &app, request));
+            let executed = context.app_of(request).and_then(|app| {
+                let verified = context.verify(&app, request);
+                verified
+                    .and_then(|()| execute(&context, &app, request))
+                    .inspect_err(|_| app.count_rejection())
+            });
             executed.unwrap_or_else(|error| {
                 context.apps.counters.reject(PusherRejection::Request);
                 Response::text(format!("{}\n", error.text)).with_status(error.status).into()
@@ -81,14 +86,18 @@ pub(super) fn add_to(
 }
 
 impl AppApi {
-    /// The app that a request names and whose key has signed it.
+    /// The app that a request names.
     fn app_of(&self, request: &Request<'_>) -> Result<LiveApp, ApiError> {
         self.apps.counters.requests.fetch_add(1, Ordering::Relaxed);
         let app = match request.param("id") {
             Some(id) => self.apps.app(&id),
             None => request.decoded_query("auth_key").and_then(|key| self.apps.app_of_key(&key)),
         };
-        let app = app.ok_or_else(|| ApiError::new(404, "no app has this id"))?;
+        app.ok_or_else(|| ApiError::new(404, "no app has this id"))
+    }
+
+    /// Checks that the app serves, that one of its keys has signed the request, and the rate of the app.
+    fn verify(&self, app: &LiveApp, request: &Request<'_>) -> Result<(), ApiError> {
         if !app.options.is_enabled {
             return Err(ApiError::new(403, "the app is disabled"));
         }
@@ -106,7 +115,7 @@ impl AppApi {
         if !app.take_request(self.apps.now()) {
             return Err(ApiError::new(429, "the app has exceeded its rate of requests"));
         }
-        Ok(app)
+        Ok(())
     }
 }
 

@@ -60,8 +60,16 @@ impl PusherClient {
     }
 
     /// Closes the connection with an error, and counts it.
-    pub(super) fn reject(&self, rejection: &ConnectionRejection, cx: &mut Context<'_>) {
+    pub(super) fn reject(
+        &self,
+        app: Option<&LiveApp>,
+        rejection: &ConnectionRejection,
+        cx: &mut Context<'_>,
+    ) {
         self.apps.counters.reject(PusherRejection::Connection);
+        if let Some(app) = app {
+            app.count_rejection();
+        }
         end(rejection, cx);
     }
 
@@ -69,6 +77,7 @@ impl PusherClient {
     fn establish(&self, app: LiveApp, key: String, cx: &mut Context<'_>) -> ClientState {
         if !app.add_connection() {
             self.reject(
+                Some(&app),
                 &ConnectionRejection::new(code::CONNECTION_QUOTA, "the app has its maximum of connections"),
                 cx,
             );
@@ -77,6 +86,7 @@ impl PusherClient {
         let Some(socket_id) = self.apps.add_socket(cx.subscriber_id()) else {
             app.remove_connection();
             self.reject(
+                Some(&app),
                 &ConnectionRejection::new(code::OVER_CAPACITY, "the server has no random numbers"),
                 cx,
             );
@@ -117,7 +127,11 @@ impl PusherClient {
     /// Handles a message.
     fn handle(&self, connection: &mut PusherConnection, text: &[u8], cx: &mut Context<'_>) {
         let Ok(message) = read_object::<PusherMessage<'_>>(text) else {
-            return self.reject_message("the message is not a JSON object with an event", cx);
+            return self.reject_message(
+                &connection.app,
+                "the message is not a JSON object with an event",
+                cx,
+            );
         };
         let PusherMessage { event, data, channel } = message;
         match &*event {
@@ -125,23 +139,28 @@ impl PusherClient {
             "pusher:pong" => {}
             "pusher:subscribe" => match read_data::<SubscribeData>(data) {
                 Some(data) => self.subscribe(connection, &data, cx),
-                None => self.reject_message("pusher:subscribe has no data with a channel", cx),
+                None => {
+                    self.reject_message(&connection.app, "pusher:subscribe has no data with a channel", cx)
+                }
             },
             "pusher:unsubscribe" => match read_data::<SubscribeData>(data) {
                 Some(data) => self.unsubscribe(connection, &data.channel, cx),
-                None => self.reject_message("pusher:unsubscribe has no data with a channel", cx),
+                None => {
+                    self.reject_message(&connection.app, "pusher:unsubscribe has no data with a channel", cx)
+                }
             },
             "pusher:signin" => self.sign_in(connection, read_data(data), cx),
             name if name.starts_with(CLIENT_EVENT) => {
                 self.client_event(connection, (name, channel.as_deref()), data, cx);
             }
-            name => self.reject_message(&format!("unknown event {}", brief(name)), cx),
+            name => self.reject_message(&connection.app, &format!("unknown event {}", brief(name)), cx),
         }
     }
 
     /// Reports a message that is not understood; the connection stays.
-    fn reject_message(&self, problem: &str, cx: &mut Context<'_>) {
+    fn reject_message(&self, app: &LiveApp, problem: &str, cx: &mut Context<'_>) {
         self.apps.counters.reject(PusherRejection::Message);
+        app.count_rejection();
         send(cx, &error(None, problem, None));
     }
 }
@@ -161,7 +180,8 @@ impl Handler for PusherClient {
         self.apps.counters.connections.fetch_add(1, Ordering::Relaxed);
         self.state = match std::mem::replace(&mut self.state, ClientState::Closed) {
             ClientState::Rejected(rejection) => {
-                self.reject(&rejection, cx);
+                // The handshake has counted it for its app.
+                self.reject(None, &rejection, cx);
                 ClientState::Closed
             }
             ClientState::Opening(app, key) => self.establish(app, key, cx),
@@ -177,8 +197,8 @@ impl Handler for PusherClient {
         connection.liveness.note_input(Instant::now());
         match self.follow_reload(&mut connection) {
             Ok(()) if payload.kind() == Kind::Text => self.handle(&mut connection, &payload, cx),
-            Ok(()) => self.reject_message("messages of the protocol are text", cx),
-            Err(rejection) => self.reject(&rejection, cx),
+            Ok(()) => self.reject_message(&connection.app, "messages of the protocol are text", cx),
+            Err(rejection) => self.reject(Some(&connection.app), &rejection, cx),
         }
         self.state = ClientState::Open(connection);
     }
@@ -226,7 +246,7 @@ impl Handler for PusherClient {
         match reloaded.and_then(|()| connection.liveness.check(app, Instant::now())) {
             Ok(true) => send(cx, PING),
             Ok(false) => {}
-            Err(rejection) => self.reject(&rejection, cx),
+            Err(rejection) => self.reject(Some(&connection.app), &rejection, cx),
         }
         self.state = ClientState::Open(connection);
     }

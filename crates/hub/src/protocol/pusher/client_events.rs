@@ -31,12 +31,13 @@ impl PusherClient {
             Ok(accepted) => accepted,
             Err(problem) => {
                 self.apps.counters.reject(PusherRejection::ClientEvent);
+                connection.app.count_rejection();
                 return send(cx, &error(Some(code::CLIENT_EVENT), &problem, channel));
             }
         };
         let content = client_event(name, data.map(RawValue::get), user_id.as_deref());
         let topic = topic_of(connection.app.options.topic_space(), &channel);
-        self.hub.publish(cx, &topic, &content, false);
+        self.hub.publish_from(cx, &topic, &content, false, Some(connection.socket_id));
         self.report_client_event(connection, (&topic, &channel), &content, user_id.as_deref());
     }
 

@@ -6,9 +6,10 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use sinews_server::{Kind, Member, Prepared, PresenceMessage, PresenceUpdate};
+use sinews_server::{Kind, Member, Position, Prepared, PresenceMessage, PresenceUpdate};
 
 use super::channel::{ChannelKind, PusherTopic, USER_CHANNEL, channel_of_topic};
+use super::position;
 use crate::json::read_object;
 use crate::topics::{MessageContent, push_json};
 
@@ -87,6 +88,17 @@ pub(crate) struct EncodedEvent {
     pub(crate) socket_id: Option<u128>,
     /// A client has sent the event.
     pub(crate) is_of_client: bool,
+}
+
+impl EncodedEvent {
+    /// Appends the position of the event, and which connection does not receive it: the one that the event names, or else
+    /// the one that has sent it.
+    pub(crate) fn with_position(self, position: Position, sender: Option<u128>) -> Self {
+        let socket_id = self.socket_id.or(sender);
+        let text = String::from_utf8_lossy(self.message.payload());
+        let text = position::with_position(&text, position, socket_id);
+        Self { message: Prepared::text(text), socket_id, ..self }
+    }
 }
 
 /// Encodes a publication to a channel. Publications of other protocols are events if they are objects with an `event`, and

@@ -51,7 +51,10 @@ pub(super) fn read(apps: &LiveApps, request: &Request<'_>) -> AppHandshake {
         .and_then(|()| check_app(&app, request));
     match checked {
         Ok(()) => AppHandshake::Accepted { app, key },
-        Err(rejection) => AppHandshake::Rejected(rejection),
+        Err(rejection) => {
+            app.count_rejection();
+            AppHandshake::Rejected(rejection)
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::json::read_object;
@@ -25,6 +26,8 @@ pub(super) struct SubscribeData {
     pub(super) channel: String,
     pub(super) auth: Option<String>,
     pub(super) channel_data: Option<String>,
+    /// Read by [`RecoverRequest::read`](super::recovery::RecoverRequest::read).
+    pub(super) recover: Option<Value>,
 }
 
 /// `data` of `pusher:signin`.

@@ -1,5 +1,6 @@
 //! The apps in force, which a reload replaces, and their state, which remains.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -40,9 +41,19 @@ struct AppTable {
 #[derive(Debug, Default)]
 pub(super) struct AppState {
     connections: AtomicUsize,
+    /// Rejected connections, subscriptions, messages and requests.
+    rejected: AtomicU64,
     /// Due time of the next request, in nanoseconds.
     requests: Mutex<u64>,
     cache: Mutex<EventCache>,
+}
+
+/// The load of an app on this node.
+#[derive(Debug)]
+pub(super) struct AppLoad {
+    pub(super) id: String,
+    pub(super) connections: usize,
+    pub(super) rejected: u64,
 }
 
 /// An app with its state.
@@ -102,6 +113,22 @@ impl LiveApps {
     /// The app with a key.
     pub(super) fn app_of_key(&self, key: &str) -> Option<LiveApp> {
         self.read(|table, generation| table.app(table.apps.by_key.get(key)?, generation))
+    }
+
+    /// The apps with the most connections, and the number of all apps.
+    pub(super) fn busiest(&self, most: usize) -> (Vec<AppLoad>, usize) {
+        self.read(|table, _| {
+            let connections = |state: &AppState| state.connections.load(Ordering::Acquire);
+            let mut apps: Vec<_> =
+                table.states.iter().map(|(id, state)| (Reverse(connections(state)), id, state)).collect();
+            let count = apps.len();
+            apps.sort_unstable_by_key(|(connections, id, _)| (*connections, *id));
+            let load = |(Reverse(connections), id, state): (Reverse<usize>, &String, &Arc<AppState>)| {
+                let rejected = state.rejected.load(Ordering::Relaxed);
+                AppLoad { id: id.clone(), connections, rejected }
+            };
+            (apps.into_iter().take(most).map(load).collect(), count)
+        })
     }
 
     /// The app and the channel of a topic.
@@ -179,6 +206,11 @@ impl LiveApp {
     /// Counts the end of a connection.
     pub(super) fn remove_connection(&self) {
         self.state.connections.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Counts a rejected connection, subscription, message or request.
+    pub(super) fn count_rejection(&self) {
+        self.state.rejected.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Takes one request of the app's rate.

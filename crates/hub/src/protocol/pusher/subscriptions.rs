@@ -11,6 +11,7 @@ use super::encode::{self, object, socket_id_text};
 use super::incoming::{SignedMember, SubscribeData, read_member};
 use super::live::LiveApp;
 use super::metrics::PusherRejection;
+use super::recovery::{ChannelRecovery, RecoverRequest};
 use super::signature::verifies_auth;
 use crate::events::{EventDetail, WebhookEventKind};
 use crate::topics::TopicForm;
@@ -22,6 +23,8 @@ pub(super) struct Subscription {
     pub(super) user_id: Option<Box<str>>,
     /// The topic of the subscription, since a reload may change the topics of the app.
     topic: Box<str>,
+    /// Whether events have positions.
+    form: TopicForm,
 }
 
 impl Subscription {
@@ -44,6 +47,10 @@ impl SubscriptionError {
 
     fn name(text: impl Into<String>) -> Self {
         Self { kind: "InvalidChannel", text: text.into(), status: 4009 }
+    }
+
+    fn recover(text: impl Into<String>) -> Self {
+        Self { kind: "InvalidRecover", text: text.into(), status: 400 }
     }
 
     fn limit(text: impl Into<String>, status: u16) -> Self {
@@ -88,6 +95,7 @@ impl PusherClient {
         };
         if let Err(error) = subscribed {
             self.apps.counters.reject(PusherRejection::Subscription);
+            connection.app.count_rejection();
             send(cx, &error.message(channel));
         }
     }
@@ -102,15 +110,17 @@ impl PusherClient {
         let limits = &connection.app.options.limits;
         check_channel(channel, limits.channel_name).map_err(SubscriptionError::name)?;
         let kind = ChannelKind::of(channel);
+        let recover = RecoverRequest::read(data.recover.as_ref()).map_err(SubscriptionError::recover)?;
         let member = authorize(connection, kind, data)?;
         let known = connection.subscriptions.iter().any(|known| *known.channel == *channel);
         if !known && connection.subscriptions.len() >= limits.channels {
             let text = format!("a connection has at most {} channels", limits.channels);
             return Err(SubscriptionError::limit(text, FULL));
         }
+        let mut recovery = ChannelRecovery::default();
         if !known {
             let topic = topic_of(connection.app.options.topic_space(), channel);
-            self.add_subscription(connection, (channel, &topic), member, cx)?;
+            recovery = self.add_subscription(connection, (channel, &topic), (member, recover), cx)?;
         }
         connection.liveness.is_authorized |= kind.access != ChannelAccess::Public;
         let presence = presence_of(&connection.app.options.id, channel);
@@ -118,8 +128,17 @@ impl PusherClient {
             true => Some(cx.watch_members(&presence).map_err(limit_of)?.1),
             false => None,
         };
-        send(cx, &encode::subscription_succeeded(channel, members.as_deref()));
-        if kind.is_cache {
+        let ack = encode::subscription_succeeded(channel, members.as_deref());
+        match recover {
+            Some(_) => send(cx, &recovery.acknowledge(ack)),
+            None => send(cx, &ack),
+        }
+        if let Some(missed) = &recovery.missed {
+            for event in missed {
+                // After a Close, the message is dropped.
+                let _ = cx.queue_prepared(event, true);
+            }
+        } else if kind.is_cache {
             match connection.app.cached(channel) {
                 Some(event) => drop(cx.send_prepared(&event.message)),
                 None => {
@@ -145,14 +164,20 @@ impl PusherClient {
         &self,
         connection: &mut PusherConnection,
         (channel, topic): (&str, &str),
-        member: Option<SignedMember>,
+        (member, recover): (Option<SignedMember>, Option<RecoverRequest>),
         cx: &mut Context<'_>,
-    ) -> Result<(), SubscriptionError> {
+    ) -> Result<ChannelRecovery, SubscriptionError> {
         let options = &connection.app.options;
         let presence = presence_of(&options.id, channel);
-        let form = TopicForm::Event.topic(topic);
-        let subscribed = cx.subscribe(&form);
-        subscribed.map_err(|error| SubscriptionError::limit(error.to_string(), FULL))?;
+        let recover = recover.filter(|_| self.hub.has_history(topic));
+        let (form, subscribed) = match recover {
+            Some(request) => (TopicForm::RecoverableEvent, ChannelRecovery::subscribe(cx, topic, request)),
+            None => {
+                let subscribed = cx.subscribe(&TopicForm::Event.topic(topic));
+                (TopicForm::Event, subscribed.map(|()| ChannelRecovery::default()))
+            }
+        };
+        let recovery = subscribed.map_err(|error| SubscriptionError::limit(error.to_string(), FULL))?;
         let user_id = member.as_ref().map(|member| Box::from(&*member.id));
         let joined = match member {
             Some(member) => join(cx, &presence, member, options.limits.members),
@@ -166,12 +191,13 @@ impl PusherClient {
         };
         if let Err(error) = joined {
             cx.unwatch_presence(&presence);
-            cx.unsubscribe(&form);
+            cx.unsubscribe(&form.topic(topic));
             return Err(error);
         }
-        self.hub.count_subscriber(TopicForm::Event);
-        connection.subscriptions.push(Subscription { channel: channel.into(), user_id, topic: topic.into() });
-        Ok(())
+        self.hub.count_subscriber(form);
+        let (channel, topic) = (channel.into(), topic.into());
+        connection.subscriptions.push(Subscription { channel, user_id, topic, form });
+        Ok(recovery)
     }
 
     /// Ends a subscription. Unknown channels are ignored.
@@ -183,9 +209,9 @@ impl PusherClient {
         let presence = presence_of(&connection.app.options.id, channel);
         // First: a client does not receive its own leave.
         cx.unwatch_presence(&presence);
-        cx.unsubscribe(&TopicForm::Event.topic(&removed.topic));
+        cx.unsubscribe(&removed.form.topic(&removed.topic));
         cx.leave(&presence);
-        self.hub.uncount_subscriber(TopicForm::Event);
+        self.hub.uncount_subscriber(removed.form);
     }
 
     /// Ends the counts of a closed connection, whose subscriptions and presence end by themselves.

@@ -43,7 +43,7 @@ impl PusherClient {
     ) {
         if let Err(text) = self.try_sign_in(connection, data, cx) {
             self.apps.counters.reject(PusherRejection::SignIn);
-            self.reject(&ConnectionRejection::new(code::UNAUTHORIZED, text), cx);
+            self.reject(Some(&connection.app), &ConnectionRejection::new(code::UNAUTHORIZED, text), cx);
         }
     }
 

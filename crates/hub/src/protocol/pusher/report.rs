@@ -1,0 +1,66 @@
+//! The apps, for the dashboard.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use sinews_server::Publisher;
+
+use super::channel::{PusherTopic, channel_of_topic};
+use super::live::{AppLoad, LiveApps};
+use crate::topics::RESERVED;
+use crate::webhooks::{WebhookBacklog, WebhookCollector};
+
+/// Maximum number of apps in a report: those with the most connections.
+const APPS_MAX: usize = 20;
+
+/// Interval of the counts of channels, since presence is locked meanwhile.
+const COUNT_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The apps of this node, with the channels that were counted last.
+#[derive(Debug, Default)]
+pub(crate) struct AppsReport {
+    counted: Option<Instant>,
+    channels: HashMap<String, usize>,
+}
+
+impl AppsReport {
+    /// The apps with the most connections, and the number of all apps; `None` without apps. Keys are secrets, and not part of
+    /// it.
+    pub(crate) fn next(
+        &mut self,
+        apps: &LiveApps,
+        publisher: &Publisher,
+        webhooks: Option<&WebhookCollector>,
+    ) -> Option<Value> {
+        let (listed, count) = apps.busiest(APPS_MAX);
+        if count == 0 {
+            return None;
+        }
+        if self.counted.is_none_or(|at| at.elapsed() >= COUNT_INTERVAL) {
+            self.channels = occupied_channels(publisher);
+            self.counted = Some(Instant::now());
+        }
+        let apps = listed.into_iter().map(|AppLoad { id, connections, rejected }| {
+            let channels = self.channels.get(&id).copied().unwrap_or_default();
+            let backlog = webhooks.map(|all| all.backlog(&format!("pusher:{id}:"))).unwrap_or_default();
+            let WebhookBacklog { queued, failed, dropped } = backlog;
+            json!({
+                "id": id, "connections": connections, "channels": channels, "rejected": rejected,
+                "webhooks": { "queued": queued, "failed": failed, "dropped": dropped },
+            })
+        });
+        Some(json!({ "apps": apps.collect::<Vec<_>>(), "count": count }))
+    }
+}
+
+/// The number of channels with subscribers of each app, over all nodes.
+fn occupied_channels(publisher: &Publisher) -> HashMap<String, usize> {
+    let mut channels = HashMap::new();
+    for (topic, _) in publisher.presence_counts(RESERVED) {
+        if let Some(PusherTopic::Channel { app, .. }) = channel_of_topic(&topic) {
+            *channels.entry(app.to_owned()).or_default() += 1;
+        }
+    }
+    channels
+}
