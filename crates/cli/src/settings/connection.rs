@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn settings_reach_the_connection_config() {
-        let file = "[http]\nmax_body = 1\nhead_timeout = \"2s\"\nkeep_alive_timeout = \"3s\"\n[websocket]\n\
+        let file = "[http]\nmax_body = 1\nhttp2 = true\nhead_timeout = \"2s\"\nkeep_alive_timeout = \"3s\"\n[websocket]\n\
                     ping_interval = \"off\"\npong_timeout = \"5s\"\nhigh_water = \"6k\"\noverflow = \"drop-oldest\"";
         let flags = ["--http-min-upload-rate", "0", "--websocket-idle-timeout", "off"];
         let flags =
@@ -140,6 +140,7 @@ mod tests {
         let settings = settings(&flags, file).unwrap();
         let http = HttpConfig::default()
             .with_max_body(1)
+            .with_http2(true)
             .with_head_timeout(Duration::from_secs(2))
             .with_keep_alive_timeout(Duration::from_secs(3))
             .with_min_upload_rate(0, UPLOAD_GRACE)
