@@ -1,5 +1,7 @@
 //! HTTP/2 in clear text, with frames written by hand.
 
+mod content;
+
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::sync::{Arc, Mutex};
@@ -276,13 +278,14 @@ fn graceful_stop_finishes_streams() {
     server.wake();
     assert_eq!(client.answers(&[1])[&1], (OK, b"late".to_vec(), true));
     assert!(client.read().is_none(), "the connection ends");
+    drop(client);
     server.running.join();
 }
 
 #[test]
 fn floods_and_faults_end_only_their_connection() {
     type Attack = fn(&mut Http2Client);
-    let attacks: [(Attack, u8, Http2Fault); 6] = [
+    let attacks: [(Attack, u8, Http2Fault); 8] = [
         (
             |client| {
                 for stream in (1..1000).step_by(2) {
@@ -311,6 +314,33 @@ fn floods_and_faults_end_only_their_connection() {
             |client| {
                 client.frame(HEADERS, END_HEADERS, 1, &block(METHOD_POST, "/len", &[]));
                 client.send(&frame(DATA, 0, 1, &[]).repeat(5000));
+            },
+            11,
+            Http2Fault::EnhanceYourCalm,
+        ),
+        // The client makes the server reset.
+        (
+            |client| {
+                for stream in (1..1000).step_by(2) {
+                    let mut both = frame(HEADERS, 5, stream, &block(METHOD_GET, "/later", &[]));
+                    both.extend(frame(WINDOW_UPDATE, 0, stream, &[0; 4]));
+                    if std::io::Write::write_all(&mut client.client.stream, &both).is_err() {
+                        return;
+                    }
+                }
+            },
+            11,
+            Http2Fault::EnhanceYourCalm,
+        ),
+        // A block refers to a large field of the dynamic table many times.
+        (
+            |client| {
+                let mut bomb = block(METHOD_GET, "/", &[]);
+                // A literal with indexing: its name, and the length of its value.
+                bomb.extend_from_slice(b"\x40\x01x\x7f\xa1\x1e");
+                bomb.extend_from_slice(&[b'y'; 4000]);
+                bomb.extend_from_slice(&[0x80 | 62; 1000]);
+                client.frame(HEADERS, 5, 1, &bomb);
             },
             11,
             Http2Fault::EnhanceYourCalm,

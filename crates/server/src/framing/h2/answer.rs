@@ -127,7 +127,14 @@ impl H2Conn {
     }
 
     /// Queues more of the bodies, a frame of each in turn, up to the limit of queued bytes.
+    ///
+    /// Control frames leave first: a client sees the acknowledgement of its SETTINGS before DATA that depends on them.
     pub(crate) fn send_pieces(&mut self, shared: &mut WorkerShared) {
+        self.queue_control(shared);
+        if self.machine.wants_write() {
+            // The completion of the send in flight continues here.
+            return;
+        }
         let mut blocked = 0;
         while blocked < self.exchanges.len() && self.outbound.len() < QUEUED_MAX {
             self.next %= self.exchanges.len();

@@ -101,6 +101,9 @@ impl H2Conn {
         shared: &mut WorkerShared,
     ) {
         self.open(stream, fields.method() == "HEAD", ends, shared.services.now);
+        if !is_scheme_of(fields.scheme(), shared.services.encrypted) {
+            return self.reject(stream, 421, "the scheme is not that of the connection\n", shared);
+        }
         let owned = match fields.to_owned_head() {
             Ok(owned) => owned,
             Err(error) => {
@@ -193,6 +196,13 @@ impl H2Conn {
         });
         self.open_windows(shared.services.http.max_body);
     }
+}
+
+/// Returns whether a connection may carry requests of the scheme (RFC 9113 section 8.3.1). In clear text a proxy that
+/// terminates TLS passes `https`. CONNECT has none.
+fn is_scheme_of(scheme: Option<&str>, encrypted: bool) -> bool {
+    let is = |name: &str| scheme.is_none_or(|scheme| scheme.eq_ignore_ascii_case(name));
+    is("https") || !encrypted && is("http")
 }
 
 fn too_large(max: usize) -> Response {
