@@ -70,14 +70,14 @@ struct StreamExchange {
 enum StreamStage {
     /// The request is being answered.
     Answering,
-    Upload(Box<Upload>),
+    Upload(Box<StreamUpload>),
     Pending(Box<PendingAnswer>),
     /// The rest of the body of the answer.
     Sending(ResponseBody),
 }
 
 /// A request with the received part of its body.
-struct Upload {
+struct StreamUpload {
     request: Box<RetainedRequest>,
     body: Vec<u8>,
     /// Bytes of the body that are not returned to the window of the stream.

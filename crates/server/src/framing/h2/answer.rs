@@ -21,7 +21,7 @@ const QUEUED_MAX: usize = 128 << 10;
 const PIECE: usize = 16 << 10;
 
 /// Result of sending a part of a body.
-enum Sent {
+enum SentPiece {
     /// Nothing: a window is closed.
     None,
     Part,
@@ -139,9 +139,9 @@ impl H2Conn {
         while blocked < self.exchanges.len() && self.outbound.len() < QUEUED_MAX {
             self.next %= self.exchanges.len();
             match self.send_piece(self.next, shared) {
-                Sent::None => blocked += 1,
-                Sent::Part => blocked = 0,
-                Sent::Last => {
+                SentPiece::None => blocked += 1,
+                SentPiece::Part => blocked = 0,
+                SentPiece::Last => {
                     self.remove(self.next, shared.services.now);
                     blocked = 0;
                     continue;
@@ -151,20 +151,20 @@ impl H2Conn {
         }
     }
 
-    fn send_piece(&mut self, at: usize, shared: &mut WorkerShared) -> Sent {
+    fn send_piece(&mut self, at: usize, shared: &mut WorkerShared) -> SentPiece {
         let Self { machine, outbound, exchanges, last_progress, .. } = self;
         let exchange = &mut exchanges[at];
-        let StreamStage::Sending(body) = &mut exchange.stage else { return Sent::None };
+        let StreamStage::Sending(body) = &mut exchange.stage else { return SentPiece::None };
         let max = machine.window(exchange.stream).min(PIECE);
         if max == 0 {
-            return Sent::None;
+            return SentPiece::None;
         }
         let piece = match read_piece(body, max) {
             Ok(piece) => piece,
             Err(error) => {
                 tracing::error!(%error, "failed to read file; the response is incomplete");
                 machine.reset(exchange.stream, ErrorCode::INTERNAL_ERROR);
-                return Sent::Last;
+                return SentPiece::Last;
             }
         };
         let ends = body.len() == 0;
@@ -172,7 +172,7 @@ impl H2Conn {
             Ok(Some(frame)) if frame.payload_len() == piece.len() => frame,
             _ => {
                 machine.reset(exchange.stream, ErrorCode::INTERNAL_ERROR);
-                return Sent::Last;
+                return SentPiece::Last;
             }
         };
         if outbound.is_empty() {
@@ -187,13 +187,13 @@ impl H2Conn {
         }
         exchange.progress = shared.services.now;
         if !ends {
-            return Sent::Part;
+            return SentPiece::Part;
         }
         if !exchange.is_received {
             // The client need not send the rest of its request (RFC 9113 section 8.1).
             machine.reset(exchange.stream, ErrorCode::NO_ERROR);
         }
-        Sent::Last
+        SentPiece::Last
     }
 
     /// Polls the answers whose futures were woken.

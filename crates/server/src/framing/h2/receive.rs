@@ -7,7 +7,7 @@ use sinews_http::h2::{Event, RequestFields, StreamId};
 use sinews_proto::Time;
 use sinews_proto::handshake::Refusal;
 
-use super::{H2Conn, StreamExchange, StreamStage, Upload};
+use super::{H2Conn, StreamExchange, StreamStage, StreamUpload};
 use crate::exchange::HttpExchange;
 use crate::metrics::Http2Fault;
 use crate::request::Response;
@@ -134,7 +134,7 @@ impl H2Conn {
         if head.expects_continue() {
             self.send_continue(stream, shared);
         }
-        let upload = Upload { request: exchange.retain(), body: Vec::new(), held: 0 };
+        let upload = StreamUpload { request: exchange.retain(), body: Vec::new(), held: 0 };
         if let Some(at) = self.position(stream) {
             self.exchanges[at].stage = StreamStage::Upload(Box::new(upload));
         }
