@@ -105,8 +105,8 @@ impl Readers {
         live: &LivePolicy,
         hub: &Arc<HubTopics>,
         store: Option<&Arc<StreamService>>,
-    ) -> Readers {
-        Readers {
+    ) -> Self {
+        Self {
             live: live.clone(),
             hub: Arc::clone(hub),
             store: store.cloned(),

@@ -19,6 +19,7 @@ pub struct HttpConfig {
     pub(crate) write_timeout: Duration,
     pub(crate) handler_timeout: Duration,
     pub(crate) high_water: usize,
+    pub(crate) http2: bool,
 }
 
 impl Default for HttpConfig {
@@ -34,6 +35,7 @@ impl Default for HttpConfig {
             write_timeout: Duration::from_secs(30),
             handler_timeout: Duration::from_secs(30),
             high_water: 256 << 10,
+            http2: false,
         }
     }
 }
@@ -93,6 +95,17 @@ impl HttpConfig {
     #[must_use]
     pub fn with_high_water(mut self, bytes: usize) -> Self {
         self.high_water = bytes;
+        self
+    }
+
+    /// Serves HTTP/2 too: by ALPN on listeners with TLS, and on others to clients that begin with its preface (prior
+    /// knowledge). Requests meet the same routes, hooks, limits and timeouts. Default: `false`, since WebSockets and
+    /// [streaming responses](crate::StreamingResponse) are not served over HTTP/2 yet: a browser opens a second connection
+    /// for its WebSocket, and a request for a streaming response is reset with `HTTP_1_1_REQUIRED`, on which clients repeat
+    /// it over HTTP/1.1.
+    #[must_use]
+    pub fn with_http2(mut self, enabled: bool) -> Self {
+        self.http2 = enabled;
         self
     }
 

@@ -102,8 +102,8 @@ pub use limits::{Limit, Limits, WhenFull};
 pub use listen::{Listen, ListenAddress};
 pub use messages::MessageRoute;
 pub use metrics::{
-    ConnectionEnd, Dropped, MetricReason, Metrics, Monitor, NotReady, ProcessMetrics, ReasonCounts,
-    WebSocketEnd,
+    ConnectionEnd, Dropped, Http2Fault, MetricReason, Metrics, Monitor, NotReady, ProcessMetrics,
+    ReasonCounts, WebSocketEnd,
 };
 pub use pool::{BlockingConfig, BlockingPool, JobRejected};
 pub use request::{OwnedRequest, Request, Response};

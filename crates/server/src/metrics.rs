@@ -19,7 +19,7 @@ use sinews_engine::StatsReader;
 pub(crate) use self::counters::{ConnMemory, ShardCounters};
 pub use self::process::ProcessMetrics;
 pub(crate) use self::reasons::reason_enum;
-pub use self::reasons::{ConnectionEnd, Dropped, MetricReason, ReasonCounts, WebSocketEnd};
+pub use self::reasons::{ConnectionEnd, Dropped, Http2Fault, MetricReason, ReasonCounts, WebSocketEnd};
 pub use self::snapshot::Metrics;
 use crate::limits::{Gate, Limit};
 use crate::mail::{Stop, StopLevel};

@@ -12,6 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use percent_encoding::percent_decode_str;
 use sinews_http::{HeaderMap, RequestHead};
+use sinews_proto::handshake::Refusal;
 
 pub use self::owned::OwnedRequest;
 use crate::client::TrustedProxies;
@@ -293,6 +294,14 @@ impl Response {
             headers: HeaderMap::new(),
             body: ResponseBody::Bytes(Bytes::new()),
         }
+    }
+
+    /// Creates the response of a rejection.
+    pub(crate) fn refused(refusal: &Refusal) -> Self {
+        let response = Self::new(refusal.status()).with_body(refusal.body().to_vec());
+        refusal
+            .headers()
+            .fold(response, |response, (name, value)| response.with_header(name.to_owned(), value.to_owned()))
     }
 
     /// Creates the 101 of a handshake, for hooks to add headers.

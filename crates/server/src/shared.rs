@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use sinews_http::h2::FieldBuffer;
 use sinews_proto::Time;
 use sinews_session::Resources;
 
@@ -26,6 +27,8 @@ pub(crate) struct WorkerShared {
     )]
     pub(crate) router: Rc<Arc<Router>>,
     pub(crate) resources: Resources,
+    /// Fields of the header block that is being decoded.
+    pub(crate) fields: FieldBuffer,
     pub(crate) services: Services,
 }
 

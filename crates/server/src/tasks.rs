@@ -99,6 +99,11 @@ impl Tasks {
 }
 
 impl TaskWaker {
+    /// Returns whether a wakeup is not handled yet.
+    pub(crate) fn is_woken(&self) -> bool {
+        self.listed.load(Ordering::SeqCst)
+    }
+
     /// Marks the future as polled: later wakeups schedule it again.
     pub(crate) fn polled(&self) {
         self.listed.store(false, Ordering::SeqCst);

@@ -48,8 +48,8 @@ enum State {
 
 impl TlsConn {
     /// Returns `None` if the configuration is unusable.
-    pub(crate) fn new(config: &TlsConfig) -> Option<Self> {
-        let connection = UnbufferedServerConnection::new(config.current())
+    pub(crate) fn new(config: &TlsConfig, http2: bool) -> Option<Self> {
+        let connection = UnbufferedServerConnection::new(config.current(http2))
             .inspect_err(|error| tracing::error!(%error, "invalid TLS configuration"))
             .ok()?;
         Some(Self {
@@ -67,6 +67,11 @@ impl TlsConn {
     /// Returns whether the handshake is complete.
     pub(crate) fn is_open(&self) -> bool {
         self.state != State::Handshake
+    }
+
+    /// Returns whether the client chose HTTP/2.
+    pub(crate) fn is_http2(&self) -> bool {
+        self.connection.alpn_protocol() == Some(b"h2")
     }
 
     /// Handles received records: appends their plaintext to `plain`.

@@ -8,6 +8,7 @@ mod app;
 mod conn;
 mod delivery;
 mod http;
+mod http2;
 mod keyed;
 mod large_conns;
 mod memory;
@@ -24,10 +25,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sinews_engine::{self as engine, ConnId, Io};
+use sinews_http::h2::FieldBuffer;
 use sinews_proto::Time;
 use sinews_session::Resources;
 
-use self::conn::{ClientConn, ConnProtocol, settle_http, settle_websocket};
+use self::conn::{ClientConn, ConnProtocol, settle_http, settle_http2, settle_websocket};
 use self::delivery::DeliveryState;
 use self::http::end_body;
 use self::large_conns::LargeConns;
@@ -84,7 +86,12 @@ impl Worker {
         Self {
             conns: Vec::new(),
             turn: services.epoch,
-            shared: WorkerShared { router: Rc::new(router), resources: Resources::new(), services },
+            shared: WorkerShared {
+                router: Rc::new(router),
+                resources: Resources::new(),
+                fields: FieldBuffer::new(),
+                services,
+            },
             appends: Appends::new(appends),
             number,
             stop: StopState::new(stop_times, stop),
@@ -173,6 +180,14 @@ impl Worker {
                 let services = &self.shared.services;
                 settle_http(http, io, conn, &services.http, services.epoch);
                 ConnMemory::new(http.outbound.len(), http.incomplete())
+            }
+            ConnProtocol::Http2(http2) => {
+                // A request in transit is not lost: the client is told before (RFC 9113 section 6.8).
+                if self.shared.services.stopping {
+                    http2.stop();
+                }
+                settle_http2(http2, io, conn, &mut self.shared);
+                ConnMemory::new(http2.outbound.len(), http2.incomplete())
             }
             ConnProtocol::Rejected(_) | ConnProtocol::ProxyHeader(_) => return,
         };

@@ -7,10 +7,15 @@ require (
 	github.com/coder/websocket v1.8.15
 	github.com/gorilla/websocket v1.5.3
 	github.com/pusher/pusher-http-go/v5 v5.1.1
+	github.com/summerwind/h2spec v2.2.1+incompatible
 	golang.org/x/crypto v0.28.0
 )
 
 require (
+	github.com/fatih/color v1.18.0 // indirect
+	github.com/mattn/go-colorable v0.1.13 // indirect
+	github.com/mattn/go-isatty v0.0.20 // indirect
 	golang.org/x/net v0.30.0 // indirect
 	golang.org/x/sys v0.26.0 // indirect
+	golang.org/x/text v0.19.0 // indirect
 )

@@ -1,4 +1,4 @@
-//! The HTTP cases of `dev/conformance`, and curl, against an echo and file server on each backend.
+//! The HTTP cases of `dev/conformance`, curl and h2spec, against an echo and file server on each backend.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ pub(crate) fn run_cases(binary: Option<&Path>, choice: Choice) -> Outcome {
     let mut count = permitted.print_skipped();
     for backend in permitted.backends {
         let out = process::target().join(format!("xtask/http/{}", backend.name()));
-        let subject = Subject::start(&programs, backend, &out)?;
+        let subject = Subject::start(&programs, backend, &[], &out)?;
         count = count + run(&programs, subject.server, "all", &format!("server, {}", backend.name()), &out);
         let arguments = ["--backend", backend.name(), "--threads", "1"];
         let serve = Server::start(&binary, &arguments, &out.join("serve.log"))?;
@@ -46,12 +46,45 @@ pub(crate) fn run_curl(backend: Backend) -> Outcome {
     };
     let programs = server::build_all_debug(&["http-cases", "http-subject"])?;
     let out = process::target().join(format!("xtask/http/curl-{}", backend.name()));
-    let mut subject = Subject::start(&programs, backend, &out)?;
+    let mut subject = Subject::start(&programs, backend, &[], &out)?;
     let tls = format!("https://localhost:{}", subject.tls_port);
     let base = format!("http://{}", subject.server.address());
     command.args([base, tls]).arg(&subject.directory);
     let count = tools::run_checks("curl-suite", &mut command, &out.join("curl.log"));
     Ok(count + outlived(&mut subject.server))
+}
+
+/// Runs h2spec against the echo server: in clear text and over TLS.
+pub(crate) fn run_h2spec(backend: Backend) -> Outcome {
+    let mut command = match tools::go("h2spec") {
+        Ok(command) => command,
+        Err(missing) => return Ok(missing.report("h2spec")),
+    };
+    let programs = server::build_all_debug(&["http-cases", "http-subject"])?;
+    let out = process::target().join(format!("xtask/http/h2spec-{}", backend.name()));
+    let mut subject = Subject::start(&programs, backend, &["http2"], &out)?;
+    // The cases on flow control need an answer with content.
+    command.arg(format!("http://{}/content", subject.server.address()));
+    command.arg(format!("https://127.0.0.1:{}/content", subject.tls_port));
+    let count = tools::run_checks("h2spec", &mut command, &out.join("h2spec.log"));
+    Ok(count + outlived(&mut subject.server))
+}
+
+/// Runs clients of Node against `sinews serve` with HTTP/2: in clear text and over TLS.
+pub(crate) fn run_node(binary: &Path, backend: Backend) -> Outcome {
+    let mut command = match tools::node("http2.mjs") {
+        Ok(command) => command,
+        Err(missing) => return Ok(missing.report("http2")),
+    };
+    let out = process::target().join(format!("xtask/http/http2-{}", backend.name()));
+    let certificate = Certificate::make(&out)?;
+    let options = ["--backend", backend.name(), "--http-http2"];
+    let mut plain = Server::start(binary, &options, &out.join("plain.log"))?;
+    let mut tls = Server::start_tls(binary, &options, &certificate, &out.join("tls.log"))?;
+    command.arg(format!("http://{}", plain.address())).arg(format!("https://{}", tls.address()));
+    command.arg(&certificate.certificate);
+    let count = tools::run_checks("http2", &mut command, &out.join("client.log"));
+    Ok(count + outlived(&mut plain) + outlived(&mut tls))
 }
 
 fn outlived(server: &mut Server) -> Count {
@@ -70,13 +103,13 @@ struct Subject {
 }
 
 impl Subject {
-    fn start(programs: &Path, backend: Backend, out: &Path) -> Result<Self, String> {
+    fn start(programs: &Path, backend: Backend, options: &[&str], out: &Path) -> Result<Self, String> {
         let directory = out.join("served");
         let _ = fs::remove_dir_all(&directory);
         Certificate::make(&directory)?;
         let tls = server::free_address()?;
         let mut command = Command::new(programs.join("http-subject"));
-        command.arg(backend.name()).arg(&directory).arg(tls.to_string());
+        command.arg(backend.name()).arg(&directory).arg(tls.to_string()).args(options);
         let server = Server::start_announced(&mut command, &out.join("subject.log"))?;
         Ok(Self { server, tls_port: tls.port(), directory })
     }

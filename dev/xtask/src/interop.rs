@@ -29,8 +29,9 @@ pub(crate) struct Options {
     binary: Option<PathBuf>,
     /// Peers to test [default: all]: curl, ws, sinews-js, undici, undici-events, python, pusher (pusher-js, the package
     /// pusher and Laravel Echo), pusher-recovery (pusher-js with the package `clients/pusher-recovery`), pusher-remote (the
-    /// tests of the package pusher), pusher-python, pusher-go, pusher-java, gorilla, coder, curl-suite, client-js (the package `clients/js`) and openapi (a client generated from the document
-    /// of the HTTP API) against the server;
+    /// tests of the package pusher), pusher-python, pusher-go, pusher-java, gorilla, coder, curl-suite, h2spec,
+    /// http2 (node:http2 and undici), client-js (the package `clients/js`) and openapi (a client generated from the
+    /// document of the HTTP API) against the server;
     /// openssl, ws-tls, python-tls, proxy-chain, go-socks5, pproxy against the library; connect-ws,
     /// connect-python, bench-ws, bench-python against `sinews connect` and `sinews bench`
     #[arg(long, value_delimiter = ',')]
@@ -87,6 +88,12 @@ const CLIENTS: [Client; 14] = [
 /// curl against an echo and file server, in place of the program.
 const CURL_SUITE: &str = "curl-suite";
 
+/// The cases of h2spec, the conformance suite of HTTP/2, against the same server.
+const H2SPEC: &str = "h2spec";
+
+/// Node's own client of HTTP/2, and undici, against the program.
+const HTTP2: &str = "http2";
+
 /// The tests of the package in `clients/js`, which start their own servers.
 const CLIENT_JS: &str = "client-js";
 
@@ -103,7 +110,10 @@ const RESTRICTED_KEY: &str = "0123456789abcdef0123456789abcdef-few";
 pub(crate) fn run(options: &Options) -> Outcome {
     let names = || {
         let clients = CLIENTS.iter().map(|client| client.name);
-        clients.chain([CURL_SUITE, CLIENT_JS, OPENAPI]).chain(library::names()).chain(connect::names())
+        clients
+            .chain([CURL_SUITE, H2SPEC, HTTP2, CLIENT_JS, OPENAPI])
+            .chain(library::names())
+            .chain(connect::names())
     };
     if let Some(unknown) = options.only.iter().find(|only| !names().any(|name| name == **only)) {
         return Err(format!("no such program: {unknown}"));
@@ -118,6 +128,19 @@ pub(crate) fn run(options: &Options) -> Outcome {
         count = count + permitted.print_skipped();
         for backend in permitted.backends {
             count = count + http::run_curl(backend)?;
+        }
+    }
+    if wants(H2SPEC) || wants(HTTP2) {
+        let binary = server::binary(options.binary.as_deref())?;
+        let permitted = options.backend.permitted(&binary)?;
+        count = count + permitted.print_skipped();
+        for backend in permitted.backends {
+            if wants(H2SPEC) {
+                count = count + http::run_h2spec(backend)?;
+            }
+            if wants(HTTP2) {
+                count = count + http::run_node(&binary, backend)?;
+            }
         }
     }
     if wants(CLIENT_JS) {

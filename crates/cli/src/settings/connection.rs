@@ -28,6 +28,10 @@ settings! {
         /// Timeout of an answer that waits for a disk or a broker, such as the acknowledgement of a record. On timeout
         /// the client gets 503; the record may have been stored.
         handler_timeout: PositiveDuration { default: "30s" }
+
+        /// Serve HTTP/2 too: by ALPN over TLS, and in clear text to clients that begin with it. Off by default: WebSockets
+        /// and Server-Sent Events remain on HTTP/1.1, and browsers open a connection of their own for them.
+        http2: bool { default: "false" }
     }
 }
 
@@ -40,6 +44,7 @@ impl HttpSettings {
             .with_keep_alive_timeout(self.keep_alive_timeout)
             .with_min_upload_rate(self.min_upload_rate, UPLOAD_GRACE)
             .with_handler_timeout(self.handler_timeout)
+            .with_http2(self.http2)
     }
 }
 
@@ -127,7 +132,7 @@ mod tests {
 
     #[test]
     fn settings_reach_the_connection_config() {
-        let file = "[http]\nmax_body = 1\nhead_timeout = \"2s\"\nkeep_alive_timeout = \"3s\"\n[websocket]\n\
+        let file = "[http]\nmax_body = 1\nhttp2 = true\nhead_timeout = \"2s\"\nkeep_alive_timeout = \"3s\"\n[websocket]\n\
                     ping_interval = \"off\"\npong_timeout = \"5s\"\nhigh_water = \"6k\"\noverflow = \"drop-oldest\"";
         let flags = ["--http-min-upload-rate", "0", "--websocket-idle-timeout", "off"];
         let flags =
@@ -135,6 +140,7 @@ mod tests {
         let settings = settings(&flags, file).unwrap();
         let http = HttpConfig::default()
             .with_max_body(1)
+            .with_http2(true)
             .with_head_timeout(Duration::from_secs(2))
             .with_keep_alive_timeout(Duration::from_secs(3))
             .with_min_upload_rate(0, UPLOAD_GRACE)

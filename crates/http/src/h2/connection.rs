@@ -13,7 +13,7 @@ use super::frame::{ACK, FrameHeader, FrameType, StreamId};
 use super::hpack::TABLE_SIZE;
 use super::hpack::decoder::Decoder;
 use super::hpack::encoder::Encoder;
-use super::receive::Incoming;
+use super::receive::{Incoming, Stage};
 use super::request::RequestFields;
 use super::settings::{self, PeerLimits};
 use super::stream::StreamTable;
@@ -45,6 +45,8 @@ pub struct H2Connection {
     pub(super) control: Vec<u8>,
     pub(super) resets: Budget,
     pub(super) control_frames: Budget,
+    /// Requests rejected without an event, as malformed and as refused.
+    pub(super) rejected: [u32; 2],
     pub(super) failed: Option<Error>,
 }
 
@@ -83,6 +85,7 @@ impl H2Connection {
             control: Vec::new(),
             resets: Budget::default(),
             control_frames: Budget::default(),
+            rejected: [0; 2],
             failed: None,
             config,
         };
@@ -163,6 +166,18 @@ impl H2Connection {
     #[must_use]
     pub const fn settings_acknowledged(&self) -> bool {
         self.settings_acknowledged
+    }
+
+    /// Whether the preface or a header block has arrived in part. A driver bounds the time of the rest.
+    #[must_use]
+    pub const fn awaits_block(&self) -> bool {
+        self.incoming.block_head.stream != 0 || matches!(self.incoming.stage, Stage::Preface(_))
+    }
+
+    /// Returns the numbers of requests that were reset without an event since the last call: malformed ones, and those
+    /// beyond the maximum of streams. For metrics.
+    pub fn take_rejected(&mut self) -> [u32; 2] {
+        mem::take(&mut self.rejected)
     }
 
     /// Whether frames are queued.

@@ -495,6 +495,8 @@ impl H2Connection {
         self.queue_reset(id, code);
         if !self.streams.close(id, true) {
             self.streams.remember(id, true);
+            let rejected = usize::from(code == ErrorCode::REFUSED_STREAM);
+            self.rejected[rejected] = self.rejected[rejected].saturating_add(1);
             return Ok(None);
         }
         Ok(Some(Notice::Reset { stream: StreamId::new(id), code, violation: Some(rule) }))

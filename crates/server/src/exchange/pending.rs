@@ -46,6 +46,11 @@ impl PendingAnswer {
         Outcome::Pending(Box::new(pending))
     }
 
+    /// Returns whether the future was woken since its last poll.
+    pub(crate) fn is_woken(&self) -> bool {
+        self.waker.is_woken()
+    }
+
     pub(crate) fn poll(&mut self) -> Poll<Response> {
         self.waker.polled();
         let waker = Waker::from(Arc::clone(&self.waker));

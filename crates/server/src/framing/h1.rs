@@ -10,6 +10,7 @@ use std::rc::Rc;
 use bytes::{Buf, BytesMut};
 use sinews_engine::ConnId;
 use sinews_http::HeadScanner;
+use sinews_http::h2::PREFACE;
 use sinews_proto::Time;
 use sinews_proto::handshake::Refusal;
 use sinews_session::{Flow, Outbound};
@@ -37,6 +38,8 @@ pub(crate) struct H1Conn {
     closing: bool,
     /// It was ended while it was idle.
     ended_idle: bool,
+    /// No request has begun: the first bytes may be the preface of HTTP/2.
+    is_first: bool,
     /// Start of the current request, of its body, or of the connection.
     started: Option<Time>,
     /// Time of the last received bytes.
@@ -93,7 +96,7 @@ impl H1Conn {
         keep_alive: bool,
         now: Time,
     ) -> Self {
-        Self { outbound, closing: !keep_alive, started: None, ..Self::new(conn, peer, now) }
+        Self { outbound, closing: !keep_alive, is_first: false, started: None, ..Self::new(conn, peer, now) }
     }
 
     pub(crate) fn new(conn: ConnId, peer: SocketAddr, now: Time) -> Self {
@@ -106,6 +109,7 @@ impl H1Conn {
             paused: false,
             closing: false,
             ended_idle: false,
+            is_first: true,
             started: Some(now),
             received: now,
             last_progress: now,
@@ -214,6 +218,25 @@ impl H1Conn {
     /// Bytes of an answer have left.
     pub(crate) fn note_progress(&mut self, now: Time) {
         self.last_progress = now;
+    }
+
+    /// Returns whether the connection begins with the preface of HTTP/2.
+    pub(crate) fn begins_http2(&mut self, chunk: &[u8]) -> bool {
+        if !self.is_first {
+            return false;
+        }
+        // The first line: HTTP/1.1 has no method `PRI`.
+        let line = &PREFACE[..16];
+        let begin = self.buffer.iter().chain(chunk).take(line.len());
+        let received = begin.clone().count();
+        let is_equal = begin.eq(&line[..received]);
+        self.is_first = is_equal && received < line.len();
+        is_equal && received == line.len()
+    }
+
+    /// Takes the buffered beginning of the connection.
+    pub(crate) fn take_buffer(&mut self) -> BytesMut {
+        mem::take(&mut self.buffer)
     }
 
     pub(crate) fn receive(&mut self, chunk: &[u8], shared: &mut WorkerShared) -> Handled {

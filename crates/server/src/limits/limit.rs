@@ -51,11 +51,7 @@ impl Limit {
 
     /// Returns the response to a request on a connection that stays open.
     pub(crate) fn response(self) -> Response {
-        let refusal = self.refusal();
-        let response = Response::new(refusal.status()).with_body(refusal.body().to_vec());
-        refusal
-            .headers()
-            .fold(response, |response, (name, value)| response.with_header(name.to_owned(), value.to_owned()))
+        Response::refused(&self.refusal())
     }
 
     /// Returns the response to the client.

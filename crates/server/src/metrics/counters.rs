@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use sinews_engine::Counter;
 use sinews_session::Traffic;
 
-use super::reasons::{ConnectionEnd, Dropped, MetricReason, ReasonCounts, WebSocketEnd};
+use super::reasons::{ConnectionEnd, Dropped, Http2Fault, MetricReason, ReasonCounts, WebSocketEnd};
 use super::snapshot::Metrics;
 use crate::limits::Limit;
 use crate::topics::TopicCounters;
@@ -32,6 +32,9 @@ pub(crate) struct ShardCounters {
     pub(crate) deliveries: Counter,
     pub(crate) tls_handshakes: Counter,
     pub(crate) tls_failures: Counter,
+    pub(crate) http2_connections: Counter,
+    pub(crate) http2_failed: ReasonCounters<Http2Fault>,
+    pub(crate) http2_reset: ReasonCounters<Http2Fault>,
     queued_bytes: Counter,
     incomplete_bytes: Counter,
     /// Memory class of the heaviest connection, for comparison.
@@ -127,6 +130,9 @@ impl ShardCounters {
         metrics.deliveries += self.deliveries.get();
         metrics.tls_handshakes += self.tls_handshakes.get();
         metrics.tls_failures += self.tls_failures.get();
+        metrics.http2_connections += self.http2_connections.get();
+        self.http2_failed.add_to(&mut metrics.http2_failed);
+        self.http2_reset.add_to(&mut metrics.http2_reset);
         metrics.queued_bytes += self.queued_bytes.get();
         metrics.incomplete_bytes += self.incomplete_bytes.get();
         self.limited.add_to(&mut metrics.limited);

@@ -4,6 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use sinews_engine as engine;
+use sinews_http::h2::ErrorCode;
 use sinews_session::Cause;
 
 /// Label of a counter family.
@@ -149,6 +150,46 @@ impl From<Cause> for WebSocketEnd {
 }
 
 reason_enum! {
+    /// Error of an HTTP/2 client, by the code that the server answers with (RFC 9113 section 7).
+    Http2Fault {
+        /// The client violated the protocol.
+        Protocol = "protocol_error",
+        /// The client sent more than a window permits.
+        FlowControl = "flow_control_error",
+        /// SETTINGS were not acknowledged in time.
+        SettingsTimeout = "settings_timeout",
+        /// A frame arrived on a closed stream.
+        StreamClosed = "stream_closed",
+        /// A frame has an invalid size.
+        FrameSize = "frame_size_error",
+        /// The client exceeded the maximum of concurrent streams.
+        RefusedStream = "refused_stream",
+        /// A header block could not be decoded.
+        Compression = "compression_error",
+        /// The client exceeded a limit, such as that of resets, of control frames or of a header list.
+        EnhanceYourCalm = "enhance_your_calm",
+        /// Another code.
+        Other = "other",
+    }
+}
+
+impl From<ErrorCode> for Http2Fault {
+    fn from(code: ErrorCode) -> Self {
+        match code {
+            ErrorCode::PROTOCOL_ERROR => Self::Protocol,
+            ErrorCode::FLOW_CONTROL_ERROR => Self::FlowControl,
+            ErrorCode::SETTINGS_TIMEOUT => Self::SettingsTimeout,
+            ErrorCode::STREAM_CLOSED => Self::StreamClosed,
+            ErrorCode::FRAME_SIZE_ERROR => Self::FrameSize,
+            ErrorCode::REFUSED_STREAM => Self::RefusedStream,
+            ErrorCode::COMPRESSION_ERROR => Self::Compression,
+            ErrorCode::ENHANCE_YOUR_CALM => Self::EnhanceYourCalm,
+            _ => Self::Other,
+        }
+    }
+}
+
+reason_enum! {
     /// Reason why a message was not sent.
     Dropped {
         /// The outbound queue was full, and the policy drops the newest messages
@@ -192,5 +233,6 @@ mod tests {
         consistent::<ConnectionEnd>();
         consistent::<WebSocketEnd>();
         consistent::<Dropped>();
+        consistent::<Http2Fault>();
     }
 }

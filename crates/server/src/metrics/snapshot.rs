@@ -3,7 +3,7 @@
 use sinews_engine::Stats;
 
 use super::process::ProcessMetrics;
-use super::reasons::{ConnectionEnd, Dropped, ReasonCounts, WebSocketEnd};
+use super::reasons::{ConnectionEnd, Dropped, Http2Fault, ReasonCounts, WebSocketEnd};
 use crate::limits::Limit;
 
 /// Metrics of a server, over all its threads. Totals count since bind.
@@ -45,6 +45,12 @@ pub struct Metrics {
     /// Connections on which TLS failed, during the handshake or later: by an error of the client, or a certificate
     /// that it rejects.
     pub tls_failures: u64,
+    /// Connections that spoke HTTP/2.
+    pub http2_connections: u64,
+    /// HTTP/2 connections ended by an error of the client.
+    pub http2_failed: ReasonCounts<Http2Fault>,
+    /// HTTP/2 streams reset for an error of the client.
+    pub http2_reset: ReasonCounts<Http2Fault>,
     /// Bytes in outbound queues of WebSockets and answers. A message counts once for each recipient, although it is
     /// in memory once.
     pub queued_bytes: u64,

@@ -56,6 +56,12 @@ impl Metrics {
         out.counter("sinews_tls_handshakes", "Completed TLS handshakes", None, self.tls_handshakes)?;
         let help = "Connections on which TLS failed";
         out.counter("sinews_tls_failures", help, None, self.tls_failures)?;
+        let help = "Connections that spoke HTTP/2";
+        out.counter("sinews_http2_connections", help, None, self.http2_connections)?;
+        let help = "HTTP/2 connections ended by an error of the client";
+        out.tally("sinews_http2_connections_failed", help, &self.http2_failed)?;
+        let help = "HTTP/2 streams reset for an error of the client";
+        out.tally("sinews_http2_streams_reset", help, &self.http2_reset)?;
         out.counter("sinews_handshakes", "Requests that became WebSockets", None, self.handshakes)?;
         let limited = self.limited.iter().map(|(limit, count)| (limit.name().to_owned(), count));
         let help = "Rejections and closes by exceeded limits of the server";

@@ -58,10 +58,10 @@ impl Certificates {
 /// TLS 1.2 and 1.3 for [`Listen::with_tls`](crate::Listen::with_tls). Clones share their certificates:
 /// [`replace`](Self::replace) affects all clones and their listeners.
 ///
-/// A client that offers ALPN has to offer `http/1.1`. Sessions resume with tickets, whose keys belong to this process
-/// and rotate automatically. The handshake and the first request head have to complete within
-/// [`head_timeout`](crate::HttpConfig::with_head_timeout). An idle connection takes some 3.3 KB more than without
-/// TLS: the cipher state, and no buffer.
+/// A client that offers ALPN has to offer `http/1.1`, or `h2` with [HTTP/2](crate::HttpConfig::with_http2). Sessions
+/// resume with tickets, whose keys belong to this process and rotate automatically. The handshake and the first request
+/// head have to complete within [`head_timeout`](crate::HttpConfig::with_head_timeout). An idle connection takes some
+/// 3.3 KB more than without TLS: the cipher state, and no buffer.
 ///
 /// ```
 /// use sinews_server::{Certificates, TlsConfig};
@@ -77,6 +77,8 @@ impl Certificates {
 #[derive(Clone, Debug)]
 pub struct TlsConfig {
     config: Arc<ServerConfig>,
+    /// Offers HTTP/2 too.
+    http2_config: Arc<ServerConfig>,
     resolver: Arc<Resolver>,
 }
 
@@ -93,7 +95,9 @@ impl TlsConfig {
         let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::clone(&resolver) as _);
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         config.ticketer = Ticketer::new().map_err(|error| InvalidTls::new("the keys of tickets", &error))?;
-        Ok(Self { config: Arc::new(config), resolver })
+        let mut http2_config = config.clone();
+        http2_config.alpn_protocols.insert(0, b"h2".to_vec());
+        Ok(Self { config: Arc::new(config), http2_config: Arc::new(http2_config), resolver })
     }
 
     /// Replaces the certificates for later handshakes. Open connections are not affected.
@@ -106,8 +110,8 @@ impl TlsConfig {
         Ok(())
     }
 
-    pub(crate) fn current(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.config)
+    pub(crate) fn current(&self, http2: bool) -> Arc<ServerConfig> {
+        Arc::clone(if http2 { &self.http2_config } else { &self.config })
     }
 }
 

@@ -60,7 +60,10 @@ impl App for Worker {
     fn awaits_large(&self, conn: ConnId) -> bool {
         self.conn_ref(conn).is_some_and(|found| match &found.protocol {
             ConnProtocol::WebSocket(websocket) => found.tls.is_none() && websocket.session.awaits_large(),
-            ConnProtocol::Http(_) | ConnProtocol::Rejected(_) | ConnProtocol::ProxyHeader(_) => false,
+            ConnProtocol::Http(_)
+            | ConnProtocol::Http2(_)
+            | ConnProtocol::Rejected(_)
+            | ConnProtocol::ProxyHeader(_) => false,
         })
     }
 
@@ -133,6 +136,10 @@ impl App for Worker {
                 http.outbound.progressed(bytes);
                 http.note_progress(now);
             }
+            Some((ConnProtocol::Http2(http2), _)) => {
+                http2.outbound.progressed(bytes);
+                http2.note_progress(now);
+            }
             Some((ConnProtocol::Rejected(_) | ConnProtocol::ProxyHeader(_), _)) | None => {}
         }
         self.settle_one(io, conn);
@@ -153,6 +160,7 @@ impl App for Worker {
                     !websocket.has_backlog() && websocket.session.finish_may_wait()
                 }
                 ConnProtocol::Http(http) => http.finish_may_wait(),
+                ConnProtocol::Http2(http2) => http2.finish_may_wait(),
                 ConnProtocol::Rejected(_) | ConnProtocol::ProxyHeader(_) => false,
             })
     }
@@ -172,6 +180,7 @@ impl App for Worker {
             self.shared.services.tasks.remove(conn);
             match &removed.protocol {
                 ConnProtocol::Http(http) => self.shared.services.gate.release(http.peer.ip()),
+                ConnProtocol::Http2(http2) => self.shared.services.gate.release(http2.peer.ip()),
                 ConnProtocol::WebSocket(websocket) => {
                     self.shared.services.gate.release(websocket.peer().ip())
                 }
@@ -208,6 +217,7 @@ impl App for Worker {
                 }
             }
             Some((ConnProtocol::Http(_), _)) => return self.http_timer(io, conn),
+            Some((ConnProtocol::Http2(_), _)) => return self.http2_timer(io, conn),
             Some((ConnProtocol::Rejected(_) | ConnProtocol::ProxyHeader(_), _)) => io.close(conn),
             None => {}
         }
@@ -275,6 +285,7 @@ impl Worker {
                 flow
             }
             Some((ConnProtocol::Http(_), _)) => self.receive_http(io, conn, chunk),
+            Some((ConnProtocol::Http2(_), _)) => self.receive_http2(io, conn, chunk),
             Some((ConnProtocol::Rejected(_), _)) => {
                 self.receive_rejected(io, conn);
                 Flow::Continue
@@ -291,6 +302,7 @@ impl Worker {
         match self.lend(conn) {
             Some((ConnProtocol::WebSocket(websocket), _)) => websocket.session.receive_end(now),
             Some((ConnProtocol::Http(http), _)) => http.end(),
+            Some((ConnProtocol::Http2(http2), _)) => http2.end(),
             Some((ConnProtocol::Rejected(_), _)) => io.shutdown(conn),
             Some((ConnProtocol::ProxyHeader(_), _)) => io.close(conn),
             None => {}
@@ -317,6 +329,10 @@ impl Worker {
                 http.outbound.finish(chain.0, &mut shared.resources);
                 self.sent_http(io, conn);
             }
+            Some((ConnProtocol::Http2(http2), shared)) => {
+                http2.outbound.finish(chain.0, &mut shared.resources);
+                self.sent_http2(io, conn);
+            }
             Some((ConnProtocol::Rejected(rejected), shared)) => {
                 rejected.outbound.finish(chain.0, &mut shared.resources)
             }
@@ -339,6 +355,7 @@ impl Worker {
                 }
             }
             Some((ConnProtocol::Http(_), _)) => return self.poll_http(io, conn),
+            Some((ConnProtocol::Http2(_), _)) => return self.poll_http2(io, conn),
             // The connection has closed.
             Some((ConnProtocol::Rejected(_) | ConnProtocol::ProxyHeader(_), _)) | None => return,
         }

@@ -8,6 +8,7 @@ use sinews_proto::Time;
 use sinews_session::{Chain, TransportAction};
 
 use crate::framing::h1::H1Conn;
+use crate::framing::h2::H2Conn;
 use crate::http::HttpConfig;
 use crate::limits::RejectedConn;
 use crate::metrics::ConnMemory;
@@ -30,6 +31,7 @@ pub(super) struct ClientConn {
 
 pub(super) enum ConnProtocol {
     Http(Box<H1Conn>),
+    Http2(Box<H2Conn>),
     WebSocket(Box<WebSocketConn>),
     Rejected(Box<RejectedConn>),
     /// The PROXY header is pending.
@@ -43,6 +45,7 @@ impl ConnProtocol {
         match self {
             Self::WebSocket(websocket) => websocket.session.start_send(),
             Self::Http(http) => http.outbound.start(),
+            Self::Http2(http2) => http2.outbound.start(),
             Self::Rejected(rejected) => rejected.outbound.start(),
             Self::ProxyHeader(_) => None,
         }
@@ -73,6 +76,7 @@ impl ClientConn {
         let last = match &self.protocol {
             ConnProtocol::WebSocket(websocket) => websocket.has_finished(),
             ConnProtocol::Http(http) => http.is_finished(),
+            ConnProtocol::Http2(http2) => http2.is_finished(),
             ConnProtocol::Rejected(_) | ConnProtocol::ProxyHeader(_) => false,
         };
         if last {
@@ -137,6 +141,19 @@ pub(super) fn settle_http(http: &mut H1Conn, io: &mut Io, conn: ConnId, config: 
     }
     let deadline = http.deadline(config);
     arm(io, conn, &mut http.armed, deadline, epoch);
+}
+
+pub(super) fn settle_http2(http2: &mut H2Conn, io: &mut Io, conn: ConnId, shared: &mut WorkerShared) {
+    http2.queue_control(shared);
+    if http2.outbound.wants_send() {
+        io.send(conn);
+    }
+    if http2.is_finished() {
+        // Repeated calls have no effect.
+        io.shutdown(conn);
+    }
+    let deadline = http2.deadline(&shared.services.http);
+    arm(io, conn, &mut http2.armed, deadline, shared.services.epoch);
 }
 
 #[cfg(test)]

@@ -22,6 +22,16 @@ impl Worker {
     pub(super) fn receive_http(&mut self, io: &mut Io, conn: ConnId, chunk: &mut [u8]) -> Flow {
         self.time(io);
         let Some((http, shared)) = self.lend_http(conn) else { return Flow::Continue };
+        if shared.services.http.http2 && http.begins_http2(chunk) {
+            let begin = http.take_buffer();
+            self.start_http2(io, conn);
+            if !begin.is_empty() {
+                // A pause keeps later input buffered.
+                let _ = self.receive_http2(io, conn, &begin);
+            }
+            return self.receive_http2(io, conn, chunk);
+        }
+        let Some((http, shared)) = self.lend_http(conn) else { return Flow::Continue };
         let handled = http.receive(chunk, shared);
         let flow = match handled {
             Handled::Waiting => http.flow(),

@@ -277,6 +277,7 @@ impl Worker {
         match self.conn_mut(conn).map(|found| &found.protocol) {
             Some(ConnProtocol::WebSocket(websocket)) => websocket.session.wants_resume(),
             Some(ConnProtocol::Http(http)) => http.paused,
+            Some(ConnProtocol::Http2(http2)) => http2.paused,
             Some(ConnProtocol::Rejected(_) | ConnProtocol::ProxyHeader(_)) | None => false,
         }
     }
@@ -306,6 +307,8 @@ impl Worker {
             }
             Some((ConnProtocol::Http(http), _)) if !http.paused => io.resume(conn),
             Some((ConnProtocol::Http(_), _)) => self.resume_http(io, conn),
+            Some((ConnProtocol::Http2(http2), _)) if !http2.paused => io.resume(conn),
+            Some((ConnProtocol::Http2(_), _)) => self.resume_http2(io, conn),
             Some((ConnProtocol::Rejected(_) | ConnProtocol::ProxyHeader(_), _)) | None => {}
         }
     }

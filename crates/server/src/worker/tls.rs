@@ -15,8 +15,9 @@ impl Worker {
 
     /// Creates the TLS state of a new connection, if its listener requires TLS. On failure the connection is closed.
     pub(super) fn start_tls(&self, io: &mut Io, conn: ConnId, listener: usize) -> Option<Box<TlsConn>> {
-        let config = self.listener_protocols.get(listener)?.tls.as_ref()?;
-        let tls = TlsConn::new(config);
+        let protocol = self.listener_protocols.get(listener)?;
+        let config = protocol.tls.as_ref()?;
+        let tls = TlsConn::new(config, self.shared.services.http.http2 && protocol.messages.is_none());
         if tls.is_none() {
             io.close(conn);
         }
@@ -40,12 +41,16 @@ impl Worker {
         } else if !was_open && tls.is_open() {
             services.counters.tls_handshakes.add(1);
         }
+        let begins_http2 = !was_open && tls.is_open() && tls.is_http2();
         // The protocol may close at once on the end of input, and an alert has to leave before.
         let ended = (failed.is_none() || !tls.wants_send()) && tls.take_end();
         if tls.wants_send() {
             io.send(conn);
         }
         let mut flow = engine::Flow::Continue;
+        if begins_http2 {
+            self.start_http2(io, conn);
+        }
         if !plain.is_empty() {
             flow = self.receive_plain(io, conn, &mut plain);
         }

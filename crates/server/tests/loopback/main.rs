@@ -9,6 +9,7 @@ mod flow;
 mod history;
 mod hooks;
 mod http;
+mod http2;
 mod keyed;
 mod later;
 mod lifetime;

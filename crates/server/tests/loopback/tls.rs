@@ -250,6 +250,46 @@ fn non_tls_input_gets_an_alert_and_is_counted() {
     assert!(silent.closes_without_response());
 }
 
+/// Reads frames until one of this type, and returns its payload.
+fn http2_frame(client: &mut Client, kind: u8) -> Vec<u8> {
+    loop {
+        let head = client.body(9);
+        let payload = client.body(u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize);
+        if head[3] == kind {
+            return payload;
+        }
+    }
+}
+
+#[test]
+fn alpn_chooses_http2_where_it_is_enabled() {
+    let pem = made(&["localhost"]);
+    let tls = TlsConfig::new(certificates(&[&pem])).unwrap();
+    let http = HttpConfig::default().with_http2(true);
+    let (server, monitor) = server_of(Server::new(routes()).http(http), listen(&tls));
+    let mut config = client(&pem.0, BOTH);
+    config.alpn_protocols = vec![b"http/1.1".to_vec(), b"h2".to_vec()];
+    let mut http2 = Client::new(&server, &config, "localhost");
+    http2.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
+    assert_eq!(http2.stream.conn.alpn_protocol(), Some(&b"h2"[..]));
+    // GET / of `https`, and of `http`: in the static table, 0x87 and 0x86.
+    http2.send(b"\0\0\x06\x01\x05\0\0\0\x01\x82\x87\x84\x01\x01a");
+    assert_eq!(http2_frame(&mut http2, 1)[0], 0x88, "200");
+    assert_eq!(http2_frame(&mut http2, 0), b"hello\n");
+    http2.send(b"\0\0\x06\x01\x05\0\0\0\x03\x82\x86\x84\x01\x01a");
+    assert_ne!(http2_frame(&mut http2, 1)[0], 0x88);
+    assert_eq!(http2_frame(&mut http2, 0), b"the scheme is not that of the connection\n");
+    assert_eq!(monitor.metrics().http2_connections, 1);
+    // Clients that offer HTTP/1.1 alone, or nothing.
+    for offered in [vec![b"http/1.1".to_vec()], Vec::new()] {
+        config.alpn_protocols = offered;
+        let mut http1 = Client::new(&server, &config, "localhost");
+        http1.send(get("/"));
+        assert!(http1.head().starts_with("HTTP/1.1 200 "));
+    }
+    assert_eq!(monitor.metrics().http2_connections, 1);
+}
+
 #[test]
 fn broken_record_ends_a_websocket() {
     let pem = made(&["localhost"]);

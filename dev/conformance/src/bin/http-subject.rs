@@ -1,4 +1,4 @@
-//! Server for the HTTP cases: `http-subject poll|uring DIRECTORY [TLS ADDRESS]`. It echoes the body of any
+//! Server for the HTTP cases: `http-subject poll|uring DIRECTORY [TLS ADDRESS [http2]]`. It echoes the body of any
 //! request to any path except the few paths of `subject`. It creates the served file and a Unix socket in the
 //! directory, and reads its certificate from there.
 #![forbid(unsafe_code)]
@@ -12,8 +12,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use sinews_conformance::http::subject;
 use sinews_server::{
-    Certificates, Context, EngineConfig, Files, Handler, Payload, Response, Router, Server, TlsConfig,
-    WebSocketRoute,
+    Certificates, Context, EngineConfig, Files, Handler, HttpConfig, Payload, Response, Router, Server,
+    TlsConfig, WebSocketRoute,
 };
 
 struct Silent;
@@ -25,7 +25,7 @@ impl Handler for Silent {
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = env::args().skip(1);
     let (Some(backend), Some(directory)) = (arguments.next(), arguments.next()) else {
-        return Err("http-subject poll|uring DIRECTORY [TLS ADDRESS]".into());
+        return Err("http-subject poll|uring DIRECTORY [TLS ADDRESS [http2]]".into());
     };
     let directory = PathBuf::from(directory);
     let files = directory.join("files");
@@ -36,6 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let router = Router::new()
         .any("/", |request| Response::new(200).with_body(request.body().to_vec()))
         .any("/{*rest}", |request| Response::new(200).with_body(request.body().to_vec()))
+        .any(subject::CONTENT, |_| Response::text("content\n"))
         .get(subject::ONLY_GET, |_| Response::text("get\n"))
         .files(subject::FILES, Files::open(files)?)
         .websocket(subject::WEBSOCKET, WebSocketRoute::new(|_request| Ok(Silent)));
@@ -49,6 +50,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         let read = |name| fs::read(directory.join(name));
         let certificates = Certificates::new().with_pem(&read("certificate.pem")?, &read("key.pem")?)?;
         server = server.listen_tls(address.parse()?, TlsConfig::new(certificates)?);
+    }
+    if arguments.next().as_deref() == Some("http2") {
+        server = server.http(HttpConfig::default().with_http2(true));
     }
     let server = server.bind()?;
     println!("listening on {}", server.addresses()[0]);

@@ -18,6 +18,9 @@ pub(super) const FILE_TAIL_10: &[u8] = b"X099XXXXXX";
 /// Path that supports only GET.
 pub const ONLY_GET: &str = "/only-get";
 
+/// Path that answers any method, once the request is complete, with content.
+pub const CONTENT: &str = "/content";
+
 /// Path of a WebSocket.
 pub const WEBSOCKET: &str = "/websocket";
 

@@ -1,6 +1,6 @@
 //! Rules of HTTP/2 and HPACK, and attacks on them.
 
-use super::Held::{By, Not};
+use super::Held::By;
 use super::{Line, line};
 
 pub(super) const FRAMES: &str = "crates/http/tests/h2/frames.rs";
@@ -10,6 +10,9 @@ const ATTACKS: &str = "crates/http/tests/h2/attacks.rs";
 const SPLITS: &str = "crates/http/tests/h2/splits.rs";
 const ORACLE: &str = "crates/http/tests/h2/oracle.rs";
 const HPACK: &str = "crates/http/src/h2/hpack/tests.rs";
+const SERVER: &str = "crates/server/tests/loopback/http2.rs";
+const CONTENT: &str = "crates/server/tests/loopback/http2/content.rs";
+const TLS: &str = "crates/server/tests/loopback/tls.rs";
 
 pub(super) const HTTP_2: &[Line] = &[
     line(
@@ -20,7 +23,19 @@ pub(super) const HTTP_2: &[Line] = &[
             (SPLITS, "any_split_of_the_input_gives_the_same_events"),
         ]),
     ),
-    line("9113 3.2, 9.2", "ALPN `h2`, and TLS without weak ciphers", Not("no listener offers HTTP/2 yet")),
+    line(
+        "9113 3.2, 9.2",
+        "ALPN `h2` where HTTP/2 is enabled; rustls has neither weak ciphers, nor compression, nor renegotiation",
+        By(&[(TLS, "alpn_chooses_http2_where_it_is_enabled")]),
+    ),
+    line(
+        "9113 3.3",
+        "Clear text by prior knowledge, beside HTTP/1.1, where HTTP/2 is enabled",
+        By(&[
+            (SERVER, "many_streams_are_answered_and_bodies_exceed_the_windows"),
+            (SERVER, "without_the_option_the_preface_is_rejected"),
+        ]),
+    ),
     line(
         "9113 3.4",
         "The preface, then SETTINGS, on both sides",
@@ -101,6 +116,8 @@ pub(super) const HTTP_2: &[Line] = &[
         "9113 6.5",
         "SETTINGS: length, values, acknowledgement in order; ours bind from the acknowledgement on",
         By(&[
+            (CONTENT, "acknowledgement_of_settings_precedes_the_data_that_they_permit"),
+            (SERVER, "silent_clients_and_closed_windows_time_out"),
             (FRAMES, "settings_have_a_valid_length_and_no_stream"),
             (FRAMES, "settings_have_valid_values"),
             (FRAMES, "settings_are_acknowledged_in_order_and_ours_bind_from_the_acknowledgement_on"),
@@ -118,6 +135,8 @@ pub(super) const HTTP_2: &[Line] = &[
         By(&[
             (FRAMES, "goaway_of_the_client_is_reported_and_its_last_stream_never_grows"),
             (FRAMES, "graceful_shutdown_takes_a_round_trip"),
+            (SERVER, "graceful_stop_finishes_streams"),
+            (CONTENT, "goaway_of_the_client_lets_open_streams_finish"),
         ]),
     ),
     line(
@@ -151,6 +170,11 @@ pub(super) const HTTP_2: &[Line] = &[
             (REQUESTS, "requests_have_method_scheme_and_path"),
             (REQUESTS, "host_and_authority_agree"),
         ]),
+    ),
+    line(
+        "9113 8.3.1",
+        "A scheme that the connection does not carry is answered 421",
+        By(&[(CONTENT, "scheme_fits_the_connection"), (TLS, "alpn_chooses_http2_where_it_is_enabled")]),
     ),
     line("9113 8.5", "CONNECT names a host and a port", By(&[(REQUESTS, "connect_names_a_host_and_a_port")])),
     line(
@@ -188,7 +212,11 @@ pub(super) const HTTP_2: &[Line] = &[
     line(
         "CVE-2023-44487, CVE-2025-8671",
         "Rapid resets, and resets that the client provokes",
-        By(&[(ATTACKS, "rapid_resets_end_the_connection"), (ATTACKS, "provoked_resets_end_the_connection")]),
+        By(&[
+            (ATTACKS, "rapid_resets_end_the_connection"),
+            (ATTACKS, "provoked_resets_end_the_connection"),
+            (SERVER, "floods_and_faults_end_only_their_connection"),
+        ]),
     ),
     line(
         "CVE-2024-27316",
@@ -208,6 +236,8 @@ pub(super) const HTTP_2: &[Line] = &[
             (ATTACKS, "answers_to_a_peer_that_does_not_read_are_limited"),
             (ATTACKS, "closed_windows_hold_no_memory_of_the_machine"),
             (ATTACKS, "content_that_is_not_read_is_limited"),
+            (SERVER, "floods_and_faults_end_only_their_connection"),
+            (SERVER, "silent_clients_and_closed_windows_time_out"),
         ]),
     ),
 ];

@@ -1,0 +1,274 @@
+//! HTTP/2: many exchanges at once on a connection.
+//!
+//! ```text
+//!   input ─▶ H2Connection: events ─▶ StreamExchange: Upload ─▶ Pending ─▶ Sending ─▶ frames
+//! ```
+//!
+//! Control frames are queued by the machine until no send is in flight: a peer that does not read them is disconnected
+//! when their queue is full.
+
+mod answer;
+mod receive;
+
+use std::mem;
+use std::net::SocketAddr;
+
+use bytes::{Buf, BytesMut};
+use sinews_engine::ConnId;
+use sinews_http::h2::{Config, ErrorCode, H2Connection, StreamId};
+use sinews_proto::Time;
+use sinews_session::{Flow, Outbound};
+
+use crate::exchange::{PendingAnswer, RetainedRequest};
+use crate::http::HttpConfig;
+use crate::request::ResponseBody;
+use crate::shared::WorkerShared;
+use crate::timer::NEVER;
+
+/// State of one HTTP/2 connection.
+pub(crate) struct H2Conn {
+    conn: ConnId,
+    machine: H2Connection,
+    /// In the order of their streams.
+    exchanges: Vec<StreamExchange>,
+    /// The exchange that sends next.
+    next: usize,
+    /// Input that waits while reads are paused.
+    buffer: BytesMut,
+    pub(crate) outbound: Outbound,
+    pub(crate) paused: bool,
+    /// The last frame is queued: the connection closes after it.
+    closing: bool,
+    /// The peer sends no further request.
+    ended: bool,
+    has_request: bool,
+    started: Time,
+    /// When an incomplete header block began.
+    block_since: Option<Time>,
+    /// When the last exchange ended.
+    idle_since: Time,
+    /// Time when output was queued, or bytes of it left.
+    last_progress: Time,
+    /// When the loop's timer fires.
+    pub(crate) armed: Time,
+    pub(crate) peer: SocketAddr,
+}
+
+/// A request of a stream, and its answer.
+struct StreamExchange {
+    stream: StreamId,
+    /// The method is HEAD.
+    is_head: bool,
+    /// All of the request has arrived.
+    is_received: bool,
+    started: Time,
+    /// Time of the last received bytes, or of the last sent ones.
+    progress: Time,
+    stage: StreamStage,
+}
+
+enum StreamStage {
+    /// The request is being answered.
+    Answering,
+    Upload(Box<StreamUpload>),
+    Pending(Box<PendingAnswer>),
+    /// The rest of the body of the answer.
+    Sending(ResponseBody),
+}
+
+/// A request with the received part of its body.
+struct StreamUpload {
+    request: Box<RetainedRequest>,
+    body: Vec<u8>,
+    /// Bytes of the body that are not returned to the window of the stream.
+    held: usize,
+}
+
+impl StreamExchange {
+    fn deadline(&self, config: &HttpConfig) -> Time {
+        match &self.stage {
+            StreamStage::Answering => NEVER,
+            StreamStage::Pending(pending) => pending.since + config.handler_timeout,
+            StreamStage::Sending(_) => self.progress + config.write_timeout,
+            StreamStage::Upload(upload) => {
+                let whole = config.upload_deadline(self.started, upload.body.len());
+                // A peer whose window is closed by this side cannot send.
+                if upload.held > 0 { whole } else { whole.min(self.progress + config.body_idle_timeout) }
+            }
+        }
+    }
+}
+
+impl H2Conn {
+    pub(crate) fn new(conn: ConnId, peer: SocketAddr, shared: &WorkerShared) -> Self {
+        let (config, now) = (Config::new().with_head(shared.services.http.head), shared.services.now);
+        shared.services.counters.http2_connections.add(1);
+        Self {
+            conn,
+            machine: H2Connection::server(config),
+            exchanges: Vec::new(),
+            next: 0,
+            buffer: BytesMut::new(),
+            outbound: Outbound::default(),
+            paused: false,
+            closing: false,
+            ended: false,
+            has_request: false,
+            started: now,
+            block_since: None,
+            idle_since: now,
+            last_progress: now,
+            armed: NEVER,
+            peer,
+        }
+    }
+
+    /// Returns the bytes of incomplete requests, and of the state of the connection.
+    pub(crate) fn incomplete(&self) -> usize {
+        let uploads = self.exchanges.iter().map(|exchange| match &exchange.stage {
+            StreamStage::Upload(upload) => upload.request.len() + upload.body.capacity(),
+            _ => 0,
+        });
+        self.buffer.capacity() + self.machine.memory() + uploads.sum::<usize>()
+    }
+
+    /// Returns whether the last frame is queued.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.closing || self.machine.is_drained() || self.ended && self.exchanges.is_empty()
+    }
+
+    /// Ends input: the peer has closed its side. Answers are finished.
+    pub(crate) fn end(&mut self) {
+        self.ended = true;
+        self.exchanges.retain(|exchange| exchange.is_received);
+    }
+
+    /// Starts a graceful stop: GOAWAY, then the open streams are finished.
+    pub(crate) fn stop(&mut self) {
+        self.machine.shut_down();
+    }
+
+    /// Returns whether the completion of a send can wait: no state depends on it.
+    pub(crate) fn finish_may_wait(&self) -> bool {
+        let is_sending = |exchange: &StreamExchange| matches!(exchange.stage, StreamStage::Sending(_));
+        !self.paused
+            && !self.is_finished()
+            && !self.outbound.has_pending()
+            && !self.machine.wants_write()
+            && !self.exchanges.iter().any(is_sending)
+    }
+
+    /// Moves control frames to the queue, unless a send is in flight.
+    pub(crate) fn queue_control(&mut self, shared: &mut WorkerShared) {
+        if self.machine.wants_write() && (self.closing || !self.outbound.is_sending()) {
+            let Self { machine, outbound, .. } = self;
+            if outbound.is_empty() {
+                self.last_progress = shared.services.now;
+            }
+            outbound.pending_chain(&mut shared.resources).write(|out| machine.write_control(out));
+        }
+    }
+
+    /// Returns the deadline of the peer or of a pending answer.
+    pub(crate) fn deadline(&self, config: &HttpConfig) -> Time {
+        let mut first = NEVER;
+        if self.closing || !self.outbound.is_empty() {
+            first = self.last_progress + config.write_timeout;
+        }
+        if self.closing {
+            return first;
+        }
+        if let Some(since) = self.block_since {
+            first = first.min(since + config.head_timeout);
+        }
+        if !self.machine.settings_acknowledged() {
+            first = first.min(self.started + config.head_timeout);
+        }
+        if self.exchanges.is_empty() {
+            let wait = if self.has_request { config.keep_alive_timeout } else { config.head_timeout };
+            return first.min(self.idle_since + wait);
+        }
+        self.exchanges.iter().map(|exchange| exchange.deadline(config)).fold(first, Time::min)
+    }
+
+    /// Handles a timeout. Returns whether the connection closes at once.
+    pub(crate) fn time_out(&mut self, shared: &mut WorkerShared) -> bool {
+        let (config, now) = (std::sync::Arc::clone(&shared.services.http), shared.services.now);
+        let has_output = self.closing || !self.outbound.is_empty();
+        if has_output && self.last_progress + config.write_timeout <= now {
+            return true;
+        }
+        let unacknowledged = !self.machine.settings_acknowledged();
+        if self.block_since.is_some_and(|since| since + config.head_timeout <= now) {
+            self.close(ErrorCode::ENHANCE_YOUR_CALM, shared);
+        } else if unacknowledged && self.started + config.head_timeout <= now {
+            self.close(ErrorCode::SETTINGS_TIMEOUT, shared);
+        } else if self.exchanges.is_empty() {
+            self.close(ErrorCode::NO_ERROR, shared);
+        } else {
+            self.time_out_streams(&config, shared);
+        }
+        false
+    }
+
+    /// Ends the connection with GOAWAY.
+    fn close(&mut self, code: ErrorCode, shared: &WorkerShared) {
+        if code != ErrorCode::NO_ERROR {
+            shared.services.counters.http2_failed.add(code.into());
+        }
+        self.machine.shut_down_now(code);
+        self.exchanges.clear();
+        self.closing = true;
+        self.last_progress = shared.services.now;
+    }
+
+    /// Returns whether to receive more.
+    pub(crate) fn flow(&self) -> Flow {
+        if self.paused { Flow::Pause } else { Flow::Continue }
+    }
+
+    /// Bytes of output have left.
+    pub(crate) fn note_progress(&mut self, now: Time) {
+        self.last_progress = now;
+    }
+
+    pub(crate) fn receive(&mut self, chunk: &[u8], shared: &mut WorkerShared) {
+        if self.closing {
+            return;
+        }
+        if self.paused || !self.buffer.is_empty() {
+            self.buffer.extend_from_slice(chunk);
+            if !self.paused {
+                self.resume(shared);
+            }
+            return;
+        }
+        let used = self.handle(chunk, shared);
+        if !self.closing {
+            self.buffer.extend_from_slice(&chunk[used..]);
+        }
+    }
+
+    /// Handles buffered input.
+    pub(crate) fn resume(&mut self, shared: &mut WorkerShared) {
+        self.paused = false;
+        let mut buffer = mem::take(&mut self.buffer);
+        let used = self.handle(&buffer, shared);
+        buffer.advance(used);
+        if !buffer.is_empty() && !self.closing {
+            self.buffer = buffer;
+        }
+    }
+
+    fn position(&self, stream: StreamId) -> Option<usize> {
+        self.exchanges.binary_search_by_key(&stream.get(), |exchange| exchange.stream.get()).ok()
+    }
+
+    /// Removes an exchange that has ended.
+    fn remove(&mut self, at: usize, now: Time) {
+        self.exchanges.remove(at);
+        if self.exchanges.is_empty() {
+            self.idle_since = now;
+        }
+    }
+}
