@@ -11,6 +11,8 @@
 //! many joins and leaves of a topic become few updates. Updates are ordinary publications to an internal topic, whose
 //! name no client can use: publications to other topics do no work for presence.
 //!
+//! A message that does not fit into the mailbox of a thread waits, and with it the next update of its topic.
+//!
 //! [`PRESENCE_INTERVAL`]: crate::Topics::PRESENCE_INTERVAL
 
 mod changes;
@@ -22,3 +24,4 @@ pub(crate) mod observed;
 mod remote;
 pub(crate) mod shared;
 pub(crate) mod table;
+pub(crate) mod undelivered;

@@ -1,11 +1,15 @@
 //! Publications of this thread and of others: queued, and delivered in order.
 
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
 use sinews_engine::ConnId;
 use sinews_session::Prepared;
 
 use super::entry::Recipients;
 use super::history::policy::Position;
 use super::name::InvalidTopic;
+use super::presence::undelivered::UpdateTurn;
 use super::registry::{Publication, Topics};
 use crate::mail::{Mail, MailedPublication};
 
@@ -112,23 +116,37 @@ impl Topics {
     /// Publishes a message to an internal topic of presence: to the watchers of an earlier version than this one, or to
     /// all with version 0.
     pub(super) fn publish_presence_message(&mut self, name: &str, message: &Prepared, version: u64) {
-        if version == 0 {
-            let local = self.names.get(name).copied();
-            self.publish_resolved(local, name, message, None);
-            return;
-        }
         self.counters.published += 1;
         self.published = true;
         let Some(entry) = self.directory.find(name) else { return };
-        let recipients = Recipients { name: &entry.name, exact: Some(&entry), patterns: &[] };
-        let (_, lost) = recipients.post_each(&self.posts, Some(self.shard), |_| {
+        for thread in (0..self.posts.len()).filter(|thread| *thread != self.shard) {
+            let subscribers = entry.counts[thread].load(Ordering::Relaxed);
+            if subscribers == 0 {
+                continue;
+            }
             let (topic, message) = (entry.name.clone(), message.clone());
-            Mail::Publish(MailedPublication { topic, message, position: None, except: None, version })
-        });
-        self.counters.lost += lost as u64;
+            let mail =
+                Mail::Publish(MailedPublication { topic, message, position: None, except: None, version });
+            let waits = self.presence.undelivered.has(name, thread);
+            let sent = if waits { Err(mail) } else { self.posts[thread].send(mail) };
+            match sent {
+                Ok(()) => {}
+                Err(_) if self.posts[thread].is_closed() => self.counters.lost += subscribers as u64,
+                Err(mail) => self.presence.undelivered.push(&entry.name, thread, mail),
+            }
+        }
         if let Some(&topic) = self.names.get(name) {
             self.push(Publication { topic, message: message.clone(), except: None, sequence: version });
         }
+    }
+
+    /// Sends messages of an internal topic again that did not fit into the mailbox of a thread.
+    pub(super) fn retry_presence(&mut self, name: &str, now: Instant) -> UpdateTurn {
+        let posts = &self.posts;
+        self.presence.undelivered.retry(name, now, |thread, mail| match posts[thread].send(mail) {
+            Err(mail) if !posts[thread].is_closed() => Err(mail),
+            _ => Ok(()),
+        })
     }
 
     /// Sends a publication to the other threads.

@@ -1,8 +1,9 @@
 //! Presence: subscriber counts, members, and the updates to connections that watch a topic.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use sinews_server::{
@@ -11,6 +12,7 @@ use sinews_server::{
 };
 use sinews_testkit::{Frame, Reply};
 
+use crate::backend;
 use crate::support::{EventReceiver, HandlerEvent, Peer, Running, post, scripted};
 
 /// `topic members connections version ids;ids`, or `?` in place of the ids of an incomplete update.
@@ -346,4 +348,77 @@ fn next_update(peer: &mut Peer) {
         Some(Reply::Message(_, payload)) => assert_eq!(payload.len(), 8 << 20),
         other => panic!("{other:?}"),
     }
+}
+
+/// A thread that is blocked in a callback, with a mailbox of one message, misses no member of any topic.
+#[test]
+fn presence_beyond_a_full_mailbox_is_delivered_later_and_in_order() {
+    const TOPICS: usize = 20;
+    let (standing, stands) = channel();
+    let (go_on, continued) = channel::<()>();
+    let continued = Mutex::new(continued);
+    let (route, _events) = scripted(move |event, cx| {
+        let HandlerEvent::Message(_, payload) = event else { return };
+        match std::str::from_utf8(payload).unwrap().split_once(' ').unwrap() {
+            ("thread", _) => {
+                cx.send_text(&format!("{:?}", std::thread::current().id())).unwrap();
+            }
+            ("watch", _) => {
+                (0..TOPICS).for_each(|topic| _ = cx.watch_presence(&format!("t{topic}")).unwrap());
+                cx.send_text("watching").unwrap();
+            }
+            ("stand", _) => {
+                standing.send(()).unwrap();
+                continued.lock().unwrap().recv_timeout(Duration::from_secs(30)).unwrap();
+            }
+            (_, id) => {
+                for topic in 0..TOPICS {
+                    let topic = format!("t{topic}");
+                    _ = cx.join(&topic, Member::new(id)).unwrap();
+                }
+                cx.send_text("done").unwrap();
+            }
+        }
+    });
+    let engine = backend::engine().with_mailbox(1).unwrap();
+    let server = Server::new(Router::new().websocket("/", route)).threads(2).engine(engine);
+    let server = server.presence(|update| Some(Prepared::text(encode(update))));
+    let server = Running::bound(server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap());
+    let mut watcher = server.websocket("/");
+    let thread_of = |peer: &mut Peer| text(peer.send(&Frame::text("thread ?")));
+    let blocked = thread_of(&mut watcher);
+    let mut others: Vec<Peer> = Vec::new();
+    while others.len() < 4 {
+        let mut peer = server.websocket("/");
+        if thread_of(&mut peer) != blocked {
+            others.push(peer);
+        }
+    }
+    assert_eq!(text(watcher.send(&Frame::text("watch all"))), "watching");
+    watcher.send(&Frame::text("stand still"));
+    stands.recv_timeout(Duration::from_secs(30)).unwrap();
+    assert_eq!(text(others[3].send(&Frame::text("watch all"))), "watching");
+    for (id, peer) in others[..3].iter_mut().enumerate() {
+        assert_eq!(text(peer.send(&Frame::text(format!("join {id}")))), "done");
+    }
+    let (mut early, mut late) = (BTreeMap::new(), BTreeMap::new());
+    while early.len() < 3 {
+        // The other thread has published updates of these topics: more messages than the mailbox holds.
+        read_update(&mut others[3], &mut early);
+    }
+    go_on.send(()).unwrap();
+    for (peer, updates) in [(&mut others[3], &mut early), (&mut watcher, &mut late)] {
+        let is_last = |updates: &Vec<String>| updates.last().unwrap().starts_with("3 3 ");
+        while updates.len() < TOPICS || !updates.values().all(is_last) {
+            read_update(peer, updates);
+        }
+    }
+    assert_eq!(late, early, "both watchers got the same updates in the same order");
+}
+
+/// Reads one update, and adds its members, connections and version to those of its topic.
+fn read_update(watcher: &mut Peer, updates: &mut BTreeMap<String, Vec<String>>) {
+    let update = text(watcher);
+    let (topic, result) = update.split_once(' ').unwrap();
+    updates.entry(topic.to_owned()).or_default().push(result.to_owned());
 }

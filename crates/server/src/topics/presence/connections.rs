@@ -8,6 +8,7 @@ use sinews_engine::ConnId;
 use super::local::{Joined, update_thread};
 use super::member::{Member, PRESENCE_INTERVAL, PresenceCount, PresenceError, PresenceMessage};
 use super::table::Changed;
+use super::undelivered::UpdateTurn;
 use crate::mail::Mail;
 use crate::topics::name::{self, SUBSCRIPTIONS_MAX};
 use crate::topics::registry::Topics;
@@ -199,10 +200,25 @@ impl Topics {
             } else if update_thread(&topic, self.posts.len()) != self.shard {
                 self.schedule_at_owner(topic, now);
             } else {
-                let messages = self.directory.presence.take_messages(&topic, now);
-                let internal = name::presence_topic(&topic);
-                for PresenceMessage { message, version } in messages {
+                self.publish_update(topic, now);
+            }
+        }
+    }
+
+    /// Publishes the update of a topic, unless messages of its previous update wait for a full mailbox.
+    fn publish_update(&mut self, topic: Arc<str>, now: Instant) {
+        let internal = name::presence_topic(&topic);
+        match self.retry_presence(&internal, now) {
+            UpdateTurn::Scheduled => {}
+            UpdateTurn::Retry(due) => self.presence.schedule(topic, due),
+            UpdateTurn::Take => {
+                for PresenceMessage { message, version } in self.directory.presence.take_messages(&topic, now)
+                {
                     self.publish_presence_message(&internal, &message, version);
+                }
+                if let Some(due) = self.presence.undelivered.retry_of(&internal) {
+                    tracing::debug!(topic = &*topic, "mailbox full: the presence of the topic is late");
+                    self.presence.schedule(topic, due);
                 }
             }
         }

@@ -9,12 +9,16 @@ use std::time::Instant;
 use rustc_hash::{FxHashMap, FxHasher};
 use sinews_engine::ConnId;
 
+use super::undelivered::UndeliveredPresence;
+
 /// Joined topics of the connections, and scheduled updates.
 #[derive(Debug, Default)]
 pub(crate) struct LocalPresence {
     pub(super) conns: FxHashMap<ConnId, Vec<ConnPresence>>,
     /// Topics with a scheduled update. Each topic is scheduled on one thread of the server at a time.
     scheduled: BinaryHeap<Reverse<(Instant, Arc<str>)>>,
+    /// Messages for threads whose mailboxes are full.
+    pub(in crate::topics) undelivered: UndeliveredPresence,
     /// When the loop's timer fires.
     armed: Option<Instant>,
 }

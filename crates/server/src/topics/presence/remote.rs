@@ -84,11 +84,12 @@ impl Publisher {
         let presence = &self.directory().presence;
         let (changed, left_out) = presence.adjust(topic, connections, members, Instant::now());
         if let Some(due) = changed.due {
-            let owner = update_thread(topic, self.posts().len());
-            let is_sent = self
-                .posts()
-                .get(owner)
-                .is_some_and(|post| post.send(Mail::Presence { topic: changed.topic.clone(), due }).is_ok());
+            let (posts, owner) = (self.posts(), update_thread(topic, self.posts().len()));
+            // If the mailbox of the thread that sends the update is full, another thread passes it on later.
+            let is_sent = (0..posts.len()).any(|next| {
+                let mail = Mail::Presence { topic: changed.topic.clone(), due };
+                posts[(owner + next) % posts.len()].send(mail).is_ok()
+            });
             if !is_sent {
                 presence.unschedule(topic);
             }
