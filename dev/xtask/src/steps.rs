@@ -49,6 +49,7 @@ const STEPS: [(&str, Lane, Run); 25] = [
     ("conformance", Lane::Long, conformance),
     ("examples", Lane::Long, examples),
     ("interop", Lane::Long, interop),
+    ("deploy", Lane::Long, deploy),
     ("doc", Lane::Long, doc),
     ("msrv", Lane::Long, gates::oldest_compiler),
     ("targets", Lane::Long, gates::targets),
@@ -58,7 +59,6 @@ const STEPS: [(&str, Lane, Run); 25] = [
     ("features", Lane::Long, features),
     ("floors", Lane::Long, floors),
     ("instructions", Lane::Long, instructions),
-    ("deploy", Lane::Long, deploy),
     ("packages", Lane::Long, packages),
     ("soak", Lane::Long, soak),
     ("browser", Lane::Long, browser),
@@ -69,7 +69,7 @@ const STEPS: [(&str, Lane, Run); 25] = [
 const BESIDE: [[&[&str]; 2]; 3] = [
     [&["autobahn"], &["pages"]],
     [
-        &["conformance", "examples", "interop"],
+        &["conformance", "examples", "interop", "deploy"],
         &["doc", "msrv", "targets", "api", "sanitizer", "fuzz", "features", "floors", "instructions"],
     ],
     [&["soak", "browser"], &["brokers"]],
