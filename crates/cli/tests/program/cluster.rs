@@ -4,7 +4,7 @@
 #[allow(dead_code, reason = "these tests need a part of it")]
 pub(crate) mod broker;
 #[cfg(any(feature = "nats", feature = "redis"))]
-mod real;
+pub(crate) mod real;
 
 use std::time::Instant;
 

@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::Value;
 use sinews_testkit::Frame;
 
 use crate::cluster::broker::{FakeBroker, WireProtocol};
 use crate::config::Directory;
-use crate::support::{Running, program, unused_address};
+use crate::support::{PROGRAM, Running, clean, program, unused_address};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -73,8 +74,8 @@ struct UsedLabel {
     values: Vec<String>,
 }
 
-/// The labels in an expression: those of its selectors, and those of `by (…)`, which each of its metrics may have.
-fn used_labels(text: &str, names: &[&str]) -> Vec<UsedLabel> {
+/// The labels in an expression: of its selectors, and of each `by (…)` with the metric after it.
+fn used_labels(text: &str) -> Vec<UsedLabel> {
     let is_own = |label: &str| !matches!(label, "job" | "instance" | "le" | "");
     let mut found = Vec::new();
     for (before, rest) in text.match_indices('{').map(|(at, _)| (&text[..at], &text[at + 1..])) {
@@ -90,14 +91,11 @@ fn used_labels(text: &str, names: &[&str]) -> Vec<UsedLabel> {
         }
     }
     for group in text.split("by (").skip(1) {
+        let Some(metric) = words(group, &["sinews_"]).next() else { continue };
         let labels = group.split(')').next().unwrap_or_default().split(',').map(str::trim);
-        for (label, metric) in labels.filter(|label| is_own(label)).zip(names.iter().cycle()) {
-            found.push(UsedLabel {
-                metric: (*metric).to_owned(),
-                label: label.to_owned(),
-                values: Vec::new(),
-            });
-        }
+        let used =
+            |label: &str| UsedLabel { metric: metric.to_owned(), label: label.to_owned(), values: vec![] };
+        found.extend(labels.filter(|label| is_own(label)).map(used));
     }
     found
 }
@@ -164,7 +162,7 @@ fn dashboard_and_alerts_name_metrics_of_the_server() {
         for name in &metric_names {
             assert!(known.contains(*name), "{name} in {text:.200} is no metric");
         }
-        for UsedLabel { metric, label, values } in used_labels(text, &metric_names) {
+        for UsedLabel { metric, label, values } in used_labels(text) {
             let mut samples =
                 metrics.lines().filter(|line| line.starts_with(&format!("{metric}{{"))).peekable();
             // Without a fetch, the keys of tokens have no age.
@@ -230,4 +228,94 @@ fn default_configuration_of_the_chart_is_valid() {
     let file = directory.write("sinews.toml", &config.join("\n"));
     let output = program().args(["config", "check", &file]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The fields below a key of a YAML file, with the indentation of the first of them.
+fn fields<'a>(text: &'a str, key: &str) -> Vec<(&'a str, &'a str)> {
+    let block = text.split_once(&format!("{key}:\n")).unwrap_or_else(|| panic!("no {key}")).1;
+    let indent = block.len() - block.trim_start().len();
+    let lines = block.lines().take_while(|line| line.len() - line.trim_start().len() >= indent);
+    lines.filter_map(|line| line.trim().split_once(": ")).filter(|(name, _)| !name.starts_with('#')).collect()
+}
+
+#[test]
+fn unit_of_systemd_serves_streams_in_its_state_directory() {
+    let unit = read("deploy/sinews.service");
+    let value = |key: &str| {
+        let line = unit.lines().find_map(|line| line.strip_prefix(&format!("{key}=")));
+        line.unwrap_or_else(|| panic!("no {key}"))
+    };
+    // The unit documents a directory for streams. With `ProtectSystem=strict`, only the state directory is writable.
+    assert_eq!(value("ProtectSystem"), "strict");
+    let state = format!("/var/lib/{}", value("StateDirectory"));
+    let documented =
+        unit.split_once("streams.directory = \"").expect("a directory").1.split('"').next().unwrap();
+    assert!(documented.starts_with(&format!("{state}/")), "{documented} is not below {state}");
+    let variable = unit.split_once("Environment=SINEWS_STREAMS_DIRECTORY=").expect("a variable").1;
+    assert!(variable.starts_with(documented), "{documented}");
+
+    // The command of the unit, with both directories moved: systemd makes the state directory, and the program the one below.
+    let directory = Directory::new();
+    let (state_here, umask) = (directory.path("state"), value("UMask"));
+    fs::create_dir(&state_here).unwrap();
+    let file = directory.write("sinews.toml", "");
+    let command = value("ExecStart")
+        .replace("/usr/local/bin/sinews", PROGRAM)
+        .replace("/etc/sinews/sinews.toml", &file);
+    let mut shell = clean(Command::new("sh"));
+    shell.args(["-c", &format!("umask {umask}; exec {command} --listen 127.0.0.1:0")]);
+    shell.env("SINEWS_STREAMS_DIRECTORY", documented.replace(&state, &state_here));
+    let server = Running::start(&mut shell);
+    assert!(server.request("POST /streams/orders HTTP/1.1", "a record").starts_with("HTTP/1.1 200 "));
+    assert!(Path::new(&state_here).join("streams").is_dir());
+}
+
+#[cfg(feature = "nats")]
+mod nats {
+    use super::*;
+    use crate::cluster::real::{broker, until};
+
+    /// The nodes of the compose file, with its variables, and the commands in its head.
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
+    fn compose_file_makes_three_nodes_with_durable_topics() {
+        let compose = read("deploy/compose/compose.yaml");
+        let directory = Directory::new();
+        let url = broker::url(&format!("prefix={}", broker::unused_name("compose")));
+        let mut ports = Vec::new();
+        let nodes: Vec<Running> = (1..=3)
+            .map(|number| {
+                let node = format!("sinews-{number}");
+                let published = fields(&compose, &node).into_iter().find(|(name, _)| *name == "ports");
+                let published = published.expect("a port").1;
+                ports.push(published.split(':').nth(1).expect("an address, a port and a port").to_owned());
+                let mut command = program();
+                command.arg("serve");
+                for (name, value) in fields(&compose, "  environment") {
+                    let value =
+                        value.replace("0.0.0.0:8080", "127.0.0.1:0").replace("nats://nats:4222", &url);
+                    command.env(name, value.replace("/var/lib/sinews", &directory.path(&node)));
+                }
+                Running::start(&mut command)
+            })
+            .collect();
+        for node in &nodes {
+            until("all nodes are known", || node.get("/metrics").contains("\nsinews_cluster_nodes 3\n"));
+        }
+        let head = compose.lines().take_while(|line| line.starts_with('#'));
+        let commands: Vec<&str> =
+            head.filter_map(|line| line.trim_start_matches(['#', ' ']).strip_prefix("curl ")).collect();
+        assert_eq!(commands.len(), 2, "{commands:?}");
+        for (index, curl) in commands.iter().enumerate() {
+            let mut curl = curl.split('#').next().unwrap().trim().to_owned();
+            for (port, node) in ports.iter().zip(&nodes) {
+                curl = curl.replace(&format!("127.0.0.1:{port}"), &node.address.to_string());
+            }
+            let output =
+                Command::new("sh").args(["-c", &format!("curl --silent --fail {curl}")]).output().unwrap();
+            let answer = String::from_utf8(output.stdout).unwrap();
+            assert!(output.status.success(), "{curl}: {answer}");
+            assert!(answer.contains(["\"seq\":1", "\"data\":\"hello\""][index]), "{curl}: {answer}");
+        }
+    }
 }

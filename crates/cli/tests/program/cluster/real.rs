@@ -11,7 +11,7 @@ use crate::support::{PROGRAM, Running, Socket, TIMEOUT};
 
 #[allow(dead_code, reason = "these tests need a part of it")]
 #[path = "../../../../brokers/tests/broker/real.rs"]
-mod broker;
+pub(crate) mod broker;
 
 use broker::{control, unused_name, url};
 
@@ -47,7 +47,7 @@ fn publish(node: &Running, topic: &str, text: &str) {
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
 }
 
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {
         assert!(begin.elapsed() < TIMEOUT, "{what}: not within {TIMEOUT:?}");
