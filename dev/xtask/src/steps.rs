@@ -37,7 +37,7 @@ enum Lane {
 }
 
 /// Cheap steps first: what is wrong shows early.
-const STEPS: [(&str, Lane, Run); 25] = [
+const STEPS: [(&str, Lane, Run); 26] = [
     ("fmt", Lane::Test, fmt),
     ("tidy", Lane::Test, tidy),
     ("tests", Lane::Test, binaries::run),
@@ -60,6 +60,7 @@ const STEPS: [(&str, Lane, Run); 25] = [
     ("floors", Lane::Long, floors),
     ("instructions", Lane::Long, instructions),
     ("packages", Lane::Long, packages),
+    ("archive", Lane::Long, archive),
     ("soak", Lane::Long, soak),
     ("browser", Lane::Long, browser),
     ("brokers", Lane::Long, brokers),
@@ -332,6 +333,11 @@ fn deploy(log: &Path, _: Choice) -> Outcome {
 /// The packages without the programs and without a compilation: `cargo xtask dist` makes all.
 fn packages(log: &Path, _: Choice) -> Outcome {
     task(&["dist", "--only", "client,crates", "--no-verify"], log)
+}
+
+/// One archive, unpacked and started. Its program is compiled without optimization.
+fn archive(log: &Path, _: Choice) -> Outcome {
+    task(&["dist", "--only", "programs", "--target", "x86_64-unknown-linux-musl", "--trial"], log)
 }
 
 fn browser_count(text: &str) -> Count {
