@@ -101,7 +101,7 @@ fn used_labels(text: &str) -> Vec<UsedLabel> {
 }
 
 /// Metrics that neither the dashboard nor an alert shows, with the reason.
-const NOT_SHOWN: [(&str, &str); 9] = [
+const NOT_SHOWN: [(&str, &str); 7] = [
     ("sinews_loop_turns_total", "the number of turns says nothing without their duration"),
     (
         "sinews_loop_timed_busy_seconds_total",
@@ -112,8 +112,6 @@ const NOT_SHOWN: [(&str, &str); 9] = [
     ("sinews_stream_earliest_offset", "a position, not a measure"),
     ("sinews_stream_next_offset", "a position, not a measure"),
     ("sinews_stream_failed", "sinews_streams_failed counts them"),
-    ("process_start_time_seconds", "uptime is on the dashboard of the server"),
-    ("process_virtual_memory_bytes", "the resident memory is shown"),
 ];
 
 /// A server with every source of metrics but a broker that stores streams.
@@ -141,6 +139,10 @@ fn dashboard_and_alerts_name_metrics_of_the_server() {
     let mut reader = server.websocket("/streams/orders");
     reader.send(&Frame::text(r#"{"op":"commit","id":1,"group":"billing","partition":0,"offset":0}"#));
     assert!(reader.next().is_some(), "the commit is acknowledged");
+    // As do those of rejected handshakes.
+    let handshake = "GET /echo HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 12";
+    assert!(server.request(handshake, "").starts_with("HTTP/1.1 426 "));
     let metrics = server.get("/metrics");
     let own = names(&metrics);
     let mut known = own.clone();
