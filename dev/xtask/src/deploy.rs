@@ -71,7 +71,7 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
 
 fn check_chart(logs: &Path) -> Outcome {
     let helm = match tools::helm() {
-        Ok(command) => PathBuf::from(command.get_program()),
+        Ok(program) => program,
         Err(missing) => return Ok(missing.report("the chart, beyond its YAML")),
     };
     let chart = folder().join("chart/sinews");

@@ -195,29 +195,36 @@ fn python_packages(dir: &Path, requirements: &Path) -> Result<PathBuf, Missing> 
 }
 
 pub(crate) fn go(program: &str) -> Result<Command, Missing> {
-    build_go("go", &format!("./{program}"), program)
-}
-
-/// Helm, which reads the chart: the program on the path, or one that is built from the Go module.
-pub(crate) fn helm() -> Result<Command, Missing> {
-    find_program("helm")
-        .map_or_else(|| build_go("helm", "helm.sh/helm/v3/cmd/helm", "helm"), |found| Ok(Command::new(found)))
-}
-
-/// Builds a program with the modules of a folder of `dev/interop`.
-fn build_go(folder: &str, package: &str, program: &str) -> Result<Command, Missing> {
     need("go", "https://go.dev/dl")?;
-    let dir = process::cache("interop").join(folder);
-    let modules = source(folder);
+    let dir = process::cache("interop").join("go");
+    let modules = source("go");
     // Does nothing when Go's own cache has the modules.
     let mut download = Command::new("go");
     download.args(["mod", "download"]).current_dir(&modules);
     execute(&mut download, &dir.join("download.log")).map_err(Missing::Tool)?;
     let binary = dir.join(program);
     let mut build = Command::new("go");
-    build.args(["build", "-mod=readonly", "-o"]).arg(&binary).arg(package).current_dir(&modules);
+    build
+        .args(["build", "-mod=readonly", "-o"])
+        .arg(&binary)
+        .arg(format!("./{program}"))
+        .current_dir(&modules);
     execute(&mut build, &dir.join(format!("{program}.log"))).map_err(Missing::Broken)?;
     Ok(Command::new(binary))
+}
+
+/// Helm, which reads the chart: the program on the path, or one that is built from its module.
+pub(crate) fn helm() -> Result<PathBuf, Missing> {
+    if let Some(found) = find_program("helm") {
+        return Ok(found);
+    }
+    need("go", "https://go.dev/dl")?;
+    let (dir, module) = (process::cache("interop").join("helm"), source("helm"));
+    let binary = dir.join("helm");
+    let mut build = Command::new("go");
+    build.args(["build", "-mod=readonly", "-o"]).arg(&binary).arg("helm.sh/helm/v3/cmd/helm");
+    once(&dir, &module.join("go.sum"), build.current_dir(&module))?;
+    Ok(binary)
 }
 
 /// A program of `dev/interop/java`, with the libraries of its `pom.xml`.
