@@ -15,6 +15,8 @@ mod cluster;
 mod connection;
 mod dashboard;
 mod events;
+mod faults;
+mod load;
 mod presence;
 mod recovery;
 mod topics;

@@ -139,8 +139,10 @@ fn check<'a>(app: &LiveApp, event: &'a EventBody<'a>) -> Result<CheckedEvent<'a>
     if !event.data.get().starts_with('"') {
         return Err(ApiError::bad("data is not a string"));
     }
-    // The string without its quotes. Escapes count as the characters that they stand for.
-    let size = serde_json::from_str::<Cow<'_, str>>(event.data.get()).map_or(0, |data| data.len());
+    // The string without its quotes. Escapes count as the characters that they stand for, unless one stands for no character,
+    // such as half of a surrogate pair.
+    let raw = event.data.get();
+    let size = serde_json::from_str::<Cow<'_, str>>(raw).map_or(raw.len() - 2, |data| data.len());
     if size > limits.event_data {
         let text = format!("event data of {size} bytes exceeds the limit of {}", limits.event_data);
         return Err(ApiError::new(413, text));
