@@ -106,6 +106,9 @@ fn pusher_9_2_batches_are_published_in_order() {
     assert_eq!([(); 4].map(|()| client.expect("e").1), [0, 1, 2, 3]);
     let expected = json!({ "batch": [{}, {}, {}, { "user_count": 1 }] });
     assert_eq!(batch(Some("user_count")), (200, expected));
+    // A list of the fields in their order is no event.
+    let list = json!({ "batch": [["lost", "", "a", null, null, null]] }).to_string();
+    assert_eq!(api(&hub, "POST", "/apps/3/batch_events", "", &list).0, 400);
     let one_is_bad = json!({ "batch": [
         { "name": "lost", "data": "", "channel": "a" }, { "name": "e", "data": "", "channel": "#" },
     ] });

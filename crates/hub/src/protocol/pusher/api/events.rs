@@ -37,7 +37,7 @@ struct EventBody<'a> {
 #[derive(Deserialize)]
 struct PusherBatch<'a> {
     #[serde(borrow)]
-    batch: Vec<EventBody<'a>>,
+    batch: Vec<&'a RawValue>,
 }
 
 /// A checked event: nothing is published before all events of a request are checked.
@@ -98,6 +98,8 @@ fn body_of_query(request: &Request<'_>) -> Result<String, ApiError> {
 /// `POST /apps/{id}/batch_events`.
 pub(super) fn batch(context: &Arc<AppApi>, app: &LiveApp, request: &mut Request<'_>) -> ApiAnswer {
     let PusherBatch { batch } = read(request.body())?;
+    let batch = batch.into_iter().map(|event| read(event.get().as_bytes()));
+    let batch: Vec<EventBody<'_>> = batch.collect::<Result<_, _>>()?;
     let most = app.options.limits.batch;
     if batch.len() > most {
         return Err(ApiError::bad(format!("batch of {} events exceeds the limit of {most}", batch.len())));
