@@ -343,7 +343,8 @@ impl Hub {
         let (store, cluster) = (self.store.as_ref(), self.cluster.as_ref());
         let router = routes::add_to(router, &self.options, &self.live, &self.topics, store, cluster);
         let readiness = Readiness::new(&router, store, cluster);
-        let router = pusher::add_to(router, &self.options, (&self.live, &self.topics), (cluster, &readiness));
+        let (apps, check) = ((&self.live, &self.topics), Arc::new(move || readiness.answer()) as _);
+        let router = pusher::add_to(router, &self.options, apps, (cluster, &check));
         api::v1::add_to(router, &self.live, &self.topics, (store, cluster), &self.info)
     }
 

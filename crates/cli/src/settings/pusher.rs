@@ -549,6 +549,13 @@ mod tests {
                      webhook_grace = \"61s\"\n";
         let error = settings(&[], grace).unwrap().pusher.apps().unwrap_err();
         assert!(error.contains("app \"1\": webhook: grace of 61s exceeds"), "{error}");
+        let missing = "[[pusher.app]]\nid = \"1\"\nkey = \"a\"\nsecret_file = \"/nowhere/a\"";
+        let error = settings(&[], missing).unwrap().pusher.apps().unwrap_err();
+        assert!(error.contains("sinews.toml:1: pusher.app: secret_file /nowhere/a: "), "{error}");
+    }
+
+    #[test]
+    fn invalid_webhooks_are_reported_without_their_secrets() {
         for (keys, expected) in [
             (
                 "webhook_headers = \"not shown\"",
@@ -560,12 +567,11 @@ mod tests {
             ),
             ("webhook_ca_file = \"/nowhere/a\"", "sinews.toml:1: pusher.app: webhook_ca_file /nowhere/a: "),
         ] {
-            let file = app("1", &format!("webhooks = \"http://a/\"\n{keys}"));
+            let file = format!(
+                "[[pusher.app]]\nid = \"1\"\nkey = \"a\"\nsecret = \"b\"\nwebhooks = \"http://a/\"\n{keys}\n"
+            );
             let error = settings(&[], &file).unwrap().pusher.apps().unwrap_err();
             assert!(error.contains(expected) && !error.contains("not shown"), "{error}");
         }
-        let missing = "[[pusher.app]]\nid = \"1\"\nkey = \"a\"\nsecret_file = \"/nowhere/a\"";
-        let error = settings(&[], missing).unwrap().pusher.apps().unwrap_err();
-        assert!(error.contains("sinews.toml:1: pusher.app: secret_file /nowhere/a: "), "{error}");
     }
 }

@@ -30,11 +30,11 @@ use sinews_server::{DeflateConfig, OriginPolicy, Overflow, Refusal, Router, Serv
 pub use self::app::{PusherApp, PusherApps, PusherLimits};
 use self::client::PusherClient;
 use self::handshake::AppHandshake;
+use self::health::HealthCheck;
 pub(crate) use self::live::LiveApps;
 pub(crate) use self::metrics::PusherMetrics;
 pub use self::webhook::PusherWebhook;
 use crate::cluster::Cluster;
-use crate::health::Readiness;
 use crate::options::RouteOptions;
 use crate::policy::LivePolicy;
 use crate::topics::HubTopics;
@@ -44,7 +44,7 @@ pub(crate) fn add_to(
     router: Router,
     options: &RouteOptions,
     (live, hub): (&LivePolicy, &Arc<HubTopics>),
-    (cluster, readiness): (Option<&Arc<Cluster>>, &Readiness),
+    (cluster, check): (Option<&Arc<Cluster>>, &HealthCheck),
 ) -> Router {
     let apps = live.policy().live_apps().clone();
     let prefix = options.pusher_prefix.as_deref();
@@ -67,7 +67,7 @@ pub(crate) fn add_to(
             .websocket(&format!("{prefix}/app/{{key}}/{{*rest}}"), route(|_, _| handshake::unknown_path()))
             .websocket(&format!("{prefix}/app"), route(|_, _| handshake::unknown_path()));
     }
-    let router = health::add_to(router, &apps, readiness);
+    let router = health::add_to(router, &apps, check);
     api::add_to(router, live, hub, cluster, prefix)
 }
 
