@@ -101,6 +101,11 @@ fn pusher_12_apps_do_not_hear_each_other() {
         let data = json!({ "channel": "presence-b", "auth": auth, "channel_data": member });
         others[0].send("pusher:subscribe", data);
         assert_eq!(others[0].subscribed("presence-b")["presence"]["ids"], json!(["2"]));
+        // 9.8, over both nodes.
+        for node in &nodes {
+            let connections = api(node, "GET", "/apps/3/connections", "", "");
+            assert_eq!(connections, (200, json!({ "connections": 2 })));
+        }
         trigger(&nodes[1], "private-a", "last", "3");
         for client in &mut own {
             client.expect("last");

@@ -1,7 +1,6 @@
 //! The HTTP API for servers of apps: `/apps/{id}/…`. Each request is signed with a key of the app.
 
 mod channels;
-mod connections;
 mod events;
 mod users;
 
@@ -92,7 +91,7 @@ fn add_below(prefix: &str, router: Router, context: &Arc<AppApi>) -> Router {
         .get(&path("/apps/{id}/channels"), answer(channels::list))
         .get(&path("/apps/{id}/channels/{name}"), answer(channels::get))
         .get(&path("/apps/{id}/channels/{name}/users"), answer(channels::users))
-        .get(&path("/apps/{id}/connections"), answer(connections::count))
+        .get(&path("/apps/{id}/connections"), answer(users::connections))
         .post(&path("/apps/{id}/users/{user}/terminate_connections"), answer(users::terminate))
         .post(&path("/apps/{id}/users/{user}/force_reconnect"), answer(users::reconnect))
         // The library for Python leaves the app out.

@@ -1,9 +1,9 @@
-//! Users: the end of their connections.
+//! Users and connections: their number, and the end of the connections of a user.
 
 use std::sync::Arc;
 
 use serde_json::json;
-use sinews_server::{Answer, CloseCode, Request};
+use sinews_server::{Answer, CloseCode, Request, Response};
 
 use super::{ApiAnswer, ApiError, AppApi, success};
 use crate::cluster::commands::NodeCommand;
@@ -12,6 +12,19 @@ use crate::protocol::pusher::channel::is_user_id;
 use crate::protocol::pusher::client::{RECONNECT, TERMINATED};
 use crate::protocol::pusher::live::LiveApp;
 use crate::protocol::pusher::users::subject;
+
+/// `GET /apps/{id}/connections`, over all nodes.
+pub(super) fn connections(context: &Arc<AppApi>, app: &LiveApp, _: &mut Request<'_>) -> ApiAnswer {
+    let own = app.connections();
+    let Some(cluster) = &context.cluster else { return Ok(success(&json!({ "connections": own }))) };
+    let others = cluster.request(&NodeCommand::AppConnections { app: app.options.id.clone() });
+    Ok(Answer::later(async move {
+        // Connections of a node that does not answer are not counted.
+        let others = others.await.results;
+        let others = others.iter().filter_map(|result| result["connections"].as_u64());
+        Response::json(json!({ "connections": own as u64 + others.sum::<u64>() }).to_string())
+    }))
+}
 
 /// `POST /apps/{id}/users/{user}/terminate_connections`, on all nodes.
 pub(super) fn terminate(context: &Arc<AppApi>, app: &LiveApp, request: &mut Request<'_>) -> ApiAnswer {
@@ -40,6 +53,6 @@ fn close_all(
     Ok(Answer::later(async move {
         // A node that does not answer has no connections by the time it is back.
         let _ = others.await;
-        sinews_server::Response::json(json!({}).to_string())
+        Response::json(json!({}).to_string())
     }))
 }
