@@ -121,7 +121,7 @@ impl Harness {
             r#"{"event":"pusher:signin","data":{"auth":"$auth","user_data":"{\"id\":\"observer\"}"}}"#;
         observer.send(&model.with_auth(signin));
         for channel in OBSERVED {
-            let member = channel.starts_with("presence-").then(|| r#"{"user_id":"observer"}"#);
+            let member = channel.starts_with("presence-").then_some(r#"{"user_id":"observer"}"#);
             let data = json!({ "channel": channel, "auth": "$auth", "channel_data": member });
             observer
                 .send(&model.with_auth(&json!({ "event": "pusher:subscribe", "data": data }).to_string()));
