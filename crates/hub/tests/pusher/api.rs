@@ -232,6 +232,11 @@ fn pusher_9_15_paths_with_a_prefix_are_signed_with_and_without_it() {
     Client::open(&hub, &format!("/broadcast/v1/app/unknown?{QUERY}")).expect_end(4001);
     Client::open(&hub, &format!("/broadcast/v1/app?{QUERY}")).expect_end(4005);
     drop(plain);
+    // Paths of other routes are no conflict.
+    for prefix in ["/app", "/apps", "/apps/3", "/topics", "/api/v1", "/up"] {
+        let builder = Hub::builder().access(policy([app()])).pusher_path_prefix(prefix);
+        Client::at(&TestHub::built(builder), &format!("{prefix}/app/{KEY}?{QUERY}")).ping();
+    }
     for bad in ["", "/", "broadcast", "/broadcast/", "/a//b", "/a/../b", "/{a}", "/a b", &"/a".repeat(51)] {
         let error = Hub::builder().pusher_path_prefix(bad).check().unwrap_err().to_string();
         assert!(error.contains("must be a path such as"), "{error}");
