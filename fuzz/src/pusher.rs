@@ -277,9 +277,11 @@ pub fn pusher(data: &[u8]) {
             send(&mut harness, mode == 2, &body);
         }
         3 => {
+            // Most messages are about one channel, so that they depend on those before them.
+            let focus = CHANNELS[input.below(CHANNELS.len())];
             let mut texts = Vec::new();
             while !input.is_empty() && texts.len() < MESSAGES_MAX {
-                texts.push(message(&mut input));
+                texts.push(message(&mut input, focus));
             }
             harness.messages(&texts);
         }
@@ -347,8 +349,8 @@ fn value(input: &mut Input<'_>) -> Value {
 }
 
 /// A message of a client, often valid.
-fn message(input: &mut Input<'_>) -> String {
-    let channel = CHANNELS[input.below(CHANNELS.len())];
+fn message(input: &mut Input<'_>, focus: &'static str) -> String {
+    let channel = if input.below(4) > 0 { focus } else { CHANNELS[input.below(CHANNELS.len())] };
     let mut data = json!({ "channel": channel, "auth": "$auth" });
     let event = match input.below(8) {
         0..3 => "pusher:subscribe",
