@@ -18,6 +18,7 @@ use crate::cluster::options::ClusterOptions;
 use crate::dashboard::{self, ServerInfo};
 use crate::handover::predecessor::{Predecessor, RunningHandover};
 use crate::handover::{Handover, SuccessorCallback};
+use crate::health::Readiness;
 use crate::hosts::HostRules;
 use crate::namespaces::rules::{HubRules, check_compaction};
 use crate::options::RouteOptions;
@@ -87,6 +88,7 @@ impl HubBuilder {
                 deflate: Some(DeflateMode::Shared),
                 message_rate: None,
                 has_pages: true,
+                pusher_prefix: None,
             },
             access: None,
             history: Vec::new(),
@@ -168,6 +170,16 @@ impl HubBuilder {
         self
     }
 
+    /// Serves the [apps](crate::PusherApps) also below a prefix of paths, such as `/broadcast`: `/broadcast/app/{key}` and
+    /// `/broadcast/apps/{id}/…`. The signatures of requests may cover the path with or without it, because proxies remove a
+    /// prefix, and some libraries do not sign it. A prefix has 1 to 100 letters, digits and the characters `/ - _ . ~`, begins
+    /// with a slash, and has no empty part. Default: none.
+    #[must_use]
+    pub fn pusher_path_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.options.pusher_prefix = Some(prefix.into());
+        self
+    }
+
     /// Sets the version and the commit that the dashboard shows. Default: the version of this crate.
     #[must_use]
     pub fn build_info(mut self, version: &str, commit: &str) -> Self {
@@ -215,6 +227,9 @@ impl HubBuilder {
         if let Some(bad) = patterns.into_iter().find(|pattern| TopicPattern::parse(pattern.as_str()).is_err())
         {
             return Err(BuildError::Pattern(bad.clone()));
+        }
+        if let Some(prefix) = &self.options.pusher_prefix {
+            pusher::check_prefix(prefix).map_err(BuildError::PusherPrefix)?;
         }
         let rules = HubRules::new(access.namespaces(), &self.history, streams.as_mut())
             .map_err(BuildError::Namespace)?;
@@ -286,6 +301,8 @@ pub enum BuildError {
     StreamDirectory(String),
     /// The options do not fit a cluster.
     Cluster(String),
+    /// The prefix of paths of the Pusher protocol is invalid.
+    PusherPrefix(String),
 }
 
 impl fmt::Display for BuildError {
@@ -299,6 +316,7 @@ impl fmt::Display for BuildError {
             Self::Compaction(why) => write!(f, "compaction of streams: {why}"),
             Self::StreamDirectory(why) => write!(f, "directory of streams: {why}"),
             Self::Cluster(why) => write!(f, "cluster: {why}"),
+            Self::PusherPrefix(why) => write!(f, "prefix of paths of the Pusher protocol: {why}"),
         }
     }
 }
@@ -324,7 +342,9 @@ impl Hub {
     pub fn mount(&self, router: Router) -> Router {
         let (store, cluster) = (self.store.as_ref(), self.cluster.as_ref());
         let router = routes::add_to(router, &self.options, &self.live, &self.topics, store, cluster);
-        let router = pusher::add_to(router, &self.options, &self.live, &self.topics, cluster);
+        let readiness = Readiness::new(&router, store, cluster);
+        let (apps, check) = ((&self.live, &self.topics), Arc::new(move || readiness.answer()) as _);
+        let router = pusher::add_to(router, &self.options, apps, (cluster, &check));
         api::v1::add_to(router, &self.live, &self.topics, (store, cluster), &self.info)
     }
 

@@ -11,6 +11,7 @@ use crate::admission::{HandshakeRejection, admit};
 use crate::auth::Denied;
 use crate::cluster::Cluster;
 use crate::dashboard::DashboardClient;
+use crate::health::Readiness;
 use crate::http::stream_name_of;
 use crate::options::RouteOptions;
 use crate::policy::{AccessPolicy, LivePolicy};
@@ -47,7 +48,9 @@ pub(crate) fn add_to(
         let readers = readers.clone();
         move |request: &mut Request<'_>| readers.answer(|reader| reader.answer(request))
     };
-    let router = health::add_to(metrics::add_to(router, store, live, cluster), store, cluster);
+    let router = metrics::add_to(router, store, live, cluster);
+    let readiness = Readiness::new(&router, store, cluster);
+    let router = health::add_to(router, readiness);
     let router = if options.has_pages { pages::add_to(router) } else { router };
     let router = router
         .healthz("/healthz")

@@ -62,6 +62,7 @@ const STEPS: [(&str, Lane, Run); 26] = [
     ("packages", Lane::Long, packages),
     ("archive", Lane::Long, archive),
     ("soak", Lane::Long, soak),
+    ("reconnects", Lane::Long, reconnects),
     ("browser", Lane::Long, browser),
     ("brokers", Lane::Long, brokers),
 ];
@@ -73,7 +74,7 @@ const BESIDE: [[&[&str]; 2]; 3] = [
         &["conformance", "examples", "interop", "deploy"],
         &["doc", "msrv", "targets", "api", "sanitizer", "fuzz", "features", "floors", "instructions"],
     ],
-    [&["soak", "browser"], &["brokers"]],
+    [&["soak", "reconnects", "browser"], &["brokers"]],
 ];
 
 /// Name of a step, and what it does.
@@ -356,6 +357,20 @@ fn brokers(log: &Path, _: Choice) -> Outcome {
 /// Short, and the same in every run.
 fn soak(log: &Path, backend: Choice) -> Outcome {
     task(&["soak", "--seconds", "20", "--seed", "1", "--backend", backend.name()], log)
+}
+
+/// Clients of the Pusher protocol that connect again at once, in full number: each change is tested with fewer.
+fn reconnects(log: &Path, backend: Choice) -> Outcome {
+    const TEST: &str = "pusher_5_8_clients_that_connect_again_at_once_are_served_and_miss_nothing";
+    let permitted = backend.permitted(&server::binary(None)?)?;
+    let mut count = skip_refused(log, &permitted);
+    for backend in permitted.backends {
+        let mut command = process::linting_cargo()?;
+        command.arg("test").args(binaries::selection()?).args(["--test", "pusher", TEST]);
+        command.env("SINEWS_TEST_BACKEND", backend.name()).env("SINEWS_TEST_RECONNECTS", "10000");
+        count = count + counted_as(backend.name(), &mut command, log, Count::parse_cargo_test)?;
+    }
+    Ok(count)
 }
 
 /// A command that is one check.

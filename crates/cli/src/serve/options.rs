@@ -44,6 +44,9 @@ fn hub_builder(settings: &ServeSettings, access: AccessPolicy) -> Result<HubBuil
     for history in &settings.history {
         builder = builder.history(&history.pattern, history.messages);
     }
+    if let Some(prefix) = settings.pusher.path_prefix() {
+        builder = builder.pusher_path_prefix(prefix);
+    }
     if let Some(streams) = settings.streams.options()? {
         builder = builder.streams(streams);
     }
@@ -59,6 +62,7 @@ fn describe(settings: &ServeSettings, error: BuildError) -> String {
         BuildError::StreamDirectory(why) => format!("streams.directory: {why}"),
         BuildError::Compaction(why) => format!("{}: {why}", settings.name("streams.compact")),
         BuildError::Cluster(why) => format!("{}: {why}", settings.name("cluster.url")),
+        BuildError::PusherPrefix(why) => format!("{}: {why}", settings.name("pusher.path_prefix")),
         error => error.to_string(),
     }
 }

@@ -41,6 +41,8 @@ pub(crate) enum NodeCommand {
     Topics { filter: String, after: Option<String>, limit: usize },
     /// List connections.
     Connections { user: Option<String>, after: Option<String>, limit: usize },
+    /// Count the connections of an app of the Pusher protocol.
+    AppConnections { app: String },
 }
 
 /// A command in a message: the id is 0 if no result is expected.
@@ -154,6 +156,9 @@ impl CommandTarget<'_> {
                 Value::Null
             }
             NodeCommand::Sync => Value::Null,
+            NodeCommand::AppConnections { app } => {
+                json!({ "connections": self.live.policy().live_apps().connections(&app) })
+            }
             NodeCommand::Topics { filter, after, limit } => self.topics(&filter, after, limit),
             NodeCommand::Connections { user, after, limit } => {
                 let found = self.connections.cluster_page(user.as_deref(), after.as_deref(), limit);

@@ -22,7 +22,7 @@ fn for_both(test: impl Fn(&FakeBroker, [TestHub; 2])) {
 }
 
 /// Polls a node until an answer of its HTTP API is this one.
-fn until(node: &TestHub, path: &str, expected: &Value) {
+pub(crate) fn until(node: &TestHub, path: &str, expected: &Value) {
     let begin = Instant::now();
     loop {
         let (_, answer) = api(node, "GET", path, "", "");

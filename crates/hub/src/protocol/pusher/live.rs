@@ -110,6 +110,11 @@ impl LiveApps {
         self.read(|table, generation| table.app(id, generation))
     }
 
+    /// Connections of the app with an id on this node.
+    pub(crate) fn connections(&self, id: &str) -> usize {
+        self.app(id).map_or(0, |app| app.connections())
+    }
+
     /// The app with a key.
     pub(super) fn app_of_key(&self, key: &str) -> Option<LiveApp> {
         self.read(|table, generation| table.app(table.apps.by_key.get(key)?, generation))
@@ -193,6 +198,11 @@ impl AppTable {
 }
 
 impl LiveApp {
+    /// Connections on this node.
+    pub(super) fn connections(&self) -> usize {
+        self.state.connections.load(Ordering::Acquire)
+    }
+
     /// Counts a connection, unless the app has its maximum. Returns whether it may stay.
     pub(super) fn add_connection(&self) -> bool {
         let count = self.state.connections.fetch_add(1, Ordering::AcqRel);
