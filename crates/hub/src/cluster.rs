@@ -19,6 +19,7 @@ mod nodes;
 pub(crate) mod observe;
 pub(crate) mod options;
 mod outbox;
+mod pending;
 mod protocol;
 mod redis;
 mod subject;

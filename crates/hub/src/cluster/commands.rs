@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use futures_channel::oneshot;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sinews_server::{CloseCode, Publisher};
@@ -11,6 +13,7 @@ use sinews_server::{CloseCode, Publisher};
 use super::message::NodeId;
 use crate::auth::{Revocation, RevokedTokens};
 use crate::closing::TOKEN_EXPIRED;
+use crate::connections::subscribe::SubscriptionChange;
 use crate::connections::{ConnectionRegistry, ConnectionSelector, described};
 use crate::policy::LivePolicy;
 use crate::topics::list::TopicScan;
@@ -37,6 +40,8 @@ pub(crate) enum NodeCommand {
     Revocations { all: Vec<Revocation> },
     /// The sender may have missed revocations.
     Sync,
+    /// Subscribe or unsubscribe connections.
+    ChangeSubscriptions { change: SubscriptionChange },
     /// List topics.
     Topics { filter: String, after: Option<String>, limit: usize },
     /// List connections.
@@ -137,9 +142,30 @@ pub(super) struct CommandTarget<'a> {
     pub(super) publisher: &'a Publisher,
 }
 
+/// The result of a command on this node.
+pub(super) enum Execution {
+    Done(Value),
+    /// The result follows when connections have executed the command.
+    Pending(BoxFuture<'static, Value>),
+}
+
 impl CommandTarget<'_> {
-    /// Executes a command on this node; returns its result.
-    pub(super) fn execute(&self, command: NodeCommand) -> Value {
+    /// Executes a command on this node.
+    pub(super) fn execute(&self, command: NodeCommand) -> Execution {
+        match command {
+            NodeCommand::ChangeSubscriptions { change } => {
+                match self.connections.change_subscriptions(&change) {
+                    Ok(results) => {
+                        Execution::Pending(results.map(|results| json!({ "results": results })).boxed())
+                    }
+                    Err(problem) => Execution::Done(problem.fields()),
+                }
+            }
+            command => Execution::Done(self.execute_at_once(command)),
+        }
+    }
+
+    fn execute_at_once(&self, command: NodeCommand) -> Value {
         match command {
             NodeCommand::Disconnect { selector, code, reason } => {
                 // Codes are checked by the node of the API.
@@ -153,7 +179,7 @@ impl CommandTarget<'_> {
                 }
                 Value::Null
             }
-            NodeCommand::Sync => Value::Null,
+            NodeCommand::Sync | NodeCommand::ChangeSubscriptions { .. } => Value::Null,
             NodeCommand::Topics { filter, after, limit } => self.topics(&filter, after, limit),
             NodeCommand::Connections { user, after, limit } => {
                 let found = self.connections.cluster_page(user.as_deref(), after.as_deref(), limit);
@@ -178,19 +204,22 @@ impl CommandTarget<'_> {
     fn topics(&self, filter: &str, after: Option<String>, limit: usize) -> Value {
         let Ok(mut scan) = TopicScan::new(filter) else { return json!({ "topics": [] }) };
         scan.set_after(after);
-        let mut found = Vec::new();
-        for _ in 0..SCANS_MAX {
+        let (mut found, mut scanned) = (Vec::new(), None);
+        for look in 1..=SCANS_MAX {
             let names = scan.next(self.publisher);
-            if names.is_empty() {
-                break;
-            }
+            let Some((last, _)) = names.last() else { break };
+            scanned = (look == SCANS_MAX).then(|| last.clone());
             found.extend(names.into_iter().filter(|(name, _)| scan.matches(name)));
             if found.len() >= limit {
                 break;
             }
         }
         found.truncate(limit);
-        json!({ "topics": found })
+        // With the last name, if names behind it were not looked at.
+        match scanned {
+            Some(scanned) => json!({ "topics": found, "scanned": scanned }),
+            None => json!({ "topics": found }),
+        }
     }
 }
 

@@ -6,17 +6,21 @@ use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt as _;
 use mio::{Events, Poll, Token, Waker};
 use ring::rand::{SecureRandom as _, SystemRandom};
+use serde_json::Value;
 use sinews_server::{Publisher, Topics};
 
 use super::Cluster;
-use super::commands::{CommandMessage, CommandTarget, NodeCommand, ResultMessage};
+use super::commands::{CommandMessage, CommandTarget, Execution, NodeCommand, ResultMessage};
 use super::connection::{BrokerConnection, LinkEvent};
 use super::members::{self, PresenceSnapshotSender, RemotePresence};
 use super::message::{MessageKind, NodeId, NodeMessageHead, read_publications};
 use super::nodes::{HEARTBEAT, Heartbeat};
+use super::pending::PendingWork;
 use crate::policy::LivePolicy;
+use crate::problem::{code, problem};
 use crate::topics::HubTopics;
 
 const SOCKET: Token = Token(0);
@@ -80,6 +84,7 @@ impl RunningLink {
             publisher,
             remote: RemotePresence::default(),
             requesters: Vec::new(),
+            results: PendingWork::new(&cluster.outbox),
         };
         let link = ClusterLink {
             poll,
@@ -133,6 +138,8 @@ struct Receiver {
     remote: RemotePresence,
     /// Nodes that need the whole presence of this node.
     requesters: Vec<NodeId>,
+    /// Results of commands that connections execute: the node that waits for one, and the id of its request.
+    results: PendingWork<(NodeId, u64, Value)>,
 }
 
 /// Announces the presence of this node's own connections.
@@ -155,6 +162,7 @@ impl ClusterLink {
             }
             self.beat(now);
             self.cluster().lock_requests().expire(now);
+            self.receiver.send_pending_results();
             self.announcer.run(&mut self.receiver, now);
             self.serve();
             let timeout = self.timeout(Instant::now());
@@ -381,7 +389,7 @@ impl Receiver {
     }
 
     /// Executes a command of another node, and sends its result.
-    fn execute(&self, node: NodeId, body: &[u8]) {
+    fn execute(&mut self, node: NodeId, body: &[u8]) {
         // Other versions of this program may send other commands.
         let Ok(CommandMessage { id, command }) = serde_json::from_slice(body) else { return };
         let subject = self.cluster.outbox.subjects.node(node);
@@ -400,11 +408,29 @@ impl Receiver {
             live: &self.live,
             publisher: &self.publisher,
         };
-        let result = target.execute(command);
+        match target.execute(command) {
+            Execution::Done(result) => self.send_result(node, id, result),
+            Execution::Pending(result) => {
+                if !self.results.add(result.map(move |result| (node, id, result)).boxed()) {
+                    let full = problem(code::TOO_MANY, "a node has too many pending commands");
+                    self.send_result(node, id, full.fields());
+                }
+            }
+        }
+    }
+
+    /// Sends the results of commands that connections have executed.
+    fn send_pending_results(&mut self) {
+        while let Some((node, id, result)) = self.results.next_done() {
+            self.send_result(node, id, result);
+        }
+    }
+
+    fn send_result(&self, node: NodeId, id: u64, result: Value) {
         if id > 0 {
             // A value is always encoded.
             let body = serde_json::to_vec(&ResultMessage { id, result }).unwrap_or_default();
-            self.cluster.outbox.send(&subject, MessageKind::Result, &body);
+            self.cluster.outbox.send(&self.cluster.outbox.subjects.node(node), MessageKind::Result, &body);
         }
     }
 

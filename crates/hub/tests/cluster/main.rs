@@ -1,5 +1,6 @@
 //! Clusters of several servers in this process, over a broker in this process.
 
+mod api;
 mod broker;
 
 use std::io::{Read, Write};

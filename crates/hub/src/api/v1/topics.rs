@@ -1,6 +1,6 @@
 //! Topics: their list, presence, histories and keys.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
@@ -14,6 +14,7 @@ use super::body::{content_of, limit_of, number_query, read, text_query, topic_of
 use super::context::{ApiContext, Executed, failure, success, text_success};
 use crate::api::keys;
 use crate::auth::{ApiRight, ApiRights, Creator};
+use crate::cluster::Cluster;
 use crate::cluster::commands::{NodeCommand, NodeResults};
 use crate::json::present;
 use crate::problem::{Problem, code, problem};
@@ -43,6 +44,37 @@ pub(super) async fn matching_topics(
             return None;
         }
         yield_now().await;
+    }
+}
+
+/// The topics of this node that match, those of other nodes, and the names of nodes that have not answered; `None` if
+/// there are more than `most`.
+pub(super) async fn matching_topics_of_all_nodes(
+    cluster: Option<&Arc<Cluster>>,
+    publisher: &Publisher,
+    (scan, filter): (TopicScan, &str),
+    most: usize,
+) -> Option<(Vec<String>, Vec<String>)> {
+    let own = matching_topics(publisher, scan, most).await?;
+    let Some(cluster) = cluster else { return Some((own, Vec::new())) };
+    let mut topics: BTreeSet<String> = own.into_iter().collect();
+    let (mut missing, mut after) = (BTreeSet::new(), None::<String>);
+    loop {
+        let filter = filter.to_owned();
+        let command = NodeCommand::Topics { filter, after: after.clone(), limit: most + 1 };
+        let NodeResults { results, missing: nodes } = cluster.request(&command).await;
+        missing.extend(nodes);
+        let listed = results.iter().flat_map(|result| result["topics"].as_array().into_iter().flatten());
+        topics.extend(listed.filter_map(|listed| listed[0].as_str()).map(str::to_owned));
+        if topics.len() > most {
+            return None;
+        }
+        // A node with very many names looks at a part of them at a time.
+        let scanned = results.iter().filter_map(|result| result["scanned"].as_str()).min();
+        match scanned.filter(|scanned| after.as_deref().is_none_or(|after| *scanned > after)) {
+            Some(scanned) => after = Some(scanned.to_owned()),
+            None => return Some((topics.into_iter().collect(), missing.into_iter().collect())),
+        }
     }
 }
 
