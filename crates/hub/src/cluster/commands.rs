@@ -10,12 +10,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sinews_server::{CloseCode, Publisher};
 
+use super::cached_events::cached_event;
 use super::message::NodeId;
 use crate::auth::{Revocation, RevokedTokens};
 use crate::closing::TOKEN_EXPIRED;
 use crate::connections::subscribe::SubscriptionChange;
 use crate::connections::{ConnectionRegistry, ConnectionSelector, described};
 use crate::policy::LivePolicy;
+use crate::topics::HubTopics;
 use crate::topics::list::TopicScan;
 
 /// Time after which a node without a result is reported as missing.
@@ -42,6 +44,8 @@ pub(crate) enum NodeCommand {
     Sync,
     /// Subscribe or unsubscribe connections.
     ChangeSubscriptions { change: SubscriptionChange },
+    /// Return the last event of a cache channel.
+    CachedEvent { topic: String },
     /// List topics.
     Topics { filter: String, after: Option<String>, limit: usize },
     /// List connections.
@@ -140,6 +144,7 @@ pub(super) struct CommandTarget<'a> {
     pub(super) connections: &'a ConnectionRegistry,
     pub(super) live: &'a LivePolicy,
     pub(super) publisher: &'a Publisher,
+    pub(super) hub: &'a HubTopics,
 }
 
 /// The result of a command on this node.
@@ -180,6 +185,7 @@ impl CommandTarget<'_> {
                 Value::Null
             }
             NodeCommand::Sync | NodeCommand::ChangeSubscriptions { .. } => Value::Null,
+            NodeCommand::CachedEvent { topic } => cached_event(self.hub, &topic),
             NodeCommand::Topics { filter, after, limit } => self.topics(&filter, after, limit),
             NodeCommand::Connections { user, after, limit } => {
                 let found = self.connections.cluster_page(user.as_deref(), after.as_deref(), limit);

@@ -13,6 +13,7 @@ use serde_json::Value;
 use sinews_server::{Publisher, Topics};
 
 use super::Cluster;
+use super::cached_events::{PendingEvents, exchange_events};
 use super::commands::{CommandMessage, CommandTarget, Execution, NodeCommand, ResultMessage};
 use super::connection::{BrokerConnection, LinkEvent};
 use super::members::{self, PresenceSnapshotSender, RemotePresence};
@@ -85,6 +86,7 @@ impl RunningLink {
             remote: RemotePresence::default(),
             requesters: Vec::new(),
             results: PendingWork::new(&cluster.outbox),
+            events: PendingWork::new(&cluster.outbox),
         };
         let link = ClusterLink {
             poll,
@@ -140,6 +142,8 @@ struct Receiver {
     requesters: Vec<NodeId>,
     /// Results of commands that connections execute: the node that waits for one, and the id of its request.
     results: PendingWork<(NodeId, u64, Value)>,
+    /// Requests for events of cache channels.
+    events: PendingEvents,
 }
 
 /// Announces the presence of this node's own connections.
@@ -162,7 +166,7 @@ impl ClusterLink {
             }
             self.beat(now);
             self.cluster().lock_requests().expire(now);
-            self.receiver.send_pending_results();
+            self.receiver.do_pending_work();
             self.announcer.run(&mut self.receiver, now);
             self.serve();
             let timeout = self.timeout(Instant::now());
@@ -407,6 +411,7 @@ impl Receiver {
             connections: self.hub.connections(),
             live: &self.live,
             publisher: &self.publisher,
+            hub: &self.hub,
         };
         match target.execute(command) {
             Execution::Done(result) => self.send_result(node, id, result),
@@ -419,8 +424,9 @@ impl Receiver {
         }
     }
 
-    /// Sends the results of commands that connections have executed.
-    fn send_pending_results(&mut self) {
+    /// Sends the results of commands that connections have executed, and delivers events that other nodes have retained.
+    fn do_pending_work(&mut self) {
+        exchange_events(&mut self.events, &self.cluster, (&self.hub, &self.publisher));
         while let Some((node, id, result)) = self.results.next_done() {
             self.send_result(node, id, result);
         }

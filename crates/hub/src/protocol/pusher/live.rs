@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ring::rand::{SecureRandom as _, SystemRandom};
 use sinews_server::{Prepared, SubscriberId};
@@ -156,6 +156,11 @@ impl LiveApps {
         Some(EventTarget { app, is_cache: ChannelKind::of(&channel).is_cache, channel })
     }
 
+    /// Whether a topic is a cache channel of an app.
+    pub(crate) fn is_cached(&self, topic: &str) -> bool {
+        topic.contains("cache-") && self.target(topic).is_some_and(|target| target.is_cache)
+    }
+
     /// Registers an open connection; returns its id, which nobody can guess. `None` without random numbers.
     pub(super) fn add_socket(&self, subscriber: SubscriberId) -> Option<u128> {
         let mut bytes = [0; 16];
@@ -249,14 +254,42 @@ pub(crate) struct EventTarget {
 impl EventTarget {
     /// Retains the event of a cache channel.
     pub(crate) fn retain(&self, message: &Prepared) {
+        self.lock_cache().insert(&self.channel, message.clone(), self.bounds(), Instant::now());
+    }
+
+    /// The retained event, and its age.
+    pub(crate) fn retained(&self) -> Option<(Prepared, Duration)> {
+        let now = Instant::now();
+        let known = self.lock_cache().get(&self.channel, now).cloned()?;
+        Some((known.message, now.saturating_duration_since(known.at)))
+    }
+
+    /// Retains an event of this age, unless it is known or there is a later one. Returns whether it is retained.
+    pub(crate) fn restore(&self, message: &Prepared, age: Duration) -> bool {
+        let now = Instant::now();
+        let mut cache = self.lock_cache();
+        let Some(at) = now.checked_sub(age) else { return false };
+        // The same event arrives at each node at another time.
+        let is_later = cache
+            .get(&self.channel, now)
+            .is_none_or(|known| known.at < at && known.message.payload() != message.payload());
+        if is_later {
+            cache.insert(&self.channel, message.clone(), self.bounds(), at);
+        }
+        is_later && cache.get(&self.channel, now).is_some()
+    }
+
+    fn lock_cache(&self) -> MutexGuard<'_, EventCache> {
+        self.app.state.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn bounds(&self) -> CacheBounds {
         let limits = &self.app.options.limits;
-        let mut cache = self.app.state.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        let bounds = CacheBounds {
+        CacheBounds {
             time: limits.cache_time,
             channels: limits.cached_channels,
             bytes: limits.cached_channels.saturating_mul(limits.event_data),
-        };
-        cache.insert(&self.channel, message.clone(), bounds, Instant::now());
+        }
     }
 }
 
