@@ -96,6 +96,7 @@ impl RunningLink {
             attempts: 0,
             retry_at: now,
             beat_at: now,
+            expire_at: None,
             is_delayed: false,
             has_reported: false,
         };
@@ -125,6 +126,8 @@ struct ClusterLink {
     attempts: u32,
     retry_at: Instant,
     beat_at: Instant,
+    /// When a node is dead unless it sends something; computed once a second, so that it may be too early.
+    expire_at: Option<Instant>,
     /// Workers have a backlog.
     is_delayed: bool,
     /// Clients know of an outage.
@@ -165,6 +168,9 @@ impl ClusterLink {
                 self.connect(now);
             }
             self.beat(now);
+            if self.expire_at.is_some_and(|at| at <= now) {
+                self.expire_nodes(now);
+            }
             self.cluster().lock_requests().expire(now);
             self.receiver.do_pending_work();
             self.announcer.run(&mut self.receiver, now);
@@ -206,7 +212,7 @@ impl ClusterLink {
         if self.connection.as_ref().is_some_and(BrokerConnection::has_input) {
             return Duration::ZERO;
         }
-        let mut next = self.beat_at;
+        let mut next = self.expire_at.map_or(self.beat_at, |at| at.min(self.beat_at));
         if self.connection.is_none() {
             next = next.min(self.retry_at);
         }
@@ -241,13 +247,20 @@ impl ClusterLink {
             }
         }
         self.report(now);
-        for node in cluster.expire_nodes(now, cluster.outbox.is_open()) {
-            self.receiver.remote.remove(node, &self.receiver.publisher);
-        }
+        self.expire_nodes(now);
         if cluster.outbox.is_open() {
             cluster.send_heartbeat(self.receiver.hub.connections().len(), self.announcer.announced);
             cluster.outbox.command(|kind, out| kind.ping(out));
         }
+    }
+
+    /// Removes nodes without heartbeats, and their members.
+    fn expire_nodes(&mut self, now: Instant) {
+        let cluster = Arc::clone(self.cluster());
+        for node in cluster.expire_nodes(now, cluster.outbox.is_open()) {
+            self.receiver.remote.remove(node, &self.receiver.publisher);
+        }
+        self.expire_at = cluster.lock_nodes().expires();
     }
 
     /// Notifies clients of an outage, and of its end.

@@ -208,7 +208,7 @@ fn member_count() -> usize {
     let (_, hard) = rlimit::Resource::NOFILE.get().unwrap();
     let limit = rlimit::increase_nofile_limit(hard).unwrap();
     let permitted = usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(1_000) / 4 * 3;
-    MEMBERS.min(permitted) / 3 * 3
+    MEMBERS.min(permitted)
 }
 
 /// CPU time of a process in seconds, where the system has `/proc`.

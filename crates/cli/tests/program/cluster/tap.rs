@@ -38,8 +38,8 @@ impl BrokerTap {
         let thread = thread::spawn(move || {
             // The end of the tap closes the connection.
             while let Ok(message) = read(&mut reader) {
-                let kind = message.get(1).map(|kind| usize::from(*kind));
-                if let Some(count) = kind.and_then(|kind| counted.lock().unwrap().get_mut(kind)) {
+                let Some(kind) = message.get(1) else { continue };
+                if let Some(count) = counted.lock().unwrap().get_mut(usize::from(*kind)) {
                     *count = (count.0 + 1, count.1 + message.len() as u64);
                 }
             }

@@ -321,6 +321,15 @@ mod tests {
         assert_eq!(channel("chat.cache-a"), Some(("cache-a".to_owned(), true)));
         assert_eq!(channel("$pusher.1.c.a%b"), Some(("a.b".to_owned(), false)));
         assert_eq!((channel("chats.a"), channel("chat"), channel("$pusher.3.c.a")), (None, None, None));
+        let (target, second) = (live.target("chat.cache-a").unwrap(), Duration::from_secs(1));
+        let known = || target.retained().map(|(message, _)| message.payload().to_vec());
+        target.retain(&Prepared::text("known"));
+        assert!(!target.restore(&Prepared::text("earlier"), second), "there is a later event");
+        assert!(!target.restore(&Prepared::text("known"), Duration::ZERO), "it is known");
+        assert_eq!(known().as_deref(), Some(&b"known"[..]));
+        assert!(target.restore(&Prepared::text("later"), Duration::ZERO));
+        assert_eq!(known().as_deref(), Some(&b"later"[..]));
+        assert!(!target.restore(&Prepared::text("expired"), 3_600 * second), "it has expired");
         live.replace(&PusherApps::default());
         assert!(live.app("1").is_none() && channel("chat.a").is_none() && live.is_empty());
     }
