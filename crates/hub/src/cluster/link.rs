@@ -406,7 +406,7 @@ impl Receiver {
     }
 
     /// Executes a command of another node, and sends its result.
-    fn execute(&mut self, node: NodeId, body: &[u8]) {
+    fn execute(&self, node: NodeId, body: &[u8]) {
         // Other versions of this program may send other commands.
         let Ok(CommandMessage { id, command }) = serde_json::from_slice(body) else { return };
         let subject = self.cluster.outbox.subjects.node(node);

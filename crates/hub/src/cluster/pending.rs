@@ -41,7 +41,7 @@ impl<T> PendingWork<T> {
     }
 
     /// Adds a future. Returns `false` if too many are pending.
-    pub(super) fn add(&mut self, future: BoxFuture<'static, T>) -> bool {
+    pub(super) fn add(&self, future: BoxFuture<'static, T>) -> bool {
         let has_room = self.futures.len() < PENDING_MAX;
         if has_room {
             self.futures.push(future);

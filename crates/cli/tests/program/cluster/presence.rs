@@ -144,7 +144,7 @@ impl Watcher {
                 }
                 updates.push(message);
             };
-            at = at.or(page["at"].as_u64());
+            at = at.or_else(|| page["at"].as_u64());
             let members = page["members"].as_array().unwrap();
             listed.extend(members.iter().map(|member| member["id"].as_str().unwrap().to_owned()));
             if page["more"] == false {

@@ -259,7 +259,7 @@ impl PatternBroadcast {
         let mut text = results_text(publish_to_all(&self.context, &self.rights, out, message)).await;
         if !missing.is_empty() {
             text.truncate(text.trim_end().len() - 1);
-            let _ = write!(text, ",\"missing_nodes\":{}}}\n", json!(missing));
+            let _ = writeln!(text, ",\"missing_nodes\":{}}}", json!(missing));
         }
         Ok(text)
     }
