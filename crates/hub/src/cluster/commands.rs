@@ -210,23 +210,42 @@ impl CommandTarget<'_> {
     fn topics(&self, filter: &str, after: Option<String>, limit: usize) -> Value {
         let Ok(mut scan) = TopicScan::new(filter) else { return json!({ "topics": [] }) };
         scan.set_after(after);
-        let (mut found, mut scanned) = (Vec::new(), None);
-        for look in 1..=SCANS_MAX {
-            let names = scan.next(self.publisher);
-            let Some((last, _)) = names.last() else { break };
-            scanned = (look == SCANS_MAX).then(|| last.clone());
-            found.extend(names.into_iter().filter(|(name, _)| scan.matches(name)));
-            if found.len() >= limit {
-                break;
-            }
-        }
-        found.truncate(limit);
-        // With the last name, if names behind it were not looked at.
+        let next = || {
+            let mut names = scan.next(self.publisher);
+            let last = names.last()?.0.clone();
+            names.retain(|(name, _)| scan.matches(name));
+            Some((names, last))
+        };
+        let (found, scanned) = search(next, limit);
         match scanned {
             Some(scanned) => json!({ "topics": found, "scanned": scanned }),
             None => json!({ "topics": found }),
         }
     }
+}
+
+/// Topics with their subscribers.
+type FoundTopics = Vec<(String, usize)>;
+
+/// Collects at most `limit` topics from parts of a list: those that match, and the last name of the part. Also returns the
+/// last name, if names behind it were not looked at.
+fn search(
+    mut next: impl FnMut() -> Option<(FoundTopics, String)>,
+    limit: usize,
+) -> (FoundTopics, Option<String>) {
+    let mut found = Vec::new();
+    for look in 1..=SCANS_MAX {
+        let Some((more, last)) = next() else { break };
+        found.extend(more);
+        if found.len() >= limit {
+            found.truncate(limit);
+            break;
+        }
+        if look == SCANS_MAX {
+            return (found, Some(last));
+        }
+    }
+    (found, None)
 }
 
 #[cfg(test)]
@@ -251,6 +270,24 @@ mod tests {
         assert_eq!(pending.deadline(), None);
         let waiting: Vec<_> = (0..REQUESTS_MAX).map(|_| pending.add([one].into(), now)).collect();
         assert!(waiting.iter().all(Option::is_some) && pending.add([one].into(), now).is_none());
+    }
+
+    #[test]
+    fn searches_end_at_their_limits_and_report_names_that_were_not_looked_at() {
+        // Each part of 1,000 names has one that matches.
+        let parts = |count: usize| {
+            let mut parts = (0..count).map(|part| {
+                let name = |number: usize| format!("{number:08}");
+                (vec![(name(part * 1_000), 1)], name(part * 1_000 + 999))
+            });
+            move || parts.next()
+        };
+        let (found, scanned) = search(parts(3), 9);
+        assert_eq!((found.len(), scanned), (3, None));
+        let (found, scanned) = search(parts(3), 2);
+        assert_eq!((found.len(), scanned), (2, None), "the last name of a full page is enough");
+        let (found, scanned) = search(parts(2 * SCANS_MAX), 1_000);
+        assert_eq!((found.len(), scanned.as_deref()), (SCANS_MAX, Some("00063999")));
     }
 
     #[test]
