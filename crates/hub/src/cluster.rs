@@ -7,6 +7,7 @@
 //! The broker routes: a node subscribes there to the topics and patterns of its clients. docs/book/src/operate/cluster.md
 //! has the guarantees.
 
+mod cached_events;
 pub(crate) mod commands;
 mod connection;
 mod interest;
@@ -19,6 +20,7 @@ mod nodes;
 pub(crate) mod observe;
 pub(crate) mod options;
 mod outbox;
+mod pending;
 mod protocol;
 mod redis;
 mod subject;
@@ -32,13 +34,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use sinews_server::SubscriptionObserver;
 
+use self::cached_events::CachedEventRequests;
 use self::commands::{CommandMessage, NodeCommand, NodeResults, PendingRequests};
 use self::interest::Interest;
 use self::message::{MessageKind, NodeId};
 use self::nodes::{Heartbeat, Nodes};
 use self::observe::ClusterNode;
 use self::options::ClusterOptions;
-use self::outbox::{LinkCounters, Outbox};
+use self::outbox::{Audience, LinkCounters, Outbox};
 use self::subject::Subjects;
 use crate::topics::MessageContent;
 use crate::topics::nodes::{OtherNodes, ReportRole, ReportingNodes};
@@ -74,6 +77,7 @@ pub(crate) struct Cluster {
     role: Mutex<ReportRole>,
     /// The next heartbeat is due at once.
     beats_now: AtomicBool,
+    cached_events: CachedEventRequests,
 }
 
 /// State of the connection to the broker.
@@ -129,6 +133,7 @@ impl Cluster {
             dead: Mutex::default(),
             role: Mutex::default(),
             beats_now: AtomicBool::new(false),
+            cached_events: CachedEventRequests::default(),
         })
     }
 
@@ -337,7 +342,16 @@ impl Cluster {
 impl OtherNodes for Cluster {
     fn publish(&self, topic: &str, content: &MessageContent) {
         let (kind, payload) = content.parts();
-        self.outbox.publish(topic, kind, &payload);
+        self.outbox.publish(topic, Audience::Subscribers, (kind, &payload));
+    }
+
+    fn publish_to_all(&self, topic: &str, content: &MessageContent) {
+        let (kind, payload) = content.parts();
+        self.outbox.publish(topic, Audience::AllNodes, (kind, &payload));
+    }
+
+    fn request_cached_event(&self, topic: &str, retained: Option<Instant>, time: Duration) {
+        self.request_event(topic, retained, time);
     }
 
     fn is_connected(&self) -> bool {

@@ -4,15 +4,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use futures_channel::oneshot;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sinews_server::{CloseCode, Publisher};
 
+use super::cached_events::cached_event;
 use super::message::NodeId;
 use crate::auth::{Revocation, RevokedTokens};
 use crate::closing::TOKEN_EXPIRED;
+use crate::connections::subscribe::SubscriptionChange;
 use crate::connections::{ConnectionRegistry, ConnectionSelector, described};
 use crate::policy::LivePolicy;
+use crate::topics::HubTopics;
 use crate::topics::list::TopicScan;
 
 /// Time after which a node without a result is reported as missing.
@@ -37,6 +42,10 @@ pub(crate) enum NodeCommand {
     Revocations { all: Vec<Revocation> },
     /// The sender may have missed revocations.
     Sync,
+    /// Subscribe or unsubscribe connections.
+    ChangeSubscriptions { change: SubscriptionChange },
+    /// Return the last event of a cache channel.
+    CachedEvent { topic: String },
     /// List topics.
     Topics { filter: String, after: Option<String>, limit: usize },
     /// List connections.
@@ -137,11 +146,33 @@ pub(super) struct CommandTarget<'a> {
     pub(super) connections: &'a ConnectionRegistry,
     pub(super) live: &'a LivePolicy,
     pub(super) publisher: &'a Publisher,
+    pub(super) hub: &'a HubTopics,
+}
+
+/// The result of a command on this node.
+pub(super) enum Execution {
+    Done(Value),
+    /// The result follows when connections have executed the command.
+    Pending(BoxFuture<'static, Value>),
 }
 
 impl CommandTarget<'_> {
-    /// Executes a command on this node; returns its result.
-    pub(super) fn execute(&self, command: NodeCommand) -> Value {
+    /// Executes a command on this node.
+    pub(super) fn execute(&self, command: NodeCommand) -> Execution {
+        match command {
+            NodeCommand::ChangeSubscriptions { change } => {
+                match self.connections.change_subscriptions(&change) {
+                    Ok(results) => {
+                        Execution::Pending(results.map(|results| json!({ "results": results })).boxed())
+                    }
+                    Err(problem) => Execution::Done(problem.fields()),
+                }
+            }
+            command => Execution::Done(self.execute_at_once(command)),
+        }
+    }
+
+    fn execute_at_once(&self, command: NodeCommand) -> Value {
         match command {
             NodeCommand::Disconnect { selector, code, reason } => {
                 // Codes are checked by the node of the API.
@@ -155,7 +186,8 @@ impl CommandTarget<'_> {
                 }
                 Value::Null
             }
-            NodeCommand::Sync => Value::Null,
+            NodeCommand::Sync | NodeCommand::ChangeSubscriptions { .. } => Value::Null,
+            NodeCommand::CachedEvent { topic } => cached_event(self.hub, &topic),
             NodeCommand::AppConnections { app } => {
                 json!({ "connections": self.live.policy().live_apps().connections(&app) })
             }
@@ -183,20 +215,42 @@ impl CommandTarget<'_> {
     fn topics(&self, filter: &str, after: Option<String>, limit: usize) -> Value {
         let Ok(mut scan) = TopicScan::new(filter) else { return json!({ "topics": [] }) };
         scan.set_after(after);
-        let mut found = Vec::new();
-        for _ in 0..SCANS_MAX {
-            let names = scan.next(self.publisher);
-            if names.is_empty() {
-                break;
-            }
-            found.extend(names.into_iter().filter(|(name, _)| scan.matches(name)));
-            if found.len() >= limit {
-                break;
-            }
+        let next = || {
+            let mut names = scan.next(self.publisher);
+            let last = names.last()?.0.clone();
+            names.retain(|(name, _)| scan.matches(name));
+            Some((names, last))
+        };
+        let (found, scanned) = search(next, limit);
+        match scanned {
+            Some(scanned) => json!({ "topics": found, "scanned": scanned }),
+            None => json!({ "topics": found }),
         }
-        found.truncate(limit);
-        json!({ "topics": found })
     }
+}
+
+/// Topics with their subscribers.
+type FoundTopics = Vec<(String, usize)>;
+
+/// Collects at most `limit` topics from parts of a list: those that match, and the last name of the part. Also returns the
+/// last name, if names behind it were not looked at.
+fn search(
+    mut next: impl FnMut() -> Option<(FoundTopics, String)>,
+    limit: usize,
+) -> (FoundTopics, Option<String>) {
+    let mut found = Vec::new();
+    for look in 1..=SCANS_MAX {
+        let Some((more, last)) = next() else { break };
+        found.extend(more);
+        if found.len() >= limit {
+            found.truncate(limit);
+            break;
+        }
+        if look == SCANS_MAX {
+            return (found, Some(last));
+        }
+    }
+    (found, None)
 }
 
 #[cfg(test)]
@@ -221,6 +275,24 @@ mod tests {
         assert_eq!(pending.deadline(), None);
         let waiting: Vec<_> = (0..REQUESTS_MAX).map(|_| pending.add([one].into(), now)).collect();
         assert!(waiting.iter().all(Option::is_some) && pending.add([one].into(), now).is_none());
+    }
+
+    #[test]
+    fn searches_end_at_their_limits_and_report_names_that_were_not_looked_at() {
+        // Each part of 1,000 names has one that matches.
+        let parts = |count: usize| {
+            let mut parts = (0..count).map(|part| {
+                let name = |number: usize| format!("{number:08}");
+                (vec![(name(part * 1_000), 1)], name(part * 1_000 + 999))
+            });
+            move || parts.next()
+        };
+        let (found, scanned) = search(parts(3), 9);
+        assert_eq!((found.len(), scanned), (3, None));
+        let (found, scanned) = search(parts(3), 2);
+        assert_eq!((found.len(), scanned), (2, None), "the last name of a full page is enough");
+        let (found, scanned) = search(parts(2 * SCANS_MAX), 1_000);
+        assert_eq!((found.len(), scanned.as_deref()), (SCANS_MAX, Some("00063999")));
     }
 
     #[test]

@@ -4,31 +4,26 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use futures_channel::oneshot;
-use futures_util::future::join_all;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sinews_server::{Answer, CloseCode, Request};
 
 use super::body::{limit_of, read, text_query};
-use super::context::{ApiContext, Executed, failure, problem_json, success};
+use super::context::{ApiContext, Executed, failure, success};
 use super::topics::{page, partial, yield_now};
 use crate::auth::{ApiRight, ApiRights, Revocation, RevokedTokens};
 use crate::brief::brief;
 use crate::closing::{DISCONNECTED, REASON_MAX, TOKEN_EXPIRED};
 use crate::cluster::commands::{NodeCommand, NodeResults};
+use crate::connections::subscribe::SubscriptionChange;
 use crate::connections::{
-    ClientConnection, CommandReply, ConnectionCommand, ConnectionRegistry, ConnectionSelector, described,
-    position_of,
+    ClientConnection, ConnectionCommand, ConnectionRegistry, ConnectionSelector, described, position_of,
 };
 use crate::problem::{Problem, code, problem};
 use crate::topics;
 
 /// Maximum number of connections in one answer.
 const LISTED_MAX: usize = 1_000;
-
-/// Maximum number of connections that a request subscribes or unsubscribes: it waits for all of them.
-const SUBSCRIBED_MAX: usize = 1_000;
 
 /// Connections that a disconnect commands at a time, so that other work of the thread is not delayed.
 const STEP: usize = 256;
@@ -49,6 +44,13 @@ impl Addressees {
             (Some(user), None) => Ok(Self::User(user.into_owned())),
             (None, Some(connection)) => Ok(Self::Connection(connection.into_owned())),
             _ => Err(problem(code::MALFORMED, "either user or connection is required")),
+        }
+    }
+
+    fn selector(&self) -> ConnectionSelector {
+        match self {
+            Self::User(user) => ConnectionSelector::User(user.clone()),
+            Self::Connection(id) => ConnectionSelector::Connection(id.clone()),
         }
     }
 
@@ -134,66 +136,63 @@ pub(super) fn list(context: &Arc<ApiContext>, _: &ApiRights, request: &mut Reque
     }))
 }
 
-/// `POST /subscribe`.
+/// `POST /subscribe`, on all nodes.
 pub(super) fn subscribe(
     context: &Arc<ApiContext>,
     rights: &ApiRights,
     request: &mut Request<'_>,
 ) -> Executed {
-    command_subscriptions(context, rights, request, |topic, reply| ConnectionCommand::Subscribe {
-        topic,
-        reply,
-    })
+    change_subscriptions(context, rights, request, false)
 }
 
-/// `POST /unsubscribe`.
+/// `POST /unsubscribe`, on all nodes.
 pub(super) fn unsubscribe(
     context: &Arc<ApiContext>,
     rights: &ApiRights,
     request: &mut Request<'_>,
 ) -> Executed {
-    command_subscriptions(context, rights, request, |topic, reply| ConnectionCommand::Unsubscribe {
-        topic,
-        reply,
-    })
+    change_subscriptions(context, rights, request, true)
 }
 
-/// Sends a command to all connections of a request, and answers with their results.
-fn command_subscriptions(
+/// Starts or ends the subscription of all connections of a request, and answers with their results.
+fn change_subscriptions(
     context: &Arc<ApiContext>,
     rights: &ApiRights,
     request: &Request<'_>,
-    make: fn(Arc<str>, CommandReply) -> ConnectionCommand,
+    ends: bool,
 ) -> Executed {
     let body: SubscribeBody<'_> = read(request)?;
     topics::check_subscription(&body.topic).map_err(|text| problem(code::TOPIC, text))?;
     rights.may(ApiRight::Subscribe, &body.topic)?;
+    let selector = Addressees::of(body.user, body.connection)?.selector();
     let registry = context.hub.connections();
-    let connections = Addressees::of(body.user, body.connection)?.page(registry, None, SUBSCRIBED_MAX + 1)?;
-    if connections.len() > SUBSCRIBED_MAX {
-        let text = format!("the user has more than {SUBSCRIBED_MAX} connections");
-        return Err(problem(code::TOO_LARGE, text));
-    }
-    let topic: Arc<str> = body.topic.into();
-    let results = connections.into_iter().map(|connection| {
-        let (reply, replied) = oneshot::channel();
-        let sent = connection.send(make(Arc::clone(&topic), reply));
-        let id = registry.id_of(&connection);
-        // The connection may close before it executes the command; the reply is dropped then.
-        async move {
-            let result = match sent {
-                Ok(()) => {
-                    replied.await.unwrap_or_else(|_| Err(problem(code::GONE, "the connection has closed")))
-                }
-                Err(problem) => Err(problem),
+    let is_here = matches!(&selector, ConnectionSelector::Connection(id) if registry.find(id).is_some());
+    let change = SubscriptionChange { selector, topic: body.topic.into_owned(), ends };
+    let own = registry.change_subscriptions(&change)?;
+    // A connection is open at one node.
+    let cluster = context.cluster.as_ref().filter(|_| !is_here);
+    let others = cluster.map(|cluster| cluster.request(&NodeCommand::ChangeSubscriptions { change }));
+    Ok(Answer::later(async move {
+        let mut results = own.await;
+        let NodeResults { results: of_nodes, missing } = match others {
+            Some(others) => others.await,
+            None => NodeResults::default(),
+        };
+        for of_node in of_nodes {
+            let Some(more) = of_node["results"].as_array() else {
+                return failure(&rejected_elsewhere(&of_node));
             };
-            let mut result = result.map_or_else(|problem| problem_json(&problem), |()| json!({}));
-            result["connection"] = json!(id);
-            result
+            results.extend(more.iter().cloned());
         }
-    });
-    let results = join_all(results.collect::<Vec<_>>());
-    Ok(Answer::later(async move { success(&json!({ "results": results.await })) }))
+        success(&partial(json!({ "results": results }), &missing))
+    }))
+}
+
+/// The error of another node.
+fn rejected_elsewhere(result: &Value) -> Problem {
+    let code = result["code"].as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or(code::STORE);
+    let text = result["error"].as_str().unwrap_or("another node has failed");
+    problem(code, format!("{text}; connections of other nodes have executed the command"))
 }
 
 /// `POST /disconnect`.
@@ -212,12 +211,11 @@ pub(super) fn disconnect(context: &Arc<ApiContext>, _: &ApiRights, request: &mut
     if reason.len() > REASON_MAX {
         return Err(problem(code::TOPIC, format!("reason exceeds {REASON_MAX} bytes")));
     }
-    let selector = match &addressees {
-        Addressees::User(user) => ConnectionSelector::User(user.clone()),
-        Addressees::Connection(id) => ConnectionSelector::Connection(id.clone()),
+    let command = NodeCommand::Disconnect {
+        selector: addressees.selector(),
+        code: close_code.as_u16(),
+        reason: (*reason).to_owned(),
     };
-    let command =
-        NodeCommand::Disconnect { selector, code: close_code.as_u16(), reason: (*reason).to_owned() };
     let others = context.cluster.as_ref().map(|cluster| cluster.request(&command));
     let (context, reason) = (Arc::clone(context), Arc::from(&*reason));
     Ok(Answer::later(async move {

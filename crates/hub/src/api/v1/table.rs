@@ -5,8 +5,8 @@ use super::operation::{
     required,
 };
 use super::schemas::{
-    B64, COMMANDED, CONNECTION, DATA, HISTORY_MESSAGE, KEY_FIELDS, KEY_WRITE, KEY_WRITTEN, KEYS_WRITTEN,
-    MESSAGE, MISSING, NEXT, NODE, ONCE, RESULT, RESULTS, STREAM, SUBSCRIPTION, USER,
+    B64, BROADCAST_RESULTS, COMMANDED, CONNECTION, DATA, HISTORY_MESSAGE, KEY_FIELDS, KEY_WRITE, KEY_WRITTEN,
+    KEYS_WRITTEN, MESSAGE, MISSING, NEXT, NODE, ONCE, RESULT, RESULTS, STREAM, SUBSCRIPTION, USER,
 };
 use super::{connections, keys, openapi, publish, server, topics};
 use crate::auth::ApiRight;
@@ -87,7 +87,7 @@ pub(super) static OPERATIONS: &[Operation] = &[
                     optional(
                         "pattern",
                         Schema::Text,
-                        "All topics that match and have subscribers by name or a history",
+                        "All topics that match and have subscribers by name or a history, on any node",
                     ),
                     DATA,
                     B64,
@@ -97,7 +97,7 @@ pub(super) static OPERATIONS: &[Operation] = &[
             ),
             example: r#"{"topics":["chat.room","chat.hall"],"data":"maintenance at noon"}"#,
         }),
-        answer: &RESULTS,
+        answer: &BROADCAST_RESULTS,
         execute: OperationHandler::WithRights(publish::broadcast),
     },
     Operation {

@@ -139,7 +139,13 @@ impl PusherClient {
                 let _ = cx.queue_prepared(event, true);
             }
         } else if kind.is_cache {
-            match connection.app.cached(channel) {
+            let cached = connection.app.cached(channel);
+            if let Some(nodes) = self.hub.other_nodes() {
+                let topic = topic_of(connection.app.options.topic_space(), channel);
+                let retained = cached.as_ref().map(|event| event.at);
+                nodes.request_cached_event(&topic, retained, connection.app.options.limits.cache_time);
+            }
+            match cached {
                 Some(event) => drop(cx.send_prepared(&event.message)),
                 None => {
                     send(cx, &json!({ "event": "pusher:cache_miss", "channel": channel }).to_string());
