@@ -386,6 +386,8 @@ export class Client {
     switch (message.op) {
       case "welcome":
         return this.#handleWelcome(message.expires_in);
+      case "refreshed":
+        return this.#renewBefore(message.expires_in);
       case "message":
         if ("b64" in message) message.data = fromBase64(message.b64);
         this.#deliver(message);

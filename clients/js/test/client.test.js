@@ -244,6 +244,26 @@ test("a token function is called again after a rejection, and before the token e
   assert.equal(changes.size, 0);
 });
 
+test("a backend changes the expiry, and the token is renewed before it", limit, async (t) => {
+  const { options, make } = tokens(t);
+  const key = "a key of the tests, 32 bytes long".replaceAll(" ", "-");
+  const { url, http } = await serve(t, [...options, "--api-key", key]);
+  const asked = channel();
+  let count = 0;
+  const token = () => {
+    asked.push(count);
+    count += 1;
+    return make("--subject", "anna", "--id", `t${count}`, "--subscribe", "a", "--expires", "1h");
+  };
+  const one = client(t, url, { token });
+  await one.subscribe("a", () => {}).ready;
+  assert.equal(await asked.next(), 0);
+  const body = JSON.stringify({ user: "anna", exp: Math.floor(Date.now() / 1000) + 3 });
+  const answer = await fetch(`${http}/api/v1/refresh`, { method: "POST", body, headers: { Authorization: `Bearer ${key}` } });
+  assert.deepEqual(await answer.json(), { connections: 1 });
+  assert.equal(await asked.next(), 1);
+});
+
 test("a rejected constant token closes the client with the server's reason", limit, async (t) => {
   const { options, make } = tokens(t);
   const { url } = await serve(t, options);

@@ -12,6 +12,7 @@ pub(crate) mod keys;
 pub(crate) mod options;
 mod revocations;
 mod rights;
+mod rights_change;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -34,9 +35,12 @@ use self::key_pattern::KeyPattern;
 use self::keys::VerifyingKey;
 pub use self::keys::{TokenKeys, hmac_algorithms, read_secret};
 pub use self::options::{AuthError, AuthOptions};
-pub(crate) use self::revocations::{Revocation, Revocations, RevokedTokens};
+pub(crate) use self::revocations::{
+    Revocation, RevocationError, RevocationStored, Revocations, RevokedTokens,
+};
 use self::rights::Grant;
 pub(crate) use self::rights::{Action, Denied, Rights};
+pub(crate) use self::rights_change::RightsChange;
 use crate::brief::{brief, brief_error};
 use crate::topics::parse_patterns;
 
@@ -206,6 +210,11 @@ impl Auth {
         let claims = check(claims.map_err(|error| brief_error(&error))?)?;
         let until = expires.then(|| instant(self.end_of(&claims)));
         self.grant(claims, until)
+    }
+
+    /// The same rights, which expire at a time in seconds since 1970, as those of a token with this `exp` do.
+    pub(crate) fn rights_until(&self, rights: &Rights, exp: f64) -> Rights {
+        rights.until(instant(UNIX_EPOCH + seconds(exp) + self.leeway))
     }
 
     fn grant(&self, claims: Claims, until: Option<Instant>) -> Result<Rights, String> {

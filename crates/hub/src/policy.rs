@@ -1,12 +1,13 @@
 //! The access policy: allowed hosts and origins, and tokens. It can change while the server runs.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Instant;
 
 use sinews_server::{OriginPolicy, Request, Response};
 
 use crate::admission::{HandshakeRejection, RejectedRequest, RejectionLog, RejectionReason};
-use crate::auth::{ApiKeys, ApiRights, Auth, Denied, IssuerKeys, Revocations, Rights};
+use crate::auth::{ApiKeys, ApiRights, Auth, Denied, IssuerKeys, Revocations, Rights, RightsChange};
 use crate::hooks::{HookClient, HookCollector, HookMetrics, HookOptions};
 use crate::hosts::HostRules;
 use crate::http::failure;
@@ -195,6 +196,24 @@ impl AccessPolicy {
         Ok(rights.of_client(client).under(Arc::clone(&self.live_namespaces)))
     }
 
+    /// The rights of an open connection after a change by the backend.
+    ///
+    /// # Errors
+    /// The fault of the change.
+    pub(crate) fn changed_rights(&self, change: &RightsChange, rights: &Rights) -> Result<Rights, String> {
+        let changed = match change {
+            RightsChange::Claims(claims) => {
+                let address = rights.address().unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+                self.rights_of_claims(claims.clone(), address)?
+            }
+            RightsChange::Expiry(exp) => self.auth.rights_until(rights, *exp),
+        };
+        match changed.deadline() {
+            Some(until) if until <= Instant::now() => Err("exp is in the past".to_owned()),
+            _ => Ok(changed),
+        }
+    }
+
     /// The keys of issuers that are fetched from URLs, if there are any.
     pub(crate) fn issuers(&self) -> Option<&Arc<IssuerKeys>> {
         self.auth.issuers()
@@ -222,7 +241,7 @@ impl AccessPolicy {
     }
 
     /// The revoked tokens.
-    pub(crate) fn revocations(&self) -> &Revocations {
+    pub(crate) fn revocations(&self) -> &Arc<Revocations> {
         &self.revocations
     }
 

@@ -59,7 +59,7 @@ pub(crate) fn add_to(
             "/topics/{name}",
             route(options, raw::NAME, move |request| {
                 let (hub, policy) = (Arc::clone(&topics_hub), topics_live.policy());
-                admit(&policy, request, || TopicClient::new(request, &policy, hub, topics_store.clone()))
+                admit(&policy, request, || TopicClient::new(request, &topics_live, hub, topics_store.clone()))
             }),
         )
         .websocket(

@@ -2,6 +2,8 @@
 
 mod connections;
 mod document;
+mod refresh;
+mod revocations;
 mod schema;
 
 use std::process::{Command, Stdio};

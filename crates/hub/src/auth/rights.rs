@@ -90,6 +90,11 @@ impl Rights {
         Self { namespaces: Some(namespaces), ..self }
     }
 
+    /// Whether a token or claims have granted the rights.
+    pub(crate) fn is_granted(&self) -> bool {
+        self.grant.is_some()
+    }
+
     /// The client that counts as the creator of streams.
     pub(crate) fn creator(&self) -> Creator {
         match (self.grant.as_ref().and_then(|grant| grant.subject.clone()), self.address) {

@@ -9,13 +9,13 @@ use sinews_server::{CloseCode, Closed, Context, Handler, Payload, Request};
 
 use self::appender::TopicAppender;
 use crate::admission::HandshakeRejection;
-use crate::auth::{Action, Rights};
+use crate::auth::{Action, Rights, RightsChange};
 use crate::client_message;
 use crate::closing::{FORBIDDEN, TOKEN_EXPIRED, close};
 use crate::connections::RegisteredConnection;
 use crate::http::topic_of;
 use crate::namespaces::ConnectionRates;
-use crate::policy::AccessPolicy;
+use crate::policy::LivePolicy;
 use crate::problem::code;
 use crate::streams::service::StreamService;
 use crate::topics::{self, HubTopics, MessageContent, TopicForm};
@@ -32,6 +32,7 @@ pub(crate) struct TopicClient {
     /// The sender receives its own messages too.
     include_self: bool,
     rights: Rights,
+    live: LivePolicy,
     hub: Arc<HubTopics>,
     /// The connection counts as a subscriber.
     joined: bool,
@@ -45,7 +46,7 @@ pub(crate) struct TopicClient {
 impl TopicClient {
     pub(crate) fn new(
         request: &Request<'_>,
-        policy: &AccessPolicy,
+        live: &LivePolicy,
         hub: Arc<HubTopics>,
         store: Option<Arc<StreamService>>,
     ) -> Result<Self, HandshakeRejection> {
@@ -67,7 +68,7 @@ impl TopicClient {
             rights.check_without_hooks(Action::Subscribe, &topic)?;
             Ok(rights)
         };
-        let rights = policy.rights(request).and_then(allowed)?;
+        let rights = live.policy().rights(request).and_then(allowed)?;
         let stream = store.map(TopicAppender::new);
         let is_pattern = topics::is_pattern(&topic);
         Ok(Self {
@@ -75,12 +76,32 @@ impl TopicClient {
             is_pattern,
             include_self,
             rights,
+            live: live.clone(),
             hub,
             joined: false,
             stream,
             connection: None,
             rates: ConnectionRates::default(),
         })
+    }
+}
+
+impl TopicClient {
+    /// Replaces the rights by those of the backend. Without the right to subscribe, the connection is closed.
+    fn change_rights(&mut self, change: &RightsChange, cx: &mut Context<'_>) {
+        match self.live.policy().changed_rights(change, &self.rights) {
+            Ok(rights) => self.rights = rights,
+            // The options of this node may differ from those of the node that has checked the change.
+            Err(fault) => return tracing::warn!("rights of the backend: {fault}"),
+        }
+        if let Some(connection) = &self.connection {
+            connection.set_rights(&self.rights);
+        }
+        // The deadline may be earlier than before: the server reads it after a wakeup.
+        cx.waker().wake();
+        if let Err(denied) = self.rights.may(Action::Subscribe, &self.topic) {
+            close(cx, FORBIDDEN, &denied.problem);
+        }
     }
 }
 
@@ -125,8 +146,9 @@ impl Handler for TopicClient {
     }
 
     fn woken(&mut self, cx: &mut Context<'_>) {
-        if let Some(connection) = &self.connection {
-            connection.execute_close(cx);
+        let changes = self.connection.as_ref().map(|connection| connection.execute_commands(cx));
+        for change in changes.unwrap_or_default() {
+            self.change_rights(&change, cx);
         }
         if let Some(stream) = &mut self.stream {
             stream.woken(cx);

@@ -5,6 +5,7 @@ use sinews_server::Context;
 
 use super::members::PresenceDetail;
 use super::{JsonClient, OpReply, send_json};
+use crate::auth::RightsChange;
 use crate::closing::close;
 use crate::connections::{ConnectionCommand, RegisteredConnection};
 use crate::problem::{Problem, code, problem};
@@ -36,6 +37,7 @@ impl JsonClient {
                 ConnectionCommand::ReportCluster { is_connected } => {
                     send_json(cx, &json!({ "op": "cluster", "connected": is_connected }));
                 }
+                ConnectionCommand::Refresh(change) => self.change_rights(&change, cx),
                 ConnectionCommand::Subscribe { topic, reply } => {
                     let _ = reply.send(self.subscribe_by_server(&topic, cx));
                 }
@@ -43,6 +45,28 @@ impl JsonClient {
                     let _ = reply.send(self.unsubscribe_by_server(&topic, cx));
                 }
             }
+        }
+    }
+
+    /// Replaces the rights by those of the backend. Subscriptions that they do not cover end.
+    fn change_rights(&mut self, change: &RightsChange, cx: &mut Context<'_>) {
+        let rights = match self.live.policy().changed_rights(change, &self.rights) {
+            Ok(rights) => rights,
+            // The options of this node may differ from those of the node that has checked the change.
+            Err(fault) => return tracing::warn!("rights of the backend: {fault}"),
+        };
+        self.set_rights(rights);
+        // The deadline may be earlier than before: the server reads it after a wakeup.
+        cx.waker().wake();
+        if !self.acknowledges_all {
+            let mut message = json!({ "op": "refreshed" });
+            if let Some(left) = self.rights.expires_in() {
+                message["expires_in"] = json!(left);
+            }
+            send_json(cx, &message);
+        }
+        for error in self.end_denied(cx) {
+            send_json(cx, &error);
         }
     }
 
