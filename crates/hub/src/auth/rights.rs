@@ -384,7 +384,7 @@ impl Action {
 }
 
 impl Denied {
-    pub(super) fn token(problem: String) -> Self {
+    pub(crate) fn token(problem: String) -> Self {
         Self { status: 401, problem, lacks_right: false, needs: None }
     }
 

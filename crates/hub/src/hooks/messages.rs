@@ -89,13 +89,16 @@ impl HookRejection {
     }
 }
 
-/// The begin of a request: the hook, the connection and its client.
+/// The begin of a request: the hook, the connection, unless its id is empty, and its client.
 pub(crate) fn begin(
     kind: HookKind,
     connection: &str,
     (user, address): (Option<&str>, Option<IpAddr>),
 ) -> Value {
-    let mut request = json!({ "hook": kind.name(), "connection": connection });
+    let mut request = json!({ "hook": kind.name() });
+    if !connection.is_empty() {
+        request["connection"] = json!(connection);
+    }
     if let Some(user) = user {
         request["user"] = json!(user);
     }

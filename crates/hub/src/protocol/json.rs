@@ -24,7 +24,7 @@ use sinews_server::{
 use self::history::subscribe_from;
 use self::hooks::ConnectionHooks;
 use self::incoming::{ClientMessage, ClientOp};
-use self::keys::{ConnectionKeys, KeyOp, KeyRequest};
+use self::keys::{ConnectionKeys, KeyRequest};
 use self::members::{JoinedTopics, PresenceDetail, presence_problem};
 use self::streams::JsonStreams;
 use crate::admission::HandshakeRejection;
@@ -203,10 +203,8 @@ impl JsonClient {
         id: &Option<Value>,
         cx: &mut Context<'_>,
     ) -> Result<OpReply, Problem> {
-        match request.op {
-            KeyOp::Write(_) => self.rights.check_without_hooks(Action::Publish, &request.topic)?,
-            KeyOp::Subscribe(_) => self.check_hooked(&request.topic)?,
-            KeyOp::Unsubscribe => {}
+        if let Some(hook) = self.hook_of_keys(&request)? {
+            return self.start_keys(&hook, request, id, cx);
         }
         let access = (&self.rights, &mut self.rates);
         let ack = self.keys.execute(request, (id, self.streams.store()), access, cx)?;
@@ -383,6 +381,8 @@ impl JsonClient {
             self.rights.check_presence(topic)?;
         }
         match self.rights.subscribe_hook(topic)? {
+            // The application has accepted the request of a response with events.
+            Some(_) if self.acknowledges_all => self.subscribe_permitted(topic, presence, start, id, cx),
             Some(hook) if self.has_hooks() => self.start_subscribe(&hook, (topic, presence, start), id, cx),
             // A reload has removed the hooks meanwhile.
             Some(_) => self.subscribe(topic, presence, start, id, cx),

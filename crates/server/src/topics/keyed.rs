@@ -17,7 +17,7 @@ pub(crate) mod config;
 pub(crate) mod delivery;
 pub(crate) mod local;
 pub(crate) mod log;
-mod operations;
+pub(crate) mod operations;
 pub(crate) mod reader;
 mod recent;
 mod state;

@@ -384,13 +384,14 @@ fn later_answer_is_a_streaming_response_or_an_error() {
     let head = get("/later/news").replacen("GET", "HEAD", 1);
     client.send(format!("{head}{}", ["/later/rejected", "/", "/later/end", "/"].map(get).concat()));
     let mut answers = String::new();
-    while answers.matches("plain").count() < 2 {
+    while answers.matches("\r\n\r\nplain").count() < 2 {
         let mut bytes = [0; 1024];
         let count = client.stream.read(&mut bytes).unwrap();
         assert!(count > 0, "{answers}");
         answers.push_str(std::str::from_utf8(&bytes[..count]).unwrap());
     }
-    let found = ["HTTP/1.1 200 ", "HTTP/1.1 403 ", "plain", "data: subscribed", "event: close", "plain"];
+    let plain = "\r\n\r\nplain";
+    let found = ["HTTP/1.1 200 ", "HTTP/1.1 403 ", plain, "data: subscribed", "event: close", plain];
     let mut rest = &*answers;
     for part in found {
         rest = rest.split_once(part).unwrap_or_else(|| panic!("{part} in {answers}")).1;

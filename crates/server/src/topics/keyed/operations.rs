@@ -8,7 +8,7 @@ use sinews_engine::ConnId;
 
 use super::local::KeyedGroup;
 use super::reader::KeyedReader;
-use super::table::Notifier;
+use super::table::{KeyedTable, Notifier};
 use super::topic::KeyedTopic;
 use super::update::{KeyChange, KeyPage, KeySubscription, KeysSubscribed};
 use super::write::{KEY_MAX, KeyError, KeyWrite, KeyWritten};
@@ -19,6 +19,20 @@ use crate::topics::throttle::backlog::Backlog;
 
 /// Maximum number of keys in one page.
 const PAGE_MAX: usize = 1_000;
+
+/// Returns a page of the keys of a topic.
+pub(crate) fn page(
+    table: &KeyedTable,
+    topic: &str,
+    (after, filter): (Option<&str>, Option<&str>),
+    limit: usize,
+    notifier: Notifier<'_>,
+) -> Result<KeyPage, KeyError> {
+    if filter.is_some_and(|filter| name::check_subscription(filter).is_err()) {
+        return Err(KeyError::Filter);
+    }
+    Ok(table.page(topic, (after, filter), limit.min(PAGE_MAX), notifier))
+}
 
 impl Topics {
     /// Maximum length of a key in bytes.
@@ -62,11 +76,7 @@ impl Topics {
         filter: Option<&str>,
         limit: usize,
     ) -> Result<KeyPage, KeyError> {
-        if filter.is_some_and(|filter| name::check_subscription(filter).is_err()) {
-            return Err(KeyError::Filter);
-        }
-        let limit = limit.min(PAGE_MAX);
-        Ok(self.directory.keyed.page(topic, (after, filter), limit, self.keyed_notifier()))
+        page(&self.directory.keyed, topic, (after, filter), limit, self.keyed_notifier())
     }
 
     pub(crate) fn subscribe_keys(
