@@ -1,5 +1,6 @@
 //! The HTTP API for backends, against its own document and against docs/book/src/server/api.md.
 
+mod assigned;
 mod connections;
 mod document;
 mod refresh;

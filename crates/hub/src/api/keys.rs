@@ -116,7 +116,7 @@ fn read(
         let decided = async {
             let rights = hooks.connect(rights, route).await?.rights;
             check(&rights, &topic)?;
-            hooks.subscribe(&rights, std::iter::once(&*topic)).await
+            hooks.subscribe(&rights, std::iter::once(&*topic)).await.map(drop)
         };
         decided.await.map_or_else(|rejection| rejection.response(), |()| read(&topic))
     }))

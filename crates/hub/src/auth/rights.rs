@@ -33,6 +33,8 @@ pub(super) struct Grant {
     pub(super) subscribe: Vec<TopicPattern<'static>>,
     pub(super) delete: Vec<TopicPattern<'static>>,
     pub(super) keys: Vec<KeyPattern>,
+    /// Topics and patterns to which the server subscribes the client.
+    pub(super) topics: Box<[String]>,
     pub(super) subject: Option<Box<str>>,
     /// Id of the token (`jti`).
     pub(super) token_id: Option<Box<str>>,
@@ -128,6 +130,11 @@ impl Rights {
     pub(crate) fn of_token(subject: &str, id: &str, issued_at: Option<f64>) -> Self {
         let (subject, token_id) = (Some(subject.into()), Some(id.into()));
         Self::granted(Arc::new(Grant { subject, token_id, issued_at, ..Grant::default() }))
+    }
+
+    /// The topics and patterns to which the server subscribes the client.
+    pub(crate) fn assigned_topics(&self) -> &[String] {
+        self.grant.as_ref().map_or(&[], |grant| &grant.topics)
     }
 
     /// The `sub` of the client's token, if it has one.
@@ -231,12 +238,12 @@ impl Rights {
         if !has_hook {
             return Ok(());
         }
-        let (what, op) = match action {
+        let (what, instead) = match action {
             Action::Publish => ("publications to", "publish"),
             Action::Subscribe | Action::Delete => ("subscriptions to", "subscribe"),
         };
-        let problem =
-            format!("a hook decides about {what} {}: only the op `{op}` at /ws is possible", brief(topic));
+        let topic = brief(topic);
+        let problem = format!("a hook decides about {what} {topic}: {instead} at /ws or at /topics/{topic}");
         Err(Denied { status: 403, problem, lacks_right: true, needs: None })
     }
 

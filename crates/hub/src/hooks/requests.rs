@@ -64,6 +64,8 @@ pub(crate) struct AcceptedRequest {
     pub(crate) rights: Rights,
     /// The application has granted them.
     pub(crate) is_granted: bool,
+    /// Topics to which the server subscribes the client, if its request accepts them.
+    pub(crate) topics: Vec<String>,
 }
 
 impl RequestHooks {
@@ -94,12 +96,15 @@ impl RequestHooks {
         let Some((url, failure)) =
             options.and_then(|options| Some((options.connect.clone()?, options.failure)))
         else {
-            return Ok(AcceptedRequest { rights, is_granted: false });
+            return Ok(AcceptedRequest { rights, is_granted: false, topics: Vec::new() });
         };
         let hook = TopicHook { url, failure };
         let fields = format!("\"path\":{}", json!(path));
         let reply = self.call((HookKind::Connect, &hook), &rights, &fields).await?;
-        let Some(claims) = reply.claims else { return Ok(AcceptedRequest { rights, is_granted: false }) };
+        let topics = reply.topics;
+        let Some(claims) = reply.claims else {
+            return Ok(AcceptedRequest { rights, is_granted: false, topics });
+        };
         let address = rights.address().unwrap_or(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED));
         let granted = policy.rights_of_claims(claims, address);
         let rights = granted.map_err(|error| {
@@ -109,26 +114,29 @@ impl RequestHooks {
         if rights.deadline().is_some_and(|until| until <= std::time::Instant::now()) {
             return Err(Denied::token("the token has expired".to_owned()).into());
         }
-        Ok(AcceptedRequest { rights, is_granted: true })
+        Ok(AcceptedRequest { rights, is_granted: true, topics })
     }
 
-    /// Asks the application about subscriptions, as far as it decides about them.
+    /// Asks the application about subscriptions, as far as it decides about them. Returns the topics of its answers.
     pub(crate) async fn subscribe(
         &self,
         rights: &Rights,
         topics: impl Iterator<Item = &str>,
-    ) -> Result<(), RequestRejection> {
+    ) -> Result<Vec<String>, RequestRejection> {
         let ask = |topic: &str| {
             let fields = format!("\"topic\":{}", json!(topic));
             let hook = rights.subscribe_hook(topic);
             async move {
                 match hook? {
-                    Some(hook) => self.call((HookKind::Subscribe, &hook), rights, &fields).await.map(drop),
-                    None => Ok(()),
+                    Some(hook) => {
+                        let reply = self.call((HookKind::Subscribe, &hook), rights, &fields).await?;
+                        Ok::<_, RequestRejection>(reply.topics)
+                    }
+                    None => Ok(Vec::new()),
                 }
             }
         };
-        try_join_all(topics.map(ask).collect::<Vec<_>>()).await.map(drop)
+        Ok(try_join_all(topics.map(ask).collect::<Vec<_>>()).await?.concat())
     }
 
     /// Asks the application about a publication, if it decides about it. Returns the content to publish.

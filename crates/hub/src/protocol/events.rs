@@ -62,8 +62,8 @@ impl TopicsReader<'_> {
         let names: Vec<String> = wanted.topics.iter().map(|topic| topic.name.clone()).collect();
         let config = Arc::clone(self.config);
         let path = if request.param("name").is_some() { "/topics/{name}" } else { "/topics" };
-        self.respond(request, rights, (path, names), move |client| {
-            Ok(response(client, wanted).with_config(config))
+        self.respond(request, rights, (path, names), move |client, assigned| {
+            Ok(response(client, wanted, assigned).with_config(config))
         })
     }
 
@@ -73,7 +73,7 @@ impl TopicsReader<'_> {
         request: &Request<'_>,
         rights: Rights,
         (path, topics): (&'static str, Vec<String>),
-        make: impl FnOnce(JsonClient) -> Result<StreamingResponse, Problem> + 'static,
+        make: impl FnOnce(JsonClient, Vec<String>) -> Result<StreamingResponse, Problem> + 'static,
     ) -> Result<Answer, Denied> {
         let has_hook = |topic: &String| !matches!(rights.subscribe_hook(topic), Ok(None));
         let hooks = RequestHooks::of(self.live, request)
@@ -87,7 +87,7 @@ impl TopicsReader<'_> {
         let origin = origin_of(request);
         let Some(hooks) = hooks else {
             may(&rights, &topics)?;
-            return Ok(match make(client(rights)) {
+            return Ok(match make(client(rights), Vec::new()) {
                 Ok(response) => with_origin(response, origin).into(),
                 Err(problem) => failure(problem.code, &problem.text).into(),
             });
@@ -96,9 +96,11 @@ impl TopicsReader<'_> {
             let decided = async {
                 let accepted = hooks.connect(rights, path).await?;
                 may(&accepted.rights, &topics)?;
-                hooks.subscribe(&accepted.rights, topics.iter().map(|topic| &**topic)).await?;
+                let mut assigned = accepted.topics;
+                assigned
+                    .extend(hooks.subscribe(&accepted.rights, topics.iter().map(|topic| &**topic)).await?);
                 let client = client(accepted.rights).with_hooks(hooks.into_headers(), accepted.is_granted);
-                Ok::<_, RequestRejection>(with_origin(make(client)?, origin))
+                Ok::<_, RequestRejection>(with_origin(make(client, assigned)?, origin))
             };
             decided.await.map_err(|rejection| rejection.response())
         }))
@@ -130,12 +132,13 @@ fn names_of<'a>(request: &Request<'a>) -> Result<Vec<Cow<'a, str>>, &'static str
 }
 
 /// Creates the response in the requested format.
-fn response(client: JsonClient, wanted: TopicsRequest) -> StreamingResponse {
+fn response(client: JsonClient, wanted: TopicsRequest, assigned: Vec<String>) -> StreamingResponse {
     let positions = || Positions::new(&wanted.topics);
     let reader = |poll| TopicReader {
         client,
         expected: wanted.topics.len(),
         topics: wanted.topics.as_slice().into(),
+        assigned: wanted.assigned.then(|| assigned.into()),
         poll,
     };
     match wanted.format {
@@ -161,6 +164,8 @@ struct TopicReader {
     topics: Box<[RequestedTopic]>,
     /// Number of topics. If a subscription ends, so does the response, and the client resumes with another one.
     expected: usize,
+    /// Set if the client wants the topics that the server assigns to it: those of the application's answer.
+    assigned: Option<Box<[String]>>,
     poll: Option<Box<LongPoll>>,
 }
 
@@ -194,6 +199,9 @@ impl Handler for TopicReader {
             if let Err(problem) = self.client.subscribe_reader(&name, start, cx) {
                 return close(cx, CloseCode::TRY_AGAIN_LATER, &problem.text);
             }
+        }
+        if let Some(assigned) = self.assigned.take() {
+            self.client.accept_assigned(&assigned, cx);
         }
     }
 

@@ -58,6 +58,8 @@ pub(crate) struct JsonClient {
     streams: JsonStreams,
     /// The client gets an acknowledgement of each subscription, with an id or without.
     acknowledges_all: bool,
+    /// The client of a response with events wants the topics that the server assigns to it.
+    accepts_assigned: bool,
     /// Set while the connection is open.
     connection: Option<RegisteredConnection>,
     rates: ConnectionRates,
@@ -106,6 +108,7 @@ impl JsonClient {
             keys: ConnectionKeys::default(),
             streams,
             acknowledges_all: false,
+            accepts_assigned: false,
             connection: None,
             rates: ConnectionRates::default(),
             hooks: None,
@@ -292,7 +295,9 @@ impl JsonClient {
         if let Some(left) = self.rights.expires_in() {
             ack["expires_in"] = json!(left);
         }
-        Ok(OpReply::Renewed(ack, self.end_denied(cx)))
+        let ended = self.end_denied(cx);
+        self.subscribe_to_assigned(cx);
+        Ok(OpReply::Renewed(ack, ended))
     }
 
     /// Ends the subscriptions that the rights do not cover; returns an error for each.
@@ -501,6 +506,7 @@ impl Handler for JsonClient {
         self.register(path, cx);
         if !self.start_connect(path, cx) {
             self.send_welcome(None, cx);
+            self.subscribe_to_assigned(cx);
         }
     }
 

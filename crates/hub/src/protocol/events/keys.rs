@@ -58,7 +58,7 @@ impl TopicsReader<'_> {
         let rights = policy.rights(request)?;
         let config = Arc::clone(self.config);
         let names = vec![topic.clone()];
-        self.respond(request, rights, ("/topics/{name}/keys", names), move |client| {
+        self.respond(request, rights, ("/topics/{name}/keys", names), move |client, _| {
             client.check_keys(&topic)?;
             let reader = KeysReader { client, requested: Some(Box::new((topic, options))) };
             let response = match format {

@@ -68,15 +68,18 @@ impl JsonClient {
         for error in self.end_denied(cx) {
             send_json(cx, &error);
         }
+        self.subscribe_to_assigned(cx);
     }
 
     /// Subscribes the client, whatever its rights, and notifies it.
     pub(super) fn subscribe_by_server(&mut self, topic: &str, cx: &mut Context<'_>) -> Result<(), Problem> {
-        if self.acknowledges_all {
-            return Err(problem(code::NOT_SUBSCRIBED, "a response with events has no further subscriptions"));
+        if self.acknowledges_all && !self.accepts_assigned {
+            let text = "a response with events has no further subscriptions, unless it was requested with assigned=true";
+            return Err(problem(code::NOT_SUBSCRIBED, text));
         }
         if let Some(known) = self.subscriptions.iter_mut().find(|known| known.topic == topic) {
-            known.by_server = true;
+            // A response ends with each of the subscriptions that it was requested for.
+            known.by_server |= !self.acknowledges_all;
             return Ok(());
         }
         let reply = self.subscribe_permitted(topic, PresenceDetail::None, None, &None, cx)?;

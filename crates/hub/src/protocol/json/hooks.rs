@@ -344,6 +344,15 @@ impl JsonClient {
             (Err(_), HookFailure::Open) => Err(true),
             (Err(_), HookFailure::Closed) => Err(false),
         };
+        self.complete(action, reply, cx);
+        let hooks = self.hooks.get_or_insert_default();
+        if hooks.pending.is_none() && std::mem::take(&mut hooks.refresh_due) && !self.start_refresh(cx) {
+            self.reject(TOKEN_EXPIRED, EXPIRED, cx);
+        }
+    }
+
+    /// Completes an action with its answer; `Err(true)` without an answer if the hook fails open.
+    fn complete(&mut self, action: HookedAction, reply: Result<HookReply, bool>, cx: &mut Context<'_>) {
         match action {
             HookedAction::Connect => self.connected(reply, cx),
             HookedAction::Refresh => self.refreshed(reply, cx),
@@ -400,10 +409,6 @@ impl JsonClient {
                 Err(problem) => self.answer(Err(problem), id, cx),
             },
         }
-        let hooks = self.hooks.get_or_insert_default();
-        if hooks.pending.is_none() && std::mem::take(&mut hooks.refresh_due) && !self.start_refresh(cx) {
-            self.reject(TOKEN_EXPIRED, EXPIRED, cx);
-        }
     }
 
     /// The answer of an accepted action; `Err(true)` without an answer if the hook fails open.
@@ -457,6 +462,7 @@ impl JsonClient {
         self.hooks.get_or_insert_default().info = reply.info;
         let data = reply.data.and_then(|data| serde_json::from_str(data.get()).ok());
         self.send_welcome(data, cx);
+        self.subscribe_to_assigned(cx);
         self.subscribe_to_all(&reply.topics, cx);
     }
 
@@ -488,6 +494,7 @@ impl JsonClient {
         for error in self.end_denied(cx) {
             send_json(cx, &error);
         }
+        self.subscribe_to_assigned(cx);
     }
 
     /// The rights that the application grants; the log has the fault of its claims.
@@ -524,8 +531,17 @@ impl JsonClient {
         }
     }
 
+    /// Subscribes the client to the topics of its token or claims. Former ones remain.
+    pub(super) fn subscribe_to_assigned(&mut self, cx: &mut Context<'_>) {
+        if self.acknowledges_all && !self.accepts_assigned {
+            return;
+        }
+        let topics = self.rights.assigned_topics().to_vec();
+        self.subscribe_to_all(&topics, cx);
+    }
+
     /// Subscribes the client to topics of the application's answer.
-    fn subscribe_to_all(&mut self, topics: &[String], cx: &mut Context<'_>) {
+    pub(super) fn subscribe_to_all(&mut self, topics: &[String], cx: &mut Context<'_>) {
         for topic in topics {
             let checked = topics::check_subscription(topic).map_err(|text| problem(code::TOPIC, text));
             if let Err(problem) = checked.and_then(|()| self.subscribe_by_server(topic, cx)) {

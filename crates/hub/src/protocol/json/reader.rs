@@ -94,8 +94,15 @@ impl JsonClient {
         self.keys.subscriptions() > 0
     }
 
-    /// The number of subscriptions.
+    /// The number of subscriptions that the client has requested.
     pub(in crate::protocol) fn subscriptions(&self) -> usize {
-        self.subscriptions.len()
+        self.subscriptions.iter().filter(|known| !known.by_server).count()
+    }
+
+    /// Subscribes such a client to the topics of its token or claims, and of the backend from now on.
+    pub(in crate::protocol) fn accept_assigned(&mut self, topics: &[String], cx: &mut Context<'_>) {
+        self.accepts_assigned = true;
+        self.subscribe_to_assigned(cx);
+        self.subscribe_to_all(topics, cx);
     }
 }
