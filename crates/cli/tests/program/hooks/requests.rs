@@ -37,6 +37,8 @@ fn publications_by_post_are_decided_about() {
         reader.send_message(&json!({"op": "subscribe", "topic": topic}));
     }
     assert_eq!(reader.receive_message()["op"], "subscribed");
+    // The subscriptions come first.
+    assert_eq!(reader.request(json!({"op": "ping"}))["op"], "pong");
     app.requests.try_iter().for_each(drop);
     let post = |topic: &str| {
         let kind = "Content-Type: application/json";
