@@ -28,6 +28,9 @@ const COMMANDS_MAX: usize = 64;
 /// Path of the clients of an app, whose users have no claims.
 pub(crate) const APP_PATH: &str = "/app/{key}";
 
+/// Reason of the Close of a connection whose token is revoked.
+pub(crate) const REVOKED: &str = "the token has been revoked";
+
 /// Connections that are looked at while the list is locked.
 const STEP: usize = 256;
 
@@ -320,8 +323,10 @@ impl ConnectionRegistry {
     }
 
     /// Revokes tokens in this process, for another process or node, and closes their connections. Returns their number.
+    /// The connections of tokens that are revoked already are closed.
     pub(crate) fn revoke(&self, revocations: &Revocations, all: &[Revocation]) -> usize {
-        match revocations.revoke_all(all) {
+        let (new, stored) = revocations.revoke_all(all);
+        match stored {
             // The other process or node answers the request.
             Ok(_stored) => {}
             Err(RevocationError::Full) => {
@@ -334,9 +339,9 @@ impl ConnectionRegistry {
         let close = |revocation: &Revocation| {
             let selector = ConnectionSelector::of(&revocation.tokens);
             let is_affected = |rights: &Rights| revocation.applies_to(rights);
-            self.close_if(&selector, (TOKEN_EXPIRED, "the token has been revoked"), is_affected)
+            self.close_if(&selector, (TOKEN_EXPIRED, REVOKED), is_affected)
         };
-        all.iter().map(close).sum()
+        new.iter().map(close).sum()
     }
 
     /// Changes the rights of connections; returns their number.

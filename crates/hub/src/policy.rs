@@ -4,10 +4,12 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
-use sinews_server::{OriginPolicy, Request, Response};
+use sinews_server::{Context, OriginPolicy, Request, Response};
 
 use crate::admission::{HandshakeRejection, RejectedRequest, RejectionLog, RejectionReason};
 use crate::auth::{ApiKeys, ApiRights, Auth, Denied, IssuerKeys, Revocations, Rights, RightsChange};
+use crate::closing::{TOKEN_EXPIRED, close};
+use crate::connections::REVOKED;
 use crate::hooks::{HookClient, HookCollector, HookMetrics, HookOptions};
 use crate::hosts::HostRules;
 use crate::http::failure;
@@ -243,6 +245,14 @@ impl AccessPolicy {
     /// The revoked tokens.
     pub(crate) fn revocations(&self) -> &Arc<Revocations> {
         &self.revocations
+    }
+
+    /// Closes a connection that has been registered if its token was revoked since its handshake. A later revocation finds
+    /// the connection.
+    pub(crate) fn close_if_revoked(&self, rights: &Rights, cx: &mut Context<'_>) {
+        if self.revocations.check(rights).is_err() {
+            close(cx, TOKEN_EXPIRED, REVOKED);
+        }
     }
 
     /// The answer to a request whose `Host` is not a name of this server.

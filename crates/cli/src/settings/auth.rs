@@ -84,8 +84,8 @@ settings! {
             reloads: true,
         }
 
-        /// Topics to which the server subscribes the clients of each user, whatever their rights, at most 64. `{sub}` is the
-        /// `sub` of the token; a client whose `sub` is no topic name has none.
+        /// Topics to which the server subscribes the clients of each user, whatever their rights, at most 64. The
+        /// placeholder, sub in braces, stands for the `sub` of the token; a client whose `sub` is no topic name has none.
         personal_topics: Vec<String> {
             placeholder: "TOPIC",
             expected: "a topic with {sub} such as \"personal.{sub}\"",

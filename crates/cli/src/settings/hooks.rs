@@ -16,7 +16,7 @@ settings! {
     /// Hooks: HTTP requests to the application, which decides about connections, requests, subscriptions and
     /// publications of clients, and answers their calls. Namespaces may have hooks of their own.
     pub(crate) struct HookSettings in "hooks", "Hooks" {
-        /// URL that decides about new connections to `/ws` and `/topics/{name}`, and about each request for topics and keys.
+        /// URL that decides about new connections to `/ws` and below `/topics`, and about each request for topics and keys.
         /// Without keys for tokens, clients have only the rights that its answers grant.
         connect: Option<HookUrlSetting> { example: "https://app.example.com/hooks", reloads: true }
 

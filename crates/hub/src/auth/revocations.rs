@@ -63,6 +63,9 @@ pub(crate) enum RevocationError {
     NotStored(String),
 }
 
+/// What completes when revocations are on disk; an error if at least one is not in effect, or not stored.
+type Stored = Result<Option<RevocationStored>, RevocationError>;
+
 /// A revocation, as nodes of a cluster exchange it. Times are seconds since 1970.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Revocation {
@@ -129,11 +132,9 @@ impl Revocations {
         }
     }
 
-    /// Adds revocations, and stores those that are new. Returns what completes when they are on disk, if they are stored.
-    ///
-    /// # Errors
-    /// At least one is not in effect, or not stored.
-    pub(crate) fn revoke_all(&self, all: &[Revocation]) -> Result<Option<RevocationStored>, RevocationError> {
+    /// Adds revocations, and stores those that are new. Returns the new ones, and what completes when they are on disk, if
+    /// they are stored.
+    pub(crate) fn revoke_all(&self, all: &[Revocation]) -> (Vec<Revocation>, Stored) {
         let mut is_full = false;
         let is_new = |revocation: &&Revocation| match self.insert(revocation) {
             Inserted::Known => false,
@@ -145,10 +146,10 @@ impl Revocations {
         };
         let new: Vec<Revocation> = all.iter().filter(is_new).cloned().collect();
         let stored = match self.file.get().filter(|_| !new.is_empty()) {
-            Some(file) => Some(file.append(&new).map_err(RevocationError::NotStored)?),
-            None => None,
+            Some(file) => file.append(&new).map(Some).map_err(RevocationError::NotStored),
+            None => Ok(None),
         };
-        if is_full { Err(RevocationError::Full) } else { Ok(stored) }
+        (new, if is_full { Err(RevocationError::Full) } else { stored })
     }
 
     /// Adds a revocation.

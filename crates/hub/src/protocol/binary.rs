@@ -80,10 +80,11 @@ impl BinaryClient {
     }
 
     /// Registers the connection of an identified client.
-    fn register(&mut self, cx: &Context<'_>) {
+    fn register(&mut self, cx: &mut Context<'_>) {
         let Some(client) = &self.client else { return };
         let path = if self.is_plain { "streams.listen" } else { "/streams/{name}" };
         self.connection = Some(self.registry.register(path, &client.rights, cx.waker()));
+        self.live.policy().close_if_revoked(&client.rights, cx);
     }
 
     fn hello(

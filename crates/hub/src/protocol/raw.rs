@@ -177,6 +177,7 @@ impl Handler for TopicClient {
     fn open(&mut self, cx: &mut Context<'_>) {
         let registry = self.hub.connections();
         self.connection = Some(registry.register(PATH, &self.rights, cx.waker()));
+        self.live.policy().close_if_revoked(&self.rights, cx);
         if !self.start_connect(cx) {
             self.begin(cx);
         }

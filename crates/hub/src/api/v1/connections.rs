@@ -20,8 +20,8 @@ use crate::brief::brief;
 use crate::closing::{DISCONNECTED, REASON_MAX, TOKEN_EXPIRED};
 use crate::cluster::commands::{NodeCommand, NodeResults};
 use crate::connections::{
-    ClientConnection, CommandReply, ConnectionCommand, ConnectionRegistry, ConnectionSelector, described,
-    position_of,
+    ClientConnection, CommandReply, ConnectionCommand, ConnectionRegistry, ConnectionSelector, REVOKED,
+    described, position_of,
 };
 use crate::problem::{Problem, code, problem};
 use crate::topics;
@@ -309,7 +309,7 @@ pub(super) fn revoke(context: &Arc<ApiContext>, _: &ApiRights, request: &mut Req
     let revocation = Revocation::new(tokens.clone(), until.as_secs_f64());
     let selector = ConnectionSelector::of(&tokens);
     let all = [revocation];
-    let stored = match context.live.policy().revocations().revoke_all(&all) {
+    let stored = match context.live.policy().revocations().revoke_all(&all).1 {
         Err(RevocationError::Full) => {
             return Err(problem(code::TOO_MANY, "too many revocations are in effect"));
         }
@@ -321,7 +321,7 @@ pub(super) fn revoke(context: &Arc<ApiContext>, _: &ApiRights, request: &mut Req
     let others = context.cluster.as_ref().map(|cluster| cluster.request(&NodeCommand::Revoke { revocation }));
     let context = Arc::clone(context);
     Ok(Answer::later(async move {
-        let reason: Arc<str> = "the token has been revoked".into();
+        let reason: Arc<str> = REVOKED.into();
         let close = |_: &ClientConnection| {
             Some(ConnectionCommand::Close { code: TOKEN_EXPIRED, reason: Arc::clone(&reason) })
         };

@@ -79,7 +79,8 @@ impl RevocationFile {
             let path = path.display();
             tracing::error!(%path, at, "a revocation is incomplete or damaged: it and later ones are lost");
         }
-        if !has_predecessor {
+        // A predecessor of an earlier version has none.
+        if !has_predecessor || !path.exists() {
             write_anew(&path, &revocations.all()).map_err(fault)?;
             records = revocations.all().len();
         }
@@ -268,7 +269,7 @@ mod tests {
 
     fn revoke(revocations: &Revocations, id: &str) {
         let revocation = Revocation::new(RevokedTokens::WithId(id.into()), now() + 60.0);
-        let stored = revocations.revoke_all(&[revocation]).unwrap();
+        let stored = revocations.revoke_all(&[revocation]).1.unwrap();
         assert_eq!(futures_executor(stored), Ok(()));
     }
 
@@ -367,7 +368,7 @@ mod tests {
         let revocations = open(&path, false);
         fs::remove_dir_all(&path).unwrap();
         let revocation = Revocation::new(RevokedTokens::WithId("a".into()), now() + 60.0);
-        let stored = revocations.revoke_all(&[revocation.clone()]).unwrap();
+        let stored = revocations.revoke_all(&[revocation]).1.unwrap();
         assert!(futures_executor(stored).unwrap_err().contains("removed"));
         assert!(revocations.all().len() == 1, "it is in effect");
         revocations.close_file();

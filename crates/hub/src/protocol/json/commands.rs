@@ -11,17 +11,15 @@ use crate::connections::{ConnectionCommand, RegisteredConnection};
 use crate::problem::{Problem, code, problem};
 
 impl JsonClient {
-    /// Registers the open connection at a path; returns its id.
-    pub(super) fn register(&mut self, path: &'static str, cx: &Context<'_>) -> String {
-        let connection = self.hub.connections().register(path, &self.rights, cx.waker());
-        let id = connection.id();
-        self.connection = Some(connection);
-        id
+    /// Registers the open connection at a path.
+    pub(super) fn register(&mut self, path: &'static str, cx: &mut Context<'_>) {
+        self.connection = Some(self.hub.connections().register(path, &self.rights, cx.waker()));
+        self.live.policy().close_if_revoked(&self.rights, cx);
     }
 
     /// Registers a response with events, if its client has a name or a token that can be revoked. Other responses need no
     /// memory for it: nothing addresses them.
-    pub(in crate::protocol) fn register_reader(&mut self, cx: &Context<'_>) {
+    pub(in crate::protocol) fn register_reader(&mut self, cx: &mut Context<'_>) {
         if self.rights.subject().is_some() || self.rights.token_id().is_some() {
             self.register("/topics", cx);
         }
