@@ -125,7 +125,7 @@ fn read(
 /// Writes a key; the headers have the conditions.
 fn write(
     api: &TopicKeys,
-    request: &mut Request<'_>,
+    request: &Request<'_>,
     make: impl FnOnce(&Request<'_>, &str) -> Result<KeyWrite, Response>,
 ) -> Result<Answer, Denied> {
     let policy = api.live.policy();
@@ -191,7 +191,7 @@ fn plain_failure(problem: &Problem) -> Response {
 
 /// Writes a key under the conditions of the headers.
 pub(super) fn execute(
-    request: &mut Request<'_>,
+    request: &Request<'_>,
     (topic, write): (&str, KeyWrite),
     access: (Option<&Arc<StreamService>>, Creator),
     failure: fn(&Problem) -> Response,

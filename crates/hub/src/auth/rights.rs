@@ -285,6 +285,26 @@ impl Rights {
         self.in_namespace(check).unwrap_or(Ok(()))
     }
 
+    /// Takes a subscription from the rate of the connection.
+    ///
+    /// # Errors
+    /// The exceeded limit of a namespace.
+    pub(crate) fn check_subscribe_rate(
+        &self,
+        topic: &str,
+        rates: &mut ConnectionRates,
+    ) -> Result<(), Problem> {
+        self.in_namespace(|table| table.check_subscription(topic, rates)).unwrap_or(Ok(()))
+    }
+
+    /// Takes a call from the rate of the connection.
+    ///
+    /// # Errors
+    /// The exceeded limit of the topic's namespace.
+    pub(crate) fn check_call_rate(&self, topic: &str, rates: &mut ConnectionRates) -> Result<(), Problem> {
+        self.in_namespace(|table| table.check_call(topic, rates)).unwrap_or(Ok(()))
+    }
+
     /// Checks that publications to a topic have no limits.
     ///
     /// # Errors

@@ -24,7 +24,7 @@ use sinews_server::{
 use self::history::subscribe_from;
 use self::hooks::ConnectionHooks;
 use self::incoming::{ClientMessage, ClientOp};
-use self::keys::{ConnectionKeys, KeyRequest};
+use self::keys::{ConnectionKeys, KeyOp, KeyRequest};
 use self::members::{JoinedTopics, PresenceDetail, presence_problem};
 use self::streams::JsonStreams;
 use crate::admission::HandshakeRejection;
@@ -206,6 +206,9 @@ impl JsonClient {
         id: &Option<Value>,
         cx: &mut Context<'_>,
     ) -> Result<OpReply, Problem> {
+        if matches!(request.op, KeyOp::Subscribe(_)) {
+            self.rights.check_subscribe_rate(&request.topic, &mut self.rates)?;
+        }
         if let Some(hook) = self.hook_of_keys(&request)? {
             return self.start_keys(&hook, request, id, cx);
         }
@@ -385,6 +388,7 @@ impl JsonClient {
         if has_presence {
             self.rights.check_presence(topic)?;
         }
+        self.rights.check_subscribe_rate(topic, &mut self.rates)?;
         match self.rights.subscribe_hook(topic)? {
             // The application has accepted the request of a response with events.
             Some(_) if self.acknowledges_all => self.subscribe_permitted(topic, presence, start, id, cx),

@@ -273,6 +273,9 @@ impl JsonClient {
         if method.is_empty() || method.len() > METHOD_MAX {
             return Err(problem(code::MALFORMED, format!("rpc: a method has 1 to {METHOD_MAX} bytes")));
         }
+        if let Some(topic) = topic {
+            self.rights.check_call_rate(topic, &mut self.rates)?;
+        }
         let policy = self.live.policy();
         let of_all = || {
             let options = policy.hooks()?.options();

@@ -7,8 +7,9 @@ use std::time::Instant;
 use sinews_engine::ConnId;
 
 use super::local::KeyedGroup;
+use super::page::{PAGE_MAX, page};
 use super::reader::KeyedReader;
-use super::table::{KeyedTable, Notifier};
+use super::table::Notifier;
 use super::topic::KeyedTopic;
 use super::update::{KeyChange, KeyPage, KeySubscription, KeysSubscribed};
 use super::write::{KEY_MAX, KeyError, KeyWrite, KeyWritten};
@@ -16,23 +17,6 @@ use crate::topics::history::policy::Position;
 use crate::topics::name::{self, SUBSCRIPTIONS_MAX};
 use crate::topics::registry::Topics;
 use crate::topics::throttle::backlog::Backlog;
-
-/// Maximum number of keys in one page.
-const PAGE_MAX: usize = 1_000;
-
-/// Returns a page of the keys of a topic.
-pub(crate) fn page(
-    table: &KeyedTable,
-    topic: &str,
-    (after, filter): (Option<&str>, Option<&str>),
-    limit: usize,
-    notifier: Notifier<'_>,
-) -> Result<KeyPage, KeyError> {
-    if filter.is_some_and(|filter| name::check_subscription(filter).is_err()) {
-        return Err(KeyError::Filter);
-    }
-    Ok(table.page(topic, (after, filter), limit.min(PAGE_MAX), notifier))
-}
 
 impl Topics {
     /// Maximum length of a key in bytes.
