@@ -382,18 +382,26 @@ fn later_answer_is_a_streaming_response_or_an_error() {
     // Requests that wait behind one another on one connection.
     let mut client = world.server.connect();
     let head = get("/later/news").replacen("GET", "HEAD", 1);
-    client.send(format!("{head}{}", ["/later/rejected", "/", "/later/end", "/"].map(get).concat()));
+    client.send(format!("{head}{}", ["/later/rejected", "/", "/later/end"].map(get).concat()));
     let mut answers = String::new();
-    while answers.matches("\r\n\r\nplain").count() < 2 {
+    while !answers.contains("event: close") {
         let mut bytes = [0; 1024];
         let count = client.stream.read(&mut bytes).unwrap();
         assert!(count > 0, "{answers}");
         answers.push_str(std::str::from_utf8(&bytes[..count]).unwrap());
     }
-    let plain = "\r\n\r\nplain";
-    let found = ["HTTP/1.1 200 ", "HTTP/1.1 403 ", plain, "data: subscribed", "event: close", plain];
+    let found = ["HTTP/1.1 200 ", "HTTP/1.1 403 ", "\r\n\r\nplain", "data: subscribed", "event: close"];
     let mut rest = &*answers;
     for part in found {
         rest = rest.split_once(part).unwrap_or_else(|| panic!("{part} in {answers}")).1;
+    }
+    // The connection takes the next request.
+    let mut rest = String::new();
+    client.send(get("/"));
+    while !rest.contains("\r\n\r\nplain") {
+        let mut bytes = [0; 1024];
+        let count = client.stream.read(&mut bytes).unwrap();
+        assert!(count > 0, "{rest}");
+        rest.push_str(std::str::from_utf8(&bytes[..count]).unwrap());
     }
 }
