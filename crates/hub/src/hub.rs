@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use sinews_server::{
@@ -10,8 +11,8 @@ use sinews_server::{
 };
 
 use crate::api;
-use crate::auth::Auth;
 use crate::auth::options::{AuthError, AuthOptions};
+use crate::auth::{Auth, Revocations};
 use crate::cluster::Cluster;
 use crate::cluster::link::RunningLink;
 use crate::cluster::options::ClusterOptions;
@@ -262,9 +263,15 @@ impl HubBuilder {
         }
         let mut info = self.info;
         info.store = streams.as_ref().map(StreamOptions::location);
+        let directory = streams.as_ref().and_then(|options| options.directory().map(Path::to_owned));
         let store =
             streams.map(|options| directory::open(options, self.options.max_message, self.has_predecessor));
         let webhooks = Arc::clone(access.webhooks());
+        let store = store.transpose().map_err(BuildError::StreamDirectory)?;
+        if let Some(directory) = directory {
+            let stored = access.revocations().store_in(&directory, self.has_predecessor);
+            stored.map_err(BuildError::StreamDirectory)?;
+        }
         let live = LivePolicy::new(access).map_err(BuildError::Hooks)?;
         topics.set_events(webhooks);
         Ok(Hub {
@@ -272,7 +279,7 @@ impl HubBuilder {
             live,
             topics: Arc::new(topics),
             cluster,
-            store: store.transpose().map_err(BuildError::StreamDirectory)?,
+            store,
             rules: built.rules,
             info,
             on_successor: self.on_successor,
@@ -388,7 +395,7 @@ impl Hub {
             store.write_on_workers(appender);
         }
         let handover = Handover::new(
-            Arc::clone(&topics),
+            (Arc::clone(&topics), Arc::clone(live.policy().revocations())),
             store.clone(),
             publisher.clone(),
             server.stop_handle(),
@@ -397,6 +404,7 @@ impl Hub {
         let info = info.of(server);
         let cluster_live = live.clone();
         let webhooks = Arc::clone(live.policy().webhooks());
+        let revocations = Arc::clone(live.policy().revocations());
         let nodes = cluster.as_ref().map(|cluster| Arc::clone(cluster) as Arc<dyn OtherNodes>);
         webhooks.start(server.publisher(), nodes, has_predecessor)?;
         let beside = (store.clone(), cluster.clone());
@@ -417,7 +425,7 @@ impl Hub {
             }
             None => None,
         };
-        Ok(RunningHub { topics, store, cluster, publisher, handover, tasks, link, webhooks })
+        Ok(RunningHub { topics, store, cluster, publisher, handover, tasks, link, webhooks, revocations })
     }
 }
 
@@ -433,6 +441,7 @@ pub struct RunningHub {
     tasks: Vec<Periodic>,
     link: Option<RunningLink>,
     webhooks: Arc<Webhooks>,
+    revocations: Arc<Revocations>,
 }
 
 impl RunningHub {
@@ -448,7 +457,7 @@ impl RunningHub {
     /// # Errors
     /// If the handover is incomplete.
     pub fn take_over(&self, predecessor: &mut Predecessor) -> Result<RunningHandover, String> {
-        let taken = predecessor.take_over(&self.topics, &self.publisher);
+        let taken = predecessor.take_over(&self.topics, &self.revocations, &self.publisher);
         self.webhooks.take_over();
         if let Some(cluster) = &self.cluster {
             cluster.set_serving(true);
@@ -474,5 +483,6 @@ impl Drop for RunningHub {
             store.topics().finish();
             store.keys().finish();
         }
+        self.revocations.close_file();
     }
 }

@@ -78,6 +78,7 @@ pub(super) fn access_policy(settings: &ServeSettings) -> Result<AccessPolicy, St
         let key = match error {
             AuthError::PublicSubscribe(_) => "auth.public_subscribe",
             AuthError::PublicPublish(_) => "auth.public_publish",
+            AuthError::PersonalTopics(_) => "auth.personal_topics",
             _ => settings.auth.keys.key(),
         };
         format!("{}: {error}", settings.name(key))
@@ -119,7 +120,8 @@ fn auth_options(settings: &AuthSettings) -> Result<AuthOptions, (&'static str, S
     let mut options = AuthOptions::new()
         .with_leeway(settings.leeway)
         .with_public_subscribe(settings.public_subscribe.iter().cloned())
-        .with_public_publish(settings.public_publish.iter().cloned());
+        .with_public_publish(settings.public_publish.iter().cloned())
+        .with_personal_topics(settings.personal_topics.iter().cloned());
     if let KeySource::JwksUrls(urls) = &settings.keys {
         options = options.with_keys(TokenKeys::JwksUrls(settings.jwks_options(urls)?));
     } else if let Some(keys) = token_keys(&settings.keys) {

@@ -12,8 +12,7 @@ use sinews_server::{CloseCode, Publisher};
 
 use super::cached_events::cached_event;
 use super::message::NodeId;
-use crate::auth::{Revocation, RevokedTokens};
-use crate::closing::TOKEN_EXPIRED;
+use crate::auth::{Revocation, RightsChange};
 use crate::connections::subscribe::SubscriptionChange;
 use crate::connections::{ConnectionRegistry, ConnectionSelector, described};
 use crate::policy::LivePolicy;
@@ -36,6 +35,8 @@ const SCANS_MAX: usize = 64;
 pub(crate) enum NodeCommand {
     /// Close connections.
     Disconnect { selector: ConnectionSelector, code: u16, reason: String },
+    /// Change the rights of connections.
+    Refresh { selector: ConnectionSelector, change: RightsChange },
     /// Revoke tokens, and close their connections.
     Revoke { revocation: Revocation },
     /// The revocations in effect, for a node that may have missed some.
@@ -179,11 +180,12 @@ impl CommandTarget<'_> {
                 let code = CloseCode::new(code).unwrap_or(CloseCode::POLICY);
                 json!({ "connections": self.connections.close_all(&selector, code, &reason) })
             }
-            NodeCommand::Revoke { revocation } => json!({ "connections": self.revoke(&revocation) }),
+            NodeCommand::Refresh { selector, change } => {
+                json!({ "connections": self.connections.refresh_all(&selector, change) })
+            }
+            NodeCommand::Revoke { revocation } => json!({ "connections": self.revoke(&[revocation]) }),
             NodeCommand::Revocations { all } => {
-                for revocation in &all {
-                    self.revoke(revocation);
-                }
+                self.revoke(&all);
                 Value::Null
             }
             NodeCommand::Sync | NodeCommand::ChangeSubscriptions { .. } => Value::Null,
@@ -201,15 +203,8 @@ impl CommandTarget<'_> {
     }
 
     /// Revokes tokens here, and closes their connections. Returns their number.
-    fn revoke(&self, revocation: &Revocation) -> usize {
-        if !self.live.policy().revocations().insert(revocation) {
-            tracing::warn!("too many revocations are in effect: one of another node is ignored");
-        }
-        let selector = match &revocation.tokens {
-            RevokedTokens::OfUser(user) => ConnectionSelector::User(user.to_string()),
-            RevokedTokens::WithId(id) => ConnectionSelector::Token(id.to_string()),
-        };
-        self.connections.close_revoked(&selector, revocation, TOKEN_EXPIRED)
+    fn revoke(&self, all: &[Revocation]) -> usize {
+        self.connections.revoke(self.live.policy().revocations(), all)
     }
 
     fn topics(&self, filter: &str, after: Option<String>, limit: usize) -> Value {

@@ -49,9 +49,6 @@ const MESSAGES_PER_CHECK: usize = 64;
 /// Time without a broker after which clients are notified: a reconnect is usually faster.
 const REPORT_DELAY: Duration = Duration::from_secs(2);
 
-/// Maximum number of revocations in one message: some tens of KiB.
-const REVOCATIONS_PER_MESSAGE: usize = 256;
-
 /// Bytes that wait for the broker, above which parts of presence wait, too: they do not delay publications.
 const WAITING_PARTS_MAX: usize = 256 << 10;
 
@@ -296,7 +293,8 @@ impl ClusterLink {
                 match event {
                     LinkEvent::Ready => {
                         self.attempts = 0;
-                        self.receiver.cluster.connected(connection.max_payload(), now);
+                        let revocations = self.receiver.live.policy().revocations().all();
+                        self.receiver.cluster.connected(connection.max_payload(), now, revocations);
                         // The other nodes learn of this one at once.
                         self.beat_at = now;
                     }
@@ -411,12 +409,8 @@ impl Receiver {
         let Ok(CommandMessage { id, command }) = serde_json::from_slice(body) else { return };
         let subject = self.cluster.outbox.subjects.node(node);
         if matches!(command, NodeCommand::Sync) {
-            let all = self.live.policy().revocations().all();
-            if self.cluster.answers_sync(node) && !all.is_empty() {
-                for part in all.chunks(REVOCATIONS_PER_MESSAGE) {
-                    let command = NodeCommand::Revocations { all: part.to_vec() };
-                    self.cluster.send_command(&subject, 0, command);
-                }
+            if self.cluster.answers_sync(node) {
+                self.cluster.send_revocations(&subject, &self.live.policy().revocations().all());
             }
             return;
         }

@@ -5,19 +5,22 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use sinews_server::{Answer, CloseCode, Request};
 
 use super::body::{limit_of, read, text_query};
 use super::context::{ApiContext, Executed, failure, success};
 use super::topics::{page, partial, yield_now};
-use crate::auth::{ApiRight, ApiRights, Revocation, RevokedTokens};
+use crate::auth::{
+    ApiRight, ApiRights, Revocation, RevocationError, RevocationStored, RevokedTokens, Rights, RightsChange,
+};
 use crate::brief::brief;
 use crate::closing::{DISCONNECTED, REASON_MAX, TOKEN_EXPIRED};
 use crate::cluster::commands::{NodeCommand, NodeResults};
 use crate::connections::subscribe::SubscriptionChange;
 use crate::connections::{
-    ClientConnection, ConnectionCommand, ConnectionRegistry, ConnectionSelector, described, position_of,
+    ClientConnection, ConnectionCommand, ConnectionRegistry, ConnectionSelector, REVOKED, described,
+    position_of,
 };
 use crate::problem::{Problem, code, problem};
 use crate::topics;
@@ -25,7 +28,7 @@ use crate::topics;
 /// Maximum number of connections in one answer.
 const LISTED_MAX: usize = 1_000;
 
-/// Connections that a disconnect commands at a time, so that other work of the thread is not delayed.
+/// Connections that a request commands at a time, so that other work of the thread is not delayed.
 const STEP: usize = 256;
 
 /// Longest revocation, and the default.
@@ -33,38 +36,14 @@ const REVOCATION_MAX: Duration = Duration::from_secs(366 * 86_400);
 const REVOCATION_DEFAULT: Duration = Duration::from_secs(86_400);
 
 /// The connections that a request names.
-enum Addressees {
-    User(String),
-    Connection(String),
-}
-
-impl Addressees {
-    fn of(user: Option<Cow<'_, str>>, connection: Option<Cow<'_, str>>) -> Result<Self, Problem> {
-        match (user, connection) {
-            (Some(user), None) => Ok(Self::User(user.into_owned())),
-            (None, Some(connection)) => Ok(Self::Connection(connection.into_owned())),
-            _ => Err(problem(code::MALFORMED, "either user or connection is required")),
-        }
-    }
-
-    fn selector(&self) -> ConnectionSelector {
-        match self {
-            Self::User(user) => ConnectionSelector::User(user.clone()),
-            Self::Connection(id) => ConnectionSelector::Connection(id.clone()),
-        }
-    }
-
-    /// The next connections after an id, at most `limit`.
-    fn page(
-        &self,
-        registry: &ConnectionRegistry,
-        after: Option<&str>,
-        limit: usize,
-    ) -> Result<Vec<Arc<ClientConnection>>, Problem> {
-        match self {
-            Self::User(user) => registry.page(Some(user), after, limit),
-            Self::Connection(id) => Ok(registry.find(id).filter(|_| after.is_none()).into_iter().collect()),
-        }
+fn selector_of(
+    user: Option<Cow<'_, str>>,
+    connection: Option<Cow<'_, str>>,
+) -> Result<ConnectionSelector, Problem> {
+    match (user, connection) {
+        (Some(user), None) => Ok(ConnectionSelector::User(user.into_owned())),
+        (None, Some(connection)) => Ok(ConnectionSelector::Connection(connection.into_owned())),
+        _ => Err(problem(code::MALFORMED, "either user or connection is required")),
     }
 }
 
@@ -94,6 +73,17 @@ struct RevokeBody<'a> {
     user: Option<Cow<'a, str>>,
     token: Option<Cow<'a, str>>,
     until: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RefreshBody<'a> {
+    #[serde(borrow)]
+    user: Option<Cow<'a, str>>,
+    connection: Option<Cow<'a, str>>,
+    token: Option<Cow<'a, str>>,
+    claims: Option<Map<String, Value>>,
+    exp: Option<f64>,
 }
 
 /// `GET /connections`, on all nodes.
@@ -164,7 +154,7 @@ fn change_subscriptions(
     let body: SubscribeBody<'_> = read(request)?;
     topics::check_subscription(&body.topic).map_err(|text| problem(code::TOPIC, text))?;
     rights.may(ApiRight::Subscribe, &body.topic)?;
-    let selector = Addressees::of(body.user, body.connection)?.selector();
+    let selector = selector_of(body.user, body.connection)?;
     let registry = context.hub.connections();
     let is_here = matches!(&selector, ConnectionSelector::Connection(id) if registry.find(id).is_some());
     let change = SubscriptionChange { selector, topic: body.topic.into_owned(), ends };
@@ -198,7 +188,7 @@ fn rejected_elsewhere(result: &Value) -> Problem {
 /// `POST /disconnect`.
 pub(super) fn disconnect(context: &Arc<ApiContext>, _: &ApiRights, request: &mut Request<'_>) -> Executed {
     let body: DisconnectBody<'_> = read(request)?;
-    let addressees = Addressees::of(body.user, body.connection)?;
+    let selector = selector_of(body.user, body.connection)?;
     let close_code = match body.code {
         None => DISCONNECTED,
         Some(given) => u16::try_from(given)
@@ -211,22 +201,34 @@ pub(super) fn disconnect(context: &Arc<ApiContext>, _: &ApiRights, request: &mut
     if reason.len() > REASON_MAX {
         return Err(problem(code::TOPIC, format!("reason exceeds {REASON_MAX} bytes")));
     }
+    let reason: Arc<str> = (*reason).into();
     let command = NodeCommand::Disconnect {
-        selector: addressees.selector(),
+        selector: selector.clone(),
         code: close_code.as_u16(),
-        reason: (*reason).to_owned(),
+        reason: reason.to_string(),
     };
-    let others = context.cluster.as_ref().map(|cluster| cluster.request(&command));
-    let (context, reason) = (Arc::clone(context), Arc::from(&*reason));
-    Ok(Answer::later(async move {
-        let closed = close_all(context.hub.connections(), &addressees, (close_code, reason), |_| true).await;
-        let (count, missing) = with_others(others).await;
-        let answer = |own| partial(json!({ "connections": own + count }), &missing);
-        closed.map_or_else(|problem| failure(&problem), |own| success(&answer(own)))
+    Ok(command_nodes(context, (selector, command), move |_| {
+        Some(ConnectionCommand::Close { code: close_code, reason: Arc::clone(&reason) })
     }))
 }
 
-/// The number of connections that other nodes have closed, and the names of the nodes that have not answered.
+/// Commands the selected connections of this node and of the other nodes; answers with their number.
+fn command_nodes(
+    context: &Arc<ApiContext>,
+    (selector, command): (ConnectionSelector, NodeCommand),
+    make: impl Fn(&ClientConnection) -> Option<ConnectionCommand> + 'static,
+) -> Answer {
+    let others = context.cluster.as_ref().map(|cluster| cluster.request(&command));
+    let context = Arc::clone(context);
+    Answer::later(async move {
+        let own = command_all(context.hub.connections(), &selector, make).await;
+        let (count, missing) = with_others(others).await;
+        let answer = |own| partial(json!({ "connections": own + count }), &missing);
+        own.map_or_else(|problem| failure(&problem), |own| success(&answer(own)))
+    })
+}
+
+/// The number of connections that other nodes have commanded, and the names of the nodes that have not answered.
 async fn with_others(others: Option<impl Future<Output = NodeResults>>) -> (usize, Vec<String>) {
     let Some(others) = others else { return (0, Vec::new()) };
     let NodeResults { results, missing } = others.await;
@@ -234,33 +236,48 @@ async fn with_others(others: Option<impl Future<Output = NodeResults>>) -> (usiz
     (usize::try_from(count).unwrap_or(usize::MAX), missing)
 }
 
-/// Closes connections in steps; returns their number.
-async fn close_all(
+/// Sends a command to each selected connection that needs one, in steps; returns their number.
+async fn command_all(
     registry: &ConnectionRegistry,
-    addressees: &Addressees,
-    (code, reason): (CloseCode, Arc<str>),
-    is_affected: impl Fn(&ClientConnection) -> bool,
-) -> Result<usize, Problem> {
-    close_pages(registry, |after| addressees.page(registry, after, STEP), (code, reason), is_affected).await
-}
-
-async fn close_pages(
-    registry: &ConnectionRegistry,
-    mut next_page: impl FnMut(Option<&str>) -> Result<Vec<Arc<ClientConnection>>, Problem>,
-    (code, reason): (CloseCode, Arc<str>),
-    is_affected: impl Fn(&ClientConnection) -> bool,
+    selector: &ConnectionSelector,
+    make: impl Fn(&ClientConnection) -> Option<ConnectionCommand>,
 ) -> Result<usize, Problem> {
     let (mut count, mut after) = (0, None::<String>);
     loop {
-        let connections = next_page(after.as_deref())?;
+        let connections = registry.candidates(selector, after.as_deref(), STEP)?;
         let Some(last) = connections.last() else { return Ok(count) };
         after = Some(registry.id_of(last));
-        for connection in connections.iter().filter(|connection| is_affected(connection)) {
-            connection.send(ConnectionCommand::Close { code, reason: Arc::clone(&reason) })?;
+        for connection in connections.iter().filter(|connection| selector.names(connection)) {
+            let Some(command) = make(connection) else { continue };
+            connection.send(command)?;
             count += 1;
         }
         yield_now().await;
     }
+}
+
+/// `POST /refresh`: changes the rights of open connections.
+pub(super) fn refresh(context: &Arc<ApiContext>, _: &ApiRights, request: &mut Request<'_>) -> Executed {
+    let body: RefreshBody<'_> = read(request)?;
+    let selector = match (body.user, body.connection, body.token) {
+        (user, connection, None) => selector_of(user, connection)
+            .map_err(|_| problem(code::MALFORMED, "one of user, connection and token is required"))?,
+        (None, None, Some(token)) => ConnectionSelector::Token(token.into_owned()),
+        _ => return Err(problem(code::MALFORMED, "one of user, connection and token is required")),
+    };
+    let change = match (body.claims, body.exp) {
+        (Some(claims), None) => RightsChange::Claims(claims),
+        (None, Some(exp)) => RightsChange::Expiry(exp),
+        _ => return Err(problem(code::MALFORMED, "either claims or exp is required")),
+    };
+    // The claims have the same faults for all clients.
+    let checked = context.live.policy().changed_rights(&change, &Rights::of_subject(""));
+    checked.map_err(|fault| problem(code::TOPIC, fault))?;
+    let command = NodeCommand::Refresh { selector: selector.clone(), change: change.clone() };
+    let change = Arc::new(change);
+    Ok(command_nodes(context, (selector, command), move |connection| {
+        connection.may_refresh(&change).then(|| ConnectionCommand::Refresh(Arc::clone(&change)))
+    }))
 }
 
 /// `POST /revoke`: also closes the connections of the tokens.
@@ -282,26 +299,39 @@ pub(super) fn revoke(context: &Arc<ApiContext>, _: &ApiRights, request: &mut Req
         return Err(problem(code::TOPIC, text));
     }
     let revocation = Revocation::new(tokens.clone(), until.as_secs_f64());
-    if !context.live.policy().revocations().insert(&revocation) {
-        return Err(problem(code::TOO_MANY, "too many revocations are in effect"));
-    }
+    let selector = ConnectionSelector::of(&tokens);
+    let all = [revocation];
+    let stored = match context.live.policy().revocations().revoke_all(&all).1 {
+        Err(RevocationError::Full) => {
+            return Err(problem(code::TOO_MANY, "too many revocations are in effect"));
+        }
+        Err(RevocationError::NotStored(why)) => Err(why),
+        Ok(stored) => Ok(stored),
+    };
+    context.hub.share_revocations(&all);
+    let [revocation] = all;
     let others = context.cluster.as_ref().map(|cluster| cluster.request(&NodeCommand::Revoke { revocation }));
     let context = Arc::clone(context);
     Ok(Answer::later(async move {
-        let registry = context.hub.connections();
-        let close = (TOKEN_EXPIRED, Arc::from("the token has been revoked"));
-        let closed = match &tokens {
-            RevokedTokens::OfUser(user) => {
-                close_all(registry, &Addressees::User(user.to_string()), close, |_| true).await
-            }
-            // Connections have no index by token.
-            RevokedTokens::WithId(id) => {
-                let has_token = |connection: &ClientConnection| connection.rights().token_id() == Some(id);
-                close_pages(registry, |after| registry.page(None, after, STEP), close, has_token).await
-            }
+        let reason: Arc<str> = REVOKED.into();
+        let close = |_: &ClientConnection| {
+            Some(ConnectionCommand::Close { code: TOKEN_EXPIRED, reason: Arc::clone(&reason) })
         };
+        let closed = command_all(context.hub.connections(), &selector, close).await;
         let (count, missing) = with_others(others).await;
+        if let Err(why) = when_stored(stored).await {
+            let text = format!("the revocation is in effect, and a restart forgets it: {why}");
+            return failure(&problem(code::STORE, text));
+        }
         let answer = |own| partial(json!({ "connections": own + count, "until": until.as_secs() }), &missing);
         closed.map_or_else(|problem| failure(&problem), |own| success(&answer(own)))
     }))
+}
+
+/// Waits until a revocation is on disk, if revocations are stored.
+async fn when_stored(stored: Result<Option<RevocationStored>, String>) -> Result<(), String> {
+    match stored? {
+        Some(stored) => stored.await.unwrap_or_else(|_| Err("the server is shutting down".to_owned())),
+        None => Ok(()),
+    }
 }

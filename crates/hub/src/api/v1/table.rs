@@ -380,6 +380,40 @@ pub(super) static OPERATIONS: &[Operation] = &[
     },
     Operation {
         method: "POST",
+        path: "/refresh",
+        name: "refresh",
+        summary: "Change the rights of the connections of a user, of one connection, or of the connections of one token",
+        right: Some(ApiRight::Refresh),
+        parameters: &[],
+        body: Some(RequestBody {
+            schema: Schema::Object(
+                &[
+                    USER,
+                    CONNECTION,
+                    optional("token", Schema::Text, "The connections of the token with this id (`jti`)"),
+                    optional(
+                        "claims",
+                        Schema::Any,
+                        "Claims, as of a token, that replace the rights; either claims or exp",
+                    ),
+                    optional(
+                        "exp",
+                        Schema::Integer,
+                        "New expiry of the rights in seconds since 1970; either claims or exp",
+                    ),
+                ],
+                &["user", "connection", "token"],
+            ),
+            example: r#"{"user":"anna","claims":{"sub":"anna","subscribe":"news.>","exp":1900000000}}"#,
+        }),
+        answer: &Schema::Object(
+            &[required("connections", Schema::Integer, "Number of connections whose rights change"), MISSING],
+            &[],
+        ),
+        execute: OperationHandler::WithRights(connections::refresh),
+    },
+    Operation {
+        method: "POST",
         path: "/revoke",
         name: "revoke",
         summary: "Revoke the tokens of a user, or one token, and close their connections",

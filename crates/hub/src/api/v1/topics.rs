@@ -299,7 +299,7 @@ pub(super) fn delete_key(
     write_key(context, request, &topic, KeyWrite::delete(&*key))
 }
 
-fn write_key(context: &ApiContext, request: &mut Request<'_>, topic: &str, write: KeyWrite) -> Executed {
+fn write_key(context: &ApiContext, request: &Request<'_>, topic: &str, write: KeyWrite) -> Executed {
     let store = context.store.as_ref();
     keys::execute(request, (topic, write), (store, Creator::Server), failure)
 }
