@@ -62,6 +62,10 @@ impl Broker for SharedRecords {
         BrokerResponse::ready(Ok(1))
     }
 
+    fn streams(&self) -> BrokerResponse<Vec<String>> {
+        BrokerResponse::ready(Ok(Vec::new()))
+    }
+
     fn first_offset(&self) -> u64 {
         0
     }
