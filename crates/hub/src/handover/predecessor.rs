@@ -138,7 +138,8 @@ fn restore(input: &mut BufReader<UnixStream>, publisher: &Publisher) -> io::Resu
             }
             HandoverHead::Keyed { topic, position, forgotten, keys } => {
                 let keys = (0..keys).map(|_| read_key(input)).collect::<io::Result<_>>()?;
-                let keyed = KeyedSnapshot { topic, position: position.into(), forgotten, keys };
+                let keyed =
+                    KeyedSnapshot { topic, position: position.into(), forgotten, keys, recent: Vec::new() };
                 restore_keyed(keyed, publisher);
             }
             HandoverHead::End if epochs.is_empty() || publisher.restore_epochs(&epochs) => break,

@@ -345,6 +345,7 @@ impl KeyLog for DurableKeys {
     fn append(&self, topic: &str, change: &LoggedChange<'_>) -> Result<u64, KeyError> {
         let stored = self.lock().get(topic).cloned().ok_or(KeyError::Log(KeyLogError::NotReady))?;
         let records = record::encode(change).map_err(|_| KeyError::Log(KeyLogError::TooLarge))?;
+        let count = u64::from(records.count());
         // Locked first, so that the queue has the order of the log.
         let mut queue = stored.lock();
         let pending = stored.partition.append(records).map_err(|error| {
@@ -356,7 +357,7 @@ impl KeyLog for DurableKeys {
             })
         })?;
         // The log of this node assigns offsets at once.
-        let sequence = pending.first().ok_or(KeyError::Log(KeyLogError::Failed))? + 1;
+        let sequence = pending.first().ok_or(KeyError::Log(KeyLogError::Failed))? + count;
         queue.changes.push_back(QueuedChange { ticket: change.ticket, pending, result: Arc::default() });
         drop(queue);
         // The thread registers its waker with the append.

@@ -16,7 +16,7 @@ use bytes::Bytes;
 
 use super::config::KeyedConfig;
 use super::recent::RecentWrites;
-use super::update::{KeyChange, KeySnapshot, KeyedSnapshot};
+use super::update::{KeyChange, KeySnapshot, KeyedSnapshot, RecentKeyWrite};
 use super::write::{KeyCondition, KeyError, KeyWrite, KeyWritten};
 use crate::topics::history::policy::Position;
 use crate::topics::name;
@@ -380,7 +380,13 @@ impl KeyedState {
             Some(KeySnapshot { key: key.to_string(), version, value: known.value.clone(), ttl })
         });
         let (position, forgotten) = (self.position(), self.forgotten);
-        KeyedSnapshot { topic: topic.to_owned(), position, forgotten, keys: keys.collect() }
+        KeyedSnapshot {
+            topic: topic.to_owned(),
+            position,
+            forgotten,
+            keys: keys.collect(),
+            recent: Vec::new(),
+        }
     }
 
     /// Restores the export of another server, in a state without changes. Keys that are out of order, or beyond the
@@ -405,6 +411,12 @@ impl KeyedState {
             self.sequence = version - 1;
             self.put(&key, value, ttl.map(|ttl| now + ttl), now);
         }
+        for RecentKeyWrite { key, idempotency_key, sequence, age } in snapshot.recent {
+            if let Some(at) = now.checked_sub(age) {
+                self.recent.insert((&key, &idempotency_key), sequence, at);
+            }
+        }
+        self.recent.expire(now);
         self.sequence = snapshot.position.sequence;
         self.forgotten = snapshot.forgotten.min(self.sequence);
         if left_out > 0 && self.stored.is_none() {

@@ -166,7 +166,7 @@ impl KeyedState {
         let Some(stored) = &mut self.stored else { return Err(KeyError::HandedOver) };
         let ticket = stored.last_ticket + 1;
         let expires = ttl.map(|ttl| SystemTime::now() + ttl);
-        let sequence = append(&LoggedChange { ticket, key, value, expires })?;
+        let sequence = append(&LoggedChange { ticket, key, value, expires, idempotency_key })?;
         stored.last_ticket = ticket;
         stored.push(PendingChange {
             ticket,
