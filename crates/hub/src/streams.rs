@@ -15,6 +15,7 @@ mod carrier;
 pub(crate) mod connection;
 mod deletion;
 pub(crate) mod directory;
+pub(crate) mod discovery;
 pub(crate) mod durable_keys;
 pub(crate) mod durable_topics;
 pub(crate) mod errors;

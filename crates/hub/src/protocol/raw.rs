@@ -35,7 +35,7 @@ pub(crate) struct TopicClient {
     hub: Arc<HubTopics>,
     /// The connection counts as a subscriber.
     joined: bool,
-    /// Set for durable topics.
+    /// Set for durable topics, and for patterns of durable topics at a broker.
     stream: Option<TopicAppender>,
     /// Set while the connection is open.
     connection: Option<RegisteredConnection>,
@@ -58,8 +58,12 @@ impl TopicClient {
                 return Err(HandshakeRejection::request(400, "query parameter `self` must be true or false"));
             }
         };
-        let store = store.filter(|store| store.topics().is_durable(&topic));
-        if store.is_some() && !include_self {
+        let is_pattern = topics::is_pattern(&topic);
+        let store = store.filter(|store| match is_pattern {
+            true => store.discovers(&topic),
+            false => store.topics().is_durable(&topic),
+        });
+        if store.is_some() && !is_pattern && !include_self {
             return Err(HandshakeRejection::request(400, "self=false is not supported for durable topics"));
         }
         let allowed = |rights: Rights| {
@@ -69,7 +73,6 @@ impl TopicClient {
         };
         let rights = policy.rights(request).and_then(allowed)?;
         let stream = store.map(TopicAppender::new);
-        let is_pattern = topics::is_pattern(&topic);
         Ok(Self {
             topic,
             is_pattern,

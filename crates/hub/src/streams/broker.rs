@@ -140,6 +140,14 @@ impl StreamStore for BrokerStore {
         true
     }
 
+    fn lists_streams(&self) -> bool {
+        true
+    }
+
+    fn list_streams(&self) -> StoreFuture<Vec<String>> {
+        self.answer(self.broker.streams())
+    }
+
     fn missing(&self, name: &str, _: IfMissing) -> Problem {
         problem(code::STORE, format!("stream {} is not ready yet; retry later", brief(name)))
     }
@@ -314,9 +322,10 @@ async fn follow(
         let Some(partition) = stream.partition(number) else { continue };
         let ends = partition.offsets();
         let is_new = ends.next == 0;
-        let from = if is_new { StartPosition::Offset(extent.end) } else { StartPosition::Earliest };
+        let start = if topics.discovery.is_new(name) { extent.first } else { extent.end };
+        let from = if is_new { StartPosition::Offset(start) } else { StartPosition::Earliest };
         // Before the first record arrives.
-        topics.insert_at_broker(&stream, if is_new { extent.end } else { ends.readable });
+        topics.insert_at_broker(&stream, if is_new { start } else { ends.readable });
         broker.follow(name, number, from, partition);
     }
     Ok(extents)

@@ -259,6 +259,8 @@ impl StreamService {
         // Before waiting tasks are woken.
         self.closed.store(true, Ordering::Release);
         self.store.close();
+        self.topics.wake_all();
+        self.topics.discovery.close();
         if let Some(streams) = self.streams.get() {
             streams.close();
         }

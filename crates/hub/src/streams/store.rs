@@ -49,6 +49,16 @@ pub(crate) trait StreamStore: Send + Sync {
     /// Whether clients without the right to publish may open streams that this node does not have.
     fn opens_for_readers(&self) -> bool;
 
+    /// Whether streams exist that this node does not have.
+    fn lists_streams(&self) -> bool {
+        false
+    }
+
+    /// The names of all streams, if [`lists_streams`](Self::lists_streams).
+    fn list_streams(&self) -> StoreFuture<Vec<String>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
     /// The problem for a stream that is not open.
     fn missing(&self, name: &str, missing: IfMissing) -> Problem;
 
