@@ -52,7 +52,7 @@ pub(crate) enum ApiRight {
     Subscribe,
     /// List and close connections, and revoke tokens.
     Disconnect,
-    /// Information about the server, and deletion of streams. Grants all other rights, too.
+    /// Information about the server, and administration of streams. Grants all other rights, too.
     Admin,
 }
 

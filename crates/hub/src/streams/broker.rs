@@ -258,6 +258,12 @@ impl StreamStore for BrokerStore {
         Err(problem(code::NOT_SUBSCRIBED, message))
     }
 
+    fn config_of_new(&self, name: &str) -> Result<StreamConfig, Problem> {
+        let message =
+            format!("stream {} is stored at the broker: create and configure it there", brief(name));
+        Err(problem(code::NOT_SUBSCRIBED, message))
+    }
+
     fn expires_unused(&self) -> bool {
         false
     }

@@ -25,8 +25,8 @@ use sinews_server::{Position, Publisher, TopicName};
 use sinews_stream::record::{IDEMPOTENCY_PREFIX, Record, RecordBuilder, RecordLimits, Records, ValueKind};
 use sinews_stream::{Partition, PartitionEvent, ReadError, Stream};
 
-use super::discovery::TopicDiscovery;
 use super::errors::malformed;
+use super::pattern_state::TopicDiscovery;
 use super::records_from::records_from;
 use super::request::now;
 use super::wake_flag::WakeFlag;

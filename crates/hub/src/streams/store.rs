@@ -9,7 +9,7 @@ use sinews_stream::broker::BrokerHealth;
 use sinews_stream::record::Records;
 use sinews_stream::{
     AppendError, Appended, Durability, Partition, Pending, ReadError, ReadResult, StartPosition, Stream,
-    Streams,
+    StreamConfig, Streams,
 };
 
 use crate::problem::{Problem, code, problem};
@@ -117,6 +117,12 @@ pub(crate) trait StreamStore: Send + Sync {
 
     /// Checks whether a stream may be deleted here.
     fn check_delete(&self, name: &str) -> Result<(), Problem>;
+
+    /// Configuration of a stream that is created on request.
+    ///
+    /// # Errors
+    /// Streams are not created and configured here.
+    fn config_of_new(&self, name: &str) -> Result<StreamConfig, Problem>;
 
     /// Whether unused streams are deleted here.
     fn expires_unused(&self) -> bool;

@@ -57,19 +57,9 @@ pub(super) fn nodes_share_durable_and_ephemeral_topics(store: &str, cluster: &st
         assert_eq!(client.request(json!({ "op": "ping", "id": 1 }))["op"], "pong");
     }
 
-    // A publication that is repeated at the other node is stored once.
-    let publish_once = |node: &Running| {
-        call(node, "POST /publish", &json!({ "topic": kept, "data": "once", "idempotency_key": "a" }))
-    };
-    let first = publish_once(&nodes[0]);
-    let repeated = publish_once(&nodes[1]);
-    assert_eq!((&repeated["seq"], &repeated["repeated"]), (&first["seq"], &json!(true)), "{repeated}");
-    let last = by_name.receive_message();
-    assert_eq!((&last["data"], &last["seq"]), (&json!("once"), &first["seq"]));
+    let position = publish_once(&nodes, &kept, (&mut by_name, &mut publisher));
 
     // A node dies; its client continues at the other one.
-    let position = publisher.receive_message();
-    assert_eq!(position["data"], "once");
     publish(&nodes[1], &kept, 100..110);
     let [dead, alive] = nodes;
     drop(dead);
@@ -81,4 +71,20 @@ pub(super) fn nodes_share_durable_and_ephemeral_topics(store: &str, cluster: &st
     let numbers: Vec<_> = resumed.messages(20).into_iter().map(|(.., data)| data).collect();
     assert_eq!(numbers, (100..120).map(|number| json!(number)).collect::<Vec<_>>());
     until("the members of the dead node are removed", || subscribers(&alive, &kept) == json!(2));
+}
+
+/// Publishes with an idempotency key at one node, and again at the other one: it is stored once. Returns the message.
+fn publish_once(nodes: &[Running; 2], kept: &str, (by_name, publisher): (&mut Json, &mut Json)) -> Value {
+    // A publication that is repeated at the other node is stored once.
+    let post = |node: &Running| {
+        call(node, "POST /publish", &json!({ "topic": kept, "data": "once", "idempotency_key": "a" }))
+    };
+    let first = post(&nodes[0]);
+    let repeated = post(&nodes[1]);
+    assert_eq!((&repeated["seq"], &repeated["repeated"]), (&first["seq"], &json!(true)), "{repeated}");
+    let last = by_name.receive_message();
+    assert_eq!((&last["data"], &last["seq"]), (&json!("once"), &first["seq"]));
+    let message = publisher.receive_message();
+    assert_eq!(message["data"], "once");
+    message
 }
