@@ -123,7 +123,7 @@ fn write(
     rights.may_write_key(&topic, &key)?;
     rights.check_without_hooks(Action::Publish, &topic)?;
     let write = match make(request, &key) {
-        Ok(write) => write,
+        Ok(write) => rights.limit_key(&topic, write),
         Err(answer) => return Ok(answer.into()),
     };
     let checked = rights

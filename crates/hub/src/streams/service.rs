@@ -59,7 +59,7 @@ impl StreamService {
     /// broker that stores the streams.
     pub(crate) fn new(
         config: StreamConfig,
-        (topics, keyed_topics, compacted): (PatternSwitch, Vec<String>, Vec<String>),
+        (topics, keyed_topics, compacted): (PatternSwitch, PatternSwitch, Vec<String>),
         max_message: usize,
         broker: Option<Arc<dyn Broker>>,
         rules: CreationRules,

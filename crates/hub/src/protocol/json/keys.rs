@@ -76,6 +76,7 @@ impl ConnectionKeys {
                     return Err(problem(code::TOO_MANY, text));
                 }
                 rights.check_publication(topic, value_len(&write), rates)?;
+                let write = rights.limit_key(topic, *write);
                 let written = cx.write_key(topic, &write).map_err(key_problem)?;
                 let Position { epoch, sequence } = written.position;
                 let mut ack = json!({ "epoch": epoch, "seq": sequence });

@@ -86,6 +86,14 @@ pub(super) struct WriteLimits {
     pub(super) left: usize,
 }
 
+impl WriteLimits {
+    /// The same with the limit of a write.
+    fn of(mut self, write: &KeyWrite) -> Self {
+        self.config.keys = write.max_keys.map_or(self.config.keys, |keys| keys.min(self.config.keys));
+        self
+    }
+}
+
 impl KeyedState {
     pub(super) fn new(epoch: u64) -> Self {
         Self {
@@ -185,7 +193,7 @@ impl KeyedState {
         self.check_condition(write.condition, current.map(|current| current.version))?;
         let changed = match &write.value {
             Some(value) => {
-                self.check_limits(&write.key, value, limits)?;
+                self.check_limits(&write.key, value, limits.of(write))?;
                 self.put(&write.key, Some(value.clone()), write.ttl.map(|ttl| now + ttl), now);
                 true
             }

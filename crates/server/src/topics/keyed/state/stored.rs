@@ -100,7 +100,7 @@ impl KeyedState {
         let pending = self.stored.as_ref().and_then(|stored| stored.newest.get(&write.key));
         let expires = match &write.value {
             Some(value) => {
-                self.check_limits_with_pending(&write.key, value, version.is_none(), limits)?;
+                self.check_limits_with_pending(&write.key, value, version.is_none(), limits.of(write))?;
                 write.ttl
             }
             None if version.is_some() => None,
