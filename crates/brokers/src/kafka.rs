@@ -131,6 +131,10 @@ impl Broker for Kafka {
         self.metadata.send(|reply| MetadataRequest::Partitions { stream, reply })
     }
 
+    fn streams(&self) -> BrokerResponse<Vec<String>> {
+        self.metadata.send(|reply| MetadataRequest::Streams { reply })
+    }
+
     fn first_offset(&self) -> u64 {
         0
     }

@@ -17,12 +17,12 @@ use std::time::Duration;
 
 use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use futures_util::StreamExt;
-use sinews_stream::broker::{BatchEncoder, BrokerError, LogSink};
+use sinews_stream::broker::{BatchEncoder, BrokerError, LogSink, STREAMS_MAX};
 use sinews_stream::{ReadResult, StartPosition};
 use tokio::sync::mpsc;
 
 use crate::error::BrokerConfigError;
-use crate::remote::{BrokerEngine, QUEUE_BYTES, QueuedAppend, RemoteBroker};
+use crate::remote::{BrokerEngine, QUEUE_BYTES, QueuedAppend, RemoteBroker, too_many_streams};
 use crate::status::Status;
 use crate::url::BrokerUrl;
 use append::NatsPublisher;
@@ -129,6 +129,18 @@ impl BrokerEngine for Nats {
     /// The configuration sets how many JetStream streams form one stream here.
     async fn partitions(&self, _: &str) -> Result<u32, BrokerError> {
         Ok(self.streams.settings.partitions)
+    }
+
+    async fn streams(&self) -> Result<Vec<String>, BrokerError> {
+        let context = self.streams.reader().await.map_err(BrokerError::failed)?;
+        let (mut streams, mut names) = (Vec::new(), context.stream_names());
+        while let Some(name) = names.next().await {
+            streams.extend(self.streams.settings.stream_of(&name.map_err(BrokerError::failed)?));
+            if streams.len() > STREAMS_MAX {
+                return Err(too_many_streams());
+            }
+        }
+        Ok(streams)
     }
 
     async fn commit(

@@ -9,7 +9,7 @@
 mod announcement;
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, FromRedisValue, IntoConnectionInfo, Pipeline,
     RedisConnectionInfo, RedisError, RedisResult, Value, cmd,
 };
-use sinews_stream::broker::{BatchEncoder, BrokerError, LogSink};
+use sinews_stream::broker::{BatchEncoder, BrokerError, LogSink, STREAMS_MAX};
 use sinews_stream::{ReadResult, StartPosition};
 use tokio::sync::mpsc;
 
@@ -32,7 +32,7 @@ use crate::error::BrokerConfigError;
 use crate::followed;
 use crate::remote::{
     BrokerEngine, QUEUE_BYTES, QueuedAppend, REQUEST_TIMEOUT, RETRY_INTERVAL, RemoteBroker, WakeSignal,
-    flush_all,
+    flush_all, too_many_streams,
 };
 use crate::status::Status;
 use crate::url::{BrokerUrl, FAILURE_TIMEOUT};
@@ -42,6 +42,10 @@ const PORT: u16 = 6379;
 const APPENDS_MAX: usize = 256;
 /// Maximum number of entries read at once.
 const ENTRIES_MAX: usize = 512;
+/// Number of keys that one command scans: Redis is busy for less than a millisecond.
+const KEYS_SCANNED: usize = 1000;
+/// End of the key of a stream's first partition.
+const FIRST_PARTITION: &str = ":0";
 /// Interval in which a stream is read, whatever is announced.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Idle time after which a connection is probed before it carries an append.
@@ -506,6 +510,27 @@ impl BrokerEngine for Redis {
         Ok(self.partitions)
     }
 
+    async fn streams(&self) -> Result<Vec<String>, BrokerError> {
+        let (mut streams, mut cursor) = (BTreeSet::new(), 0);
+        loop {
+            let mut command = cmd("SCAN");
+            command.arg(cursor).arg("MATCH").arg(first_partitions(&self.prefix));
+            command.arg("COUNT").arg(KEYS_SCANNED).arg("TYPE").arg("stream");
+            let found: (u64, Vec<String>) = self.query(&command).await.map_err(BrokerError::failed)?;
+            // A key may be returned several times.
+            streams.extend(found.1.iter().filter_map(|key| {
+                Some(key.strip_prefix(&*self.prefix)?.strip_suffix(FIRST_PARTITION)?.to_owned())
+            }));
+            if streams.len() > STREAMS_MAX {
+                return Err(too_many_streams());
+            }
+            cursor = found.0;
+            if cursor == 0 {
+                return Ok(streams.into_iter().collect());
+            }
+        }
+    }
+
     async fn commit(
         &self,
         stream: &str,
@@ -547,6 +572,18 @@ impl BrokerEngine for Redis {
             tokio::time::sleep(RETRY_INTERVAL).await;
         }
     }
+}
+
+/// The pattern of Redis for the keys of first partitions.
+fn first_partitions(prefix: &str) -> String {
+    let mut pattern = String::with_capacity(prefix.len() + 3);
+    for character in prefix.chars() {
+        if "*?[]\\^".contains(character) {
+            pattern.push('\\');
+        }
+        pattern.push(character);
+    }
+    pattern + "*" + FIRST_PARTITION
 }
 
 async fn is_alive(mut connection: MultiplexedConnection) -> bool {

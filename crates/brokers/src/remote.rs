@@ -14,7 +14,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::LocalSet;
 
 use sinews_stream::broker::{
-    Broker, BrokerError, BrokerHealth, BrokerResponder, BrokerResponse, FlushOutcome, LogSink,
+    Broker, BrokerError, BrokerHealth, BrokerResponder, BrokerResponse, FlushOutcome, LogSink, STREAMS_MAX,
 };
 use sinews_stream::record::Records;
 use sinews_stream::{AppendError, Completer, Durability, Partition, Pending, ReadResult, StartPosition};
@@ -54,6 +54,7 @@ pub(crate) trait BrokerEngine: 'static {
     ) -> Result<ReadResult, BrokerError>;
     async fn offset_range(&self, stream: &str, partition: u32) -> Result<(u64, u64), BrokerError>;
     async fn partitions(&self, stream: &str) -> Result<u32, BrokerError>;
+    async fn streams(&self) -> Result<Vec<String>, BrokerError>;
     async fn commit(&self, stream: &str, partition: u32, group: &str, offset: u64)
     -> Result<(), BrokerError>;
     async fn committed(&self, stream: &str, partition: u32, group: &str) -> Result<Option<u64>, BrokerError>;
@@ -104,6 +105,7 @@ enum BrokerRequest {
     Fetch(StreamPartition, u64, usize, BrokerResponder<ReadResult>),
     OffsetRange(StreamPartition, BrokerResponder<(u64, u64)>),
     Partitions(String, BrokerResponder<u32>),
+    Streams(BrokerResponder<Vec<String>>),
     Commit(StreamPartition, String, u64, BrokerResponder<()>),
     Committed(StreamPartition, String, BrokerResponder<Option<u64>>),
 }
@@ -325,6 +327,10 @@ impl Broker for RemoteBroker {
         self.send_request(|reply| BrokerRequest::Partitions(stream.to_owned(), reply))
     }
 
+    fn streams(&self) -> BrokerResponse<Vec<String>> {
+        self.send_request(BrokerRequest::Streams)
+    }
+
     fn first_offset(&self) -> u64 {
         1
     }
@@ -445,6 +451,9 @@ async fn answer<E: BrokerEngine>(engine: Rc<E>, request: BrokerRequest) {
         BrokerRequest::Partitions(stream, reply) => {
             reply.send(in_time(engine.partitions(&stream)).await);
         }
+        BrokerRequest::Streams(reply) => {
+            reply.send(in_time(engine.streams()).await);
+        }
         BrokerRequest::Commit((stream, partition), group, offset, reply) => {
             reply.send(in_time(engine.commit(&stream, partition, &group, offset)).await);
         }
@@ -452,6 +461,11 @@ async fn answer<E: BrokerEngine>(engine: Rc<E>, request: BrokerRequest) {
             reply.send(in_time(engine.committed(&stream, partition, &group)).await);
         }
     }
+}
+
+/// The error for a broker that has more streams than [`STREAMS_MAX`].
+pub(crate) fn too_many_streams() -> BrokerError {
+    BrokerError::failed(format!("the broker has more than {STREAMS_MAX} streams"))
 }
 
 async fn in_time<T>(answer: impl Future<Output = Result<T, BrokerError>>) -> Result<T, BrokerError> {
@@ -532,6 +546,10 @@ mod tests {
         }
 
         async fn partitions(&self, _: &str) -> Result<u32, BrokerError> {
+            pending().await
+        }
+
+        async fn streams(&self) -> Result<Vec<String>, BrokerError> {
             pending().await
         }
 

@@ -381,7 +381,8 @@ fn write_topics(
             HandoverFrame { head, body }.write(output)?;
         }
     }
-    for KeyedSnapshot { topic, position, forgotten, keys } in keyed {
+    // A successor reads durable keys, and their idempotency keys, from their stream; other keys of writes stay behind.
+    for KeyedSnapshot { topic, position, forgotten, keys, recent: _ } in keyed {
         let (position, keys_count) = (position.into(), keys.len());
         HandoverFrame::new(HandoverHead::Keyed { topic, position, forgotten, keys: keys_count })
             .write(output)?;

@@ -221,9 +221,6 @@ impl HubBuilder {
         let streams = &mut self.streams;
         let durable = streams.as_ref().map_or(&[][..], |options| &options.topics);
         let keyed = streams.as_ref().map_or(&[][..], |options| &options.keyed_topics);
-        if !keyed.is_empty() && streams.as_ref().is_some_and(|options| options.broker.is_some()) {
-            return Err(BuildError::KeysAtBroker);
-        }
         let patterns = self.history.iter().map(|(pattern, _)| pattern).chain(durable).chain(keyed);
         if let Some(bad) = patterns.into_iter().find(|pattern| TopicPattern::parse(pattern.as_str()).is_err())
         {
@@ -235,6 +232,9 @@ impl HubBuilder {
         let rules = HubRules::new(access.namespaces(), &self.history, streams.as_mut())
             .map_err(BuildError::Namespace)?;
         if let Some(streams) = streams {
+            if !streams.keyed_topics.is_empty() && streams.broker.is_some() {
+                return Err(BuildError::KeysAtBroker);
+            }
             check_compaction(access.namespaces(), streams).map_err(BuildError::Compaction)?;
             if self.cluster.is_some() {
                 streams.check_shared().map_err(|why| BuildError::Cluster(why.to_owned()))?;

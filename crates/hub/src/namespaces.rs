@@ -43,6 +43,9 @@ pub struct Namespace {
     pub(crate) keyed: Option<bool>,
     pub(crate) presence: Option<bool>,
     pub(crate) key_interval: Option<Duration>,
+    pub(crate) durable_keys: Option<bool>,
+    pub(crate) max_keys: Option<usize>,
+    pub(crate) key_ttl: Option<Duration>,
     pub(crate) max_message: Option<usize>,
     pub(crate) connection_rate: Option<PublishRate>,
     pub(crate) user_rate: Option<PublishRate>,
@@ -111,6 +114,9 @@ impl Namespace {
             keyed: None,
             presence: None,
             key_interval: None,
+            durable_keys: None,
+            max_keys: None,
+            key_ttl: None,
             max_message: None,
             connection_rate: None,
             user_rate: None,
@@ -196,6 +202,28 @@ impl Namespace {
     #[must_use]
     pub fn with_key_interval(mut self, interval: Duration) -> Self {
         self.key_interval = Some(interval);
+        self
+    }
+
+    /// Makes the keys of the topics durable: the changes of each topic are stored in a compacted stream. Needs
+    /// [`HubBuilder::streams`](crate::HubBuilder::streams) in a directory. Default: keys are in memory.
+    #[must_use]
+    pub fn with_durable_keys(mut self, durable: bool) -> Self {
+        self.durable_keys = Some(durable);
+        self
+    }
+
+    /// Sets the maximum number of keys of each topic, at most 10,000. Default: 10,000.
+    #[must_use]
+    pub fn with_max_keys(mut self, keys: usize) -> Self {
+        self.max_keys = Some(keys);
+        self
+    }
+
+    /// Sets the time to live of values whose writer gives none, from 1 ms to 366 days. Default: they do not expire.
+    #[must_use]
+    pub fn with_key_ttl(mut self, ttl: Duration) -> Self {
+        self.key_ttl = Some(ttl);
         self
     }
 
@@ -286,6 +314,12 @@ pub struct Namespaces(Vec<Namespace>);
 /// Maximum number of namespaces.
 const NAMESPACES_MAX: usize = 1_024;
 
+/// Maximum number of keys of a topic, the server's limit.
+const KEYS_MAX: usize = 10_000;
+
+/// Longest time to live of a key, the server's limit.
+const KEY_TTL_MAX: Duration = Duration::from_secs(366 * 86_400);
+
 impl Namespaces {
     /// Checks namespaces.
     ///
@@ -310,6 +344,12 @@ impl Namespaces {
             }
             if let Some(interval) = namespace.key_interval.filter(|it| *it > KeySubscription::INTERVAL_MAX) {
                 return fault(&format!("the interval of keys {interval:?} exceeds the limit of 60 s"));
+            }
+            if let Some(keys) = namespace.max_keys.filter(|keys| !(1..=KEYS_MAX).contains(keys)) {
+                return fault(&format!("{keys} keys of a topic: the limit is 1 to {KEYS_MAX}"));
+            }
+            if namespace.key_ttl.is_some_and(|ttl| ttl < Duration::from_millis(1) || ttl > KEY_TTL_MAX) {
+                return fault("a time to live of keys is 1 ms to 366 days");
             }
             if namespace.history_age.is_some() && namespace.history.is_none_or(|messages| messages == 0) {
                 return fault("an age of messages needs a history of messages");

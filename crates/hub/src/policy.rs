@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
-use sinews_server::{Context, OriginPolicy, Request, Response};
+use sinews_server::{Context, KeyWrite, OriginPolicy, Request, Response};
 
 use crate::admission::{HandshakeRejection, RejectedRequest, RejectionLog, RejectionReason};
 use crate::auth::{ApiKeys, ApiRights, Auth, Denied, IssuerKeys, Revocations, Rights, RightsChange};
@@ -155,6 +155,14 @@ impl AccessPolicy {
         let hooks = has_hooks.then(start).transpose()?;
         self.hooks = hooks;
         Ok(self)
+    }
+
+    /// Adds the limits of a topic's namespace to a write of a key.
+    pub(crate) fn limit_key(&self, topic: &str, write: KeyWrite) -> KeyWrite {
+        match self.live_namespaces.with(|table| table.of(topic)) {
+            Some(options) => options.limit_key(write),
+            None => write,
+        }
     }
 
     /// Makes the namespaces and the apps apply to all connections.

@@ -10,11 +10,13 @@
 //! [`durable_topics`] serves the durable topics, [`follow`] their subscribers.
 
 mod acks;
+pub(crate) mod administration;
 pub(crate) mod broker;
 mod carrier;
 pub(crate) mod connection;
 mod deletion;
 pub(crate) mod directory;
+pub(crate) mod discovery;
 pub(crate) mod durable_keys;
 pub(crate) mod durable_topics;
 pub(crate) mod errors;
@@ -25,6 +27,7 @@ pub(crate) mod idempotency;
 pub(crate) mod json;
 mod local;
 pub(crate) mod options;
+mod pattern_state;
 pub(crate) mod quota;
 pub(crate) mod records_from;
 pub(crate) mod replies;

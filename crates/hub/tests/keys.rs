@@ -286,3 +286,60 @@ fn topics_whose_keys_clients_cannot_follow_are_rejected_with_a_status() {
         }
     }
 }
+
+#[test]
+fn keys_are_polled_from_a_position() {
+    let hub = TestHub::new();
+    let value = format!("\"{}\"", "x".repeat(20_000));
+    for number in 0..5 {
+        set(&hub, &format!("k{number}"), &value);
+    }
+    let poll = |query: &str| {
+        let mut body = hub.ask(&format!("/topics/prices/keys?{query}"), "");
+        assert_eq!((body.status(), body.header("content-type")), (200, Some("application/json")));
+        parse(&body.rest())
+    };
+    // Without a position, the answer is the whole snapshot, in parts.
+    let first = poll("wait=50");
+    let messages = first["messages"].as_array().unwrap();
+    assert_eq!((&messages[0]["op"], &messages[0]["recovered"]), (&json!("ack"), &json!(false)));
+    let parts = &messages[1..];
+    assert!(parts.len() > 1 && parts.iter().all(|part| part["op"] == "keys"), "{} parts", parts.len());
+    assert_eq!(parts.iter().flat_map(|part| keys_of(&part["set"])).count(), 5);
+    let mut cursor = first["cursor"].as_str().unwrap().to_owned();
+    assert!(cursor.ends_with("-5"), "{cursor}");
+    // With one, it has the changes since.
+    set(&hub, "a", "1");
+    delete(&hub, "k0");
+    let second = poll(&format!("from={cursor}"));
+    let update = &second["messages"][1];
+    assert_eq!(second["messages"][0]["recovered"], true);
+    assert_eq!((keys_of(&update["set"]), &update["deleted"]), (vec!["a"], &json!(["k0"])));
+    second["cursor"].as_str().unwrap().clone_into(&mut cursor);
+    assert!(cursor.ends_with("-7"), "{cursor}");
+    // Nothing new: the answer comes at the end of the time, with the same position.
+    let none = poll(&format!("from={cursor}&wait=0"));
+    assert_eq!((none["messages"].as_array().unwrap().len(), &none["cursor"]), (1, &json!(cursor)));
+    // A change while it waits ends it.
+    let mut body = hub.ask(&format!("/topics/prices/keys?from={cursor}&wait=55&filter=b.*"), "");
+    body.until("\"op\":\"ack\"").unwrap();
+    set(&hub, "a", "2");
+    set(&hub, "b.c", "3");
+    let rest = body.rest();
+    assert!(rest.contains("\"b.c\"") && !rest.contains("\"key\":\"a\""), "{rest}");
+    assert!(rest.ends_with("-9\"}\n"), "{rest}");
+    for (query, reason) in [
+        ("wait=56", "up to 55"),
+        ("wait=x", "wait"),
+        ("wait=1&from=x", "from"),
+        ("wait=1&limit=2", "limit"),
+        ("from=1-1&after=a", "after"),
+    ] {
+        let mut answer = hub.ask(&format!("/topics/prices/keys?{query}"), "Connection: close\r\n");
+        assert_eq!(answer.status(), 400, "{query}");
+        let text = answer.rest();
+        assert!(text.contains(reason), "{text}");
+    }
+    let answer = hub.ask("/topics/prices/keys?wait=1", &format!("{EVENTS}Connection: close\r\n"));
+    assert_eq!(answer.status(), 400);
+}

@@ -125,7 +125,7 @@ pub use topics::{
     KeyLogError, KeyPage, KeySnapshot, KeySubscription, KeyWrite, KeyWritten, KeyedConfig, KeyedSnapshot,
     KeyedUpdate, KeysSubscribed, ListedTopic, LoggedChange, Member, OwnChanges, OwnPresence, Position,
     PresenceChangeList, PresenceCount, PresenceError, PresenceMessage, PresenceSnapshot, PresenceTransition,
-    PresenceUpdate, PublishError, Publisher, ReplayFrom, RetainedMessage, SlowConsumer, Subscribed,
-    SubscriberId, SubscriptionObserver, TopicConfig, TopicCounters, TopicName, TopicPattern, TopicPresence,
-    TopicRule, TopicSnapshot, Topics, Undelivered,
+    PresenceUpdate, PublishError, Publisher, RecentKeyWrite, ReplayFrom, RetainedMessage, SlowConsumer,
+    Subscribed, SubscriberId, SubscriptionObserver, TopicConfig, TopicCounters, TopicName, TopicPattern,
+    TopicPresence, TopicRule, TopicSnapshot, Topics, Undelivered,
 };

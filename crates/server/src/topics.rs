@@ -43,6 +43,7 @@ pub(crate) use self::keyed::table::KeyedTable;
 pub(crate) use self::keyed::topic::{EncodeKeys, KeyedTopic};
 pub use self::keyed::update::{
     KeyChange, KeyPage, KeySnapshot, KeySubscription, KeyedSnapshot, KeyedUpdate, KeysSubscribed,
+    RecentKeyWrite,
 };
 pub use self::keyed::write::{KeyCondition, KeyError, KeyWrite, KeyWritten};
 pub use self::name::{InvalidTopic, TopicName, TopicPattern};

@@ -92,6 +92,24 @@ impl StreamConfig {
         self
     }
 
+    /// The bytes that are retained ([`with_retain_bytes`](Self::with_retain_bytes)).
+    #[must_use]
+    pub fn retain_bytes(&self) -> Option<u64> {
+        self.retain_bytes
+    }
+
+    /// The age up to which records are retained ([`with_retain_age`](Self::with_retain_age)).
+    #[must_use]
+    pub fn retain_age(&self) -> Option<Duration> {
+        self.retain_age
+    }
+
+    /// The retention of tombstones of a compacted stream ([`with_compaction`](Self::with_compaction)).
+    #[must_use]
+    pub fn compaction(&self) -> Option<Duration> {
+        self.compact
+    }
+
     /// Whether the stream is created by its first use instead of on request: such a stream may expire. Default: false.
     /// An existing stream keeps the value of its creation.
     #[must_use]

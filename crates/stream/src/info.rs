@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::Stream;
+use crate::{Stream, StreamConfig};
 
 /// Metadata of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub struct StreamInfo {
     /// Whether the stream was created by its first use: see
     /// [`StreamConfig::with_automatic`](crate::StreamConfig::with_automatic).
     pub automatic: bool,
+    /// Configuration of the stream.
+    pub config: StreamConfig,
     /// Time of the last append, in microseconds since 1970; none if the stream never had a record. For records of a
     /// broker it is the broker's time.
     pub last_append: Option<u64>,

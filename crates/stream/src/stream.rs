@@ -254,7 +254,7 @@ impl Stream {
     }
 
     /// Sizes and times of last use.
-    pub(crate) fn info(&self) -> StreamInfo {
+    pub(crate) fn info(&self, config: &StreamConfig) -> StreamInfo {
         let all = self.all();
         let used = all.iter().map(Partition::last_used);
         let (last_append, last_read) =
@@ -263,6 +263,7 @@ impl Stream {
             name: self.inner.name.clone(),
             created: self.inner.created,
             automatic: self.inner.automatic,
+            config: config.clone(),
             last_append,
             last_read,
             state: StreamState::Open,
@@ -282,7 +283,7 @@ impl Stream {
 
     /// Records the stream's metadata for the time that it is closed. The stream must be closed.
     pub(crate) fn record_metadata(&self, metadata: &mut StreamMetadata) {
-        let info = self.info();
+        let info = self.info(&metadata.config);
         metadata.last_append = info.last_append.max(metadata.last_append);
         metadata.last_read = info.last_read.max(metadata.last_read);
         let extents = self.all().iter().map(Partition::extent).collect();

@@ -188,6 +188,35 @@ export const calls: Record<string, (environment: Environment) => Promise<void>> 
     const { streams } = await done(api.GET('/api/v1/streams'));
     equal(streams.map(({ stream, partitions }) => [stream, partitions[0]?.end]), [['stored.a', 2]], 'the streams');
   },
+  async putStream({ api }) {
+    const params = { path: { stream: 'made' } };
+    const body = { partitions: 2, retain_seconds: 60, retain_bytes: null };
+    const made = await done(api.PUT('/api/v1/streams/{stream}', { params, body }));
+    equal([made.partitions.length, made.retain_seconds, made.retain_bytes], [2, 60, null], 'the stream');
+    await failed(api.PUT('/api/v1/streams/{stream}', { params, body: { partitions: 1 } }), 422);
+  },
+  async getStream({ api }) {
+    const stream = await done(api.GET('/api/v1/streams/{stream}', { params: { path: { stream: 'made' } } }));
+    equal([stream.stream, stream.compact, stream.partitions.length], ['made', false, 2], 'the stream');
+    await failed(api.GET('/api/v1/streams/{stream}', { params: { path: { stream: 'none' } } }), 404);
+  },
+  async setGroupOffset({ api }) {
+    const params = { path: { stream: 'stored.a', group: 'billing' } };
+    const set = await done(api.PUT('/api/v1/streams/{stream}/groups/{group}', { params, body: { to: 'earliest' } }));
+    equal(set.partitions, [{ partition: 0, offset: 0, lag: 2 }], 'the offsets');
+    await failed(api.PUT('/api/v1/streams/{stream}/groups/{group}', { params, body: { offset: 9 } }), 422);
+  },
+  async listGroups({ api }) {
+    const params = { path: { stream: 'stored.a' } };
+    const { groups } = await done(api.GET('/api/v1/streams/{stream}/groups', { params }));
+    equal(groups, [{ group: 'billing', partitions: [{ partition: 0, offset: 0, lag: 2 }] }], 'the groups');
+  },
+  async deleteGroup({ api }) {
+    const params = { path: { stream: 'stored.a', group: 'billing' } };
+    equal((await done(api.DELETE('/api/v1/streams/{stream}/groups/{group}', { params }))).deleted, true, 'the answer');
+    await failed(api.DELETE('/api/v1/streams/{stream}/groups/{group}', { params }), 404);
+    await done(api.DELETE('/api/v1/streams/{stream}', { params: { path: { stream: 'made' } } }));
+  },
   async deleteStream({ api }) {
     const params = { path: { stream: 'stored.a' } };
     equal(await done(api.DELETE('/api/v1/streams/{stream}', { params })), { stream: 'stored.a', deleted: true }, 'the answer');

@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::metadata::MetadataTopic;
 use rdkafka::{Offset, TopicPartitionList};
 
 use sinews_stream::ReadResult;
-use sinews_stream::broker::{BatchEncoder, BrokerError, BrokerResponder};
+use sinews_stream::broker::{BatchEncoder, BrokerError, BrokerResponder, STREAMS_MAX};
 
 use super::config::Config;
 use super::consumer::ConsumerCallbacks;
@@ -25,6 +26,7 @@ pub(super) enum MetadataRequest {
     Fetch { stream: String, partition: u32, from: u64, max_bytes: usize, reply: BrokerResponder<ReadResult> },
     OffsetRange { stream: String, partition: u32, reply: BrokerResponder<(u64, u64)> },
     Partitions { stream: String, reply: BrokerResponder<u32> },
+    Streams { reply: BrokerResponder<Vec<String>> },
 }
 
 /// State of the thread.
@@ -92,6 +94,23 @@ impl MetadataClient {
             }
             std::thread::sleep(Duration::from_millis(50));
         }
+    }
+
+    /// The topics with the prefix of this server. Topics of Kafka itself begin with two underscores.
+    fn streams(&mut self) -> Result<Vec<String>, BrokerError> {
+        let metadata = self.client.fetch_metadata(None, REQUEST_TIMEOUT).map_err(BrokerError::failed)?;
+        self.mark_reachable();
+        let names = metadata.topics().iter().filter(|topic| topic.error().is_none()).map(MetadataTopic::name);
+        let names = names.filter(|name| !name.starts_with("__"));
+        let streams: Vec<_> = names
+            .filter_map(|name| Some(name.strip_prefix(&*self.config.prefix)?.to_owned()))
+            .filter(|name| !name.is_empty())
+            .take(STREAMS_MAX + 1)
+            .collect();
+        if streams.len() > STREAMS_MAX {
+            return Err(BrokerError::failed(format!("Kafka has more than {STREAMS_MAX} topics")));
+        }
+        Ok(streams)
     }
 
     fn fetch(
@@ -193,6 +212,7 @@ impl RequestHandler for MetadataClient {
                 MetadataRequest::Partitions { stream, reply } => {
                     reply.send(self.partitions(&stream));
                 }
+                MetadataRequest::Streams { reply } => reply.send(self.streams()),
             }
         }
     }

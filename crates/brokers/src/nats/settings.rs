@@ -107,6 +107,12 @@ impl NatsSettings {
         format!("{}-{partition}", escaped(&format!("{}{stream}", self.prefix)))
     }
 
+    /// The stream whose first partition has this name, if one has.
+    pub(super) fn stream_of(&self, name: &str) -> Option<String> {
+        let stream = unescaped(name.strip_suffix("-0")?)?.strip_prefix(&*self.prefix)?.to_owned();
+        (self.name(&stream, 0) == name).then_some(stream)
+    }
+
     pub(super) fn duplicate_window(&self) -> Duration {
         if self.max_age.is_zero() { DUPLICATE_WINDOW } else { DUPLICATE_WINDOW.min(self.max_age) }
     }
@@ -125,6 +131,18 @@ impl NatsSettings {
     }
 }
 
+/// The text that [`escaped`] has encoded.
+fn unescaped(text: &str) -> Option<String> {
+    let mut parts = text.split('_');
+    let mut bytes = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        let (digits, rest) = part.split_at_checked(2)?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        bytes.extend_from_slice(rest.as_bytes());
+    }
+    String::from_utf8(bytes).ok()
+}
+
 pub(super) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -135,4 +153,24 @@ pub(super) fn escaped(text: &str) -> String {
         }
     }
     escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn names_of_first_partitions_are_decoded() {
+        let mut url = BrokerUrl::parse("nats://one:1?prefix=a.", &BTreeMap::new()).unwrap();
+        let settings = NatsSettings::of(&mut url).unwrap();
+        for stream in ["chat.room", "ä_b-0", "x", "50%"] {
+            assert_eq!(settings.stream_of(&settings.name(stream, 0)).as_deref(), Some(stream));
+            assert_eq!(settings.stream_of(&settings.name(stream, 1)), None);
+        }
+        for other in ["", "-0", "x-0", "a_2e", "a_2-0", "a_2E-0", "a_zz-0", "a_ff-0", "KV_a-0"] {
+            assert_eq!(settings.stream_of(other), None, "{other}");
+        }
+    }
 }

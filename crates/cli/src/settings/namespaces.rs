@@ -1,6 +1,7 @@
 //! Options of topics by pattern.
 
 use std::num::NonZeroU32;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use sinews_hub::{HookTarget, Namespace, Namespaces, PublishRate, TopicAccess};
@@ -64,6 +65,16 @@ settings! {
             example: "100ms",
             reloads: true,
         }
+
+        /// Whether the keys of the topics are durable, as {streams.keyed_topics}. Needs {streams.directory} without
+        /// {streams.store}.
+        durable_keys: Option<bool> { unset: "{streams.keyed_topics}", example: "true" }
+
+        /// Maximum number of keys of each topic, at most 10,000. Further keys are rejected with 429, also for the HTTP API.
+        max_keys: Option<NonZeroU32> { unset: "10,000", example: "1000", reloads: true }
+
+        /// Time to live of values that are written without one, from 1ms to 366 days. It applies to the HTTP API, too.
+        key_ttl: Option<PositiveDuration> { unset: "values do not expire", example: "1h", reloads: true }
 
         /// Maximum size of a publication or a value of a key, in bytes.
         max_message: Option<ByteSize> { unset: "{max_message}", example: "64k", reloads: true }
@@ -221,6 +232,9 @@ impl ServeSettings {
             if is_durable && !self.streams.are_on() {
                 return fault("namespace.*.durable", "needs streams.directory (--streams) or streams.store");
             }
+            if let Some((key, text)) = self.fault_of_keys(keys) {
+                return fault(key, &text);
+            }
             for (key, is_set) in [
                 ("namespace.*.history", keys.history.is_some()),
                 ("namespace.*.slow_consumer", keys.slow_consumer.is_some()),
@@ -231,11 +245,6 @@ impl ServeSettings {
             }
             if let Some((burst, rate)) = lone_burst(keys) {
                 return fault(&format!("namespace.*.{burst}"), &format!("needs {rate} in the same table"));
-            }
-            if let Some(interval) = keys.key_interval.filter(|it| *it > KeySubscription::INTERVAL_MAX) {
-                let (millis, max) = (interval.as_millis(), KeySubscription::INTERVAL_MAX.as_secs());
-                let text = format!("{millis} ms exceed the limit of {max} s");
-                return fault("namespace.*.key_interval", &text);
             }
             if keys.max_message.is_some_and(|bytes| bytes > self.max_message) {
                 return fault(
@@ -260,10 +269,45 @@ impl ServeSettings {
         self.namespace_options().map(drop)
     }
 
+    /// What is wrong with the options of keys, if anything is.
+    fn fault_of_keys(&self, keys: &NamespaceKeys) -> Option<(&'static str, String)> {
+        let fault = |key, text: &str| Some((key, text.to_owned()));
+        if keys.durable_keys == Some(true)
+            && (self.streams.directory.is_none() || self.streams.store.is_some())
+        {
+            return fault(
+                "namespace.*.durable_keys",
+                "needs streams.directory (--streams) without streams.store",
+            );
+        }
+        if let Some(interval) = keys.key_interval.filter(|it| *it > KeySubscription::INTERVAL_MAX) {
+            let (millis, max) = (interval.as_millis(), KeySubscription::INTERVAL_MAX.as_secs());
+            let text = format!("{millis} ms exceed the limit of {max} s");
+            return fault("namespace.*.key_interval", &text);
+        }
+        if let Some(count) = keys.max_keys.filter(|count| count.get() > KEYS_MAX) {
+            return fault("namespace.*.max_keys", &format!("{count} exceeds the limit of {KEYS_MAX}"));
+        }
+        if keys.key_ttl.is_some_and(|ttl| ttl < Duration::from_millis(1) || ttl > KEY_TTL_MAX) {
+            return fault("namespace.*.key_ttl", "must be 1ms to 366d");
+        }
+        None
+    }
+
     /// The options for the hub.
     pub(crate) fn namespace_options(&self) -> Result<Namespaces, String> {
         Namespaces::new(self.namespaces.0.iter().map(|table| table.options()))
     }
+}
+
+/// Maximum number of keys of a topic: the server's limit.
+const KEYS_MAX: u32 = 10_000;
+
+/// Longest time to live of a key: the server's limit.
+const KEY_TTL_MAX: Duration = Duration::from_secs(366 * 86_400);
+
+fn max_keys(keys: NonZeroU32) -> usize {
+    keys.get() as usize
 }
 
 /// Sets a hook.
@@ -292,6 +336,9 @@ impl NamespaceSection {
             keyed => with_keyed();
             presence => with_presence();
             key_interval => with_key_interval();
+            durable_keys => with_durable_keys();
+            max_keys => with_max_keys(max_keys);
+            key_ttl => with_key_ttl();
             max_message => with_max_message();
             hook_failure => with_hook_failure(hooks::failure);
         }
@@ -380,7 +427,8 @@ mod tests {
                     publish_burst = 8\nuser_publishes_per_second = 9\nuser_publish_burst = 10\n\
                     subscribes_per_second = 11\nsubscribe_burst = 12\ncalls_per_second = 13\ncall_burst = 14\n\
                     subscribe_hook = \"off\"\npublish_hook = \"http://a\"\nrpc_hook = \"http://b\"\nhook_failure = \"open\"\n\
-                    [namespace.b]\ndurable = true\n[namespace.c]\nhistory = \"off\"\n[streams]\ndirectory = \"d\"";
+                    max_keys = 11\nkey_ttl = \"3s\"\n\
+                    [namespace.b]\ndurable = true\ndurable_keys = true\n[namespace.c]\nhistory = \"off\"\n[streams]\ndirectory = \"d\"";
         let expected = [
             Namespace::new("a.>")
                 .with_history(5)
@@ -393,6 +441,8 @@ mod tests {
                 .with_presence(false)
                 .with_key_interval(std::time::Duration::from_secs(2))
                 .with_max_message(6 << 10)
+                .with_max_keys(11)
+                .with_key_ttl(Duration::from_secs(3))
                 .with_connection_rate(PublishRate::new(7).with_burst(8))
                 .with_user_rate(PublishRate::new(9).with_burst(10))
                 .with_subscribe_rate(PublishRate::new(11).with_burst(12))
@@ -401,7 +451,7 @@ mod tests {
                 .with_publish_hook(HookTarget::Url("http://a".to_owned()))
                 .with_rpc_hook(HookTarget::Url("http://b".to_owned()))
                 .with_hook_failure(HookFailure::Open),
-            Namespace::new("b").with_durable(true),
+            Namespace::new("b").with_durable(true).with_durable_keys(true),
             Namespace::new("c").with_history(0),
         ];
         let options = settings(&[], file).unwrap().namespace_options();
@@ -443,6 +493,18 @@ mod tests {
             (
                 "[namespace.a]\nkey_interval = \"60001ms\"",
                 "sinews.toml:2: namespace.\"a\".key_interval: 60001 ms exceed the limit of 60 s",
+            ),
+            (
+                "[namespace.a]\ndurable_keys = true\n[streams]\ndirectory = \"d\"\nstore = \"redis://a\"",
+                "sinews.toml:2: namespace.\"a\".durable_keys: needs streams.directory (--streams) without streams.store",
+            ),
+            (
+                "[namespace.a]\nmax_keys = 10001",
+                "sinews.toml:2: namespace.\"a\".max_keys: 10001 exceeds the limit of 10000",
+            ),
+            (
+                "[namespace.a]\nkey_ttl = \"367d\"",
+                "sinews.toml:2: namespace.\"a\".key_ttl: must be 1ms to 366d",
             ),
             (
                 "max_message = 5\n[namespace.a]\nmax_message = 6",

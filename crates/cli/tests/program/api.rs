@@ -471,6 +471,120 @@ fn streams_are_listed_and_deleted() {
     assert_eq!(call(&server, "GET /streams", &Value::Null), json!({"streams": []}));
 }
 
+#[test]
+fn streams_are_created_and_configured() {
+    let directory = Directory::new();
+    let streams = directory.path("streams");
+    let options = ["--streams", &streams, "--streams-topics", "chat.>"];
+    let server = serve(&options);
+    let created = call(&server, "PUT /streams/orders", &json!({"partitions": 3, "retain_bytes": 1_048_576}));
+    assert_eq!(created["partitions"].as_array().unwrap().len(), 3);
+    assert_eq!(
+        (&created["retain_bytes"], &created["retain_seconds"], &created["compact"]),
+        (&json!(1_048_576), &Value::Null, &json!(false))
+    );
+    server.request("POST /streams/orders?partition=2 HTTP/1.1", "one");
+    let changed = json!({"partitions": 4, "retain_bytes": null, "retain_seconds": 60});
+    let changed = call(&server, "PUT /streams/orders", &changed);
+    assert_eq!((&changed["partitions"][2]["end"], &changed["retain_seconds"]), (&json!(1), &json!(60)));
+    assert_eq!(
+        (changed["partitions"].as_array().unwrap().len(), &changed["retain_bytes"]),
+        (4, &Value::Null)
+    );
+    let compacted = call(&server, "PUT /streams/state", &json!({"compact": true}));
+    assert_eq!(compacted["compact"], true);
+    // A record without a key is rejected there.
+    assert!(server.request("POST /streams/state HTTP/1.1", "one").starts_with("HTTP/1.1 422 "));
+    let put = |stream: &str, body: Value| {
+        let answer = call_with(&server, KEY, "", &format!("PUT /api/v1/streams/{stream}"), &body.to_string());
+        (answer.status, answer.body["error"].as_str().unwrap_or_default().to_owned())
+    };
+    for (stream, body, status, reason) in [
+        ("orders", json!({"partitions": 2}), 422, "has 4 partitions, and at most 1024"),
+        ("orders", json!({"partitions": 0}), 422, "the limit is 1024"),
+        ("orders", json!({"compact": true}), 422, "set by the creation"),
+        ("orders", json!({"retain_bytes": 0}), 422, "null retains all"),
+        ("chat.room", json!({"partitions": 2}), 422, "has 1"),
+        ("chat.room", json!({"compact": true}), 422, "have no keys"),
+        ("a.*", json!({}), 422, "name one topic"),
+        ("orders", json!({"fsync": "never"}), 400, "fsync"),
+    ] {
+        let (got, error) = put(stream, body.clone());
+        assert_eq!(got, status, "{stream} {body}: {error}");
+        assert!(error.contains(reason), "{stream} {body}: {error}");
+    }
+    // Dropping it kills the process.
+    drop(server);
+    let server = serve(&options);
+    let orders = call(&server, "GET /streams/orders", &Value::Null);
+    assert_eq!(orders["partitions"][2]["end"], 1);
+    assert_eq!((orders["partitions"].as_array().unwrap().len(), &orders["retain_seconds"]), (4, &json!(60)));
+    assert_eq!(call(&server, "GET /streams/state", &Value::Null)["compact"], true);
+    assert_eq!(call_with(&server, KEY, "", "GET /api/v1/streams/none", "").status, 404);
+    // The stream of a durable topic that exists before its first publication.
+    call(&server, "PUT /streams/chat.room", &json!({"retain_seconds": 60}));
+    let published = call(&server, "POST /publish", &json!({"topic": "chat.room", "data": 1}));
+    assert_eq!(published["seq"], 1);
+}
+
+#[test]
+fn offsets_of_groups_are_listed_set_and_deleted() {
+    let directory = Directory::new();
+    let server = serve(&["--streams", &directory.path("streams")]);
+    call(&server, "PUT /streams/orders", &json!({"partitions": 2}));
+    for number in 0..5 {
+        server.request("POST /streams/orders?partition=1 HTTP/1.1", &number.to_string());
+    }
+    let groups = || call(&server, "GET /streams/orders/groups", &Value::Null);
+    assert_eq!(groups(), json!({"stream": "orders", "groups": []}));
+    let (mut client, _) = ApiClient::connect(&server, "/streams/orders");
+    let commit = json!({"op": "commit", "id": 1, "group": "billing", "partition": 1, "offset": 3});
+    assert_eq!(client.request(commit)["op"], "ack");
+    let listed = json!({"group": "billing", "partitions": [{"partition": 1, "offset": 3, "lag": 2}]});
+    assert_eq!(groups()["groups"], json!([listed]));
+    let set = |body: Value| call(&server, "PUT /streams/orders/groups/billing", &body)["partitions"].clone();
+    assert_eq!(set(json!({"partition": 1, "offset": 1})), json!([{"partition": 1, "offset": 1, "lag": 4}]));
+    let all = json!([{"partition": 0, "offset": 0, "lag": 0}, {"partition": 1, "offset": 5, "lag": 0}]);
+    assert_eq!(set(json!({"to": "latest"})), all);
+    assert_eq!(set(json!({"to": "earliest"}))[1]["lag"], 5);
+    assert_eq!(set(json!({"partition": 1, "offset": 2}))[0]["offset"], 2);
+    // A member gets the records from there on.
+    assert_eq!(client.request(json!({"op": "consume", "id": 2, "group": "billing"}))["op"], "ack");
+    let record = loop {
+        let message = client.receive();
+        if message["op"] == "records" {
+            break message["records"][0].clone();
+        }
+    };
+    assert_eq!((&record["offset"], &record["data"]), (&json!(2), &json!("2")));
+    let put = |path: &str, body: Value| {
+        let answer = call_with(&server, KEY, "", &format!("PUT /api/v1/streams/{path}"), &body.to_string());
+        (answer.status, answer.body["error"].as_str().unwrap_or_default().to_owned())
+    };
+    for (path, body, status, reason) in [
+        ("orders/groups/billing", json!({"to": "latest"}), 409, "has 1 members"),
+        (
+            "orders/groups/other",
+            json!({"partition": 1, "offset": 6}),
+            422,
+            "beyond the end of partition 1 (5)",
+        ),
+        ("orders/groups/other", json!({"partition": 2, "offset": 0}), 404, "no partition 2"),
+        ("orders/groups/other", json!({"offset": 0, "to": "latest"}), 400, "either offset or to"),
+        ("orders/groups/other", json!({"to": "middle"}), 400, "middle"),
+        ("none/groups/other", json!({"to": "latest"}), 404, "does not exist"),
+    ] {
+        let (got, error) = put(path, body.clone());
+        assert_eq!(got, status, "{path} {body}: {error}");
+        assert!(error.contains(reason), "{path} {body}: {error}");
+    }
+    assert_eq!(client.request(json!({"op": "stop", "id": 3}))["op"], "ack");
+    let deleted = json!({"stream": "orders", "group": "billing", "deleted": true});
+    assert_eq!(call(&server, "DELETE /streams/orders/groups/billing", &Value::Null), deleted);
+    assert_eq!(groups()["groups"], json!([]));
+    assert_eq!(call_with(&server, KEY, "", "DELETE /api/v1/streams/orders/groups/billing", "").status, 404);
+}
+
 /// Runs the commands of the book, in order, and compares the fields of the answers.
 #[test]
 fn commands_of_the_book_have_the_documented_answers() {

@@ -304,3 +304,48 @@ fn acknowledged_durable_keys_survive_a_killed_server() {
     let other = reader.request(json!({"op": "set", "id": 4, "topic": "other", "key": "a", "data": 1}));
     assert_eq!(other["seq"], 1);
 }
+
+#[test]
+fn idempotency_keys_of_durable_keys_survive_a_killed_server() {
+    let directory = Directory::new();
+    let streams = directory.path("streams");
+    let options = ["--streams", &streams, "--streams-keyed-topics", "game"];
+    let set = |data: u32, name: &str| json!({"op": "set", "id": 1, "topic": "game", "key": "a", "data": data, "idempotency_key": name});
+    let delete =
+        |name: &str| json!({"op": "delete", "id": 1, "topic": "game", "key": "b", "idempotency_key": name});
+    let server = Running::serve(&options);
+    let mut client = Client::connect(&server, "/ws");
+    let first = client.request(set(1, "one"));
+    client.request(json!({"op": "set", "id": 1, "topic": "game", "key": "b", "data": 1}));
+    let deleted = client.request(delete("gone"));
+    let second = client.request(set(2, "two"));
+    client.request(json!({"op": "set", "id": 1, "topic": "game", "key": "b", "data": 2}));
+    let repeated = |ack: &Value| {
+        let mut ack = ack.clone();
+        ack["repeated"] = json!(true);
+        ack
+    };
+    let check = |client: &mut Client| {
+        assert_eq!(client.request(set(9, "one")), repeated(&first));
+        assert_eq!(client.request(set(9, "two")), repeated(&second));
+        assert_eq!(client.request(delete("gone")), repeated(&deleted));
+    };
+    check(&mut client);
+    // Dropping it kills the process; the second one is stopped.
+    drop(server);
+    let server = Running::serve(&options);
+    check(&mut Client::connect(&server, "/ws"));
+    server.signal("TERM");
+    assert!(server.wait().0.success());
+    let server = Running::serve(&options);
+    let mut client = Client::connect(&server, "/ws");
+    check(&mut client);
+    client.request(json!({"op": "subscribe", "id": 2, "topic": "game", "keys": true}));
+    let last = client.request(set(3, "three"))["seq"].as_u64().unwrap();
+    assert_eq!(client.until(last), json!({"a": 3, "b": 2}));
+    // An idempotency key is one of its key.
+    let other = client.request(
+        json!({"op": "set", "id": 1, "topic": "game", "key": "c", "data": 1, "idempotency_key": "one"}),
+    );
+    assert_eq!(other.get("repeated"), None);
+}

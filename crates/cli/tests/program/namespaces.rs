@@ -1,5 +1,10 @@
 //! Options of topics by pattern.
 
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::thread;
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 use sinews_testkit::{Frame, Reply};
 
@@ -7,7 +12,7 @@ use crate::auth::{SECRET, token};
 use crate::config::Directory;
 use crate::hooks::{AppAnswer, Application};
 use crate::protocol::Client;
-use crate::support::{Running, program};
+use crate::support::{Running, TIMEOUT, program};
 
 fn serve(directory: &Directory, file: &str) -> Running {
     let file = directory.write("sinews.toml", file);
@@ -285,4 +290,216 @@ fn subscriptions_and_calls_are_limited() {
     assert!((2..1_000).contains(&count), "{count}");
     assert_eq!(app.requests.try_iter().count(), count, "a rejected call is not passed on");
     assert_eq!(client.request(call("b"))["op"], "rpc");
+}
+
+/// Messages to a client that does not read: far more than the kernel's buffers and the queue of a subscriber take.
+const FLOOD: u64 = 4_000;
+
+/// Publishes numbered messages of 8 KiB to topics in turn, while the subscriber does not read; then reads until this is
+/// complete. Returns the numbers by topic, and the messages that the server reports as dropped.
+fn flood(
+    server: &Running,
+    subscriber: &mut Client,
+    topics: &[&str],
+    is_complete: impl Fn(&BTreeMap<String, Vec<u64>>, u64) -> bool,
+) -> (BTreeMap<String, Vec<u64>>, u64) {
+    let mut publisher = Client::connect(server);
+    let fill = "x".repeat(8 << 10);
+    for number in 0..FLOOD {
+        let topic = topics[number as usize % topics.len()];
+        publisher.send_message(&json!({"op": "publish", "topic": topic, "data": [number, fill]}));
+    }
+    assert_eq!(publisher.request(json!({"op": "ping", "id": 1}))["op"], "pong");
+    let (mut numbers, mut dropped) = (BTreeMap::<String, Vec<u64>>::new(), 0);
+    while !is_complete(&numbers, dropped) {
+        let message = subscriber.receive_message();
+        if message["op"] == "dropped" {
+            dropped += message["messages"].as_u64().unwrap();
+        } else {
+            let topic = message["topic"].as_str().unwrap().to_owned();
+            numbers.entry(topic).or_default().push(message["data"][0].as_u64().unwrap());
+        }
+    }
+    (numbers, dropped)
+}
+
+#[test]
+fn slow_consumer_policy_follows_the_namespace() {
+    let directory = Directory::new();
+    let server = serve(
+        &directory,
+        "[namespace.\"newest.>\"]\nslow_consumer = \"drop-newest\"\n\
+         [namespace.\"oldest.>\"]\nslow_consumer = \"drop-oldest\"\n\
+         [namespace.\"last.>\"]\nslow_consumer = \"conflate\"\n\
+         [namespace.\"close.>\"]\nslow_consumer = \"close\"\n",
+    );
+    let subscriber = |pattern: &str| {
+        let mut client = Client::connect(&server);
+        assert_eq!(subscribe(&mut client, pattern)["op"], "ack");
+        client
+    };
+    let is_ascending = |numbers: &[u64]| numbers.windows(2).all(|pair| pair[0] < pair[1]);
+
+    // Each message arrives or is reported.
+    let is_all = |numbers: &BTreeMap<String, Vec<u64>>, dropped: u64| {
+        numbers.values().map(Vec::len).sum::<usize>() as u64 + dropped == FLOOD
+    };
+    let (numbers, dropped) = flood(&server, &mut subscriber("newest.*"), &["newest.a"], is_all);
+    let newest = &numbers["newest.a"];
+    assert!(dropped > 0 && newest.iter().copied().eq(0..newest.len() as u64), "the first messages stay");
+
+    let (numbers, dropped) = flood(&server, &mut subscriber("oldest.*"), &["oldest.a"], is_all);
+    let oldest = &numbers["oldest.a"];
+    assert!(dropped > 0 && is_ascending(oldest), "{dropped} dropped");
+    assert_eq!(oldest.last(), Some(&(FLOOD - 1)), "the last messages stay");
+
+    let last = [("last.a", FLOOD - 2), ("last.b", FLOOD - 1)];
+    let (numbers, _) = flood(&server, &mut subscriber("last.*"), &["last.a", "last.b"], |numbers, _| {
+        last.iter().all(|(topic, last)| numbers.get(*topic).is_some_and(|all| all.last() == Some(last)))
+    });
+    for received in numbers.values() {
+        assert!(
+            (received.len() as u64) < FLOOD / 4,
+            "{} messages arrive, the others are conflated",
+            received.len()
+        );
+        assert!(is_ascending(received));
+    }
+
+    let mut closed = subscriber("close.*");
+    let mut publisher = Client::connect(&server);
+    let fill = "x".repeat(8 << 10);
+    for number in 0..FLOOD {
+        publisher.send_message(&json!({"op": "publish", "topic": "close.a", "data": [number, fill]}));
+    }
+    assert_eq!(publisher.request(json!({"op": "ping", "id": 1}))["op"], "pong");
+    let code = loop {
+        match closed.0.next() {
+            Some(Reply::Message(..)) => {}
+            other => break other.and_then(|reply| reply.close_code()),
+        }
+    };
+    assert_eq!(code, Some(1008));
+}
+
+#[test]
+fn messages_beyond_the_history_age_are_not_retained() {
+    let directory = Directory::new();
+    let server = serve(
+        &directory,
+        "[namespace.\"short.>\"]\nhistory = 5\nhistory_age = \"300ms\"\n[namespace.\"long.>\"]\nhistory = 5\n",
+    );
+    let mut client = Client::connect(&server);
+    let begin = Instant::now();
+    for topic in ["short.a", "long.a"] {
+        assert_eq!(publish(&mut client, topic, "x")["op"], "ack");
+    }
+    let retained = |client: &mut Client, topic: &str| {
+        let history = client.request(json!({"op": "history", "id": 2, "topic": topic, "last": 9}));
+        history["messages"].as_array().unwrap().len()
+    };
+    while retained(&mut client, "short.a") > 0 {
+        assert!(begin.elapsed() < TIMEOUT);
+        thread::park_timeout(Duration::from_millis(20));
+    }
+    assert!(begin.elapsed() >= Duration::from_millis(300), "{:?}", begin.elapsed());
+    assert_eq!(retained(&mut client, "long.a"), 1);
+}
+
+#[test]
+fn updates_of_keys_keep_the_interval_of_the_namespace() {
+    const INTERVAL: Duration = Duration::from_millis(1_500);
+    let directory = Directory::new();
+    let server = serve(&directory, "[namespace.\"slow.>\"]\nkey_interval = \"1500ms\"\n");
+    let mut writer = Client::connect(&server);
+    let mut set = |topic: &str, number: u64| {
+        let set = json!({"op": "set", "id": 1, "topic": topic, "key": "k", "data": number});
+        assert_eq!(writer.request(set)["op"], "ack");
+    };
+    set("slow.a", 0);
+    let mut reader = Client::connect(&server);
+    let subscribe = json!({"op": "subscribe", "id": 1, "topic": "slow.a", "keys": true});
+    assert_eq!(reader.request(subscribe)["op"], "ack");
+    assert_eq!(reader.receive_message()["set"][0]["data"], 0);
+    let mut stream = server.connect();
+    let head = "GET /topics/slow.a/keys HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut events = BufReader::new(stream).lines().map_while(Result::ok);
+    let mut value_of_events = || {
+        let is_update = |line: &String| line.starts_with("data: ") && line.contains("\"set\"");
+        let line = events.find(is_update).expect("an update");
+        serde_json::from_str::<Value>(&line["data: ".len()..]).unwrap()["set"][0]["data"].as_u64().unwrap()
+    };
+    assert_eq!(value_of_events(), 0);
+    let begin = Instant::now();
+    for number in 1..=50 {
+        set("slow.a", number);
+    }
+    let written = begin.elapsed();
+    let mut updates = [0; 2];
+    loop {
+        updates[0] += 1;
+        if reader.receive_message()["set"][0]["data"] == 50 {
+            break;
+        }
+    }
+    loop {
+        updates[1] += 1;
+        if value_of_events() == 50 {
+            break;
+        }
+    }
+    // One for each interval in which there were writes, and one at their end.
+    let most = written.as_millis() / INTERVAL.as_millis() + 2;
+    assert!(updates.iter().all(|count| *count <= most), "{updates:?} updates in {written:?}");
+}
+
+#[test]
+fn limits_of_keys_follow_the_namespace() {
+    let directory = Directory::new();
+    let streams = directory.path("streams");
+    let file = format!(
+        "[streams]\ndirectory = {streams:?}\nkeyed_topics = \"kept.>\"\n\
+         [namespace.\"kept.not\"]\ndurable_keys = false\n[namespace.also]\ndurable_keys = true\nmax_keys = 2\n\
+         [namespace.\"few.>\"]\nmax_keys = 2\n[namespace.\"brief.>\"]\nkey_ttl = \"300ms\"\n"
+    );
+    let server = serve(&directory, &file);
+    let mut client = Client::connect(&server);
+    let mut set = |topic: &str, key: &str, more: Value| {
+        let mut request = json!({"op": "set", "id": 1, "topic": topic, "key": key, "data": 1});
+        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        client.request(request)
+    };
+    for topic in ["few.a", "also"] {
+        assert_eq!(set(topic, "a", json!({}))["op"], "ack");
+        assert_eq!(set(topic, "b", json!({}))["op"], "ack");
+        let full = set(topic, "c", json!({}));
+        assert_eq!(full["code"], 429, "{full}");
+        assert!(full["error"].as_str().unwrap().contains("(2)"), "{full}");
+        assert_eq!(status(&server.request(&format!("PUT /topics/{topic}/keys/c HTTP/1.1"), "1")), "429");
+        assert_eq!(set(topic, "b", json!({"data": 2}))["op"], "ack", "a known key is set");
+    }
+    assert_eq!(set("few.b", "a", json!({}))["op"], "ack", "each topic has its own limit");
+
+    // Values without a time to live get that of the namespace.
+    let begin = Instant::now();
+    assert_eq!(set("brief.a", "default", json!({}))["op"], "ack");
+    assert_eq!(set("brief.a", "own", json!({"ttl": 3_600_000}))["op"], "ack");
+    let key = |key: &str| status(&server.get(&format!("/topics/brief.a/keys/{key}"))).to_owned();
+    while key("default") == "200" {
+        assert!(begin.elapsed() < TIMEOUT);
+        thread::park_timeout(Duration::from_millis(20));
+    }
+    assert!(begin.elapsed() >= Duration::from_millis(300));
+    assert_eq!((key("default"), key("own")), ("404".to_owned(), "200".to_owned()));
+
+    for topic in ["kept.a", "kept.not"] {
+        assert_eq!(set(topic, "a", json!({}))["op"], "ack");
+    }
+    // Dropping it kills the process.
+    drop(server);
+    let server = serve(&directory, &file);
+    let has_key = |topic: &str| status(&server.get(&format!("/topics/{topic}/keys/a"))) == "200";
+    let found = ["kept.a", "kept.not", "also", "few.a"].map(has_key);
+    assert_eq!(found, [true, false, true, false], "durable keys survive");
 }

@@ -146,7 +146,7 @@ fn write(
     let write = make(request, &key)
         .and_then(|write| with_conditions(request, write).map_err(|problem| plain_failure(&problem)));
     let write = match write {
-        Ok(write) => write,
+        Ok(write) => rights.limit_key(&topic, write),
         Err(answer) => return Ok(answer.into()),
     };
     let check = |rights: &Rights, topic: &str, write: &KeyWrite| {

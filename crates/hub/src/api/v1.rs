@@ -12,6 +12,7 @@ mod operation;
 mod publish;
 mod schemas;
 mod server;
+mod streams;
 mod table;
 mod topics;
 

@@ -54,7 +54,7 @@ pub(crate) enum ApiRight {
     Disconnect,
     /// Change the rights of connections.
     Refresh,
-    /// Information about the server, and deletion of streams. Grants all other rights, too.
+    /// Information about the server, and administration of streams. Grants all other rights, too.
     Admin,
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use sinews_server::{Refusal, Response, TopicPattern};
+use sinews_server::{KeyWrite, Refusal, Response, TopicPattern};
 
 use super::creator::Creator;
 use super::fault::TokenFault;
@@ -338,6 +338,14 @@ impl Rights {
             return Err(problem(code::TOPIC, format!("topic {} has no keys for clients", brief(topic))));
         }
         Ok(options.key_interval)
+    }
+
+    /// Adds the limits of a topic's namespace to a write of a key.
+    pub(crate) fn limit_key(&self, topic: &str, write: KeyWrite) -> KeyWrite {
+        match self.in_namespace(|table| table.of(topic)) {
+            Some(options) => options.limit_key(write),
+            None => write,
+        }
     }
 
     /// Checks that clients may use the presence of a topic.

@@ -150,7 +150,8 @@ fn restore(
             }
             HandoverHead::Keyed { topic, position, forgotten, keys } => {
                 let keys = (0..keys).map(|_| read_key(input)).collect::<io::Result<_>>()?;
-                let keyed = KeyedSnapshot { topic, position: position.into(), forgotten, keys };
+                let keyed =
+                    KeyedSnapshot { topic, position: position.into(), forgotten, keys, recent: Vec::new() };
                 restore_keyed(keyed, publisher);
             }
             HandoverHead::Revocations => revoke(&epochs, hub, revocations)?,

@@ -253,6 +253,8 @@ pub(crate) fn accepted_write(
     (write, max_message): (KeyWrite, usize),
     reply: HookReply,
 ) -> Result<KeyWrite, Problem> {
+    // Namespaces may have changed while the hook decided.
+    let write = rights.limit_key(topic, write);
     let Some(content) = replaced(reply, max_message)? else { return Ok(write) };
     if write.value().is_none() {
         tracing::warn!(topic, "a hook's answer has a value for a key that is deleted");

@@ -94,25 +94,52 @@ fn durable_topics(
     list: &mut Vec<Namespace>,
     streams: Option<&mut StreamOptions>,
 ) -> Result<PatternSwitch, String> {
-    let Some(streams) = streams else {
-        return match list.iter().find(|namespace| namespace.durable == Some(true)) {
-            Some(namespace) => Err(format!("namespace {:?}: durable topics need streams", namespace.pattern)),
-            None => Ok(PatternSwitch::default()),
-        };
+    let needs = |field: fn(&Namespace) -> Option<bool>, what: &str| {
+        let found = list.iter().find(|namespace| field(namespace) == Some(true));
+        found.map_or(Ok(()), |found| {
+            Err(format!("namespace {:?}: durable {what} need streams", found.pattern))
+        })
     };
-    for pattern in &streams.topics {
-        match list.iter_mut().find(|known| known.pattern == *pattern) {
-            Some(known) if known.durable == Some(false) => {
-                return Err(format!("namespace {pattern:?}: the topics of streams make it durable"));
-            }
-            Some(known) => known.durable = Some(true),
-            None => list.push(Namespace::new(pattern).with_durable(true)),
+    let Some(streams) = streams else {
+        needs(|namespace| namespace.durable, "topics")?;
+        needs(|namespace| namespace.durable_keys, "keys")?;
+        return Ok(PatternSwitch::default());
+    };
+    let (topics, exceptions) = (&mut streams.topics, &mut streams.exceptions);
+    merge(list, (topics, exceptions), (|it| &mut it.durable, "the topics of streams make it durable"))?;
+    let (keyed, exceptions) = (&mut streams.keyed_topics, &mut streams.keyed_exceptions);
+    let why = "the keyed topics of streams make its keys durable";
+    merge(list, (keyed, exceptions), (|it| &mut it.durable_keys, why))?;
+    let switches = list.iter().filter_map(|known| Some((known.pattern.clone(), known.durable?)));
+    Ok(PatternSwitch::new(switches))
+}
+
+/// A switch of a namespace, and why it cannot be off where the streams set it.
+type NamespaceSwitch<'a> = (fn(&mut Namespace) -> &mut Option<bool>, &'a str);
+
+/// Adds the patterns of the streams to the list, and those of the list, with the exceptions, to the streams.
+fn merge(
+    list: &mut Vec<Namespace>,
+    (patterns, exceptions): (&mut Vec<String>, &mut Vec<String>),
+    (field, why): NamespaceSwitch<'_>,
+) -> Result<(), String> {
+    for pattern in patterns.iter() {
+        let at = list.iter().position(|known| known.pattern == *pattern).unwrap_or_else(|| {
+            list.push(Namespace::new(pattern));
+            list.len() - 1
+        });
+        let is_on = field(&mut list[at]);
+        if *is_on == Some(false) {
+            return Err(format!("namespace {pattern:?}: {why}"));
         }
+        *is_on = Some(true);
     }
-    let switches = || list.iter().filter_map(|known| Some((known.pattern.clone(), known.durable?)));
-    streams.topics = switches().filter(|(_, on)| *on).map(|(pattern, _)| pattern).collect();
-    streams.exceptions = switches().filter(|(_, on)| !on).map(|(pattern, _)| pattern).collect();
-    Ok(PatternSwitch::new(switches()))
+    let switches: Vec<(String, bool)> =
+        list.iter_mut().filter_map(|known| Some((known.pattern.clone(), (*field(known))?))).collect();
+    let of =
+        |on: bool| switches.iter().filter(|(_, is)| *is == on).map(|(pattern, _)| pattern.clone()).collect();
+    (*patterns, *exceptions) = (of(true), of(false));
+    Ok(())
 }
 
 /// Adds the rules of a namespace, one for each form of its topics.
@@ -216,6 +243,29 @@ mod tests {
                 "{topic}: a durable topic has a stream in place of a history"
             );
         }
+    }
+
+    #[test]
+    fn durable_keys_have_exceptions() {
+        let namespaces = vec![
+            Namespace::new("a.b.>").with_durable_keys(false),
+            Namespace::new("d").with_durable_keys(true).with_history(3),
+        ];
+        let mut streams = StreamOptions::in_directory("a").with_keyed_topics(["a.>".to_owned()]);
+        let namespaces = Namespaces::new(namespaces).unwrap();
+        let rules = HubRules::new(&namespaces, &[], Some(&mut streams)).unwrap();
+        assert!(rules.histories.is_on("d"), "messages are independent of keys");
+        let keyed = streams.keyed();
+        for (topic, on) in [("a.x", true), ("a.b.c", false), ("d", true), ("e", false)] {
+            assert_eq!(keyed.is_on(topic), on, "{topic}");
+        }
+        let namespaces = Namespaces::new([Namespace::new("a").with_durable_keys(false)]).unwrap();
+        let mut streams = StreamOptions::in_directory("a").with_keyed_topics(["a".to_owned()]);
+        let error = HubRules::new(&namespaces, &[], Some(&mut streams)).err().unwrap();
+        assert!(error.contains("make its keys durable"), "{error}");
+        let namespaces = Namespaces::new([Namespace::new("a").with_durable_keys(true)]).unwrap();
+        let error = HubRules::new(&namespaces, &[], None).err().unwrap();
+        assert!(error.contains("durable keys need streams"), "{error}");
     }
 
     #[test]

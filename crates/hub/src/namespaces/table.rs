@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use sinews_server::{TopicName, TopicPattern};
+use sinews_server::{KeyWrite, TopicName, TopicPattern};
 
 use super::order::overlap;
 use super::rates::{RateKind, RateScope, User, UserRates};
@@ -25,6 +25,8 @@ pub(crate) struct TopicOptions {
     pub(crate) has_no_keys: bool,
     pub(crate) has_no_presence: bool,
     pub(crate) key_interval: Option<Duration>,
+    max_keys: Option<usize>,
+    key_ttl: Option<Duration>,
     max_message: Option<usize>,
     connection_rate: Option<(RateScope, PublishRate)>,
     user_rate: Option<(RateScope, PublishRate)>,
@@ -64,6 +66,17 @@ impl TopicOptions {
                     format!("message of {bytes} bytes exceeds max_message ({max}) of {}", brief(topic));
                 Err(problem(code::TOO_LARGE, text))
             }
+        }
+    }
+
+    /// Adds the limits of a topic to a write of a key.
+    pub(crate) fn limit_key(&self, mut write: KeyWrite) -> KeyWrite {
+        if let Some(keys) = self.max_keys {
+            write = write.with_max_keys(keys);
+        }
+        match self.key_ttl {
+            Some(ttl) => write.with_default_ttl(ttl),
+            None => write,
         }
     }
 
@@ -159,6 +172,8 @@ impl NamespaceTable {
             has_no_keys: first!(keyed) == Some(false),
             has_no_presence: first!(presence) == Some(false),
             key_interval: first!(key_interval),
+            max_keys: first!(max_keys),
+            key_ttl: first!(key_ttl),
             max_message: first!(max_message),
             connection_rate: rate(|namespace| namespace.connection_rate),
             user_rate: rate(|namespace| namespace.user_rate),

@@ -11,10 +11,11 @@ mod request;
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sinews_server::{
-    Answer, CloseCode, Closed, Config, Context, DroppedMessages, Handler, Payload, Request, StreamingResponse,
+    Answer, CloseCode, Closed, Config, Context, DroppedMessages, Handler, KeySubscription, Payload, Request,
+    StreamingResponse,
 };
 
 use self::format::{
@@ -134,10 +135,10 @@ fn names_of<'a>(request: &Request<'a>) -> Result<Vec<Cow<'a, str>>, &'static str
 /// Creates the response in the requested format.
 fn response(client: JsonClient, wanted: TopicsRequest, assigned: Vec<String>) -> StreamingResponse {
     let positions = || Positions::new(&wanted.topics);
-    let reader = |poll| TopicReader {
+    let reader = |poll| EventReader {
         client,
-        expected: wanted.topics.len(),
-        topics: wanted.topics.as_slice().into(),
+        requested: Some(RequestedSubscriptions::Topics(wanted.topics.as_slice().into())),
+        topics: Some(wanted.topics.len()),
         assigned: wanted.assigned.then(|| assigned.into()),
         poll,
     };
@@ -149,24 +150,28 @@ fn response(client: JsonClient, wanted: TopicsRequest, assigned: Vec<String>) ->
             .with_prefix(EventIds(positions())),
         RequestedFormat::Lines => StreamingResponse::new(request::LINES, &LINES, reader(None)),
         RequestedFormat::Poll(wait) => {
-            let waker = PollWaker::default();
-            let prefix = PollAnswer::new(positions(), waker.clone());
-            let poll = Box::new(LongPoll { waker, until: Instant::now() + wait });
+            let (poll, prefix) = LongPoll::new(&wanted.topics, wait);
             StreamingResponse::new(request::JSON, &ELEMENTS, reader(Some(poll))).with_prefix(prefix)
         }
     }
 }
 
-/// The subscriptions of one response.
-struct TopicReader {
+/// The subscriptions of one response. If one ends, so does the response, and the client resumes with another one.
+struct EventReader {
     client: JsonClient,
-    /// The topics to subscribe to; empty once the response has begun.
-    topics: Box<[RequestedTopic]>,
-    /// Number of topics. If a subscription ends, so does the response, and the client resumes with another one.
-    expected: usize,
+    /// `None` once the response has begun.
+    requested: Option<RequestedSubscriptions>,
+    /// Number of topics; `None` for the keys of a topic.
+    topics: Option<usize>,
     /// Set if the client wants the topics that the server assigns to it: those of the application's answer.
     assigned: Option<Box<[String]>>,
     poll: Option<Box<LongPoll>>,
+}
+
+/// What a response subscribes to.
+enum RequestedSubscriptions {
+    Topics(Box<[RequestedTopic]>),
+    Keys(Box<(String, KeySubscription)>),
 }
 
 /// A response that ends with the first messages.
@@ -176,29 +181,52 @@ struct LongPoll {
     until: Instant,
 }
 
-impl TopicReader {
+impl LongPoll {
+    /// Creates the state of a poll, and what writes its answer.
+    fn new(topics: &[RequestedTopic], wait: Duration) -> (Box<Self>, PollAnswer) {
+        let waker = PollWaker::default();
+        let answer = PollAnswer::new(Positions::new(topics), waker.clone());
+        (Box::new(Self { waker, until: Instant::now() + wait }), answer)
+    }
+}
+
+impl EventReader {
     /// Ends the response if a subscription has ended, or if a poll has its answer.
     fn end_if_due(&self, cx: &mut Context<'_>) {
-        if self.client.subscriptions() < self.expected {
+        let has_all = match self.topics {
+            None => self.client.is_subscribed_to_keys(),
+            Some(topics) => self.client.subscriptions() >= topics,
+        };
+        if self.requested.is_none() && !has_all {
             return close(cx, CloseCode::TRY_AGAIN_LATER, "a subscription has ended");
         }
         if self.poll.as_ref().is_some_and(|poll| poll.waker.has_messages()) {
             close(cx, CloseCode::NORMAL, "");
         }
     }
+
+    fn subscribe(&mut self, cx: &mut Context<'_>) -> Result<(), Problem> {
+        match self.requested.take() {
+            Some(RequestedSubscriptions::Topics(topics)) => {
+                topics.into_iter().try_for_each(|RequestedTopic { name, start }| {
+                    self.client.subscribe_reader(&name, start, cx)
+                })
+            }
+            Some(RequestedSubscriptions::Keys(keys)) => self.client.subscribe_to_keys(&keys.0, keys.1, cx),
+            None => Ok(()),
+        }
+    }
 }
 
-impl Handler for TopicReader {
+impl Handler for EventReader {
     fn open(&mut self, cx: &mut Context<'_>) {
         if let Some(poll) = &self.poll {
             poll.waker.register(cx.waker());
         }
         self.client.register_reader(cx);
-        self.client.expect_subscriptions(self.expected);
-        for RequestedTopic { name, start } in std::mem::take(&mut self.topics) {
-            if let Err(problem) = self.client.subscribe_reader(&name, start, cx) {
-                return close(cx, CloseCode::TRY_AGAIN_LATER, &problem.text);
-            }
+        self.client.expect_subscriptions(self.topics.unwrap_or(0));
+        if let Err(problem) = self.subscribe(cx) {
+            close(cx, CloseCode::TRY_AGAIN_LATER, &problem.text);
         }
         if let Some(assigned) = self.assigned.take() {
             self.client.accept_assigned(&assigned, cx);

@@ -412,7 +412,7 @@ impl JsonClient {
         if index.is_none() {
             self.joined.check_room_to_subscribe(topic, self.subscriptions.len())?;
         }
-        if let Some(store) = self.streams.store_of(topic).cloned() {
+        if let Some(store) = self.streams.store_of_subscription(topic).cloned() {
             return self.subscribe_to_stream((&store, topic), presence, start, id, cx);
         }
         let mut ack = json!({ "topic": topic });

@@ -38,7 +38,7 @@ pub(crate) struct TopicClient {
     hub: Arc<HubTopics>,
     /// The connection counts as a subscriber.
     joined: bool,
-    /// Set for durable topics.
+    /// Set for durable topics, and for patterns of durable topics at a broker.
     stream: Option<TopicAppender>,
     /// Set while the connection is open.
     connection: Option<RegisteredConnection>,
@@ -70,8 +70,12 @@ impl TopicClient {
                 return Err(HandshakeRejection::request(400, "query parameter `self` must be true or false"));
             }
         };
-        let store = store.filter(|store| store.topics().is_durable(&topic));
-        if store.is_some() && !include_self {
+        let is_pattern = topics::is_pattern(&topic);
+        let store = store.filter(|store| match is_pattern {
+            true => store.discovers(&topic),
+            false => store.topics().is_durable(&topic),
+        });
+        if store.is_some() && !is_pattern && !include_self {
             return Err(HandshakeRejection::request(400, "self=false is not supported for durable topics"));
         }
         let policy = live.policy();
@@ -82,7 +86,6 @@ impl TopicClient {
         }
         let hooks = RawHooks::of(request, &policy);
         let stream = store.map(TopicAppender::new);
-        let is_pattern = topics::is_pattern(&topic);
         Ok(Self {
             topic,
             is_pattern,

@@ -140,6 +140,14 @@ impl StreamStore for BrokerStore {
         true
     }
 
+    fn lists_streams(&self) -> bool {
+        true
+    }
+
+    fn list_streams(&self) -> StoreFuture<Vec<String>> {
+        self.answer(self.broker.streams())
+    }
+
     fn missing(&self, name: &str, _: IfMissing) -> Problem {
         problem(code::STORE, format!("stream {} is not ready yet; retry later", brief(name)))
     }
@@ -250,6 +258,12 @@ impl StreamStore for BrokerStore {
         Err(problem(code::NOT_SUBSCRIBED, message))
     }
 
+    fn config_of_new(&self, name: &str) -> Result<StreamConfig, Problem> {
+        let message =
+            format!("stream {} is stored at the broker: create and configure it there", brief(name));
+        Err(problem(code::NOT_SUBSCRIBED, message))
+    }
+
     fn expires_unused(&self) -> bool {
         false
     }
@@ -314,9 +328,10 @@ async fn follow(
         let Some(partition) = stream.partition(number) else { continue };
         let ends = partition.offsets();
         let is_new = ends.next == 0;
-        let from = if is_new { StartPosition::Offset(extent.end) } else { StartPosition::Earliest };
+        let start = if topics.discovery.is_new(name) { extent.first } else { extent.end };
+        let from = if is_new { StartPosition::Offset(start) } else { StartPosition::Earliest };
         // Before the first record arrives.
-        topics.insert_at_broker(&stream, if is_new { extent.end } else { ends.readable });
+        topics.insert_at_broker(&stream, if is_new { start } else { ends.readable });
         broker.follow(name, number, from, partition);
     }
     Ok(extents)

@@ -17,6 +17,7 @@ use sinews_stream::{AppendError, Durability, Pending, Stream};
 
 use super::acks::{AckQueue, PendingAck};
 use super::fetch::{FetchedRecords, fetch};
+use super::groups::check_group_name;
 use super::replies::{AssignedPartition, Replies, ReplyContext, has_outbound_capacity};
 use super::request::{AckLevel, PartitionChoice, SubscriptionStart, choose_partition};
 use super::service::StreamService;
@@ -195,10 +196,7 @@ impl<I> ConnectionStreams<I> {
                 return Err(problem(code::TOPIC, "a group assigns the partitions itself: omit partition"));
             }
             Some(group) => {
-                if group.len() > GROUP_MAX || group.chars().any(char::is_control) {
-                    let text = format!("a group's name has 1 to {GROUP_MAX} bytes and no control characters");
-                    return Err(problem(code::TOPIC, text));
-                }
+                check_group_name(&group)?;
                 let (name, partitions) = (new.stream.name(), new.stream.partitions());
                 let membership = store.groups.join(name, &group, partitions, cx.waker())?;
                 new.member = Some(GroupMembership { group, membership });
@@ -489,9 +487,6 @@ impl<I> ConnectionStreams<I> {
         self.update_read_pause(cx);
     }
 }
-
-/// Longest name of a group, in bytes.
-const GROUP_MAX: usize = 255;
 
 /// Empty queues that a connection retains.
 const IDLE_ACK_QUEUES_MAX: usize = 16;

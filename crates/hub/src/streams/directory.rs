@@ -57,8 +57,8 @@ pub(crate) fn open(
             )
         }
     };
-    let topics = options.durable();
-    let StreamOptions { broker, keyed_topics, compacted, config, max_streams, rules, .. } = options;
+    let (topics, keyed_topics) = (options.durable(), options.keyed());
+    let StreamOptions { broker, compacted, config, max_streams, rules, .. } = options;
     let broker = broker.map(|(broker, _)| broker);
     let store = StreamService::new(config, (topics, keyed_topics, compacted), max_message, broker, rules);
     match directory.open(max_streams) {

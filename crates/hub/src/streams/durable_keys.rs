@@ -19,18 +19,18 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
-use sinews_server::{KeyError, KeyLog, KeyLogError, LoggedChange, Publisher, TopicName, TopicPattern};
+use sinews_server::{KeyError, KeyLog, KeyLogError, LoggedChange, Publisher, TopicName};
 use sinews_stream::{AppendError, Durability, Partition, Pending, Stream, StreamConfig, Streams};
 
 use super::durable_topics::single_partition;
 use super::store::StoreFuture;
 use crate::brief::brief;
+use crate::namespaces::order::PatternSwitch;
 use crate::problem::{Problem, code, problem};
-use crate::topics::parse_patterns;
 
 /// The durable keys of all topics.
 pub(crate) struct DurableKeys {
-    patterns: Vec<TopicPattern<'static>>,
+    patterns: PatternSwitch,
     config: StreamConfig,
     /// Topics whose stream is open. Their number is bounded by the number of streams.
     topics: Mutex<HashMap<String, Arc<StoredTopic>>>,
@@ -128,10 +128,10 @@ impl ChangeResult {
 }
 
 impl DurableKeys {
-    pub(super) fn new(patterns: Vec<String>, config: &StreamConfig) -> Self {
+    pub(super) fn new(patterns: PatternSwitch, config: &StreamConfig) -> Self {
         let stream = config.clone().with_partitions(1).with_retain_bytes(None).with_retain_age(None);
         Self {
-            patterns: parse_patterns(patterns),
+            patterns,
             config: stream
                 .with_segment_bytes(config.segment_bytes().min(SEGMENT_BYTES))
                 .with_compaction(Some(TOMBSTONE_RETENTION)),
@@ -335,7 +335,7 @@ impl DurableKeys {
 
 impl KeyLog for DurableKeys {
     fn stores(&self, topic: &str) -> bool {
-        TopicName::parse(topic).is_ok_and(|topic| self.patterns.iter().any(|pattern| pattern.matches(&topic)))
+        self.patterns.is_on(topic) && TopicName::parse(topic).is_ok()
     }
 
     fn epoch(&self, topic: &str) -> Option<u64> {
@@ -345,6 +345,7 @@ impl KeyLog for DurableKeys {
     fn append(&self, topic: &str, change: &LoggedChange<'_>) -> Result<u64, KeyError> {
         let stored = self.lock().get(topic).cloned().ok_or(KeyError::Log(KeyLogError::NotReady))?;
         let records = record::encode(change).map_err(|_| KeyError::Log(KeyLogError::TooLarge))?;
+        let count = u64::from(records.count());
         // Locked first, so that the queue has the order of the log.
         let mut queue = stored.lock();
         let pending = stored.partition.append(records).map_err(|error| {
@@ -356,7 +357,7 @@ impl KeyLog for DurableKeys {
             })
         })?;
         // The log of this node assigns offsets at once.
-        let sequence = pending.first().ok_or(KeyError::Log(KeyLogError::Failed))? + 1;
+        let sequence = pending.first().ok_or(KeyError::Log(KeyLogError::Failed))? + count;
         queue.changes.push_back(QueuedChange { ticket: change.ticket, pending, result: Arc::default() });
         drop(queue);
         // The thread registers its waker with the append.

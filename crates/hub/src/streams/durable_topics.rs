@@ -26,11 +26,12 @@ use sinews_stream::record::{IDEMPOTENCY_PREFIX, Record, RecordBuilder, RecordLim
 use sinews_stream::{Partition, PartitionEvent, ReadError, Stream};
 
 use super::errors::malformed;
+use super::pattern_state::TopicDiscovery;
 use super::records_from::records_from;
 use super::request::now;
 use super::wake_flag::WakeFlag;
 use crate::brief::brief;
-use crate::namespaces::order::PatternSwitch;
+use crate::namespaces::order::{PatternSwitch, overlap};
 use crate::problem::{Problem, code, problem};
 use crate::topics::{HubTopics, MessageContent};
 
@@ -46,6 +47,8 @@ pub(crate) struct DurableTopics {
     closing: AtomicBool,
     /// Number of relays added so far.
     generation: AtomicU64,
+    /// Streams that subscribers by pattern wait for.
+    pub(super) discovery: TopicDiscovery,
     /// Tasks that wait in [`wait_until`](Self::wait_until): at most one waker for each subscription.
     waiting: Mutex<Vec<Waker>>,
 }
@@ -110,6 +113,7 @@ impl DurableTopics {
             relay_thread: Mutex::default(),
             closing: AtomicBool::new(false),
             generation: AtomicU64::new(0),
+            discovery: TopicDiscovery::default(),
             waiting: Mutex::default(),
         }
     }
@@ -117,6 +121,11 @@ impl DurableTopics {
     /// Whether a topic is durable.
     pub(crate) fn is_durable(&self, topic: &str) -> bool {
         self.patterns.is_on(topic) && TopicName::parse(topic).is_ok()
+    }
+
+    /// Whether a durable topic may match the pattern.
+    pub(super) fn overlaps(&self, pattern: &str) -> bool {
+        self.patterns.patterns().iter().any(|durable| overlap(durable, pattern))
     }
 
     /// Starts the relay of a stream that a broker stores, at the offset where this node begins to follow. A stream that

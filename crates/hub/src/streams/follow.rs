@@ -13,6 +13,7 @@ use sinews_server::{
 };
 use sinews_stream::{PartitionEvent, ReadResult};
 
+use super::discovery::PatternInterest;
 use super::durable_topics::{RELAY_RECORDS, TopicRelay, content_of};
 use super::fetch::{FetchedRecords, READ_BYTES};
 use super::records_from::records_from;
@@ -25,7 +26,15 @@ use crate::topics::{TopicForm, subscription_fault};
 /// The state of one subscription.
 pub(crate) enum DurableSubscription {
     /// It is waiting for its start. Holds the requested start and the id of the request.
-    Opening { id: Option<Value>, start: Option<ReplayFrom>, ready: Option<StartFuture> },
+    Opening {
+        id: Option<Value>,
+        start: Option<ReplayFrom>,
+        ready: Option<StartFuture>,
+        /// Set for a pattern.
+        interest: Option<PatternInterest>,
+    },
+    /// A pattern: it receives the publications of the relays. The node follows the streams that match.
+    ByPattern { _interest: PatternInterest },
     /// It is fed from the log; `next` is the next offset.
     Reading { relay: Arc<TopicRelay>, source: Box<PartitionSource>, next: u64 },
     /// It receives the relay's publications.
@@ -59,7 +68,19 @@ impl DurableSubscription {
             && store.relay(topic).is_ok_and(|relay| relay.is_none_or(|relay| relay.has_reached(start)));
         let ready = (!is_ready)
             .then(|| -> StartFuture { Box::pin(ready(Arc::clone(store), topic.to_owned(), start)) });
-        Self::Opening { id: id.clone(), start, ready }
+        Self::Opening { id: id.clone(), start, ready, interest: None }
+    }
+
+    /// Creates the state of a subscription to a pattern, which starts when this node follows the streams that match.
+    pub(crate) fn by_pattern(
+        store: &Arc<StreamService>,
+        pattern: &str,
+        start: Option<ReplayFrom>,
+        id: &Option<Value>,
+    ) -> Result<Self, Problem> {
+        let (interest, opening) = store.discover(pattern)?;
+        let ready: Option<StartFuture> = Some(Box::pin(opening));
+        Ok(Self::Opening { id: id.clone(), start, ready, interest: Some(interest) })
     }
 
     /// Starts, if it has not started yet. Returns the fields of the acknowledgement; `None` while it has to wait.
@@ -69,13 +90,23 @@ impl DurableSubscription {
         topic: &str,
         cx: &mut Context<'_>,
     ) -> Result<Poll<Value>, Problem> {
-        let Self::Opening { start, ready, .. } = self else { return Ok(Poll::Pending) };
+        let Self::Opening { start, ready, interest, .. } = self else { return Ok(Poll::Pending) };
         let start = *start;
         if let Some(ready) = ready {
             let waker = cx.waker();
             if ready.as_mut().poll(&mut task::Context::from_waker(&waker))?.is_pending() {
                 return Ok(Poll::Pending);
             }
+        }
+        if let Some(interest) = interest.take() {
+            cx.subscribe(&TopicForm::Framed.topic(topic)).map_err(subscription_problem)?;
+            *self = Self::ByPattern { _interest: interest };
+            let mut ack = json!({ "topic": topic });
+            if start.is_some() {
+                // A pattern has no position.
+                ack["complete"] = json!(false);
+            }
+            return Ok(Poll::Ready(ack));
         }
         let (follow, ack) = Self::start_reading(store, topic, start, cx)?;
         *self = follow;

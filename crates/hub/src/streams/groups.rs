@@ -54,6 +54,21 @@ pub(super) struct Reassignment {
     pub(super) gained: Vec<u32>,
 }
 
+/// Longest name of a consumer group in bytes.
+const GROUP_MAX: usize = 255;
+
+/// Checks the name of a consumer group.
+///
+/// # Errors
+/// The rule that it breaks.
+pub(super) fn check_group_name(group: &str) -> Result<(), Problem> {
+    if group.is_empty() || group.len() > GROUP_MAX || group.chars().any(char::is_control) {
+        let text = format!("a group's name has 1 to {GROUP_MAX} bytes and no control characters");
+        return Err(problem(code::TOPIC, text));
+    }
+    Ok(())
+}
+
 impl ActiveGroups {
     /// Joins a group of a stream with this number of partitions. The waker is called when there are
     /// [moves](Membership::reassignment).
@@ -79,6 +94,13 @@ impl ActiveGroups {
         state.wake_all();
         drop(state);
         Ok(Membership { group, id })
+    }
+
+    /// The number of members of a group on this server.
+    pub(super) fn members(&self, stream: &str, group: &str) -> usize {
+        let streams = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let group = streams.get(stream).and_then(|groups| groups.get(group)).and_then(Weak::upgrade);
+        group.map_or(0, |group| group.lock().members.len())
     }
 
     /// Removes a deleted stream: its members are notified, and its name is free.

@@ -56,6 +56,37 @@ pub(crate) fn listed(store: &StreamService, info: &StreamInfo) -> Value {
     message
 }
 
+/// A stream, its offsets and its configuration, as JSON. The configuration of a broker's stream is at the broker.
+pub(crate) fn info_json(store: &StreamService, info: &StreamInfo) -> Value {
+    let mut message = listed(store, info);
+    if store.broker().is_none() {
+        message["created"] = json!(info.created / 1_000);
+        message["retain_bytes"] = json!(info.config.retain_bytes());
+        message["retain_seconds"] = json!(info.config.retain_age().map(|age| age.as_secs()));
+        message["compact"] = json!(info.config.compaction().is_some());
+    }
+    message
+}
+
+/// The groups of a stream, with the lag of each partition that has a committed offset.
+pub(crate) fn group_lags(store: &StreamService, info: &StreamInfo) -> Value {
+    let mut message = listed(store, info);
+    let ends: Vec<u64> =
+        message["partitions"].as_array().into_iter().flatten().filter_map(|it| it["end"].as_u64()).collect();
+    let mut groups = message["groups"].take();
+    for partition in groups
+        .as_array_mut()
+        .into_iter()
+        .flatten()
+        .flat_map(|group| group["partitions"].as_array_mut().into_iter().flatten())
+    {
+        let number = partition["partition"].as_u64().and_then(|number| usize::try_from(number).ok());
+        let end = number.and_then(|number| ends.get(number)).copied().unwrap_or_default();
+        partition["lag"] = json!(end.saturating_sub(partition["offset"].as_u64().unwrap_or_default()));
+    }
+    groups
+}
+
 fn offsets(assignments: &[(u32, u64)]) -> Value {
     assignments
         .iter()

@@ -145,6 +145,10 @@ impl StreamStore for LocalStore {
         Ok(())
     }
 
+    fn config_of_new(&self, name: &str) -> Result<StreamConfig, Problem> {
+        Ok(self.config_of(name))
+    }
+
     fn expires_unused(&self) -> bool {
         true
     }

@@ -19,6 +19,8 @@ pub struct StreamOptions {
     /// Patterns of topics that are not durable, although a less specific pattern is.
     pub(crate) exceptions: Vec<String>,
     pub(crate) keyed_topics: Vec<String>,
+    /// Patterns of topics whose keys are in memory, although a less specific pattern makes them durable.
+    pub(crate) keyed_exceptions: Vec<String>,
     pub(crate) compacted: Vec<String>,
     pub(crate) config: StreamConfig,
     pub(crate) max_streams: usize,
@@ -85,6 +87,7 @@ impl StreamOptions {
             topics: Vec::new(),
             exceptions: Vec::new(),
             keyed_topics: Vec::new(),
+            keyed_exceptions: Vec::new(),
             compacted: Vec::new(),
             config: StreamConfig::default(),
             max_streams: STREAMS_MAX,
@@ -105,6 +108,7 @@ impl StreamOptions {
             topics: Vec::new(),
             exceptions: Vec::new(),
             keyed_topics: Vec::new(),
+            keyed_exceptions: Vec::new(),
             compacted: Vec::new(),
             config: StreamConfig::default().with_fsync(Fsync::Never).with_retain_bytes(Some(COPY_BYTES)),
             max_streams: STREAMS_MAX,
@@ -178,6 +182,12 @@ impl StreamOptions {
     pub(super) fn durable(&self) -> PatternSwitch {
         let topics = self.topics.iter().map(|pattern| (pattern.clone(), true));
         PatternSwitch::new(topics.chain(self.exceptions.iter().map(|pattern| (pattern.clone(), false))))
+    }
+
+    /// The topics whose keys are durable.
+    pub(crate) fn keyed(&self) -> PatternSwitch {
+        let topics = self.keyed_topics.iter().map(|pattern| (pattern.clone(), true));
+        PatternSwitch::new(topics.chain(self.keyed_exceptions.iter().map(|pattern| (pattern.clone(), false))))
     }
 
     /// The location for reports: the broker, or the directory.

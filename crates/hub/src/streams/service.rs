@@ -59,7 +59,7 @@ impl StreamService {
     /// broker that stores the streams.
     pub(crate) fn new(
         config: StreamConfig,
-        (topics, keyed_topics, compacted): (PatternSwitch, Vec<String>, Vec<String>),
+        (topics, keyed_topics, compacted): (PatternSwitch, PatternSwitch, Vec<String>),
         max_message: usize,
         broker: Option<Arc<dyn Broker>>,
         rules: CreationRules,
@@ -259,6 +259,8 @@ impl StreamService {
         // Before waiting tasks are woken.
         self.closed.store(true, Ordering::Release);
         self.store.close();
+        self.topics.wake_all();
+        self.topics.discovery.close();
         if let Some(streams) = self.streams.get() {
             streams.close();
         }

@@ -9,7 +9,7 @@ use sinews_stream::broker::BrokerHealth;
 use sinews_stream::record::Records;
 use sinews_stream::{
     AppendError, Appended, Durability, Partition, Pending, ReadError, ReadResult, StartPosition, Stream,
-    Streams,
+    StreamConfig, Streams,
 };
 
 use crate::problem::{Problem, code, problem};
@@ -48,6 +48,16 @@ pub(crate) trait StreamStore: Send + Sync {
 
     /// Whether clients without the right to publish may open streams that this node does not have.
     fn opens_for_readers(&self) -> bool;
+
+    /// Whether streams exist that this node does not have.
+    fn lists_streams(&self) -> bool {
+        false
+    }
+
+    /// The names of all streams, if [`lists_streams`](Self::lists_streams).
+    fn list_streams(&self) -> StoreFuture<Vec<String>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
 
     /// The problem for a stream that is not open.
     fn missing(&self, name: &str, missing: IfMissing) -> Problem;
@@ -107,6 +117,12 @@ pub(crate) trait StreamStore: Send + Sync {
 
     /// Checks whether a stream may be deleted here.
     fn check_delete(&self, name: &str) -> Result<(), Problem>;
+
+    /// Configuration of a stream that is created on request.
+    ///
+    /// # Errors
+    /// Streams are not created and configured here.
+    fn config_of_new(&self, name: &str) -> Result<StreamConfig, Problem>;
 
     /// Whether unused streams are deleted here.
     fn expires_unused(&self) -> bool;

@@ -2,13 +2,14 @@
 
 use std::io::Read as _;
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::task::Poll;
 
 use sinews_server::{
-    Answer, Cause, CloseCode, Closed, Config, Context, Handler, HistoryPolicy, Kind, Limits, Payload,
-    Position, Prepared, ReplayFrom, Response, Router, Server, SlowConsumer, StreamingResponse, TopicRule,
-    WebSocketEnd,
+    Answer, BodyFormat, Cause, CloseCode, Closed, Config, Context, Handler, HistoryPolicy, Kind, Limits,
+    Payload, Position, Prepared, ReplayFrom, Response, Router, Server, SlowConsumer, StreamingResponse,
+    TopicRule, WebSocketEnd,
 };
 use sinews_testkit::{BodyReader, SseEvent};
 
@@ -404,4 +405,57 @@ fn later_answer_is_a_streaming_response_or_an_error() {
         assert!(count > 0, "{rest}");
         rest.push_str(std::str::from_utf8(&bytes[..count]).unwrap());
     }
+}
+
+/// How often each format has encoded a publication.
+static ENCODED: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
+
+/// Counts the publication `counted …`; acknowledgements differ by reader.
+fn count(format: usize, message: &[u8], out: &mut Vec<u8>) {
+    if message.starts_with(b"counted") {
+        ENCODED[format].fetch_add(1, Ordering::Relaxed);
+    }
+    out.extend_from_slice(message);
+    out.push(b'\n');
+}
+
+static COUNTED: [BodyFormat; 2] = [
+    BodyFormat::new(|_, message, out| count(0, message, out)),
+    BodyFormat::new(|_, message, out| count(1, message, out)),
+];
+
+#[test]
+fn publication_is_encoded_once_for_each_format_over_all_readers_of_a_thread() {
+    const READERS: usize = 20;
+    const MESSAGES: usize = 50;
+    let (closed, _ended) = channel();
+    let router = Router::new().get("/counted/{format}", move |request| {
+        let format: usize = request.param("format").unwrap().parse().unwrap();
+        let reader = Subscriber { topic: "t".to_owned(), start: None, ends: false, closed: closed.clone() };
+        StreamingResponse::new("text/plain", &COUNTED[format], reader)
+    });
+    let router = router.post("/t", |request| {
+        let message = Prepared::text(std::str::from_utf8(request.body()).unwrap());
+        Response::text(request.topics().publish("t", &message, None).unwrap().to_string())
+    });
+    let server = Running::server(Server::new(router).threads(1));
+    let mut readers: Vec<_> = (0..2 * READERS)
+        .map(|at| {
+            let mut client = server.connect();
+            client.send(get(&format!("/counted/{}", at % 2)));
+            let mut body = BodyReader::new(client.stream);
+            assert_eq!(body.line().as_deref(), Some("subscribed"));
+            body
+        })
+        .collect();
+    for number in 0..MESSAGES {
+        let answer = server.connect().send(post("/t", &format!("counted {number}"))).answer();
+        assert_eq!(answer.text(), (2 * READERS).to_string());
+    }
+    for reader in &mut readers {
+        for number in 0..MESSAGES {
+            assert_eq!(reader.line(), Some(format!("counted {number}")));
+        }
+    }
+    assert_eq!(ENCODED.each_ref().map(|encoded| encoded.load(Ordering::Relaxed)), [MESSAGES; 2]);
 }

@@ -38,6 +38,9 @@ pub use error::BrokerError;
 pub use response::{BrokerResponder, BrokerResponse};
 pub use sink::{FlushOutcome, LastRecord, LogSink};
 
+/// Maximum number of streams that [`Broker::streams`] lists: about 10 MB of names.
+pub const STREAMS_MAX: usize = 100_000;
+
 /// A connection to a broker. It runs its own threads, reconnects indefinitely, and never blocks its caller.
 ///
 /// Offsets are the broker's; `docs/book/src/server/brokers.md` describes their form for each engine. They grow, and may have gaps.
@@ -87,6 +90,10 @@ pub trait Broker: Send + Sync {
 
     /// Number of partitions of a stream. If the broker permits it, a missing stream is created.
     fn partitions(&self, stream: &str) -> BrokerResponse<u32>;
+
+    /// The names of all streams at the broker that a stream of this server may have, in any order; each with its first
+    /// partition. Fails if there are more than [`STREAMS_MAX`].
+    fn streams(&self) -> BrokerResponse<Vec<String>>;
 
     /// The offset of the first record that any stream ever had: the same for all streams of this engine.
     fn first_offset(&self) -> u64;

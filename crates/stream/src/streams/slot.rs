@@ -43,7 +43,7 @@ impl StreamSlot {
 
     pub(super) fn info(&self, name: &Arc<str>) -> StreamInfo {
         if let SlotState::Open(stream) = &self.state {
-            let mut info = stream.info();
+            let mut info = stream.info(&self.metadata.config);
             info.last_append = info.last_append.max(self.metadata.last_append);
             info.last_read = info.last_read.max(self.metadata.last_read);
             return info;
@@ -58,6 +58,7 @@ impl StreamSlot {
             name: name.clone(),
             created: metadata.created,
             automatic: metadata.config.automatic,
+            config: metadata.config.clone(),
             last_append: metadata.last_append,
             last_read: metadata.last_read,
             state,

@@ -119,7 +119,14 @@ fn every_operation_of_the_document_answers_as_documented() {
     let order = |operation: &DocumentedOperation<'_>| match (&*operation.method, &*operation.path) {
         ("PUT", _) => 0,
         ("GET", _) => 1,
-        ("DELETE", _) => 3,
+        // A stream is deleted after its groups.
+        ("DELETE", path) => {
+            if path.ends_with("/streams/{stream}") {
+                4
+            } else {
+                3
+            }
+        }
         (_, "/api/v1/disconnect" | "/api/v1/revoke") => 4,
         _ => 2,
     };

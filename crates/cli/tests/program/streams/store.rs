@@ -1,7 +1,11 @@
 //! Streams at a broker: docs/book/src/server/brokers.md. Most tests use the in-process mock cluster of librdkafka.
 
+#[cfg(any(feature = "nats", feature = "redis"))]
+mod clustered;
 #[cfg(feature = "kafka")]
 pub(crate) mod kafka;
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
+mod patterns;
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 mod real;
 

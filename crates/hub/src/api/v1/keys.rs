@@ -56,7 +56,11 @@ pub(super) fn write(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut
         let text = format!("{} writes of keys exceed the limit of {WRITES_MAX}", body.writes.len());
         return Err(problem(code::TOO_LARGE, text));
     }
-    let writes = body.writes.into_iter().map(|write| (write.key.to_string(), write_of(&write)));
+    let policy = context.live.policy();
+    let writes = body.writes.into_iter().map(|write| {
+        let limited = write_of(&write).map(|write| policy.limit_key(&topic, write));
+        (write.key.to_string(), limited)
+    });
     let Some(store) = context.store.as_ref().filter(|store| store.keys().stores(&topic)) else {
         let results = writes.map(|(key, write)| {
             let written =

@@ -172,45 +172,126 @@ pub(super) const HISTORY_MESSAGE: Schema = Schema::Object(
     &[],
 );
 
+const STREAM_NAME: Field = required("stream", Schema::Text, "Name of the stream");
+const STREAM_PARTITIONS: Field = required(
+    "partitions",
+    Schema::List(&Schema::Object(
+        &[
+            required("partition", Schema::Integer, "Number of the partition"),
+            required("earliest", Schema::Integer, "Offset of the first record"),
+            required("end", Schema::Integer, "Offset of the next record"),
+            required("bytes", Schema::Integer, "Bytes on the disk of this node"),
+        ],
+        &[],
+    )),
+    "Partitions by number",
+);
+const STREAM_GROUPS: Field = required(
+    "groups",
+    Schema::List(&Schema::Object(
+        &[
+            required("group", Schema::Text, "Name of the consumer group"),
+            required(
+                "partitions",
+                Schema::List(&Schema::Object(
+                    &[
+                        required("partition", Schema::Integer, "Number of the partition"),
+                        required("offset", Schema::Integer, "Committed offset"),
+                    ],
+                    &[],
+                )),
+                "Partitions with a committed offset",
+            ),
+        ],
+        &[],
+    )),
+    "Consumer groups by name",
+);
+const STREAM_DAMAGE: Field = optional("error", Schema::Text, "Damage of a stream that cannot be opened");
+
 /// A durable stream and its offsets.
-pub(super) const STREAM: Schema = Schema::Object(
+pub(super) const STREAM: Schema =
+    Schema::Object(&[STREAM_NAME, STREAM_PARTITIONS, STREAM_GROUPS, STREAM_DAMAGE], &[]);
+
+/// The same with its configuration.
+pub(super) const STREAM_INFO: Schema = Schema::Object(
+    &[
+        STREAM_NAME,
+        STREAM_PARTITIONS,
+        STREAM_GROUPS,
+        STREAM_DAMAGE,
+        optional("created", Schema::Integer, "Time of creation in milliseconds since 1970; not at a broker"),
+        optional("retain_bytes", Schema::IntegerOrNull, "Bytes of each partition that are retained"),
+        optional("retain_seconds", Schema::IntegerOrNull, "Age up to which records are retained"),
+        optional("compact", Schema::Boolean, "The newest record of each key is retained"),
+    ],
+    &[],
+);
+
+/// The offset of a consumer group in a partition.
+const GROUP_OFFSET: Schema = Schema::Object(
+    &[
+        required("partition", Schema::Integer, "Number of the partition"),
+        required("offset", Schema::Integer, "Committed offset"),
+        required("lag", Schema::Integer, "Offsets between it and the end"),
+    ],
+    &[],
+);
+
+/// A change of a stream's configuration.
+pub(super) const STREAM_CHANGE: Schema = Schema::Object(
+    &[
+        optional("partitions", Schema::Integer, "Number of partitions; it never decreases"),
+        optional(
+            "retain_bytes",
+            Schema::IntegerOrNull,
+            "Bytes of each partition that are retained; `null`: all",
+        ),
+        optional(
+            "retain_seconds",
+            Schema::IntegerOrNull,
+            "Age up to which records are retained; `null`: all",
+        ),
+        optional("compact", Schema::Boolean, "Retain the newest record of each key; for a new stream only"),
+    ],
+    &[],
+);
+
+/// The consumer groups of a stream.
+pub(super) const STREAM_GROUPS_LISTED: Schema = Schema::Object(
     &[
         required("stream", Schema::Text, "Name of the stream"),
-        required(
-            "partitions",
-            Schema::List(&Schema::Object(
-                &[
-                    required("partition", Schema::Integer, "Number of the partition"),
-                    required("earliest", Schema::Integer, "Offset of the first record"),
-                    required("end", Schema::Integer, "Offset of the next record"),
-                    required("bytes", Schema::Integer, "Bytes on the disk of this node"),
-                ],
-                &[],
-            )),
-            "Partitions by number",
-        ),
         required(
             "groups",
             Schema::List(&Schema::Object(
                 &[
                     required("group", Schema::Text, "Name of the consumer group"),
-                    required(
-                        "partitions",
-                        Schema::List(&Schema::Object(
-                            &[
-                                required("partition", Schema::Integer, "Number of the partition"),
-                                required("offset", Schema::Integer, "Committed offset"),
-                            ],
-                            &[],
-                        )),
-                        "Partitions with a committed offset",
-                    ),
+                    required("partitions", Schema::List(&GROUP_OFFSET), "Partitions with an offset"),
                 ],
                 &[],
             )),
             "Consumer groups by name",
         ),
-        optional("error", Schema::Text, "Damage of a stream that cannot be opened"),
+    ],
+    &[],
+);
+
+/// A new offset of a consumer group.
+pub(super) const NEW_OFFSET: Schema = Schema::Object(
+    &[
+        optional("partition", Schema::Integer, "One partition; without it, all"),
+        optional("offset", Schema::Integer, "Offset of the next record that the group gets"),
+        optional("to", Schema::Text, "`earliest` or `latest`; either offset or to"),
+    ],
+    &["offset", "to"],
+);
+
+/// The changed offsets of a consumer group.
+pub(super) const OFFSETS_SET: Schema = Schema::Object(
+    &[
+        required("stream", Schema::Text, "Name of the stream"),
+        required("group", Schema::Text, "Name of the consumer group"),
+        required("partitions", Schema::List(&GROUP_OFFSET), "The changed partitions"),
     ],
     &[],
 );

@@ -6,9 +6,10 @@ use super::operation::{
 };
 use super::schemas::{
     B64, BROADCAST_RESULTS, COMMANDED, CONNECTION, DATA, HISTORY_MESSAGE, KEY_FIELDS, KEY_WRITE, KEY_WRITTEN,
-    KEYS_WRITTEN, MESSAGE, MISSING, NEXT, NODE, ONCE, RESULT, RESULTS, STREAM, SUBSCRIPTION, USER,
+    KEYS_WRITTEN, MESSAGE, MISSING, NEW_OFFSET, NEXT, NODE, OFFSETS_SET, ONCE, RESULT, RESULTS, STREAM,
+    STREAM_CHANGE, STREAM_GROUPS_LISTED, STREAM_INFO, SUBSCRIPTION, USER,
 };
-use super::{connections, keys, openapi, publish, server, topics};
+use super::{connections, keys, openapi, publish, server, streams, topics};
 use crate::auth::ApiRight;
 
 const TOPIC: Parameter = in_path("topic", "Name of the topic", "chat.room");
@@ -20,6 +21,9 @@ const IF_MATCH: Parameter =
 const IF_NONE_MATCH: Parameter = in_head("If-None-Match", "With `*`: write only if the key does not exist");
 const IDEMPOTENCY_KEY: Parameter =
     in_head("Idempotency-Key", "A second write of the key with the same value changes nothing");
+
+const STREAM_NAME: Parameter = in_path("stream", "Name of the stream", "orders");
+const GROUP_NAME: Parameter = in_path("group", "Name of the consumer group", "billing");
 
 const fn limit(help: &'static str) -> Parameter {
     in_query("limit", Schema::Integer, help)
@@ -504,7 +508,7 @@ pub(super) static OPERATIONS: &[Operation] = &[
         parameters: &[],
         body: None,
         answer: &Schema::Object(&[required("streams", Schema::List(&STREAM), "Streams by name")], &[]),
-        execute: OperationHandler::WithRights(server::streams),
+        execute: OperationHandler::WithRights(streams::list),
     },
     Operation {
         method: "DELETE",
@@ -512,7 +516,7 @@ pub(super) static OPERATIONS: &[Operation] = &[
         name: "deleteStream",
         summary: "Delete a durable stream with its records",
         right: Some(ApiRight::Admin),
-        parameters: &[in_path("stream", "Name of the stream", "orders")],
+        parameters: &[STREAM_NAME],
         body: None,
         answer: &Schema::Object(
             &[
@@ -521,6 +525,71 @@ pub(super) static OPERATIONS: &[Operation] = &[
             ],
             &[],
         ),
-        execute: OperationHandler::WithRights(server::delete_stream),
+        execute: OperationHandler::WithRights(streams::delete),
+    },
+    Operation {
+        method: "GET",
+        path: "/streams/{stream}",
+        name: "getStream",
+        summary: "Offsets and configuration of a durable stream",
+        right: Some(ApiRight::Read),
+        parameters: &[STREAM_NAME],
+        body: None,
+        answer: &STREAM_INFO,
+        execute: OperationHandler::WithRights(streams::get),
+    },
+    Operation {
+        method: "PUT",
+        path: "/streams/{stream}",
+        name: "putStream",
+        summary: "Create a durable stream, or change its configuration; a field that is missing stays as it is",
+        right: Some(ApiRight::Admin),
+        parameters: &[STREAM_NAME],
+        body: Some(RequestBody {
+            schema: STREAM_CHANGE,
+            example: r#"{"partitions":2,"retain_seconds":604800}"#,
+        }),
+        answer: &STREAM_INFO,
+        execute: OperationHandler::WithRights(streams::put),
+    },
+    Operation {
+        method: "GET",
+        path: "/streams/{stream}/groups",
+        name: "listGroups",
+        summary: "List the consumer groups of a durable stream with their offsets and lags",
+        right: Some(ApiRight::Read),
+        parameters: &[STREAM_NAME],
+        body: None,
+        answer: &STREAM_GROUPS_LISTED,
+        execute: OperationHandler::WithRights(streams::groups),
+    },
+    Operation {
+        method: "PUT",
+        path: "/streams/{stream}/groups/{group}",
+        name: "setGroupOffset",
+        summary: "Set the committed offset of a consumer group without members",
+        right: Some(ApiRight::Admin),
+        parameters: &[STREAM_NAME, GROUP_NAME],
+        body: Some(RequestBody { schema: NEW_OFFSET, example: r#"{"partition":0,"offset":1}"# }),
+        answer: &OFFSETS_SET,
+        execute: OperationHandler::WithRights(streams::set_offset),
+    },
+    Operation {
+        method: "DELETE",
+        path: "/streams/{stream}/groups/{group}",
+        name: "deleteGroup",
+        summary: "Delete the committed offsets of a consumer group without members",
+        right: Some(ApiRight::Admin),
+        parameters: &[STREAM_NAME, GROUP_NAME],
+        body: None,
+        answer: &Schema::Object(
+            &[
+                required("stream", Schema::Text, "Name of the stream"),
+                required("group", Schema::Text, "Name of the consumer group"),
+                required("deleted", Schema::Boolean, "Always true"),
+            ],
+            &[],
+        ),
+        execute: OperationHandler::WithRights(streams::delete_group),
     },
 ];

@@ -300,7 +300,7 @@ pub(super) fn delete_key(
 }
 
 fn write_key(context: &ApiContext, request: &Request<'_>, topic: &str, write: KeyWrite) -> Executed {
-    let store = context.store.as_ref();
+    let (store, write) = (context.store.as_ref(), context.live.policy().limit_key(topic, write));
     keys::execute(request, (topic, write), (store, Creator::Server), failure)
 }
 

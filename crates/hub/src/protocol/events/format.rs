@@ -37,6 +37,12 @@ pub(super) static LINES: BodyFormat =
 pub(super) static ELEMENTS: BodyFormat =
     BodyFormat::new(|_, message, out| out.extend_from_slice(message)).with_keepalive(b" ").with_label(label);
 
+/// The same for the keys of a topic: the label has the position once the client has all changes up to there.
+pub(super) static KEY_ELEMENTS: BodyFormat =
+    BodyFormat::new(|_, message, out| out.extend_from_slice(message))
+        .with_keepalive(b" ")
+        .with_label(key_label);
+
 /// Clients of event streams ignore comments.
 const COMMENT: &[u8] = b":\n\n";
 
@@ -68,6 +74,11 @@ impl<'a> Envelope<'a> {
     /// The server writes valid messages.
     fn read(message: &'a [u8]) -> Self {
         serde_json::from_slice(message).unwrap_or_default()
+    }
+
+    /// The position of the view of keys after this message; `None` if the client still has its earlier view.
+    fn position_of_keys(&self) -> Option<Position> {
+        if self.more || self.is_subscribed() { None } else { self.position() }
     }
 
     fn is_publication(&self) -> bool {
@@ -116,11 +127,7 @@ fn write_payload_event(_: Kind, message: &[u8], out: &mut Vec<u8>) {
 
 fn write_key_event(_: Kind, message: &[u8], out: &mut Vec<u8>) {
     let envelope = Envelope::read(message);
-    // After an acknowledgement, the client still has its earlier position.
-    if !envelope.more
-        && !envelope.is_subscribed()
-        && let Some(Position { epoch, sequence }) = envelope.position()
-    {
+    if let Some(Position { epoch, sequence }) = envelope.position_of_keys() {
         write_event_field("id", format!("{epoch}-{sequence}").as_bytes(), out);
     }
     write_control_event(&envelope, message, out);
@@ -174,6 +181,17 @@ fn label(_: Kind, message: &[u8]) -> Option<Box<[u8]>> {
     }
     label.push(' ');
     label.push_str(&envelope.topic);
+    Some(label.into_bytes().into())
+}
+
+/// The same for keys: the first parts of a snapshot are labeled as acknowledgements.
+fn key_label(_: Kind, message: &[u8]) -> Option<Box<[u8]>> {
+    let envelope = Envelope::read(message);
+    let is_part = envelope.is_subscribed() || envelope.more;
+    let position = envelope.position_of_keys();
+    let position =
+        position.map_or_else(String::new, |Position { epoch, sequence }| format!("{epoch}-{sequence}"));
+    let label = format!("{}{position} {}", if is_part { "" } else { "+" }, envelope.topic);
     Some(label.into_bytes().into())
 }
 

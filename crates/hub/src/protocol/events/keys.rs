@@ -1,39 +1,31 @@
-//! `GET /topics/{name}/keys` as Server-Sent Events or lines of JSON: a snapshot of the keys, then each change. The
+//! `GET /topics/{name}/keys` as Server-Sent Events, lines of JSON or a long poll: a snapshot of the keys, then changes. The
 //! limits and the rules for slow clients are those of a subscription at `/ws`: nothing queues for a slow client.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use sinews_server::{
-    Answer, CloseCode, Closed, Context, Handler, KeySubscription, Payload, Request, StreamingResponse,
-};
+use sinews_server::{Answer, KeySubscription, Position, ReplayFrom, Request, StreamingResponse};
 
-use super::TopicsReader;
 use super::cursor::parse_position;
-use super::format::{KEY_EVENTS, LINES};
-use super::request::{self, RequestedFormat};
+use super::format::{KEY_ELEMENTS, KEY_EVENTS, LINES};
+use super::request::{self, RequestedFormat, RequestedTopic};
+use super::{EventReader, LongPoll, RequestedSubscriptions, TopicsReader};
 use crate::auth::Denied;
-use crate::closing::close;
 use crate::http::{failure, topic_of};
-use crate::protocol::json::JsonClient;
 use crate::topics;
 
 /// The format of the changes of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum KeysFormat {
-    Events,
-    Lines,
-}
+pub(crate) struct KeysFormat(RequestedFormat);
 
 impl KeysFormat {
-    /// The format that the client prefers; `None` for a page of the keys as one JSON object.
+    /// The format that the client prefers; `None` for a page of the keys as one JSON object. A request for JSON with a
+    /// position or a time to wait is a long poll.
     pub(crate) fn of(request: &Request<'_>) -> Option<Self> {
         let accept = request.head().header("accept").filter_map(|value| std::str::from_utf8(value).ok());
-        match request::negotiate_keys(accept)? {
-            RequestedFormat::Events => Some(Self::Events),
-            RequestedFormat::Lines => Some(Self::Lines),
-            RequestedFormat::Poll(_) => None,
-        }
+        let format = request::negotiate_keys(accept)?;
+        let is_poll = || ["wait", "from"].into_iter().any(|name| request.query(name).is_some());
+        (!matches!(format, RequestedFormat::Poll(_)) || is_poll()).then_some(Self(format))
     }
 }
 
@@ -51,19 +43,28 @@ impl TopicsReader<'_> {
             Ok(topic) => topic,
             Err(problem) => return Ok(failure(400, &problem).into()),
         };
-        let options = match subscription_of(request) {
-            Ok(options) => options,
-            Err(problem) => return Ok(failure(400, &problem).into()),
+        let wait = request.query_values("wait").next();
+        let options = subscription_of(request);
+        let (options, position, format) = match (options, format.0.waiting(wait.as_deref())) {
+            (Ok((options, position)), Ok(format)) => (options, position, format),
+            (Err(problem), _) | (_, Err(problem)) => return Ok(failure(400, &problem).into()),
         };
         let rights = policy.rights(request)?;
         let config = Arc::clone(self.config);
         let names = vec![topic.clone()];
         self.respond(request, rights, ("/topics/{name}/keys", names), move |client, _| {
             client.check_keys(&topic)?;
-            let reader = KeysReader { client, requested: Some(Box::new((topic, options))) };
+            let polled = RequestedTopic { name: topic.clone(), start: position.map(ReplayFrom::After) };
+            let requested = Some(RequestedSubscriptions::Keys(Box::new((topic, options))));
+            let reader = |poll| EventReader { client, requested, topics: None, assigned: None, poll };
             let response = match format {
-                KeysFormat::Events => StreamingResponse::new(request::EVENTS, &KEY_EVENTS, reader),
-                KeysFormat::Lines => StreamingResponse::new(request::LINES, &LINES, reader),
+                RequestedFormat::Events => StreamingResponse::new(request::EVENTS, &KEY_EVENTS, reader(None)),
+                RequestedFormat::Lines => StreamingResponse::new(request::LINES, &LINES, reader(None)),
+                RequestedFormat::Poll(wait) => {
+                    let (poll, prefix) = LongPoll::new(&[polled], wait);
+                    StreamingResponse::new(request::JSON, &KEY_ELEMENTS, reader(Some(poll)))
+                        .with_prefix(prefix)
+                }
             };
             Ok(response.with_config(config))
         })
@@ -71,8 +72,11 @@ impl TopicsReader<'_> {
 }
 
 /// The options of the query, and the position of an earlier response.
-fn subscription_of(request: &Request<'_>) -> Result<KeySubscription, String> {
+fn subscription_of(request: &Request<'_>) -> Result<(KeySubscription, Option<Position>), String> {
     let query = |name| request.query_values(name).next();
+    if let Some(name) = ["after", "limit"].into_iter().find(|name| query(name).is_some()) {
+        return Err(format!("query parameter `{name}` is for a page of the keys, without `wait` and `from`"));
+    }
     let mut options = KeySubscription::new();
     if let Some(filter) = query("filter") {
         options = options.with_filter(filter);
@@ -93,59 +97,8 @@ fn subscription_of(request: &Request<'_>) -> Result<KeySubscription, String> {
         }
         (None, None) => None,
     };
-    Ok(match position {
-        Some(position) => options.with_position(position),
-        None => options,
-    })
-}
-
-/// The subscription of one response.
-struct KeysReader {
-    client: JsonClient,
-    /// `None` once the response has begun.
-    requested: Option<Box<(String, KeySubscription)>>,
-}
-
-impl KeysReader {
-    /// Ends the response if the subscription has ended.
-    fn end_if_due(&self, cx: &mut Context<'_>) {
-        if self.requested.is_none() && !self.client.is_subscribed_to_keys() {
-            close(cx, CloseCode::TRY_AGAIN_LATER, "the subscription has ended");
-        }
+    if let Some(position) = position {
+        options = options.with_position(position);
     }
-}
-
-impl Handler for KeysReader {
-    fn open(&mut self, cx: &mut Context<'_>) {
-        self.client.register_reader(cx);
-        // The backend adds none: the response has the messages of the keys only.
-        self.client.expect_subscriptions(0);
-        let Some(requested) = self.requested.take() else { return };
-        if let Err(problem) = self.client.subscribe_to_keys(&requested.0, requested.1, cx) {
-            close(cx, CloseCode::TRY_AGAIN_LATER, &problem.text);
-        }
-    }
-
-    fn message(&mut self, _: Payload<'_>, _: &mut Context<'_>) {}
-
-    fn woken(&mut self, cx: &mut Context<'_>) {
-        self.client.woken(cx);
-        self.end_if_due(cx);
-    }
-
-    fn drain(&mut self, cx: &mut Context<'_>) {
-        self.client.drain(cx);
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        self.client.deadline()
-    }
-
-    fn expired(&mut self, cx: &mut Context<'_>) {
-        self.client.expired(cx);
-    }
-
-    fn close(&mut self, closed: &Closed, cx: &mut Context<'_>) {
-        self.client.close(closed, cx);
-    }
+    Ok((options, position))
 }

@@ -34,6 +34,23 @@ pub(super) enum RequestedFormat {
     Poll(Duration),
 }
 
+impl RequestedFormat {
+    /// The same with the time of the query parameter `wait`.
+    pub(super) fn waiting(self, wait: Option<&str>) -> Result<Self, String> {
+        match (self, wait) {
+            (Self::Poll(_), Some(wait)) => {
+                let seconds = wait.parse().ok().filter(|seconds| *seconds <= WAIT_MAX);
+                let seconds = seconds.ok_or_else(|| {
+                    format!("query parameter `wait` must be a number of seconds up to {WAIT_MAX}")
+                })?;
+                Ok(Self::Poll(Duration::from_secs(seconds)))
+            }
+            (_, Some(_)) => Err(format!("query parameter `wait` is for {JSON} only")),
+            (format, None) => Ok(format),
+        }
+    }
+}
+
 /// Topics of one response: each id has the positions of all of them.
 pub(super) const TOPICS_MAX: usize = 64;
 
@@ -68,18 +85,7 @@ impl TopicsRequest {
         if assigned && matches!(format, RequestedFormat::Poll(_)) {
             return Err((400, "query parameter `assigned` is not for long polls".to_owned()));
         }
-        let format = match (format, query("wait")) {
-            (RequestedFormat::Poll(_), Some(wait)) => {
-                let seconds = wait.parse().ok().filter(|seconds| *seconds <= WAIT_MAX).ok_or_else(|| {
-                    (400, format!("query parameter `wait` must be a number of seconds up to {WAIT_MAX}"))
-                })?;
-                RequestedFormat::Poll(Duration::from_secs(seconds))
-            }
-            (_, Some(_)) => {
-                return Err((400, format!("query parameter `wait` is for {JSON} only")));
-            }
-            (format, None) => format,
-        };
+        let format = format.waiting(query("wait").as_deref()).map_err(|problem| (400, problem))?;
         let last = query("last").map(|count| {
             let count = count.parse().map(ReplayFrom::Last);
             count.map_err(|_| (400, "query parameter `last` must be a number of messages".to_owned()))

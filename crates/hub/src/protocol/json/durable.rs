@@ -11,10 +11,10 @@ use super::{JsonClient, OpReply, send_json};
 use crate::problem::Problem;
 use crate::streams::follow::DurableSubscription;
 use crate::streams::service::StreamService;
-use crate::topics::TopicForm;
+use crate::topics::{self, TopicForm};
 
 impl JsonClient {
-    /// Subscribes to a durable topic by its name.
+    /// Subscribes to a durable topic by its name, or to a pattern of durable topics that a broker stores.
     pub(super) fn subscribe_to_stream(
         &mut self,
         (store, topic): (&Arc<StreamService>, &str),
@@ -28,9 +28,12 @@ impl JsonClient {
         // Count the subscription first: it receives all later publications.
         let index = known.unwrap_or_else(|| self.add_subscription(topic, None, cx));
         if known.is_none() || start.is_some() {
-            let mut follow = DurableSubscription::new(store, topic, start, id);
-            match follow.open(store, topic, cx) {
-                Ok(opened) => {
+            let follow = match topics::is_pattern(topic) {
+                true => DurableSubscription::by_pattern(store, topic, start, id),
+                false => Ok(DurableSubscription::new(store, topic, start, id)),
+            };
+            match follow.and_then(|mut follow| Ok((follow.open(store, topic, cx)?, follow))) {
+                Ok((opened, follow)) => {
                     self.subscriptions[index].follow = Some(Box::new(follow));
                     if let Poll::Ready(fields) = opened {
                         ack = fields;

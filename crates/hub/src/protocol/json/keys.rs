@@ -70,6 +70,7 @@ impl ConnectionKeys {
         match request.op {
             KeyOp::Write(write) => {
                 self.check_write((topic, &write), store, (rights, rates))?;
+                let write = rights.limit_key(topic, *write);
                 self.write((topic, &write), (id, store), cx)
             }
             KeyOp::Subscribe(mut options) => {

@@ -28,8 +28,8 @@ use crate::streams::replies::{AssignedPartition, Replies, ReplyContext};
 use crate::streams::request::{AckLevel, PartitionChoice, SubscriptionStart, now};
 use crate::streams::service::StreamService;
 use crate::streams::store::SharedOpening;
-use crate::topics::MessageContent;
 use crate::topics::history::{HISTORY_BYTES_MAX, HISTORY_MAX, stored_messages};
+use crate::topics::{MessageContent, is_pattern};
 
 /// An operation on streams. The stream may be omitted if the path names it.
 #[derive(Debug)]
@@ -224,6 +224,12 @@ impl JsonStreams {
     /// The store, if this topic is durable.
     pub(crate) fn store_of(&self, topic: &str) -> Option<&Arc<StreamService>> {
         self.store().filter(|store| store.topics().is_durable(topic))
+    }
+
+    /// The store, if this topic is durable, or may match durable topics of a broker as a pattern.
+    pub(crate) fn store_of_subscription(&self, topic: &str) -> Option<&Arc<StreamService>> {
+        let is_discovered = |store: &&Arc<StreamService>| is_pattern(topic) && store.discovers(topic);
+        self.store_of(topic).or_else(|| self.store().filter(is_discovered))
     }
 
     /// Publishes to a durable topic, and answers when the stream's durability is reached.

@@ -10,11 +10,12 @@ use crate::auth::{Action, Rights};
 use crate::closing::close;
 use crate::problem::{Problem, code};
 use crate::streams::connection::ConnectionStreams;
+use crate::streams::discovery::PatternInterest;
 use crate::streams::fetch::FetchedRecords;
 use crate::streams::replies::{AssignedPartition, Replies, ReplyContext};
 use crate::streams::request::{AckLevel, PartitionChoice};
 use crate::streams::service::StreamService;
-use crate::topics::MessageContent;
+use crate::topics::{self, MessageContent};
 
 /// Appends a publisher's messages to the stream.
 pub(crate) struct TopicAppender {
@@ -22,16 +23,28 @@ pub(crate) struct TopicAppender {
     streams: ConnectionStreams<()>,
     /// Topic, content and rights of a message whose stream is being opened. Reads are paused meanwhile.
     pending_publish: Option<(String, MessageContent, Rights)>,
+    /// Set for a pattern.
+    interest: Option<PatternInterest>,
 }
 
 impl TopicAppender {
     pub(crate) fn new(store: Arc<StreamService>) -> Self {
-        Self { store, streams: ConnectionStreams::default(), pending_publish: None }
+        Self { store, streams: ConnectionStreams::default(), pending_publish: None, interest: None }
     }
 
     /// Pauses reads until the stream can be read and written; closes the connection if opening fails.
     pub(crate) fn open(&mut self, topic: &str, cx: &mut Context<'_>) {
-        if let Some(opening) = self.store.opening_of_topic(topic) {
+        let opening = match topics::is_pattern(topic) {
+            true => match self.store.discover(topic) {
+                Ok((interest, opening)) => {
+                    self.interest = Some(interest);
+                    Some(opening)
+                }
+                Err(problem) => return NoReplies.failed(&(), problem, cx),
+            },
+            false => self.store.opening_of_topic(topic),
+        };
+        if let Some(opening) = opening {
             self.streams.defer(opening, Bytes::new(), cx);
         }
     }

@@ -1,13 +1,14 @@
 //! Reads the keys of a topic from their stream.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
 use bytes::Bytes;
-use sinews_server::{KeySnapshot, KeyedSnapshot, Position};
+use sinews_server::{KeySnapshot, KeyedSnapshot, Position, RecentKeyWrite};
 use sinews_stream::record::{self as records, Record, ValueKind};
 use sinews_stream::{Partition, ReadError};
 
-use super::record::{decode, time_left};
+use super::record::{Mark, decode, time_left};
 use crate::problem::{Problem, code, problem};
 use crate::streams::request::now;
 
@@ -20,6 +21,12 @@ const REMOVALS_AGE: u64 = 3_600_000_000;
 
 /// Removals that are restored.
 const REMOVALS_MAX: usize = 10_000;
+
+/// Age in microseconds up to which writes with an idempotency key are restored: the server remembers them as long.
+const RECENT_AGE: u64 = 300_000_000;
+
+/// Writes with an idempotency key that are restored: the server remembers as many.
+const RECENT_MAX: usize = 1_024;
 
 /// Entries of a topic while it is read: keys, and recent removals. Twice the keys that a topic may have.
 const ENTRIES_MAX: usize = 20_000;
@@ -37,6 +44,8 @@ struct Loading {
     removals: usize,
     /// Removals up to this sequence are not restored.
     forgotten: u64,
+    /// Writes with an idempotency key of the last [`RECENT_AGE`].
+    recent: VecDeque<RecentKeyWrite>,
     /// A recent record was found: the stream has all removals since.
     has_recent: bool,
 }
@@ -93,6 +102,15 @@ impl Loading {
         let Ok(key) = std::str::from_utf8(record.key) else { return Ok(()) };
         let is_removal = record.kind == ValueKind::Tombstone;
         let stored = if is_removal { None } else { decode(record.value) };
+        match Mark::of(record.value) {
+            Some(Mark { once, is_removal: true }) => {
+                // The tombstone is the next record, with the sequence of the change.
+                self.note_recent((key, &once), version + 1, appended);
+                return Ok(());
+            }
+            Some(Mark { once, .. }) => self.note_recent((key, &once), version, appended),
+            None => {}
+        }
         if !is_removal && stored.is_none() {
             tracing::error!(key, version, "a record of a durable key has no valid value, and is ignored");
             return Ok(());
@@ -116,6 +134,22 @@ impl Loading {
         Ok(())
     }
 
+    fn note_recent(&mut self, (key, name): (&str, &str), sequence: u64, appended: u64) {
+        let age = now().saturating_sub(appended);
+        if age >= RECENT_AGE {
+            return;
+        }
+        if self.recent.len() >= RECENT_MAX {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(RecentKeyWrite {
+            key: key.to_owned(),
+            idempotency_key: name.to_owned(),
+            sequence,
+            age: Duration::from_micros(age),
+        });
+    }
+
     fn finish(self, topic: &str, position: Position) -> KeyedSnapshot {
         let mut keys: Vec<KeySnapshot> = self
             .entries
@@ -128,6 +162,12 @@ impl Loading {
             })
             .collect();
         keys.sort_unstable_by_key(|key| key.version);
-        KeyedSnapshot { topic: topic.to_owned(), position, forgotten: self.forgotten, keys }
+        KeyedSnapshot {
+            topic: topic.to_owned(),
+            position,
+            forgotten: self.forgotten,
+            keys,
+            recent: self.recent.into(),
+        }
     }
 }

@@ -8,6 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde::Deserialize;
+use serde_json::json;
 use serde_json::value::RawValue;
 use sinews_server::LoggedChange;
 use sinews_stream::record::{RecordBuilder, RecordError, Records, ValueKind};
@@ -27,6 +28,11 @@ pub(super) struct StoredValue {
 #[serde(default)]
 struct ValueEnvelope<'a> {
     expires: Option<u64>,
+    /// The idempotency key of the write.
+    #[serde(borrow)]
+    once: Option<Cow<'a, str>>,
+    /// The key is removed: the tombstone, which has no value, is the next record.
+    removed: bool,
     // `null` is a valid value.
     #[serde(borrow, deserialize_with = "present")]
     data: Option<&'a RawValue>,
@@ -37,7 +43,24 @@ struct ValueEnvelope<'a> {
     raw: Option<Cow<'a, str>>,
 }
 
-/// Encodes a change as one record; a removal is a tombstone.
+/// The idempotency key of a stored write.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Mark {
+    pub(super) once: String,
+    /// Of a removal: the tombstone is the next record.
+    pub(super) is_removal: bool,
+}
+
+impl Mark {
+    /// The mark of a record's value, if it has one.
+    pub(super) fn of(value: &[u8]) -> Option<Self> {
+        let ValueEnvelope { once, removed, .. } = serde_json::from_slice(value).ok()?;
+        Some(Self { once: once?.into_owned(), is_removal: removed })
+    }
+}
+
+/// Encodes a change as a record; a removal is a tombstone. The last record has the offset of the change: a removal with
+/// an idempotency key has a record before it.
 pub(super) fn encode(change: &LoggedChange<'_>) -> Result<Records, RecordError> {
     let mut builder = RecordBuilder::new();
     let key = change.key.as_bytes();
@@ -46,7 +69,13 @@ pub(super) fn encode(change: &LoggedChange<'_>) -> Result<Records, RecordError> 
             let envelope = envelope(value, change);
             builder.push(now(), key, envelope.as_bytes(), ValueKind::Json)?;
         }
-        None => builder.push(now(), key, b"", ValueKind::Tombstone)?,
+        None => {
+            if let Some(name) = change.idempotency_key {
+                let mark = format!("{{\"once\":{},\"removed\":true}}", json!(name));
+                builder.push(now(), key, mark.as_bytes(), ValueKind::Json)?;
+            }
+            builder.push(now(), key, b"", ValueKind::Tombstone)?;
+        }
     }
     builder.finish().ok_or(RecordError::Empty)
 }
@@ -57,6 +86,9 @@ fn envelope(value: &Bytes, change: &LoggedChange<'_>) -> String {
     if let Some(expires) = change.expires {
         let since = expires.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         text.push_str(&format!("\"expires\":{},", since.as_millis()));
+    }
+    if let Some(name) = change.idempotency_key {
+        text.push_str(&format!("\"once\":{},", json!(name)));
     }
     match std::str::from_utf8(value) {
         Ok(field) if is_field(field) => text.push_str(field),
@@ -74,7 +106,7 @@ fn is_field(field: &str) -> bool {
 
 /// Decodes the value of a record; `None` if it is no value of a key.
 pub(super) fn decode(value: &[u8]) -> Option<StoredValue> {
-    let ValueEnvelope { expires, data, b64, raw } = serde_json::from_slice(value).ok()?;
+    let ValueEnvelope { expires, data, b64, raw, .. } = serde_json::from_slice(value).ok()?;
     let value = match (data, b64, raw) {
         (Some(data), None, None) => format!("\"data\":{}", data.get()).into(),
         (None, Some(b64), None) => format!("\"b64\":\"{b64}\"").into(),
@@ -119,6 +151,29 @@ mod tests {
                 let stored = round_trip(value, expires);
                 assert_eq!((&stored.value[..], stored.expires), (value.as_bytes(), expires), "{value}");
             }
+        }
+    }
+
+    #[test]
+    fn idempotency_keys_are_read_back() {
+        let value = Bytes::from_static(b"\"data\":1");
+        for name in ["a", "\"\\\n", "ä"] {
+            let set = encode(&LoggedChange::set("a", &value).with_idempotency_key(Some(name))).unwrap();
+            let record = set.iter().next().unwrap().unwrap();
+            assert_eq!(Mark::of(record.value), Some(Mark { once: name.to_owned(), is_removal: false }));
+            assert_eq!(decode(record.value), Some(StoredValue { value: value.clone(), expires: None }));
+            let removal = encode(&LoggedChange::removal("a").with_idempotency_key(Some(name))).unwrap();
+            let records: Vec<_> = removal.iter().map(Result::unwrap).collect();
+            assert_eq!(Mark::of(records[0].value), Some(Mark { once: name.to_owned(), is_removal: true }));
+            assert_eq!((records[1].kind, records.len()), (ValueKind::Tombstone, 2));
+        }
+        // A value that a client has written is no mark.
+        for value in ["\"data\":1,\"once\":\"a\"", "\"data\":1,\"removed\":true"] {
+            let value = Bytes::from(value);
+            let records = encode(&LoggedChange::set("a", &value)).unwrap();
+            let record = records.iter().next().unwrap().unwrap();
+            assert_eq!(Mark::of(record.value), None);
+            assert_eq!(decode(record.value).unwrap().value, value);
         }
     }
 

@@ -40,25 +40,35 @@ pub struct LoggedChange<'a> {
     pub value: Option<&'a Bytes>,
     /// Time at which the key expires, if it does.
     pub expires: Option<SystemTime>,
+    /// Idempotency key of the write, if it has one. A log that stores it passes it to
+    /// [`KeyedSnapshot::recent`](crate::KeyedSnapshot::recent) at the next start.
+    pub idempotency_key: Option<&'a str>,
 }
 
 impl<'a> LoggedChange<'a> {
     /// A new value of a key, for tests of a log.
     #[must_use]
     pub fn set(key: &'a str, value: &'a Bytes) -> Self {
-        Self { ticket: 0, key, value: Some(value), expires: None }
+        Self { ticket: 0, key, value: Some(value), expires: None, idempotency_key: None }
     }
 
     /// The removal of a key, for tests of a log.
     #[must_use]
     pub fn removal(key: &'a str) -> Self {
-        Self { ticket: 0, key, value: None, expires: None }
+        Self { ticket: 0, key, value: None, expires: None, idempotency_key: None }
     }
 
     /// Sets the time at which the key expires. Default: it does not.
     #[must_use]
     pub fn with_expiry(mut self, expires: Option<SystemTime>) -> Self {
         self.expires = expires;
+        self
+    }
+
+    /// Sets the idempotency key of the write. Default: it has none.
+    #[must_use]
+    pub fn with_idempotency_key(mut self, name: Option<&'a str>) -> Self {
+        self.idempotency_key = name;
         self
     }
 }

@@ -16,7 +16,7 @@ use bytes::Bytes;
 
 use super::config::KeyedConfig;
 use super::recent::RecentWrites;
-use super::update::{KeyChange, KeySnapshot, KeyedSnapshot};
+use super::update::{KeyChange, KeySnapshot, KeyedSnapshot, RecentKeyWrite};
 use super::write::{KeyCondition, KeyError, KeyWrite, KeyWritten};
 use crate::topics::history::policy::Position;
 use crate::topics::name;
@@ -84,6 +84,14 @@ pub(super) struct WriteLimits {
     pub(super) config: KeyedConfig,
     /// Bytes that all topics may grow by.
     pub(super) left: usize,
+}
+
+impl WriteLimits {
+    /// The same with the limit of a write.
+    fn of(mut self, write: &KeyWrite) -> Self {
+        self.config.keys = write.max_keys.map_or(self.config.keys, |keys| keys.min(self.config.keys));
+        self
+    }
 }
 
 impl KeyedState {
@@ -185,7 +193,7 @@ impl KeyedState {
         self.check_condition(write.condition, current.map(|current| current.version))?;
         let changed = match &write.value {
             Some(value) => {
-                self.check_limits(&write.key, value, limits)?;
+                self.check_limits(&write.key, value, limits.of(write))?;
                 self.put(&write.key, Some(value.clone()), write.ttl.map(|ttl| now + ttl), now);
                 true
             }
@@ -380,7 +388,13 @@ impl KeyedState {
             Some(KeySnapshot { key: key.to_string(), version, value: known.value.clone(), ttl })
         });
         let (position, forgotten) = (self.position(), self.forgotten);
-        KeyedSnapshot { topic: topic.to_owned(), position, forgotten, keys: keys.collect() }
+        KeyedSnapshot {
+            topic: topic.to_owned(),
+            position,
+            forgotten,
+            keys: keys.collect(),
+            recent: Vec::new(),
+        }
     }
 
     /// Restores the export of another server, in a state without changes. Keys that are out of order, or beyond the
@@ -405,6 +419,12 @@ impl KeyedState {
             self.sequence = version - 1;
             self.put(&key, value, ttl.map(|ttl| now + ttl), now);
         }
+        for RecentKeyWrite { key, idempotency_key, sequence, age } in snapshot.recent {
+            if let Some(at) = now.checked_sub(age) {
+                self.recent.insert((&key, &idempotency_key), sequence, at);
+            }
+        }
+        self.recent.expire(now);
         self.sequence = snapshot.position.sequence;
         self.forgotten = snapshot.forgotten.min(self.sequence);
         if left_out > 0 && self.stored.is_none() {

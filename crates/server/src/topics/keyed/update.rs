@@ -201,6 +201,22 @@ pub struct KeyedSnapshot {
     pub forgotten: u64,
     /// Keys, and removed keys that are not forgotten, in order of their versions.
     pub keys: Vec<KeySnapshot>,
+    /// The last writes with an idempotency key, oldest first.
+    pub recent: Vec<RecentKeyWrite>,
+}
+
+/// Write with an idempotency key, of a [`KeyedSnapshot`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "as its topic")]
+pub struct RecentKeyWrite {
+    /// The key.
+    pub key: String,
+    /// The idempotency key.
+    pub idempotency_key: String,
+    /// Sequence of the change.
+    pub sequence: u64,
+    /// Time since the write.
+    pub age: Duration,
 }
 
 /// Key of a [`KeyedSnapshot`].

@@ -40,6 +40,7 @@ pub struct KeyWrite {
     pub(crate) ttl: Option<Duration>,
     pub(crate) condition: Option<KeyCondition>,
     pub(crate) idempotency_key: Option<Box<str>>,
+    pub(crate) max_keys: Option<usize>,
 }
 
 /// Condition of a write: otherwise it changes nothing.
@@ -61,19 +62,50 @@ impl KeyWrite {
     /// [`Topics::KEY_MAX`](crate::Topics::KEY_MAX) bytes; tokens between dots serve for filters.
     #[must_use]
     pub fn set(key: impl Into<Arc<str>>, value: impl Into<Bytes>) -> Self {
-        Self { key: key.into(), value: Some(value.into()), ttl: None, condition: None, idempotency_key: None }
+        Self {
+            key: key.into(),
+            value: Some(value.into()),
+            ttl: None,
+            condition: None,
+            idempotency_key: None,
+            max_keys: None,
+        }
     }
 
     /// Removes a key. The removal of a key without a value changes nothing.
     #[must_use]
     pub fn delete(key: impl Into<Arc<str>>) -> Self {
-        Self { key: key.into(), value: None, ttl: None, condition: None, idempotency_key: None }
+        Self {
+            key: key.into(),
+            value: None,
+            ttl: None,
+            condition: None,
+            idempotency_key: None,
+            max_keys: None,
+        }
     }
 
     /// Removes the key after this time, unless it is set again. At least 1 ms, at most 366 days. Default: never.
     #[must_use]
     pub fn with_ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
+        self
+    }
+
+    /// Sets the time to live of a value that has none yet. Default: the value stays.
+    #[must_use]
+    pub fn with_default_ttl(mut self, ttl: Duration) -> Self {
+        if self.value.is_some() {
+            self.ttl.get_or_insert(ttl);
+        }
+        self
+    }
+
+    /// Rejects a new key if the topic has this many. Default: the limit of the server
+    /// ([`KeyedConfig::with_max_keys`](crate::KeyedConfig::with_max_keys)), which applies besides.
+    #[must_use]
+    pub fn with_max_keys(mut self, keys: usize) -> Self {
+        self.max_keys = Some(keys);
         self
     }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::super::topics::publish;
 use super::super::{ANY, Binary, records};
+use super::patterns::pattern_alone_receives_topics_of_another_node as pattern_alone_receives;
 use super::*;
 use crate::api::{KEY, call};
 use broker::{control, unused_name, url};
@@ -91,6 +92,17 @@ fn publications_with_an_idempotency_key_are_stored_once(settings: &str) {
     assert_eq!(third["seq"].as_u64(), first["seq"].as_u64().map(|seq| seq + 2), "nothing else is stored");
 }
 
+fn pattern_alone_receives_topics_of_another_node(settings: &str) {
+    pattern_alone_receives(&url(settings), &unused_name("pattern"), |_| {});
+}
+
+#[cfg(any(feature = "nats", feature = "redis"))]
+fn nodes_share_durable_and_ephemeral_topics() {
+    let unused = unused_name("both");
+    let cluster = url(&format!("prefix={unused}"));
+    clustered::nodes_share_durable_and_ephemeral_topics(&url(""), &cluster, &unused);
+}
+
 /// Records that await their acknowledgement on the connection of the long test.
 const WINDOW: u32 = 100;
 
@@ -171,6 +183,12 @@ mod kafka {
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only kafka"]
+    fn pattern_alone_receives_topics_of_another_node() {
+        super::pattern_alone_receives_topics_of_another_node("");
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only kafka"]
     fn topics_have_one_order_at_all_nodes() {
         super::topics_are_one_at_all_nodes("");
     }
@@ -195,6 +213,18 @@ mod nats {
     #[ignore = "needs a broker: cargo xtask brokers --only nats"]
     fn publications_with_an_idempotency_key_are_stored_once() {
         super::publications_with_an_idempotency_key_are_stored_once("partitions=3");
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
+    fn pattern_alone_receives_topics_of_another_node() {
+        super::pattern_alone_receives_topics_of_another_node("partitions=3");
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
+    fn nodes_share_durable_and_ephemeral_topics() {
+        super::nodes_share_durable_and_ephemeral_topics();
     }
 
     #[test]
@@ -225,6 +255,18 @@ mod redis {
     #[ignore = "needs a broker: cargo xtask brokers --only redis"]
     fn publications_with_an_idempotency_key_are_stored_once() {
         super::publications_with_an_idempotency_key_are_stored_once("partitions=3");
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
+    fn pattern_alone_receives_topics_of_another_node() {
+        super::pattern_alone_receives_topics_of_another_node("prefix=a*");
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
+    fn nodes_share_durable_and_ephemeral_topics() {
+        super::nodes_share_durable_and_ephemeral_topics();
     }
 
     #[test]

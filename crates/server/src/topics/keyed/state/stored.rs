@@ -100,7 +100,7 @@ impl KeyedState {
         let pending = self.stored.as_ref().and_then(|stored| stored.newest.get(&write.key));
         let expires = match &write.value {
             Some(value) => {
-                self.check_limits_with_pending(&write.key, value, version.is_none(), limits)?;
+                self.check_limits_with_pending(&write.key, value, version.is_none(), limits.of(write))?;
                 write.ttl
             }
             None if version.is_some() => None,
@@ -166,7 +166,7 @@ impl KeyedState {
         let Some(stored) = &mut self.stored else { return Err(KeyError::HandedOver) };
         let ticket = stored.last_ticket + 1;
         let expires = ttl.map(|ttl| SystemTime::now() + ttl);
-        let sequence = append(&LoggedChange { ticket, key, value, expires })?;
+        let sequence = append(&LoggedChange { ticket, key, value, expires, idempotency_key })?;
         stored.last_ticket = ticket;
         stored.push(PendingChange {
             ticket,

@@ -3,6 +3,7 @@
 use sinews_testkit::{Frame, Reply};
 
 use super::super::super::topics::publish;
+use super::super::patterns;
 use super::*;
 
 const TOPICS: [&str; 2] = ["--streams-topics", "chat.>"];
@@ -220,4 +221,38 @@ fn stream_with_several_partitions_backs_no_topic() {
         let error = client.request(message);
         assert_eq!((&error["op"], &error["code"], &error["id"]), (&json!("error"), &json!(409), &json!(op)));
     }
+}
+
+#[test]
+fn pattern_alone_receives_topics_of_another_node() {
+    let cluster = Cluster::new("other", 1);
+    patterns::pattern_alone_receives_topics_of_another_node(&cluster.url("prefix=p."), "chat", |topic| {
+        cluster.mock.create_topic(&format!("p.{topic}"), 1, 1).expect("the topic is new");
+    });
+}
+
+#[test]
+fn pattern_beyond_the_limit_is_rejected() {
+    let cluster = Cluster::new("other", 1);
+    patterns::pattern_beyond_the_limit_is_rejected(&cluster.url(""), "chat", |topic| {
+        cluster.mock.create_topic(topic, 1, 1).expect("the topic is new");
+    });
+}
+
+#[test]
+fn pattern_of_an_unavailable_broker_is_rejected() {
+    let cluster = Cluster::new("chat.room", 1);
+    cluster.mock.broker_down(-1).expect("the broker exists");
+    let node = cluster.node("", &TOPICS);
+    let mut client = Json::connect(&node, "/ws");
+    let error = client.request(json!({ "op": "subscribe", "id": 1, "topic": "chat.*" }));
+    assert_eq!(
+        (&error["op"], &error["id"], &error["code"]),
+        (&json!("error"), &json!(1), &json!(503)),
+        "{error}"
+    );
+    let closed = node.websocket("/topics/chat.*").next();
+    assert!(matches!(&closed, Some(Reply::Close(Some(1013), _))), "{closed:?}");
+    // A pattern that matches no durable topic needs no broker.
+    client.subscribe("other.*", &json!({}));
 }
