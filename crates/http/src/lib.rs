@@ -35,11 +35,13 @@
 
 extern crate alloc;
 
+mod budget;
 #[cfg(feature = "conditions")]
 mod conditions;
 mod encoding;
 mod error;
 mod event_stream;
+mod fields;
 mod h1;
 pub mod h2;
 mod head;

@@ -1,9 +1,9 @@
 //! Configuration of a connection.
 
-use super::budget::Allowance;
 use super::frame::{FRAME_SIZE_MAX, FRAME_SIZE_MIN};
 use super::hpack::TABLE_SIZE;
 use super::window::{WINDOW_DEFAULT, WINDOW_MAX};
+use crate::budget::Allowance;
 use crate::limits::HeadLimits;
 
 /// Settings and limits of a connection.

@@ -31,7 +31,7 @@ impl Allowance {
 
 /// Use of an [`Allowance`] by one connection.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Budget {
+pub(crate) struct Budget {
     used: u32,
     /// Time up to which the budget was refilled, in milliseconds.
     refilled: u64,
@@ -39,7 +39,7 @@ pub(super) struct Budget {
 
 impl Budget {
     /// Charges one frame. Returns whether the allowance permits it.
-    pub(super) fn charge(&mut self, allowance: Allowance, now: Duration) -> bool {
+    pub(crate) fn charge(&mut self, allowance: Allowance, now: Duration) -> bool {
         let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
         let rate = u64::from(allowance.per_second);
         let refill = now.saturating_sub(self.refilled).saturating_mul(rate) / 1000;
@@ -55,7 +55,7 @@ impl Budget {
     }
 
     /// Returns frames to the budget, for useful work.
-    pub(super) const fn refund(&mut self, frames: u32) {
+    pub(crate) const fn refund(&mut self, frames: u32) {
         self.used = self.used.saturating_sub(frames);
     }
 }
