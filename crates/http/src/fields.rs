@@ -6,6 +6,7 @@ pub(crate) mod huffman;
 pub(crate) mod integer;
 mod outgoing;
 mod request;
+mod response;
 pub(crate) mod static_table;
 pub(crate) mod string;
 
@@ -13,6 +14,8 @@ pub use buffer::{FieldBuffer, Fields};
 pub(crate) use outgoing::{for_each_field, is_secret, status_digits};
 pub use request::RequestFields;
 pub(crate) use request::{Malformed, RequestShape, check_trailers};
+pub use response::ResponseFields;
+pub(crate) use response::ResponseShape;
 
 /// The reason for rejecting an encoded list of fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -44,6 +44,7 @@ mod event_stream;
 mod fields;
 mod h1;
 pub mod h2;
+pub mod h3;
 mod head;
 mod headers;
 mod limits;

@@ -92,6 +92,17 @@ impl FieldBuffer {
         Ok(())
     }
 
+    /// Replaces the content by one text, which is UTF-8.
+    pub(crate) fn set_text(&mut self, text: &[u8]) {
+        self.clear();
+        self.bytes.extend_from_slice(text);
+    }
+
+    /// Returns the text of [`set_text`](Self::set_text).
+    pub(crate) fn text(&self) -> &str {
+        str::from_utf8(&self.bytes).unwrap_or_default()
+    }
+
     /// Returns the number of fields.
     pub(crate) fn len(&self) -> usize {
         self.lines.len()

@@ -57,6 +57,16 @@ impl RequestShape {
         Ok(shape)
     }
 
+    /// Whether the request has this method.
+    pub(crate) fn has_method(&self, fields: &FieldBuffer, method: &[u8]) -> bool {
+        self.method.and_then(|index| fields.field(index)).is_some_and(|(_, value)| value == method)
+    }
+
+    /// Whether an extended CONNECT request has this protocol.
+    pub(crate) fn has_protocol(&self, fields: &FieldBuffer, protocol: &[u8]) -> bool {
+        self.protocol.and_then(|index| fields.field(index)).is_some_and(|(_, value)| value == protocol)
+    }
+
     fn add_field(&mut self, index: usize, name: &[u8], value: &[u8]) -> Result<(), Malformed> {
         check_field(name, value)?;
         match name {
