@@ -151,84 +151,111 @@ const FRAME_UNEXPECTED: u64 = 0x105;
 const FRAME_ERROR: u64 = 0x106;
 
 /// Reads a request stream as a whole.
-fn read_request(mut wire: &[u8], ends: bool) -> Outcome {
-    let (mut events, mut content) = (Vec::<String>::new(), Vec::<u8>::new());
-    let (mut has_head, mut has_trailers, mut left) = (false, false, None);
-    let outcome = |events: Vec<String>, content: Vec<u8>, error: Option<u64>| {
-        let data = (!content.is_empty()).then(|| format!("data 0 {content:?}"));
-        // Content is followed by the end of the message only.
-        let at = events.iter().position(|event| !event.starts_with("request")).unwrap_or(events.len());
-        let mut all = events;
-        all.splice(at..at, data);
-        (all, error)
-    };
-    loop {
-        if wire.is_empty() {
-            break;
-        }
-        let Some(frame_type) = cut_integer(&mut wire) else {
-            return outcome(events, content, ends.then_some(FRAME_ERROR));
-        };
-        let is_valid = match frame_type {
-            0 => has_head && !has_trailers,
-            1 => !has_trailers,
-            2..=9 | 13 => false,
-            _ => true,
-        };
-        if !is_valid {
-            return outcome(events, content, Some(FRAME_UNEXPECTED));
-        }
-        let Some(len) = cut_integer(&mut wire) else {
-            return outcome(events, content, ends.then_some(FRAME_ERROR));
-        };
-        let len = len as usize;
-        if frame_type == 0
-            && let Some(rest) = &mut left
-        {
-            if *rest < len {
-                events.push("violated 0 270".into());
-                return outcome(events, content, None);
+fn read_request(wire: &[u8], ends: bool) -> Outcome {
+    let mut message = Message::default();
+    let error = message.read(wire, ends).err();
+    let Message { mut events, content, .. } = message;
+    let data = (!content.is_empty()).then(|| format!("data 0 {content:?}"));
+    // Content is followed by the end of the message only.
+    let at = events.iter().position(|event| !event.starts_with("request")).unwrap_or(events.len());
+    events.splice(at..at, data);
+    (events, error)
+}
+
+#[derive(Default)]
+struct Message {
+    events: Vec<String>,
+    content: Vec<u8>,
+    has_head: bool,
+    has_trailers: bool,
+    /// Rest of the declared length.
+    left: Option<usize>,
+}
+
+/// The stream is over for the reader: it is cut, or the machine rejects the message.
+struct Over;
+
+impl Message {
+    /// Reads all frames, or up to the code of a connection error.
+    fn read(&mut self, mut wire: &[u8], ends: bool) -> Result<(), u64> {
+        let cut = if ends { Err(FRAME_ERROR) } else { Ok(()) };
+        while !wire.is_empty() {
+            let Some(frame_type) = cut_integer(&mut wire) else { return cut };
+            let is_valid = match frame_type {
+                0 => self.has_head && !self.has_trailers,
+                1 => !self.has_trailers,
+                2..=9 | 13 => false,
+                _ => true,
+            };
+            if !is_valid {
+                return Err(FRAME_UNEXPECTED);
             }
-            *rest -= len;
-        }
-        let available = len.min(wire.len());
-        let (payload, rest) = wire.split_at(available);
-        if frame_type == 0 {
-            content.extend_from_slice(payload);
-        }
-        if available < len {
-            return outcome(events, content, ends.then_some(FRAME_ERROR));
-        }
-        wire = rest;
-        match frame_type {
-            1 if payload == DYNAMIC || payload.len() < 2 => return outcome(events, content, Some(0x200)),
-            1 if !has_head => {
-                let method = match payload {
-                    REQUEST => "GET",
-                    LENGTH_7 => "POST",
-                    // Malformed, without an event: trailers, and CONNECT without the setting.
-                    _ => return outcome(events, content, None),
-                };
-                left = (method == "POST").then_some(7);
-                has_head = true;
-                events.push(format!("request 0 {method}"));
+            let Some(len) = cut_integer(&mut wire) else { return cut };
+            let len = len as usize;
+            if frame_type == 0 && self.charge(len).is_err() {
+                return Ok(());
             }
-            1 if left.is_some_and(|left| left > 0) || payload != TRAILERS => {
-                events.push("violated 0 270".into());
-                return outcome(events, content, None);
+            let available = len.min(wire.len());
+            let (payload, rest) = wire.split_at(available);
+            if frame_type == 0 {
+                self.content.extend_from_slice(payload);
             }
-            1 => {
-                has_trailers = true;
-                events.push("trailers 0 accept".into());
+            if available < len {
+                return cut;
             }
-            _ => {}
+            wire = rest;
+            if frame_type == 1 {
+                if payload == DYNAMIC || payload.len() < 2 {
+                    return Err(0x200);
+                }
+                if self.section(payload).is_err() {
+                    return Ok(());
+                }
+            }
+        }
+        if ends && self.has_head {
+            let is_short = self.left.is_some_and(|left| left > 0);
+            self.events.push(if is_short { "violated 0 270".into() } else { "end 0".into() });
+        }
+        Ok(())
+    }
+
+    fn violated(&mut self) -> Result<(), Over> {
+        self.events.push("violated 0 270".into());
+        Err(Over)
+    }
+
+    fn charge(&mut self, len: usize) -> Result<(), Over> {
+        match &mut self.left {
+            Some(left) if *left < len => self.violated(),
+            Some(left) => {
+                *left -= len;
+                Ok(())
+            }
+            None => Ok(()),
         }
     }
-    if ends && has_head {
-        let is_short = left.is_some_and(|left| left > 0);
-        events.push(if is_short { "violated 0 270".into() } else { "end 0".into() });
+
+    fn section(&mut self, section: &[u8]) -> Result<(), Over> {
+        if self.has_head {
+            if self.left.is_some_and(|left| left > 0) || section != TRAILERS {
+                return self.violated();
+            }
+            self.has_trailers = true;
+            self.events.push("trailers 0 accept".into());
+            return Ok(());
+        }
+        let method = match section {
+            REQUEST => "GET",
+            LENGTH_7 => "POST",
+            // Malformed, without an event: trailers, and CONNECT without the setting.
+            _ => return Err(Over),
+        };
+        self.left = (method == "POST").then_some(7);
+        self.has_head = true;
+        self.events.push(format!("request 0 {method}"));
+        Ok(())
     }
-    outcome(events, content, None)
 }
 
 /// Reads a control stream as a whole.

@@ -51,5 +51,5 @@ pub use event::Event;
 pub use frame::{FRAME_HEADER_LEN, PREFACE, StreamId};
 pub use send::DataFrame;
 
-pub use crate::budget::Allowance;
+pub use crate::budget::{AbuseLimits, Allowance};
 pub use crate::fields::{FieldBuffer, Fields, RequestFields};

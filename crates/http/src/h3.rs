@@ -49,6 +49,7 @@ mod connection;
 mod control;
 mod error;
 mod event;
+mod frame;
 mod qpack;
 mod receive;
 mod send;
@@ -66,5 +67,5 @@ pub use settings::PeerSettings;
 pub use stream::QuicStreamId;
 pub use varint::FramePrefix;
 
-pub use crate::budget::Allowance;
+pub use crate::budget::{AbuseLimits, Allowance};
 pub use crate::fields::{FieldBuffer, Fields, RequestFields, ResponseFields};

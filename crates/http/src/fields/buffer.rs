@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::str;
 
-use super::{BlockError, ENTRY_OVERHEAD};
+use super::block::{BlockError, ENTRY_OVERHEAD};
 use crate::limits::HeadLimits;
 use crate::lines::HeaderLine;
 

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::BlockError;
+use super::block::BlockError;
 
 /// Symbols: all bytes, and the end of a string.
 const SYMBOLS: usize = 257;

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::BlockError;
+use super::block::BlockError;
 
 /// Bytes after the prefix: values below 2^28. No length, index or table size of a valid block is larger.
 const EXTENSION_MAX: usize = 4;

@@ -2,8 +2,9 @@
 
 use alloc::vec::Vec;
 
+use super::block::BlockError;
+use super::huffman;
 use super::integer::{self, CUT};
-use super::{BlockError, huffman};
 
 /// Appends a decoded literal. Its length has `prefix` bits in the first byte, below the bit of Huffman coding.
 pub(crate) fn decode(prefix: u32, block: &mut &[u8], out: &mut Vec<u8>) -> Result<(), BlockError> {

@@ -284,7 +284,7 @@ impl H2Connection {
 
     /// Counts a frame without content.
     pub(super) fn charge_control_frame(&mut self, now: Duration) -> Result<(), Error> {
-        if self.control_frames.charge(self.config.control_frames, now) {
+        if self.control_frames.charge(self.config.abuse.control_frames, now) {
             return Ok(());
         }
         Err(Error::calm("flood of frames without content"))
@@ -292,7 +292,7 @@ impl H2Connection {
 
     /// Counts a stream that ends in a reset.
     pub(super) fn charge_reset(&mut self, now: Duration) -> Result<(), Error> {
-        if self.resets.charge(self.config.resets, now) {
+        if self.resets.charge(self.config.abuse.resets, now) {
             return Ok(());
         }
         Err(Error::calm("too many streams are reset"))

@@ -6,10 +6,9 @@ use core::time::Duration;
 use super::config::Config;
 use super::connection::H3Connection;
 use super::error::{Error, H3Code};
-use super::event::H3Notice;
+use super::event::{H3Notice, Received};
 use super::qpack;
-use super::receive::Received;
-use super::stream::{MessagePart, QuicStreamId, SessionState, StreamStage};
+use super::stream::{MessagePart, NextBytes, QuicStreamId, SessionState};
 use crate::fields::{BlockError, FieldBuffer, Malformed, RequestShape, ResponseShape, check_trailers};
 
 impl H3Connection {
@@ -24,19 +23,19 @@ impl H3Connection {
     ) -> Received<'static> {
         let Some(stream) = self.streams.get(id) else { return Ok(None) };
         if left == 0 && stream.section.is_empty() {
-            stream.stage = StreamStage::FrameType { first: false };
+            stream.stage = NextBytes::FrameType { first: false };
             return self.end_section(id, piece, fields, now);
         }
         stream.section.extend_from_slice(piece);
         if left > 0 {
-            stream.stage = StreamStage::Section { left };
+            stream.stage = NextBytes::Section { left };
             self.streams.section_bytes += piece.len();
             if self.streams.section_bytes > Config::PARTIAL_SECTIONS_MAX {
                 return Err(Error::load("partial field sections are too large"));
             }
             return Ok(None);
         }
-        stream.stage = StreamStage::FrameType { first: false };
+        stream.stage = NextBytes::FrameType { first: false };
         let section = mem::take(&mut stream.section);
         self.streams.section_bytes -= section.len() - piece.len();
         self.end_section(id, &section, fields, now)
@@ -99,7 +98,7 @@ impl H3Connection {
         }
         if let Some(stream) = self.streams.get(id) {
             stream.section = section.to_vec();
-            stream.stage = StreamStage::Held;
+            stream.stage = NextBytes::Held;
             self.streams.section_bytes += section.len();
         }
         Ok(None)

@@ -1,6 +1,6 @@
 //! Configuration of a connection.
 
-use crate::budget::Allowance;
+use crate::budget::AbuseLimits;
 use crate::limits::HeadLimits;
 
 /// Settings and limits of a connection.
@@ -8,8 +8,7 @@ use crate::limits::HeadLimits;
 /// ```
 /// use sinews_http::h3::Config;
 ///
-/// let config = Config::new().with_max_streams(500).with_extended_connect(true);
-/// assert_eq!(config.max_streams(), 500);
+/// let config = Config::new().with_max_streams(500).with_max_sessions(10);
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
@@ -18,8 +17,7 @@ pub struct Config {
     pub(super) extended_connect: bool,
     pub(super) datagrams: bool,
     pub(super) max_sessions: u32,
-    pub(super) resets: Allowance,
-    pub(super) control_frames: Allowance,
+    pub(super) abuse: AbuseLimits,
 }
 
 impl Config {
@@ -43,8 +41,7 @@ impl Config {
             extended_connect: false,
             datagrams: false,
             max_sessions: 0,
-            resets: Allowance::new(200, 33),
-            control_frames: Allowance::new(1000, 33),
+            abuse: AbuseLimits::new(),
         }
     }
 
@@ -64,12 +61,6 @@ impl Config {
     pub const fn with_max_streams(mut self, streams: u32) -> Self {
         self.max_streams = streams;
         self
-    }
-
-    /// Maximum of concurrent streams that the peer opens, of each direction.
-    #[must_use]
-    pub const fn max_streams(&self) -> u32 {
-        self.max_streams
     }
 
     /// Announces extended CONNECT (RFC 9220). Default: `false`.
@@ -103,19 +94,10 @@ impl Config {
         self.max_sessions > 0
     }
 
-    /// Sets the allowance of streams that end in a reset, by the peer or by an error of the peer. Default: 200, refilled at
-    /// 33 a second; a page that closes resets all its streams at once.
+    /// Sets the limits of floods.
     #[must_use]
-    pub const fn with_resets(mut self, allowance: Allowance) -> Self {
-        self.resets = allowance;
-        self
-    }
-
-    /// Sets the allowance of frames and streams that carry no content: unknown frames, streams and capsules, empty DATA,
-    /// MAX_PUSH_ID, instructions of QPACK. Default: 1000, refilled at 33 a second.
-    #[must_use]
-    pub const fn with_control_frames(mut self, allowance: Allowance) -> Self {
-        self.control_frames = allowance;
+    pub const fn with_abuse_limits(mut self, limits: AbuseLimits) -> Self {
+        self.abuse = limits;
         self
     }
 }

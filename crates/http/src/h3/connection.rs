@@ -9,10 +9,10 @@ use core::time::Duration;
 use super::config::Config;
 use super::error::{Error, H3Code};
 use super::event::{Event, H3Notice};
+use super::frame::{CONTROL_STREAM, GOAWAY};
 use super::qpack::DecoderInstructions;
-use super::receive::GOAWAY;
 use super::settings::{self, PeerSettings, SettingsReader};
-use super::stream::{H3Stream, QuicStreamId, QuicStreams, StreamRole, StreamStage};
+use super::stream::{H3Stream, NextBytes, QuicStreamId, QuicStreams, StreamRole};
 use super::varint::{VARINT_MAX, write_varint};
 use crate::budget::Budget;
 use crate::fields::{FieldBuffer, RequestFields, ResponseFields};
@@ -93,7 +93,7 @@ impl H3Connection {
 
     fn new(config: Config, is_server: bool) -> Self {
         let mut control = Vec::new();
-        write_varint(super::receive::CONTROL_STREAM, &mut control);
+        write_varint(CONTROL_STREAM, &mut control);
         settings::write_own(&config, &mut control);
         Self {
             is_server,
@@ -138,7 +138,7 @@ impl H3Connection {
                 self.stop(id, H3Code::H3_STREAM_CREATION_ERROR);
                 return self.charge_control_frame(now);
             }
-            self.streams.insert(H3Stream::new(id, StreamRole::Untyped, StreamStage::StreamType));
+            self.streams.insert(H3Stream::new(id, StreamRole::Untyped, NextBytes::StreamType));
             return Ok(());
         }
         if !self.is_server && !self.config.webtransport() {
@@ -154,7 +154,7 @@ impl H3Connection {
             self.rejected = self.rejected.saturating_add(1);
             return self.charge_reset(now);
         }
-        let stage = StreamStage::FrameType { first: true };
+        let stage = NextBytes::FrameType { first: true };
         self.streams.insert(H3Stream::new(id, StreamRole::Message, stage));
         Ok(())
     }
@@ -257,7 +257,7 @@ impl H3Connection {
     /// stream. Do not read further bytes until then.
     #[must_use]
     pub fn is_held(&self, stream: QuicStreamId) -> bool {
-        self.streams.get_ref(stream).is_some_and(|stream| stream.stage == StreamStage::Held)
+        self.streams.get_ref(stream).is_some_and(|stream| stream.stage == NextBytes::Held)
     }
 
     /// Returns a stream that was held: call [`receive`](Self::receive) for it.
@@ -268,7 +268,7 @@ impl H3Connection {
     /// Marks all held streams for another try.
     pub(super) fn resume_held(&mut self) {
         self.resumed.clear();
-        let held = self.streams.iter().filter(|stream| stream.stage == StreamStage::Held);
+        let held = self.streams.iter().filter(|stream| stream.stage == NextBytes::Held);
         self.resumed.extend(held.map(|stream| stream.id));
     }
 
@@ -374,7 +374,7 @@ impl H3Connection {
 
     /// Counts a frame without content.
     pub(super) fn charge_control_frame(&mut self, now: Duration) -> Result<(), Error> {
-        if self.control_frames.charge(self.config.control_frames, now) {
+        if self.control_frames.charge(self.config.abuse.control_frames, now) {
             return Ok(());
         }
         Err(Error::load("flood of frames without content"))
@@ -382,7 +382,7 @@ impl H3Connection {
 
     /// Counts a stream that ends in a reset.
     pub(super) fn charge_reset(&mut self, now: Duration) -> Result<(), Error> {
-        if self.resets.charge(self.config.resets, now) {
+        if self.resets.charge(self.config.abuse.resets, now) {
             return Ok(());
         }
         Err(Error::load("too many streams are reset"))

@@ -6,13 +6,13 @@ use core::time::Duration;
 use super::config::Config;
 use super::connection::H3Connection;
 use super::error::{Error, H3Code};
-use super::event::H3Notice;
-use super::receive::{
+use super::event::{H3Notice, Received};
+use super::frame::{
     CANCEL_PUSH, CONTROL_STREAM, DATA, DECODER_STREAM, ENCODER_STREAM, GOAWAY, HEADERS, MAX_PUSH_ID,
-    PUSH_PROMISE, PUSH_STREAM, Received, SESSION_STREAM, SETTINGS, take,
+    PUSH_PROMISE, PUSH_STREAM, SESSION_STREAM, SETTINGS, take,
 };
 use super::settings::SettingsReader;
-use super::stream::{QuicStreamId, StreamRole, StreamStage};
+use super::stream::{NextBytes, QuicStreamId, StreamRole};
 
 impl H3Connection {
     /// Decides on a unidirectional stream by its type (RFC 9114 section 6.2).
@@ -23,14 +23,14 @@ impl H3Connection {
         now: Duration,
     ) -> Result<(), Error> {
         let (role, stage) = match stream_type {
-            CONTROL_STREAM => (StreamRole::Control, StreamStage::FrameType { first: true }),
-            ENCODER_STREAM => (StreamRole::QpackEncoder, StreamStage::Raw),
-            DECODER_STREAM => (StreamRole::QpackDecoder, StreamStage::Raw),
+            CONTROL_STREAM => (StreamRole::Control, NextBytes::FrameType { first: true }),
+            ENCODER_STREAM => (StreamRole::QpackEncoder, NextBytes::Raw),
+            DECODER_STREAM => (StreamRole::QpackDecoder, NextBytes::Raw),
             PUSH_STREAM if self.is_server => {
                 return Err(Error::new(H3Code::H3_STREAM_CREATION_ERROR, "client opens a push stream"));
             }
             PUSH_STREAM => return Err(Error::id("pushed response exceeds MAX_PUSH_ID, which was not sent")),
-            SESSION_STREAM if self.config.webtransport() => (StreamRole::Session, StreamStage::SessionId),
+            SESSION_STREAM if self.config.webtransport() => (StreamRole::Session, NextBytes::SessionId),
             _ => {
                 // RFC 9114 section 6.2: unknown types are no error.
                 self.streams.remove(id);
@@ -75,11 +75,11 @@ impl H3Connection {
             return Err(Error::load("SETTINGS are too long"));
         }
         self.reader = Some(Box::default());
-        self.set_stage(id, StreamStage::Settings { left: len });
+        self.set_stage(id, NextBytes::Settings { left: len });
         Ok(())
     }
 
-    fn set_stage(&mut self, id: QuicStreamId, stage: StreamStage) {
+    fn set_stage(&mut self, id: QuicStreamId, stage: NextBytes) {
         if let Some(stream) = self.streams.get(id) {
             stream.stage = stage;
         }
@@ -90,7 +90,7 @@ impl H3Connection {
         let reader: &mut SettingsReader = self.reader.get_or_insert_default();
         reader.receive(piece)?;
         if left > 0 {
-            self.set_stage(id, StreamStage::Settings { left });
+            self.set_stage(id, NextBytes::Settings { left });
             return Ok(None);
         }
         if !reader.is_complete() {
@@ -98,7 +98,7 @@ impl H3Connection {
         }
         self.settings = Some(reader.settings);
         self.reader = None;
-        self.set_stage(id, StreamStage::FrameType { first: false });
+        self.set_stage(id, NextBytes::FrameType { first: false });
         self.resume_held();
         Ok(Some(H3Notice::Settings))
     }
@@ -118,11 +118,11 @@ impl H3Connection {
         let number = stream.number.read(&mut piece);
         match number {
             Some(number) if left == 0 && piece.is_empty() => {
-                stream.stage = StreamStage::FrameType { first: false };
+                stream.stage = NextBytes::FrameType { first: false };
                 self.control_number(frame_type, number, now)
             }
             None if left > 0 => {
-                stream.stage = StreamStage::Number { frame_type, left };
+                stream.stage = NextBytes::Number { frame_type, left };
                 Ok(None)
             }
             _ => Err(Error::frame("frame of one integer has another length")),

@@ -3,6 +3,7 @@
 use core::fmt;
 
 use super::stream::QuicStreamId;
+use crate::protocol_error::ProtocolError;
 
 /// Application error code of QUIC (RFC 9114 section 8.1, RFC 9204 section 6, RFC 9297 section 5.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -101,7 +102,7 @@ impl H3Code {
     pub const fn session_code(self) -> Option<u32> {
         let Some(shifted) = self.0.checked_sub(SESSION_CODES) else { return None };
         // A reserved code is 0x1f * N + 0x21.
-        if self.0 < 0x21 || (self.0 - 0x21) % 0x1f == 0 {
+        if self.0 < 0x21 || (self.0 - 0x21).is_multiple_of(0x1f) {
             return None;
         }
         let code = shifted - shifted / 0x1f;
@@ -121,18 +122,10 @@ impl fmt::Display for H3Code {
     }
 }
 
-/// The reason for the end of a connection: a connection error (RFC 9114 section 8). Close QUIC with its code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Error {
-    code: H3Code,
-    reason: &'static str,
-}
+/// A connection error (RFC 9114 section 8). Close QUIC with its code.
+pub type Error = ProtocolError<H3Code>;
 
 impl Error {
-    pub(super) const fn new(code: H3Code, reason: &'static str) -> Self {
-        Self { code, reason }
-    }
-
     pub(super) const fn unexpected(reason: &'static str) -> Self {
         Self::new(H3Code::H3_FRAME_UNEXPECTED, reason)
     }
@@ -148,27 +141,7 @@ impl Error {
     pub(super) const fn load(reason: &'static str) -> Self {
         Self::new(H3Code::H3_EXCESSIVE_LOAD, reason)
     }
-
-    /// The code of CONNECTION_CLOSE.
-    #[must_use]
-    pub const fn code(&self) -> H3Code {
-        self.code
-    }
-
-    /// A short text for a log: the violated rule or the exceeded limit.
-    #[must_use]
-    pub const fn reason(&self) -> &'static str {
-        self.reason
-    }
 }
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.code, self.reason)
-    }
-}
-
-impl core::error::Error for Error {}
 
 /// The reason for rejecting a call of the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,15 +163,14 @@ pub enum H3SendError {
 
 impl fmt::Display for H3SendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Closed(stream) => write!(f, "stream {} is closed", stream.get()),
-            Self::OutOfOrder(stream) => {
-                write!(f, "stream {}: head, content and trailers are out of order", stream.get())
-            }
-            Self::Status(status) => write!(f, "status {status} is invalid here"),
-            Self::NoSession(stream) => write!(f, "stream {} is no open session", stream.get()),
-            Self::NotPermitted => f.write_str("the peer does not permit this request"),
-        }
+        let (stream, what) = match *self {
+            Self::Closed(stream) => (stream, "is closed"),
+            Self::OutOfOrder(stream) => (stream, "has sent its head, or sends content before it"),
+            Self::NoSession(stream) => (stream, "is no open session"),
+            Self::Status(status) => return write!(f, "no response begins with status {status} here"),
+            Self::NotPermitted => return f.write_str("the peer does not permit this request"),
+        };
+        write!(f, "stream {} {what}", stream.get())
     }
 }
 

@@ -1,6 +1,6 @@
 //! Events of a connection.
 
-use super::error::H3Code;
+use super::error::{Error, H3Code};
 use super::settings::PeerSettings;
 use super::stream::QuicStreamId;
 use crate::fields::{Fields, RequestFields, RequestShape, ResponseFields, ResponseShape};
@@ -109,3 +109,5 @@ pub(super) enum H3Notice<'i> {
     SessionDraining { session: QuicStreamId },
     SessionClosed { session: QuicStreamId, code: u32 },
 }
+
+pub(super) type Received<'i> = Result<Option<H3Notice<'i>>, Error>;

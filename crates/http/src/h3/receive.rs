@@ -5,38 +5,13 @@ use core::time::Duration;
 use super::capsule::Capsule;
 use super::connection::H3Connection;
 use super::error::{Error, H3Code};
-use super::event::{Event, H3Notice};
-use super::stream::{MessagePart, QuicStreamId, StreamRole, StreamStage};
+use super::event::{Event, H3Notice, Received};
+use super::frame::{
+    CANCEL_PUSH, DATA, GOAWAY, HEADERS, MAX_PUSH_ID, PUSH_PROMISE, SESSION_SIGNAL, SETTINGS, take,
+};
+use super::qpack::DecoderInstructions;
+use super::stream::{MessagePart, NextBytes, QuicStreamId, StreamRole};
 use crate::fields::FieldBuffer;
-
-/// Frame types (RFC 9114 section 7.2).
-pub(super) const DATA: u64 = 0;
-pub(super) const HEADERS: u64 = 1;
-pub(super) const CANCEL_PUSH: u64 = 3;
-pub(super) const SETTINGS: u64 = 4;
-pub(super) const PUSH_PROMISE: u64 = 5;
-pub(super) const GOAWAY: u64 = 7;
-pub(super) const MAX_PUSH_ID: u64 = 13;
-/// The signal of a bidirectional stream of WebTransport.
-pub(super) const SESSION_SIGNAL: u64 = 0x41;
-
-/// Stream types (RFC 9114 section 6.2, RFC 9204 section 4.2).
-pub(super) const CONTROL_STREAM: u64 = 0;
-pub(super) const PUSH_STREAM: u64 = 1;
-pub(super) const ENCODER_STREAM: u64 = 2;
-pub(super) const DECODER_STREAM: u64 = 3;
-/// A unidirectional stream of WebTransport.
-pub(super) const SESSION_STREAM: u64 = 0x54;
-
-pub(super) type Received<'i> = Result<Option<H3Notice<'i>>, Error>;
-
-/// Cuts up to `max` bytes off the input.
-pub(super) fn take<'i>(input: &mut &'i [u8], max: u64) -> &'i [u8] {
-    let len = usize::try_from(max).unwrap_or(usize::MAX).min(input.len());
-    let (piece, rest) = input.split_at(len);
-    *input = rest;
-    piece
-}
 
 impl H3Connection {
     /// Handles input up to the next event.
@@ -56,63 +31,68 @@ impl H3Connection {
             let stage = stream.stage;
             let is_empty_payload = matches!(
                 stage,
-                StreamStage::Section { left: 0 }
-                    | StreamStage::Settings { left: 0 }
-                    | StreamStage::Skip { left: 0 }
+                NextBytes::Section { left: 0 }
+                    | NextBytes::Settings { left: 0 }
+                    | NextBytes::Skip { left: 0 }
             );
-            if input.is_empty() && !is_empty_payload && stage != StreamStage::Held {
+            if input.is_empty() && !is_empty_payload && stage != NextBytes::Held {
                 return if ends { self.end_remote(id, fields, now) } else { Ok(None) };
             }
             let notice = match stage {
-                StreamStage::StreamType => {
-                    let Some(stream_type) = stream.number.read(input) else { continue };
-                    self.begin_unidirectional(id, stream_type, now)?;
-                    None
+                NextBytes::StreamType
+                | NextBytes::FrameType { .. }
+                | NextBytes::FrameLength { .. }
+                | NextBytes::SessionId => {
+                    let Some(number) = stream.number.read(input) else { continue };
+                    self.header(id, stage, number, now)?
                 }
-                StreamStage::FrameType { first } => {
-                    let Some(frame_type) = stream.number.read(input) else { continue };
-                    self.check_frame_type(id, frame_type, first, now)?;
-                    None
-                }
-                StreamStage::FrameLength { frame_type } => {
-                    let Some(len) = stream.number.read(input) else { continue };
-                    self.begin_frame(id, frame_type, len, now)?
-                }
-                StreamStage::Section { left } => {
+                NextBytes::Section { left } => {
                     let piece = take(input, left);
                     self.section(id, piece, left - piece.len() as u64, fields, now)?
                 }
-                StreamStage::Data { left } => self.content(id, input, left, fields, now)?,
-                StreamStage::Settings { left } => {
+                NextBytes::Data { left } => self.content(id, input, left, fields, now)?,
+                NextBytes::Settings { left } => {
                     let piece = take(input, left);
                     self.settings(id, piece, left - piece.len() as u64)?
                 }
-                StreamStage::Number { frame_type, left } => self.number(id, frame_type, input, left, now)?,
-                StreamStage::Skip { left } => {
+                NextBytes::Number { frame_type, left } => self.number(id, frame_type, input, left, now)?,
+                NextBytes::Skip { left } => {
                     let left = left - take(input, left).len() as u64;
                     stream.stage = if left > 0 {
-                        StreamStage::Skip { left }
+                        NextBytes::Skip { left }
                     } else {
-                        StreamStage::FrameType { first: false }
+                        NextBytes::FrameType { first: false }
                     };
                     None
                 }
-                StreamStage::SessionId => {
-                    let Some(session) = stream.number.read(input) else { continue };
-                    self.begin_session_stream(id, session)?
-                }
-                StreamStage::Held => {
+                NextBytes::Held => {
                     let notice = self.resume(id, fields, now)?;
                     if notice.is_none() && self.is_held(id) {
                         return Ok(None);
                     }
                     notice
                 }
-                StreamStage::Raw => self.raw(id, take(input, u64::MAX), now)?,
+                NextBytes::Raw => self.raw(id, take(input, u64::MAX), now)?,
             };
             if notice.is_some() {
                 return Ok(notice);
             }
+        }
+    }
+
+    /// Handles an integer of the header of a stream or of a frame.
+    fn header(
+        &mut self,
+        id: QuicStreamId,
+        stage: NextBytes,
+        number: u64,
+        now: Duration,
+    ) -> Received<'static> {
+        match stage {
+            NextBytes::StreamType => self.begin_unidirectional(id, number, now).map(|()| None),
+            NextBytes::FrameType { first } => self.check_frame_type(id, number, first, now).map(|()| None),
+            NextBytes::FrameLength { frame_type } => self.begin_frame(id, frame_type, number, now),
+            _ => self.begin_session_stream(id, number),
         }
     }
 
@@ -126,7 +106,7 @@ impl H3Connection {
     ) -> Result<(), Error> {
         let Some(stream) = self.streams.get(id) else { return Ok(()) };
         let (role, awaits, is_tunnel) = (stream.role, stream.awaits, stream.is_tunnel);
-        stream.stage = StreamStage::FrameLength { frame_type };
+        stream.stage = NextBytes::FrameLength { frame_type };
         // RFC 9114 section 7.2.8: frames of HTTP/2.
         if matches!(frame_type, 2 | 6 | 8 | 9) {
             return Err(Error::unexpected("frame of HTTP/2"));
@@ -138,7 +118,7 @@ impl H3Connection {
             if !first {
                 return Err(Error::frame("signal of WebTransport inside of a stream"));
             }
-            stream.stage = StreamStage::SessionId;
+            stream.stage = NextBytes::SessionId;
             stream.role = StreamRole::Session;
             return Ok(());
         }
@@ -178,12 +158,12 @@ impl H3Connection {
                 if !(1..=8).contains(&len) {
                     return Err(Error::frame("frame of one integer has another length"));
                 }
-                StreamStage::Number { frame_type, left: len }
+                NextBytes::Number { frame_type, left: len }
             }
             (StreamRole::Message, HEADERS) if len > max => {
                 return Err(Error::load("field section is too large"));
             }
-            (StreamRole::Message, HEADERS) => StreamStage::Section { left: len },
+            (StreamRole::Message, HEADERS) => NextBytes::Section { left: len },
             (StreamRole::Message, DATA) if len > 0 => {
                 if let Some(left) = &mut stream.content_left {
                     let Some(rest) = left.checked_sub(len) else {
@@ -192,13 +172,13 @@ impl H3Connection {
                     };
                     *left = rest;
                 }
-                StreamStage::Data { left: len }
+                NextBytes::Data { left: len }
             }
             (StreamRole::Message, DATA) => {
-                stream.stage = StreamStage::FrameType { first: false };
+                stream.stage = NextBytes::FrameType { first: false };
                 return self.charge_control_frame(now).map(|()| None);
             }
-            _ => StreamStage::Skip { left: len },
+            _ => NextBytes::Skip { left: len },
         };
         Ok(None)
     }
@@ -214,8 +194,8 @@ impl H3Connection {
     ) -> Received<'i> {
         let Some(stream) = self.streams.get(id) else { return Ok(None) };
         let next = |left| match left {
-            0 => StreamStage::FrameType { first: false },
-            left => StreamStage::Data { left },
+            0 => NextBytes::FrameType { first: false },
+            left => NextBytes::Data { left },
         };
         let Some(session) = &mut stream.session else {
             let data = take(input, left);
@@ -260,7 +240,7 @@ impl H3Connection {
         let role = self.streams.get_ref(id).map(|stream| stream.role);
         match role {
             Some(StreamRole::QpackEncoder) => {
-                if !super::qpack::DecoderInstructions::is_valid_for_encoder(data) {
+                if !DecoderInstructions::is_valid_for_encoder(data) {
                     let reason = "instruction for a dynamic table, whose capacity is 0";
                     return Err(Error::new(H3Code::QPACK_ENCODER_STREAM_ERROR, reason));
                 }
@@ -293,11 +273,11 @@ impl H3Connection {
             }
             StreamRole::Session => {
                 self.streams.remove(id);
-                return Ok((stage == StreamStage::Raw).then_some(H3Notice::End { stream: id }));
+                return Ok((stage == NextBytes::Raw).then_some(H3Notice::End { stream: id }));
             }
             StreamRole::Message => {}
         }
-        if !matches!(stage, StreamStage::FrameType { .. }) || is_partial {
+        if !matches!(stage, NextBytes::FrameType { .. }) || is_partial {
             return Err(Error::frame("stream ends inside of a frame"));
         }
         if stream.awaits == MessagePart::Head {
@@ -383,7 +363,7 @@ impl H3Connection {
             // The application owns the sending side.
             StreamRole::Session => {
                 stream.local_closed = true;
-                stream.stage == StreamStage::Raw
+                stream.stage == NextBytes::Raw
             }
             StreamRole::Message => !self.is_server || stream.awaits != MessagePart::Head,
         };

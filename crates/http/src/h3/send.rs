@@ -4,9 +4,9 @@ use alloc::vec::Vec;
 
 use super::connection::H3Connection;
 use super::error::{H3Code, H3SendError};
+use super::frame::{DATA, HEADERS};
 use super::qpack;
-use super::receive::{DATA, HEADERS};
-use super::stream::{H3Stream, QuicStreamId, SessionState, StreamRole, StreamStage};
+use super::stream::{H3Stream, NextBytes, QuicStreamId, SessionState, StreamRole};
 use super::varint::FramePrefix;
 use crate::fields::{for_each_field, status_digits};
 
@@ -53,7 +53,7 @@ impl H3Connection {
         if self.failed.is_some() || !is_new || !is_permitted || stream.get() >= self.peer_go_away {
             return Err(H3SendError::NotPermitted);
         }
-        let mut entry = H3Stream::new(stream, StreamRole::Message, StreamStage::FrameType { first: false });
+        let mut entry = H3Stream::new(stream, StreamRole::Message, NextBytes::FrameType { first: false });
         entry.is_head = target.method == "HEAD";
         entry.is_tunnel = target.method == "CONNECT";
         entry.head_sent = true;

@@ -7,9 +7,9 @@ use super::capsule::{write_close, write_drain};
 use super::config::Config;
 use super::connection::H3Connection;
 use super::error::{Error, H3Code, H3SendError};
-use super::event::H3Notice;
-use super::receive::{DATA, Received, SESSION_SIGNAL, SESSION_STREAM};
-use super::stream::{H3Stream, MessagePart, QuicStreamId, SessionState, StreamRole, StreamStage};
+use super::event::{H3Notice, Received};
+use super::frame::{DATA, SESSION_SIGNAL, SESSION_STREAM};
+use super::stream::{H3Stream, MessagePart, NextBytes, QuicStreamId, SessionState, StreamRole};
 use super::varint::{FramePrefix, VarintReader, write_varint};
 use crate::fields::FieldBuffer;
 
@@ -55,11 +55,11 @@ impl H3Connection {
         let stream = self.streams.get(id)?;
         match status {
             SessionStatus::Open => {
-                stream.stage = StreamStage::Raw;
+                stream.stage = NextBytes::Raw;
                 return Some(H3Notice::SessionStream { stream: id, session });
             }
-            SessionStatus::Pending if stream.stage == StreamStage::Held || !is_full => {
-                stream.stage = StreamStage::Held;
+            SessionStatus::Pending if stream.stage == NextBytes::Held || !is_full => {
+                stream.stage = NextBytes::Held;
             }
             SessionStatus::Pending => {
                 self.abort_open(id, H3Code::WEBTRANSPORT_BUFFERED_STREAM_REJECTED);
@@ -70,7 +70,7 @@ impl H3Connection {
     }
 
     pub(super) fn is_full_of_held(&self) -> bool {
-        let held = self.streams.iter().filter(|stream| stream.stage == StreamStage::Held);
+        let held = self.streams.iter().filter(|stream| stream.stage == NextBytes::Held);
         held.count() >= Config::HELD_STREAMS_MAX
     }
 
@@ -90,7 +90,7 @@ impl H3Connection {
         if !has_settings {
             return Ok(None);
         }
-        stream.stage = StreamStage::FrameType { first: false };
+        stream.stage = NextBytes::FrameType { first: false };
         let section = core::mem::take(&mut stream.section);
         self.streams.section_bytes -= section.len();
         self.end_section(id, &section, fields, now)
@@ -112,7 +112,7 @@ impl H3Connection {
     pub(super) fn end_session_streams(&mut self, session: QuicStreamId) {
         while let Some((id, stage)) = self.stream_of(session) {
             self.streams.remove(id);
-            if stage == StreamStage::Held {
+            if stage == NextBytes::Held {
                 // The application does not know the stream.
                 self.abort(id, H3Code::WEBTRANSPORT_SESSION_GONE);
             } else {
@@ -122,11 +122,11 @@ impl H3Connection {
         self.resume_held();
     }
 
-    fn stream_of(&self, session: QuicStreamId) -> Option<(QuicStreamId, StreamStage)> {
+    fn stream_of(&self, session: QuicStreamId) -> Option<(QuicStreamId, NextBytes)> {
         let is_part = |stream: &&H3Stream| {
             stream.role == StreamRole::Session
                 && stream.session_id == session
-                && matches!(stream.stage, StreamStage::Raw | StreamStage::Held)
+                && matches!(stream.stage, NextBytes::Raw | NextBytes::Held)
         };
         self.streams.iter().find(is_part).map(|stream| (stream.id, stream.stage))
     }
@@ -147,7 +147,7 @@ impl H3Connection {
         if stream.is_unidirectional() {
             return Ok(FramePrefix::new().with(SESSION_STREAM).with(session.get()));
         }
-        let mut entry = H3Stream::new(stream, StreamRole::Session, StreamStage::Raw);
+        let mut entry = H3Stream::new(stream, StreamRole::Session, NextBytes::Raw);
         entry.session_id = session;
         self.streams.insert(entry);
         Ok(FramePrefix::new().with(SESSION_SIGNAL).with(session.get()))

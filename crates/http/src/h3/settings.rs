@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use super::config::Config;
 use super::error::{Error, H3Code};
+use super::frame::SETTINGS;
 use super::varint::{VarintReader, write_varint};
 
 const QPACK_MAX_TABLE_CAPACITY: u64 = 1;
@@ -102,7 +103,7 @@ pub(super) fn write_own(config: &Config, out: &mut Vec<u8>) {
         write_varint(id, &mut payload);
         write_varint(value, &mut payload);
     }
-    write_varint(super::receive::SETTINGS, out);
+    write_varint(SETTINGS, out);
     write_varint(payload.len() as u64, out);
     out.extend_from_slice(&payload);
 }

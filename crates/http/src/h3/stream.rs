@@ -58,7 +58,7 @@ pub(super) enum StreamRole {
 
 /// Meaning of the next bytes of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StreamStage {
+pub(super) enum NextBytes {
     /// The type of a unidirectional stream.
     StreamType,
     /// The type of a frame; `first`: the stream may be one of WebTransport instead.
@@ -109,7 +109,7 @@ pub(super) enum MessagePart {
 pub(super) struct H3Stream {
     pub(super) id: QuicStreamId,
     pub(super) role: StreamRole,
-    pub(super) stage: StreamStage,
+    pub(super) stage: NextBytes,
     pub(super) number: VarintReader,
     /// Part of a field section.
     pub(super) section: Vec<u8>,
@@ -142,7 +142,7 @@ pub(super) struct SessionState {
 }
 
 impl H3Stream {
-    pub(super) fn new(id: QuicStreamId, role: StreamRole, stage: StreamStage) -> Self {
+    pub(super) fn new(id: QuicStreamId, role: StreamRole, stage: NextBytes) -> Self {
         Self {
             id,
             role,

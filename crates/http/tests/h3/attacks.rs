@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sinews_http::h3::{Allowance, Config, FieldBuffer, H3Code};
+use sinews_http::h3::{AbuseLimits, Allowance, Config, FieldBuffer, H3Code};
 
 use crate::support::*;
 
@@ -24,7 +24,7 @@ const FEW: Allowance = Allowance::new(10, 1);
 /// CVE-2023-44487: requests that are reset at once never reach the limit of streams.
 #[test]
 fn rapid_resets_end_the_connection() {
-    let config = Config::new().with_resets(FEW);
+    let config = Config::new().with_abuse_limits(AbuseLimits::new().with_resets(FEW));
     let cycle = |server: &mut Side, count: u64| {
         let _ = server.receive(4 * count, &headers(&GET));
         let _ = server.connection.receive_reset(id(4 * count), H3Code::H3_REQUEST_CANCELLED, server.now);
@@ -48,7 +48,7 @@ fn rapid_resets_end_the_connection() {
 /// CVE-2025-8671: the client makes the server reset.
 #[test]
 fn provoked_resets_end_the_connection() {
-    let config = Config::new().with_resets(FEW).with_max_streams(1);
+    let config = Config::new().with_abuse_limits(AbuseLimits::new().with_resets(FEW)).with_max_streams(1);
     let malformed = |server: &mut Side, count: u64| {
         let _ = server.receive_last(4 * count, &headers(&[(":method", "GET")]));
     };
@@ -99,7 +99,7 @@ fn field_section_bombs_end_the_connection_while_they_are_decoded() {
     // content-security-policy with its value, in two bytes.
     let bomb = |fields: usize| frame(HEADERS, &[&[0, 0][..], &[0xff, 22].repeat(fields)].concat());
     Side::new().fails(0, &bomb(20_000), H3Code::H3_EXCESSIVE_LOAD);
-    assert_eq!(Side::new().receive(0, &bomb(300)), Ok(vec![Seen::TooLarge(0)]));
+    assert_eq!(Side::new().receive(0, &bomb(300)), Ok(vec![Observed::TooLarge(0)]));
     // Fields without bytes count, too.
     let empty = [&[0, 0][..], &literal(b"", b"").repeat(5_000)].concat();
     Side::new().fails(0, &frame(HEADERS, &empty), H3Code::H3_EXCESSIVE_LOAD);
@@ -108,7 +108,9 @@ fn field_section_bombs_end_the_connection_while_they_are_decoded() {
 /// CVE-2019-9512 and its kind in HTTP/3: frames that are cheap to send, and serve no purpose.
 #[test]
 fn floods_of_frames_without_content_end_the_connection() {
-    let config = Config::new().with_max_sessions(1).with_control_frames(Allowance::new(50, 10));
+    let config = Config::new()
+        .with_max_sessions(1)
+        .with_abuse_limits(AbuseLimits::new().with_control_frames(Allowance::new(50, 10)));
     let mut settled = Side::with(config);
     settled.silent(6, &[2]);
     let floods: [(u64, Vec<u8>); 7] = [
@@ -143,7 +145,7 @@ fn long_settings_end_the_connection() {
     Side::fresh(Config::new()).fails(2, &header, H3Code::H3_EXCESSIVE_LOAD);
     let pairs: Vec<(u64, u64)> = (0x40..0x40 + 300).map(|id| (id, 0)).collect();
     let mut server = Side::fresh(Config::new());
-    assert_eq!(server.receive(2, &control(&pairs)), Ok(vec![Seen::Settings]));
+    assert_eq!(server.receive(2, &control(&pairs)), Ok(vec![Observed::Settings]));
     assert!(server.connection.memory() < 1024);
 }
 

@@ -1,12 +1,12 @@
 //! Client and server exchange random messages, tunnels and sessions, in pieces of random size.
 
 use sinews_http::h3::{Config, H3Connection, RequestTarget};
+use sinews_testkit::Rng;
 
-use crate::splits::Rng;
 use crate::support::*;
 
 /// Passes bytes in pieces, and collects the events with joined content.
-fn pass(to: &mut Side, stream: u64, bytes: &[u8], ends: bool, random: &mut Rng) -> Vec<Seen> {
+fn pass(to: &mut Side, stream: u64, bytes: &[u8], ends: bool, random: &mut Rng) -> Vec<Observed> {
     let (mut seen, mut rest) = (Vec::new(), bytes);
     loop {
         let (piece, behind) = rest.split_at((1 + random.below(3000)).min(rest.len()));
@@ -19,9 +19,9 @@ fn pass(to: &mut Side, stream: u64, bytes: &[u8], ends: bool, random: &mut Rng) 
     }
 }
 
-fn content(seen: &[Seen]) -> Vec<u8> {
+fn content(seen: &[Observed]) -> Vec<u8> {
     seen.iter()
-        .filter_map(|seen| if let Seen::Data(_, data) = seen { Some(&data[..]) } else { None })
+        .filter_map(|seen| if let Observed::Data(_, data) = seen { Some(&data[..]) } else { None })
         .collect::<Vec<_>>()
         .concat()
 }
@@ -29,18 +29,18 @@ fn content(seen: &[Seen]) -> Vec<u8> {
 #[test]
 fn random_exchanges_of_both_sides_are_complete() {
     let config = Config::new().with_max_sessions(4);
-    let mut random = Rng(7);
+    let mut random = Rng::new(7);
     let mut server = Side::of(H3Connection::server(config));
     let mut client = Side::of(H3Connection::client(config));
     let mut bytes = Vec::new();
     server.connection.write_control(&mut bytes);
-    assert_eq!(pass(&mut client, 3, &bytes, false, &mut random), [Seen::Settings]);
+    assert_eq!(pass(&mut client, 3, &bytes, false, &mut random), [Observed::Settings]);
     bytes.clear();
     client.connection.write_control(&mut bytes);
-    assert_eq!(pass(&mut server, 2, &bytes, false, &mut random), [Seen::Settings]);
+    assert_eq!(pass(&mut server, 2, &bytes, false, &mut random), [Observed::Settings]);
     for number in 0..300_u64 {
         let stream = 4 * number;
-        let body: Vec<u8> = (0..random.below(5000)).map(|_| random.next() as u8).collect();
+        let body: Vec<u8> = (0..random.below(5000)).map(|_| random.next_u64() as u8).collect();
         let value: String = (0..random.below(200)).map(|_| (b'!' + random.below(94) as u8) as char).collect();
         let fields = [("x-value", value.as_str()), ("Accept", "*/*"), ("authorization", "secret")];
         let is_tunnel = random.below(3) == 0;
@@ -58,14 +58,14 @@ fn random_exchanges_of_both_sides_are_complete() {
         }
         let seen = pass(&mut server, stream, &client.sent(), true, &mut random);
         let method = if is_tunnel { "CONNECT" } else { "POST" };
-        assert_eq!(seen.first(), Some(&Seen::Request(stream, method.into(), path)));
-        assert_eq!((content(&seen) == body, seen.last()), (true, Some(&Seen::End(stream))));
+        assert_eq!(seen.first(), Some(&Observed::Request(stream, method.into(), path)));
+        assert_eq!((content(&seen) == body, seen.last()), (true, Some(&Observed::End(stream))));
         server.head(stream, 103, false);
         server.connection.send_head(id(stream), 200, fields, false, &mut server.out).expect("an open stream");
         server.connection.send_data(id(stream), &body, true, &mut server.out).expect("an open stream");
         let seen = pass(&mut client, stream, &server.sent(), true, &mut random);
-        assert_eq!(seen[..2], [Seen::Response(stream, 103), Seen::Response(stream, 200)]);
-        assert_eq!((content(&seen) == body, seen.last()), (true, Some(&Seen::End(stream))));
+        assert_eq!(seen[..2], [Observed::Response(stream, 103), Observed::Response(stream, 200)]);
+        assert_eq!((content(&seen) == body, seen.last()), (true, Some(&Observed::End(stream))));
         assert_eq!((server.connection.requests(), client.connection.requests()), (0, 0));
     }
     assert_eq!((server.signals(), client.signals()), (Vec::new(), Vec::new()));

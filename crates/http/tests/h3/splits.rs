@@ -1,31 +1,15 @@
 //! Pieces of the input: any split gives the same events and the same signals.
 
 use sinews_http::h3::Config;
+use sinews_testkit::Rng;
 
 use crate::support::*;
 
-/// SplitMix64.
-pub(crate) struct Rng(pub(crate) u64);
-
-impl Rng {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    pub(crate) fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
-}
-
 /// Joins pieces of content.
-fn joined(seen: Vec<Seen>) -> Vec<Seen> {
-    let mut joined: Vec<Seen> = Vec::new();
+fn joined(seen: Vec<Observed>) -> Vec<Observed> {
+    let mut joined: Vec<Observed> = Vec::new();
     for event in seen {
-        if let (Some(Seen::Data(last, bytes)), Seen::Data(stream, more)) = (joined.last_mut(), &event)
+        if let (Some(Observed::Data(last, bytes)), Observed::Data(stream, more)) = (joined.last_mut(), &event)
             && last == stream
         {
             bytes.extend_from_slice(more);
@@ -40,7 +24,7 @@ fn joined(seen: Vec<Seen>) -> Vec<Seen> {
 type Step = (u64, Vec<u8>, bool);
 
 /// Result of a conversation: events, error, signals.
-fn run(steps: &[Step], mut cut: impl FnMut(usize) -> usize) -> (Vec<Seen>, Option<String>, Vec<Signal>) {
+fn run(steps: &[Step], mut cut: impl FnMut(usize) -> usize) -> (Vec<Observed>, Option<String>, Vec<Signal>) {
     let mut server = Side::fresh(Config::new().with_max_sessions(2).with_max_streams(6));
     let mut seen = Vec::new();
     for (stream, bytes, ends) in steps {
@@ -59,7 +43,7 @@ fn run(steps: &[Step], mut cut: impl FnMut(usize) -> usize) -> (Vec<Seen>, Optio
         }
         let requests: Vec<u64> = seen
             .iter()
-            .filter_map(|seen| if let Seen::Request(stream, ..) = seen { Some(*stream) } else { None })
+            .filter_map(|seen| if let Observed::Request(stream, ..) = seen { Some(*stream) } else { None })
             .collect();
         for stream in requests {
             let _ = server.connection.send_head(id(stream), 200, [], false, &mut server.out);
@@ -86,11 +70,12 @@ fn conversation(random: &mut Rng) -> Vec<Step> {
                 [headers(&[&POST[..], &[("content-length", "30")]].concat()), frame(DATA, &[7; 30])].concat()
             }
             8 => frame(random.below(16) as u64, &vec![3; random.below(12)]),
-            9 => vec![random.next() as u8; random.below(20)],
+            9 => vec![random.next_u64() as u8; random.below(20)],
             10 => {
                 let stream = 4 * random.below(20) as u64 + 6;
                 let stream_type = [0, 2, 3, 0x54, 0x21][random.below(5)];
-                let payload: Vec<u8> = (0..random.below(12)).map(|_| random.next() as u8 & 0x2f).collect();
+                let payload: Vec<u8> =
+                    (0..random.below(12)).map(|_| random.next_u64() as u8 & 0x2f).collect();
                 steps.push((stream, [varint(stream_type), payload].concat(), ends));
                 continue;
             }
@@ -122,10 +107,10 @@ fn conversation(random: &mut Rng) -> Vec<Step> {
 fn any_split_of_the_input_gives_the_same_events() {
     let (mut errors, mut events, mut signals) = (0, 0, 0);
     for seed in 0..600 {
-        let steps = conversation(&mut Rng(seed));
+        let steps = conversation(&mut Rng::new(seed));
         let whole = run(&steps, |rest| rest);
         assert_eq!(run(&steps, |_| 1), whole, "seed {seed}");
-        let mut random = Rng(seed ^ 0xffff);
+        let mut random = Rng::new(seed ^ 0xffff);
         assert_eq!(run(&steps, |_| 1 + random.below(40)), whole, "seed {seed}");
         errors += usize::from(whole.1.is_some());
         events += whole.0.len();

@@ -17,7 +17,7 @@ pub(crate) const MAX_PUSH_ID: u64 = 13;
 
 /// An event, copied.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Seen {
+pub(crate) enum Observed {
     Settings,
     /// Stream, method, target.
     Request(u64, String, String),
@@ -67,7 +67,7 @@ impl Side {
     /// A server after SETTINGS of both sides; the client's control stream is 2.
     pub(crate) fn with(config: Config) -> Self {
         let mut server = Self::fresh(config);
-        assert_eq!(server.receive(2, &control(&[])), Ok(vec![Seen::Settings]));
+        assert_eq!(server.receive(2, &control(&[])), Ok(vec![Observed::Settings]));
         server.connection.write_control(&mut Vec::new());
         server
     }
@@ -79,7 +79,7 @@ impl Side {
     /// A client after SETTINGS of both sides; the server's control stream is 3, which permits extended CONNECT.
     pub(crate) fn client(config: Config) -> Self {
         let mut client = Self::of(H3Connection::client(config));
-        assert_eq!(client.receive(3, &control(&[(8, 1), (0x33, 1)])), Ok(vec![Seen::Settings]));
+        assert_eq!(client.receive(3, &control(&[(8, 1), (0x33, 1)])), Ok(vec![Observed::Settings]));
         client.connection.write_control(&mut Vec::new());
         client
     }
@@ -93,14 +93,14 @@ impl Side {
     }
 
     /// Passes bytes of a stream, which is opened before.
-    pub(crate) fn receive(&mut self, stream: u64, input: &[u8]) -> Result<Vec<Seen>, Error> {
+    pub(crate) fn receive(&mut self, stream: u64, input: &[u8]) -> Result<Vec<Observed>, Error> {
         let mut seen = Vec::new();
         self.receive_into(stream, input, false, &mut seen)?;
         Ok(seen)
     }
 
     /// Passes the last bytes of a stream.
-    pub(crate) fn receive_last(&mut self, stream: u64, input: &[u8]) -> Result<Vec<Seen>, Error> {
+    pub(crate) fn receive_last(&mut self, stream: u64, input: &[u8]) -> Result<Vec<Observed>, Error> {
         let mut seen = Vec::new();
         self.receive_into(stream, input, true, &mut seen)?;
         Ok(seen)
@@ -117,7 +117,7 @@ impl Side {
         stream: u64,
         mut input: &[u8],
         ends: bool,
-        seen: &mut Vec<Seen>,
+        seen: &mut Vec<Observed>,
     ) -> Result<usize, Error> {
         self.open(stream)?;
         loop {
@@ -180,14 +180,14 @@ impl Side {
     /// Opens a request whose content follows.
     pub(crate) fn post(&mut self, stream: u64) -> QuicStreamId {
         let seen = self.receive(stream, &headers(&POST)).expect("a valid request");
-        assert_eq!(seen, [Seen::Request(stream, "POST".into(), "/".into())]);
+        assert_eq!(seen, [Observed::Request(stream, "POST".into(), "/".into())]);
         id(stream)
     }
 
     /// Opens a request without content.
     pub(crate) fn ask(&mut self, stream: u64) -> QuicStreamId {
         let seen = self.receive_last(stream, &headers(&GET)).expect("a valid request");
-        assert_eq!(seen, [Seen::Request(stream, "GET".into(), "/".into()), Seen::End(stream)]);
+        assert_eq!(seen, [Observed::Request(stream, "GET".into(), "/".into()), Observed::End(stream)]);
         id(stream)
     }
 
@@ -202,27 +202,27 @@ impl Side {
     }
 }
 
-pub(crate) fn copied(event: Event<'_>) -> Seen {
+pub(crate) fn copied(event: Event<'_>) -> Observed {
     match event {
-        Event::Settings { .. } => Seen::Settings,
+        Event::Settings { .. } => Observed::Settings,
         Event::Request { stream, head } => {
-            Seen::Request(stream.get(), head.method().into(), head.target().unwrap_or_default().into())
+            Observed::Request(stream.get(), head.method().into(), head.target().unwrap_or_default().into())
         }
-        Event::HeadTooLarge { stream } => Seen::TooLarge(stream.get()),
-        Event::Response { stream, head } => Seen::Response(stream.get(), head.status()),
-        Event::Data { stream, data } => Seen::Data(stream.get(), data.to_vec()),
+        Event::HeadTooLarge { stream } => Observed::TooLarge(stream.get()),
+        Event::Response { stream, head } => Observed::Response(stream.get(), head.status()),
+        Event::Data { stream, data } => Observed::Data(stream.get(), data.to_vec()),
         Event::Trailers { stream, fields } => {
             let fields = fields.iter().map(|(name, value)| (name.to_owned(), text(value)));
-            Seen::Trailers(stream.get(), fields.collect())
+            Observed::Trailers(stream.get(), fields.collect())
         }
-        Event::End { stream } => Seen::End(stream.get()),
-        Event::Reset { stream, code, violation: None } => Seen::Reset(stream.get(), code.get()),
-        Event::Reset { stream, code, .. } => Seen::Violated(stream.get(), code),
-        Event::GoAway { id } => Seen::GoAway(id),
-        Event::SessionStream { stream, session } => Seen::SessionStream(stream.get(), session.get()),
-        Event::SessionDraining { session } => Seen::Draining(session.get()),
+        Event::End { stream } => Observed::End(stream.get()),
+        Event::Reset { stream, code, violation: None } => Observed::Reset(stream.get(), code.get()),
+        Event::Reset { stream, code, .. } => Observed::Violated(stream.get(), code),
+        Event::GoAway { id } => Observed::GoAway(id),
+        Event::SessionStream { stream, session } => Observed::SessionStream(stream.get(), session.get()),
+        Event::SessionDraining { session } => Observed::Draining(session.get()),
         Event::SessionClosed { session, code, reason } => {
-            Seen::SessionClosed(session.get(), code, reason.to_owned())
+            Observed::SessionClosed(session.get(), code, reason.to_owned())
         }
         _ => unreachable!("no other event"),
     }
