@@ -1,4 +1,4 @@
-//! HTTP/1.1 without I/O, parsed strictly: heads, chunked bodies, header lists, conditions and ranges. [`h2`] is HTTP/2.
+//! HTTP/1.1 without I/O, parsed strictly: heads, chunked bodies, header lists, conditions and ranges. [`h2`] is HTTP/2, [`h3`] is HTTP/3.
 //!
 //! [`HeadScanner`] finds the end of a head and examines each byte once for any segmentation.
 //! [`RequestHead`] or [`ResponseHead`] then parses the head once. Both borrow: no byte is copied.

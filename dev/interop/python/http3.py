@@ -3,7 +3,7 @@
     http3.py write FILE   writes streams of aioquic: `case role stream fin bytes` a line, in hexadecimal
     http3.py read FILE    reads the same lines with bytes of sinews-http, and checks the events of aioquic
 
-`cargo test -p sinews-http --test h3 peers` reads the first file, and writes the second one where SINEWS_H3_WRITE says so.
+`cargo xtask interop --only http3` checks both. `cargo test -p sinews-http --test h3 peers` reads the first file, and writes the second one where SINEWS_H3_WRITE says so.
 """
 
 import sys
@@ -137,7 +137,7 @@ def check(path):
     assert dict(session[0].headers)[b":protocol"] == b"webtransport", session
     data = [event for event in session if isinstance(event, events.WebTransportStreamDataReceived)]
     assert {event.stream_id for event in data} == {4, 6} and {event.session_id for event in data} == {0}, data
-    print(f"{len(seen)} events of sinews-http are read by aioquic, {len(sections)} field sections by pylsqpack")
+    print(f"ok {len(seen)} events of sinews-http are read by aioquic, {len(sections)} field sections by pylsqpack")
 
 
 if __name__ == "__main__":
