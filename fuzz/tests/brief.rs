@@ -41,6 +41,11 @@ fn http2() {
     brief("http2", sinews_fuzz::http2, 1_000);
 }
 
+#[test]
+fn http3() {
+    brief("http3", sinews_fuzz::http3, 5_000);
+}
+
 /// Runs the seeds, then `runs` inputs derived from a fixed seed.
 fn brief(name: &str, target: fn(&[u8]), runs: usize) {
     let runs = std::env::var("SINEWS_FUZZ_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(runs);

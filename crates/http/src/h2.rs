@@ -32,27 +32,24 @@
 //! ```
 
 mod blocks;
-mod budget;
 mod config;
 mod connection;
 mod error;
 mod event;
-mod fields;
 mod frame;
 mod hpack;
 mod receive;
-mod request;
 mod send;
 mod settings;
 mod stream;
 mod window;
 
-pub use budget::Allowance;
 pub use config::Config;
 pub use connection::H2Connection;
 pub use error::{Error, ErrorCode, SendMisuse};
 pub use event::Event;
-pub use fields::{FieldBuffer, Fields};
 pub use frame::{FRAME_HEADER_LEN, PREFACE, StreamId};
-pub use request::RequestFields;
 pub use send::DataFrame;
+
+pub use crate::budget::{AbuseLimits, Allowance};
+pub use crate::fields::{FieldBuffer, Fields, RequestFields};

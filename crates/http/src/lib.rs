@@ -1,4 +1,4 @@
-//! HTTP/1.1 without I/O, parsed strictly: heads, chunked bodies, header lists, conditions and ranges. [`h2`] is HTTP/2.
+//! HTTP/1.1 without I/O, parsed strictly: heads, chunked bodies, header lists, conditions and ranges. [`h2`] is HTTP/2, [`h3`] is HTTP/3.
 //!
 //! [`HeadScanner`] finds the end of a head and examines each byte once for any segmentation.
 //! [`RequestHead`] or [`ResponseHead`] then parses the head once. Both borrow: no byte is copied.
@@ -35,18 +35,22 @@
 
 extern crate alloc;
 
+mod budget;
 #[cfg(feature = "conditions")]
 mod conditions;
 mod encoding;
 mod error;
 mod event_stream;
+mod fields;
 mod h1;
 pub mod h2;
+pub mod h3;
 mod head;
 mod headers;
 mod limits;
 mod lines;
 mod owned;
+mod protocol_error;
 mod status;
 pub mod text;
 mod version;
@@ -65,5 +69,6 @@ pub use headers::HeaderMap;
 pub use limits::HeadLimits;
 pub use lines::HeaderSlots;
 pub use owned::OwnedHead;
+pub use protocol_error::ProtocolError;
 pub use status::reason_phrase;
 pub use version::Version;

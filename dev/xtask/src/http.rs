@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use crate::Outcome;
 use crate::backend::{Backend, Choice};
@@ -11,6 +12,9 @@ use crate::count::Count;
 use crate::process;
 use crate::server::{self, Server};
 use crate::tools;
+
+/// A test of one crate, compilation included.
+const TEST_LIMIT: Duration = Duration::from_secs(600);
 
 /// Runs all cases against the echo server, and the cases that apply to any server against `sinews serve`.
 pub(crate) fn run_cases(binary: Option<&Path>, choice: Choice) -> Outcome {
@@ -85,6 +89,24 @@ pub(crate) fn run_node(binary: &Path, backend: Backend) -> Outcome {
     command.arg(&certificate.certificate);
     let count = tools::run_checks("http2", &mut command, &out.join("client.log"));
     Ok(count + outlived(&mut plain) + outlived(&mut tls))
+}
+
+/// Lets aioquic read the streams that the machine for HTTP/3 sends; the test reads the recorded streams of aioquic.
+pub(crate) fn run_aioquic() -> Outcome {
+    let out = process::target().join("xtask/http/aioquic");
+    fs::create_dir_all(&out).map_err(|error| format!("{}: {error}", out.display()))?;
+    let sent = out.join("sent.txt");
+    let mut command = match tools::python(&["http3.py", "read"]) {
+        Ok(command) => command,
+        Err(missing) => return Ok(missing.report("http3")),
+    };
+    let mut test = process::cargo();
+    test.args(["test", "--quiet", "-p", "sinews-http", "--test", "h3", "peers"])
+        .env("SINEWS_H3_WRITE", &sent);
+    let log = out.join("test.log");
+    process::run(&mut test, &log, TEST_LIMIT)?.check("cargo test of the streams of aioquic", &log)?;
+    command.arg(&sent);
+    Ok(tools::run_checks("http3", &mut command, &out.join("read.log")))
 }
 
 fn outlived(server: &mut Server) -> Count {

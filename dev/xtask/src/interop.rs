@@ -30,7 +30,7 @@ pub(crate) struct Options {
     /// Peers to test [default: all]: curl, ws, sinews-js, undici, undici-events, python, pusher (pusher-js, the package
     /// pusher and Laravel Echo), pusher-recovery (pusher-js with the package `clients/pusher-recovery`), pusher-remote (the
     /// tests of the package pusher), pusher-js-tests (the integration cases of the package pusher-js), pusher-python, pusher-go, pusher-java, gorilla, coder, curl-suite, h2spec,
-    /// http2 (node:http2 and undici), client-js (the package `clients/js`) and openapi (a client generated from the
+    /// http2 (node:http2 and undici), http3 (aioquic reads streams of `sinews-http`), client-js (the package `clients/js`) and openapi (a client generated from the
     /// document of the HTTP API) against the server;
     /// openssl, ws-tls, python-tls, proxy-chain, go-socks5, pproxy against the library; connect-ws,
     /// connect-python, bench-ws, bench-python against `sinews connect` and `sinews bench`
@@ -101,6 +101,9 @@ const H2SPEC: &str = "h2spec";
 /// Node's own client of HTTP/2, and undici, against the program.
 const HTTP2: &str = "http2";
 
+/// The reader of aioquic, against the machine for HTTP/3 without a server.
+const HTTP3: &str = "http3";
+
 /// The tests of the package in `clients/js`, which start their own servers.
 const CLIENT_JS: &str = "client-js";
 
@@ -118,7 +121,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     let names = || {
         let clients = CLIENTS.iter().map(|client| client.name);
         clients
-            .chain([CURL_SUITE, H2SPEC, HTTP2, CLIENT_JS, OPENAPI])
+            .chain([CURL_SUITE, H2SPEC, HTTP2, HTTP3, CLIENT_JS, OPENAPI])
             .chain(library::names())
             .chain(connect::names())
     };
@@ -149,6 +152,9 @@ pub(crate) fn run(options: &Options) -> Outcome {
                 count = count + http::run_node(&binary, backend)?;
             }
         }
+    }
+    if wants(HTTP3) {
+        count = count + http::run_aioquic()?;
     }
     if wants(CLIENT_JS) {
         count = count + run_client_js(options)?;

@@ -37,7 +37,7 @@ enum Lane {
 }
 
 /// Cheap steps first: what is wrong shows early.
-const STEPS: [(&str, Lane, Run); 26] = [
+const STEPS: [(&str, Lane, Run); 27] = [
     ("fmt", Lane::Test, fmt),
     ("tidy", Lane::Test, tidy),
     ("tests", Lane::Test, binaries::run),

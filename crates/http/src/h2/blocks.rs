@@ -7,13 +7,11 @@ use super::config::Config;
 use super::connection::H2Connection;
 use super::error::{Error, ErrorCode};
 use super::event::Notice;
-use super::fields::FieldBuffer;
 use super::frame::{END_HEADERS, END_STREAM, FrameHeader, FrameType, PADDED, PRIORITY_FLAG, StreamId};
-use super::hpack::BlockError;
 use super::receive::{Received, Stage};
-use super::request::{Malformed, RequestShape, check_trailers};
 use super::stream::{ClosedStream, StreamEntry};
 use super::window::{FlowWindow, Unreported};
+use crate::fields::{BlockError, FieldBuffer, Malformed, RequestShape, check_trailers};
 
 impl H2Connection {
     /// Begins HEADERS or CONTINUATION.

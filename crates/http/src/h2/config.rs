@@ -1,9 +1,9 @@
 //! Configuration of a connection.
 
-use super::budget::Allowance;
 use super::frame::{FRAME_SIZE_MAX, FRAME_SIZE_MIN};
 use super::hpack::TABLE_SIZE;
 use super::window::{WINDOW_DEFAULT, WINDOW_MAX};
+use crate::budget::AbuseLimits;
 use crate::limits::HeadLimits;
 
 /// Settings and limits of a connection.
@@ -23,8 +23,7 @@ pub struct Config {
     pub(super) max_frame_size: u32,
     pub(super) header_table_size: u32,
     pub(super) extended_connect: bool,
-    pub(super) resets: Allowance,
-    pub(super) control_frames: Allowance,
+    pub(super) abuse: AbuseLimits,
 }
 
 impl Config {
@@ -48,8 +47,7 @@ impl Config {
             max_frame_size: FRAME_SIZE_MIN,
             header_table_size: TABLE_SIZE as u32,
             extended_connect: false,
-            resets: Allowance::new(200, 33),
-            control_frames: Allowance::new(1000, 33),
+            abuse: AbuseLimits::new(),
         }
     }
 
@@ -117,21 +115,10 @@ impl Config {
         self
     }
 
-    /// Sets the allowance of streams that end in a reset, by the peer or by an error of the peer: the guard against rapid
-    /// resets (CVE-2023-44487) and resets that a client provokes (CVE-2025-8671). Default: 200, refilled at 33 a second;
-    /// a page that closes resets all its streams at once.
+    /// Sets the limits of floods.
     #[must_use]
-    pub const fn with_resets(mut self, allowance: Allowance) -> Self {
-        self.resets = allowance;
-        self
-    }
-
-    /// Sets the allowance of frames that carry no content: PING, SETTINGS, PRIORITY, WINDOW_UPDATE, empty DATA, unknown
-    /// frames. Sent DATA refills it too, since the peer answers it with WINDOW_UPDATE. Default: 1000, refilled at 33 a
-    /// second.
-    #[must_use]
-    pub const fn with_control_frames(mut self, allowance: Allowance) -> Self {
-        self.control_frames = allowance;
+    pub const fn with_abuse_limits(mut self, limits: AbuseLimits) -> Self {
+        self.abuse = limits;
         self
     }
 }

@@ -4,20 +4,20 @@ use alloc::vec::Vec;
 use core::mem;
 use core::time::Duration;
 
-use super::budget::Budget;
 use super::config::Config;
 use super::error::{Error, ErrorCode};
 use super::event::{Event, Notice};
-use super::fields::FieldBuffer;
 use super::frame::{ACK, FrameHeader, FrameType, StreamId};
 use super::hpack::TABLE_SIZE;
 use super::hpack::decoder::Decoder;
 use super::hpack::encoder::Encoder;
 use super::receive::{Incoming, Stage};
-use super::request::RequestFields;
 use super::settings::{self, PeerLimits};
 use super::stream::StreamTable;
 use super::window::{FlowWindow, Unreported, WINDOW_DEFAULT, WINDOW_MAX};
+use crate::budget::Budget;
+use crate::fields::{FieldBuffer, RequestFields};
+use crate::version::Version;
 
 /// One HTTP/2 connection, as the server sees it.
 #[derive(Debug)]
@@ -131,7 +131,7 @@ impl H2Connection {
         }
         Ok(notice.map(|notice| match notice {
             Notice::Request { stream, shape, ends } => {
-                Event::Request { stream, head: RequestFields::new(fields, shape), ends }
+                Event::Request { stream, head: RequestFields::new(fields, shape, Version::Http2), ends }
             }
             Notice::HeadTooLarge { stream, ends } => Event::HeadTooLarge { stream, ends },
             Notice::Data { stream, data, ends } => Event::Data { stream, data, ends },
@@ -284,7 +284,7 @@ impl H2Connection {
 
     /// Counts a frame without content.
     pub(super) fn charge_control_frame(&mut self, now: Duration) -> Result<(), Error> {
-        if self.control_frames.charge(self.config.control_frames, now) {
+        if self.control_frames.charge(self.config.abuse.control_frames, now) {
             return Ok(());
         }
         Err(Error::calm("flood of frames without content"))
@@ -292,7 +292,7 @@ impl H2Connection {
 
     /// Counts a stream that ends in a reset.
     pub(super) fn charge_reset(&mut self, now: Duration) -> Result<(), Error> {
-        if self.resets.charge(self.config.resets, now) {
+        if self.resets.charge(self.config.abuse.resets, now) {
             return Ok(());
         }
         Err(Error::calm("too many streams are reset"))

@@ -3,6 +3,7 @@
 use core::fmt;
 
 use super::frame::StreamId;
+use crate::protocol_error::ProtocolError;
 
 /// Error code of RST_STREAM and GOAWAY (RFC 9113 section 7).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -85,18 +86,10 @@ impl fmt::Display for ErrorCode {
     }
 }
 
-/// The reason for the end of a connection: a connection error (RFC 9113 section 5.4.1). GOAWAY with its code is queued.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Error {
-    code: ErrorCode,
-    reason: &'static str,
-}
+/// A connection error (RFC 9113 section 5.4.1). GOAWAY with its code is queued.
+pub type Error = ProtocolError<ErrorCode>;
 
 impl Error {
-    pub(super) const fn new(code: ErrorCode, reason: &'static str) -> Self {
-        Self { code, reason }
-    }
-
     pub(super) const fn protocol(reason: &'static str) -> Self {
         Self::new(ErrorCode::PROTOCOL_ERROR, reason)
     }
@@ -108,27 +101,7 @@ impl Error {
     pub(super) const fn calm(reason: &'static str) -> Self {
         Self::new(ErrorCode::ENHANCE_YOUR_CALM, reason)
     }
-
-    /// The code of GOAWAY.
-    #[must_use]
-    pub const fn code(&self) -> ErrorCode {
-        self.code
-    }
-
-    /// A short text for a log: the violated rule or the exceeded limit.
-    #[must_use]
-    pub const fn reason(&self) -> &'static str {
-        self.reason
-    }
 }
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.code, self.reason)
-    }
-}
-
-impl core::error::Error for Error {}
 
 /// The reason for rejecting a call of the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

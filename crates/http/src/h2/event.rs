@@ -1,9 +1,8 @@
 //! Events of a connection.
 
 use super::error::ErrorCode;
-use super::fields::Fields;
 use super::frame::StreamId;
-use super::request::RequestFields;
+use crate::fields::{Fields, RequestFields, RequestShape};
 
 /// Result of received bytes.
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +73,7 @@ pub enum Event<'a> {
 /// An event whose fields are still in their buffer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Notice<'i> {
-    Request { stream: StreamId, shape: super::request::RequestShape, ends: bool },
+    Request { stream: StreamId, shape: RequestShape, ends: bool },
     HeadTooLarge { stream: StreamId, ends: bool },
     Data { stream: StreamId, data: &'i [u8], ends: bool },
     Trailers { stream: StreamId },

@@ -7,12 +7,12 @@ use core::time::Duration;
 use super::connection::{DRAIN_PING, Drain, H2Connection};
 use super::error::{Error, ErrorCode};
 use super::event::Notice;
-use super::fields::FieldBuffer;
 use super::frame::{
     ACK, END_STREAM, FRAME_HEADER_LEN, FrameHeader, FrameType, PADDED, PREFACE, StreamId, number,
 };
 use super::settings::{PeerLimits, SETTING_LEN};
 use super::stream::ClosedStream;
+use crate::fields::FieldBuffer;
 
 /// The frame that is being received.
 #[derive(Debug)]

@@ -1,13 +1,11 @@
 //! Sends responses.
 
-use alloc::borrow::Cow;
 use alloc::vec::Vec;
 
 use super::connection::H2Connection;
 use super::error::{ErrorCode, SendMisuse};
 use super::frame::{END_HEADERS, END_STREAM, FRAME_HEADER_LEN, FrameHeader, FrameType, StreamId};
-use super::request::is_connection_specific;
-use crate::text::{is_field_value, is_token, trim};
+use crate::fields::{for_each_field, status_digits};
 
 /// The header of a DATA frame, taken out of the windows: the payload must follow it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,8 +61,7 @@ impl H2Connection {
         self.write_control(out);
         let start = begin_headers(out);
         self.encoder.begin(out);
-        let digits = [status / 100, status / 10 % 10, status % 10].map(|digit| b'0' + digit as u8);
-        self.encoder.field(b":status", &digits, out);
+        self.encoder.field(b":status", &status_digits(status), out);
         self.write_fields(fields, out);
         self.end_headers(start, stream, ends, out);
         Ok(())
@@ -182,17 +179,7 @@ impl H2Connection {
     }
 
     fn write_fields<'f>(&mut self, fields: impl IntoIterator<Item = (&'f str, &'f str)>, out: &mut Vec<u8>) {
-        for (name, value) in fields {
-            let value = trim(value.as_bytes());
-            if !is_token(name.as_bytes()) || !is_field_value(value) {
-                continue;
-            }
-            let mut short = [0; NAME_COPY_MAX];
-            let lower = lower_case(name.as_bytes(), &mut short);
-            if !is_connection_specific(&lower) {
-                self.encoder.field(&lower, value, out);
-            }
-        }
+        for_each_field(fields, |name, value| self.encoder.field(name, value, out));
     }
 
     /// Completes the HEADERS frame that begins at `start`; a block that is longer than a frame continues in others.
@@ -234,19 +221,6 @@ impl H2Connection {
             }
         }
     }
-}
-
-/// Names up to this length are converted to lower case without an allocation.
-const NAME_COPY_MAX: usize = 64;
-
-fn lower_case<'n>(name: &'n [u8], short: &'n mut [u8; NAME_COPY_MAX]) -> Cow<'n, [u8]> {
-    if !name.iter().any(u8::is_ascii_uppercase) {
-        return Cow::Borrowed(name);
-    }
-    let Some(copy) = short.get_mut(..name.len()) else { return Cow::Owned(name.to_ascii_lowercase()) };
-    copy.copy_from_slice(name);
-    copy.make_ascii_lowercase();
-    Cow::Borrowed(copy)
 }
 
 /// Appends space for the header of a frame. Returns its position.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sinews_http::h2::{Allowance, Config, ErrorCode, FieldBuffer};
+use sinews_http::h2::{AbuseLimits, Allowance, Config, ErrorCode, FieldBuffer};
 
 use crate::support::*;
 
@@ -25,7 +25,7 @@ const FEW: Allowance = Allowance::new(10, 1);
 /// CVE-2023-44487: requests that are reset at once never reach the limit of streams.
 #[test]
 fn rapid_resets_end_the_connection() {
-    let config = Config::new().with_resets(FEW);
+    let config = Config::new().with_abuse_limits(AbuseLimits::new().with_resets(FEW));
     let cycle = |count: u32| [get(2 * count + 1), rst_stream(2 * count + 1)].concat();
     assert_eq!(accepted(&mut Server::with(config), 1000, cycle), 10);
     assert_eq!(accepted(&mut Server::new(), 1000, cycle), 200);
@@ -48,7 +48,7 @@ fn rapid_resets_end_the_connection() {
 /// CVE-2025-8671: the client makes the server reset.
 #[test]
 fn provoked_resets_end_the_connection() {
-    let config = Config::new().with_resets(FEW).with_max_streams(1);
+    let config = Config::new().with_abuse_limits(AbuseLimits::new().with_resets(FEW)).with_max_streams(1);
     let violations: [fn(u32) -> Vec<u8>; 6] = [
         |stream| window_update(stream, 0),
         |stream| window_update(stream, (1 << 31) - 1),
@@ -110,7 +110,8 @@ fn header_bombs_end_the_connection_while_they_are_decoded() {
 /// CVE-2019-9512, CVE-2019-9515 and others: frames that are cheap to send, and serve no purpose.
 #[test]
 fn floods_of_frames_without_content_end_the_connection() {
-    let config = Config::new().with_control_frames(Allowance::new(50, 10));
+    let config =
+        Config::new().with_abuse_limits(AbuseLimits::new().with_control_frames(Allowance::new(50, 10)));
     let floods: [fn(u32) -> Vec<u8>; 8] = [
         |_| frame(PING, 0, 0, &[0; 8]),
         |_| frame(PING, ACK, 0, &[0; 8]),
@@ -146,7 +147,8 @@ fn floods_of_frames_without_content_end_the_connection() {
 /// CVE-2019-9514: answers for a peer that does not read them.
 #[test]
 fn answers_to_a_peer_that_does_not_read_are_limited() {
-    let config = Config::new().with_control_frames(Allowance::new(u32::MAX, 0));
+    let config =
+        Config::new().with_abuse_limits(AbuseLimits::new().with_control_frames(Allowance::new(u32::MAX, 0)));
     let mut server = Server::with(config);
     let ping = frame(PING, 0, 0, &[0; 8]);
     let error = (0..10_000).find_map(|_| server.receive(&ping).err()).expect("the queue is limited");

@@ -2,6 +2,7 @@
 
 use super::Held::{By, Not};
 use super::http2::{FLOW, REQUESTS};
+use super::http3::MESSAGES;
 use super::{Held, Line, line};
 
 pub(super) const SERVER: &str = "crates/proto/tests/handshake/server.rs";
@@ -371,6 +372,15 @@ pub(super) const RFC_8441: &[Line] = &[
         By(&[
             (SERVER, "extended_connect_needs_no_key_and_is_answered_200"),
             (SERVER, "protocol_pseudo_header_is_ignored_over_http_1"),
+        ]),
+    ),
+    line(
+        "9220 3",
+        "The setting and the pseudo-header fields over HTTP/3; FIN is the end, a reset is one; the client waits for SETTINGS",
+        By(&[
+            (MESSAGES, "extended_connect_needs_the_setting_and_all_pseudo_header_fields"),
+            (MESSAGES, "tunnels_carry_bytes_in_both_directions"),
+            (MESSAGES, "client_waits_for_the_setting_of_extended_connect"),
         ]),
     ),
     line(

@@ -1,9 +1,8 @@
 //! Decodes header blocks.
 
-use super::integer::{self, CUT};
 use super::table::DynamicTable;
-use super::{BlockError, TABLE_SIZE, huffman, static_table};
-use crate::h2::fields::FieldBuffer;
+use super::{TABLE_SIZE, static_table};
+use crate::fields::{BlockError, FieldBuffer, integer, string};
 
 /// Decoder of one connection.
 #[derive(Debug)]
@@ -84,13 +83,13 @@ impl Decoder {
         let index = integer::decode(if is_indexed { 6 } else { 4 }, block)?;
         fields.begin();
         if index == 0 {
-            string(block, fields)?;
+            string::decode(7, block, fields.bytes_mut())?;
         } else {
             let (name, _) = self.lookup(index)?;
             fields.bytes_mut().extend_from_slice(name);
         }
         fields.end_name();
-        string(block, fields)?;
+        string::decode(7, block, fields.bytes_mut())?;
         if is_indexed {
             let (name, value) = fields.open_field();
             self.table.insert(name, value);
@@ -102,17 +101,4 @@ impl Decoder {
     pub(super) fn table(&self) -> &DynamicTable {
         &self.table
     }
-}
-
-/// Appends a decoded string literal (RFC 7541 section 5.2).
-fn string(block: &mut &[u8], fields: &mut FieldBuffer) -> Result<(), BlockError> {
-    let is_huffman = block.first().ok_or(CUT)? & 0x80 != 0;
-    let len = integer::decode(7, block)?;
-    let (string, rest) = block.split_at_checked(len).ok_or(CUT)?;
-    *block = rest;
-    if is_huffman {
-        return huffman::decode(string, fields.bytes_mut());
-    }
-    fields.bytes_mut().extend_from_slice(string);
-    Ok(())
 }

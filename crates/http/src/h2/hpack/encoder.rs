@@ -3,7 +3,8 @@
 use alloc::vec::Vec;
 
 use super::table::DynamicTable;
-use super::{ENTRY_OVERHEAD, TABLE_SIZE, huffman, integer, static_table};
+use super::{TABLE_SIZE, static_table};
+use crate::fields::{ENTRY_OVERHEAD, integer, is_secret, string};
 
 /// Encoder of one connection.
 #[derive(Debug)]
@@ -73,9 +74,9 @@ impl Encoder {
             Indexing::Never => integer::encode(name_index, 4, 0x10, out),
         }
         if name_index == 0 {
-            string(name, out);
+            string::encode(name, 7, 0, out);
         }
-        string(value, out);
+        string::encode(value, 7, 0, out);
         if indexing == Indexing::Incremental {
             self.table.insert(name, value);
         }
@@ -83,7 +84,7 @@ impl Encoder {
 
     fn indexing(&self, name: &[u8], value: &[u8]) -> Indexing {
         match name {
-            b"authorization" | b"cookie" | b"proxy-authorization" | b"set-cookie" => Indexing::Never,
+            _ if is_secret(name) => Indexing::Never,
             b"age" | b"content-length" | b"content-range" | b"etag" | b"if-modified-since"
             | b"if-none-match" | b"last-modified" | b"location" | b":path" => Indexing::Without,
             // A large field would evict the others.
@@ -95,17 +96,5 @@ impl Encoder {
     #[cfg(test)]
     pub(super) fn table(&self) -> &DynamicTable {
         &self.table
-    }
-}
-
-/// Appends a string literal in its shorter form.
-fn string(string: &[u8], out: &mut Vec<u8>) {
-    let encoded = huffman::encoded_len(string);
-    if encoded < string.len() {
-        integer::encode(encoded, 7, 0x80, out);
-        huffman::encode(string, out);
-    } else {
-        integer::encode(string.len(), 7, 0, out);
-        out.extend_from_slice(string);
     }
 }

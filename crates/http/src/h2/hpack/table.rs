@@ -3,7 +3,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use super::ENTRY_OVERHEAD;
+use crate::fields::ENTRY_OVERHEAD;
 
 /// Fields in the order of insertion, in one buffer. An empty table owns no memory.
 #[derive(Debug)]

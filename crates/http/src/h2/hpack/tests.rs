@@ -5,8 +5,7 @@ use alloc::vec::Vec;
 
 use super::decoder::Decoder;
 use super::encoder::Encoder;
-use super::{BlockError, huffman, integer};
-use crate::h2::fields::FieldBuffer;
+use crate::fields::{BlockError, FieldBuffer, huffman, integer};
 
 fn bytes(hex: &str) -> Vec<u8> {
     let digits: Vec<u8> = hex.bytes().filter(u8::is_ascii_hexdigit).collect();

@@ -2,13 +2,13 @@
 
 use alloc::vec::Vec;
 
-use super::BlockError;
+use super::block::BlockError;
 
 /// Bytes after the prefix: values below 2^28. No length, index or table size of a valid block is larger.
 const EXTENSION_MAX: usize = 4;
 
 /// Decodes an integer whose first byte contributes `prefix` bits.
-pub(super) fn decode(prefix: u32, input: &mut &[u8]) -> Result<usize, BlockError> {
+pub(crate) fn decode(prefix: u32, input: &mut &[u8]) -> Result<usize, BlockError> {
     let Some((&first, mut rest)) = input.split_first() else { return Err(CUT) };
     let max = (1 << prefix) - 1;
     let mut value = usize::from(first) & max;
@@ -31,10 +31,10 @@ pub(super) fn decode(prefix: u32, input: &mut &[u8]) -> Result<usize, BlockError
     Ok(value)
 }
 
-pub(super) const CUT: BlockError = BlockError::Invalid("header block ends inside of a field");
+pub(crate) const CUT: BlockError = BlockError::Invalid("header block ends inside of a field");
 
 /// Appends an integer; `pattern` is the part of the first byte above the prefix.
-pub(super) fn encode(mut value: usize, prefix: u32, pattern: u8, out: &mut Vec<u8>) {
+pub(crate) fn encode(mut value: usize, prefix: u32, pattern: u8, out: &mut Vec<u8>) {
     let max = (1 << prefix) - 1;
     if value < max {
         out.push(pattern | value as u8);

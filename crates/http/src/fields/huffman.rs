@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::BlockError;
+use super::block::BlockError;
 
 /// Symbols: all bytes, and the end of a string.
 const SYMBOLS: usize = 257;
@@ -74,7 +74,7 @@ const fn build() -> Code {
 }
 
 /// Appends the decoded string (RFC 7541 section 5.2).
-pub(super) fn decode(mut input: &[u8], out: &mut Vec<u8>) -> Result<(), BlockError> {
+pub(crate) fn decode(mut input: &[u8], out: &mut Vec<u8>) -> Result<(), BlockError> {
     // The lowest `len` bits of `bits` are next.
     let (mut bits, mut len) = (0_u64, 0_u32);
     loop {
@@ -122,13 +122,13 @@ fn long_symbol(window: u32) -> (u16, u32) {
 }
 
 /// Returns the length of the encoded string in bytes.
-pub(super) fn encoded_len(string: &[u8]) -> usize {
+pub(crate) fn encoded_len(string: &[u8]) -> usize {
     let bits: usize = string.iter().map(|&byte| usize::from(LENGTHS[usize::from(byte)])).sum();
     bits.div_ceil(8)
 }
 
 /// Appends the encoded string.
-pub(super) fn encode(string: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn encode(string: &[u8], out: &mut Vec<u8>) {
     let (mut bits, mut len) = (0_u64, 0_u32);
     for &byte in string {
         let length = u32::from(LENGTHS[usize::from(byte)]);

@@ -1,22 +1,22 @@
-//! The head of a request: pseudo-header fields and header fields (RFC 9113 section 8).
+//! The head of a request: pseudo-header fields and header fields (RFC 9113 section 8, RFC 9114 section 4).
 
 use alloc::vec::Vec;
 use core::fmt;
 use core::str;
 
-use super::fields::{FieldBuffer, Fields};
+use super::buffer::{FieldBuffer, Fields};
 use crate::error::HeadError;
 use crate::owned::OwnedHead;
 use crate::text::{is_authority, is_field_value, is_target, is_token};
 use crate::version::Version;
 
-/// The rule that a malformed message violates (RFC 9113 section 8.1.1).
+/// The rule that a malformed message violates (RFC 9113 section 8.1.1, RFC 9114 section 4.1.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Malformed(pub(super) &'static str);
+pub(crate) struct Malformed(pub(crate) &'static str);
 
 /// Positions of the pseudo-header fields of a valid request, and its declared content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct RequestShape {
+pub(crate) struct RequestShape {
     method: Option<usize>,
     scheme: Option<usize>,
     authority: Option<usize>,
@@ -25,12 +25,12 @@ pub(super) struct RequestShape {
     /// The first field that is no pseudo-header.
     fields: usize,
     host: Option<usize>,
-    pub(super) content_length: Option<u64>,
+    pub(crate) content_length: Option<u64>,
 }
 
 impl RequestShape {
     /// Checks the fields of a request. `extended` permits extended CONNECT, which our settings announce.
-    pub(super) fn of(fields: &FieldBuffer, extended: bool) -> Result<Self, Malformed> {
+    pub(crate) fn of(fields: &FieldBuffer, extended: bool) -> Result<Self, Malformed> {
         let mut shape = Self { fields: fields.len(), ..Self::default() };
         for (index, (name, value)) in fields.iter().enumerate() {
             if !name.starts_with(b":") {
@@ -55,6 +55,16 @@ impl RequestShape {
         }
         shape.check_pseudo(fields, extended)?;
         Ok(shape)
+    }
+
+    /// Whether the request has this method.
+    pub(crate) fn has_method(&self, fields: &FieldBuffer, method: &[u8]) -> bool {
+        self.method.and_then(|index| fields.field(index)).is_some_and(|(_, value)| value == method)
+    }
+
+    /// Whether an extended CONNECT request has this protocol.
+    pub(crate) fn has_protocol(&self, fields: &FieldBuffer, protocol: &[u8]) -> bool {
+        self.protocol.and_then(|index| fields.field(index)).is_some_and(|(_, value)| value == protocol)
     }
 
     fn add_field(&mut self, index: usize, name: &[u8], value: &[u8]) -> Result<(), Malformed> {
@@ -120,7 +130,7 @@ impl RequestShape {
 }
 
 /// Checks the fields of trailers (RFC 9113 section 8.1): no pseudo-header field, and no framing.
-pub(super) fn check_trailers(fields: &FieldBuffer) -> Result<(), Malformed> {
+pub(crate) fn check_trailers(fields: &FieldBuffer) -> Result<(), Malformed> {
     fields.iter().try_for_each(|(name, value)| {
         check_field(name, value)?;
         if name == b"content-length" || name == b"host" {
@@ -131,7 +141,7 @@ pub(super) fn check_trailers(fields: &FieldBuffer) -> Result<(), Malformed> {
 }
 
 /// Checks a header or trailer field (RFC 9113 sections 8.2.1 and 8.2.2).
-fn check_field(name: &[u8], value: &[u8]) -> Result<(), Malformed> {
+pub(super) fn check_field(name: &[u8], value: &[u8]) -> Result<(), Malformed> {
     // A token contains no colon: a pseudo-header field in trailers fails here.
     if !is_token(name) || name.iter().any(u8::is_ascii_uppercase) {
         return Err(Malformed("field name is no token in lower case"));
@@ -146,7 +156,7 @@ fn check_field(name: &[u8], value: &[u8]) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// Whether a field of HTTP/1.1 has no meaning in HTTP/2 (RFC 9113 section 8.2.2).
+/// Whether a field of HTTP/1.1 has no meaning in HTTP/2 and HTTP/3 (RFC 9113 section 8.2.2).
 pub(super) fn is_connection_specific(name: &[u8]) -> bool {
     matches!(name, b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding" | b"upgrade")
 }
@@ -157,7 +167,7 @@ fn is_scheme(scheme: &[u8]) -> bool {
 }
 
 /// Digits only, at most 64 bits.
-fn decimal(value: &[u8]) -> Option<u64> {
+pub(super) fn decimal(value: &[u8]) -> Option<u64> {
     let is_number = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
     str::from_utf8(value).ok().filter(|_| is_number)?.parse().ok()
 }
@@ -167,11 +177,12 @@ fn decimal(value: &[u8]) -> Option<u64> {
 pub struct RequestFields<'a> {
     fields: &'a FieldBuffer,
     shape: RequestShape,
+    version: Version,
 }
 
 impl<'a> RequestFields<'a> {
-    pub(super) const fn new(fields: &'a FieldBuffer, shape: RequestShape) -> Self {
-        Self { fields, shape }
+    pub(crate) const fn new(fields: &'a FieldBuffer, shape: RequestShape, version: Version) -> Self {
+        Self { fields, shape, version }
     }
 
     fn text(&self, index: Option<usize>) -> Option<&'a str> {
@@ -239,7 +250,7 @@ impl<'a> RequestFields<'a> {
             "cookie" => core::mem::take(&mut is_first_cookie).then_some((name, &cookies[..])),
             _ => Some((name, value)),
         });
-        OwnedHead::from_fields(method, target, Version::Http2, host.into_iter().chain(rest))
+        OwnedHead::from_fields(method, target, self.version, host.into_iter().chain(rest))
     }
 }
 

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::str;
 
-use super::hpack::{BlockError, ENTRY_OVERHEAD};
+use super::block::{BlockError, ENTRY_OVERHEAD};
 use crate::limits::HeadLimits;
 use crate::lines::HeaderLine;
 
@@ -16,7 +16,7 @@ pub struct FieldBuffer {
     limits: HeadLimits,
     /// Start and end of the name of the field that is being decoded.
     open: [usize; 2],
-    /// Size of the list, as RFC 9113 section 6.5.2 defines it.
+    /// Size of the list, as RFC 9113 section 6.5.2 and RFC 9114 section 4.2.2 define it.
     size: usize,
     too_large: bool,
 }
@@ -39,11 +39,11 @@ impl FieldBuffer {
         }
     }
 
-    pub(super) fn set_limits(&mut self, limits: HeadLimits) {
+    pub(crate) fn set_limits(&mut self, limits: HeadLimits) {
         self.limits = limits;
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.lines.clear();
         self.size = 0;
@@ -51,30 +51,30 @@ impl FieldBuffer {
     }
 
     /// Whether fields were dropped, since the list exceeds the limits.
-    pub(super) const fn is_too_large(&self) -> bool {
+    pub(crate) const fn is_too_large(&self) -> bool {
         self.too_large
     }
 
-    pub(super) fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         self.open = [self.bytes.len(); 2];
     }
 
-    pub(super) fn end_name(&mut self) {
+    pub(crate) fn end_name(&mut self) {
         self.open[1] = self.bytes.len();
     }
 
-    pub(super) fn bytes_mut(&mut self) -> &mut Vec<u8> {
+    pub(crate) fn bytes_mut(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
     /// Returns name and value of the field that is being decoded.
-    pub(super) fn open_field(&self) -> (&[u8], &[u8]) {
+    pub(crate) fn open_field(&self) -> (&[u8], &[u8]) {
         let [start, name_end] = self.open;
         (&self.bytes[start..name_end], &self.bytes[name_end..])
     }
 
     /// Stores the field that was decoded, or drops it beyond the limits.
-    pub(super) fn commit(&mut self) -> Result<(), BlockError> {
+    pub(crate) fn commit(&mut self) -> Result<(), BlockError> {
         let [start, name_end] = self.open;
         let end = self.bytes.len();
         self.size += end - start + ENTRY_OVERHEAD;
@@ -92,22 +92,33 @@ impl FieldBuffer {
         Ok(())
     }
 
+    /// Replaces the content by one text, which is UTF-8.
+    pub(crate) fn set_text(&mut self, text: &[u8]) {
+        self.clear();
+        self.bytes.extend_from_slice(text);
+    }
+
+    /// Returns the text of [`set_text`](Self::set_text).
+    pub(crate) fn text(&self) -> &str {
+        str::from_utf8(&self.bytes).unwrap_or_default()
+    }
+
     /// Returns the number of fields.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.lines.len()
     }
 
     /// Returns a field by its number.
-    pub(super) fn field(&self, index: usize) -> Option<(&[u8], &[u8])> {
+    pub(crate) fn field(&self, index: usize) -> Option<(&[u8], &[u8])> {
         let line = self.lines.get(index)?;
         Some((line.name(&self.bytes), line.value(&self.bytes)))
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.lines.iter().map(|line| (line.name(&self.bytes), line.value(&self.bytes)))
     }
 
-    pub(super) fn fields_from(&self, first: usize) -> Fields<'_> {
+    pub(crate) fn fields_from(&self, first: usize) -> Fields<'_> {
         Fields { bytes: &self.bytes, lines: self.lines.get(first..).unwrap_or_default() }
     }
 }

@@ -29,9 +29,55 @@ impl Allowance {
     }
 }
 
+/// Allowances that guard a connection against floods.
+///
+/// ```
+/// use sinews_http::h2::{Allowance, AbuseLimits, Config};
+///
+/// let limits = AbuseLimits::new().with_resets(Allowance::new(50, 10));
+/// let config = Config::new().with_abuse_limits(limits);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct AbuseLimits {
+    pub(crate) resets: Allowance,
+    pub(crate) control_frames: Allowance,
+}
+
+impl AbuseLimits {
+    /// Creates the default limits.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { resets: Allowance::new(200, 33), control_frames: Allowance::new(1000, 33) }
+    }
+
+    /// Sets the allowance of streams that end in a reset, by the peer or by an error of the peer: the guard against rapid
+    /// resets (CVE-2023-44487) and resets that a client provokes (CVE-2025-8671). Default: 200, refilled at 33 a second;
+    /// a page that closes resets all its streams at once.
+    #[must_use]
+    pub const fn with_resets(mut self, allowance: Allowance) -> Self {
+        self.resets = allowance;
+        self
+    }
+
+    /// Sets the allowance of frames that carry no content: in HTTP/2 PING, SETTINGS, PRIORITY, WINDOW_UPDATE; in HTTP/3
+    /// MAX_PUSH_ID, instructions of QPACK, unknown streams and capsules; in both empty DATA and unknown frames. Sent DATA of
+    /// HTTP/2 refills it too, since the peer answers it with WINDOW_UPDATE. Default: 1000, refilled at 33 a second.
+    #[must_use]
+    pub const fn with_control_frames(mut self, allowance: Allowance) -> Self {
+        self.control_frames = allowance;
+        self
+    }
+}
+
+impl Default for AbuseLimits {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 /// Use of an [`Allowance`] by one connection.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Budget {
+pub(crate) struct Budget {
     used: u32,
     /// Time up to which the budget was refilled, in milliseconds.
     refilled: u64,
@@ -39,7 +85,7 @@ pub(super) struct Budget {
 
 impl Budget {
     /// Charges one frame. Returns whether the allowance permits it.
-    pub(super) fn charge(&mut self, allowance: Allowance, now: Duration) -> bool {
+    pub(crate) fn charge(&mut self, allowance: Allowance, now: Duration) -> bool {
         let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
         let rate = u64::from(allowance.per_second);
         let refill = now.saturating_sub(self.refilled).saturating_mul(rate) / 1000;
@@ -55,7 +101,7 @@ impl Budget {
     }
 
     /// Returns frames to the budget, for useful work.
-    pub(super) const fn refund(&mut self, frames: u32) {
+    pub(crate) const fn refund(&mut self, frames: u32) {
         self.used = self.used.saturating_sub(frames);
     }
 }

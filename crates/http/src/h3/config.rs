@@ -1,0 +1,109 @@
+//! Configuration of a connection.
+
+use crate::budget::AbuseLimits;
+use crate::limits::HeadLimits;
+
+/// Settings and limits of a connection.
+///
+/// ```
+/// use sinews_http::h3::Config;
+///
+/// let config = Config::new().with_max_streams(500).with_max_sessions(10);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    pub(super) head: HeadLimits,
+    pub(super) max_streams: u32,
+    pub(super) extended_connect: bool,
+    pub(super) datagrams: bool,
+    pub(super) max_sessions: u32,
+    pub(super) abuse: AbuseLimits,
+}
+
+impl Config {
+    /// Bytes of field sections that have arrived in part, of all streams of a connection. Clients send a section in one
+    /// piece; a lost packet delays some.
+    pub const PARTIAL_SECTIONS_MAX: usize = 256 << 10;
+
+    /// Streams of WebTransport that wait for their session, and its requests that wait for SETTINGS. Further streams are
+    /// rejected.
+    pub const HELD_STREAMS_MAX: usize = 16;
+
+    /// Length of SETTINGS. Known implementations send less than a tenth of it.
+    pub const SETTINGS_LEN_MAX: u64 = 1024;
+
+    /// Creates the default configuration.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            head: HeadLimits::new(),
+            max_streams: 128,
+            extended_connect: false,
+            datagrams: false,
+            max_sessions: 0,
+            abuse: AbuseLimits::new(),
+        }
+    }
+
+    /// Sets the limits of field sections. [`HeadLimits::max_bytes`] is announced as SETTINGS_MAX_FIELD_SECTION_SIZE and
+    /// counts 32 bytes more for each field (RFC 9114 section 4.2.2). An encoded section may have
+    /// [`EXCESS_MAX`](super::FieldBuffer::EXCESS_MAX) times as many bytes before the connection fails. Default: as in
+    /// HTTP/1.1.
+    #[must_use]
+    pub const fn with_head(mut self, limits: HeadLimits) -> Self {
+        self.head = limits;
+        self
+    }
+
+    /// Sets the maximum of concurrent streams that the peer opens, of each direction. Give the same limits to QUIC. Default:
+    /// 128; RFC 9114 section 6.1 recommends no less than 100.
+    #[must_use]
+    pub const fn with_max_streams(mut self, streams: u32) -> Self {
+        self.max_streams = streams;
+        self
+    }
+
+    /// Announces extended CONNECT (RFC 9220). Default: `false`.
+    #[must_use]
+    pub const fn with_extended_connect(mut self, enabled: bool) -> Self {
+        self.extended_connect = enabled;
+        self
+    }
+
+    /// Announces datagrams (RFC 9297). QUIC must announce `max_datagram_frame_size` too. Default: `false`.
+    #[must_use]
+    pub const fn with_datagrams(mut self, enabled: bool) -> Self {
+        self.datagrams = enabled;
+        self
+    }
+
+    /// Announces WebTransport with a number of concurrent sessions, in the settings of drafts 02 and 07, with extended
+    /// CONNECT and datagrams, which it requires. Default: 0, which announces no WebTransport.
+    #[must_use]
+    pub const fn with_max_sessions(mut self, sessions: u32) -> Self {
+        self.max_sessions = sessions;
+        if sessions > 0 {
+            self.extended_connect = true;
+            self.datagrams = true;
+        }
+        self
+    }
+
+    /// Whether WebTransport is announced.
+    pub(super) const fn webtransport(&self) -> bool {
+        self.max_sessions > 0
+    }
+
+    /// Sets the limits of floods.
+    #[must_use]
+    pub const fn with_abuse_limits(mut self, limits: AbuseLimits) -> Self {
+        self.abuse = limits;
+        self
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self::new()
+    }
+}

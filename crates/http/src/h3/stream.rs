@@ -1,0 +1,214 @@
+//! Streams of a connection.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use super::capsule::CapsuleReader;
+use super::varint::{VARINT_MAX, VarintReader};
+
+/// Identifier of a stream of QUIC: 62 bits, of which the lowest say the side that opens the stream, and its direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QuicStreamId(u64);
+
+impl QuicStreamId {
+    /// Creates an identifier; bits above the 62nd are ignored.
+    #[must_use]
+    pub const fn new(id: u64) -> Self {
+        Self(id & VARINT_MAX)
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// Whether the client opens the stream.
+    #[must_use]
+    pub const fn is_by_client(self) -> bool {
+        self.0 & 1 == 0
+    }
+
+    /// Whether the stream has one direction.
+    #[must_use]
+    pub const fn is_unidirectional(self) -> bool {
+        self.0 & 2 != 0
+    }
+
+    /// Whether the stream carries a request.
+    #[must_use]
+    pub const fn is_request(self) -> bool {
+        self.0 & 3 == 0
+    }
+}
+
+/// Purpose of a stream that we receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StreamRole {
+    /// A unidirectional stream whose type has not arrived.
+    Untyped,
+    Control,
+    QpackEncoder,
+    QpackDecoder,
+    /// A request, or a stream of WebTransport whose signal has not arrived.
+    Message,
+    /// A stream of a session of WebTransport.
+    Session,
+}
+
+/// Meaning of the next bytes of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NextBytes {
+    /// The type of a unidirectional stream.
+    StreamType,
+    /// The type of a frame; `first`: the stream may be one of WebTransport instead.
+    FrameType {
+        first: bool,
+    },
+    FrameLength {
+        frame_type: u64,
+    },
+    /// A field section.
+    Section {
+        left: u64,
+    },
+    Data {
+        left: u64,
+    },
+    Settings {
+        left: u64,
+    },
+    /// A payload of one integer.
+    Number {
+        frame_type: u64,
+        left: u64,
+    },
+    /// Ignored bytes.
+    Skip {
+        left: u64,
+    },
+    /// The session of a stream of WebTransport.
+    SessionId,
+    /// The stream waits for a session, or the request for SETTINGS.
+    Held,
+    /// Bytes without frames.
+    Raw,
+}
+
+/// Next part of a received message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MessagePart {
+    Head,
+    Content,
+    /// Nothing: trailers have arrived.
+    Nothing,
+}
+
+/// State of an open stream.
+#[derive(Debug)]
+pub(super) struct H3Stream {
+    pub(super) id: QuicStreamId,
+    pub(super) role: StreamRole,
+    pub(super) stage: NextBytes,
+    pub(super) number: VarintReader,
+    /// Part of a field section.
+    pub(super) section: Vec<u8>,
+    pub(super) awaits: MessagePart,
+    /// Rest of the declared content.
+    pub(super) content_left: Option<u64>,
+    /// The request is a CONNECT, whose stream carries DATA only.
+    pub(super) is_tunnel: bool,
+    /// The response to HEAD has no content.
+    pub(super) is_head: bool,
+    /// The peer has ended its side.
+    pub(super) remote_closed: bool,
+    /// We have ended our side.
+    pub(super) local_closed: bool,
+    /// Our final head is sent.
+    pub(super) head_sent: bool,
+    /// State of a session of WebTransport, or of a request for one.
+    pub(super) session: Option<Box<SessionState>>,
+    /// The session of a stream of WebTransport.
+    pub(super) session_id: QuicStreamId,
+}
+
+/// A session of WebTransport.
+#[derive(Debug, Default)]
+pub(super) struct SessionState {
+    pub(super) is_accepted: bool,
+    pub(super) is_closed: bool,
+    pub(super) is_closed_by_peer: bool,
+    pub(super) capsules: CapsuleReader,
+}
+
+impl H3Stream {
+    pub(super) fn new(id: QuicStreamId, role: StreamRole, stage: NextBytes) -> Self {
+        Self {
+            id,
+            role,
+            stage,
+            number: VarintReader::default(),
+            section: Vec::new(),
+            awaits: MessagePart::Head,
+            content_left: None,
+            is_tunnel: false,
+            is_head: false,
+            remote_closed: false,
+            local_closed: false,
+            head_sent: false,
+            session: None,
+            session_id: QuicStreamId::new(0),
+        }
+    }
+}
+
+/// Open streams in the order of their identifiers.
+#[derive(Debug, Default)]
+pub(super) struct QuicStreams {
+    open: Vec<H3Stream>,
+    /// Bytes of partial field sections.
+    pub(super) section_bytes: usize,
+}
+
+impl QuicStreams {
+    fn find(&self, id: QuicStreamId) -> Result<usize, usize> {
+        self.open.binary_search_by_key(&id, |stream| stream.id)
+    }
+
+    pub(super) fn get(&mut self, id: QuicStreamId) -> Option<&mut H3Stream> {
+        let index = self.find(id).ok()?;
+        self.open.get_mut(index)
+    }
+
+    pub(super) fn get_ref(&self, id: QuicStreamId) -> Option<&H3Stream> {
+        self.open.get(self.find(id).ok()?)
+    }
+
+    pub(super) fn insert(&mut self, stream: H3Stream) {
+        if let Err(index) = self.find(stream.id) {
+            self.open.insert(index, stream);
+        }
+    }
+
+    /// Removes a stream.
+    pub(super) fn remove(&mut self, id: QuicStreamId) -> Option<H3Stream> {
+        let stream = self.open.remove(self.find(id).ok()?);
+        self.section_bytes -= stream.section.len();
+        Some(stream)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &H3Stream> {
+        self.open.iter()
+    }
+
+    /// Returns the bytes of memory.
+    pub(super) fn memory(&self) -> usize {
+        let sections: usize = self.open.iter().map(|stream| stream.section.capacity()).sum();
+        self.open.capacity() * size_of::<H3Stream>() + sections
+    }
+
+    /// Drops all streams of a connection that failed.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}

@@ -1,0 +1,214 @@
+//! Rules of HTTP/3, QPACK and WebTransport, and attacks on them.
+
+use super::Held::{By, Not};
+use super::http2::REQUESTS;
+use super::{Line, line};
+
+const STREAMS: &str = "crates/http/tests/h3/streams.rs";
+const FRAMES: &str = "crates/http/tests/h3/frames.rs";
+pub(super) const MESSAGES: &str = "crates/http/tests/h3/messages.rs";
+const SESSIONS: &str = "crates/http/tests/h3/sessions.rs";
+const ATTACKS: &str = "crates/http/tests/h3/attacks.rs";
+const SPLITS: &str = "crates/http/tests/h3/splits.rs";
+const PAIR: &str = "crates/http/tests/h3/pair.rs";
+const PEERS: &str = "crates/http/tests/h3/peers.rs";
+const ALLOCATIONS: &str = "crates/http/tests/h3_allocations.rs";
+const QPACK: &str = "crates/http/src/h3/qpack/tests.rs";
+const VARINT: &str = "crates/http/src/h3/varint.rs";
+const ERROR: &str = "crates/http/src/h3/error.rs";
+const FUZZ: &str = "fuzz/tests/brief.rs";
+
+pub(super) const HTTP_3: &[Line] = &[
+    line(
+        "9114, 9204",
+        "Streams of aioquic and field sections of pylsqpack, both ways (`cargo xtask interop --only http3`); both sides \
+         with each other; any split of the input; a reader of whole streams",
+        By(&[
+            (PEERS, "streams_of_aioquic_are_read"),
+            (PEERS, "field_sections_of_pylsqpack_are_read"),
+            (PEERS, "streams_for_aioquic_are_complete"),
+            (PAIR, "random_exchanges_of_both_sides_are_complete"),
+            (SPLITS, "any_split_of_the_input_gives_the_same_events"),
+            (FUZZ, "http3"),
+        ]),
+    ),
+    line("9000", "QUIC: the transport", Not("no driver yet: the machine of HTTP/3 has no socket")),
+    line(
+        "9000 16",
+        "Integers of variable length",
+        By(&[(VARINT, "integers_of_the_rfc_are_read_and_written")]),
+    ),
+    line(
+        "9114 4.1",
+        "Head, content, trailers; interim responses; requests without an end",
+        By(&[
+            (FRAMES, "frames_are_on_their_stream_and_in_order"),
+            (FRAMES, "messages_are_sent_in_order"),
+            (FRAMES, "long_heads_have_long_lengths"),
+            (MESSAGES, "incomplete_requests_are_rejected"),
+        ]),
+    ),
+    line("9114 4.1.1", "Resets and STOP_SENDING end a message", By(&[(FRAMES, "resets_end_a_message")])),
+    line(
+        "9114 4.1.2, 4.2, 4.3",
+        "Malformed messages: names, values, pseudo-header fields, Content-Length; the code is that of HTTP/2",
+        By(&[
+            (MESSAGES, "malformed_requests_are_rejected"),
+            (MESSAGES, "malformed_responses_are_rejected"),
+            (MESSAGES, "content_length_equals_the_length_of_data"),
+            (MESSAGES, "responses_without_content_may_declare_a_length"),
+            (MESSAGES, "trailers_have_no_pseudo_header_fields"),
+            (REQUESTS, "pseudo_header_fields_come_first_once_and_are_known"),
+        ]),
+    ),
+    line(
+        "9114 4.2.2",
+        "A field section beyond the limit is answered 431",
+        By(&[(MESSAGES, "field_section_beyond_the_limit_is_answered_431_and_the_connection_continues")]),
+    ),
+    line(
+        "9114 4.4",
+        "A tunnel carries DATA only",
+        By(&[(FRAMES, "frames_are_on_their_stream_and_in_order")]),
+    ),
+    line("9114 4.6, 6.2.2", "No side pushes", By(&[(STREAMS, "push_is_rejected")])),
+    line(
+        "9114 5.2, 7.2.6",
+        "GOAWAY names a request and never grows; graceful shutdown in two steps",
+        By(&[
+            (STREAMS, "goaway_names_a_request_and_never_grows"),
+            (STREAMS, "graceful_shutdown_announces_then_rejects_new_requests"),
+        ]),
+    ),
+    line(
+        "9114 6.1",
+        "A server opens no bidirectional stream; streams beyond the limit are rejected",
+        By(&[
+            (STREAMS, "server_opens_no_bidirectional_stream"),
+            (STREAMS, "streams_beyond_the_limit_are_rejected"),
+        ]),
+    ),
+    line(
+        "9114 6.2, 9",
+        "Unknown streams, frames and settings are ignored",
+        By(&[
+            (STREAMS, "unknown_streams_are_stopped_and_may_end_before_their_type"),
+            (FRAMES, "unknown_frames_are_ignored_everywhere"),
+            (STREAMS, "settings_have_valid_values_once"),
+        ]),
+    ),
+    line(
+        "9114 6.2.1",
+        "One control stream each way, SETTINGS first, never closed",
+        By(&[
+            (STREAMS, "control_stream_begins_with_settings_and_never_ends"),
+            (STREAMS, "own_control_stream_begins_with_settings"),
+        ]),
+    ),
+    line(
+        "9114 7.1",
+        "Frames are complete, and as long as their fields",
+        By(&[(FRAMES, "frames_are_complete_and_have_the_length_of_their_fields")]),
+    ),
+    line(
+        "9114 7.2.4",
+        "Settings: each once, valid values, none of HTTP/2",
+        By(&[(STREAMS, "settings_have_valid_values_once")]),
+    ),
+    line(
+        "9114 7.2.7",
+        "MAX_PUSH_ID of the client, never less",
+        By(&[(STREAMS, "max_push_id_is_of_the_client_and_never_shrinks")]),
+    ),
+    line("9114 7.2.8", "Frames of HTTP/2", By(&[(FRAMES, "frames_of_http2_are_rejected")])),
+    line(
+        "9204 2.2, 3",
+        "Field sections without dynamic entries; the static table",
+        By(&[
+            (MESSAGES, "invalid_field_sections_end_the_connection"),
+            (QPACK, "sections_of_the_rfc_with_dynamic_entries_are_rejected"),
+            (QPACK, "each_static_entry_returns_by_its_index"),
+            (QPACK, "base_is_ignored_without_dynamic_entries"),
+            (QPACK, "literal_with_a_name_reference_of_the_rfc_is_decoded"),
+            (QPACK, "random_fields_return"),
+        ]),
+    ),
+    line(
+        "9204 4.2 to 4.4",
+        "Encoder and decoder streams: once, never closed, no instruction for a table of capacity 0",
+        By(&[
+            (STREAMS, "encoder_stream_has_no_instruction_for_a_table"),
+            (STREAMS, "decoder_stream_has_only_cancellations"),
+        ]),
+    ),
+    line("9204 7.1.3", "Secrets are never indexed", By(&[(QPACK, "secrets_are_never_indexed")])),
+    line(
+        "9297 2.1",
+        "Datagrams name an open request; the setting is 0 or 1",
+        By(&[(SESSIONS, "datagrams_name_an_open_session"), (STREAMS, "settings_have_valid_values_once")]),
+    ),
+    line(
+        "9297 3.2",
+        "Capsules: lengths, unknown types",
+        By(&[(SESSIONS, "capsules_end_and_drain_a_session")]),
+    ),
+    line(
+        "webtrans-http3 3.1",
+        "No session before SETTINGS",
+        By(&[(SESSIONS, "requests_for_a_session_wait_for_settings")]),
+    ),
+    line(
+        "webtrans-http3 4",
+        "Streams of a session: signals 0x54 and 0x41 first, a valid session, bytes without frames",
+        By(&[
+            (SESSIONS, "streams_of_a_session_carry_bytes_without_frames"),
+            (SESSIONS, "own_streams_of_a_session_begin_with_its_identifier"),
+            (SESSIONS, "streams_name_a_request_and_signals_come_first"),
+        ]),
+    ),
+    line(
+        "webtrans-http3 4.4",
+        "Codes of applications are mapped around reserved codes",
+        By(&[(ERROR, "codes_of_sessions_are_mapped_around_reserved_codes")]),
+    ),
+    line(
+        "webtrans-http3 4.5",
+        "Streams before their session wait within a limit",
+        By(&[(SESSIONS, "streams_wait_for_their_session"), (ATTACKS, "held_streams_are_limited")]),
+    ),
+    line(
+        "webtrans-http3 5, 6",
+        "Number of sessions; CLOSE and DRAIN; the end of a session stops its streams",
+        By(&[
+            (SESSIONS, "sessions_beyond_the_limit_are_rejected"),
+            (SESSIONS, "capsules_end_and_drain_a_session"),
+            (SESSIONS, "own_capsules_are_received_by_the_other_side"),
+        ]),
+    ),
+    line(
+        "CVE-2023-44487, CVE-2025-8671",
+        "Rapid resets, and resets that the client provokes",
+        By(&[(ATTACKS, "rapid_resets_end_the_connection"), (ATTACKS, "provoked_resets_end_the_connection")]),
+    ),
+    line(
+        "CVE-2026-40898, CVE-2024-27316",
+        "Field sections that decode to much, are large, or never end",
+        By(&[
+            (ATTACKS, "field_section_bombs_end_the_connection_while_they_are_decoded"),
+            (ATTACKS, "large_field_sections_end_the_connection"),
+        ]),
+    ),
+    line(
+        "CVE-2019-9512 and its kind",
+        "Floods of frames, streams, capsules and instructions without content; long SETTINGS",
+        By(&[
+            (ATTACKS, "floods_of_frames_without_content_end_the_connection"),
+            (ATTACKS, "long_settings_end_the_connection"),
+        ]),
+    ),
+    line(
+        "memory",
+        "A connection in steady state allocates nothing",
+        By(&[(ALLOCATIONS, "requests_tunnels_and_sessions_allocate_nothing_in_steady_state")]),
+    ),
+];
