@@ -63,6 +63,18 @@ impl Config {
         self
     }
 
+    /// Maximum of concurrent streams that the peer opens, of each direction.
+    #[must_use]
+    pub const fn max_streams(&self) -> u32 {
+        self.max_streams
+    }
+
+    /// Whether datagrams are announced.
+    #[must_use]
+    pub const fn datagrams(&self) -> bool {
+        self.datagrams
+    }
+
     /// Announces extended CONNECT (RFC 9220). Default: `false`.
     #[must_use]
     pub const fn with_extended_connect(mut self, enabled: bool) -> Self {
