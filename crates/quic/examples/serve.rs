@@ -1,4 +1,4 @@
-//! A server of HTTP/3 on a blocking UDP socket: `serve CERTIFICATE KEY ADDRESS`, both files in DER. It echoes bodies, and
+//! A server of HTTP/3 on a blocking UDP socket: `serve CERTIFICATE KEY ADDRESS`, both files in PEM. It echoes bodies, and
 //! streams and datagrams of WebTransport.
 
 use std::collections::HashMap;
@@ -10,18 +10,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
+use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use sinews_http::h3::{Config, Event, QuicStreamId};
-use sinews_quic::{ConnectionKey, Exchanges, Http3App, QuicEndpoint, QuicLimits, Route, Routes};
+use sinews_quic::{
+    ConnectionKey, ConnectionRoutes, Exchanges, Http3App, QuicEndpoint, QuicLimits, WorkerRoute,
+};
 
 #[derive(Default)]
-struct Echo {
+struct EchoStreams {
     bodies: HashMap<(ConnectionKey, QuicStreamId), Vec<u8>>,
     /// Sessions of the streams of WebTransport.
     sessions: HashMap<(ConnectionKey, QuicStreamId), QuicStreamId>,
 }
 
-impl Http3App for Echo {
+impl Http3App for EchoStreams {
     fn handle_event(&mut self, exchanges: &mut Exchanges<'_>, event: Event<'_>) {
         let key = exchanges.connection();
         // A stream that the client resets meanwhile takes no answer.
@@ -84,19 +87,20 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [certificate, key, address] = &arguments[..] else {
         return Err("serve CERTIFICATE KEY ADDRESS".into());
     };
-    let certificate = CertificateDer::from(std::fs::read(certificate)?);
-    let key = PrivateKeyDer::try_from(std::fs::read(key)?)?;
+    let certificate = CertificateDer::from_pem_file(certificate)?;
+    let key = PrivateKeyDer::from_pem_file(key)?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let tls = rustls::ServerConfig::builder_with_provider(provider);
     let tls = tls.with_protocol_versions(&[&rustls::version::TLS13])?.with_no_client_auth();
     let mut tls = tls.with_single_cert(vec![certificate], key)?;
     tls.alpn_protocols = vec![b"h3".to_vec()];
     let http = Config::new().with_max_sessions(16);
-    let route = Route { worker: 0, generation: 0 };
-    let mut endpoint = QuicEndpoint::new(Arc::new(tls), http, QuicLimits::new(), Routes::new(), route)?;
+    let route = WorkerRoute::new(0, 0);
+    let mut endpoint =
+        QuicEndpoint::new(Arc::new(tls), http, QuicLimits::new(), ConnectionRoutes::new(), route)?;
     let socket = UdpSocket::bind(address)?;
     println!("listening on {}", socket.local_addr()?);
-    let (mut app, mut buffer, mut out) = (Echo::default(), vec![0; 65_536], Vec::new());
+    let (mut app, mut buffer, mut out) = (EchoStreams::default(), vec![0; 65_536], Vec::new());
     loop {
         while let Some(outgoing) = endpoint.transmit(&mut out, &mut app, Instant::now()) {
             for datagram in out[..outgoing.len].chunks(outgoing.segment.unwrap_or(outgoing.len)) {

@@ -54,7 +54,7 @@ pub(crate) struct Http3Link {
 struct StreamQueues {
     /// The unidirectional stream of HTTP/3's control frames.
     control: Option<StreamId>,
-    /// Bytes for streams whose windows are closed.
+    /// Bytes for streams with closed windows.
     outgoing: BTreeMap<StreamId, OutgoingQueue>,
     outgoing_bytes: usize,
     max_queued: usize,

@@ -10,7 +10,7 @@ use quinn_proto::{ConnectionHandle, DatagramEvent, EcnCodepoint, Endpoint, Incom
 use sinews_http::h3::{Config, FieldBuffer};
 
 use crate::connection::{ConnectionKey, Http3App, Http3Link};
-use crate::ids::{Route, Routes};
+use crate::ids::{ConnectionRoutes, WorkerRoute};
 use crate::limits::{self, QuicLimits, QuicSetupError};
 
 /// Datagrams to send: `segment` is the size of each but the last, for one call with segmentation offload.
@@ -35,7 +35,7 @@ pub struct QuicEndpoint {
     http: Config,
     limits: QuicLimits,
     links: HashMap<ConnectionHandle, Http3Link>,
-    /// Links whose state changed: they may have datagrams to send.
+    /// Changed links: they may have datagrams to send.
     changed: BTreeSet<usize>,
     timeouts: BTreeSet<(Instant, usize)>,
     timeout_of: HashMap<usize, Instant>,
@@ -49,7 +49,7 @@ pub struct QuicEndpoint {
 /// Datagrams of one send with segmentation offload: Linux takes 64.
 const SEGMENTS_MAX: usize = 16;
 
-/// Queued answers without a connection. Further ones are dropped: a flood of invalid datagrams needs no answer.
+/// Queued answers without a connection. Further answers are dropped: a flood of invalid datagrams needs no answer.
 const RESPONSES_MAX: usize = 64;
 
 impl QuicEndpoint {
@@ -61,8 +61,8 @@ impl QuicEndpoint {
         tls: Arc<rustls::ServerConfig>,
         http: Config,
         limits: QuicLimits,
-        routes: Routes,
-        route: Route,
+        routes: ConnectionRoutes,
+        route: WorkerRoute,
     ) -> Result<Self, QuicSetupError> {
         let server = limits.server(tls, &http)?;
         let config = limits::endpoint(routes, route)?;
@@ -87,7 +87,7 @@ impl QuicEndpoint {
         self.links.len()
     }
 
-    /// Number of connections whose handshake is not complete.
+    /// Number of connections with an incomplete handshake.
     #[must_use]
     pub const fn handshakes(&self) -> usize {
         self.handshakes
@@ -221,10 +221,9 @@ impl QuicEndpoint {
             return Some(outgoing(&transmit));
         }
         while let Some(&handle) = self.changed.first() {
-            if let Some(link) = self.links.get_mut(&ConnectionHandle(handle)) {
-                if let Some(transmit) = link.quic.poll_transmit(now, SEGMENTS_MAX, out) {
-                    return Some(outgoing(&transmit));
-                }
+            let link = self.links.get_mut(&ConnectionHandle(handle));
+            if let Some(transmit) = link.and_then(|link| link.quic.poll_transmit(now, SEGMENTS_MAX, out)) {
+                return Some(outgoing(&transmit));
             }
             // Sending moves timeouts, and may need identifiers.
             self.drive(ConnectionHandle(handle), app, now);

@@ -14,20 +14,38 @@ const NONCE_LEN: usize = 5;
 
 /// Owner of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Route {
+pub struct WorkerRoute {
+    worker: u8,
+    generation: u8,
+}
+
+impl WorkerRoute {
+    /// Creates the route to a worker. `generation` numbers the processes of a chain of hot restarts.
+    #[must_use]
+    pub const fn new(worker: u8, generation: u8) -> Self {
+        Self { worker, generation }
+    }
+
     /// The worker's number.
-    pub worker: u8,
-    /// The number of the process in a chain of hot restarts.
-    pub generation: u8,
+    #[must_use]
+    pub const fn worker(self) -> u8 {
+        self.worker
+    }
+
+    /// The number of the process.
+    #[must_use]
+    pub const fn generation(self) -> u8 {
+        self.generation
+    }
 }
 
 /// The key by which all workers of a process, and its successor, read identifiers.
 #[derive(Clone, Debug)]
-pub struct Routes {
+pub struct ConnectionRoutes {
     mask: Arc<RandomState>,
 }
 
-impl Routes {
+impl ConnectionRoutes {
     /// Creates routes with a random key.
     #[must_use]
     pub fn new() -> Self {
@@ -37,7 +55,7 @@ impl Routes {
     /// Returns the owner of a received datagram by its destination identifier. `None`: the identifier is the client's choice,
     /// so that the worker that received the datagram handles it.
     #[must_use]
-    pub fn of(&self, datagram: &[u8]) -> Option<Route> {
+    pub fn of(&self, datagram: &[u8]) -> Option<WorkerRoute> {
         let id = match datagram {
             // A short header (RFC 9000 section 17.3), or a long one with an identifier of our length.
             [first, rest @ ..] if first & 0x80 == 0 => rest.get(..ID_LEN)?,
@@ -47,7 +65,7 @@ impl Routes {
         self.read(id.try_into().ok()?)
     }
 
-    /// Hides the owner from observers, who could otherwise tell workers apart.
+    /// Hides the owner from observers: otherwise they could tell workers apart.
     fn mask(&self, nonce: [u8; NONCE_LEN]) -> [u8; 3] {
         let mut hasher = self.mask.build_hasher();
         hasher.write(&nonce);
@@ -55,33 +73,33 @@ impl Routes {
         [a, b, c]
     }
 
-    fn read(&self, id: [u8; ID_LEN]) -> Option<Route> {
+    fn read(&self, id: [u8; ID_LEN]) -> Option<WorkerRoute> {
         let [a, b, c, d, e, worker, generation, check] = id;
         let [x, y, z] = self.mask([a, b, c, d, e]);
-        let route = Route { worker: worker ^ x, generation: generation ^ y };
+        let route = WorkerRoute { worker: worker ^ x, generation: generation ^ y };
         (check ^ z == CHECK).then_some(route)
     }
 
-    fn write(&self, nonce: [u8; NONCE_LEN], route: Route) -> [u8; ID_LEN] {
+    fn write(&self, nonce: [u8; NONCE_LEN], route: WorkerRoute) -> [u8; ID_LEN] {
         let [a, b, c, d, e] = nonce;
         let [x, y, z] = self.mask(nonce);
         [a, b, c, d, e, route.worker ^ x, route.generation ^ y, CHECK ^ z]
     }
 }
 
-impl Default for Routes {
+impl Default for ConnectionRoutes {
     fn default() -> Self {
         Self::new()
     }
 }
 
-/// Distinguishes our identifiers from 255 of 256 others.
+/// Distinguishes our identifiers from 255 of 256 foreign identifiers.
 const CHECK: u8 = 0xa5;
 
 /// Makes identifiers of one worker.
 pub(crate) struct RoutedIds {
-    pub(crate) routes: Routes,
-    pub(crate) route: Route,
+    pub(crate) routes: ConnectionRoutes,
+    pub(crate) route: WorkerRoute,
     pub(crate) random: Arc<ring::rand::SystemRandom>,
 }
 
@@ -114,8 +132,8 @@ mod tests {
 
     #[test]
     fn identifiers_lead_to_their_worker_and_reveal_nothing() {
-        let routes = Routes::new();
-        let route = Route { worker: 3, generation: 1 };
+        let routes = ConnectionRoutes::new();
+        let route = WorkerRoute { worker: 3, generation: 1 };
         let random = Arc::new(ring::rand::SystemRandom::new());
         let mut ids = RoutedIds { routes: routes.clone(), route, random };
         let mut owners = std::collections::HashSet::new();

@@ -8,7 +8,7 @@ use quinn_proto::crypto::rustls::{NoInitialCipherSuite, QuicServerConfig};
 use quinn_proto::{EndpointConfig, IdleTimeout, ServerConfig, TransportConfig, VarInt};
 use ring::rand::SystemRandom;
 
-use crate::ids::{Route, RoutedIds, Routes};
+use crate::ids::{ConnectionRoutes, RoutedIds, WorkerRoute};
 
 /// Limits of the connections of one worker.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +39,7 @@ impl QuicLimits {
         }
     }
 
-    /// Sets the maximum of connections; further ones are refused. Default: 10,000.
+    /// Sets the maximum of connections; the endpoint refuses further connections. Default: 10,000.
     #[must_use]
     pub const fn with_max_connections(mut self, connections: usize) -> Self {
         self.max_connections = connections;
@@ -61,7 +61,7 @@ impl QuicLimits {
         self
     }
 
-    /// Sets the bytes that a connection queues for streams whose windows are closed. A longer queue ends the connection:
+    /// Sets the bytes that a connection queues for streams with closed windows. A longer queue ends the connection:
     /// read [`Exchanges::queued`](crate::Exchanges::queued) first. Default: 1 MiB.
     #[must_use]
     pub const fn with_max_queued(mut self, bytes: usize) -> Self {
@@ -75,10 +75,11 @@ impl QuicLimits {
     ) -> Result<TransportConfig, QuicSetupError> {
         let mut transport = TransportConfig::default();
         let idle = IdleTimeout::try_from(self.idle_timeout).map_err(|_| QuicSetupError::IdleTimeout)?;
-        let datagrams = http.datagrams().then_some(self.datagram_buffer);
+        let (max_streams, has_datagrams) = http.for_transport();
+        let datagrams = has_datagrams.then_some(self.datagram_buffer);
         transport
-            .max_concurrent_bidi_streams(http.max_streams().into())
-            .max_concurrent_uni_streams(http.max_streams().into())
+            .max_concurrent_bidi_streams(max_streams.into())
+            .max_concurrent_uni_streams(max_streams.into())
             .max_idle_timeout(Some(idle))
             .stream_receive_window(self.stream_window.into())
             .receive_window(self.connection_window.into())
@@ -125,7 +126,10 @@ fn token_key() -> Result<ring::hkdf::Prk, QuicSetupError> {
     Ok(ring::hkdf::Salt::new(ring::hkdf::HKDF_SHA256, &[]).extract(&random_key()?))
 }
 
-pub(crate) fn endpoint(routes: Routes, route: Route) -> Result<EndpointConfig, QuicSetupError> {
+pub(crate) fn endpoint(
+    routes: ConnectionRoutes,
+    route: WorkerRoute,
+) -> Result<EndpointConfig, QuicSetupError> {
     let reset_key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &random_key()?);
     let mut config = EndpointConfig::new(Arc::new(reset_key));
     let random = Arc::new(SystemRandom::new());

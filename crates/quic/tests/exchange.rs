@@ -14,21 +14,23 @@ use quinn_proto::{
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use rustls::pki_types::PrivateKeyDer;
 use sinews_http::h3::{Config, Event, FieldBuffer, H3Connection, QuicStreamId, RequestTarget};
-use sinews_quic::{ConnectionKey, Exchanges, Http3App, QuicEndpoint, QuicLimits, Route, Routes};
+use sinews_quic::{
+    ConnectionKey, ConnectionRoutes, Exchanges, Http3App, QuicEndpoint, QuicLimits, WorkerRoute,
+};
 
 const SERVER: &str = "127.0.0.1:443";
 const CLIENT: &str = "127.0.0.1:5000";
 
 /// Echoes bodies, datagrams, and names paths.
 #[derive(Default)]
-struct Echo {
+struct EchoApp {
     bodies: HashMap<(ConnectionKey, QuicStreamId), Vec<u8>>,
     requests: usize,
     datagrams: usize,
     ends: Vec<String>,
 }
 
-impl Http3App for Echo {
+impl Http3App for EchoApp {
     fn handle_event(&mut self, exchanges: &mut Exchanges<'_>, event: Event<'_>) {
         let key = exchanges.connection();
         match event {
@@ -63,7 +65,7 @@ impl Http3App for Echo {
 }
 
 /// A client with one connection.
-struct Client {
+struct QuicClient {
     endpoint: Endpoint,
     handle: ConnectionHandle,
     quic: Connection,
@@ -77,17 +79,17 @@ struct Client {
     lost: Option<String>,
 }
 
-struct World {
+struct Pair {
     now: Instant,
     server: QuicEndpoint,
-    app: Echo,
-    routes: Routes,
+    app: EchoApp,
+    routes: ConnectionRoutes,
     /// Bytes from and to the server before the client's address is validated.
     received: usize,
     sent: usize,
 }
 
-const ROUTE: Route = Route { worker: 5, generation: 2 };
+const ROUTE: WorkerRoute = WorkerRoute::new(5, 2);
 
 fn certificate() -> (Arc<rustls::ServerConfig>, rustls::RootCertStore) {
     let CertifiedKey { cert, signing_key } =
@@ -108,17 +110,18 @@ fn certificate() -> (Arc<rustls::ServerConfig>, rustls::RootCertStore) {
     (Arc::new(tls), roots)
 }
 
-impl World {
+impl Pair {
     fn new(limits: QuicLimits) -> (Self, rustls::RootCertStore) {
         let (tls, roots) = certificate();
-        let routes = Routes::new();
+        let routes = ConnectionRoutes::new();
         let http = Config::new().with_max_sessions(2);
         let server = QuicEndpoint::new(tls, http, limits, routes.clone(), ROUTE).expect("a valid setup");
-        let world = Self { now: Instant::now(), server, app: Echo::default(), routes, received: 0, sent: 0 };
+        let world =
+            Self { now: Instant::now(), server, app: EchoApp::default(), routes, received: 0, sent: 0 };
         (world, roots)
     }
 
-    fn connect(&self, roots: rustls::RootCertStore, alpn: &str) -> Client {
+    fn connect(&self, roots: rustls::RootCertStore, alpn: &str) -> QuicClient {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut tls = rustls::ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])
@@ -130,7 +133,7 @@ impl World {
         let mut endpoint = Endpoint::new(Arc::new(EndpointConfig::default()), None, true, None);
         let to = SERVER.parse().expect("an address");
         let (handle, quic) = endpoint.connect(self.now, config, to, "localhost").expect("a valid name");
-        Client {
+        QuicClient {
             endpoint,
             handle,
             quic,
@@ -145,7 +148,7 @@ impl World {
     }
 
     /// Passes datagrams both ways until none is left. Returns whether one was passed.
-    fn exchange(&mut self, client: &mut Client) -> bool {
+    fn exchange(&mut self, client: &mut QuicClient) -> bool {
         let mut any = false;
         loop {
             let mut passed = false;
@@ -183,7 +186,7 @@ impl World {
     }
 
     /// Exchanges datagrams and lets time pass until a condition holds.
-    fn run(&mut self, client: &mut Client, what: &str, done: impl Fn(&Self, &Client) -> bool) {
+    fn run(&mut self, client: &mut QuicClient, what: &str, done: impl Fn(&Self, &QuicClient) -> bool) {
         for _ in 0..10_000 {
             self.exchange(client);
             if done(self, client) {
@@ -200,7 +203,7 @@ impl World {
     }
 }
 
-impl Client {
+impl QuicClient {
     fn transmit(&mut self, now: Instant) -> Vec<Vec<u8>> {
         let mut datagrams = Vec::new();
         let mut out = Vec::new();
@@ -332,8 +335,8 @@ impl Client {
     }
 }
 
-fn connected(limits: QuicLimits) -> (World, Client) {
-    let (mut world, roots) = World::new(limits);
+fn connected(limits: QuicLimits) -> (Pair, QuicClient) {
+    let (mut world, roots) = Pair::new(limits);
     let mut client = world.connect(roots, "h3");
     world.run(&mut client, "handshake", |_, client| client.http.peer_settings().is_some());
     (world, client)
@@ -345,7 +348,7 @@ fn requests_are_answered_and_content_exceeds_the_windows() {
     let get = client.ask(&RequestTarget::new("GET", "https", "localhost", "/a"), b"", true);
     world.run(&mut client, "GET", |_, client| client.responses.get(&get).is_some_and(|answer| answer.2));
     assert_eq!(client.responses[&get], (200, Vec::new(), true));
-    let body: Vec<u8> = (0..300_000_u32).map(|number| (number * 7 >> 3) as u8).collect();
+    let body: Vec<u8> = (0..300_000_u32).map(|number| ((number * 7) >> 3) as u8).collect();
     let limits = [1, 2, 3]
         .map(|_| client.ask(&RequestTarget::new("POST", "https", "localhost", "/"), &body[..300_000], true));
     for post in limits {
@@ -382,7 +385,7 @@ fn datagrams_of_a_session_are_echoed() {
 /// RFC 9000 section 8.1: at most three times the received bytes before the client's address is validated.
 #[test]
 fn answers_before_validation_are_limited() {
-    let (mut world, roots) = World::new(QuicLimits::new());
+    let (mut world, roots) = Pair::new(QuicLimits::new());
     let mut client = world.connect(roots, "h3");
     let first = client.transmit(world.now);
     let from: SocketAddr = CLIENT.parse().expect("an address");
@@ -411,7 +414,7 @@ fn answers_before_validation_are_limited() {
 /// RFC 9000 section 8.1.2.
 #[test]
 fn busy_endpoint_validates_addresses_by_retry() {
-    let (mut world, roots) = World::new(QuicLimits::new().with_retry_at(0));
+    let (mut world, roots) = Pair::new(QuicLimits::new().with_retry_at(0));
     let mut client = world.connect(roots, "h3");
     let first = client.transmit(world.now).remove(0);
     let from: SocketAddr = CLIENT.parse().expect("an address");
@@ -426,7 +429,7 @@ fn busy_endpoint_validates_addresses_by_retry() {
 
 #[test]
 fn connections_beyond_the_limit_are_refused() {
-    let (mut world, roots) = World::new(QuicLimits::new().with_max_connections(0));
+    let (mut world, roots) = Pair::new(QuicLimits::new().with_max_connections(0));
     let mut client = world.connect(roots, "h3");
     world.run(&mut client, "refusal", |_, client| client.lost.is_some());
     assert_eq!(world.server.connections(), 0);
@@ -444,7 +447,7 @@ fn idle_connections_end() {
 /// RFC 9114 section 3.1.
 #[test]
 fn clients_without_h3_are_refused() {
-    let (mut world, roots) = World::new(QuicLimits::new());
+    let (mut world, roots) = Pair::new(QuicLimits::new());
     let mut client = world.connect(roots, "hq");
     world.run(&mut client, "refusal", |_, client| client.lost.is_some());
     world.run(&mut client, "end", |world, _| world.server.connections() == 0);
@@ -468,7 +471,7 @@ fn violations_close_the_connection_with_their_code() {
 /// RFC 9000 section 10.3: smaller than its cause, and never an answer to itself.
 #[test]
 fn stateless_resets_do_not_loop() {
-    let (mut world, _) = World::new(QuicLimits::new());
+    let (mut world, _) = Pair::new(QuicLimits::new());
     let from: SocketAddr = CLIENT.parse().expect("an address");
     let mut datagram = vec![0x40; 100];
     let mut answers = 0;
@@ -485,7 +488,7 @@ fn stateless_resets_do_not_loop() {
 
 #[test]
 fn random_datagrams_cause_no_panic() {
-    let (mut world, _) = World::new(QuicLimits::new());
+    let (mut world, _) = Pair::new(QuicLimits::new());
     let from: SocketAddr = CLIENT.parse().expect("an address");
     let mut random = 1_u64;
     for _ in 0..20_000 {

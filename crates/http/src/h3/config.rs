@@ -63,16 +63,10 @@ impl Config {
         self
     }
 
-    /// Maximum of concurrent streams that the peer opens, of each direction.
+    /// Returns the limit of streams and the use of datagrams, which QUIC announces too.
     #[must_use]
-    pub const fn max_streams(&self) -> u32 {
-        self.max_streams
-    }
-
-    /// Whether datagrams are announced.
-    #[must_use]
-    pub const fn datagrams(&self) -> bool {
-        self.datagrams
+    pub const fn for_transport(&self) -> (u32, bool) {
+        (self.max_streams, self.datagrams)
     }
 
     /// Announces extended CONNECT (RFC 9220). Default: `false`.
