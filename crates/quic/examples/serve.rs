@@ -1,17 +1,19 @@
-//! A server of HTTP/3 on a blocking UDP socket: `serve CERTIFICATE KEY ADDRESS`, both files in PEM. It echoes bodies, and
+//! A server of HTTP/3 on one thread: `serve CERTIFICATE KEY ADDRESS`, both files in PEM. It echoes bodies, and
 //! streams and datagrams of WebTransport.
 
 use std::collections::HashMap;
 use std::env;
 use std::error::Error;
-use std::io::ErrorKind;
-use std::net::UdpSocket;
+use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use sinews_engine::{DatagramBatch, DatagramSocket};
 use sinews_http::h3::{Config, Event, QuicStreamId};
 use sinews_quic::{
     ConnectionKey, ConnectionRoutes, Exchanges, Http3App, QuicEndpoint, QuicLimits, WorkerRoute,
@@ -98,25 +100,27 @@ fn main() -> Result<(), Box<dyn Error>> {
     let route = WorkerRoute::new(0, 0);
     let mut endpoint =
         QuicEndpoint::new(Arc::new(tls), http, QuicLimits::new(), ConnectionRoutes::new(), route)?;
-    let socket = UdpSocket::bind(address)?;
-    println!("listening on {}", socket.local_addr()?);
-    let (mut app, mut buffer, mut out) = (EchoStreams::default(), vec![0; 65_536], Vec::new());
+    let mut socket = DatagramSocket::bind(address.parse()?)?;
+    println!("listening on {}", socket.local_address()?);
+    let (mut poll, mut events) = (Poll::new()?, Events::with_capacity(1));
+    poll.registry().register(&mut SourceFd(&socket.as_raw_fd()), Token(0), Interest::READABLE)?;
+    let (mut app, mut out) = (EchoStreams::default(), Vec::new());
     loop {
+        let receive = |endpoint: &mut QuicEndpoint, app: &mut EchoStreams, socket: &mut DatagramSocket| {
+            socket.receive(|datagram| {
+                let payload = BytesMut::from(datagram.payload);
+                endpoint.receive(payload, datagram.from, datagram.local, datagram.ecn, app, Instant::now());
+            })
+        };
+        while receive(&mut endpoint, &mut app, &mut socket)? > 0 {}
+        endpoint.expire(&mut app, Instant::now());
         while let Some(outgoing) = endpoint.transmit(&mut out, &mut app, Instant::now()) {
-            for datagram in out[..outgoing.len].chunks(outgoing.segment.unwrap_or(outgoing.len)) {
-                socket.send_to(datagram, outgoing.destination)?;
-            }
+            let batch = DatagramBatch::new(outgoing.destination, &out[..outgoing.len]);
+            let batch = batch.with_segment(outgoing.segment).with_source(outgoing.source);
+            // A full buffer loses datagrams, as the network does; QUIC sends their content again.
+            let _ = socket.send(&batch.with_ecn(outgoing.ecn))?;
         }
         let wait = endpoint.next_timeout().map(|at| at.saturating_duration_since(Instant::now()));
-        socket.set_read_timeout(wait.map(|wait| wait.max(Duration::from_millis(1))))?;
-        match socket.recv_from(&mut buffer) {
-            Ok((len, from)) => {
-                let datagram = BytesMut::from(&buffer[..len]);
-                endpoint.receive(datagram, from, None, 0, &mut app, Instant::now());
-            }
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
-            Err(error) => return Err(error.into()),
-        }
-        endpoint.expire(&mut app, Instant::now());
+        poll.poll(&mut events, wait.map(|wait| wait.max(Duration::from_millis(1))))?;
     }
 }
