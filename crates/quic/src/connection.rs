@@ -1,6 +1,6 @@
 //! One connection: QUIC's streams on one side, HTTP/3 on the other.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -60,6 +60,10 @@ struct StreamQueues {
     max_queued: usize,
     /// The rest of a chunk of a held stream.
     held: BTreeMap<StreamId, Bytes>,
+    /// Streams that the application does not read.
+    paused: BTreeSet<StreamId>,
+    /// Streams that it reads again.
+    resumed: Vec<StreamId>,
 }
 
 #[derive(Default)]
@@ -150,7 +154,8 @@ impl Http3Link {
         self.settle(app, fields, now);
     }
 
-    fn exchanges(&mut self, now: Instant) -> Exchanges<'_> {
+    /// Lends the connection to the application, outside of an event.
+    pub(crate) fn exchanges(&mut self, now: Instant) -> Exchanges<'_> {
         let Self { quic, http, streams, key, .. } = self;
         Exchanges { quic, http, streams, key: *key, now, out: Vec::new() }
     }
@@ -179,7 +184,7 @@ impl Http3Link {
 
     /// Passes received bytes of a stream to HTTP/3, until there are none or the stream is held.
     fn read(&mut self, stream: StreamId, app: &mut dyn Http3App, fields: &mut FieldBuffer, now: Instant) {
-        while !self.is_ended {
+        while !self.is_ended && !self.streams.paused.contains(&stream) {
             let (chunk, ends) = match self.streams.held.remove(&stream) {
                 Some(rest) => (rest, false),
                 None if self.http.is_held(http_id(stream)) => return,
@@ -252,13 +257,15 @@ impl Http3Link {
                     }
                     StreamSignal::StopSending { stream, code } => {
                         self.streams.held.remove(&quic_id(stream));
+                        self.streams.paused.remove(&quic_id(stream));
                         let _ = self.quic.recv_stream(quic_id(stream)).stop(varint(code.get()));
                     }
                     _ => {}
                 }
             }
-            let Some(stream) = self.http.next_resumed() else { break };
-            self.read(quic_id(stream), app, fields, now);
+            let resumed = self.http.next_resumed().map(quic_id);
+            let Some(stream) = resumed.or_else(|| self.streams.resumed.pop()) else { break };
+            self.read(stream, app, fields, now);
         }
         if let Some(control) = self.streams.control.filter(|_| self.http.wants_write()) {
             let mut out = Vec::new();
@@ -407,6 +414,35 @@ impl Exchanges<'_> {
         let prefix = self.http.datagram_prefix(session)?;
         let datagram = [prefix.as_bytes(), payload].concat();
         let _ = self.quic.datagrams().send(datagram.into(), true);
+        Ok(())
+    }
+
+    /// Stops reading a stream after the event: its window closes, and no other. The datagram that is being handled may still
+    /// bring content.
+    pub fn pause_reads(&mut self, stream: QuicStreamId) {
+        self.streams.paused.insert(quic_id(stream));
+    }
+
+    /// Reads a stream again.
+    pub fn resume_reads(&mut self, stream: QuicStreamId) {
+        if self.streams.paused.remove(&quic_id(stream)) {
+            self.streams.resumed.push(quic_id(stream));
+        }
+    }
+
+    /// Ends a session of WebTransport with a code and a reason.
+    ///
+    /// # Errors
+    /// [`H3SendError`].
+    pub fn close_session(
+        &mut self,
+        session: QuicStreamId,
+        code: u32,
+        reason: &str,
+    ) -> Result<(), H3SendError> {
+        self.http.close_session(session, code, reason, &mut self.out)?;
+        let capsule = std::mem::take(&mut self.out);
+        self.streams.send(self.quic, quic_id(session), capsule.into(), true);
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use bytes::BytesMut;
 use quinn_proto::{ConnectionHandle, DatagramEvent, EcnCodepoint, Endpoint, Incoming, Transmit};
 use sinews_http::h3::{Config, FieldBuffer};
 
-use crate::connection::{ConnectionKey, Http3App, Http3Link};
+use crate::connection::{ConnectionKey, Exchanges, Http3App, Http3Link};
 use crate::ids::{ConnectionRoutes, WorkerRoute};
 use crate::limits::{self, QuicLimits, QuicSetupError};
 
@@ -176,6 +176,20 @@ impl QuicEndpoint {
         } else {
             self.changed.insert(handle.0);
         }
+    }
+
+    /// Lends a connection outside of an event, for example to send a publication. `None`: it exists no longer.
+    pub fn with_connection<T>(
+        &mut self,
+        connection: ConnectionKey,
+        app: &mut dyn Http3App,
+        now: Instant,
+        call: impl FnOnce(&mut Exchanges<'_>) -> T,
+    ) -> Option<T> {
+        let link = self.links.get_mut(&connection.0).filter(|link| !link.is_ended)?;
+        let result = call(&mut link.exchanges(now));
+        self.drive(connection.0, app, now);
+        Some(result)
     }
 
     fn set_timeout(&mut self, handle: usize, timeout: Option<Instant>) {

@@ -28,6 +28,8 @@ struct EchoApp {
     requests: usize,
     datagrams: usize,
     ends: Vec<String>,
+    /// Pauses each request at its head.
+    pauses: bool,
 }
 
 impl Http3App for EchoApp {
@@ -39,6 +41,9 @@ impl Http3App for EchoApp {
                 let path = head.target().unwrap_or_default().to_owned();
                 exchanges.send_head(stream, 200, [("x-path", path.as_str())], false).expect("an open stream");
                 self.bodies.insert((key, stream), Vec::new());
+                if self.pauses {
+                    exchanges.pause_reads(stream);
+                }
             }
             Event::Data { stream, data } => {
                 if let Some(body) = self.bodies.get_mut(&(key, stream)) {
@@ -358,6 +363,28 @@ fn requests_are_answered_and_content_exceeds_the_windows() {
         assert!(*status == 200 && echoed[..] == body[..300_000], "{} bytes", echoed.len());
     }
     assert_eq!((world.app.requests, world.server.connections(), world.server.handshakes()), (4, 1, 0));
+}
+
+#[test]
+fn paused_streams_close_their_window_and_no_other() {
+    let (mut world, mut client) = connected(QuicLimits::new());
+    world.app.pauses = true;
+    let body = vec![7; 300_000];
+    let target = RequestTarget::new("POST", "https", "localhost", "/");
+    let paused = client.ask(&target, &body, true);
+    world.run(&mut client, "head", |world, _| world.app.requests == 1);
+    world.app.pauses = false;
+    let other = client.ask(&target, &body[..50_000], true);
+    world.run(&mut client, "other", |_, client| client.responses.get(&other).is_some_and(|answer| answer.2));
+    let (&(key, stream), received) = world.app.bodies.iter().next().expect("the paused request");
+    assert_eq!(stream.get(), paused);
+    // The rest of one datagram, although the window takes 65,535 bytes.
+    assert!(received.len() < 2000, "{} bytes", received.len());
+    let Pair { server, app, now, .. } = &mut world;
+    let resumed = server.with_connection(key, app, *now, |exchanges| exchanges.resume_reads(stream));
+    assert_eq!(resumed, Some(()));
+    world.run(&mut client, "rest", |_, client| client.responses.get(&paused).is_some_and(|answer| answer.2));
+    assert_eq!(client.responses[&paused].1.len(), body.len());
 }
 
 #[test]
