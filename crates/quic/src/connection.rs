@@ -280,6 +280,10 @@ impl Http3Link {
         }
     }
 
+    pub(crate) fn requests(&self) -> usize {
+        self.http.requests()
+    }
+
     /// Announces the end of the connection to its client.
     pub(crate) fn shut_down(&mut self) {
         self.http.shut_down_now();

@@ -34,7 +34,7 @@ pub struct QuicEndpoint {
     quic: Endpoint,
     http: Config,
     limits: QuicLimits,
-    links: HashMap<ConnectionHandle, Http3Link>,
+    links: HashMap<ConnectionHandle, Box<Http3Link>>,
     /// Changed links: they may have datagrams to send.
     changed: BTreeSet<usize>,
     timeouts: BTreeSet<(Instant, usize)>,
@@ -93,6 +93,12 @@ impl QuicEndpoint {
         self.handshakes
     }
 
+    /// Number of open requests and sessions. After [`shut_down`](Self::shut_down) it falls to 0.
+    #[must_use]
+    pub fn requests(&self) -> usize {
+        self.links.values().map(|link| link.requests()).sum()
+    }
+
     /// Handles a received datagram. `ecn` are the bits of its IP header.
     pub fn receive(
         &mut self,
@@ -140,7 +146,7 @@ impl QuicEndpoint {
             Ok((handle, connection)) => {
                 let key = ConnectionKey(handle);
                 let link = Http3Link::new(connection, self.http, key, self.limits.max_queued, now);
-                self.links.insert(handle, link);
+                self.links.insert(handle, Box::new(link));
                 self.handshakes += 1;
                 self.drive(handle, app, now);
             }

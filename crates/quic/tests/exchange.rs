@@ -17,6 +17,10 @@ use sinews_http::h3::{Config, Event, FieldBuffer, H3Connection, QuicStreamId, Re
 use sinews_quic::{
     ConnectionKey, ConnectionRoutes, Exchanges, Http3App, QuicEndpoint, QuicLimits, WorkerRoute,
 };
+use sinews_testkit::{CountingAllocator, measure};
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const SERVER: &str = "127.0.0.1:443";
 const CLIENT: &str = "127.0.0.1:5000";
@@ -82,6 +86,7 @@ struct QuicClient {
     responses: HashMap<u64, (u16, Vec<u8>, bool)>,
     datagrams: Vec<Vec<u8>>,
     lost: Option<String>,
+    go_away: Option<u64>,
 }
 
 struct Pair {
@@ -149,6 +154,7 @@ impl Pair {
             responses: HashMap::new(),
             datagrams: Vec::new(),
             lost: None,
+            go_away: None,
         }
     }
 
@@ -289,6 +295,7 @@ impl QuicClient {
                     Event::Data { stream, data } => {
                         self.responses.entry(stream.get()).or_default().1.extend_from_slice(data);
                     }
+                    Event::GoAway { id } => self.go_away = Some(id),
                     Event::End { stream } => self.responses.entry(stream.get()).or_default().2 = true,
                     _ => {}
                 }
@@ -454,6 +461,29 @@ fn busy_endpoint_validates_addresses_by_retry() {
     world.run(&mut client, "handshake", |_, client| client.http.peer_settings().is_some());
 }
 
+/// RFC 9114 section 5.2.
+#[test]
+fn shutdown_finishes_requests_and_accepts_no_more() {
+    let (mut world, mut client) = connected(QuicLimits::new());
+    let target = RequestTarget::new("POST", "https", "localhost", "/");
+    let open = client.ask(&target, b"first", false);
+    world.run(&mut client, "head", |_, client| client.responses.contains_key(&open));
+    let Pair { server, app, now, .. } = &mut world;
+    server.shut_down(app, *now);
+    world.run(&mut client, "GOAWAY", |_, client| client.go_away == Some(4));
+    let stream = StreamId::from(VarInt::from_u32(open as u32));
+    client.send(stream, Bytes::new(), false);
+    world.run(&mut client, "rest", |_, client| client.responses.get(&open).is_some_and(|answer| answer.2));
+    assert_eq!(client.responses[&open].1, b"first");
+    assert_eq!(world.server.requests(), 0);
+    // A second client is refused.
+    let (mut other, roots) = Pair::new(QuicLimits::new());
+    let Pair { server, app, now, .. } = &mut other;
+    server.shut_down(app, *now);
+    let mut late = other.connect(roots, "h3");
+    other.run(&mut late, "refusal", |_, client| client.lost.is_some());
+}
+
 #[test]
 fn connections_beyond_the_limit_are_refused() {
     let (mut world, roots) = Pair::new(QuicLimits::new().with_max_connections(0));
@@ -530,4 +560,30 @@ fn random_datagrams_cause_no_panic() {
         world.transmit();
     }
     assert_eq!(world.server.connections(), 0);
+}
+
+/// Bytes that an endpoint with idle connections frees.
+fn memory_of(connections: usize) -> isize {
+    let (mut world, roots) = Pair::new(QuicLimits::new());
+    let clients: Vec<QuicClient> = (0..connections)
+        .map(|_| {
+            let mut client = world.connect(roots.clone(), "h3");
+            world.run(&mut client, "handshake", |_, client| client.http.peer_settings().is_some());
+            world.exchange(&mut client);
+            client
+        })
+        .collect();
+    assert_eq!((world.server.connections(), clients.len()), (connections, connections));
+    let ((), counts) = measure(|| drop(world.server));
+    -counts.live
+}
+
+#[test]
+fn idle_connection_takes_at_most_40_kib() {
+    let each = (memory_of(50) - memory_of(10)) / 40;
+    assert!((1000..40 << 10).contains(&each), "{each} bytes");
+    println!(
+        "an idle connection takes {each} bytes, {} of them quinn-proto's state",
+        size_of::<Connection>()
+    );
 }
