@@ -32,6 +32,7 @@ struct EchoApp {
     requests: usize,
     datagrams: usize,
     ends: Vec<String>,
+    last: Option<ConnectionKey>,
     /// Pauses each request at its head.
     pauses: bool,
 }
@@ -42,6 +43,7 @@ impl Http3App for EchoApp {
         match event {
             Event::Request { stream, head } => {
                 self.requests += 1;
+                self.last = Some(key);
                 let path = head.target().unwrap_or_default().to_owned();
                 exchanges.send_head(stream, 200, [("x-path", path.as_str())], false).expect("an open stream");
                 self.bodies.insert((key, stream), Vec::new());
@@ -370,6 +372,9 @@ fn requests_are_answered_and_content_exceeds_the_windows() {
         assert!(*status == 200 && echoed[..] == body[..300_000], "{} bytes", echoed.len());
     }
     assert_eq!((world.app.requests, world.server.connections(), world.server.handshakes()), (4, 1, 0));
+    let Pair { server, app, now, .. } = &mut world;
+    let key = app.last.expect("a request");
+    assert_eq!(server.with_connection(key, app, *now, |exchanges| exchanges.queued()), Some(0));
 }
 
 #[test]
@@ -482,6 +487,7 @@ fn shutdown_finishes_requests_and_accepts_no_more() {
     server.shut_down(app, *now);
     let mut late = other.connect(roots, "h3");
     other.run(&mut late, "refusal", |_, client| client.lost.is_some());
+    assert!(late.lost.is_some_and(|lost| lost.contains("refused")), "not by a timeout");
 }
 
 #[test]
