@@ -92,7 +92,7 @@ impl H3Connection {
             NextBytes::StreamType => self.begin_unidirectional(id, number, now).map(|()| None),
             NextBytes::FrameType { first } => self.check_frame_type(id, number, first, now).map(|()| None),
             NextBytes::FrameLength { frame_type } => self.begin_frame(id, frame_type, number, now),
-            _ => self.begin_session_stream(id, number),
+            _ => self.begin_session_stream(id, number, now),
         }
     }
 

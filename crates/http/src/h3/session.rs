@@ -38,7 +38,12 @@ impl H3Connection {
     }
 
     /// Begins a stream of a session.
-    pub(super) fn begin_session_stream(&mut self, id: QuicStreamId, session: u64) -> Received<'static> {
+    pub(super) fn begin_session_stream(
+        &mut self,
+        id: QuicStreamId,
+        session: u64,
+        now: Duration,
+    ) -> Received<'static> {
         let session = QuicStreamId::new(session);
         if !session.is_request() {
             return Err(Error::id("stream of WebTransport names no request"));
@@ -46,27 +51,27 @@ impl H3Connection {
         if let Some(stream) = self.streams.get(id) {
             stream.session_id = session;
         }
-        Ok(self.join_session(id, session))
+        self.join_session(id, session, now)
     }
 
-    fn join_session(&mut self, id: QuicStreamId, session: QuicStreamId) -> Option<H3Notice<'static>> {
+    fn join_session(&mut self, id: QuicStreamId, session: QuicStreamId, now: Duration) -> Received<'static> {
         let status = self.session_status(session);
         let is_full = self.is_full_of_held();
-        let stream = self.streams.get(id)?;
-        match status {
+        let Some(stream) = self.streams.get(id) else { return Ok(None) };
+        let rejection = match status {
             SessionStatus::Open => {
                 stream.stage = NextBytes::Raw;
-                return Some(H3Notice::SessionStream { stream: id, session });
+                return Ok(Some(H3Notice::SessionStream { stream: id, session }));
             }
             SessionStatus::Pending if stream.stage == NextBytes::Held || !is_full => {
                 stream.stage = NextBytes::Held;
+                return Ok(None);
             }
-            SessionStatus::Pending => {
-                self.abort_open(id, H3Code::WEBTRANSPORT_BUFFERED_STREAM_REJECTED);
-            }
-            SessionStatus::Gone => self.abort_open(id, H3Code::WEBTRANSPORT_SESSION_GONE),
-        }
-        None
+            SessionStatus::Pending => H3Code::WEBTRANSPORT_BUFFERED_STREAM_REJECTED,
+            SessionStatus::Gone => H3Code::WEBTRANSPORT_SESSION_GONE,
+        };
+        self.abort_open(id, rejection);
+        self.charge_control_frame(now).map(|()| None)
     }
 
     pub(super) fn is_full_of_held(&self) -> bool {
@@ -85,7 +90,7 @@ impl H3Connection {
         let Some(stream) = self.streams.get(id) else { return Ok(None) };
         if stream.role == StreamRole::Session {
             let session = stream.session_id;
-            return Ok(self.join_session(id, session));
+            return self.join_session(id, session, now);
         }
         if !has_settings {
             return Ok(None);

@@ -137,6 +137,13 @@ fn floods_of_frames_without_content_end_the_connection() {
         let _ = server.receive(4 * count + 6, &[0x21]);
     };
     assert_eq!(accepted(&mut Side::with(config), 1000, unknown), 50);
+    // Streams of a session that has ended.
+    let mut server = Side::with(config);
+    server.ask(0);
+    let gone = |server: &mut Side, count: u64| {
+        let _ = server.receive(4 * count + 6, &[0x40, 0x54, 0]);
+    };
+    assert_eq!(accepted(&mut server, 1000, gone), 50);
 }
 
 #[test]
