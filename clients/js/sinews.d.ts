@@ -73,8 +73,8 @@ export interface Options {
   /** Called on each change of state. */
   onstatus?: (change: StatusChange) => void;
   /**
-   * Called with messages of topics that no subscription of this client matches: the backend has subscribed the client by the
-   * HTTP API or in the answer to a hook.
+   * Called with messages of topics that no subscription of this client matches: the server has subscribed the client
+   * by its token, as a personal topic, by the HTTP API or in the answer to a hook.
    */
   onmessage?: (message: Message) => void;
   /** Milliseconds before the second attempt, doubled before each further attempt. Default 250. */

@@ -307,7 +307,7 @@ export class Client {
     const { WebSocket: Socket = WebSocket, fallback } = this.#options;
     const usesHttp = fallback && this.#failures >= (this.#hasUsedHttp ? FALLBACK_AGAIN_AFTER : FALLBACK_AFTER);
     this.#transport = usesHttp ? "http" : "websocket";
-    const socket = usesHttp ? new HttpSocket(this.#url, protocols) : new Socket(this.#url, protocols);
+    const socket = usesHttp ? new HttpSocket(this.#url, protocols, Boolean(this.#options.onmessage)) : new Socket(this.#url, protocols);
     this.#socket = socket;
     this.#welcome = setTimeout(() => this.#disconnected(socket, 0, "connect timeout"), this.#options.responseTimeout);
     socket.onmessage = (event) => socket === this.#socket && this.#handleMessage(event.data);
@@ -386,6 +386,8 @@ export class Client {
     switch (message.op) {
       case "welcome":
         return this.#handleWelcome(message.expires_in);
+      case "refreshed":
+        return this.#renewBefore(message.expires_in);
       case "message":
         if ("b64" in message) message.data = fromBase64(message.b64);
         this.#deliver(message);
@@ -607,13 +609,18 @@ class HttpSocket {
   #responses = new Set();
   /** Open responses with keys, by topic. */
   #keyed = new Map();
+  /** The response with the topics to which the server has subscribed this client, which its `onmessage` gets. */
+  #assigned = { abort: new AbortController(), topics: new Map() };
 
-  constructor(url, protocols) {
+  constructor(url, protocols, assigned) {
     this.#url = new URL(url);
     this.#url.protocol = this.#url.protocol.replace("ws", "http");
     const offer = protocols.find((protocol) => protocol.startsWith(BEARER));
     if (offer) this.#headers.Authorization = `Bearer ${offer.slice(BEARER.length)}`;
-    this.#check(() => this.#receive({ op: "welcome" }));
+    this.#check(() => {
+      this.#receive({ op: "welcome" });
+      if (assigned) this.#followAssigned();
+    });
   }
 
   send(text) {
@@ -758,6 +765,17 @@ class HttpSocket {
     }
   }
 
+  async #followAssigned() {
+    try {
+      const init = { headers: { Accept: "application/x-ndjson" } };
+      const { body } = await this.#fetch("topics", { assigned: true }, init, this.#assigned.abort);
+      for await (const line of lines(body)) this.#handleLine(this.#assigned, JSON.parse(line));
+      this.#end(ABNORMAL, "the response has ended");
+    } catch (error) {
+      this.#end(ABNORMAL, error.message);
+    }
+  }
+
   /** One topic is rejected: rejects it, and follows the other topics. */
   async #retryValid(entries, error) {
     const check = ({ topic }) => this.#poll({ topic }).then(() => null, (failure) => failure);
@@ -780,7 +798,7 @@ class HttpSocket {
         return;
       case "message":
         // Delivered once, if several responses have it.
-        if ([...this.#responses].find(matches) === response) this.#receive(message);
+        if (([...this.#responses].find(matches) ?? this.#assigned) === response) this.#receive(message);
         return;
       default:
         this.#receive(message);

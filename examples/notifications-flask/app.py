@@ -1,17 +1,15 @@
 """A Flask application that notifies its users: `flask run`."""
 
-import hashlib
-import hmac
 import os
 import re
-import time
 
 import requests
 from flask import Flask, abort, jsonify, render_template, request, session
 
+from signature import is_from_server
+
 REALTIME_URL = os.environ.get("REALTIME_URL", "http://127.0.0.1:8080")
 API_KEY = os.environ["SINEWS_API_KEY"]
-HOOK_KEY = os.environ["SINEWS_HOOKS_SIGNING_KEY"].encode()
 
 app = Flask(__name__)
 app.secret_key = os.environ["SECRET_KEY"]
@@ -62,12 +60,3 @@ def connect_hook():
     if not user:
         return jsonify(reject={"code": 4401, "reason": "log in first"})
     return jsonify(claims={"sub": user, "subscribe": [f"notifications.{user}"]})
-
-
-def is_from_server(signature, body):
-    """Checks the signature of a hook, and that the request is not an old one."""
-    match = re.fullmatch(r"t=(\d{1,12}),v1=([0-9a-f]{64})", signature)
-    if not match or abs(time.time() - int(match[1])) > 300:
-        return False
-    expected = hmac.new(HOOK_KEY, match[1].encode() + b"." + body, hashlib.sha256).hexdigest()
-    return hmac.compare_digest(expected, match[2])

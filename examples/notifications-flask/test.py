@@ -1,5 +1,7 @@
 """Tests the tutorial: `SINEWS=path/to/sinews python3 test.py`. Prints `ok NAME` or `FAIL NAME: why` for each check."""
 
+import hashlib
+import hmac
 import json
 import os
 import re
@@ -7,6 +9,8 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
+from types import SimpleNamespace
 
 import requests
 import websocket
@@ -105,12 +109,37 @@ def forged_hook(site, server):
     assert login(site, "ben").post(f"{site}/hooks/connect", json=body).status_code == 403
 
 
+def django_view(site, server):
+    from django.conf import settings
+    from django.test import RequestFactory
+
+    os.environ["SINEWS_HOOKS_SIGNING_KEY"] = HOOK_KEY
+    settings.configure(ALLOWED_HOSTS=["*"])
+    from django_view import connect_hook
+
+    body = b'{"hook":"connect"}'
+
+    def answer(user, key=HOOK_KEY):
+        now = str(int(time.time()))
+        digest = hmac.new(key.encode(), now.encode() + b"." + body, hashlib.sha256).hexdigest()
+        headers = {"Sinews-Signature": f"t={now},v1={digest}"}
+        request = RequestFactory().post("/hooks/connect", body, content_type="application/json", headers=headers)
+        request.user = user
+        return connect_hook(request)
+
+    anna, guest = SimpleNamespace(is_authenticated=True, pk=7), SimpleNamespace(is_authenticated=False)
+    assert json.loads(answer(anna).content) == {"claims": {"sub": "7", "subscribe": ["notifications.7"]}}
+    assert json.loads(answer(guest).content)["reject"]["code"] == 4401
+    assert answer(anna, key="another key").status_code == 403
+
+
 CHECKS = {
     "flask: a notification reaches all pages of its user": all_pages_of_a_user,
     "flask: a page that opens later gets the last notifications, each once": late_page,
     "flask: the hook rejects a page without a login": without_login,
     "flask: a user neither reads notifications of another user nor publishes": other_users_topic,
     "flask: a hook without the server's signature is rejected": forged_hook,
+    "django: the view answers hooks of the server by the login": django_view,
 }
 
 port = free_port()

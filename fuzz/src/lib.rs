@@ -12,6 +12,7 @@
 //! | [`session`] | `Session` over a hostile link | messages arrive as sent, and every wait ends |
 //! | [`http2`] | `H2Connection`, the server of HTTP/2 | a ledger of windows; any split gives the same events |
 //! | [`http3`] | `H3Connection`, the server of HTTP/3 | a reader of whole streams; any split gives the same events |
+//! | [`pusher`] | the server of the Pusher protocol | models of answers, statuses and events of others |
 //! | [`records`] | records and batches of streams | a decoder written from their tables, a checksum bit by bit |
 //!
 //! [`libFuzzer`]: https://llvm.org/docs/LibFuzzer.html
@@ -28,6 +29,7 @@ mod http2;
 mod http3;
 mod inflate;
 mod input;
+mod pusher;
 mod records;
 mod reference;
 mod session;
@@ -37,5 +39,6 @@ pub use frames::frames;
 pub use handshake::handshake;
 pub use http2::http2;
 pub use http3::http3;
+pub use pusher::pusher;
 pub use records::records;
 pub use session::session;

@@ -32,6 +32,11 @@ fn records() {
 }
 
 #[test]
+fn pusher() {
+    brief("pusher", sinews_fuzz::pusher, 3_000);
+}
+
+#[test]
 fn http2() {
     brief("http2", sinews_fuzz::http2, 1_000);
 }

@@ -244,6 +244,26 @@ test("a token function is called again after a rejection, and before the token e
   assert.equal(changes.size, 0);
 });
 
+test("a backend changes the expiry, and the token is renewed before it", limit, async (t) => {
+  const { options, make } = tokens(t);
+  const key = "a key of the tests, 32 bytes long".replaceAll(" ", "-");
+  const { url, http } = await serve(t, [...options, "--api-key", key]);
+  const asked = channel();
+  let count = 0;
+  const token = () => {
+    asked.push(count);
+    count += 1;
+    return make("--subject", "anna", "--id", `t${count}`, "--subscribe", "a", "--expires", "1h");
+  };
+  const one = client(t, url, { token });
+  await one.subscribe("a", () => {}).ready;
+  assert.equal(await asked.next(), 0);
+  const body = JSON.stringify({ user: "anna", exp: Math.floor(Date.now() / 1000) + 3 });
+  const answer = await fetch(`${http}/api/v1/refresh`, { method: "POST", body, headers: { Authorization: `Bearer ${key}` } });
+  assert.deepEqual(await answer.json(), { connections: 1 });
+  assert.equal(await asked.next(), 1);
+});
+
 test("a rejected constant token closes the client with the server's reason", limit, async (t) => {
   const { options, make } = tokens(t);
   const { url } = await serve(t, options);
@@ -476,6 +496,55 @@ test("over HTTP, a node serves its clients while the broker of its cluster is aw
   assert.equal(blocked.transport, "http");
   await blocked.publish("a", 1);
   assert.equal((await messages.next()).data, 1);
+});
+
+test("over HTTP, hooks of the application decide, and its topics are received", limit, async (t) => {
+  const asked = [];
+  const application = createServer(async (request, response) => {
+    let body = "";
+    for await (const chunk of request) body += chunk;
+    const { hook, topic, key, data } = JSON.parse(body);
+    asked.push([hook, topic ?? null, key ?? null]);
+    const no = { reject: { code: 422, reason: "no" } };
+    const answers = {
+      connect: { claims: { sub: "anna", subscribe: ">", publish: ">", keys: ">/>" }, topics: ["personal.anna"] },
+      subscribe: topic === "no" ? no : {},
+      publish: data === "spam" ? no : key ? { data: { checked: data } } : {},
+    };
+    response.end(JSON.stringify(answers[hook]));
+  });
+  application.listen(0, "127.0.0.1");
+  await once(application, "listening");
+  t.after(() => application.close());
+  const hook = `http://127.0.0.1:${application.address().port}/`;
+  const key = "a-key-of-the-tests,-32-bytes-long";
+  const options = ["connect", "subscribe", "publish"].flatMap((name) => [`--hooks-${name}`, hook]);
+  const { port, http } = await serve(t, [...options, "--api-key", key]);
+  const between = await proxy(t, port);
+  between.blockWebSockets();
+  const [messages, assigned] = [channel(), channel()];
+  const one = client(t, between.url, { fallback: true, onmessage: assigned.push });
+  await one.subscribe("chat", messages.push).ready;
+  assert.equal(one.transport, "http");
+  await one.publish("chat", "hello");
+  assert.equal((await messages.next()).data, "hello");
+  await assert.rejects(one.publish("chat", "spam"), { code: 422, message: "no" });
+  await assert.rejects(one.subscribe("no", () => {}).ready, { code: 422, message: "no" });
+  await one.set("prices", "gold", 1);
+  await assert.rejects(one.set("prices", "gold", "spam"), { code: 422 });
+  const views = channel();
+  const state = one.state("prices", (keys) => views.push(Object.fromEntries(keys)));
+  await state.ready;
+  assert.deepEqual(await views.next(), { gold: { checked: 1 } });
+  const init = { method: "POST", headers: { Authorization: `Bearer ${key}` } };
+  const body = JSON.stringify({ topic: "personal.anna", data: "for you" });
+  let reached = 0;
+  while (reached === 0) {
+    ({ subscribers: reached } = await (await fetch(`${http}/api/v1/publish`, { ...init, body })).json());
+  }
+  assert.deepEqual(await assigned.next(), { op: "message", topic: "personal.anna", data: "for you" });
+  const names = new Set(asked.map(([name]) => name));
+  assert.deepEqual([...names].sort(), ["connect", "publish", "subscribe"]);
 });
 
 test("over HTTP, keys are followed and written under conditions", limit, async (t) => {

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
-import { readFileSync, writeFileSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
@@ -13,8 +13,11 @@ const run = promisify(execFile);
 const root = fileURLToPath(new URL("..", import.meta.url));
 const limit = { timeout: 120_000 };
 const flags = process.execArgv.filter((flag) => flag === "--experimental-websocket");
-/** Programs of other runtimes, and their arguments before a script. */
-const RUNTIMES = [["deno", ["run", "--allow-net", "--allow-read"]], ["bun", ["run"]]];
+/** Programs of other runtimes, and their arguments before a script. Their packages have a folder for each platform. */
+const RUNTIMES = [
+  ["deno", "node_modules/@deno/*/deno", ["run", "--allow-net", "--allow-read"]],
+  ["bun", "node_modules/@oven/*/bin/bun", ["run"]],
+];
 
 const cleanups = [];
 let project;
@@ -94,10 +97,31 @@ test("the types name the methods of the client, and no others", limit, () => {
   assert.deepEqual([...declared].map(([, name]) => name).sort(), [...methods, "onstatus"].sort());
 });
 
-for (const [program, options] of RUNTIMES) {
-  test(`every kind of request works in ${program}`, limit, async (t) => {
-    const { stdout } = await run(program, ["--version"]).catch(() => ({}));
-    if (!stdout) return t.skip(`no ${program} (npm install --global ${program})`);
+test("CommonJS imports the package, and requires it where Node.js can", limit, async () => {
+  const script = "import('@sinews/client').then(({ connect }) => console.log(typeof connect))";
+  const requires = "console.log(typeof require('@sinews/client').connect)";
+  const [major, minor] = process.versions.node.split(".").map(Number);
+  const canRequire = major > 22 || (major === 22 && minor >= 12) || (major === 20 && minor >= 19);
+  for (const program of canRequire ? [script, requires] : [script]) {
+    const { stdout } = await run(process.execPath, ["--no-warnings", "--input-type=commonjs", "--eval", program], { cwd: project });
+    assert.equal(stdout.trim(), "function");
+  }
+});
+
+/** The first of the installed programs of a runtime that runs on this machine, or the one on the path. */
+async function find(name, pattern) {
+  const [before, after] = pattern.split("*");
+  const folders = existsSync(join(root, before)) ? readdirSync(join(root, before)) : [];
+  for (const program of [...folders.map((platform) => join(root, before, platform + after)), name]) {
+    if (await run(program, ["--version"]).then(() => true, () => false)) return program;
+  }
+  return null;
+}
+
+for (const [name, pattern, options] of RUNTIMES) {
+  test(`every kind of request works in ${name}`, limit, async (t) => {
+    const program = await find(name, pattern);
+    if (!program) return t.skip(`no ${name} for this machine (npm ci)`);
     const own = await serve(t, ["--streams", folder(t)]);
     const script = fileURLToPath(new URL("smoke.js", import.meta.url));
     const module = join(project, "node_modules/@sinews/client/sinews.js");

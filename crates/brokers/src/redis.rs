@@ -1,13 +1,17 @@
 //! Redis 7 or later: a partition is a Redis stream, an offset the second half of an id.
 //!
-//! Ids are assigned by `XADD key 0-*`, so that they are `0-1`, `0-2` and so on: offset N is id `0-N`. The records of an
-//! append are added in one transaction, followed by an empty message on the channel of the same name. The message wakes
-//! the followers, which read the stream from their position. So a message that Redis drops, as it silently does for a
-//! slow subscriber, costs no record. Without messages the stream is polled every second.
+//! Ids are assigned by `XADD key 0-*`, so that they are `0-1`, `0-2` and so on: offset N is id `0-N`. A script adds the
+//! records of an append, and announces them with a message on the channel of the same name ([`announcement`]). A follower
+//! takes the records from the announcement if they are the next ones; otherwise it reads the stream from its position. So
+//! a message that Redis drops, as it silently does for a slow subscriber, costs no record. The stream is also read every
+//! second.
+
+mod announcement;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::pin::pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,10 +24,10 @@ use redis::{
     RedisConnectionInfo, RedisError, RedisResult, Value, cmd,
 };
 use sinews_stream::broker::{BatchEncoder, BrokerError, LogSink};
-use sinews_stream::record::{Record, ValueKind};
 use sinews_stream::{ReadResult, StartPosition};
 use tokio::sync::mpsc;
 
+use self::announcement::{Announcement, Announcements, Fields, fingerprint};
 use crate::error::BrokerConfigError;
 use crate::followed;
 use crate::remote::{
@@ -38,7 +42,7 @@ const PORT: u16 = 6379;
 const APPENDS_MAX: usize = 256;
 /// Maximum number of entries read at once.
 const ENTRIES_MAX: usize = 512;
-/// Polling interval of a stream without messages.
+/// Interval in which a stream is read, whatever is announced.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Idle time after which a connection is probed before it carries an append.
 const IDLE: Duration = Duration::from_secs(1);
@@ -51,20 +55,29 @@ const PROBE: &str = "sinews-probe";
 
 /// Time that Redis remembers a record with an idempotency key.
 const ONCE_WINDOW: Duration = Duration::from_secs(300);
-/// Adds an entry to the stream `KEYS[1]`, unless `KEYS[2]` has the id of an entry that was added a short time ago.
-const ADD_ONCE: &str = "local first = redis.call('GET', KEYS[2]) \
+/// Adds entries to the stream `KEYS[1]`, and announces them; returns the id of the first. With `KEYS[2]`, nothing is added
+/// if this key has the id of an entry that was added a short time ago. `ARGV` has the time in milliseconds for which the
+/// key is remembered, the approximate maximum of entries or 0, the maximum size of an announcement with records, and for
+/// each entry the number of its fields and values, and these.
+const APPEND: &str = "local first = KEYS[2] and redis.call('GET', KEYS[2]) \
     if first then return 'repeated ' .. first end \
-    local id = redis.call('XADD', KEYS[1], unpack(ARGV, 2)) \
-    redis.call('SET', KEYS[2], id, 'PX', ARGV[1]) \
-    return id";
-/// Start of the answer of [`ADD_ONCE`] if the entry exists.
+    local limit = ARGV[2] ~= '0' and {'MAXLEN', '~', ARGV[2], '0-*'} or {'0-*'} \
+    local parts, at = {}, 4 \
+    while at <= #ARGV do \
+    local last = at + ARGV[at] \
+    local entry = {unpack(limit)} \
+    for i = at + 1, last do entry[#entry + 1] = ARGV[i] end \
+    local id = redis.call('XADD', KEYS[1], unpack(entry)) \
+    first = first or id \
+    for i = at, last do parts[#parts + 1] = #ARGV[i] .. ':' .. ARGV[i] end \
+    at = last + 1 \
+    end \
+    if KEYS[2] then redis.call('SET', KEYS[2], first, 'PX', ARGV[1]) end \
+    local message = first .. ';' .. table.concat(parts) \
+    redis.call('PUBLISH', KEYS[1], #message <= tonumber(ARGV[3]) and message or '') \
+    return first";
+/// Start of the answer of [`APPEND`] if the entry exists.
 const REPEATED: &str = "repeated ";
-
-/// Fields of an entry.
-const VALUE: &str = "v";
-const KEY: &str = "k";
-const TIME: &str = "t";
-const KIND: &str = "c";
 
 struct Redis {
     client: Client,
@@ -75,9 +88,9 @@ struct Redis {
     status: Arc<Status>,
     /// Used for everything except appends.
     connection: RefCell<Option<MultiplexedConnection>>,
-    /// Bells of the followers, by channel.
-    wake_signals: RefCell<HashMap<String, Arc<WakeSignal>>>,
-    /// Rung when a follower needs a subscription.
+    /// Announcements for the followers, by channel.
+    announcements: RefCell<HashMap<String, Rc<Announcements>>>,
+    /// Notified when a follower needs a subscription.
     subscribe: WakeSignal,
 }
 
@@ -108,7 +121,7 @@ pub(crate) fn connect(mut address: BrokerUrl) -> Result<RemoteBroker, BrokerConf
         maxlen,
         status: shared,
         connection: RefCell::default(),
-        wake_signals: RefCell::default(),
+        announcements: RefCell::default(),
         subscribe: WakeSignal::default(),
     })
 }
@@ -192,7 +205,7 @@ impl Redis {
                 while low < high {
                     let middle = low + (high - low) / 2;
                     match self.entries(key, middle, 1).await?.first() {
-                        Some(entry) if number(entry, TIME) < time => {
+                        Some(entry) if Fields::of_entry(entry).time() < time => {
                             low = offset(&entry.id).unwrap_or(middle) + 1
                         }
                         _ => high = middle,
@@ -212,121 +225,98 @@ impl Redis {
         Ok(())
     }
 
-    /// Reads entries until an error occurs.
+    /// Copies entries until an error occurs.
     async fn follow_from(
         &self,
         key: &str,
         next: &mut u64,
         sink: &mut LogSink,
-        wake_signal: &WakeSignal,
+        announcements: &Announcements,
     ) -> Result<(), FollowError> {
         self.check_end(key, sink.next()).await?;
         let known = sink.last().filter(|last| last.offset + 1 == *next);
-        let mut last = known.map(|last| (last.offset, fingerprint(last.timestamp, &last.key, &last.value)));
+        let last = known.map(|last| (last.offset, fingerprint(last.timestamp, &last.key, &last.value)));
+        let mut copy = StreamCopy { key, next, last, sink, status: &self.status };
         loop {
-            // Reads from the last known entry on: a different entry at its offset belongs to another stream.
-            let from = last.map_or(*next, |(offset, _)| offset);
-            let mut entries = self.entries(key, from, ENTRIES_MAX + 1).await?;
-            if let (Some((known, fingerprint)), Some(first)) = (last, entries.first())
-                && offset(&first.id) == Some(known)
-            {
-                if entry_fingerprint(first) != fingerprint {
-                    return Err(FollowError::Permanent(followed::another_record(known)));
+            while !self.read_entries(&mut copy).await? {}
+            // Also while announcements arrive: another stream of this name is found by its last known entry.
+            let read_at = tokio::time::Instant::now() + POLL_INTERVAL;
+            while let Ok(announcement) = tokio::time::timeout_at(read_at, announcements.next()).await {
+                if !copy.take(&announcement).await? {
+                    break;
                 }
-                entries.remove(0);
-            }
-            if entries.is_empty() {
-                // The stream may have been recreated meanwhile.
-                self.check_end(key, sink.next()).await?;
-            }
-            let is_all = entries.len() < ENTRIES_MAX;
-            for entry in &entries {
-                let Some(offset) = offset(&entry.id) else {
-                    return Err(FollowError::Permanent(format!(
-                        "unexpected id {}; this bridge writes ids 0-1, 0-2, …",
-                        entry.id
-                    )));
-                };
-                *next = offset + 1;
-                if !sink.push(&record(entry, offset)) {
-                    self.status.record_error(&format!(
-                        "{key}: the record at offset {offset} is too large and is skipped"
-                    ));
-                }
-                last = Some((offset, entry_fingerprint(entry)));
-                if sink.is_full() {
-                    flush_all(sink, key, &self.status).await.map_err(FollowError::Permanent)?;
+                if announcements.is_empty() {
+                    copy.flush().await?;
                 }
             }
-            flush_all(sink, key, &self.status).await.map_err(FollowError::Permanent)?;
-            if is_all {
-                // A timeout is expected here.
-                let _ = tokio::time::timeout(POLL_INTERVAL, wake_signal.notified()).await;
-            }
+            copy.flush().await?;
         }
     }
 
-    /// One transaction per append.
+    /// Copies entries from the stream; returns whether these were all.
+    async fn read_entries(&self, copy: &mut StreamCopy<'_>) -> Result<bool, FollowError> {
+        // Reads from the last known entry on: a different entry at its offset belongs to another stream.
+        let from = copy.last.map_or(*copy.next, |(offset, _)| offset);
+        let mut entries = self.entries(copy.key, from, ENTRIES_MAX + 1).await?;
+        if let (Some((known, fingerprint)), Some(first)) = (copy.last, entries.first())
+            && offset(&first.id) == Some(known)
+        {
+            if Fields::of_entry(first).fingerprint() != fingerprint {
+                return Err(FollowError::Permanent(followed::another_record(known)));
+            }
+            entries.remove(0);
+        }
+        if entries.is_empty() {
+            // The stream may have been recreated meanwhile.
+            self.check_end(copy.key, copy.sink.next()).await?;
+        }
+        for entry in &entries {
+            let Some(offset) = offset(&entry.id) else {
+                return Err(FollowError::Permanent(format!(
+                    "unexpected id {}; this bridge writes ids 0-1, 0-2, …",
+                    entry.id
+                )));
+            };
+            copy.push(offset, &Fields::of_entry(entry)).await?;
+        }
+        copy.flush().await?;
+        Ok(entries.len() < ENTRIES_MAX)
+    }
+
+    /// One script per append.
     fn pipeline(&self, batch: &[QueuedAppend]) -> Pipeline {
         let mut pipeline = redis::pipe();
         pipeline.ignore_errors();
         for append in batch {
             let key = self.key(&append.stream, append.partition);
-            pipeline.cmd("MULTI");
+            let mut script = cmd("EVAL");
+            script.arg(APPEND);
+            match append.records.iter().flatten().next().filter(|_| append.is_once) {
+                // One record, by its idempotency key.
+                Some(record) => script.arg(2).arg(&key).arg([key.as_bytes(), b":", record.key].concat()),
+                None => script.arg(1).arg(&key),
+            };
+            script.arg(ONCE_WINDOW.as_millis() as u64).arg(self.maxlen).arg(announcement::SIZE_MAX);
             for record in append.records.iter().flatten() {
-                if append.is_once {
-                    let once = [key.as_bytes(), b":", record.key].concat();
-                    let script = pipeline.cmd("EVAL").arg(ADD_ONCE).arg(2).arg(&key).arg(once);
-                    self.add(script.arg(ONCE_WINDOW.as_millis() as u64), &record);
-                } else {
-                    self.add(pipeline.cmd("XADD").arg(&key), &record);
-                }
+                Fields::of_record(&record, record.timestamp.to_string().as_bytes()).write(&mut script);
             }
-            pipeline.cmd("PUBLISH").arg(&key).arg("");
-            pipeline.cmd("EXEC");
+            pipeline.add_command(script);
         }
         pipeline
-    }
-
-    fn add(&self, pipeline: &mut Pipeline, record: &Record<'_>) {
-        if self.maxlen > 0 {
-            pipeline.arg("MAXLEN").arg("~").arg(self.maxlen);
-        }
-        pipeline.arg("0-*").arg(VALUE).arg(record.value).arg(TIME).arg(record.timestamp);
-        if !record.key.is_empty() {
-            pipeline.arg(KEY).arg(record.key);
-        }
-        match record.kind {
-            ValueKind::Text => drop(pipeline.arg(KIND).arg("text")),
-            ValueKind::Json => drop(pipeline.arg(KIND).arg("json")),
-            // Bytes have no field.
-            _ => {}
-        }
     }
 
     /// Distributes the answers to the appends of a batch.
     fn answer(batch: Vec<QueuedAppend>, answers: Vec<RedisResult<Value>>) {
         let mut answers = answers.into_iter();
         for append in batch {
-            // MULTI, the entries and PUBLISH were only queued. If Redis rejects a queued command, its answer has the
-            // reason; EXEC then only reports that the transaction was discarded.
-            let queued = answers.by_ref().take(append.records.count() as usize + 2);
-            let rejected = queued.fold(None, |rejected, answer| rejected.or_else(|| answer.err()));
-            let exec = answers.next().unwrap_or_else(|| Ok(Value::Nil));
-            let ids = match (exec, rejected) {
-                (Err(_), Some(rejected)) => Err(rejected),
-                (exec, _) => exec.and_then(|value| Ok(Vec::<Value>::from_redis_value(value)?)),
-            };
-            let first = ids.and_then(|ids| {
-                let first = ids.into_iter().next().unwrap_or(Value::Nil);
-                Ok(String::from_redis_value(first)?)
-            });
+            let answer = answers.next().unwrap_or(Ok(Value::Nil));
+            let first = answer.and_then(|id| Ok(String::from_redis_value(id)?));
             let repeated = |id: &str| id.strip_prefix(REPEATED).and_then(offset);
             match first.map(|id| (offset(&id), repeated(&id))) {
                 Ok((Some(first), _)) => append.acknowledge(first),
                 Ok((_, Some(first))) => append.acknowledge_repeated(first),
                 Ok(_) => append.fail("Redis answered with an invalid id"),
-                Err(error) => append.fail(&format!("Redis rejected the append: {error}")),
+                Err(error) => append.fail(&format!("Redis rejected the append: {}", reason(&error))),
             }
         }
     }
@@ -342,34 +332,75 @@ impl Redis {
         }
     }
 
-    /// Subscribes to the channels of all followers, and rings their bells, until an error occurs.
+    /// Subscribes to the channels of all followers, and passes the announcements on, until an error occurs.
     async fn listen(&self) -> RedisResult<()> {
         let (mut sink, mut messages) = self.client.get_async_pubsub().await?.split();
         let mut subscribed = HashMap::new();
         loop {
-            let new: Vec<(String, Arc<WakeSignal>)> = {
-                let all = self.wake_signals.borrow();
+            let new: Vec<(String, Rc<Announcements>)> = {
+                let all = self.announcements.borrow();
                 let new = all.iter().filter(|(key, _)| !subscribed.contains_key(*key));
-                new.map(|(key, wake_signal)| (key.clone(), wake_signal.clone())).collect()
+                new.map(|(key, announcements)| (key.clone(), announcements.clone())).collect()
             };
-            for (key, wake_signal) in new {
+            for (key, announcements) in new {
                 sink.subscribe(&key).await?;
                 // Messages before the subscription were missed.
-                wake_signal.notify();
-                subscribed.insert(key, wake_signal);
+                announcements.push(Announcement::default());
+                subscribed.insert(key, announcements);
             }
             let subscription_requested = pin!(self.subscribe.notified());
             match select(subscription_requested, messages.next()).await {
                 Either::Left(_) => {}
                 Either::Right((Some(message), _)) => {
-                    if let Some(wake_signal) = subscribed.get(message.get_channel_name()) {
-                        wake_signal.notify();
+                    if let Some(announcements) = subscribed.get(message.get_channel_name()) {
+                        announcements.push(Announcement::read(message.get_payload_bytes()));
                     }
                 }
                 // Redis has closed the connection of a subscriber that was too slow, or has shut down.
                 Either::Right((None, _)) => return Ok(()),
             }
         }
+    }
+}
+
+/// The copy of a stream, up to the entry before `next`.
+struct StreamCopy<'a> {
+    key: &'a str,
+    next: &'a mut u64,
+    /// Offset and fingerprint of the last entry.
+    last: Option<(u64, u32)>,
+    sink: &'a mut LogSink,
+    status: &'a Status,
+}
+
+impl StreamCopy<'_> {
+    async fn push(&mut self, offset: u64, fields: &Fields<'_>) -> Result<(), FollowError> {
+        *self.next = offset + 1;
+        if !self.sink.push(&fields.record(offset)) {
+            let key = self.key;
+            self.status
+                .record_error(&format!("{key}: the record at offset {offset} is too large and is skipped"));
+        }
+        self.last = Some((offset, fields.fingerprint()));
+        if self.sink.is_full() {
+            self.flush().await?;
+        }
+        Ok(())
+    }
+
+    /// Copies announced entries, if they follow the last one; returns whether they do.
+    async fn take(&mut self, announcement: &Announcement) -> Result<bool, FollowError> {
+        let Some((first, entries)) = announcement.entries().filter(|(first, _)| first == self.next) else {
+            return Ok(false);
+        };
+        for (offset, fields) in (first..).zip(&entries) {
+            self.push(offset, fields).await?;
+        }
+        Ok(true)
+    }
+
+    async fn flush(&mut self) -> Result<(), FollowError> {
+        flush_all(self.sink, self.key, self.status).await.map_err(FollowError::Permanent)
     }
 }
 
@@ -415,8 +446,8 @@ impl BrokerEngine for Redis {
     }
 
     async fn follow(&self, stream: &str, partition: u32, from: StartPosition, sink: &mut LogSink) -> String {
-        let (key, wake_signal) = (self.key(stream, partition), Arc::new(WakeSignal::default()));
-        self.wake_signals.borrow_mut().insert(key.clone(), wake_signal.clone());
+        let (key, announcements) = (self.key(stream, partition), Rc::new(Announcements::default()));
+        self.announcements.borrow_mut().insert(key.clone(), announcements.clone());
         self.subscribe.notify();
         let mut next = None;
         loop {
@@ -425,7 +456,7 @@ impl BrokerEngine for Redis {
                     let start = self.start_offset(&key, sink.start_position(from)).await;
                     start.map(|offset| next = Some(offset)).map_err(FollowError::Transient)
                 }
-                Some(ref mut next) => self.follow_from(&key, next, sink, &wake_signal).await,
+                Some(ref mut next) => self.follow_from(&key, next, sink, &announcements).await,
             };
             match result {
                 Ok(()) => {}
@@ -459,7 +490,7 @@ impl BrokerEngine for Redis {
             }
             for entry in &entries {
                 if batches.len() < max_bytes {
-                    batches.push(&record(entry, offset(&entry.id).unwrap_or_default()));
+                    batches.push(&Fields::of_entry(entry).record(offset(&entry.id).unwrap_or_default()));
                 }
             }
         }
@@ -498,7 +529,12 @@ impl BrokerEngine for Redis {
     /// Redis rejects a write command before it checks whether the stream exists.
     async fn probe_append(&self) -> Option<Result<(), String>> {
         let mut command = cmd("XADD");
-        command.arg(format!("{}{PROBE}", self.prefix)).arg("NOMKSTREAM").arg("*").arg(VALUE).arg("");
+        command
+            .arg(format!("{}{PROBE}", self.prefix))
+            .arg("NOMKSTREAM")
+            .arg("*")
+            .arg(announcement::VALUE)
+            .arg("");
         let answer = self.query::<Option<String>>(&command).await;
         Some(answer.map(|_| ()).map_err(|error| format!("Redis rejected the append: {error}")))
     }
@@ -517,37 +553,12 @@ async fn is_alive(mut connection: MultiplexedConnection) -> bool {
     cmd("PING").query_async::<()>(&mut connection).await.is_ok()
 }
 
+/// Redis rejects a long command before the login without reading it.
+fn reason(error: &RedisError) -> String {
+    let text = error.to_string();
+    if text.contains("unauthenticated") { "NOAUTH Authentication required".to_owned() } else { text }
+}
+
 fn offset(id: &str) -> Option<u64> {
     id.strip_prefix("0-")?.parse().ok()
-}
-
-/// Distinguishes a record from the record at the same offset of another stream.
-fn fingerprint(time: u64, key: &[u8], value: &[u8]) -> u32 {
-    let of_key = crc32c::crc32c_append(crc32c::crc32c(&time.to_le_bytes()), key);
-    crc32c::crc32c_append(of_key, value)
-}
-
-fn entry_fingerprint(entry: &StreamId) -> u32 {
-    fingerprint(number(entry, TIME), field(entry, KEY), field(entry, VALUE))
-}
-
-fn field<'a>(entry: &'a StreamId, name: &str) -> &'a [u8] {
-    match entry.map.get(name) {
-        Some(Value::BulkString(bytes)) => bytes,
-        _ => &[],
-    }
-}
-
-fn number(entry: &StreamId, name: &str) -> u64 {
-    std::str::from_utf8(field(entry, name)).ok().and_then(|text| text.parse().ok()).unwrap_or_default()
-}
-
-fn record(entry: &StreamId, offset: u64) -> Record<'_> {
-    let kind = match field(entry, KIND) {
-        b"text" => ValueKind::Text,
-        b"json" => ValueKind::Json,
-        _ => ValueKind::Bytes,
-    };
-    let (key, value) = (field(entry, KEY), field(entry, VALUE));
-    Record { offset, timestamp: number(entry, TIME), key, value, kind }
 }

@@ -80,8 +80,6 @@ mod redis {
 
     fn serve(stream: TcpStream, stored: &Mutex<Vec<&str>>, is_full: &AtomicBool) -> io::Result<()> {
         let mut reader = BufReader::new(stream);
-        // Entries of the current transaction, if there is one: the key that guards an entry.
-        let mut queued: Option<Vec<Option<&'static str>>> = None;
         loop {
             let count = line(&mut reader)?.trim_start_matches('*').parse().expect("a command");
             let mut words = Vec::new();
@@ -90,45 +88,21 @@ mod redis {
                 words.push(bytes(&mut reader, length)?);
             }
             let is_full = is_full.load(Ordering::SeqCst);
-            let answer = match (&*words[0], &mut queued) {
-                ("MULTI", _) => {
-                    queued = Some(Vec::new());
-                    "+OK\r\n".to_owned()
-                }
-                ("XADD", _) if is_full => {
+            let answer = match &*words[0] {
+                "XADD" | "EVAL" if is_full => {
                     "-OOM command not allowed when used memory > 'maxmemory'.\r\n".into()
                 }
-                ("XADD", None) => "$-1\r\n".to_owned(),
-                ("EXEC", _) if is_full => {
-                    queued = None;
-                    "-EXECABORT Transaction discarded because of previous errors.\r\n".to_owned()
-                }
-                ("EXEC", Some(entries)) => {
-                    let entries = std::mem::take(entries);
-                    queued = None;
+                "XADD" => "$-1\r\n".to_owned(),
+                "EVAL" => {
                     let mut stored = stored.lock().unwrap();
-                    let mut answers = format!("*{}\r\n", entries.len() + 1);
-                    for guard in entries {
-                        let known = stored.iter().position(|value| Some(*value) == guard);
-                        let id = known.map_or_else(
-                            || {
-                                stored.push(guard.unwrap_or("new"));
-                                format!("0-{}", stored.len())
-                            },
-                            |at| format!("repeated 0-{}", at + 1),
-                        );
-                        answers.push_str(&format!("${}\r\n{id}\r\n", id.len()));
-                    }
-                    answers + ":0\r\n"
-                }
-                (word, Some(entries)) => {
-                    match word {
-                        "XADD" => entries.push(None),
-                        // The value of the entry is the key that guards it.
-                        "EVAL" => entries.push(Some(words[4].clone().leak())),
-                        _ => {}
-                    }
-                    "+QUEUED\r\n".to_owned()
+                    // The value of an entry with a guard is the guard.
+                    let guard = (words[2] == "2").then(|| &*words[4]);
+                    let known = stored.iter().position(|value| Some(*value) == guard);
+                    let id = known.map(|at| format!("repeated 0-{}", at + 1)).unwrap_or_else(|| {
+                        stored.push(guard.map_or("new", |guard| guard.to_owned().leak()));
+                        format!("0-{}", stored.len())
+                    });
+                    format!("${}\r\n{id}\r\n", id.len())
                 }
                 _ => answer(&words, &stored.lock().unwrap()),
             };

@@ -68,6 +68,10 @@ struct MakeTokenArgs {
     #[arg(long, value_name = "PATTERN")]
     delete: Vec<String>,
 
+    /// Topic or pattern to which the server subscribes the client, whatever its rights; repeatable
+    #[arg(long, value_name = "TOPIC")]
+    topics: Vec<String>,
+
     /// Lifetime of the token, such as 15m, 1h or 7d
     #[arg(long, value_name = "TIME", default_value = "1h")]
     expires: DurationSetting,
@@ -134,9 +138,12 @@ fn make(args: &MakeTokenArgs) -> Result<String, String> {
     if !good.contains(&algorithm) {
         return Err(format!("--algorithm {algorithm:?}: the key is good for {good:?}"));
     }
-    for (flag, patterns) in
-        [("--subscribe", &args.subscribe), ("--publish", &args.publish), ("--delete", &args.delete)]
-    {
+    for (flag, patterns) in [
+        ("--subscribe", &args.subscribe),
+        ("--publish", &args.publish),
+        ("--delete", &args.delete),
+        ("--topics", &args.topics),
+    ] {
         if let Some(bad) = patterns.iter().find(|pattern| TopicPattern::parse(pattern.as_str()).is_err()) {
             return Err(format!("{flag} {bad}: not a valid topic pattern"));
         }
@@ -144,10 +151,11 @@ fn make(args: &MakeTokenArgs) -> Result<String, String> {
     if let Some(bad) = args.keys.iter().find(|pattern| !key_pattern::is_valid(pattern)) {
         return Err(format!("--keys {bad}: not a topic pattern, a slash and a key pattern"));
     }
-    let rights = [&args.subscribe, &args.publish, &args.keys, &args.delete];
+    let rights = [&args.subscribe, &args.publish, &args.keys, &args.delete, &args.topics];
     if rights.into_iter().all(Vec::is_empty) {
         return Err(
-            "the token would permit nothing: give --subscribe, --publish, --keys or --delete".to_owned()
+            "the token would permit nothing: give --subscribe, --publish, --keys, --delete or --topics"
+                .to_owned(),
         );
     }
     let now = now().floor() as u64;
@@ -159,6 +167,9 @@ fn make(args: &MakeTokenArgs) -> Result<String, String> {
     });
     if !args.delete.is_empty() {
         claims["delete"] = json!(args.delete);
+    }
+    if !args.topics.is_empty() {
+        claims["topics"] = json!(args.topics);
     }
     if !args.keys.is_empty() {
         claims["keys"] = json!(args.keys);

@@ -12,6 +12,7 @@ pub(crate) mod keys;
 pub(crate) mod options;
 mod revocations;
 mod rights;
+mod rights_change;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -21,7 +22,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Header, Validation, decode, decode_header};
 use serde::{Deserialize, Deserializer};
-use sinews_server::{Request, TopicPattern};
+use sinews_server::{Request, TopicName, TopicPattern};
 
 pub use self::api_keys::ApiKeys;
 pub(crate) use self::api_keys::{ApiRight, ApiRights};
@@ -34,11 +35,14 @@ use self::key_pattern::KeyPattern;
 use self::keys::VerifyingKey;
 pub use self::keys::{TokenKeys, hmac_algorithms, read_secret};
 pub use self::options::{AuthError, AuthOptions};
-pub(crate) use self::revocations::{Revocation, Revocations, RevokedTokens};
+pub(crate) use self::revocations::{
+    Revocation, RevocationError, RevocationStored, Revocations, RevokedTokens,
+};
 use self::rights::Grant;
 pub(crate) use self::rights::{Action, Denied, Rights};
+pub(crate) use self::rights_change::RightsChange;
 use crate::brief::{brief, brief_error};
-use crate::topics::parse_patterns;
+use crate::topics::{check_subscription, parse_patterns};
 
 /// Claims of a token that this server uses, besides the registered claims that the check covers.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -57,6 +61,9 @@ pub struct Claims {
     /// Keys that the client may write: patterns of a topic and of a key, such as `players/{sub}`.
     #[serde(default)]
     keys: ClaimedPatterns,
+    /// Topics and patterns to which the server subscribes the client, whatever its rights.
+    #[serde(default)]
+    topics: ClaimedPatterns,
     /// The client that the token identifies.
     #[serde(default)]
     sub: Option<String>,
@@ -90,6 +97,12 @@ impl<'de> Deserialize<'de> for ClaimedPatterns {
 /// Limit of patterns in one claim.
 const PATTERNS_MAX: usize = 256;
 
+/// Limit of the topics to which the server subscribes a client: of a claim, of an answer of a hook, and of a setting.
+pub(crate) const ASSIGNED_MAX: usize = 64;
+
+/// Placeholder for the `sub` of the token.
+const SUBJECT: &str = "{sub}";
+
 /// Checks tokens. Without keys, every client has all rights.
 pub struct Auth {
     keys: Vec<VerifyingKey>,
@@ -99,6 +112,8 @@ pub struct Auth {
     issuer: Option<Vec<String>>,
     leeway: Duration,
     public: Arc<Grant>,
+    /// Topics of each user, with a placeholder for its name.
+    personal_topics: Vec<String>,
 }
 
 impl Auth {
@@ -113,6 +128,7 @@ impl Auth {
         };
         check(&options.public_subscribe, AuthError::PublicSubscribe)?;
         check(&options.public_publish, AuthError::PublicPublish)?;
+        check_personal_topics(&options.personal_topics).map_err(AuthError::PersonalTopics)?;
         let keys = options.keys.as_ref().map(TokenKeys::read).transpose().map_err(AuthError::Keys)?;
         let issuers = match &options.keys {
             Some(TokenKeys::JwksUrls(urls)) if urls.names_issuers() && options.issuer.is_some() => {
@@ -134,6 +150,7 @@ impl Auth {
                 subscribe: parse_patterns(options.public_subscribe.clone()),
                 ..Grant::default()
             }),
+            personal_topics: options.personal_topics.clone(),
         })
     }
 
@@ -208,6 +225,11 @@ impl Auth {
         self.grant(claims, until)
     }
 
+    /// The same rights, which expire at a time in seconds since 1970, as those of a token with this `exp` do.
+    pub(crate) fn rights_until(&self, rights: &Rights, exp: f64) -> Rights {
+        rights.until(instant(UNIX_EPOCH + seconds(exp) + self.leeway))
+    }
+
     fn grant(&self, claims: Claims, until: Option<Instant>) -> Result<Rights, String> {
         let with_public = |claimed: ClaimedPatterns, public: &[TopicPattern<'static>]| {
             let mut patterns = parse_patterns(claimed.0);
@@ -215,17 +237,26 @@ impl Auth {
             patterns
         };
         let keys = key_patterns(&claims)?;
+        let mut topics = claims.topics.0;
+        topics.extend(claims.sub.iter().flat_map(|user| self.personal_topics_of(user)));
         let grant = Grant {
             publish: with_public(claims.publish, &self.public.publish),
             subscribe: with_public(claims.subscribe, &self.public.subscribe),
             delete: parse_patterns(claims.delete.0),
             keys,
+            topics: topics.into(),
             subject: claims.sub.map(Into::into),
             token_id: claims.jti.map(Into::into),
             issued_at: claims.iat,
             until,
         };
         Ok(Rights::granted(Arc::new(grant)))
+    }
+
+    /// The topics of a user. Its name must have no wildcard, so that a user cannot choose a name that covers others.
+    fn personal_topics_of(&self, user: &str) -> impl Iterator<Item = String> {
+        let is_name = TopicName::parse(user).is_ok();
+        self.personal_topics.iter().filter(move |_| is_name).map(|topic| topic.replace(SUBJECT, user))
     }
 
     fn end_of(&self, claims: &Claims) -> SystemTime {
@@ -329,7 +360,29 @@ fn check(claims: Claims) -> Result<Claims, String> {
         }
     }
     key_patterns(&claims)?;
+    let ClaimedPatterns(topics) = &claims.topics;
+    if topics.len() > ASSIGNED_MAX {
+        return Err(format!("the token's topics has more than {ASSIGNED_MAX} topics"));
+    }
+    for topic in topics {
+        let fault = |why: String| format!("the token's topics: {:?}: {why}", brief(topic));
+        check_subscription(topic).map_err(fault)?;
+    }
     Ok(claims)
+}
+
+/// Checks the topics of each user.
+fn check_personal_topics(topics: &[String]) -> Result<(), String> {
+    if topics.len() > ASSIGNED_MAX {
+        return Err(format!("{} personal topics exceed the limit of {ASSIGNED_MAX}", topics.len()));
+    }
+    for topic in topics {
+        if !topic.contains(SUBJECT) {
+            return Err(format!("{topic:?} has no {SUBJECT}: it would be the same topic for all users"));
+        }
+        check_subscription(&topic.replace(SUBJECT, "user")).map_err(|why| format!("{topic:?}: {why}"))?;
+    }
+    Ok(())
 }
 
 /// Reads the claim of keys.

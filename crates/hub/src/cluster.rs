@@ -7,6 +7,7 @@
 //! The broker routes: a node subscribes there to the topics and patterns of its clients. docs/book/src/operate/cluster.md
 //! has the guarantees.
 
+mod cached_events;
 pub(crate) mod commands;
 mod connection;
 mod interest;
@@ -19,6 +20,7 @@ mod nodes;
 pub(crate) mod observe;
 pub(crate) mod options;
 mod outbox;
+mod pending;
 mod protocol;
 mod redis;
 mod subject;
@@ -32,22 +34,31 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use sinews_server::SubscriptionObserver;
 
+use self::cached_events::CachedEventRequests;
 use self::commands::{CommandMessage, NodeCommand, NodeResults, PendingRequests};
 use self::interest::Interest;
 use self::message::{MessageKind, NodeId};
 use self::nodes::{Heartbeat, Nodes};
 use self::observe::ClusterNode;
 use self::options::ClusterOptions;
-use self::outbox::{LinkCounters, Outbox};
+use self::outbox::{Audience, LinkCounters, Outbox};
 use self::subject::Subjects;
+use crate::auth::Revocation;
 use crate::topics::MessageContent;
 use crate::topics::nodes::{OtherNodes, ReportRole, ReportingNodes};
 
 /// Time for which the state of other nodes is retained while the broker is away.
 const OUTAGE_MAX: Duration = Duration::from_secs(60);
 
-/// Maximum number of revocations that wait for the broker.
-const UNSENT_MAX: usize = 1_024;
+/// Time before an outage is noticed in which messages may be lost.
+const LOSS_MAX: Duration = Duration::from_secs(10);
+
+/// Maximum number of revocations in one message: some tens of KiB.
+const REVOCATIONS_PER_MESSAGE: usize = 256;
+
+/// Number of nodes that send a node the revocations in effect: more than one, since a node may be about to end, or may
+/// have missed a revocation itself.
+const SYNC_ANSWERS: usize = 3;
 
 /// This node of a cluster.
 #[derive(Debug)]
@@ -66,20 +77,20 @@ pub(crate) struct Cluster {
     /// Members of this node have changed, and are not announced.
     has_changes: AtomicBool,
     requests: Mutex<PendingRequests>,
-    /// Revocations that could not be sent, while the broker is away.
-    unsent: Mutex<Vec<NodeCommand>>,
     /// Nodes that have died, for the report of topics.
     dead: Mutex<Vec<u128>>,
     /// The part of this node in reports of topics.
     role: Mutex<ReportRole>,
     /// The next heartbeat is due at once.
     beats_now: AtomicBool,
+    cached_events: CachedEventRequests,
 }
 
 /// State of the connection to the broker.
 #[derive(Clone, Debug)]
 struct LinkStatus {
     is_connected: bool,
+    has_been_connected: bool,
     since: Instant,
     /// Why there is no connection.
     reason: String,
@@ -110,7 +121,8 @@ impl Cluster {
         let name = options.name.clone().unwrap_or_else(crate::dashboard::node);
         let begin = Instant::now();
         let reason = "it has not answered yet".to_owned();
-        let status = Mutex::new(LinkStatus { is_connected: false, since: begin, reason });
+        let status =
+            Mutex::new(LinkStatus { is_connected: false, has_been_connected: false, since: begin, reason });
         let nodes = Mutex::default();
         Ok(Self {
             options,
@@ -125,10 +137,10 @@ impl Cluster {
             is_serving: AtomicBool::new(true),
             has_changes: AtomicBool::new(false),
             requests: Mutex::default(),
-            unsent: Mutex::default(),
             dead: Mutex::default(),
             role: Mutex::default(),
             beats_now: AtomicBool::new(false),
+            cached_events: CachedEventRequests::default(),
         })
     }
 
@@ -188,11 +200,6 @@ impl Cluster {
             // Also without known nodes: one may have joined a moment ago.
             let id = done.as_ref().map_or(0, |(id, _)| *id);
             self.send_command(&self.outbox.subjects.all(), id, command.clone());
-        } else if matches!(command, NodeCommand::Revoke { .. }) {
-            let mut unsent = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
-            if unsent.len() < UNSENT_MAX {
-                unsent.push(command.clone());
-            }
         }
         async move {
             let (results, missing) = match done {
@@ -211,9 +218,31 @@ impl Cluster {
         self.outbox.send(subject, MessageKind::Command, &body);
     }
 
-    /// Whether this node answers a sync of another node: one node does.
+    /// Whether this node answers a sync of another node: the [`SYNC_ANSWERS`] nodes with the longest uptime do. A node that
+    /// has itself just joined may lack revocations.
     fn answers_sync(&self, node: NodeId) -> bool {
-        self.lock_nodes().iter().filter(|(id, _)| *id != node).all(|(id, _)| self.node < id)
+        let own = (self.begin.elapsed().as_secs(), self.node);
+        let nodes = self.lock_nodes();
+        let others = nodes.iter().filter(|(id, _)| *id != node);
+        others.filter(|(id, heartbeat)| (heartbeat.uptime, *id) > own).count() < SYNC_ANSWERS
+    }
+
+    /// Sends all nodes the revocations that they may have missed: of an outage and a moment before it, since a broker that
+    /// goes away loses messages; after the start of this process, all.
+    fn send_missed(&self, mut all: Vec<Revocation>) {
+        let status = self.lock_status().clone();
+        if status.has_been_connected {
+            let ago = status.since.elapsed() + LOSS_MAX;
+            all.retain(|revocation| revocation.is_younger_than(ago));
+        }
+        self.send_revocations(&self.outbox.subjects.all(), &all);
+    }
+
+    /// Sends revocations to a node, or to all nodes.
+    fn send_revocations(&self, subject: &str, all: &[Revocation]) {
+        for part in all.chunks(REVOCATIONS_PER_MESSAGE) {
+            self.send_command(subject, 0, NodeCommand::Revocations { all: part.to_vec() });
+        }
     }
 
     /// Time without a broker.
@@ -222,7 +251,7 @@ impl Cluster {
         (!status.is_connected).then(|| now.saturating_duration_since(status.since))
     }
 
-    fn connected(&self, max_payload: usize, now: Instant) {
+    fn connected(&self, max_payload: usize, now: Instant, revocations: Vec<Revocation>) {
         // Heartbeats of the others could not arrive.
         self.lock_nodes().renew(now);
         let all = self.outbox.subjects.all();
@@ -230,9 +259,7 @@ impl Cluster {
         self.interest.resume(max_payload, &[(&all, 1), (&own, 2)]);
         let all = self.outbox.subjects.all();
         self.send_command(&all, 0, NodeCommand::Sync);
-        for command in std::mem::take(&mut *self.unsent.lock().unwrap_or_else(PoisonError::into_inner)) {
-            self.send_command(&all, 0, command);
-        }
+        self.send_missed(revocations);
         tracing::info!(broker = %self.options, node = %self.node, "connected to the cluster");
     }
 
@@ -240,7 +267,12 @@ impl Cluster {
     fn confirmed(&self, now: Instant) {
         let mut status = self.lock_status();
         if !status.is_connected {
-            *status = LinkStatus { is_connected: true, since: now, reason: String::new() };
+            *status = LinkStatus {
+                is_connected: true,
+                has_been_connected: true,
+                since: now,
+                reason: String::new(),
+            };
         }
     }
 
@@ -249,7 +281,9 @@ impl Cluster {
         let mut status = self.lock_status();
         let is_new = status.is_connected || status.reason != reason;
         let since = if status.is_connected { now } else { status.since };
-        *status = LinkStatus { is_connected: false, since, reason: reason.to_owned() };
+        status.is_connected = false;
+        status.since = since;
+        status.reason = reason.to_owned();
         drop(status);
         if is_new {
             tracing::warn!(broker = %self.options, reason, "no connection to the other nodes of the cluster");
@@ -337,7 +371,16 @@ impl Cluster {
 impl OtherNodes for Cluster {
     fn publish(&self, topic: &str, content: &MessageContent) {
         let (kind, payload) = content.parts();
-        self.outbox.publish(topic, kind, &payload);
+        self.outbox.publish(topic, Audience::Subscribers, (kind, &payload));
+    }
+
+    fn publish_to_all(&self, topic: &str, content: &MessageContent) {
+        let (kind, payload) = content.parts();
+        self.outbox.publish(topic, Audience::AllNodes, (kind, &payload));
+    }
+
+    fn request_cached_event(&self, topic: &str, retained: Option<Instant>, time: Duration) {
+        self.request_event(topic, retained, time);
     }
 
     fn is_connected(&self) -> bool {
@@ -364,5 +407,58 @@ impl OtherNodes for Cluster {
             self.beats_now.store(true, Ordering::Release);
             self.outbox.wake();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cluster() -> Cluster {
+        Cluster::new(ClusterOptions::parse("nats://127.0.0.1:1").unwrap(), &[], None).unwrap()
+    }
+
+    fn add(cluster: &Cluster, id: u128, uptime: u64) -> NodeId {
+        let node = NodeId { id, start: 0 };
+        assert!(cluster.lock_nodes().receive(node, 1, Instant::now()));
+        cluster.note_heartbeat(node, Heartbeat { uptime, ..cluster.heartbeat(0, 0) });
+        node
+    }
+
+    #[test]
+    fn nodes_with_the_longest_uptime_answer_a_sync() {
+        let cluster = cluster();
+        let asking = add(&cluster, 0, 0);
+        assert!(cluster.answers_sync(asking), "no other node does");
+        // The asking node itself does not count, nor do nodes that have joined later.
+        for id in 1..SYNC_ANSWERS as u128 {
+            add(&cluster, id, 1_000);
+            assert!(cluster.answers_sync(asking), "{id}");
+        }
+        add(&cluster, u128::MAX, 1_000);
+        assert!(!cluster.answers_sync(asking));
+    }
+
+    #[test]
+    fn revocations_of_an_outage_are_sent_again() {
+        let cluster = cluster();
+        let revocation = |id: &str, ago: f64| {
+            let new = Revocation::new(crate::auth::RevokedTokens::WithId(id.into()), f64::MAX);
+            Revocation { at: new.at - ago, ..new }
+        };
+        let sent = |all: Vec<Revocation>| {
+            let mut bytes = Vec::new();
+            cluster.outbox.take(&mut bytes);
+            bytes.clear();
+            cluster.connected(1 << 20, Instant::now(), all);
+            cluster.outbox.take(&mut bytes);
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            ["old", "new"].map(|id| text.contains(&format!("{{\"with_id\":\"{id}\"}}")))
+        };
+        let all = vec![revocation("old", 3_600.0), revocation("new", 0.0)];
+        assert_eq!(sent(all.clone()), [true, true], "the first connection of the process");
+        cluster.confirmed(Instant::now());
+        cluster.disconnected("test", Instant::now());
+        assert_eq!(sent(all), [false, true]);
     }
 }

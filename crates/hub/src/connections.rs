@@ -3,6 +3,8 @@
 //! A handler registers when its connection opens. A command is queued with the connection and wakes it; the handler
 //! executes it on the thread of the connection.
 
+pub(crate) mod subscribe;
+
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -17,13 +19,19 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sinews_server::{CloseCode, Closed, Context};
 
-use crate::auth::{Revocation, Rights};
-use crate::closing::close;
+use crate::auth::{Revocation, RevocationError, Revocations, RevokedTokens, Rights, RightsChange};
+use crate::closing::{TOKEN_EXPIRED, close};
 use crate::events::{ClosedConnection, EventDetail, EventSink, WebhookEventKind};
 use crate::problem::{Problem, code, problem};
 
 /// Maximum number of commands that wait for one connection.
 const COMMANDS_MAX: usize = 64;
+
+/// Path of the clients of an app, whose users have no claims.
+pub(crate) const APP_PATH: &str = "/app/{key}";
+
+/// Reason of the Close of a connection whose token is revoked.
+pub(crate) const REVOKED: &str = "the token has been revoked";
 
 /// Connections that are looked at while the list is locked.
 const STEP: usize = 256;
@@ -42,6 +50,8 @@ pub(crate) enum ConnectionCommand {
         topic: Arc<str>,
         reply: CommandReply,
     },
+    /// Change the rights of the client.
+    Refresh(Arc<RightsChange>),
     /// Notify the client whether other nodes of the cluster are reached.
     ReportCluster {
         is_connected: bool,
@@ -119,6 +129,24 @@ pub(crate) enum ConnectionSelector {
     Connection(String),
     /// The connections of the token with this id (`jti`).
     Token(String),
+}
+
+impl ConnectionSelector {
+    /// The connections of revoked tokens.
+    pub(crate) fn of(tokens: &RevokedTokens) -> Self {
+        match tokens {
+            RevokedTokens::OfUser(user) => Self::User(user.to_string()),
+            RevokedTokens::WithId(id) => Self::Token(id.to_string()),
+        }
+    }
+
+    /// Whether it names one of the [`candidates`](ConnectionRegistry::candidates).
+    pub(crate) fn names(&self, connection: &ClientConnection) -> bool {
+        match self {
+            Self::Token(id) => connection.rights().token_id() == Some(id),
+            Self::User(_) | Self::Connection(_) => true,
+        }
+    }
 }
 
 /// The registration of a connection, which ends when this is dropped.
@@ -271,19 +299,59 @@ impl ConnectionRegistry {
         }
     }
 
+    /// The next connections that a selector may name, in the order of their opening, after an id. The selector of a token
+    /// has no index: [`names`](ConnectionSelector::names) decides.
+    ///
+    /// # Errors
+    /// As [`page`](Self::page).
+    pub(crate) fn candidates(
+        &self,
+        selector: &ConnectionSelector,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<Arc<ClientConnection>>, Problem> {
+        match selector {
+            ConnectionSelector::User(user) => self.page(Some(user), after, limit),
+            ConnectionSelector::Connection(id) => {
+                Ok(self.find(id).filter(|_| after.is_none()).into_iter().collect())
+            }
+            ConnectionSelector::Token(_) => self.page(None, after, limit),
+        }
+    }
+
     /// Closes connections; returns their number.
     pub(crate) fn close_all(&self, selector: &ConnectionSelector, code: CloseCode, reason: &str) -> usize {
         self.close_if(selector, (code, reason), |_| true)
     }
 
-    /// Closes the connections of revoked tokens; returns their number.
-    pub(crate) fn close_revoked(
-        &self,
-        selector: &ConnectionSelector,
-        revocation: &Revocation,
-        code: CloseCode,
-    ) -> usize {
-        self.close_if(selector, (code, "the token has been revoked"), |rights| revocation.applies_to(rights))
+    /// Revokes tokens in this process, for another process or node, and closes their connections. Returns their number.
+    /// The connections of tokens that are revoked already are closed.
+    pub(crate) fn revoke(&self, revocations: &Revocations, all: &[Revocation]) -> usize {
+        let (new, stored) = revocations.revoke_all(all);
+        match stored {
+            // The other process or node answers the request.
+            Ok(_stored) => {}
+            Err(RevocationError::Full) => {
+                tracing::warn!("too many revocations are in effect: some of another node are ignored");
+            }
+            Err(RevocationError::NotStored(why)) => {
+                tracing::error!("a restart forgets revocations of another node: {why}");
+            }
+        }
+        let close = |revocation: &Revocation| {
+            let selector = ConnectionSelector::of(&revocation.tokens);
+            let is_affected = |rights: &Rights| revocation.applies_to(rights);
+            self.close_if(&selector, (TOKEN_EXPIRED, REVOKED), is_affected)
+        };
+        new.iter().map(close).sum()
+    }
+
+    /// Changes the rights of connections; returns their number.
+    pub(crate) fn refresh_all(&self, selector: &ConnectionSelector, change: RightsChange) -> usize {
+        let change = Arc::new(change);
+        self.command_all(selector, |connection| {
+            connection.may_refresh(&change).then(|| ConnectionCommand::Refresh(Arc::clone(&change)))
+        })
     }
 
     fn close_if(
@@ -293,27 +361,26 @@ impl ConnectionRegistry {
         is_affected: impl Fn(&Rights) -> bool,
     ) -> usize {
         let reason: Arc<str> = reason.into();
+        self.command_all(selector, |connection| {
+            let close = || ConnectionCommand::Close { code, reason: Arc::clone(&reason) };
+            is_affected(&connection.rights()).then(close)
+        })
+    }
+
+    /// Sends a command to each connection that needs one; returns their number.
+    fn command_all(
+        &self,
+        selector: &ConnectionSelector,
+        make: impl Fn(&ClientConnection) -> Option<ConnectionCommand>,
+    ) -> usize {
         let (mut count, mut after) = (0, None::<String>);
         loop {
-            let user = if let ConnectionSelector::User(user) = selector { Some(&**user) } else { None };
-            let found = match selector {
-                ConnectionSelector::Connection(id) => {
-                    self.find(id).filter(|_| after.is_none()).into_iter().collect()
-                }
-                _ => self.page(user, after.as_deref(), STEP).unwrap_or_default(),
-            };
+            let found = self.candidates(selector, after.as_deref(), STEP).unwrap_or_default();
             let Some(last) = found.last() else { return count };
             after = Some(self.id_of(last));
-            for connection in &found {
-                let rights = connection.rights();
-                let is_named = match selector {
-                    ConnectionSelector::Token(id) => rights.token_id() == Some(id),
-                    _ => true,
-                };
-                let command = ConnectionCommand::Close { code, reason: Arc::clone(&reason) };
-                if is_named && is_affected(&rights) && connection.send(command).is_ok() {
-                    count += 1;
-                }
+            for connection in found.iter().filter(|connection| selector.names(connection)) {
+                count +=
+                    usize::from(make(connection).is_some_and(|command| connection.send(command).is_ok()));
             }
         }
     }
@@ -350,6 +417,13 @@ impl ClientConnection {
         self.lock().rights.clone()
     }
 
+    /// Whether a change of rights applies: a connection without a token or claims has no expiry, and clients of an app have
+    /// no claims.
+    pub(crate) fn may_refresh(&self, change: &RightsChange) -> bool {
+        let has_grant = || self.lock().rights.is_granted();
+        self.path != APP_PATH && (matches!(change, RightsChange::Claims(_)) || has_grant())
+    }
+
     /// Queues a command for the handler, and wakes it.
     ///
     /// # Errors
@@ -381,12 +455,15 @@ impl RegisteredConnection {
         std::mem::take(&mut self.0.lock().commands)
     }
 
-    /// Executes the commands of a connection whose client does not use the protocol of `/ws`: it can only be closed.
-    pub(crate) fn execute_close(&self, cx: &mut Context<'_>) {
+    /// Executes the commands of a connection whose client does not use the protocol of `/ws`: it has no further
+    /// subscriptions. Returns the changes of its rights.
+    pub(crate) fn execute_commands(&self, cx: &mut Context<'_>) -> Vec<Arc<RightsChange>> {
+        let mut changes = Vec::new();
         for command in self.take_commands() {
             match command {
                 ConnectionCommand::Close { code, reason } => close(cx, code, &reason),
                 ConnectionCommand::ReportCluster { .. } => {}
+                ConnectionCommand::Refresh(change) => changes.push(change),
                 ConnectionCommand::Subscribe { reply, .. } | ConnectionCommand::Unsubscribe { reply, .. } => {
                     let text = format!("a connection at {} has no further subscriptions", self.0.path);
                     // The caller may have gone.
@@ -394,6 +471,7 @@ impl RegisteredConnection {
                 }
             }
         }
+        changes
     }
 
     /// Replaces the rights of the client, and its user.

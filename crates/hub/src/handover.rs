@@ -4,7 +4,7 @@
 //!   predecessor                                successor, its standard input is the other end
 //!    │ Hello, listeners ───────────────────────▶ reads its configuration, binds
 //!    │ ◀──────────────────────────────── Bound  (or Failed: nothing changes)
-//!    │ Topic, Kept … End ──────────────────────▶ restores histories
+//!    │ Revocations, Topic, Kept … End ─────────▶ restores histories
 //!    │ Publish ────────────────────────────────▶ publishes ─┐ from here on it assigns positions
 //!    │ ◀──────────────────────────── Published ◀────────────┘
 //!    │ ◀────────────────────────────── Serving
@@ -37,6 +37,7 @@ use sinews_server::{
 use self::wire::{
     FrameReceiver, HandoverAddress, HandoverFrame, HandoverHead, VERSION, frame_queue, send_descriptor,
 };
+use crate::auth::{Revocation, Revocations};
 use crate::streams::service::StreamService;
 use crate::topics::{HubTopics, MessageContent};
 
@@ -59,6 +60,7 @@ pub struct Handover(Arc<HandoverState>);
 
 struct HandoverState {
     hub: Arc<HubTopics>,
+    revocations: Arc<Revocations>,
     store: Option<Arc<StreamService>>,
     publisher: Publisher,
     stop: StopHandle,
@@ -87,7 +89,7 @@ enum HandoverPhase {
 
 impl Handover {
     pub(crate) fn new(
-        hub: Arc<HubTopics>,
+        (hub, revocations): (Arc<HubTopics>, Arc<Revocations>),
         store: Option<Arc<StreamService>>,
         publisher: Publisher,
         stop: StopHandle,
@@ -96,6 +98,7 @@ impl Handover {
         let program = std::env::args_os().next().unwrap_or_else(|| "sinews".into());
         Self(Arc::new(HandoverState {
             hub,
+            revocations,
             store,
             publisher,
             stop,
@@ -180,6 +183,7 @@ impl HandoverState {
         }
         self.publisher.resume_presence();
         self.publisher.resume_keyed_topics();
+        self.revocations.set_file_shared(has_successor);
         self.set(if has_successor { HandoverPhase::Finished } else { HandoverPhase::Idle });
         let Err(error) = result else { return };
         let end = child.map_or_else(String::new, |child| exit_status_of(child, has_successor));
@@ -211,10 +215,15 @@ impl HandoverState {
             // Before the epochs are read: a keyed topic that is removed has another epoch.
             let keyed = self.publisher.keyed_topics();
             let kept = self.hub.begin_handover(sender, &self.publisher);
+            // After the queue to the successor exists, which gets later revocations.
+            self.revocations.set_file_shared(true);
+            let revocations = self.revocations.all();
             let presence = self.publisher.presence();
             let output = link.try_clone().map_err(describe)?;
             let writer = thread::Builder::new().name("handover-out".to_owned());
-            writer.spawn(move || write(&output, kept, (presence, keyed), receiver)).map_err(describe)?;
+            writer
+                .spawn(move || write(&output, (kept, revocations), (presence, keyed), receiver))
+                .map_err(describe)?;
         } else {
             tracing::warn!(
                 "handover version of the successor differs ({version}, here {VERSION}): histories are not transferred"
@@ -315,6 +324,10 @@ impl HandoverState {
                     let content = MessageContent::of(kind, body);
                     self.hub.deliver_from_successor(&mut publisher, &topic, &content, published);
                 }
+                HandoverHead::Revocations => {
+                    let all: Vec<Revocation> = serde_json::from_slice(&body)?;
+                    self.hub.connections().revoke(&self.revocations, &all);
+                }
                 HandoverHead::Cut => self.hub.stop_awaiting_successor(),
                 HandoverHead::Bye => return Ok(()),
                 HandoverHead::Failed { why } => return Err(io::Error::other(why)),
@@ -329,12 +342,15 @@ impl HandoverState {
 /// Writes histories, then publications, then the end mark.
 fn write(
     link: &UnixStream,
-    kept: (Vec<TopicSnapshot>, Vec<u8>),
+    (kept, revocations): ((Vec<TopicSnapshot>, Vec<u8>), Vec<Revocation>),
     state: (Vec<PresenceSnapshot>, Vec<KeyedSnapshot>),
     receiver: FrameReceiver,
 ) {
     let mut output = BufWriter::with_capacity(64 << 10, link);
-    let written = write_topics(kept, state, &mut output).and_then(|()| receiver.write_all(&mut output));
+    let written = HandoverFrame::of_revocations(&revocations)
+        .try_for_each(|frame| frame.write(&mut output))
+        .and_then(|()| write_topics(kept, state, &mut output))
+        .and_then(|()| receiver.write_all(&mut output));
     if let Err(error) = written {
         // The reading thread reports the failure if it matters.
         tracing::debug!(%error, "cannot write to the successor process");

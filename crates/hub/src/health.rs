@@ -7,37 +7,51 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
-use sinews_server::{Response, Router};
+use sinews_server::{Monitor, Response, Router};
 
 use crate::cluster::Cluster;
 use crate::streams::service::StreamService;
 
-/// `GET /readyz`.
-pub(crate) fn add_to(
-    router: Router,
-    store: Option<&Arc<StreamService>>,
-    cluster: Option<&Arc<Cluster>>,
-) -> Router {
-    let (store, cluster) = (store.cloned(), cluster.cloned());
-    if store.is_none() && cluster.is_none() {
-        return router.readyz("/readyz");
+/// Whether this node should get new clients.
+#[derive(Clone)]
+pub(crate) struct Readiness {
+    monitor: Monitor,
+    store: Option<Arc<StreamService>>,
+    cluster: Option<Arc<Cluster>>,
+}
+
+impl Readiness {
+    /// The readiness of the server with the routes of this router.
+    pub(crate) fn new(
+        router: &Router,
+        store: Option<&Arc<StreamService>>,
+        cluster: Option<&Arc<Cluster>>,
+    ) -> Self {
+        Self { monitor: router.monitor(), store: store.cloned(), cluster: cluster.cloned() }
     }
-    let monitor = router.monitor();
-    router.get("/readyz", move |_| {
-        let is_ready = || {
-            monitor.ready().map_err(|why| why.to_string())?;
-            store.as_ref().map_or(Ok(()), |store| streams_are_ready(store))?;
-            cluster.as_ref().map_or(Ok(()), |cluster| cluster.ready())
-        };
-        let response = match is_ready() {
+
+    fn check(&self) -> Result<(), String> {
+        self.monitor.ready().map_err(|why| why.to_string())?;
+        self.store.as_ref().map_or(Ok(()), |store| streams_are_ready(store))?;
+        self.cluster.as_ref().map_or(Ok(()), |cluster| cluster.ready())
+    }
+
+    /// The answer to a health check: 200, or 503 with the reason.
+    pub(crate) fn answer(&self) -> Response {
+        let response = match self.check() {
             Ok(()) => {
-                let unusable = store.as_ref().map_or_else(String::new, |store| unusable(store));
+                let unusable = self.store.as_ref().map_or_else(String::new, |store| unusable(store));
                 Response::text(format!("ready\n{unusable}"))
             }
             Err(why) => Response::text(format!("{why}\n")).with_status(503),
         };
         response.with_header("Cache-Control", "no-store")
-    })
+    }
+}
+
+/// `GET /readyz`.
+pub(crate) fn add_to(router: Router, readiness: Readiness) -> Router {
+    router.get("/readyz", move |_| readiness.answer())
 }
 
 /// Returns a line for each damaged or failed stream: the server stays ready for all other streams.

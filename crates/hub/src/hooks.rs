@@ -14,6 +14,7 @@ mod kind;
 pub(crate) mod messages;
 mod metrics;
 mod options;
+pub(crate) mod requests;
 
 pub(crate) use self::client::{HookClient, HookReply, PendingReply};
 pub(crate) use self::http::{HookTransport, SIGNATURE, signature, tls_connector, trusted_certificates};

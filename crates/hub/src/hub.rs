@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use sinews_server::{
@@ -10,14 +11,15 @@ use sinews_server::{
 };
 
 use crate::api;
-use crate::auth::Auth;
 use crate::auth::options::{AuthError, AuthOptions};
+use crate::auth::{Auth, Revocations};
 use crate::cluster::Cluster;
 use crate::cluster::link::RunningLink;
 use crate::cluster::options::ClusterOptions;
 use crate::dashboard::{self, ServerInfo};
 use crate::handover::predecessor::{Predecessor, RunningHandover};
 use crate::handover::{Handover, SuccessorCallback};
+use crate::health::Readiness;
 use crate::hosts::HostRules;
 use crate::namespaces::rules::{HubRules, check_compaction};
 use crate::options::RouteOptions;
@@ -87,6 +89,7 @@ impl HubBuilder {
                 deflate: Some(DeflateMode::Shared),
                 message_rate: None,
                 has_pages: true,
+                pusher_prefix: None,
             },
             access: None,
             history: Vec::new(),
@@ -168,6 +171,16 @@ impl HubBuilder {
         self
     }
 
+    /// Serves the [apps](crate::PusherApps) also below a prefix of paths, such as `/broadcast`: `/broadcast/app/{key}` and
+    /// `/broadcast/apps/{id}/…`. The signatures of requests may cover the path with or without it, because proxies remove a
+    /// prefix, and some libraries do not sign it. A prefix has 1 to 100 letters, digits and the characters `/ - _ . ~`, begins
+    /// with a slash, and has no empty part. Default: none.
+    #[must_use]
+    pub fn pusher_path_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.options.pusher_prefix = Some(prefix.into());
+        self
+    }
+
     /// Sets the version and the commit that the dashboard shows. Default: the version of this crate.
     #[must_use]
     pub fn build_info(mut self, version: &str, commit: &str) -> Self {
@@ -216,6 +229,9 @@ impl HubBuilder {
         {
             return Err(BuildError::Pattern(bad.clone()));
         }
+        if let Some(prefix) = &self.options.pusher_prefix {
+            pusher::check_prefix(prefix).map_err(BuildError::PusherPrefix)?;
+        }
         let rules = HubRules::new(access.namespaces(), &self.history, streams.as_mut())
             .map_err(BuildError::Namespace)?;
         if let Some(streams) = streams {
@@ -247,9 +263,15 @@ impl HubBuilder {
         }
         let mut info = self.info;
         info.store = streams.as_ref().map(StreamOptions::location);
+        let directory = streams.as_ref().and_then(|options| options.directory().map(Path::to_owned));
         let store =
             streams.map(|options| directory::open(options, self.options.max_message, self.has_predecessor));
         let webhooks = Arc::clone(access.webhooks());
+        let store = store.transpose().map_err(BuildError::StreamDirectory)?;
+        if let Some(directory) = directory {
+            let stored = access.revocations().store_in(&directory, self.has_predecessor);
+            stored.map_err(BuildError::StreamDirectory)?;
+        }
         let live = LivePolicy::new(access).map_err(BuildError::Hooks)?;
         topics.set_events(webhooks);
         Ok(Hub {
@@ -257,7 +279,7 @@ impl HubBuilder {
             live,
             topics: Arc::new(topics),
             cluster,
-            store: store.transpose().map_err(BuildError::StreamDirectory)?,
+            store,
             rules: built.rules,
             info,
             on_successor: self.on_successor,
@@ -286,6 +308,8 @@ pub enum BuildError {
     StreamDirectory(String),
     /// The options do not fit a cluster.
     Cluster(String),
+    /// The prefix of paths of the Pusher protocol is invalid.
+    PusherPrefix(String),
 }
 
 impl fmt::Display for BuildError {
@@ -299,6 +323,7 @@ impl fmt::Display for BuildError {
             Self::Compaction(why) => write!(f, "compaction of streams: {why}"),
             Self::StreamDirectory(why) => write!(f, "directory of streams: {why}"),
             Self::Cluster(why) => write!(f, "cluster: {why}"),
+            Self::PusherPrefix(why) => write!(f, "prefix of paths of the Pusher protocol: {why}"),
         }
     }
 }
@@ -324,7 +349,9 @@ impl Hub {
     pub fn mount(&self, router: Router) -> Router {
         let (store, cluster) = (self.store.as_ref(), self.cluster.as_ref());
         let router = routes::add_to(router, &self.options, &self.live, &self.topics, store, cluster);
-        let router = pusher::add_to(router, &self.options, &self.live, &self.topics, cluster);
+        let readiness = Readiness::new(&router, store, cluster);
+        let (apps, check) = ((&self.live, &self.topics), Arc::new(move || readiness.answer()) as _);
+        let router = pusher::add_to(router, &self.options, apps, (cluster, &check));
         api::v1::add_to(router, &self.live, &self.topics, (store, cluster), &self.info)
     }
 
@@ -368,7 +395,7 @@ impl Hub {
             store.write_on_workers(appender);
         }
         let handover = Handover::new(
-            Arc::clone(&topics),
+            (Arc::clone(&topics), Arc::clone(live.policy().revocations())),
             store.clone(),
             publisher.clone(),
             server.stop_handle(),
@@ -377,6 +404,7 @@ impl Hub {
         let info = info.of(server);
         let cluster_live = live.clone();
         let webhooks = Arc::clone(live.policy().webhooks());
+        let revocations = Arc::clone(live.policy().revocations());
         let nodes = cluster.as_ref().map(|cluster| Arc::clone(cluster) as Arc<dyn OtherNodes>);
         webhooks.start(server.publisher(), nodes, has_predecessor)?;
         let beside = (store.clone(), cluster.clone());
@@ -397,7 +425,7 @@ impl Hub {
             }
             None => None,
         };
-        Ok(RunningHub { topics, store, cluster, publisher, handover, tasks, link, webhooks })
+        Ok(RunningHub { topics, store, cluster, publisher, handover, tasks, link, webhooks, revocations })
     }
 }
 
@@ -413,6 +441,7 @@ pub struct RunningHub {
     tasks: Vec<Periodic>,
     link: Option<RunningLink>,
     webhooks: Arc<Webhooks>,
+    revocations: Arc<Revocations>,
 }
 
 impl RunningHub {
@@ -428,7 +457,7 @@ impl RunningHub {
     /// # Errors
     /// If the handover is incomplete.
     pub fn take_over(&self, predecessor: &mut Predecessor) -> Result<RunningHandover, String> {
-        let taken = predecessor.take_over(&self.topics, &self.publisher);
+        let taken = predecessor.take_over(&self.topics, &self.revocations, &self.publisher);
         self.webhooks.take_over();
         if let Some(cluster) = &self.cluster {
             cluster.set_serving(true);
@@ -454,5 +483,6 @@ impl Drop for RunningHub {
             store.topics().finish();
             store.keys().finish();
         }
+        self.revocations.close_file();
     }
 }

@@ -46,6 +46,8 @@ pub struct Namespace {
     pub(crate) max_message: Option<usize>,
     pub(crate) connection_rate: Option<PublishRate>,
     pub(crate) user_rate: Option<PublishRate>,
+    pub(crate) subscribe_rate: Option<PublishRate>,
+    pub(crate) call_rate: Option<PublishRate>,
     pub(crate) subscribe_hook: Option<HookTarget>,
     pub(crate) publish_hook: Option<HookTarget>,
     pub(crate) rpc_hook: Option<HookTarget>,
@@ -112,6 +114,8 @@ impl Namespace {
             max_message: None,
             connection_rate: None,
             user_rate: None,
+            subscribe_rate: None,
+            call_rate: None,
             subscribe_hook: None,
             publish_hook: None,
             rpc_hook: None,
@@ -215,6 +219,20 @@ impl Namespace {
     #[must_use]
     pub fn with_user_rate(mut self, rate: PublishRate) -> Self {
         self.user_rate = Some(rate);
+        self
+    }
+
+    /// Limits the ops `subscribe` of one connection, to all topics and keys of the namespace together. Default: no limit.
+    #[must_use]
+    pub fn with_subscribe_rate(mut self, rate: PublishRate) -> Self {
+        self.subscribe_rate = Some(rate);
+        self
+    }
+
+    /// Limits the calls (`rpc`) of one connection with a topic of the namespace. Default: no limit.
+    #[must_use]
+    pub fn with_call_rate(mut self, rate: PublishRate) -> Self {
+        self.call_rate = Some(rate);
         self
     }
 

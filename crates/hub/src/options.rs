@@ -14,4 +14,6 @@ pub(crate) struct RouteOptions {
     pub(crate) message_rate: Option<u32>,
     /// Whether the router has the pages.
     pub(crate) has_pages: bool,
+    /// Prefix of paths of the Pusher protocol, besides the paths without it.
+    pub(crate) pusher_prefix: Option<String>,
 }

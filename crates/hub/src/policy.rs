@@ -1,12 +1,15 @@
 //! The access policy: allowed hosts and origins, and tokens. It can change while the server runs.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Instant;
 
-use sinews_server::{OriginPolicy, Request, Response};
+use sinews_server::{Context, OriginPolicy, Request, Response};
 
 use crate::admission::{HandshakeRejection, RejectedRequest, RejectionLog, RejectionReason};
-use crate::auth::{ApiKeys, ApiRights, Auth, Denied, IssuerKeys, Revocations, Rights};
+use crate::auth::{ApiKeys, ApiRights, Auth, Denied, IssuerKeys, Revocations, Rights, RightsChange};
+use crate::closing::{TOKEN_EXPIRED, close};
+use crate::connections::REVOKED;
 use crate::hooks::{HookClient, HookCollector, HookMetrics, HookOptions};
 use crate::hosts::HostRules;
 use crate::http::failure;
@@ -195,6 +198,24 @@ impl AccessPolicy {
         Ok(rights.of_client(client).under(Arc::clone(&self.live_namespaces)))
     }
 
+    /// The rights of an open connection after a change by the backend.
+    ///
+    /// # Errors
+    /// The fault of the change.
+    pub(crate) fn changed_rights(&self, change: &RightsChange, rights: &Rights) -> Result<Rights, String> {
+        let changed = match change {
+            RightsChange::Claims(claims) => {
+                let address = rights.address().unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+                self.rights_of_claims(claims.clone(), address)?
+            }
+            RightsChange::Expiry(exp) => self.auth.rights_until(rights, *exp),
+        };
+        match changed.deadline() {
+            Some(until) if until <= Instant::now() => Err("exp is in the past".to_owned()),
+            _ => Ok(changed),
+        }
+    }
+
     /// The keys of issuers that are fetched from URLs, if there are any.
     pub(crate) fn issuers(&self) -> Option<&Arc<IssuerKeys>> {
         self.auth.issuers()
@@ -222,8 +243,16 @@ impl AccessPolicy {
     }
 
     /// The revoked tokens.
-    pub(crate) fn revocations(&self) -> &Revocations {
+    pub(crate) fn revocations(&self) -> &Arc<Revocations> {
         &self.revocations
+    }
+
+    /// Closes a connection that has been registered if its token was revoked since its handshake. A later revocation finds
+    /// the connection.
+    pub(crate) fn close_if_revoked(&self, rights: &Rights, cx: &mut Context<'_>) {
+        if self.revocations.check(rights).is_err() {
+            close(cx, TOKEN_EXPIRED, REVOKED);
+        }
     }
 
     /// The answer to a request whose `Host` is not a name of this server.

@@ -42,12 +42,18 @@ pub(crate) mod code {
 impl Problem {
     /// Encodes the error as a message.
     pub(crate) fn into_json(self) -> Value {
-        let Self { code, text, needs } = self;
-        let mut message = json!({ "op": "error", "code": code, "error": text });
-        if let Some(needs) = needs {
-            message["needs"] = needs;
-        }
+        let mut message = self.fields();
+        message["op"] = json!("error");
         message
+    }
+
+    /// Encodes the error as an object.
+    pub(crate) fn fields(&self) -> Value {
+        let mut fields = json!({ "code": self.code, "error": self.text });
+        if let Some(needs) = &self.needs {
+            fields["needs"] = needs.clone();
+        }
+        fields
     }
 }
 

@@ -8,12 +8,15 @@ use sinews_server::{
 };
 
 use crate::admission::{HandshakeRejection, admit};
+use crate::api::keys::TopicKeys;
+use crate::api::topics::TopicPublishing;
 use crate::auth::Denied;
 use crate::cluster::Cluster;
 use crate::dashboard::DashboardClient;
+use crate::health::Readiness;
 use crate::http::stream_name_of;
 use crate::options::RouteOptions;
-use crate::policy::{AccessPolicy, LivePolicy};
+use crate::policy::LivePolicy;
 use crate::protocol::binary::{self, BinaryClient};
 use crate::protocol::echo::EchoHandler;
 use crate::protocol::events::TopicsReader;
@@ -35,19 +38,21 @@ pub(crate) fn add_to(
     store: Option<&Arc<StreamService>>,
     cluster: Option<&Arc<Cluster>>,
 ) -> Router {
-    let (echo_live, topics_live, publish_live, ws_live) =
-        (live.clone(), live.clone(), live.clone(), live.clone());
+    let (echo_live, topics_live, ws_live) = (live.clone(), live.clone(), live.clone());
     let dashboard_live = live.clone();
-    let (topics_hub, publish_hub, ws_hub, dashboard_hub) =
-        (Arc::clone(hub), Arc::clone(hub), Arc::clone(hub), Arc::clone(hub));
+    let (topics_hub, ws_hub, dashboard_hub) = (Arc::clone(hub), Arc::clone(hub), Arc::clone(hub));
     let max_message = options.max_message;
-    let (ws_store, topics_store, publish_store) = (store.cloned(), store.cloned(), store.cloned());
+    let (ws_store, topics_store) = (store.cloned(), store.cloned());
+    let publishing =
+        TopicPublishing { live: live.clone(), hub: Arc::clone(hub), store: store.cloned(), max_message };
     let readers = Readers::new(options, live, hub, store);
     let messages = || {
         let readers = readers.clone();
         move |request: &mut Request<'_>| readers.answer(|reader| reader.answer(request))
     };
-    let router = health::add_to(metrics::add_to(router, store, live, cluster), store, cluster);
+    let router = metrics::add_to(router, store, live, cluster);
+    let readiness = Readiness::new(&router, store, cluster);
+    let router = health::add_to(router, readiness);
     let router = if options.has_pages { pages::add_to(router) } else { router };
     let router = router
         .healthz("/healthz")
@@ -59,7 +64,9 @@ pub(crate) fn add_to(
             "/topics/{name}",
             route(options, raw::NAME, move |request| {
                 let (hub, policy) = (Arc::clone(&topics_hub), topics_live.policy());
-                admit(&policy, request, || TopicClient::new(request, &policy, hub, topics_store.clone()))
+                admit(&policy, request, || {
+                    TopicClient::new(request, &topics_live, (hub, topics_store.clone()), max_message)
+                })
             }),
         )
         .websocket(
@@ -80,8 +87,7 @@ pub(crate) fn add_to(
         .get("/topics", messages())
         .get("/topics/{name}", messages())
         .post("/topics/{name}", move |request| {
-            api::topics::publish(&publish_live.policy(), &publish_hub, publish_store.as_ref(), request)
-                .unwrap_or_else(|denied| denied.response().into())
+            api::topics::publish(&publishing, request).unwrap_or_else(|denied| denied.response().into())
         });
     let router = add_keys(router, live, store, readers);
     let host_live = live.clone();
@@ -135,11 +141,12 @@ fn add_keys(
     store: Option<&Arc<StreamService>>,
     readers: Readers,
 ) -> Router {
-    type Execute = fn(&AccessPolicy, Option<&Arc<StreamService>>, &mut Request<'_>) -> Result<Answer, Denied>;
+    type Execute = fn(&TopicKeys, &mut Request<'_>) -> Result<Answer, Denied>;
+    let keys = TopicKeys { live: live.clone(), store: store.cloned(), max_message: readers.max_message };
     let answer = |execute: Execute| {
-        let (live, store) = (live.clone(), store.cloned());
+        let keys = keys.clone();
         move |request: &mut Request<'_>| {
-            execute(&live.policy(), store.as_ref(), request).unwrap_or_else(|denied| denied.response().into())
+            execute(&keys, request).unwrap_or_else(|denied| denied.response().into())
         }
     };
     let page = answer(api::keys::list);

@@ -18,6 +18,7 @@ mod recoverable;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
 
 use sinews_server::{
     Context, InvalidTopic, Position, Prepared, PublishError, Publisher, SubscriberId, TopicPattern, Topics,
@@ -290,7 +291,11 @@ impl HubTopics {
         drop(authority);
         let reached = reached + self.publish_plain(out, topic, content, include_self);
         if let Some(nodes) = self.other_nodes() {
-            nodes.publish(topic, content);
+            match self.apps.is_cached(topic) {
+                // A node that has its first subscriber later answers with the last event.
+                true => nodes.publish_to_all(topic, content),
+                false => nodes.publish(topic, content),
+            }
         }
         reached
     }
@@ -367,6 +372,26 @@ impl HubTopics {
             Some(except) => out.publish_except(&topic, &event.message, except),
             None if include_self => out.publish(&topic, &event.message),
             None => out.publish_to_others(&topic, &event.message),
+        }
+    }
+
+    /// The last event of a cache channel, and its age.
+    pub(crate) fn cached_event(&self, topic: &str) -> Option<(Prepared, Duration)> {
+        self.apps.target(topic)?.retained()
+    }
+
+    /// Retains the last event of a cache channel that another node has retained, unless there is a later one, and delivers
+    /// it.
+    pub(crate) fn restore_cached_event(
+        &self,
+        out: &Publisher,
+        topic: &str,
+        message: &Prepared,
+        age: Duration,
+    ) {
+        let target = self.apps.target(topic).filter(|target| target.is_cache);
+        if target.is_some_and(|target| target.restore(message, age)) {
+            reached(out.publish(&TopicForm::Event.topic(topic), message));
         }
     }
 

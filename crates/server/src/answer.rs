@@ -35,12 +35,18 @@ pub struct Answer(pub(crate) AnswerKind);
 
 pub(crate) enum AnswerKind {
     Now(Response),
-    Later(ResponseFuture),
+    Later(AnswerFuture),
     Blocking(BlockingWork),
     Streaming(Box<StreamingResponse>),
 }
 
-pub(crate) type ResponseFuture = Pin<Box<dyn Future<Output = Response>>>;
+/// The output of a later answer.
+pub(crate) enum LaterAnswer {
+    Response(Response),
+    Streaming(Box<StreamingResponse>),
+}
+
+pub(crate) type AnswerFuture = Pin<Box<dyn Future<Output = LaterAnswer>>>;
 
 pub(crate) type BlockingWork = Box<dyn FnOnce() -> Response + Send>;
 
@@ -53,7 +59,21 @@ impl Answer {
     /// On timeout the client is answered with 503. The future is dropped on timeout and when its connection closes.
     #[must_use]
     pub fn later(response: impl Future<Output = Response> + 'static) -> Self {
-        Self(AnswerKind::Later(Box::pin(response)))
+        Self(AnswerKind::Later(Box::pin(async move { LaterAnswer::Response(response.await) })))
+    }
+
+    /// Answers with the output of this future, as [`later`](Self::later) does: a streaming response, or instead a response
+    /// with an error.
+    #[must_use]
+    pub fn later_streaming(
+        answer: impl Future<Output = Result<StreamingResponse, Response>> + 'static,
+    ) -> Self {
+        Self(AnswerKind::Later(Box::pin(async move {
+            match answer.await {
+                Ok(streaming) => LaterAnswer::Streaming(Box::new(streaming)),
+                Err(response) => LaterAnswer::Response(response),
+            }
+        })))
     }
 
     /// Answers with the result of work that may block. It runs on a thread of the server's

@@ -20,7 +20,7 @@ use sinews_proto::handshake::{Accepted, Refusal, accept};
 
 pub(crate) use self::pending::PendingAnswer;
 pub(crate) use self::retained::RetainedRequest;
-use crate::answer::{Answer, AnswerKind};
+use crate::answer::{Answer, AnswerKind, LaterAnswer};
 use crate::fixed::FixedResponse;
 use crate::request::{PathParams, Request, Response, RouteParams};
 use crate::router::{Responder, RouteEntry, Router, WebSocketRoute};
@@ -118,7 +118,8 @@ impl<'a> HttpExchange<'a> {
             AnswerKind::Later(answer) => answer,
             AnswerKind::Blocking(work) => {
                 let done = services.tasks.pool().run(work);
-                Box::pin(async { done.await.unwrap_or_else(|rejected| rejected.response()) })
+                let done = async { done.await.unwrap_or_else(|rejected| rejected.response()) };
+                Box::pin(async { LaterAnswer::Response(done.await) })
             }
             AnswerKind::Streaming(streaming) => return self.admit_streaming(streaming, services),
         };
@@ -126,19 +127,11 @@ impl<'a> HttpExchange<'a> {
     }
 
     /// Admits a streaming response by the limits of WebSockets.
-    fn admit_streaming(&self, streaming: Box<StreamingResponse>, services: &Services) -> Outcome<'a> {
-        if self.head.method() == "HEAD" {
-            return Outcome::Streaming(streaming);
+    fn admit_streaming(&self, streaming: Box<StreamingResponse>, services: &Services) -> Outcome<'static> {
+        match admit(streaming, self.head.method() == "HEAD", services) {
+            Ok(streaming) => Outcome::Streaming(streaming),
+            Err(response) => Outcome::Ready(response),
         }
-        if let Err(error) = streaming.config.check() {
-            tracing::error!(path = self.head.path(), %error, "streaming response has invalid settings");
-            return Outcome::Ready(Response::text("invalid settings\n").with_status(500));
-        }
-        if let Err(limit) = services.gate.handshake() {
-            services.count_limit(limit);
-            return Outcome::Ready(limit.response());
-        }
-        Outcome::Streaming(streaming)
     }
 
     /// Runs the after hooks on an answer and counts it.
@@ -211,6 +204,29 @@ impl<'a> HttpExchange<'a> {
             hooks.after(&self.request(services), response);
         }
     }
+}
+
+/// Admits a streaming response by the limits of WebSockets.
+///
+/// # Errors
+/// The response to send instead.
+pub(crate) fn admit(
+    streaming: Box<StreamingResponse>,
+    is_head: bool,
+    services: &Services,
+) -> Result<Box<StreamingResponse>, Response> {
+    if is_head {
+        return Ok(streaming);
+    }
+    if let Err(error) = streaming.config.check() {
+        tracing::error!(%error, "streaming response has invalid settings");
+        return Err(Response::text("invalid settings\n").with_status(500));
+    }
+    if let Err(limit) = services.gate.handshake() {
+        services.count_limit(limit);
+        return Err(limit.response());
+    }
+    Ok(streaming)
 }
 
 /// Adds `Allow` (RFC 9110 section 10.2.1).

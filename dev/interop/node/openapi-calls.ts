@@ -162,6 +162,14 @@ export const calls: Record<string, (environment: Environment) => Promise<void>> 
     equal(await done(api.POST('/api/v1/disconnect', { body })), { connections: 1 }, 'the answer');
     equal(await closed, 4001, 'the close code');
   },
+  async refresh({ api, connectUser }) {
+    const { id } = await connectUser('dora');
+    const claims = { sub: 'dora', subscribe: 'news.>' };
+    equal(await done(api.POST('/api/v1/refresh', { body: { user: 'dora', claims } })), { connections: 1 }, 'the claims');
+    const exp = Math.floor(Date.now() / 1000) + 60;
+    equal(await done(api.POST('/api/v1/refresh', { body: { connection: id, exp } })), { connections: 1 }, 'the expiry');
+    await failed(api.POST('/api/v1/refresh', { body: { connection: id, exp: 1 } }), 422);
+  },
   async revoke({ api, connectUser }) {
     const { closed } = await connectUser('carl');
     const { connections, until } = await done(api.POST('/api/v1/revoke', { body: { user: 'carl' } }));

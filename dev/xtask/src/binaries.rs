@@ -19,10 +19,11 @@ use crate::process;
 use crate::steps;
 
 /// Binaries that start servers or event loops: they read `SINEWS_TEST_BACKEND`, and run once on each backend.
-const WITH_BACKEND: [(&str, &str); 9] = [
+const WITH_BACKEND: [(&str, &str); 10] = [
     ("cli", "program"),
     ("cli", "bench"),
     ("cli", "first_byte"),
+    ("hub", "pusher"),
     ("server", "loopback"),
     ("server", "examples"),
     ("server", "memory"),

@@ -26,11 +26,21 @@ const SKIPPED: i32 = 77;
 
 const BROKERS: [&str; 3] = ["kafka", "redis", "nats"];
 
+/// Brokers of a cluster.
+const CLUSTER_BROKERS: [&str; 2] = ["redis", "nats"];
+
+/// Begin of figures in a line of the output of a test.
+const FIGURE: &str = "measured: ";
+
 #[derive(Args)]
 pub(crate) struct Options {
     /// Brokers to test: kafka, redis, nats [default: all]
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
+    /// Measures 10,000 members over three nodes of a cluster, of which one is killed, with a release build. No other test
+    /// runs
+    #[arg(long)]
+    measure: bool,
 }
 
 /// A running broker, stopped on drop.
@@ -51,6 +61,9 @@ pub(crate) fn run(options: &Options) -> Outcome {
     let is_wanted = |name: &&&str| options.only.is_empty() || options.only.iter().any(|only| only == **name);
     let wanted: Vec<&'static str> = BROKERS.iter().filter(is_wanted).copied().collect();
     let logs = process::target().join("xtask/brokers");
+    if options.measure {
+        return measure(&wanted, &logs);
+    }
     let started = Instant::now();
     let (brokers, built) = thread::scope(|scope| {
         // The brokers are downloaded and started while the tests are built.
@@ -91,6 +104,31 @@ pub(crate) fn run(options: &Options) -> Outcome {
             Ok(count + outcome?)
         })
     })
+}
+
+/// Runs the tests that measure, one broker after the other, and prints their figures.
+fn measure(wanted: &[&'static str], logs: &Path) -> Outcome {
+    let mut count = Count::default();
+    for name in CLUSTER_BROKERS.iter().filter(|name| wanted.contains(name)) {
+        let broker = match Broker::start(name, logs.to_path_buf()) {
+            Ok(broker) => broker,
+            Err(missing) => return Ok(missing.report(name)),
+        };
+        let mut command = process::cargo();
+        command.args(["test", "--release", "--package", "sinews-cli", "--features"]);
+        // Those of both brokers, for one build.
+        command.args(["sinews-cli/redis,sinews-cli/nats", "--test", "program", "--"]);
+        command.args(["--ignored", "--nocapture", "--test-threads", "1"]);
+        command.args([format!("{name}::members_of_a_killed_node"), format!("{name}::users_are_added")]);
+        broker.configure(&mut command);
+        let log = logs.join(format!("{name}-measured.log"));
+        process::run(&mut command, &log, process::COMMAND_LIMIT)?.check(name, &log)?;
+        let text = std::fs::read_to_string(&log).map_err(|error| format!("{}: {error}", log.display()))?;
+        let figures = text.lines().filter_map(|line| Some(line.split_once(FIGURE)?.1));
+        figures.for_each(|figure| println!("{name}: {figure}"));
+        count = count + Count::parse_cargo_test(&text);
+    }
+    Ok(count)
 }
 
 fn run_broker(name: &'static str, broker: Result<Broker, Missing>, features: &[&str]) -> Outcome {

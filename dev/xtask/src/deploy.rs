@@ -11,10 +11,23 @@ use crate::process::{self, find_program, output_of};
 use crate::tools;
 
 /// Values with which the chart is rendered, beside its defaults.
-const CHART_VALUES: [&str; 3] = [
+const CHART_VALUES: [&str; 4] = [
     "streams.enabled=true",
+    "replicas=3,cluster.url=nats://user@nats:4222,cluster.existingSecret=nats,api.existingSecret=keys",
     "replicas=3,streams.enabled=true,streams.store=nats://nats:4222,streams.topics=chat.>,streams.storageClass=fast",
     "auth.existingSecret=keys,ingress.enabled=true,ingress.host=ws.example.com,ingress.tlsSecret=tls,podMonitor.enabled=true",
+];
+/// Values that the chart rejects, and a part of the error.
+const REJECTED_VALUES: [(&str, &str); 2] = [
+    ("cluster.url=nats://nats:4222,streams.topics=chat.>", "needs streams.store"),
+    ("cluster.existingSecret=nats", "needs cluster.url"),
+];
+/// Values, and a part of the warning in the notes of the installation, or nothing.
+const WARNINGS: [(&str, &str); 4] = [
+    ("replicas=1", ""),
+    ("replicas=3", "are not a cluster"),
+    ("replicas=3,cluster.url=nats://nats:4222", ""),
+    ("replicas=3,cluster.url=nats://nats:4222,streams.enabled=true", "each node has its own streams"),
 ];
 /// Largest exposure that `systemd-analyze security` may find, in tenths.
 const EXPOSURE_MAX: &str = "--threshold=20";
@@ -23,7 +36,7 @@ pub(crate) fn run() -> Outcome {
     let logs = process::target().join("xtask/deploy");
     fs::create_dir_all(&logs).map_err(|error| format!("{}: {error}", logs.display()))?;
     Ok(check_yaml(&logs)?
-        + check_chart(&logs)
+        + check_chart(&logs)?
         + check_rules(&logs)
         + check_unit(&logs)?
         + check_compose(&logs))
@@ -56,23 +69,58 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
     Ok(())
 }
 
-fn check_chart(logs: &Path) -> Count {
-    let Some(helm) = find_program("helm") else {
-        return skip("the chart: no helm (https://helm.sh); its templates are YAML");
+fn check_chart(logs: &Path) -> Outcome {
+    let helm = match tools::helm() {
+        Ok(program) => program,
+        Err(missing) => return Ok(missing.report("the chart, beyond its YAML")),
     };
     let chart = folder().join("chart/sinews");
     let mut lint = Command::new(&helm);
     lint.args(["lint", "--strict"]).arg(&chart);
     let mut count = check("helm lint", &mut lint, logs);
     for (number, values) in [""].iter().chain(&CHART_VALUES).enumerate() {
-        let mut render = Command::new(&helm);
-        render.args(["template", "test", "--kube-version", "1.30.0"]).arg(&chart);
-        if !values.is_empty() {
-            render.args(["--set", values]);
-        }
-        count = count + check(&format!("helm template {number}"), &mut render, logs);
+        count = count + check(&format!("helm template {number}"), &mut render(&helm, &chart, values), logs);
     }
-    count
+    for (values, error) in REJECTED_VALUES {
+        let output = render(&helm, &chart, values).output().map_err(|error| format!("helm: {error}"))?;
+        let is_rejected = !output.status.success() && String::from_utf8_lossy(&output.stderr).contains(error);
+        count = count + expect(is_rejected, &format!("the chart rejects {values}"));
+    }
+    let noted = with_notes(&chart, &logs.join("notes")).map_err(|error| format!("notes: {error}"))?;
+    for (values, warning) in WARNINGS {
+        let notes = output_of(&mut render(&helm, &noted, values)).ok_or("helm template failed")?;
+        let is_right = notes.contains(warning) && notes.contains("WARNING") != warning.is_empty();
+        count = count + expect(is_right, &format!("notes of the chart with {values}"));
+    }
+    Ok(count)
+}
+
+fn render(helm: &Path, chart: &Path, values: &str) -> Command {
+    let mut command = Command::new(helm);
+    command.args(["template", "test", "--kube-version", "1.30.0"]).arg(chart);
+    if !values.is_empty() {
+        command.args(["--set", values]);
+    }
+    command
+}
+
+/// A copy of the chart with its notes in a ConfigMap: `helm template` renders no notes, and `helm install` needs a cluster.
+fn with_notes(chart: &Path, to: &Path) -> std::io::Result<PathBuf> {
+    let templates = to.join("templates");
+    fs::create_dir_all(&templates)?;
+    for name in ["Chart.yaml", "values.yaml", "templates/_helpers.tpl"] {
+        fs::copy(chart.join(name), to.join(name))?;
+    }
+    let notes = fs::read_to_string(chart.join("templates/NOTES.txt"))?;
+    let lines: String = notes.lines().map(|line| format!("    {line}\n")).collect();
+    let head = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: notes\ndata:\n  notes: |\n";
+    fs::write(templates.join("notes.yaml"), format!("{head}{lines}"))?;
+    Ok(to.to_owned())
+}
+
+fn expect(is_met: bool, what: &str) -> Count {
+    println!("{} {what}", if is_met { "ok" } else { "FAIL" });
+    Count::of(is_met)
 }
 
 fn check_rules(logs: &Path) -> Count {

@@ -3,6 +3,8 @@
 
 use std::env;
 use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -12,7 +14,7 @@ use clap::{Args, ValueEnum};
 use crate::Outcome;
 use crate::count::Count;
 use crate::process::{self, find_program, output_of};
-use crate::server;
+use crate::server::{self, Server};
 
 /// A target of archives, the compilers for the C code of a dependency, and their package.
 struct Target {
@@ -41,6 +43,22 @@ const SHELLS: [&str; 3] = ["bash", "fish", "zsh"];
 const FILES: [&str; 5] =
     ["README.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT", "deploy/sinews.service"];
 
+/// Files that a user expects in an archive.
+const EXPECTED: [&str; 10] = [
+    "sinews",
+    "README.md",
+    "LICENSE-APACHE",
+    "LICENSE-MIT",
+    "sinews.service",
+    "completions/sinews.bash",
+    "completions/sinews.fish",
+    "completions/sinews.zsh",
+    "man/sinews.1",
+    "man/sinews-serve.1",
+];
+/// Time limit of an answer of the program in an archive.
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
     /// Archives of the program for each target, with completions and manual pages
@@ -62,6 +80,9 @@ pub(crate) struct Options {
     /// Features of the programs: brokers that can store the streams
     #[arg(long, default_value = "nats,redis")]
     features: String,
+    /// Compile the programs without optimization, into `target/dist-trial`: enough to try the archives
+    #[arg(long)]
+    trial: bool,
     /// Package the crates without compiling them
     #[arg(long)]
     no_verify: bool,
@@ -73,7 +94,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     {
         return Err(format!("no such target: {unknown}"));
     }
-    let folder = process::target().join("dist");
+    let folder = process::target().join(if options.trial { "dist-trial" } else { "dist" });
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let wants = |part| options.only.is_empty() || options.only.contains(&part);
     let mut count = Count::default();
@@ -121,7 +142,7 @@ fn archive(target: &Target, options: &Options, folder: &Path) -> Outcome {
     let Some(compiler) = target.compilers.iter().find_map(|name| find_program(name)) else {
         return Ok(skip(&format!("no C compiler for {} ({})", target.name, target.remedy)));
     };
-    let program = build(target, &compiler, &options.features)?;
+    let program = build(target, &compiler, options)?;
     let bytes = fs::read(&program).map_err(|error| format!("{}: {error}", program.display()))?;
     if !is_static(&bytes) {
         println!("FAIL {}: the program needs a dynamic linker", target.name);
@@ -135,15 +156,58 @@ fn archive(target: &Target, options: &Options, folder: &Path) -> Outcome {
     compress(folder, &name)?;
     fs::remove_dir_all(&content).map_err(|error| format!("{}: {error}", content.display()))?;
     println!("ok {name}.tar.gz, program of {:.1} MiB", bytes.len() as f64 / f64::from(1 << 20));
+    Ok(Count::PASSED + try_archive(folder, &name).unwrap_or_else(report))
+}
+
+/// Unpacks an archive as a user does, looks for its files, and asks the program whether it is alive, if this machine can run it.
+fn try_archive(folder: &Path, name: &str) -> Outcome {
+    let unpacked = process::target().join("xtask/dist-unpacked");
+    let _ = fs::remove_dir_all(&unpacked);
+    fs::create_dir_all(&unpacked).map_err(|error| format!("{}: {error}", unpacked.display()))?;
+    let mut tar = Command::new("tar");
+    tar.arg("-xzf").arg(folder.join(format!("{name}.tar.gz"))).current_dir(&unpacked);
+    execute(&mut tar, "unpack")?;
+    let content = unpacked.join(name);
+    let missing: Vec<&str> = EXPECTED.into_iter().filter(|file| !content.join(file).is_file()).collect();
+    if !missing.is_empty() {
+        return Err(format!("{name}.tar.gz does not contain {}", missing.join(", ")));
+    }
+    let program = content.join("sinews");
+    let Some(version) = output_of(Command::new(&program).arg("--version")) else {
+        return Ok(skip(&format!("the program of {name}.tar.gz: this machine cannot run it")));
+    };
+    if !version.contains(name.trim_start_matches("sinews-").split_once('-').unwrap_or_default().1) {
+        return Err(format!("the program of {name}.tar.gz is of another target: {version}"));
+    }
+    let server =
+        Server::start(&program, &["--threads", "1"], &process::target().join("xtask/dist-server.log"))?;
+    let answer = get(server.address(), "/healthz").map_err(|error| format!("GET /healthz: {error}"))?;
+    if !answer.starts_with("HTTP/1.1 200 ") {
+        return Err(format!("{name}.tar.gz: GET /healthz: {answer}"));
+    }
+    println!("ok the program of {name}.tar.gz serves");
     Ok(Count::PASSED)
 }
 
-fn build(target: &Target, compiler: &Path, features: &str) -> Result<PathBuf, String> {
+fn get(address: SocketAddr, path: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(ANSWER_LIMIT))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+fn build(target: &Target, compiler: &Path, options: &Options) -> Result<PathBuf, String> {
     let mut command = process::cargo();
     command.args(["rustc", "--release", "--locked", "--package", "sinews-cli", "--bin", "sinews"]);
     // Symbols stay for backtraces. Line tables would triple the size.
-    command.args(["--target", target.name, "--features", features, "--", "-Cstrip=debuginfo"]);
+    command.args(["--target", target.name, "--features", &options.features, "--", "-Cstrip=debuginfo"]);
     command.env("CARGO_PROFILE_RELEASE_DEBUG", "none");
+    if options.trial {
+        command.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0").env("CARGO_PROFILE_RELEASE_LTO", "off");
+        command.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
+    }
     let variable = target.name.replace('-', "_");
     command.env(format!("CC_{variable}"), compiler);
     if !target.name.starts_with(env::consts::ARCH) {
@@ -238,14 +302,19 @@ fn try_publish(no_verify: bool) -> Outcome {
     Ok(Count::PASSED)
 }
 
-/// The packages of the workspace whose manifests permit publishing.
+/// The names of the packages whose manifests permit publishing.
 fn published() -> Result<Vec<String>, String> {
+    let packages = manifests()?;
+    Ok(packages.iter().filter_map(|package| package["name"].as_str()).map(str::to_owned).collect())
+}
+
+/// The packages of the workspace whose manifests permit publishing.
+fn manifests() -> Result<Vec<serde_json::Value>, String> {
     let metadata = output_of(process::cargo().args(["metadata", "--no-deps", "--format-version", "1"]));
     let metadata: serde_json::Value =
         metadata.and_then(|text| serde_json::from_str(&text).ok()).ok_or("cargo metadata failed")?;
     let packages = metadata["packages"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let published = packages.iter().filter(|package| package["publish"].is_null());
-    Ok(published.filter_map(|package| package["name"].as_str()).map(str::to_owned).collect())
+    Ok(packages.iter().filter(|package| package["publish"].is_null()).cloned().collect())
 }
 
 /// Writes the checksums of all archives.
@@ -303,6 +372,27 @@ mod tests {
                 .all(|name| crates.iter().any(|known| known == name))
         );
         assert!(!crates.iter().any(|name| name == "xtask" || name == "sinews-testkit"), "{crates:?}");
+    }
+
+    #[test]
+    fn published_crates_describe_themselves_and_contain_their_licenses() {
+        for package in manifests().expect("cargo runs") {
+            let name = &package["name"];
+            let length = |key: &str| package[key].as_array().map_or(0, Vec::len);
+            let text = |key: &str| package[key].as_str().unwrap_or_default();
+            assert!(text("description").len() > 20, "{name} has no description");
+            assert!((1..=5).contains(&length("keywords")), "{name} has {} keywords", length("keywords"));
+            assert!(
+                (1..=5).contains(&length("categories")),
+                "{name} has {} categories",
+                length("categories")
+            );
+            assert_eq!(text("license"), "MIT OR Apache-2.0", "{name}");
+            let folder = Path::new(text("manifest_path")).parent().expect("a folder");
+            for file in ["README.md", "LICENSE-APACHE", "LICENSE-MIT"] {
+                assert!(folder.join(file).is_file(), "{name} has no {file}");
+            }
+        }
     }
 
     #[test]

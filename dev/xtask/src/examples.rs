@@ -32,7 +32,8 @@ struct Tutorial {
     prepare: fn(&str) -> Result<Command, Missing>,
 }
 
-const TUTORIALS: [Tutorial; 9] = [
+const TUTORIALS: [Tutorial; 10] = [
+    Tutorial { name: "first-steps", prepare: tools::tutorial_node },
     Tutorial { name: "notifications-express", prepare: tools::tutorial_node },
     Tutorial { name: "notifications-flask", prepare: tools::tutorial_python },
     Tutorial { name: "notifications-http", prepare: tools::tutorial_curl },

@@ -29,7 +29,7 @@ pub(crate) struct Options {
     binary: Option<PathBuf>,
     /// Peers to test [default: all]: curl, ws, sinews-js, undici, undici-events, python, pusher (pusher-js, the package
     /// pusher and Laravel Echo), pusher-recovery (pusher-js with the package `clients/pusher-recovery`), pusher-remote (the
-    /// tests of the package pusher), pusher-python, pusher-go, pusher-java, gorilla, coder, curl-suite, h2spec,
+    /// tests of the package pusher), pusher-js-tests (the integration cases of the package pusher-js), pusher-python, pusher-go, pusher-java, gorilla, coder, curl-suite, h2spec,
     /// http2 (node:http2 and undici), http3 (aioquic and Chromium against the example of `sinews-quic`, and streams of `sinews-http`), client-js (the package `clients/js`) and openapi (a client generated from the
     /// document of the HTTP API) against the server;
     /// openssl, ws-tls, python-tls, proxy-chain, go-socks5, pproxy against the library; connect-ws,
@@ -68,7 +68,7 @@ struct Client {
     prepare: fn() -> Result<Command, Missing>,
 }
 
-const CLIENTS: [Client; 14] = [
+const CLIENTS: [Client; 15] = [
     Client { name: "curl", prepare: || tools::curl("http/client.sh") },
     Client { name: "ws", prepare: || tools::node("ws.mjs") },
     Client { name: "sinews-js", prepare: || tools::node("sinews-js.mjs") },
@@ -78,6 +78,13 @@ const CLIENTS: [Client; 14] = [
     Client { name: "pusher", prepare: || tools::node("pusher.mjs") },
     Client { name: "pusher-recovery", prepare: || tools::node_with_pusher_recovery("pusher-recovery.mjs") },
     Client { name: "pusher-remote", prepare: || tools::node("pusher-remote.mjs") },
+    Client {
+        name: "pusher-js-tests",
+        prepare: || {
+            tools::need("openssl", "apt-get install openssl")?;
+            tools::node("pusher-js-tests.mjs")
+        },
+    },
     Client { name: "pusher-python", prepare: || tools::python(&["pusher_libraries.py"]) },
     Client { name: "pusher-go", prepare: || tools::go("pusher") },
     Client { name: "pusher-java", prepare: || tools::java("PusherLibraries") },

@@ -37,7 +37,7 @@ enum Lane {
 }
 
 /// Cheap steps first: what is wrong shows early.
-const STEPS: [(&str, Lane, Run); 25] = [
+const STEPS: [(&str, Lane, Run); 27] = [
     ("fmt", Lane::Test, fmt),
     ("tidy", Lane::Test, tidy),
     ("tests", Lane::Test, binaries::run),
@@ -49,6 +49,7 @@ const STEPS: [(&str, Lane, Run); 25] = [
     ("conformance", Lane::Long, conformance),
     ("examples", Lane::Long, examples),
     ("interop", Lane::Long, interop),
+    ("deploy", Lane::Long, deploy),
     ("doc", Lane::Long, doc),
     ("msrv", Lane::Long, gates::oldest_compiler),
     ("targets", Lane::Long, gates::targets),
@@ -58,9 +59,10 @@ const STEPS: [(&str, Lane, Run); 25] = [
     ("features", Lane::Long, features),
     ("floors", Lane::Long, floors),
     ("instructions", Lane::Long, instructions),
-    ("deploy", Lane::Long, deploy),
     ("packages", Lane::Long, packages),
+    ("archive", Lane::Long, archive),
     ("soak", Lane::Long, soak),
+    ("reconnects", Lane::Long, reconnects),
     ("browser", Lane::Long, browser),
     ("brokers", Lane::Long, brokers),
 ];
@@ -69,10 +71,10 @@ const STEPS: [(&str, Lane, Run); 25] = [
 const BESIDE: [[&[&str]; 2]; 3] = [
     [&["autobahn"], &["pages"]],
     [
-        &["conformance", "examples", "interop"],
+        &["conformance", "examples", "interop", "deploy"],
         &["doc", "msrv", "targets", "api", "sanitizer", "fuzz", "features", "floors", "instructions"],
     ],
-    [&["soak", "browser"], &["brokers"]],
+    [&["soak", "reconnects", "browser"], &["brokers"]],
 ];
 
 /// Name of a step, and what it does.
@@ -334,6 +336,11 @@ fn packages(log: &Path, _: Choice) -> Outcome {
     task(&["dist", "--only", "client,crates", "--no-verify"], log)
 }
 
+/// One archive, unpacked and started. Its program is compiled without optimization.
+fn archive(log: &Path, _: Choice) -> Outcome {
+    task(&["dist", "--only", "programs", "--target", "x86_64-unknown-linux-musl", "--trial"], log)
+}
+
 fn browser_count(text: &str) -> Count {
     let is_skipped = text.lines().any(is_skip);
     Count::parse_last(text).unwrap_or(if is_skipped { Count::SKIPPED } else { Count::PASSED })
@@ -350,6 +357,20 @@ fn brokers(log: &Path, _: Choice) -> Outcome {
 /// Short, and the same in every run.
 fn soak(log: &Path, backend: Choice) -> Outcome {
     task(&["soak", "--seconds", "20", "--seed", "1", "--backend", backend.name()], log)
+}
+
+/// Clients of the Pusher protocol that connect again at once, in full number: each change is tested with fewer.
+fn reconnects(log: &Path, backend: Choice) -> Outcome {
+    const TEST: &str = "pusher_5_8_clients_that_connect_again_at_once_are_served_and_miss_nothing";
+    let permitted = backend.permitted(&server::binary(None)?)?;
+    let mut count = skip_refused(log, &permitted);
+    for backend in permitted.backends {
+        let mut command = process::linting_cargo()?;
+        command.arg("test").args(binaries::selection()?).args(["--test", "pusher", TEST]);
+        command.env("SINEWS_TEST_BACKEND", backend.name()).env("SINEWS_TEST_RECONNECTS", "10000");
+        count = count + counted_as(backend.name(), &mut command, log, Count::parse_cargo_test)?;
+    }
+    Ok(count)
 }
 
 /// A command that is one check.

@@ -213,6 +213,20 @@ pub(crate) fn go(program: &str) -> Result<Command, Missing> {
     Ok(Command::new(binary))
 }
 
+/// Helm, which reads the chart: the program on the path, or one that is built from its module.
+pub(crate) fn helm() -> Result<PathBuf, Missing> {
+    if let Some(found) = find_program("helm") {
+        return Ok(found);
+    }
+    need("go", "https://go.dev/dl")?;
+    let (dir, module) = (process::cache("interop").join("helm"), source("helm"));
+    let binary = dir.join("helm");
+    let mut build = Command::new("go");
+    build.args(["build", "-mod=readonly", "-o"]).arg(&binary).arg("helm.sh/helm/v3/cmd/helm");
+    once(&dir, &module.join("go.sum"), build.current_dir(&module))?;
+    Ok(binary)
+}
+
 /// A program of `dev/interop/java`, with the libraries of its `pom.xml`.
 pub(crate) fn java(class: &str) -> Result<Command, Missing> {
     need("javac", "apt-get install openjdk-17-jdk-headless")?;

@@ -44,6 +44,9 @@ fn hub_builder(settings: &ServeSettings, access: AccessPolicy) -> Result<HubBuil
     for history in &settings.history {
         builder = builder.history(&history.pattern, history.messages);
     }
+    if let Some(prefix) = settings.pusher.path_prefix() {
+        builder = builder.pusher_path_prefix(prefix);
+    }
     if let Some(streams) = settings.streams.options()? {
         builder = builder.streams(streams);
     }
@@ -59,6 +62,7 @@ fn describe(settings: &ServeSettings, error: BuildError) -> String {
         BuildError::StreamDirectory(why) => format!("streams.directory: {why}"),
         BuildError::Compaction(why) => format!("{}: {why}", settings.name("streams.compact")),
         BuildError::Cluster(why) => format!("{}: {why}", settings.name("cluster.url")),
+        BuildError::PusherPrefix(why) => format!("{}: {why}", settings.name("pusher.path_prefix")),
         error => error.to_string(),
     }
 }
@@ -74,6 +78,7 @@ pub(super) fn access_policy(settings: &ServeSettings) -> Result<AccessPolicy, St
         let key = match error {
             AuthError::PublicSubscribe(_) => "auth.public_subscribe",
             AuthError::PublicPublish(_) => "auth.public_publish",
+            AuthError::PersonalTopics(_) => "auth.personal_topics",
             _ => settings.auth.keys.key(),
         };
         format!("{}: {error}", settings.name(key))
@@ -115,7 +120,8 @@ fn auth_options(settings: &AuthSettings) -> Result<AuthOptions, (&'static str, S
     let mut options = AuthOptions::new()
         .with_leeway(settings.leeway)
         .with_public_subscribe(settings.public_subscribe.iter().cloned())
-        .with_public_publish(settings.public_publish.iter().cloned());
+        .with_public_publish(settings.public_publish.iter().cloned())
+        .with_personal_topics(settings.personal_topics.iter().cloned());
     if let KeySource::JwksUrls(urls) = &settings.keys {
         options = options.with_keys(TokenKeys::JwksUrls(settings.jwks_options(urls)?));
     } else if let Some(keys) = token_keys(&settings.keys) {

@@ -83,6 +83,14 @@ settings! {
             expected: "a pattern of topics such as \"feedback.*\"",
             reloads: true,
         }
+
+        /// Topics to which the server subscribes the clients of each user, whatever their rights, at most 64. The
+        /// placeholder, sub in braces, stands for the `sub` of the token; a client whose `sub` is no topic name has none.
+        personal_topics: Vec<String> {
+            placeholder: "TOPIC",
+            expected: "a topic with {sub} such as \"personal.{sub}\"",
+            reloads: true,
+        }
     }
 }
 
@@ -158,6 +166,7 @@ pub(crate) struct AuthSettings {
     pub(crate) leeway: Duration,
     pub(crate) public_subscribe: Vec<String>,
     pub(crate) public_publish: Vec<String>,
+    pub(crate) personal_topics: Vec<String>,
 }
 
 /// Source of the keys for checking tokens.
@@ -211,6 +220,7 @@ impl SettingGroup for AuthSettings {
             leeway: keys.leeway,
             public_subscribe: keys.public_subscribe,
             public_publish: keys.public_publish,
+            personal_topics: keys.personal_topics,
         })
     }
 

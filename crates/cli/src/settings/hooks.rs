@@ -13,11 +13,11 @@ use crate::config::units::{PositiveDuration, Redacted};
 use crate::config::value::{choice, scalar};
 
 settings! {
-    /// Hooks: HTTP requests to the application, which decides about connections, subscriptions and publications of clients
-    /// of `/ws`, and answers their calls. Namespaces may have hooks of their own.
+    /// Hooks: HTTP requests to the application, which decides about connections, requests, subscriptions and
+    /// publications of clients, and answers their calls. Namespaces may have hooks of their own.
     pub(crate) struct HookSettings in "hooks", "Hooks" {
-        /// URL that decides about new connections to `/ws`. Without keys for tokens, clients have only the rights that
-        /// its answers grant.
+        /// URL that decides about new connections to `/ws` and below `/topics`, and about each request for topics and keys.
+        /// Without keys for tokens, clients have only the rights that its answers grant.
         connect: Option<HookUrlSetting> { example: "https://app.example.com/hooks", reloads: true }
 
         /// URL that extends connections whose token or claims expire.
@@ -30,7 +30,7 @@ settings! {
         /// URL that decides about subscriptions.
         subscribe: Option<HookUrlSetting> { example: "https://app.example.com/hooks", reloads: true }
 
-        /// URL that decides about publications, and may change them.
+        /// URL that decides about publications and writes of keys, and may change them.
         publish: Option<HookUrlSetting> { example: "https://app.example.com/hooks", reloads: true }
 
         /// URL that answers calls of clients (`rpc`).

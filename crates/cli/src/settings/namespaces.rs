@@ -92,6 +92,28 @@ settings! {
             reloads: true,
         }
 
+        /// Maximum rate of one connection: ops `subscribe` per second, to all topics and keys of the namespace together. Excess
+        /// is rejected with 429. Subscriptions of plain HTTP requests are not limited.
+        subscribes_per_second: Option<NonZeroU32> { unset: "no limit", example: "20", reloads: true }
+
+        /// Maximum number of subscriptions at once of one connection, after an idle time.
+        subscribe_burst: Option<NonZeroU32> {
+            unset: "{namespace.*.subscribes_per_second}",
+            example: "100",
+            reloads: true,
+        }
+
+        /// Maximum rate of one connection: calls (`rpc`) per second with a topic of the namespace. Excess is rejected with
+        /// 429.
+        calls_per_second: Option<NonZeroU32> { unset: "no limit", example: "10", reloads: true }
+
+        /// Maximum number of calls at once of one connection, after an idle time.
+        call_burst: Option<NonZeroU32> {
+            unset: "{namespace.*.calls_per_second}",
+            example: "20",
+            reloads: true,
+        }
+
         /// URL that decides about subscriptions, as {hooks.subscribe}; `off` for no hook.
         subscribe_hook: Option<HookUrlOrOff> { unset: "{hooks.subscribe}", example: "off", reloads: true }
 
@@ -207,21 +229,8 @@ impl ServeSettings {
                     return fault(key, "a durable topic reads its stream instead");
                 }
             }
-            for (burst, rate, is_alone) in [
-                (
-                    "namespace.*.publish_burst",
-                    "publishes_per_second",
-                    keys.publish_burst.is_some() && keys.publishes_per_second.is_none(),
-                ),
-                (
-                    "namespace.*.user_publish_burst",
-                    "user_publishes_per_second",
-                    keys.user_publish_burst.is_some() && keys.user_publishes_per_second.is_none(),
-                ),
-            ] {
-                if is_alone {
-                    return fault(burst, &format!("needs {rate} in the same table"));
-                }
+            if let Some((burst, rate)) = lone_burst(keys) {
+                return fault(&format!("namespace.*.{burst}"), &format!("needs {rate} in the same table"));
             }
             if let Some(interval) = keys.key_interval.filter(|it| *it > KeySubscription::INTERVAL_MAX) {
                 let (millis, max) = (interval.as_millis(), KeySubscription::INTERVAL_MAX.as_secs());
@@ -301,8 +310,31 @@ impl NamespaceSection {
         if let Some(rate) = rate(keys.user_publishes_per_second, keys.user_publish_burst) {
             options = options.with_user_rate(rate);
         }
+        if let Some(rate) = rate(keys.subscribes_per_second, keys.subscribe_burst) {
+            options = options.with_subscribe_rate(rate);
+        }
+        if let Some(rate) = rate(keys.calls_per_second, keys.call_burst) {
+            options = options.with_call_rate(rate);
+        }
         options
     }
+}
+
+/// A burst without its rate: the names of both.
+fn lone_burst(keys: &NamespaceKeys) -> Option<(&'static str, &'static str)> {
+    let pairs = [
+        (keys.publish_burst, keys.publishes_per_second, "publish_burst", "publishes_per_second"),
+        (
+            keys.user_publish_burst,
+            keys.user_publishes_per_second,
+            "user_publish_burst",
+            "user_publishes_per_second",
+        ),
+        (keys.subscribe_burst, keys.subscribes_per_second, "subscribe_burst", "subscribes_per_second"),
+        (keys.call_burst, keys.calls_per_second, "call_burst", "calls_per_second"),
+    ];
+    let lone = pairs.into_iter().find(|(burst, rate, ..)| burst.is_some() && rate.is_none());
+    lone.map(|(_, _, burst, rate)| (burst, rate))
 }
 
 fn slow_consumer(setting: SlowConsumerSetting) -> SlowConsumer {
@@ -346,6 +378,7 @@ mod tests {
                     publish = \"anonymous\"\nsubscribe = \"nobody\"\nwrite_keys = \"token\"\nkeyed = false\n\
                     presence = false\nkey_interval = \"2s\"\nmax_message = \"6k\"\npublishes_per_second = 7\n\
                     publish_burst = 8\nuser_publishes_per_second = 9\nuser_publish_burst = 10\n\
+                    subscribes_per_second = 11\nsubscribe_burst = 12\ncalls_per_second = 13\ncall_burst = 14\n\
                     subscribe_hook = \"off\"\npublish_hook = \"http://a\"\nrpc_hook = \"http://b\"\nhook_failure = \"open\"\n\
                     [namespace.b]\ndurable = true\n[namespace.c]\nhistory = \"off\"\n[streams]\ndirectory = \"d\"";
         let expected = [
@@ -362,6 +395,8 @@ mod tests {
                 .with_max_message(6 << 10)
                 .with_connection_rate(PublishRate::new(7).with_burst(8))
                 .with_user_rate(PublishRate::new(9).with_burst(10))
+                .with_subscribe_rate(PublishRate::new(11).with_burst(12))
+                .with_call_rate(PublishRate::new(13).with_burst(14))
                 .with_subscribe_hook(HookTarget::Off)
                 .with_publish_hook(HookTarget::Url("http://a".to_owned()))
                 .with_rpc_hook(HookTarget::Url("http://b".to_owned()))

@@ -30,6 +30,14 @@ settings! {
             example: "/etc/sinews/apps",
             reloads: true,
         }
+
+        /// Prefix of paths at which apps are served, too: with `/broadcast`, also at `/broadcast/app/KEY` and
+        /// `/broadcast/apps/ID/…`. Signatures may cover paths with and without it. For a proxy with a path, whether it removes
+        /// the path or not.
+        path_prefix: Option<String> {
+            expected: "a path such as \"/broadcast\"",
+            example: "/broadcast",
+        }
     }
 }
 
@@ -150,6 +158,20 @@ settings! {
         /// Whether webhooks may go to private and local addresses. Otherwise such addresses are rejected, of a name whenever
         /// a connection is opened.
         webhook_private: Option<bool> { unset: "false", example: "true", reloads: true }
+
+        /// Headers of each request to a webhook besides those of the protocol, each as `NAME: VALUE`; at most 16.
+        webhook_headers: Vec<Redacted> {
+            expected: "a string such as \"NAME: VALUE\"",
+            example: "Authorization: Bearer TOKEN",
+            reloads: true,
+        }
+
+        /// File with the certificates, in PEM, that `https` URLs of webhooks must be signed by.
+        webhook_ca_file: Option<PathBuf> {
+            unset: "the certificates that the system trusts",
+            example: "/etc/sinews/app-ca.pem",
+            reloads: true,
+        }
     }
 }
 
@@ -185,6 +207,7 @@ impl From<PusherEventSetting> for WebhookEventKind {
 /// The apps, in the order of the configuration file, and then by file of the directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PusherSettings {
+    keys: PusherKeys,
     /// Apps of the configuration file.
     sections: Vec<PusherSection>,
     directory: Option<AppDirectory>,
@@ -201,17 +224,25 @@ struct PusherSection {
 
 impl SettingGroup for PusherSettings {
     fn resolve(resolver: &mut SettingResolver<'_>) -> Result<Self, String> {
-        let PusherKeys { apps_directory } = PusherKeys::resolve(resolver)?;
+        let keys = PusherKeys::resolve(resolver)?;
+        let directory = keys.apps_directory.clone().map(AppDirectory::new);
         let sections = resolver.sections(PusherAppKeys::TABLE.name).map(PusherSection::resolve);
         let sections = sections.collect::<Result<_, _>>()?;
-        Ok(Self { sections, directory: apps_directory.map(AppDirectory::new), files: Vec::new() })
+        Ok(Self { keys, sections, directory, files: Vec::new() })
     }
 
-    /// All keys take effect on reload.
-    fn list_restarts(&self, _: &Self, _: &mut Vec<&'static str>) {}
+    /// All keys of apps take effect on reload.
+    fn list_restarts(&self, new: &Self, restarts: &mut Vec<&'static str>) {
+        self.keys.list_restarts(&new.keys, restarts);
+    }
 }
 
 impl PusherSettings {
+    /// Prefix of paths.
+    pub(crate) fn path_prefix(&self) -> Option<&str> {
+        self.keys.path_prefix.as_deref()
+    }
+
     /// Directory of apps.
     pub(crate) fn directory(&self) -> Option<&AppDirectory> {
         self.directory.as_ref()
@@ -359,8 +390,8 @@ impl PusherSection {
         if let Some(timeout) = keys.activity_timeout {
             app = app.with_activity_timeout(timeout);
         }
-        for url in &keys.webhooks {
-            app = app.with_webhook(webhook(url, keys));
+        for webhook in webhooks(keys).map_err(fault)? {
+            app = app.with_webhook(webhook);
         }
         let app = app
             .with_enabled(keys.enabled.unwrap_or(true))
@@ -375,6 +406,32 @@ impl PusherSection {
         PusherApps::new([app.clone()]).map_err(fault)?;
         Ok(app)
     }
+}
+
+/// The webhooks of an app. Reads the file of certificates.
+///
+/// # Errors
+/// The file cannot be read, or a header is no pair.
+fn webhooks(keys: &PusherAppKeys) -> Result<Vec<PusherWebhook>, String> {
+    let fault = |path: &PathBuf, error: String| format!("webhook_ca_file {}: {error}", path.display());
+    let roots = match &keys.webhook_ca_file {
+        Some(path) => Some((path, fs::read(path).map_err(|error| fault(path, error.to_string()))?)),
+        None => None,
+    };
+    let mut all = Vec::with_capacity(keys.webhooks.len());
+    for url in &keys.webhooks {
+        let mut webhook = webhook(url, keys);
+        for Redacted(pair) in &keys.webhook_headers {
+            let (name, value) =
+                pair.split_once(':').ok_or("webhook_headers must have strings such as \"NAME: VALUE\"")?;
+            webhook = webhook.with_header(name, value.trim());
+        }
+        if let Some((path, pem)) = &roots {
+            webhook = webhook.with_trusted_certificates(pem).map_err(|error| fault(path, error))?;
+        }
+        all.push(webhook);
+    }
+    Ok(all)
 }
 
 fn webhook(url: &str, keys: &PusherAppKeys) -> PusherWebhook {
@@ -425,6 +482,7 @@ mod tests {
                     cache_time = \"1m\"\ntopics = \"chat\"\nmax_connections = 5\n\
                     webhooks = [\"http://a/\", \"http://b/\"]\nwebhook_events = [\"cache_miss\"]\n\
                     webhook_channels = \"private-\"\nwebhook_batches = true\nwebhook_grace = \"0s\"\n\
+                    webhook_headers = [\"Authorization: Bearer not shown\", \"X-A:b\"]\n\
                     [[pusher.app]]\nid = \"2\"\nkey = \"d\"\nsecret = \"e\"\n";
         let settings = settings(&[], file).unwrap();
         assert!(!settings.pusher.apps().unwrap().is_empty());
@@ -494,5 +552,26 @@ mod tests {
         let missing = "[[pusher.app]]\nid = \"1\"\nkey = \"a\"\nsecret_file = \"/nowhere/a\"";
         let error = settings(&[], missing).unwrap().pusher.apps().unwrap_err();
         assert!(error.contains("sinews.toml:1: pusher.app: secret_file /nowhere/a: "), "{error}");
+    }
+
+    #[test]
+    fn invalid_webhooks_are_reported_without_their_secrets() {
+        for (keys, expected) in [
+            (
+                "webhook_headers = \"not shown\"",
+                "sinews.toml:1: pusher.app: webhook_headers must have strings",
+            ),
+            (
+                "webhook_headers = \"Host: not shown\"",
+                "sinews.toml:1: pusher.app: app \"1\": webhook: header host is reserved",
+            ),
+            ("webhook_ca_file = \"/nowhere/a\"", "sinews.toml:1: pusher.app: webhook_ca_file /nowhere/a: "),
+        ] {
+            let file = format!(
+                "[[pusher.app]]\nid = \"1\"\nkey = \"a\"\nsecret = \"b\"\nwebhooks = \"http://a/\"\n{keys}\n"
+            );
+            let error = settings(&[], &file).unwrap().pusher.apps().unwrap_err();
+            assert!(error.contains(expected) && !error.contains("not shown"), "{error}");
+        }
     }
 }

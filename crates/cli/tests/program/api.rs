@@ -1,7 +1,10 @@
 //! The HTTP API for backends, against its own document and against docs/book/src/server/api.md.
 
+mod assigned;
 mod connections;
 mod document;
+mod refresh;
+mod revocations;
 mod schema;
 
 use std::process::{Command, Stdio};

@@ -199,7 +199,7 @@ fn token_command_shows_claims_and_verdict() {
 
     for (arguments, message) in [
         (&["--subscribe", "a"][..], "a key is needed: --secret-file or --private-key-file"),
-        (&["--secret-file", &secret], "give --subscribe, --publish, --keys or --delete"),
+        (&["--secret-file", &secret], "give --subscribe, --publish, --keys, --delete or --topics"),
         (&["--secret-file", &secret, "--subscribe", "a.>.b"], "--subscribe a.>.b: not a valid topic pattern"),
         (&["--secret-file", &secret, "--subscribe", "a", "--algorithm", "HS512"], "good for [HS256]"),
     ] {

@@ -4,7 +4,13 @@
 #[allow(dead_code, reason = "these tests need a part of it")]
 pub(crate) mod broker;
 #[cfg(any(feature = "nats", feature = "redis"))]
-mod real;
+mod presence;
+#[cfg(any(feature = "nats", feature = "redis"))]
+pub(crate) mod real;
+#[cfg(any(feature = "nats", feature = "redis"))]
+mod tap;
+#[cfg(any(feature = "nats", feature = "redis"))]
+mod users;
 
 use std::time::Instant;
 

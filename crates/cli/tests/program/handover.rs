@@ -4,6 +4,7 @@ mod cluster;
 mod event_stream;
 mod keys;
 mod many_streams;
+mod revocations;
 mod webhooks;
 
 use std::collections::BTreeSet;

@@ -1,5 +1,7 @@
 //! Hooks: an application that accepts, rejects, is slow, fails, or is not there.
 
+mod requests;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -252,8 +254,13 @@ fn application_accepts_connections_and_grants_rights() {
     let mut guest = open(&server, "Cookie: session=guest\r\n");
     assert_eq!(guest.receive_message()["op"], "welcome");
     assert_eq!(publish(&mut guest, "chat.a", &json!(1))["code"], 401, "no claims, no rights");
-    let post = server.request("POST /topics/chat.a HTTP/1.1", "a");
-    assert!(post.starts_with("HTTP/1.1 401 "), "no other route grants more: {post}");
+    for (cookie, topic, status) in
+        [("anna", "chat.a", 200), ("anna", "other", 403), ("ben", "chat.a", 403), ("guest", "chat.a", 401)]
+    {
+        let post = format!("POST /topics/{topic} HTTP/1.1\r\nCookie: session={cookie}");
+        let answer = server.request(&post, "a");
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{cookie}: {answer}");
+    }
 }
 
 /// A server whose hooks of `a.>` decide by the topic.
@@ -303,12 +310,11 @@ fn application_decides_about_subscriptions() {
     let members = client.request(json!({"op": "members", "topic": "a.x"}));
     assert_eq!(members["members"], json!([{"id": "me", "info": "of the topic"}]));
 
-    // Requests that cannot wait for a hook are rejected.
-    let answer = server.get("/topics/a.x?last=1");
-    assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
-    assert!(server.get("/topics/a.free/keys").starts_with("HTTP/1.1 200 "));
-    let socket = server.try_websocket("/topics/a.x", "").err().unwrap();
-    assert!(socket.starts_with("HTTP/1.1 403 "), "{socket}");
+    // Subscriptions to keys alone are decided about, too.
+    let keys = |topic: &str| json!({"op": "subscribe", "id": 2, "topic": topic, "keys": true});
+    assert_eq!(client.request(keys("a.no"))["code"], 409);
+    let ack = client.request(keys("a.keys"));
+    assert_eq!((&ack["op"], &ack["topic"]), (&json!("ack"), &json!("a.keys")), "{ack}");
 }
 
 #[test]
@@ -335,13 +341,6 @@ fn application_decides_about_publications() {
     let rejected = received.iter().find(|message| message["id"] == 4).unwrap();
     assert_eq!((&rejected["code"], &rejected["error"]), (&json!(403), &json!("no")));
 
-    // Requests that cannot wait for a hook are rejected.
-    for request in ["POST /topics/a.x HTTP/1.1", "PUT /topics/a.x/keys/k HTTP/1.1"] {
-        let answer = server.request(request, "1");
-        assert!(answer.starts_with("HTTP/1.1 403 "), "{request}: {answer}");
-    }
-    let set = json!({"op": "set", "id": 1, "topic": "a.x", "key": "k", "data": 1});
-    assert_eq!(client.request(set)["code"], 403);
     let metrics = server.get("/metrics");
     for line in [
         "sinews_hook_requests_total{hook=\"publish\",result=\"accepted\"} 3\n",
@@ -353,6 +352,57 @@ fn application_decides_about_publications() {
     ] {
         assert!(metrics.contains(line), "{line} in {metrics}");
     }
+}
+
+#[test]
+fn application_decides_about_writes_of_keys() {
+    let directory = Directory::new();
+    let (app, server) = deciding(&directory);
+    let mut client = Client::connect(&server);
+    let set = json!({
+        "op": "set", "id": 1, "topic": "a.x", "key": "k", "data": {"n": 1}, "ttl": 60_000, "if_new": true,
+        "idempotency_key": "once",
+    });
+    let ack = client.request(set.clone());
+    assert_eq!((&ack["op"], &ack["seq"]), (&json!("ack"), &json!(1)), "{ack}");
+    let asked = app.request().json();
+    let expected = json!({
+        "hook": "publish", "topic": "a.x", "key": "k", "data": {"n": 1}, "ttl": 60_000, "if_new": true,
+        "idempotency_key": "once", "address": "127.0.0.1", "connection": asked["connection"],
+    });
+    assert_eq!(asked, expected);
+    let delete =
+        json!({"op": "delete", "id": 2, "topic": "a.x", "key": "k", "version": 1, "epoch": ack["epoch"]});
+    assert_eq!(client.request(delete)["seq"], 2);
+    let asked = app.request().json();
+    assert_eq!(
+        (&asked["delete"], &asked["version"], &asked["epoch"]),
+        (&json!(true), &json!(1), &ack["epoch"])
+    );
+    assert_eq!(asked.get("data"), None);
+
+    // A rejection, another value, and a value for a deletion.
+    let with = |op: &str, topic: &str| {
+        let mut request = json!({"op": op, "id": 3, "topic": topic, "key": "k"});
+        if op == "set" {
+            request["data"] = json!(7);
+        }
+        request
+    };
+    let rejected = client.request(with("set", "a.no"));
+    assert_eq!((&rejected["code"], &rejected["error"]), (&json!(403), &json!("no")));
+    assert_eq!(client.request(with("set", "a.changed"))["op"], "ack");
+    assert_eq!(client.request(with("set", "a.bytes"))["op"], "ack");
+    assert_eq!(client.request(with("delete", "a.changed"))["code"], 503);
+    for (topic, value) in [("a.changed", json!({"was": 7})), ("a.bytes", json!(null))] {
+        let answer = server.get(&format!("/topics/{topic}/keys/k"));
+        let body: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
+        assert_eq!(body.get("data").unwrap_or(&Value::Null), &value, "{body}");
+    }
+    // What the client may not write is not asked about.
+    app.requests.try_iter().for_each(drop);
+    assert_eq!(client.request(with("set", "a..b"))["code"], 422);
+    assert!(app.requests.try_recv().is_err());
 }
 
 #[test]

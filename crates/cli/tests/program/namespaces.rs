@@ -5,6 +5,7 @@ use sinews_testkit::{Frame, Reply};
 
 use crate::auth::{SECRET, token};
 use crate::config::Directory;
+use crate::hooks::{AppAnswer, Application};
 use crate::protocol::Client;
 use crate::support::{Running, program};
 
@@ -229,4 +230,59 @@ fn reload_changes_the_options_of_all_connections() {
     assert_eq!(result["op"], "ack");
     assert_eq!(publish(&mut old, "a", "x")["op"], "ack", "an open connection follows");
     assert_eq!(publish(&mut old, "a", "xyz")["code"], 413);
+}
+
+#[test]
+fn subscriptions_and_calls_are_limited() {
+    let directory = Directory::new();
+    let app = Application::start(|_| AppAnswer::Json(json!({})));
+    let file = format!(
+        "[hooks]\nrpc = {:?}\n[namespace.\"a.>\"]\nsubscribes_per_second = 1\nsubscribe_burst = 3\n\
+         calls_per_second = 1\ncall_burst = 2\n",
+        app.url("/")
+    );
+    let server = serve(&directory, &file);
+    let mut client = Client::connect(&server);
+    // The rate refills while the test runs, so it counts what is accepted before the first rejection.
+    let accepted = |client: &mut Client, requests: &[Value], text: &str| {
+        let count = (0..1_000).map(|at| {
+            client.send_message(&requests[at % requests.len()]);
+            // A subscription to keys is followed by a snapshot.
+            loop {
+                let answer = client.receive_message();
+                if !answer["id"].is_null() {
+                    break answer;
+                }
+            }
+        });
+        let mut count = count.take_while(|answer| {
+            let is_rejected = answer["code"] == 429;
+            assert!(!is_rejected || answer["error"].as_str().unwrap().ends_with(text), "{answer}");
+            !is_rejected
+        });
+        count.by_ref().count()
+    };
+    // By name, by pattern and to keys.
+    let subscriptions = [
+        json!({"op": "subscribe", "id": 1, "topic": "a.x"}),
+        json!({"op": "subscribe", "id": 1, "topic": ">"}),
+        json!({"op": "subscribe", "id": 1, "topic": "a.x", "keys": true}),
+        json!({"op": "subscribe", "id": 1, "topic": "*.y"}),
+    ];
+    let text = " exceed subscribes_per_second (1)";
+    let count = accepted(&mut client, &subscriptions, text);
+    assert!((3..1_000).contains(&count), "{count}");
+    for request in &subscriptions {
+        let count = accepted(&mut client, std::slice::from_ref(request), text);
+        assert!(count < 1_000, "each form counts: {request}");
+    }
+    let other = json!({"op": "subscribe", "id": 1, "topic": "b"});
+    assert_eq!(accepted(&mut client, &[other], text), 1_000, "another namespace");
+    assert_eq!(subscribe(&mut Client::connect(&server), "a.y")["op"], "ack", "another connection");
+
+    let call = |topic: &str| json!({"op": "rpc", "id": 1, "method": "m", "topic": topic, "data": 1});
+    let count = accepted(&mut client, &[call("a.x")], "calls of a.x exceed calls_per_second (1)");
+    assert!((2..1_000).contains(&count), "{count}");
+    assert_eq!(app.requests.try_iter().count(), count, "a rejected call is not passed on");
+    assert_eq!(client.request(call("b"))["op"], "rpc");
 }

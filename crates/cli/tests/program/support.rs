@@ -212,17 +212,25 @@ impl Socket {
     }
 
     pub(crate) fn next(&mut self) -> Option<Reply> {
+        self.try_next().unwrap()
+    }
+
+    /// The next reply; `None` at the end.
+    ///
+    /// # Errors
+    /// The transport has failed.
+    pub(crate) fn try_next(&mut self) -> std::io::Result<Option<Reply>> {
         while self.replies.is_empty() {
             let mut chunk = [0; 4096];
             let count = match self.stream.read(&mut chunk) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                read => read.unwrap(),
+                read => read?,
             };
             if count == 0 {
-                return None;
+                return Ok(None);
             }
             self.replies.extend(self.reader.read(&chunk[..count]).unwrap());
         }
-        Some(self.replies.remove(0))
+        Ok(Some(self.replies.remove(0)))
     }
 }

@@ -1,30 +1,39 @@
 //! Keys of topics by plain requests: `/topics/{name}/keys`.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use serde_json::json;
 use sinews_server::{
-    Answer, KeyCondition, KeyError, KeyLog as _, KeyWrite, KeyWritten, Position, Request, Response, Topics,
+    Answer, KeyCondition, KeyError, KeyLog as _, KeyWrite, KeyWritten, Position, Publisher, Request,
+    Response, Topics,
 };
 
 use super::topics::content_of;
-use crate::auth::{Action, Creator, Denied};
+use crate::auth::{Action, Creator, Denied, Rights};
+use crate::hooks::HookKind;
+use crate::hooks::requests::{RequestHooks, RequestRejection};
 use crate::http::{failure, topic_of};
 use crate::namespaces::ConnectionRates;
-use crate::policy::AccessPolicy;
+use crate::policy::LivePolicy;
 use crate::problem::{Problem, code, problem};
 use crate::streams::service::StreamService;
 use crate::topics;
 use crate::topics::keys::{key_json, key_problem, page_json, value_len};
 
+/// What requests for keys use.
+#[derive(Clone)]
+pub(crate) struct TopicKeys {
+    pub(crate) live: LivePolicy,
+    pub(crate) store: Option<Arc<StreamService>>,
+    pub(crate) max_message: usize,
+}
+
 /// `PUT /topics/{name}/keys/{key}`: the body is the value.
-pub(crate) fn put(
-    policy: &AccessPolicy,
-    store: Option<&Arc<StreamService>>,
-    request: &mut Request<'_>,
-) -> Result<Answer, Denied> {
-    write(policy, store, request, |request, key| {
+pub(crate) fn put(api: &TopicKeys, request: &mut Request<'_>) -> Result<Answer, Denied> {
+    write(api, request, |request, key| {
         let content = content_of(request).map_err(|(status, problem)| failure(status, &problem))?;
         let mut write = KeyWrite::set(key, content.into_key_value());
         if let Some(ttl) = request.query("ttl") {
@@ -36,81 +45,90 @@ pub(crate) fn put(
 }
 
 /// `DELETE /topics/{name}/keys/{key}`.
-pub(crate) fn delete(
-    policy: &AccessPolicy,
-    store: Option<&Arc<StreamService>>,
-    request: &mut Request<'_>,
-) -> Result<Answer, Denied> {
-    write(policy, store, request, |_, key| Ok(KeyWrite::delete(key)))
+pub(crate) fn delete(api: &TopicKeys, request: &mut Request<'_>) -> Result<Answer, Denied> {
+    write(api, request, |_, key| Ok(KeyWrite::delete(key)))
 }
 
 /// `GET /topics/{name}/keys`: a page of the keys.
-pub(crate) fn list(
-    policy: &AccessPolicy,
-    store: Option<&Arc<StreamService>>,
-    request: &mut Request<'_>,
-) -> Result<Answer, Denied> {
+pub(crate) fn list(api: &TopicKeys, request: &mut Request<'_>) -> Result<Answer, Denied> {
     let topic = match topic_of(request, topics::check_name) {
         Ok(topic) => topic,
         Err(problem) => return Ok(failure(400, &problem).into()),
     };
-    let rights = policy.rights(request)?;
-    rights.may(Action::Subscribe, &topic)?;
-    rights.check_without_hooks(Action::Subscribe, &topic)?;
-    if let Err(problem) = rights.check_keyed(&topic) {
-        return Ok(plain_failure(&problem).into());
-    }
-    if let Err(problem) = check_ready(store, &topic) {
-        return Ok(plain_failure(&problem).into());
-    }
-    let (after, filter) = (request.decoded_query("after"), request.decoded_query("filter"));
+    let text = |name| request.decoded_query(name).map(Cow::into_owned);
+    let (after, filter) = (text("after"), text("filter"));
     let limit = match request.query("limit").map(str::parse) {
         None => Topics::KEYS_MAX,
         Some(Ok(limit)) if limit > 0 => limit,
         Some(_) => return Ok(failure(400, "limit is a number of keys of at least 1").into()),
     };
-    let page = request.topics().keys(&topic, after.as_deref(), filter.as_deref(), limit);
-    Ok(match page {
-        Ok(page) => no_store(Response::json(page_json(&topic, &page))),
-        Err(error) => key_failure(error),
-    }
-    .into())
+    let publisher = request.publisher();
+    read(api, request, topic, "/topics/{name}/keys", move |topic| {
+        match publisher.keys(topic, after.as_deref(), filter.as_deref(), limit) {
+            Ok(page) => no_store(Response::json(page_json(topic, &page))),
+            Err(error) => key_failure(error),
+        }
+    })
 }
 
 /// `GET /topics/{name}/keys/{key}`: one key.
-pub(crate) fn get(
-    policy: &AccessPolicy,
-    store: Option<&Arc<StreamService>>,
-    request: &mut Request<'_>,
-) -> Result<Answer, Denied> {
+pub(crate) fn get(api: &TopicKeys, request: &mut Request<'_>) -> Result<Answer, Denied> {
     let (topic, key) = match names_of(request) {
         Ok(names) => names,
         Err(answer) => return Ok(answer.into()),
     };
-    let rights = policy.rights(request)?;
-    rights.may(Action::Subscribe, &topic)?;
-    rights.check_without_hooks(Action::Subscribe, &topic)?;
-    if let Err(problem) = rights.check_keyed(&topic) {
-        return Ok(plain_failure(&problem).into());
-    }
-    if let Err(problem) = check_ready(store, &topic) {
-        return Ok(plain_failure(&problem).into());
-    }
-    let Some((change, position)) = request.topics().key(&topic, &key) else {
-        return Ok(failure(404, "the key does not exist").into());
+    let publisher = request.publisher();
+    read(api, request, topic, KEY_ROUTE, move |topic| {
+        let Some((change, position)) = publisher.key(topic, &key) else {
+            return failure(404, "the key does not exist");
+        };
+        let version = Position { sequence: change.version(), ..position };
+        let answer = Response::json(key_json(topic, &change, position));
+        no_store(answer.with_header("ETag", entity_tag(version)))
+    })
+}
+
+/// The route of one key, for the application.
+const KEY_ROUTE: &str = "/topics/{name}/keys/{key}";
+
+/// Reads keys of a topic once the rights and the hooks permit it.
+fn read(
+    api: &TopicKeys,
+    request: &Request<'_>,
+    topic: String,
+    route: &'static str,
+    read: impl FnOnce(&str) -> Response + 'static,
+) -> Result<Answer, Denied> {
+    let rights = api.live.policy().rights(request)?;
+    let store = api.store.clone();
+    let check = move |rights: &Rights, topic: &str| {
+        rights.may(Action::Subscribe, topic)?;
+        rights.check_keyed(topic)?;
+        Ok::<_, RequestRejection>(check_ready(store.as_ref(), topic)?)
     };
-    let version = Position { sequence: change.version(), ..position };
-    let answer = Response::json(key_json(&topic, &change, position));
-    Ok(no_store(answer.with_header("ETag", entity_tag(version))).into())
+    let has_hook = || !matches!(rights.subscribe_hook(&topic), Ok(None));
+    let hooks = RequestHooks::of(&api.live, request).filter(|hooks| hooks.has_connect() || has_hook());
+    let Some(hooks) = hooks else {
+        let answer = check(&rights, &topic).map(|()| read(&topic));
+        return Ok(answer.unwrap_or_else(|rejection| rejection.response()).into());
+    };
+    Ok(Answer::later(async move {
+        let decided = async {
+            let rights = hooks.connect(rights, route).await?.rights;
+            check(&rights, &topic)?;
+            hooks.subscribe(&rights, std::iter::once(&*topic)).await.map(drop)
+        };
+        decided.await.map_or_else(|rejection| rejection.response(), |()| read(&topic))
+    }))
 }
 
 /// Writes a key; the headers have the conditions.
 fn write(
-    policy: &AccessPolicy,
-    store: Option<&Arc<StreamService>>,
-    request: &mut Request<'_>,
+    api: &TopicKeys,
+    request: &Request<'_>,
     make: impl FnOnce(&Request<'_>, &str) -> Result<KeyWrite, Response>,
 ) -> Result<Answer, Denied> {
+    let policy = api.live.policy();
     // A page of another origin can make a browser write here, too.
     if let Err(rejection) = policy.check_origin(request) {
         return Ok(failure(403, rejection.text()).into());
@@ -120,18 +138,46 @@ fn write(
         Err(answer) => return Ok(answer.into()),
     };
     let rights = policy.rights(request)?;
-    rights.may_write_key(&topic, &key)?;
-    rights.check_without_hooks(Action::Publish, &topic)?;
-    let write = match make(request, &key) {
+    let has_hook = rights.topic_hook(HookKind::Publish, &topic).is_some();
+    let hooks = RequestHooks::of(&api.live, request).filter(|hooks| has_hook || hooks.has_connect());
+    if hooks.is_none() {
+        rights.may_write_key(&topic, &key)?;
+    }
+    let write = make(request, &key)
+        .and_then(|write| with_conditions(request, write).map_err(|problem| plain_failure(&problem)));
+    let write = match write {
         Ok(write) => write,
         Err(answer) => return Ok(answer.into()),
     };
-    let checked = rights
-        .check_keyed(&topic)
-        .and_then(|_| rights.check_publication(&topic, value_len(&write), &mut ConnectionRates::default()));
-    let written =
-        checked.and_then(|()| execute(request, (&topic, write), (store, rights.creator()), plain_failure));
-    Ok(written.unwrap_or_else(|problem| plain_failure(&problem).into()))
+    let check = |rights: &Rights, topic: &str, write: &KeyWrite| {
+        rights.may_write_key(topic, write.key())?;
+        rights.check_keyed(topic)?;
+        rights.check_publication(topic, value_len(write), &mut ConnectionRates::default())?;
+        Ok::<_, RequestRejection>(())
+    };
+    let (store, publisher) = (api.store.clone(), request.publisher());
+    let Some(hooks) = hooks else {
+        if let Err(rejection) = check(&rights, &topic, &write) {
+            return Ok(rejection.response().into());
+        }
+        let access = (store.as_ref(), rights.creator());
+        return Ok(execute_write(&publisher, (topic, write), access, plain_failure));
+    };
+    let max_message = api.max_message;
+    Ok(Answer::later(async move {
+        let decided = async {
+            let rights = hooks.connect(rights, KEY_ROUTE).await?.rights;
+            check(&rights, &topic, &write)?;
+            let write = hooks.write_key(&rights, &topic, (write, max_message)).await?;
+            Ok::<_, RequestRejection>((rights.creator(), write))
+        };
+        match decided.await {
+            Ok((creator, write)) => {
+                write_key(&publisher, (topic, write), (store.as_ref(), creator), plain_failure).await
+            }
+            Err(rejection) => rejection.response(),
+        }
+    }))
 }
 
 /// Whether the keys of a topic can be read.
@@ -145,21 +191,47 @@ fn plain_failure(problem: &Problem) -> Response {
 
 /// Writes a key under the conditions of the headers.
 pub(super) fn execute(
-    request: &mut Request<'_>,
+    request: &Request<'_>,
     (topic, write): (&str, KeyWrite),
-    (store, creator): (Option<&Arc<StreamService>>, Creator),
+    access: (Option<&Arc<StreamService>>, Creator),
     failure: fn(&Problem) -> Response,
 ) -> Result<Answer, Problem> {
     let write = with_conditions(request, write)?;
-    if let Some(store) = store.filter(|store| store.keys().stores(topic)) {
-        let (topic, key) = (topic.to_owned(), write.key().to_owned());
-        let written = Arc::clone(store).write_key(request.publisher(), topic.clone(), write, creator);
-        return Ok(Answer::later(async move {
-            written.await.map_or_else(|problem| failure(&problem), |written| success(&topic, &key, &written))
-        }));
+    Ok(execute_write(&request.publisher(), (topic.to_owned(), write), access, failure))
+}
+
+/// Writes a key: at once, unless it is durable.
+fn execute_write(
+    publisher: &Publisher,
+    (topic, write): (String, KeyWrite),
+    access: (Option<&Arc<StreamService>>, Creator),
+    failure: fn(&Problem) -> Response,
+) -> Answer {
+    let is_durable = access.0.is_some_and(|store| store.keys().stores(&topic));
+    let mut written = Box::pin(write_key(publisher, (topic, write), access, failure));
+    if is_durable {
+        return Answer::later(written);
     }
-    let written = request.topics().write_key(topic, &write).map_err(key_problem)?;
-    Ok(success(topic, write.key(), &written).into())
+    written.as_mut().now_or_never().map_or_else(|| Answer::later(written), Answer::from)
+}
+
+/// Writes a key; completes when it is durable, if its topic is.
+fn write_key(
+    publisher: &Publisher,
+    (topic, write): (String, KeyWrite),
+    (store, creator): (Option<&Arc<StreamService>>, Creator),
+    failure: fn(&Problem) -> Response,
+) -> impl Future<Output = Response> + use<> {
+    let store = store.filter(|store| store.keys().stores(&topic)).cloned();
+    let publisher = publisher.clone();
+    async move {
+        let key = write.key().to_owned();
+        let written = match store {
+            Some(store) => store.write_key(publisher, topic.clone(), write, creator).await,
+            None => publisher.write_key(&topic, &write).map_err(key_problem),
+        };
+        written.map_or_else(|problem| failure(&problem), |written| success(&topic, &key, &written))
+    }
 }
 
 fn success(topic: &str, key: &str, written: &KeyWritten) -> Response {

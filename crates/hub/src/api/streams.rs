@@ -129,9 +129,9 @@ pub(crate) fn publish_to_topic(
     topic: String,
     content: MessageContent,
     rights: Rights,
-) -> Answer {
+) -> impl Future<Output = Response> + use<> {
     let append = append_to_topic(&store, &topic, (content, None), rights);
-    Answer::later(async move {
+    async move {
         match append.await {
             Ok(StoredPublication { epoch, sequence, .. }) => {
                 let body = json!({ "topic": topic, "epoch": epoch, "seq": sequence });
@@ -139,7 +139,7 @@ pub(crate) fn publish_to_topic(
             }
             Err(problem) => error_response(&problem),
         }
-    })
+    }
 }
 
 /// A publication in the stream of a durable topic.

@@ -8,21 +8,28 @@ use serde_json::value::RawValue;
 use sinews_server::{Answer, Request, Response};
 
 use super::streams::publish_to_topic;
-use crate::auth::{Action, Denied};
+use crate::auth::{Action, Denied, Rights};
 use crate::client_message;
+use crate::hooks::HookKind;
+use crate::hooks::requests::{RequestHooks, RequestRejection};
 use crate::http::{failure, media_type, topic_of};
 use crate::namespaces::ConnectionRates;
-use crate::policy::AccessPolicy;
+use crate::policy::LivePolicy;
 use crate::streams::service::StreamService;
-use crate::topics::{self, HubTopics, MessageContent};
+use crate::topics::{self, HubTopics, MessageContent, TopicPublisher};
+
+/// What publications of plain requests use.
+#[derive(Clone)]
+pub(crate) struct TopicPublishing {
+    pub(crate) live: LivePolicy,
+    pub(crate) hub: Arc<HubTopics>,
+    pub(crate) store: Option<Arc<StreamService>>,
+    pub(crate) max_message: usize,
+}
 
 /// `POST /topics/{name}`: the body goes to all subscribers.
-pub(crate) fn publish(
-    policy: &AccessPolicy,
-    hub: &HubTopics,
-    store: Option<&Arc<StreamService>>,
-    request: &mut Request<'_>,
-) -> Result<Answer, Denied> {
+pub(crate) fn publish(api: &TopicPublishing, request: &mut Request<'_>) -> Result<Answer, Denied> {
+    let policy = api.live.policy();
     // A page of another origin can make a browser post here, too.
     if let Err(rejection) = policy.check_origin(request) {
         return Ok(failure(403, rejection.text()).into());
@@ -32,25 +39,67 @@ pub(crate) fn publish(
         Err(problem) => return Ok(failure(400, &problem).into()),
     };
     let rights = policy.rights(request)?;
-    rights.may(Action::Publish, &topic)?;
-    rights.check_without_hooks(Action::Publish, &topic)?;
+    let has_hook = rights.topic_hook(HookKind::Publish, &topic).is_some();
+    let hooks = RequestHooks::of(&api.live, request).filter(|hooks| has_hook || hooks.has_connect());
+    if hooks.is_none() {
+        rights.may(Action::Publish, &topic)?;
+    }
     let content = match content_of(request) {
         Ok(content) => content,
         Err((status, problem)) => return Ok(failure(status, &problem).into()),
     };
-    if let Err(problem) = rights.check_publication(&topic, content.len(), &mut ConnectionRates::default()) {
-        return Ok(failure(problem.code, &problem.text).into());
+    let Some(hooks) = hooks else {
+        if let Err(problem) = rights.check_publication(&topic, content.len(), &mut ConnectionRates::default())
+        {
+            return Ok(failure(problem.code, &problem.text).into());
+        }
+        return Ok(match api.append(&topic, &content, &rights) {
+            Some(append) => Answer::later(append),
+            None => api.deliver(request.topics(), &topic, &content).into(),
+        });
+    };
+    let (api, mut publisher) = (api.clone(), request.publisher());
+    Ok(Answer::later(async move {
+        let decided = async {
+            let rights = hooks.connect(rights, "/topics/{name}").await?.rights;
+            rights.may(Action::Publish, &topic)?;
+            rights.check_publication(&topic, content.len(), &mut ConnectionRates::default())?;
+            let content = hooks.publish(&rights, &topic, (content, api.max_message)).await?;
+            Ok::<_, RequestRejection>((rights, content))
+        };
+        let (rights, content) = match decided.await {
+            Ok(decided) => decided,
+            Err(rejection) => return rejection.response(),
+        };
+        match api.append(&topic, &content, &rights) {
+            Some(append) => append.await,
+            None => api.deliver(&mut publisher, &topic, &content),
+        }
+    }))
+}
+
+impl TopicPublishing {
+    /// Reports a publication, and appends it if its topic is durable.
+    fn append(
+        &self,
+        topic: &str,
+        content: &MessageContent,
+        rights: &Rights,
+    ) -> Option<impl Future<Output = Response> + use<>> {
+        client_message::report(&self.hub, (topic, content), rights, None);
+        let store = self.store.as_ref().filter(|store| store.topics().is_durable(topic))?;
+        Some(publish_to_topic(Arc::clone(store), topic.to_owned(), content.clone(), rights.clone()))
     }
-    client_message::report(hub, (&topic, &content), &rights, None);
-    if let Some(store) = store.filter(|store| store.topics().is_durable(&topic)) {
-        return Ok(publish_to_topic(Arc::clone(store), topic, content, rights));
+
+    /// Delivers a publication to subscribers.
+    fn deliver(&self, out: &mut impl TopicPublisher, topic: &str, content: &MessageContent) -> Response {
+        let subscribers = self.hub.publish(out, topic, content, true);
+        let mut answer = json!({ "topic": topic, "subscribers": subscribers });
+        if self.hub.is_isolated() {
+            answer["cluster"] = json!(false);
+        }
+        Response::json(format!("{answer}\n"))
     }
-    let subscribers = hub.publish(request.topics(), &topic, &content, true);
-    let mut answer = json!({ "topic": topic, "subscribers": subscribers });
-    if hub.is_isolated() {
-        answer["cluster"] = json!(false);
-    }
-    Ok(Response::json(format!("{answer}\n")).into())
 }
 
 /// The content of a body by its type, as for streams: JSON, bytes, or else text if it is UTF-8.

@@ -52,18 +52,21 @@ pub(crate) enum ApiRight {
     Subscribe,
     /// List and close connections, and revoke tokens.
     Disconnect,
+    /// Change the rights of connections.
+    Refresh,
     /// Information about the server, and deletion of streams. Grants all other rights, too.
     Admin,
 }
 
 impl ApiRight {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Publish,
         Self::Read,
         Self::Presence,
         Self::Keys,
         Self::Subscribe,
         Self::Disconnect,
+        Self::Refresh,
         Self::Admin,
     ];
 
@@ -75,13 +78,14 @@ impl ApiRight {
             Self::Keys => "keys",
             Self::Subscribe => "subscribe",
             Self::Disconnect => "disconnect",
+            Self::Refresh => "refresh",
             Self::Admin => "admin",
         }
     }
 
     /// Whether patterns of topics may restrict the right.
     const fn has_topics(self) -> bool {
-        !matches!(self, Self::Disconnect | Self::Admin)
+        !matches!(self, Self::Disconnect | Self::Refresh | Self::Admin)
     }
 }
 

@@ -17,6 +17,7 @@ pub struct AuthOptions {
     pub(super) leeway: Duration,
     pub(super) public_subscribe: Vec<String>,
     pub(super) public_publish: Vec<String>,
+    pub(super) personal_topics: Vec<String>,
 }
 
 impl AuthOptions {
@@ -30,6 +31,7 @@ impl AuthOptions {
             leeway: LEEWAY,
             public_subscribe: Vec::new(),
             public_publish: Vec::new(),
+            personal_topics: Vec::new(),
         }
     }
 
@@ -74,6 +76,14 @@ impl AuthOptions {
         self.public_publish = patterns.into_iter().collect();
         self
     }
+
+    /// Sets topics of each user, at most 64: the server subscribes the clients of a user to them, whatever their rights.
+    /// `{sub}` stands for the `sub` of the token, as in `personal.{sub}`. Default: none.
+    #[must_use]
+    pub fn with_personal_topics(mut self, topics: impl IntoIterator<Item = String>) -> Self {
+        self.personal_topics = topics.into_iter().collect();
+        self
+    }
 }
 
 impl Default for AuthOptions {
@@ -92,11 +102,16 @@ pub enum AuthError {
     PublicSubscribe(String),
     /// A pattern of [`AuthOptions::with_public_publish`] is invalid.
     PublicPublish(String),
+    /// A topic of [`AuthOptions::with_personal_topics`] is invalid.
+    PersonalTopics(String),
 }
 
 impl fmt::Display for AuthError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Self::Keys(text) | Self::PublicSubscribe(text) | Self::PublicPublish(text)) = self;
+        let (Self::Keys(text)
+        | Self::PublicSubscribe(text)
+        | Self::PublicPublish(text)
+        | Self::PersonalTopics(text)) = self;
         f.write_str(text)
     }
 }

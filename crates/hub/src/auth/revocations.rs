@@ -1,12 +1,17 @@
 //! Revoked tokens.
 
+mod file;
+
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+use self::file::RevocationFile;
+pub(crate) use self::file::RevocationStored;
 use super::rights::{Denied, Rights};
 
 /// Maximum number of revocations in effect.
@@ -28,14 +33,38 @@ pub(crate) struct Revocations {
     revoked: RwLock<HashMap<RevokedTokens, RevokedTime>>,
     /// Checked without the lock.
     any: AtomicBool,
+    /// Set if they are stored on disk.
+    file: OnceLock<RevocationFile>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 struct RevokedTime {
     /// Seconds since 1970.
     at: f64,
     until: f64,
 }
+
+/// The result of adding a revocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Inserted {
+    /// It was known.
+    Known,
+    New,
+    /// Too many revocations are in effect.
+    Full,
+}
+
+/// Why a revocation is not in effect, or not stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum RevocationError {
+    /// Too many revocations are in effect.
+    Full,
+    /// It is in effect, and a restart forgets it.
+    NotStored(String),
+}
+
+/// What completes when revocations are on disk; an error if at least one is not in effect, or not stored.
+type Stored = Result<Option<RevocationStored>, RevocationError>;
 
 /// A revocation, as nodes of a cluster exchange it. Times are seconds since 1970.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -49,6 +78,11 @@ impl Revocation {
     /// A revocation from now on.
     pub(crate) fn new(tokens: RevokedTokens, until: f64) -> Self {
         Self { tokens, at: now(), until }
+    }
+
+    /// Whether it was made within this time.
+    pub(crate) fn is_younger_than(&self, time: Duration) -> bool {
+        self.at >= now() - time.as_secs_f64()
     }
 
     /// Whether it affects the token of a client.
@@ -70,25 +104,75 @@ impl Revocations {
     /// Revokes tokens until a time in seconds since 1970. Returns whether there was capacity.
     #[cfg(test)]
     fn revoke(&self, tokens: RevokedTokens, until: f64) -> bool {
-        self.insert(&Revocation::new(tokens, until))
+        self.insert(&Revocation::new(tokens, until)) != Inserted::Full
     }
 
-    /// Adds a revocation. Returns whether there was capacity.
-    pub(crate) fn insert(&self, revocation: &Revocation) -> bool {
+    /// Stores the revocations in a file of a directory from now on, and adds those that it has.
+    ///
+    /// # Errors
+    /// The file cannot be read or written.
+    pub(crate) fn store_in(self: &Arc<Self>, directory: &Path, has_predecessor: bool) -> Result<(), String> {
+        let file = RevocationFile::open(directory, self, has_predecessor)?;
+        // A hub calls this once.
+        let _ = self.file.set(file);
+        Ok(())
+    }
+
+    /// Sets whether another process appends to the file.
+    pub(crate) fn set_file_shared(&self, is_shared: bool) {
+        if let Some(file) = self.file.get() {
+            file.set_shared(is_shared);
+        }
+    }
+
+    /// Stores the revocations that wait for the disk. Later ones are not stored.
+    pub(crate) fn close_file(&self) {
+        if let Some(file) = self.file.get() {
+            file.close();
+        }
+    }
+
+    /// Adds revocations, and stores those that are new. Returns the new ones, and what completes when they are on disk, if
+    /// they are stored.
+    pub(crate) fn revoke_all(&self, all: &[Revocation]) -> (Vec<Revocation>, Stored) {
+        let mut is_full = false;
+        let is_new = |revocation: &&Revocation| match self.insert(revocation) {
+            Inserted::Known => false,
+            Inserted::New => true,
+            Inserted::Full => {
+                is_full = true;
+                false
+            }
+        };
+        let new: Vec<Revocation> = all.iter().filter(is_new).cloned().collect();
+        let stored = match self.file.get().filter(|_| !new.is_empty()) {
+            Some(file) => file.append(&new).map(Some).map_err(RevocationError::NotStored),
+            None => Ok(None),
+        };
+        (new, if is_full { Err(RevocationError::Full) } else { stored })
+    }
+
+    /// Adds a revocation.
+    fn insert(&self, revocation: &Revocation) -> Inserted {
         let Revocation { tokens, at, until } = revocation;
         let mut revoked = self.revoked.write().unwrap_or_else(PoisonError::into_inner);
         if revoked.len() >= REVOCATIONS_MAX && !revoked.contains_key(tokens) {
             let now = now();
             revoked.retain(|_, revocation| revocation.until > now);
             if revoked.len() >= REVOCATIONS_MAX {
-                return false;
+                return Inserted::Full;
             }
         }
-        let known = revoked.entry(tokens.clone()).or_insert(RevokedTime { at: *at, until: *until });
         // An earlier revocation of the same tokens is not shortened.
-        *known = RevokedTime { at: at.max(known.at), until: until.max(known.until) };
+        let former = revoked.get(tokens).copied();
+        let later = |known: RevokedTime| RevokedTime { at: at.max(known.at), until: until.max(known.until) };
+        let known = former.map_or(RevokedTime { at: *at, until: *until }, later);
+        if former == Some(known) {
+            return Inserted::Known;
+        }
+        revoked.insert(tokens.clone(), known);
         self.any.store(true, Ordering::Release);
-        true
+        Inserted::New
     }
 
     /// The revocations in effect.

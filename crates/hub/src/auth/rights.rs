@@ -33,6 +33,8 @@ pub(super) struct Grant {
     pub(super) subscribe: Vec<TopicPattern<'static>>,
     pub(super) delete: Vec<TopicPattern<'static>>,
     pub(super) keys: Vec<KeyPattern>,
+    /// Topics and patterns to which the server subscribes the client.
+    pub(super) topics: Box<[String]>,
     pub(super) subject: Option<Box<str>>,
     /// Id of the token (`jti`).
     pub(super) token_id: Option<Box<str>>,
@@ -90,6 +92,11 @@ impl Rights {
         Self { namespaces: Some(namespaces), ..self }
     }
 
+    /// Whether a token or claims have granted the rights.
+    pub(crate) fn is_granted(&self) -> bool {
+        self.grant.is_some()
+    }
+
     /// The client that counts as the creator of streams.
     pub(crate) fn creator(&self) -> Creator {
         match (self.grant.as_ref().and_then(|grant| grant.subject.clone()), self.address) {
@@ -123,6 +130,11 @@ impl Rights {
     pub(crate) fn of_token(subject: &str, id: &str, issued_at: Option<f64>) -> Self {
         let (subject, token_id) = (Some(subject.into()), Some(id.into()));
         Self::granted(Arc::new(Grant { subject, token_id, issued_at, ..Grant::default() }))
+    }
+
+    /// The topics and patterns to which the server subscribes the client.
+    pub(crate) fn assigned_topics(&self) -> &[String] {
+        self.grant.as_ref().map_or(&[], |grant| &grant.topics)
     }
 
     /// The `sub` of the client's token, if it has one.
@@ -226,12 +238,12 @@ impl Rights {
         if !has_hook {
             return Ok(());
         }
-        let (what, op) = match action {
+        let (what, instead) = match action {
             Action::Publish => ("publications to", "publish"),
             Action::Subscribe | Action::Delete => ("subscriptions to", "subscribe"),
         };
-        let problem =
-            format!("a hook decides about {what} {}: only the op `{op}` at /ws is possible", brief(topic));
+        let topic = brief(topic);
+        let problem = format!("a hook decides about {what} {topic}: {instead} at /ws or at /topics/{topic}");
         Err(Denied { status: 403, problem, lacks_right: true, needs: None })
     }
 
@@ -271,6 +283,26 @@ impl Rights {
     ) -> Result<(), Problem> {
         let check = |table: &NamespaceTable| table.check_publication(topic, bytes, self.client(), rates);
         self.in_namespace(check).unwrap_or(Ok(()))
+    }
+
+    /// Takes a subscription from the rate of the connection.
+    ///
+    /// # Errors
+    /// The exceeded limit of a namespace.
+    pub(crate) fn check_subscribe_rate(
+        &self,
+        topic: &str,
+        rates: &mut ConnectionRates,
+    ) -> Result<(), Problem> {
+        self.in_namespace(|table| table.check_subscription(topic, rates)).unwrap_or(Ok(()))
+    }
+
+    /// Takes a call from the rate of the connection.
+    ///
+    /// # Errors
+    /// The exceeded limit of the topic's namespace.
+    pub(crate) fn check_call_rate(&self, topic: &str, rates: &mut ConnectionRates) -> Result<(), Problem> {
+        self.in_namespace(|table| table.check_call(topic, rates)).unwrap_or(Ok(()))
     }
 
     /// Checks that publications to a topic have no limits.
@@ -379,7 +411,7 @@ impl Action {
 }
 
 impl Denied {
-    pub(super) fn token(problem: String) -> Self {
+    pub(crate) fn token(problem: String) -> Self {
         Self { status: 401, problem, lacks_right: false, needs: None }
     }
 

@@ -4,15 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use futures_channel::oneshot;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sinews_server::{CloseCode, Publisher};
 
+use super::cached_events::cached_event;
 use super::message::NodeId;
-use crate::auth::{Revocation, RevokedTokens};
-use crate::closing::TOKEN_EXPIRED;
+use crate::auth::{Revocation, RightsChange};
+use crate::connections::subscribe::SubscriptionChange;
 use crate::connections::{ConnectionRegistry, ConnectionSelector, described};
 use crate::policy::LivePolicy;
+use crate::topics::HubTopics;
 use crate::topics::list::TopicScan;
 
 /// Time after which a node without a result is reported as missing.
@@ -31,16 +35,24 @@ const SCANS_MAX: usize = 64;
 pub(crate) enum NodeCommand {
     /// Close connections.
     Disconnect { selector: ConnectionSelector, code: u16, reason: String },
+    /// Change the rights of connections.
+    Refresh { selector: ConnectionSelector, change: RightsChange },
     /// Revoke tokens, and close their connections.
     Revoke { revocation: Revocation },
     /// The revocations in effect, for a node that may have missed some.
     Revocations { all: Vec<Revocation> },
     /// The sender may have missed revocations.
     Sync,
+    /// Subscribe or unsubscribe connections.
+    ChangeSubscriptions { change: SubscriptionChange },
+    /// Return the last event of a cache channel.
+    CachedEvent { topic: String },
     /// List topics.
     Topics { filter: String, after: Option<String>, limit: usize },
     /// List connections.
     Connections { user: Option<String>, after: Option<String>, limit: usize },
+    /// Count the connections of an app of the Pusher protocol.
+    AppConnections { app: String },
 }
 
 /// A command in a message: the id is 0 if no result is expected.
@@ -135,25 +147,52 @@ pub(super) struct CommandTarget<'a> {
     pub(super) connections: &'a ConnectionRegistry,
     pub(super) live: &'a LivePolicy,
     pub(super) publisher: &'a Publisher,
+    pub(super) hub: &'a HubTopics,
+}
+
+/// The result of a command on this node.
+pub(super) enum Execution {
+    Done(Value),
+    /// The result follows when connections have executed the command.
+    Pending(BoxFuture<'static, Value>),
 }
 
 impl CommandTarget<'_> {
-    /// Executes a command on this node; returns its result.
-    pub(super) fn execute(&self, command: NodeCommand) -> Value {
+    /// Executes a command on this node.
+    pub(super) fn execute(&self, command: NodeCommand) -> Execution {
+        match command {
+            NodeCommand::ChangeSubscriptions { change } => {
+                match self.connections.change_subscriptions(&change) {
+                    Ok(results) => {
+                        Execution::Pending(results.map(|results| json!({ "results": results })).boxed())
+                    }
+                    Err(problem) => Execution::Done(problem.fields()),
+                }
+            }
+            command => Execution::Done(self.execute_at_once(command)),
+        }
+    }
+
+    fn execute_at_once(&self, command: NodeCommand) -> Value {
         match command {
             NodeCommand::Disconnect { selector, code, reason } => {
                 // Codes are checked by the node of the API.
                 let code = CloseCode::new(code).unwrap_or(CloseCode::POLICY);
                 json!({ "connections": self.connections.close_all(&selector, code, &reason) })
             }
-            NodeCommand::Revoke { revocation } => json!({ "connections": self.revoke(&revocation) }),
+            NodeCommand::Refresh { selector, change } => {
+                json!({ "connections": self.connections.refresh_all(&selector, change) })
+            }
+            NodeCommand::Revoke { revocation } => json!({ "connections": self.revoke(&[revocation]) }),
             NodeCommand::Revocations { all } => {
-                for revocation in &all {
-                    self.revoke(revocation);
-                }
+                self.revoke(&all);
                 Value::Null
             }
-            NodeCommand::Sync => Value::Null,
+            NodeCommand::Sync | NodeCommand::ChangeSubscriptions { .. } => Value::Null,
+            NodeCommand::CachedEvent { topic } => cached_event(self.hub, &topic),
+            NodeCommand::AppConnections { app } => {
+                json!({ "connections": self.live.policy().live_apps().connections(&app) })
+            }
             NodeCommand::Topics { filter, after, limit } => self.topics(&filter, after, limit),
             NodeCommand::Connections { user, after, limit } => {
                 let found = self.connections.cluster_page(user.as_deref(), after.as_deref(), limit);
@@ -164,34 +203,49 @@ impl CommandTarget<'_> {
     }
 
     /// Revokes tokens here, and closes their connections. Returns their number.
-    fn revoke(&self, revocation: &Revocation) -> usize {
-        if !self.live.policy().revocations().insert(revocation) {
-            tracing::warn!("too many revocations are in effect: one of another node is ignored");
-        }
-        let selector = match &revocation.tokens {
-            RevokedTokens::OfUser(user) => ConnectionSelector::User(user.to_string()),
-            RevokedTokens::WithId(id) => ConnectionSelector::Token(id.to_string()),
-        };
-        self.connections.close_revoked(&selector, revocation, TOKEN_EXPIRED)
+    fn revoke(&self, all: &[Revocation]) -> usize {
+        self.connections.revoke(self.live.policy().revocations(), all)
     }
 
     fn topics(&self, filter: &str, after: Option<String>, limit: usize) -> Value {
         let Ok(mut scan) = TopicScan::new(filter) else { return json!({ "topics": [] }) };
         scan.set_after(after);
-        let mut found = Vec::new();
-        for _ in 0..SCANS_MAX {
-            let names = scan.next(self.publisher);
-            if names.is_empty() {
-                break;
-            }
-            found.extend(names.into_iter().filter(|(name, _)| scan.matches(name)));
-            if found.len() >= limit {
-                break;
-            }
+        let next = || {
+            let mut names = scan.next(self.publisher);
+            let last = names.last()?.0.clone();
+            names.retain(|(name, _)| scan.matches(name));
+            Some((names, last))
+        };
+        let (found, scanned) = search(next, limit);
+        match scanned {
+            Some(scanned) => json!({ "topics": found, "scanned": scanned }),
+            None => json!({ "topics": found }),
         }
-        found.truncate(limit);
-        json!({ "topics": found })
     }
+}
+
+/// Topics with their subscribers.
+type FoundTopics = Vec<(String, usize)>;
+
+/// Collects at most `limit` topics from parts of a list: those that match, and the last name of the part. Also returns the
+/// last name, if names behind it were not looked at.
+fn search(
+    mut next: impl FnMut() -> Option<(FoundTopics, String)>,
+    limit: usize,
+) -> (FoundTopics, Option<String>) {
+    let mut found = Vec::new();
+    for look in 1..=SCANS_MAX {
+        let Some((more, last)) = next() else { break };
+        found.extend(more);
+        if found.len() >= limit {
+            found.truncate(limit);
+            break;
+        }
+        if look == SCANS_MAX {
+            return (found, Some(last));
+        }
+    }
+    (found, None)
 }
 
 #[cfg(test)]
@@ -216,6 +270,24 @@ mod tests {
         assert_eq!(pending.deadline(), None);
         let waiting: Vec<_> = (0..REQUESTS_MAX).map(|_| pending.add([one].into(), now)).collect();
         assert!(waiting.iter().all(Option::is_some) && pending.add([one].into(), now).is_none());
+    }
+
+    #[test]
+    fn searches_end_at_their_limits_and_report_names_that_were_not_looked_at() {
+        // Each part of 1,000 names has one that matches.
+        let parts = |count: usize| {
+            let mut parts = (0..count).map(|part| {
+                let name = |number: usize| format!("{number:08}");
+                (vec![(name(part * 1_000), 1)], name(part * 1_000 + 999))
+            });
+            move || parts.next()
+        };
+        let (found, scanned) = search(parts(3), 9);
+        assert_eq!((found.len(), scanned), (3, None));
+        let (found, scanned) = search(parts(3), 2);
+        assert_eq!((found.len(), scanned), (2, None), "the last name of a full page is enough");
+        let (found, scanned) = search(parts(2 * SCANS_MAX), 1_000);
+        assert_eq!((found.len(), scanned.as_deref()), (SCANS_MAX, Some("00063999")));
     }
 
     #[test]

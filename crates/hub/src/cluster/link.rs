@@ -6,17 +6,22 @@ use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt as _;
 use mio::{Events, Poll, Token, Waker};
 use ring::rand::{SecureRandom as _, SystemRandom};
+use serde_json::Value;
 use sinews_server::{Publisher, Topics};
 
 use super::Cluster;
-use super::commands::{CommandMessage, CommandTarget, NodeCommand, ResultMessage};
+use super::cached_events::{PendingEvents, exchange_events};
+use super::commands::{CommandMessage, CommandTarget, Execution, NodeCommand, ResultMessage};
 use super::connection::{BrokerConnection, LinkEvent};
 use super::members::{self, PresenceSnapshotSender, RemotePresence};
 use super::message::{MessageKind, NodeId, NodeMessageHead, read_publications};
 use super::nodes::{HEARTBEAT, Heartbeat};
+use super::pending::PendingWork;
 use crate::policy::LivePolicy;
+use crate::problem::{code, problem};
 use crate::topics::HubTopics;
 
 const SOCKET: Token = Token(0);
@@ -43,9 +48,6 @@ const MESSAGES_PER_CHECK: usize = 64;
 
 /// Time without a broker after which clients are notified: a reconnect is usually faster.
 const REPORT_DELAY: Duration = Duration::from_secs(2);
-
-/// Maximum number of revocations in one message: some tens of KiB.
-const REVOCATIONS_PER_MESSAGE: usize = 256;
 
 /// Bytes that wait for the broker, above which parts of presence wait, too: they do not delay publications.
 const WAITING_PARTS_MAX: usize = 256 << 10;
@@ -80,6 +82,8 @@ impl RunningLink {
             publisher,
             remote: RemotePresence::default(),
             requesters: Vec::new(),
+            results: PendingWork::new(&cluster.outbox),
+            events: PendingWork::new(&cluster.outbox),
         };
         let link = ClusterLink {
             poll,
@@ -89,6 +93,7 @@ impl RunningLink {
             attempts: 0,
             retry_at: now,
             beat_at: now,
+            expire_at: None,
             is_delayed: false,
             has_reported: false,
         };
@@ -118,6 +123,8 @@ struct ClusterLink {
     attempts: u32,
     retry_at: Instant,
     beat_at: Instant,
+    /// When a node is dead unless it sends something; computed once a second, so that it may be too early.
+    expire_at: Option<Instant>,
     /// Workers have a backlog.
     is_delayed: bool,
     /// Clients know of an outage.
@@ -133,6 +140,10 @@ struct Receiver {
     remote: RemotePresence,
     /// Nodes that need the whole presence of this node.
     requesters: Vec<NodeId>,
+    /// Results of commands that connections execute: the node that waits for one, and the id of its request.
+    results: PendingWork<(NodeId, u64, Value)>,
+    /// Requests for events of cache channels.
+    events: PendingEvents,
 }
 
 /// Announces the presence of this node's own connections.
@@ -154,7 +165,11 @@ impl ClusterLink {
                 self.connect(now);
             }
             self.beat(now);
+            if self.expire_at.is_some_and(|at| at <= now) {
+                self.expire_nodes(now);
+            }
             self.cluster().lock_requests().expire(now);
+            self.receiver.do_pending_work();
             self.announcer.run(&mut self.receiver, now);
             self.serve();
             let timeout = self.timeout(Instant::now());
@@ -194,7 +209,7 @@ impl ClusterLink {
         if self.connection.as_ref().is_some_and(BrokerConnection::has_input) {
             return Duration::ZERO;
         }
-        let mut next = self.beat_at;
+        let mut next = self.expire_at.map_or(self.beat_at, |at| at.min(self.beat_at));
         if self.connection.is_none() {
             next = next.min(self.retry_at);
         }
@@ -229,13 +244,20 @@ impl ClusterLink {
             }
         }
         self.report(now);
-        for node in cluster.expire_nodes(now, cluster.outbox.is_open()) {
-            self.receiver.remote.remove(node, &self.receiver.publisher);
-        }
+        self.expire_nodes(now);
         if cluster.outbox.is_open() {
             cluster.send_heartbeat(self.receiver.hub.connections().len(), self.announcer.announced);
             cluster.outbox.command(|kind, out| kind.ping(out));
         }
+    }
+
+    /// Removes nodes without heartbeats, and their members.
+    fn expire_nodes(&mut self, now: Instant) {
+        let cluster = Arc::clone(self.cluster());
+        for node in cluster.expire_nodes(now, cluster.outbox.is_open()) {
+            self.receiver.remote.remove(node, &self.receiver.publisher);
+        }
+        self.expire_at = cluster.lock_nodes().expires();
     }
 
     /// Notifies clients of an outage, and of its end.
@@ -271,7 +293,8 @@ impl ClusterLink {
                 match event {
                     LinkEvent::Ready => {
                         self.attempts = 0;
-                        self.receiver.cluster.connected(connection.max_payload(), now);
+                        let revocations = self.receiver.live.policy().revocations().all();
+                        self.receiver.cluster.connected(connection.max_payload(), now, revocations);
                         // The other nodes learn of this one at once.
                         self.beat_at = now;
                     }
@@ -386,12 +409,8 @@ impl Receiver {
         let Ok(CommandMessage { id, command }) = serde_json::from_slice(body) else { return };
         let subject = self.cluster.outbox.subjects.node(node);
         if matches!(command, NodeCommand::Sync) {
-            let all = self.live.policy().revocations().all();
-            if self.cluster.answers_sync(node) && !all.is_empty() {
-                for part in all.chunks(REVOCATIONS_PER_MESSAGE) {
-                    let command = NodeCommand::Revocations { all: part.to_vec() };
-                    self.cluster.send_command(&subject, 0, command);
-                }
+            if self.cluster.answers_sync(node) {
+                self.cluster.send_revocations(&subject, &self.live.policy().revocations().all());
             }
             return;
         }
@@ -399,12 +418,32 @@ impl Receiver {
             connections: self.hub.connections(),
             live: &self.live,
             publisher: &self.publisher,
+            hub: &self.hub,
         };
-        let result = target.execute(command);
+        match target.execute(command) {
+            Execution::Done(result) => self.send_result(node, id, result),
+            Execution::Pending(result) => {
+                if !self.results.add(result.map(move |result| (node, id, result)).boxed()) {
+                    let full = problem(code::TOO_MANY, "a node has too many pending commands");
+                    self.send_result(node, id, full.fields());
+                }
+            }
+        }
+    }
+
+    /// Sends the results of commands that connections have executed, and delivers events that other nodes have retained.
+    fn do_pending_work(&mut self) {
+        exchange_events(&mut self.events, &self.cluster, (&self.hub, &self.publisher));
+        while let Some((node, id, result)) = self.results.next_done() {
+            self.send_result(node, id, result);
+        }
+    }
+
+    fn send_result(&self, node: NodeId, id: u64, result: Value) {
         if id > 0 {
             // A value is always encoded.
             let body = serde_json::to_vec(&ResultMessage { id, result }).unwrap_or_default();
-            self.cluster.outbox.send(&subject, MessageKind::Result, &body);
+            self.cluster.outbox.send(&self.cluster.outbox.subjects.node(node), MessageKind::Result, &body);
         }
     }
 

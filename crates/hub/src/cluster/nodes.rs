@@ -118,6 +118,11 @@ impl Nodes {
         dead
     }
 
+    /// When the next node expires if none sends anything.
+    pub(super) fn expires(&self) -> Option<Instant> {
+        self.0.values().map(|node| node.seen).min().map(|seen| seen + NODE_TIMEOUT)
+    }
+
     /// Extends the time of all nodes, after heartbeats could not arrive.
     pub(super) fn renew(&mut self, now: Instant) {
         self.0.values_mut().for_each(|node| node.seen = now);
@@ -192,6 +197,7 @@ mod tests {
         assert!(nodes.beat(one, heartbeat.clone()) && !nodes.beat(one, heartbeat));
         assert_eq!(nodes.len(), 1, "one has a heartbeat");
         assert!(nodes.receive(two, 2, begin + NODE_TIMEOUT / 2));
+        assert_eq!(nodes.expires(), Some(begin + NODE_TIMEOUT));
         assert_eq!(nodes.expire(begin + NODE_TIMEOUT), [one]);
         nodes.renew(begin + NODE_TIMEOUT);
         assert_eq!(nodes.expire(begin + NODE_TIMEOUT * 3 / 2), []);

@@ -34,6 +34,14 @@ pub(super) struct Outbox {
     pub(super) counters: LinkCounters,
 }
 
+/// The nodes that receive a publication.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Audience {
+    /// The nodes with subscribers of the topic.
+    Subscribers,
+    AllNodes,
+}
+
 /// What a link has done.
 #[derive(Debug, Default)]
 pub(crate) struct LinkCounters {
@@ -55,6 +63,7 @@ struct OutboxState {
     /// The subject and the message of the publications that the next one may join.
     subject: String,
     topic: String,
+    audience: Audience,
     batch: Vec<u8>,
     /// Number of the last message.
     number: u64,
@@ -67,6 +76,7 @@ impl Outbox {
             bytes: Vec::new(),
             subject: String::new(),
             topic: String::new(),
+            audience: Audience::Subscribers,
             batch: Vec::new(),
             number: 0,
             max_payload: usize::MAX,
@@ -140,7 +150,7 @@ impl Outbox {
     }
 
     /// Adds a publication. At most once: it is dropped, and counted, while the broker is away.
-    pub(super) fn publish(&self, topic: &str, kind: ContentKind, payload: &[u8]) {
+    pub(super) fn publish(&self, topic: &str, audience: Audience, (kind, payload): (ContentKind, &[u8])) {
         if !self.is_open() {
             self.counters.dropped_away.fetch_add(1, Ordering::Relaxed);
             return;
@@ -165,9 +175,9 @@ impl Outbox {
             return;
         }
         let fits = state.batch.len() + size <= BATCH_MAX.min(state.max_payload);
-        if state.batch.is_empty() || !fits || state.topic != topic {
+        if state.batch.is_empty() || !fits || state.topic != topic || state.audience != audience {
             state.end_batch(self.kind);
-            state.begin_batch(self.node, &self.subjects, topic);
+            state.begin_batch(self.node, &self.subjects, (topic, audience));
         }
         write_publication(&mut state.batch, kind, payload);
         drop(state);
@@ -211,12 +221,16 @@ impl OutboxState {
         NodeMessageHead { kind, node, number: self.number }
     }
 
-    fn begin_batch(&mut self, node: NodeId, subjects: &Subjects, topic: &str) {
-        if self.topic != topic {
+    fn begin_batch(&mut self, node: NodeId, subjects: &Subjects, (topic, audience): (&str, Audience)) {
+        if self.topic != topic || self.audience != audience {
+            self.audience = audience;
             self.topic.clear();
             self.topic.push_str(topic);
             self.subject.clear();
-            subjects.write_topic(&mut self.subject, topic);
+            match audience {
+                Audience::Subscribers => subjects.write_topic(&mut self.subject, topic),
+                Audience::AllNodes => self.subject.push_str(&subjects.all()),
+            }
         }
         let head = self.head(node, MessageKind::Publications);
         head.write(&mut self.batch);
@@ -250,11 +264,11 @@ mod tests {
     #[test]
     fn consecutive_publications_to_a_topic_are_one_message() {
         let outbox = outbox();
-        outbox.publish("a", ContentKind::Text, b"away");
+        outbox.publish("a", Audience::Subscribers, (ContentKind::Text, b"away"));
         assert!(taken(&outbox).is_empty());
         outbox.open(1 << 20);
         for (topic, payload) in [("a", "1"), ("a", "2"), ("b", "3"), ("a", "4")] {
-            outbox.publish(topic, ContentKind::Text, payload.as_bytes());
+            outbox.publish(topic, Audience::Subscribers, (ContentKind::Text, payload.as_bytes()));
         }
         let bytes = taken(&outbox);
         let text = String::from_utf8_lossy(&bytes).into_owned();
@@ -272,19 +286,33 @@ mod tests {
     }
 
     #[test]
+    fn publications_to_all_nodes_have_their_subject() {
+        let outbox = outbox();
+        outbox.open(1 << 20);
+        for audience in [Audience::Subscribers, Audience::AllNodes, Audience::AllNodes, Audience::Subscribers]
+        {
+            outbox.publish("a", audience, (ContentKind::Text, b"1"));
+        }
+        let text = String::from_utf8_lossy(&taken(&outbox)).into_owned();
+        let subjects: Vec<&str> =
+            text.split("PUB ").skip(1).filter_map(|part| part.split(' ').next()).collect();
+        assert_eq!(subjects, ["p.t.a", "p.all", "p.t.a"]);
+    }
+
+    #[test]
     fn waiting_publications_are_bounded() {
         let outbox = outbox();
         outbox.open(1 << 20);
         let payload = vec![0; 1 << 19];
         for _ in 0..40 {
-            outbox.publish("a", ContentKind::Binary, &payload);
+            outbox.publish("a", Audience::Subscribers, (ContentKind::Binary, &payload));
         }
-        outbox.publish("a", ContentKind::Binary, &vec![0; 1 << 20]);
+        outbox.publish("a", Audience::Subscribers, (ContentKind::Binary, &vec![0; 1 << 20]));
         assert!(taken(&outbox).len() <= WAITING_MAX + 1024);
         assert_eq!(outbox.counters.sent.load(Ordering::Relaxed), 31);
         assert_eq!(outbox.counters.dropped_full.load(Ordering::Relaxed), 9);
         assert_eq!(outbox.counters.dropped_large.load(Ordering::Relaxed), 1);
-        outbox.publish("a", ContentKind::Binary, &payload);
+        outbox.publish("a", Audience::Subscribers, (ContentKind::Binary, &payload));
         outbox.close();
         assert!(taken(&outbox).is_empty());
     }

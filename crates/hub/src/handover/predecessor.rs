@@ -16,6 +16,7 @@ use sinews_server::{
 
 use super::VARIABLE;
 use super::wire::{FrameReceiver, HandoverFrame, HandoverHead, VERSION, frame_queue, receive_descriptor};
+use crate::auth::{Revocation, Revocations};
 use crate::topics::{HubTopics, MessageContent};
 
 /// Longest silence of the predecessor during the handover.
@@ -78,13 +79,19 @@ impl Predecessor {
     pub(crate) fn take_over(
         &mut self,
         hub: &Arc<HubTopics>,
+        revocations: &Arc<Revocations>,
         publisher: &Publisher,
     ) -> Result<RunningHandover, String> {
-        self.try_take_over(hub, publisher)
+        self.try_take_over(hub, revocations, publisher)
             .map_err(|error| format!("handover from the predecessor process failed: {error}"))
     }
 
-    fn try_take_over(&mut self, hub: &Arc<HubTopics>, publisher: &Publisher) -> io::Result<RunningHandover> {
+    fn try_take_over(
+        &mut self,
+        hub: &Arc<HubTopics>,
+        revocations: &Arc<Revocations>,
+        publisher: &Publisher,
+    ) -> io::Result<RunningHandover> {
         HandoverFrame::new(HandoverHead::Bound { version: VERSION }).write(&mut self.link)?;
         let link = self.link.try_clone()?;
         if self.version != VERSION {
@@ -95,11 +102,12 @@ impl Predecessor {
             return Ok(RunningHandover { link, rest: None });
         }
         let mut input = BufReader::with_capacity(64 << 10, self.link.try_clone()?);
-        restore(&mut input, publisher)?;
+        restore(&mut input, (hub, revocations), publisher)?;
         self.link.set_read_timeout(None)?;
         let (sender, receiver) = frame_queue();
         hub.set_predecessor(sender);
-        Ok(RunningHandover { link, rest: Some((input, receiver, Arc::clone(hub), publisher.clone())) })
+        let target = (Arc::clone(hub), Arc::clone(revocations));
+        Ok(RunningHandover { link, rest: Some((input, receiver, target, publisher.clone())) })
     }
 }
 
@@ -108,7 +116,11 @@ impl Predecessor {
 const PRESENCE_GRACE: Duration = Duration::from_secs(30);
 
 /// Restores topics and their presence until the end mark.
-fn restore(input: &mut BufReader<UnixStream>, publisher: &Publisher) -> io::Result<()> {
+fn restore(
+    input: &mut BufReader<UnixStream>,
+    (hub, revocations): (&HubTopics, &Revocations),
+    publisher: &Publisher,
+) -> io::Result<()> {
     let (mut topics, mut not_restored) = (0, 0);
     let mut presence = Vec::new();
     loop {
@@ -141,6 +153,7 @@ fn restore(input: &mut BufReader<UnixStream>, publisher: &Publisher) -> io::Resu
                 let keyed = KeyedSnapshot { topic, position: position.into(), forgotten, keys };
                 restore_keyed(keyed, publisher);
             }
+            HandoverHead::Revocations => revoke(&epochs, hub, revocations)?,
             HandoverHead::End if epochs.is_empty() || publisher.restore_epochs(&epochs) => break,
             HandoverHead::End => {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "invalid epochs of topics"));
@@ -155,6 +168,13 @@ fn restore(input: &mut BufReader<UnixStream>, publisher: &Publisher) -> io::Resu
     }
     publisher.restore_presence(presence, PRESENCE_GRACE);
     tracing::info!(topics, no_longer_retained = not_restored, "histories of the predecessor restored");
+    Ok(())
+}
+
+/// Revokes the tokens that the predecessor has revoked.
+fn revoke(body: &[u8], hub: &HubTopics, revocations: &Revocations) -> io::Result<()> {
+    let all: Vec<Revocation> = serde_json::from_slice(body)?;
+    hub.connections().revoke(revocations, &all);
     Ok(())
 }
 
@@ -175,10 +195,13 @@ fn restore_keyed(keyed: KeyedSnapshot, publisher: &Publisher) {
     }
 }
 
+/// What the predecessor's frames change.
+type HandoverTarget = (Arc<HubTopics>, Arc<Revocations>);
+
 /// The rest of the handover, after this process serves.
 pub struct RunningHandover {
     link: UnixStream,
-    rest: Option<(BufReader<UnixStream>, FrameReceiver, Arc<HubTopics>, Publisher)>,
+    rest: Option<(BufReader<UnixStream>, FrameReceiver, HandoverTarget, Publisher)>,
 }
 
 impl RunningHandover {
@@ -187,12 +210,12 @@ impl RunningHandover {
         if let Err(error) = HandoverFrame::new(HandoverHead::Serving).write(&mut self.link) {
             tracing::warn!(%error, "cannot notify the predecessor process");
         }
-        let Some((input, receiver, hub, publisher)) = self.rest else {
+        let Some((input, receiver, target, publisher)) = self.rest else {
             let _ = HandoverFrame::new(HandoverHead::Bye).write(&mut self.link);
             let _ = self.link.shutdown(Shutdown::Write);
             return;
         };
-        let (output, ends) = (self.link.try_clone(), Arc::clone(&hub));
+        let (output, ends) = (self.link.try_clone(), Arc::clone(&target.0));
         let writer = thread::Builder::new().name("handover-out".to_owned()).spawn(move || {
             let Ok(output) = output else { return };
             if let Err(error) = receiver.write_all(&mut BufWriter::with_capacity(64 << 10, &output)) {
@@ -201,7 +224,7 @@ impl RunningHandover {
             let _ = output.shutdown(Shutdown::Write);
         });
         let reader = thread::Builder::new().name("handover-in".to_owned());
-        let reader = reader.spawn(move || handle_frames(input, &hub, publisher));
+        let reader = reader.spawn(move || handle_frames(input, &target, publisher));
         if let Err(error) = writer.and(reader) {
             tracing::error!(%error, "cannot start the handover threads");
             ends.clear_predecessor();
@@ -210,11 +233,20 @@ impl RunningHandover {
     }
 }
 
-fn handle_frames(mut input: BufReader<UnixStream>, hub: &HubTopics, mut publisher: Publisher) {
+fn handle_frames(
+    mut input: BufReader<UnixStream>,
+    (hub, revocations): &HandoverTarget,
+    mut publisher: Publisher,
+) {
     let end = loop {
         match HandoverFrame::read(&mut input) {
             Ok(HandoverFrame { head: HandoverHead::Publish { topic, kind, kept }, body }) => {
                 hub.publish_for_predecessor(&mut publisher, &topic, &MessageContent::of(kind, body), kept);
+            }
+            Ok(HandoverFrame { head: HandoverHead::Revocations, body }) => {
+                if let Err(error) = revoke(&body, hub, revocations) {
+                    break Some(error.to_string());
+                }
             }
             Ok(HandoverFrame { head: HandoverHead::Bye, .. }) => break None,
             Ok(other) => break Some(format!("unexpected frame {:?}", other.head)),
@@ -222,6 +254,7 @@ fn handle_frames(mut input: BufReader<UnixStream>, hub: &HubTopics, mut publishe
         }
     };
     hub.clear_predecessor();
+    revocations.set_file_shared(false);
     match end {
         None => tracing::info!("handover completed"),
         Some(why) => tracing::error!("the predecessor process exited before its last frame: {why}"),

@@ -21,8 +21,10 @@ use rustix::net::{
 use serde::{Deserialize, Serialize};
 use sinews_server::{ListenAddress, Position};
 
+use crate::auth::Revocation;
+
 /// Version of all frames except `Hello`, `Bound` and `Failed`, which never change: different versions exchange them.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 /// Longest frame: above any sensible limit of messages, and small enough to detect a corrupt length.
 const FRAME_MAX: usize = 1 << 30;
@@ -31,7 +33,10 @@ const FRAME_MAX: usize = 1 << 30;
 const QUEUE_FRAMES_MAX: usize = 1 << 17;
 const QUEUE_BYTES_MAX: usize = 256 << 20;
 
-#[derive(Debug, Serialize, Deserialize)]
+/// Maximum number of revocations in one frame.
+const REVOCATIONS_PER_FRAME: usize = 1_024;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub(crate) enum HandoverHead {
     /// To the successor: the addresses of the listeners that follow, and the node of the cluster, if there is one.
@@ -57,6 +62,8 @@ pub(crate) enum HandoverHead {
     Keyed { topic: String, position: HandoverPosition, forgotten: u64, keys: usize },
     /// To the successor: a key of the topic. The body is its value.
     Key { key: String, version: u64, is_set: bool, ttl_ms: Option<u64> },
+    /// To the other process: revocations of tokens. The body is their list in JSON.
+    Revocations,
     /// The end of the topics. The body holds the source of the topics' epochs, or is empty.
     End,
     /// To the predecessor: the successor serves.
@@ -107,7 +114,7 @@ pub(crate) enum ContentKind {
     Event,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct HandoverFrame {
     pub(crate) head: HandoverHead,
     pub(crate) body: Bytes,
@@ -116,6 +123,15 @@ pub(crate) struct HandoverFrame {
 impl HandoverFrame {
     pub(crate) fn new(head: HandoverHead) -> Self {
         Self { head, body: Bytes::new() }
+    }
+
+    /// Revocations in frames of a limited size.
+    pub(crate) fn of_revocations(all: &[Revocation]) -> impl Iterator<Item = Self> {
+        all.chunks(REVOCATIONS_PER_FRAME).map(|part| {
+            // Structs of texts and numbers are always encoded.
+            let body = Bytes::from(serde_json::to_vec(part).unwrap_or_default());
+            Self { head: HandoverHead::Revocations, body }
+        })
     }
 
     pub(crate) fn write(&self, out: &mut impl Write) -> io::Result<()> {

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use futures_channel::oneshot;
 use hyper::header::{HeaderName, HeaderValue};
 use ring::rand::{SecureRandom, SystemRandom};
+use sinews_server::Request;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::{sleep, timeout_at};
@@ -74,6 +75,14 @@ impl PendingReply {
     }
 }
 
+impl PendingReply {
+    /// Waits for the answer.
+    pub(crate) async fn wait(self) -> Result<HookReply, HookFailed> {
+        // The thread of the client has ended.
+        self.0.await.unwrap_or(Err(HookFailed))
+    }
+}
+
 /// Time between two attempts.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 
@@ -130,6 +139,15 @@ impl HookClient {
 
     pub(crate) fn options(&self) -> &HookOptions {
         &self.options
+    }
+
+    /// The headers of a client's request that requests to the application repeat.
+    pub(crate) fn headers_of(&self, request: &Request<'_>) -> Vec<(HeaderName, HeaderValue)> {
+        let headers = self.options.headers.iter().flat_map(|name| {
+            let values = request.head().header(name.as_str());
+            values.filter_map(|value| Some((name.clone(), HeaderValue::from_bytes(value).ok()?)))
+        });
+        headers.collect()
     }
 
     /// Number of URLs whose circuit is open.

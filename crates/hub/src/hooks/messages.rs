@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::kind::HookKind;
+use crate::auth::ASSIGNED_MAX;
 use crate::brief::{brief, brief_error};
 
 /// The answer of the application.
@@ -38,9 +39,6 @@ pub(crate) struct HookRejection {
     pub(crate) reason: String,
 }
 
-/// Topics to which one answer may subscribe the client.
-const TOPICS_MAX: usize = 64;
-
 impl HookReply {
     /// Parses an answer. An answer with a rejection is one, whatever else it has.
     ///
@@ -56,8 +54,8 @@ impl HookReply {
             return Ok(Self { rejection, ..Self::default() });
         }
         let reply: Self = serde_json::from_slice(body).map_err(fault)?;
-        if reply.topics.len() > TOPICS_MAX {
-            return Err(format!("answer: {} topics exceed the limit of {TOPICS_MAX}", reply.topics.len()));
+        if reply.topics.len() > ASSIGNED_MAX {
+            return Err(format!("answer: {} topics exceed the limit of {ASSIGNED_MAX}", reply.topics.len()));
         }
         if reply.data.is_some() && reply.b64.is_some() {
             return Err("answer: data or b64, not both".to_owned());
@@ -89,13 +87,16 @@ impl HookRejection {
     }
 }
 
-/// The begin of a request: the hook, the connection and its client.
+/// The begin of a request: the hook, the connection, unless its id is empty, and its client.
 pub(crate) fn begin(
     kind: HookKind,
     connection: &str,
     (user, address): (Option<&str>, Option<IpAddr>),
 ) -> Value {
-    let mut request = json!({ "hook": kind.name(), "connection": connection });
+    let mut request = json!({ "hook": kind.name() });
+    if !connection.is_empty() {
+        request["connection"] = json!(connection);
+    }
     if let Some(user) = user {
         request["user"] = json!(user);
     }
@@ -141,7 +142,7 @@ mod tests {
         ] {
             assert!(parse(kind, bad).unwrap_err().starts_with("answer: "), "{bad}");
         }
-        let many = json!({ "topics": vec!["a"; TOPICS_MAX + 1] }).to_string();
+        let many = json!({ "topics": vec!["a"; ASSIGNED_MAX + 1] }).to_string();
         assert!(parse(HookKind::Connect, &many).unwrap_err().ends_with("limit of 64"));
     }
 

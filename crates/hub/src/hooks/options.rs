@@ -103,7 +103,8 @@ impl HookOptions {
         Self::default()
     }
 
-    /// Sets the URL that decides about new connections to `/ws`. Default: the token decides.
+    /// Sets the URL that decides about new connections to `/ws` and `/topics/{name}`, and about requests for topics and keys.
+    /// Default: the token decides.
     #[must_use]
     pub fn with_connect(mut self, url: impl Into<String>) -> Self {
         self.connect = Some(url.into());
@@ -124,7 +125,7 @@ impl HookOptions {
         self
     }
 
-    /// Sets the URL that decides about publications. Default: the token decides.
+    /// Sets the URL that decides about publications and writes of keys. Default: the token decides.
     #[must_use]
     pub fn with_publish(mut self, url: impl Into<String>) -> Self {
         self.publish = Some(url.into());

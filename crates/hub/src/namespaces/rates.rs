@@ -12,6 +12,14 @@ use super::PublishRate;
 /// Index of the namespace that sets a rate.
 pub(super) type RateScope = u16;
 
+/// What a rate of a connection counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RateKind {
+    Publish,
+    Subscribe,
+    Call,
+}
+
 /// Due time of the next publication, in nanoseconds of the table's clock.
 type Due = u64;
 
@@ -34,12 +42,18 @@ pub(crate) struct ConnectionRates(Option<Box<RatesInUse>>);
 struct RatesInUse {
     /// Id of the table that the scopes and due times belong to.
     table: u64,
-    list: Vec<(RateScope, Due)>,
+    list: Vec<((RateKind, RateScope), Due)>,
 }
 
 impl ConnectionRates {
-    /// Takes one publication from a rate of a table. At most one entry exists for each namespace.
-    pub(super) fn take(&mut self, table: u64, scope: RateScope, rate: PublishRate, now: Due) -> bool {
+    /// Takes one operation from a rate of a table. At most one entry of each kind exists for each namespace.
+    pub(super) fn take(
+        &mut self,
+        table: u64,
+        scope: (RateKind, RateScope),
+        rate: PublishRate,
+        now: Due,
+    ) -> bool {
         let rates = self.0.get_or_insert_default();
         if rates.table != table {
             **rates = RatesInUse { table, list: Vec::new() };
@@ -131,11 +145,13 @@ mod tests {
     fn rate_permits_a_burst_and_then_its_interval() {
         let rate = PublishRate::new(10).with_burst(3);
         let mut rates = ConnectionRates::default();
-        let mut take = |now| rates.take(7, 1, rate, now);
+        let of = |scope| (RateKind::Publish, scope);
+        let mut take = |now| rates.take(7, of(1), rate, now);
         assert_eq!([0, 0, 0, 0].map(&mut take), [true, true, true, false]);
         assert_eq!([SECOND / 20, SECOND / 10, SECOND / 10].map(&mut take), [false, true, false]);
-        assert!(rates.take(7, 2, rate, 0), "each namespace has its own rate");
-        assert!(rates.take(8, 1, rate, 0), "another table has another clock and other namespaces");
+        assert!(rates.take(7, (RateKind::Call, 1), rate, 0), "each kind has its own rate");
+        assert!(rates.take(7, of(2), rate, 0), "each namespace has its own rate");
+        assert!(rates.take(8, of(1), rate, 0), "another table has another clock and other namespaces");
     }
 
     #[test]

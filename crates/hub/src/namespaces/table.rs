@@ -10,7 +10,7 @@ use std::time::Duration;
 use sinews_server::{TopicName, TopicPattern};
 
 use super::order::overlap;
-use super::rates::{RateScope, User, UserRates};
+use super::rates::{RateKind, RateScope, User, UserRates};
 use super::{ConnectionRates, Namespace, Namespaces, PublishRate, TopicAccess};
 use crate::brief::brief;
 use crate::hooks::{HookFailure, HookKind, HookOptions, HookTarget};
@@ -28,6 +28,8 @@ pub(crate) struct TopicOptions {
     max_message: Option<usize>,
     connection_rate: Option<(RateScope, PublishRate)>,
     user_rate: Option<(RateScope, PublishRate)>,
+    subscribe_rate: Option<(RateScope, PublishRate)>,
+    call_rate: Option<(RateScope, PublishRate)>,
     subscribe_hook: Option<Arc<TopicHook>>,
     publish_hook: Option<Arc<TopicHook>>,
     rpc_hook: Option<Arc<TopicHook>>,
@@ -160,6 +162,8 @@ impl NamespaceTable {
             max_message: first!(max_message),
             connection_rate: rate(|namespace| namespace.connection_rate),
             user_rate: rate(|namespace| namespace.user_rate),
+            subscribe_rate: rate(|namespace| namespace.subscribe_rate),
+            call_rate: rate(|namespace| namespace.call_rate),
         }
     }
 
@@ -246,7 +250,7 @@ impl NamespaceTable {
             Err(problem(code::TOO_MANY, text))
         };
         if let Some((scope, rate)) = options.connection_rate
-            && !rates.take(self.id, scope, rate, now)
+            && !rates.take(self.id, (RateKind::Publish, scope), rate, now)
         {
             return exceeded("publishes_per_second", rate);
         }
@@ -262,6 +266,52 @@ impl NamespaceTable {
         }
         Ok(())
     }
+
+    /// Takes a subscription from the rate of the connection. A pattern counts for the first namespace with a rate whose
+    /// topics it may match.
+    ///
+    /// # Errors
+    /// The exceeded limit.
+    pub(crate) fn check_subscription(&self, topic: &str, rates: &mut ConnectionRates) -> Result<(), Problem> {
+        let is_name = TopicName::parse(topic).is_ok();
+        let of_pattern = || {
+            let mut list = self.list.iter().enumerate();
+            list.find_map(|(at, (pattern, namespace))| {
+                let rate = namespace.subscribe_rate?;
+                overlap(pattern.as_str(), topic).then_some((at as RateScope, rate))
+            })
+        };
+        let limit = if is_name { self.of(topic).subscribe_rate } else { of_pattern() };
+        self.take(RateKind::Subscribe, limit, rates).map_err(|rate| {
+            exceeded(&format!("subscriptions to {} exceed subscribes_per_second", brief(topic)), rate)
+        })
+    }
+
+    /// Takes a call from the rate of the connection.
+    ///
+    /// # Errors
+    /// The exceeded limit.
+    pub(crate) fn check_call(&self, topic: &str, rates: &mut ConnectionRates) -> Result<(), Problem> {
+        self.take(RateKind::Call, self.of(topic).call_rate, rates)
+            .map_err(|rate| exceeded(&format!("calls of {} exceed calls_per_second", brief(topic)), rate))
+    }
+
+    /// Takes an operation from a rate of the connection; the rate if it is exceeded.
+    fn take(
+        &self,
+        kind: RateKind,
+        limit: Option<(RateScope, PublishRate)>,
+        rates: &mut ConnectionRates,
+    ) -> Result<(), PublishRate> {
+        match limit {
+            Some((scope, rate)) if !rates.take(self.id, (kind, scope), rate, self.users.now()) => Err(rate),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn exceeded(what: &str, rate: PublishRate) -> Problem {
+    problem(code::TOO_MANY, format!("{what} ({})", rate.per_second))
 }
 
 /// The URL of a namespace's hook, or else of all topics.

@@ -13,7 +13,7 @@ use sinews_stream::{Appended, ReadResult, Stream};
 
 use self::wire::{ANY, BinaryHead, BinaryRequest, HEAD, op};
 use crate::admission::HandshakeRejection;
-use crate::auth::{Action, Rights};
+use crate::auth::{Action, Rights, RightsChange};
 use crate::closing::{TOKEN_EXPIRED, close};
 use crate::connections::{ConnectionRegistry, RegisteredConnection};
 use crate::policy::LivePolicy;
@@ -80,10 +80,11 @@ impl BinaryClient {
     }
 
     /// Registers the connection of an identified client.
-    fn register(&mut self, cx: &Context<'_>) {
+    fn register(&mut self, cx: &mut Context<'_>) {
         let Some(client) = &self.client else { return };
         let path = if self.is_plain { "streams.listen" } else { "/streams/{name}" };
         self.connection = Some(self.registry.register(path, &client.rights, cx.waker()));
+        self.live.policy().close_if_revoked(&client.rights, cx);
     }
 
     fn hello(
@@ -109,12 +110,30 @@ impl BinaryClient {
     fn renew(&mut self, token: &str, id: u32, cx: &mut Context<'_>) -> Result<Option<Bytes>, Problem> {
         let Some(client) = &mut self.client else { return Err(hello_missing()) };
         let rights = self.live.policy().rights_of(Some(token), cx.peer().ip(), "/streams")?;
+        client.rights = rights;
+        self.announce_rights(id, cx);
+        Ok(None)
+    }
+
+    /// Replaces the rights by those of the backend.
+    fn change_rights(&mut self, change: &RightsChange, cx: &mut Context<'_>) {
+        let Some(client) = &mut self.client else { return };
+        match self.live.policy().changed_rights(change, &client.rights) {
+            Ok(rights) => client.rights = rights,
+            // The options of this node may differ from those of the node that has checked the change.
+            Err(fault) => return tracing::warn!("rights of the backend: {fault}"),
+        }
+        self.announce_rights(0, cx);
+    }
+
+    /// Sends the time until the new rights expire. Subscriptions that they do not allow end.
+    fn announce_rights(&mut self, id: u32, cx: &mut Context<'_>) {
+        let Some(IdentifiedClient { rights, .. }) = &self.client else { return };
         let left = rights.expires_in().map_or(u32::MAX, |left| u32::try_from(left).unwrap_or(u32::MAX));
         let ended = self.streams.end_denied(|stream| rights.may(Action::Subscribe, stream).err());
         if let Some(connection) = &self.connection {
-            connection.set_rights(&rights);
+            connection.set_rights(rights);
         }
-        client.rights = rights;
         // The deadline may be earlier than before: the server reads it after a wakeup.
         cx.waker().wake();
         // A closing connection accepts no messages.
@@ -122,7 +141,6 @@ impl BinaryClient {
         for (id, _, denied) in ended {
             BinaryReplies.failed(&id, denied.into(), cx);
         }
-        Ok(None)
     }
 
     /// The number of partitions, if the stream exists, and the largest message.
@@ -294,8 +312,9 @@ impl Handler for BinaryClient {
     }
 
     fn woken(&mut self, cx: &mut Context<'_>) {
-        if let Some(connection) = &self.connection {
-            connection.execute_close(cx);
+        let changes = self.connection.as_ref().map(|connection| connection.execute_commands(cx));
+        for change in changes.unwrap_or_default() {
+            self.change_rights(&change, cx);
         }
         if let Some((message, opened)) = self.streams.take_deferred(cx) {
             match (opened, BinaryHead::split(&message)) {

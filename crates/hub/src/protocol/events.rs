@@ -23,10 +23,12 @@ use self::format::{
 use self::request::{RequestedFormat, RequestedTopic, TopicsRequest};
 use super::json::JsonClient;
 use super::json::streams::JsonStreams;
-use crate::auth::{Action, Denied};
+use crate::auth::{Action, Denied, Rights};
 use crate::closing::close;
+use crate::hooks::requests::{RequestHooks, RequestRejection};
 use crate::http::failure;
 use crate::policy::LivePolicy;
+use crate::problem::Problem;
 use crate::topics::HubTopics;
 
 /// Answers requests for the messages of topics.
@@ -57,25 +59,67 @@ impl TopicsReader<'_> {
             Err((status, problem)) => return Ok(failure(status, &problem).into()),
         };
         let rights = policy.rights(request)?;
-        wanted.topics.iter().try_for_each(|topic| {
-            rights.may(Action::Subscribe, &topic.name)?;
-            rights.check_without_hooks(Action::Subscribe, &topic.name)
-        })?;
-        let client =
-            JsonClient::with_rights(rights, self.live, Arc::clone(self.hub), self.max_message, self.streams);
-        let response = response(client, wanted).with_config(Arc::clone(self.config));
-        Ok(with_origin(response, request))
+        let names: Vec<String> = wanted.topics.iter().map(|topic| topic.name.clone()).collect();
+        let config = Arc::clone(self.config);
+        let path = if request.param("name").is_some() { "/topics/{name}" } else { "/topics" };
+        self.respond(request, rights, (path, names), move |client, assigned| {
+            Ok(response(client, wanted, assigned).with_config(config))
+        })
+    }
+
+    /// Starts a response once the rights and the hooks permit its subscriptions.
+    fn respond(
+        self,
+        request: &Request<'_>,
+        rights: Rights,
+        (path, topics): (&'static str, Vec<String>),
+        make: impl FnOnce(JsonClient, Vec<String>) -> Result<StreamingResponse, Problem> + 'static,
+    ) -> Result<Answer, Denied> {
+        let has_hook = |topic: &String| !matches!(rights.subscribe_hook(topic), Ok(None));
+        let hooks = RequestHooks::of(self.live, request)
+            .filter(|hooks| hooks.has_connect() || topics.iter().any(has_hook));
+        let may = |rights: &Rights, topics: &[String]| {
+            topics.iter().try_for_each(|topic| rights.may(Action::Subscribe, topic))
+        };
+        let (live, hub, max_message) = (self.live.clone(), Arc::clone(self.hub), self.max_message);
+        let streams = self.streams;
+        let client = move |rights| JsonClient::with_rights(rights, &live, hub, max_message, streams);
+        let origin = origin_of(request);
+        let Some(hooks) = hooks else {
+            may(&rights, &topics)?;
+            return Ok(match make(client(rights), Vec::new()) {
+                Ok(response) => with_origin(response, origin).into(),
+                Err(problem) => failure(problem.code, &problem.text).into(),
+            });
+        };
+        Ok(Answer::later_streaming(async move {
+            let decided = async {
+                let accepted = hooks.connect(rights, path).await?;
+                may(&accepted.rights, &topics)?;
+                let mut assigned = accepted.topics;
+                assigned
+                    .extend(hooks.subscribe(&accepted.rights, topics.iter().map(|topic| &**topic)).await?);
+                let client = client(accepted.rights).with_hooks(hooks.into_headers(), accepted.is_granted);
+                Ok::<_, RequestRejection>(with_origin(make(client, assigned)?, origin))
+            };
+            decided.await.map_err(|rejection| rejection.response())
+        }))
     }
 }
 
+/// The origin of a request's page, which is allowed.
+fn origin_of(request: &Request<'_>) -> Option<String> {
+    let origin = request.head().header("origin").next()?;
+    std::str::from_utf8(origin).ok().map(str::to_owned)
+}
+
 /// The page of an allowed origin may read the response.
-fn with_origin(response: StreamingResponse, request: &Request<'_>) -> Answer {
-    match request.head().header("origin").next().and_then(|origin| std::str::from_utf8(origin).ok()) {
-        Some(origin) => response
-            .with_header("Access-Control-Allow-Origin", origin.to_owned())
-            .with_header("Vary", "Origin")
-            .into(),
-        None => response.into(),
+fn with_origin(response: StreamingResponse, origin: Option<String>) -> StreamingResponse {
+    match origin {
+        Some(origin) => {
+            response.with_header("Access-Control-Allow-Origin", origin).with_header("Vary", "Origin")
+        }
+        None => response,
     }
 }
 
@@ -88,12 +132,13 @@ fn names_of<'a>(request: &Request<'a>) -> Result<Vec<Cow<'a, str>>, &'static str
 }
 
 /// Creates the response in the requested format.
-fn response(client: JsonClient, wanted: TopicsRequest) -> StreamingResponse {
+fn response(client: JsonClient, wanted: TopicsRequest, assigned: Vec<String>) -> StreamingResponse {
     let positions = || Positions::new(&wanted.topics);
     let reader = |poll| TopicReader {
         client,
         expected: wanted.topics.len(),
         topics: wanted.topics.as_slice().into(),
+        assigned: wanted.assigned.then(|| assigned.into()),
         poll,
     };
     match wanted.format {
@@ -119,6 +164,8 @@ struct TopicReader {
     topics: Box<[RequestedTopic]>,
     /// Number of topics. If a subscription ends, so does the response, and the client resumes with another one.
     expected: usize,
+    /// Set if the client wants the topics that the server assigns to it: those of the application's answer.
+    assigned: Option<Box<[String]>>,
     poll: Option<Box<LongPoll>>,
 }
 
@@ -152,6 +199,9 @@ impl Handler for TopicReader {
             if let Err(problem) = self.client.subscribe_reader(&name, start, cx) {
                 return close(cx, CloseCode::TRY_AGAIN_LATER, &problem.text);
             }
+        }
+        if let Some(assigned) = self.assigned.take() {
+            self.client.accept_assigned(&assigned, cx);
         }
     }
 

@@ -58,6 +58,8 @@ pub(crate) struct JsonClient {
     streams: JsonStreams,
     /// The client gets an acknowledgement of each subscription, with an id or without.
     acknowledges_all: bool,
+    /// The client of a response with events wants the topics that the server assigns to it.
+    accepts_assigned: bool,
     /// Set while the connection is open.
     connection: Option<RegisteredConnection>,
     rates: ConnectionRates,
@@ -106,6 +108,7 @@ impl JsonClient {
             keys: ConnectionKeys::default(),
             streams,
             acknowledges_all: false,
+            accepts_assigned: false,
             connection: None,
             rates: ConnectionRates::default(),
             hooks: None,
@@ -203,10 +206,11 @@ impl JsonClient {
         id: &Option<Value>,
         cx: &mut Context<'_>,
     ) -> Result<OpReply, Problem> {
-        match request.op {
-            KeyOp::Write(_) => self.rights.check_without_hooks(Action::Publish, &request.topic)?,
-            KeyOp::Subscribe(_) => self.check_hooked(&request.topic)?,
-            KeyOp::Unsubscribe => {}
+        if matches!(request.op, KeyOp::Subscribe(_)) {
+            self.rights.check_subscribe_rate(&request.topic, &mut self.rates)?;
+        }
+        if let Some(hook) = self.hook_of_keys(&request)? {
+            return self.start_keys(&hook, request, id, cx);
         }
         let access = (&self.rights, &mut self.rates);
         let ack = self.keys.execute(request, (id, self.streams.store()), access, cx)?;
@@ -294,7 +298,9 @@ impl JsonClient {
         if let Some(left) = self.rights.expires_in() {
             ack["expires_in"] = json!(left);
         }
-        Ok(OpReply::Renewed(ack, self.end_denied(cx)))
+        let ended = self.end_denied(cx);
+        self.subscribe_to_assigned(cx);
+        Ok(OpReply::Renewed(ack, ended))
     }
 
     /// Ends the subscriptions that the rights do not cover; returns an error for each.
@@ -382,7 +388,10 @@ impl JsonClient {
         if has_presence {
             self.rights.check_presence(topic)?;
         }
+        self.rights.check_subscribe_rate(topic, &mut self.rates)?;
         match self.rights.subscribe_hook(topic)? {
+            // The application has accepted the request of a response with events.
+            Some(_) if self.acknowledges_all => self.subscribe_permitted(topic, presence, start, id, cx),
             Some(hook) if self.has_hooks() => self.start_subscribe(&hook, (topic, presence, start), id, cx),
             // A reload has removed the hooks meanwhile.
             Some(_) => self.subscribe(topic, presence, start, id, cx),
@@ -501,6 +510,7 @@ impl Handler for JsonClient {
         self.register(path, cx);
         if !self.start_connect(path, cx) {
             self.send_welcome(None, cx);
+            self.subscribe_to_assigned(cx);
         }
     }
 

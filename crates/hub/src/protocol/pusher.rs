@@ -10,6 +10,7 @@ mod client_events;
 mod code;
 pub(crate) mod encode;
 mod handshake;
+mod health;
 mod incoming;
 mod live;
 mod liveness;
@@ -29,6 +30,7 @@ use sinews_server::{DeflateConfig, OriginPolicy, Overflow, Refusal, Router, Serv
 pub use self::app::{PusherApp, PusherApps, PusherLimits};
 use self::client::PusherClient;
 use self::handshake::AppHandshake;
+use self::health::HealthCheck;
 pub(crate) use self::live::LiveApps;
 pub(crate) use self::metrics::PusherMetrics;
 pub use self::webhook::PusherWebhook;
@@ -41,11 +43,11 @@ use crate::topics::HubTopics;
 pub(crate) fn add_to(
     router: Router,
     options: &RouteOptions,
-    live: &LivePolicy,
-    hub: &Arc<HubTopics>,
-    cluster: Option<&Arc<Cluster>>,
+    (live, hub): (&LivePolicy, &Arc<HubTopics>),
+    (cluster, check): (Option<&Arc<Cluster>>, &HealthCheck),
 ) -> Router {
     let apps = live.policy().live_apps().clone();
+    let prefix = options.pusher_prefix.as_deref();
     let route = |read: fn(&LiveApps, &sinews_server::Request<'_>) -> AppHandshake| {
         let (apps, hub) = (Arc::clone(&apps), Arc::clone(hub));
         socket_route(options, move |request| {
@@ -58,11 +60,35 @@ pub(crate) fn add_to(
             Ok(Box::new(PusherClient::new(handshake, Arc::clone(&apps), Arc::clone(&hub))))
         })
     };
-    let router = router
-        .websocket("/app/{key}", route(handshake::read))
-        .websocket("/app/{key}/{*rest}", route(|_, _| handshake::unknown_path()))
-        .websocket("/app", route(|_, _| handshake::unknown_path()));
-    api::add_to(router, live, hub, cluster)
+    let mut router = router;
+    for prefix in [Some(""), prefix].into_iter().flatten() {
+        router = router
+            .websocket(&format!("{prefix}/app/{{key}}"), route(handshake::read))
+            .websocket(&format!("{prefix}/app/{{key}}/{{*rest}}"), route(|_, _| handshake::unknown_path()))
+            .websocket(&format!("{prefix}/app"), route(|_, _| handshake::unknown_path()));
+    }
+    let router = health::add_to(router, &apps, check);
+    api::add_to(router, live, hub, cluster, prefix)
+}
+
+/// Maximum length of a prefix of paths.
+const PREFIX_MAX: usize = 100;
+
+/// Checks a prefix of paths.
+///
+/// # Errors
+/// The rule that the prefix breaks.
+pub(crate) fn check_prefix(prefix: &str) -> Result<(), String> {
+    let is_part = |part: &str| {
+        let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
+        !matches!(part, "" | "." | "..") && part.bytes().all(is_valid)
+    };
+    match prefix.strip_prefix('/') {
+        Some(rest) if prefix.len() <= PREFIX_MAX && rest.split('/').all(is_part) => Ok(()),
+        _ => Err(format!(
+            "{prefix:?} must be a path such as \"/broadcast\" of at most {PREFIX_MAX} letters, digits and - _ . ~, without a slash at its end"
+        )),
+    }
 }
 
 fn socket_route(

@@ -1,6 +1,7 @@
 //! `WS /topics/{name}`: messages are the payloads themselves.
 
 mod appender;
+mod hooks;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,14 +9,15 @@ use std::time::Instant;
 use sinews_server::{CloseCode, Closed, Context, Handler, Payload, Request};
 
 use self::appender::TopicAppender;
+use self::hooks::RawHooks;
 use crate::admission::HandshakeRejection;
-use crate::auth::{Action, Rights};
+use crate::auth::{Action, Rights, RightsChange};
 use crate::client_message;
 use crate::closing::{FORBIDDEN, TOKEN_EXPIRED, close};
 use crate::connections::RegisteredConnection;
 use crate::http::topic_of;
 use crate::namespaces::ConnectionRates;
-use crate::policy::AccessPolicy;
+use crate::policy::LivePolicy;
 use crate::problem::code;
 use crate::streams::service::StreamService;
 use crate::topics::{self, HubTopics, MessageContent, TopicForm};
@@ -32,6 +34,7 @@ pub(crate) struct TopicClient {
     /// The sender receives its own messages too.
     include_self: bool,
     rights: Rights,
+    live: LivePolicy,
     hub: Arc<HubTopics>,
     /// The connection counts as a subscriber.
     joined: bool,
@@ -40,14 +43,23 @@ pub(crate) struct TopicClient {
     /// Set while the connection is open.
     connection: Option<RegisteredConnection>,
     rates: ConnectionRates,
+    /// Largest message in bytes.
+    max_message: u32,
+    /// `None` without hooks.
+    hooks: Option<Box<RawHooks>>,
+    /// A hook has rejected the client: messages before its end are discarded.
+    is_rejected: bool,
 }
+
+/// The route, in the list of connections and in requests to the application.
+const PATH: &str = "/topics/{name}";
 
 impl TopicClient {
     pub(crate) fn new(
         request: &Request<'_>,
-        policy: &AccessPolicy,
-        hub: Arc<HubTopics>,
-        store: Option<Arc<StreamService>>,
+        live: &LivePolicy,
+        (hub, store): (Arc<HubTopics>, Option<Arc<StreamService>>),
+        max_message: usize,
     ) -> Result<Self, HandshakeRejection> {
         let topic = topic_of(request, topics::check_subscription)
             .map_err(|problem| HandshakeRejection::request(400, &problem))?;
@@ -62,12 +74,13 @@ impl TopicClient {
         if store.is_some() && !include_self {
             return Err(HandshakeRejection::request(400, "self=false is not supported for durable topics"));
         }
-        let allowed = |rights: Rights| {
+        let policy = live.policy();
+        let rights = policy.rights(request)?;
+        // A connect hook may grant other rights.
+        if policy.hooks().is_none_or(|hooks| hooks.options().connect.is_none()) {
             rights.may(Action::Subscribe, &topic)?;
-            rights.check_without_hooks(Action::Subscribe, &topic)?;
-            Ok(rights)
-        };
-        let rights = policy.rights(request).and_then(allowed)?;
+        }
+        let hooks = RawHooks::of(request, &policy);
         let stream = store.map(TopicAppender::new);
         let is_pattern = topics::is_pattern(&topic);
         Ok(Self {
@@ -75,19 +88,52 @@ impl TopicClient {
             is_pattern,
             include_self,
             rights,
+            live: live.clone(),
             hub,
             joined: false,
             stream,
             connection: None,
             rates: ConnectionRates::default(),
+            max_message: u32::try_from(max_message).unwrap_or(u32::MAX),
+            hooks,
+            is_rejected: false,
         })
     }
 }
 
-impl Handler for TopicClient {
-    fn open(&mut self, cx: &mut Context<'_>) {
-        let registry = self.hub.connections();
-        self.connection = Some(registry.register("/topics/{name}", &self.rights, cx.waker()));
+impl TopicClient {
+    /// Replaces the rights by those of the backend. Without the right to subscribe, the connection is closed.
+    fn change_rights(&mut self, change: &RightsChange, cx: &mut Context<'_>) {
+        match self.live.policy().changed_rights(change, &self.rights) {
+            Ok(rights) => self.rights = rights,
+            // The options of this node may differ from those of the node that has checked the change.
+            Err(fault) => return tracing::warn!("rights of the backend: {fault}"),
+        }
+        if let Some(connection) = &self.connection {
+            connection.set_rights(&self.rights);
+        }
+        // The deadline may be earlier than before: the server reads it after a wakeup.
+        cx.waker().wake();
+        if self.joined
+            && let Err(denied) = self.rights.may(Action::Subscribe, &self.topic)
+        {
+            close(cx, FORBIDDEN, &denied.problem);
+        }
+    }
+}
+
+impl TopicClient {
+    /// Subscribes, if the rights and the hooks permit it.
+    fn begin(&mut self, cx: &mut Context<'_>) {
+        if let Err(denied) = self.rights.may(Action::Subscribe, &self.topic) {
+            return close(cx, FORBIDDEN, &denied.problem);
+        }
+        if !self.start_subscribe(cx) {
+            self.subscribe(cx);
+        }
+    }
+
+    fn subscribe(&mut self, cx: &mut Context<'_>) {
         match cx.subscribe(&TopicForm::Plain.topic(&self.topic)) {
             Ok(()) => {
                 self.joined = true;
@@ -101,35 +147,67 @@ impl Handler for TopicClient {
         }
     }
 
-    fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
-        if self.is_pattern {
-            return close(cx, CloseCode::POLICY, topics::PUBLISHES_TO_PATTERN);
-        }
-        let may_publish = self.rights.may(Action::Publish, &self.topic);
-        let without_hooks = || self.rights.check_without_hooks(Action::Publish, &self.topic);
-        if let Err(denied) = may_publish.and_then(|()| without_hooks()) {
+    /// Publishes a message, if the rights, the limits and the hooks permit it.
+    fn handle(&mut self, content: &MessageContent, cx: &mut Context<'_>) {
+        if let Err(denied) = self.rights.may(Action::Publish, &self.topic) {
             return close(cx, FORBIDDEN, &denied.problem);
         }
-        if let Err(problem) = self.rights.check_publication(&self.topic, payload.len(), &mut self.rates) {
+        if let Err(problem) = self.rights.check_publication(&self.topic, content.len(), &mut self.rates) {
             let code = if problem.code == code::TOO_LARGE { CloseCode::TOO_BIG } else { CloseCode::POLICY };
             return close(cx, code, &problem.text);
         }
-        let content = MessageContent::payload(payload.kind(), payload.detach());
-        client_message::report(&self.hub, (&self.topic, &content), &self.rights, self.connection.as_ref());
+        if !self.start_publish(content, cx) {
+            self.publish(content, cx);
+        }
+    }
+
+    /// Publishes a message that was checked.
+    fn publish(&mut self, content: &MessageContent, cx: &mut Context<'_>) {
+        client_message::report(&self.hub, (&self.topic, content), &self.rights, self.connection.as_ref());
         match &mut self.stream {
-            Some(stream) => stream.publish(&self.topic, &content, &self.rights, cx),
+            Some(stream) => stream.publish(&self.topic, content, &self.rights, cx),
             None => {
-                self.hub.publish(cx, &self.topic, &content, self.include_self);
+                self.hub.publish(cx, &self.topic, content, self.include_self);
             }
+        }
+    }
+}
+
+impl Handler for TopicClient {
+    fn open(&mut self, cx: &mut Context<'_>) {
+        let registry = self.hub.connections();
+        self.connection = Some(registry.register(PATH, &self.rights, cx.waker()));
+        self.live.policy().close_if_revoked(&self.rights, cx);
+        if !self.start_connect(cx) {
+            self.begin(cx);
+        }
+    }
+
+    fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
+        if self.is_rejected {
+            return;
+        }
+        if self.is_pattern {
+            return close(cx, CloseCode::POLICY, topics::PUBLISHES_TO_PATTERN);
+        }
+        let content = MessageContent::payload(payload.kind(), payload.detach());
+        if !self.holds_back(&content, cx) {
+            self.handle(&content, cx);
         }
     }
 
     fn woken(&mut self, cx: &mut Context<'_>) {
-        if let Some(connection) = &self.connection {
-            connection.execute_close(cx);
+        let changes = self.connection.as_ref().map(|connection| connection.execute_commands(cx));
+        for change in changes.unwrap_or_default() {
+            self.change_rights(&change, cx);
         }
+        self.poll_hook(cx);
         if let Some(stream) = &mut self.stream {
             stream.woken(cx);
+        }
+        // The stream may have resumed reads.
+        if self.awaits_hook() {
+            cx.pause_reads();
         }
     }
 

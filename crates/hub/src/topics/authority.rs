@@ -15,6 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLockReadGuard, RwLockWriteGuar
 use sinews_server::{Position, Publisher, TopicSnapshot};
 
 use super::{HubTopics, MessageContent, TopicForm, TopicPublisher};
+use crate::auth::Revocation;
 use crate::handover::wire::{ContentKind, FrameSender, HandoverFrame, HandoverHead};
 
 /// The predecessor and the successor of this process, if there are any.
@@ -168,6 +169,21 @@ impl HubTopics {
     /// Ends publishing in this process: queued publications are sent to the successor, followed by the end mark.
     pub(crate) fn finish_handover(&self) {
         self.write_authority().successor = None;
+    }
+
+    /// Passes revocations of this process to the other processes of a handover.
+    pub(crate) fn share_revocations(&self, all: &[Revocation]) {
+        let authority = self.read_authority();
+        for frame in HandoverFrame::of_revocations(all) {
+            if let Some(predecessor) = &authority.predecessor {
+                predecessor.send_or_cut(frame.clone());
+            }
+            if let Some(successor) = &authority.successor
+                && !successor.sender.try_send(frame)
+            {
+                tracing::error!("queue to the successor process is full: a revocation is lost there");
+            }
+        }
     }
 
     /// Publishes a message that the predecessor has forwarded.

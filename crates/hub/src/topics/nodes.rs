@@ -1,6 +1,7 @@
 //! The other nodes of a cluster, as topics use them.
 
 use std::fmt::Debug;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -11,6 +12,13 @@ pub(crate) trait OtherNodes: Debug + Send + Sync {
     /// Passes a publication of this node to the other nodes with subscribers: at most once, in order for each topic and
     /// publisher.
     fn publish(&self, topic: &str, content: &MessageContent);
+
+    /// Passes a publication to all other nodes, with or without subscribers: otherwise as [`publish`](Self::publish).
+    fn publish_to_all(&self, topic: &str, content: &MessageContent);
+
+    /// Requests the last event of a cache channel, unless this node knows it: it has retained an event at that time, if any,
+    /// and nodes retain events for this long. The event is delivered as if it were published now.
+    fn request_cached_event(&self, topic: &str, retained: Option<Instant>, time: Duration);
 
     /// Whether the other nodes can be reached.
     fn is_connected(&self) -> bool;

@@ -267,7 +267,7 @@ impl WebhookTarget {
     /// # Errors
     /// No certificate is trusted.
     pub(crate) fn with_encoder(
-        (name, url, parsed): (&str, &str, HookUrl),
+        address: (&str, &str, HookUrl, Option<&[CertificateDer<'static>]>),
         filter: EventFilter,
         (has_batches, grace): (bool, Duration),
         encoder: Arc<dyn WebhookEncoder>,
@@ -276,7 +276,7 @@ impl WebhookTarget {
         if !has_batches {
             (limits.batch, limits.delay) = (1, Duration::ZERO);
         }
-        Self::new((name, url, parsed, None), filter, (limits, grace), encoder)
+        Self::new(address, filter, (limits, grace), encoder)
     }
 
     /// The events that it receives.

@@ -1,5 +1,6 @@
 //! Clusters of several servers in this process, over a broker in this process.
 
+mod api;
 mod broker;
 
 use std::io::{Read, Write};
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 use sinews::blocking::{WebSocket, connect};
 use sinews_hub::auth::{ApiKeys, Auth, AuthOptions};
 use sinews_hub::{AccessPolicy, ClusterOptions, HostRules, Hub, HubBuilder, observe_nodes};
-use sinews_server::{Router, Server, StopHandle};
+use sinews_server::{BackendChoice, EngineConfig, Router, Server, StopHandle};
 
 use self::broker::{FakeBroker, TIMEOUT, WireProtocol};
 
@@ -29,7 +30,13 @@ impl TestPeer {
     fn start_with(broker: &FakeBroker, configure: impl FnOnce(HubBuilder) -> HubBuilder) -> Self {
         let options = ClusterOptions::parse(&broker.url()).unwrap();
         let hub = configure(Hub::builder().cluster(options)).build().unwrap();
+        let backend = match std::env::var("SINEWS_TEST_BACKEND").as_deref() {
+            Ok("poll") => BackendChoice::Poll,
+            Ok("uring") => BackendChoice::Uring,
+            _ => BackendChoice::Auto,
+        };
         let server = hub.configure(Server::new(hub.mount(Router::new()))).threads(2);
+        let server = server.engine(EngineConfig::default().with_backend(backend));
         let server = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
         let (address, stop) = (server.addresses()[0], server.stop_handle());
         let hub = hub.start(&server).unwrap();

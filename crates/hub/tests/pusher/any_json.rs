@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use sinews_testkit::Rng;
 
 use crate::client::{Client, KEY, hub, sign};
+use crate::model::ClientModel;
 
 /// Connections, and messages on each.
 const CONNECTIONS: u64 = 24;
@@ -117,92 +118,13 @@ fn any_message(rng: &mut Rng, socket_id: &str) -> String {
     text
 }
 
-/// The model: events of the answers, each with the channel and the code or status.
-fn answers(text: &str, socket_id: &str) -> Vec<(&'static str, String, u64)> {
-    let not_understood = vec![("pusher:error", String::new(), 0)];
-    let Ok(Value::Object(message)) = serde_json::from_str::<Value>(text) else { return not_understood };
-    let (Some(Value::String(event)), channel) = (message.get("event"), message.get("channel")) else {
-        return not_understood;
-    };
-    let Some(channel) = optional_text(channel) else { return not_understood };
-    match &**event {
-        "pusher:ping" => vec![("pusher:pong", String::new(), 0)],
-        "pusher:pong" => Vec::new(),
-        "pusher:subscribe" | "pusher:unsubscribe" => {
-            let data = match message.get("data") {
-                Some(Value::String(text)) => serde_json::from_str(text).unwrap_or_default(),
-                Some(data) => data.clone(),
-                None => Value::Null,
-            };
-            let Some(parsed) = subscription(&data) else { return not_understood };
-            if event == "pusher:subscribe" { subscribed(parsed, socket_id) } else { Vec::new() }
-        }
-        name if name.starts_with("client-") => vec![("pusher:error", channel.to_owned(), 4301)],
-        _ => not_understood,
-    }
-}
-
-/// A member that is absent, null or a text; `None` for others.
-fn optional_text(value: Option<&Value>) -> Option<&str> {
-    match value {
-        None | Some(Value::Null) => Some(""),
-        value => value?.as_str(),
-    }
-}
-
-/// Channel, signature, data of the member.
-fn subscription(data: &Value) -> Option<(&str, &str, Option<&str>)> {
-    let data = data.as_object()?;
-    let member = optional_text(data.get("channel_data"))?;
-    let has_member = data.get("channel_data").is_some_and(Value::is_string);
-    Some((data.get("channel")?.as_str()?, optional_text(data.get("auth"))?, has_member.then_some(member)))
-}
-
-fn subscribed(
-    (channel, auth, member): (&str, &str, Option<&str>),
-    socket_id: &str,
-) -> Vec<(&'static str, String, u64)> {
-    let rejected = |status| vec![("pusher:subscription_error", channel.to_owned(), status)];
-    if channel.starts_with("#server-to-user-") {
-        return rejected(401);
-    }
-    if channel.is_empty()
-        || channel.contains(|char: char| !char.is_ascii_alphanumeric() && !"_-=@,.;".contains(char))
-    {
-        return rejected(4009);
-    }
-    let is_presence = channel.starts_with("presence-");
-    let signed = match member {
-        Some(member) if is_presence => format!("{socket_id}:{channel}:{member}"),
-        _ => format!("{socket_id}:{channel}"),
-    };
-    let is_signed = auth == format!("{KEY}:{}", sign(&signed));
-    if (is_presence || channel.starts_with("private-")) && !is_signed {
-        return rejected(401);
-    }
-    let is_member = |member: &str| match serde_json::from_str::<Value>(member) {
-        Ok(Value::Object(member)) => match member.get("user_id") {
-            Some(Value::String(id)) => (1..=128).contains(&id.len()) && !id.contains(char::is_control),
-            id => id.is_some_and(Value::is_number),
-        },
-        _ => false,
-    };
-    if is_presence && !member.is_some_and(is_member) {
-        return rejected(401);
-    }
-    let mut answers = vec![("pusher_internal:subscription_succeeded", channel.to_owned(), 0)];
-    if channel.starts_with("cache-") || channel.starts_with("private-cache-") {
-        answers.push(("pusher:cache_miss", channel.to_owned(), 0));
-    }
-    answers
-}
-
 #[test]
 fn json_of_every_kind_is_answered_as_the_model_says() {
     let hub = hub(|app| app);
     for seed in 0..CONNECTIONS {
         let mut rng = Rng::new(seed);
         let mut client = Client::new(&hub);
+        let mut model = ClientModel::new(&client.socket_id, KEY, sign);
         for number in 0..MESSAGES {
             let text = any_message(&mut rng, &client.socket_id);
             client.send_text(&text);
@@ -223,7 +145,7 @@ fn json_of_every_kind_is_answered_as_the_model_says() {
                     code.unwrap_or_default(),
                 ));
             }
-            let expected = answers(&text, &client.socket_id);
+            let expected = model.answers(&text);
             let expected: Vec<_> = expected
                 .into_iter()
                 .map(|(event, channel, code)| (event.to_owned(), channel, code))

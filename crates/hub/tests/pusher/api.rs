@@ -3,11 +3,12 @@
 use std::io::{BufRead, BufReader, Read, Write};
 
 use serde_json::{Value, json};
-use sinews_hub::PusherLimits;
+use sinews_hub::{Hub, PusherApp, PusherLimits};
 
-use crate::client::{Client, KEY, api, hub, request, signed_target, trigger};
+use crate::client::{Client, KEY, QUERY, api, app, hub, hub_of, policy, request, signed_target, trigger};
+use crate::support::TestHub;
 
-fn post(hub: &crate::support::TestHub, body: &Value) -> (u16, Value) {
+fn post(hub: &TestHub, body: &Value) -> (u16, Value) {
     api(hub, "POST", "/apps/3/events", "", &body.to_string())
 }
 
@@ -48,6 +49,7 @@ fn pusher_4_5_to_4_7_and_9_10_limits_of_events() {
     for (body, status) in [
         (event("x".repeat(10_240), 100), 200),
         (event("x".repeat(10_241), 1), 413),
+        (event("\u{1f600}".repeat(2_560), 1), 200),
         (event(String::new(), 101), 400),
         (event(String::new(), 0), 400),
         (json!({ "name": "e", "data": "", "channels": ["private-encrypted-a", "b"] }), 400),
@@ -62,6 +64,11 @@ fn pusher_4_5_to_4_7_and_9_10_limits_of_events() {
         (json!([]), 400),
     ] {
         assert_eq!(post(&hub, &body).0, status, "{}", body.to_string().chars().take(80).collect::<String>());
+    }
+    // Half of a surrogate pair is no character, and does not exempt the data from its limit.
+    let half = |size: usize| format!(r#"{{"name":"e","channel":"a","data":"\ud800{}"}}"#, "x".repeat(size));
+    for (size, status) in [(10_234, 200), (10_235, 413)] {
+        assert_eq!(api(&hub, "POST", "/apps/3/events", "", &half(size)).0, status);
     }
     let batch = |count: usize| {
         let events: Vec<Value> =
@@ -99,6 +106,9 @@ fn pusher_9_2_batches_are_published_in_order() {
     assert_eq!([(); 4].map(|()| client.expect("e").1), [0, 1, 2, 3]);
     let expected = json!({ "batch": [{}, {}, {}, { "user_count": 1 }] });
     assert_eq!(batch(Some("user_count")), (200, expected));
+    // A list of the fields in their order is no event.
+    let list = json!({ "batch": [["lost", "", "a", null, null, null]] }).to_string();
+    assert_eq!(api(&hub, "POST", "/apps/3/batch_events", "", &list).0, 400);
     let one_is_bad = json!({ "batch": [
         { "name": "lost", "data": "", "channel": "a" }, { "name": "e", "data": "", "channel": "#" },
     ] });
@@ -165,6 +175,72 @@ fn pusher_9_5_users_of_a_presence_channel() {
     assert_eq!(users("presence-a"), (200, json!({ "users": [{ "id": "1" }] })));
     assert_eq!(users("presence-b"), (200, json!({ "users": [] })));
     assert_eq!(users("a").0, 400);
+}
+
+#[test]
+fn pusher_9_8_paths_of_other_servers() {
+    let disabled = PusherApp::new("4", "disabled", "secret").with_enabled(false);
+    let hub = hub_of([app(), disabled]);
+    let mut client = Client::new(&hub);
+    client.join("presence-a", "1");
+    client.request_subscription("presence-a", Some(r#"{"user_id":"1"}"#));
+    client.subscribed("presence-a");
+    let users = |query: &str| api(&hub, "GET", "/apps/3/channels/presence-a/users", query, "").1;
+    assert_eq!(users("with_user_info=0"), json!({ "users": [{ "id": "1" }] }));
+    let with_info = json!({ "users": [{ "id": "1", "user_info": { "name": "1" } }] });
+    assert_eq!(users("with_user_info=1"), with_info);
+    let mut other = Client::new(&hub);
+    other.request_subscription("presence-b", Some(r#"{"user_id":"2"}"#));
+    other.subscribed("presence-b");
+    let (_, users) = api(&hub, "GET", "/apps/3/channels/presence-b/users", "with_user_info=1", "");
+    assert_eq!(users, json!({ "users": [{ "id": "2" }] }), "a member without user_info");
+    assert_eq!(api(&hub, "GET", "/apps/3/connections", "", ""), (200, json!({ "connections": 2 })));
+    assert_eq!(request(&hub, "GET", "/apps/3/connections", "").0, 401);
+    let mut user = Client::new(&hub);
+    user.sign_in(&json!({ "id": "u" }));
+    user.expect("pusher:signin_success");
+    assert_eq!(request(&hub, "POST", "/apps/3/users/u/force_reconnect", "{}").0, 401);
+    assert_eq!(api(&hub, "POST", "/apps/3/users/u/force_reconnect", "", "{}"), (200, json!({})));
+    user.expect_end(4200);
+    client.ping();
+    for (path, status) in [("/up", 200), ("/ready", 200), ("/up/3", 200), ("/up/4", 503), ("/up/5", 404)] {
+        assert_eq!(request(&hub, "GET", path, "").0, status, "{path}");
+    }
+    let none = hub_of([]);
+    assert_eq!(["/up", "/ready"].map(|path| request(&none, "GET", path, "").0), [404, 404]);
+}
+
+/// Regression of signatures that are wrong behind the path of a proxy (laravel/reverb #356).
+#[test]
+fn pusher_9_15_paths_with_a_prefix_are_signed_with_and_without_it() {
+    let builder = Hub::builder().access(policy([app()])).pusher_path_prefix("/broadcast/v1");
+    let hub = TestHub::built(builder);
+    let mut client = Client::at(&hub, &format!("/broadcast/v1/app/{KEY}?{QUERY}"));
+    client.subscribe("a");
+    let plain = Client::new(&hub);
+    let body = json!({ "name": "e", "channel": "a", "data": "1" }).to_string();
+    let (below, above) = ("/broadcast/v1/apps/3/events", "/apps/3/events");
+    for (sent, signed) in [(above, above), (below, below), (below, above), (above, below)] {
+        let target = signed_target("POST", signed, "", &body).replace(signed, sent);
+        assert_eq!(request(&hub, "POST", &target, &body), (200, json!({})), "{sent} signed as {signed}");
+        client.expect("e");
+    }
+    for wrong in ["/broadcast/apps/3/events", "/broadcast/v1", "/apps/4/events", "/v1/apps/3/events"] {
+        let target = signed_target("POST", wrong, "", &body).replace(wrong, above);
+        assert_eq!(request(&hub, "POST", &target, &body).0, 401, "signed as {wrong}");
+    }
+    Client::open(&hub, &format!("/broadcast/v1/app/unknown?{QUERY}")).expect_end(4001);
+    Client::open(&hub, &format!("/broadcast/v1/app?{QUERY}")).expect_end(4005);
+    drop(plain);
+    // Paths of other routes are no conflict.
+    for prefix in ["/app", "/apps", "/apps/3", "/topics", "/api/v1", "/up"] {
+        let builder = Hub::builder().access(policy([app()])).pusher_path_prefix(prefix);
+        Client::at(&TestHub::built(builder), &format!("{prefix}/app/{KEY}?{QUERY}")).ping();
+    }
+    for bad in ["", "/", "broadcast", "/broadcast/", "/a//b", "/a/../b", "/{a}", "/a b", &"/a".repeat(51)] {
+        let error = Hub::builder().pusher_path_prefix(bad).check().unwrap_err().to_string();
+        assert!(error.contains("must be a path such as"), "{error}");
+    }
 }
 
 #[test]

@@ -40,6 +40,13 @@ fn pusher_5_5_and_5_12_private_channels_need_a_signature() {
             assert_eq!(data["type"], "AuthError");
         }
     }
+    // The servers of pusher-js's own tests sign channel_data of private channels.
+    let data = json!({ "channel": "private-d", "auth": client.auth("private-d:{}"), "channel_data": "{}" });
+    client.send("pusher:subscribe", data);
+    client.subscribed("private-d");
+    let data = json!({ "channel": "private-e", "auth": client.auth("private-e:{}"), "channel_data": "[]" });
+    client.send("pusher:subscribe", data);
+    client.expect("pusher:subscription_error");
     for channel in ["private-a", "private-encrypted-a", "private-encrypted-cache-a"] {
         client.request_subscription(channel, None);
         client.subscribed(channel);

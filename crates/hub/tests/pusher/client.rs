@@ -234,6 +234,18 @@ pub fn request(hub: &TestHub, method: &str, target: &str, body: &str) -> (u16, V
     (status, serde_json::from_str(body).unwrap_or_else(|_| json!(body)))
 }
 
+/// The metrics of a server, as text.
+pub fn metrics(hub: &TestHub) -> String {
+    request(hub, "GET", "/metrics", "").1.as_str().unwrap().to_owned()
+}
+
+/// The value of a metric with its labels.
+pub fn metric(hub: &TestHub, name: &str) -> f64 {
+    let text = metrics(hub);
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    lines.next().unwrap_or_else(|| panic!("no metric {name}")).parse().unwrap()
+}
+
 /// Triggers an event with a string of data.
 pub fn trigger(hub: &TestHub, channel: &str, name: &str, data: &str) {
     let body = json!({ "name": name, "channel": channel, "data": data });

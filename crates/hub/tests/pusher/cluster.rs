@@ -22,7 +22,7 @@ fn for_both(test: impl Fn(&FakeBroker, [TestHub; 2])) {
 }
 
 /// Polls a node until an answer of its HTTP API is this one.
-fn until(node: &TestHub, path: &str, expected: &Value) {
+pub(crate) fn until(node: &TestHub, path: &str, expected: &Value) {
     let begin = Instant::now();
     loop {
         let (_, answer) = api(node, "GET", path, "", "");
@@ -105,4 +105,144 @@ fn pusher_8_6_7_6_and_9_1_events_and_terminations_reach_all_nodes() {
         two.expect_end(4009);
         three.ping();
     });
+}
+
+fn publish(node: &TestHub, channel: &str, data: &str) {
+    let body = json!({ "name": "e", "channel": channel, "data": data }).to_string();
+    assert_eq!(api(node, "POST", "/apps/3/events", "", &body), (200, json!({})));
+}
+
+/// Waits until a node knows the last event of a cache channel, without a subscriber.
+fn until_cached(node: &TestHub, channel: &str, data: &str) {
+    let begin = Instant::now();
+    loop {
+        let (_, answer) = api(node, "GET", &format!("/apps/3/channels/{channel}"), "info=cache", "");
+        if answer["cache"]["data"] == data {
+            return;
+        }
+        assert!(begin.elapsed() < TIMEOUT, "{answer}");
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn pusher_4_10_last_events_are_those_of_the_cluster() {
+    for_both(|broker, nodes| {
+        broker.wait_for("sinews.all", 2);
+        publish(&nodes[0], "cache-a", "1");
+        until_cached(&nodes[1], "cache-a", "1");
+        // No client was subscribed anywhere.
+        let mut one = Client::new(&nodes[1]);
+        one.subscribe("cache-a");
+        assert_eq!(one.expect("e"), ("cache-a".to_owned(), json!(1)));
+        // Its last event has arrived by one subscription, and once.
+        publish(&nodes[0], "cache-a", "2");
+        publish(&nodes[0], "cache-a", "3");
+        assert_eq!((one.expect("e").1, one.expect("e").1), (json!(2), json!(3)));
+        // A node that joins later requests what it has missed.
+        let late = node(broker);
+        broker.wait_for("sinews.all", 3);
+        until_joined(&late, 3);
+        let mut two = Client::new(&late);
+        two.subscribe("cache-a");
+        assert_eq!(two.receive()["event"], "pusher:cache_miss");
+        assert_eq!(two.expect("e").1, json!(3));
+        two.subscribe("cache-b");
+        assert_eq!(two.receive()["event"], "pusher:cache_miss");
+        let mut three = Client::new(&late);
+        three.subscribe("cache-a");
+        assert_eq!(three.expect("e").1, json!(3));
+        publish(&nodes[1], "cache-b", "4");
+        assert_eq!(two.expect("e"), ("cache-b".to_owned(), json!(4)));
+        three.ping();
+    });
+}
+
+#[test]
+fn last_events_of_an_outage_are_known_afterwards() {
+    for_both(|broker, nodes| {
+        broker.wait_for("sinews.all", 2);
+        nodes.iter().for_each(|node| until_joined(node, 2));
+        for channel in ["cache-a", "cache-b", "cache-c"] {
+            publish(&nodes[0], channel, "before");
+            until_cached(&nodes[1], channel, "before");
+        }
+        broker.go_down();
+        until_connected(&nodes[0], false);
+        publish(&nodes[0], "cache-a", "meanwhile");
+        broker.come_up();
+        nodes.iter().for_each(|node| until_connected(node, true));
+        broker.wait_for("sinews.all", 2);
+        let mut one = Client::new(&nodes[1]);
+        one.subscribe("cache-a");
+        assert_eq!(one.expect("e").1, json!("before"));
+        assert_eq!(one.expect("e").1, json!("meanwhile"));
+        // An event that both nodes know is not delivered again.
+        for (node, channel) in nodes.iter().zip(["cache-b", "cache-c"]) {
+            let mut client = Client::new(node);
+            client.subscribe(channel);
+            assert_eq!(client.expect("e").1, json!("before"));
+            publish(node, channel, "end");
+            assert_eq!(client.expect("e").1, json!("end"));
+        }
+    });
+}
+
+fn metric(node: &TestHub, name: &str) -> u64 {
+    let text = node.ask("/metrics", "Connection: close\r\n").rest();
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.unwrap_or_else(|| panic!("{name} in {text}")).parse().unwrap()
+}
+
+fn until_metric(node: &TestHub, name: &str, expected: u64) {
+    let begin = Instant::now();
+    while metric(node, name) != expected {
+        assert!(begin.elapsed() < TIMEOUT, "{name} is not {expected}");
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+fn until_joined(node: &TestHub, nodes: u64) {
+    until_metric(node, "sinews_cluster_nodes", nodes);
+}
+
+fn until_connected(node: &TestHub, is_connected: bool) {
+    until_metric(node, "sinews_cluster_connected", is_connected.into());
+}
+
+#[test]
+fn recovery_at_another_node_is_reported_as_incomplete() {
+    for kind in [WireProtocol::Nats, WireProtocol::Redis] {
+        let broker = FakeBroker::start(kind);
+        let nodes = [(); 2].map(|()| {
+            let options = ClusterOptions::parse(&broker.url()).unwrap();
+            TestHub::built(Hub::builder().access(policy([app().with_topics("kept")])).cluster(options))
+        });
+        broker.wait_for(if kind == WireProtocol::Nats { "sinews.t.kept.>" } else { "sinews.t.kept.*" }, 2);
+        let mut first = Client::new(&nodes[0]);
+        recover(&mut first, &json!(true));
+        publish(&nodes[0], "a", "1");
+        let position = first.receive()["position"].clone();
+        publish(&nodes[0], "a", "2");
+        until_metric(&nodes[1], "sinews_cluster_received_total", 2);
+        let request = json!({ "position": position });
+        // The other node retains the same events, at positions of its own.
+        let mut elsewhere = Client::new(&nodes[1]);
+        let ack = recover(&mut elsewhere, &request);
+        assert_eq!(ack["recovered"], false, "{ack}");
+        publish(&nodes[0], "a", "3");
+        assert_eq!(elsewhere.expect("e").1, json!(3), "nothing is replayed");
+        let mut here = Client::new(&nodes[0]);
+        let ack = recover(&mut here, &request);
+        assert_eq!(ack["recovered"], true, "{ack}");
+        assert_eq!((here.expect("e").1, here.expect("e").1), (json!(2), json!(3)));
+    }
+}
+
+/// Subscribes to a channel with a history; returns the acknowledgement.
+fn recover(client: &mut Client, recover: &Value) -> Value {
+    client.send("pusher:subscribe", json!({ "channel": "a", "recover": recover }));
+    let ack = client.receive();
+    assert_eq!(ack["event"], "pusher_internal:subscription_succeeded", "{ack}");
+    ack
 }

@@ -4,10 +4,11 @@ use std::net::TcpStream;
 
 use serde_json::{Value, json};
 use sinews::blocking::{WebSocket, connect};
-use sinews_hub::PusherApp;
+use sinews_hub::{PusherApp, WebhookEventKind};
 
 use crate::client::{Client, KEY, QUERY, SECRET, app, hub_of, request};
 use crate::support::{TIMEOUT, TestHub, parse};
+use crate::webhooks::FakeBackend;
 
 fn dashboard(hub: &TestHub) -> WebSocket<TcpStream> {
     let (socket, _) = connect(format!("ws://{}/dashboard/feed", hub.address)).open().unwrap();
@@ -58,4 +59,20 @@ fn apps_are_reported_by_connections_and_without_keys() {
 fn servers_without_apps_report_none() {
     let hub = TestHub::new();
     assert_eq!(next(&mut dashboard(&hub)).1, Value::Null);
+}
+
+#[test]
+fn events_that_wait_for_a_webhook_are_reported() {
+    let backend = FakeBackend::without_answers();
+    let webhook = backend.webhook().with_events([WebhookEventKind::TopicOccupied]);
+    let hub = hub_of([app().with_webhook(webhook)]);
+    let mut client = Client::new(&hub);
+    for channel in ["a", "b", "c"] {
+        client.subscribe(channel);
+    }
+    // The first one is in progress.
+    backend.requests.recv_timeout(TIMEOUT).unwrap();
+    let mut dashboard = dashboard(&hub);
+    let expected = json!({ "queued": 2, "failed": 0, "dropped": 0 });
+    while next(&mut dashboard).1["apps"][0]["webhooks"] != expected {}
 }

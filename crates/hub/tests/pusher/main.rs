@@ -15,6 +15,11 @@ mod cluster;
 mod connection;
 mod dashboard;
 mod events;
+mod faults;
+mod load;
+#[path = "../../../../fuzz/src/pusher/model.rs"]
+#[allow(dead_code, reason = "the fuzz target uses the rest")]
+mod model;
 mod presence;
 mod recovery;
 mod topics;

@@ -1,7 +1,8 @@
 //! Webhooks of apps.
 
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -10,20 +11,29 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sinews_hub::{Hub, PusherApps, PusherWebhook, WebhookEventKind, WebhookOptions};
 
-use crate::client::{Client, KEY, app, hub, policy, request, sign, trigger};
+use crate::client::{Client, KEY, app, hub, policy, sign, trigger};
 use crate::support::{TIMEOUT, TestHub};
 
 /// A backend that accepts all requests.
-struct FakeBackend {
+pub(crate) struct FakeBackend {
     url: String,
-    requests: Receiver<SignedPost>,
+    pub(crate) requests: Receiver<SignedPost>,
     /// While it exists, requests are not answered.
     hold: Option<Sender<()>>,
 }
 
+/// What the threads of a backend share.
+struct BackendState {
+    requests: Sender<SignedPost>,
+    held: Mutex<Receiver<()>>,
+    /// The status lines and headers of the first answers; an empty answer closes the connection.
+    answers: Mutex<VecDeque<String>>,
+    tls: Option<Arc<rustls::ServerConfig>>,
+}
+
 /// A request, with the names of its headers in lower case.
 #[derive(Debug)]
-struct SignedPost {
+pub(crate) struct SignedPost {
     headers: Vec<(String, String)>,
     body: String,
 }
@@ -35,28 +45,62 @@ impl SignedPost {
 }
 
 impl FakeBackend {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self { hold: None, ..Self::without_answers() }
     }
 
     /// A backend that answers when `hold` is dropped.
-    fn without_answers() -> Self {
+    pub(crate) fn without_answers() -> Self {
+        Self::with([], None)
+    }
+
+    /// A backend whose first answers are these.
+    fn answering<const N: usize>(answers: [&str; N]) -> Self {
+        Self { hold: None, ..Self::with(answers, None) }
+    }
+
+    /// A backend with TLS, and its certificate in PEM.
+    fn with_tls() -> (Self, String) {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let key = rustls::pki_types::PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key)
+            .unwrap();
+        (Self { hold: None, ..Self::with([], Some(Arc::new(config))) }, made.cert.pem())
+    }
+
+    fn with<const N: usize>(answers: [&str; N], tls: Option<Arc<rustls::ServerConfig>>) -> Self {
         let (hold, held) = channel::<()>();
-        let held = Arc::new(Mutex::new(held));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}/hooks", listener.local_addr().unwrap());
+        let port = listener.local_addr().unwrap().port();
+        let url = match tls {
+            Some(_) => format!("https://localhost:{port}/hooks"),
+            None => format!("http://127.0.0.1:{port}/hooks"),
+        };
         let (sender, requests) = channel();
+        let answers = Mutex::new(answers.into_iter().map(str::to_owned).collect());
+        let state = Arc::new(BackendState { requests: sender, held: Mutex::new(held), answers, tls });
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let (sender, held) = (sender.clone(), Arc::clone(&held));
-                thread::spawn(move || serve(stream, &sender, &held));
+                let state = Arc::clone(&state);
+                thread::spawn(move || match &state.tls {
+                    Some(tls) => {
+                        let tls = rustls::ServerConnection::new(Arc::clone(tls)).unwrap();
+                        serve(rustls::StreamOwned::new(tls, stream), &state);
+                    }
+                    None => serve(stream, &state),
+                });
             }
         });
         Self { url, requests, hold: Some(hold) }
     }
 
     /// A webhook without a grace, so that each event is sent at once.
-    fn webhook(&self) -> PusherWebhook {
+    pub(crate) fn webhook(&self) -> PusherWebhook {
         PusherWebhook::new(&self.url).with_grace(Duration::ZERO).with_private_addresses(true)
     }
 
@@ -72,7 +116,7 @@ impl FakeBackend {
     }
 
     /// Receives the event of a request without batches.
-    fn event(&self) -> Value {
+    pub(crate) fn event(&self) -> Value {
         let mut events = self.events();
         assert_eq!(events.len(), 1, "10.6: {events:?}");
         events.remove(0)
@@ -80,21 +124,25 @@ impl FakeBackend {
 }
 
 /// Reads requests of a connection until it ends.
-fn serve(stream: TcpStream, requests: &Sender<SignedPost>, held: &Mutex<Receiver<()>>) {
-    let mut reader = BufReader::new(stream.try_clone().unwrap());
-    let mut writer = stream;
+fn serve(stream: impl Read + Write, state: &BackendState) {
+    let mut reader = BufReader::new(stream);
     while let Some(request) = read(&mut reader) {
         // The test may have ended.
-        let _ = requests.send(request);
+        let _ = state.requests.send(request);
         // Ends with an error when the sender is dropped.
-        let _ = held.lock().unwrap().recv();
-        if writer.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").is_err() {
+        let _ = state.held.lock().unwrap().recv();
+        let answer = state.answers.lock().unwrap().pop_front();
+        let answer = answer.unwrap_or_else(|| "200 OK".to_owned());
+        let answer = format!("HTTP/1.1 {answer}\r\nContent-Length: 0\r\n\r\n");
+        if answer.starts_with("HTTP/1.1 \r") || reader.get_mut().write_all(answer.as_bytes()).is_err() {
             return;
         }
+        // TLS has a buffer.
+        let _ = reader.get_mut().flush();
     }
 }
 
-fn read(reader: &mut BufReader<TcpStream>) -> Option<SignedPost> {
+fn read(reader: &mut BufReader<impl Read>) -> Option<SignedPost> {
     let mut line = String::new();
     let mut headers = Vec::new();
     loop {
@@ -170,6 +218,68 @@ fn pusher_10_3_numbers_of_subscribers_are_reported() {
     assert_eq!(backend.event(), count(1));
 }
 
+/// Regression of a signature of other events than those of the body (soketi: webhook-sender.ts).
+#[test]
+fn pusher_10_2_signature_is_that_of_the_filtered_events() {
+    let backend = FakeBackend::start();
+    let webhook = backend.webhook().with_batches(true).with_channels(["private-"]);
+    let hub = hub(|app| app.with_webhook(webhook.with_events([WebhookEventKind::TopicOccupied])));
+    let mut client = Client::new(&hub);
+    for channel in ["a", "private-a", "cache-a", "private-b"] {
+        client.request_subscription(channel, None);
+    }
+    let mut all = Vec::new();
+    while all.len() < 2 {
+        // Checks the signature of each body.
+        all.extend(backend.events());
+    }
+    // Events of two channels have no order.
+    all.sort_by_key(|event| event["channel"].to_string());
+    let occupied = |channel: &str| json!({ "name": "channel_occupied", "channel": channel });
+    assert_eq!(all, [occupied("private-a"), occupied("private-b")]);
+}
+
+#[test]
+fn pusher_10_6_failed_requests_are_repeated_with_the_same_bytes_and_redirects_are_not_followed() {
+    let target = FakeBackend::start();
+    let redirect = format!("307 Temporary Redirect\r\nLocation: {}", target.url);
+    let backend = FakeBackend::answering([&redirect, ""]);
+    let hub = hub(|app| app.with_webhook(backend.webhook()));
+    let mut client = Client::new(&hub);
+    client.subscribe("a");
+    let bodies = [(); 3].map(|()| {
+        let request = backend.requests.recv_timeout(TIMEOUT).unwrap();
+        assert_eq!(request.header("x-pusher-signature"), Some(&*sign(&request.body)));
+        request.body
+    });
+    assert!(bodies[0] == bodies[1] && bodies[1] == bodies[2], "{bodies:?}");
+    client.subscribe("b");
+    assert_eq!(backend.event()["channel"], "b");
+    assert!(target.requests.try_recv().is_err(), "a redirect is followed");
+}
+
+#[test]
+fn pusher_10_7_requests_have_the_headers_of_the_app_and_trust_its_certificates() {
+    let (backend, certificate) = FakeBackend::with_tls();
+    let (other, _) = FakeBackend::with_tls();
+    let webhook = |backend: &FakeBackend| {
+        let webhook = backend.webhook().with_header("Authorization", "Bearer a").with_header("X-Shop", "b c");
+        webhook.with_trusted_certificates(certificate.as_bytes()).unwrap()
+    };
+    let hub = hub(|app| app.with_webhook(webhook(&backend)).with_webhook(webhook(&other)));
+    let mut client = Client::new(&hub);
+    client.subscribe("a");
+    let request = backend.requests.recv_timeout(TIMEOUT).unwrap();
+    assert_eq!(request.header("authorization"), Some("Bearer a"));
+    assert_eq!(request.header("x-shop"), Some("b c"));
+    assert_eq!(request.header("x-pusher-signature"), Some(&*sign(&request.body)));
+    let failed = "sinews_webhook_retries_total{webhook=\"pusher:3:2\"} 1\n";
+    while !crate::client::metrics(&hub).contains(failed) {
+        thread::yield_now();
+    }
+    assert!(other.requests.try_recv().is_err(), "a server with another certificate receives events");
+}
+
 #[test]
 fn pusher_10_6_several_events_are_in_a_request_if_the_app_says_so() {
     let mut backend = FakeBackend::without_answers();
@@ -187,7 +297,7 @@ fn pusher_10_6_several_events_are_in_a_request_if_the_app_says_so() {
     client.subscribe("b");
     client.subscribe("c");
     let queued = "sinews_webhook_queued_events{webhook=\"pusher:3:1\"} 2\n";
-    while !request(&hub, "GET", "/metrics", "").1.as_str().unwrap().contains(queued) {
+    while !crate::client::metrics(&hub).contains(queued) {
         thread::yield_now();
     }
     backend.hold = None;

@@ -9,7 +9,7 @@ use sinews_engine::ConnId;
 use sinews_proto::Time;
 
 use super::{HttpExchange, Outcome, RetainedRequest};
-use crate::answer::ResponseFuture;
+use crate::answer::{AnswerFuture, LaterAnswer};
 use crate::request::Response;
 use crate::router::Router;
 use crate::shared::Services;
@@ -17,7 +17,7 @@ use crate::tasks::TaskWaker;
 
 /// Future of an answer, and the parts of its request that the answer needs.
 pub(crate) struct PendingAnswer {
-    future: ResponseFuture,
+    future: AnswerFuture,
     waker: Arc<TaskWaker>,
     /// When the request was complete.
     pub(crate) since: Time,
@@ -31,15 +31,19 @@ impl PendingAnswer {
     /// Polls the future for the first time. Most of the request is copied only if the answer is pending.
     pub(super) fn start(
         exchange: &HttpExchange<'_>,
-        future: ResponseFuture,
+        future: AnswerFuture,
         conn: ConnId,
         services: &Services,
     ) -> Outcome<'static> {
         let since = services.now;
         let (waker, started) = (services.tasks.waker(conn), exchange.started.unwrap_or(since));
         let mut pending = Self { future, waker, since, started, request: None };
-        if let Poll::Ready(response) = pending.poll() {
-            return Outcome::Ready(response);
+        match pending.poll() {
+            Poll::Ready(LaterAnswer::Response(response)) => return Outcome::Ready(response),
+            Poll::Ready(LaterAnswer::Streaming(streaming)) => {
+                return exchange.admit_streaming(streaming, services);
+            }
+            Poll::Pending => {}
         }
         let hooked = exchange.router.hooks.has_after();
         pending.request = hooked.then(|| (exchange.retain(), exchange.peer));
@@ -51,7 +55,7 @@ impl PendingAnswer {
         self.waker.is_woken()
     }
 
-    pub(crate) fn poll(&mut self) -> Poll<Response> {
+    pub(crate) fn poll(&mut self) -> Poll<LaterAnswer> {
         self.waker.polled();
         let waker = Waker::from(Arc::clone(&self.waker));
         self.future.as_mut().poll(&mut Context::from_waker(&waker))

@@ -310,6 +310,12 @@ impl H1Conn {
         (at, None)
     }
 
+    /// Takes the body of a pending answer that streams, with the input behind its request.
+    pub(crate) fn take_body(&mut self) -> Option<(AcceptedUpgrade, Leftover)> {
+        let upgrade = self.take_streaming()?;
+        Some((upgrade, Leftover::Buffered(self.take_buffer())))
+    }
+
     /// Takes the body of a response whose head is queued.
     fn take_streaming(&mut self) -> Option<AcceptedUpgrade> {
         match mem::take(&mut self.stage) {

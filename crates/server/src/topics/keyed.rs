@@ -18,6 +18,7 @@ pub(crate) mod delivery;
 pub(crate) mod local;
 pub(crate) mod log;
 mod operations;
+pub(crate) mod page;
 pub(crate) mod reader;
 mod recent;
 mod state;

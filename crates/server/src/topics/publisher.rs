@@ -11,8 +11,9 @@ use super::directory::Directory;
 use super::entry::{Recipients, SubscriberId};
 use super::history::append::PublishOrigin;
 use super::history::policy::{Position, TopicSnapshot};
+use super::keyed::page::page as keyed_page;
 use super::keyed::table::Notifier;
-use super::keyed::update::KeyedSnapshot;
+use super::keyed::update::{KeyChange, KeyPage, KeyedSnapshot};
 use super::keyed::write::{KeyError, KeyWrite, KeyWritten};
 use super::name::{self, InvalidTopic};
 use super::observer::SubscriptionObserver;
@@ -218,6 +219,26 @@ impl Publisher {
     pub fn write_key(&self, topic: &str, write: &KeyWrite) -> Result<KeyWritten, KeyError> {
         name::check(topic)?;
         self.directory.keyed.write(topic, write, self.keyed_notifier())
+    }
+
+    /// Returns a key, as [`Topics::key`] does.
+    #[must_use]
+    pub fn key(&self, topic: &str, key: &str) -> Option<(KeyChange, Position)> {
+        self.directory.keyed.get(topic, key, self.keyed_notifier())
+    }
+
+    /// Returns keys of a topic, as [`Topics::keys`] does.
+    ///
+    /// # Errors
+    /// [`KeyError::Filter`].
+    pub fn keys(
+        &self,
+        topic: &str,
+        after: Option<&str>,
+        filter: Option<&str>,
+        limit: usize,
+    ) -> Result<KeyPage, KeyError> {
+        keyed_page(&self.directory.keyed, topic, (after, filter), limit, self.keyed_notifier())
     }
 
     /// Applies a change of a key that a [`KeyLog`](crate::KeyLog) has stored; without effect if the ticket is unknown.

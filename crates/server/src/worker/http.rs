@@ -53,9 +53,14 @@ impl Worker {
     pub(super) fn poll_http(&mut self, io: &mut Io, conn: ConnId) {
         self.time(io);
         let Some((http, shared)) = self.lend_http(conn) else { return };
-        if http.poll_answer(shared) {
-            self.continue_http(io, conn);
+        if !http.poll_answer(shared) {
+            return;
         }
+        let Some((upgrade, rest)) = http.take_body() else { return self.continue_http(io, conn) };
+        if self.upgraded(io, conn, upgrade, rest, &mut []) == Flow::Continue {
+            io.resume(conn);
+        }
+        self.settle(io, conn);
     }
 
     /// Handles waiting requests, unless reads are paused.

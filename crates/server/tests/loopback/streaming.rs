@@ -1,11 +1,14 @@
 //! Streaming responses: publications in the body of a response, its ends, and the connection after it.
 
+use std::io::Read as _;
 use std::net::TcpStream;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::task::Poll;
 
 use sinews_server::{
-    Cause, CloseCode, Closed, Config, Context, Handler, HistoryPolicy, Kind, Limits, Payload, Position,
-    Prepared, ReplayFrom, Response, Router, Server, SlowConsumer, StreamingResponse, TopicRule, WebSocketEnd,
+    Answer, Cause, CloseCode, Closed, Config, Context, Handler, HistoryPolicy, Kind, Limits, Payload,
+    Position, Prepared, ReplayFrom, Response, Router, Server, SlowConsumer, StreamingResponse, TopicRule,
+    WebSocketEnd,
 };
 use sinews_testkit::{BodyReader, SseEvent};
 
@@ -49,6 +52,19 @@ impl Handler for Subscriber {
     }
 }
 
+/// Completes at its second poll.
+async fn pending_once() {
+    let mut is_second = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut is_second, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
 struct World {
     server: Running,
     monitor: sinews_server::Monitor,
@@ -59,12 +75,24 @@ fn world(change: impl FnOnce(Server) -> Server) -> World {
     let (sender, closed) = channel();
     let subscriber =
         move |topic: String, start, ends| Subscriber { topic, start, ends, closed: sender.clone() };
-    let (ending, resuming) = (subscriber.clone(), subscriber.clone());
+    let (ending, resuming, later) = (subscriber.clone(), subscriber.clone(), subscriber.clone());
     let router = Router::new()
         .get("/", |_| Response::text("plain"))
         .get("/topics/{name}", move |request| {
             StreamingResponse::events(subscriber(request.param("name").unwrap().into_owned(), None, false))
                 .with_header("X-Topic", request.param("name").unwrap().into_owned())
+        })
+        .get("/later/{name}", move |request| {
+            let name = request.param("name").unwrap().into_owned();
+            let later = later.clone();
+            Answer::later_streaming(async move {
+                pending_once().await;
+                if name == "rejected" {
+                    return Err(Response::text("no").with_status(403));
+                }
+                let is_end = name == "end";
+                Ok(StreamingResponse::events(later(name, None, is_end)).with_header("X-Later", "yes"))
+            })
         })
         .get("/ends", move |_| StreamingResponse::events(ending("t".to_owned(), None, true)))
         .get("/kept", move |request| {
@@ -339,5 +367,41 @@ fn keepalive_is_a_comment() {
     let mut body = BodyReader::new(client.stream);
     for _ in 0..5 {
         assert_eq!(body.until("\n\n").as_deref(), Some(":\n\n"));
+    }
+}
+
+#[test]
+fn later_answer_is_a_streaming_response_or_an_error() {
+    let world = world(|server| server);
+    let mut body = world.subscribed("/later/news");
+    assert_eq!((body.status(), body.header("x-later")), (200, Some("yes")));
+    assert_eq!(world.publish("news", "hello"), "1");
+    assert_eq!(body.event(), Some(SseEvent::new("message", "hello")));
+    drop(body);
+    world.closed();
+    // Requests that wait behind one another on one connection.
+    let mut client = world.server.connect();
+    let head = get("/later/news").replacen("GET", "HEAD", 1);
+    client.send(format!("{head}{}", ["/later/rejected", "/", "/later/end"].map(get).concat()));
+    let mut answers = String::new();
+    while !answers.contains("event: close") {
+        let mut bytes = [0; 1024];
+        let count = client.stream.read(&mut bytes).unwrap();
+        assert!(count > 0, "{answers}");
+        answers.push_str(std::str::from_utf8(&bytes[..count]).unwrap());
+    }
+    let found = ["HTTP/1.1 200 ", "HTTP/1.1 403 ", "\r\n\r\nplain", "data: subscribed", "event: close"];
+    let mut rest = &*answers;
+    for part in found {
+        rest = rest.split_once(part).unwrap_or_else(|| panic!("{part} in {answers}")).1;
+    }
+    // The connection takes the next request.
+    let mut rest = String::new();
+    client.send(get("/"));
+    while !rest.contains("\r\n\r\nplain") {
+        let mut bytes = [0; 1024];
+        let count = client.stream.read(&mut bytes).unwrap();
+        assert!(count > 0, "{rest}");
+        rest.push_str(std::str::from_utf8(&bytes[..count]).unwrap());
     }
 }

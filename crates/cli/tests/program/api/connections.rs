@@ -12,14 +12,14 @@ use crate::config::Directory;
 use crate::support::Running;
 
 /// A server with tokens, and its secret.
-fn start(arguments: &[&str]) -> (Running, Directory, String) {
+pub(super) fn start(arguments: &[&str]) -> (Running, Directory, String) {
     let directory = Directory::new();
     let secret = directory.write("secret", SECRET);
     let server = serve(&[&["--auth-secret-file", &secret], arguments].concat());
     (server, directory, secret)
 }
 
-fn connect(server: &Running, token: &str) -> (ApiClient, String) {
+pub(super) fn connect(server: &Running, token: &str) -> (ApiClient, String) {
     let (client, welcome) = ApiClient::connect(server, &format!("/ws?token={token}"));
     (client, welcome["connection"].as_str().unwrap().to_owned())
 }
@@ -32,7 +32,7 @@ fn ids(list: &Value) -> Vec<&str> {
     list["connections"].as_array().unwrap().iter().map(|one| one["connection"].as_str().unwrap()).collect()
 }
 
-fn close_of(client: &mut ApiClient) -> (u16, String) {
+pub(super) fn close_of(client: &mut ApiClient) -> (u16, String) {
     match client.0.next() {
         Some(Reply::Close(Some(code), reason)) => (code, reason),
         other => panic!("{other:?} is no Close"),

@@ -11,7 +11,7 @@ use crate::support::{PROGRAM, Running, Socket, TIMEOUT};
 
 #[allow(dead_code, reason = "these tests need a part of it")]
 #[path = "../../../../brokers/tests/broker/real.rs"]
-mod broker;
+pub(crate) mod broker;
 
 use broker::{control, unused_name, url};
 
@@ -19,13 +19,13 @@ fn node(prefix: &str) -> Running {
     Running::serve(&["--cluster", &url(&format!("prefix={prefix}"))])
 }
 
-fn client(node: &Running) -> Socket {
+pub(super) fn client(node: &Running) -> Socket {
     let mut socket = node.websocket("/ws");
     assert_eq!(receive(&mut socket)["op"], "welcome");
     socket
 }
 
-fn receive(socket: &mut Socket) -> Value {
+pub(super) fn receive(socket: &mut Socket) -> Value {
     let Some(Reply::Message(_, payload)) = socket.next() else { panic!("the socket has ended") };
     serde_json::from_slice(&payload).unwrap()
 }
@@ -47,7 +47,7 @@ fn publish(node: &Running, topic: &str, text: &str) {
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
 }
 
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {
         assert!(begin.elapsed() < TIMEOUT, "{what}: not within {TIMEOUT:?}");
@@ -129,6 +129,18 @@ mod nats {
     fn nodes_are_one_server_through_failures() {
         super::nodes_are_one_server();
     }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
+    fn members_of_a_killed_node_leave_once() {
+        super::super::presence::members_of_a_killed_node_leave_once();
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
+    fn users_are_added_and_removed_once() {
+        super::super::users::users_are_added_and_removed_once();
+    }
 }
 
 #[cfg(feature = "redis")]
@@ -137,5 +149,17 @@ mod redis {
     #[ignore = "needs a broker: cargo xtask brokers --only redis"]
     fn nodes_are_one_server_through_failures() {
         super::nodes_are_one_server();
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
+    fn members_of_a_killed_node_leave_once() {
+        super::super::presence::members_of_a_killed_node_leave_once();
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
+    fn users_are_added_and_removed_once() {
+        super::super::users::users_are_added_and_removed_once();
     }
 }

@@ -4,21 +4,22 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use futures_channel::oneshot;
-use futures_util::future::join_all;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use sinews_server::{Answer, CloseCode, Request};
 
 use super::body::{limit_of, read, text_query};
-use super::context::{ApiContext, Executed, failure, problem_json, success};
+use super::context::{ApiContext, Executed, failure, success};
 use super::topics::{page, partial, yield_now};
-use crate::auth::{ApiRight, ApiRights, Revocation, RevokedTokens};
+use crate::auth::{
+    ApiRight, ApiRights, Revocation, RevocationError, RevocationStored, RevokedTokens, Rights, RightsChange,
+};
 use crate::brief::brief;
 use crate::closing::{DISCONNECTED, REASON_MAX, TOKEN_EXPIRED};
 use crate::cluster::commands::{NodeCommand, NodeResults};
+use crate::connections::subscribe::SubscriptionChange;
 use crate::connections::{
-    ClientConnection, CommandReply, ConnectionCommand, ConnectionRegistry, ConnectionSelector, described,
+    ClientConnection, ConnectionCommand, ConnectionRegistry, ConnectionSelector, REVOKED, described,
     position_of,
 };
 use crate::problem::{Problem, code, problem};
@@ -27,10 +28,7 @@ use crate::topics;
 /// Maximum number of connections in one answer.
 const LISTED_MAX: usize = 1_000;
 
-/// Maximum number of connections that a request subscribes or unsubscribes: it waits for all of them.
-const SUBSCRIBED_MAX: usize = 1_000;
-
-/// Connections that a disconnect commands at a time, so that other work of the thread is not delayed.
+/// Connections that a request commands at a time, so that other work of the thread is not delayed.
 const STEP: usize = 256;
 
 /// Longest revocation, and the default.
@@ -38,31 +36,14 @@ const REVOCATION_MAX: Duration = Duration::from_secs(366 * 86_400);
 const REVOCATION_DEFAULT: Duration = Duration::from_secs(86_400);
 
 /// The connections that a request names.
-enum Addressees {
-    User(String),
-    Connection(String),
-}
-
-impl Addressees {
-    fn of(user: Option<Cow<'_, str>>, connection: Option<Cow<'_, str>>) -> Result<Self, Problem> {
-        match (user, connection) {
-            (Some(user), None) => Ok(Self::User(user.into_owned())),
-            (None, Some(connection)) => Ok(Self::Connection(connection.into_owned())),
-            _ => Err(problem(code::MALFORMED, "either user or connection is required")),
-        }
-    }
-
-    /// The next connections after an id, at most `limit`.
-    fn page(
-        &self,
-        registry: &ConnectionRegistry,
-        after: Option<&str>,
-        limit: usize,
-    ) -> Result<Vec<Arc<ClientConnection>>, Problem> {
-        match self {
-            Self::User(user) => registry.page(Some(user), after, limit),
-            Self::Connection(id) => Ok(registry.find(id).filter(|_| after.is_none()).into_iter().collect()),
-        }
+fn selector_of(
+    user: Option<Cow<'_, str>>,
+    connection: Option<Cow<'_, str>>,
+) -> Result<ConnectionSelector, Problem> {
+    match (user, connection) {
+        (Some(user), None) => Ok(ConnectionSelector::User(user.into_owned())),
+        (None, Some(connection)) => Ok(ConnectionSelector::Connection(connection.into_owned())),
+        _ => Err(problem(code::MALFORMED, "either user or connection is required")),
     }
 }
 
@@ -92,6 +73,17 @@ struct RevokeBody<'a> {
     user: Option<Cow<'a, str>>,
     token: Option<Cow<'a, str>>,
     until: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RefreshBody<'a> {
+    #[serde(borrow)]
+    user: Option<Cow<'a, str>>,
+    connection: Option<Cow<'a, str>>,
+    token: Option<Cow<'a, str>>,
+    claims: Option<Map<String, Value>>,
+    exp: Option<f64>,
 }
 
 /// `GET /connections`, on all nodes.
@@ -134,72 +126,69 @@ pub(super) fn list(context: &Arc<ApiContext>, _: &ApiRights, request: &mut Reque
     }))
 }
 
-/// `POST /subscribe`.
+/// `POST /subscribe`, on all nodes.
 pub(super) fn subscribe(
     context: &Arc<ApiContext>,
     rights: &ApiRights,
     request: &mut Request<'_>,
 ) -> Executed {
-    command_subscriptions(context, rights, request, |topic, reply| ConnectionCommand::Subscribe {
-        topic,
-        reply,
-    })
+    change_subscriptions(context, rights, request, false)
 }
 
-/// `POST /unsubscribe`.
+/// `POST /unsubscribe`, on all nodes.
 pub(super) fn unsubscribe(
     context: &Arc<ApiContext>,
     rights: &ApiRights,
     request: &mut Request<'_>,
 ) -> Executed {
-    command_subscriptions(context, rights, request, |topic, reply| ConnectionCommand::Unsubscribe {
-        topic,
-        reply,
-    })
+    change_subscriptions(context, rights, request, true)
 }
 
-/// Sends a command to all connections of a request, and answers with their results.
-fn command_subscriptions(
+/// Starts or ends the subscription of all connections of a request, and answers with their results.
+fn change_subscriptions(
     context: &Arc<ApiContext>,
     rights: &ApiRights,
     request: &Request<'_>,
-    make: fn(Arc<str>, CommandReply) -> ConnectionCommand,
+    ends: bool,
 ) -> Executed {
     let body: SubscribeBody<'_> = read(request)?;
     topics::check_subscription(&body.topic).map_err(|text| problem(code::TOPIC, text))?;
     rights.may(ApiRight::Subscribe, &body.topic)?;
+    let selector = selector_of(body.user, body.connection)?;
     let registry = context.hub.connections();
-    let connections = Addressees::of(body.user, body.connection)?.page(registry, None, SUBSCRIBED_MAX + 1)?;
-    if connections.len() > SUBSCRIBED_MAX {
-        let text = format!("the user has more than {SUBSCRIBED_MAX} connections");
-        return Err(problem(code::TOO_LARGE, text));
-    }
-    let topic: Arc<str> = body.topic.into();
-    let results = connections.into_iter().map(|connection| {
-        let (reply, replied) = oneshot::channel();
-        let sent = connection.send(make(Arc::clone(&topic), reply));
-        let id = registry.id_of(&connection);
-        // The connection may close before it executes the command; the reply is dropped then.
-        async move {
-            let result = match sent {
-                Ok(()) => {
-                    replied.await.unwrap_or_else(|_| Err(problem(code::GONE, "the connection has closed")))
-                }
-                Err(problem) => Err(problem),
+    let is_here = matches!(&selector, ConnectionSelector::Connection(id) if registry.find(id).is_some());
+    let change = SubscriptionChange { selector, topic: body.topic.into_owned(), ends };
+    let own = registry.change_subscriptions(&change)?;
+    // A connection is open at one node.
+    let cluster = context.cluster.as_ref().filter(|_| !is_here);
+    let others = cluster.map(|cluster| cluster.request(&NodeCommand::ChangeSubscriptions { change }));
+    Ok(Answer::later(async move {
+        let mut results = own.await;
+        let NodeResults { results: of_nodes, missing } = match others {
+            Some(others) => others.await,
+            None => NodeResults::default(),
+        };
+        for of_node in of_nodes {
+            let Some(more) = of_node["results"].as_array() else {
+                return failure(&rejected_elsewhere(&of_node));
             };
-            let mut result = result.map_or_else(|problem| problem_json(&problem), |()| json!({}));
-            result["connection"] = json!(id);
-            result
+            results.extend(more.iter().cloned());
         }
-    });
-    let results = join_all(results.collect::<Vec<_>>());
-    Ok(Answer::later(async move { success(&json!({ "results": results.await })) }))
+        success(&partial(json!({ "results": results }), &missing))
+    }))
+}
+
+/// The error of another node.
+fn rejected_elsewhere(result: &Value) -> Problem {
+    let code = result["code"].as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or(code::STORE);
+    let text = result["error"].as_str().unwrap_or("another node has failed");
+    problem(code, format!("{text}; connections of other nodes have executed the command"))
 }
 
 /// `POST /disconnect`.
 pub(super) fn disconnect(context: &Arc<ApiContext>, _: &ApiRights, request: &mut Request<'_>) -> Executed {
     let body: DisconnectBody<'_> = read(request)?;
-    let addressees = Addressees::of(body.user, body.connection)?;
+    let selector = selector_of(body.user, body.connection)?;
     let close_code = match body.code {
         None => DISCONNECTED,
         Some(given) => u16::try_from(given)
@@ -212,23 +201,34 @@ pub(super) fn disconnect(context: &Arc<ApiContext>, _: &ApiRights, request: &mut
     if reason.len() > REASON_MAX {
         return Err(problem(code::TOPIC, format!("reason exceeds {REASON_MAX} bytes")));
     }
-    let selector = match &addressees {
-        Addressees::User(user) => ConnectionSelector::User(user.clone()),
-        Addressees::Connection(id) => ConnectionSelector::Connection(id.clone()),
+    let reason: Arc<str> = (*reason).into();
+    let command = NodeCommand::Disconnect {
+        selector: selector.clone(),
+        code: close_code.as_u16(),
+        reason: reason.to_string(),
     };
-    let command =
-        NodeCommand::Disconnect { selector, code: close_code.as_u16(), reason: (*reason).to_owned() };
-    let others = context.cluster.as_ref().map(|cluster| cluster.request(&command));
-    let (context, reason) = (Arc::clone(context), Arc::from(&*reason));
-    Ok(Answer::later(async move {
-        let closed = close_all(context.hub.connections(), &addressees, (close_code, reason), |_| true).await;
-        let (count, missing) = with_others(others).await;
-        let answer = |own| partial(json!({ "connections": own + count }), &missing);
-        closed.map_or_else(|problem| failure(&problem), |own| success(&answer(own)))
+    Ok(command_nodes(context, (selector, command), move |_| {
+        Some(ConnectionCommand::Close { code: close_code, reason: Arc::clone(&reason) })
     }))
 }
 
-/// The number of connections that other nodes have closed, and the names of the nodes that have not answered.
+/// Commands the selected connections of this node and of the other nodes; answers with their number.
+fn command_nodes(
+    context: &Arc<ApiContext>,
+    (selector, command): (ConnectionSelector, NodeCommand),
+    make: impl Fn(&ClientConnection) -> Option<ConnectionCommand> + 'static,
+) -> Answer {
+    let others = context.cluster.as_ref().map(|cluster| cluster.request(&command));
+    let context = Arc::clone(context);
+    Answer::later(async move {
+        let own = command_all(context.hub.connections(), &selector, make).await;
+        let (count, missing) = with_others(others).await;
+        let answer = |own| partial(json!({ "connections": own + count }), &missing);
+        own.map_or_else(|problem| failure(&problem), |own| success(&answer(own)))
+    })
+}
+
+/// The number of connections that other nodes have commanded, and the names of the nodes that have not answered.
 async fn with_others(others: Option<impl Future<Output = NodeResults>>) -> (usize, Vec<String>) {
     let Some(others) = others else { return (0, Vec::new()) };
     let NodeResults { results, missing } = others.await;
@@ -236,33 +236,48 @@ async fn with_others(others: Option<impl Future<Output = NodeResults>>) -> (usiz
     (usize::try_from(count).unwrap_or(usize::MAX), missing)
 }
 
-/// Closes connections in steps; returns their number.
-async fn close_all(
+/// Sends a command to each selected connection that needs one, in steps; returns their number.
+async fn command_all(
     registry: &ConnectionRegistry,
-    addressees: &Addressees,
-    (code, reason): (CloseCode, Arc<str>),
-    is_affected: impl Fn(&ClientConnection) -> bool,
-) -> Result<usize, Problem> {
-    close_pages(registry, |after| addressees.page(registry, after, STEP), (code, reason), is_affected).await
-}
-
-async fn close_pages(
-    registry: &ConnectionRegistry,
-    mut next_page: impl FnMut(Option<&str>) -> Result<Vec<Arc<ClientConnection>>, Problem>,
-    (code, reason): (CloseCode, Arc<str>),
-    is_affected: impl Fn(&ClientConnection) -> bool,
+    selector: &ConnectionSelector,
+    make: impl Fn(&ClientConnection) -> Option<ConnectionCommand>,
 ) -> Result<usize, Problem> {
     let (mut count, mut after) = (0, None::<String>);
     loop {
-        let connections = next_page(after.as_deref())?;
+        let connections = registry.candidates(selector, after.as_deref(), STEP)?;
         let Some(last) = connections.last() else { return Ok(count) };
         after = Some(registry.id_of(last));
-        for connection in connections.iter().filter(|connection| is_affected(connection)) {
-            connection.send(ConnectionCommand::Close { code, reason: Arc::clone(&reason) })?;
+        for connection in connections.iter().filter(|connection| selector.names(connection)) {
+            let Some(command) = make(connection) else { continue };
+            connection.send(command)?;
             count += 1;
         }
         yield_now().await;
     }
+}
+
+/// `POST /refresh`: changes the rights of open connections.
+pub(super) fn refresh(context: &Arc<ApiContext>, _: &ApiRights, request: &mut Request<'_>) -> Executed {
+    let body: RefreshBody<'_> = read(request)?;
+    let selector = match (body.user, body.connection, body.token) {
+        (user, connection, None) => selector_of(user, connection)
+            .map_err(|_| problem(code::MALFORMED, "one of user, connection and token is required"))?,
+        (None, None, Some(token)) => ConnectionSelector::Token(token.into_owned()),
+        _ => return Err(problem(code::MALFORMED, "one of user, connection and token is required")),
+    };
+    let change = match (body.claims, body.exp) {
+        (Some(claims), None) => RightsChange::Claims(claims),
+        (None, Some(exp)) => RightsChange::Expiry(exp),
+        _ => return Err(problem(code::MALFORMED, "either claims or exp is required")),
+    };
+    // The claims have the same faults for all clients.
+    let checked = context.live.policy().changed_rights(&change, &Rights::of_subject(""));
+    checked.map_err(|fault| problem(code::TOPIC, fault))?;
+    let command = NodeCommand::Refresh { selector: selector.clone(), change: change.clone() };
+    let change = Arc::new(change);
+    Ok(command_nodes(context, (selector, command), move |connection| {
+        connection.may_refresh(&change).then(|| ConnectionCommand::Refresh(Arc::clone(&change)))
+    }))
 }
 
 /// `POST /revoke`: also closes the connections of the tokens.
@@ -284,26 +299,39 @@ pub(super) fn revoke(context: &Arc<ApiContext>, _: &ApiRights, request: &mut Req
         return Err(problem(code::TOPIC, text));
     }
     let revocation = Revocation::new(tokens.clone(), until.as_secs_f64());
-    if !context.live.policy().revocations().insert(&revocation) {
-        return Err(problem(code::TOO_MANY, "too many revocations are in effect"));
-    }
+    let selector = ConnectionSelector::of(&tokens);
+    let all = [revocation];
+    let stored = match context.live.policy().revocations().revoke_all(&all).1 {
+        Err(RevocationError::Full) => {
+            return Err(problem(code::TOO_MANY, "too many revocations are in effect"));
+        }
+        Err(RevocationError::NotStored(why)) => Err(why),
+        Ok(stored) => Ok(stored),
+    };
+    context.hub.share_revocations(&all);
+    let [revocation] = all;
     let others = context.cluster.as_ref().map(|cluster| cluster.request(&NodeCommand::Revoke { revocation }));
     let context = Arc::clone(context);
     Ok(Answer::later(async move {
-        let registry = context.hub.connections();
-        let close = (TOKEN_EXPIRED, Arc::from("the token has been revoked"));
-        let closed = match &tokens {
-            RevokedTokens::OfUser(user) => {
-                close_all(registry, &Addressees::User(user.to_string()), close, |_| true).await
-            }
-            // Connections have no index by token.
-            RevokedTokens::WithId(id) => {
-                let has_token = |connection: &ClientConnection| connection.rights().token_id() == Some(id);
-                close_pages(registry, |after| registry.page(None, after, STEP), close, has_token).await
-            }
+        let reason: Arc<str> = REVOKED.into();
+        let close = |_: &ClientConnection| {
+            Some(ConnectionCommand::Close { code: TOKEN_EXPIRED, reason: Arc::clone(&reason) })
         };
+        let closed = command_all(context.hub.connections(), &selector, close).await;
         let (count, missing) = with_others(others).await;
+        if let Err(why) = when_stored(stored).await {
+            let text = format!("the revocation is in effect, and a restart forgets it: {why}");
+            return failure(&problem(code::STORE, text));
+        }
         let answer = |own| partial(json!({ "connections": own + count, "until": until.as_secs() }), &missing);
         closed.map_or_else(|problem| failure(&problem), |own| success(&answer(own)))
     }))
+}
+
+/// Waits until a revocation is on disk, if revocations are stored.
+async fn when_stored(stored: Result<Option<RevocationStored>, String>) -> Result<(), String> {
+    match stored? {
+        Some(stored) => stored.await.unwrap_or_else(|_| Err("the server is shutting down".to_owned())),
+        None => Ok(()),
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
-use serde_json::{Value, json};
+use serde_json::Value;
 use sinews_server::{Answer, Monitor, Response};
 
 use super::idempotency::RecentPublications;
@@ -89,19 +89,11 @@ pub(super) fn text_success(body: String) -> Response {
 
 /// The answer to a failed request; all failures have this form.
 pub(super) fn failure(problem: &Problem) -> Response {
-    let response = Response::json(format!("{}\n", problem_json(problem))).with_status(problem.code);
+    let response = Response::json(format!("{}\n", problem.fields())).with_status(problem.code);
     let response = response.with_header("Cache-Control", "no-store");
     match problem.code {
         code::TOO_MANY | code::STORE => response.with_header("Retry-After", RETRY_AFTER),
         401 => response.with_header("WWW-Authenticate", "Bearer realm=\"sinews\""),
         _ => response,
     }
-}
-
-pub(super) fn problem_json(problem: &Problem) -> Value {
-    let mut body = json!({ "code": problem.code, "error": problem.text });
-    if let Some(needs) = &problem.needs {
-        body["needs"] = needs.clone();
-    }
-    body
 }

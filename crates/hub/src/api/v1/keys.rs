@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use sinews_server::{Answer, KeyCondition, KeyLog as _, KeyWrite, KeyWritten, Position, Request};
 
 use super::body::{content_of, read, topic_of};
-use super::context::{ApiContext, Executed, failure, problem_json, success};
+use super::context::{ApiContext, Executed, failure, success};
 use crate::auth::{ApiRight, ApiRights, Creator};
 use crate::json::present;
 use crate::problem::{Problem, code, problem};
@@ -127,7 +127,7 @@ fn result_json(key: String, written: Result<KeyWritten, Problem>) -> Value {
             }
             result
         }
-        Err(problem) => problem_json(&problem),
+        Err(problem) => problem.fields(),
     };
     result["key"] = json!(key);
     result

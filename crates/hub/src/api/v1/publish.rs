@@ -1,6 +1,7 @@
 //! Publications: one message, a batch, and a broadcast to many topics.
 
 use std::borrow::Cow;
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -11,9 +12,9 @@ use serde_json::{Value, json};
 use sinews_server::{Answer, Publisher, Request, Response};
 
 use super::body::{content_of, parse, read};
-use super::context::{ApiContext, Executed, failure, problem_json, success, text_success};
+use super::context::{ApiContext, Executed, failure, success, text_success};
 use super::idempotency::{ApiPublication, Published, check_key};
-use super::topics::matching_topics;
+use super::topics::matching_topics_of_all_nodes;
 use crate::api::streams::{StoredPublication, append_to_topic};
 use crate::auth::{ApiRight, ApiRights, Rights};
 use crate::json::present;
@@ -225,7 +226,7 @@ pub(super) fn broadcast(
                 key: key.map(str::to_owned),
             };
             Ok(Answer::later(async move {
-                match broadcast.publish(scan).await {
+                match broadcast.publish((scan, &pattern)).await {
                     Ok(results) => text_success(results),
                     Err(problem) => failure(&problem),
                 }
@@ -235,7 +236,7 @@ pub(super) fn broadcast(
     }
 }
 
-/// A broadcast to all topics that match a pattern.
+/// A broadcast to all topics of all nodes that match a pattern.
 struct PatternBroadcast {
     context: Arc<ApiContext>,
     rights: ApiRights,
@@ -245,15 +246,22 @@ struct PatternBroadcast {
 }
 
 impl PatternBroadcast {
-    async fn publish(mut self, scan: TopicScan) -> Result<String, Problem> {
+    async fn publish(mut self, search: (TopicScan, &str)) -> Result<String, Problem> {
         // Find all topics first, so that a rejected broadcast reaches none.
-        let topics = matching_topics(&self.publisher, scan, TOPICS_MAX).await;
-        let topics = topics.ok_or_else(|| too_many_topics(TOPICS_MAX + 1))?;
+        let cluster = self.context.cluster.as_ref();
+        let topics = matching_topics_of_all_nodes(cluster, &self.publisher, search, TOPICS_MAX).await;
+        let (topics, missing) = topics.ok_or_else(|| too_many_topics(TOPICS_MAX + 1))?;
         let key = self.key.as_deref();
         let names = topics.iter().map(|topic| &**topic).filter(|_| key.is_some());
         self.context.read_keys(self.context.unread_topics(&self.rights, names)).await?;
+        // Once each: the nodes with subscribers receive it from the broker.
         let (out, message) = (&mut self.publisher, (topics, &self.content, key));
-        Ok(results_text(publish_to_all(&self.context, &self.rights, out, message)).await)
+        let mut text = results_text(publish_to_all(&self.context, &self.rights, out, message)).await;
+        if !missing.is_empty() {
+            text.truncate(text.trim_end().len() - 1);
+            let _ = writeln!(text, ",\"missing_nodes\":{}}}", json!(missing));
+        }
+        Ok(text)
     }
 }
 
@@ -382,7 +390,7 @@ fn result_text(topic: &str, result: Result<Published, Problem>, repeated: bool) 
     match result {
         Ok(published) => published_json(topic, published, repeated).to_string(),
         Err(problem) => {
-            let mut failed = problem_json(&problem);
+            let mut failed = problem.fields();
             failed["topic"] = json!(topic);
             failed.to_string()
         }

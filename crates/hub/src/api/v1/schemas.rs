@@ -20,7 +20,11 @@ pub(super) const MESSAGE: Schema = Schema::Object(
 pub(super) const RESULT: Schema = Schema::Object(
     &[
         required("topic", Schema::Text, "The topic"),
-        optional("subscribers", Schema::Integer, "Number of subscriptions that the message was delivered to"),
+        optional(
+            "subscribers",
+            Schema::Integer,
+            "Number of subscriptions of the node that answers, to which the message was delivered",
+        ),
         optional("epoch", Schema::Integer, "Epoch of the message's position, of a durable topic"),
         optional("seq", Schema::Integer, "Sequence of the message, of a durable topic"),
         optional("repeated", Schema::Boolean, "An earlier publication had the same idempotency key"),
@@ -35,6 +39,18 @@ pub(super) const RESULTS: Schema = Schema::Object(
     &[],
 );
 
+pub(super) const BROADCAST_RESULTS: Schema = Schema::Object(
+    &[
+        required(
+            "results",
+            Schema::List(&RESULT),
+            "A result for each topic: in the order of the names, or of all topics that match, on all nodes",
+        ),
+        MISSING,
+    ],
+    &[],
+);
+
 pub(super) const USER: Field =
     optional("user", Schema::Text, "All connections of the user: the `sub` of their tokens");
 pub(super) const CONNECTION: Field = optional("connection", Schema::Text, "One connection by its id");
@@ -45,18 +61,25 @@ pub(super) const SUBSCRIPTION: Schema = Schema::Object(
     &["user", "connection"],
 );
 pub(super) const COMMANDED: Schema = Schema::Object(
-    &[required(
-        "results",
-        Schema::List(&Schema::Object(
-            &[
-                required("connection", Schema::Text, "Id of the connection"),
-                optional("code", Schema::Integer, "Status of a connection that did not execute the command"),
-                optional("error", Schema::Text, "What failed"),
-            ],
-            &[],
-        )),
-        "A result for each open connection; none if the user has no connection",
-    )],
+    &[
+        required(
+            "results",
+            Schema::List(&Schema::Object(
+                &[
+                    required("connection", Schema::Text, "Id of the connection"),
+                    optional(
+                        "code",
+                        Schema::Integer,
+                        "Status of a connection that did not execute the command",
+                    ),
+                    optional("error", Schema::Text, "What failed"),
+                ],
+                &[],
+            )),
+            "A result for each open connection, on all nodes; none if the user has no connection",
+        ),
+        MISSING,
+    ],
     &[],
 );
 

@@ -5,8 +5,8 @@ use super::operation::{
     required,
 };
 use super::schemas::{
-    B64, COMMANDED, CONNECTION, DATA, HISTORY_MESSAGE, KEY_FIELDS, KEY_WRITE, KEY_WRITTEN, KEYS_WRITTEN,
-    MESSAGE, MISSING, NEXT, NODE, ONCE, RESULT, RESULTS, STREAM, SUBSCRIPTION, USER,
+    B64, BROADCAST_RESULTS, COMMANDED, CONNECTION, DATA, HISTORY_MESSAGE, KEY_FIELDS, KEY_WRITE, KEY_WRITTEN,
+    KEYS_WRITTEN, MESSAGE, MISSING, NEXT, NODE, ONCE, RESULT, RESULTS, STREAM, SUBSCRIPTION, USER,
 };
 use super::{connections, keys, openapi, publish, server, topics};
 use crate::auth::ApiRight;
@@ -87,7 +87,7 @@ pub(super) static OPERATIONS: &[Operation] = &[
                     optional(
                         "pattern",
                         Schema::Text,
-                        "All topics that match and have subscribers by name or a history",
+                        "All topics that match and have subscribers by name or a history, on any node",
                     ),
                     DATA,
                     B64,
@@ -97,7 +97,7 @@ pub(super) static OPERATIONS: &[Operation] = &[
             ),
             example: r#"{"topics":["chat.room","chat.hall"],"data":"maintenance at noon"}"#,
         }),
-        answer: &RESULTS,
+        answer: &BROADCAST_RESULTS,
         execute: OperationHandler::WithRights(publish::broadcast),
     },
     Operation {
@@ -377,6 +377,40 @@ pub(super) static OPERATIONS: &[Operation] = &[
             &[],
         ),
         execute: OperationHandler::WithRights(connections::disconnect),
+    },
+    Operation {
+        method: "POST",
+        path: "/refresh",
+        name: "refresh",
+        summary: "Change the rights of the connections of a user, of one connection, or of the connections of one token",
+        right: Some(ApiRight::Refresh),
+        parameters: &[],
+        body: Some(RequestBody {
+            schema: Schema::Object(
+                &[
+                    USER,
+                    CONNECTION,
+                    optional("token", Schema::Text, "The connections of the token with this id (`jti`)"),
+                    optional(
+                        "claims",
+                        Schema::Any,
+                        "Claims, as of a token, that replace the rights; either claims or exp",
+                    ),
+                    optional(
+                        "exp",
+                        Schema::Integer,
+                        "New expiry of the rights in seconds since 1970; either claims or exp",
+                    ),
+                ],
+                &["user", "connection", "token"],
+            ),
+            example: r#"{"user":"anna","claims":{"sub":"anna","subscribe":"news.>","exp":1900000000}}"#,
+        }),
+        answer: &Schema::Object(
+            &[required("connections", Schema::Integer, "Number of connections whose rights change"), MISSING],
+            &[],
+        ),
+        execute: OperationHandler::WithRights(connections::refresh),
     },
     Operation {
         method: "POST",

@@ -1,6 +1,6 @@
 //! Topics: their list, presence, histories and keys.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
@@ -14,6 +14,7 @@ use super::body::{content_of, limit_of, number_query, read, text_query, topic_of
 use super::context::{ApiContext, Executed, failure, success, text_success};
 use crate::api::keys;
 use crate::auth::{ApiRight, ApiRights, Creator};
+use crate::cluster::Cluster;
 use crate::cluster::commands::{NodeCommand, NodeResults};
 use crate::json::present;
 use crate::problem::{Problem, code, problem};
@@ -44,6 +45,41 @@ pub(super) async fn matching_topics(
         }
         yield_now().await;
     }
+}
+
+/// The topics of this node that match, those of other nodes, and the names of nodes that have not answered; `None` if
+/// there are more than `most`.
+pub(super) async fn matching_topics_of_all_nodes(
+    cluster: Option<&Arc<Cluster>>,
+    publisher: &Publisher,
+    (scan, filter): (TopicScan, &str),
+    most: usize,
+) -> Option<(Vec<String>, Vec<String>)> {
+    let own = matching_topics(publisher, scan, most).await?;
+    let Some(cluster) = cluster else { return Some((own, Vec::new())) };
+    let mut topics: BTreeSet<String> = own.into_iter().collect();
+    let (mut missing, mut after) = (BTreeSet::new(), None::<String>);
+    loop {
+        let filter = filter.to_owned();
+        let command = NodeCommand::Topics { filter, after: after.clone(), limit: most + 1 };
+        let NodeResults { results, missing: nodes } = cluster.request(&command).await;
+        missing.extend(nodes);
+        let listed = results.iter().flat_map(|result| result["topics"].as_array().into_iter().flatten());
+        topics.extend(listed.filter_map(|listed| listed[0].as_str()).map(str::to_owned));
+        if topics.len() > most {
+            return None;
+        }
+        match scanned_to(&results).filter(|scanned| after.as_ref().is_none_or(|after| scanned > after)) {
+            Some(scanned) => after = Some(scanned),
+            None => return Some((topics.into_iter().collect(), missing.into_iter().collect())),
+        }
+    }
+}
+
+/// The name up to which all nodes have looked at their lists, if one of them has not looked at all names: of very many
+/// names, it looks at a part at a time.
+fn scanned_to(results: &[Value]) -> Option<String> {
+    results.iter().filter_map(|result| result["scanned"].as_str()).min().map(str::to_owned)
 }
 
 /// Lets the thread do other work.
@@ -83,21 +119,30 @@ pub(super) fn list(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut 
             }
             yield_now().await;
         }
-        let mut missing = Vec::new();
+        let (mut missing, mut scanned) = (Vec::new(), None);
         if let Some(others) = others {
             let NodeResults { results, missing: nodes } = others.await;
             missing = nodes;
             found = merged(found, &results, |name| rights.covers(ApiRight::Read, name));
+            scanned = scanned_to(&results);
         }
-        let has_more = found.len() > limit;
-        found.truncate(limit);
-        let next = found.last().filter(|_| has_more).map(|(name, _)| name.clone());
+        let next = end_page(&mut found, scanned, limit);
         let listed: Vec<Value> = found
             .iter()
             .map(|(topic, subscribers)| json!({ "topic": topic, "subscribers": subscribers }))
             .collect();
         success(&partial(page(json!({ "topics": listed }), next.as_deref()), &missing))
     }))
+}
+
+/// Reduces a list to a page; returns its last name, if there may be more. Names behind `scanned` are not complete.
+fn end_page(found: &mut Vec<(String, usize)>, scanned: Option<String>, limit: usize) -> Option<String> {
+    if let Some(scanned) = &scanned {
+        found.retain(|(name, _)| name <= scanned);
+    }
+    let has_more = found.len() > limit;
+    found.truncate(limit);
+    if has_more { found.last().map(|(name, _)| name.clone()) } else { scanned }
 }
 
 /// Adds the topics of other nodes, in order of their names: a topic on several nodes has the sum of its subscribers.
@@ -254,7 +299,7 @@ pub(super) fn delete_key(
     write_key(context, request, &topic, KeyWrite::delete(&*key))
 }
 
-fn write_key(context: &ApiContext, request: &mut Request<'_>, topic: &str, write: KeyWrite) -> Executed {
+fn write_key(context: &ApiContext, request: &Request<'_>, topic: &str, write: KeyWrite) -> Executed {
     let store = context.store.as_ref();
     keys::execute(request, (topic, write), (store, Creator::Server), failure)
 }
@@ -262,4 +307,26 @@ fn write_key(context: &ApiContext, request: &mut Request<'_>, topic: &str, write
 fn key_of(request: &Request<'_>) -> Result<String, Problem> {
     let key = request.param("key").ok_or_else(|| problem(code::TOPIC, "the key is not UTF-8"))?;
     Ok(key.into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_end_where_all_nodes_have_looked() {
+        let results =
+            [json!({ "topics": [["c", 2]], "scanned": "d" }), json!({ "topics": [["b", 1], ["e", 1]] })];
+        let page = |limit| {
+            let mut found = merged(vec![("a".to_owned(), 1), ("c".to_owned(), 1)], &results, |_| true);
+            let next = end_page(&mut found, scanned_to(&results), limit);
+            let names: Vec<_> =
+                found.iter().map(|(name, subscribers)| format!("{name}{subscribers}")).collect();
+            (names.join(" "), next)
+        };
+        // Of `e`, the first node may have subscribers.
+        assert_eq!(page(9), ("a1 b1 c3".to_owned(), Some("d".to_owned())));
+        assert_eq!(page(2), ("a1 b1".to_owned(), Some("b".to_owned())));
+        assert_eq!(end_page(&mut vec![("a".to_owned(), 1)], None, 1), None);
+    }
 }

@@ -8,11 +8,11 @@ use sinews_server::{
     Answer, CloseCode, Closed, Context, Handler, KeySubscription, Payload, Request, StreamingResponse,
 };
 
+use super::TopicsReader;
 use super::cursor::parse_position;
 use super::format::{KEY_EVENTS, LINES};
 use super::request::{self, RequestedFormat};
-use super::{TopicsReader, with_origin};
-use crate::auth::{Action, Denied};
+use crate::auth::Denied;
 use crate::closing::close;
 use crate::http::{failure, topic_of};
 use crate::protocol::json::JsonClient;
@@ -56,22 +56,17 @@ impl TopicsReader<'_> {
             Err(problem) => return Ok(failure(400, &problem).into()),
         };
         let rights = policy.rights(request)?;
-        rights.may(Action::Subscribe, &topic)?;
-        rights.check_without_hooks(Action::Subscribe, &topic)?;
-        if let Err(problem) = rights.check_keyed(&topic) {
-            return Ok(failure(problem.code, &problem.text).into());
-        }
-        let client =
-            JsonClient::with_rights(rights, self.live, Arc::clone(self.hub), self.max_message, self.streams);
-        if let Err(problem) = client.check_keys(&topic) {
-            return Ok(failure(problem.code, &problem.text).into());
-        }
-        let reader = KeysReader { client, requested: Some(Box::new((topic, options))) };
-        let response = match format {
-            KeysFormat::Events => StreamingResponse::new(request::EVENTS, &KEY_EVENTS, reader),
-            KeysFormat::Lines => StreamingResponse::new(request::LINES, &LINES, reader),
-        };
-        Ok(with_origin(response.with_config(Arc::clone(self.config)), request))
+        let config = Arc::clone(self.config);
+        let names = vec![topic.clone()];
+        self.respond(request, rights, ("/topics/{name}/keys", names), move |client, _| {
+            client.check_keys(&topic)?;
+            let reader = KeysReader { client, requested: Some(Box::new((topic, options))) };
+            let response = match format {
+                KeysFormat::Events => StreamingResponse::new(request::EVENTS, &KEY_EVENTS, reader),
+                KeysFormat::Lines => StreamingResponse::new(request::LINES, &LINES, reader),
+            };
+            Ok(response.with_config(config))
+        })
     }
 }
 

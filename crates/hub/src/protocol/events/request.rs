@@ -21,6 +21,8 @@ pub(super) struct RequestedTopic {
 pub(super) struct TopicsRequest {
     pub(super) topics: Vec<RequestedTopic>,
     pub(super) format: RequestedFormat,
+    /// The topics that the server assigns to the client, too.
+    pub(super) assigned: bool,
 }
 
 /// The format of the answer.
@@ -51,11 +53,21 @@ impl TopicsRequest {
             let text = "a WebSocket needs the headers Connection and Upgrade, which a proxy may have removed";
             return Err((400, text.to_owned()));
         }
-        check_names(&names).map_err(|problem| (400, problem))?;
+        let query = |name| request.query_values(name).next();
+        let assigned = match query("assigned").as_deref() {
+            None | Some("false") => false,
+            Some("true") => true,
+            Some(_) => return Err((400, "query parameter `assigned` must be true or false".to_owned())),
+        };
+        if !(assigned && names.is_empty()) {
+            check_names(&names).map_err(|problem| (400, problem))?;
+        }
         let accept = request.head().header("accept").filter_map(|value| std::str::from_utf8(value).ok());
         let format = negotiate(accept)
             .ok_or_else(|| (406, format!("Accept must permit {EVENTS}, {LINES} or {JSON}")))?;
-        let query = |name| request.query_values(name).next();
+        if assigned && matches!(format, RequestedFormat::Poll(_)) {
+            return Err((400, "query parameter `assigned` is not for long polls".to_owned()));
+        }
         let format = match (format, query("wait")) {
             (RequestedFormat::Poll(_), Some(wait)) => {
                 let seconds = wait.parse().ok().filter(|seconds| *seconds <= WAIT_MAX).ok_or_else(|| {
@@ -98,12 +110,14 @@ impl TopicsRequest {
             },
             name: name.into_owned(),
         });
-        Ok(Self { topics: topics.collect(), format })
+        Ok(Self { topics: topics.collect(), format, assigned })
     }
 
     /// Whether the answer has one topic, and every message belongs to it.
     pub(super) fn is_single(&self) -> bool {
-        self.topics.len() == 1 && self.topics.iter().all(|topic| TopicName::parse(&*topic.name).is_ok())
+        !self.assigned
+            && self.topics.len() == 1
+            && self.topics.iter().all(|topic| TopicName::parse(&*topic.name).is_ok())
     }
 }
 

@@ -5,22 +5,21 @@ use sinews_server::Context;
 
 use super::members::PresenceDetail;
 use super::{JsonClient, OpReply, send_json};
+use crate::auth::RightsChange;
 use crate::closing::close;
 use crate::connections::{ConnectionCommand, RegisteredConnection};
 use crate::problem::{Problem, code, problem};
 
 impl JsonClient {
-    /// Registers the open connection at a path; returns its id.
-    pub(super) fn register(&mut self, path: &'static str, cx: &Context<'_>) -> String {
-        let connection = self.hub.connections().register(path, &self.rights, cx.waker());
-        let id = connection.id();
-        self.connection = Some(connection);
-        id
+    /// Registers the open connection at a path.
+    pub(super) fn register(&mut self, path: &'static str, cx: &mut Context<'_>) {
+        self.connection = Some(self.hub.connections().register(path, &self.rights, cx.waker()));
+        self.live.policy().close_if_revoked(&self.rights, cx);
     }
 
     /// Registers a response with events, if its client has a name or a token that can be revoked. Other responses need no
     /// memory for it: nothing addresses them.
-    pub(in crate::protocol) fn register_reader(&mut self, cx: &Context<'_>) {
+    pub(in crate::protocol) fn register_reader(&mut self, cx: &mut Context<'_>) {
         if self.rights.subject().is_some() || self.rights.token_id().is_some() {
             self.register("/topics", cx);
         }
@@ -36,6 +35,7 @@ impl JsonClient {
                 ConnectionCommand::ReportCluster { is_connected } => {
                     send_json(cx, &json!({ "op": "cluster", "connected": is_connected }));
                 }
+                ConnectionCommand::Refresh(change) => self.change_rights(&change, cx),
                 ConnectionCommand::Subscribe { topic, reply } => {
                     let _ = reply.send(self.subscribe_by_server(&topic, cx));
                 }
@@ -46,13 +46,38 @@ impl JsonClient {
         }
     }
 
+    /// Replaces the rights by those of the backend. Subscriptions that they do not cover end.
+    fn change_rights(&mut self, change: &RightsChange, cx: &mut Context<'_>) {
+        let rights = match self.live.policy().changed_rights(change, &self.rights) {
+            Ok(rights) => rights,
+            // The options of this node may differ from those of the node that has checked the change.
+            Err(fault) => return tracing::warn!("rights of the backend: {fault}"),
+        };
+        self.set_rights(rights);
+        // The deadline may be earlier than before: the server reads it after a wakeup.
+        cx.waker().wake();
+        if !self.acknowledges_all {
+            let mut message = json!({ "op": "refreshed" });
+            if let Some(left) = self.rights.expires_in() {
+                message["expires_in"] = json!(left);
+            }
+            send_json(cx, &message);
+        }
+        for error in self.end_denied(cx) {
+            send_json(cx, &error);
+        }
+        self.subscribe_to_assigned(cx);
+    }
+
     /// Subscribes the client, whatever its rights, and notifies it.
     pub(super) fn subscribe_by_server(&mut self, topic: &str, cx: &mut Context<'_>) -> Result<(), Problem> {
-        if self.acknowledges_all {
-            return Err(problem(code::NOT_SUBSCRIBED, "a response with events has no further subscriptions"));
+        if self.acknowledges_all && !self.accepts_assigned {
+            let text = "a response with events has no further subscriptions, unless it was requested with assigned=true";
+            return Err(problem(code::NOT_SUBSCRIBED, text));
         }
         if let Some(known) = self.subscriptions.iter_mut().find(|known| known.topic == topic) {
-            known.by_server = true;
+            // A response ends with each of the subscriptions that it was requested for.
+            known.by_server |= !self.acknowledges_all;
             return Ok(());
         }
         let reply = self.subscribe_permitted(topic, PresenceDetail::None, None, &None, cx)?;

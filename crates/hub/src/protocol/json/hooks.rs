@@ -6,24 +6,24 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use hyper::header::{HeaderName, HeaderValue};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use sinews_server::{CloseCode, Context, Kind, Payload, ReplayFrom, Request};
+use sinews_server::{CloseCode, Context, KeySubscription, KeyWrite, Kind, Payload, ReplayFrom, Request};
 
+use super::keys::{KeyOp, KeyRequest};
 use super::members::PresenceDetail;
 use super::{JsonClient, OpReply, send_json};
 use crate::auth::{Action, Rights};
 use crate::brief::brief;
 use crate::closing::{FORBIDDEN, TOKEN_EXPIRED, close};
+use crate::hooks::requests::{UNANSWERED, accepted_write, key_fields, replaced};
 use crate::hooks::{HookClient, HookFailure, HookKind, HookReply, PendingReply, messages};
 use crate::namespaces::TopicHook;
 use crate::policy::AccessPolicy;
 use crate::problem::{Problem, code, problem};
-use crate::topics::MessageContent;
+use crate::topics::{self, MessageContent};
 
 /// State of a connection's hooks.
 #[derive(Default)]
@@ -59,6 +59,8 @@ enum HookedAction {
     Refresh,
     Subscribe { topic: String, presence: PresenceDetail, start: Option<ReplayFrom>, id: Option<Value> },
     Publish { topic: String, content: MessageContent, id: Option<Value> },
+    WriteKey { topic: String, write: Box<KeyWrite>, id: Option<Value> },
+    SubscribeKeys { topic: String, options: KeySubscription, id: Option<Value> },
     Rpc { id: Option<Value> },
 }
 
@@ -72,11 +74,12 @@ impl ConnectionHooks {
     /// Keeps the headers of the handshake; `None` without hooks.
     pub(super) fn of(request: &Request<'_>, policy: &AccessPolicy) -> Option<Box<Self>> {
         let hooks = policy.hooks()?;
-        let headers = hooks.options().headers.iter().flat_map(|name| {
-            let values = request.head().header(name.as_str());
-            values.filter_map(|value| Some((name.clone(), HeaderValue::from_bytes(value).ok()?)))
-        });
-        Some(Box::new(Self { headers: headers.collect(), ..Self::default() }))
+        Some(Box::new(Self { headers: hooks.headers_of(request), ..Self::default() }))
+    }
+
+    /// The state of a response whose request the application has accepted.
+    pub(super) fn of_request(headers: Vec<(HeaderName, HeaderValue)>, grants_rights: bool) -> Box<Self> {
+        Box::new(Self { headers, grants_rights, ..Self::default() })
     }
 
     /// The info that the application has set for a member of a topic.
@@ -207,6 +210,58 @@ impl JsonClient {
         self.start_for_topic((HookKind::Publish, hook), &fields, action, cx)
     }
 
+    /// The hook that decides about an operation on the keys of a topic.
+    ///
+    /// # Errors
+    /// A write is not permitted, whatever the application decides.
+    pub(super) fn hook_of_keys(
+        &mut self,
+        request: &KeyRequest<'_>,
+    ) -> Result<Option<Arc<TopicHook>>, Problem> {
+        let topic = &*request.topic;
+        if !self.has_hooks() {
+            return Ok(None);
+        }
+        match &request.op {
+            KeyOp::Write(write) => {
+                let Some(hook) = self.rights.topic_hook(HookKind::Publish, topic) else { return Ok(None) };
+                let access = (&self.rights, &mut self.rates);
+                self.keys.check_write((topic, write), self.streams.store(), access)?;
+                Ok(Some(hook))
+            }
+            // The application has accepted the request of a response with events.
+            KeyOp::Subscribe(_) if !self.acknowledges_all && self.check_hooked(topic).is_err() => {
+                topics::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
+                self.rights.may(Action::Subscribe, topic)?;
+                self.rights.check_keyed(topic)?;
+                Ok(self.rights.subscribe_hook(topic)?)
+            }
+            KeyOp::Subscribe(_) | KeyOp::Unsubscribe => Ok(None),
+        }
+    }
+
+    /// Asks the application about an operation on the keys of a topic.
+    pub(super) fn start_keys(
+        &mut self,
+        hook: &TopicHook,
+        request: KeyRequest<'_>,
+        id: &Option<Value>,
+        cx: &mut Context<'_>,
+    ) -> Result<OpReply, Problem> {
+        let (topic, id) = (request.topic.into_owned(), id.clone());
+        let (kind, fields, action) = match request.op {
+            KeyOp::Write(write) => {
+                (HookKind::Publish, key_fields(&topic, &write), HookedAction::WriteKey { topic, write, id })
+            }
+            KeyOp::Subscribe(options) => {
+                let fields = format!("\"topic\":{}", json!(topic));
+                (HookKind::Subscribe, fields, HookedAction::SubscribeKeys { topic, options, id })
+            }
+            KeyOp::Unsubscribe => return Ok(OpReply::Deferred),
+        };
+        self.start_for_topic((kind, hook), &fields, action, cx)
+    }
+
     /// Passes a call to the application.
     pub(super) fn call(
         &mut self,
@@ -217,6 +272,9 @@ impl JsonClient {
     ) -> Result<OpReply, Problem> {
         if method.is_empty() || method.len() > METHOD_MAX {
             return Err(problem(code::MALFORMED, format!("rpc: a method has 1 to {METHOD_MAX} bytes")));
+        }
+        if let Some(topic) = topic {
+            self.rights.check_call_rate(topic, &mut self.rates)?;
         }
         let policy = self.live.policy();
         let of_all = || {
@@ -289,6 +347,15 @@ impl JsonClient {
             (Err(_), HookFailure::Open) => Err(true),
             (Err(_), HookFailure::Closed) => Err(false),
         };
+        self.complete(action, reply, cx);
+        let hooks = self.hooks.get_or_insert_default();
+        if hooks.pending.is_none() && std::mem::take(&mut hooks.refresh_due) && !self.start_refresh(cx) {
+            self.reject(TOKEN_EXPIRED, EXPIRED, cx);
+        }
+    }
+
+    /// Completes an action with its answer; `Err(true)` without an answer if the hook fails open.
+    fn complete(&mut self, action: HookedAction, reply: Result<HookReply, bool>, cx: &mut Context<'_>) {
         match action {
             HookedAction::Connect => self.connected(reply, cx),
             HookedAction::Refresh => self.refreshed(reply, cx),
@@ -316,6 +383,25 @@ impl JsonClient {
                 });
                 self.answer(result, id, cx);
             }
+            HookedAction::WriteKey { topic, write, id } => {
+                let result = self.accept(reply).and_then(|reply| {
+                    self.rights.may_write_key(&topic, write.key())?;
+                    let max_message = self.max_message as usize;
+                    let write = accepted_write(&self.rights, &topic, (*write, max_message), reply)?;
+                    let ack = self.keys.write((&topic, &write), (&id, self.streams.store()), cx)?;
+                    Ok(ack.map_or(OpReply::Deferred, OpReply::Ack))
+                });
+                self.answer(result, id, cx);
+            }
+            HookedAction::SubscribeKeys { topic, options, id } => {
+                let result = self.accept(reply).and_then(|_| {
+                    let request = KeyRequest { topic: topic.into(), op: KeyOp::Subscribe(options) };
+                    let access = (&self.rights, &mut self.rates);
+                    let ack = self.keys.execute(request, (&id, self.streams.store()), access, cx)?;
+                    Ok(ack.map_or(OpReply::Deferred, OpReply::Ack))
+                });
+                self.answer(result, id, cx);
+            }
             HookedAction::Rpc { id } => match self.accept(reply.map_err(|_| false)) {
                 Ok(reply) => {
                     let data = reply.data.as_ref().map_or("null", |data| data.get());
@@ -325,10 +411,6 @@ impl JsonClient {
                 }
                 Err(problem) => self.answer(Err(problem), id, cx),
             },
-        }
-        let hooks = self.hooks.get_or_insert_default();
-        if hooks.pending.is_none() && std::mem::take(&mut hooks.refresh_due) && !self.start_refresh(cx) {
-            self.reject(TOKEN_EXPIRED, EXPIRED, cx);
         }
     }
 
@@ -356,20 +438,8 @@ impl JsonClient {
         content: MessageContent,
         reply: HookReply,
     ) -> Result<MessageContent, Problem> {
-        let content = match (reply.data, reply.b64) {
-            (Some(data), _) => MessageContent::json(&data),
-            (None, Some(b64)) => {
-                let bytes = STANDARD.decode(b64).map_err(|_| unanswered())?;
-                MessageContent::Binary(Bytes::from(bytes))
-            }
-            (None, None) => return Ok(content),
-        };
+        let Some(content) = replaced(reply, self.max_message as usize)? else { return Ok(content) };
         self.rights.check_size(topic, content.len())?;
-        if content.len() > self.max_message as usize {
-            let (bytes, max) = (content.len(), self.max_message);
-            let text = format!("the hook's message of {bytes} bytes exceeds max_message ({max})");
-            return Err(problem(code::TOO_LARGE, text));
-        }
         Ok(content)
     }
 
@@ -395,6 +465,7 @@ impl JsonClient {
         self.hooks.get_or_insert_default().info = reply.info;
         let data = reply.data.and_then(|data| serde_json::from_str(data.get()).ok());
         self.send_welcome(data, cx);
+        self.subscribe_to_assigned(cx);
         self.subscribe_to_all(&reply.topics, cx);
     }
 
@@ -426,6 +497,7 @@ impl JsonClient {
         for error in self.end_denied(cx) {
             send_json(cx, &error);
         }
+        self.subscribe_to_assigned(cx);
     }
 
     /// The rights that the application grants; the log has the fault of its claims.
@@ -462,10 +534,19 @@ impl JsonClient {
         }
     }
 
+    /// Subscribes the client to the topics of its token or claims. Former ones remain.
+    pub(super) fn subscribe_to_assigned(&mut self, cx: &mut Context<'_>) {
+        if self.acknowledges_all && !self.accepts_assigned {
+            return;
+        }
+        let topics = self.rights.assigned_topics().to_vec();
+        self.subscribe_to_all(&topics, cx);
+    }
+
     /// Subscribes the client to topics of the application's answer.
-    fn subscribe_to_all(&mut self, topics: &[String], cx: &mut Context<'_>) {
+    pub(super) fn subscribe_to_all(&mut self, topics: &[String], cx: &mut Context<'_>) {
         for topic in topics {
-            let checked = crate::topics::check_subscription(topic).map_err(|text| problem(code::TOPIC, text));
+            let checked = topics::check_subscription(topic).map_err(|text| problem(code::TOPIC, text));
             if let Err(problem) = checked.and_then(|()| self.subscribe_by_server(topic, cx)) {
                 tracing::warn!(topic = %brief(topic), "topic of a hook: {}", problem.text);
             }
@@ -489,8 +570,6 @@ impl JsonClient {
 }
 
 const EXPIRED: &str = "the token has expired";
-
-const UNANSWERED: &str = "the application did not answer; retry later";
 
 fn unanswered() -> Problem {
     problem(code::STORE, UNANSWERED)

@@ -67,29 +67,10 @@ impl ConnectionKeys {
         if let Some(store) = store {
             store.keys().check_ready(topic)?;
         }
-        let in_use = self.0.get_or_insert_default();
         match request.op {
             KeyOp::Write(write) => {
-                rights.may_write_key(topic, write.key())?;
-                if in_use.writes.len() >= WRITES_MAX {
-                    let text = format!("{WRITES_MAX} writes of keys of this connection are not stored yet");
-                    return Err(problem(code::TOO_MANY, text));
-                }
-                rights.check_publication(topic, value_len(&write), rates)?;
-                let written = cx.write_key(topic, &write).map_err(key_problem)?;
-                let Position { epoch, sequence } = written.position;
-                let mut ack = json!({ "epoch": epoch, "seq": sequence });
-                if !written.changed {
-                    ack["changed"] = json!(false);
-                }
-                if written.repeated {
-                    ack["repeated"] = json!(true);
-                }
-                let (Some(ticket), Some(store)) = (written.pending, store) else { return Ok(Some(ack)) };
-                let stored = store.keys().wait_for(topic, ticket);
-                in_use.writes.push_back(PendingKeyWrite { id: id.clone(), ack, stored });
-                cx.waker().wake();
-                Ok(None)
+                self.check_write((topic, &write), store, (rights, rates))?;
+                self.write((topic, &write), (id, store), cx)
             }
             KeyOp::Subscribe(mut options) => {
                 rights.may(Action::Subscribe, topic)?;
@@ -97,7 +78,7 @@ impl ConnectionKeys {
                     options = options.with_min_interval(interval);
                 }
                 let subscribed = cx.subscribe_keys(topic, &options).map_err(key_problem)?;
-                let known = &mut in_use.topics;
+                let known = &mut self.0.get_or_insert_default().topics;
                 if !known.iter().any(|known| known == topic) {
                     known.push(topic.to_owned());
                 }
@@ -111,10 +92,56 @@ impl ConnectionKeys {
                     let message = format!("not subscribed to the keys of {}", brief(topic));
                     return Err(problem(code::NOT_SUBSCRIBED, message));
                 }
-                in_use.topics.retain(|known| known != topic);
+                self.0.get_or_insert_default().topics.retain(|known| known != topic);
                 Ok(Some(json!({ "topic": topic })))
             }
         }
+    }
+
+    /// Checks a write before it is executed.
+    ///
+    /// # Errors
+    /// The right, limit or state that forbids it.
+    pub(super) fn check_write(
+        &self,
+        (topic, write): (&str, &KeyWrite),
+        store: Option<&Arc<StreamService>>,
+        (rights, rates): (&Rights, &mut ConnectionRates),
+    ) -> Result<(), Problem> {
+        topics::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
+        rights.check_keyed(topic)?;
+        if let Some(store) = store {
+            store.keys().check_ready(topic)?;
+        }
+        rights.may_write_key(topic, write.key())?;
+        if self.0.as_ref().is_some_and(|in_use| in_use.writes.len() >= WRITES_MAX) {
+            let text = format!("{WRITES_MAX} writes of keys of this connection are not stored yet");
+            return Err(problem(code::TOO_MANY, text));
+        }
+        rights.check_publication(topic, value_len(write), rates)
+    }
+
+    /// Executes a write that was checked; returns the fields of its acknowledgement, or none if that follows.
+    pub(super) fn write(
+        &mut self,
+        (topic, write): (&str, &KeyWrite),
+        (id, store): (&Option<Value>, Option<&Arc<StreamService>>),
+        cx: &mut Context<'_>,
+    ) -> Result<Option<Value>, Problem> {
+        let written = cx.write_key(topic, write).map_err(key_problem)?;
+        let Position { epoch, sequence } = written.position;
+        let mut ack = json!({ "epoch": epoch, "seq": sequence });
+        if !written.changed {
+            ack["changed"] = json!(false);
+        }
+        if written.repeated {
+            ack["repeated"] = json!(true);
+        }
+        let (Some(ticket), Some(store)) = (written.pending, store) else { return Ok(Some(ack)) };
+        let stored = store.keys().wait_for(topic, ticket);
+        self.0.get_or_insert_default().writes.push_back(PendingKeyWrite { id: id.clone(), ack, stored });
+        cx.waker().wake();
+        Ok(None)
     }
 
     /// What the operation has to wait for.

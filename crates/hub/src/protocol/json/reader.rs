@@ -1,8 +1,10 @@
 //! Subscriptions of clients that send no messages: their response has the messages of the protocol.
 
+use hyper::header::{HeaderName, HeaderValue};
 use serde_json::json;
 use sinews_server::{Context, KeySubscription, ReplayFrom};
 
+use super::hooks::ConnectionHooks;
 use super::keys::{KeyOp, KeyRequest};
 use super::members::PresenceDetail;
 use super::{JsonClient, OpReply, send_json};
@@ -41,11 +43,22 @@ impl JsonClient {
         }
     }
 
+    /// Sets the headers of the request that hooks repeat, and whether the application has granted the rights.
+    pub(in crate::protocol) fn with_hooks(
+        mut self,
+        headers: Vec<(HeaderName, HeaderValue)>,
+        is_granted: bool,
+    ) -> Self {
+        self.hooks = Some(ConnectionHooks::of_request(headers, is_granted));
+        self
+    }
+
     /// Whether the keys of a topic can be read.
     ///
     /// # Errors
-    /// They are not read from their stream yet, or cannot be.
+    /// The topic has no keys for clients. Or they are not read from their stream yet, or cannot be.
     pub(in crate::protocol) fn check_keys(&self, topic: &str) -> Result<(), Problem> {
+        self.rights.check_keyed(topic)?;
         self.streams.store().map_or(Ok(()), |store| store.keys().check_ready(topic))
     }
 
@@ -81,8 +94,15 @@ impl JsonClient {
         self.keys.subscriptions() > 0
     }
 
-    /// The number of subscriptions.
+    /// The number of subscriptions that the client has requested.
     pub(in crate::protocol) fn subscriptions(&self) -> usize {
-        self.subscriptions.len()
+        self.subscriptions.iter().filter(|known| !known.by_server).count()
+    }
+
+    /// Subscribes such a client to the topics of its token or claims, and of the backend from now on.
+    pub(in crate::protocol) fn accept_assigned(&mut self, topics: &[String], cx: &mut Context<'_>) {
+        self.accepts_assigned = true;
+        self.subscribe_to_assigned(cx);
+        self.subscribe_to_all(topics, cx);
     }
 }

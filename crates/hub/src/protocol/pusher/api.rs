@@ -23,6 +23,8 @@ pub(super) struct AppApi {
     apps: Arc<LiveApps>,
     hub: Arc<HubTopics>,
     cluster: Option<Arc<Cluster>>,
+    /// The prefix of paths, empty for none.
+    prefix: Box<str>,
 }
 
 /// A rejected request: the status, and the text of the body.
@@ -55,12 +57,20 @@ pub(super) fn add_to(
     live: &LivePolicy,
     hub: &Arc<HubTopics>,
     cluster: Option<&Arc<Cluster>>,
+    prefix: Option<&str>,
 ) -> Router {
     let apps = Arc::clone(live.policy().live_apps());
-    let context = Arc::new(AppApi { apps, hub: Arc::clone(hub), cluster: cluster.cloned() });
+    let (cluster, prefix) = (cluster.cloned(), prefix.unwrap_or_default());
+    let context = Arc::new(AppApi { apps, hub: Arc::clone(hub), cluster, prefix: prefix.into() });
+    let router = add_below("", router, &context);
+    if prefix.is_empty() { router } else { add_below(prefix, router, &context) }
+}
+
+/// Adds the routes below a prefix of paths.
+fn add_below(prefix: &str, router: Router, context: &Arc<AppApi>) -> Router {
     type AppOperation = fn(&Arc<AppApi>, &LiveApp, &mut Request<'_>) -> ApiAnswer;
     let answer = |execute: AppOperation| {
-        let context = Arc::clone(&context);
+        let context = Arc::clone(context);
         move |request: &mut Request<'_>| {
             let executed = context.app_of(request).and_then(|app| {
                 let verified = context.verify(&app, request);
@@ -74,15 +84,18 @@ pub(super) fn add_to(
             })
         }
     };
+    let path = |path: &str| format!("{prefix}{path}");
     router
-        .post("/apps/{id}/events", answer(events::trigger))
-        .post("/apps/{id}/batch_events", answer(events::batch))
-        .get("/apps/{id}/channels", answer(channels::list))
-        .get("/apps/{id}/channels/{name}", answer(channels::get))
-        .get("/apps/{id}/channels/{name}/users", answer(channels::users))
-        .post("/apps/{id}/users/{user}/terminate_connections", answer(users::terminate))
+        .post(&path("/apps/{id}/events"), answer(events::trigger))
+        .post(&path("/apps/{id}/batch_events"), answer(events::batch))
+        .get(&path("/apps/{id}/channels"), answer(channels::list))
+        .get(&path("/apps/{id}/channels/{name}"), answer(channels::get))
+        .get(&path("/apps/{id}/channels/{name}/users"), answer(channels::users))
+        .get(&path("/apps/{id}/connections"), answer(users::connections))
+        .post(&path("/apps/{id}/users/{user}/terminate_connections"), answer(users::terminate))
+        .post(&path("/apps/{id}/users/{user}/force_reconnect"), answer(users::reconnect))
         // The library for Python leaves the app out.
-        .post("/users/{user}/terminate_connections", answer(users::terminate))
+        .post(&path("/users/{user}/terminate_connections"), answer(users::terminate))
 }
 
 impl AppApi {
@@ -107,6 +120,7 @@ impl AppApi {
             path: target.split('?').next().unwrap_or(target),
             query: head.query().unwrap_or_default(),
             body: request.body(),
+            prefix: &self.prefix,
         };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let find = |name: &str| app.options.keys.iter().find(|key| key.name == name);

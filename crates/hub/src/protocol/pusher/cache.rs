@@ -23,6 +23,8 @@ pub(super) struct EventCache {
 #[derive(Clone, Debug)]
 pub(super) struct CachedEvent {
     pub(super) message: Prepared,
+    /// When it was published.
+    pub(super) at: Instant,
     pub(super) expires: Instant,
     number: u64,
 }
@@ -46,7 +48,7 @@ impl EventCache {
         self.last += 1;
         let number = self.last;
         self.bytes += message.payload().len();
-        let replaced = self.events.insert(channel.into(), CachedEvent { message, expires, number });
+        let replaced = self.events.insert(channel.into(), CachedEvent { message, at: now, expires, number });
         self.bytes -= replaced.map_or(0, |event| event.message.payload().len());
         self.order.push_back((number, channel.into()));
         while let Some((number, oldest)) = self.order.front() {

@@ -218,7 +218,7 @@ impl Handler for PusherClient {
                     let text = reason.to_string();
                     end(&ConnectionRejection { code: code.as_u16(), text }, cx);
                 }
-                ConnectionCommand::ReportCluster { .. } => {}
+                ConnectionCommand::ReportCluster { .. } | ConnectionCommand::Refresh(_) => {}
                 ConnectionCommand::Subscribe { reply, .. } | ConnectionCommand::Unsubscribe { reply, .. } => {
                     use crate::problem;
                     let text = "a connection of an app subscribes by itself";
@@ -281,8 +281,8 @@ pub(super) fn send(cx: &mut Context<'_>, message: &str) {
     let _ = cx.send_text(message);
 }
 
-/// The close code of a server that stops: clients connect again at once.
-const RECONNECT: CloseCode = match CloseCode::new(code::RECONNECT) {
+/// The close code upon which clients connect again at once, such as that of a server that stops.
+pub(super) const RECONNECT: CloseCode = match CloseCode::new(code::RECONNECT) {
     Some(code) => code,
     None => CloseCode::GOING_AWAY,
 };

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ring::rand::{SecureRandom as _, SystemRandom};
 use sinews_server::{Prepared, SubscriberId};
@@ -110,6 +110,11 @@ impl LiveApps {
         self.read(|table, generation| table.app(id, generation))
     }
 
+    /// Connections of the app with an id on this node.
+    pub(crate) fn connections(&self, id: &str) -> usize {
+        self.app(id).map_or(0, |app| app.connections())
+    }
+
     /// The app with a key.
     pub(super) fn app_of_key(&self, key: &str) -> Option<LiveApp> {
         self.read(|table, generation| table.app(table.apps.by_key.get(key)?, generation))
@@ -156,6 +161,11 @@ impl LiveApps {
         Some(EventTarget { app, is_cache: ChannelKind::of(&channel).is_cache, channel })
     }
 
+    /// Whether a topic is a cache channel of an app.
+    pub(crate) fn is_cached(&self, topic: &str) -> bool {
+        topic.contains("cache-") && self.target(topic).is_some_and(|target| target.is_cache)
+    }
+
     /// Registers an open connection; returns its id, which nobody can guess. `None` without random numbers.
     pub(super) fn add_socket(&self, subscriber: SubscriberId) -> Option<u128> {
         let mut bytes = [0; 16];
@@ -193,6 +203,11 @@ impl AppTable {
 }
 
 impl LiveApp {
+    /// Connections on this node.
+    pub(super) fn connections(&self) -> usize {
+        self.state.connections.load(Ordering::Acquire)
+    }
+
     /// Counts a connection, unless the app has its maximum. Returns whether it may stay.
     pub(super) fn add_connection(&self) -> bool {
         let count = self.state.connections.fetch_add(1, Ordering::AcqRel);
@@ -249,14 +264,42 @@ pub(crate) struct EventTarget {
 impl EventTarget {
     /// Retains the event of a cache channel.
     pub(crate) fn retain(&self, message: &Prepared) {
+        self.lock_cache().insert(&self.channel, message.clone(), self.bounds(), Instant::now());
+    }
+
+    /// The retained event, and its age.
+    pub(crate) fn retained(&self) -> Option<(Prepared, Duration)> {
+        let now = Instant::now();
+        let known = self.lock_cache().get(&self.channel, now).cloned()?;
+        Some((known.message, now.saturating_duration_since(known.at)))
+    }
+
+    /// Retains an event of this age, unless it is known or there is a later one. Returns whether it is retained.
+    pub(crate) fn restore(&self, message: &Prepared, age: Duration) -> bool {
+        let now = Instant::now();
+        let mut cache = self.lock_cache();
+        let Some(at) = now.checked_sub(age) else { return false };
+        // The same event arrives at each node at another time.
+        let is_later = cache
+            .get(&self.channel, now)
+            .is_none_or(|known| known.at < at && known.message.payload() != message.payload());
+        if is_later {
+            cache.insert(&self.channel, message.clone(), self.bounds(), at);
+        }
+        is_later && cache.get(&self.channel, now).is_some()
+    }
+
+    fn lock_cache(&self) -> MutexGuard<'_, EventCache> {
+        self.app.state.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn bounds(&self) -> CacheBounds {
         let limits = &self.app.options.limits;
-        let mut cache = self.app.state.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        let bounds = CacheBounds {
+        CacheBounds {
             time: limits.cache_time,
             channels: limits.cached_channels,
             bytes: limits.cached_channels.saturating_mul(limits.event_data),
-        };
-        cache.insert(&self.channel, message.clone(), bounds, Instant::now());
+        }
     }
 }
 
@@ -288,6 +331,15 @@ mod tests {
         assert_eq!(channel("chat.cache-a"), Some(("cache-a".to_owned(), true)));
         assert_eq!(channel("$pusher.1.c.a%b"), Some(("a.b".to_owned(), false)));
         assert_eq!((channel("chats.a"), channel("chat"), channel("$pusher.3.c.a")), (None, None, None));
+        let (target, second) = (live.target("chat.cache-a").unwrap(), Duration::from_secs(1));
+        let known = || target.retained().map(|(message, _)| message.payload().to_vec());
+        target.retain(&Prepared::text("known"));
+        assert!(!target.restore(&Prepared::text("earlier"), second), "there is a later event");
+        assert!(!target.restore(&Prepared::text("known"), Duration::ZERO), "it is known");
+        assert_eq!(known().as_deref(), Some(&b"known"[..]));
+        assert!(target.restore(&Prepared::text("later"), Duration::ZERO));
+        assert_eq!(known().as_deref(), Some(&b"later"[..]));
+        assert!(!target.restore(&Prepared::text("expired"), 3_600 * second), "it has expired");
         live.replace(&PusherApps::default());
         assert!(live.app("1").is_none() && channel("chat.a").is_none() && live.is_empty());
     }

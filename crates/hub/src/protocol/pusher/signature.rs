@@ -1,5 +1,6 @@
 //! Signatures: HMAC-SHA256 in lower-case hexadecimal, compared in constant time.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use md5::{Digest, Md5};
@@ -84,6 +85,8 @@ pub(super) struct SignedRequest<'a> {
     /// The query as received.
     pub(super) query: &'a str,
     pub(super) body: &'a [u8],
+    /// The prefix of paths of the server, which a proxy may have removed, and which a library may not know; empty for none.
+    pub(super) prefix: &'a str,
 }
 
 impl SignedRequest<'_> {
@@ -127,12 +130,27 @@ impl SignedRequest<'_> {
         }
     }
 
-    /// The texts that a library may have signed: some sign the path before it is escaped, and some write spaces as `+`.
-    fn texts(&self) -> impl Iterator<Item = String> {
+    /// The paths that a library may have signed: as received, or before it was escaped, and with or without the prefix.
+    fn paths(&self) -> Vec<Cow<'_, str>> {
         let decoded = percent_decode_str(self.path).decode_utf8_lossy();
-        let paths = [Some(self.path.into()), Some(decoded).filter(|decoded| *decoded != self.path)];
+        let is_escaped = decoded != self.path;
+        let mut paths = vec![Cow::Borrowed(self.path)];
+        paths.extend(Some(decoded).filter(|_| is_escaped));
+        if !self.prefix.is_empty() {
+            let other = |path: &Cow<'_, str>| match path.strip_prefix(self.prefix) {
+                Some(rest) if rest.starts_with('/') => rest.to_owned().into(),
+                _ => format!("{}{path}", self.prefix).into(),
+            };
+            let others: Vec<Cow<'_, str>> = paths.iter().map(other).collect();
+            paths.extend(others);
+        }
+        paths
+    }
+
+    /// The texts that a library may have signed: some write spaces as `+`.
+    fn texts(&self) -> impl Iterator<Item = String> {
         let has_plus = self.query.contains('+');
-        paths.into_iter().flatten().flat_map(move |path: std::borrow::Cow<'_, str>| {
+        self.paths().into_iter().flat_map(move |path| {
             let text =
                 |plus_is_space| format!("{}\n{path}\n{}", self.method, self.signed_query(plus_is_space));
             [Some(text(false)), has_plus.then(|| text(true))].into_iter().flatten().collect::<Vec<_>>()
@@ -226,7 +244,8 @@ mod tests {
 
     #[test]
     fn pusher_9_13_to_9_19_signatures_of_requests() {
-        let request = SignedRequest { method: "POST", path: "/apps/3/events", query: QUERY, body: BODY };
+        let request =
+            SignedRequest { method: "POST", path: "/apps/3/events", query: QUERY, body: BODY, prefix: "" };
         assert_eq!(verify(request, NOW), Ok(()));
         fn error(request: SignedRequest<'_>, now: u64) -> String {
             verify(request, now).unwrap_err()
@@ -263,7 +282,10 @@ mod tests {
             &format!("{auth}&channel=a&name=e"),
         );
         let check = |query: &str| {
-            verify(SignedRequest { method: "POST", path: "/apps/3/events", query, body: b"" }, NOW)
+            verify(
+                SignedRequest { method: "POST", path: "/apps/3/events", query, body: b"", prefix: "" },
+                NOW,
+            )
         };
         assert_eq!(check(&query), Ok(()));
         // The first of two fields would be signed, and a handler could read the second one.
@@ -289,14 +311,24 @@ mod tests {
             format!("filter_by_prefix=p+q&{auth}&channels[0]=a&channels[1]=b"),
         ] {
             let query = signed(&text, &query);
-            let request =
-                SignedRequest { method: "GET", path: "/apps/3/users/a%20b/x", query: &query, body: b"" };
+            let request = SignedRequest {
+                method: "GET",
+                path: "/apps/3/users/a%20b/x",
+                query: &query,
+                body: b"",
+                prefix: "",
+            };
             assert_eq!(verify(request, NOW), Ok(()), "{query}");
         }
         let text = text.replace("a b", "a%20b");
         let query = signed(&text, &format!("{auth}&channels[]=a&channels[]=b&filter_by_prefix=p%20q"));
-        let request =
-            SignedRequest { method: "GET", path: "/apps/3/users/a%20b/x", query: &query, body: b"" };
+        let request = SignedRequest {
+            method: "GET",
+            path: "/apps/3/users/a%20b/x",
+            query: &query,
+            body: b"",
+            prefix: "",
+        };
         assert_eq!(verify(request, NOW), Ok(()), "the path as received");
     }
 }

@@ -6,17 +6,43 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::header::{HeaderName, HeaderValue};
+use rustls::pki_types::CertificateDer;
 use serde_json::{Value, json};
 
 use super::channel::{PRESENCE_PREFIX, PusherTopic, channel_of_topic, presence_of};
 use super::encode::client_event_fields;
 use super::signature::AppKey;
+use crate::brief::brief;
 use crate::events::{EventContent, EventDetail, WebhookEventKind};
-use crate::hooks::HookUrl;
+use crate::hooks::{HookUrl, trusted_certificates};
 use crate::webhooks::{EventBatch, EventFilter, WebhookEncoder, WebhookTarget};
 
 /// Maximum grace of an absence.
 const GRACE_MAX: Duration = Duration::from_secs(60);
+
+/// Maximum number of headers that an app adds to a request.
+const HEADERS_MAX: usize = 16;
+
+/// Maximum size of the value of a header in bytes.
+const HEADER_VALUE_MAX: usize = 1_024;
+
+/// Headers that the server sets, or that describe the connection.
+const RESERVED_HEADERS: [&str; 14] = [
+    "connection",
+    "content-length",
+    "content-type",
+    "expect",
+    "host",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "user-agent",
+    "x-pusher-key",
+    "x-pusher-signature",
+];
 
 /// The events that a webhook of an app can receive.
 const EVENTS: [WebhookEventKind; 7] = [
@@ -39,6 +65,8 @@ pub struct PusherWebhook {
     has_batches: bool,
     grace: Duration,
     permits_private: bool,
+    headers: Vec<(String, String)>,
+    roots: Option<Vec<CertificateDer<'static>>>,
 }
 
 impl fmt::Debug for PusherWebhook {
@@ -59,6 +87,8 @@ impl PusherWebhook {
             has_batches: false,
             grace: Duration::from_secs(3),
             permits_private: false,
+            headers: Vec::new(),
+            roots: None,
         }
     }
 
@@ -101,6 +131,46 @@ impl PusherWebhook {
         self
     }
 
+    /// Adds a header to each request: at most 16, with values of at most 1 KiB. The headers of the protocol and those of the
+    /// connection, such as `Content-Type` and `X-Pusher-Key`, are reserved. Default: none.
+    #[must_use]
+    pub fn with_header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+
+    /// Trusts only these certificates, in PEM, for an `https` URL. Default: the certificates that the system trusts.
+    ///
+    /// # Errors
+    /// The text has no certificate, or an invalid one.
+    pub fn with_trusted_certificates(mut self, pem: &[u8]) -> Result<Self, String> {
+        self.roots = Some(trusted_certificates(pem)?);
+        Ok(self)
+    }
+
+    /// Parses the headers. Values may be secrets: no error has one.
+    fn parse_headers(&self) -> Result<Vec<(HeaderName, HeaderValue)>, String> {
+        if self.headers.len() > HEADERS_MAX {
+            return Err(format!("{} headers exceed the limit of {HEADERS_MAX}", self.headers.len()));
+        }
+        let parse = |(name, value): &(String, String)| {
+            let parsed = HeaderName::try_from(&**name);
+            let parsed = parsed.map_err(|_| format!("header {:?} is no name of a header", brief(name)))?;
+            if RESERVED_HEADERS.contains(&parsed.as_str()) {
+                return Err(format!("header {parsed} is reserved"));
+            }
+            if value.len() > HEADER_VALUE_MAX {
+                let size = value.len();
+                return Err(format!("value of header {parsed} of {size} bytes exceeds {HEADER_VALUE_MAX}"));
+            }
+            let value = HeaderValue::try_from(&**value);
+            let mut value = value.map_err(|_| format!("value of header {parsed} has control characters"))?;
+            value.set_sensitive(true);
+            Ok((parsed, value))
+        };
+        self.headers.iter().map(parse).collect()
+    }
+
     fn parse_url(&self) -> Result<HookUrl, String> {
         let url = HookUrl::parse(&self.url);
         let url = url.and_then(|url| if self.permits_private { Ok(url) } else { url.public_only() });
@@ -113,6 +183,7 @@ impl PusherWebhook {
     /// The invalid option.
     pub(super) fn check(&self) -> Result<(), String> {
         self.parse_url()?;
+        self.parse_headers()?;
         if let Some(bad) = self.events.iter().find(|event| !EVENTS.contains(event)) {
             return Err(format!("no channel has the event {}", bad.name()));
         }
@@ -147,18 +218,22 @@ impl PusherWebhook {
         }
         let filter = EventFilter::of_prefixes(&events, prefixes, presence_of(app, PRESENCE_PREFIX));
         let name = format!("pusher:{app}:{number}");
-        let encoder = Arc::new(ChannelEncoder { key: key.clone() });
         let limits = (self.has_batches, self.grace);
-        let url = self.parse_url();
-        let target =
-            url.and_then(|url| WebhookTarget::with_encoder((&name, &self.url, url), filter, limits, encoder));
-        target.map_err(|fault| format!("app {app:?}: webhook {number}: {fault}"))
+        let target = || {
+            let (url, headers) = (self.parse_url()?, self.parse_headers()?);
+            let encoder = Arc::new(ChannelEncoder { key: key.clone(), headers });
+            let address = (&*name, &*self.url, url, self.roots.as_deref());
+            WebhookTarget::with_encoder(address, filter, limits, encoder)
+        };
+        target().map_err(|fault| format!("app {app:?}: webhook {number}: {fault}"))
     }
 }
 
 /// The form of the hosted service.
 struct ChannelEncoder {
     key: AppKey,
+    /// Headers of the app.
+    headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl fmt::Debug for ChannelEncoder {
@@ -180,7 +255,7 @@ impl WebhookEncoder for ChannelEncoder {
             // Letters, digits and hyphens are valid values.
             Some((HeaderName::from_static(name), HeaderValue::try_from(value).ok()?))
         };
-        headers.into_iter().filter_map(pair).collect()
+        headers.into_iter().filter_map(pair).chain(self.headers.iter().cloned()).collect()
     }
 }
 
@@ -304,11 +379,23 @@ mod tests {
                 "no channel has the event connection_closed",
             ),
             (webhook().with_grace(Duration::from_secs(61)), "grace of 61s exceeds"),
+            (webhook().with_header("a b", "c"), "header \"a b\" is no name of a header"),
+            (webhook().with_header("Content-Type", "text/plain"), "header content-type is reserved"),
+            (webhook().with_header("X-Pusher-Key", "other"), "header x-pusher-key is reserved"),
+            (webhook().with_header("a", "secret\r\nb: c"), "value of header a has control characters"),
+            (webhook().with_header("a", "b".repeat(1_025)), "value of header a of 1025 bytes exceeds 1024"),
+            (
+                (0..17).fold(webhook(), |webhook, number| webhook.with_header(format!("a{number}"), "b")),
+                "17 headers exceed the limit of 16",
+            ),
         ] {
             let error = bad.check().unwrap_err();
             assert!(error.starts_with(expected), "{error}");
         }
         assert_eq!(webhook().with_events(EVENTS).check(), Ok(()));
-        assert!(!format!("{:?}", PusherWebhook::new("http://app/?secret")).contains("secret"));
+        let secret = PusherWebhook::new("http://app/?secret").with_header("Authorization", "Bearer secret");
+        assert!(!format!("{secret:?}").contains("secret"));
+        assert_eq!(secret.check(), Ok(()));
+        assert!(webhook().with_trusted_certificates(b"none").is_err());
     }
 }

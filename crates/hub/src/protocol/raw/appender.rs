@@ -66,6 +66,11 @@ impl TopicAppender {
         }
     }
 
+    /// Pauses reads again if the stream needs it.
+    pub(crate) fn restore_pause(&self, cx: &mut Context<'_>) {
+        self.streams.update_read_pause(cx);
+    }
+
     pub(crate) fn woken(&mut self, cx: &mut Context<'_>) {
         match self.streams.take_deferred(cx) {
             Some((_, Err(problem))) => NoReplies.failed(&(), problem, cx),

@@ -10,7 +10,8 @@ use sinews_proto::handshake::Refusal;
 
 use super::receive::RequestStep;
 use super::{H1Conn, HttpStage};
-use crate::exchange::{HttpExchange, SocketHandshake};
+use crate::answer::LaterAnswer;
+use crate::exchange::{HttpExchange, SocketHandshake, admit};
 use crate::fixed::{BODY_COPY_MAX, FixedResponse};
 use crate::request::{Response, ResponseBody};
 use crate::router::WebSocketRoute;
@@ -41,8 +42,11 @@ impl H1Conn {
     /// Polls the future of the answer. Returns whether it is ready.
     pub(crate) fn poll_answer(&mut self, shared: &mut WorkerShared) -> bool {
         let HttpStage::PendingAnswer(pending, _) = &mut self.stage else { return false };
-        let Poll::Ready(response) = pending.poll() else { return false };
-        self.finish_answer(response, shared);
+        match pending.poll() {
+            Poll::Pending => return false,
+            Poll::Ready(LaterAnswer::Response(response)) => self.finish_answer(response, shared),
+            Poll::Ready(LaterAnswer::Streaming(streaming)) => self.finish_streaming(streaming, shared),
+        }
         true
     }
 
@@ -55,6 +59,22 @@ impl H1Conn {
         if let HttpStage::PendingAnswer(pending, context) = mem::take(&mut self.stage) {
             pending.complete(&mut response, &Rc::clone(&shared.router), &mut shared.services);
             self.write_answer(context, &response, shared);
+        }
+    }
+
+    /// Begins the streaming response of a pending answer.
+    fn finish_streaming(&mut self, streaming: Box<StreamingResponse>, shared: &mut WorkerShared) {
+        let HttpStage::PendingAnswer(pending, context) = mem::take(&mut self.stage) else { return };
+        let router = Rc::clone(&shared.router);
+        match admit(streaming, context.is_head, &shared.services) {
+            Ok(mut streaming) => {
+                pending.complete(&mut streaming.response, &router, &mut shared.services);
+                self.write_body_head(context, *streaming, shared);
+            }
+            Err(mut response) => {
+                pending.complete(&mut response, &router, &mut shared.services);
+                self.write_answer(context, &response, shared);
+            }
         }
     }
 
@@ -181,13 +201,21 @@ impl H1Conn {
     pub(super) fn start_body(
         &mut self,
         exchange: &HttpExchange<'_>,
+        mut streaming: StreamingResponse,
+        shared: &mut WorkerShared,
+    ) {
+        exchange.complete(&mut streaming.response, &mut shared.services);
+        self.write_body_head(AnswerContext::new(exchange.head), streaming, shared);
+    }
+
+    fn write_body_head(
+        &mut self,
+        context: AnswerContext,
         streaming: StreamingResponse,
         shared: &mut WorkerShared,
     ) {
-        let StreamingResponse { mut response, format, handler, config, prefix } = streaming;
-        exchange.complete(&mut response, &mut shared.services);
+        let StreamingResponse { response, format, handler, config, prefix } = streaming;
         let WorkerShared { resources, services, .. } = shared;
-        let context = AnswerContext::new(exchange.head);
         // Only the end of the connection ends a body for HTTP/1.0.
         let chunked = context.version != Version::Http10;
         self.closing |= context.closes || services.stopping || !chunked;

@@ -8,11 +8,13 @@ use bytes::Bytes;
 use sinews_http::h2::{ErrorCode, StreamId};
 
 use super::{H2Conn, StreamStage};
+use crate::answer::LaterAnswer;
 use crate::exchange::{HttpExchange, Outcome};
 use crate::fixed::BODY_COPY_MAX;
 use crate::http::HttpConfig;
 use crate::request::{Response, ResponseBody};
 use crate::shared::WorkerShared;
+use crate::streaming::StreamingResponse;
 
 /// Limit of the queued bytes of bodies: about the capacity of a socket.
 const QUEUED_MAX: usize = 128 << 10;
@@ -203,9 +205,12 @@ impl H2Conn {
             let stream = exchange.stream;
             if let StreamStage::Pending(pending) = &mut exchange.stage
                 && pending.is_woken()
-                && let Poll::Ready(response) = pending.poll()
+                && let Poll::Ready(answer) = pending.poll()
             {
-                self.finish_answer(stream, response, shared);
+                match answer {
+                    LaterAnswer::Response(response) => self.finish_answer(stream, response, shared),
+                    LaterAnswer::Streaming(streaming) => self.finish_streaming(stream, *streaming, shared),
+                }
             }
             // An exchange that ended is no longer there.
             at += usize::from(self.exchanges.get(at).is_some_and(|exchange| exchange.stream == stream));
@@ -219,6 +224,20 @@ impl H2Conn {
         if let StreamStage::Pending(pending) = stage {
             pending.complete(&mut response, &Rc::clone(&shared.router), &mut shared.services);
             self.write_answer(stream, response, shared);
+        }
+    }
+
+    /// Ends the exchange of a pending answer that streams, except after HEAD.
+    fn finish_streaming(
+        &mut self,
+        stream: StreamId,
+        streaming: StreamingResponse,
+        shared: &mut WorkerShared,
+    ) {
+        match self.position(stream).is_some_and(|at| self.exchanges[at].is_head) {
+            true => self.finish_answer(stream, streaming.response, shared),
+            // The client repeats the request on a connection of its own.
+            false => self.reset(stream, ErrorCode::HTTP_1_1_REQUIRED, shared),
         }
     }
 

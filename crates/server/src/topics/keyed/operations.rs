@@ -7,6 +7,7 @@ use std::time::Instant;
 use sinews_engine::ConnId;
 
 use super::local::KeyedGroup;
+use super::page::{PAGE_MAX, page};
 use super::reader::KeyedReader;
 use super::table::Notifier;
 use super::topic::KeyedTopic;
@@ -16,9 +17,6 @@ use crate::topics::history::policy::Position;
 use crate::topics::name::{self, SUBSCRIPTIONS_MAX};
 use crate::topics::registry::Topics;
 use crate::topics::throttle::backlog::Backlog;
-
-/// Maximum number of keys in one page.
-const PAGE_MAX: usize = 1_000;
 
 impl Topics {
     /// Maximum length of a key in bytes.
@@ -62,11 +60,7 @@ impl Topics {
         filter: Option<&str>,
         limit: usize,
     ) -> Result<KeyPage, KeyError> {
-        if filter.is_some_and(|filter| name::check_subscription(filter).is_err()) {
-            return Err(KeyError::Filter);
-        }
-        let limit = limit.min(PAGE_MAX);
-        Ok(self.directory.keyed.page(topic, (after, filter), limit, self.keyed_notifier()))
+        page(&self.directory.keyed, topic, (after, filter), limit, self.keyed_notifier())
     }
 
     pub(crate) fn subscribe_keys(

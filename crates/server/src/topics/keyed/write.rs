@@ -104,6 +104,31 @@ impl KeyWrite {
         self.value.as_ref()
     }
 
+    /// Replaces the value of a key that is set; without effect on a deletion.
+    #[must_use]
+    pub fn with_value(mut self, value: impl Into<Bytes>) -> Self {
+        self.value = self.value.map(|_| value.into());
+        self
+    }
+
+    /// Returns the time to live.
+    #[must_use]
+    pub fn ttl(&self) -> Option<Duration> {
+        self.ttl
+    }
+
+    /// Returns the condition.
+    #[must_use]
+    pub fn condition(&self) -> Option<KeyCondition> {
+        self.condition
+    }
+
+    /// Returns the name of the write.
+    #[must_use]
+    pub fn idempotency_key(&self) -> Option<&str> {
+        self.idempotency_key.as_deref()
+    }
+
     pub(crate) fn check(&self, value_max: usize) -> Result<(), KeyError> {
         check_key(&self.key)?;
         if let Some(bytes) = self.value.as_ref().map(Bytes::len).filter(|bytes| *bytes > value_max) {

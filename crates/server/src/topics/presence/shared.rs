@@ -57,7 +57,8 @@ impl PresenceTable {
         let changed = state.change(topic, now, |topic| {
             topic.connections = topic.connections.saturating_add_signed(connections);
             topic.remote = topic.remote.saturating_add_signed(connections);
-            for (member, delta) in members {
+            for (at, (member, delta)) in members.iter().enumerate() {
+                topic.begin_member(at);
                 left_out += usize::from(!topic.adjust(member, *delta, (&mut bytes, bytes_max)));
             }
         });
@@ -219,6 +220,31 @@ mod tests {
         let gone: Vec<_> = large.into_iter().map(|(member, count)| (member, -count)).collect();
         table.adjust("a", -80, &gone, now);
         assert_eq!(table.size(), (0, 0));
+    }
+
+    #[test]
+    fn members_that_change_together_have_versions_of_their_own() {
+        let (table, _) = table();
+        let now = Instant::now();
+        table.watch("a", now);
+        let versions = || {
+            let update = table.take_update("a", now).unwrap();
+            let versions: Vec<_> =
+                update.transitions().iter().map(|transition| transition.version() - update.since()).collect();
+            (versions, update.count().version - update.since())
+        };
+        let changes = |delta| ["1", "2", "3"].map(|id| (Member::new(id), delta));
+        // A watcher that reads the members in between knows all of a version, or none.
+        table.adjust("a", 3, &changes(1), now);
+        assert_eq!(versions(), (vec![1, 2, 3], 3));
+        table.adjust("a", -3, &changes(-1), now);
+        assert_eq!(versions(), (vec![1, 2, 3], 3));
+        let members = changes(1).map(|(member, _)| (member, 1)).to_vec();
+        table.restore(vec![crate::PresenceSnapshot { topic: "a".to_owned(), members, anonymous: 0 }], now);
+        table.adjust("a", 1, &[], now);
+        table.take_update("a", now);
+        table.expire_restored(now);
+        assert_eq!(versions(), (vec![1, 2, 3], 3));
     }
 
     #[test]

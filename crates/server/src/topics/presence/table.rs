@@ -422,6 +422,12 @@ impl TopicMembers {
         self.count()
     }
 
+    /// Begins with one of several members that change together. Each has a version of its own: a watcher that knows a
+    /// version does not receive the message that leads to it, and receives all others.
+    pub(super) fn begin_member(&mut self, at: usize) {
+        self.version += u64::from(at > 0);
+    }
+
     pub(super) fn note(&mut self, id: &Arc<str>, before: Option<&Bytes>) {
         let leaves = !self.members.contains_key(id);
         // The version is counted after the change.
@@ -487,7 +493,8 @@ impl TopicMembers {
         let restored: Vec<_> =
             restored.map(|(id, member)| (id.clone(), std::mem::take(&mut member.restored))).collect();
         let mut freed = 0;
-        for (id, connections) in &restored {
+        for (at, (id, connections)) in restored.iter().enumerate() {
+            self.begin_member(at);
             self.connections -= connections;
             freed += self.remove_connections(id, *connections);
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde_json::{Map, Value, json};
-use sinews_server::{Publisher, Request};
+use sinews_server::{Member, Publisher, Request};
 
 use super::{ApiAnswer, ApiError, AppApi, ChannelInfo, success};
 use crate::protocol::pusher::channel::{
@@ -112,6 +112,18 @@ pub(super) fn users(_: &Arc<AppApi>, app: &LiveApp, request: &mut Request<'_>) -
         return Err(ApiError::bad("only presence channels have users"));
     }
     let members = request.publisher().roster(&presence_of(&app.options.id, &channel));
-    let users: Vec<Value> = members.iter().map(|member| json!({ "id": member.id() })).collect();
+    // As at Soketi.
+    let has_info = query(request, "with_user_info") == "1";
+    let user = |member: &Member| {
+        let mut user = json!({ "id": member.id() });
+        // It is JSON, or empty.
+        if let Ok(info) = serde_json::from_slice::<Value>(member.info())
+            && has_info
+        {
+            user["user_info"] = info;
+        }
+        user
+    };
+    let users: Vec<Value> = members.iter().map(user).collect();
     Ok(success(&json!({ "users": users })))
 }

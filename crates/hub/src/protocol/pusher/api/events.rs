@@ -37,7 +37,7 @@ struct EventBody<'a> {
 #[derive(Deserialize)]
 struct PusherBatch<'a> {
     #[serde(borrow)]
-    batch: Vec<EventBody<'a>>,
+    batch: Vec<&'a RawValue>,
 }
 
 /// A checked event: nothing is published before all events of a request are checked.
@@ -98,6 +98,8 @@ fn body_of_query(request: &Request<'_>) -> Result<String, ApiError> {
 /// `POST /apps/{id}/batch_events`.
 pub(super) fn batch(context: &Arc<AppApi>, app: &LiveApp, request: &mut Request<'_>) -> ApiAnswer {
     let PusherBatch { batch } = read(request.body())?;
+    let batch = batch.into_iter().map(|event| read(event.get().as_bytes()));
+    let batch: Vec<EventBody<'_>> = batch.collect::<Result<_, _>>()?;
     let most = app.options.limits.batch;
     if batch.len() > most {
         return Err(ApiError::bad(format!("batch of {} events exceeds the limit of {most}", batch.len())));
@@ -139,8 +141,10 @@ fn check<'a>(app: &LiveApp, event: &'a EventBody<'a>) -> Result<CheckedEvent<'a>
     if !event.data.get().starts_with('"') {
         return Err(ApiError::bad("data is not a string"));
     }
-    // The string without its quotes. Escapes count as the characters that they stand for.
-    let size = serde_json::from_str::<Cow<'_, str>>(event.data.get()).map_or(0, |data| data.len());
+    // The string without its quotes. Escapes count as the characters that they stand for, unless one stands for no character,
+    // such as half of a surrogate pair.
+    let raw = event.data.get();
+    let size = serde_json::from_str::<Cow<'_, str>>(raw).map_or(raw.len() - 2, |data| data.len());
     if size > limits.event_data {
         let text = format!("event data of {size} bytes exceeds the limit of {}", limits.event_data);
         return Err(ApiError::new(413, text));

@@ -1,34 +1,58 @@
-//! Users: the end of their connections.
+//! Users and connections: their number, and the end of the connections of a user.
 
 use std::sync::Arc;
 
 use serde_json::json;
-use sinews_server::{Answer, Request};
+use sinews_server::{Answer, CloseCode, Request, Response};
 
 use super::{ApiAnswer, ApiError, AppApi, success};
 use crate::cluster::commands::NodeCommand;
 use crate::connections::ConnectionSelector;
 use crate::protocol::pusher::channel::is_user_id;
-use crate::protocol::pusher::client::TERMINATED;
+use crate::protocol::pusher::client::{RECONNECT, TERMINATED};
 use crate::protocol::pusher::live::LiveApp;
 use crate::protocol::pusher::users::subject;
 
-/// The reason that the clients receive.
-const REASON: &str = "the app has terminated the connections of the user";
+/// `GET /apps/{id}/connections`, over all nodes.
+pub(super) fn connections(context: &Arc<AppApi>, app: &LiveApp, _: &mut Request<'_>) -> ApiAnswer {
+    let own = app.connections();
+    let Some(cluster) = &context.cluster else { return Ok(success(&json!({ "connections": own }))) };
+    let others = cluster.request(&NodeCommand::AppConnections { app: app.options.id.clone() });
+    Ok(Answer::later(async move {
+        // Connections of a node that does not answer are not counted.
+        let others = others.await.results;
+        let others = others.iter().filter_map(|result| result["connections"].as_u64());
+        Response::json(json!({ "connections": own as u64 + others.sum::<u64>() }).to_string())
+    }))
+}
 
 /// `POST /apps/{id}/users/{user}/terminate_connections`, on all nodes.
 pub(super) fn terminate(context: &Arc<AppApi>, app: &LiveApp, request: &mut Request<'_>) -> ApiAnswer {
+    close_all((context, app), request, (TERMINATED, "the app has terminated the connections of the user"))
+}
+
+/// `POST /apps/{id}/users/{user}/force_reconnect`, on all nodes: clients connect again at once, as at Sockudo.
+pub(super) fn reconnect(context: &Arc<AppApi>, app: &LiveApp, request: &mut Request<'_>) -> ApiAnswer {
+    close_all((context, app), request, (RECONNECT, "the app has asked the user to reconnect"))
+}
+
+/// Closes the connections of the user that the path names.
+fn close_all(
+    (context, app): (&Arc<AppApi>, &LiveApp),
+    request: &Request<'_>,
+    (code, reason): (CloseCode, &str),
+) -> ApiAnswer {
     let user = request.param("user").filter(|user| is_user_id(user));
     let user =
         user.ok_or_else(|| ApiError::bad("a user's id has 1 to 128 bytes and no control characters"))?;
     let selector = ConnectionSelector::User(subject(&app.options.id, &user));
-    context.hub.connections().close_all(&selector, TERMINATED, REASON);
+    context.hub.connections().close_all(&selector, code, reason);
     let Some(cluster) = &context.cluster else { return Ok(success(&json!({}))) };
-    let (code, reason) = (TERMINATED.as_u16(), REASON.to_owned());
+    let (code, reason) = (code.as_u16(), reason.to_owned());
     let others = cluster.request(&NodeCommand::Disconnect { selector, code, reason });
     Ok(Answer::later(async move {
         // A node that does not answer has no connections by the time it is back.
         let _ = others.await;
-        sinews_server::Response::json(json!({}).to_string())
+        Response::json(json!({}).to_string())
     }))
 }

@@ -1,0 +1,254 @@
+//! Hooks decide about plain requests, event streams and `WS /topics/{name}`.
+
+use sinews_testkit::{BodyReader, Frame};
+
+use super::*;
+
+/// The status and the body of an answer.
+fn parts(answer: &str) -> (u16, &str) {
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head[9..12].parse().unwrap(), body)
+}
+
+fn status(answer: &str) -> u16 {
+    parts(answer).0
+}
+
+fn stream(server: &Running, path: &str, lines: &str) -> BodyReader<TcpStream> {
+    let mut stream = server.connect();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n").unwrap();
+    BodyReader::new(stream)
+}
+
+fn lines(server: &Running, path: &str) -> BodyReader<TcpStream> {
+    stream(server, path, "Accept: application/x-ndjson\r\n")
+}
+
+fn next(body: &mut BodyReader<TcpStream>) -> Value {
+    serde_json::from_str(&body.line().unwrap()).unwrap()
+}
+
+#[test]
+fn publications_by_post_are_decided_about() {
+    let directory = Directory::new();
+    let (app, server) = deciding(&directory);
+    let mut reader = Client::connect(&server);
+    for topic in ["a.changed", "a.bytes", "a.x"] {
+        reader.send_message(&json!({"op": "subscribe", "topic": topic}));
+    }
+    assert_eq!(reader.receive_message()["op"], "subscribed");
+    // The subscriptions come first.
+    assert_eq!(reader.request(json!({"op": "ping"}))["op"], "pong");
+    app.requests.try_iter().for_each(drop);
+    let post = |topic: &str| {
+        let kind = "Content-Type: application/json";
+        server.request(&format!("POST /topics/{topic} HTTP/1.1\r\n{kind}"), "{\"n\":1}")
+    };
+    for (topic, field, value) in [
+        ("a.x", "data", json!({"n": 1})),
+        ("a.changed", "data", json!({"was": {"n": 1}})),
+        ("a.bytes", "b64", json!("AP8=")),
+    ] {
+        let answer = post(topic);
+        assert_eq!(status(&answer), 200, "{answer}");
+        assert!(parts(&answer).1.contains("\"subscribers\":1"), "{answer}");
+        assert_eq!(reader.receive_message()[field], value);
+        let asked = app.request().json();
+        let expected = json!({"hook": "publish", "topic": topic, "data": {"n": 1}, "address": "127.0.0.1"});
+        assert_eq!(asked, expected, "a plain request has no connection");
+    }
+    assert_eq!(parts(&post("a.no")), (403, "{\"error\":\"no\"}\n"));
+    app.request();
+    assert_eq!(status(&post("a.free")), 200);
+    assert!(app.requests.try_recv().is_err(), "its namespace has no hook");
+}
+
+#[test]
+fn event_streams_and_polls_are_decided_about() {
+    let directory = Directory::new();
+    let (app, server) = deciding(&directory);
+    let mut one = stream(&server, "/topics/a.x", "Accept: text/event-stream\r\n");
+    assert_eq!((one.status(), one.event().unwrap().kind.as_str()), (200, "subscribed"));
+    let expected = json!({"hook": "subscribe", "topic": "a.x", "address": "127.0.0.1"});
+    assert_eq!(app.request().json(), expected);
+    let mut many = lines(&server, "/topics?topic=a.x&topic=a.y&topic=a.free");
+    let topics: Vec<Value> = (0..3).map(|_| next(&mut many)["topic"].clone()).collect();
+    assert_eq!(topics, ["a.x", "a.y", "a.free"]);
+    let mut asked: Vec<String> =
+        (0..2).map(|_| app.request().json()["topic"].as_str().unwrap().to_owned()).collect();
+    asked.sort();
+    assert_eq!(asked, ["a.x", "a.y"]);
+    server.request("POST /topics/a.x HTTP/1.1", "hello");
+    assert_eq!(one.event().unwrap().data, "hello");
+    assert_eq!(next(&mut many)["data"], "hello");
+
+    for path in ["/topics/a.no", "/topics?topic=a.x&topic=a.no", "/topics/a.no?wait=0"] {
+        let accept = if path.contains("wait") { "application/json" } else { "text/event-stream" };
+        let answer = server.request(&format!("GET {path} HTTP/1.1\r\nAccept: {accept}"), "");
+        assert_eq!(parts(&answer), (409, "{\"error\":\"full\"}\n"), "{path}");
+    }
+    let poll = server.request("GET /topics/a.x?wait=0 HTTP/1.1\r\nAccept: application/json", "");
+    assert_eq!(status(&poll), 200, "{poll}");
+    // A pattern that matches topics with different hooks.
+    assert_eq!(status(&server.request("GET /topics/%3E HTTP/1.1\r\nAccept: text/event-stream", "")), 403);
+}
+
+#[test]
+fn requests_for_keys_are_decided_about() {
+    let directory = Directory::new();
+    let (app, server) = deciding(&directory);
+    let put = |topic: &str, lines: &str| {
+        let head =
+            format!("PUT /topics/{topic}/keys/k?ttl=60000 HTTP/1.1\r\nContent-Type: application/json{lines}");
+        server.request(&head, "1")
+    };
+    assert_eq!(status(&put("a.x", "\r\nIf-None-Match: *\r\nIdempotency-Key: once")), 200);
+    let expected = json!({
+        "hook": "publish", "topic": "a.x", "key": "k", "data": 1, "ttl": 60_000, "if_new": true,
+        "idempotency_key": "once", "address": "127.0.0.1",
+    });
+    assert_eq!(app.request().json(), expected);
+    assert_eq!(status(&put("a.no", "")), 403);
+    assert_eq!(status(&put("a.changed", "")), 200);
+    for path in ["/topics/a.changed/keys", "/topics/a.changed/keys/k"] {
+        let answer = server.get(path);
+        assert!(status(&answer) == 200 && answer.contains("{\"was\":1}"), "{answer}");
+    }
+    for path in ["/topics/a.no/keys", "/topics/a.no/keys/k"] {
+        assert_eq!(parts(&server.get(path)), (409, "{\"error\":\"full\"}\n"), "{path}");
+    }
+    let mut followed = lines(&server, "/topics/a.changed/keys");
+    let (ack, snapshot) = (next(&mut followed), next(&mut followed));
+    assert_eq!((&ack["op"], &snapshot["set"][0]["data"]), (&json!("ack"), &json!({"was": 1})));
+    assert_eq!(lines(&server, "/topics/a.no/keys").status(), 409);
+    let delete = server.request("DELETE /topics/a.x/keys/k HTTP/1.1", "");
+    assert_eq!(status(&delete), 200, "{delete}");
+}
+
+#[test]
+fn raw_sockets_are_decided_about() {
+    let directory = Directory::new();
+    let (app, server) = deciding(&directory);
+    let raw = |topic: &str| Client(server.try_websocket(&format!("/topics/{topic}"), "").unwrap());
+    let mut one = raw("a.changed");
+    for text in ["1", "2", "3"] {
+        one.0.send(&Frame::text(text));
+    }
+    for text in ["1", "2", "3"] {
+        let Some(Reply::Message(_, payload)) = one.0.next() else { panic!("no message") };
+        assert_eq!(payload, format!("{{\"was\":\"{text}\"}}").as_bytes(), "in order");
+    }
+    let asked: Vec<Value> = (0..4).map(|_| app.request().json()).collect();
+    assert_eq!((&asked[0]["hook"], &asked[1]["hook"]), (&json!("subscribe"), &json!("publish")));
+    assert!(asked[0]["connection"].is_string());
+    assert_eq!(raw("a.no").0.next(), Some(Reply::Close(Some(4409), "full".into())));
+    let rejecting = Application::start(|_| AppAnswer::Json(json!({"reject": {"reason": "no"}})));
+    let url = rejecting.url("/");
+    let server = serve(&directory, &format!("[hooks]\npublish = {url:?}\n"));
+    let mut client = Client(server.try_websocket("/topics/b", "").unwrap());
+    client.0.send(&Frame::text("x"));
+    assert_eq!(client.0.next(), Some(Reply::Close(Some(4403), "no".into())));
+}
+
+#[test]
+fn connect_hook_decides_about_requests_and_raw_sockets() {
+    let directory = Directory::new();
+    let app = Application::start(|request| {
+        AppAnswer::Json(match request.header("cookie") {
+            Some("anna") => {
+                json!({"claims": {"sub": "anna", "publish": "a", "subscribe": "a", "keys": "a/>"}})
+            }
+            Some("over") => json!({"claims": {"sub": "anna", "publish": "a", "exp": 1}}),
+            Some("bad") => json!({"claims": {"publish": "a..b"}}),
+            Some("401") => json!({"reject": {"code": 4401, "reason": "log in"}}),
+            Some("open") => json!({}),
+            _ => json!({"reject": {}}),
+        })
+    });
+    let url = app.url("/");
+    let server = serve(&directory, &format!("[hooks]\nconnect = {url:?}\nheaders = \"cookie\"\n"));
+    let ask = |cookie: &str, route: &str, more: &str| {
+        status(&server.request(&format!("{route} HTTP/1.1\r\nCookie: {cookie}{more}"), ""))
+    };
+    let accept = "\r\nAccept: application/json";
+    let routes = [
+        ("POST /topics/a", "", "/topics/{name}"),
+        ("GET /topics/a?wait=0", accept, "/topics/{name}"),
+        ("GET /topics?topic=a&wait=0", accept, "/topics"),
+        ("GET /topics/a/keys", "", "/topics/{name}/keys"),
+        ("PUT /topics/a/keys/k", "", "/topics/{name}/keys/{key}"),
+        ("GET /topics/a/keys/k", "", "/topics/{name}/keys/{key}"),
+        ("DELETE /topics/a/keys/k", "", "/topics/{name}/keys/{key}"),
+    ];
+    for (route, more, path) in routes {
+        assert_eq!(ask("anna", route, more), 200, "{route}");
+        let asked = app.request().json();
+        assert_eq!((&asked["hook"], &asked["path"]), (&json!("connect"), &json!(path)), "{route}");
+        for (cookie, expected) in [("over", 401), ("bad", 503), ("401", 401), ("open", 401), ("none", 403)] {
+            assert_eq!(ask(cookie, route, more), expected, "{cookie} {route}");
+            app.request();
+        }
+    }
+    assert_eq!(ask("anna", "POST /topics/b", ""), 403);
+    let raw = |cookie: &str, topic: &str| {
+        Client(server.try_websocket(&format!("/topics/{topic}"), &format!("Cookie: {cookie}\r\n")).unwrap())
+    };
+    let mut anna = raw("anna", "a");
+    anna.0.send(&Frame::text("hello"));
+    assert!(matches!(anna.0.next(), Some(Reply::Message(..))));
+    for (cookie, topic, code) in
+        [("anna", "b", 4403), ("401", "a", 4401), ("open", "a", 4403), ("none", "a", 4403)]
+    {
+        assert_eq!(close_code(&mut raw(cookie, topic)), Some(code), "{cookie} {topic}");
+    }
+}
+
+#[test]
+fn requests_without_an_answer_of_the_application_follow_the_policy() {
+    let directory = Directory::new();
+    let app = Application::start(|_| AppAnswer::Status(500));
+    let url = app.url("/");
+    let file = |failure: &str| {
+        format!("[hooks]\nsubscribe = {url:?}\npublish = {url:?}\nretries = 0\nfailure = \"{failure}\"\n")
+    };
+    for (failure, expected) in [("closed", 503), ("open", 200)] {
+        let server = serve(&directory, &file(failure));
+        let poll = "GET /topics/a?wait=0 HTTP/1.1\r\nAccept: application/json";
+        for request in
+            ["POST /topics/a HTTP/1.1", poll, "PUT /topics/a/keys/k HTTP/1.1", "GET /topics/a/keys HTTP/1.1"]
+        {
+            let answer = server.request(request, "");
+            assert_eq!(status(&answer), expected, "{request}: {answer}");
+            assert_eq!(answer.contains("\r\nRetry-After: 1\r\n"), expected == 503, "{answer}");
+        }
+        let raw = server.try_websocket("/topics/a", "").unwrap();
+        let mut raw = Client(raw);
+        raw.0.send(&Frame::text("x"));
+        let reply = raw.0.next().unwrap();
+        assert_eq!(reply.close_code(), (expected == 503).then_some(1013), "{reply:?}");
+    }
+}
+
+#[test]
+fn refresh_hook_extends_event_streams_that_a_connect_hook_has_accepted() {
+    let directory = Directory::new();
+    let app = Application::start(|request| {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
+        let exp = if request.json()["hook"] == "connect" { now + 1.0 } else { now + 3_600.0 };
+        AppAnswer::Json(json!({"claims": {"sub": "anna", "subscribe": "a", "publish": "a", "exp": exp}}))
+    });
+    let url = app.url("/");
+    let server = serve(
+        &directory,
+        &format!(
+            "[auth]\nleeway = \"0s\"\n[hooks]\nconnect = {url:?}\nrefresh = {url:?}\nheaders = \"cookie\"\n"
+        ),
+    );
+    let mut body = stream(&server, "/topics?topic=a", "Accept: application/x-ndjson\r\nCookie: c\r\n");
+    assert_eq!(next(&mut body)["op"], "ack");
+    assert_eq!(app.request().json()["hook"], "connect");
+    let refresh = app.request();
+    assert_eq!((&refresh.json()["hook"], refresh.header("cookie")), (&json!("refresh"), Some("c")));
+    server.request("POST /topics/a HTTP/1.1\r\nCookie: c", "after");
+    assert_eq!(next(&mut body)["data"], "after");
+}

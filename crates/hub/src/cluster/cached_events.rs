@@ -1,0 +1,141 @@
+//! Last events of cache channels, requested from the other nodes.
+//!
+//! Nodes send the events of cache channels to all nodes, with or without subscribers. A node that has started or was cut
+//! off meanwhile lacks some: it requests the event of a channel once, when a client subscribes to the channel.
+
+use std::collections::HashSet;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher as _;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt as _;
+use serde_json::{Value, json};
+use sinews_server::{Prepared, Publisher};
+
+use super::Cluster;
+use super::commands::{NodeCommand, NodeResults};
+use super::pending::PendingWork;
+use crate::topics::HubTopics;
+
+/// Maximum number of channels that are requested after a login at the broker; further ones have no earlier event here.
+const REQUESTED_MAX: usize = 65_536;
+
+/// Maximum number of requests that wait for the link's thread.
+const WAITING_MAX: usize = 1_024;
+
+/// Requests for events.
+#[derive(Debug, Default)]
+pub(super) struct CachedEventRequests(Mutex<RequestState>);
+
+#[derive(Debug, Default)]
+struct RequestState {
+    /// Topics for the link's thread.
+    waiting: Vec<String>,
+    /// The login that the requested topics belong to.
+    login: Option<Instant>,
+    /// Hashes of the requested topics: names are chosen by clients.
+    requested: HashSet<u64>,
+    hasher: RandomState,
+}
+
+impl CachedEventRequests {
+    /// Adds a topic, once after each login. Returns whether it is new.
+    fn add(&self, topic: &str, login: Instant) -> bool {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.login != Some(login) {
+            state.login = Some(login);
+            state.requested = HashSet::new();
+        }
+        let hash = state.hasher.hash_one(topic);
+        let has_room = state.requested.len() < REQUESTED_MAX && state.waiting.len() < WAITING_MAX;
+        let is_new = has_room && state.requested.insert(hash);
+        if is_new {
+            state.waiting.push(topic.to_owned());
+        }
+        is_new
+    }
+
+    /// The next client of the topic requests it again.
+    fn forget(&self, topic: &str) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let hash = state.hasher.hash_one(topic);
+        state.requested.remove(&hash);
+    }
+
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner).waiting)
+    }
+}
+
+impl Cluster {
+    /// Requests the last event of a cache channel, if this node may lack it: it has retained none since its login, and the
+    /// login is not longer ago than the time for which events are retained.
+    pub(super) fn request_event(&self, topic: &str, retained: Option<Instant>, time: Duration) {
+        // Before the broker has confirmed the login, the beginning of the outage.
+        let since = self.lock_status().since;
+        let is_complete = retained.is_some_and(|at| at > since) || since.elapsed() >= time;
+        if self.outbox.is_open() && !is_complete && self.cached_events.add(topic, since) {
+            self.outbox.wake();
+        }
+    }
+}
+
+/// Requests of the link's thread that wait for the other nodes.
+pub(super) type PendingEvents = PendingWork<(String, NodeResults)>;
+
+/// Starts requests, and delivers events that have arrived.
+pub(super) fn exchange_events(
+    pending: &mut PendingEvents,
+    cluster: &Arc<Cluster>,
+    (hub, publisher): (&HubTopics, &Publisher),
+) {
+    for topic in cluster.cached_events.take() {
+        let results = cluster.request(&NodeCommand::CachedEvent { topic: topic.clone() });
+        // Beyond the limit, the client keeps the answer that there is no event.
+        pending.add(results.map(move |results| (topic, results)).boxed());
+    }
+    while let Some((topic, NodeResults { results, missing })) = pending.next_done() {
+        if !missing.is_empty() {
+            cluster.cached_events.forget(&topic);
+        }
+        let events = results.iter().filter_map(read_event);
+        if let Some((age, message)) = events.min_by_key(|(age, _)| *age) {
+            hub.restore_cached_event(publisher, &topic, &message, age);
+        }
+    }
+}
+
+/// The last event of a cache channel on this node, for another one.
+pub(super) fn cached_event(hub: &HubTopics, topic: &str) -> Value {
+    match hub.cached_event(topic) {
+        Some((message, age)) => json!({
+            "event": String::from_utf8_lossy(message.payload()),
+            "age": u64::try_from(age.as_millis()).unwrap_or(u64::MAX),
+        }),
+        None => Value::Null,
+    }
+}
+
+fn read_event(result: &Value) -> Option<(Duration, Prepared)> {
+    let message = Prepared::text(result["event"].as_str()?);
+    Some((Duration::from_millis(result["age"].as_u64()?), message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_topic_is_requested_once_after_a_login() {
+        let (requests, login) = (CachedEventRequests::default(), Instant::now());
+        assert!(requests.add("a", login) && !requests.add("a", login) && requests.add("b", login));
+        assert_eq!(requests.take(), ["a", "b"]);
+        assert!(!requests.add("a", login) && requests.take().is_empty());
+        requests.forget("a");
+        assert!(requests.add("a", login) && requests.take() == ["a"]);
+        assert!(requests.add("a", login + Duration::from_secs(1)));
+        let added = (0..2 * WAITING_MAX).filter(|number| requests.add(&number.to_string(), login));
+        assert_eq!(added.count(), WAITING_MAX - 1, "further ones are not requested now");
+    }
+}

@@ -1,0 +1,264 @@
+//! Hooks of plain requests, which the application decides about before their answer.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use futures_util::future::try_join_all;
+use hyper::header::{HeaderName, HeaderValue};
+use serde_json::json;
+use sinews_server::{KeyCondition, KeyWrite, Position, Request, Response};
+
+use super::kind::HookKind;
+use super::messages::{self, HookRejection, HookReply};
+use super::options::HookFailure;
+use crate::auth::{Denied, Rights};
+use crate::http::failure;
+use crate::namespaces::TopicHook;
+use crate::policy::LivePolicy;
+use crate::problem::{Problem, code, problem};
+use crate::topics::MessageContent;
+use crate::topics::keys::value_len;
+
+/// The hooks that decide about one plain request.
+pub(crate) struct RequestHooks {
+    live: LivePolicy,
+    headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+/// A plain request that is rejected before its answer.
+pub(crate) enum RequestRejection {
+    Denied(Denied),
+    Problem(Problem),
+}
+
+impl From<Denied> for RequestRejection {
+    fn from(denied: Denied) -> Self {
+        Self::Denied(denied)
+    }
+}
+
+impl From<Problem> for RequestRejection {
+    fn from(problem: Problem) -> Self {
+        Self::Problem(problem)
+    }
+}
+
+impl RequestRejection {
+    pub(crate) fn response(&self) -> Response {
+        match self {
+            Self::Denied(denied) => denied.response(),
+            Self::Problem(problem) => {
+                let response = failure(problem.code, &problem.text);
+                let response = response.with_header("Cache-Control", "no-store");
+                if problem.code == code::STORE { response.with_header("Retry-After", "1") } else { response }
+            }
+        }
+    }
+}
+
+/// The error if the application does not answer.
+pub(crate) const UNANSWERED: &str = "the application did not answer; retry later";
+
+/// The rights that a connect hook has accepted.
+pub(crate) struct AcceptedRequest {
+    pub(crate) rights: Rights,
+    /// The application has granted them.
+    pub(crate) is_granted: bool,
+    /// Topics to which the server subscribes the client, if its request accepts them.
+    pub(crate) topics: Vec<String>,
+}
+
+impl RequestHooks {
+    /// The hooks of a request; `None` without any.
+    pub(crate) fn of(live: &LivePolicy, request: &Request<'_>) -> Option<Self> {
+        let headers = live.policy().hooks()?.headers_of(request);
+        Some(Self { live: live.clone(), headers })
+    }
+
+    /// Whether the application decides about each client.
+    pub(crate) fn has_connect(&self) -> bool {
+        self.live.policy().hooks().is_some_and(|hooks| hooks.options().connect.is_some())
+    }
+
+    /// The headers of the request that requests to the application repeat.
+    pub(crate) fn into_headers(self) -> Vec<(HeaderName, HeaderValue)> {
+        self.headers
+    }
+
+    /// Asks the application whether to accept the client of a request at a route, unless there is no such hook.
+    pub(crate) async fn connect(
+        &self,
+        rights: Rights,
+        path: &str,
+    ) -> Result<AcceptedRequest, RequestRejection> {
+        let policy = self.live.policy();
+        let options = policy.hooks().map(|hooks| hooks.options());
+        let Some((url, failure)) =
+            options.and_then(|options| Some((options.connect.clone()?, options.failure)))
+        else {
+            return Ok(AcceptedRequest { rights, is_granted: false, topics: Vec::new() });
+        };
+        let hook = TopicHook { url, failure };
+        let fields = format!("\"path\":{}", json!(path));
+        let reply = self.call((HookKind::Connect, &hook), &rights, &fields).await?;
+        let topics = reply.topics;
+        let Some(claims) = reply.claims else {
+            return Ok(AcceptedRequest { rights, is_granted: false, topics });
+        };
+        let address = rights.address().unwrap_or(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED));
+        let granted = policy.rights_of_claims(claims, address);
+        let rights = granted.map_err(|error| {
+            tracing::warn!("claims of a hook: {error}");
+            problem(code::STORE, UNANSWERED)
+        })?;
+        if rights.deadline().is_some_and(|until| until <= std::time::Instant::now()) {
+            return Err(Denied::token("the token has expired".to_owned()).into());
+        }
+        Ok(AcceptedRequest { rights, is_granted: true, topics })
+    }
+
+    /// Asks the application about subscriptions, as far as it decides about them. Returns the topics of its answers.
+    pub(crate) async fn subscribe(
+        &self,
+        rights: &Rights,
+        topics: impl Iterator<Item = &str>,
+    ) -> Result<Vec<String>, RequestRejection> {
+        let ask = |topic: &str| {
+            let fields = format!("\"topic\":{}", json!(topic));
+            let hook = rights.subscribe_hook(topic);
+            async move {
+                match hook? {
+                    Some(hook) => {
+                        let reply = self.call((HookKind::Subscribe, &hook), rights, &fields).await?;
+                        Ok::<_, RequestRejection>(reply.topics)
+                    }
+                    None => Ok(Vec::new()),
+                }
+            }
+        };
+        Ok(try_join_all(topics.map(ask).collect::<Vec<_>>()).await?.concat())
+    }
+
+    /// Asks the application about a publication, if it decides about it. Returns the content to publish.
+    pub(crate) async fn publish(
+        &self,
+        rights: &Rights,
+        topic: &str,
+        (content, max_message): (MessageContent, usize),
+    ) -> Result<MessageContent, RequestRejection> {
+        let Some(hook) = rights.topic_hook(HookKind::Publish, topic) else { return Ok(content) };
+        let fields = format!("\"topic\":{},{}", json!(topic), content.field());
+        let reply = self.call((HookKind::Publish, &hook), rights, &fields).await?;
+        Ok(replaced(reply, max_message)?
+            .map_or(Ok(content), |content| rights.check_size(topic, content.len()).map(|()| content))?)
+    }
+
+    /// Asks the application about a write of a key, if it decides about it. Returns the write to execute.
+    pub(crate) async fn write_key(
+        &self,
+        rights: &Rights,
+        topic: &str,
+        (write, max_message): (KeyWrite, usize),
+    ) -> Result<KeyWrite, RequestRejection> {
+        let Some(hook) = rights.topic_hook(HookKind::Publish, topic) else { return Ok(write) };
+        let fields = key_fields(topic, &write);
+        let reply = self.call((HookKind::Publish, &hook), rights, &fields).await?;
+        Ok(accepted_write(rights, topic, (write, max_message), reply)?)
+    }
+
+    async fn call(
+        &self,
+        (kind, hook): (HookKind, &TopicHook),
+        rights: &Rights,
+        fields: &str,
+    ) -> Result<HookReply, RequestRejection> {
+        let policy = self.live.policy();
+        // A reload may have removed the hooks.
+        let client = policy.hooks().ok_or_else(|| problem(code::STORE, UNANSWERED))?;
+        let body = messages::with_fields(&messages::begin(kind, "", rights.client()), fields);
+        let pending = client.call(kind, &hook.url, body, self.headers.clone());
+        match (pending.wait().await, hook.failure) {
+            (Ok(HookReply { rejection: Some(rejection), .. }), _) => {
+                Err(problem(status_of(&rejection), rejection.reason).into())
+            }
+            (Ok(reply), _) => Ok(reply),
+            (Err(_), HookFailure::Open) => Ok(HookReply::default()),
+            (Err(_), HookFailure::Closed) => Err(problem(code::STORE, UNANSWERED).into()),
+        }
+    }
+}
+
+/// The status of a rejection. A close code from 4400 to 4499 is 4000 and the status.
+fn status_of(rejection: &HookRejection) -> u16 {
+    match rejection.code {
+        Some(status @ 400..=499) => status,
+        Some(close_code @ 4_400..=4_499) => close_code - 4_000,
+        _ => code::NOT_SUBJECT,
+    }
+}
+
+/// The content by which the application replaces that of a client, if it does.
+///
+/// # Errors
+/// The content is invalid, or too large.
+pub(crate) fn replaced(reply: HookReply, max_message: usize) -> Result<Option<MessageContent>, Problem> {
+    let content = match (reply.data, reply.b64) {
+        (Some(data), _) => MessageContent::json(&data),
+        (None, Some(b64)) => {
+            let bytes = STANDARD.decode(b64).map_err(|_| problem(code::STORE, UNANSWERED))?;
+            MessageContent::Binary(Bytes::from(bytes))
+        }
+        (None, None) => return Ok(None),
+    };
+    if content.len() > max_message {
+        let bytes = content.len();
+        let text = format!("the hook's message of {bytes} bytes exceeds max_message ({max_message})");
+        return Err(problem(code::TOO_LARGE, text));
+    }
+    Ok(Some(content))
+}
+
+/// The fields of a request about a write of a key.
+pub(crate) fn key_fields(topic: &str, write: &KeyWrite) -> String {
+    let mut fields = json!({ "topic": topic, "key": write.key() });
+    if let Some(ttl) = write.ttl() {
+        fields["ttl"] = json!(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
+    }
+    match write.condition() {
+        Some(KeyCondition::IfNew) => fields["if_new"] = json!(true),
+        Some(KeyCondition::IfExists) => fields["if_exists"] = json!(true),
+        Some(KeyCondition::Version(version)) => fields["version"] = json!(version),
+        Some(KeyCondition::At(Position { epoch, sequence })) => {
+            (fields["version"], fields["epoch"]) = (json!(sequence), json!(epoch));
+        }
+        _ => {}
+    }
+    if let Some(name) = write.idempotency_key() {
+        fields["idempotency_key"] = json!(name);
+    }
+    // The stored form of a value is a field.
+    let value = write.value().map(|value| String::from_utf8_lossy(value).into_owned());
+    let fields = fields.to_string();
+    let fields = fields.strip_prefix('{').and_then(|fields| fields.strip_suffix('}')).unwrap_or_default();
+    format!("{fields},{}", value.as_deref().unwrap_or("\"delete\":true"))
+}
+
+/// The write of a key that the application has accepted, perhaps with another value.
+///
+/// # Errors
+/// The value is invalid or too large, or the key is deleted and has none.
+pub(crate) fn accepted_write(
+    rights: &Rights,
+    topic: &str,
+    (write, max_message): (KeyWrite, usize),
+    reply: HookReply,
+) -> Result<KeyWrite, Problem> {
+    let Some(content) = replaced(reply, max_message)? else { return Ok(write) };
+    if write.value().is_none() {
+        tracing::warn!(topic, "a hook's answer has a value for a key that is deleted");
+        return Err(problem(code::STORE, UNANSWERED));
+    }
+    let write = write.with_value(content.into_key_value());
+    rights.check_size(topic, value_len(&write))?;
+    Ok(write)
+}

@@ -1,0 +1,211 @@
+//! Hooks of `WS /topics/{name}`. While a hook decides, the connection reads nothing, as at `/ws`. A rejection closes the
+//! connection, because the raw protocol has no error messages.
+
+use std::collections::VecDeque;
+use std::task::Poll;
+
+use hyper::header::{HeaderName, HeaderValue};
+use serde_json::json;
+use sinews_server::{CloseCode, Context, Request};
+
+use super::TopicClient;
+use crate::auth::Action;
+use crate::closing::{FORBIDDEN, close};
+use crate::hooks::requests::{UNANSWERED, replaced};
+use crate::hooks::{HookFailure, HookKind, HookReply, PendingReply, messages};
+use crate::namespaces::TopicHook;
+use crate::policy::AccessPolicy;
+use crate::topics::MessageContent;
+
+/// Hooks of one connection.
+#[derive(Default)]
+pub(super) struct RawHooks {
+    /// Headers of the handshake that requests repeat.
+    headers: Vec<(HeaderName, HeaderValue)>,
+    pending: Option<PendingRawHook>,
+    /// Messages that have arrived while a hook decides: pausing reads outside of a message lets one more through.
+    waiting: VecDeque<MessageContent>,
+}
+
+struct PendingRawHook {
+    reply: PendingReply,
+    failure: HookFailure,
+    action: RawAction,
+}
+
+/// What the hook decides about.
+enum RawAction {
+    Connect,
+    Subscribe,
+    Publish(MessageContent),
+}
+
+/// Maximum number of messages that wait for a hook.
+const WAITING_MAX: usize = 2;
+
+impl RawHooks {
+    /// The hooks of a handshake; `None` without any.
+    pub(super) fn of(request: &Request<'_>, policy: &AccessPolicy) -> Option<Box<Self>> {
+        let headers = policy.hooks()?.headers_of(request);
+        Some(Box::new(Self { headers, ..Self::default() }))
+    }
+}
+
+impl TopicClient {
+    /// Whether a hook decides.
+    pub(super) fn awaits_hook(&self) -> bool {
+        self.hooks.as_ref().is_some_and(|hooks| hooks.pending.is_some())
+    }
+
+    /// Asks the application about the connection. Returns `false` without such a hook.
+    pub(super) fn start_connect(&mut self, cx: &mut Context<'_>) -> bool {
+        let policy = self.live.policy();
+        let Some(options) = policy.hooks().map(|hooks| hooks.options()) else { return false };
+        let Some(url) = options.connect.clone() else { return false };
+        let hook = TopicHook { url, failure: options.failure };
+        let fields = format!("\"path\":{}", json!(super::PATH));
+        self.start_hook((HookKind::Connect, &hook), &fields, RawAction::Connect, cx)
+    }
+
+    /// Asks the application about the subscription. Returns `false` without such a hook.
+    pub(super) fn start_subscribe(&mut self, cx: &mut Context<'_>) -> bool {
+        let hook = match self.rights.subscribe_hook(&self.topic) {
+            Ok(Some(hook)) => hook,
+            Ok(None) => return false,
+            Err(denied) => {
+                close(cx, FORBIDDEN, &denied.problem);
+                return true;
+            }
+        };
+        let fields = format!("\"topic\":{}", json!(self.topic));
+        self.start_hook((HookKind::Subscribe, &hook), &fields, RawAction::Subscribe, cx)
+    }
+
+    /// Asks the application about a publication. Returns `false` without such a hook.
+    pub(super) fn start_publish(&mut self, content: &MessageContent, cx: &mut Context<'_>) -> bool {
+        let Some(hook) = self.rights.topic_hook(HookKind::Publish, &self.topic) else { return false };
+        let fields = format!("\"topic\":{},{}", json!(self.topic), content.field());
+        let action = RawAction::Publish(content.clone());
+        self.start_hook((HookKind::Publish, &hook), &fields, action, cx)
+    }
+
+    /// Sends a request, and pauses reads until its answer.
+    fn start_hook(
+        &mut self,
+        (kind, hook): (HookKind, &TopicHook),
+        fields: &str,
+        action: RawAction,
+        cx: &mut Context<'_>,
+    ) -> bool {
+        let policy = self.live.policy();
+        // A reload has removed the hooks meanwhile.
+        let Some(client) = policy.hooks() else { return false };
+        let hooks = self.hooks.get_or_insert_default();
+        let id = self.connection.as_ref().map_or_else(String::new, |connection| connection.id());
+        let body = messages::with_fields(&messages::begin(kind, &id, self.rights.client()), fields);
+        let reply = client.call(kind, &hook.url, body, hooks.headers.clone());
+        hooks.pending = Some(PendingRawHook { reply, failure: hook.failure, action });
+        cx.pause_reads();
+        // The wakeup polls the answer.
+        cx.waker().wake();
+        true
+    }
+
+    /// Keeps a message while a hook decides. Returns whether it did.
+    pub(super) fn holds_back(&mut self, content: &MessageContent, cx: &mut Context<'_>) -> bool {
+        let Some(hooks) = self.hooks.as_mut().filter(|hooks| hooks.pending.is_some()) else { return false };
+        if hooks.waiting.len() >= WAITING_MAX {
+            close(cx, CloseCode::POLICY, "too many messages while a hook decides");
+            return true;
+        }
+        hooks.waiting.push_back(content.clone());
+        cx.pause_reads();
+        true
+    }
+
+    /// Completes the pending action if its answer is there, and then handles the messages that have waited.
+    pub(super) fn poll_hook(&mut self, cx: &mut Context<'_>) {
+        let Some(pending) = self.hooks.as_mut().and_then(|hooks| hooks.pending.as_mut()) else { return };
+        let Poll::Ready(reply) = pending.reply.poll(&cx.waker()) else { return };
+        let Some(PendingRawHook { failure, action, .. }) =
+            self.hooks.as_mut().and_then(|hooks| hooks.pending.take())
+        else {
+            return;
+        };
+        cx.resume_reads();
+        if let Some(stream) = &self.stream {
+            stream.restore_pause(cx);
+        }
+        let reply = match (reply, failure) {
+            (Ok(HookReply { rejection: Some(rejection), .. }), _) => {
+                return self.reject(close_code(rejection.code), &rejection.reason, cx);
+            }
+            (Ok(reply), _) => reply,
+            (Err(_), HookFailure::Open) => HookReply::default(),
+            (Err(_), HookFailure::Closed) => return self.reject(CloseCode::TRY_AGAIN_LATER, UNANSWERED, cx),
+        };
+        match action {
+            RawAction::Connect => self.accept_connection(reply, cx),
+            RawAction::Subscribe => self.subscribe(cx),
+            RawAction::Publish(content) => self.accept_publication(content, reply, cx),
+        }
+        while !self.awaits_hook()
+            && let Some(content) = self.hooks.as_mut().and_then(|hooks| hooks.waiting.pop_front())
+        {
+            self.handle(&content, cx);
+        }
+    }
+
+    fn accept_connection(&mut self, reply: HookReply, cx: &mut Context<'_>) {
+        if let Some(claims) = reply.claims {
+            let address = self.rights.address().unwrap_or_else(|| cx.peer().ip());
+            match self.live.policy().rights_of_claims(claims, address) {
+                Ok(rights) => self.rights = rights,
+                Err(error) => {
+                    tracing::warn!("claims of a hook: {error}");
+                    return self.reject(CloseCode::TRY_AGAIN_LATER, UNANSWERED, cx);
+                }
+            }
+            if let Some(connection) = &self.connection {
+                connection.set_rights(&self.rights);
+            }
+        }
+        self.begin(cx);
+    }
+
+    fn accept_publication(&mut self, content: MessageContent, reply: HookReply, cx: &mut Context<'_>) {
+        // The rights may have changed while the hook decided.
+        if let Err(denied) = self.rights.may(Action::Publish, &self.topic) {
+            return self.reject(FORBIDDEN, &denied.problem, cx);
+        }
+        let checked = replaced(reply, self.max_message as usize).and_then(|replaced| {
+            let Some(replaced) = replaced else { return Ok(content) };
+            self.rights.check_size(&self.topic, replaced.len())?;
+            Ok(replaced)
+        });
+        match checked {
+            Ok(content) => self.publish(&content, cx),
+            Err(problem) => self.reject(close_code(Some(problem.code)), &problem.text, cx),
+        }
+    }
+
+    /// Closes the connection, and discards its further messages.
+    fn reject(&mut self, code: CloseCode, reason: &str, cx: &mut Context<'_>) {
+        if let Some(hooks) = &mut self.hooks {
+            hooks.waiting.clear();
+        }
+        self.is_rejected = true;
+        close(cx, code, reason);
+    }
+}
+
+/// The close code of a rejection: that of the application, or 4000 and its status.
+fn close_code(code: Option<u16>) -> CloseCode {
+    let code = match code {
+        Some(status @ 400..=499) => CloseCode::new(4_000 + status),
+        Some(503) => Some(CloseCode::TRY_AGAIN_LATER),
+        Some(code) => CloseCode::new(code),
+        None => None,
+    };
+    code.unwrap_or(FORBIDDEN)
+}

@@ -1,0 +1,95 @@
+// Measures `sinews serve` beside other real-time servers: CPU time of the server for each operation, in turns.
+//
+//   npm install
+//   node measure.mjs --sinews PROGRAM [--centrifugo PROGRAM] [--nats PROGRAM] [--socket-io] [--rounds 5] [--loads fan-out,connect,…]
+//   node measure.mjs --sinews PROGRAM --centrifugo PROGRAM --cluster nats://127.0.0.1:4222 | redis://127.0.0.1:6379
+//
+// Servers have one thread, on processor 0; the load runs on processor 1. The machine must have nothing else to do. With
+// `--cluster`, two nodes of each server are connected by the broker, which must run: publishers are at one node, subscribers
+// at the other. CPU time is that of both nodes, without the broker's.
+
+import { execFileSync } from 'node:child_process';
+import { parseArgs } from 'node:util';
+import * as loads from './loads.mjs';
+import { centrifugo, nats, sinews, socketIo } from './servers.mjs';
+
+const { values: options } = parseArgs({ options: {
+  sinews: { type: 'string' }, centrifugo: { type: 'string' }, nats: { type: 'string' }, 'socket-io': { type: 'boolean' },
+  rounds: { type: 'string', default: '5' }, loads: { type: 'string' }, cluster: { type: 'string' }, json: { type: 'boolean' },
+} });
+if (!options.sinews) { console.error('usage: node measure.mjs --sinews PROGRAM [--centrifugo PROGRAM] …'); process.exit(2); }
+execFileSync('taskset', ['-a', '-p', '-c', '1', String(process.pid)], { stdio: 'ignore' });
+
+const SINGLE = {
+  'fan-out': ['delivery to 1,000 subscribers, one publication after another', (server, pids) => loads.fanOut(server, pids, { subscribers: 1_000 })],
+  'fan-out-16': ['the same, bursts of 16', (server, pids) => loads.fanOut(server, pids, { subscribers: 1_000, burst: 16 })],
+  connect: ['connect and subscribe', (server, pids) => loads.connect(server, pids, {})],
+  publish: ['HTTP publish with one delivery, one request after another', (server, pids) => loads.publish(server, pids, { width: 1 })],
+  'publish-16': ['the same over 16 connections', (server, pids) => loads.publish(server, pids, {})],
+  batch: ['message of an HTTP batch of 100, one delivery', (server, pids) => loads.batch(server, pids, {})],
+  broadcast: ['HTTP broadcast to 100 topics, one delivery each', (server, pids) => loads.broadcast(server, pids, {})],
+  resume: ['resume with 10 missed messages', (server, pids) => loads.resume(server, pids, {})],
+  join: ['join of a room of 2,000 members, 100 joins a second', (server, pids) => loads.join(server, pids, {})],
+  'join-burst': ['the same, 1,000 joins a second', (server, pids) => loads.join(server, pids, { perSecond: 1_000, count: 1_000 })],
+  idle: ['memory of an idle member, bytes', (server, pids) => loads.idle(server, pids, {})],
+};
+
+/** Publications of one node, and subscribers at the other. */
+const acrossNodes = (more) => (server, pids, publishAt) => loads.fanOut(server, pids, { publishAt, perPublication: true, ...more });
+const CLUSTER = {
+  'nodes-10': ['publication at one node, 10 subscribers at the other', acrossNodes({ subscribers: 10 })],
+  'nodes-1000': ['publication at one node, 1,000 subscribers at the other', acrossNodes({ subscribers: 1_000 })],
+  'durable-10': ['publication to a durable topic, 10 subscribers at the other node', acrossNodes({ subscribers: 10, topic: 'durable.fan' })],
+};
+
+/** Each server as a list of nodes: subscribers connect to the first. */
+function servers() {
+  const { cluster, centrifugo: other } = options;
+  if (cluster) {
+    const isRedis = cluster.startsWith('redis:');
+    const pair = (build, port, settings) => [build({ port, ...settings }), build({ port: port + 1, ...settings })];
+    const store = isRedis ? { store: cluster } : {};
+    const list = [pair(sinews, 18_100, { program: options.sinews, broker: cluster, ...store })];
+    if (other) list.push(pair(centrifugo, 18_110, { program: other, ...(isRedis ? { engine: cluster } : { broker: cluster }) }));
+    return list;
+  }
+  const list = [[sinews({ program: options.sinews, port: 18_100 })]];
+  if (other) list.push([centrifugo({ program: other, port: 18_110 })]);
+  if (options.nats) list.push([nats({ program: options.nats, port: 18_120 })]);
+  if (options['socket-io']) list.push([socketIo({ port: 18_130 })]);
+  return list;
+}
+
+const median = (numbers) => [...numbers].sort((a, b) => a - b)[numbers.length >> 1];
+
+const table = options.cluster ? CLUSTER : SINGLE;
+const names = options.loads?.split(',') ?? Object.keys(table).filter((name) => name !== 'durable-10' || options.cluster.startsWith('redis:'));
+const figures = {};
+for (let round = 0; round < Number(options.rounds); round += 1) {
+  for (const name of names) {
+    for (const nodes of servers()) {
+      const running = [];
+      try {
+        for (const node of nodes) running.push(await node.start());
+        const value = await table[name][1](nodes[0], running.map(({ pid }) => pid), nodes.at(-1));
+        if (value !== null) ((figures[name] ??= {})[nodes[0].name] ??= []).push(value);
+      } catch (error) {
+        console.error(`${name}, ${nodes[0].name}: ${error.stack}`);
+      } finally {
+        for (const server of running) await server.stop();
+      }
+    }
+  }
+}
+
+// One row for each load: the median of the rounds, the smallest and the largest value, and our median as a part of the other's.
+for (const [name, row] of Object.entries(figures)) {
+  const ours = median(row.sinews ?? [NaN]);
+  const cells = Object.entries(row).map(([server, values]) => {
+    const range = `${Math.min(...values).toFixed(2)}-${Math.max(...values).toFixed(2)}`;
+    const ratio = server === 'sinews' ? '' : `, ratio ${(ours / median(values)).toFixed(2)}`;
+    return `${server} ${median(values).toFixed(2)} (${range})${ratio}`;
+  });
+  console.log(`${table[name][0]}: ${cells.join('; ')}`);
+}
+process.exit(0);
