@@ -99,7 +99,7 @@ fn field_section_bombs_end_the_connection_while_they_are_decoded() {
     // content-security-policy with its value, in two bytes.
     let bomb = |fields: usize| frame(HEADERS, &[&[0, 0][..], &[0xff, 22].repeat(fields)].concat());
     Side::new().fails(0, &bomb(20_000), H3Code::H3_EXCESSIVE_LOAD);
-    assert_eq!(Side::new().receive(0, &bomb(300)), Ok(vec![Observed::TooLarge(0)]));
+    assert_eq!(Side::new().receive(0, &bomb(300)), Ok(vec![SeenEvent::TooLarge(0)]));
     // Fields without bytes count, too.
     let empty = [&[0, 0][..], &literal(b"", b"").repeat(5_000)].concat();
     Side::new().fails(0, &frame(HEADERS, &empty), H3Code::H3_EXCESSIVE_LOAD);
@@ -152,7 +152,7 @@ fn long_settings_end_the_connection() {
     Side::fresh(Config::new()).fails(2, &header, H3Code::H3_EXCESSIVE_LOAD);
     let pairs: Vec<(u64, u64)> = (0x40..0x40 + 300).map(|id| (id, 0)).collect();
     let mut server = Side::fresh(Config::new());
-    assert_eq!(server.receive(2, &control(&pairs)), Ok(vec![Observed::Settings]));
+    assert_eq!(server.receive(2, &control(&pairs)), Ok(vec![SeenEvent::Settings]));
     assert!(server.connection.memory() < 1024);
 }
 

@@ -34,7 +34,7 @@ fn frames_are_on_their_stream_and_in_order() {
         server.post(0);
         let trailers = headers(&[("a", "b")]);
         let fields = vec![("a".to_owned(), "b".to_owned())];
-        assert_eq!(server.receive(0, &trailers), Ok(vec![Observed::Trailers(0, fields)]));
+        assert_eq!(server.receive(0, &trailers), Ok(vec![SeenEvent::Trailers(0, fields)]));
         server.fails(0, &wrong, H3Code::H3_FRAME_UNEXPECTED);
     }
     // RFC 9114 section 4.4: a tunnel carries DATA only.
@@ -72,10 +72,10 @@ fn unknown_frames_are_ignored_everywhere() {
     server.silent(0, &unknown);
     server.post(0);
     server.silent(0, &unknown);
-    assert_eq!(server.receive(0, &frame(DATA, b"x")), Ok(vec![Observed::Data(0, b"x".to_vec())]));
-    assert_eq!(server.receive(0, &headers(&[])), Ok(vec![Observed::Trailers(0, Vec::new())]));
+    assert_eq!(server.receive(0, &frame(DATA, b"x")), Ok(vec![SeenEvent::Data(0, b"x".to_vec())]));
+    assert_eq!(server.receive(0, &headers(&[])), Ok(vec![SeenEvent::Trailers(0, Vec::new())]));
     server.silent(0, &unknown);
-    assert_eq!(server.receive_last(0, &[]), Ok(vec![Observed::End(0)]));
+    assert_eq!(server.receive_last(0, &[]), Ok(vec![SeenEvent::End(0)]));
 }
 
 /// RFC 9114 section 4.1.
@@ -129,7 +129,7 @@ fn long_heads_have_long_lengths() {
         let target = sinews_http::h3::RequestTarget::new("GET", "https", "a", "/");
         client.connection.send_request(id(0), &target, [], true, &mut Vec::new()).expect("a new stream");
         let seen = client.receive_last(0, &head);
-        assert_eq!(seen, Ok(vec![Observed::Response(0, 200), Observed::End(0)]), "{len}");
+        assert_eq!(seen, Ok(vec![SeenEvent::Response(0, 200), SeenEvent::End(0)]), "{len}");
     }
 }
 
@@ -139,13 +139,13 @@ fn resets_end_a_message() {
     let mut server = Side::new();
     server.post(0);
     let reset = server.connection.receive_reset(id(0), H3Code::H3_REQUEST_CANCELLED, server.now);
-    assert_eq!(reset.map(|event| event.map(copied)), Ok(Some(Observed::Reset(0, 0x10c))));
+    assert_eq!(reset.map(|event| event.map(copied)), Ok(Some(SeenEvent::Reset(0, 0x10c))));
     assert_eq!(server.signals(), [(true, 0, H3Code::H3_REQUEST_CANCELLED)]);
     server.silent(0, b"ignored");
     // A client that does not want the response.
     server.post(4);
     let stop = server.connection.receive_stop(id(4), H3Code::new(77), server.now);
-    assert_eq!(stop.map(|event| event.map(copied)), Ok(Some(Observed::Reset(4, 77))));
+    assert_eq!(stop.map(|event| event.map(copied)), Ok(Some(SeenEvent::Reset(4, 77))));
     let cancelled = H3Code::H3_REQUEST_CANCELLED;
     assert_eq!(server.signals(), [(true, 4, cancelled), (false, 4, cancelled)]);
     // Before the head, the application knows nothing of the request.

@@ -89,15 +89,15 @@ fn content_length_equals_the_length_of_data() {
         server.receive(0, &request).expect("a valid head");
         let seen = if ends { server.receive_last(0, &content) } else { server.receive(0, &content) };
         let seen = seen.expect("no connection error");
-        assert_eq!(seen.last(), Some(&Observed::Violated(0, H3Code::H3_MESSAGE_ERROR)), "{content:?}");
+        assert_eq!(seen.last(), Some(&SeenEvent::Violated(0, H3Code::H3_MESSAGE_ERROR)), "{content:?}");
         assert_eq!(server.signals().len(), 2);
         server.ask(4);
     }
     let mut server = Side::new();
     server.receive(0, &request).expect("a valid head");
     let seen = server.receive_last(0, &[frame(DATA, b"123"), frame(DATA, b"45")].concat());
-    let data = |data: &[u8]| Observed::Data(0, data.to_vec());
-    assert_eq!(seen, Ok(vec![data(b"123"), data(b"45"), Observed::End(0)]));
+    let data = |data: &[u8]| SeenEvent::Data(0, data.to_vec());
+    assert_eq!(seen, Ok(vec![data(b"123"), data(b"45"), SeenEvent::End(0)]));
 }
 
 /// RFC 9114 sections 4.1 and 4.3.
@@ -107,7 +107,7 @@ fn trailers_have_no_pseudo_header_fields() {
         let mut server = Side::new();
         server.post(0);
         let seen = server.receive(0, &headers(&[fields]));
-        assert_eq!(seen, Ok(vec![Observed::Violated(0, H3Code::H3_MESSAGE_ERROR)]));
+        assert_eq!(seen, Ok(vec![SeenEvent::Violated(0, H3Code::H3_MESSAGE_ERROR)]));
     }
 }
 
@@ -127,7 +127,7 @@ fn field_section_beyond_the_limit_is_answered_431_and_the_connection_continues()
     let long = "x".repeat(300);
     for fields in [get_with(&[("x", &long)]), get_with(&[("a", ""); 8])] {
         let mut server = Side::with(config);
-        assert_eq!(server.receive(0, &headers(&fields)), Ok(vec![Observed::TooLarge(0)]));
+        assert_eq!(server.receive(0, &headers(&fields)), Ok(vec![SeenEvent::TooLarge(0)]));
         server.head(0, 431, true);
         server.connection.reset(id(0), H3Code::H3_NO_ERROR);
         assert_eq!(server.signals(), [(false, 0, H3Code::H3_NO_ERROR)]);
@@ -136,7 +136,7 @@ fn field_section_beyond_the_limit_is_answered_431_and_the_connection_continues()
     let mut server = Side::with(config);
     server.post(0);
     let seen = server.receive(0, &headers(&[("x", &long), ("y", &long)]));
-    assert_eq!(seen, Ok(vec![Observed::Violated(0, H3Code::H3_EXCESSIVE_LOAD)]));
+    assert_eq!(seen, Ok(vec![SeenEvent::Violated(0, H3Code::H3_EXCESSIVE_LOAD)]));
 }
 
 /// RFC 9204 section 2.2: a section cannot be decoded.
@@ -193,18 +193,18 @@ fn extended_connect_needs_the_setting_and_all_pseudo_header_fields() {
 #[test]
 fn tunnels_carry_bytes_in_both_directions() {
     let mut server = Side::with(Config::new().with_extended_connect(true));
-    let request = Observed::Request(0, "CONNECT".into(), "/chat".into());
+    let request = SeenEvent::Request(0, "CONNECT".into(), "/chat".into());
     assert_eq!(server.receive(0, &connect("websocket")), Ok(vec![request]));
     server.head(0, 200, false);
-    assert_eq!(server.receive(0, &frame(DATA, b"ping")), Ok(vec![Observed::Data(0, b"ping".to_vec())]));
+    assert_eq!(server.receive(0, &frame(DATA, b"ping")), Ok(vec![SeenEvent::Data(0, b"ping".to_vec())]));
     server.connection.send_data(id(0), b"pong", false, &mut server.out).expect("an open tunnel");
     assert_eq!(server.sent(), b"\x01\x40\x03\0\0\xd9\x00\x04pong");
-    assert_eq!(server.receive_last(0, &[]), Ok(vec![Observed::End(0)]));
+    assert_eq!(server.receive_last(0, &[]), Ok(vec![SeenEvent::End(0)]));
     server.connection.send_data(id(0), b"close", true, &mut server.out).expect("an open tunnel");
     assert_eq!(server.connection.requests(), 0);
     server.receive(4, &connect("websocket")).expect("a second socket");
     let reset = server.connection.receive_reset(id(4), H3Code::H3_REQUEST_CANCELLED, server.now);
-    assert_eq!(reset.map(|event| event.map(copied)), Ok(Some(Observed::Reset(4, 0x10c))));
+    assert_eq!(reset.map(|event| event.map(copied)), Ok(Some(SeenEvent::Reset(4, 0x10c))));
 }
 
 /// RFC 9114 section 4.3.2.
@@ -227,13 +227,13 @@ fn malformed_responses_are_rejected() {
         &[(":status", "200"), ("content-length", "-1")],
     ] {
         let seen = Side::asking("GET").receive(0, &headers(fields));
-        assert_eq!(seen, Ok(vec![Observed::Violated(0, H3Code::H3_MESSAGE_ERROR)]), "{fields:?}");
+        assert_eq!(seen, Ok(vec![SeenEvent::Violated(0, H3Code::H3_MESSAGE_ERROR)]), "{fields:?}");
     }
     let mut client = Side::asking("GET");
-    assert_eq!(client.receive_last(0, &[]), Ok(vec![Observed::Violated(0, H3Code::H3_MESSAGE_ERROR)]));
+    assert_eq!(client.receive_last(0, &[]), Ok(vec![SeenEvent::Violated(0, H3Code::H3_MESSAGE_ERROR)]));
     // Only the final head counts as one.
     let mut client = Side::asking("GET");
-    assert_eq!(client.receive(0, &headers(&[(":status", "103")])), Ok(vec![Observed::Response(0, 103)]));
+    assert_eq!(client.receive(0, &headers(&[(":status", "103")])), Ok(vec![SeenEvent::Response(0, 103)]));
     client.fails(0, &frame(DATA, b"x"), H3Code::H3_FRAME_UNEXPECTED);
 }
 
@@ -246,7 +246,7 @@ fn responses_without_content_may_declare_a_length() {
         let mut client = Side::asking(method);
         let seen = client.receive_last(0, &headers(&[(":status", status), ("content-length", "5")]));
         let seen = seen.expect("no connection error");
-        assert_eq!(seen.last() == Some(&Observed::End(0)), is_valid, "{method} {status}: {seen:?}");
+        assert_eq!(seen.last() == Some(&SeenEvent::End(0)), is_valid, "{method} {status}: {seen:?}");
     }
 }
 
@@ -259,6 +259,6 @@ fn client_waits_for_the_setting_of_extended_connect() {
     client.receive(3, &control(&[(8, 1)])).expect("SETTINGS");
     client.connection.send_request(id(0), &target, [], false, &mut client.out).expect("a new stream");
     let mut server = Side::with(Config::new().with_extended_connect(true));
-    let request = Observed::Request(0, "CONNECT".into(), "/chat".into());
+    let request = SeenEvent::Request(0, "CONNECT".into(), "/chat".into());
     assert_eq!(server.receive(0, &client.sent()), Ok(vec![request]));
 }

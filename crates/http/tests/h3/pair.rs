@@ -6,7 +6,7 @@ use sinews_testkit::Rng;
 use crate::support::*;
 
 /// Passes bytes in pieces, and collects the events with joined content.
-fn pass(to: &mut Side, stream: u64, bytes: &[u8], ends: bool, random: &mut Rng) -> Vec<Observed> {
+fn pass(to: &mut Side, stream: u64, bytes: &[u8], ends: bool, random: &mut Rng) -> Vec<SeenEvent> {
     let (mut seen, mut rest) = (Vec::new(), bytes);
     loop {
         let (piece, behind) = rest.split_at((1 + random.below(3000)).min(rest.len()));
@@ -19,9 +19,9 @@ fn pass(to: &mut Side, stream: u64, bytes: &[u8], ends: bool, random: &mut Rng) 
     }
 }
 
-fn content(seen: &[Observed]) -> Vec<u8> {
+fn content(seen: &[SeenEvent]) -> Vec<u8> {
     seen.iter()
-        .filter_map(|seen| if let Observed::Data(_, data) = seen { Some(&data[..]) } else { None })
+        .filter_map(|seen| if let SeenEvent::Data(_, data) = seen { Some(&data[..]) } else { None })
         .collect::<Vec<_>>()
         .concat()
 }
@@ -34,10 +34,10 @@ fn random_exchanges_of_both_sides_are_complete() {
     let mut client = Side::of(H3Connection::client(config));
     let mut bytes = Vec::new();
     server.connection.write_control(&mut bytes);
-    assert_eq!(pass(&mut client, 3, &bytes, false, &mut random), [Observed::Settings]);
+    assert_eq!(pass(&mut client, 3, &bytes, false, &mut random), [SeenEvent::Settings]);
     bytes.clear();
     client.connection.write_control(&mut bytes);
-    assert_eq!(pass(&mut server, 2, &bytes, false, &mut random), [Observed::Settings]);
+    assert_eq!(pass(&mut server, 2, &bytes, false, &mut random), [SeenEvent::Settings]);
     for number in 0..300_u64 {
         let stream = 4 * number;
         let body: Vec<u8> = (0..random.below(5000)).map(|_| random.next_u64() as u8).collect();
@@ -58,14 +58,14 @@ fn random_exchanges_of_both_sides_are_complete() {
         }
         let seen = pass(&mut server, stream, &client.sent(), true, &mut random);
         let method = if is_tunnel { "CONNECT" } else { "POST" };
-        assert_eq!(seen.first(), Some(&Observed::Request(stream, method.into(), path)));
-        assert_eq!((content(&seen) == body, seen.last()), (true, Some(&Observed::End(stream))));
+        assert_eq!(seen.first(), Some(&SeenEvent::Request(stream, method.into(), path)));
+        assert_eq!((content(&seen) == body, seen.last()), (true, Some(&SeenEvent::End(stream))));
         server.head(stream, 103, false);
         server.connection.send_head(id(stream), 200, fields, false, &mut server.out).expect("an open stream");
         server.connection.send_data(id(stream), &body, true, &mut server.out).expect("an open stream");
         let seen = pass(&mut client, stream, &server.sent(), true, &mut random);
-        assert_eq!(seen[..2], [Observed::Response(stream, 103), Observed::Response(stream, 200)]);
-        assert_eq!((content(&seen) == body, seen.last()), (true, Some(&Observed::End(stream))));
+        assert_eq!(seen[..2], [SeenEvent::Response(stream, 103), SeenEvent::Response(stream, 200)]);
+        assert_eq!((content(&seen) == body, seen.last()), (true, Some(&SeenEvent::End(stream))));
         assert_eq!((server.connection.requests(), client.connection.requests()), (0, 0));
     }
     assert_eq!((server.signals(), client.signals()), (Vec::new(), Vec::new()));

@@ -25,12 +25,12 @@ fn recorded() -> impl Iterator<Item = PeerBytes> {
 }
 
 /// Passes a recorded conversation. Accepts sessions.
-fn run(case: &str, side: &mut Side) -> Vec<Observed> {
+fn run(case: &str, side: &mut Side) -> Vec<SeenEvent> {
     let mut seen = Vec::new();
     for step in recorded().filter(|step| step.case == case) {
         let left = side.receive_into(step.stream, &step.bytes, step.ends, &mut seen);
         assert_eq!(left, Ok(0));
-        if matches!(seen.last(), Some(Observed::Request(0, method, _)) if method == "CONNECT")
+        if matches!(seen.last(), Some(SeenEvent::Request(0, method, _)) if method == "CONNECT")
             && step.stream == 0
         {
             side.head(0, 200, false);
@@ -40,9 +40,9 @@ fn run(case: &str, side: &mut Side) -> Vec<Observed> {
     seen
 }
 
-fn content(seen: &[Observed], of: u64) -> Vec<u8> {
+fn content(seen: &[SeenEvent], of: u64) -> Vec<u8> {
     let data = seen.iter().filter_map(|seen| match seen {
-        Observed::Data(stream, data) if *stream == of => Some(&data[..]),
+        SeenEvent::Data(stream, data) if *stream == of => Some(&data[..]),
         _ => None,
     });
     data.collect::<Vec<_>>().concat()
@@ -52,34 +52,36 @@ fn body() -> Vec<u8> {
     (0..=255).collect::<Vec<u8>>().repeat(3)
 }
 
-fn trailers(stream: u64) -> Observed {
-    Observed::Trailers(stream, vec![("x-trailer".to_owned(), "end".to_owned())])
+fn trailers(stream: u64) -> SeenEvent {
+    SeenEvent::Trailers(stream, vec![("x-trailer".to_owned(), "end".to_owned())])
 }
 
 #[test]
 fn streams_of_aioquic_are_read() {
     let mut server = Side::fresh(Config::new());
     let seen = run("request", &mut server);
-    let request = Observed::Request(0, "POST".into(), "/chat?room=7".into());
-    assert_eq!(seen[..2], [Observed::Settings, request]);
-    assert_eq!(seen[seen.len() - 2..], [trailers(0), Observed::End(0)]);
+    let request = SeenEvent::Request(0, "POST".into(), "/chat?room=7".into());
+    assert_eq!(seen[..2], [SeenEvent::Settings, request]);
+    assert_eq!(seen[seen.len() - 2..], [trailers(0), SeenEvent::End(0)]);
     assert!(content(&seen, 0) == body());
     assert!(server.connection.peer_settings().is_some_and(|peer| peer.webtransport && peer.datagrams));
 
     let seen = run("session", &mut Side::fresh(Config::new().with_max_sessions(1)));
-    assert_eq!(seen[1], Observed::Request(0, "CONNECT".into(), "/session".into()));
+    assert_eq!(seen[1], SeenEvent::Request(0, "CONNECT".into(), "/session".into()));
     for stream in [4, 14] {
         assert_eq!(content(&seen, stream), b"bytes of a session");
-        assert!(seen.contains(&Observed::SessionStream(stream, 0)) && seen.contains(&Observed::End(stream)));
+        assert!(
+            seen.contains(&SeenEvent::SessionStream(stream, 0)) && seen.contains(&SeenEvent::End(stream))
+        );
     }
 
     let mut client = Side::of(H3Connection::client(Config::new()));
     let target = RequestTarget::new("GET", "https", "example.com", "/");
     client.connection.send_request(id(0), &target, [], true, &mut client.out).expect("a new stream");
     let seen = run("response", &mut client);
-    assert_eq!(seen[1..3], [Observed::Response(0, 103), Observed::Response(0, 200)]);
+    assert_eq!(seen[1..3], [SeenEvent::Response(0, 103), SeenEvent::Response(0, 200)]);
     assert!(content(&seen, 0) == body());
-    assert_eq!(seen.last(), Some(&Observed::End(0)));
+    assert_eq!(seen.last(), Some(&SeenEvent::End(0)));
 }
 
 #[test]
@@ -91,7 +93,7 @@ fn field_sections_of_pylsqpack_are_read() {
         // A section of trailers shows its fields.
         let seen = client.receive(0, &frame(HEADERS, &section)).expect("a valid section");
         match seen.into_iter().next() {
-            Some(Observed::Trailers(_, fields)) => fields,
+            Some(SeenEvent::Trailers(_, fields)) => fields,
             other => panic!("{other:?}"),
         }
     };
@@ -101,7 +103,7 @@ fn field_sections_of_pylsqpack_are_read() {
         let section = recorded().find(|step| step.case == case).expect("a recorded section").bytes;
         let config = Config::new().with_extended_connect(true);
         let seen = Side::with(config).receive(0, &frame(HEADERS, &section)).expect("a valid section");
-        assert!(matches!(&seen[..], [Observed::Request(0, _, target)] if target == path), "{seen:?}");
+        assert!(matches!(&seen[..], [SeenEvent::Request(0, _, target)] if target == path), "{seen:?}");
     }
 }
 

@@ -15,7 +15,7 @@ fn session() -> Side {
 }
 
 fn accept(server: &mut Side, stream: u64) {
-    let request = Observed::Request(stream, "CONNECT".into(), "/chat".into());
+    let request = SeenEvent::Request(stream, "CONNECT".into(), "/chat".into());
     assert_eq!(server.receive(stream, &connect("webtransport")), Ok(vec![request]));
     server.head(stream, 200, false);
 }
@@ -35,15 +35,15 @@ fn streams_of_a_session_carry_bytes_without_frames() {
     let mut server = session();
     for stream in [4, 6] {
         let bytes = [&prefix(stream, 0)[..], b"\x01\x00hello"].concat();
-        let data = Observed::Data(stream, b"\x01\x00hello".to_vec());
-        assert_eq!(server.receive(stream, &bytes), Ok(vec![Observed::SessionStream(stream, 0), data]));
-        assert_eq!(server.receive(stream, b"more"), Ok(vec![Observed::Data(stream, b"more".to_vec())]));
-        assert_eq!(server.receive_last(stream, b""), Ok(vec![Observed::End(stream)]));
+        let data = SeenEvent::Data(stream, b"\x01\x00hello".to_vec());
+        assert_eq!(server.receive(stream, &bytes), Ok(vec![SeenEvent::SessionStream(stream, 0), data]));
+        assert_eq!(server.receive(stream, b"more"), Ok(vec![SeenEvent::Data(stream, b"more".to_vec())]));
+        assert_eq!(server.receive_last(stream, b""), Ok(vec![SeenEvent::End(stream)]));
     }
     let code = H3Code::from_session_code(9);
-    assert_eq!(server.receive(8, &prefix(8, 0)), Ok(vec![Observed::SessionStream(8, 0)]));
+    assert_eq!(server.receive(8, &prefix(8, 0)), Ok(vec![SeenEvent::SessionStream(8, 0)]));
     let reset = server.connection.receive_reset(id(8), code, server.now).map(|event| event.map(copied));
-    assert_eq!(reset, Ok(Some(Observed::Reset(8, code.get()))));
+    assert_eq!(reset, Ok(Some(SeenEvent::Reset(8, code.get()))));
     assert_eq!((server.signals(), server.connection.requests()), (Vec::new(), 1));
 }
 
@@ -56,7 +56,7 @@ fn own_streams_of_a_session_begin_with_its_identifier() {
     let bidi = server.connection.open_session_stream(id(1), id(0)).expect("an open session");
     assert_eq!(bidi.as_bytes(), [0x40, 0x41, 0]);
     // The peer answers without a prefix.
-    assert_eq!(server.receive(1, b"answer"), Ok(vec![Observed::Data(1, b"answer".to_vec())]));
+    assert_eq!(server.receive(1, b"answer"), Ok(vec![SeenEvent::Data(1, b"answer".to_vec())]));
     let none = server.connection.open_session_stream(id(5), id(4));
     assert_eq!(none, Err(H3SendError::NoSession(id(4))));
 }
@@ -77,7 +77,7 @@ fn streams_wait_for_their_session() {
     assert!(resumed.contains(&id(6)));
     assert_eq!(
         server.receive_last(6, b"early"),
-        Ok(vec![Observed::SessionStream(6, 4), Observed::Data(6, b"early".to_vec()), Observed::End(6)])
+        Ok(vec![SeenEvent::SessionStream(6, 4), SeenEvent::Data(6, b"early".to_vec()), SeenEvent::End(6)])
     );
     // A session that is rejected takes its streams along.
     server.receive(8, &connect("webtransport")).expect("a valid request");
@@ -94,9 +94,9 @@ fn requests_for_a_session_wait_for_settings() {
     assert!(server.connection.is_held(id(0)));
     // Others do not wait.
     server.ask(4);
-    assert_eq!(server.receive(2, &control(&[])), Ok(vec![Observed::Settings]));
+    assert_eq!(server.receive(2, &control(&[])), Ok(vec![SeenEvent::Settings]));
     assert_eq!(server.connection.next_resumed(), Some(id(0)));
-    let request = Observed::Request(0, "CONNECT".into(), "/chat".into());
+    let request = SeenEvent::Request(0, "CONNECT".into(), "/chat".into());
     assert_eq!(server.receive(0, b""), Ok(vec![request]));
     assert!(!server.connection.awaits_section());
 }
@@ -132,7 +132,7 @@ fn sessions_beyond_the_limit_are_rejected() {
     server.silent(8, &connect("webtransport"));
     let rejected = H3Code::H3_REQUEST_REJECTED;
     assert_eq!(server.signals(), [(true, 8, rejected), (false, 8, rejected)]);
-    assert_eq!(server.receive_last(0, b""), Ok(vec![Observed::SessionClosed(0, 0, String::new())]));
+    assert_eq!(server.receive_last(0, b""), Ok(vec![SeenEvent::SessionClosed(0, 0, String::new())]));
     accept(&mut server, 12);
 }
 
@@ -145,21 +145,21 @@ fn capsules_end_and_drain_a_session() {
     }
     server.silent(0, &capsule(0, b"\0datagram"));
     server.silent(0, &capsule(0x17, &[0; 3000]));
-    assert_eq!(server.receive(0, &capsule(0x78ae, b"")), Ok(vec![Observed::Draining(0)]));
+    assert_eq!(server.receive(0, &capsule(0x78ae, b"")), Ok(vec![SeenEvent::Draining(0)]));
     let close = capsule(0x2843, b"\0\0\x01\x00bye");
-    assert_eq!(server.receive(0, &close), Ok(vec![Observed::SessionClosed(0, 256, "bye".into())]));
+    assert_eq!(server.receive(0, &close), Ok(vec![SeenEvent::SessionClosed(0, 256, "bye".into())]));
     let gone = H3Code::WEBTRANSPORT_SESSION_GONE;
     assert_eq!(server.signals(), [(false, 4, gone), (false, 6, gone)]);
     assert_eq!(server.connection.open_session_stream(id(1), id(0)), Err(H3SendError::NoSession(id(0))));
     // Nothing follows.
     let seen = server.receive(0, &frame(DATA, b"x"));
-    assert_eq!(seen, Ok(vec![Observed::Violated(0, H3Code::H3_MESSAGE_ERROR)]));
+    assert_eq!(seen, Ok(vec![SeenEvent::Violated(0, H3Code::H3_MESSAGE_ERROR)]));
     // The end of the stream is one, too.
     let mut server = session();
-    assert_eq!(server.receive_last(0, b""), Ok(vec![Observed::SessionClosed(0, 0, String::new())]));
+    assert_eq!(server.receive_last(0, b""), Ok(vec![SeenEvent::SessionClosed(0, 0, String::new())]));
     let mut server = session();
     let reset = server.connection.receive_reset(id(0), H3Code::H3_NO_ERROR, server.now);
-    assert_eq!(reset.map(|event| event.map(copied)), Ok(Some(Observed::SessionClosed(0, 0, String::new()))));
+    assert_eq!(reset.map(|event| event.map(copied)), Ok(Some(SeenEvent::SessionClosed(0, 0, String::new()))));
     for wrong in [
         capsule(0x2843, b"\0\0\0"),
         capsule(0x2843, &[b'a'; 4 + 1025]),
@@ -167,10 +167,10 @@ fn capsules_end_and_drain_a_session() {
         capsule(0x78ae, b"x"),
     ] {
         let seen = session().receive(0, &wrong);
-        assert_eq!(seen, Ok(vec![Observed::Violated(0, H3Code::H3_MESSAGE_ERROR)]));
+        assert_eq!(seen, Ok(vec![SeenEvent::Violated(0, H3Code::H3_MESSAGE_ERROR)]));
     }
     let cut = session().receive_last(0, &frame(DATA, &[0x68, 0x43]));
-    assert_eq!(cut, Ok(vec![Observed::Violated(0, H3Code::H3_MESSAGE_ERROR)]));
+    assert_eq!(cut, Ok(vec![SeenEvent::Violated(0, H3Code::H3_MESSAGE_ERROR)]));
 }
 
 /// draft-ietf-webtrans-http3 section 6.
@@ -187,7 +187,7 @@ fn own_capsules_are_received_by_the_other_side() {
     let mut server = session();
     let seen = server.receive_last(0, &client.sent());
     let reason = "\u{20ac}".repeat(341);
-    assert_eq!(seen, Ok(vec![Observed::Draining(0), Observed::SessionClosed(0, 7, reason)]));
+    assert_eq!(seen, Ok(vec![SeenEvent::Draining(0), SeenEvent::SessionClosed(0, 7, reason)]));
     let again = client.connection.close_session(id(0), 7, "", &mut client.out);
     assert_eq!(again, Err(H3SendError::NoSession(id(0))));
     // The other end may cross ours.

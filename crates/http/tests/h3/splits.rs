@@ -6,10 +6,11 @@ use sinews_testkit::Rng;
 use crate::support::*;
 
 /// Joins pieces of content.
-fn joined(seen: Vec<Observed>) -> Vec<Observed> {
-    let mut joined: Vec<Observed> = Vec::new();
+fn joined(seen: Vec<SeenEvent>) -> Vec<SeenEvent> {
+    let mut joined: Vec<SeenEvent> = Vec::new();
     for event in seen {
-        if let (Some(Observed::Data(last, bytes)), Observed::Data(stream, more)) = (joined.last_mut(), &event)
+        if let (Some(SeenEvent::Data(last, bytes)), SeenEvent::Data(stream, more)) =
+            (joined.last_mut(), &event)
             && last == stream
         {
             bytes.extend_from_slice(more);
@@ -24,7 +25,7 @@ fn joined(seen: Vec<Observed>) -> Vec<Observed> {
 type Step = (u64, Vec<u8>, bool);
 
 /// Result of a conversation: events, error, signals.
-fn run(steps: &[Step], mut cut: impl FnMut(usize) -> usize) -> (Vec<Observed>, Option<String>, Vec<Signal>) {
+fn run(steps: &[Step], mut cut: impl FnMut(usize) -> usize) -> (Vec<SeenEvent>, Option<String>, Vec<Signal>) {
     let mut server = Side::fresh(Config::new().with_max_sessions(2).with_max_streams(6));
     let mut seen = Vec::new();
     for (stream, bytes, ends) in steps {
@@ -43,7 +44,7 @@ fn run(steps: &[Step], mut cut: impl FnMut(usize) -> usize) -> (Vec<Observed>, O
         }
         let requests: Vec<u64> = seen
             .iter()
-            .filter_map(|seen| if let Observed::Request(stream, ..) = seen { Some(*stream) } else { None })
+            .filter_map(|seen| if let SeenEvent::Request(stream, ..) = seen { Some(*stream) } else { None })
             .collect();
         for stream in requests {
             let _ = server.connection.send_head(id(stream), 200, [], false, &mut server.out);

@@ -59,7 +59,7 @@ fn settings_have_valid_values_once() {
     let mut server = Side::fresh(Config::new());
     assert_eq!(server.connection.peer_settings(), None);
     let pairs = [(0x21, 9), (6, 300), (8, 1), (0x33, 1), (0x2b60_3742, 1), (0x3fff_ffff_ffff_ffff, 5)];
-    assert_eq!(server.receive(2, &control(&pairs)), Ok(vec![Observed::Settings]));
+    assert_eq!(server.receive(2, &control(&pairs)), Ok(vec![SeenEvent::Settings]));
     let peer = server.connection.peer_settings().expect("SETTINGS have arrived");
     assert!(peer.extended_connect && peer.datagrams && peer.webtransport);
     assert_eq!(peer.max_field_section_size, Some(300));
@@ -108,18 +108,18 @@ fn max_push_id_is_of_the_client_and_never_shrinks() {
 #[test]
 fn goaway_names_a_request_and_never_grows() {
     let mut client = Side::asking("GET");
-    assert_eq!(client.receive(3, &frame(GOAWAY, &[8])), Ok(vec![Observed::GoAway(8)]));
+    assert_eq!(client.receive(3, &frame(GOAWAY, &[8])), Ok(vec![SeenEvent::GoAway(8)]));
     let target = sinews_http::h3::RequestTarget::new("GET", "https", "a", "/");
     assert!(client.connection.send_request(id(4), &target, [], true, &mut client.out).is_ok());
     assert!(client.connection.send_request(id(8), &target, [], true, &mut client.out).is_err());
-    assert_eq!(client.receive(3, &frame(GOAWAY, &[8])), Ok(vec![Observed::GoAway(8)]));
+    assert_eq!(client.receive(3, &frame(GOAWAY, &[8])), Ok(vec![SeenEvent::GoAway(8)]));
     client.fails(3, &frame(GOAWAY, &[12]), H3Code::H3_ID_ERROR);
     for wrong in [1, 2, 3, 6] {
         Side::asking("GET").fails(3, &frame(GOAWAY, &[wrong]), H3Code::H3_ID_ERROR);
     }
     // A client names a push.
     let mut server = Side::new();
-    assert_eq!(server.receive(2, &frame(GOAWAY, &[3])), Ok(vec![Observed::GoAway(3)]));
+    assert_eq!(server.receive(2, &frame(GOAWAY, &[3])), Ok(vec![SeenEvent::GoAway(3)]));
     server.fails(2, &frame(GOAWAY, &[4]), H3Code::H3_ID_ERROR);
 }
 
@@ -142,7 +142,7 @@ fn graceful_shutdown_announces_then_rejects_new_requests() {
     server.rejects(8, &headers(&GET), H3Code::H3_REQUEST_REJECTED, "after GOAWAY");
     for stream in [0, 4] {
         assert!(!server.connection.is_drained());
-        assert_eq!(server.receive_last(stream, &[]), Ok(vec![Observed::End(stream)]));
+        assert_eq!(server.receive_last(stream, &[]), Ok(vec![SeenEvent::End(stream)]));
         server.head(stream, 200, true);
     }
     assert!(server.connection.is_drained());
@@ -167,7 +167,7 @@ fn streams_beyond_the_limit_are_rejected() {
     server.post(4);
     server.rejects(8, &headers(&GET), H3Code::H3_REQUEST_REJECTED, "a third request");
     server.head(0, 200, true);
-    assert_eq!(server.receive_last(0, &[]), Ok(vec![Observed::End(0)]));
+    assert_eq!(server.receive_last(0, &[]), Ok(vec![SeenEvent::End(0)]));
     server.ask(12);
     server.silent(6, &[2]);
     server.silent(10, &[]);

@@ -17,7 +17,7 @@ pub(crate) const MAX_PUSH_ID: u64 = 13;
 
 /// An event, copied.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Observed {
+pub(crate) enum SeenEvent {
     Settings,
     /// Stream, method, target.
     Request(u64, String, String),
@@ -67,7 +67,7 @@ impl Side {
     /// A server after SETTINGS of both sides; the client's control stream is 2.
     pub(crate) fn with(config: Config) -> Self {
         let mut server = Self::fresh(config);
-        assert_eq!(server.receive(2, &control(&[])), Ok(vec![Observed::Settings]));
+        assert_eq!(server.receive(2, &control(&[])), Ok(vec![SeenEvent::Settings]));
         server.connection.write_control(&mut Vec::new());
         server
     }
@@ -79,7 +79,7 @@ impl Side {
     /// A client after SETTINGS of both sides; the server's control stream is 3, which permits extended CONNECT.
     pub(crate) fn client(config: Config) -> Self {
         let mut client = Self::of(H3Connection::client(config));
-        assert_eq!(client.receive(3, &control(&[(8, 1), (0x33, 1)])), Ok(vec![Observed::Settings]));
+        assert_eq!(client.receive(3, &control(&[(8, 1), (0x33, 1)])), Ok(vec![SeenEvent::Settings]));
         client.connection.write_control(&mut Vec::new());
         client
     }
@@ -93,14 +93,14 @@ impl Side {
     }
 
     /// Passes bytes of a stream, which is opened before.
-    pub(crate) fn receive(&mut self, stream: u64, input: &[u8]) -> Result<Vec<Observed>, Error> {
+    pub(crate) fn receive(&mut self, stream: u64, input: &[u8]) -> Result<Vec<SeenEvent>, Error> {
         let mut seen = Vec::new();
         self.receive_into(stream, input, false, &mut seen)?;
         Ok(seen)
     }
 
     /// Passes the last bytes of a stream.
-    pub(crate) fn receive_last(&mut self, stream: u64, input: &[u8]) -> Result<Vec<Observed>, Error> {
+    pub(crate) fn receive_last(&mut self, stream: u64, input: &[u8]) -> Result<Vec<SeenEvent>, Error> {
         let mut seen = Vec::new();
         self.receive_into(stream, input, true, &mut seen)?;
         Ok(seen)
@@ -117,7 +117,7 @@ impl Side {
         stream: u64,
         mut input: &[u8],
         ends: bool,
-        seen: &mut Vec<Observed>,
+        seen: &mut Vec<SeenEvent>,
     ) -> Result<usize, Error> {
         self.open(stream)?;
         loop {
@@ -180,14 +180,14 @@ impl Side {
     /// Opens a request whose content follows.
     pub(crate) fn post(&mut self, stream: u64) -> QuicStreamId {
         let seen = self.receive(stream, &headers(&POST)).expect("a valid request");
-        assert_eq!(seen, [Observed::Request(stream, "POST".into(), "/".into())]);
+        assert_eq!(seen, [SeenEvent::Request(stream, "POST".into(), "/".into())]);
         id(stream)
     }
 
     /// Opens a request without content.
     pub(crate) fn ask(&mut self, stream: u64) -> QuicStreamId {
         let seen = self.receive_last(stream, &headers(&GET)).expect("a valid request");
-        assert_eq!(seen, [Observed::Request(stream, "GET".into(), "/".into()), Observed::End(stream)]);
+        assert_eq!(seen, [SeenEvent::Request(stream, "GET".into(), "/".into()), SeenEvent::End(stream)]);
         id(stream)
     }
 
@@ -202,27 +202,27 @@ impl Side {
     }
 }
 
-pub(crate) fn copied(event: Event<'_>) -> Observed {
+pub(crate) fn copied(event: Event<'_>) -> SeenEvent {
     match event {
-        Event::Settings { .. } => Observed::Settings,
+        Event::Settings { .. } => SeenEvent::Settings,
         Event::Request { stream, head } => {
-            Observed::Request(stream.get(), head.method().into(), head.target().unwrap_or_default().into())
+            SeenEvent::Request(stream.get(), head.method().into(), head.target().unwrap_or_default().into())
         }
-        Event::HeadTooLarge { stream } => Observed::TooLarge(stream.get()),
-        Event::Response { stream, head } => Observed::Response(stream.get(), head.status()),
-        Event::Data { stream, data } => Observed::Data(stream.get(), data.to_vec()),
+        Event::HeadTooLarge { stream } => SeenEvent::TooLarge(stream.get()),
+        Event::Response { stream, head } => SeenEvent::Response(stream.get(), head.status()),
+        Event::Data { stream, data } => SeenEvent::Data(stream.get(), data.to_vec()),
         Event::Trailers { stream, fields } => {
             let fields = fields.iter().map(|(name, value)| (name.to_owned(), text(value)));
-            Observed::Trailers(stream.get(), fields.collect())
+            SeenEvent::Trailers(stream.get(), fields.collect())
         }
-        Event::End { stream } => Observed::End(stream.get()),
-        Event::Reset { stream, code, violation: None } => Observed::Reset(stream.get(), code.get()),
-        Event::Reset { stream, code, .. } => Observed::Violated(stream.get(), code),
-        Event::GoAway { id } => Observed::GoAway(id),
-        Event::SessionStream { stream, session } => Observed::SessionStream(stream.get(), session.get()),
-        Event::SessionDraining { session } => Observed::Draining(session.get()),
+        Event::End { stream } => SeenEvent::End(stream.get()),
+        Event::Reset { stream, code, violation: None } => SeenEvent::Reset(stream.get(), code.get()),
+        Event::Reset { stream, code, .. } => SeenEvent::Violated(stream.get(), code),
+        Event::GoAway { id } => SeenEvent::GoAway(id),
+        Event::SessionStream { stream, session } => SeenEvent::SessionStream(stream.get(), session.get()),
+        Event::SessionDraining { session } => SeenEvent::Draining(session.get()),
         Event::SessionClosed { session, code, reason } => {
-            Observed::SessionClosed(session.get(), code, reason.to_owned())
+            SeenEvent::SessionClosed(session.get(), code, reason.to_owned())
         }
         _ => unreachable!("no other event"),
     }
