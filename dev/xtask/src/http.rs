@@ -106,7 +106,34 @@ pub(crate) fn run_aioquic() -> Outcome {
     let log = out.join("test.log");
     process::run(&mut test, &log, TEST_LIMIT)?.check("cargo test of the streams of aioquic", &log)?;
     command.arg(&sent);
-    Ok(tools::run_checks("http3", &mut command, &out.join("read.log")))
+    let count = tools::run_checks("http3, streams", &mut command, &out.join("read.log"));
+    Ok(count + run_quic(&out)?)
+}
+
+/// Runs the client of aioquic, and WebTransport of Chromium, against the example `serve` of `sinews-quic`.
+fn run_quic(out: &Path) -> Outcome {
+    let (Ok(mut make), Ok(mut client), Ok(mut browser)) = (
+        tools::python(&["webtransport.py", "certificate"]),
+        tools::python(&["http3_client.py"]),
+        tools::python(&["webtransport.py", "check"]),
+    ) else {
+        return Err("Python was there before".to_owned());
+    };
+    let log = out.join("build.log");
+    let mut build = process::cargo();
+    build.args(["build", "--quiet", "-p", "sinews-quic", "--example", "serve"]);
+    process::run(&mut build, &log, TEST_LIMIT)?.check("cargo build of the example", &log)?;
+    let log = out.join("certificate.log");
+    process::run(make.arg(out), &log, TEST_LIMIT)?.check("certificate", &log)?;
+    let mut serve = Command::new(process::target().join("debug/examples/serve"));
+    serve.arg(out.join("certificate.pem")).arg(out.join("key.pem")).arg("127.0.0.1:0");
+    let mut server = Server::start_announced(&mut serve, &out.join("serve.log"))?;
+    let address = server.address();
+    client.arg(address.ip().to_string()).arg(address.port().to_string());
+    let count = tools::run_checks("http3, aioquic", &mut client, &out.join("client.log"));
+    browser.arg(address.to_string()).arg(out);
+    let count = count + tools::run_checks("http3, Chromium", &mut browser, &out.join("browser.log"));
+    Ok(count + outlived(&mut server))
 }
 
 fn outlived(server: &mut Server) -> Count {

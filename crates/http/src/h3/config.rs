@@ -63,6 +63,12 @@ impl Config {
         self
     }
 
+    /// Returns the limit of streams and the use of datagrams, which QUIC announces too.
+    #[must_use]
+    pub const fn for_transport(&self) -> (u32, bool) {
+        (self.max_streams, self.datagrams)
+    }
+
     /// Announces extended CONNECT (RFC 9220). Default: `false`.
     #[must_use]
     pub const fn with_extended_connect(mut self, enabled: bool) -> Self {

@@ -16,6 +16,9 @@ const ALLOCATIONS: &str = "crates/http/tests/h3_allocations.rs";
 const QPACK: &str = "crates/http/src/h3/qpack/tests.rs";
 const VARINT: &str = "crates/http/src/h3/varint.rs";
 const ERROR: &str = "crates/http/src/h3/error.rs";
+const EXCHANGE: &str = "crates/quic/tests/exchange.rs";
+const IDS: &str = "crates/quic/src/ids.rs";
+const DATAGRAM: &str = "crates/engine/src/datagram.rs";
 const FUZZ: &str = "fuzz/tests/brief.rs";
 
 pub(super) const HTTP_3: &[Line] = &[
@@ -32,7 +35,52 @@ pub(super) const HTTP_3: &[Line] = &[
             (FUZZ, "http3"),
         ]),
     ),
-    line("9000", "QUIC: the transport", Not("no driver yet: the machine of HTTP/3 has no socket")),
+    line(
+        "9000, 9001",
+        "QUIC: quinn-proto without sockets; `sinews serve` does not offer it yet. aioquic and WebTransport of Chromium by \
+         `cargo xtask interop --only http3`",
+        By(&[
+            (EXCHANGE, "requests_are_answered_and_content_exceeds_the_windows"),
+            (EXCHANGE, "datagrams_of_a_session_are_echoed"),
+            (EXCHANGE, "idle_connections_end"),
+            (EXCHANGE, "clients_without_h3_are_refused"),
+            (EXCHANGE, "connections_beyond_the_limit_are_refused"),
+            (EXCHANGE, "random_datagrams_cause_no_panic"),
+            (EXCHANGE, "idle_connection_takes_at_most_40_kib"),
+        ]),
+    ),
+    line(
+        "9000 5.1",
+        "Connection identifiers lead to a worker, and reveal none",
+        By(&[(IDS, "identifiers_lead_to_their_worker_and_reveal_nothing")]),
+    ),
+    line(
+        "9000 8.1, 14.1",
+        "At most three times the received bytes before the address is validated; short first datagrams; Retry when busy",
+        By(&[
+            (EXCHANGE, "answers_before_validation_are_limited"),
+            (EXCHANGE, "busy_endpoint_validates_addresses_by_retry"),
+        ]),
+    ),
+    line("9000 10.3", "Stateless resets shrink", By(&[(EXCHANGE, "stateless_resets_do_not_loop")])),
+    line("9001 9.2, 8470", "0-RTT", Not("not accepted: rustls has early data off unless configured")),
+    line(
+        "queues",
+        "Unread streams close their own window; content for closed windows is limited",
+        By(&[
+            (EXCHANGE, "paused_streams_close_their_window_and_no_other"),
+            (EXCHANGE, "content_beyond_the_limit_of_the_queue_ends_the_connection"),
+        ]),
+    ),
+    line(
+        "3168, 9000 13.4",
+        "UDP with segmentation offload and congestion bits; errors of peers",
+        By(&[
+            (DATAGRAM, "batches_arrive_as_datagrams"),
+            (DATAGRAM, "errors_of_peers_are_no_errors_of_the_socket"),
+            (DATAGRAM, "workers_share_an_address"),
+        ]),
+    ),
     line(
         "9000 16",
         "Integers of variable length",
@@ -78,6 +126,7 @@ pub(super) const HTTP_3: &[Line] = &[
         By(&[
             (STREAMS, "goaway_names_a_request_and_never_grows"),
             (STREAMS, "graceful_shutdown_announces_then_rejects_new_requests"),
+            (EXCHANGE, "shutdown_finishes_requests_and_accepts_no_more"),
         ]),
     ),
     line(
@@ -87,6 +136,11 @@ pub(super) const HTTP_3: &[Line] = &[
             (STREAMS, "server_opens_no_bidirectional_stream"),
             (STREAMS, "streams_beyond_the_limit_are_rejected"),
         ]),
+    ),
+    line(
+        "9114 8",
+        "Errors close the connection with their code",
+        By(&[(EXCHANGE, "violations_close_the_connection_with_their_code")]),
     ),
     line(
         "9114 6.2, 9",

@@ -1,0 +1,464 @@
+//! One connection: QUIC's streams on one side, HTTP/3 on the other.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use quinn_proto::{
+    Connection, ConnectionHandle, Dir, Event as QuicEvent, ReadError, StreamEvent, StreamId, WriteError,
+};
+use sinews_http::h3::{
+    Config, Event, FieldBuffer, H3Code, H3Connection, H3SendError, QuicStreamId, StreamSignal,
+};
+
+use crate::limits::varint;
+
+/// A connection of an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ConnectionKey(pub(crate) ConnectionHandle);
+
+/// The application of an endpoint.
+pub trait Http3App {
+    /// Handles an event of HTTP/3.
+    fn handle_event(&mut self, exchanges: &mut Exchanges<'_>, event: Event<'_>);
+
+    /// Handles a datagram of a session of WebTransport.
+    fn handle_datagram(&mut self, exchanges: &mut Exchanges<'_>, session: QuicStreamId, payload: &[u8]) {
+        let _ = (exchanges, session, payload);
+    }
+
+    /// Content that was queued for closed windows has left, on all streams.
+    fn handle_drained(&mut self, exchanges: &mut Exchanges<'_>) {
+        let _ = exchanges;
+    }
+
+    /// A connection has ended, with its reason for a log. No event follows.
+    fn handle_end(&mut self, connection: ConnectionKey, reason: &str) {
+        let _ = (connection, reason);
+    }
+}
+
+/// A connection of HTTP/3 over QUIC.
+pub(crate) struct Http3Link {
+    pub(crate) quic: Connection,
+    http: H3Connection,
+    key: ConnectionKey,
+    streams: StreamQueues,
+    is_connected: bool,
+    pub(crate) is_ended: bool,
+    started: Instant,
+}
+
+/// Bytes between both layers.
+#[derive(Default)]
+struct StreamQueues {
+    /// The unidirectional stream of HTTP/3's control frames.
+    control: Option<StreamId>,
+    /// Bytes for streams with closed windows.
+    outgoing: BTreeMap<StreamId, OutgoingQueue>,
+    outgoing_bytes: usize,
+    max_queued: usize,
+    /// The rest of a chunk of a held stream.
+    held: BTreeMap<StreamId, Bytes>,
+    /// Streams that the application does not read.
+    paused: BTreeSet<StreamId>,
+    /// Streams that it reads again.
+    resumed: Vec<StreamId>,
+}
+
+#[derive(Default)]
+struct OutgoingQueue {
+    chunks: VecDeque<Bytes>,
+    ends: bool,
+}
+
+fn http_id(stream: StreamId) -> QuicStreamId {
+    QuicStreamId::new(stream.into())
+}
+
+fn quic_id(stream: QuicStreamId) -> StreamId {
+    StreamId::from(varint(stream.get()))
+}
+
+impl Http3Link {
+    pub(crate) fn new(
+        quic: Connection,
+        config: Config,
+        key: ConnectionKey,
+        max_queued: usize,
+        now: Instant,
+    ) -> Self {
+        Self {
+            quic,
+            http: H3Connection::server(config),
+            key,
+            streams: StreamQueues { max_queued, ..StreamQueues::default() },
+            is_connected: false,
+            is_ended: false,
+            started: now,
+        }
+    }
+
+    /// Whether the handshake is complete.
+    pub(crate) const fn is_connected(&self) -> bool {
+        self.is_connected
+    }
+
+    fn elapsed(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.started)
+    }
+
+    /// Handles all events of QUIC.
+    pub(crate) fn drive(&mut self, app: &mut dyn Http3App, fields: &mut FieldBuffer, now: Instant) {
+        while let Some(event) = self.quic.poll() {
+            match event {
+                QuicEvent::Connected => {
+                    self.is_connected = true;
+                    self.streams.control = self.quic.streams().open(Dir::Uni);
+                    if let Some(control) = self.streams.control {
+                        self.http.set_control_stream(http_id(control));
+                    }
+                }
+                QuicEvent::ConnectionLost { reason } => {
+                    self.is_ended = true;
+                    app.handle_end(self.key, &reason.to_string());
+                    return;
+                }
+                QuicEvent::Stream(StreamEvent::Opened { dir }) => {
+                    while let Some(stream) = self.quic.streams().accept(dir) {
+                        let opened = self.http.open(http_id(stream), self.elapsed(now));
+                        self.check(opened.err(), app, now);
+                        self.read(stream, app, fields, now);
+                    }
+                }
+                QuicEvent::Stream(StreamEvent::Readable { id }) => self.read(id, app, fields, now),
+                QuicEvent::Stream(StreamEvent::Writable { id }) => {
+                    self.streams.flush(&mut self.quic, id);
+                    if self.streams.outgoing.is_empty() {
+                        app.handle_drained(&mut self.exchanges(now));
+                    }
+                }
+                QuicEvent::Stream(StreamEvent::Stopped { id, error_code }) => {
+                    self.streams.forget(id);
+                    let code = H3Code::new(error_code.into_inner());
+                    let stopped = self.http.receive_stop(http_id(id), code, self.elapsed(now));
+                    self.report(stopped, app, now);
+                }
+                QuicEvent::DatagramReceived => self.datagrams(app, now),
+                _ => {}
+            }
+            if self.is_ended {
+                return;
+            }
+        }
+        self.settle(app, fields, now);
+    }
+
+    /// Lends the connection to the application, outside of an event.
+    pub(crate) fn exchanges(&mut self, now: Instant) -> Exchanges<'_> {
+        let Self { quic, http, streams, key, .. } = self;
+        Exchanges { quic, http, streams, key: *key, now, out: Vec::new() }
+    }
+
+    fn report(
+        &mut self,
+        event: Result<Option<Event<'static>>, sinews_http::h3::Error>,
+        app: &mut dyn Http3App,
+        now: Instant,
+    ) {
+        match event {
+            Ok(Some(event)) => app.handle_event(&mut self.exchanges(now), event),
+            Ok(None) => {}
+            Err(error) => self.check(Some(error), app, now),
+        }
+    }
+
+    /// Closes the connection after an error of HTTP/3.
+    fn check(&mut self, error: Option<sinews_http::h3::Error>, app: &mut dyn Http3App, now: Instant) {
+        let Some(error) = error.filter(|_| !self.is_ended) else { return };
+        self.is_ended = true;
+        let reason = Bytes::from_static(error.reason().as_bytes());
+        self.quic.close(now, varint(error.code().get()), reason);
+        app.handle_end(self.key, &error.to_string());
+    }
+
+    /// Passes received bytes of a stream to HTTP/3, until there are none or the stream is held.
+    fn read(&mut self, stream: StreamId, app: &mut dyn Http3App, fields: &mut FieldBuffer, now: Instant) {
+        while !self.is_ended && !self.streams.paused.contains(&stream) {
+            let (chunk, ends) = match self.streams.held.remove(&stream) {
+                Some(rest) => (rest, false),
+                None if self.http.is_held(http_id(stream)) => return,
+                None => {
+                    let mut reader = self.quic.recv_stream(stream);
+                    let Ok(mut chunks) = reader.read(true) else { return };
+                    let next = chunks.next(usize::MAX);
+                    // The connection is asked for datagrams after each call.
+                    let _ = chunks.finalize();
+                    match next {
+                        Ok(Some(chunk)) => (chunk.bytes, false),
+                        Ok(None) => (Bytes::new(), true),
+                        Err(ReadError::Blocked) => return,
+                        Err(ReadError::Reset(code)) => {
+                            let code = H3Code::new(code.into_inner());
+                            let reset = self.http.receive_reset(http_id(stream), code, self.elapsed(now));
+                            return self.report(reset, app, now);
+                        }
+                    }
+                }
+            };
+            let mut input = &chunk[..];
+            loop {
+                let elapsed = self.elapsed(now);
+                let event = self.http.receive(http_id(stream), &mut input, ends, fields, elapsed);
+                match event {
+                    Ok(Some(event)) => {
+                        let (quic, http, streams) = (&mut self.quic, &mut self.http, &mut self.streams);
+                        let key = self.key;
+                        app.handle_event(
+                            &mut Exchanges { quic, http, streams, key, now, out: Vec::new() },
+                            event,
+                        );
+                    }
+                    Ok(None) => break,
+                    Err(error) => return self.check(Some(error), app, now),
+                }
+            }
+            if !input.is_empty() {
+                let rest = chunk.slice_ref(input);
+                self.streams.held.insert(stream, rest);
+                return;
+            }
+            if ends {
+                return;
+            }
+        }
+    }
+
+    fn datagrams(&mut self, app: &mut dyn Http3App, now: Instant) {
+        while let Some(datagram) = self.quic.datagrams().recv() {
+            match self.http.receive_datagram(&datagram) {
+                Ok(Some((session, payload))) => {
+                    app.handle_datagram(&mut self.exchanges(now), session, payload);
+                }
+                Ok(None) => {}
+                Err(error) => return self.check(Some(error), app, now),
+            }
+        }
+    }
+
+    /// Executes signals, continues streams that were held, and writes control frames.
+    fn settle(&mut self, app: &mut dyn Http3App, fields: &mut FieldBuffer, now: Instant) {
+        loop {
+            while let Some(signal) = self.http.next_signal() {
+                match signal {
+                    StreamSignal::Reset { stream, code } => {
+                        self.streams.forget(quic_id(stream));
+                        let _ = self.quic.send_stream(quic_id(stream)).reset(varint(code.get()));
+                    }
+                    StreamSignal::StopSending { stream, code } => {
+                        self.streams.held.remove(&quic_id(stream));
+                        self.streams.paused.remove(&quic_id(stream));
+                        let _ = self.quic.recv_stream(quic_id(stream)).stop(varint(code.get()));
+                    }
+                    _ => {}
+                }
+            }
+            let resumed = self.http.next_resumed().map(quic_id);
+            let Some(stream) = resumed.or_else(|| self.streams.resumed.pop()) else { break };
+            self.read(stream, app, fields, now);
+        }
+        if let Some(control) = self.streams.control.filter(|_| self.http.wants_write()) {
+            let mut out = Vec::new();
+            self.http.write_control(&mut out);
+            self.streams.send(&mut self.quic, control, out.into(), false);
+        }
+        if self.streams.outgoing_bytes > self.streams.max_queued && !self.is_ended {
+            self.is_ended = true;
+            let reason = Bytes::from_static(b"queue of outgoing content is full");
+            self.quic.close(now, varint(H3Code::H3_EXCESSIVE_LOAD.get()), reason);
+            app.handle_end(self.key, "queue of outgoing content is full (max_queued)");
+        }
+    }
+
+    pub(crate) fn requests(&self) -> usize {
+        self.http.requests()
+    }
+
+    /// Announces the end of the connection to its client.
+    pub(crate) fn shut_down(&mut self) {
+        self.http.shut_down_now();
+    }
+}
+
+impl StreamQueues {
+    /// Sends bytes as far as the windows permit, and queues the rest.
+    fn send(&mut self, quic: &mut Connection, stream: StreamId, bytes: Bytes, ends: bool) {
+        let queue = self.outgoing.entry(stream).or_default();
+        self.outgoing_bytes += bytes.len();
+        if !bytes.is_empty() {
+            queue.chunks.push_back(bytes);
+        }
+        queue.ends |= ends;
+        self.flush(quic, stream);
+    }
+
+    fn flush(&mut self, quic: &mut Connection, stream: StreamId) {
+        let Some(queue) = self.outgoing.get_mut(&stream) else { return };
+        let mut writer = quic.send_stream(stream);
+        let mut is_open = true;
+        while is_open && !queue.chunks.is_empty() {
+            match writer.write_chunks(queue.chunks.make_contiguous()) {
+                Ok(written) => {
+                    self.outgoing_bytes -= written.bytes;
+                    queue.chunks.drain(..written.chunks);
+                }
+                Err(WriteError::Blocked) => return,
+                Err(_) => is_open = false,
+            }
+        }
+        if queue.ends && is_open {
+            let _ = writer.finish();
+        }
+        self.forget(stream);
+    }
+
+    /// Drops the queue of a stream.
+    fn forget(&mut self, stream: StreamId) {
+        if let Some(queue) = self.outgoing.remove(&stream) {
+            self.outgoing_bytes -= queue.chunks.iter().map(Bytes::len).sum::<usize>();
+        }
+    }
+}
+
+/// Calls of an application on a connection.
+pub struct Exchanges<'a> {
+    quic: &'a mut Connection,
+    http: &'a mut H3Connection,
+    streams: &'a mut StreamQueues,
+    key: ConnectionKey,
+    now: Instant,
+    out: Vec<u8>,
+}
+
+impl Exchanges<'_> {
+    /// The connection.
+    #[must_use]
+    pub const fn connection(&self) -> ConnectionKey {
+        self.key
+    }
+
+    /// The time of the event.
+    #[must_use]
+    pub const fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// Sends the head of a response. `ends`: it has no content.
+    ///
+    /// # Errors
+    /// [`H3SendError`].
+    pub fn send_head<'f>(
+        &mut self,
+        stream: QuicStreamId,
+        status: u16,
+        fields: impl IntoIterator<Item = (&'f str, &'f str)>,
+        ends: bool,
+    ) -> Result<(), H3SendError> {
+        self.http.send_head(stream, status, fields, ends, &mut self.out)?;
+        let head = std::mem::take(&mut self.out);
+        self.streams.send(self.quic, quic_id(stream), head.into(), ends);
+        Ok(())
+    }
+
+    /// Sends content, which is not copied. `ends`: the response ends after it.
+    ///
+    /// # Errors
+    /// [`H3SendError`].
+    pub fn send_data(&mut self, stream: QuicStreamId, data: Bytes, ends: bool) -> Result<(), H3SendError> {
+        let header = self.http.start_data(stream, data.len(), ends)?;
+        self.streams.send(self.quic, quic_id(stream), Bytes::copy_from_slice(header.as_bytes()), false);
+        self.streams.send(self.quic, quic_id(stream), data, ends);
+        Ok(())
+    }
+
+    /// Opens a stream of a session of WebTransport. `None`: the client permits no further stream now.
+    ///
+    /// # Errors
+    /// [`H3SendError`].
+    pub fn open_session_stream(
+        &mut self,
+        session: QuicStreamId,
+        is_unidirectional: bool,
+    ) -> Result<Option<QuicStreamId>, H3SendError> {
+        let dir = if is_unidirectional { Dir::Uni } else { Dir::Bi };
+        let Some(stream) = self.quic.streams().open(dir) else { return Ok(None) };
+        match self.http.open_session_stream(http_id(stream), session) {
+            Ok(prefix) => {
+                let prefix = Bytes::copy_from_slice(prefix.as_bytes());
+                self.streams.send(self.quic, stream, prefix, false);
+                Ok(Some(http_id(stream)))
+            }
+            Err(error) => {
+                let _ = self.quic.send_stream(stream).reset(varint(H3Code::WEBTRANSPORT_SESSION_GONE.get()));
+                Err(error)
+            }
+        }
+    }
+
+    /// Sends bytes on a stream of a session, without frames. `ends`: our side of the stream ends after them.
+    pub fn send_bytes(&mut self, stream: QuicStreamId, bytes: Bytes, ends: bool) {
+        self.streams.send(self.quic, quic_id(stream), bytes, ends);
+    }
+
+    /// Sends a datagram of a session. One that is too large for the path, or has no room, is dropped.
+    ///
+    /// # Errors
+    /// [`H3SendError`].
+    pub fn send_datagram(&mut self, session: QuicStreamId, payload: &[u8]) -> Result<(), H3SendError> {
+        let prefix = self.http.datagram_prefix(session)?;
+        let datagram = [prefix.as_bytes(), payload].concat();
+        let _ = self.quic.datagrams().send(datagram.into(), true);
+        Ok(())
+    }
+
+    /// Stops reading a stream after the event: its window closes, and no other. The datagram that is being handled may still
+    /// bring content.
+    pub fn pause_reads(&mut self, stream: QuicStreamId) {
+        self.streams.paused.insert(quic_id(stream));
+    }
+
+    /// Reads a stream again.
+    pub fn resume_reads(&mut self, stream: QuicStreamId) {
+        if self.streams.paused.remove(&quic_id(stream)) {
+            self.streams.resumed.push(quic_id(stream));
+        }
+    }
+
+    /// Ends a session of WebTransport with a code and a reason.
+    ///
+    /// # Errors
+    /// [`H3SendError`].
+    pub fn close_session(
+        &mut self,
+        session: QuicStreamId,
+        code: u32,
+        reason: &str,
+    ) -> Result<(), H3SendError> {
+        self.http.close_session(session, code, reason, &mut self.out)?;
+        let capsule = std::mem::take(&mut self.out);
+        self.streams.send(self.quic, quic_id(session), capsule.into(), true);
+        Ok(())
+    }
+
+    /// Ends a stream early.
+    pub fn reset(&mut self, stream: QuicStreamId, code: H3Code) {
+        self.http.reset(stream, code);
+    }
+
+    /// Bytes that wait for windows of the client. Send less while the number is high; [`Http3App::handle_drained`] reports
+    /// that none is left.
+    #[must_use]
+    pub const fn queued(&self) -> usize {
+        self.streams.outgoing_bytes
+    }
+}

@@ -1,0 +1,276 @@
+//! All connections of a worker.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::BytesMut;
+use quinn_proto::{ConnectionHandle, DatagramEvent, EcnCodepoint, Endpoint, Incoming, Transmit};
+use sinews_http::h3::{Config, FieldBuffer};
+
+use crate::connection::{ConnectionKey, Exchanges, Http3App, Http3Link};
+use crate::ids::{ConnectionRoutes, WorkerRoute};
+use crate::limits::{self, QuicLimits, QuicSetupError};
+
+/// Datagrams to send: `segment` is the size of each but the last, for one call with segmentation offload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Outgoing {
+    /// The peer.
+    pub destination: SocketAddr,
+    /// Length of the datagrams.
+    pub len: usize,
+    /// Size of a datagram, if there are several.
+    pub segment: Option<usize>,
+    /// Bits of explicit congestion notification (RFC 3168).
+    pub ecn: u8,
+    /// The address to send from, if it is known.
+    pub source: Option<IpAddr>,
+}
+
+/// The connections of HTTP/3 of one worker.
+pub struct QuicEndpoint {
+    quic: Endpoint,
+    http: Config,
+    limits: QuicLimits,
+    links: HashMap<ConnectionHandle, Box<Http3Link>>,
+    /// Changed links: they may have datagrams to send.
+    changed: BTreeSet<usize>,
+    timeouts: BTreeSet<(Instant, usize)>,
+    timeout_of: HashMap<usize, Instant>,
+    handshakes: usize,
+    fields: FieldBuffer,
+    /// Answers without a connection: Retry, version negotiation, stateless reset, refusal.
+    responses: Vec<(Transmit, Vec<u8>)>,
+    is_closing: bool,
+}
+
+/// Datagrams of one send with segmentation offload: Linux takes 64.
+const SEGMENTS_MAX: usize = 16;
+
+/// Queued answers without a connection. Further answers are dropped: a flood of invalid datagrams needs no answer.
+const RESPONSES_MAX: usize = 64;
+
+impl QuicEndpoint {
+    /// Creates the endpoint of a worker. `tls` must offer `h3` by ALPN.
+    ///
+    /// # Errors
+    /// [`QuicSetupError`].
+    pub fn new(
+        tls: Arc<rustls::ServerConfig>,
+        http: Config,
+        limits: QuicLimits,
+        routes: ConnectionRoutes,
+        route: WorkerRoute,
+    ) -> Result<Self, QuicSetupError> {
+        let server = limits.server(tls, &http)?;
+        let config = limits::endpoint(routes, route)?;
+        Ok(Self {
+            quic: Endpoint::new(Arc::new(config), Some(Arc::new(server)), true, None),
+            http,
+            limits,
+            links: HashMap::new(),
+            changed: BTreeSet::new(),
+            timeouts: BTreeSet::new(),
+            timeout_of: HashMap::new(),
+            handshakes: 0,
+            fields: FieldBuffer::new(),
+            responses: Vec::new(),
+            is_closing: false,
+        })
+    }
+
+    /// Number of connections, handshakes included.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.links.len()
+    }
+
+    /// Number of connections with an incomplete handshake.
+    #[must_use]
+    pub const fn handshakes(&self) -> usize {
+        self.handshakes
+    }
+
+    /// Number of open requests and sessions. After [`shut_down`](Self::shut_down) it falls to 0.
+    #[must_use]
+    pub fn requests(&self) -> usize {
+        self.links.values().map(|link| link.requests()).sum()
+    }
+
+    /// Handles a received datagram. `ecn` are the bits of its IP header.
+    pub fn receive(
+        &mut self,
+        datagram: BytesMut,
+        from: SocketAddr,
+        local: Option<IpAddr>,
+        ecn: u8,
+        app: &mut dyn Http3App,
+        now: Instant,
+    ) {
+        let mut response = Vec::new();
+        let ecn = EcnCodepoint::from_bits(ecn);
+        match self.quic.handle(now, from, local, ecn, datagram, &mut response) {
+            Some(DatagramEvent::ConnectionEvent(handle, event)) => {
+                if let Some(link) = self.links.get_mut(&handle) {
+                    link.quic.handle_event(event);
+                    self.drive(handle, app, now);
+                }
+            }
+            Some(DatagramEvent::NewConnection(incoming)) => self.accept(incoming, app, now),
+            Some(DatagramEvent::Response(transmit)) => self.respond(transmit, response),
+            None => {}
+        }
+    }
+
+    fn respond(&mut self, transmit: Transmit, bytes: Vec<u8>) {
+        if self.responses.len() < RESPONSES_MAX {
+            self.responses.push((transmit, bytes));
+        }
+    }
+
+    fn accept(&mut self, incoming: Incoming, app: &mut dyn Http3App, now: Instant) {
+        let mut response = Vec::new();
+        if self.is_closing || self.links.len() >= self.limits.max_connections {
+            let transmit = self.quic.refuse(incoming, &mut response);
+            return self.respond(transmit, response);
+        }
+        if self.handshakes >= self.limits.retry_at && !incoming.remote_address_validated() {
+            if let Ok(transmit) = self.quic.retry(incoming, &mut response) {
+                self.respond(transmit, response);
+            }
+            return;
+        }
+        match self.quic.accept(incoming, now, &mut response, None) {
+            Ok((handle, connection)) => {
+                let key = ConnectionKey(handle);
+                let link = Http3Link::new(connection, self.http, key, self.limits.max_queued, now);
+                self.links.insert(handle, Box::new(link));
+                self.handshakes += 1;
+                self.drive(handle, app, now);
+            }
+            Err(error) => {
+                if let Some(transmit) = error.response {
+                    self.respond(transmit, response);
+                }
+            }
+        }
+    }
+
+    /// Handles the events of a connection, and removes it at its end.
+    fn drive(&mut self, handle: ConnectionHandle, app: &mut dyn Http3App, now: Instant) {
+        let Some(link) = self.links.get_mut(&handle) else { return };
+        let was_connected = link.is_connected();
+        if !link.is_ended {
+            link.drive(app, &mut self.fields, now);
+        }
+        while let Some(event) = link.quic.poll_endpoint_events() {
+            if let Some(event) = self.quic.handle_event(handle, event) {
+                link.quic.handle_event(event);
+            }
+        }
+        let (is_connected, is_drained) = (link.is_connected(), link.quic.is_drained());
+        let timeout = link.quic.poll_timeout().filter(|_| !is_drained);
+        self.set_timeout(handle.0, timeout);
+        if !was_connected && (is_connected || is_drained) {
+            self.handshakes -= 1;
+        }
+        if is_drained {
+            self.links.remove(&handle);
+            self.changed.remove(&handle.0);
+        } else {
+            self.changed.insert(handle.0);
+        }
+    }
+
+    /// Lends a connection outside of an event, for example to send a publication. `None`: it exists no longer.
+    pub fn with_connection<T>(
+        &mut self,
+        connection: ConnectionKey,
+        app: &mut dyn Http3App,
+        now: Instant,
+        call: impl FnOnce(&mut Exchanges<'_>) -> T,
+    ) -> Option<T> {
+        let link = self.links.get_mut(&connection.0).filter(|link| !link.is_ended)?;
+        let result = call(&mut link.exchanges(now));
+        self.drive(connection.0, app, now);
+        Some(result)
+    }
+
+    fn set_timeout(&mut self, handle: usize, timeout: Option<Instant>) {
+        let old = match timeout {
+            Some(timeout) => self.timeout_of.insert(handle, timeout),
+            None => self.timeout_of.remove(&handle),
+        };
+        if old == timeout {
+            return;
+        }
+        if let Some(old) = old {
+            self.timeouts.remove(&(old, handle));
+        }
+        if let Some(timeout) = timeout {
+            self.timeouts.insert((timeout, handle));
+        }
+    }
+
+    /// The time of the next call of [`expire`](Self::expire).
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Instant> {
+        self.timeouts.first().map(|(timeout, _)| *timeout)
+    }
+
+    /// Handles timeouts up to `now`.
+    pub fn expire(&mut self, app: &mut dyn Http3App, now: Instant) {
+        while let Some((timeout, handle)) = self.timeouts.first().copied().filter(|(at, _)| *at <= now) {
+            self.timeouts.remove(&(timeout, handle));
+            self.timeout_of.remove(&handle);
+            let handle = ConnectionHandle(handle);
+            if let Some(link) = self.links.get_mut(&handle) {
+                link.quic.handle_timeout(now);
+                self.drive(handle, app, now);
+            }
+        }
+    }
+
+    /// Replaces `out` by the next datagrams to send. `None`: there are none until another call.
+    pub fn transmit(&mut self, out: &mut Vec<u8>, app: &mut dyn Http3App, now: Instant) -> Option<Outgoing> {
+        out.clear();
+        if let Some((transmit, bytes)) = self.responses.pop() {
+            out.extend_from_slice(&bytes[..transmit.size]);
+            return Some(outgoing(&transmit));
+        }
+        while let Some(&handle) = self.changed.first() {
+            let link = self.links.get_mut(&ConnectionHandle(handle));
+            if let Some(transmit) = link.and_then(|link| link.quic.poll_transmit(now, SEGMENTS_MAX, out)) {
+                return Some(outgoing(&transmit));
+            }
+            // Sending moves timeouts, and may need identifiers.
+            self.drive(ConnectionHandle(handle), app, now);
+            self.changed.remove(&handle);
+        }
+        None
+    }
+
+    /// Accepts no more connections, and tells the clients to send no more requests.
+    pub fn shut_down(&mut self, app: &mut dyn Http3App, now: Instant) {
+        self.is_closing = true;
+        let handles: Vec<ConnectionHandle> = self.links.keys().copied().collect();
+        for handle in handles {
+            if let Some(link) = self.links.get_mut(&handle) {
+                link.shut_down();
+            }
+            self.drive(handle, app, now);
+        }
+    }
+}
+
+fn outgoing(transmit: &Transmit) -> Outgoing {
+    Outgoing {
+        destination: transmit.destination,
+        len: transmit.size,
+        segment: transmit.segment_size,
+        ecn: transmit.ecn.map_or(0, |ecn| ecn as u8),
+        source: transmit.src_ip,
+    }
+}

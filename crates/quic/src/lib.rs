@@ -1,0 +1,19 @@
+//! HTTP/3 over QUIC without sockets, for one worker: datagrams and time in, datagrams and events out.
+//!
+//! A driver passes each received datagram to [`QuicEndpoint::receive`], calls [`QuicEndpoint::expire`] at
+//! [`QuicEndpoint::next_timeout`], and then sends the datagrams of [`QuicEndpoint::transmit`]. The events of HTTP/3 go to an
+//! [`Http3App`], which answers through an [`Exchanges`].
+//!
+//! A connection identifier names its worker and the generation of its process, so that a datagram that the kernel gave to
+//! another worker is passed on: [`ConnectionRoutes::of`].
+#![forbid(unsafe_code)]
+
+mod connection;
+mod endpoint;
+mod ids;
+mod limits;
+
+pub use connection::{ConnectionKey, Exchanges, Http3App};
+pub use endpoint::{Outgoing, QuicEndpoint};
+pub use ids::{ConnectionRoutes, WorkerRoute};
+pub use limits::{QuicLimits, QuicSetupError};

@@ -1,0 +1,168 @@
+//! Limits of an endpoint, and their translation into quinn-proto's configuration.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn_proto::crypto::rustls::{NoInitialCipherSuite, QuicServerConfig};
+use quinn_proto::{EndpointConfig, IdleTimeout, ServerConfig, TransportConfig, VarInt};
+use ring::rand::SystemRandom;
+
+use crate::ids::{ConnectionRoutes, RoutedIds, WorkerRoute};
+
+/// Limits of the connections of one worker.
+#[derive(Clone, Copy, Debug)]
+pub struct QuicLimits {
+    pub(crate) max_connections: usize,
+    pub(crate) retry_at: usize,
+    pub(crate) idle_timeout: Duration,
+    pub(crate) stream_window: u32,
+    pub(crate) connection_window: u32,
+    pub(crate) send_window: u32,
+    pub(crate) max_queued: usize,
+    pub(crate) datagram_buffer: usize,
+}
+
+impl QuicLimits {
+    /// Creates the default limits.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            max_connections: 10_000,
+            retry_at: 100,
+            idle_timeout: Duration::from_secs(30),
+            stream_window: 65_535,
+            connection_window: 1 << 20,
+            send_window: 1 << 20,
+            max_queued: 1 << 20,
+            datagram_buffer: 64 << 10,
+        }
+    }
+
+    /// Sets the maximum of connections; the endpoint refuses further connections. Default: 10,000.
+    #[must_use]
+    pub const fn with_max_connections(mut self, connections: usize) -> Self {
+        self.max_connections = connections;
+        self
+    }
+
+    /// Sets the number of unfinished handshakes from which on a client must prove its address by Retry (RFC 9000 section
+    /// 8.1.2). Default: 100.
+    #[must_use]
+    pub const fn with_retry_at(mut self, handshakes: usize) -> Self {
+        self.retry_at = handshakes;
+        self
+    }
+
+    /// Sets the time without a packet after which a connection ends, at most 2^62 ms. Default: 30 s.
+    #[must_use]
+    pub const fn with_idle_timeout(mut self, timeout: Duration) -> Self {
+        self.idle_timeout = timeout;
+        self
+    }
+
+    /// Sets the bytes that a connection queues for streams with closed windows. A longer queue ends the connection:
+    /// read [`Exchanges::queued`](crate::Exchanges::queued) first. Default: 1 MiB.
+    #[must_use]
+    pub const fn with_max_queued(mut self, bytes: usize) -> Self {
+        self.max_queued = bytes;
+        self
+    }
+
+    pub(crate) fn transport(
+        &self,
+        http: &sinews_http::h3::Config,
+    ) -> Result<TransportConfig, QuicSetupError> {
+        let mut transport = TransportConfig::default();
+        let idle = IdleTimeout::try_from(self.idle_timeout).map_err(|_| QuicSetupError::IdleTimeout)?;
+        let (max_streams, has_datagrams) = http.for_transport();
+        let datagrams = has_datagrams.then_some(self.datagram_buffer);
+        transport
+            .max_concurrent_bidi_streams(max_streams.into())
+            .max_concurrent_uni_streams(max_streams.into())
+            .max_idle_timeout(Some(idle))
+            .stream_receive_window(self.stream_window.into())
+            .receive_window(self.connection_window.into())
+            .send_window(self.send_window.into())
+            .datagram_receive_buffer_size(datagrams)
+            .datagram_send_buffer_size(self.datagram_buffer);
+        Ok(transport)
+    }
+
+    pub(crate) fn server(
+        &self,
+        tls: Arc<rustls::ServerConfig>,
+        http: &sinews_http::h3::Config,
+    ) -> Result<ServerConfig, QuicSetupError> {
+        let crypto = QuicServerConfig::try_from(tls).map_err(QuicSetupError::CipherSuite)?;
+        let mut server = ServerConfig::new(Arc::new(crypto), Arc::new(token_key()?));
+        server
+            .transport_config(Arc::new(self.transport(http)?))
+            .max_incoming(self.retry_at.max(1))
+            .incoming_buffer_size(INCOMING_MAX)
+            .incoming_buffer_size_total(INCOMING_MAX * 64);
+        Ok(server)
+    }
+}
+
+/// Bytes of a client before its connection is accepted, which happens at once.
+const INCOMING_MAX: u64 = 16 << 10;
+
+impl Default for QuicLimits {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn random_key() -> Result<[u8; 64], QuicSetupError> {
+    let mut key = [0; 64];
+    let filled = ring::rand::SecureRandom::fill(&SystemRandom::new(), &mut key);
+    filled.map_err(|_| QuicSetupError::Random)?;
+    Ok(key)
+}
+
+/// The key of tokens of Retry. A token is valid for 15 s at the worker that sent it.
+fn token_key() -> Result<ring::hkdf::Prk, QuicSetupError> {
+    Ok(ring::hkdf::Salt::new(ring::hkdf::HKDF_SHA256, &[]).extract(&random_key()?))
+}
+
+pub(crate) fn endpoint(
+    routes: ConnectionRoutes,
+    route: WorkerRoute,
+) -> Result<EndpointConfig, QuicSetupError> {
+    let reset_key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &random_key()?);
+    let mut config = EndpointConfig::new(Arc::new(reset_key));
+    let random = Arc::new(SystemRandom::new());
+    config.cid_generator(move || {
+        Box::new(RoutedIds { routes: routes.clone(), route, random: Arc::clone(&random) })
+    });
+    Ok(config)
+}
+
+pub(crate) fn varint(number: u64) -> VarInt {
+    VarInt::from_u64(number).unwrap_or(VarInt::MAX)
+}
+
+/// The reason why an endpoint cannot be created.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum QuicSetupError {
+    /// TLS 1.3 with AES-128-GCM, which protects first packets, is not configured.
+    CipherSuite(NoInitialCipherSuite),
+    /// The idle timeout exceeds 2^62 ms.
+    IdleTimeout,
+    /// The system's random source failed.
+    Random,
+}
+
+impl fmt::Display for QuicSetupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::CipherSuite(error) => error.fmt(f),
+            Self::IdleTimeout => f.write_str("idle timeout exceeds 2^62 ms"),
+            Self::Random => f.write_str("the random source of the system failed"),
+        }
+    }
+}
+
+impl std::error::Error for QuicSetupError {}

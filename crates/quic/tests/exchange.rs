@@ -1,0 +1,595 @@
+//! Both sides in memory, with a simulated clock: the endpoint, and a client of quinn-proto with the client's side of HTTP/3.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use quinn_proto::crypto::rustls::QuicClientConfig;
+use quinn_proto::{
+    ClientConfig, Connection, ConnectionHandle, DatagramEvent, Dir, Endpoint, EndpointConfig,
+    Event as QuicEvent, StreamEvent, StreamId, VarInt,
+};
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use rustls::pki_types::PrivateKeyDer;
+use sinews_http::h3::{Config, Event, FieldBuffer, H3Connection, QuicStreamId, RequestTarget};
+use sinews_quic::{
+    ConnectionKey, ConnectionRoutes, Exchanges, Http3App, QuicEndpoint, QuicLimits, WorkerRoute,
+};
+use sinews_testkit::{CountingAllocator, measure};
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+const SERVER: &str = "127.0.0.1:443";
+const CLIENT: &str = "127.0.0.1:5000";
+
+/// Echoes bodies, datagrams, and names paths.
+#[derive(Default)]
+struct EchoApp {
+    bodies: HashMap<(ConnectionKey, QuicStreamId), Vec<u8>>,
+    requests: usize,
+    datagrams: usize,
+    ends: Vec<String>,
+    last: Option<ConnectionKey>,
+    /// Pauses each request at its head.
+    pauses: bool,
+}
+
+impl Http3App for EchoApp {
+    fn handle_event(&mut self, exchanges: &mut Exchanges<'_>, event: Event<'_>) {
+        let key = exchanges.connection();
+        match event {
+            Event::Request { stream, head } => {
+                self.requests += 1;
+                self.last = Some(key);
+                let path = head.target().unwrap_or_default().to_owned();
+                exchanges.send_head(stream, 200, [("x-path", path.as_str())], false).expect("an open stream");
+                self.bodies.insert((key, stream), Vec::new());
+                if self.pauses {
+                    exchanges.pause_reads(stream);
+                }
+            }
+            Event::Data { stream, data } => {
+                if let Some(body) = self.bodies.get_mut(&(key, stream)) {
+                    body.extend_from_slice(data);
+                }
+            }
+            Event::End { stream } => {
+                if let Some(body) = self.bodies.remove(&(key, stream)) {
+                    exchanges.send_data(stream, body.into(), true).expect("an open stream");
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn handle_datagram(&mut self, exchanges: &mut Exchanges<'_>, session: QuicStreamId, payload: &[u8]) {
+        self.datagrams += 1;
+        exchanges.send_datagram(session, payload).expect("an open session");
+    }
+
+    fn handle_end(&mut self, _: ConnectionKey, reason: &str) {
+        self.ends.push(reason.to_owned());
+    }
+}
+
+/// A client with one connection.
+struct QuicClient {
+    endpoint: Endpoint,
+    handle: ConnectionHandle,
+    quic: Connection,
+    http: H3Connection,
+    fields: FieldBuffer,
+    control: Option<StreamId>,
+    /// Bytes for closed windows.
+    pending: Vec<(StreamId, Bytes)>,
+    responses: HashMap<u64, (u16, Vec<u8>, bool)>,
+    datagrams: Vec<Vec<u8>>,
+    lost: Option<String>,
+    go_away: Option<u64>,
+}
+
+struct Pair {
+    now: Instant,
+    server: QuicEndpoint,
+    app: EchoApp,
+    routes: ConnectionRoutes,
+    /// Bytes from and to the server before the client's address is validated.
+    received: usize,
+    sent: usize,
+}
+
+const ROUTE: WorkerRoute = WorkerRoute::new(5, 2);
+
+fn certificate() -> (Arc<rustls::ServerConfig>, rustls::RootCertStore) {
+    let CertifiedKey { cert, signing_key } =
+        generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut tls = rustls::ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .expect("TLS 1.3")
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![cert.der().clone()],
+            PrivateKeyDer::try_from(signing_key.serialize_der()).expect("a key"),
+        )
+        .expect("a valid certificate");
+    tls.alpn_protocols = vec![b"h3".to_vec()];
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(cert.der().clone()).expect("a valid certificate");
+    (Arc::new(tls), roots)
+}
+
+impl Pair {
+    fn new(limits: QuicLimits) -> (Self, rustls::RootCertStore) {
+        let (tls, roots) = certificate();
+        let routes = ConnectionRoutes::new();
+        let http = Config::new().with_max_sessions(2);
+        let server = QuicEndpoint::new(tls, http, limits, routes.clone(), ROUTE).expect("a valid setup");
+        let world =
+            Self { now: Instant::now(), server, app: EchoApp::default(), routes, received: 0, sent: 0 };
+        (world, roots)
+    }
+
+    fn connect(&self, roots: rustls::RootCertStore, alpn: &str) -> QuicClient {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut tls = rustls::ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .expect("TLS 1.3")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        tls.alpn_protocols = vec![alpn.as_bytes().to_vec()];
+        let config = ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).expect("TLS 1.3")));
+        let mut endpoint = Endpoint::new(Arc::new(EndpointConfig::default()), None, true, None);
+        let to = SERVER.parse().expect("an address");
+        let (handle, quic) = endpoint.connect(self.now, config, to, "localhost").expect("a valid name");
+        QuicClient {
+            endpoint,
+            handle,
+            quic,
+            http: H3Connection::client(Config::new().with_max_sessions(1)),
+            fields: FieldBuffer::new(),
+            control: None,
+            pending: Vec::new(),
+            responses: HashMap::new(),
+            datagrams: Vec::new(),
+            lost: None,
+            go_away: None,
+        }
+    }
+
+    /// Passes datagrams both ways until none is left. Returns whether one was passed.
+    fn exchange(&mut self, client: &mut QuicClient) -> bool {
+        let mut any = false;
+        loop {
+            let mut passed = false;
+            for datagram in client.transmit(self.now) {
+                passed = true;
+                self.received += datagram.len();
+                let from: SocketAddr = CLIENT.parse().expect("an address");
+                if datagram[0] & 0x80 == 0 {
+                    assert_eq!(self.routes.of(&datagram), Some(ROUTE), "a short header leads to its worker");
+                }
+                let datagram = BytesMut::from(&datagram[..]);
+                self.server.receive(datagram, from, None, 0, &mut self.app, self.now);
+            }
+            for datagram in self.transmit() {
+                passed = true;
+                client.receive(&datagram, self.now);
+            }
+            if !passed {
+                return any;
+            }
+            any = true;
+        }
+    }
+
+    fn transmit(&mut self) -> Vec<Vec<u8>> {
+        let mut datagrams = Vec::new();
+        let mut out = Vec::new();
+        while let Some(outgoing) = self.server.transmit(&mut out, &mut self.app, self.now) {
+            self.sent += outgoing.len;
+            let segment = outgoing.segment.unwrap_or(outgoing.len);
+            datagrams.extend(out[..outgoing.len].chunks(segment).map(<[u8]>::to_vec));
+            out.clear();
+        }
+        datagrams
+    }
+
+    /// Exchanges datagrams and lets time pass until a condition holds.
+    fn run(&mut self, client: &mut QuicClient, what: &str, done: impl Fn(&Self, &QuicClient) -> bool) {
+        for _ in 0..10_000 {
+            self.exchange(client);
+            if done(self, client) {
+                return;
+            }
+            let next = [self.server.next_timeout(), client.quic.poll_timeout()];
+            let Some(next) = next.into_iter().flatten().min() else { break };
+            self.now = self.now.max(next);
+            self.server.expire(&mut self.app, self.now);
+            client.quic.handle_timeout(self.now);
+            client.drive(self.now);
+        }
+        panic!("{what}: {:?} {:?}", self.app.ends, client.lost);
+    }
+}
+
+impl QuicClient {
+    fn transmit(&mut self, now: Instant) -> Vec<Vec<u8>> {
+        let mut datagrams = Vec::new();
+        let mut out = Vec::new();
+        while let Some(transmit) = self.quic.poll_transmit(now, 1, &mut out) {
+            datagrams.push(out[..transmit.size].to_vec());
+            out.clear();
+        }
+        datagrams
+    }
+
+    fn receive(&mut self, datagram: &[u8], now: Instant) {
+        let server = SERVER.parse().expect("an address");
+        let event = self.endpoint.handle(now, server, None, None, BytesMut::from(datagram), &mut Vec::new());
+        if let Some(DatagramEvent::ConnectionEvent(_, event)) = event {
+            self.quic.handle_event(event);
+            self.drive(now);
+        }
+    }
+
+    fn drive(&mut self, now: Instant) {
+        while let Some(event) = self.quic.poll_endpoint_events() {
+            if let Some(event) = self.endpoint.handle_event(self.handle, event) {
+                self.quic.handle_event(event);
+            }
+        }
+        while let Some(event) = self.quic.poll() {
+            match event {
+                QuicEvent::Connected => {
+                    self.control = self.quic.streams().open(Dir::Uni);
+                    let mut out = Vec::new();
+                    self.http.write_control(&mut out);
+                    self.send(self.control.expect("a permitted stream"), out.into(), false);
+                }
+                QuicEvent::ConnectionLost { reason } => self.lost = Some(reason.to_string()),
+                QuicEvent::Stream(StreamEvent::Opened { dir }) => {
+                    while let Some(stream) = self.quic.streams().accept(dir) {
+                        let id = QuicStreamId::new(stream.into());
+                        self.http.open(id, Duration::ZERO).expect("a valid stream");
+                        self.read(stream);
+                    }
+                }
+                QuicEvent::Stream(StreamEvent::Readable { id }) => self.read(id),
+                QuicEvent::Stream(StreamEvent::Writable { .. }) => self.flush(),
+                QuicEvent::DatagramReceived => {
+                    while let Some(datagram) = self.quic.datagrams().recv() {
+                        let (_, payload) =
+                            self.http.receive_datagram(&datagram).expect("valid").expect("a session");
+                        self.datagrams.push(payload.to_vec());
+                    }
+                }
+                _ => {}
+            }
+        }
+        let _ = now;
+    }
+
+    fn read(&mut self, stream: StreamId) {
+        loop {
+            let mut reader = self.quic.recv_stream(stream);
+            let Ok(mut chunks) = reader.read(true) else { return };
+            let next = chunks.next(usize::MAX);
+            let _ = chunks.finalize();
+            let (bytes, ends) = match next {
+                Ok(Some(chunk)) => (chunk.bytes, false),
+                Ok(None) => (Bytes::new(), true),
+                Err(_) => return,
+            };
+            let (id, mut input) = (QuicStreamId::new(stream.into()), &bytes[..]);
+            while let Some(event) = self
+                .http
+                .receive(id, &mut input, ends, &mut self.fields, Duration::ZERO)
+                .expect("a valid server")
+            {
+                match event {
+                    Event::Response { stream, head } => {
+                        self.responses.insert(stream.get(), (head.status(), Vec::new(), false));
+                    }
+                    Event::Data { stream, data } => {
+                        self.responses.entry(stream.get()).or_default().1.extend_from_slice(data);
+                    }
+                    Event::GoAway { id } => self.go_away = Some(id),
+                    Event::End { stream } => self.responses.entry(stream.get()).or_default().2 = true,
+                    _ => {}
+                }
+            }
+            if ends {
+                return;
+            }
+        }
+    }
+
+    fn send(&mut self, stream: StreamId, bytes: Bytes, ends: bool) {
+        self.pending.push((stream, bytes));
+        if ends {
+            self.pending.push((stream, Bytes::new()));
+        }
+        self.flush();
+    }
+
+    /// Sends pending bytes; an empty piece is the end of a stream.
+    fn flush(&mut self) {
+        let mut blocked = Vec::new();
+        for (stream, bytes) in std::mem::take(&mut self.pending) {
+            if blocked.iter().any(|(id, _)| *id == stream) {
+                blocked.push((stream, bytes));
+                continue;
+            }
+            let mut writer = self.quic.send_stream(stream);
+            if bytes.is_empty() {
+                writer.finish().expect("an open stream");
+                continue;
+            }
+            let written = writer.write(&bytes).unwrap_or(0);
+            if written < bytes.len() {
+                blocked.push((stream, bytes.slice(written..)));
+            }
+        }
+        self.pending = blocked;
+    }
+
+    fn ask(&mut self, target: &RequestTarget<'_>, body: &[u8], ends: bool) -> u64 {
+        let stream = self.quic.streams().open(Dir::Bi).expect("a permitted stream");
+        let (id, mut out) = (QuicStreamId::new(stream.into()), Vec::new());
+        self.http.send_request(id, target, [], ends && body.is_empty(), &mut out).expect("a new stream");
+        if !body.is_empty() {
+            self.http.send_data(id, body, ends, &mut out).expect("an open stream");
+        }
+        self.send(stream, out.into(), ends);
+        id.get()
+    }
+}
+
+fn connected(limits: QuicLimits) -> (Pair, QuicClient) {
+    let (mut world, roots) = Pair::new(limits);
+    let mut client = world.connect(roots, "h3");
+    world.run(&mut client, "handshake", |_, client| client.http.peer_settings().is_some());
+    (world, client)
+}
+
+#[test]
+fn requests_are_answered_and_content_exceeds_the_windows() {
+    let (mut world, mut client) = connected(QuicLimits::new());
+    let get = client.ask(&RequestTarget::new("GET", "https", "localhost", "/a"), b"", true);
+    world.run(&mut client, "GET", |_, client| client.responses.get(&get).is_some_and(|answer| answer.2));
+    assert_eq!(client.responses[&get], (200, Vec::new(), true));
+    let body: Vec<u8> = (0..300_000_u32).map(|number| ((number * 7) >> 3) as u8).collect();
+    let limits = [1, 2, 3]
+        .map(|_| client.ask(&RequestTarget::new("POST", "https", "localhost", "/"), &body[..300_000], true));
+    for post in limits {
+        world
+            .run(&mut client, "POST", |_, client| client.responses.get(&post).is_some_and(|answer| answer.2));
+        let (status, echoed, _) = &client.responses[&post];
+        assert!(*status == 200 && echoed[..] == body[..300_000], "{} bytes", echoed.len());
+    }
+    assert_eq!((world.app.requests, world.server.connections(), world.server.handshakes()), (4, 1, 0));
+    let Pair { server, app, now, .. } = &mut world;
+    let key = app.last.expect("a request");
+    assert_eq!(server.with_connection(key, app, *now, |exchanges| exchanges.queued()), Some(0));
+}
+
+#[test]
+fn paused_streams_close_their_window_and_no_other() {
+    let (mut world, mut client) = connected(QuicLimits::new());
+    world.app.pauses = true;
+    let body = vec![7; 300_000];
+    let target = RequestTarget::new("POST", "https", "localhost", "/");
+    let paused = client.ask(&target, &body, true);
+    world.run(&mut client, "head", |world, _| world.app.requests == 1);
+    world.app.pauses = false;
+    let other = client.ask(&target, &body[..50_000], true);
+    world.run(&mut client, "other", |_, client| client.responses.get(&other).is_some_and(|answer| answer.2));
+    let (&(key, stream), received) = world.app.bodies.iter().next().expect("the paused request");
+    assert_eq!(stream.get(), paused);
+    // The rest of one datagram, although the window takes 65,535 bytes.
+    assert!(received.len() < 2000, "{} bytes", received.len());
+    let Pair { server, app, now, .. } = &mut world;
+    let resumed = server.with_connection(key, app, *now, |exchanges| exchanges.resume_reads(stream));
+    assert_eq!(resumed, Some(()));
+    world.run(&mut client, "rest", |_, client| client.responses.get(&paused).is_some_and(|answer| answer.2));
+    assert_eq!(client.responses[&paused].1.len(), body.len());
+}
+
+#[test]
+fn content_beyond_the_limit_of_the_queue_ends_the_connection() {
+    let (mut world, mut client) = connected(QuicLimits::new().with_max_queued(100_000));
+    // More than the window of sent bytes and the queue together.
+    let body = vec![7; 1_500_000];
+    client.ask(&RequestTarget::new("POST", "https", "localhost", "/"), &body, true);
+    world.run(&mut client, "end", |world, _| !world.app.ends.is_empty());
+    assert_eq!(world.app.ends, ["queue of outgoing content is full (max_queued)"]);
+}
+
+#[test]
+fn datagrams_of_a_session_are_echoed() {
+    let (mut world, mut client) = connected(QuicLimits::new());
+    let target = RequestTarget::connect("webtransport", "localhost", "/session");
+    let session = client.ask(&target, b"", false);
+    world.run(&mut client, "session", |_, client| client.responses.contains_key(&session));
+    let prefix = client.http.datagram_prefix(QuicStreamId::new(session)).expect("an open session");
+    client.quic.datagrams().send([prefix.as_bytes(), b"hello"].concat().into(), false).expect("datagrams");
+    world.run(&mut client, "datagram", |_, client| !client.datagrams.is_empty());
+    assert_eq!((&client.datagrams[..], world.app.datagrams), (&[b"hello".to_vec()][..], 1));
+}
+
+/// RFC 9000 section 8.1: at most three times the received bytes before the client's address is validated.
+#[test]
+fn answers_before_validation_are_limited() {
+    let (mut world, roots) = Pair::new(QuicLimits::new());
+    let mut client = world.connect(roots, "h3");
+    let first = client.transmit(world.now);
+    let from: SocketAddr = CLIENT.parse().expect("an address");
+    for datagram in &first {
+        world.received += datagram.len();
+        let datagram = BytesMut::from(&datagram[..]);
+        world.server.receive(datagram, from, None, 0, &mut world.app, world.now);
+    }
+    // The client never answers.
+    for _ in 0..50 {
+        world.transmit();
+        let Some(next) = world.server.next_timeout() else { break };
+        world.now = next;
+        world.server.expire(&mut world.app, world.now);
+    }
+    assert!(world.sent > 0 && world.sent <= 3 * world.received, "{} of {}", world.sent, world.received);
+    assert_eq!((world.server.connections(), world.server.handshakes()), (0, 0), "the handshake times out");
+    // A datagram that is shorter than the standard demands gets no answer (RFC 9000 section 14.1).
+    world.sent = 0;
+    let short = BytesMut::from(&first[0][..1199]);
+    world.server.receive(short, from, None, 0, &mut world.app, world.now);
+    world.transmit();
+    assert_eq!(world.sent, 0);
+}
+
+/// RFC 9000 section 8.1.2.
+#[test]
+fn busy_endpoint_validates_addresses_by_retry() {
+    let (mut world, roots) = Pair::new(QuicLimits::new().with_retry_at(0));
+    let mut client = world.connect(roots, "h3");
+    let first = client.transmit(world.now).remove(0);
+    let from: SocketAddr = CLIENT.parse().expect("an address");
+    world.server.receive(BytesMut::from(&first[..]), from, None, 0, &mut world.app, world.now);
+    let retry = world.transmit().remove(0);
+    // The type of a Retry packet, and no state.
+    assert_eq!((retry[0] >> 4 & 3, world.server.connections()), (3, 0));
+    assert!(retry.len() < first.len());
+    client.receive(&retry, world.now);
+    world.run(&mut client, "handshake", |_, client| client.http.peer_settings().is_some());
+}
+
+/// RFC 9114 section 5.2.
+#[test]
+fn shutdown_finishes_requests_and_accepts_no_more() {
+    let (mut world, mut client) = connected(QuicLimits::new());
+    let target = RequestTarget::new("POST", "https", "localhost", "/");
+    let open = client.ask(&target, b"first", false);
+    world.run(&mut client, "head", |_, client| client.responses.contains_key(&open));
+    let Pair { server, app, now, .. } = &mut world;
+    server.shut_down(app, *now);
+    world.run(&mut client, "GOAWAY", |_, client| client.go_away == Some(4));
+    let stream = StreamId::from(VarInt::from_u32(open as u32));
+    client.send(stream, Bytes::new(), false);
+    world.run(&mut client, "rest", |_, client| client.responses.get(&open).is_some_and(|answer| answer.2));
+    assert_eq!(client.responses[&open].1, b"first");
+    assert_eq!(world.server.requests(), 0);
+    // A second client is refused.
+    let (mut other, roots) = Pair::new(QuicLimits::new());
+    let Pair { server, app, now, .. } = &mut other;
+    server.shut_down(app, *now);
+    let mut late = other.connect(roots, "h3");
+    other.run(&mut late, "refusal", |_, client| client.lost.is_some());
+    assert!(late.lost.is_some_and(|lost| lost.contains("refused")), "not by a timeout");
+}
+
+#[test]
+fn connections_beyond_the_limit_are_refused() {
+    let (mut world, roots) = Pair::new(QuicLimits::new().with_max_connections(0));
+    let mut client = world.connect(roots, "h3");
+    world.run(&mut client, "refusal", |_, client| client.lost.is_some());
+    assert_eq!(world.server.connections(), 0);
+}
+
+#[test]
+fn idle_connections_end() {
+    let (mut world, mut client) = connected(QuicLimits::new().with_idle_timeout(Duration::from_secs(5)));
+    let started = world.now;
+    world.run(&mut client, "idle timeout", |world, _| world.server.connections() == 0);
+    assert!(world.now - started >= Duration::from_secs(5));
+    assert_eq!(world.app.ends, ["timed out"]);
+}
+
+/// RFC 9114 section 3.1.
+#[test]
+fn clients_without_h3_are_refused() {
+    let (mut world, roots) = Pair::new(QuicLimits::new());
+    let mut client = world.connect(roots, "hq");
+    world.run(&mut client, "refusal", |_, client| client.lost.is_some());
+    world.run(&mut client, "end", |world, _| world.server.connections() == 0);
+    assert_eq!(world.app.requests, 0);
+}
+
+/// RFC 9114 section 8.
+#[test]
+fn violations_close_the_connection_with_their_code() {
+    let (mut world, mut client) = connected(QuicLimits::new());
+    let stream = client.quic.streams().open(Dir::Bi).expect("a permitted stream");
+    // DATA before HEADERS.
+    client.send(stream, Bytes::from_static(&[0, 1, 0]), false);
+    world.run(&mut client, "close", |_, client| client.lost.is_some());
+    let code = VarInt::from_u32(0x105).to_string();
+    assert!(client.lost.as_ref().is_some_and(|lost| lost.contains(&code)), "{:?}", client.lost);
+    assert!(world.app.ends[0].starts_with("H3_FRAME_UNEXPECTED"), "{:?}", world.app.ends);
+    world.run(&mut client, "end", |world, _| world.server.connections() == 0);
+}
+
+/// RFC 9000 section 10.3: smaller than its cause, and never an answer to itself.
+#[test]
+fn stateless_resets_do_not_loop() {
+    let (mut world, _) = Pair::new(QuicLimits::new());
+    let from: SocketAddr = CLIENT.parse().expect("an address");
+    let mut datagram = vec![0x40; 100];
+    let mut answers = 0;
+    for _ in 0..100 {
+        world.server.receive(BytesMut::from(&datagram[..]), from, None, 0, &mut world.app, world.now);
+        let Some(answer) = world.transmit().pop() else { break };
+        assert!(answer.len() < datagram.len());
+        datagram = answer;
+        answers += 1;
+        world.now += Duration::from_secs(1);
+    }
+    assert!(answers < 80, "{answers}");
+}
+
+#[test]
+fn random_datagrams_cause_no_panic() {
+    let (mut world, _) = Pair::new(QuicLimits::new());
+    let from: SocketAddr = CLIENT.parse().expect("an address");
+    let mut random = 1_u64;
+    for _ in 0..20_000 {
+        random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        let len = (random >> 40) as usize % 1300;
+        let mut datagram: Vec<u8> = (0..len).map(|at| (random >> (at % 57)) as u8).collect();
+        if let [first, a, b, c, d, ..] = &mut datagram[..] {
+            *first |= 0xc0;
+            [*a, *b, *c, *d] = [0, 0, 0, 1];
+        }
+        world.server.receive(BytesMut::from(&datagram[..]), from, None, 0, &mut world.app, world.now);
+        world.transmit();
+    }
+    assert_eq!(world.server.connections(), 0);
+}
+
+/// Bytes that an endpoint with idle connections frees.
+fn memory_of(connections: usize) -> isize {
+    let (mut world, roots) = Pair::new(QuicLimits::new());
+    let clients: Vec<QuicClient> = (0..connections)
+        .map(|_| {
+            let mut client = world.connect(roots.clone(), "h3");
+            world.run(&mut client, "handshake", |_, client| client.http.peer_settings().is_some());
+            world.exchange(&mut client);
+            client
+        })
+        .collect();
+    assert_eq!((world.server.connections(), clients.len()), (connections, connections));
+    let ((), counts) = measure(|| drop(world.server));
+    -counts.live
+}
+
+#[test]
+fn idle_connection_takes_at_most_40_kib() {
+    let each = (memory_of(50) - memory_of(10)) / 40;
+    assert!((1000..40 << 10).contains(&each), "{each} bytes");
+    println!(
+        "an idle connection takes {each} bytes, {} of them quinn-proto's state",
+        size_of::<Connection>()
+    );
+}
