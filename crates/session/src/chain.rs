@@ -112,6 +112,37 @@ impl Chain {
         }
     }
 
+    /// Moves the next `count` bytes to the end of another chain: small pieces are copied, and larger parts of payloads are
+    /// shared.
+    pub fn move_to(&mut self, count: usize, out: &mut Self) {
+        debug_assert!(count <= self.len, "move past the end of the chain");
+        let mut count = count.min(self.len);
+        self.len -= count;
+        while count > 0 {
+            let until = self.large.get(self.large_sent).map_or(self.arena.len(), |large| large.at);
+            let step = count.min(until - self.arena_sent);
+            let piece = &self.arena[self.arena_sent..][..step];
+            out.write(|arena| arena.extend_from_slice(piece));
+            self.arena_sent += step;
+            count -= step;
+            if count == 0 {
+                break;
+            }
+            let Some(large) = self.large.get_mut(self.large_sent) else { break };
+            let step = count.min(large.bytes.len());
+            let piece = large.bytes.split_to(step);
+            if step <= PIECE_COPY_MAX {
+                out.write(|arena| arena.extend_from_slice(&piece));
+            } else {
+                out.push_bytes(piece);
+            }
+            count -= step;
+            if large.bytes.is_empty() {
+                self.large_sent += 1;
+            }
+        }
+    }
+
     /// Appends the bytes that `write` adds to the end of a buffer.
     #[inline]
     pub fn write<R>(&mut self, write: impl FnOnce(&mut Vec<u8>) -> R) -> R {
@@ -195,6 +226,9 @@ impl Chain {
         self.arena.capacity() <= max && self.large.capacity() * size_of::<LargePayload>() <= max
     }
 }
+
+/// Parts of payloads up to this length are copied: an entry of a vectored send costs about as much.
+const PIECE_COPY_MAX: usize = 512;
 
 #[cfg(test)]
 mod tests {

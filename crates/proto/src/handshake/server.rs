@@ -190,6 +190,9 @@ fn check_connect(request: &impl RequestView) -> Result<(), Refusal> {
             Refusal::with_reason(400, "unsupported WebSocket version").and("Sec-WebSocket-Version", VERSION)
         );
     }
+    if has_body(request) {
+        return Err(Refusal::with_reason(400, "a WebSocket request must not have a body"));
+    }
     Ok(())
 }
 
@@ -244,6 +247,19 @@ impl Accepted {
         accept.into_iter().flatten().chain(subprotocol).chain(extensions)
     }
 
+    /// Checks further headers of the caller, such as `Set-Cookie`, for an HTTP stack that writes the response itself.
+    ///
+    /// # Errors
+    /// [`HandshakeMisuse::HeaderName`], [`HandshakeMisuse::HeaderValue`] or [`HandshakeMisuse::ReservedHeader`] for a header
+    /// that may not be added.
+    pub fn check_headers(extra_headers: &[(&str, &str)]) -> Result<(), HandshakeMisuse> {
+        for (name, value) in extra_headers {
+            check_header(name, value, &FRAMING_HEADERS)?;
+            check_header(name, value, &HANDSHAKE_HEADERS)?;
+        }
+        Ok(())
+    }
+
     /// Appends the complete HTTP/1.1 response, with further headers of the caller such as `Set-Cookie`.
     ///
     /// # Errors
@@ -258,10 +274,7 @@ impl Accepted {
         if self.accept.is_none() {
             return Err(HandshakeMisuse::NotHttp1);
         }
-        for (name, value) in extra_headers {
-            check_header(name, value, &FRAMING_HEADERS)?;
-            check_header(name, value, &HANDSHAKE_HEADERS)?;
-        }
+        Self::check_headers(extra_headers)?;
         out.extend_from_slice(b"HTTP/1.1 101 Switching Protocols\r\n");
         for (name, value) in self.headers() {
             push_header(out, name, value);

@@ -14,11 +14,8 @@ use crate::http::HttpConfig;
 use crate::request::{Response, ResponseBody};
 use crate::shared::WorkerShared;
 
-/// Limit of the queued bytes of bodies: about the capacity of a socket.
-const QUEUED_MAX: usize = 128 << 10;
-
 /// Payload of a DATA frame: each peer accepts it (RFC 9113 section 4.2).
-const PIECE: usize = 16 << 10;
+pub(super) const PIECE: usize = 16 << 10;
 
 /// Result of sending a part of a body.
 enum SentPiece {
@@ -46,12 +43,11 @@ impl H2Conn {
                 }
             }
             Outcome::Streaming(streaming) => {
-                let is_head = exchange.head.method() == "HEAD";
-                if !is_head {
-                    // The client repeats the request on a connection of its own.
-                    return self.reset(stream, ErrorCode::HTTP_1_1_REQUIRED, shared);
+                if exchange.head.method() == "HEAD" {
+                    self.answer(stream, exchange, streaming.response, shared);
+                } else {
+                    self.stream_body(stream, exchange, *streaming, shared);
                 }
-                self.answer(stream, exchange, streaming.response, shared);
             }
         }
     }
@@ -98,25 +94,13 @@ impl H2Conn {
     /// Writes the head of an answer. Its body follows as the windows permit.
     pub(super) fn write_answer(&mut self, stream: StreamId, response: Response, shared: &mut WorkerShared) {
         let Some(at) = self.position(stream) else { return };
-        let WorkerShared { resources, services, .. } = shared;
-        let Self { machine, outbound, exchanges, .. } = self;
-        let exchange = &mut exchanges[at];
-        if outbound.is_empty() {
-            self.last_progress = services.now;
-        }
-        let has_body = !exchange.is_head && response.may_have_body() && response.body_len() > 0;
-        let length = response.content_length().map(|length| length.to_string());
-        let own = [("date", Some(services.date.at(services.now))), ("content-length", length.as_deref())];
-        let own = own.into_iter().filter_map(|(name, value)| Some((name, value?)));
-        let added = response.headers.iter().filter(|(name, _)| {
-            !name.eq_ignore_ascii_case("date") && !name.eq_ignore_ascii_case("content-length")
-        });
-        let written = outbound
-            .pending_chain(resources)
-            .write(|out| machine.send_head(stream, response.status, own.chain(added), !has_body, out));
-        exchange.progress = services.now;
+        let has_body =
+            !self.exchanges[at].is_head && response.may_have_body() && response.body_len() > 0;
+        let written = self.write_head(stream, &response, response.content_length(), !has_body, shared);
+        let exchange = &mut self.exchanges[at];
+        exchange.progress = shared.services.now;
         let is_received = exchange.is_received;
-        if written.is_ok() && has_body {
+        if written && has_body {
             exchange.stage = StreamStage::Sending(response.body);
             return;
         }
@@ -124,6 +108,30 @@ impl H2Conn {
             self.machine.reset(stream, ErrorCode::NO_ERROR);
         }
         self.remove(at, shared.services.now);
+    }
+
+    /// Queues a head. Returns whether the stream is open.
+    pub(super) fn write_head(
+        &mut self,
+        stream: StreamId,
+        response: &Response,
+        length: Option<u64>,
+        ends: bool,
+        shared: &mut WorkerShared,
+    ) -> bool {
+        let WorkerShared { resources, services, .. } = shared;
+        let Self { machine, outbound, .. } = self;
+        if outbound.is_empty() {
+            self.last_progress = services.now;
+        }
+        let length = length.map(|length| length.to_string());
+        let own = [("date", Some(services.date.at(services.now))), ("content-length", length.as_deref())];
+        let own = own.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        let added = response.headers.iter().filter(|(name, _)| {
+            !name.eq_ignore_ascii_case("date") && !name.eq_ignore_ascii_case("content-length")
+        });
+        let chain = outbound.pending_chain(resources);
+        chain.write(|out| machine.send_head(stream, response.status, own.chain(added), ends, out)).is_ok()
     }
 
     /// Queues more of the bodies, a frame of each in turn, up to the limit of queued bytes.
@@ -135,20 +143,27 @@ impl H2Conn {
             // The completion of the send in flight continues here.
             return;
         }
-        let mut blocked = 0;
-        while blocked < self.exchanges.len() && self.outbound.len() < QUEUED_MAX {
+        // Sockets with output take turns with bodies when the send begins.
+        while self.ready.is_empty() && self.has_capacity() && self.send_next_body(shared) {}
+    }
+
+    /// Queues a frame of the next body. Returns `false` if windows stop all of them.
+    pub(crate) fn send_next_body(&mut self, shared: &mut WorkerShared) -> bool {
+        for _ in 0..self.exchanges.len() {
             self.next %= self.exchanges.len();
             match self.send_piece(self.next, shared) {
-                SentPiece::None => blocked += 1,
-                SentPiece::Part => blocked = 0,
+                SentPiece::None => self.next += 1,
+                SentPiece::Part => {
+                    self.next += 1;
+                    return true;
+                }
                 SentPiece::Last => {
                     self.remove(self.next, shared.services.now);
-                    blocked = 0;
-                    continue;
+                    return true;
                 }
             }
-            self.next += 1;
         }
+        false
     }
 
     fn send_piece(&mut self, at: usize, shared: &mut WorkerShared) -> SentPiece {
