@@ -57,6 +57,11 @@ impl RequestShape {
         Ok(shape)
     }
 
+    /// Whether the method is CONNECT.
+    pub(super) fn is_connect(&self, fields: &FieldBuffer) -> bool {
+        self.method.and_then(|index| fields.field(index)).is_some_and(|(_, method)| method == b"CONNECT")
+    }
+
     fn add_field(&mut self, index: usize, name: &[u8], value: &[u8]) -> Result<(), Malformed> {
         check_field(name, value)?;
         match name {

@@ -94,8 +94,7 @@ impl H2Conn {
     /// Writes the head of an answer. Its body follows as the windows permit.
     pub(super) fn write_answer(&mut self, stream: StreamId, response: Response, shared: &mut WorkerShared) {
         let Some(at) = self.position(stream) else { return };
-        let has_body =
-            !self.exchanges[at].is_head && response.may_have_body() && response.body_len() > 0;
+        let has_body = !self.exchanges[at].is_head && response.may_have_body() && response.body_len() > 0;
         let written = self.write_head(stream, &response, response.content_length(), !has_body, shared);
         let exchange = &mut self.exchanges[at];
         exchange.progress = shared.services.now;

@@ -244,7 +244,12 @@ impl H2Conn {
     }
 
     /// Handles bytes of a stream without an exchange.
-    pub(super) fn socket_data(&self, stream: StreamId, range: Range<usize>, ends: bool) -> Option<SocketEvent> {
+    pub(super) fn socket_data(
+        &self,
+        stream: StreamId,
+        range: Range<usize>,
+        ends: bool,
+    ) -> Option<SocketEvent> {
         Some(SocketEvent::Data { socket: self.socket_of(stream)?, range, ends })
     }
 }

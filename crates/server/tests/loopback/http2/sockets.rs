@@ -2,16 +2,17 @@
 
 use std::collections::VecDeque;
 
-use sinews_server::{
-    Cause, CloseCode, Config, Context, Handler, Kind, Limits, Member, Payload, Prepared, SlowConsumer,
-    StreamingResponse, TopicRule,
-};
 use sinews_proto::Role;
-use sinews_proto::handshake::{OriginPolicy, ServerOptions};
-use sinews_testkit::{Frame as WsFrame, Reader, Reply};
+use sinews_proto::deflate::DeflateMode;
+use sinews_proto::handshake::ServerOptions;
+use sinews_server::{
+    Cause, CloseCode, Config, Context, Handler, Kind, Limits, Payload, Prepared, StreamingResponse,
+};
+use sinews_testkit::{Codec, Frame as WsFrame, Reader, Reply, negotiate};
 
 use super::*;
 use crate::support::{HandlerEvent, echo, echo_with, post, scripted};
+use crate::websocket::{deflate_routes, deflating};
 
 /// A client of HTTP/2 with WebSockets, by their streams.
 pub(super) struct Sockets {
@@ -227,7 +228,7 @@ fn sockets_and_exchanges_share_a_connection() {
 
 #[test]
 fn handshake_is_decided_as_over_http1() {
-    let options = ServerOptions::new().with_subprotocols(["a.v1", "b.v1"]).with_origin(OriginPolicy::Same);
+    let options = ServerOptions::new().with_subprotocol("b.v1").unwrap();
     let router = Router::new()
         .before("/secret", |_| Some(Response::text("no\n").with_status(401)))
         .get("/plain", |_| Response::text("hello\n"))
@@ -266,16 +267,16 @@ fn handshake_is_decided_as_over_http1() {
 
 #[test]
 fn messages_are_compressed_by_agreement() {
-    let running = serve(Router::new().websocket("/echo", echo().with_options(ServerOptions::new())));
+    let mode = DeflateMode::Dedicated;
+    let running = serve(deflate_routes(mode));
     let mut sockets = Sockets::new(&running);
-    let offer = [("sec-websocket-extensions", "permessage-deflate; client_no_context_takeover")];
-    assert_eq!(sockets.connect(1, "/echo", &offer), 200);
-    let params = sinews_proto::DeflateParams::default();
-    let mut codec = sinews_testkit::Codec::new(Role::Client, params);
+    assert_eq!(sockets.connect(1, "/echo", &[("sec-websocket-extensions", "permessage-deflate")]), 200);
+    let agreed = negotiate(Some(deflating(mode)), Some(deflating(mode))).client;
+    let params = agreed.deflate().unwrap();
+    let mut codec = Codec::new(Role::Client, params);
     let text = "the same again, ".repeat(500);
-    let mut frame = WsFrame::text(codec.compress_final(text.as_bytes()));
-    frame.rsv1 = true;
-    let reader = Reader::new(Role::Server, Some(sinews_testkit::Codec::new(Role::Client, params)));
+    let frame = WsFrame::text(codec.compress(text.as_bytes())).rsv(4);
+    let reader = Reader::new(Role::Server, Some(Codec::new(Role::Client, params)));
     sockets.streams.get_mut(&1).unwrap().reader = reader;
     sockets.send(1, &frame);
     assert_eq!(sockets.next(1), Reply::text(&text));
@@ -464,7 +465,7 @@ fn sockets_count_as_connections_of_their_address() {
 fn idle_and_silent_sockets_time_out_by_themselves() {
     let short = Duration::from_millis(300);
     let (route, events) = scripted(|_, _| {});
-    let config = Config::default().with_idle_timeout(short).with_ping_interval(None);
+    let config = Config::default().with_idle_timeout(Some(short)).with_ping_interval(None);
     let router = Router::new().websocket("/idle", route.with_config(config)).websocket("/echo", echo());
     let running = serve(router);
     let mut sockets = Sockets::new(&running);
@@ -495,7 +496,8 @@ fn streaming_responses_share_a_connection_with_sockets() {
         .post("/publish", |request| {
             let text = request.body().to_vec();
             if text == b"end" {
-                let close = |topics: &mut sinews_server::Topics| topics.publish("none", &Prepared::text("x"), None);
+                let close =
+                    |topics: &mut sinews_server::Topics| topics.publish("none", &Prepared::text("x"), None);
                 let _ = close(request.topics());
             }
             request.topics().publish("news", &Prepared::new(Kind::Text, text.into()), None).unwrap();
