@@ -300,8 +300,11 @@ impl Worker {
         self.remove_conn(socket, removed.conn.memory);
         let Self { conns, shared, .. } = self;
         let (ended, chain) = (removed.ended, removed.chain.take());
+        let is_finished = removed.is_end_reported && chain.is_none();
         let Some(websocket) = removed.websocket() else { return };
         let is_body = websocket.is_body();
+        // Both sides have ended in order: END_STREAM is the end of TCP, and a reset would be its reset.
+        let ends = is_finished && !ended && websocket.buffered() == 0;
         if let Some(chain) = chain {
             websocket.session.finish_send(chain, &mut shared.resources, now);
         }
@@ -318,8 +321,11 @@ impl Worker {
         self.freed += 1;
         if let Some(http2) = http2_of(conns, removed.parent) {
             let code = if is_body && ended { ErrorCode::NO_ERROR } else { ErrorCode::CANCEL };
+            if ends {
+                http2.end_stream(removed.stream, shared);
+            }
             http2.remove_socket(removed.stream, code, now);
-            if http2.wants_control() {
+            if ends || http2.wants_control() {
                 io.send(removed.parent);
             }
         }

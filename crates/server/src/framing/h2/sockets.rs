@@ -159,6 +159,14 @@ impl H2Conn {
         Ok(Some(SentFrame { bytes: frame.payload_len(), ends: frame.ends() }))
     }
 
+    /// Ends the stream of a socket, behind all that is queued.
+    pub(crate) fn end_stream(&mut self, stream: StreamId, shared: &mut WorkerShared) {
+        if let Ok(Some(frame)) = self.machine.start_data(stream, 0, true) {
+            let out = self.outbound.pending_chain(&mut shared.resources);
+            out.write(|out| out.extend_from_slice(&frame.header()));
+        }
+    }
+
     /// Returns consumed bytes of a socket to the window of its stream.
     pub(crate) fn release(&mut self, stream: StreamId, bytes: usize) {
         self.machine.release(stream, bytes);

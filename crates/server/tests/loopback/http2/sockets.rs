@@ -55,13 +55,40 @@ pub(super) fn connect_block(protocol: &str, path: &str, fields: &[(&str, &str)])
     block
 }
 
+/// The status in a header block without references to a dynamic table.
+fn status(block: &[u8]) -> u16 {
+    let updates = block.iter().take_while(|byte| *byte >> 5 == 1).count();
+    match block[updates..] {
+        [0x88, ..] => 200,
+        [0x89, ..] => 204,
+        [0x8c, ..] => 400,
+        [0x8d, ..] => 404,
+        [0x08, 3, ref digits @ ..] => {
+            digits[..3].iter().fold(0, |status, digit| status * 10 + u16::from(digit - b'0'))
+        }
+        // A literal in the Huffman code: digits from 0 on take five bits, digits from 3 on six.
+        [0x08, _, ref digits @ ..] => {
+            let bits = digits[..3].iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte)) << 8;
+            let digit = |at: u32| match bits << at >> 27 {
+                short @ 0..3 => (short, at + 5),
+                _ => ((bits << at >> 26) - 0x19 + 3, at + 6),
+            };
+            let (first, at) = digit(0);
+            let (second, at) = digit(at);
+            (first * 100 + second * 10 + digit(at).0) as u16
+        }
+        _ => panic!("no status: {block:?}"),
+    }
+}
+
 const VERSION: (&str, &str) = ("sec-websocket-version", "13");
 
 impl Sockets {
     pub(super) fn new(running: &Running) -> Self {
         let mut http2 = Http2Client { client: running.connect() };
         http2.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
-        http2.frame(SETTINGS, 0, 0, &[]);
+        // Without a dynamic table, a head can be read alone.
+        http2.frame(SETTINGS, 0, 0, &[0, 1, 0, 0, 0, 0]);
         Self { http2, streams: BTreeMap::new(), unread: Vec::new() }
     }
 
@@ -122,16 +149,7 @@ impl Sockets {
         let Some(socket) = self.streams.get_mut(&frame.stream) else { return true };
         match frame.kind {
             HEADERS => {
-                socket.status = Some(match frame.payload[..] {
-                    [0x88, ..] => 200,
-                    [0x8c, ..] => 400,
-                    [0x8d, ..] => 404,
-                    [0x8e, ..] => 500,
-                    [0x08 | 0x48, 3, a, b, c, ..] => {
-                        [a, b, c].iter().fold(0, |status, digit| status * 10 + u16::from(digit - b'0'))
-                    }
-                    _ => panic!("no status: {frame:?}"),
-                });
+                socket.status = Some(status(&frame.payload));
                 socket.is_websocket &= socket.status == Some(200);
             }
             DATA => {
@@ -431,6 +449,7 @@ fn graceful_stop_closes_sockets_and_then_the_connection() {
     // The round trip of a graceful GOAWAY.
     sockets.http2.frame(PING, 1, 0, b"draining");
     while sockets.read() {}
+    drop(sockets);
     running.join();
 }
 
