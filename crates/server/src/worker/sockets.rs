@@ -212,6 +212,7 @@ impl Worker {
             counters.streaming.add(1);
         } else {
             counters.handshakes.add(1);
+            counters.http2_websockets.add(1);
         }
         let is_body = websocket.is_body();
         let socket = self.sockets.add(parent, stream, websocket);

@@ -1,6 +1,7 @@
 //! HTTP/2 in clear text, with frames written by hand.
 
 mod content;
+mod socket_attacks;
 mod sockets;
 
 use std::collections::BTreeMap;
