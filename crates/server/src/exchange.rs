@@ -96,7 +96,8 @@ impl<'a> HttpExchange<'a> {
 
     /// Returns the responder of the request, if the route has one.
     pub(crate) fn responder(&self) -> Option<&'a Responder> {
-        self.entry()?.responder(self.head.method())
+        // A status of success would open a tunnel.
+        if self.connect.is_some() { None } else { self.entry()?.responder(self.head.method()) }
     }
 
     /// Returns the WebSocket route of an upgrade or of an extended CONNECT, or of a request that requires one.

@@ -129,7 +129,7 @@ for (const [transport, base] of [['clear text', plain], ['TLS', tls]]) {
       const events = streams.map(lines);
       for (const stream of streams) expect((await once(stream, 'response'))[0][':status'], 200, 'the status');
       for (const event of events) await event.until(/subscribed|:/);
-      await send(session, post('http2-events'), Buffer.from('news'));
+      await send(session, { ...post('http2-events'), 'content-type': 'text/plain' }, Buffer.from('news'));
       for (const event of events) await event.until(/^data: .*news/);
       for (const stream of streams) stream.close();
       expect((await send(session, { ':path': '/healthz' })).status, 200, 'the status of the next request');

@@ -151,7 +151,11 @@ impl H2Conn {
         let (head, router) = (owned.head(), Rc::clone(&shared.router));
         let exchange =
             HttpExchange::new(&head, &[], self.peer, None, &router).with_connect(fields.protocol());
-        if let Some(response) = exchange.before(&mut shared.services) {
+        if let Some(mut response) = exchange.before(&mut shared.services) {
+            if fields.protocol().is_some() && response.status() / 100 == 2 {
+                // A status of success would open a tunnel.
+                response = response.with_status(403);
+            }
             return self.answer(stream, &exchange, response, shared);
         }
         if let Some(route) = exchange.websocket_route() {
