@@ -269,6 +269,24 @@ mod tests {
     }
 
     #[test]
+    fn moved_bytes_keep_their_order_and_large_payloads_are_shared() {
+        for (first, second) in (0..=10).flat_map(|a| (0..=10 - a).map(move |b| (a, b))) {
+            let ((mut chain, expected), mut out) = (sample(), Chain::default());
+            chain.move_to(first, &mut out);
+            chain.move_to(second, &mut out);
+            assert_eq!(content(&out), expected[..first + second]);
+            assert_eq!(content(&chain), expected[first + second..]);
+            assert_eq!((out.len(), chain.len()), (first + second, expected.len() - first - second));
+        }
+        let (mut chain, mut out) = (Chain::default(), Chain::default());
+        let payload = Bytes::from(vec![7; 10_000]);
+        chain.push_bytes(payload.clone());
+        chain.move_to(6_000, &mut out);
+        assert_eq!(out.pieces().next().map(<[u8]>::as_ptr), Some(payload.as_ptr()), "not copied");
+        assert_eq!((out.len(), chain.len()), (6_000, 4_000));
+    }
+
+    #[test]
     fn append_keeps_order_of_partly_sent_chains() {
         let (_, expected) = sample();
         for (first, second) in (0..=expected.len()).flat_map(|a| (0..=expected.len()).map(move |b| (a, b))) {
