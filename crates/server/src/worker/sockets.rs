@@ -326,10 +326,9 @@ impl Worker {
                 http2.end_stream(removed.stream, shared);
             }
             http2.remove_socket(removed.stream, code, now);
-            if ends || http2.wants_control() {
-                io.send(removed.parent);
-            }
         }
+        // The connection may have waited for its last stream.
+        self.settle_one(io, removed.parent);
     }
 
     /// Ends all sockets of a connection that closes.
