@@ -360,7 +360,7 @@ fn malformed_requests_never_reach_a_route() {
 
 #[test]
 fn silent_clients_and_closed_windows_time_out() {
-    let short = Duration::from_millis(200);
+    let short = Duration::from_millis(600);
     let http = HttpConfig::default()
         .with_head_timeout(short)
         .with_write_timeout(short)
