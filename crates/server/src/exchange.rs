@@ -96,8 +96,7 @@ impl<'a> HttpExchange<'a> {
 
     /// Returns the responder of the request, if the route has one.
     pub(crate) fn responder(&self) -> Option<&'a Responder> {
-        // A status of success would open a tunnel.
-        if self.connect.is_some() { None } else { self.entry()?.responder(self.head.method()) }
+        self.entry()?.responder(self.head.method())
     }
 
     /// Returns the WebSocket route of an upgrade or of an extended CONNECT, or of a request that requires one.
@@ -179,6 +178,19 @@ impl<'a> HttpExchange<'a> {
         Ok(SocketHandshake { accepted, response, upgrade })
     }
 
+    /// Returns the answer to extended CONNECT for a path without a WebSocket. A status of success would open a tunnel, so
+    /// no responder is called.
+    pub(crate) fn reject_connect(&self) -> Response {
+        match (self.connect, self.entry()) {
+            (Some("websocket"), Some(entry)) => {
+                let response = Response::text("no WebSocket has this path\n").with_status(405);
+                allow(response, &entry.allowed())
+            }
+            (Some("websocket"), None) => Response::text("not found\n").with_status(404),
+            _ => Response::text("unknown :protocol\n").with_status(501),
+        }
+    }
+
     /// Counts a rejected handshake, and adds the headers of hooks to its answer.
     pub(crate) fn complete_refusal(&self, mut refusal: Refusal, services: &mut Services) -> Refusal {
         services.counters.handshake_rejected(refusal.status());
@@ -199,17 +211,9 @@ impl<'a> HttpExchange<'a> {
         if head.target() == "*" {
             return allow(Response::new(204), &self.router.allowed()).into();
         }
-        if self.connect.is_some_and(|protocol| protocol != "websocket") {
-            return Response::text("unknown :protocol\n").with_status(501).into();
-        }
         let Some(entry) = self.entry() else {
             return Response::text("not found\n").with_status(404).into();
         };
-        if self.connect.is_some() {
-            // A status of success would open a tunnel.
-            let response = Response::text("no WebSocket has this path\n").with_status(405);
-            return allow(response, &entry.allowed()).into();
-        }
         match self.responder() {
             Some(responder) => responder.call(&mut self.request(services)),
             None if head.method() == "OPTIONS" => allow(Response::new(204), &entry.allowed()).into(),

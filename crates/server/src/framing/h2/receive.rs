@@ -162,7 +162,7 @@ impl H2Conn {
             return self.connect(stream, route, &exchange, shared);
         }
         if fields.protocol().is_some() {
-            return self.respond(stream, &exchange, shared);
+            return self.answer(stream, &exchange, exchange.reject_connect(), shared);
         }
         let max_body = shared.services.http.max_body;
         if fields.content_length().is_some_and(|length| length > max_body as u64) {
