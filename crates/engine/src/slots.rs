@@ -22,12 +22,29 @@ impl ConnId {
         self.index as usize
     }
 
+    /// An id that no connection of a loop has: for a part of a connection that the application drives like a connection
+    /// of its own, such as a stream. Commands with it are ignored. The slot must be below 2^31.
+    #[must_use]
+    pub const fn of_stream(slot: u32, generation: u32) -> Self {
+        Self { index: STREAM | slot, generation }
+    }
+
+    /// The slot of an id that [`of_stream`](Self::of_stream) made; `None` for a connection.
+    #[must_use]
+    #[inline]
+    pub const fn stream_slot(self) -> Option<usize> {
+        if self.index & STREAM == 0 { None } else { Some((self.index & !STREAM) as usize) }
+    }
+
     /// Distinguishes connections that used the same slot.
     #[cfg(target_os = "linux")]
     pub(crate) fn generation(self) -> u32 {
         self.generation
     }
 }
+
+/// Marks the slots of [`ConnId::of_stream`]: a process cannot hold 2^31 descriptors.
+const STREAM: u32 = 1 << 31;
 
 /// State of the receiving side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +116,7 @@ impl Slots {
             connecting: false,
             timer: TimerNode::default(),
         });
-        // A process cannot hold 2^32 descriptors, so the index always fits.
+        // A process cannot hold 2^31 descriptors, so the index always fits.
         ConnId { index: index as u32, generation: self.generation }
     }
 

@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sinews_engine::ConnId;
-use sinews_http::RequestHead;
+use sinews_http::{RequestHead, Version};
 use sinews_proto::Time;
-use sinews_proto::handshake::{Accepted, Refusal, accept};
+use sinews_proto::handshake::{Accepted, Refusal, RequestView, accept};
 
 pub(crate) use self::pending::PendingAnswer;
 pub(crate) use self::retained::RetainedRequest;
@@ -35,6 +35,8 @@ pub(crate) struct HttpExchange<'a> {
     peer: SocketAddr,
     /// Start of the request, if it took more than a turn.
     started: Option<Time>,
+    /// The protocol of an extended CONNECT request (RFC 8441), whose head has the method GET.
+    connect: Option<&'a str>,
     router: &'a Router,
     route: Option<MatchedRoute<'a>>,
 }
@@ -75,7 +77,13 @@ impl<'a> HttpExchange<'a> {
     ) -> Self {
         let found = router.find(head.path());
         let route = found.map(|(index, entry, params)| MatchedRoute { index, entry, params });
-        Self { head, body, peer, started, router, route }
+        Self { head, body, peer, started, connect: None, router, route }
+    }
+
+    /// Sets the protocol of an extended CONNECT request.
+    pub(crate) fn with_connect(mut self, protocol: Option<&'a str>) -> Self {
+        self.connect = protocol;
+        self
     }
 
     fn entry(&self) -> Option<&'a RouteEntry> {
@@ -91,9 +99,10 @@ impl<'a> HttpExchange<'a> {
         self.entry()?.responder(self.head.method())
     }
 
-    /// Returns the WebSocket route of an upgrade, or of a request that requires one.
+    /// Returns the WebSocket route of an upgrade or of an extended CONNECT, or of a request that requires one.
     pub(crate) fn websocket_route(&self) -> Option<&'a WebSocketRoute> {
-        self.entry()?.upgrade(self.head)
+        let entry = self.entry()?;
+        if self.connect.is_some() { entry.websocket.as_ref() } else { entry.upgrade(self.head) }
     }
 
     /// Returns the answer of a before hook, once the head has arrived.
@@ -146,7 +155,7 @@ impl<'a> HttpExchange<'a> {
         route: &WebSocketRoute,
         services: &mut Services,
     ) -> Result<SocketHandshake, Refusal> {
-        let accepted = accept(self.head, &route.options)?;
+        let accepted = accept(&HandshakeRequest { head: self.head, connect: self.connect }, &route.options)?;
         if let Err(limit) = services.gate.handshake() {
             services.count_limit(limit);
             return Err(limit.refusal());
@@ -154,12 +163,25 @@ impl<'a> HttpExchange<'a> {
         let request = self.request(services).accepted(accepted.subprotocol());
         let handler = (route.handler)(&request)?;
         let headers = route.headers.as_ref().map_or_else(Vec::new, |headers| headers(&request));
-        let mut response = Response::switching(headers);
+        let mut response = Response::accepted(accepted.status(), headers);
         self.router.hooks.after(&request, &mut response);
         let (negotiated, config) = (accepted.negotiated(), Arc::clone(&route.config));
         let (rate_limit, transport) = (route.message_rate, MessageTransport::Connection);
         let upgrade = AcceptedUpgrade { negotiated, handler, config, rate_limit, transport };
         Ok(SocketHandshake { accepted, response, upgrade })
+    }
+
+    /// Returns the answer to extended CONNECT for a path without a WebSocket. A status of success would open a tunnel, so
+    /// no responder is called.
+    pub(crate) fn reject_connect(&self) -> Response {
+        match (self.connect, self.entry()) {
+            (Some("websocket"), Some(entry)) => {
+                let response = Response::text("no WebSocket has this path\n").with_status(405);
+                allow(response, &entry.allowed())
+            }
+            (Some("websocket"), None) => Response::text("not found\n").with_status(404),
+            _ => Response::text("unknown :protocol\n").with_status(501),
+        }
     }
 
     /// Counts a rejected handshake, and adds the headers of hooks to its answer.
@@ -227,6 +249,34 @@ pub(crate) fn admit(
         return Err(limit.response());
     }
     Ok(streaming)
+}
+
+/// The request of an opening handshake, by an upgrade or by extended CONNECT.
+struct HandshakeRequest<'a> {
+    head: &'a RequestHead<'a>,
+    connect: Option<&'a str>,
+}
+
+impl RequestView for HandshakeRequest<'_> {
+    fn method(&self) -> &str {
+        if self.connect.is_some() { "CONNECT" } else { self.head.method() }
+    }
+
+    fn version(&self) -> Version {
+        self.head.version()
+    }
+
+    fn headers(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.head.headers()
+    }
+
+    fn protocol(&self) -> Option<&str> {
+        self.connect
+    }
+
+    fn authority(&self) -> Option<&str> {
+        self.head.authority()
+    }
 }
 
 /// Adds `Allow` (RFC 9110 section 10.2.1).

@@ -99,10 +99,9 @@ impl HttpConfig {
     }
 
     /// Serves HTTP/2 too: by ALPN on listeners with TLS, and on others to clients that begin with its preface (prior
-    /// knowledge). Requests meet the same routes, hooks, limits and timeouts. Default: `false`, since WebSockets and
-    /// [streaming responses](crate::StreamingResponse) are not served over HTTP/2 yet: a browser opens a second connection
-    /// for its WebSocket, and a request for a streaming response is reset with `HTTP_1_1_REQUIRED`, on which clients repeat
-    /// it over HTTP/1.1.
+    /// knowledge). Requests meet the same routes, hooks, limits and timeouts. WebSockets by extended CONNECT (RFC 8441) and
+    /// [streaming responses](crate::StreamingResponse) share the connection with requests; each counts as a connection in
+    /// [`Limits`](crate::Limits). Default: `false`.
     #[must_use]
     pub fn with_http2(mut self, enabled: bool) -> Self {
         self.http2 = enabled;

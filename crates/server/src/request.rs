@@ -304,9 +304,9 @@ impl Response {
             .fold(response, |response, (name, value)| response.with_header(name.to_owned(), value.to_owned()))
     }
 
-    /// Creates the 101 of a handshake, for hooks to add headers.
-    pub(crate) fn switching(headers: Vec<(String, String)>) -> Self {
-        Self { status: 101, headers: headers.into_iter().collect(), body: ResponseBody::Bytes(Bytes::new()) }
+    /// Creates the answer to a handshake, for hooks to add headers: 101, or 200 to extended CONNECT.
+    pub(crate) fn accepted(status: u16, headers: Vec<(String, String)>) -> Self {
+        Self { status, headers: headers.into_iter().collect(), body: ResponseBody::Bytes(Bytes::new()) }
     }
 
     /// Creates an HTML response.

@@ -14,6 +14,7 @@ mod large_conns;
 mod memory;
 mod publish;
 mod runs;
+mod sockets;
 mod stop;
 mod stop_state;
 #[cfg(test)]
@@ -33,6 +34,7 @@ use self::conn::{ClientConn, ConnProtocol, settle_http, settle_http2, settle_web
 use self::delivery::DeliveryState;
 use self::http::end_body;
 use self::large_conns::LargeConns;
+use self::sockets::StreamSockets;
 pub(crate) use self::stop_state::StopTimes;
 use self::stop_state::{StopPhase, StopState};
 use crate::appends::{AppendQueue, Appends};
@@ -46,6 +48,7 @@ use crate::shared::{Services, WorkerShared};
 pub(crate) struct Worker {
     /// By the index of the connection.
     conns: Vec<Option<ClientConn>>,
+    sockets: StreamSockets,
     shared: WorkerShared,
     appends: Appends,
     /// Number of this thread.
@@ -85,6 +88,7 @@ impl Worker {
         let WorkerSetup { router, services, stop_times, stop, appends, number, listener_protocols } = setup;
         Self {
             conns: Vec::new(),
+            sockets: StreamSockets::default(),
             turn: services.epoch,
             shared: WorkerShared {
                 router: Rc::new(router),
@@ -119,16 +123,25 @@ impl Worker {
     }
 
     fn conn_mut(&mut self, conn: ConnId) -> Option<&mut ClientConn> {
-        self.conns.get_mut(conn.index())?.as_mut().filter(|found| found.id == conn)
+        match self.conns.get_mut(conn.index()) {
+            Some(found) => found.as_mut().filter(|found| found.id == conn),
+            None => self.sockets.conn_mut(conn),
+        }
     }
 
     fn conn_ref(&self, conn: ConnId) -> Option<&ClientConn> {
-        self.conns.get(conn.index())?.as_ref().filter(|found| found.id == conn)
+        match self.conns.get(conn.index()) {
+            Some(found) => found.as_ref().filter(|found| found.id == conn),
+            None => self.sockets.conn_ref(conn),
+        }
     }
 
     /// Returns the connection's protocol and the state that it shares with others.
     fn lend(&mut self, conn: ConnId) -> Option<(&mut ConnProtocol, &mut WorkerShared)> {
-        let found = self.conns.get_mut(conn.index())?.as_mut().filter(|found| found.id == conn)?;
+        let found = match self.conns.get_mut(conn.index()) {
+            Some(found) => found.as_mut().filter(|found| found.id == conn)?,
+            None => self.sockets.conn_mut(conn)?,
+        };
         self.shared.services.encrypted = found.tls.is_some();
         Some((&mut found.protocol, &mut self.shared))
     }
@@ -157,7 +170,9 @@ impl Worker {
     #[inline]
     pub(super) fn settle_one(&mut self, io: &mut Io, conn: ConnId) {
         self.time(io);
-        let Some(found) = self.conns.get_mut(conn.index()).and_then(Option::as_mut) else { return };
+        let Some(found) = self.conns.get_mut(conn.index()).and_then(Option::as_mut) else {
+            return self.settle_socket(io, conn);
+        };
         if let ConnProtocol::WebSocket(websocket) = &found.protocol
             && websocket.is_body()
             && websocket.has_finished()

@@ -112,6 +112,37 @@ impl Chain {
         }
     }
 
+    /// Moves the next `count` bytes to the end of another chain: small pieces are copied, and larger parts of payloads are
+    /// shared.
+    pub fn move_to(&mut self, count: usize, out: &mut Self) {
+        debug_assert!(count <= self.len, "move past the end of the chain");
+        let mut count = count.min(self.len);
+        self.len -= count;
+        while count > 0 {
+            let until = self.large.get(self.large_sent).map_or(self.arena.len(), |large| large.at);
+            let step = count.min(until - self.arena_sent);
+            let piece = &self.arena[self.arena_sent..][..step];
+            out.write(|arena| arena.extend_from_slice(piece));
+            self.arena_sent += step;
+            count -= step;
+            if count == 0 {
+                break;
+            }
+            let Some(large) = self.large.get_mut(self.large_sent) else { break };
+            let step = count.min(large.bytes.len());
+            let piece = large.bytes.split_to(step);
+            if step <= PIECE_COPY_MAX {
+                out.write(|arena| arena.extend_from_slice(&piece));
+            } else {
+                out.push_bytes(piece);
+            }
+            count -= step;
+            if large.bytes.is_empty() {
+                self.large_sent += 1;
+            }
+        }
+    }
+
     /// Appends the bytes that `write` adds to the end of a buffer.
     #[inline]
     pub fn write<R>(&mut self, write: impl FnOnce(&mut Vec<u8>) -> R) -> R {
@@ -196,6 +227,9 @@ impl Chain {
     }
 }
 
+/// Parts of payloads up to this length are copied: an entry of a vectored send costs about as much.
+const PIECE_COPY_MAX: usize = 512;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -232,6 +266,24 @@ mod tests {
                 assert_eq!(chain.len(), expected.len() - first - second);
             }
         }
+    }
+
+    #[test]
+    fn moved_bytes_keep_their_order_and_large_payloads_are_shared() {
+        for (first, second) in (0..=10).flat_map(|a| (0..=10 - a).map(move |b| (a, b))) {
+            let ((mut chain, expected), mut out) = (sample(), Chain::default());
+            chain.move_to(first, &mut out);
+            chain.move_to(second, &mut out);
+            assert_eq!(content(&out), expected[..first + second]);
+            assert_eq!(content(&chain), expected[first + second..]);
+            assert_eq!((out.len(), chain.len()), (first + second, expected.len() - first - second));
+        }
+        let (mut chain, mut out) = (Chain::default(), Chain::default());
+        let payload = Bytes::from(vec![7; 10_000]);
+        chain.push_bytes(payload.clone());
+        chain.move_to(6_000, &mut out);
+        assert_eq!(out.pieces().next().map(<[u8]>::as_ptr), Some(payload.as_ptr()), "not copied");
+        assert_eq!((out.len(), chain.len()), (6_000, 4_000));
     }
 
     #[test]

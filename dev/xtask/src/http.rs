@@ -74,20 +74,29 @@ pub(crate) fn run_h2spec(backend: Backend) -> Outcome {
     Ok(count + outlived(&mut subject.server))
 }
 
-/// Runs clients of Node against `sinews serve` with HTTP/2: in clear text and over TLS.
-pub(crate) fn run_node(binary: &Path, backend: Backend) -> Outcome {
-    let mut command = match tools::node("http2.mjs") {
-        Ok(command) => command,
-        Err(missing) => return Ok(missing.report("http2")),
-    };
+/// Runs clients of Node and of Python against `sinews serve` with HTTP/2: in clear text and over TLS.
+pub(crate) fn run_clients(binary: &Path, backend: Backend) -> Outcome {
     let out = process::target().join(format!("xtask/http/http2-{}", backend.name()));
     let certificate = Certificate::make(&out)?;
     let options = ["--backend", backend.name(), "--http-http2"];
     let mut plain = Server::start(binary, &options, &out.join("plain.log"))?;
     let mut tls = Server::start_tls(binary, &options, &certificate, &out.join("tls.log"))?;
-    command.arg(format!("http://{}", plain.address())).arg(format!("https://{}", tls.address()));
-    command.arg(&certificate.certificate);
-    let count = tools::run_checks("http2", &mut command, &out.join("client.log"));
+    let clients = [
+        ("http2", "http://", "https://", tools::node("http2.mjs")),
+        ("http2-python", "", "", tools::python(&["http2.py"])),
+    ];
+    let mut count = Count::default();
+    for (name, plain_scheme, tls_scheme, client) in clients {
+        count = count
+            + match client {
+                Ok(mut command) => {
+                    command.arg(format!("{plain_scheme}{}", plain.address()));
+                    command.arg(format!("{tls_scheme}{}", tls.address())).arg(&certificate.certificate);
+                    tools::run_checks(name, &mut command, &out.join(format!("{name}.log")))
+                }
+                Err(missing) => missing.report(name),
+            };
+    }
     Ok(count + outlived(&mut plain) + outlived(&mut tls))
 }
 

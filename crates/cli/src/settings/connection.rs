@@ -29,8 +29,8 @@ settings! {
         /// the client gets 503; the record may have been stored.
         handler_timeout: PositiveDuration { default: "30s" }
 
-        /// Serve HTTP/2 too: by ALPN over TLS, and in clear text to clients that begin with it. Off by default: WebSockets
-        /// and Server-Sent Events remain on HTTP/1.1, and browsers open a connection of their own for them.
+        /// Serve HTTP/2 too: by ALPN over TLS, and in clear text to clients that begin with it. Requests, WebSockets (RFC
+        /// 8441) and Server-Sent Events share its connections.
         http2: bool { default: "false" }
     }
 }

@@ -96,7 +96,7 @@ impl H2Connection {
             return self.reset_for_violation(id, ErrorCode::REFUSED_STREAM, reason, now);
         }
         if fields.is_too_large() {
-            self.open(id, ends, None);
+            self.open(id, ends, None, false);
             return Ok(Some(Notice::HeadTooLarge { stream: StreamId::new(id), ends }));
         }
         let shape = RequestShape::of(fields, self.config.extended_connect).and_then(|shape| {
@@ -105,7 +105,7 @@ impl H2Connection {
         });
         match shape {
             Ok(shape) => {
-                self.open(id, ends, shape.content_length);
+                self.open(id, ends, shape.content_length, shape.has_method(fields, b"CONNECT"));
                 Ok(Some(Notice::Request { stream: StreamId::new(id), shape, ends }))
             }
             Err(Malformed(rule)) => self.reset_for_violation(id, ErrorCode::PROTOCOL_ERROR, rule, now),
@@ -116,6 +116,8 @@ impl H2Connection {
         let Some(stream) = self.streams.get(id) else { return Ok(None) };
         let (code, rule) = if stream.remote_closed {
             (ErrorCode::STREAM_CLOSED, "HEADERS after the end of the stream")
+        } else if stream.is_tunnel {
+            (ErrorCode::PROTOCOL_ERROR, "HEADERS on a stream of CONNECT")
         } else if !ends {
             (ErrorCode::PROTOCOL_ERROR, "trailers do not end the stream")
         } else if stream.content_left.is_some_and(|left| left > 0) {
@@ -131,13 +133,14 @@ impl H2Connection {
         self.reset_for_violation(id, code, rule, now)
     }
 
-    fn open(&mut self, id: u32, ends: bool, content_left: Option<u64>) {
+    fn open(&mut self, id: u32, ends: bool, content_left: Option<u64>, is_tunnel: bool) {
         self.streams.open(StreamEntry {
             id,
             receive: FlowWindow::new(self.stream_window),
             unreported: Unreported::default(),
             send: FlowWindow::new(self.peer.initial_window),
             content_left,
+            is_tunnel,
             remote_closed: ends,
             local_closed: false,
             head_sent: false,

@@ -17,6 +17,8 @@ pub(super) struct StreamEntry {
     pub(super) send: FlowWindow,
     /// Rest of the declared content.
     pub(super) content_left: Option<u64>,
+    /// The method is CONNECT: the stream carries DATA only (RFC 9113 section 8.5).
+    pub(super) is_tunnel: bool,
     /// The peer has ended its side.
     pub(super) remote_closed: bool,
     /// We have ended our side.

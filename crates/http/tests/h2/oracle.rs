@@ -175,7 +175,7 @@ async fn receive(mut body: RecvStream) -> (Vec<u8>, HeaderMap) {
 async fn exchange(client: SendRequest<Bytes>, mut random: Rng, number: usize) -> usize {
     let mut client = client.ready().await.expect("the connection is open");
     let fields = random_fields(&mut random);
-    let trailers = if random.below(4) == 0 { random_fields(&mut random) } else { HeaderMap::new() };
+    let mut trailers = if random.below(4) == 0 { random_fields(&mut random) } else { HeaderMap::new() };
     let len = [0, 1, random.below(1000), random.below(200_000)][random.below(4)];
     let content: Vec<u8> = (0..len).map(|_| random.next() as u8).collect();
     let is_tunnel = random.below(4) == 0;
@@ -185,6 +185,8 @@ async fn exchange(client: SendRequest<Bytes>, mut random: Rng, number: usize) ->
     *request.uri_mut() = uri;
     *request.headers_mut() = fields.clone();
     if is_tunnel {
+        // A tunnel has none (RFC 9113 section 8.5).
+        trailers.clear();
         *request.method_mut() = http::Method::CONNECT;
         request.extensions_mut().insert(Protocol::from_static("websocket"));
     } else {

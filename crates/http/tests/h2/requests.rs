@@ -287,6 +287,20 @@ fn tunnels_carry_bytes_in_both_directions() {
     assert_eq!(server.receive(&rst_stream(3)), Ok(vec![Seen::Reset(3, 8)]));
 }
 
+/// RFC 9113 section 8.5: a tunnel carries DATA only.
+#[test]
+fn headers_on_a_tunnel_reset_it() {
+    for flags in [END_STREAM, 0] {
+        let mut server = Server::with(Config::new().with_extended_connect(true));
+        server.receive(&headers(1, 0, &WEBSOCKET)).expect("a valid request");
+        server.receive(&headers(1, flags, &[("x", "y")])).expect("an error of the stream");
+        let sent = server.sent();
+        let reset = sent.last().expect("a reset");
+        assert_eq!((reset.stream, &reset.payload[..]), (1, &[0, 0, 0, 1][..]), "{reset:?}");
+        server.ask(3);
+    }
+}
+
 /// RFC 9113 section 10.5.1.
 #[test]
 fn header_list_beyond_the_limit_is_answered_431_and_the_connection_continues() {

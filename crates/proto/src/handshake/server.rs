@@ -90,7 +90,7 @@ impl ServerOptions {
 /// Decides on a WebSocket request, for any HTTP version.
 ///
 /// Over HTTP/1.1 it applies the list of RFC 6455 section 4.2.1, over HTTP/2 and HTTP/3 the list of RFC 8441
-/// section 5, which has no key and no `Upgrade`.
+/// section 5, which has no `Upgrade` and requires no key.
 ///
 /// # Errors
 /// A [`Refusal`], ready to be sent:
@@ -106,13 +106,13 @@ impl ServerOptions {
 /// HTTP/1.0 is not answered with 505: that rejects a major version (RFC 9110 section 15.6.6), and major
 /// version 1 is supported.
 pub fn accept(request: &impl RequestView, options: &ServerOptions) -> Result<Accepted, Refusal> {
-    let key = match request.version() {
-        Version::Http10 | Version::Http11 => Some(check_upgrade(request)?),
-        // HTTP/2 and HTTP/3.
-        _ => {
-            check_connect(request)?;
-            None
-        }
+    let is_upgrade = matches!(request.version(), Version::Http10 | Version::Http11);
+    let key = if is_upgrade {
+        Some(check_upgrade(request)?)
+    } else {
+        check_connect(request)?;
+        // RFC 8441 section 5 has no key. undici sends one over HTTP/2, too, and requires the answer to it.
+        request.only("sec-websocket-key").and_then(valid_key)
     };
     options.origin.check(request)?;
     let subprotocol = subprotocol::choose(request.header("sec-websocket-protocol"), &options.subprotocols)
@@ -123,6 +123,7 @@ pub fn accept(request: &impl RequestView, options: &ServerOptions) -> Result<Acc
     let deflate =
         params.zip(options.deflate()).map(|(params, config)| DeflateSetup::new(Role::Server, params, config));
     Ok(Accepted {
+        is_upgrade,
         accept: key.map(accept_text),
         subprotocol: subprotocol.map(str::to_owned),
         extensions,
@@ -190,6 +191,9 @@ fn check_connect(request: &impl RequestView) -> Result<(), Refusal> {
             Refusal::with_reason(400, "unsupported WebSocket version").and("Sec-WebSocket-Version", VERSION)
         );
     }
+    if has_body(request) {
+        return Err(Refusal::with_reason(400, "a WebSocket request must not have a body"));
+    }
     Ok(())
 }
 
@@ -200,7 +204,9 @@ fn names_version(request: &impl RequestView) -> bool {
 /// An accepted WebSocket request, and its response.
 #[derive(Clone, Debug)]
 pub struct Accepted {
-    /// Present over HTTP/1.1.
+    /// Over HTTP/1.1.
+    is_upgrade: bool,
+    /// Present if the request has a key.
     accept: Option<AcceptText>,
     subprotocol: Option<String>,
     extensions: Option<String>,
@@ -229,19 +235,32 @@ impl Accepted {
     /// 101 over HTTP/1.1, 200 over HTTP/2 and HTTP/3 (RFC 8441 section 5).
     #[must_use]
     pub const fn status(&self) -> u16 {
-        if self.accept.is_some() { 101 } else { 200 }
+        if self.is_upgrade { 101 } else { 200 }
     }
 
     /// The headers of the response, for an HTTP stack that writes it itself.
     pub fn headers(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let upgrade = self.is_upgrade.then_some([("Upgrade", "websocket"), ("Connection", "Upgrade")]);
         let accept = self.accept.as_ref().map(|accept| {
             // Base64 is ASCII.
-            let accept = str::from_utf8(accept).expect("base64 is ASCII");
-            [("Upgrade", "websocket"), ("Connection", "Upgrade"), ("Sec-WebSocket-Accept", accept)]
+            ("Sec-WebSocket-Accept", str::from_utf8(accept).expect("base64 is ASCII"))
         });
         let subprotocol = self.subprotocol().map(|name| ("Sec-WebSocket-Protocol", name));
         let extensions = self.extensions().map(|value| ("Sec-WebSocket-Extensions", value));
-        accept.into_iter().flatten().chain(subprotocol).chain(extensions)
+        upgrade.into_iter().flatten().chain(accept).chain(subprotocol).chain(extensions)
+    }
+
+    /// Checks further headers of the caller, such as `Set-Cookie`, for an HTTP stack that writes the response itself.
+    ///
+    /// # Errors
+    /// [`HandshakeMisuse::HeaderName`], [`HandshakeMisuse::HeaderValue`] or [`HandshakeMisuse::ReservedHeader`] for a header
+    /// that may not be added.
+    pub fn check_headers(extra_headers: &[(&str, &str)]) -> Result<(), HandshakeMisuse> {
+        for (name, value) in extra_headers {
+            check_header(name, value, &FRAMING_HEADERS)?;
+            check_header(name, value, &HANDSHAKE_HEADERS)?;
+        }
+        Ok(())
     }
 
     /// Appends the complete HTTP/1.1 response, with further headers of the caller such as `Set-Cookie`.
@@ -255,13 +274,10 @@ impl Accepted {
         extra_headers: &[(&str, &str)],
         out: &mut Vec<u8>,
     ) -> Result<(), HandshakeMisuse> {
-        if self.accept.is_none() {
+        if !self.is_upgrade {
             return Err(HandshakeMisuse::NotHttp1);
         }
-        for (name, value) in extra_headers {
-            check_header(name, value, &FRAMING_HEADERS)?;
-            check_header(name, value, &HANDSHAKE_HEADERS)?;
-        }
+        Self::check_headers(extra_headers)?;
         out.extend_from_slice(b"HTTP/1.1 101 Switching Protocols\r\n");
         for (name, value) in self.headers() {
             push_header(out, name, value);

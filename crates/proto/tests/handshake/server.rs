@@ -331,6 +331,20 @@ fn extended_connect_needs_no_key_and_is_answered_200() {
     }
 }
 
+/// RFC 8441 section 5 has neither; undici (7.30) sends the key, and requires the answer.
+#[test]
+fn key_of_extended_connect_is_answered_if_there_is_one() {
+    let accept = |key| {
+        let mut request = ForeignRequest::extended_connect();
+        request.headers.push(("sec-websocket-key", key));
+        let accepted = request.accept().expect("a key is no fault");
+        assert_eq!(accepted.status(), 200);
+        accepted.headers().map(|(name, value)| format!("{name}: {value}")).collect::<Vec<_>>()
+    };
+    assert_eq!(accept("dGhlIHNhbXBsZSBub25jZQ=="), ["Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo="]);
+    assert_eq!(accept("no key"), Vec::<String>::new());
+}
+
 #[test]
 fn extended_connect_for_other_protocols_is_rejected() {
     let refused = |change: fn(&mut ForeignRequest)| {
@@ -344,6 +358,7 @@ fn extended_connect_for_other_protocols_is_rejected() {
     assert_eq!(refused(|request| request.protocol = Some("webtransport")).status(), 501);
     assert_eq!(refused(|request| request.protocol = None).status(), 400);
     assert_eq!(refused(|request| request.method = "GET").status(), 400);
+    assert_eq!(refused(|request| request.headers.push(("content-length", "5"))).status(), 400);
     assert_eq!(refused(|request| request.headers.push(("origin", "https://evil.example"))).status(), 403);
     let version = refused(|request| request.headers.clear());
     assert_eq!((version.status(), header(&version, "Sec-WebSocket-Version")), (400, Some("13")));

@@ -50,7 +50,7 @@ impl RetainedRequest {
             let entry = router.entry(index)?;
             Some(MatchedRoute { index, entry, params: RouteParams::Retained(&self.params) })
         });
-        then(&HttpExchange { head, body, peer, started, router, route })
+        then(&HttpExchange { head, body, peer, started, connect: None, router, route })
     }
 }
 

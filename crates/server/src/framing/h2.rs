@@ -1,7 +1,8 @@
-//! HTTP/2: many exchanges at once on a connection.
+//! HTTP/2: many exchanges and sockets at once on a connection.
 //!
 //! ```text
-//!   input ─▶ H2Connection: events ─▶ StreamExchange: Upload ─▶ Pending ─▶ Sending ─▶ frames
+//!   input ─▶ H2Connection: events ─┬▶ StreamExchange: Upload ─▶ Pending ─▶ Sending ─▶ frames
+//!                                  └▶ socket: Session and Handler, of the worker ─▶ frames
 //! ```
 //!
 //! Control frames are queued by the machine until no send is in flight: a peer that does not read them is disconnected
@@ -9,7 +10,9 @@
 
 mod answer;
 mod receive;
+mod sockets;
 
+use std::collections::VecDeque;
 use std::mem;
 use std::net::SocketAddr;
 
@@ -19,6 +22,8 @@ use sinews_http::h2::{Config, ErrorCode, H2Connection, StreamId};
 use sinews_proto::Time;
 use sinews_session::{Flow, Outbound};
 
+use self::sockets::SocketStream;
+pub(crate) use self::sockets::{OpenedSocket, SocketEvent};
 use crate::exchange::{PendingAnswer, RetainedRequest};
 use crate::http::HttpConfig;
 use crate::request::ResponseBody;
@@ -33,6 +38,16 @@ pub(crate) struct H2Conn {
     exchanges: Vec<StreamExchange>,
     /// The exchange that sends next.
     next: usize,
+    /// In the order of their streams.
+    sockets: Vec<SocketStream>,
+    /// Streams of sockets with output, in the order of their turns.
+    ready: VecDeque<StreamId>,
+    /// Sockets whose output has moved to this connection, until it has left.
+    pub(crate) moved: Vec<ConnId>,
+    /// No later than the first deadline of a socket.
+    pub(crate) sockets_due: Time,
+    /// A socket whose answer is queued.
+    opened: Option<Box<OpenedSocket>>,
     /// Input that waits while reads are paused.
     buffer: BytesMut,
     pub(crate) outbound: Outbound,
@@ -101,13 +116,19 @@ impl StreamExchange {
 
 impl H2Conn {
     pub(crate) fn new(conn: ConnId, peer: SocketAddr, shared: &WorkerShared) -> Self {
-        let (config, now) = (Config::new().with_head(shared.services.http.head), shared.services.now);
+        let config = Config::new().with_head(shared.services.http.head).with_extended_connect(true);
+        let now = shared.services.now;
         shared.services.counters.http2_connections.add(1);
         Self {
             conn,
             machine: H2Connection::server(config),
             exchanges: Vec::new(),
             next: 0,
+            sockets: Vec::new(),
+            ready: VecDeque::new(),
+            moved: Vec::new(),
+            sockets_due: NEVER,
+            opened: None,
             buffer: BytesMut::new(),
             outbound: Outbound::default(),
             paused: false,
@@ -129,12 +150,18 @@ impl H2Conn {
             StreamStage::Upload(upload) => upload.request.len() + upload.body.capacity(),
             _ => 0,
         });
-        self.buffer.capacity() + self.machine.memory() + uploads.sum::<usize>()
+        let sockets = self.sockets.capacity() * size_of::<SocketStream>();
+        self.buffer.capacity() + self.machine.memory() + sockets + uploads.sum::<usize>()
+    }
+
+    /// Returns whether the connection has neither exchanges nor sockets.
+    fn is_idle(&self) -> bool {
+        self.exchanges.is_empty() && self.sockets.is_empty()
     }
 
     /// Returns whether the last frame is queued.
     pub(crate) fn is_finished(&self) -> bool {
-        self.closing || self.machine.is_drained() || self.ended && self.exchanges.is_empty()
+        self.closing || self.machine.is_drained() || self.ended && self.is_idle()
     }
 
     /// Ends input: the peer has closed its side. Answers are finished.
@@ -155,6 +182,8 @@ impl H2Conn {
             && !self.is_finished()
             && !self.outbound.has_pending()
             && !self.machine.wants_write()
+            && self.ready.is_empty()
+            && self.moved.is_empty()
             && !self.exchanges.iter().any(is_sending)
     }
 
@@ -184,7 +213,7 @@ impl H2Conn {
         if !self.machine.settings_acknowledged() {
             first = first.min(self.started + config.head_timeout);
         }
-        if self.exchanges.is_empty() {
+        if self.is_idle() {
             let wait = if self.has_request { config.keep_alive_timeout } else { config.head_timeout };
             return first.min(self.idle_since + wait);
         }
@@ -203,7 +232,7 @@ impl H2Conn {
             self.close(ErrorCode::ENHANCE_YOUR_CALM, shared);
         } else if unacknowledged && self.started + config.head_timeout <= now {
             self.close(ErrorCode::SETTINGS_TIMEOUT, shared);
-        } else if self.exchanges.is_empty() {
+        } else if self.is_idle() {
             self.close(ErrorCode::NO_ERROR, shared);
         } else {
             self.time_out_streams(&config, shared);
@@ -232,28 +261,29 @@ impl H2Conn {
         self.last_progress = now;
     }
 
-    pub(crate) fn receive(&mut self, chunk: &[u8], shared: &mut WorkerShared) {
-        if self.closing {
-            return;
-        }
-        if self.paused || !self.buffer.is_empty() {
+    /// Buffers input while earlier input waits. Returns whether it did.
+    pub(crate) fn buffer_input(&mut self, chunk: &[u8]) -> bool {
+        let waits = self.paused || !self.buffer.is_empty();
+        if waits && !self.closing {
             self.buffer.extend_from_slice(chunk);
-            if !self.paused {
-                self.resume(shared);
-            }
-            return;
         }
-        let used = self.handle(chunk, shared);
-        if !self.closing {
-            self.buffer.extend_from_slice(&chunk[used..]);
+        waits || self.closing
+    }
+
+    /// Keeps the input that was not handled.
+    pub(crate) fn buffer_rest(&mut self, rest: &[u8]) {
+        if !self.closing && !rest.is_empty() {
+            self.buffer.extend_from_slice(rest);
         }
     }
 
-    /// Handles buffered input.
-    pub(crate) fn resume(&mut self, shared: &mut WorkerShared) {
+    /// Takes the buffered input. Return its rest by [`put_buffer`](Self::put_buffer).
+    pub(crate) fn take_buffer(&mut self) -> BytesMut {
         self.paused = false;
-        let mut buffer = mem::take(&mut self.buffer);
-        let used = self.handle(&buffer, shared);
+        mem::take(&mut self.buffer)
+    }
+
+    pub(crate) fn put_buffer(&mut self, mut buffer: BytesMut, used: usize) {
         buffer.advance(used);
         if !buffer.is_empty() && !self.closing {
             self.buffer = buffer;
@@ -267,8 +297,11 @@ impl H2Conn {
     /// Removes an exchange that has ended.
     fn remove(&mut self, at: usize, now: Time) {
         self.exchanges.remove(at);
-        if self.exchanges.is_empty() {
+        if self.is_idle() {
             self.idle_since = now;
         }
     }
 }
+
+/// Limit of the queued bytes of bodies and sockets: about the capacity of a socket.
+const QUEUED_MAX: usize = 128 << 10;

@@ -33,6 +33,7 @@ pub(crate) struct ShardCounters {
     pub(crate) tls_handshakes: Counter,
     pub(crate) tls_failures: Counter,
     pub(crate) http2_connections: Counter,
+    pub(crate) http2_websockets: Counter,
     pub(crate) http2_failed: ReasonCounters<Http2Fault>,
     pub(crate) http2_reset: ReasonCounters<Http2Fault>,
     queued_bytes: Counter,
@@ -131,6 +132,7 @@ impl ShardCounters {
         metrics.tls_handshakes += self.tls_handshakes.get();
         metrics.tls_failures += self.tls_failures.get();
         metrics.http2_connections += self.http2_connections.get();
+        metrics.http2_websockets += self.http2_websockets.get();
         self.http2_failed.add_to(&mut metrics.http2_failed);
         self.http2_reset.add_to(&mut metrics.http2_reset);
         metrics.queued_bytes += self.queued_bytes.get();

@@ -47,6 +47,8 @@ pub struct Metrics {
     pub tls_failures: u64,
     /// Connections that spoke HTTP/2.
     pub http2_connections: u64,
+    /// WebSockets opened on streams of HTTP/2. `handshakes` has them, too.
+    pub http2_websockets: u64,
     /// HTTP/2 connections ended by an error of the client.
     pub http2_failed: ReasonCounts<Http2Fault>,
     /// HTTP/2 streams reset for an error of the client.

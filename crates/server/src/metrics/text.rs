@@ -58,6 +58,8 @@ impl Metrics {
         out.counter("sinews_tls_failures", help, None, self.tls_failures)?;
         let help = "Connections that spoke HTTP/2";
         out.counter("sinews_http2_connections", help, None, self.http2_connections)?;
+        let help = "WebSockets opened on streams of HTTP/2";
+        out.counter("sinews_http2_websockets", help, None, self.http2_websockets)?;
         let help = "HTTP/2 connections ended by an error of the client";
         out.tally("sinews_http2_connections_failed", help, &self.http2_failed)?;
         let help = "HTTP/2 streams reset for an error of the client";

@@ -56,6 +56,8 @@ pub struct Topics {
     pub(super) scratch: Vec<ConnId>,
     /// By the index of a connection: the last subscriber list that contains it.
     pub(super) listed: Vec<u32>,
+    /// The same by the slot of a socket on a stream.
+    pub(super) listed_streams: Vec<u32>,
     pub(super) list: u32,
     pub(crate) counters: TopicCounters,
     pub(super) presence: LocalPresence,
@@ -164,6 +166,7 @@ impl Topics {
             max_queued: 0,
             scratch: Vec::new(),
             listed: Vec::new(),
+            listed_streams: Vec::new(),
             list: 0,
             counters: TopicCounters::default(),
             presence: LocalPresence::default(),

@@ -109,14 +109,19 @@ impl Topics {
         }
         self.list = self.list.checked_add(1).unwrap_or_else(|| {
             self.listed.fill(0);
+            self.listed_streams.fill(0);
             1
         });
-        let (listed, list) = (&mut self.listed, self.list);
+        let (listed, listed_streams, list) = (&mut self.listed, &mut self.listed_streams, self.list);
         subscribers.retain(|conn| {
-            if listed.len() <= conn.index() {
-                listed.resize(conn.index() + 1, 0);
+            let (listed, index) = match conn.stream_slot() {
+                None => (&mut *listed, conn.index()),
+                Some(slot) => (&mut *listed_streams, slot),
+            };
+            if listed.len() <= index {
+                listed.resize(index + 1, 0);
             }
-            std::mem::replace(&mut listed[conn.index()], list) != list
+            std::mem::replace(&mut listed[index], list) != list
         });
     }
 }

@@ -106,7 +106,11 @@ impl App for Worker {
         if self.has_tls(conn) {
             return self.start_send_tls(conn);
         }
-        self.lend(conn)?.0.start_send().map(OutgoingChain)
+        let chain = match self.lend(conn)?.0 {
+            ConnProtocol::Http2(_) => self.start_send_http2(conn),
+            protocol => protocol.start_send(),
+        };
+        chain.map(OutgoingChain)
     }
 
     #[inline]
@@ -180,7 +184,11 @@ impl App for Worker {
             self.shared.services.tasks.remove(conn);
             match &removed.protocol {
                 ConnProtocol::Http(http) => self.shared.services.gate.release(http.peer.ip()),
-                ConnProtocol::Http2(http2) => self.shared.services.gate.release(http2.peer.ip()),
+                ConnProtocol::Http2(http2) => {
+                    self.shared.services.gate.release(http2.peer.ip());
+                    let sockets = http2.sockets();
+                    self.remove_sockets(io, sockets);
+                }
                 ConnProtocol::WebSocket(websocket) => {
                     self.shared.services.gate.release(websocket.peer().ip())
                 }
@@ -302,7 +310,7 @@ impl Worker {
         match self.lend(conn) {
             Some((ConnProtocol::WebSocket(websocket), _)) => websocket.session.receive_end(now),
             Some((ConnProtocol::Http(http), _)) => http.end(),
-            Some((ConnProtocol::Http2(http2), _)) => http2.end(),
+            Some((ConnProtocol::Http2(_), _)) => self.end_http2(io, conn),
             Some((ConnProtocol::Rejected(_), _)) => io.shutdown(conn),
             Some((ConnProtocol::ProxyHeader(_), _)) => io.close(conn),
             None => {}

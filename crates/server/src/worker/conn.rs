@@ -145,14 +145,14 @@ pub(super) fn settle_http(http: &mut H1Conn, io: &mut Io, conn: ConnId, config: 
 
 pub(super) fn settle_http2(http2: &mut H2Conn, io: &mut Io, conn: ConnId, shared: &mut WorkerShared) {
     http2.queue_control(shared);
-    if http2.outbound.wants_send() {
+    if http2.outbound.wants_send() || http2.has_ready() {
         io.send(conn);
     }
     if http2.is_finished() {
         // Repeated calls have no effect.
         io.shutdown(conn);
     }
-    let deadline = http2.deadline(&shared.services.http);
+    let deadline = http2.deadline(&shared.services.http).min(http2.sockets_due);
     arm(io, conn, &mut http2.armed, deadline, shared.services.epoch);
 }
 

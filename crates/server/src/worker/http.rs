@@ -23,11 +23,11 @@ impl Worker {
         self.time(io);
         let Some((http, shared)) = self.lend_http(conn) else { return Flow::Continue };
         if shared.services.http.http2 && http.begins_http2(chunk) {
-            let begin = http.take_buffer();
+            let mut begin = http.take_buffer();
             self.start_http2(io, conn);
             if !begin.is_empty() {
                 // A pause keeps later input buffered.
-                let _ = self.receive_http2(io, conn, &begin);
+                let _ = self.receive_http2(io, conn, &mut begin);
             }
             return self.receive_http2(io, conn, chunk);
         }

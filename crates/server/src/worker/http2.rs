@@ -1,11 +1,11 @@
 //! Events of connections that speak HTTP/2, and their detection.
 
 use sinews_engine::{ConnId, Io};
-use sinews_session::Flow;
+use sinews_session::{Chain, Flow};
 
 use super::Worker;
 use super::conn::ConnProtocol;
-use crate::framing::h2::H2Conn;
+use crate::framing::h2::{H2Conn, SocketEvent};
 use crate::shared::WorkerShared;
 use crate::timer::NEVER;
 
@@ -27,13 +27,65 @@ impl Worker {
         *protocol = ConnProtocol::Http2(Box::new(http2));
     }
 
-    pub(super) fn receive_http2(&mut self, io: &mut Io, conn: ConnId, chunk: &[u8]) -> Flow {
+    pub(super) fn receive_http2(&mut self, io: &mut Io, conn: ConnId, chunk: &mut [u8]) -> Flow {
         self.time(io);
-        let Some((http2, shared)) = self.lend_http2(conn) else { return Flow::Continue };
-        http2.receive(chunk, shared);
-        let flow = http2.flow();
+        let Some((http2, _)) = self.lend_http2(conn) else { return Flow::Continue };
+        if http2.buffer_input(chunk) {
+            if !http2.paused && !http2.has_failed() {
+                self.handle_buffered(io, conn);
+            }
+        } else {
+            let used = self.handle_http2(io, conn, chunk);
+            if let Some((http2, _)) = self.lend_http2(conn) {
+                http2.buffer_rest(&chunk[used..]);
+            }
+        }
+        let flow = self.lend_http2(conn).map_or(Flow::Continue, |(http2, _)| http2.flow());
         self.settle(io, conn);
         flow
+    }
+
+    fn handle_buffered(&mut self, io: &mut Io, conn: ConnId) {
+        let Some((http2, _)) = self.lend_http2(conn) else { return };
+        let mut buffer = http2.take_buffer();
+        let used = self.handle_http2(io, conn, &mut buffer);
+        if let Some((http2, _)) = self.lend_http2(conn) {
+            http2.put_buffer(buffer, used);
+        }
+    }
+
+    /// Handles input until it is consumed, or reads are paused. Returns the number of consumed bytes.
+    fn handle_http2(&mut self, io: &mut Io, conn: ConnId, input: &mut [u8]) -> usize {
+        let mut at = 0;
+        loop {
+            let Some((http2, shared)) = self.lend_http2(conn) else { return input.len() };
+            match http2.handle(input, &mut at, shared) {
+                Some(SocketEvent::Opened(opened)) => self.open_socket(io, conn, *opened),
+                Some(SocketEvent::Data { socket, range, ends }) => {
+                    self.receive_socket(io, socket, &mut input[range], ends);
+                }
+                Some(SocketEvent::Reset(socket)) => self.remove_sockets(io, vec![socket]),
+                None => break,
+            }
+        }
+        self.end_failed(io, conn);
+        at
+    }
+
+    /// Ends the sockets of a connection that ends without its streams.
+    fn end_failed(&mut self, io: &mut Io, conn: ConnId) {
+        if let Some((http2, _)) = self.lend_http2(conn)
+            && http2.has_failed()
+        {
+            let sockets = http2.sockets();
+            self.remove_sockets(io, sockets);
+        }
+    }
+
+    /// Returns the queued output of a connection and of its sockets.
+    pub(super) fn start_send_http2(&mut self, conn: ConnId) -> Option<Box<Chain>> {
+        self.fill_http2(conn);
+        self.lend_http2(conn)?.0.outbound.start()
     }
 
     /// Handles sent frames: queues more, and resumes waiting input.
@@ -42,13 +94,21 @@ impl Worker {
         let Some((http2, shared)) = self.lend_http2(conn) else { return };
         http2.note_progress(now);
         http2.send_pieces(shared);
+        for socket in std::mem::take(&mut http2.moved) {
+            self.sent_socket(io, socket);
+        }
         self.continue_http2(io, conn);
     }
 
     pub(super) fn poll_http2(&mut self, io: &mut Io, conn: ConnId) {
         self.time(io);
-        let Some((http2, shared)) = self.lend_http2(conn) else { return };
-        http2.poll_answers(shared);
+        loop {
+            let Some((http2, shared)) = self.lend_http2(conn) else { return };
+            match http2.poll_answers(shared) {
+                Some(opened) => self.open_socket(io, conn, *opened),
+                None => break,
+            }
+        }
         self.continue_http2(io, conn);
     }
 
@@ -63,18 +123,28 @@ impl Worker {
 
     pub(super) fn resume_http2(&mut self, io: &mut Io, conn: ConnId) {
         self.time(io);
-        let Some((http2, shared)) = self.lend_http2(conn) else { return };
-        http2.resume(shared);
+        self.handle_buffered(io, conn);
+        let Some((http2, _)) = self.lend_http2(conn) else { return };
         if http2.flow() == Flow::Continue {
             io.resume(conn);
         }
         self.settle(io, conn);
     }
 
+    /// Handles the end of the peer's side: no stream gets more input.
+    pub(super) fn end_http2(&mut self, io: &mut Io, conn: ConnId) {
+        let Some((http2, _)) = self.lend_http2(conn) else { return };
+        http2.end();
+        let sockets = http2.sockets();
+        self.end_sockets(io, sockets);
+    }
+
     pub(super) fn http2_timer(&mut self, io: &mut Io, conn: ConnId) {
         let now = self.time(io);
-        let Some((http2, shared)) = self.lend_http2(conn) else { return };
+        let Some((http2, _)) = self.lend_http2(conn) else { return };
         http2.armed = NEVER;
+        self.time_sockets(io, conn);
+        let Some((http2, shared)) = self.lend_http2(conn) else { return };
         if http2.deadline(&shared.services.http) > now {
             return self.settle(io, conn);
         }
@@ -82,6 +152,7 @@ impl Worker {
             io.close(conn);
             return self.settle(io, conn);
         }
+        self.end_failed(io, conn);
         self.continue_http2(io, conn);
     }
 }

@@ -3,7 +3,7 @@
 use sinews_engine::{ConnId, Io};
 
 use super::Worker;
-use super::conn::ConnProtocol;
+use super::conn::{ClientConn, ConnProtocol};
 use super::large_conns::CHECK_BYTES;
 use crate::limits::Limit;
 use crate::mail::Mail;
@@ -74,10 +74,7 @@ impl Worker {
             {
                 return;
             }
-            let memory = |index: &usize| {
-                let found = self.conns.get(*index).and_then(Option::as_ref);
-                found.map_or(0, |found| found.memory.bytes())
-            };
+            let memory = |index: &usize| self.at(*index).map_or(0, |found| found.memory.bytes());
             let members = self.large_conns.classes[heaviest].iter().copied();
             let Some(largest) = members.max_by_key(memory) else { return };
             self.close_largest(io, largest);
@@ -86,9 +83,9 @@ impl Worker {
 
     /// Closes a connection. Reads stop, so its memory counts no more.
     fn close_largest(&mut self, io: &mut Io, index: usize) {
-        let Some(found) = self.conns.get_mut(index).and_then(Option::as_mut) else { return };
+        let Some(conn) = self.at(index).map(|found| found.id) else { return };
+        let Some(found) = self.conn_mut(conn) else { return };
         let memory = std::mem::take(&mut found.memory);
-        let conn = found.id;
         self.shared.services.counters.replace_memory(memory, ConnMemory::default());
         self.large_conns.change(index, memory, ConnMemory::default());
         self.large_conns.closing.insert(index);
@@ -98,6 +95,18 @@ impl Worker {
             bytes = memory.bytes(),
             "closed: largest outbound and input buffers of all connections, and max_memory is exceeded"
         );
-        io.close(conn);
+        if conn.stream_slot().is_some() {
+            self.remove_sockets(io, vec![conn]);
+        } else {
+            io.close(conn);
+        }
+    }
+
+    /// Returns a connection, or a socket on a stream, by the index of its id.
+    fn at(&self, index: usize) -> Option<&ClientConn> {
+        match self.conns.get(index) {
+            Some(found) => found.as_ref(),
+            None => self.sockets.at(index),
+        }
     }
 }

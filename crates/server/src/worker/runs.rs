@@ -32,6 +32,8 @@ pub(super) struct Runs {
     subscribers: Vec<ConnId>,
     /// By the index of a connection: the number of its run, from 1 on. Unused while there is one group.
     places: Vec<u32>,
+    /// The same by the slot of a socket on a stream.
+    stream_places: Vec<u32>,
     has_places: bool,
     /// The current group, and its encoding.
     group: (Range<usize>, Bytes),
@@ -82,10 +84,7 @@ impl Runs {
     /// Adds a subscriber to the current group. Returns `false` if its run would be too long, or one too many.
     #[inline]
     pub(super) fn add(&mut self, conn: ConnId) -> bool {
-        if self.places.len() <= conn.index() {
-            self.places.resize(conn.index() + 1, 0);
-        }
-        let place = self.places[conn.index()];
+        let place = *self.place_mut(conn);
         let mut run = self.continued[place as usize];
         if run == 0 {
             let Some(added) = self.continue_run(place) else { return false };
@@ -95,7 +94,7 @@ impl Runs {
         if place == 0 {
             self.subscribers.push(conn);
         }
-        self.places[conn.index()] = run;
+        *self.place_mut(conn) = run;
         true
     }
 
@@ -120,7 +119,11 @@ impl Runs {
         if !self.has_places {
             return Some(1);
         }
-        let place = self.places.get_mut(conn.index()).map(std::mem::take)?;
+        let place = match conn.stream_slot() {
+            None => self.places.get_mut(conn.index()),
+            Some(slot) => self.stream_places.get_mut(slot),
+        };
+        let place = place.map(std::mem::take)?;
         (place > 0).then_some(place)
     }
 
@@ -157,7 +160,7 @@ impl Runs {
     /// Frees unused memory.
     pub(super) fn release(&mut self) {
         if self.list.is_empty() {
-            (self.places, self.subscribers) = (Vec::new(), Vec::new());
+            (self.places, self.stream_places, self.subscribers) = Default::default();
         }
     }
 
@@ -185,11 +188,20 @@ impl Runs {
         if std::mem::replace(&mut self.has_places, true) {
             return;
         }
-        for conn in &self.subscribers {
-            if self.places.len() <= conn.index() {
-                self.places.resize(conn.index() + 1, 0);
-            }
-            self.places[conn.index()] = 1;
+        for at in 0..self.subscribers.len() {
+            *self.place_mut(self.subscribers[at]) = 1;
         }
+    }
+
+    #[inline]
+    fn place_mut(&mut self, conn: ConnId) -> &mut u32 {
+        let (places, index) = match conn.stream_slot() {
+            None => (&mut self.places, conn.index()),
+            Some(slot) => (&mut self.stream_places, slot),
+        };
+        if places.len() <= index {
+            places.resize(index + 1, 0);
+        }
+        &mut places[index]
     }
 }

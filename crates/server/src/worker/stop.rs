@@ -114,7 +114,8 @@ impl Worker {
     }
 
     fn conns_where(&self, what: impl Fn(&ConnProtocol) -> bool) -> Vec<ConnId> {
-        self.conns.iter().flatten().filter(|conn| what(&conn.protocol)).map(|conn| conn.id).collect()
+        let conns = self.conns.iter().flatten().chain(self.sockets.iter());
+        conns.filter(|conn| what(&conn.protocol)).map(|conn| conn.id).collect()
     }
 
     /// Starts the closing handshake of the next clients.

@@ -78,6 +78,7 @@ impl Worker {
     }
 
     pub(super) fn start_send_tls(&mut self, conn: ConnId) -> Option<OutgoingChain> {
+        self.fill_http2(conn);
         let Self { conns, shared, scratch, .. } = self;
         let resources = &mut shared.resources;
         let Some(ClientConn { tls: Some(tls), protocol, .. }) = conns.get_mut(conn.index())?.as_mut() else {

@@ -54,7 +54,7 @@ impl Handler for Subscriber {
 }
 
 /// Completes at its second poll.
-async fn pending_once() {
+pub(crate) async fn pending_once() {
     let mut is_second = false;
     std::future::poll_fn(|context| {
         if std::mem::replace(&mut is_second, true) {

@@ -166,12 +166,12 @@ fn protocol_error_is_answered_with_a_close() {
     peer.send(&Frame::text("ü").fin(false)).send(&Frame::continuation(b"\xc3")).expect_close(1007);
 }
 
-fn deflating(mode: DeflateMode) -> DeflateConfig {
+pub(crate) fn deflating(mode: DeflateMode) -> DeflateConfig {
     DeflateConfig::new().with_mode(mode)
 }
 
 /// An echo route with compression.
-fn deflate_routes(mode: DeflateMode) -> Router {
+pub(crate) fn deflate_routes(mode: DeflateMode) -> Router {
     let options = ServerOptions::new().with_deflate(deflating(mode));
     Router::new().websocket("/echo", echo().with_options(options))
 }

@@ -12,6 +12,8 @@ const ORACLE: &str = "crates/http/tests/h2/oracle.rs";
 const HPACK: &str = "crates/http/src/h2/hpack/tests.rs";
 const SERVER: &str = "crates/server/tests/loopback/http2.rs";
 const CONTENT: &str = "crates/server/tests/loopback/http2/content.rs";
+pub(super) const SOCKETS: &str = "crates/server/tests/loopback/http2/sockets.rs";
+const SOCKET_ATTACKS: &str = "crates/server/tests/loopback/http2/socket_attacks.rs";
 const TLS: &str = "crates/server/tests/loopback/tls.rs";
 
 pub(super) const HTTP_2: &[Line] = &[
@@ -215,6 +217,7 @@ pub(super) const HTTP_2: &[Line] = &[
         By(&[
             (ATTACKS, "rapid_resets_end_the_connection"),
             (ATTACKS, "provoked_resets_end_the_connection"),
+            (SOCKET_ATTACKS, "rapid_resets_of_sockets_end_the_connection"),
             (SERVER, "floods_and_faults_end_only_their_connection"),
         ]),
     ),
@@ -238,6 +241,9 @@ pub(super) const HTTP_2: &[Line] = &[
             (ATTACKS, "content_that_is_not_read_is_limited"),
             (SERVER, "floods_and_faults_end_only_their_connection"),
             (SERVER, "silent_clients_and_closed_windows_time_out"),
+            (SOCKET_ATTACKS, "frames_without_content_end_the_connection_of_a_socket"),
+            (SOCKET_ATTACKS, "closed_windows_hold_a_bounded_queue"),
+            (SOCKET_ATTACKS, "closed_window_ends_its_stream_at_the_write_timeout"),
         ]),
     ),
 ];

@@ -1,7 +1,7 @@
 //! Rules of the standards.
 
 use super::Held::{By, Not};
-use super::http2::{FLOW, REQUESTS};
+use super::http2::{FLOW, REQUESTS, SOCKETS};
 use super::http3::MESSAGES;
 use super::{Held, Line, line};
 
@@ -27,7 +27,7 @@ pub(super) const MEMORY: &str = "dev/conformance/tests/memory.rs";
 pub(super) const LIFETIME: &str = "dev/conformance/tests/lifetime.rs";
 pub(super) const PROPERTIES: &str = "dev/conformance/tests/properties.rs";
 
-pub(super) const NO_HTTP_2: Held = Not("no listener offers HTTP/2 or HTTP/3 yet");
+pub(super) const NO_HTTP_3: Held = Not("no listener offers HTTP/3 yet");
 
 pub(super) const RFC_6455: &[Line] = &[
     line(
@@ -371,6 +371,7 @@ pub(super) const RFC_8441: &[Line] = &[
         "CONNECT with `:protocol` websocket, answered 2xx, without Upgrade, Connection, key or accept",
         By(&[
             (SERVER, "extended_connect_needs_no_key_and_is_answered_200"),
+            (SERVER, "key_of_extended_connect_is_answered_if_there_is_one"),
             (SERVER, "protocol_pseudo_header_is_ignored_over_http_1"),
         ]),
     ),
@@ -386,7 +387,32 @@ pub(super) const RFC_8441: &[Line] = &[
     line(
         "9220 3",
         "An unknown `:protocol` is answered 501",
-        By(&[(SERVER, "extended_connect_for_other_protocols_is_rejected")]),
+        By(&[
+            (SERVER, "extended_connect_for_other_protocols_is_rejected"),
+            (SOCKETS, "handshake_is_decided_as_over_http1"),
+        ]),
+    ),
+    line(
+        "8441 4",
+        "Nothing but a WebSocket answers extended CONNECT with success: 403, 404, 405 in place of 2xx",
+        By(&[(SOCKETS, "handshake_is_decided_as_over_http1")]),
+    ),
+    line(
+        "9113 8.5",
+        "HEADERS on a stream of CONNECT is a stream error; a Content-Length is rejected",
+        By(&[
+            (REQUESTS, "headers_on_a_tunnel_reset_it"),
+            (SOCKETS, "streams_end_as_transports_do"),
+            (SERVER, "extended_connect_for_other_protocols_is_rejected"),
+        ]),
+    ),
+    line(
+        "8441 5",
+        "Origin, Sec-WebSocket-Version, -Protocol and -Extensions as over HTTP/1.1; one compression context for each stream",
+        By(&[
+            (SOCKETS, "handshake_is_decided_as_over_http1"),
+            (SOCKETS, "messages_are_compressed_by_agreement"),
+        ]),
     ),
     line(
         "8441 5",
@@ -399,10 +425,17 @@ pub(super) const RFC_8441: &[Line] = &[
         By(&[
             (REQUESTS, "tunnels_carry_bytes_in_both_directions"),
             (FLOW, "stream_that_is_not_read_holds_only_its_own_window"),
+            (SOCKETS, "streams_end_as_transports_do"),
+            (SOCKETS, "sockets_and_exchanges_share_a_connection"),
+            (SOCKETS, "slow_socket_does_not_stop_its_neighbors"),
         ]),
     ),
-    line("9220", "The same over HTTP/3", NO_HTTP_2),
-    line("8441", "GOAWAY on shutdown; sockets are drained by Close frames first", NO_HTTP_2),
+    line("9220", "The same over HTTP/3", NO_HTTP_3),
+    line(
+        "9113 6.8",
+        "GOAWAY on shutdown; sockets are drained by Close frames, then END_STREAM",
+        By(&[(SOCKETS, "graceful_stop_closes_sockets_and_then_the_connection")]),
+    ),
 ];
 
 pub(super) const HTTP_UPGRADE: &[Line] = &[

@@ -7,20 +7,17 @@ use std::task::Poll;
 use bytes::Bytes;
 use sinews_http::h2::{ErrorCode, StreamId};
 
-use super::{H2Conn, StreamStage};
+use super::{H2Conn, OpenedSocket, StreamStage};
 use crate::answer::LaterAnswer;
-use crate::exchange::{HttpExchange, Outcome};
+use crate::exchange::{HttpExchange, Outcome, admit};
 use crate::fixed::BODY_COPY_MAX;
 use crate::http::HttpConfig;
 use crate::request::{Response, ResponseBody};
 use crate::shared::WorkerShared;
 use crate::streaming::StreamingResponse;
 
-/// Limit of the queued bytes of bodies: about the capacity of a socket.
-const QUEUED_MAX: usize = 128 << 10;
-
 /// Payload of a DATA frame: each peer accepts it (RFC 9113 section 4.2).
-const PIECE: usize = 16 << 10;
+pub(super) const PIECE: usize = 16 << 10;
 
 /// Result of sending a part of a body.
 enum SentPiece {
@@ -48,12 +45,11 @@ impl H2Conn {
                 }
             }
             Outcome::Streaming(streaming) => {
-                let is_head = exchange.head.method() == "HEAD";
-                if !is_head {
-                    // The client repeats the request on a connection of its own.
-                    return self.reset(stream, ErrorCode::HTTP_1_1_REQUIRED, shared);
+                if exchange.head.method() == "HEAD" {
+                    self.answer(stream, exchange, streaming.response, shared);
+                } else {
+                    self.stream_body(stream, exchange, *streaming, shared);
                 }
-                self.answer(stream, exchange, streaming.response, shared);
             }
         }
     }
@@ -100,25 +96,12 @@ impl H2Conn {
     /// Writes the head of an answer. Its body follows as the windows permit.
     pub(super) fn write_answer(&mut self, stream: StreamId, response: Response, shared: &mut WorkerShared) {
         let Some(at) = self.position(stream) else { return };
-        let WorkerShared { resources, services, .. } = shared;
-        let Self { machine, outbound, exchanges, .. } = self;
-        let exchange = &mut exchanges[at];
-        if outbound.is_empty() {
-            self.last_progress = services.now;
-        }
-        let has_body = !exchange.is_head && response.may_have_body() && response.body_len() > 0;
-        let length = response.content_length().map(|length| length.to_string());
-        let own = [("date", Some(services.date.at(services.now))), ("content-length", length.as_deref())];
-        let own = own.into_iter().filter_map(|(name, value)| Some((name, value?)));
-        let added = response.headers.iter().filter(|(name, _)| {
-            !name.eq_ignore_ascii_case("date") && !name.eq_ignore_ascii_case("content-length")
-        });
-        let written = outbound
-            .pending_chain(resources)
-            .write(|out| machine.send_head(stream, response.status, own.chain(added), !has_body, out));
-        exchange.progress = services.now;
+        let has_body = !self.exchanges[at].is_head && response.may_have_body() && response.body_len() > 0;
+        let written = self.write_head(stream, &response, response.content_length(), !has_body, shared);
+        let exchange = &mut self.exchanges[at];
+        exchange.progress = shared.services.now;
         let is_received = exchange.is_received;
-        if written.is_ok() && has_body {
+        if written && has_body {
             exchange.stage = StreamStage::Sending(response.body);
             return;
         }
@@ -126,6 +109,30 @@ impl H2Conn {
             self.machine.reset(stream, ErrorCode::NO_ERROR);
         }
         self.remove(at, shared.services.now);
+    }
+
+    /// Queues a head. Returns whether the stream is open.
+    pub(super) fn write_head(
+        &mut self,
+        stream: StreamId,
+        response: &Response,
+        length: Option<u64>,
+        ends: bool,
+        shared: &mut WorkerShared,
+    ) -> bool {
+        let WorkerShared { resources, services, .. } = shared;
+        let Self { machine, outbound, .. } = self;
+        if outbound.is_empty() {
+            self.last_progress = services.now;
+        }
+        let length = length.map(|length| length.to_string());
+        let own = [("date", Some(services.date.at(services.now))), ("content-length", length.as_deref())];
+        let own = own.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        let added = response.headers.iter().filter(|(name, _)| {
+            !name.eq_ignore_ascii_case("date") && !name.eq_ignore_ascii_case("content-length")
+        });
+        let chain = outbound.pending_chain(resources);
+        chain.write(|out| machine.send_head(stream, response.status, own.chain(added), ends, out)).is_ok()
     }
 
     /// Queues more of the bodies, a frame of each in turn, up to the limit of queued bytes.
@@ -137,20 +144,27 @@ impl H2Conn {
             // The completion of the send in flight continues here.
             return;
         }
-        let mut blocked = 0;
-        while blocked < self.exchanges.len() && self.outbound.len() < QUEUED_MAX {
+        // Sockets with output take turns with bodies when the send begins.
+        while self.ready.is_empty() && self.has_capacity() && self.send_next_body(shared) {}
+    }
+
+    /// Queues a frame of the next body. Returns `false` if windows stop all of them.
+    pub(crate) fn send_next_body(&mut self, shared: &mut WorkerShared) -> bool {
+        for _ in 0..self.exchanges.len() {
             self.next %= self.exchanges.len();
             match self.send_piece(self.next, shared) {
-                SentPiece::None => blocked += 1,
-                SentPiece::Part => blocked = 0,
+                SentPiece::None => self.next += 1,
+                SentPiece::Part => {
+                    self.next += 1;
+                    return true;
+                }
                 SentPiece::Last => {
                     self.remove(self.next, shared.services.now);
-                    blocked = 0;
-                    continue;
+                    return true;
                 }
             }
-            self.next += 1;
         }
+        false
     }
 
     fn send_piece(&mut self, at: usize, shared: &mut WorkerShared) -> SentPiece {
@@ -198,8 +212,8 @@ impl H2Conn {
         SentPiece::Last
     }
 
-    /// Polls the answers whose futures were woken.
-    pub(crate) fn poll_answers(&mut self, shared: &mut WorkerShared) {
+    /// Polls the answers whose futures were woken, until one of them opens a socket.
+    pub(crate) fn poll_answers(&mut self, shared: &mut WorkerShared) -> Option<Box<OpenedSocket>> {
         let mut at = 0;
         while let Some(exchange) = self.exchanges.get_mut(at) {
             let stream = exchange.stream;
@@ -209,13 +223,17 @@ impl H2Conn {
             {
                 match answer {
                     LaterAnswer::Response(response) => self.finish_answer(stream, response, shared),
-                    LaterAnswer::Streaming(streaming) => self.finish_streaming(stream, *streaming, shared),
+                    LaterAnswer::Streaming(streaming) => self.finish_streaming(stream, streaming, shared),
+                }
+                if self.opened.is_some() {
+                    return self.opened.take();
                 }
             }
             // An exchange that ended is no longer there.
             at += usize::from(self.exchanges.get(at).is_some_and(|exchange| exchange.stream == stream));
         }
         self.send_pieces(shared);
+        None
     }
 
     fn finish_answer(&mut self, stream: StreamId, mut response: Response, shared: &mut WorkerShared) {
@@ -227,17 +245,32 @@ impl H2Conn {
         }
     }
 
-    /// Ends the exchange of a pending answer that streams, except after HEAD.
+    /// Begins the streaming response of a pending answer.
     fn finish_streaming(
         &mut self,
         stream: StreamId,
-        streaming: StreamingResponse,
+        streaming: Box<StreamingResponse>,
         shared: &mut WorkerShared,
     ) {
-        match self.position(stream).is_some_and(|at| self.exchanges[at].is_head) {
-            true => self.finish_answer(stream, streaming.response, shared),
-            // The client repeats the request on a connection of its own.
-            false => self.reset(stream, ErrorCode::HTTP_1_1_REQUIRED, shared),
+        let Some(at) = self.position(stream) else { return };
+        let is_head = self.exchanges[at].is_head;
+        let admitted = admit(streaming, is_head, &shared.services);
+        let admitted = match admitted {
+            Ok(streaming) if !is_head => self.admit_body(shared).map(|()| streaming),
+            // The head is the answer to HEAD.
+            Ok(streaming) => Err(streaming.response),
+            Err(response) => Err(response),
+        };
+        match admitted {
+            Ok(mut streaming) => {
+                let stage = mem::replace(&mut self.exchanges[at].stage, StreamStage::Answering);
+                if let StreamStage::Pending(pending) = stage {
+                    let router = Rc::clone(&shared.router);
+                    pending.complete(&mut streaming.response, &router, &mut shared.services);
+                }
+                self.write_body_head(stream, *streaming, shared);
+            }
+            Err(response) => self.finish_answer(stream, response, shared),
         }
     }
 

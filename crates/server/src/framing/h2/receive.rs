@@ -7,7 +7,7 @@ use sinews_http::h2::{Event, RequestFields, StreamId};
 use sinews_proto::Time;
 use sinews_proto::handshake::Refusal;
 
-use super::{H2Conn, StreamExchange, StreamStage, StreamUpload};
+use super::{H2Conn, SocketEvent, StreamExchange, StreamStage, StreamUpload};
 use crate::exchange::HttpExchange;
 use crate::metrics::Http2Fault;
 use crate::request::Response;
@@ -18,20 +18,30 @@ use crate::shared::WorkerShared;
 const UPLOADS_MAX: usize = 4;
 
 impl H2Conn {
-    /// Handles input until it is consumed, or reads are paused. Returns the number of consumed bytes.
-    pub(super) fn handle(&mut self, input: &[u8], shared: &mut WorkerShared) -> usize {
-        let (mut rest, now) = (input, shared.services.now);
+    /// Handles input from `at` on until it is consumed, reads are paused, or a socket is concerned. `None`: no event is
+    /// left.
+    pub(crate) fn handle(
+        &mut self,
+        input: &[u8],
+        at: &mut usize,
+        shared: &mut WorkerShared,
+    ) -> Option<SocketEvent> {
+        let now = shared.services.now;
         // One buffer for all connections of the thread.
         let mut fields = mem::take(&mut shared.fields);
-        while !self.closing && !rest.is_empty() {
+        let mut found = None;
+        while found.is_none() && !self.closing && *at < input.len() {
             let topics = &shared.services.topics;
             let published = topics.has_published() && topics.is_full();
             if published || self.outbound.len() > shared.services.http.high_water {
                 self.paused = true;
                 break;
             }
-            match self.machine.receive(&mut rest, &mut fields, now.since(Time::ZERO)) {
-                Ok(Some(event)) => self.handle_event(event, shared),
+            let mut rest = &input[*at..];
+            let received = self.machine.receive(&mut rest, &mut fields, now.since(Time::ZERO));
+            *at = input.len() - rest.len();
+            match received {
+                Ok(Some(event)) => found = self.handle_event(event, *at, shared),
                 Ok(None) => break,
                 Err(error) => {
                     tracing::debug!(peer = %self.peer, %error, "HTTP/2 connection failed");
@@ -42,28 +52,51 @@ impl H2Conn {
             }
         }
         shared.fields = fields;
+        if found.is_none() {
+            self.end_input(shared);
+        }
+        found
+    }
+
+    /// Updates the state of the connection after its input.
+    fn end_input(&mut self, shared: &mut WorkerShared) {
         let faults = [Http2Fault::Protocol, Http2Fault::RefusedStream];
         for (fault, count) in faults.into_iter().zip(self.machine.take_rejected()) {
             (0..count).for_each(|_| shared.services.counters.http2_reset.add(fault));
         }
         if self.machine.awaits_block() {
-            self.block_since.get_or_insert(now);
+            self.block_since.get_or_insert(shared.services.now);
         } else {
             self.block_since = None;
         }
         self.send_pieces(shared);
-        input.len() - rest.len()
     }
 
-    fn handle_event(&mut self, event: Event<'_>, shared: &mut WorkerShared) {
+    /// Handles an event of input that ends at `end`.
+    fn handle_event(
+        &mut self,
+        event: Event<'_>,
+        end: usize,
+        shared: &mut WorkerShared,
+    ) -> Option<SocketEvent> {
         match event {
             Event::Request { stream, head, ends } => self.receive_request(stream, &head, ends, shared),
             Event::HeadTooLarge { stream, ends } => {
                 self.open(stream, false, ends, shared.services.now);
                 self.reject(stream, 431, "request head is too large\n", shared);
             }
-            Event::Data { stream, data, ends } => self.receive_data(stream, data, ends, shared),
-            Event::Trailers { stream, .. } => self.receive_data(stream, &[], true, shared),
+            Event::Data { stream, data, ends } => {
+                if self.position(stream).is_none() {
+                    return self.socket_data(stream, end - data.len()..end, ends);
+                }
+                self.receive_data(stream, data, ends, shared);
+            }
+            Event::Trailers { stream, .. } => {
+                if self.position(stream).is_none() {
+                    return self.socket_data(stream, end..end, true);
+                }
+                self.receive_data(stream, &[], true, shared);
+            }
             Event::Reset { stream, code, violation } => {
                 if let Some(rule) = violation {
                     tracing::debug!(peer = %self.peer, %code, rule, "HTTP/2 stream is reset");
@@ -72,11 +105,14 @@ impl H2Conn {
                 if let Some(at) = self.position(stream) {
                     self.remove(at, shared.services.now);
                 }
+                return self.socket_of(stream).map(SocketEvent::Reset);
             }
             Event::GoAway { .. } => self.ended = true,
+            Event::WindowOpened { stream } => self.windows_opened(stream),
             // Each send looks at the windows.
             _ => {}
         }
+        self.opened.take().map(SocketEvent::Opened)
     }
 
     fn open(&mut self, stream: StreamId, is_head: bool, is_received: bool, now: Time) {
@@ -113,16 +149,20 @@ impl H2Conn {
             }
         };
         let (head, router) = (owned.head(), Rc::clone(&shared.router));
-        let exchange = HttpExchange::new(&head, &[], self.peer, None, &router);
-        if let Some(response) = exchange.before(&mut shared.services) {
+        let exchange =
+            HttpExchange::new(&head, &[], self.peer, None, &router).with_connect(fields.protocol());
+        if let Some(mut response) = exchange.before(&mut shared.services) {
+            if fields.protocol().is_some() && response.status() / 100 == 2 {
+                // A status of success would open a tunnel.
+                response = response.with_status(403);
+            }
             return self.answer(stream, &exchange, response, shared);
         }
         if let Some(route) = exchange.websocket_route() {
-            // HTTP/2 has no `Upgrade`, so the handshake lacks it.
-            let refusal = exchange.accept_socket(route, &mut shared.services).err();
-            let Some(refusal) = refusal.or_else(|| Refusal::new(501).ok()) else { return };
-            let refusal = exchange.complete_refusal(refusal, &mut shared.services);
-            return self.write_answer(stream, Response::refused(&refusal), shared);
+            return self.connect(stream, route, &exchange, shared);
+        }
+        if fields.protocol().is_some() {
+            return self.answer(stream, &exchange, exchange.reject_connect(), shared);
         }
         let max_body = shared.services.http.max_body;
         if fields.content_length().is_some_and(|length| length > max_body as u64) {

@@ -1,0 +1,417 @@
+//! Sockets on streams of HTTP/2: WebSockets and bodies of streaming responses, many on one connection.
+//!
+//! A socket has an id like a connection ([`ConnId::of_stream`]): topics, presence, wakers and limits know no
+//! difference. The loop ignores such ids: sends, timers and the end of a socket go through its connection.
+//!
+//! ```text
+//!   DATA ─▶ Session ─▶ Handler ─▶ Session: chain ─▶ ready ─▶ DATA frames, in turns ─▶ one send of the connection
+//! ```
+
+use bytes::BytesMut;
+use sinews_engine::{ConnId, Io};
+use sinews_http::h2::{ErrorCode, StreamId};
+use sinews_session::{Chain, Flow, Outbound, TransportAction};
+
+use super::Worker;
+use super::conn::{ClientConn, ConnProtocol, arm_for_handler};
+use crate::framing::h2::{H2Conn, OpenedSocket};
+use crate::metrics::ConnMemory;
+use crate::shared::WorkerShared;
+use crate::socket::WebSocketConn;
+use crate::timer::{NEVER, arm};
+
+/// The sockets of a thread that are on streams.
+#[derive(Default)]
+pub(super) struct StreamSockets {
+    slots: Vec<Option<StreamSocket>>,
+    free: Vec<u32>,
+    generation: u32,
+}
+
+/// A socket on a stream of a connection.
+struct StreamSocket {
+    conn: ClientConn,
+    /// Its connection.
+    parent: ConnId,
+    stream: StreamId,
+    /// Output of the session that moves to the connection as the windows permit.
+    chain: Option<Box<Chain>>,
+    /// Input that waits while publications of the socket are queued.
+    input: BytesMut,
+    /// Received bytes that are not returned to the window of the stream, since reads are paused.
+    held: u32,
+    /// The peer sends no more; the session sees it after its input.
+    remote_ended: bool,
+    /// The session has seen the end.
+    is_end_reported: bool,
+    /// END_STREAM is queued.
+    ended: bool,
+    /// The handler's `drain` is due.
+    drains: bool,
+}
+
+impl StreamSockets {
+    fn add(&mut self, parent: ConnId, stream: StreamId, websocket: Box<WebSocketConn>) -> ConnId {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            // Each socket takes a stream of a connection, and memory far beyond the bits of a slot.
+            self.slots.len() as u32 - 1
+        });
+        self.generation = self.generation.wrapping_add(1);
+        let id = ConnId::of_stream(slot, self.generation);
+        let (memory, protocol) = (ConnMemory::default(), ConnProtocol::WebSocket(websocket));
+        let conn = ClientConn { id, memory, reads_paused: false, protocol, tls: None };
+        self.slots[slot as usize] = Some(StreamSocket {
+            conn,
+            parent,
+            stream,
+            chain: None,
+            input: BytesMut::new(),
+            held: 0,
+            remote_ended: false,
+            is_end_reported: false,
+            ended: false,
+            drains: false,
+        });
+        id
+    }
+
+    fn get(&mut self, id: ConnId) -> Option<&mut StreamSocket> {
+        let found = self.slots.get_mut(id.stream_slot()?)?.as_mut();
+        found.filter(|found| found.conn.id == id)
+    }
+
+    fn remove(&mut self, id: ConnId) -> Option<StreamSocket> {
+        self.get(id)?;
+        let slot = id.stream_slot()?;
+        self.free.push(slot as u32);
+        let removed = self.slots[slot].take();
+        if self.free.len() == self.slots.len() {
+            (self.slots, self.free) = (Vec::new(), Vec::new());
+        }
+        removed
+    }
+
+    /// Returns the part of a socket that a connection has, too.
+    #[cold]
+    pub(super) fn conn_mut(&mut self, id: ConnId) -> Option<&mut ClientConn> {
+        self.get(id).map(|found| &mut found.conn)
+    }
+
+    #[cold]
+    pub(super) fn conn_ref(&self, id: ConnId) -> Option<&ClientConn> {
+        let found = self.slots.get(id.stream_slot()?)?.as_ref()?;
+        Some(&found.conn).filter(|found| found.id == id)
+    }
+
+    /// Returns a socket by the index of its id.
+    pub(super) fn at(&self, index: usize) -> Option<&ClientConn> {
+        let slot = index.checked_sub(ConnId::of_stream(0, 0).index())?;
+        self.slots.get(slot)?.as_ref().map(|found| &found.conn)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &ClientConn> {
+        self.slots.iter().flatten().map(|found| &found.conn)
+    }
+}
+
+impl StreamSocket {
+    fn websocket(&mut self) -> Option<&mut WebSocketConn> {
+        match &mut self.conn.protocol {
+            ConnProtocol::WebSocket(websocket) => Some(websocket),
+            _ => None,
+        }
+    }
+
+    /// Returns whether reads are paused, by the handler, a long queue or queued publications.
+    fn is_paused(&mut self) -> bool {
+        self.conn.reads_paused || self.websocket().is_some_and(|websocket| websocket.session.is_paused())
+    }
+
+    /// Passes input to the session.
+    fn receive(&mut self, data: &mut [u8], shared: &mut WorkerShared) {
+        let id = self.conn.id;
+        if let Some(websocket) = self.websocket() {
+            // The window tells the peer.
+            let _: Flow = websocket.receive(data, id, shared);
+        }
+    }
+
+    /// Passes waiting input, and the end of input, to the session.
+    fn continue_input(&mut self, shared: &mut WorkerShared) {
+        if !self.input.is_empty() && !self.conn.reads_paused {
+            let mut input = std::mem::take(&mut self.input);
+            self.receive(&mut input, shared);
+        }
+        if self.remote_ended && !self.is_end_reported && self.input.is_empty() && !self.is_paused() {
+            self.is_end_reported = true;
+            if let Some(websocket) = self.websocket() {
+                websocket.session.receive_end(shared.services.now);
+            }
+        }
+    }
+
+    /// Returns whether the socket has a frame to send, if the windows permit.
+    fn has_output(&self) -> bool {
+        let ConnProtocol::WebSocket(websocket) = &self.conn.protocol else { return false };
+        self.chain.is_some() || websocket.session.wants_send() || websocket.has_finished() && !self.ended
+    }
+
+    /// Moves one frame of output to the connection.
+    fn send_frame(&mut self, http2: &mut H2Conn, shared: &mut WorkerShared) {
+        let (id, stream, now) = (self.conn.id, self.stream, shared.services.now);
+        let ConnProtocol::WebSocket(websocket) = &mut self.conn.protocol else { return };
+        let session = &mut websocket.session;
+        let finishes = session.transport_action() == TransportAction::Finish;
+        let chain = self.chain.take().or_else(|| session.start_send());
+        let Some(mut chain) = chain else {
+            if finishes && !self.ended {
+                let end = http2.send_chain(stream, &mut Chain::default(), true, shared);
+                self.ended = !matches!(end, Ok(None));
+                http2.moved.push(id);
+            }
+            return;
+        };
+        // Nothing is queued behind the chain.
+        let ends = finishes && session.buffered() == chain.len();
+        match http2.send_chain(stream, &mut chain, ends, shared) {
+            Ok(Some(frame)) => {
+                session.progressed(frame.bytes, now);
+                self.ended |= frame.ends;
+            }
+            Ok(None) => {
+                self.chain = Some(chain);
+                return;
+            }
+            // The event of its reset removes the socket.
+            Err(()) => return self.chain = Some(chain),
+        }
+        if chain.is_empty() {
+            self.drains |= session.finish_send(chain, &mut shared.resources, now);
+            if self.drains || self.ended || websocket.wants_resume() {
+                http2.moved.push(id);
+            }
+        } else {
+            self.chain = Some(chain);
+        }
+        if self.has_output() {
+            http2.mark_ready(stream);
+        }
+    }
+}
+
+impl Worker {
+    /// Creates a socket on a stream; its answer is queued.
+    pub(super) fn open_socket(&mut self, io: &mut Io, parent: ConnId, opened: OpenedSocket) {
+        let OpenedSocket { stream, upgrade, ends } = opened;
+        let now = self.time(io);
+        let Some((ConnProtocol::Http2(http2), shared)) = self.lend(parent) else { return };
+        let counters = &shared.services.counters;
+        let websocket = Box::new(WebSocketConn::new(upgrade, Outbound::default(), http2.peer, now));
+        if websocket.is_body() {
+            counters.streaming.add(1);
+        } else {
+            counters.handshakes.add(1);
+            counters.http2_websockets.add(1);
+        }
+        let is_body = websocket.is_body();
+        let socket = self.sockets.add(parent, stream, websocket);
+        if let Some((ConnProtocol::Http2(http2), _)) = self.lend(parent) {
+            http2.add_socket(stream, socket);
+        }
+        if let Some((ConnProtocol::WebSocket(websocket), shared)) = self.lend(socket) {
+            websocket.open(socket, shared);
+            if let Some(deadline) = websocket.deadline() {
+                arm_for_handler(websocket, io, socket, deadline, shared.services.epoch);
+            }
+        }
+        // The end of a request is no end of the client that reads its answer.
+        if let Some(found) = self.sockets.get(socket) {
+            found.remote_ended = ends && !is_body;
+        }
+        if self.shared.services.stopping {
+            self.close_websocket(socket);
+        }
+        self.settle(io, socket);
+    }
+
+    /// Handles DATA of a socket.
+    pub(super) fn receive_socket(&mut self, io: &mut Io, socket: ConnId, data: &mut [u8], ends: bool) {
+        self.time(io);
+        let Self { sockets, shared, .. } = self;
+        let Some(found) = sockets.get(socket) else { return };
+        // The window of the stream bounds what it holds.
+        found.held = found.held.saturating_add(data.len() as u32);
+        found.remote_ended |= ends;
+        if found.conn.reads_paused || !found.input.is_empty() {
+            found.input.extend_from_slice(data);
+        } else {
+            found.receive(data, shared);
+        }
+        self.settle(io, socket);
+    }
+
+    /// Applies the state of a socket after an event.
+    pub(super) fn settle_socket(&mut self, io: &mut Io, socket: ConnId) {
+        let Self { conns, sockets, shared, .. } = self;
+        let Some(found) = sockets.get(socket) else { return };
+        found.continue_input(shared);
+        let Some(http2) = http2_of(conns, found.parent) else { return };
+        let (parent, stream) = (found.parent, found.stream);
+        let is_paused = found.is_paused();
+        let Some(websocket) = found.websocket() else { return };
+        if websocket.has_backlog() {
+            websocket.drain_backlog(socket, shared);
+        }
+        if let Some(closed) = websocket.session.take_closed() {
+            websocket.close(&closed, socket, shared);
+        }
+        if let Some(deadline) = websocket.session.deadline() {
+            websocket.armed = websocket.armed.min(deadline);
+        }
+        let action = websocket.session.transport_action();
+        let is_body = websocket.is_body();
+        let memory = ConnMemory::new(websocket.buffered(), websocket.session.incomplete());
+        http2.sockets_due = http2.sockets_due.min(websocket.armed);
+        if found.has_output() {
+            http2.mark_ready(stream);
+        }
+        if !is_paused && found.held > 0 {
+            http2.release(stream, std::mem::take(&mut found.held) as usize);
+        }
+        if http2.has_ready() || http2.wants_control() {
+            io.send(parent);
+        }
+        let due = http2.sockets_due;
+        arm(io, parent, &mut http2.armed, due, shared.services.epoch);
+        let is_sent = action == TransportAction::Finish && is_body && found.ended;
+        if is_sent || action == TransportAction::Drop {
+            return self.remove_socket(io, socket);
+        }
+        let memory = memory.with_incomplete(found.input.capacity());
+        let memory = self.large_conns.counted_memory(socket, memory);
+        let before = std::mem::replace(&mut found.conn.memory, memory);
+        self.update_memory(io, socket, before, memory);
+    }
+
+    /// Removes a socket, and resets its stream unless both sides have ended it.
+    pub(super) fn remove_socket(&mut self, io: &mut Io, socket: ConnId) {
+        let now = self.time(io);
+        let Some(mut removed) = self.sockets.remove(socket) else { return };
+        self.remove_conn(socket, removed.conn.memory);
+        let Self { conns, shared, .. } = self;
+        let (ended, chain) = (removed.ended, removed.chain.take());
+        let is_finished = removed.is_end_reported && chain.is_none();
+        let Some(websocket) = removed.websocket() else { return };
+        let is_body = websocket.is_body();
+        // Both sides have ended in order: END_STREAM is the end of TCP, and a reset would be its reset.
+        let ends = is_finished && !ended && websocket.buffered() == 0;
+        if let Some(chain) = chain {
+            websocket.session.finish_send(chain, &mut shared.resources, now);
+        }
+        if is_body && ended {
+            // The session owns no bytes any more.
+            let _ = websocket.finish_body(socket, shared);
+        }
+        websocket.session.receive_end(now);
+        if let Some(closed) = websocket.session.take_closed() {
+            websocket.close(&closed, socket, shared);
+        }
+        shared.services.gate.release(websocket.peer().ip());
+        shared.services.tasks.remove(socket);
+        self.freed += 1;
+        if let Some(http2) = http2_of(conns, removed.parent) {
+            let code = if is_body && ended { ErrorCode::NO_ERROR } else { ErrorCode::CANCEL };
+            if ends {
+                http2.end_stream(removed.stream, shared);
+            }
+            http2.remove_socket(removed.stream, code, now);
+        }
+        // The connection may have waited for its last stream.
+        self.settle_one(io, removed.parent);
+    }
+
+    /// Ends all sockets of a connection that closes.
+    pub(super) fn remove_sockets(&mut self, io: &mut Io, sockets: Vec<ConnId>) {
+        for socket in sockets {
+            self.remove_socket(io, socket);
+            self.settle(io, socket);
+        }
+    }
+
+    /// Ends the input of all sockets of a connection whose peer has closed its side.
+    pub(super) fn end_sockets(&mut self, io: &mut Io, sockets: Vec<ConnId>) {
+        for socket in sockets {
+            if let Some(found) = self.sockets.get(socket) {
+                found.remote_ended = true;
+            }
+            self.settle(io, socket);
+        }
+    }
+
+    /// Moves output of sockets and of bodies to the connection, a frame of each in turn.
+    pub(super) fn fill_http2(&mut self, conn: ConnId) {
+        let Self { conns, sockets, shared, .. } = self;
+        let Some(http2) = http2_of(conns, conn) else { return };
+        if !http2.has_ready() || !http2.starts_frames(shared) {
+            return;
+        }
+        while http2.has_capacity() {
+            let next = http2.take_ready();
+            let sends_socket = next.is_some();
+            if let Some((_, socket)) = next
+                && let Some(found) = sockets.get(socket)
+            {
+                found.send_frame(http2, shared);
+            }
+            let sends_body = http2.send_next_body(shared);
+            if !sends_socket && !sends_body {
+                break;
+            }
+        }
+    }
+
+    /// Handles the completion of a send that took output of a socket.
+    pub(super) fn sent_socket(&mut self, io: &mut Io, socket: ConnId) {
+        let Self { sockets, shared, .. } = self;
+        let Some(found) = sockets.get(socket) else { return };
+        let (drains, reads_paused) = (std::mem::take(&mut found.drains), found.conn.reads_paused);
+        let Some(websocket) = found.websocket() else { return };
+        if drains {
+            websocket.drain(socket, shared);
+        }
+        if !reads_paused {
+            websocket.continue_reads(io, socket, shared);
+        }
+        self.settle(io, socket);
+    }
+
+    /// Handles the timers of the sockets of a connection.
+    pub(super) fn time_sockets(&mut self, io: &mut Io, conn: ConnId) {
+        let now = self.time(io);
+        let Some((ConnProtocol::Http2(http2), _)) = self.lend(conn) else { return };
+        if http2.sockets_due > now {
+            return;
+        }
+        http2.sockets_due = NEVER;
+        let listed = http2.sockets();
+        let mut due = NEVER;
+        for socket in listed {
+            match self.sockets.get(socket).and_then(StreamSocket::websocket).map(|found| found.armed) {
+                Some(armed) if armed <= now => sinews_engine::App::timer(self, io, socket),
+                Some(armed) => due = due.min(armed),
+                None => {}
+            }
+        }
+        if let Some((ConnProtocol::Http2(http2), _)) = self.lend(conn) {
+            http2.sockets_due = http2.sockets_due.min(due);
+        }
+    }
+}
+
+fn http2_of(conns: &mut [Option<ClientConn>], conn: ConnId) -> Option<&mut H2Conn> {
+    match conns.get_mut(conn.index())? {
+        Some(ClientConn { id, protocol: ConnProtocol::Http2(http2), .. }) if *id == conn => Some(http2),
+        _ => None,
+    }
+}
