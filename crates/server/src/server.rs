@@ -32,8 +32,8 @@ use crate::shared::Services;
 use crate::tasks::Tasks;
 use crate::tls::TlsConfig;
 use crate::topics::{
-    Directory, EncodeKeys, EncodeUpdate, KeyLog, KeyedTable, KeyedUpdate, PresenceMessage, PresenceTable,
-    PresenceUpdate, Publisher, SharedKeyLog, TopicConfig, TopicRule, TopicRules, Topics,
+    Directory, EncodeKeys, EncodeUpdate, KeyLog, KeyReplication, KeyedTable, KeyedUpdate, PresenceMessage, PresenceTable,
+    PresenceUpdate, Publisher, SharedKeyLog, SharedKeyReplication, TopicConfig, TopicRule, TopicRules, Topics,
 };
 use crate::worker::{StopTimes, Worker, WorkerSetup};
 
@@ -61,7 +61,7 @@ pub struct Server {
     topics: TopicConfig,
     rules: Vec<TopicRule>,
     presence: Option<EncodeUpdate>,
-    keyed: (Option<EncodeKeys>, Option<SharedKeyLog>),
+    keyed: (Option<EncodeKeys>, Option<SharedKeyLog>, Option<SharedKeyReplication>),
     limits: Limits,
     blocking: BlockingConfig,
     proxies: TrustedProxies,
@@ -82,7 +82,7 @@ impl Server {
             topics: TopicConfig::default(),
             rules: Vec::new(),
             presence: None,
-            keyed: (None, None),
+            keyed: (None, None, None),
             limits: Limits::default(),
             blocking: BlockingConfig::default(),
             proxies: TrustedProxies::default(),
@@ -201,6 +201,15 @@ impl Server {
         self
     }
 
+    /// Shares the keys of topics with other servers: writes of a topic are rejected with
+    /// [`KeyError::NotOwner`](crate::KeyError::NotOwner) until this server owns it
+    /// ([`Publisher::own_keyed_topic`](crate::Publisher::own_keyed_topic)). Default: the server has its own keys.
+    #[must_use]
+    pub fn key_replication(mut self, replication: Arc<dyn KeyReplication>) -> Self {
+        self.keyed.2 = Some(SharedKeyReplication(replication));
+        self
+    }
+
     /// Adds a rule for topics. The first rule that matches a topic applies, and only that rule. Default: none.
     #[must_use]
     pub fn topic_rule(mut self, rule: TopicRule) -> Self {
@@ -290,7 +299,9 @@ impl Server {
         check_backends(&engines, !files.is_empty())?;
         let posts: Arc<[Post<Mail>]> = engines.iter().map(Engine::post).collect();
         let presence = PresenceTable::new(self.topics.max_presence_bytes, self.presence);
-        let keyed = KeyedTable::new(engines.len(), self.topics.keyed, self.keyed.0).with_log(self.keyed.1);
+        let (encode, log, replication) = self.keyed;
+        let keyed = KeyedTable::new(engines.len(), self.topics.keyed, encode);
+        let keyed = keyed.with_log(log).with_replication(replication);
         let directory = Directory::with_state(&self.topics, TopicRules::new(self.rules), presence, keyed);
         let (router, http, stop) = (Arc::new(self.router), Arc::new(self.http), Arc::default());
         let monitor = router.monitor();

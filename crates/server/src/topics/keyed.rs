@@ -20,6 +20,7 @@ pub(crate) mod log;
 mod operations;
 pub(crate) mod reader;
 mod recent;
+pub(crate) mod replication;
 mod state;
 pub(crate) mod table;
 pub(crate) mod topic;

@@ -104,6 +104,24 @@ impl KeyWrite {
         self.value.as_ref()
     }
 
+    /// Returns the time to live.
+    #[must_use]
+    pub fn ttl(&self) -> Option<Duration> {
+        self.ttl
+    }
+
+    /// Returns the condition.
+    #[must_use]
+    pub fn condition(&self) -> Option<KeyCondition> {
+        self.condition
+    }
+
+    /// Returns the idempotency key.
+    #[must_use]
+    pub fn idempotency_key(&self) -> Option<&str> {
+        self.idempotency_key.as_deref()
+    }
+
     pub(crate) fn check(&self, value_max: usize) -> Result<(), KeyError> {
         check_key(&self.key)?;
         if let Some(bytes) = self.value.as_ref().map(Bytes::len).filter(|bytes| *bytes > value_max) {
@@ -137,6 +155,15 @@ pub struct KeyWritten {
     pub repeated: bool,
     /// Ticket of the change that a [`KeyLog`](crate::KeyLog) has to store first. `None`: the write is done.
     pub pending: Option<u64>,
+}
+
+impl KeyWritten {
+    /// The result of a write that another server has applied
+    /// ([`Server::key_replication`](crate::Server::key_replication)).
+    #[must_use]
+    pub fn elsewhere(position: Position, changed: bool, repeated: bool) -> Self {
+        Self { position, changed, repeated, pending: None }
+    }
 }
 
 /// Error of a write, or of a subscription to keys.
@@ -179,6 +206,8 @@ pub enum KeyError {
     OtherVersion(u64),
     /// The state of this server has been exported for a successor, which accepts writes.
     HandedOver,
+    /// Another server owns the keys of the topic ([`Server::key_replication`](crate::Server::key_replication)).
+    NotOwner,
     /// The log that stores the keys did not accept the change.
     Log(KeyLogError),
     /// The connection has too many subscriptions to keys.
@@ -217,6 +246,7 @@ impl fmt::Display for KeyError {
             Self::Missing => f.write_str("the key does not exist"),
             Self::OtherVersion(version) => write!(f, "the key has another version: {version}"),
             Self::HandedOver => f.write_str("another process takes over the topic's keys; retry"),
+            Self::NotOwner => f.write_str("another server owns the keys of the topic"),
             Self::Log(error) => error.fmt(f),
             Self::TooManySubscriptions => {
                 write!(f, "a connection has at most {SUBSCRIPTIONS_MAX} subscriptions to keys")
