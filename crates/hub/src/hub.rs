@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use sinews_server::{
-    BoundServer, Config, DeflateMode, KeyLog, MessageRoute, Prepared, Publisher, Router, Server,
+    BoundServer, Config, DeflateMode, KeyLog, KeyReplication, MessageRoute, Prepared, Publisher, Router, Server,
     TopicPattern, TopicRule,
 };
 
@@ -29,6 +29,7 @@ use crate::streams::directory;
 use crate::streams::options::StreamOptions;
 use crate::streams::service::StreamService;
 use crate::topics::nodes::OtherNodes;
+use crate::topics::shared_keys::SharedKeys;
 use crate::topics::{HubTopics, keys, presence};
 use crate::webhooks::Webhooks;
 
@@ -179,7 +180,7 @@ impl HubBuilder {
     #[must_use]
     pub fn predecessor(mut self, predecessor: Option<&Predecessor>) -> Self {
         self.has_predecessor = predecessor.is_some();
-        self.predecessor_node = predecessor.and_then(|predecessor| predecessor.cluster_node.clone());
+        self.predecessor_node = predecessor.and_then(Predecessor::cluster_node);
         self
     }
 
@@ -243,6 +244,7 @@ impl HubBuilder {
             node.set_serving(!self.has_predecessor);
             let node = Arc::new(node);
             topics.set_other_nodes(Arc::clone(&node) as Arc<dyn OtherNodes>);
+            topics.set_shared_keys(Arc::clone(node.keys()) as Arc<dyn SharedKeys>);
             cluster = Some(node);
         }
         let mut info = self.info;
@@ -336,6 +338,10 @@ impl Hub {
         let durable_keys = self.store.as_ref().map(|store| store.keys()).filter(|keys| keys.is_enabled());
         let server = match durable_keys {
             Some(keys) => server.key_log(Arc::clone(keys) as Arc<dyn KeyLog>),
+            None => server,
+        };
+        let server = match &self.cluster {
+            Some(cluster) => server.key_replication(Arc::clone(cluster.keys()) as Arc<dyn KeyReplication>),
             None => server,
         };
         server.presence(|update| {

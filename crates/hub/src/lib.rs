@@ -21,6 +21,7 @@ mod hosts;
 mod http;
 mod hub;
 mod json;
+mod keys;
 mod metrics;
 mod namespaces;
 mod options;

@@ -12,6 +12,7 @@ use crate::auth::Denied;
 use crate::cluster::Cluster;
 use crate::dashboard::DashboardClient;
 use crate::http::stream_name_of;
+use crate::keys::KeyStore;
 use crate::options::RouteOptions;
 use crate::policy::{AccessPolicy, LivePolicy};
 use crate::protocol::binary::{self, BinaryClient};
@@ -83,7 +84,7 @@ pub(crate) fn add_to(
             api::topics::publish(&publish_live.policy(), &publish_hub, publish_store.as_ref(), request)
                 .unwrap_or_else(|denied| denied.response().into())
         });
-    let router = add_keys(router, live, store, readers);
+    let router = add_keys(router, live, (hub, store), readers);
     let host_live = live.clone();
     let router = router.before("/", move |request| host_live.policy().check_host(request));
     add_streams(router, options, live, hub, store)
@@ -132,14 +133,15 @@ impl Readers {
 fn add_keys(
     router: Router,
     live: &LivePolicy,
-    store: Option<&Arc<StreamService>>,
+    (hub, store): (&Arc<HubTopics>, Option<&Arc<StreamService>>),
     readers: Readers,
 ) -> Router {
-    type Execute = fn(&AccessPolicy, Option<&Arc<StreamService>>, &mut Request<'_>) -> Result<Answer, Denied>;
+    type Execute = fn(&AccessPolicy, KeyStore<'_>, &mut Request<'_>) -> Result<Answer, Denied>;
     let answer = |execute: Execute| {
-        let (live, store) = (live.clone(), store.cloned());
+        let (live, hub, store) = (live.clone(), Arc::clone(hub), store.cloned());
         move |request: &mut Request<'_>| {
-            execute(&live.policy(), store.as_ref(), request).unwrap_or_else(|denied| denied.response().into())
+            let store = KeyStore::new(&hub, store.as_ref());
+            execute(&live.policy(), store, request).unwrap_or_else(|denied| denied.response().into())
         }
     };
     let page = answer(api::keys::list);

@@ -1,27 +1,27 @@
 //! Keys of topics by plain requests: `/topics/{name}/keys`.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
 use sinews_server::{
-    Answer, KeyCondition, KeyError, KeyLog as _, KeyWrite, KeyWritten, Position, Request, Response, Topics,
+    Answer, KeyCondition, KeyError, KeyWrite, KeyWritten, Position, Request, Response, Topics,
 };
 
 use super::topics::content_of;
 use crate::auth::{Action, Creator, Denied};
 use crate::http::{failure, topic_of};
+use crate::keys::KeyStore;
 use crate::namespaces::ConnectionRates;
 use crate::policy::AccessPolicy;
 use crate::problem::{Problem, code, problem};
-use crate::streams::service::StreamService;
 use crate::topics;
 use crate::topics::keys::{key_json, key_problem, page_json, value_len};
+use crate::topics::shared_keys::KeyWriteOutcome;
 
 /// `PUT /topics/{name}/keys/{key}`: the body is the value.
 pub(crate) fn put(
     policy: &AccessPolicy,
-    store: Option<&Arc<StreamService>>,
+    store: KeyStore<'_>,
     request: &mut Request<'_>,
 ) -> Result<Answer, Denied> {
     write(policy, store, request, |request, key| {
@@ -38,7 +38,7 @@ pub(crate) fn put(
 /// `DELETE /topics/{name}/keys/{key}`.
 pub(crate) fn delete(
     policy: &AccessPolicy,
-    store: Option<&Arc<StreamService>>,
+    store: KeyStore<'_>,
     request: &mut Request<'_>,
 ) -> Result<Answer, Denied> {
     write(policy, store, request, |_, key| Ok(KeyWrite::delete(key)))
@@ -47,7 +47,7 @@ pub(crate) fn delete(
 /// `GET /topics/{name}/keys`: a page of the keys.
 pub(crate) fn list(
     policy: &AccessPolicy,
-    store: Option<&Arc<StreamService>>,
+    store: KeyStore<'_>,
     request: &mut Request<'_>,
 ) -> Result<Answer, Denied> {
     let topic = match topic_of(request, topics::check_name) {
@@ -60,7 +60,7 @@ pub(crate) fn list(
     if let Err(problem) = rights.check_keyed(&topic) {
         return Ok(plain_failure(&problem).into());
     }
-    if let Err(problem) = check_ready(store, &topic) {
+    if let Err(problem) = store.check_ready(&topic) {
         return Ok(plain_failure(&problem).into());
     }
     let (after, filter) = (request.decoded_query("after"), request.decoded_query("filter"));
@@ -80,7 +80,7 @@ pub(crate) fn list(
 /// `GET /topics/{name}/keys/{key}`: one key.
 pub(crate) fn get(
     policy: &AccessPolicy,
-    store: Option<&Arc<StreamService>>,
+    store: KeyStore<'_>,
     request: &mut Request<'_>,
 ) -> Result<Answer, Denied> {
     let (topic, key) = match names_of(request) {
@@ -93,7 +93,7 @@ pub(crate) fn get(
     if let Err(problem) = rights.check_keyed(&topic) {
         return Ok(plain_failure(&problem).into());
     }
-    if let Err(problem) = check_ready(store, &topic) {
+    if let Err(problem) = store.check_ready(&topic) {
         return Ok(plain_failure(&problem).into());
     }
     let Some((change, position)) = request.topics().key(&topic, &key) else {
@@ -107,7 +107,7 @@ pub(crate) fn get(
 /// Writes a key; the headers have the conditions.
 fn write(
     policy: &AccessPolicy,
-    store: Option<&Arc<StreamService>>,
+    store: KeyStore<'_>,
     request: &mut Request<'_>,
     make: impl FnOnce(&Request<'_>, &str) -> Result<KeyWrite, Response>,
 ) -> Result<Answer, Denied> {
@@ -134,11 +134,6 @@ fn write(
     Ok(written.unwrap_or_else(|problem| plain_failure(&problem).into()))
 }
 
-/// Whether the keys of a topic can be read.
-pub(super) fn check_ready(store: Option<&Arc<StreamService>>, topic: &str) -> Result<(), Problem> {
-    store.map_or(Ok(()), |store| store.keys().check_ready(topic))
-}
-
 fn plain_failure(problem: &Problem) -> Response {
     failure(problem.code, &problem.text)
 }
@@ -147,22 +142,22 @@ fn plain_failure(problem: &Problem) -> Response {
 pub(super) fn execute(
     request: &mut Request<'_>,
     (topic, write): (&str, KeyWrite),
-    (store, creator): (Option<&Arc<StreamService>>, Creator),
+    (store, creator): (KeyStore<'_>, Creator),
     failure: fn(&Problem) -> Response,
 ) -> Result<Answer, Problem> {
     let write = with_conditions(request, write)?;
-    if let Some(store) = store.filter(|store| store.keys().stores(topic)) {
-        let (topic, key) = (topic.to_owned(), write.key().to_owned());
-        let written = Arc::clone(store).write_key(request.publisher(), topic.clone(), write, creator);
-        return Ok(Answer::later(async move {
-            written.await.map_or_else(|problem| failure(&problem), |written| success(&topic, &key, &written))
-        }));
+    let (topic, key) = (topic.to_owned(), write.key().to_owned());
+    let is_isolated = store.is_isolated();
+    match store.write(&topic, write, creator, request) {
+        KeyWriteOutcome::Done(written) => Ok(success(&topic, &key, &written?, is_isolated).into()),
+        KeyWriteOutcome::Later(written) => Ok(Answer::later(async move {
+            let success = |written| success(&topic, &key, &written, is_isolated);
+            written.await.map_or_else(|problem| failure(&problem), success)
+        })),
     }
-    let written = request.topics().write_key(topic, &write).map_err(key_problem)?;
-    Ok(success(topic, write.key(), &written).into())
 }
 
-fn success(topic: &str, key: &str, written: &KeyWritten) -> Response {
+fn success(topic: &str, key: &str, written: &KeyWritten, is_isolated: bool) -> Response {
     let Position { epoch, sequence } = written.position;
     let mut fields = json!({ "topic": topic, "key": key, "epoch": epoch, "seq": sequence });
     if !written.changed {
@@ -170,6 +165,9 @@ fn success(topic: &str, key: &str, written: &KeyWritten) -> Response {
     }
     if written.repeated {
         fields["repeated"] = json!(true);
+    }
+    if is_isolated {
+        fields["cluster"] = json!(false);
     }
     Response::json(format!("{fields}\n")).with_header("ETag", entity_tag(written.position))
 }

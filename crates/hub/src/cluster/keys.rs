@@ -8,7 +8,7 @@
 //!
 //! docs/book/src/internals/decisions.md has the reasons, docs/book/src/operate/cluster.md the guarantees.
 
-pub(super) mod claim;
+mod claim;
 mod replicator;
 mod transfer;
 mod wire;
@@ -23,13 +23,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures_channel::oneshot;
 use sinews_server::{KeyError, KeyReplication, KeyWrite, KeyWritten};
 
-use self::claim::Claim;
 pub(super) use self::replicator::{KeyNodes, KeyReplicator};
 pub(super) use self::transfer::{KeySender, KeyTarget};
 use super::outbox::Outbox;
 use crate::brief::brief;
 use crate::problem::{Problem, code, problem};
 use crate::topics::keys::key_problem;
+use crate::topics::shared_keys::{Claim, KeyWriteOutcome, SharedKeys};
 
 /// Maximum number of writes of this node that wait for other nodes.
 const WRITES_MAX: usize = 1_024;
@@ -64,6 +64,8 @@ struct SubmittedWork {
     refused: HashSet<Arc<str>>,
     /// The owners of a predecessor process.
     inherited: Vec<(String, Claim)>,
+    /// Dropped when the keys of the other nodes are loaded, or cannot be.
+    loading: Vec<oneshot::Sender<()>>,
     /// The owners, for a successor process.
     claims: BTreeMap<Arc<str>, Claim>,
 }
@@ -93,15 +95,6 @@ pub(super) struct SubmittedWrite {
     done: oneshot::Sender<Result<KeyWritten, Problem>>,
 }
 
-/// A write of a key: its result, or when another node has it.
-pub(crate) enum KeyWriteOutcome {
-    Done(Result<KeyWritten, Problem>),
-    Later(PendingKeyWrite),
-}
-
-/// Completes with the result of a write at another node.
-pub(crate) type PendingKeyWrite = Pin<Box<dyn Future<Output = Result<KeyWritten, Problem>> + Send>>;
-
 impl fmt::Debug for ClusterKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClusterKeys").field("counters", &self.counters).finish_non_exhaustive()
@@ -116,33 +109,6 @@ impl ClusterKeys {
             waiting: AtomicU64::new(0),
             is_loaded: AtomicBool::new(false),
             counters: KeyCounters::default(),
-        }
-    }
-
-    /// Writes a key: here if this node owns the topic, otherwise at its owner. The writes of one caller to a topic keep
-    /// their order.
-    pub(crate) fn write(
-        &self,
-        topic: &str,
-        write: KeyWrite,
-        write_here: impl FnOnce(&KeyWrite) -> Result<KeyWritten, KeyError>,
-    ) -> KeyWriteOutcome {
-        if let Err(problem) = self.check_size(topic, &write) {
-            return KeyWriteOutcome::Done(Err(problem));
-        }
-        if !self.has_waiting(topic) {
-            match write_here(&write) {
-                Err(KeyError::NotOwner) => {}
-                written => return KeyWriteOutcome::Done(written.map_err(key_problem)),
-            }
-        }
-        match self.submit(topic, write) {
-            Ok(result) => KeyWriteOutcome::Later(Box::pin(async {
-                // The link's thread has ended.
-                let is_over = || Err(problem(code::STORE, "the server shuts down; retry"));
-                result.await.unwrap_or_else(|_| is_over())
-            })),
-            Err(problem) => KeyWriteOutcome::Done(Err(problem)),
         }
     }
 
@@ -211,14 +177,58 @@ impl ClusterKeys {
         let _ = write.done.send(result);
     }
 
-    /// Whether the keys of a topic can be read at this node.
-    ///
-    /// # Errors
-    /// They are not loaded from the other nodes yet, or do not fit into the memory limit.
-    pub(crate) fn check_ready(&self, topic: &str) -> Result<(), Problem> {
+    /// Whether the keys of the other nodes have been loaded.
+    pub(crate) fn is_loaded(&self) -> bool {
+        self.is_loaded.load(Ordering::Acquire)
+    }
+
+    /// The keys of the other nodes are loaded.
+    fn finish_loading(&self) {
+        self.is_loaded.store(true, Ordering::Release);
+        self.end_loading();
+    }
+
+    /// Ends what waits for the keys of the other nodes.
+    fn end_loading(&self) {
+        let loading = std::mem::take(&mut self.lock().loading);
+        // Completes the waiting tasks.
+        drop(loading);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, SubmittedWork> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SharedKeys for ClusterKeys {
+    fn write(
+        &self,
+        topic: &str,
+        write: KeyWrite,
+        write_here: &mut dyn FnMut(&KeyWrite) -> Result<KeyWritten, KeyError>,
+    ) -> KeyWriteOutcome {
+        if let Err(problem) = self.check_size(topic, &write) {
+            return KeyWriteOutcome::Done(Err(problem));
+        }
+        if !self.has_waiting(topic) {
+            match write_here(&write) {
+                Err(KeyError::NotOwner) => {}
+                written => return KeyWriteOutcome::Done(written.map_err(key_problem)),
+            }
+        }
+        match self.submit(topic, write) {
+            Ok(result) => KeyWriteOutcome::Later(Box::pin(async {
+                // The link's thread has ended.
+                let is_over = |_| Err(problem(code::STORE, "the server shuts down; retry"));
+                result.await.unwrap_or_else(is_over)
+            })),
+            Err(problem) => KeyWriteOutcome::Done(Err(problem)),
+        }
+    }
+
+    fn check_ready(&self, topic: &str) -> Result<(), Problem> {
         if !self.is_loaded() {
-            let text =
-                format!("the keys of {} are not loaded from the other nodes yet; retry", brief(topic));
+            let text = format!("the keys of {} are not loaded from the other nodes yet; retry", brief(topic));
             return Err(problem(code::STORE, text));
         }
         if self.counters.refused.load(Ordering::Relaxed) > 0 && self.lock().refused.contains(topic) {
@@ -227,23 +237,28 @@ impl ClusterKeys {
         Ok(())
     }
 
-    /// Whether the keys of the other nodes have been loaded.
-    pub(crate) fn is_loaded(&self) -> bool {
-        self.is_loaded.load(Ordering::Acquire)
+    fn loading(&self) -> Option<Pin<Box<dyn Future<Output = Result<(), Problem>> + Send>>> {
+        if self.is_loaded() || !self.outbox.is_open() {
+            return None;
+        }
+        let (done, loaded) = oneshot::channel();
+        self.lock().loading.push(done);
+        if self.is_loaded() {
+            // The sender was perhaps added too late.
+            return None;
+        }
+        Some(Box::pin(async {
+            let _: Result<(), oneshot::Canceled> = loaded.await;
+            Ok(())
+        }))
     }
 
-    /// Takes over the owners that a predecessor process knew.
-    pub(crate) fn inherit(&self, topic: String, claim: Claim) {
+    fn inherit(&self, topic: String, claim: Claim) {
         self.lock().inherited.push((topic, claim));
     }
 
-    /// The owner of a topic, for a successor process.
-    pub(crate) fn claim(&self, topic: &str) -> Option<Claim> {
+    fn claim(&self, topic: &str) -> Option<Claim> {
         self.lock().claims.get(topic).copied()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, SubmittedWork> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -268,7 +283,7 @@ fn broker_away(topic: &str) -> Problem {
 }
 
 /// The error for a topic whose replica does not fit.
-pub(crate) fn refused(topic: &str) -> String {
+fn refused(topic: &str) -> String {
     format!("the keys of {} exceed limits.max_keyed_memory of this node", brief(topic))
 }
 

@@ -1,6 +1,7 @@
 //! Clusters of several servers in this process, over a broker in this process.
 
 mod broker;
+mod keys;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

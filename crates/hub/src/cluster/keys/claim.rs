@@ -1,21 +1,14 @@
 //! Claims of the ownership of a topic's keys.
+//!
+//! Of two claims to a topic, all nodes follow the same: the higher term, since its node has seen the end of the earlier
+//! owner; then the lower epoch, which is older; then the lower id.
 
 use std::cmp::{Ordering, Reverse};
 
-/// A node owns the keys of a topic in an epoch.
-///
-/// Of two claims to a topic, all nodes choose the same: the higher term, since its node has seen the end of the earlier
-/// owner; then the lower epoch, which is older; then the lower id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Claim {
-    /// Number of owners so far.
-    pub(crate) term: u32,
-    pub(crate) epoch: u64,
-    /// The id of the node: a successor process has the id of its predecessor.
-    pub(crate) owner: u128,
-}
+use crate::topics::shared_keys::Claim;
 
 impl Claim {
+    /// Whether all nodes follow this claim rather than another one of the topic.
     pub(super) fn beats(&self, other: &Self) -> bool {
         let order = |claim: &Self| (claim.term, Reverse(claim.epoch), Reverse(claim.owner));
         order(self).cmp(&order(other)) == Ordering::Greater

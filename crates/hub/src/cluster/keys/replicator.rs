@@ -8,11 +8,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use sinews_server::{KeyedSnapshot, Position, Publisher, ReplicaError};
 
 use super::ClusterKeys;
-use super::claim::{Claim, topic_hash, weight};
+use super::claim::{topic_hash, weight};
 use super::transfer::{KeySender, KeyTarget, RemoteKeys, Transfers};
 use super::wire::{ChangeItem, Decoder, Encoder, Precursor};
 use super::writes::Writes;
 use crate::cluster::message::{MessageKind, NodeId};
+use crate::topics::shared_keys::Claim;
 
 /// The processes that share keys, without this one, by the id of their node.
 pub(in crate::cluster) type KeyNodes = BTreeMap<u128, NodeId>;
@@ -138,7 +139,8 @@ impl KeyReplicator {
         if std::mem::replace(&mut self.is_serving, true) {
             return;
         }
-        for (topic, claim) in std::mem::take(&mut self.shared.lock().inherited) {
+        let inherited = std::mem::take(&mut self.shared.lock().inherited);
+        for (topic, claim) in inherited {
             let position = self.publisher.keyed_position(&topic);
             let is_restored = position.is_some_and(|position| position.epoch == claim.epoch);
             let topic: Arc<str> = topic.into();
@@ -181,6 +183,7 @@ impl KeyReplicator {
         self.is_synced = false;
         self.transfers.clear();
         self.orphans.clear();
+        self.shared.end_loading();
         self.fail_writes();
     }
 
@@ -295,7 +298,7 @@ impl KeyReplicator {
             matches!(topic.replica, ReplicaState::Stale { .. }) && self.is_alive(topic.claim.owner)
         };
         if self.is_synced && !self.shared.is_loaded() && !self.topics.values().any(is_missing) {
-            self.shared.is_loaded.store(true, Ordering::Release);
+            self.shared.finish_loading();
         }
     }
 

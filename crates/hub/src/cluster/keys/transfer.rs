@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use sinews_server::{KeySnapshot, KeyedSnapshot, Position};
 
-use super::claim::Claim;
 use super::replicator::{ABSENCE_MAX, KeyReplicator, ReplicaState, WAITING_MAX};
 use super::wire::{Decoder, Encoder, KeyRequest, Part, Precursor, StatePart};
 use crate::cluster::message::{MessageKind, NodeId};
+use crate::topics::shared_keys::Claim;
 
 /// Interval between requests for the same catalogue or state.
 const REQUEST_INTERVAL: Duration = Duration::from_secs(3);
@@ -76,7 +76,8 @@ struct IncomingCatalogue {
 impl RemoteKeys {
     /// Notes a message with changes.
     pub(super) fn note(&mut self, number: u64) {
-        self.is_complete &= self.applied + 1 == number;
+        self.is_complete |= number == 1 && self.applied == 0;
+        self.is_complete &= self.applied.checked_add(1) == Some(number);
         self.applied = self.applied.max(number);
     }
 

@@ -20,8 +20,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use sinews_server::{KeyCondition, KeySnapshot, KeyWrite, KeyWritten, Position};
 
-use super::claim::Claim;
 use crate::problem::{Problem, problem};
+use crate::topics::shared_keys::Claim;
 
 /// Highest epoch, so that JSON represents it exactly.
 const EPOCH_MAX: u64 = 1 << 53;

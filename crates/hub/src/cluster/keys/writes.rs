@@ -197,8 +197,8 @@ impl KeyReplicator {
             return Route::Nowhere;
         }
         let first = self.rank(topic).1;
-        match self.nodes.get(&first) {
-            Some(node) => Route::Node(*node),
+        match self.nodes.get(&first).copied() {
+            Some(node) => Route::Node(node),
             None if self.claim(topic) => Route::Here,
             None => Route::Nowhere,
         }
@@ -273,8 +273,9 @@ impl KeyReplicator {
         let topic = Arc::clone(&write.submitted.topic);
         let Position { epoch, sequence } = written.position;
         let here = self.publisher.keyed_position(&topic);
-        let known = self.topics.get(&topic);
-        let is_seen = match known {
+        let is_seen = match self.topics.get(&topic) {
+            // The owner has released the topic since.
+            None if !written.changed => true,
             // A node without the replica has nothing to read.
             Some(known) if known.replica == ReplicaState::Refused => true,
             Some(known) if known.claim.epoch != epoch => !self.knows_earlier(&topic, epoch),

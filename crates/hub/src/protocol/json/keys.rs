@@ -2,20 +2,20 @@
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::task::{self, Poll};
 
 use serde_json::{Value, json};
-use sinews_server::{Context, KeySubscription, KeyWrite, Position};
+use sinews_server::{Context, KeySubscription, KeyWrite, KeyWritten, Position};
 
 use crate::auth::{Action, Rights};
 use crate::brief::brief;
+use crate::keys::KeyStore;
 use crate::namespaces::ConnectionRates;
 use crate::problem::{Problem, code, problem};
-use crate::streams::service::StreamService;
-use crate::streams::store::{SharedOpening, StoreFuture};
+use crate::streams::store::SharedOpening;
 use crate::topics;
 use crate::topics::keys::{key_problem, value_len};
+use crate::topics::shared_keys::{KeyWriteOutcome, PendingKeyWrite};
 
 /// Operation on the keys of a topic.
 #[derive(Debug)]
@@ -39,33 +39,43 @@ pub(super) struct ConnectionKeys(Option<Box<KeysInUse>>);
 struct KeysInUse {
     /// Topics to whose keys the connection is subscribed.
     topics: Vec<String>,
-    /// Writes of durable keys that are not stored yet, in their order.
-    writes: VecDeque<PendingKeyWrite>,
+    /// Writes of durable keys that are not stored yet, and of keys that other nodes own, in their order.
+    writes: VecDeque<(Option<Value>, PendingKeyWrite)>,
 }
 
-struct PendingKeyWrite {
-    id: Option<Value>,
-    ack: Value,
-    stored: StoreFuture<()>,
-}
-
-/// Writes of a connection that are not stored yet.
+/// Writes of a connection that are not stored yet, or not answered by another node.
 const WRITES_MAX: usize = 1_024;
+
+/// The fields of the acknowledgement of a write.
+fn acknowledge(written: &KeyWritten, store: KeyStore<'_>) -> Value {
+    let Position { epoch, sequence } = written.position;
+    let mut ack = json!({ "epoch": epoch, "seq": sequence });
+    if !written.changed {
+        ack["changed"] = json!(false);
+    }
+    if written.repeated {
+        ack["repeated"] = json!(true);
+    }
+    if store.is_isolated() {
+        ack["cluster"] = json!(false);
+    }
+    ack
+}
 
 impl ConnectionKeys {
     /// Executes an operation; returns the fields of its acknowledgement, or none if that follows.
     pub(super) fn execute(
         &mut self,
         request: KeyRequest<'_>,
-        (id, store): (&Option<Value>, Option<&Arc<StreamService>>),
+        (id, store): (&Option<Value>, KeyStore<'_>),
         (rights, rates): (&Rights, &mut ConnectionRates),
         cx: &mut Context<'_>,
     ) -> Result<Option<Value>, Problem> {
         let topic = &*request.topic;
         topics::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
         let interval = rights.check_keyed(topic)?;
-        if let Some(store) = store {
-            store.keys().check_ready(topic)?;
+        if !matches!(request.op, KeyOp::Unsubscribe) {
+            store.check_ready(topic)?;
         }
         let in_use = self.0.get_or_insert_default();
         match request.op {
@@ -76,20 +86,14 @@ impl ConnectionKeys {
                     return Err(problem(code::TOO_MANY, text));
                 }
                 rights.check_publication(topic, value_len(&write), rates)?;
-                let written = cx.write_key(topic, &write).map_err(key_problem)?;
-                let Position { epoch, sequence } = written.position;
-                let mut ack = json!({ "epoch": epoch, "seq": sequence });
-                if !written.changed {
-                    ack["changed"] = json!(false);
+                match store.write_of_connection(topic, *write, cx) {
+                    KeyWriteOutcome::Done(written) => Ok(Some(acknowledge(&written?, store))),
+                    KeyWriteOutcome::Later(written) => {
+                        in_use.writes.push_back((id.clone(), written));
+                        cx.waker().wake();
+                        Ok(None)
+                    }
                 }
-                if written.repeated {
-                    ack["repeated"] = json!(true);
-                }
-                let (Some(ticket), Some(store)) = (written.pending, store) else { return Ok(Some(ack)) };
-                let stored = store.keys().wait_for(topic, ticket);
-                in_use.writes.push_back(PendingKeyWrite { id: id.clone(), ack, stored });
-                cx.waker().wake();
-                Ok(None)
             }
             KeyOp::Subscribe(mut options) => {
                 rights.may(Action::Subscribe, topic)?;
@@ -120,7 +124,7 @@ impl ConnectionKeys {
     /// What the operation has to wait for.
     pub(super) fn opening(
         request: &KeyRequest<'_>,
-        store: Option<&Arc<StreamService>>,
+        store: KeyStore<'_>,
         rights: &Rights,
     ) -> Option<SharedOpening> {
         let creator = match &request.op {
@@ -131,22 +135,23 @@ impl ConnectionKeys {
             KeyOp::Subscribe(_) => None,
             KeyOp::Unsubscribe => return None,
         };
-        store?.opening_of_keys(&request.topic, creator.as_ref())
+        store.opening(&request.topic, creator.as_ref())
     }
 
-    /// Returns the next write that is stored or has failed: its id, and the fields of its acknowledgement.
+    /// Returns the next write that is stored, answered or has failed: its id, and the fields of its acknowledgement.
     pub(super) fn take_stored(
         &mut self,
+        store: KeyStore<'_>,
         cx: &Context<'_>,
     ) -> Option<(Option<Value>, Result<Value, Problem>)> {
         let writes = &mut self.0.as_mut()?.writes;
         let waker = cx.waker();
-        let first = writes.front_mut()?;
-        let Poll::Ready(stored) = first.stored.as_mut().poll(&mut task::Context::from_waker(&waker)) else {
+        let (_, first) = writes.front_mut()?;
+        let Poll::Ready(written) = first.as_mut().poll(&mut task::Context::from_waker(&waker)) else {
             return None;
         };
-        let PendingKeyWrite { id, ack, .. } = writes.pop_front()?;
-        Some((id, stored.map(|()| ack)))
+        let (id, _) = writes.pop_front()?;
+        Some((id, written.map(|written| acknowledge(&written, store))))
     }
 
     /// The number of subscriptions.
