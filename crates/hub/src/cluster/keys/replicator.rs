@@ -324,7 +324,7 @@ impl KeyReplicator {
     /// Owns a topic from now on. Returns whether it does.
     pub(super) fn claim(&mut self, topic: &Arc<str>) -> bool {
         let known = self.topics.get(topic).map(|known| (known.claim, known.replica));
-        let epoch = self.new_epoch();
+        let epoch = self.new_epoch(known.map_or(0, |(claim, _)| claim.epoch));
         let Ok(before) = self.publisher.own_keyed_topic(topic, epoch) else { return false };
         let is_empty = || {
             let keys = self.publisher.shared_keyed_topic(topic);
@@ -371,12 +371,12 @@ impl KeyReplicator {
         self.shared.counters.refused.store(work.refused.len() as u64, Ordering::Relaxed);
     }
 
-    /// A new epoch: the time in microseconds, which no epoch of an earlier run of the cluster has. Below 2^53 until the
-    /// year 2255.
-    fn new_epoch(&mut self) -> u64 {
+    /// An epoch after that of the last owner: the time in microseconds, which no epoch of an earlier run of the cluster
+    /// has. Below 2^53 until the year 2255.
+    fn new_epoch(&mut self, known: u64) -> u64 {
         let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let time = u64::try_from(time.as_micros()).unwrap_or(0) & ((1 << 53) - 1);
-        self.last_epoch = time.max(self.last_epoch + 1);
+        self.last_epoch = time.max(self.last_epoch + 1).max(known + 1);
         self.last_epoch
     }
 
@@ -563,9 +563,15 @@ impl KeyReplicator {
         let topic = Arc::clone(topic);
         match known.replica {
             ReplicaState::Owned | ReplicaState::Refused | ReplicaState::Stale { needs_all: true } => {}
-            ReplicaState::Current | ReplicaState::Stale { needs_all: false } => {
+            ReplicaState::Current => {
                 let applied = self.publisher.apply_key_changes(after, changes);
                 self.note_applied(&topic, applied, now);
+            }
+            ReplicaState::Stale { needs_all: false } => {
+                // The missing changes are on their way.
+                if self.publisher.apply_key_changes(after, changes).is_ok() {
+                    self.note_applied(&topic, Ok(()), now);
+                }
             }
         }
     }

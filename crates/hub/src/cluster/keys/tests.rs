@@ -332,12 +332,16 @@ impl World {
             for node in &alive[1..] {
                 assert_eq!(node.keys.claim(topic), alive[0].keys.claim(topic), "seed {seed} {topic}");
                 if alive[0].keys.claim(topic).is_some() {
-                    assert_eq!(node.state(topic), alive[0].state(topic), "seed {seed} {topic}");
+                    let (state, first) = (node.state(topic), alive[0].state(topic));
+                    let positions = (state.as_ref().map(|state| state.0), first.as_ref().map(|state| state.0));
+                    let replica = node.replicator.topics.get(topic).map(|known| known.replica);
+                    assert!(state == first, "seed {seed} {topic} {positions:?} {replica:?}");
                 }
             }
         }
         for node in &alive {
-            assert!(node.keys.is_loaded() && node.pending.is_empty(), "seed {seed}");
+            let waiting = node.pending.len();
+            assert!(node.keys.is_loaded() && waiting == 0, "seed {seed}: {waiting} {:?}", node.replicator.remotes);
         }
     }
 }

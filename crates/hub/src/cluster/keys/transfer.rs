@@ -372,8 +372,6 @@ impl KeyReplicator {
                 .flatten();
             let after = changes.as_ref().map(|_| from.sequence);
             let Some(state) = changes.or_else(|| self.publisher.shared_keyed_topic(&topic)) else { return true };
-            // Reading them ends the notification of the next change.
-            self.mark_dirty(&topic);
             self.transfers.state = Some(OutgoingState {
                 to,
                 part: StatePart {

@@ -55,6 +55,12 @@ enum Route {
     Nowhere,
 }
 
+/// The error for a write whose client would not read it at this node.
+fn not_seen(topic: &str) -> Problem {
+    let text = format!("the key of {} is written, but this node has not received the change", brief(topic));
+    problem(code::STORE, text)
+}
+
 impl Writes {
     pub(super) fn next_due(&self) -> Option<Instant> {
         let held = self.held.values().min().copied();
@@ -87,7 +93,7 @@ impl KeyReplicator {
             let result = match write.progress {
                 WriteProgress::Held => Err(broker_away(&topic)),
                 WriteProgress::Sent(node) => Err(self.unanswered(&topic, node)),
-                WriteProgress::Applied(written) => Ok(written),
+                WriteProgress::Applied(_) => Err(not_seen(&topic)),
             };
             self.shared.finish(write.submitted, result);
         }
@@ -114,9 +120,11 @@ impl KeyReplicator {
             if blocked.contains(&topic) {
                 continue;
             }
-            if at > now || !self.start_write(id, &topic, sender) {
+            if at > now {
                 blocked.insert(topic);
-                self.writes.held.entry(id).and_modify(|at| *at = (*at).max(now + RETRY_DELAY));
+            } else if !self.start_write(id, &topic, sender) {
+                blocked.insert(topic);
+                self.writes.held.insert(id, now + RETRY_DELAY);
             }
         }
         let applied: Vec<u64> = self.writes.applied.iter().copied().collect();
@@ -135,13 +143,7 @@ impl KeyReplicator {
                     let text = format!("no node owns the keys of {} yet; retry", brief(&topic));
                     problem(code::STORE, text)
                 }
-                WriteProgress::Applied(_) => {
-                    let text = format!(
-                        "the key of {} is written, but this node has not received the change",
-                        brief(&topic)
-                    );
-                    problem(code::STORE, text)
-                }
+                WriteProgress::Applied(_) => not_seen(&topic),
             };
             self.end_write(id, Err(error));
         }
@@ -278,16 +280,15 @@ impl KeyReplicator {
             None if !written.changed => true,
             // A node without the replica has nothing to read.
             Some(known) if known.replica == ReplicaState::Refused => true,
-            Some(known) if known.claim.epoch != epoch => !self.knows_earlier(&topic, epoch),
+            // A later owner has the topic; the claim of an earlier one is on its way.
+            Some(known) if known.claim.epoch != epoch => {
+                known.claim.epoch > epoch
+                    && matches!(known.replica, ReplicaState::Current | ReplicaState::Owned)
+            }
             _ => here.is_some_and(|here| here.epoch == epoch && here.sequence >= sequence),
         };
         if is_seen {
             self.end_write(id, Ok(written));
         }
-    }
-
-    /// Whether this node follows an owner that has written before the epoch: the claim of the epoch is on its way.
-    fn knows_earlier(&self, topic: &str, epoch: u64) -> bool {
-        self.topics.get(topic).is_some_and(|known| known.claim.epoch < epoch)
     }
 }
