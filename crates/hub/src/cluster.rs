@@ -154,18 +154,27 @@ impl Cluster {
         Arc::clone(&self.interest) as Arc<dyn SubscriptionObserver>
     }
 
+    /// Whether other nodes can be reached, and the keys that they share are here.
+    ///
+    /// # Errors
+    /// The reason why they are not.
+    pub(crate) fn ready(&self) -> Result<(), String> {
+        self.check_broker()?;
+        if self.keys.is_loaded() {
+            Ok(())
+        } else {
+            Err("the keys of topics are not loaded from the other nodes of the cluster yet".to_owned())
+        }
+    }
+
     /// Whether other nodes can be reached.
     ///
     /// # Errors
     /// The reason why the broker is away.
-    pub(crate) fn ready(&self) -> Result<(), String> {
+    pub(crate) fn check_broker(&self) -> Result<(), String> {
         let status = self.lock_status();
         if status.is_connected {
-            return if self.keys.is_loaded() {
-                Ok(())
-            } else {
-                Err("the keys of topics are not loaded from the other nodes yet".to_owned())
-            };
+            return Ok(());
         }
         let seconds = status.since.elapsed().as_secs();
         Err(format!(

@@ -72,13 +72,13 @@ struct View {
 
 impl View {
     fn apply(&mut self, update: &Value) {
-        let set = update["set"].as_array().cloned().unwrap_or_default();
+        let mut set = update["set"].as_array().cloned().unwrap_or_default();
         if update["part"] == 1 {
             self.parts.clear();
         }
         let is_snapshot = update["part"].is_u64();
         if is_snapshot {
-            self.parts.extend(set);
+            self.parts.append(&mut set);
             if update["more"] == true {
                 return;
             }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
+use std::future::ready;
 use std::task::{self, Poll};
 
 use serde_json::{Value, json};
@@ -86,14 +87,17 @@ impl ConnectionKeys {
                     return Err(problem(code::TOO_MANY, text));
                 }
                 rights.check_publication(topic, value_len(&write), rates)?;
-                match store.write_of_connection(topic, *write, cx) {
-                    KeyWriteOutcome::Done(written) => Ok(Some(acknowledge(&written?, store))),
-                    KeyWriteOutcome::Later(written) => {
-                        in_use.writes.push_back((id.clone(), written));
-                        cx.waker().wake();
-                        Ok(None)
+                let written = match store.write_of_connection(topic, *write, cx) {
+                    KeyWriteOutcome::Done(written) if in_use.writes.is_empty() => {
+                        return Ok(Some(acknowledge(&written?, store)));
                     }
-                }
+                    // Behind the acknowledgements of earlier writes.
+                    KeyWriteOutcome::Done(written) => Box::pin(ready(written)),
+                    KeyWriteOutcome::Later(written) => written,
+                };
+                in_use.writes.push_back((id.clone(), written));
+                cx.waker().wake();
+                Ok(None)
             }
             KeyOp::Subscribe(mut options) => {
                 rights.may(Action::Subscribe, topic)?;
