@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use sinews_server::{
-    BoundServer, Config, DeflateMode, KeyLog, KeyReplication, MessageRoute, Prepared, Publisher, Router, Server,
+    BoundServer, Config, DeflateMode, KeyLog, KeyReplication, KeyWrite, KeyWritten, MessageRoute, Prepared, Publisher, Router, Server,
     TopicPattern, TopicRule,
 };
 
@@ -19,6 +19,7 @@ use crate::dashboard::{self, ServerInfo};
 use crate::handover::predecessor::{Predecessor, RunningHandover};
 use crate::handover::{Handover, SuccessorCallback};
 use crate::hosts::HostRules;
+use crate::keys::KeyStore;
 use crate::namespaces::rules::{HubRules, check_compaction};
 use crate::options::RouteOptions;
 use crate::periodic::Periodic;
@@ -29,7 +30,7 @@ use crate::streams::directory;
 use crate::streams::options::StreamOptions;
 use crate::streams::service::StreamService;
 use crate::topics::nodes::OtherNodes;
-use crate::topics::shared_keys::SharedKeys;
+use crate::topics::shared_keys::{KeyWriteOutcome, SharedKeys};
 use crate::topics::{HubTopics, keys, presence};
 use crate::webhooks::Webhooks;
 
@@ -422,6 +423,28 @@ pub struct RunningHub {
 }
 
 impl RunningHub {
+    /// Writes a key of a topic, in a cluster at the node that owns the topic: there,
+    /// [`Publisher::write_key`](sinews_server::Publisher::write_key) fails at the other nodes. The value is that of
+    /// [`key_value_of_json`](crate::key_value_of_json).
+    ///
+    /// # Errors
+    /// [`KeyWriteFailed`]: the condition is not met, a limit is reached, or the owner does not answer.
+    pub fn write_key(
+        &self,
+        topic: &str,
+        write: KeyWrite,
+    ) -> impl Future<Output = Result<KeyWritten, KeyWriteFailed>> + Send + 'static + use<> {
+        let keys = KeyStore::new(&self.topics, self.store.as_ref());
+        let outcome = keys.write_of_program(topic, write, &self.publisher);
+        async move {
+            let written = match outcome {
+                KeyWriteOutcome::Done(written) => written,
+                KeyWriteOutcome::Later(written) => written.await,
+            };
+            written.map_err(|problem| KeyWriteFailed { status: problem.code, text: problem.text })
+        }
+    }
+
     /// The means to replace this process by a successor.
     #[must_use]
     pub fn handover(&self) -> Handover {
@@ -448,6 +471,30 @@ impl RunningHub {
         drop(self);
     }
 }
+
+/// Why [`RunningHub::write_key`] has not written a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyWriteFailed {
+    status: u16,
+    text: String,
+}
+
+impl KeyWriteFailed {
+    /// The status that a client gets by HTTP, such as 412 if the condition is not met. After 503, the key may have been
+    /// written.
+    #[must_use]
+    pub fn status(&self) -> u16 {
+        self.status
+    }
+}
+
+impl fmt::Display for KeyWriteFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for KeyWriteFailed {}
 
 impl Drop for RunningHub {
     fn drop(&mut self) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
-use sinews_server::{Context, KeyLog as _, KeyWrite, KeyWritten, Request};
+use sinews_server::{Context, KeyError, KeyLog as _, KeyWrite, KeyWritten, Publisher, Request};
 
 use crate::auth::Creator;
 use crate::problem::Problem;
@@ -63,11 +63,22 @@ impl<'a> KeyStore<'a> {
         request: &mut Request<'_>,
     ) -> KeyWriteOutcome {
         if let Some(streams) = self.durable(topic) {
-            let streams = Arc::clone(streams);
-            let written = streams.write_key(request.publisher(), topic.to_owned(), write, creator);
-            return KeyWriteOutcome::Later(Box::pin(written));
+            return write_durable(streams, request.publisher(), topic, write, creator);
         }
         self.write_with(topic, write, &mut |write| request.topics().write_key(topic, write))
+    }
+
+    /// Writes a key for the program.
+    pub(crate) fn write_of_program(
+        &self,
+        topic: &str,
+        write: KeyWrite,
+        publisher: &Publisher,
+    ) -> KeyWriteOutcome {
+        if let Some(streams) = self.durable(topic) {
+            return write_durable(streams, publisher.clone(), topic, write, Creator::Server);
+        }
+        self.write_with(topic, write, &mut |write| publisher.write_key(topic, write))
     }
 
     /// Writes a key for a client of a connection, whose stream is open.
@@ -91,11 +102,22 @@ impl<'a> KeyStore<'a> {
         &self,
         topic: &str,
         write: KeyWrite,
-        write_here: &mut dyn FnMut(&KeyWrite) -> Result<KeyWritten, sinews_server::KeyError>,
+        write_here: &mut dyn FnMut(&KeyWrite) -> Result<KeyWritten, KeyError>,
     ) -> KeyWriteOutcome {
         match self.hub.shared_keys() {
             Some(keys) => keys.write(topic, write, write_here),
             None => KeyWriteOutcome::Done(write_here(&write).map_err(key_problem)),
         }
     }
+}
+
+fn write_durable(
+    streams: &Arc<StreamService>,
+    publisher: Publisher,
+    topic: &str,
+    write: KeyWrite,
+    creator: Creator,
+) -> KeyWriteOutcome {
+    let written = Arc::clone(streams).write_key(publisher, topic.to_owned(), write, creator);
+    KeyWriteOutcome::Later(Box::pin(written))
 }

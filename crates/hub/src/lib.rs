@@ -42,7 +42,7 @@ pub use self::handover::Handover;
 pub use self::handover::predecessor::{Predecessor, RunningHandover};
 pub use self::hooks::{HookFailure, HookOptions, HookTarget};
 pub use self::hosts::HostRules;
-pub use self::hub::{BuildError, Hub, HubBuilder, RunningHub};
+pub use self::hub::{BuildError, Hub, HubBuilder, KeyWriteFailed, RunningHub};
 pub use self::namespaces::{Namespace, Namespaces, PublishRate, TopicAccess};
 pub use self::policy::{AccessPolicy, BrowserRejection, LivePolicy};
 pub use self::protocol::pusher::{PusherApp, PusherApps, PusherLimits, PusherWebhook};
