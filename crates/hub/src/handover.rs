@@ -35,7 +35,8 @@ use sinews_server::{
 };
 
 use self::wire::{
-    FrameReceiver, HandoverAddress, HandoverFrame, HandoverHead, HandoverOwner, VERSION, frame_queue, send_descriptor,
+    FrameReceiver, HandoverAddress, HandoverFrame, HandoverHead, HandoverOwner, VERSION, frame_queue,
+    send_descriptor,
 };
 use crate::streams::service::StreamService;
 use crate::topics::{HubTopics, MessageContent};

@@ -5,8 +5,8 @@ use std::io;
 use std::sync::Arc;
 
 use sinews_server::{
-    BoundServer, Config, DeflateMode, KeyLog, KeyReplication, KeyWrite, KeyWritten, MessageRoute, Prepared, Publisher, Router, Server,
-    TopicPattern, TopicRule,
+    BoundServer, Config, DeflateMode, KeyLog, KeyReplication, KeyWrite, KeyWritten, MessageRoute, Prepared,
+    Publisher, Router, Server, TopicPattern, TopicRule,
 };
 
 use crate::api;

@@ -32,8 +32,9 @@ use crate::shared::Services;
 use crate::tasks::Tasks;
 use crate::tls::TlsConfig;
 use crate::topics::{
-    Directory, EncodeKeys, EncodeUpdate, KeyLog, KeyReplication, KeyedTable, KeyedUpdate, PresenceMessage, PresenceTable,
-    PresenceUpdate, Publisher, SharedKeyLog, SharedKeyReplication, TopicConfig, TopicRule, TopicRules, Topics,
+    Directory, EncodeKeys, EncodeUpdate, KeyLog, KeyReplication, KeyedTable, KeyedUpdate, PresenceMessage,
+    PresenceTable, PresenceUpdate, Publisher, SharedKeyLog, SharedKeyReplication, TopicConfig, TopicRule,
+    TopicRules, Topics,
 };
 use crate::worker::{StopTimes, Worker, WorkerSetup};
 

@@ -208,7 +208,9 @@ impl ClusterLink {
         }
         let is_flushed = self.connection.as_ref().is_some_and(BrokerConnection::is_flushed);
         let due = self.receiver.keys.next_due(now).into_iter();
-        next = due.chain((is_flushed && self.receiver.keys.has_output()).then_some(now)).fold(next, Instant::min);
+        next = due
+            .chain((is_flushed && self.receiver.keys.has_output()).then_some(now))
+            .fold(next, Instant::min);
         let deadline = self.cluster().lock_requests().deadline();
         next = deadline.map_or(next, |deadline| next.min(deadline));
         if self.announcer.snapshot.is_some() && is_flushed {
@@ -303,7 +305,9 @@ impl ClusterLink {
 
     /// Sends what the last work of this turn has added.
     fn send(&mut self) {
-        let Some(connection) = self.connection.as_mut().filter(|connection| connection.is_ready) else { return };
+        let Some(connection) = self.connection.as_mut().filter(|connection| connection.is_ready) else {
+            return;
+        };
         self.receiver.cluster.outbox.take(connection.output());
         if let Err(reason) = connection.send() {
             self.disconnect(&reason, Instant::now());

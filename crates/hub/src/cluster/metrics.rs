@@ -59,7 +59,11 @@ impl KeyMetrics {
                     "Keys of a topic, or missed changes, that were requested from the owner",
                     read(&counters.loads),
                 ),
-                ("sinews_cluster_key_claims", "Topics whose keys this node has claimed", read(&counters.claims)),
+                (
+                    "sinews_cluster_key_claims",
+                    "Topics whose keys this node has claimed",
+                    read(&counters.claims),
+                ),
             ],
         }
     }

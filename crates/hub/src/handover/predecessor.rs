@@ -10,8 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use sinews_server::{
-    KeySnapshot, KeyedSnapshot, Listeners, Member, Position, Prepared, PresenceSnapshot, Publisher, RetainedMessage,
-    TopicSnapshot,
+    KeySnapshot, KeyedSnapshot, Listeners, Member, Position, Prepared, PresenceSnapshot, Publisher,
+    RetainedMessage, TopicSnapshot,
 };
 
 use super::VARIABLE;

@@ -52,7 +52,8 @@ pub(crate) fn encode(update: &KeyedUpdate<'_>) -> Prepared {
     let topic = json!(update.topic());
     if update.is_unavailable() {
         let error = format!("the keys of {} exceed limits.max_keyed_memory of this node", update.topic());
-        let error = json!({ "op": "error", "code": code::STORE, "error": error, "topic": topic, "keys": true });
+        let error =
+            json!({ "op": "error", "code": code::STORE, "error": error, "topic": topic, "keys": true });
         return Prepared::text(error.to_string());
     }
     // Writing to a string never fails.

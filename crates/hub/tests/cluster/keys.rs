@@ -4,6 +4,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 
 use serde_json::{Value, json};
+use sinews_hub::{ClusterOptions, Hub, key_value_of_json};
+use sinews_server::{KeyCondition, KeyError, KeyWrite, Router, Server};
 
 use super::broker::{FakeBroker, TIMEOUT};
 use super::{Client, TestPeer, for_both};
@@ -103,8 +105,8 @@ fn keys_set_at_one_node_are_seen_at_the_others() {
     for_both(|broker| {
         let nodes = peers::<3>(&broker);
         let mut writer = nodes[0].client();
-        let ack = writer
-            .request(&json!({ "op": "set", "topic": "players", "key": "anna", "data": 1, "id": 1 }));
+        let ack =
+            writer.request(&json!({ "op": "set", "topic": "players", "key": "anna", "data": 1, "id": 1 }));
         assert_eq!(ack["seq"], 1);
         let mut subscriber = nodes[1].keys_subscriber("players");
         let snapshot = update(&mut subscriber);
@@ -128,9 +130,8 @@ fn keys_set_at_one_node_are_seen_at_the_others() {
         // A subscriber continues at another node.
         let mut moved = nodes[2].client();
         let from = json!({ "epoch": ack["epoch"], "seq": 4 });
-        let again = moved.request(
-            &json!({ "op": "subscribe", "topic": "players", "keys": true, "from": from, "id": 1 }),
-        );
+        let again = moved
+            .request(&json!({ "op": "subscribe", "topic": "players", "keys": true, "from": from, "id": 1 }));
         assert_eq!(again["recovered"], true);
         assert_eq!(update(&mut moved)["deleted"], json!(["anna"]));
         let owned: u64 = nodes.iter().map(|node| node.metric("sinews_cluster_keys_owned")).sum();
@@ -331,7 +332,12 @@ fn slow_reader_at_another_node_gets_the_last_values() {
         for number in 1..=6_000 {
             let data = json!([number, filler]);
             let key = format!("k{}", number % 20);
-            writer.0.send_text(&json!({ "op": "set", "topic": "fast", "key": key, "data": data, "id": 1 }).to_string()).unwrap();
+            writer
+                .0
+                .send_text(
+                    &json!({ "op": "set", "topic": "fast", "key": key, "data": data, "id": 1 }).to_string(),
+                )
+                .unwrap();
             if number % 50 == 0 {
                 (0..50).for_each(|_| assert_eq!(writer.receive()["op"], "ack"));
             }
@@ -343,5 +349,59 @@ fn slow_reader_at_another_node_gets_the_last_values() {
             updates += 1;
         }
         assert!(updates < 5_900, "values that were replaced are not sent: {updates}");
+    });
+}
+
+/// Completes a future on this thread.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(std::thread::Thread);
+    impl std::task::Wake for Unpark {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = std::task::Waker::from(std::sync::Arc::new(Unpark(std::thread::current())));
+    let mut future = std::pin::pin!(future);
+    loop {
+        if let std::task::Poll::Ready(done) =
+            future.as_mut().poll(&mut std::task::Context::from_waker(&waker))
+        {
+            return done;
+        }
+        std::thread::park();
+    }
+}
+
+#[test]
+fn program_writes_keys_that_another_node_owns() {
+    for_both(|broker| {
+        let other = TestPeer::start(&broker);
+        let options = ClusterOptions::parse(&broker.url()).unwrap();
+        let hub = Hub::builder().cluster(options).build().unwrap();
+        let server = hub.configure(Server::new(hub.mount(Router::new()))).threads(1);
+        let server = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
+        let (publisher, stop) = (server.publisher(), server.stop_handle());
+        let hub = hub.start(&server).unwrap();
+        let running = std::thread::spawn(move || server.run().unwrap());
+        other.until("both are known", |node| node.metric("sinews_cluster_nodes") == 2);
+        other.until("ready", TestPeer::is_ready);
+        let topic = |number: u64| format!("t.{number}");
+        // Until the other node owns a topic.
+        let (mut owned, mut number) = (0, 0);
+        while owned == 0 {
+            number += 1;
+            other.set(&format!("{}/keys/k", topic(number)), "1");
+            owned = other.metric("sinews_cluster_keys_owned");
+        }
+        let write = KeyWrite::set("k", key_value_of_json("2").unwrap());
+        assert_eq!(publisher.write_key(&topic(number), &write), Err(KeyError::NotOwner));
+        let written = block_on(hub.write_key(&topic(number), write.clone())).unwrap();
+        assert_eq!(written.position.sequence, 2);
+        other.until("it has the value", |node| node.keys(&topic(number))["keys"][0]["data"] == 2);
+        let failed = block_on(hub.write_key(&topic(number), write.with_condition(KeyCondition::IfNew)));
+        assert_eq!(failed.unwrap_err().status(), 412);
+        stop.stop_now();
+        running.join().unwrap();
+        hub.shut_down();
     });
 }

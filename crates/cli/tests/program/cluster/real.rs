@@ -153,8 +153,7 @@ fn nodes_share_keys() {
     assert_eq!(receive(&mut subscriber)["op"], "keys");
     for round in 0..20 {
         let path = format!("t/keys/lock{round:02}");
-        let answers: Vec<u16> =
-            nodes.iter().map(|node| put(node, &path, "\r\nIf-None-Match: *").0).collect();
+        let answers: Vec<u16> = nodes.iter().map(|node| put(node, &path, "\r\nIf-None-Match: *").0).collect();
         assert_eq!(answers, [200, 412, 412]);
     }
     let mut seen = 0;
@@ -168,7 +167,8 @@ fn nodes_share_keys() {
         for node in &nodes {
             until("the outage is noticed", || !is_ready(node));
         }
-        let statuses: Vec<u16> = nodes.iter().map(|node| put(node, &format!("t/keys/{down}"), "").0).collect();
+        let statuses: Vec<u16> =
+            nodes.iter().map(|node| put(node, &format!("t/keys/{down}"), "").0).collect();
         assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 1, "the owner: {statuses:?}");
         assert!(keys(&nodes[0], "t").len() >= 20, "replicas can be read");
         control(up);
@@ -178,7 +178,8 @@ fn nodes_share_keys() {
         }
     }
     all_known(&nodes);
-    let owner = nodes.iter().position(|node| node.get("/metrics").contains("\nsinews_cluster_keys_owned 1\n"));
+    let owner =
+        nodes.iter().position(|node| node.get("/metrics").contains("\nsinews_cluster_keys_owned 1\n"));
     let (_, before) = put(&nodes[0], "t/keys/last", "");
     // Dropping it kills the process.
     drop(nodes.remove(owner.unwrap()));

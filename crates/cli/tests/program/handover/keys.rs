@@ -117,7 +117,8 @@ fn durable_keys_are_read_by_the_successor() {
 fn owner_of_keys_in_a_cluster_remains_over_a_handover() {
     let broker = FakeBroker::start(WireProtocol::Nats);
     let url = broker.url();
-    let other = Running::serve(&["--cluster", &url]).address;
+    let node = Running::serve(&["--cluster", &url]);
+    let other = node.address;
     let mut service = Service::start("cluster-keys", &format!("[cluster]\nurl = \"{url}\""));
     let address = service.address;
     let put = |address: SocketAddr, topic: &str, body: &str| {

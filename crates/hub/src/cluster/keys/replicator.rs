@@ -158,6 +158,7 @@ impl KeyReplicator {
                 self.transfers.need(&topic, now);
             }
         }
+        self.count_owned();
         // The other nodes compare the topics of this process with those of its predecessor.
         self.number += 1;
         self.connected = self.connected.map(|_| now);
@@ -467,7 +468,13 @@ impl KeyReplicator {
     }
 
     /// Applies changes of another node.
-    pub(super) fn receive_changes(&mut self, node: NodeId, body: &[u8], sender: &dyn KeySender, now: Instant) {
+    pub(super) fn receive_changes(
+        &mut self,
+        node: NodeId,
+        body: &[u8],
+        sender: &dyn KeySender,
+        now: Instant,
+    ) {
         let mut body = Decoder(body);
         let Some(number) = body.long() else { return };
         self.remotes.entry(node).or_default().note(number);
@@ -480,8 +487,7 @@ impl KeyReplicator {
                 ChangeItem::Changes { precursor, after, end, keys } => {
                     self.shared.counters.changes.fetch_add(keys.len() as u64, Ordering::Relaxed);
                     let position = Position { epoch: claim.epoch, sequence: end };
-                    let changes =
-                        KeyedSnapshot { topic: topic.to_owned(), position, forgotten: 0, keys };
+                    let changes = KeyedSnapshot { topic: topic.to_owned(), position, forgotten: 0, keys };
                     if self.follow(topic, claim, (precursor, after), now) {
                         self.apply(topic, after, changes, now);
                     }
@@ -599,8 +605,8 @@ impl KeyReplicator {
                 self.transfers.retry_refused(topic, now);
             }
             Err(error) => {
-                let needs_all = error != ReplicaError::Gap
-                    || known.replica == ReplicaState::Stale { needs_all: true };
+                let needs_all =
+                    error != ReplicaError::Gap || known.replica == ReplicaState::Stale { needs_all: true };
                 known.replica = ReplicaState::Stale { needs_all };
                 self.transfers.need(topic, now);
             }

@@ -246,7 +246,8 @@ impl World {
 
     fn deliver(&mut self) {
         let now = self.now;
-        let (due, later) = std::mem::take(&mut self.messages).into_iter().partition(|message| message.at <= now);
+        let (due, later) =
+            std::mem::take(&mut self.messages).into_iter().partition(|message| message.at <= now);
         self.messages = later;
         let due: Vec<InFlight> = due;
         for message in due {
@@ -333,7 +334,8 @@ impl World {
                 assert_eq!(node.keys.claim(topic), alive[0].keys.claim(topic), "seed {seed} {topic}");
                 if alive[0].keys.claim(topic).is_some() {
                     let (state, first) = (node.state(topic), alive[0].state(topic));
-                    let positions = (state.as_ref().map(|state| state.0), first.as_ref().map(|state| state.0));
+                    let positions =
+                        (state.as_ref().map(|state| state.0), first.as_ref().map(|state| state.0));
                     let replica = node.replicator.topics.get(topic).map(|known| known.replica);
                     assert!(state == first, "seed {seed} {topic} {positions:?} {replica:?}");
                 }
@@ -341,7 +343,11 @@ impl World {
         }
         for node in &alive {
             let waiting = node.pending.len();
-            assert!(node.keys.is_loaded() && waiting == 0, "seed {seed}: {waiting} {:?}", node.replicator.remotes);
+            assert!(
+                node.keys.is_loaded() && waiting == 0,
+                "seed {seed}: {waiting} {:?}",
+                node.replicator.remotes
+            );
         }
     }
 }

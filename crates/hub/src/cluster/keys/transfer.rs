@@ -207,9 +207,8 @@ impl KeyReplicator {
     pub(super) fn receive_catalogue(&mut self, node: NodeId, body: &[u8], now: Instant) {
         let mut body = Decoder(body);
         let (Some(number), Some(part)) = (body.long(), body.part()) else { return };
-        let is_of_node = |topic: &Arc<str>| {
-            self.topics.get(topic).is_some_and(|known| known.claim.owner == node.id)
-        };
+        let is_of_node =
+            |topic: &Arc<str>| self.topics.get(topic).is_some_and(|known| known.claim.owner == node.id);
         let remote = self.remotes.entry(node).or_default();
         remote.requested = Some(now);
         if part.number == 0 {
@@ -371,7 +370,9 @@ impl KeyReplicator {
                 .then(|| self.publisher.owned_key_changes(&topic, from.sequence, usize::MAX))
                 .flatten();
             let after = changes.as_ref().map(|_| from.sequence);
-            let Some(state) = changes.or_else(|| self.publisher.shared_keyed_topic(&topic)) else { return true };
+            let Some(state) = changes.or_else(|| self.publisher.shared_keyed_topic(&topic)) else {
+                return true;
+            };
             self.transfers.state = Some(OutgoingState {
                 to,
                 part: StatePart {

@@ -74,7 +74,10 @@ pub(super) struct StatePart {
 pub(super) enum KeyRequest {
     Catalogue,
     /// The keys of a topic, or the changes after a position.
-    State { topic: String, from: Position },
+    State {
+        topic: String,
+        from: Position,
+    },
 }
 
 /// The result of a write at the owner.
@@ -223,7 +226,9 @@ pub(super) fn encode_write(id: u64, topic: &str, write: &KeyWrite) -> Vec<u8> {
     out.long(id);
     out.text(topic);
     let (ttl, name) = (write.ttl(), write.idempotency_key());
-    out.byte(u8::from(write.value().is_some()) | u8::from(ttl.is_some()) << 1 | u8::from(name.is_some()) << 2);
+    out.byte(
+        u8::from(write.value().is_some()) | u8::from(ttl.is_some()) << 1 | u8::from(name.is_some()) << 2,
+    );
     out.text(write.key());
     out.bytes(write.value().map_or(&[], |value| value));
     out.long(millis(ttl));
@@ -441,7 +446,8 @@ mod tests {
         catalogue.catalogue_entry("t", &CLAIM, 9);
         let part = Part { number: 0, is_last: true };
         let topic = "t".to_owned();
-        let state = StatePart { topic, claim: CLAIM, after: Some(3), end: 9, forgotten: 1, part, keys: keys() };
+        let state =
+            StatePart { topic, claim: CLAIM, after: Some(3), end: 9, forgotten: 1, part, keys: keys() };
         let write = KeyWrite::set("k", "v").with_ttl(Duration::from_millis(5)).with_idempotency_key("i");
         let write = write.with_condition(KeyCondition::At(position));
         let done = WriteResult::Done(KeyWritten::elsewhere(position, true, false));

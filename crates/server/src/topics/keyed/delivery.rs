@@ -132,8 +132,7 @@ impl Topics {
         if found.cursor < found.target {
             return self.keyed.due.push_front(group);
         }
-        let is_behind =
-            !found.subscribers.is_empty() && found.topic.lock().cursor() > found.cursor;
+        let is_behind = !found.subscribers.is_empty() && found.topic.lock().cursor() > found.cursor;
         if is_behind {
             self.keyed.schedule_next_turn(group);
         } else {

@@ -120,7 +120,8 @@ impl KeyedTopic {
                 let known = self.lock_snapshot();
                 let changes_max = SNAPSHOT_CHANGES.max(state.len() as u64 / 2);
                 let is_recent = |known: &&EncodedSnapshot| {
-                    state.has_changes_after(known.cursor) && cursor.saturating_sub(known.cursor) <= changes_max
+                    state.has_changes_after(known.cursor)
+                        && cursor.saturating_sub(known.cursor) <= changes_max
                 };
                 if let Some(known) = known.as_ref().filter(is_recent) {
                     return known.clone();

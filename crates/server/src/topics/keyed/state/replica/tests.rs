@@ -93,7 +93,8 @@ impl View {
     fn read(&mut self, state: &KeyedState) {
         let read = self.after.map(|after| state.changes((after, state.cursor()), None, usize::MAX));
         let Some(Ok(read)) = read else {
-            self.keys = keys_of(state).into_iter().map(|(key, version, value)| (key, (version, value))).collect();
+            self.keys =
+                keys_of(state).into_iter().map(|(key, version, value)| (key, (version, value))).collect();
             (self.after, self.epoch) = (Some(state.cursor()), state.position().epoch);
             return;
         };
