@@ -20,6 +20,7 @@ mod presence;
 mod publish;
 mod publisher;
 mod registry;
+mod replicas;
 mod routing;
 mod rule;
 mod subscriptions;

@@ -21,7 +21,7 @@ mod operations;
 pub(crate) mod reader;
 mod recent;
 pub(crate) mod replication;
-mod state;
+pub(crate) mod state;
 pub(crate) mod table;
 pub(crate) mod topic;
 pub(crate) mod update;

@@ -3,15 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use sinews_server::{KeyedSnapshot, Position, Publisher, ReplicaError};
 
-use super::ClusterKeys;
-use super::claim::{topic_hash, weight};
+use super::shared::ClusterKeys;
 use super::transfer::{KeySender, KeyTarget, RemoteKeys, Transfers};
-use super::wire::{ChangeItem, Decoder, Encoder, Precursor};
-use super::writes::Writes;
+use super::wire::{ChangeItem, KeyDecoder, KeyEncoder, Precursor};
+use super::writes::KeyWrites;
 use crate::cluster::message::{MessageKind, NodeId};
 use crate::topics::shared_keys::Claim;
 
@@ -26,17 +25,6 @@ pub(super) const WAITING_MAX: usize = 256 << 10;
 
 /// Time after a login in which each living node sends a heartbeat.
 pub(super) const SYNC_MIN: Duration = Duration::from_millis(1_200);
-
-/// Time after the return of the broker in which other nodes return, too: the longest delay of an attempt, and the time
-/// after which a node without heartbeats is dead.
-const RETURN_GRACE: Duration = Duration::from_secs(10);
-
-/// Delay between the claims of the nodes that may succeed an owner: the first one claims at once.
-const CLAIM_DELAY: Duration = Duration::from_secs(1);
-
-/// Additional delay of nodes with an older replica, and of nodes with none.
-const STALE_DELAY: Duration = Duration::from_secs(3);
-const EMPTY_DELAY: Duration = Duration::from_secs(6);
 
 /// Interval of the search for topics to claim.
 const CLAIM_INTERVAL: Duration = Duration::from_millis(100);
@@ -54,14 +42,14 @@ pub(in crate::cluster) struct KeyReplicator {
     pub(super) topics: BTreeMap<Arc<str>, SharedTopic>,
     pub(super) remotes: BTreeMap<NodeId, RemoteKeys>,
     pub(super) transfers: Transfers,
-    pub(super) writes: Writes,
+    pub(super) writes: KeyWrites,
     /// Number of the last message with changes.
     pub(super) number: u64,
     /// Owned topics with changes to send, in order.
     pub(super) dirty: VecDeque<Arc<str>>,
     pub(super) is_dirty: BTreeSet<Arc<str>>,
-    emptied: BTreeSet<Arc<str>>,
-    orphans: BTreeMap<Arc<str>, Instant>,
+    pub(super) emptied: BTreeSet<Arc<str>>,
+    pub(super) orphans: BTreeMap<Arc<str>, Instant>,
     claims_at: Instant,
     pub(super) connected: Option<Instant>,
     /// Since when the broker has been away; before the first login `None`.
@@ -72,7 +60,7 @@ pub(in crate::cluster) struct KeyReplicator {
     pub(super) is_synced: bool,
     /// A handover from a predecessor process, if there is one, is complete.
     pub(super) is_serving: bool,
-    last_epoch: u64,
+    pub(super) last_epoch: u64,
 }
 
 /// A topic with an owner.
@@ -83,7 +71,7 @@ pub(super) struct SharedTopic {
     /// Owned topics: the changes up to here have been sent.
     published: u64,
     /// Owned topics: what the others need to know before the next changes.
-    precursor: Precursor,
+    pub(super) precursor: Precursor,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +96,7 @@ impl KeyReplicator {
             topics: BTreeMap::new(),
             remotes: BTreeMap::new(),
             transfers: Transfers::default(),
-            writes: Writes::default(),
+            writes: KeyWrites::default(),
             number: 0,
             dirty: VecDeque::new(),
             is_dirty: BTreeSet::new(),
@@ -164,7 +152,7 @@ impl KeyReplicator {
         self.connected = self.connected.map(|_| now);
     }
 
-    fn insert(&mut self, topic: &Arc<str>, claim: Claim, replica: ReplicaState, published: u64) {
+    pub(super) fn insert(&mut self, topic: &Arc<str>, claim: Claim, replica: ReplicaState, published: u64) {
         let known = SharedTopic { claim, replica, published, precursor: Precursor::Same };
         self.topics.insert(Arc::clone(topic), known);
         self.shared.lock().claims.insert(Arc::clone(topic), claim);
@@ -205,22 +193,6 @@ impl KeyReplicator {
             }
         }
         self.orphans = orphans;
-    }
-
-    pub(super) fn is_alive(&self, node: u128) -> bool {
-        node == self.own || self.nodes.contains_key(&node)
-    }
-
-    /// The position of this node among the nodes that may claim a topic, and the first of them.
-    pub(super) fn rank(&self, topic: &str) -> (u32, u128) {
-        let hash = topic_hash(topic);
-        let (own, mut first, mut rank) = (weight(self.own, hash), weight(self.own, hash), 0);
-        for node in self.nodes.keys() {
-            let other = weight(*node, hash);
-            rank += u32::from(other > own);
-            first = first.max(other);
-        }
-        (rank, first.1)
     }
 
     /// Does all that is due.
@@ -303,65 +275,6 @@ impl KeyReplicator {
         }
     }
 
-    fn claim_orphans(&mut self, now: Instant) {
-        let Some(connected) = self.connected else { return };
-        let grace = self.absence.map_or(connected, |_| connected + RETURN_GRACE);
-        let orphans: Vec<(Arc<str>, Instant)> =
-            self.orphans.iter().map(|(topic, since)| (Arc::clone(topic), *since)).collect();
-        for (topic, since) in orphans {
-            let Some(known) = self.topics.get(&topic) else { continue };
-            let delay = match known.replica {
-                ReplicaState::Current | ReplicaState::Owned => Duration::ZERO,
-                ReplicaState::Stale { needs_all: false } => STALE_DELAY,
-                _ => EMPTY_DELAY,
-            };
-            let due = since.max(grace) + CLAIM_DELAY * self.rank(&topic).0 + delay;
-            if now >= due {
-                self.claim(&topic);
-            }
-        }
-    }
-
-    /// Owns a topic from now on. Returns whether it does.
-    pub(super) fn claim(&mut self, topic: &Arc<str>) -> bool {
-        let known = self.topics.get(topic).map(|known| (known.claim, known.replica));
-        let epoch = self.new_epoch(known.map_or(0, |(claim, _)| claim.epoch));
-        let Ok(before) = self.publisher.own_keyed_topic(topic, epoch) else { return false };
-        let is_empty = || {
-            let keys = self.publisher.shared_keyed_topic(topic);
-            keys.is_none_or(|keys| keys.keys.is_empty())
-        };
-        let precursor = match known {
-            Some((_, ReplicaState::Current | ReplicaState::Owned)) => Precursor::At(before),
-            None if is_empty() => Precursor::Nothing,
-            _ => Precursor::Unknown,
-        };
-        if let Some((claim, replica)) = known
-            && precursor == Precursor::Unknown
-        {
-            tracing::warn!(topic = &**topic, owner = %format!("{:032x}", claim.owner), ?replica,
-                "the owner of the keys of a topic has gone, and no node has its last changes");
-        }
-        let term = known.map_or(0, |(claim, _)| claim.term).saturating_add(1);
-        let claim = Claim { term, epoch, owner: self.own };
-        self.insert(topic, claim, ReplicaState::Owned, before.sequence);
-        if let Some(known) = self.topics.get_mut(topic) {
-            known.precursor = precursor;
-        }
-        self.set_refused(topic, false);
-        self.orphans.remove(topic);
-        self.transfers.forget(topic);
-        self.shared.counters.claims.fetch_add(1, Ordering::Relaxed);
-        self.mark_dirty(topic);
-        self.count_owned();
-        true
-    }
-
-    fn count_owned(&self) {
-        let owned = self.topics.values().filter(|topic| topic.replica == ReplicaState::Owned).count();
-        self.shared.counters.owned.store(owned as u64, Ordering::Relaxed);
-    }
-
     pub(super) fn set_refused(&self, topic: &Arc<str>, is_refused: bool) {
         let mut work = self.shared.lock();
         if is_refused {
@@ -372,34 +285,7 @@ impl KeyReplicator {
         self.shared.counters.refused.store(work.refused.len() as u64, Ordering::Relaxed);
     }
 
-    /// An epoch after that of the last owner: the time in microseconds, which no epoch of an earlier run of the cluster
-    /// has. Below 2^53 until the year 2255.
-    fn new_epoch(&mut self, known: u64) -> u64 {
-        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let time = u64::try_from(time.as_micros()).unwrap_or(0) & ((1 << 53) - 1);
-        self.last_epoch = time.max(self.last_epoch + 1).max(known + 1);
-        self.last_epoch
-    }
-
-    /// Ends the ownership of topics of which nothing is left.
-    fn release_emptied(&mut self, sender: &dyn KeySender) {
-        if !self.is_synced {
-            return;
-        }
-        for topic in std::mem::take(&mut self.emptied) {
-            let Some(claim) = self.topics.get(&topic).map(|known| known.claim) else { continue };
-            if claim.owner != self.own || !self.publisher.release_keyed_topic(&topic) {
-                continue;
-            }
-            self.forget(&topic);
-            let mut out = self.begin_changes();
-            out.item(&topic, &claim, &ChangeItem::Release);
-            sender.send(KeyTarget::All, MessageKind::KeyChanges, &out.0);
-            self.count_owned();
-        }
-    }
-
-    fn forget(&mut self, topic: &Arc<str>) {
+    pub(super) fn forget(&mut self, topic: &Arc<str>) {
         self.topics.remove(topic);
         self.orphans.remove(topic);
         self.transfers.forget(topic);
@@ -407,9 +293,9 @@ impl KeyReplicator {
         self.set_refused(topic, false);
     }
 
-    fn begin_changes(&mut self) -> Encoder {
+    pub(super) fn begin_changes(&mut self) -> KeyEncoder {
         self.number += 1;
-        Encoder(self.number.to_le_bytes().to_vec())
+        KeyEncoder(self.number.to_le_bytes().to_vec())
     }
 
     /// Largest size of the keys in one message, in bytes.
@@ -419,7 +305,7 @@ impl KeyReplicator {
 
     /// Sends the changes of owned topics.
     pub(super) fn flush(&mut self, sender: &dyn KeySender) {
-        let mut out: Option<Encoder> = None;
+        let mut out: Option<KeyEncoder> = None;
         while sender.waiting() <= WAITING_MAX {
             let Some(topic) = self.dirty.pop_front() else { break };
             self.is_dirty.remove(&topic);
@@ -457,16 +343,6 @@ impl KeyReplicator {
         Some((claim, ChangeItem::Changes { precursor, after, end, keys: changes.keys }))
     }
 
-    /// Announces the claim to an owned topic again, since another node does not know it.
-    pub(super) fn announce_again(&mut self, topic: &str) {
-        if let Some((topic, known)) = self.topics.get_key_value(topic)
-            && known.replica == ReplicaState::Owned
-        {
-            let topic = Arc::clone(topic);
-            self.mark_dirty(&topic);
-        }
-    }
-
     /// Applies changes of another node.
     pub(super) fn receive_changes(
         &mut self,
@@ -475,7 +351,7 @@ impl KeyReplicator {
         sender: &dyn KeySender,
         now: Instant,
     ) {
-        let mut body = Decoder(body);
+        let mut body = KeyDecoder(body);
         let Some(number) = body.long() else { return };
         self.remotes.entry(node).or_default().note(number);
         while let Some((topic, claim, item)) = body.item() {
@@ -495,21 +371,6 @@ impl KeyReplicator {
             }
         }
         self.request_catalogue(node, sender, now);
-    }
-
-    fn released(&mut self, topic: &str, claim: Claim) {
-        let Some((topic, known)) = self.topics.get_key_value(topic) else { return };
-        if known.claim == claim {
-            let topic = Arc::clone(topic);
-            self.disown(&topic);
-        }
-    }
-
-    /// Removes a topic that its owner has released.
-    pub(super) fn disown(&mut self, topic: &Arc<str>) {
-        self.forget(topic);
-        // Its name was valid when it was inserted.
-        let _ = self.publisher.disown_keyed_topic(topic);
     }
 
     /// Compares a claim with the known one, and follows the better one. Returns whether it is the claim that is followed.
@@ -613,19 +474,6 @@ impl KeyReplicator {
         }
     }
 
-    /// Another node was connected while this node was not, for so long that it may have forgotten removals.
-    pub(super) fn discard(&mut self) {
-        tracing::warn!("this node was away from the cluster for long: it takes the keys of the other nodes");
-        let topics: Vec<Arc<str>> = self.topics.keys().cloned().collect();
-        topics.iter().for_each(|topic| self.disown(topic));
-        self.remotes.clear();
-        // The other nodes notice that it owns nothing.
-        self.number += 1;
-        self.count_owned();
-    }
-}
-
-impl KeyReplicator {
     /// Handles a message of another node.
     pub(in crate::cluster) fn receive(
         &mut self,

@@ -2,11 +2,14 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use sinews_server::{
-    BoundServer, KeyCondition, KeyedConfig, Position, Prepared, Publisher, Router, Server, TopicConfig,
+    BoundServer, KeyCondition, KeyReplication, KeyWrite, KeyWritten, KeyedConfig, Position, Prepared,
+    Publisher, Router, Server, TopicConfig,
 };
 use sinews_testkit::Rng;
 
@@ -14,8 +17,10 @@ use super::*;
 use crate::cluster::message::{MessageKind, NodeId};
 use crate::cluster::nodes::{Heartbeat, KeysHeartbeat, Nodes};
 use crate::cluster::options::BrokerKind;
+use crate::cluster::outbox::Outbox;
 use crate::cluster::subject::Subjects;
-use crate::topics::shared_keys::PendingKeyWrite;
+use crate::problem::{Problem, code};
+use crate::topics::shared_keys::{KeyWriteOutcome, PendingKeyWrite, SharedKeys as _};
 
 const STEP: Duration = Duration::from_millis(20);
 const TOPICS: [&str; 3] = ["a", "b", "c"];

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use sinews_server::{KeySnapshot, KeyedSnapshot, Position};
 
 use super::replicator::{ABSENCE_MAX, KeyReplicator, ReplicaState, WAITING_MAX};
-use super::wire::{Decoder, Encoder, KeyRequest, Part, Precursor, StatePart};
+use super::wire::{KeyDecoder, KeyEncoder, KeyStateRequest, Part, Precursor, StatePart};
 use crate::cluster::message::{MessageKind, NodeId};
 use crate::topics::shared_keys::Claim;
 
@@ -200,12 +200,12 @@ impl KeyReplicator {
         // Perhaps it was heard before its first heartbeat: then the number of changes is not known yet.
         remote.requested = Some(now);
         remote.catalogue = None;
-        sender.send(KeyTarget::Node(node), MessageKind::KeyRequest, &KeyRequest::Catalogue.encode());
+        sender.send(KeyTarget::Node(node), MessageKind::KeyRequest, &KeyStateRequest::Catalogue.encode());
     }
 
     /// Handles a part of the catalogue of a node.
     pub(super) fn receive_catalogue(&mut self, node: NodeId, body: &[u8], now: Instant) {
-        let mut body = Decoder(body);
+        let mut body = KeyDecoder(body);
         let (Some(number), Some(part)) = (body.long(), body.part()) else { return };
         let is_of_node =
             |topic: &Arc<str>| self.topics.get(topic).is_some_and(|known| known.claim.owner == node.id);
@@ -266,13 +266,13 @@ impl KeyReplicator {
 
     /// Handles a request of another node.
     pub(super) fn receive_request(&mut self, node: NodeId, body: &[u8]) {
-        match KeyRequest::decode(body) {
-            Some(KeyRequest::Catalogue) => {
+        match KeyStateRequest::decode(body) {
+            Some(KeyStateRequest::Catalogue) => {
                 if !self.transfers.catalogue_for.contains(&node) {
                     self.transfers.catalogue_for.push(node);
                 }
             }
-            Some(KeyRequest::State { topic, from }) => {
+            Some(KeyStateRequest::State { topic, from }) => {
                 let waiting = &mut self.transfers.states_for;
                 if let Some((_, known, to)) = waiting.iter_mut().find(|(known, ..)| **known == *topic) {
                     if *known != from {
@@ -339,7 +339,7 @@ impl KeyReplicator {
             let needs_all = known.replica != ReplicaState::Stale { needs_all: false };
             let from = self.publisher.keyed_position(&topic).filter(|_| !needs_all);
             let from = from.unwrap_or(Position { epoch: 0, sequence: 0 });
-            let request = KeyRequest::State { topic: topic.to_string(), from };
+            let request = KeyStateRequest::State { topic: topic.to_string(), from };
             sender.send(KeyTarget::Node(owner), MessageKind::KeyRequest, &request.encode());
             self.transfers.needed.remove(&topic);
             self.transfers.requested.insert(topic, (now, IncomingState::default()));
@@ -392,8 +392,8 @@ impl KeyReplicator {
 
     fn send_catalogue_part(&mut self, sender: &dyn KeySender) {
         let Some((to, mut topics, number)) = self.transfers.catalogue.take() else { return };
-        let mut out = Encoder(self.number.to_le_bytes().to_vec());
-        let mut entries = Encoder(Vec::new());
+        let mut out = KeyEncoder(self.number.to_le_bytes().to_vec());
+        let mut entries = KeyEncoder(Vec::new());
         while entries.0.len() < CATALOGUE_BYTES {
             let Some(topic) = topics.pop_front() else { break };
             let Some(known) = self.topics.get(&topic) else { continue };

@@ -71,7 +71,7 @@ pub(super) struct StatePart {
 
 /// Request to the owner of topics.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum KeyRequest {
+pub(super) enum KeyStateRequest {
     Catalogue,
     /// The keys of a topic, or the changes after a position.
     State {
@@ -90,9 +90,9 @@ pub(super) enum WriteResult {
 }
 
 /// Appends to a message.
-pub(super) struct Encoder(pub(super) Vec<u8>);
+pub(super) struct KeyEncoder(pub(super) Vec<u8>);
 
-impl Encoder {
+impl KeyEncoder {
     fn byte(&mut self, byte: u8) {
         self.0.push(byte);
     }
@@ -172,9 +172,9 @@ fn millis(ttl: Option<Duration>) -> u64 {
     ttl.map_or(0, |ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))
 }
 
-impl KeyRequest {
+impl KeyStateRequest {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut out = Encoder(Vec::new());
+        let mut out = KeyEncoder(Vec::new());
         match self {
             Self::Catalogue => out.byte(0),
             Self::State { topic, from } => {
@@ -187,7 +187,7 @@ impl KeyRequest {
     }
 
     pub(super) fn decode(body: &[u8]) -> Option<Self> {
-        let mut body = Decoder(body);
+        let mut body = KeyDecoder(body);
         match body.byte()? {
             0 => Some(Self::Catalogue),
             1 => Some(Self::State { topic: body.text()?.to_owned(), from: body.position()? }),
@@ -198,7 +198,7 @@ impl KeyRequest {
 
 impl StatePart {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut out = Encoder(Vec::new());
+        let mut out = KeyEncoder(Vec::new());
         out.text(&self.topic);
         out.claim(&self.claim);
         out.byte(u8::from(self.after.is_some()));
@@ -211,7 +211,7 @@ impl StatePart {
     }
 
     pub(super) fn decode(body: &[u8]) -> Option<Self> {
-        let mut body = Decoder(body);
+        let mut body = KeyDecoder(body);
         let (topic, claim) = (body.text()?.to_owned(), body.claim()?);
         let has_after = body.byte()? == 1;
         let after = Some(body.long()?).filter(|_| has_after);
@@ -222,7 +222,7 @@ impl StatePart {
 
 /// Encodes a write for the owner.
 pub(super) fn encode_write(id: u64, topic: &str, write: &KeyWrite) -> Vec<u8> {
-    let mut out = Encoder(Vec::new());
+    let mut out = KeyEncoder(Vec::new());
     out.long(id);
     out.text(topic);
     let (ttl, name) = (write.ttl(), write.idempotency_key());
@@ -248,7 +248,7 @@ pub(super) fn encode_write(id: u64, topic: &str, write: &KeyWrite) -> Vec<u8> {
 
 /// Reads a write: its id, topic and change.
 pub(super) fn decode_write(body: &[u8]) -> Option<(u64, &str, KeyWrite)> {
-    let mut body = Decoder(body);
+    let mut body = KeyDecoder(body);
     let (id, topic, flags) = (body.long()?, body.text()?, body.byte()?);
     let (key, value) = (body.text()?, body.bytes()?);
     let mut write = match flags & 1 {
@@ -277,7 +277,7 @@ pub(super) fn decode_write(body: &[u8]) -> Option<(u64, &str, KeyWrite)> {
 
 /// Encodes the result of a write.
 pub(super) fn encode_result(id: u64, result: &WriteResult) -> Vec<u8> {
-    let mut out = Encoder(Vec::new());
+    let mut out = KeyEncoder(Vec::new());
     out.long(id);
     match result {
         WriteResult::Done(written) => {
@@ -298,7 +298,7 @@ pub(super) fn encode_result(id: u64, result: &WriteResult) -> Vec<u8> {
 
 /// Reads the id and the result of a write.
 pub(super) fn decode_result(body: &[u8]) -> Option<(u64, WriteResult)> {
-    let mut body = Decoder(body);
+    let mut body = KeyDecoder(body);
     let id = body.long()?;
     let result = match body.byte()? {
         0 => {
@@ -318,9 +318,9 @@ pub(super) fn decode_result(body: &[u8]) -> Option<(u64, WriteResult)> {
 }
 
 /// Reads a message; `None` if it is malformed.
-pub(super) struct Decoder<'a>(pub(super) &'a [u8]);
+pub(super) struct KeyDecoder<'a>(pub(super) &'a [u8]);
 
-impl<'a> Decoder<'a> {
+impl<'a> KeyDecoder<'a> {
     fn take<const N: usize>(&mut self) -> Option<&'a [u8; N]> {
         let (taken, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
@@ -435,12 +435,12 @@ mod tests {
 
     fn all() -> Vec<Vec<u8>> {
         let position = Position { epoch: 8, sequence: 4 };
-        let mut changes = Encoder(Vec::new());
+        let mut changes = KeyEncoder(Vec::new());
         changes.long(12);
         let precursor = Precursor::At(position);
         changes.item("t", &CLAIM, &ChangeItem::Changes { precursor, after: 4, end: 9, keys: keys() });
         changes.item("u", &CLAIM, &ChangeItem::Release);
-        let mut catalogue = Encoder(Vec::new());
+        let mut catalogue = KeyEncoder(Vec::new());
         catalogue.long(12);
         catalogue.part(Part { number: 1, is_last: true });
         catalogue.catalogue_entry("t", &CLAIM, 9);
@@ -454,7 +454,7 @@ mod tests {
         vec![
             changes.0,
             catalogue.0,
-            KeyRequest::State { topic: "t".to_owned(), from: position }.encode(),
+            KeyStateRequest::State { topic: "t".to_owned(), from: position }.encode(),
             state.encode(),
             encode_write(4, "t", &write),
             encode_result(4, &done),
@@ -464,31 +464,34 @@ mod tests {
 
     /// Decodes a message as each kind; none panics.
     fn decode_all(message: &[u8]) {
-        let mut changes = Decoder(message);
+        let mut changes = KeyDecoder(message);
         let _ = changes.long();
         while changes.item().is_some() {}
-        let mut catalogue = Decoder(message);
+        let mut catalogue = KeyDecoder(message);
         let _ = (catalogue.long(), catalogue.part());
         while catalogue.catalogue_entry().is_some() {}
-        let _ = (KeyRequest::decode(message), StatePart::decode(message));
+        let _ = (KeyStateRequest::decode(message), StatePart::decode(message));
         let _ = (decode_write(message), decode_result(message));
     }
 
     #[test]
     fn messages_are_read_as_written() {
         let all = all();
-        let mut changes = Decoder(&all[0]);
+        let mut changes = KeyDecoder(&all[0]);
         assert_eq!(changes.long(), Some(12));
         let precursor = Precursor::At(Position { epoch: 8, sequence: 4 });
         let expected = ChangeItem::Changes { precursor, after: 4, end: 9, keys: keys() };
         assert_eq!(changes.item(), Some(("t", CLAIM, expected)));
         assert_eq!(changes.item(), Some(("u", CLAIM, ChangeItem::Release)));
         assert!(changes.0.is_empty());
-        let mut catalogue = Decoder(&all[1]);
+        let mut catalogue = KeyDecoder(&all[1]);
         assert_eq!((catalogue.long(), catalogue.part()), (Some(12), Some(Part { number: 1, is_last: true })));
         assert_eq!(catalogue.catalogue_entry(), Some(("t", CLAIM, 9)));
-        assert_eq!(KeyRequest::decode(&all[2]).unwrap().encode(), all[2]);
-        assert_eq!(KeyRequest::decode(&KeyRequest::Catalogue.encode()), Some(KeyRequest::Catalogue));
+        assert_eq!(KeyStateRequest::decode(&all[2]).unwrap().encode(), all[2]);
+        assert_eq!(
+            KeyStateRequest::decode(&KeyStateRequest::Catalogue.encode()),
+            Some(KeyStateRequest::Catalogue)
+        );
         assert_eq!(StatePart::decode(&all[3]).unwrap().encode(), all[3]);
         let (id, topic, write) = decode_write(&all[4]).unwrap();
         assert_eq!(encode_write(id, topic, &write), all[4]);
@@ -513,8 +516,8 @@ mod tests {
                 decode_all(&changed);
             }
         }
-        let mut huge = Encoder(Vec::new());
+        let mut huge = KeyEncoder(Vec::new());
         huge.claim(&Claim { epoch: EPOCH_MAX, ..CLAIM });
-        assert_eq!(Decoder(&huge.0).claim(), None, "JSON could not represent the epoch");
+        assert_eq!(KeyDecoder(&huge.0).claim(), None, "JSON could not represent the epoch");
     }
 }

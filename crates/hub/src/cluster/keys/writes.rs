@@ -1,4 +1,4 @@
-//! Writes of keys at their owner: those of this node, and those of other nodes.
+//! KeyWrites of keys at their owner: those of this node, and those of other nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use sinews_server::{KeyError, KeyWritten, Position};
 
 use super::replicator::{KeyReplicator, ReplicaState};
+use super::shared::{SubmittedWrite, broker_away};
 use super::transfer::{KeySender, KeyTarget};
 use super::wire::{WriteResult, decode_result, decode_write, encode_result, encode_write};
-use super::{SubmittedWrite, broker_away};
 use crate::brief::brief;
 use crate::cluster::message::{MessageKind, NodeId};
 use crate::problem::{Problem, code, problem};
@@ -22,20 +22,20 @@ pub(in crate::cluster) const WRITE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Delay before a write is tried again that no node has accepted.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// Writes on their way.
+/// KeyWrites on their way.
 #[derive(Default)]
-pub(super) struct Writes {
+pub(super) struct KeyWrites {
     last: u64,
-    pending: BTreeMap<u64, PendingWrite>,
-    /// Writes that are not sent, and when they are tried again.
+    pending: BTreeMap<u64, ForwardedWrite>,
+    /// KeyWrites that are not sent, and when they are tried again.
     held: BTreeMap<u64, Instant>,
-    /// Writes that are applied at the owner and not here.
+    /// KeyWrites that are applied at the owner and not here.
     applied: BTreeSet<u64>,
     /// Results for other nodes, which follow the changes.
     results: Vec<(NodeId, Arc<str>, Vec<u8>)>,
 }
 
-struct PendingWrite {
+struct ForwardedWrite {
     submitted: SubmittedWrite,
     deadline: Instant,
     progress: WriteProgress,
@@ -48,7 +48,7 @@ enum WriteProgress {
 }
 
 /// Where a write has to go.
-enum Route {
+enum WriteRoute {
     Here,
     Node(NodeId),
     /// No node owns the topic yet.
@@ -61,7 +61,7 @@ fn not_seen(topic: &str) -> Problem {
     problem(code::STORE, text)
 }
 
-impl Writes {
+impl KeyWrites {
     pub(super) fn next_due(&self) -> Option<Instant> {
         let held = self.held.values().min().copied();
         // In the order of their numbers, writes have ascending deadlines.
@@ -80,7 +80,7 @@ impl KeyReplicator {
         self.writes.last += 1;
         let id = self.writes.last;
         let deadline = now + WRITE_TIMEOUT;
-        self.writes.pending.insert(id, PendingWrite { submitted, deadline, progress: WriteProgress::Held });
+        self.writes.pending.insert(id, ForwardedWrite { submitted, deadline, progress: WriteProgress::Held });
         self.writes.held.insert(id, now);
     }
 
@@ -160,8 +160,8 @@ impl KeyReplicator {
     /// Executes or sends a write. Returns whether it is no longer held.
     fn start_write(&mut self, id: u64, topic: &Arc<str>, sender: &dyn KeySender) -> bool {
         match self.route(topic) {
-            Route::Nowhere => false,
-            Route::Node(node) => {
+            WriteRoute::Nowhere => false,
+            WriteRoute::Node(node) => {
                 let Some(write) = self.writes.pending.get_mut(&id) else { return true };
                 write.progress = WriteProgress::Sent(node);
                 let body = encode_write(id, topic, &write.submitted.write);
@@ -170,7 +170,7 @@ impl KeyReplicator {
                 sender.send(KeyTarget::Node(node), MessageKind::KeyWrite, &body);
                 true
             }
-            Route::Here => {
+            WriteRoute::Here => {
                 let Some(write) = self.writes.pending.get(&id) else { return true };
                 match self.publisher.write_key(topic, &write.submitted.write) {
                     Err(KeyError::NotOwner | KeyError::HandedOver) => false,
@@ -184,25 +184,25 @@ impl KeyReplicator {
     }
 
     /// The owner of a topic. Claims a topic that has none, if it is the part of this node.
-    fn route(&mut self, topic: &Arc<str>) -> Route {
+    fn route(&mut self, topic: &Arc<str>) -> WriteRoute {
         if let Some(known) = self.topics.get(topic) {
             if known.replica == ReplicaState::Owned {
-                return Route::Here;
+                return WriteRoute::Here;
             }
             return match self.nodes.get(&known.claim.owner) {
-                Some(node) => Route::Node(*node),
+                Some(node) => WriteRoute::Node(*node),
                 // A node claims it as soon as it has seen the end of the owner.
-                None => Route::Nowhere,
+                None => WriteRoute::Nowhere,
             };
         }
         if !self.is_synced {
-            return Route::Nowhere;
+            return WriteRoute::Nowhere;
         }
         let first = self.rank(topic).1;
         match self.nodes.get(&first).copied() {
-            Some(node) => Route::Node(node),
-            None if self.claim(topic) => Route::Here,
-            None => Route::Nowhere,
+            Some(node) => WriteRoute::Node(node),
+            None if self.claim(topic) => WriteRoute::Here,
+            None => WriteRoute::Nowhere,
         }
     }
 

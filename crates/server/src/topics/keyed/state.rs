@@ -5,7 +5,7 @@
 //! that was replaced is never read. Removed keys stay in the log for a while. A reader from before a forgotten removal
 //! needs a snapshot.
 
-pub(super) mod replica;
+pub(crate) mod replica;
 mod stored;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -116,7 +116,7 @@ impl KeyedState {
         }
     }
 
-    pub(super) fn position(&self) -> Position {
+    pub(crate) fn position(&self) -> Position {
         Position { epoch: self.epoch, sequence: self.sequence }
     }
 
@@ -408,7 +408,7 @@ impl KeyedState {
     }
 
     /// Exports the state for [`restore`](Self::restore) of another server.
-    pub(super) fn export(&self, topic: &str, now: Instant) -> KeyedSnapshot {
+    pub(crate) fn export(&self, topic: &str, now: Instant) -> KeyedSnapshot {
         let keys = self.order.iter().filter_map(|(&version, key)| {
             let known = self.keys.get(key)?;
             let ttl = known.expires.map(|due| due.saturating_duration_since(now));

@@ -1,5 +1,7 @@
 //! The keyed topics of a server, shared by the threads.
 
+mod shared;
+
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -128,7 +130,7 @@ impl KeyedTable {
         }
     }
 
-    pub(super) fn find(&self, name: &str) -> Option<Arc<KeyedTopic>> {
+    pub(crate) fn find(&self, name: &str) -> Option<Arc<KeyedTopic>> {
         self.lock().by_name.get(name).cloned()
     }
 
@@ -289,7 +291,7 @@ impl KeyedTable {
     }
 
     /// Removes a topic without keys, subscribers and memories of removed keys.
-    pub(super) fn release(&self, topic: &Arc<KeyedTopic>, epochs: &Epochs) {
+    pub(crate) fn release(&self, topic: &Arc<KeyedTopic>, epochs: &Epochs) {
         if topic.has_subscribers() {
             return;
         }
@@ -435,6 +437,6 @@ impl KeyedTable {
     }
 }
 
-pub(super) fn epoch_name(topic: &str) -> String {
+pub(crate) fn epoch_name(topic: &str) -> String {
     format!("{EPOCH_PREFIX}{topic}")
 }

@@ -30,7 +30,7 @@ const SNAPSHOT_CHANGES: u64 = 64;
 /// Keyed topic.
 #[derive(Debug)]
 pub(crate) struct KeyedTopic {
-    pub(super) name: Arc<str>,
+    pub(crate) name: Arc<str>,
     state: Mutex<KeyedState>,
     /// The last encoded snapshot of all keys.
     snapshot: Mutex<Option<EncodedSnapshot>>,
@@ -38,7 +38,7 @@ pub(crate) struct KeyedTopic {
     /// The thread that removes its expired keys.
     pub(super) home: usize,
     /// The replication knows of a change that it has not read yet.
-    pub(super) is_noted: AtomicBool,
+    pub(crate) is_noted: AtomicBool,
 }
 
 /// Interest of a thread in a topic.
@@ -69,7 +69,7 @@ impl KeyedTopic {
         }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, KeyedState> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, KeyedState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
