@@ -15,7 +15,7 @@ use crate::cluster::message::{MessageKind, NodeId};
 use crate::topics::shared_keys::Claim;
 
 /// The processes that share keys, without this one, by the id of their node.
-pub(in crate::cluster) type KeyNodes = BTreeMap<u128, NodeId>;
+pub(crate) type KeyNodes = BTreeMap<u128, NodeId>;
 
 /// Size of a message with the changes of several topics, in bytes.
 const BATCH_BYTES: usize = 32 << 10;
@@ -34,7 +34,7 @@ const CLAIM_INTERVAL: Duration = Duration::from_millis(100);
 pub(super) const ABSENCE_MAX: Duration = Duration::from_secs(60);
 
 /// State of the keys of all nodes, as this node knows it.
-pub(in crate::cluster) struct KeyReplicator {
+pub(crate) struct KeyReplicator {
     pub(super) own: u128,
     pub(super) publisher: Publisher,
     pub(super) shared: Arc<ClusterKeys>,
@@ -87,7 +87,7 @@ pub(super) enum ReplicaState {
 }
 
 impl KeyReplicator {
-    pub(in crate::cluster) fn new(own: u128, publisher: Publisher, shared: Arc<ClusterKeys>) -> Self {
+    pub(crate) fn new(own: u128, publisher: Publisher, shared: Arc<ClusterKeys>) -> Self {
         Self {
             own,
             publisher,
@@ -113,17 +113,17 @@ impl KeyReplicator {
     }
 
     /// Number of the last message with changes, for the heartbeat.
-    pub(in crate::cluster) fn number(&self) -> u64 {
+    pub(crate) fn number(&self) -> u64 {
         self.number
     }
 
     /// Time since the login at the broker.
-    pub(in crate::cluster) fn connected_for(&self, now: Instant) -> Duration {
+    pub(crate) fn connected_for(&self, now: Instant) -> Duration {
         self.connected.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
     }
 
     /// Begins to share keys, with the owners that a predecessor process knew.
-    pub(in crate::cluster) fn serve(&mut self, now: Instant) {
+    pub(crate) fn serve(&mut self, now: Instant) {
         if std::mem::replace(&mut self.is_serving, true) {
             return;
         }
@@ -159,13 +159,13 @@ impl KeyReplicator {
     }
 
     /// The broker has accepted the login.
-    pub(in crate::cluster) fn connected(&mut self, now: Instant) {
+    pub(crate) fn connected(&mut self, now: Instant) {
         self.connected = Some(now);
         self.absence = self.away.take().map(|since| now.saturating_duration_since(since));
         self.remotes.values_mut().for_each(RemoteKeys::unconfirm);
     }
 
-    pub(in crate::cluster) fn disconnected(&mut self, now: Instant) {
+    pub(crate) fn disconnected(&mut self, now: Instant) {
         if self.connected.take().is_some() {
             self.away = Some(now);
         }
@@ -177,7 +177,7 @@ impl KeyReplicator {
     }
 
     /// Notes the living nodes. While the broker is away, owners remain.
-    pub(in crate::cluster) fn set_nodes(&mut self, nodes: KeyNodes, now: Instant) {
+    pub(crate) fn set_nodes(&mut self, nodes: KeyNodes, now: Instant) {
         if self.connected.is_none() || self.nodes == nodes {
             return;
         }
@@ -196,7 +196,7 @@ impl KeyReplicator {
     }
 
     /// Does all that is due.
-    pub(in crate::cluster) fn run(&mut self, sender: &dyn KeySender, now: Instant) {
+    pub(crate) fn run(&mut self, sender: &dyn KeySender, now: Instant) {
         if !self.is_serving {
             return;
         }
@@ -236,7 +236,7 @@ impl KeyReplicator {
     }
 
     /// When [`run`](Self::run) has something to do next without an event, besides changes that wait for the broker.
-    pub(in crate::cluster) fn next_due(&self, now: Instant) -> Option<Instant> {
+    pub(crate) fn next_due(&self, now: Instant) -> Option<Instant> {
         if !self.is_serving || self.connected.is_none() {
             return None;
         }
@@ -246,7 +246,7 @@ impl KeyReplicator {
     }
 
     /// Whether changes or parts wait until the broker has accepted others.
-    pub(in crate::cluster) fn has_output(&self) -> bool {
+    pub(crate) fn has_output(&self) -> bool {
         self.connected.is_some() && (!self.dirty.is_empty() || self.transfers.has_output())
     }
 
@@ -475,7 +475,7 @@ impl KeyReplicator {
     }
 
     /// Handles a message of another node.
-    pub(in crate::cluster) fn receive(
+    pub(crate) fn receive(
         &mut self,
         node: NodeId,
         kind: MessageKind,

@@ -32,7 +32,7 @@ pub(crate) struct ClusterKeys {
     waiting: AtomicU64,
     /// The keys of the other nodes are in memory.
     is_loaded: AtomicBool,
-    pub(in crate::cluster) counters: KeyCounters,
+    pub(crate) counters: KeyCounters,
 }
 
 /// Work for the link's thread.
@@ -58,18 +58,18 @@ pub(super) struct SubmittedWork {
 #[derive(Debug, Default)]
 pub(crate) struct KeyCounters {
     /// Topics that this node owns.
-    pub(in crate::cluster) owned: AtomicU64,
+    pub(crate) owned: AtomicU64,
     /// Replicas that do not fit into the memory limit.
-    pub(in crate::cluster) refused: AtomicU64,
+    pub(crate) refused: AtomicU64,
     /// Writes passed to owners, and writes that have ended with 503.
-    pub(in crate::cluster) forwarded: AtomicU64,
-    pub(in crate::cluster) unanswered: AtomicU64,
+    pub(crate) forwarded: AtomicU64,
+    pub(crate) unanswered: AtomicU64,
     /// Changes received from owners.
-    pub(in crate::cluster) changes: AtomicU64,
+    pub(crate) changes: AtomicU64,
     /// Replicas that were loaded from their owner.
-    pub(in crate::cluster) loads: AtomicU64,
+    pub(crate) loads: AtomicU64,
     /// Topics that this node has claimed.
-    pub(in crate::cluster) claims: AtomicU64,
+    pub(crate) claims: AtomicU64,
 }
 
 /// A write that the link's thread executes.
@@ -86,7 +86,7 @@ impl fmt::Debug for ClusterKeys {
 }
 
 impl ClusterKeys {
-    pub(in crate::cluster) fn new(outbox: Arc<Outbox>) -> Self {
+    pub(crate) fn new(outbox: Arc<Outbox>) -> Self {
         Self {
             outbox,
             state: Mutex::default(),

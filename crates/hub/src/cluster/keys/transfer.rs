@@ -36,13 +36,13 @@ const CATALOGUE_BYTES: usize = 32 << 10;
 
 /// Receiver of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cluster) enum KeyTarget {
+pub(crate) enum KeyTarget {
     All,
     Node(NodeId),
 }
 
 /// Sends messages to other nodes.
-pub(in crate::cluster) trait KeySender {
+pub(crate) trait KeySender {
     fn send(&self, to: KeyTarget, kind: MessageKind, body: &[u8]);
 
     /// Bytes that wait for the broker.
@@ -170,7 +170,7 @@ impl Transfers {
 
 impl KeyReplicator {
     /// Handles the heartbeat of a node: the number of its last message with changes, and how long it is connected.
-    pub(in crate::cluster) fn beat(
+    pub(crate) fn beat(
         &mut self,
         node: NodeId,
         (number, connected): (u64, Duration),

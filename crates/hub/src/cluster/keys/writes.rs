@@ -17,7 +17,7 @@ use crate::problem::{Problem, code, problem};
 use crate::topics::keys::key_problem;
 
 /// Time limit of a write at another node.
-pub(in crate::cluster) const WRITE_TIMEOUT: Duration = Duration::from_secs(3);
+pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Delay before a write is tried again that no node has accepted.
 const RETRY_DELAY: Duration = Duration::from_millis(50);

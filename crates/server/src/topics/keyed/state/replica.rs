@@ -11,7 +11,7 @@ use crate::topics::keyed::write::check_key;
 
 /// The part of this server in a topic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::topics) enum KeyRole {
+pub(crate) enum KeyRole {
     /// No other server shares the keys.
     #[default]
     Alone,
@@ -35,31 +35,31 @@ impl KeyRole {
 }
 
 impl KeyedState {
-    pub(in crate::topics) fn role(&self) -> KeyRole {
+    pub(crate) fn role(&self) -> KeyRole {
         self.role
     }
 
-    pub(in crate::topics) fn set_role(&mut self, role: KeyRole) {
+    pub(crate) fn set_role(&mut self, role: KeyRole) {
         self.role = role;
     }
 
     /// Returns whether the replica has not fit into the memory limit.
-    pub(in crate::topics) fn is_refused(&self) -> bool {
+    pub(crate) fn is_refused(&self) -> bool {
         self.refused
     }
 
     /// Returns whether nothing is left of a topic that this server owns.
-    pub(in crate::topics) fn is_owned_and_empty(&self) -> bool {
+    pub(crate) fn is_owned_and_empty(&self) -> bool {
         self.role == KeyRole::Owner && self.is_empty() && !self.frozen
     }
 
     /// Returns the position of a cursor in this epoch.
-    pub(in crate::topics) fn position_at(&self, cursor: u64) -> Position {
+    pub(crate) fn position_at(&self, cursor: u64) -> Position {
         Position { epoch: self.epoch, sequence: cursor - self.base }
     }
 
     /// Owns the topic in an epoch. In a new one the sequence continues, and subscribers get a snapshot.
-    pub(in crate::topics) fn own(&mut self, epoch: u64) -> Result<(), ReplicaError> {
+    pub(crate) fn own(&mut self, epoch: u64) -> Result<(), ReplicaError> {
         self.check_unfrozen()?;
         self.role = KeyRole::Owner;
         if self.epoch != epoch {
@@ -69,7 +69,7 @@ impl KeyedState {
     }
 
     /// Continues in the epoch of a new owner that has the same keys.
-    pub(in crate::topics) fn adopt(&mut self, epoch: u64) -> Result<(), ReplicaError> {
+    pub(crate) fn adopt(&mut self, epoch: u64) -> Result<(), ReplicaError> {
         self.check_unfrozen()?;
         self.role = KeyRole::Replica;
         self.begin_epoch(epoch);
@@ -94,7 +94,7 @@ impl KeyedState {
     }
 
     /// Exports the changes after a sequence; `None` if removals after it are forgotten, or it lies ahead.
-    pub(in crate::topics) fn export_changes(
+    pub(crate) fn export_changes(
         &self,
         topic: &str,
         after: u64,
@@ -121,7 +121,7 @@ impl KeyedState {
     }
 
     /// Applies changes after a sequence to a replica. Changes that it has already are left out.
-    pub(in crate::topics) fn apply(
+    pub(crate) fn apply(
         &mut self,
         after: u64,
         changes: KeyedSnapshot,
@@ -163,7 +163,7 @@ impl KeyedState {
     }
 
     /// Replaces the keys by those of the owner. Subscribers get a snapshot.
-    pub(in crate::topics) fn install(
+    pub(crate) fn install(
         &mut self,
         snapshot: KeyedSnapshot,
         bytes_left: usize,
@@ -199,7 +199,7 @@ impl KeyedState {
     }
 
     /// Removes the keys of a topic that no server owns any more. Subscribers get an empty snapshot if there were keys.
-    pub(in crate::topics) fn disown(&mut self, epoch: u64) {
+    pub(crate) fn disown(&mut self, epoch: u64) {
         if self.frozen {
             return;
         }

@@ -43,7 +43,7 @@ impl KeyedTable {
     }
 
     /// Notifies the replication of a topic that this server owns.
-    pub(in crate::topics::keyed) fn note_owned_change(&self, topic: &KeyedTopic) {
+    pub(crate) fn note_owned_change(&self, topic: &KeyedTopic) {
         let Some(replication) = &self.replication else { return };
         if topic.lock().role() == KeyRole::Owner && !topic.is_noted.swap(true, Ordering::SeqCst) {
             replication.0.changed(&topic.name);
