@@ -406,8 +406,14 @@ impl Receiver {
                 self.cluster.lock_requests().complete(id, head.node, result);
             }
             // A predecessor process does not own keys any more.
-            kind if !is_replaced => self.keys.receive(head.node, kind, body, (&*self.cluster, now)),
-            _ => {}
+            MessageKind::KeyChanges
+            | MessageKind::KeyCatalogue
+            | MessageKind::KeyRequest
+            | MessageKind::KeyState
+            | MessageKind::KeyWrite
+            | MessageKind::KeyResult
+                if is_replaced => {}
+            kind => self.keys.receive(head.node, kind, body, (&*self.cluster, now)),
         }
     }
 

@@ -26,6 +26,9 @@ pub(crate) enum KeyWriteOutcome {
 /// Completes with the result of a write.
 pub(crate) type PendingKeyWrite = Pin<Box<dyn Future<Output = Result<KeyWritten, Problem>> + Send>>;
 
+/// Completes when keys are loaded, or cannot be.
+pub(crate) type LoadingKeys = Pin<Box<dyn Future<Output = Result<(), Problem>> + Send>>;
+
 /// Keys that all nodes of a cluster share.
 pub(crate) trait SharedKeys: Debug + Send + Sync {
     /// Writes a key: with this function if this node owns the topic, otherwise at its owner. The writes of one caller to
@@ -44,7 +47,7 @@ pub(crate) trait SharedKeys: Debug + Send + Sync {
     fn check_ready(&self, topic: &str) -> Result<(), Problem>;
 
     /// Completes when the keys of the other nodes are loaded, or cannot be; `None` if there is nothing to wait for.
-    fn loading(&self) -> Option<Pin<Box<dyn Future<Output = Result<(), Problem>> + Send>>>;
+    fn loading(&self) -> Option<LoadingKeys>;
 
     /// Takes over the owner of a topic that a predecessor process knew.
     fn inherit(&self, topic: String, claim: Claim);

@@ -276,8 +276,8 @@ fn keys_expire_on_all_nodes() {
     for_both(|broker| {
         let nodes = peers::<2>(&broker);
         let mut subscribers = nodes.each_ref().map(|node| node.keys_subscriber("cursors"));
-        for node in 0..2 {
-            nodes[node].set(&format!("cursors/keys/k{node}?ttl=500"), "1");
+        for (number, node) in nodes.iter().enumerate() {
+            node.set(&format!("cursors/keys/k{number}?ttl=500"), "1");
         }
         for subscriber in &mut subscribers {
             let mut view = View::default();

@@ -87,7 +87,7 @@ pub(super) fn write(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut
         return Ok(Answer::later(answer));
     }
     // All results are there.
-    Ok(answer.now_or_never().map_or_else(|| failure(&unfinished()), |answer| answer).into())
+    Ok(answer.now_or_never().unwrap_or_else(|| failure(&unfinished())).into())
 }
 
 fn unfinished() -> Problem {

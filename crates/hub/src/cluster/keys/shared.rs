@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,7 +12,7 @@ use crate::brief::brief;
 use crate::cluster::outbox::Outbox;
 use crate::problem::{Problem, code, problem};
 use crate::topics::keys::key_problem;
-use crate::topics::shared_keys::{Claim, KeyWriteOutcome, SharedKeys};
+use crate::topics::shared_keys::{Claim, KeyWriteOutcome, LoadingKeys, SharedKeys};
 
 /// Maximum number of writes of this node that wait for other nodes.
 const WRITES_MAX: usize = 1_024;
@@ -86,7 +85,7 @@ impl fmt::Debug for ClusterKeys {
 }
 
 impl ClusterKeys {
-    pub(crate) fn new(outbox: Arc<Outbox>) -> Self {
+    pub(in super::super) fn new(outbox: Arc<Outbox>) -> Self {
         Self {
             outbox,
             state: Mutex::default(),
@@ -221,7 +220,7 @@ impl SharedKeys for ClusterKeys {
         Ok(())
     }
 
-    fn loading(&self) -> Option<Pin<Box<dyn Future<Output = Result<(), Problem>> + Send>>> {
+    fn loading(&self) -> Option<LoadingKeys> {
         if self.is_loaded() || !self.outbox.is_open() {
             return None;
         }

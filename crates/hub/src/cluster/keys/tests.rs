@@ -30,6 +30,9 @@ fn seeds(count: u64) -> std::ops::Range<u64> {
     0..std::env::var("SINEWS_TEST_SEEDS").ok().and_then(|count| count.parse().ok()).unwrap_or(count)
 }
 
+/// A key, its version and its value.
+type SeenKey = (String, u64, Option<bytes::Bytes>);
+
 /// A node with a server that does not run: no thread but that of the test.
 struct SimNode {
     id: NodeId,
@@ -135,7 +138,7 @@ impl SimNode {
         }
     }
 
-    fn state(&self, topic: &str) -> Option<(Position, Vec<(String, u64, Option<bytes::Bytes>)>)> {
+    fn state(&self, topic: &str) -> Option<(Position, Vec<SeenKey>)> {
         let state = self.publisher.shared_keyed_topic(topic)?;
         // Removed keys are forgotten by the clock of each node.
         let keys = state.keys.into_iter().filter(|key| key.value.is_some());

@@ -268,9 +268,9 @@ impl KeyReplicator {
     pub(super) fn receive_request(&mut self, node: NodeId, body: &[u8]) {
         match KeyStateRequest::decode(body) {
             Some(KeyStateRequest::Catalogue) => {
-                if !self.transfers.catalogue_for.contains(&node) {
-                    self.transfers.catalogue_for.push(node);
-                }
+                // Once, if it repeats its request.
+                self.transfers.catalogue_for.retain(|known| *known != node);
+                self.transfers.catalogue_for.push(node);
             }
             Some(KeyStateRequest::State { topic, from }) => {
                 let waiting = &mut self.transfers.states_for;

@@ -26,7 +26,7 @@ use crate::topics::shared_keys::Claim;
 /// Highest epoch, so that JSON represents it exactly.
 const EPOCH_MAX: u64 = 1 << 53;
 
-/// Longest text of an error in bytes.
+/// Longest text of an error in characters.
 const TEXT_MAX: usize = 1_024;
 
 /// How the keys before some changes follow from the keys of an earlier claim.
@@ -288,8 +288,8 @@ pub(super) fn encode_result(id: u64, result: &WriteResult) -> Vec<u8> {
         WriteResult::Failed(problem) => {
             out.byte(1);
             out.0.extend_from_slice(&problem.code.to_le_bytes());
-            let end = problem.text.floor_char_boundary(TEXT_MAX);
-            out.text(problem.text.get(..end).unwrap_or_default());
+            let text: String = problem.text.chars().take(TEXT_MAX).collect();
+            out.text(&text);
         }
         WriteResult::Retry => out.byte(2),
     }
