@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use sinews_server::{KeyedSnapshot, Position, Publisher, ReplicaError};
+use sinews_server::{KeyedSnapshot, Position, Publisher, ReplicaError, TopicName};
 
 use super::shared::ClusterKeys;
 use super::transfer::{KeySender, KeyTarget, RemoteKeys, Transfers};
@@ -384,6 +384,9 @@ impl KeyReplicator {
         let known = self.topics.get(topic).map(|known| known.claim);
         if known == Some(claim) {
             return true;
+        }
+        if TopicName::parse(topic).is_err() {
+            return false;
         }
         if let Some(known) = known
             && !claim.beats(&known)

@@ -565,6 +565,38 @@ fn nodes_converge_after_faults() {
 }
 
 #[test]
+fn malformed_messages_change_nothing() {
+    let mut world = World::new(1, 2);
+    world.run(Duration::from_secs(2));
+    (0..40).for_each(|number| world.random_write(number));
+    world.run(Duration::from_secs(1));
+    let before: Vec<_> = TOPICS.iter().map(|topic| world.nodes[0].state(topic)).collect();
+    let kinds = [
+        MessageKind::KeyChanges,
+        MessageKind::KeyCatalogue,
+        MessageKind::KeyRequest,
+        MessageKind::KeyState,
+        MessageKind::KeyWrite,
+        MessageKind::KeyResult,
+    ];
+    let from = world.nodes[1].id;
+    for kind in kinds {
+        for length in 0..600 {
+            let mut body = world.rng.bytes(length % 60);
+            // A number of a message, and zeros: empty names and counts.
+            body.resize(body.len() + length / 10, 0);
+            let sent = Sent::default();
+            world.nodes[0].replicator.receive(from, kind, &body, (&sent, world.now));
+        }
+    }
+    world.run(Duration::from_secs(10));
+    let after: Vec<_> = TOPICS.iter().map(|topic| world.nodes[0].state(topic)).collect();
+    assert_eq!(before, after);
+    assert_eq!(world.nodes[0].replicator.topics.len(), TOPICS.len());
+    world.assert_equal(1);
+}
+
+#[test]
 fn empty_topics_are_released_on_all_nodes() {
     let mut world = World::new(1, 3);
     world.run(Duration::from_secs(2));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use sinews_server::{KeyError, KeyWritten, Position};
+use sinews_server::{KeyError, KeyWritten, Position, TopicName};
 
 use super::replicator::{KeyReplicator, ReplicaState};
 use super::shared::{SubmittedWrite, broker_away};
@@ -209,6 +209,9 @@ impl KeyReplicator {
     /// Executes a write of another node.
     pub(super) fn receive_write(&mut self, node: NodeId, body: &[u8]) {
         let Some((id, topic, write)) = decode_write(body) else { return };
+        if TopicName::parse(topic).is_err() {
+            return;
+        }
         let topic: Arc<str> = topic.into();
         let owns = match self.topics.get(&topic) {
             Some(known) => known.replica == ReplicaState::Owned,
