@@ -147,9 +147,17 @@ fn owner_of_keys_in_a_cluster_remains_over_a_handover() {
         let written = [put(address, topic, "2"), put(other, topic, "3")];
         assert_eq!(written.each_ref().map(|written| &written["seq"]), [&json!(2), &json!(3)], "{topic}");
         assert!(written.iter().all(|written| written["epoch"] == *epoch), "{topic}: another owner");
-        for address in [address, other] {
-            let (_, page) = request_json(address, &format!("GET /topics/{topic}/keys"), "");
-            assert_eq!(page["keys"][0]["data"], "3");
+        let begin = std::time::Instant::now();
+        // Its own write at once, that of the other node soon.
+        for (address, is_writer) in [(other, true), (address, false)] {
+            let is_seen = || {
+                let (_, page) = request_json(address, &format!("GET /topics/{topic}/keys"), "");
+                page["keys"][0]["data"] == "3"
+            };
+            while !is_seen() {
+                assert!(!is_writer && begin.elapsed() < TIMEOUT, "{topic}");
+                std::thread::yield_now();
+            }
         }
     }
     assert_eq!((owned(address), owned(other)), owned_before);
