@@ -11,6 +11,7 @@ mod cached_events;
 pub(crate) mod commands;
 mod connection;
 mod interest;
+pub(crate) mod keys;
 pub(crate) mod link;
 mod members;
 mod message;
@@ -37,8 +38,9 @@ use sinews_server::SubscriptionObserver;
 use self::cached_events::CachedEventRequests;
 use self::commands::{CommandMessage, NodeCommand, NodeResults, PendingRequests};
 use self::interest::Interest;
+use self::keys::{ClusterKeys, KeySender, KeyTarget};
 use self::message::{MessageKind, NodeId};
-use self::nodes::{Heartbeat, Nodes};
+use self::nodes::{Heartbeat, KeysHeartbeat, Nodes};
 use self::observe::ClusterNode;
 use self::options::ClusterOptions;
 use self::outbox::{Audience, LinkCounters, Outbox};
@@ -69,6 +71,7 @@ pub(crate) struct Cluster {
     begin: Instant,
     outbox: Arc<Outbox>,
     interest: Arc<Interest>,
+    keys: Arc<ClusterKeys>,
     nodes: Mutex<Nodes>,
     status: Mutex<LinkStatus>,
     is_stopped: AtomicBool,
@@ -118,6 +121,7 @@ impl Cluster {
         let subjects = Subjects::new(options.engine, &options.prefix);
         let outbox = Arc::new(Outbox::new(options.engine, node, subjects));
         let interest = Arc::new(Interest::new(Arc::clone(&outbox), retained));
+        let keys = Arc::new(ClusterKeys::new(Arc::clone(&outbox)));
         let name = options.name.clone().unwrap_or_else(crate::dashboard::node);
         let begin = Instant::now();
         let reason = "it has not answered yet".to_owned();
@@ -131,6 +135,7 @@ impl Cluster {
             begin,
             outbox,
             interest,
+            keys,
             nodes,
             status,
             is_stopped: AtomicBool::new(false),
@@ -147,6 +152,13 @@ impl Cluster {
     /// Sets whether members of this process replace those of a predecessor.
     pub(crate) fn set_serving(&self, is_serving: bool) {
         self.is_serving.store(is_serving, Ordering::Release);
+        self.beats_now.store(true, Ordering::Release);
+        self.outbox.wake();
+    }
+
+    /// The keys of topics.
+    pub(crate) fn keys(&self) -> &Arc<ClusterKeys> {
+        &self.keys
     }
 
     /// What observes the subscriptions of this server.
@@ -154,11 +166,24 @@ impl Cluster {
         Arc::clone(&self.interest) as Arc<dyn SubscriptionObserver>
     }
 
+    /// Whether other nodes can be reached, and the keys that they share are here.
+    ///
+    /// # Errors
+    /// The reason why they are not.
+    pub(crate) fn ready(&self) -> Result<(), String> {
+        self.check_broker()?;
+        if self.keys.is_loaded() {
+            Ok(())
+        } else {
+            Err("the keys of topics are not loaded from the other nodes of the cluster yet".to_owned())
+        }
+    }
+
     /// Whether other nodes can be reached.
     ///
     /// # Errors
     /// The reason why the broker is away.
-    pub(crate) fn ready(&self) -> Result<(), String> {
+    pub(crate) fn check_broker(&self) -> Result<(), String> {
         let status = self.lock_status();
         if status.is_connected {
             return Ok(());
@@ -181,7 +206,7 @@ impl Cluster {
 
     /// This node and the others, by name.
     pub(crate) fn nodes(&self, connections: usize) -> Vec<(ClusterNode, bool)> {
-        let own = ClusterNode::new(self.node, &self.heartbeat(connections, 0));
+        let own = ClusterNode::new(self.node, &self.heartbeat(connections, 0, None));
         let mut nodes = vec![(own, true)];
         nodes
             .extend(self.lock_nodes().iter().map(|(id, heartbeat)| (ClusterNode::new(id, heartbeat), false)));
@@ -296,7 +321,7 @@ impl Cluster {
         self.outbox.wake();
     }
 
-    fn heartbeat(&self, connections: usize, presence: u64) -> Heartbeat {
+    fn heartbeat(&self, connections: usize, presence: u64, keys: Option<KeysHeartbeat>) -> Heartbeat {
         Heartbeat {
             name: self.name.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -306,6 +331,7 @@ impl Cluster {
             presence,
             serving: self.is_serving.load(Ordering::Acquire),
             reports: self.report_role(),
+            keys: keys.filter(|_| self.is_serving.load(Ordering::Acquire)),
         }
     }
 
@@ -313,9 +339,9 @@ impl Cluster {
         *self.role.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn send_heartbeat(&self, connections: usize, presence: u64) {
+    fn send_heartbeat(&self, connections: usize, presence: u64, keys: KeysHeartbeat) {
         // A struct of numbers and texts is always encoded.
-        let body = serde_json::to_vec(&self.heartbeat(connections, presence)).unwrap_or_default();
+        let body = serde_json::to_vec(&self.heartbeat(connections, presence, Some(keys))).unwrap_or_default();
         self.outbox.send(&self.outbox.subjects.all(), MessageKind::Heartbeat, &body);
     }
 
@@ -365,6 +391,24 @@ impl Cluster {
 
     fn lock_status(&self) -> MutexGuard<'_, LinkStatus> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl KeySender for Cluster {
+    fn send(&self, to: KeyTarget, kind: MessageKind, body: &[u8]) {
+        let subject = match to {
+            KeyTarget::All => self.outbox.subjects.all(),
+            KeyTarget::Node(node) => self.outbox.subjects.node(node),
+        };
+        self.outbox.send(&subject, kind, body);
+    }
+
+    fn waiting(&self) -> usize {
+        self.outbox.waiting()
+    }
+
+    fn max_payload(&self) -> usize {
+        self.outbox.max_payload()
     }
 }
 
@@ -421,7 +465,7 @@ mod tests {
     fn add(cluster: &Cluster, id: u128, uptime: u64) -> NodeId {
         let node = NodeId { id, start: 0 };
         assert!(cluster.lock_nodes().receive(node, 1, Instant::now()));
-        cluster.note_heartbeat(node, Heartbeat { uptime, ..cluster.heartbeat(0, 0) });
+        cluster.note_heartbeat(node, Heartbeat { uptime, ..cluster.heartbeat(0, 0, None) });
         node
     }
 

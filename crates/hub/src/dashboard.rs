@@ -159,7 +159,7 @@ pub(crate) fn start(
         if let Some(cluster) = &cluster {
             let nodes = cluster.nodes(hub.connections().len());
             let nodes: Vec<Value> = nodes.iter().map(|(node, _)| node.to_json()).collect();
-            snapshot["cluster"] = json!({ "connected": cluster.ready().is_ok(), "nodes": nodes });
+            snapshot["cluster"] = json!({ "connected": cluster.check_broker().is_ok(), "nodes": nodes });
         }
         if let Some(hooks) = live.policy().hook_metrics() {
             snapshot["hooks"] = hooks.report();

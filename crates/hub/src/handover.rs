@@ -35,7 +35,8 @@ use sinews_server::{
 };
 
 use self::wire::{
-    FrameReceiver, HandoverAddress, HandoverFrame, HandoverHead, VERSION, frame_queue, send_descriptor,
+    FrameReceiver, HandoverAddress, HandoverFrame, HandoverHead, HandoverOwner, VERSION, frame_queue,
+    send_descriptor,
 };
 use crate::auth::{Revocation, Revocations};
 use crate::streams::service::StreamService;
@@ -214,6 +215,7 @@ impl HandoverState {
             let (sender, receiver) = frame_queue();
             // Before the epochs are read: a keyed topic that is removed has another epoch.
             let keyed = self.publisher.keyed_topics();
+            let keyed = keyed.into_iter().map(|keyed| self.with_owner(keyed)).collect();
             let kept = self.hub.begin_handover(sender, &self.publisher);
             // After the queue to the successor exists, which gets later revocations.
             self.revocations.set_file_shared(true);
@@ -230,6 +232,15 @@ impl HandoverState {
             );
         }
         self.handle_frames(&link, &mut input, child.as_ref().map_or(0, Child::id)).map_err(describe)
+    }
+
+    /// Adds the owner of the topic in a cluster.
+    fn with_owner(&self, keyed: KeyedSnapshot) -> (KeyedSnapshot, Option<HandoverOwner>) {
+        let claim = self.hub.shared_keys().and_then(|keys| keys.claim(&keyed.topic));
+        let owner = claim.filter(|claim| claim.epoch == keyed.position.epoch);
+        let owner =
+            owner.map(|claim| HandoverOwner { node: format!("{:032x}", claim.owner), term: claim.term });
+        (keyed, owner)
     }
 
     /// Starts the program from its original path, which may name a new version.
@@ -339,11 +350,14 @@ impl HandoverState {
     }
 }
 
+/// The keys of a topic, and their owner in a cluster.
+type OwnedSnapshot = (KeyedSnapshot, Option<HandoverOwner>);
+
 /// Writes histories, then publications, then the end mark.
 fn write(
     link: &UnixStream,
     (kept, revocations): ((Vec<TopicSnapshot>, Vec<u8>), Vec<Revocation>),
-    state: (Vec<PresenceSnapshot>, Vec<KeyedSnapshot>),
+    state: (Vec<PresenceSnapshot>, Vec<OwnedSnapshot>),
     receiver: FrameReceiver,
 ) {
     let mut output = BufWriter::with_capacity(64 << 10, link);
@@ -360,7 +374,7 @@ fn write(
 
 fn write_topics(
     (kept, epochs): (Vec<TopicSnapshot>, Vec<u8>),
-    (presence, keyed): (Vec<PresenceSnapshot>, Vec<KeyedSnapshot>),
+    (presence, keyed): (Vec<PresenceSnapshot>, Vec<OwnedSnapshot>),
     output: &mut impl io::Write,
 ) -> io::Result<()> {
     for TopicSnapshot { name, position, messages } in kept {
@@ -382,9 +396,9 @@ fn write_topics(
         }
     }
     // A successor reads durable keys, and their idempotency keys, from their stream; other keys of writes stay behind.
-    for KeyedSnapshot { topic, position, forgotten, keys, recent: _ } in keyed {
+    for (KeyedSnapshot { topic, position, forgotten, keys, recent: _ }, owner) in keyed {
         let (position, keys_count) = (position.into(), keys.len());
-        HandoverFrame::new(HandoverHead::Keyed { topic, position, forgotten, keys: keys_count })
+        HandoverFrame::new(HandoverHead::Keyed { topic, position, forgotten, keys: keys_count, owner })
             .write(output)?;
         for KeySnapshot { key, version, value, ttl } in keys {
             let ttl_ms = ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));

@@ -6,13 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use sinews_server::{
-    BoundServer, Config, DeflateMode, KeyLog, MessageRoute, Prepared, Publisher, Router, Server,
-    TopicPattern, TopicRule,
+    BoundServer, Config, DeflateMode, KeyLog, KeyReplication, KeyWrite, KeyWritten, MessageRoute, Prepared,
+    Publisher, Router, Server, TopicPattern, TopicRule,
 };
 
 use crate::api;
 use crate::auth::options::{AuthError, AuthOptions};
-use crate::auth::{Auth, Revocations};
+use crate::auth::{Auth, Creator, Revocations};
 use crate::cluster::Cluster;
 use crate::cluster::link::RunningLink;
 use crate::cluster::options::ClusterOptions;
@@ -21,6 +21,7 @@ use crate::handover::predecessor::{Predecessor, RunningHandover};
 use crate::handover::{Handover, SuccessorCallback};
 use crate::health::Readiness;
 use crate::hosts::HostRules;
+use crate::keys::KeyStore;
 use crate::namespaces::rules::{HubRules, check_compaction};
 use crate::options::RouteOptions;
 use crate::periodic::Periodic;
@@ -31,6 +32,7 @@ use crate::streams::directory;
 use crate::streams::options::StreamOptions;
 use crate::streams::service::StreamService;
 use crate::topics::nodes::OtherNodes;
+use crate::topics::shared_keys::{KeyWriteOutcome, SharedKeys};
 use crate::topics::{HubTopics, keys, presence};
 use crate::webhooks::Webhooks;
 
@@ -192,7 +194,7 @@ impl HubBuilder {
     #[must_use]
     pub fn predecessor(mut self, predecessor: Option<&Predecessor>) -> Self {
         self.has_predecessor = predecessor.is_some();
-        self.predecessor_node = predecessor.and_then(|predecessor| predecessor.cluster_node.clone());
+        self.predecessor_node = predecessor.and_then(Predecessor::cluster_node);
         self
     }
 
@@ -259,6 +261,7 @@ impl HubBuilder {
             node.set_serving(!self.has_predecessor);
             let node = Arc::new(node);
             topics.set_other_nodes(Arc::clone(&node) as Arc<dyn OtherNodes>);
+            topics.set_shared_keys(Arc::clone(node.keys()) as Arc<dyn SharedKeys>);
             cluster = Some(node);
         }
         let mut info = self.info;
@@ -365,6 +368,10 @@ impl Hub {
             Some(keys) => server.key_log(Arc::clone(keys) as Arc<dyn KeyLog>),
             None => server,
         };
+        let server = match &self.cluster {
+            Some(cluster) => server.key_replication(Arc::clone(cluster.keys()) as Arc<dyn KeyReplication>),
+            None => server,
+        };
         server.presence(|update| {
             encode::presence_update(update)
                 .unwrap_or_else(|| vec![Prepared::text(presence::update_message(update).to_string()).into()])
@@ -445,6 +452,28 @@ pub struct RunningHub {
 }
 
 impl RunningHub {
+    /// Writes a key of a topic, in a cluster at the node that owns the topic: there,
+    /// [`Publisher::write_key`](sinews_server::Publisher::write_key) fails at the other nodes. The value is that of
+    /// [`key_value_of_json`](crate::key_value_of_json).
+    ///
+    /// # Errors
+    /// [`KeyWriteFailed`]: the condition is not met, a limit is reached, or the owner does not answer.
+    pub fn write_key(
+        &self,
+        topic: &str,
+        write: KeyWrite,
+    ) -> impl Future<Output = Result<KeyWritten, KeyWriteFailed>> + Send + 'static + use<> {
+        let keys = KeyStore::new(&self.topics, self.store.as_ref());
+        let outcome = keys.write(topic, write, Creator::Server, &self.publisher);
+        async move {
+            let written = match outcome {
+                KeyWriteOutcome::Done(written) => written,
+                KeyWriteOutcome::Later(written) => written.await,
+            };
+            written.map_err(|problem| KeyWriteFailed { status: problem.code, text: problem.text })
+        }
+    }
+
     /// The means to replace this process by a successor.
     #[must_use]
     pub fn handover(&self) -> Handover {
@@ -471,6 +500,30 @@ impl RunningHub {
         drop(self);
     }
 }
+
+/// Why [`RunningHub::write_key`] has not written a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyWriteFailed {
+    status: u16,
+    text: String,
+}
+
+impl KeyWriteFailed {
+    /// The status that a client gets by HTTP, such as 412 if the condition is not met. After 503, the key may have been
+    /// written.
+    #[must_use]
+    pub fn status(&self) -> u16 {
+        self.status
+    }
+}
+
+impl fmt::Display for KeyWriteFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for KeyWriteFailed {}
 
 impl Drop for RunningHub {
     fn drop(&mut self) {

@@ -89,7 +89,7 @@ pub(crate) fn add_to(
         .post("/topics/{name}", move |request| {
             api::topics::publish(&publishing, request).unwrap_or_else(|denied| denied.response().into())
         });
-    let router = add_keys(router, live, store, readers);
+    let router = add_keys(router, live, (hub, store), readers);
     let host_live = live.clone();
     let router = router.before("/", move |request| host_live.policy().check_host(request));
     add_streams(router, options, live, hub, store)
@@ -138,11 +138,16 @@ impl Readers {
 fn add_keys(
     router: Router,
     live: &LivePolicy,
-    store: Option<&Arc<StreamService>>,
+    (hub, store): (&Arc<HubTopics>, Option<&Arc<StreamService>>),
     readers: Readers,
 ) -> Router {
     type Execute = fn(&TopicKeys, &mut Request<'_>) -> Result<Answer, Denied>;
-    let keys = TopicKeys { live: live.clone(), store: store.cloned(), max_message: readers.max_message };
+    let keys = TopicKeys {
+        live: live.clone(),
+        hub: Arc::clone(hub),
+        store: store.cloned(),
+        max_message: readers.max_message,
+    };
     let answer = |execute: Execute| {
         let keys = keys.clone();
         move |request: &mut Request<'_>| {

@@ -14,6 +14,7 @@ mod names;
 pub(crate) mod nodes;
 pub(crate) mod presence;
 mod recoverable;
+pub(crate) mod shared_keys;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,6 +32,7 @@ pub(crate) use self::names::{
 };
 use self::nodes::OtherNodes;
 use self::recoverable::OrderLocks;
+use self::shared_keys::SharedKeys;
 use crate::connections::ConnectionRegistry;
 use crate::events::EventSink;
 use crate::namespaces::order::PatternSwitch;
@@ -59,6 +61,8 @@ pub(crate) struct HubTopics {
     connections: Arc<ConnectionRegistry>,
     /// The other nodes, if there is a cluster.
     other_nodes: OnceLock<Arc<dyn OtherNodes>>,
+    /// The keys that all nodes share.
+    shared_keys: OnceLock<Arc<dyn SharedKeys>>,
     /// What receives events.
     events: OnceLock<Arc<dyn EventSink>>,
     /// Write-locked during a change of authority, so that no publication happens in between.
@@ -252,6 +256,16 @@ impl HubTopics {
     /// Makes this server a node of a cluster. The first call sets it.
     pub(crate) fn set_other_nodes(&self, other_nodes: Arc<dyn OtherNodes>) {
         let _ = self.other_nodes.set(other_nodes);
+    }
+
+    /// Sets the keys that all nodes share. The first call sets them.
+    pub(crate) fn set_shared_keys(&self, keys: Arc<dyn SharedKeys>) {
+        let _ = self.shared_keys.set(keys);
+    }
+
+    /// The keys that all nodes share, if there is a cluster.
+    pub(crate) fn shared_keys(&self) -> Option<&dyn SharedKeys> {
+        self.shared_keys.get().map(|keys| &**keys)
     }
 
     /// The other nodes, if there is a cluster.

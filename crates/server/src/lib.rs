@@ -122,10 +122,10 @@ pub use streaming::StreamingResponse;
 pub use tls::{Certificates, InvalidTls, TlsConfig};
 pub use topics::{
     DropReason, DroppedMessages, HistoryPolicy, InvalidTopic, KeyChange, KeyCondition, KeyError, KeyLog,
-    KeyLogError, KeyPage, KeySnapshot, KeySubscription, KeyWrite, KeyWritten, KeyedConfig, KeyedSnapshot,
-    KeyedUpdate, KeysSubscribed, ListedTopic, LoggedChange, Member, OwnChanges, OwnPresence, Position,
-    PresenceChangeList, PresenceCount, PresenceError, PresenceMessage, PresenceSnapshot, PresenceTransition,
-    PresenceUpdate, PublishError, Publisher, RecentKeyWrite, ReplayFrom, RetainedMessage, SlowConsumer,
-    Subscribed, SubscriberId, SubscriptionObserver, TopicConfig, TopicCounters, TopicName, TopicPattern,
-    TopicPresence, TopicRule, TopicSnapshot, Topics, Undelivered,
+    KeyLogError, KeyPage, KeyReplication, KeySnapshot, KeySubscription, KeyWrite, KeyWritten, KeyedConfig,
+    KeyedSnapshot, KeyedUpdate, KeysSubscribed, ListedTopic, LoggedChange, Member, OwnChanges, OwnPresence,
+    Position, PresenceChangeList, PresenceCount, PresenceError, PresenceMessage, PresenceSnapshot,
+    PresenceTransition, PresenceUpdate, PublishError, Publisher, RecentKeyWrite, ReplayFrom, ReplicaError,
+    RetainedMessage, SlowConsumer, Subscribed, SubscriberId, SubscriptionObserver, TopicConfig,
+    TopicCounters, TopicName, TopicPattern, TopicPresence, TopicRule, TopicSnapshot, Topics, Undelivered,
 };

@@ -1,6 +1,7 @@
 //! Server configuration, bind, threads and stop.
 
 mod bind_error;
+mod keyed;
 
 use std::fmt;
 use std::io;
@@ -13,10 +14,10 @@ use std::time::{Duration, Instant};
 
 use sinews_engine::{self as engine, BackendChoice, Engine, Listener, Post};
 use sinews_proto::Time;
-use sinews_session::Prepared;
 
 pub use self::bind_error::BindError;
 use self::bind_error::BindFault;
+use self::keyed::KeyedSetup;
 use crate::appends::{AppendQueue, Appender};
 use crate::client::TrustedProxies;
 use crate::date::Date;
@@ -32,8 +33,8 @@ use crate::shared::Services;
 use crate::tasks::Tasks;
 use crate::tls::TlsConfig;
 use crate::topics::{
-    Directory, EncodeKeys, EncodeUpdate, KeyLog, KeyedTable, KeyedUpdate, PresenceMessage, PresenceTable,
-    PresenceUpdate, Publisher, SharedKeyLog, TopicConfig, TopicRule, TopicRules, Topics,
+    Directory, EncodeUpdate, PresenceMessage, PresenceTable, PresenceUpdate, Publisher, TopicConfig,
+    TopicRule, TopicRules, Topics,
 };
 use crate::worker::{StopTimes, Worker, WorkerSetup};
 
@@ -61,7 +62,7 @@ pub struct Server {
     topics: TopicConfig,
     rules: Vec<TopicRule>,
     presence: Option<EncodeUpdate>,
-    keyed: (Option<EncodeKeys>, Option<SharedKeyLog>),
+    keyed: KeyedSetup,
     limits: Limits,
     blocking: BlockingConfig,
     proxies: TrustedProxies,
@@ -82,7 +83,7 @@ impl Server {
             topics: TopicConfig::default(),
             rules: Vec::new(),
             presence: None,
-            keyed: (None, None),
+            keyed: KeyedSetup::default(),
             limits: Limits::default(),
             blocking: BlockingConfig::default(),
             proxies: TrustedProxies::default(),
@@ -167,37 +168,6 @@ impl Server {
         M: IntoIterator<Item: Into<PresenceMessage>>,
     {
         self.presence = Some(EncodeUpdate::new(encode));
-        self
-    }
-
-    /// Sets the encoder of updates of keys: the message to the subscribers of a topic's keys
-    /// ([`Context::subscribe_keys`](crate::Context::subscribe_keys)). It runs once for all subscribers with the same
-    /// filter and interval that are not behind, on one of the threads, and must not block. Default: none, and keys
-    /// cannot be subscribed to.
-    ///
-    /// ```
-    /// use sinews_server::{Prepared, Router, Server};
-    ///
-    /// let server = Server::new(Router::new()).keyed_topics(|update| {
-    ///     let keys: Vec<&str> = update.changes().iter().map(|change| change.key()).collect();
-    ///     Prepared::text(format!("changed in {}: {keys:?}", update.topic()))
-    /// });
-    /// # drop(server);
-    /// ```
-    #[must_use]
-    pub fn keyed_topics(
-        mut self,
-        encode: impl Fn(&KeyedUpdate<'_>) -> Prepared + Send + Sync + 'static,
-    ) -> Self {
-        self.keyed.0 = Some(EncodeKeys(Box::new(encode)));
-        self
-    }
-
-    /// Sets the log that stores the keys of topics: writes of its topics are applied when it has stored them. Default:
-    /// none; keys are in memory.
-    #[must_use]
-    pub fn key_log(mut self, log: Arc<dyn KeyLog>) -> Self {
-        self.keyed.1 = Some(SharedKeyLog(log));
         self
     }
 
@@ -290,7 +260,7 @@ impl Server {
         check_backends(&engines, !files.is_empty())?;
         let posts: Arc<[Post<Mail>]> = engines.iter().map(Engine::post).collect();
         let presence = PresenceTable::new(self.topics.max_presence_bytes, self.presence);
-        let keyed = KeyedTable::new(engines.len(), self.topics.keyed, self.keyed.0).with_log(self.keyed.1);
+        let keyed = self.keyed.into_table(engines.len(), self.topics.keyed);
         let directory = Directory::with_state(&self.topics, TopicRules::new(self.rules), presence, keyed);
         let (router, http, stop) = (Arc::new(self.router), Arc::new(self.http), Arc::default());
         let monitor = router.monitor();

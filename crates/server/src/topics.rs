@@ -20,6 +20,7 @@ mod presence;
 mod publish;
 mod publisher;
 mod registry;
+mod replicas;
 mod routing;
 mod rule;
 mod subscriptions;
@@ -39,6 +40,8 @@ pub(crate) use self::keyed::delivery::is_ready_for_keys;
 pub(crate) use self::keyed::local::KeyedDelivery;
 pub(crate) use self::keyed::log::SharedKeyLog;
 pub use self::keyed::log::{KeyLog, KeyLogError, LoggedChange};
+pub(crate) use self::keyed::replication::SharedKeyReplication;
+pub use self::keyed::replication::{KeyReplication, ReplicaError};
 pub(crate) use self::keyed::table::KeyedTable;
 pub(crate) use self::keyed::topic::{EncodeKeys, KeyedTopic};
 pub use self::keyed::update::{

@@ -15,7 +15,7 @@ settings! {
     pub(crate) struct ClusterSettings in "cluster", "Cluster" {
         /// Broker that connects the nodes: nats://host:4222,host or redis://host; with TLS nats+tls:// and rediss://.
         /// Publications to a topic reach the subscribers of all nodes with the same broker and prefix (`?prefix=NAME`, by
-        /// default `sinews`). Durable topics need {streams.store}. Keys of topics are not shared, and durable keys
+        /// default `sinews`). Durable topics need {streams.store}. The nodes share the keys of topics; durable keys
         /// ({streams.keyed_topics}) are an error. Without this setting, the server has no other nodes.
         url: Option<Redacted> {
             placeholder: "URL",

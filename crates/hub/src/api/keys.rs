@@ -7,8 +7,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use serde_json::json;
 use sinews_server::{
-    Answer, KeyCondition, KeyError, KeyLog as _, KeyWrite, KeyWritten, Position, Publisher, Request,
-    Response, Topics,
+    Answer, KeyCondition, KeyError, KeyWrite, KeyWritten, Position, Publisher, Request, Response, Topics,
 };
 
 use super::topics::content_of;
@@ -16,19 +15,28 @@ use crate::auth::{Action, Creator, Denied, Rights};
 use crate::hooks::HookKind;
 use crate::hooks::requests::{RequestHooks, RequestRejection};
 use crate::http::{failure, topic_of};
+use crate::keys::KeyStore;
 use crate::namespaces::ConnectionRates;
 use crate::policy::LivePolicy;
 use crate::problem::{Problem, code, problem};
 use crate::streams::service::StreamService;
-use crate::topics;
 use crate::topics::keys::{key_json, key_problem, page_json, value_len};
+use crate::topics::shared_keys::KeyWriteOutcome;
+use crate::topics::{self, HubTopics};
 
 /// What requests for keys use.
 #[derive(Clone)]
 pub(crate) struct TopicKeys {
     pub(crate) live: LivePolicy,
+    pub(crate) hub: Arc<HubTopics>,
     pub(crate) store: Option<Arc<StreamService>>,
     pub(crate) max_message: usize,
+}
+
+impl TopicKeys {
+    fn key_store(&self) -> KeyStore<'_> {
+        KeyStore::new(&self.hub, self.store.as_ref())
+    }
 }
 
 /// `PUT /topics/{name}/keys/{key}`: the body is the value.
@@ -100,11 +108,11 @@ fn read(
     read: impl FnOnce(&str) -> Response + 'static,
 ) -> Result<Answer, Denied> {
     let rights = api.live.policy().rights(request)?;
-    let store = api.store.clone();
+    let keys = api.clone();
     let check = move |rights: &Rights, topic: &str| {
         rights.may(Action::Subscribe, topic)?;
         rights.check_keyed(topic)?;
-        Ok::<_, RequestRejection>(check_ready(store.as_ref(), topic)?)
+        Ok::<_, RequestRejection>(keys.key_store().check_ready(topic)?)
     };
     let has_hook = || !matches!(rights.subscribe_hook(&topic), Ok(None));
     let hooks = RequestHooks::of(&api.live, request).filter(|hooks| hooks.has_connect() || has_hook());
@@ -155,34 +163,37 @@ fn write(
         rights.check_publication(topic, value_len(write), &mut ConnectionRates::default())?;
         Ok::<_, RequestRejection>(())
     };
-    let (store, publisher) = (api.store.clone(), request.publisher());
+    let publisher = request.publisher();
     let Some(hooks) = hooks else {
         if let Err(rejection) = check(&rights, &topic, &write) {
             return Ok(rejection.response().into());
         }
-        let access = (store.as_ref(), rights.creator());
-        return Ok(execute_write(&publisher, (topic, write), access, plain_failure));
+        let access = (rights.creator(), plain_failure as fn(&Problem) -> Response);
+        return Ok(execute_write(api.key_store(), &publisher, (topic, write), access));
     };
-    let max_message = api.max_message;
+    let keys = api.clone();
     Ok(Answer::later(async move {
         let decided = async {
             let rights = hooks.connect(rights, KEY_ROUTE).await?.rights;
             check(&rights, &topic, &write)?;
-            let write = hooks.write_key(&rights, &topic, (write, max_message)).await?;
+            let write = hooks.write_key(&rights, &topic, (write, keys.max_message)).await?;
             Ok::<_, RequestRejection>((rights.creator(), write))
         };
-        match decided.await {
-            Ok((creator, write)) => {
-                write_key(&publisher, (topic, write), (store.as_ref(), creator), plain_failure).await
-            }
-            Err(rejection) => rejection.response(),
-        }
+        let (creator, write) = match decided.await {
+            Ok(decided) => decided,
+            Err(rejection) => return rejection.response(),
+        };
+        let (key, is_isolated) = (write.key().to_owned(), keys.key_store().is_isolated());
+        let outcome = keys.key_store().write(&topic, write, creator, &publisher);
+        let written = match outcome {
+            KeyWriteOutcome::Done(written) => written,
+            KeyWriteOutcome::Later(written) => written.await,
+        };
+        written.map_or_else(
+            |problem| plain_failure(&problem),
+            |written| success(&topic, &key, &written, is_isolated),
+        )
     }))
-}
-
-/// Whether the keys of a topic can be read.
-pub(super) fn check_ready(store: Option<&Arc<StreamService>>, topic: &str) -> Result<(), Problem> {
-    store.map_or(Ok(()), |store| store.keys().check_ready(topic))
 }
 
 fn plain_failure(problem: &Problem) -> Response {
@@ -193,48 +204,33 @@ fn plain_failure(problem: &Problem) -> Response {
 pub(super) fn execute(
     request: &Request<'_>,
     (topic, write): (&str, KeyWrite),
-    access: (Option<&Arc<StreamService>>, Creator),
+    (store, creator): (KeyStore<'_>, Creator),
     failure: fn(&Problem) -> Response,
 ) -> Result<Answer, Problem> {
     let write = with_conditions(request, write)?;
-    Ok(execute_write(&request.publisher(), (topic.to_owned(), write), access, failure))
+    Ok(execute_write(store, &request.publisher(), (topic.to_owned(), write), (creator, failure)))
 }
 
-/// Writes a key: at once, unless it is durable.
+/// Writes a key: at once, unless another node or the log has to store it.
 fn execute_write(
+    store: KeyStore<'_>,
     publisher: &Publisher,
     (topic, write): (String, KeyWrite),
-    access: (Option<&Arc<StreamService>>, Creator),
-    failure: fn(&Problem) -> Response,
+    (creator, failure): (Creator, fn(&Problem) -> Response),
 ) -> Answer {
-    let is_durable = access.0.is_some_and(|store| store.keys().stores(&topic));
-    let mut written = Box::pin(write_key(publisher, (topic, write), access, failure));
-    if is_durable {
-        return Answer::later(written);
-    }
-    written.as_mut().now_or_never().map_or_else(|| Answer::later(written), Answer::from)
-}
-
-/// Writes a key; completes when it is durable, if its topic is.
-fn write_key(
-    publisher: &Publisher,
-    (topic, write): (String, KeyWrite),
-    (store, creator): (Option<&Arc<StreamService>>, Creator),
-    failure: fn(&Problem) -> Response,
-) -> impl Future<Output = Response> + use<> {
-    let store = store.filter(|store| store.keys().stores(&topic)).cloned();
-    let publisher = publisher.clone();
-    async move {
-        let key = write.key().to_owned();
-        let written = match store {
-            Some(store) => store.write_key(publisher, topic.clone(), write, creator).await,
-            None => publisher.write_key(&topic, &write).map_err(key_problem),
-        };
-        written.map_or_else(|problem| failure(&problem), |written| success(&topic, &key, &written))
+    let (key, is_isolated) = (write.key().to_owned(), store.is_isolated());
+    let outcome = store.write(&topic, write, creator, publisher);
+    let respond = move |written: Result<KeyWritten, Problem>| match written {
+        Ok(written) => success(&topic, &key, &written, is_isolated),
+        Err(problem) => failure(&problem),
+    };
+    match outcome {
+        KeyWriteOutcome::Done(written) => respond(written).into(),
+        KeyWriteOutcome::Later(written) => Answer::later(written.map(respond)),
     }
 }
 
-fn success(topic: &str, key: &str, written: &KeyWritten) -> Response {
+fn success(topic: &str, key: &str, written: &KeyWritten, is_isolated: bool) -> Response {
     let Position { epoch, sequence } = written.position;
     let mut fields = json!({ "topic": topic, "key": key, "epoch": epoch, "seq": sequence });
     if !written.changed {
@@ -242,6 +238,9 @@ fn success(topic: &str, key: &str, written: &KeyWritten) -> Response {
     }
     if written.repeated {
         fields["repeated"] = json!(true);
+    }
+    if is_isolated {
+        fields["cluster"] = json!(false);
     }
     Response::json(format!("{fields}\n")).with_header("ETag", entity_tag(written.position))
 }

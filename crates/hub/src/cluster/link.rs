@@ -16,9 +16,10 @@ use super::Cluster;
 use super::cached_events::{PendingEvents, exchange_events};
 use super::commands::{CommandMessage, CommandTarget, Execution, NodeCommand, ResultMessage};
 use super::connection::{BrokerConnection, LinkEvent};
+use super::keys::KeyReplicator;
 use super::members::{self, PresenceSnapshotSender, RemotePresence};
 use super::message::{MessageKind, NodeId, NodeMessageHead, read_publications};
-use super::nodes::{HEARTBEAT, Heartbeat};
+use super::nodes::{HEARTBEAT, Heartbeat, KeysHeartbeat};
 use super::pending::PendingWork;
 use crate::policy::LivePolicy;
 use crate::problem::{code, problem};
@@ -79,6 +80,7 @@ impl RunningLink {
             cluster: Arc::clone(cluster),
             hub,
             live,
+            keys: KeyReplicator::new(cluster.node.id, publisher.clone(), Arc::clone(&cluster.keys)),
             publisher,
             remote: RemotePresence::default(),
             requesters: Vec::new(),
@@ -138,6 +140,7 @@ struct Receiver {
     live: LivePolicy,
     publisher: Publisher,
     remote: RemotePresence,
+    keys: KeyReplicator,
     /// Nodes that need the whole presence of this node.
     requesters: Vec<NodeId>,
     /// Results of commands that connections execute: the node that waits for one, and the id of its request.
@@ -172,6 +175,8 @@ impl ClusterLink {
             self.receiver.do_pending_work();
             self.announcer.run(&mut self.receiver, now);
             self.serve();
+            self.receiver.run_keys(Instant::now());
+            self.send();
             let timeout = self.timeout(Instant::now());
             self.wait(&mut events, timeout);
         }
@@ -216,11 +221,14 @@ impl ClusterLink {
         if self.cluster().outbox.is_open() && self.cluster().has_changes.load(Ordering::Acquire) {
             next = next.min(self.announcer.next);
         }
+        let is_flushed = self.connection.as_ref().is_some_and(BrokerConnection::is_flushed);
+        let due = self.receiver.keys.next_due(now).into_iter();
+        next = due
+            .chain((is_flushed && self.receiver.keys.has_output()).then_some(now))
+            .fold(next, Instant::min);
         let deadline = self.cluster().lock_requests().deadline();
         next = deadline.map_or(next, |deadline| next.min(deadline));
-        if self.announcer.snapshot.is_some()
-            && self.connection.as_ref().is_some_and(BrokerConnection::is_flushed)
-        {
+        if self.announcer.snapshot.is_some() && is_flushed {
             return Duration::ZERO;
         }
         next.saturating_duration_since(now)
@@ -246,7 +254,8 @@ impl ClusterLink {
         self.report(now);
         self.expire_nodes(now);
         if cluster.outbox.is_open() {
-            cluster.send_heartbeat(self.receiver.hub.connections().len(), self.announcer.announced);
+            let keys = self.receiver.keys_heartbeat(now);
+            cluster.send_heartbeat(self.receiver.hub.connections().len(), self.announcer.announced, keys);
             cluster.outbox.command(|kind, out| kind.ping(out));
         }
     }
@@ -258,6 +267,7 @@ impl ClusterLink {
             self.receiver.remote.remove(node, &self.receiver.publisher);
         }
         self.expire_at = cluster.lock_nodes().expires();
+        self.receiver.update_key_nodes(now);
     }
 
     /// Notifies clients of an outage, and of its end.
@@ -295,6 +305,7 @@ impl ClusterLink {
                         self.attempts = 0;
                         let revocations = self.receiver.live.policy().revocations().all();
                         self.receiver.cluster.connected(connection.max_payload(), now, revocations);
+                        self.receiver.keys.connected(now);
                         // The other nodes learn of this one at once.
                         self.beat_at = now;
                     }
@@ -315,6 +326,17 @@ impl ClusterLink {
         connection.send()
     }
 
+    /// Sends what the last work of this turn has added.
+    fn send(&mut self) {
+        let Some(connection) = self.connection.as_mut().filter(|connection| connection.is_ready) else {
+            return;
+        };
+        self.receiver.cluster.outbox.take(connection.output());
+        if let Err(reason) = connection.send() {
+            self.disconnect(&reason, Instant::now());
+        }
+    }
+
     fn disconnect(&mut self, reason: &str, now: Instant) {
         if let Some(socket) = self.connection.take().as_mut().and_then(BrokerConnection::socket) {
             // Closing it would do as well.
@@ -322,6 +344,7 @@ impl ClusterLink {
         }
         self.is_delayed = false;
         self.cluster().disconnected(reason, now);
+        self.receiver.keys.disconnected(now);
         let delay = RETRY_MIN.saturating_mul(1 << self.attempts.min(10)).min(RETRY_MAX);
         self.attempts = self.attempts.saturating_add(1);
         self.retry_at = now + delay.mul_f64(0.5 + random_share() / 2.0);
@@ -330,6 +353,8 @@ impl ClusterLink {
     /// Notifies the other nodes, which otherwise wait for heartbeats.
     fn leave(&mut self) {
         let cluster = Arc::clone(self.cluster());
+        // Its last changes, which the successor of the owner continues.
+        self.receiver.keys.run(&*cluster, Instant::now());
         cluster.send_leave();
         let begin = Instant::now();
         let mut events = Events::with_capacity(8);
@@ -375,11 +400,14 @@ impl Receiver {
                 if !is_replaced && self.remote.compare(head.node, heartbeat.presence, now) {
                     self.request_presence(head.node);
                 }
+                let keys = heartbeat.keys.filter(|_| !is_replaced);
                 self.cluster.note_heartbeat(head.node, heartbeat);
+                self.note_keys(head.node, keys, now);
             }
             MessageKind::Leave => {
                 self.cluster.left(head.node);
                 self.remote.remove(head.node, &self.publisher);
+                self.update_key_nodes(now);
             }
             MessageKind::PresenceChanges | MessageKind::PresenceSnapshot if is_replaced => {}
             MessageKind::PresenceChanges => {
@@ -400,6 +428,15 @@ impl Receiver {
                 let Ok(ResultMessage { id, result }) = serde_json::from_slice(body) else { return };
                 self.cluster.lock_requests().complete(id, head.node, result);
             }
+            // A predecessor process does not own keys any more.
+            MessageKind::KeyChanges
+            | MessageKind::KeyCatalogue
+            | MessageKind::KeyRequest
+            | MessageKind::KeyState
+            | MessageKind::KeyWrite
+            | MessageKind::KeyResult
+                if is_replaced => {}
+            kind => self.keys.receive(head.node, kind, body, (&*self.cluster, now)),
         }
     }
 
@@ -450,6 +487,32 @@ impl Receiver {
     fn request_presence(&self, node: NodeId) {
         let outbox = &self.cluster.outbox;
         outbox.send(&outbox.subjects.node(node), MessageKind::PresenceRequest, &[]);
+    }
+
+    fn note_keys(&mut self, node: NodeId, keys: Option<KeysHeartbeat>, now: Instant) {
+        self.update_key_nodes(now);
+        if let Some(KeysHeartbeat { number, connected }) = keys {
+            let connected = Duration::from_millis(connected);
+            self.keys.beat(node, (number, connected), &*self.cluster, now);
+        }
+    }
+
+    fn update_key_nodes(&mut self, now: Instant) {
+        let nodes = self.cluster.lock_nodes().key_nodes(self.cluster.node.id);
+        self.keys.set_nodes(nodes, now);
+    }
+
+    fn keys_heartbeat(&self, now: Instant) -> KeysHeartbeat {
+        let connected = self.keys.connected_for(now).as_millis();
+        let connected = u64::try_from(connected).unwrap_or(u64::MAX);
+        KeysHeartbeat { number: self.keys.number(), connected }
+    }
+
+    fn run_keys(&mut self, now: Instant) {
+        if self.cluster.is_serving.load(Ordering::Acquire) {
+            self.keys.serve(now);
+        }
+        self.keys.run(&*self.cluster, now);
     }
 
     fn deliver(&mut self, body: &[u8]) {

@@ -6,7 +6,8 @@
 //! ```text
 //!   head          version 1 B · kind 1 B · node 16 B · start of the node 8 B · number of the message 8 B
 //!   publications  topic (length 2 B) · publications: kind 1 B, payload (length 4 B)
-//!   others        JSON
+//!   keys          keys/wire.rs
+//!   others        JSON, and members.rs
 //! ```
 //!
 //! Integers are little endian. Nodes ignore messages of another version.
@@ -55,6 +56,18 @@ pub(super) enum MessageKind {
     Command = 6,
     /// The result of a command.
     Result = 7,
+    /// Changes of keys that the node owns.
+    KeyChanges = 8,
+    /// The topics whose keys the node owns, in parts.
+    KeyCatalogue = 9,
+    /// The sender requests a catalogue, or the keys of a topic.
+    KeyRequest = 10,
+    /// The keys of a topic, in parts.
+    KeyState = 11,
+    /// A write of a key, for the owner.
+    KeyWrite = 12,
+    /// The result of a write of a key.
+    KeyResult = 13,
 }
 
 impl MessageKind {
@@ -68,6 +81,12 @@ impl MessageKind {
             Self::PresenceRequest,
             Self::Command,
             Self::Result,
+            Self::KeyChanges,
+            Self::KeyCatalogue,
+            Self::KeyRequest,
+            Self::KeyState,
+            Self::KeyWrite,
+            Self::KeyResult,
         ];
         kinds.into_iter().find(|kind| *kind as u8 == byte)
     }

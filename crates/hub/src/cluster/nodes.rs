@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::keys::KeyNodes;
 use super::message::NodeId;
 use crate::topics::nodes::ReportRole;
 
@@ -41,6 +42,18 @@ pub(crate) struct Heartbeat {
     /// Its part in reports of the state of topics.
     #[serde(default)]
     pub(crate) reports: ReportRole,
+    /// Its keys, once it shares them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) keys: Option<KeysHeartbeat>,
+}
+
+/// What a node reports about the keys of topics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct KeysHeartbeat {
+    /// Number of its last message with changes.
+    pub(crate) number: u64,
+    /// Milliseconds since its login at the broker.
+    pub(crate) connected: u64,
 }
 
 /// The other nodes.
@@ -155,6 +168,13 @@ impl Nodes {
         (reporters.map(|(id, _)| *id).collect(), has_older_candidate)
     }
 
+    /// The processes that share keys: of several with the same id, the last one that serves.
+    pub(super) fn key_nodes(&self, own: u128) -> KeyNodes {
+        let sharing = self.iter().filter(|(node, heartbeat)| heartbeat.keys.is_some() && node.id != own);
+        // In the order of their starts.
+        sharing.map(|(node, _)| (node.id, node)).collect()
+    }
+
     /// The nodes with a heartbeat.
     pub(super) fn iter(&self) -> impl Iterator<Item = (NodeId, &Heartbeat)> {
         self.0.iter().filter_map(|(id, node)| Some((*id, node.heartbeat.as_ref()?)))
@@ -192,6 +212,7 @@ mod tests {
             presence: 0,
             serving: true,
             reports: ReportRole::None,
+            keys: None,
         };
         assert!(nodes.receive(one, 1, begin) && nodes.receive(two, 1, begin));
         assert!(nodes.beat(one, heartbeat.clone()) && !nodes.beat(one, heartbeat));

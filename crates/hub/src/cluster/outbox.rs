@@ -149,6 +149,11 @@ impl Outbox {
         self.lock().bytes.len()
     }
 
+    /// Largest message of the broker in bytes.
+    pub(super) fn max_payload(&self) -> usize {
+        self.lock().max_payload.saturating_sub(HEAD)
+    }
+
     /// Adds a publication. At most once: it is dropped, and counted, while the broker is away.
     pub(super) fn publish(&self, topic: &str, audience: Audience, (kind, payload): (ContentKind, &[u8])) {
         if !self.is_open() {

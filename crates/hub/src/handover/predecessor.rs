@@ -10,13 +10,14 @@ use std::thread;
 use std::time::Duration;
 
 use sinews_server::{
-    KeySnapshot, KeyedSnapshot, Listeners, Member, Prepared, PresenceSnapshot, Publisher, RetainedMessage,
-    TopicSnapshot,
+    KeySnapshot, KeyedSnapshot, Listeners, Member, Position, Prepared, PresenceSnapshot, Publisher,
+    RetainedMessage, TopicSnapshot,
 };
 
 use super::VARIABLE;
 use super::wire::{FrameReceiver, HandoverFrame, HandoverHead, VERSION, frame_queue, receive_descriptor};
 use crate::auth::{Revocation, Revocations};
+use crate::topics::shared_keys::Claim;
 use crate::topics::{HubTopics, MessageContent};
 
 /// Longest silence of the predecessor during the handover.
@@ -28,7 +29,7 @@ pub struct Predecessor {
     version: u32,
     listeners: Listeners,
     /// Its id in a cluster.
-    pub(crate) cluster_node: Option<String>,
+    cluster_node: Option<String>,
 }
 
 impl Predecessor {
@@ -58,6 +59,11 @@ impl Predecessor {
             listeners.push(address.into(), receive_descriptor(&link)?)?;
         }
         Ok(Self { link, version, listeners, cluster_node })
+    }
+
+    /// The id of the node in a cluster, if this process takes over the state that the other nodes expect of it.
+    pub(crate) fn cluster_node(&self) -> Option<String> {
+        self.cluster_node.clone().filter(|_| self.version == VERSION)
     }
 
     /// Takes the listeners of the predecessor, for [`Server::inherit`](sinews_server::Server::inherit).
@@ -148,8 +154,14 @@ fn restore(
                 let members = members.collect::<io::Result<_>>()?;
                 presence.push(PresenceSnapshot { topic, members, anonymous });
             }
-            HandoverHead::Keyed { topic, position, forgotten, keys } => {
+            HandoverHead::Keyed { topic, position, forgotten, keys, owner } => {
                 let keys = (0..keys).map(|_| read_key(input)).collect::<io::Result<_>>()?;
+                if let (Some(owner), Some(shared)) = (owner, hub.shared_keys())
+                    && let Ok(node) = u128::from_str_radix(&owner.node, 16)
+                {
+                    let epoch = Position::from(position).epoch;
+                    shared.inherit(topic.clone(), Claim { term: owner.term, epoch, owner: node });
+                }
                 let keyed =
                     KeyedSnapshot { topic, position: position.into(), forgotten, keys, recent: Vec::new() };
                 restore_keyed(keyed, publisher);

@@ -59,7 +59,15 @@ pub(crate) enum HandoverHead {
     /// To the successor: a member of the topic. The body is its info.
     Member { id: String, connections: usize },
     /// To the successor: a keyed topic, and the number of its keys that follow.
-    Keyed { topic: String, position: HandoverPosition, forgotten: u64, keys: usize },
+    Keyed {
+        topic: String,
+        position: HandoverPosition,
+        forgotten: u64,
+        keys: usize,
+        /// The node of the cluster that owns the keys.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        owner: Option<HandoverOwner>,
+    },
     /// To the successor: a key of the topic. The body is its value.
     Key { key: String, version: u64, is_set: bool, ttl_ms: Option<u64> },
     /// To the other process: revocations of tokens. The body is their list in JSON.
@@ -83,6 +91,14 @@ pub(crate) enum HandoverHead {
 pub(crate) enum HandoverAddress {
     Tcp(SocketAddr),
     Unix(PathBuf),
+}
+
+/// Owner of the keys of a topic.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct HandoverOwner {
+    /// The id of the node, in hexadecimal digits.
+    pub(crate) node: String,
+    pub(crate) term: u32,
 }
 
 /// Position of a message.

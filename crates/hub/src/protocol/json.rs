@@ -34,6 +34,7 @@ use crate::client_message;
 use crate::closing::{TOKEN_EXPIRED, close};
 use crate::connections::RegisteredConnection;
 use crate::hooks::HookKind;
+use crate::keys::KeyStore;
 use crate::namespaces::ConnectionRates;
 use crate::policy::LivePolicy;
 use crate::problem::{Problem, code, problem};
@@ -200,6 +201,11 @@ impl JsonClient {
         }
     }
 
+    /// What stores and shares the keys of topics.
+    fn key_store(&self) -> KeyStore<'_> {
+        KeyStore::new(&self.hub, self.streams.store())
+    }
+
     fn execute_keys(
         &mut self,
         request: KeyRequest<'_>,
@@ -213,7 +219,8 @@ impl JsonClient {
             return self.start_keys(&hook, request, id, cx);
         }
         let access = (&self.rights, &mut self.rates);
-        let ack = self.keys.execute(request, (id, self.streams.store()), access, cx)?;
+        let store = KeyStore::new(&self.hub, self.streams.store());
+        let ack = self.keys.execute(request, (id, store), access, cx)?;
         Ok(ack.map_or(OpReply::Deferred, OpReply::Ack))
     }
 
@@ -232,7 +239,7 @@ impl JsonClient {
                 self.streams.opening_of_topic(topic, Action::Subscribe, &self.rights)
             }
             Ok(ClientMessage { op: ClientOp::Keys(request), .. }) => {
-                ConnectionKeys::opening(request, self.streams.store(), &self.rights)
+                ConnectionKeys::opening(request, self.key_store(), &self.rights)
             }
             _ => None,
         };
@@ -555,7 +562,9 @@ impl Handler for JsonClient {
             };
             self.handle_message(read, cx);
         }
-        while let Some((id, stored)) = self.keys.take_stored(cx) {
+        while let Some((id, stored)) =
+            self.keys.take_stored(KeyStore::new(&self.hub, self.streams.store()), cx)
+        {
             self.answer(stored.map(OpReply::Ack), id, cx);
         }
         self.streams.woken(cx);

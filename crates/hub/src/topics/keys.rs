@@ -50,6 +50,12 @@ pub(crate) fn encode(update: &KeyedUpdate<'_>) -> Prepared {
     let mut text = String::with_capacity(128 + update.changes().iter().map(size).sum::<usize>());
     let Position { epoch, sequence } = update.position();
     let topic = json!(update.topic());
+    if update.is_unavailable() {
+        let error = format!("the keys of {} exceed limits.max_keyed_memory of this node", update.topic());
+        let error =
+            json!({ "op": "error", "code": code::STORE, "error": error, "topic": topic, "keys": true });
+        return Prepared::text(error.to_string());
+    }
     // Writing to a string never fails.
     let _ = write!(text, "{{\"op\":\"keys\",\"topic\":{topic},\"epoch\":{epoch},\"seq\":{sequence}");
     if let Some(part) = update.part() {
@@ -128,7 +134,7 @@ pub(crate) fn key_problem(error: KeyError) -> Problem {
         | KeyError::TopicFull(_)
         | KeyError::ServerFull(_)
         | KeyError::TooManySubscriptions => code::TOO_MANY,
-        KeyError::HandedOver => code::STORE,
+        KeyError::HandedOver | KeyError::NotOwner => code::STORE,
         KeyError::Log(KeyLogError::TooLarge) => code::TOO_LARGE,
         KeyError::Log(_) => code::STORE,
         _ => code::TOPIC,

@@ -2,6 +2,7 @@
 
 mod api;
 mod broker;
+mod keys;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

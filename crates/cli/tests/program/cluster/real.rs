@@ -122,6 +122,79 @@ fn nodes_are_one_server() {
     }
 }
 
+fn put(node: &Running, path: &str, condition: &str) -> (u16, Value) {
+    let head = format!("PUT /topics/{path} HTTP/1.1\r\nContent-Type: application/json{condition}");
+    let answer = node.request(&head, "1");
+    let body = answer.split_once("\r\n\r\n").unwrap().1;
+    (answer[9..12].parse().unwrap(), serde_json::from_str(body).unwrap_or(Value::Null))
+}
+
+fn keys(node: &Running, topic: &str) -> Vec<String> {
+    let answer = node.get(&format!("/topics/{topic}/keys"));
+    let page: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap_or(Value::Null);
+    let keys = page["keys"].as_array().into_iter().flatten();
+    keys.map(|key| key["key"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Keys of topics, while the broker is killed and frozen, and the owner of a topic dies.
+fn nodes_share_keys() {
+    let prefix = unused_name("keys");
+    let mut nodes: Vec<Running> = (0..3).map(|_| node(&prefix)).collect();
+    let all_known = |nodes: &[Running]| {
+        for node in nodes {
+            until("all nodes are known", || node.get("/metrics").contains("\nsinews_cluster_nodes 3\n"));
+            until("it is ready", || is_ready(node));
+        }
+    };
+    all_known(&nodes);
+    let mut subscriber = client(&nodes[2]);
+    let ack = request(&mut subscriber, &json!({ "op": "subscribe", "topic": "t", "keys": true, "id": 1 }));
+    assert_eq!(ack["op"], "ack", "{ack}");
+    assert_eq!(receive(&mut subscriber)["op"], "keys");
+    for round in 0..20 {
+        let path = format!("t/keys/lock{round:02}");
+        let answers: Vec<u16> = nodes.iter().map(|node| put(node, &path, "\r\nIf-None-Match: *").0).collect();
+        assert_eq!(answers, [200, 412, 412]);
+    }
+    let mut seen = 0;
+    while seen < 20 {
+        let update = receive(&mut subscriber);
+        assert_eq!(update["op"], "keys", "{update}");
+        seen = update["seq"].as_u64().unwrap();
+    }
+    for (down, up) in [("kill", "up"), ("stop", "cont")] {
+        control(down);
+        for node in &nodes {
+            until("the outage is noticed", || !is_ready(node));
+        }
+        let statuses: Vec<u16> =
+            nodes.iter().map(|node| put(node, &format!("t/keys/{down}"), "").0).collect();
+        assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 1, "the owner: {statuses:?}");
+        assert!(keys(&nodes[0], "t").len() >= 20, "replicas can be read");
+        control(up);
+        for node in &nodes {
+            until("it is ready again", || is_ready(node));
+            until("it has the key of the outage", || keys(node, "t").iter().any(|key| key == down));
+        }
+    }
+    all_known(&nodes);
+    let owner =
+        nodes.iter().position(|node| node.get("/metrics").contains("\nsinews_cluster_keys_owned 1\n"));
+    let (_, before) = put(&nodes[0], "t/keys/last", "");
+    // Dropping it kills the process.
+    drop(nodes.remove(owner.unwrap()));
+    let begin = Instant::now();
+    for node in &nodes {
+        until("writes resume", || put(node, "t/keys/resumed", "").0 == 200);
+    }
+    println!("writes resumed {} ms after the death of the owner", begin.elapsed().as_millis());
+    let (status, after) = put(&nodes[1], "t/keys/resumed", "");
+    assert!(status == 200 && after["epoch"] != before["epoch"], "{after}");
+    for node in &nodes {
+        assert_eq!(keys(node, "t").len(), 24, "the state survives");
+    }
+}
+
 #[cfg(feature = "nats")]
 mod nats {
     #[test]
@@ -140,6 +213,12 @@ mod nats {
     #[ignore = "needs a broker: cargo xtask brokers --only nats"]
     fn users_are_added_and_removed_once() {
         super::super::users::users_are_added_and_removed_once();
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
+    fn nodes_share_keys_through_failures() {
+        super::nodes_share_keys();
     }
 }
 
@@ -161,5 +240,11 @@ mod redis {
     #[ignore = "needs a broker: cargo xtask brokers --only redis"]
     fn users_are_added_and_removed_once() {
         super::super::users::users_are_added_and_removed_once();
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
+    fn nodes_share_keys_through_failures() {
+        super::nodes_share_keys();
     }
 }

@@ -1,6 +1,8 @@
 //! Keys of topics over a handover.
 
 use super::*;
+use crate::cluster::broker::{FakeBroker, WireProtocol};
+use crate::support::Running;
 
 /// Sends the request; repeats it while the keys move to the successor.
 fn request_json(address: SocketAddr, head: &str, body: &str) -> (u16, Value) {
@@ -109,4 +111,58 @@ fn durable_keys_are_read_by_the_successor() {
     assert_eq!(open_after_restart(address, &set).1["seq"], 50);
     assert_eq!(new.receive_message().unwrap()["set"][0], json!({"key": "a", "version": 50, "data": 50}));
     service.old_one_ends();
+}
+
+#[test]
+fn owner_of_keys_in_a_cluster_remains_over_a_handover() {
+    let broker = FakeBroker::start(WireProtocol::Nats);
+    let url = broker.url();
+    let node = Running::serve(&["--cluster", &url]);
+    let other = node.address;
+    let mut service = Service::start("cluster-keys", &format!("[cluster]\nurl = \"{url}\""));
+    let address = service.address;
+    let put = |address: SocketAddr, topic: &str, body: &str| {
+        let (status, written) = request_json(address, &format!("PUT /topics/{topic}/keys/k"), body);
+        assert_eq!(status, 200, "{written}");
+        written
+    };
+    let owned = |address: SocketAddr| {
+        let mut stream = connect(address);
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+        let metrics = answer(&mut stream).unwrap();
+        let line = metrics.lines().find_map(|line| line.strip_prefix("sinews_cluster_keys_owned "));
+        line.unwrap().parse::<usize>().unwrap()
+    };
+    // Until both nodes share keys, one of them owns what is written.
+    broker.wait_for("sinews.all", 2);
+    let mut topics = Vec::new();
+    while owned(address) < 2 || owned(other) < 2 {
+        let topic = format!("t{}", topics.len());
+        let written = put(other, &topic, "1");
+        topics.push((topic, written["epoch"].clone()));
+    }
+    let owned_before = (owned(address), owned(other));
+    service.restart();
+    for (topic, epoch) in &topics {
+        let written = [put(address, topic, "2"), put(other, topic, "3")];
+        assert_eq!(written.each_ref().map(|written| &written["seq"]), [&json!(2), &json!(3)], "{topic}");
+        assert!(written.iter().all(|written| written["epoch"] == *epoch), "{topic}: another owner");
+        let begin = std::time::Instant::now();
+        // Its own write at once, that of the other node soon.
+        for (address, is_writer) in [(other, true), (address, false)] {
+            let is_seen = || {
+                let (_, page) = request_json(address, &format!("GET /topics/{topic}/keys"), "");
+                page["keys"][0]["data"] == "3"
+            };
+            while !is_seen() {
+                assert!(!is_writer && begin.elapsed() < TIMEOUT, "{topic}");
+                std::thread::yield_now();
+            }
+        }
+    }
+    assert_eq!((owned(address), owned(other)), owned_before);
+    service.old_one_ends();
+    for (topic, epoch) in &topics {
+        assert_eq!(put(other, topic, "4")["epoch"], *epoch, "the predecessor has left");
+    }
 }

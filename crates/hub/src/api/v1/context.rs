@@ -11,6 +11,7 @@ use sinews_server::{Answer, Monitor, Response};
 use super::idempotency::RecentPublications;
 use crate::auth::{ApiRight, ApiRights};
 use crate::cluster::Cluster;
+use crate::keys::KeyStore;
 use crate::policy::LivePolicy;
 use crate::problem::{Problem, code};
 use crate::streams::service::StreamService;
@@ -39,6 +40,11 @@ pub(super) struct ApiContext {
 const TOPICS_AT_ONCE: usize = 64;
 
 impl ApiContext {
+    /// What stores and shares the keys of topics.
+    pub(super) fn key_store(&self) -> KeyStore<'_> {
+        KeyStore::new(&self.hub, self.store.as_ref())
+    }
+
     /// The store, if a topic is durable.
     pub(super) fn durable_store(&self, topic: &str) -> Option<&Arc<StreamService>> {
         self.store.as_ref().filter(|store| store.topics().is_durable(topic))

@@ -4,18 +4,20 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use sinews_server::{Answer, KeyCondition, KeyLog as _, KeyWrite, KeyWritten, Position, Request};
+use sinews_server::{Answer, KeyCondition, KeyWrite, KeyWritten, Position, Request};
 
 use super::body::{content_of, read, topic_of};
 use super::context::{ApiContext, Executed, failure, success};
 use crate::auth::{ApiRight, ApiRights, Creator};
 use crate::json::present;
 use crate::problem::{Problem, code, problem};
-use crate::topics::keys::key_problem;
+use crate::streams::service::StreamService;
+use crate::topics::shared_keys::KeyWriteOutcome;
 
 /// Maximum number of writes of a request.
 const WRITES_MAX: usize = 1_000;
@@ -61,17 +63,50 @@ pub(super) fn write(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut
         let limited = write_of(&write).map(|write| policy.limit_key(&topic, write));
         (write.key.to_string(), limited)
     });
-    let Some(store) = context.store.as_ref().filter(|store| store.keys().stores(&topic)) else {
-        let results = writes.map(|(key, write)| {
-            let written =
-                write.and_then(|write| request.topics().write_key(&topic, &write).map_err(key_problem));
-            result_json(key, written)
-        });
-        return Ok(success(&json!({ "results": results.collect::<Vec<_>>() })).into());
-    };
-    let (store, publisher) = (Arc::clone(store), request.publisher());
+    let store = context.key_store();
+    let publisher = request.publisher();
     let writes: Vec<_> = writes.collect();
-    Ok(Answer::later(async move {
+    if let Some(streams) = store.durable(&topic) {
+        return Ok(write_durable(streams, request, topic, writes));
+    }
+    let mut later = false;
+    let results: Vec<_> = writes
+        .into_iter()
+        .map(|(key, write)| {
+            let outcome = write.map_or_else(
+                |problem| KeyWriteOutcome::Done(Err(problem)),
+                |write| store.write(&topic, write, Creator::Server, &publisher),
+            );
+            later |= matches!(outcome, KeyWriteOutcome::Later(_));
+            async move {
+                let written = match outcome {
+                    KeyWriteOutcome::Done(written) => written,
+                    KeyWriteOutcome::Later(written) => written.await,
+                };
+                result_json(key, written)
+            }
+        })
+        .collect();
+    let answer = async move { success(&json!({ "results": join_all(results).await })) };
+    if later {
+        return Ok(Answer::later(answer));
+    }
+    // All results are there.
+    Ok(answer.now_or_never().unwrap_or_else(|| failure(&unfinished())).into())
+}
+
+fn unfinished() -> Problem {
+    problem(code::STORE, "a write has not ended")
+}
+
+fn write_durable(
+    store: &Arc<StreamService>,
+    request: &Request<'_>,
+    topic: String,
+    writes: Vec<(String, Result<KeyWrite, Problem>)>,
+) -> Answer {
+    let (store, publisher) = (Arc::clone(store), request.publisher());
+    Answer::later(async move {
         // Once for all, so that the writes keep their order.
         if let Some(opening) = store.opening_of_keys(&topic, Some(&Creator::Server))
             && let Err(problem) = opening.await
@@ -89,7 +124,7 @@ pub(super) fn write(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut
             }
         });
         success(&json!({ "results": join_all(results.collect::<Vec<_>>()).await }))
-    }))
+    })
 }
 
 fn write_of(body: &WriteBody<'_>) -> Result<KeyWrite, Problem> {

@@ -47,6 +47,6 @@ pub(super) fn nodes(context: &Arc<ApiContext>, _: &ApiRights, _: &mut Request<'_
             "topics": 0, "self": true,
         })],
     };
-    let is_connected = cluster.is_some_and(|cluster| cluster.ready().is_ok());
+    let is_connected = cluster.is_some_and(|cluster| cluster.check_broker().is_ok());
     Ok(success(&json!({ "connected": is_connected, "nodes": nodes })).into())
 }

@@ -254,7 +254,7 @@ struct KeyBody<'a> {
 pub(super) fn keys(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut Request<'_>) -> Executed {
     let topic = topic_of(request)?;
     rights.may(ApiRight::Read, &topic)?;
-    keys::check_ready(context.store.as_ref(), &topic)?;
+    context.key_store().check_ready(&topic)?;
     let (after, filter) = (text_query(request, "after")?, text_query(request, "filter")?);
     let limit = limit_of(request, Topics::KEYS_MAX)?;
     let page =
@@ -266,7 +266,7 @@ pub(super) fn keys(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut 
 pub(super) fn key(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut Request<'_>) -> Executed {
     let (topic, key) = (topic_of(request)?, key_of(request)?);
     rights.may(ApiRight::Read, &topic)?;
-    keys::check_ready(context.store.as_ref(), &topic)?;
+    context.key_store().check_ready(&topic)?;
     let Some((change, position)) = request.topics().key(&topic, &key) else {
         return Err(problem(code::NO_STREAM, "the key does not exist"));
     };
@@ -300,8 +300,8 @@ pub(super) fn delete_key(
 }
 
 fn write_key(context: &ApiContext, request: &Request<'_>, topic: &str, write: KeyWrite) -> Executed {
-    let (store, write) = (context.store.as_ref(), context.live.policy().limit_key(topic, write));
-    keys::execute(request, (topic, write), (store, Creator::Server), failure)
+    let write = context.live.policy().limit_key(topic, write);
+    keys::execute(request, (topic, write), (context.key_store(), Creator::Server), failure)
 }
 
 fn key_of(request: &Request<'_>) -> Result<String, Problem> {

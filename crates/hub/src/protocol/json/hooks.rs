@@ -20,6 +20,7 @@ use crate::brief::brief;
 use crate::closing::{FORBIDDEN, TOKEN_EXPIRED, close};
 use crate::hooks::requests::{UNANSWERED, accepted_write, key_fields, replaced};
 use crate::hooks::{HookClient, HookFailure, HookKind, HookReply, PendingReply, messages};
+use crate::keys::KeyStore;
 use crate::namespaces::TopicHook;
 use crate::policy::AccessPolicy;
 use crate::problem::{Problem, code, problem};
@@ -226,7 +227,8 @@ impl JsonClient {
             KeyOp::Write(write) => {
                 let Some(hook) = self.rights.topic_hook(HookKind::Publish, topic) else { return Ok(None) };
                 let access = (&self.rights, &mut self.rates);
-                self.keys.check_write((topic, write), self.streams.store(), access)?;
+                let store = KeyStore::new(&self.hub, self.streams.store());
+                self.keys.check_write((topic, write), store, access)?;
                 Ok(Some(hook))
             }
             // The application has accepted the request of a response with events.
@@ -388,7 +390,8 @@ impl JsonClient {
                     self.rights.may_write_key(&topic, write.key())?;
                     let max_message = self.max_message as usize;
                     let write = accepted_write(&self.rights, &topic, (*write, max_message), reply)?;
-                    let ack = self.keys.write((&topic, &write), (&id, self.streams.store()), cx)?;
+                    let store = KeyStore::new(&self.hub, self.streams.store());
+                    let ack = self.keys.write((&topic, write), (&id, store), cx)?;
                     Ok(ack.map_or(OpReply::Deferred, OpReply::Ack))
                 });
                 self.answer(result, id, cx);
@@ -397,7 +400,8 @@ impl JsonClient {
                 let result = self.accept(reply).and_then(|_| {
                     let request = KeyRequest { topic: topic.into(), op: KeyOp::Subscribe(options) };
                     let access = (&self.rights, &mut self.rates);
-                    let ack = self.keys.execute(request, (&id, self.streams.store()), access, cx)?;
+                    let store = KeyStore::new(&self.hub, self.streams.store());
+                    let ack = self.keys.execute(request, (&id, store), access, cx)?;
                     Ok(ack.map_or(OpReply::Deferred, OpReply::Ack))
                 });
                 self.answer(result, id, cx);

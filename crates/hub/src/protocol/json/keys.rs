@@ -2,20 +2,21 @@
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::future::ready;
 use std::task::{self, Poll};
 
 use serde_json::{Value, json};
-use sinews_server::{Context, KeySubscription, KeyWrite, Position};
+use sinews_server::{Context, KeySubscription, KeyWrite, KeyWritten, Position};
 
 use crate::auth::{Action, Rights};
 use crate::brief::brief;
+use crate::keys::KeyStore;
 use crate::namespaces::ConnectionRates;
 use crate::problem::{Problem, code, problem};
-use crate::streams::service::StreamService;
-use crate::streams::store::{SharedOpening, StoreFuture};
+use crate::streams::store::SharedOpening;
 use crate::topics;
 use crate::topics::keys::{key_problem, value_len};
+use crate::topics::shared_keys::{KeyWriteOutcome, PendingKeyWrite};
 
 /// Operation on the keys of a topic.
 #[derive(Debug)]
@@ -39,39 +40,49 @@ pub(super) struct ConnectionKeys(Option<Box<KeysInUse>>);
 struct KeysInUse {
     /// Topics to whose keys the connection is subscribed.
     topics: Vec<String>,
-    /// Writes of durable keys that are not stored yet, in their order.
-    writes: VecDeque<PendingKeyWrite>,
+    /// Writes of durable keys that are not stored yet, and of keys that other nodes own, in their order.
+    writes: VecDeque<(Option<Value>, PendingKeyWrite)>,
 }
 
-struct PendingKeyWrite {
-    id: Option<Value>,
-    ack: Value,
-    stored: StoreFuture<()>,
-}
-
-/// Writes of a connection that are not stored yet.
+/// Writes of a connection that are not stored yet, or not answered by another node.
 const WRITES_MAX: usize = 1_024;
+
+/// The fields of the acknowledgement of a write.
+fn acknowledge(written: &KeyWritten, store: KeyStore<'_>) -> Value {
+    let Position { epoch, sequence } = written.position;
+    let mut ack = json!({ "epoch": epoch, "seq": sequence });
+    if !written.changed {
+        ack["changed"] = json!(false);
+    }
+    if written.repeated {
+        ack["repeated"] = json!(true);
+    }
+    if store.is_isolated() {
+        ack["cluster"] = json!(false);
+    }
+    ack
+}
 
 impl ConnectionKeys {
     /// Executes an operation; returns the fields of its acknowledgement, or none if that follows.
     pub(super) fn execute(
         &mut self,
         request: KeyRequest<'_>,
-        (id, store): (&Option<Value>, Option<&Arc<StreamService>>),
+        (id, store): (&Option<Value>, KeyStore<'_>),
         (rights, rates): (&Rights, &mut ConnectionRates),
         cx: &mut Context<'_>,
     ) -> Result<Option<Value>, Problem> {
         let topic = &*request.topic;
         topics::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
         let interval = rights.check_keyed(topic)?;
-        if let Some(store) = store {
-            store.keys().check_ready(topic)?;
+        if !matches!(request.op, KeyOp::Unsubscribe) {
+            store.check_ready(topic)?;
         }
         match request.op {
             KeyOp::Write(write) => {
                 self.check_write((topic, &write), store, (rights, rates))?;
                 let write = rights.limit_key(topic, *write);
-                self.write((topic, &write), (id, store), cx)
+                self.write((topic, write), (id, store), cx)
             }
             KeyOp::Subscribe(mut options) => {
                 rights.may(Action::Subscribe, topic)?;
@@ -106,14 +117,12 @@ impl ConnectionKeys {
     pub(super) fn check_write(
         &self,
         (topic, write): (&str, &KeyWrite),
-        store: Option<&Arc<StreamService>>,
+        store: KeyStore<'_>,
         (rights, rates): (&Rights, &mut ConnectionRates),
     ) -> Result<(), Problem> {
         topics::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
         rights.check_keyed(topic)?;
-        if let Some(store) = store {
-            store.keys().check_ready(topic)?;
-        }
+        store.check_ready(topic)?;
         rights.may_write_key(topic, write.key())?;
         if self.0.as_ref().is_some_and(|in_use| in_use.writes.len() >= WRITES_MAX) {
             let text = format!("{WRITES_MAX} writes of keys of this connection are not stored yet");
@@ -125,22 +134,20 @@ impl ConnectionKeys {
     /// Executes a write that was checked; returns the fields of its acknowledgement, or none if that follows.
     pub(super) fn write(
         &mut self,
-        (topic, write): (&str, &KeyWrite),
-        (id, store): (&Option<Value>, Option<&Arc<StreamService>>),
+        (topic, write): (&str, KeyWrite),
+        (id, store): (&Option<Value>, KeyStore<'_>),
         cx: &mut Context<'_>,
     ) -> Result<Option<Value>, Problem> {
-        let written = cx.write_key(topic, write).map_err(key_problem)?;
-        let Position { epoch, sequence } = written.position;
-        let mut ack = json!({ "epoch": epoch, "seq": sequence });
-        if !written.changed {
-            ack["changed"] = json!(false);
-        }
-        if written.repeated {
-            ack["repeated"] = json!(true);
-        }
-        let (Some(ticket), Some(store)) = (written.pending, store) else { return Ok(Some(ack)) };
-        let stored = store.keys().wait_for(topic, ticket);
-        self.0.get_or_insert_default().writes.push_back(PendingKeyWrite { id: id.clone(), ack, stored });
+        let writes = &mut self.0.get_or_insert_default().writes;
+        let written = match store.write_of_connection(topic, write, cx) {
+            KeyWriteOutcome::Done(written) if writes.is_empty() => {
+                return Ok(Some(acknowledge(&written?, store)));
+            }
+            // Behind the acknowledgements of earlier writes.
+            KeyWriteOutcome::Done(written) => Box::pin(ready(written)),
+            KeyWriteOutcome::Later(written) => written,
+        };
+        writes.push_back((id.clone(), written));
         cx.waker().wake();
         Ok(None)
     }
@@ -148,7 +155,7 @@ impl ConnectionKeys {
     /// What the operation has to wait for.
     pub(super) fn opening(
         request: &KeyRequest<'_>,
-        store: Option<&Arc<StreamService>>,
+        store: KeyStore<'_>,
         rights: &Rights,
     ) -> Option<SharedOpening> {
         let creator = match &request.op {
@@ -159,22 +166,23 @@ impl ConnectionKeys {
             KeyOp::Subscribe(_) => None,
             KeyOp::Unsubscribe => return None,
         };
-        store?.opening_of_keys(&request.topic, creator.as_ref())
+        store.opening(&request.topic, creator.as_ref())
     }
 
-    /// Returns the next write that is stored or has failed: its id, and the fields of its acknowledgement.
+    /// Returns the next write that is stored, answered or has failed: its id, and the fields of its acknowledgement.
     pub(super) fn take_stored(
         &mut self,
+        store: KeyStore<'_>,
         cx: &Context<'_>,
     ) -> Option<(Option<Value>, Result<Value, Problem>)> {
         let writes = &mut self.0.as_mut()?.writes;
         let waker = cx.waker();
-        let first = writes.front_mut()?;
-        let Poll::Ready(stored) = first.stored.as_mut().poll(&mut task::Context::from_waker(&waker)) else {
+        let (_, first) = writes.front_mut()?;
+        let Poll::Ready(written) = first.as_mut().poll(&mut task::Context::from_waker(&waker)) else {
             return None;
         };
-        let PendingKeyWrite { id, ack, .. } = writes.pop_front()?;
-        Some((id, stored.map(|()| ack)))
+        let (id, _) = writes.pop_front()?;
+        Some((id, written.map(|written| acknowledge(&written, store))))
     }
 
     /// The number of subscriptions.

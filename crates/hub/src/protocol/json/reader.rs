@@ -59,7 +59,7 @@ impl JsonClient {
     /// The topic has no keys for clients. Or they are not read from their stream yet, or cannot be.
     pub(in crate::protocol) fn check_keys(&self, topic: &str) -> Result<(), Problem> {
         self.rights.check_keyed(topic)?;
-        self.streams.store().map_or(Ok(()), |store| store.keys().check_ready(topic))
+        self.key_store().check_ready(topic)
     }
 
     /// Subscribes such a client to the keys of a topic, and acknowledges it.

@@ -90,20 +90,20 @@ impl Topics {
         let encode = directory.keyed.encode.as_ref()?;
         while let Some(group) = self.keyed.due.pop_front() {
             let Some(found) = self.keyed.groups.get_mut(group) else { continue };
-            if found.target <= found.sequence {
-                found.target = found.topic.lock().position().sequence;
+            if found.target <= found.cursor {
+                found.target = found.topic.lock().cursor();
             }
-            let (after, end) = (found.sequence, found.target);
+            let (after, end) = (found.cursor, found.target);
             if after >= end || found.subscribers.is_empty() {
-                found.sequence = end;
+                found.cursor = end;
                 self.finish_group(group);
                 continue;
             }
             let encoded =
                 found.topic.encode_changes((after, end), found.filter.as_deref(), UPDATE_BYTES, encode);
             let message = match encoded {
-                Ok((sequence, message)) => {
-                    found.sequence = sequence;
+                Ok((cursor, message)) => {
+                    found.cursor = cursor;
                     if message.is_none() {
                         // No change matches the filter.
                         self.finish_group(group);
@@ -112,7 +112,7 @@ impl Topics {
                     message
                 }
                 Err(NeedsSnapshot) => {
-                    found.sequence = end;
+                    found.cursor = end;
                     None
                 }
             };
@@ -129,11 +129,10 @@ impl Topics {
     /// Continues with the rest of an update, or schedules the next.
     fn finish_group(&mut self, group: usize) {
         let found = &mut self.keyed.groups[group];
-        if found.sequence < found.target {
+        if found.cursor < found.target {
             return self.keyed.due.push_front(group);
         }
-        let is_behind =
-            !found.subscribers.is_empty() && found.topic.lock().position().sequence > found.sequence;
+        let is_behind = !found.subscribers.is_empty() && found.topic.lock().cursor() > found.cursor;
         if is_behind {
             self.keyed.schedule_next_turn(group);
         } else {
@@ -208,7 +207,7 @@ impl Topics {
         };
         let Some(encode) = &self.directory.keyed.encode else { return KeysRead::Done };
         loop {
-            match reader.next(&found.topic, found.filter.as_deref(), found.sequence, encode) {
+            match reader.next(&found.topic, found.filter.as_deref(), found.cursor, encode) {
                 ReaderStep::Skipped => {}
                 ReaderStep::Message(message) => return KeysRead::Message(message),
                 ReaderStep::AtEnd { is_exact: true } => return KeysRead::Done,

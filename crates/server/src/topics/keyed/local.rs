@@ -38,9 +38,9 @@ pub(super) struct KeyedGroup {
     pub(super) topic: Arc<KeyedTopic>,
     pub(super) filter: Option<Box<str>>,
     pub(super) interval: Option<Duration>,
-    /// Subscribers without a reader of their own have the changes up to here.
-    pub(super) sequence: u64,
-    /// End of the update that is being sent.
+    /// Cursor: subscribers without a reader of their own have the changes up to here.
+    pub(super) cursor: u64,
+    /// Cursor at the end of the update that is being sent.
     pub(super) target: u64,
     /// When the next update may be sent.
     pub(super) next: Instant,
@@ -55,7 +55,7 @@ pub(super) struct KeyedMember {
     pub(super) group: usize,
     /// Index among the group's subscribers.
     pub(super) at: usize,
-    /// Sequence of the topic when it subscribed.
+    /// Cursor of the topic when it subscribed.
     pub(super) joined: u64,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct KeyedMember {
 #[derive(Debug)]
 pub(crate) struct KeyedDelivery {
     pub(crate) group: usize,
-    /// The subscribers have the changes up to here.
+    /// Cursor: the subscribers have the changes up to here.
     pub(crate) after: u64,
     /// `None`: they need a snapshot.
     pub(crate) message: Option<Prepared>,

@@ -80,26 +80,29 @@ impl Topics {
             return Err(KeyError::TooManySubscriptions);
         }
         self.unsubscribe_keys(name, conn, backlog);
-        let (topic, position) = self.join_keyed(name);
-        let group = self.find_or_add_group(&topic, options, position.sequence);
-        self.keyed.add(group, conn, position.sequence);
-        let from = options.from.filter(|from| topic.lock().continues(*from));
-        let reader = KeyedReader::new(from.map(|from| from.sequence));
+        let (topic, position, cursor) = self.join_keyed(name);
+        let group = self.find_or_add_group(&topic, options, cursor);
+        self.keyed.add(group, conn, cursor);
+        let from = options.from.and_then(|from| {
+            let state = topic.lock();
+            state.continues(from).then(|| state.cursor_of(from.sequence))
+        });
+        let reader = KeyedReader::new(from);
         backlog.get_or_insert_default().keyed.push((group, reader));
         Ok(KeysSubscribed { position, recovered: from.is_some() })
     }
 
     /// Counts one more subscriber of a topic, so that this thread is notified of all later changes.
-    fn join_keyed(&self, name: &str) -> (Arc<KeyedTopic>, Position) {
+    fn join_keyed(&self, name: &str) -> (Arc<KeyedTopic>, Position, u64) {
         loop {
             let topic = self.directory.keyed.find_or_create(name, &self.directory.epochs);
             let subscribers = &topic.threads[self.shard].subscribers;
             subscribers.fetch_add(1, Ordering::SeqCst);
             let state = topic.lock();
             if !state.is_removed() {
-                let position = state.position();
+                let (position, cursor) = (state.position(), state.cursor());
                 drop(state);
-                return (topic, position);
+                return (topic, position, cursor);
             }
             drop(state);
             subscribers.fetch_sub(1, Ordering::SeqCst);
@@ -110,7 +113,7 @@ impl Topics {
         &mut self,
         topic: &Arc<KeyedTopic>,
         options: &KeySubscription,
-        sequence: u64,
+        cursor: u64,
     ) -> usize {
         let KeySubscription { filter, interval, .. } = options;
         let known = self.keyed.groups_of(&topic.name).iter().copied().find(|group| {
@@ -122,8 +125,8 @@ impl Topics {
                 topic: Arc::clone(topic),
                 filter: filter.as_deref().map(Into::into),
                 interval: *interval,
-                sequence,
-                target: sequence,
+                cursor,
+                target: cursor,
                 next: Instant::now(),
                 is_scheduled: false,
                 subscribers: Vec::new(),

@@ -11,7 +11,7 @@ const UPDATE_BYTES: usize = 8 << 10;
 /// Position of a subscriber in the log of last changes. It is all that a slow subscriber costs, whatever changes.
 #[derive(Debug)]
 pub(crate) struct KeyedReader {
-    /// The subscriber has the changes up to here; `None` if it needs a snapshot.
+    /// Cursor: the subscriber has the changes up to here; `None` if it needs a snapshot.
     after: Option<u64>,
     /// The snapshot that is being sent, and the index of the next part.
     snapshot: Option<(EncodedSnapshot, usize)>,
@@ -29,12 +29,12 @@ pub(super) enum ReaderStep {
 }
 
 impl KeyedReader {
-    /// Creates a reader after a sequence; `None` begins with a snapshot.
+    /// Creates a reader after a cursor; `None` begins with a snapshot.
     pub(super) fn new(after: Option<u64>) -> Self {
         Self { after, snapshot: None }
     }
 
-    /// Returns the next message, with changes up to the sequence `end`.
+    /// Returns the next message, with changes up to the cursor `end`.
     pub(super) fn next(
         &mut self,
         topic: &KeyedTopic,
@@ -48,7 +48,7 @@ impl KeyedReader {
                     *next += 1;
                     let part = part.clone();
                     if *next == snapshot.parts.len() {
-                        self.after = Some(snapshot.position.sequence);
+                        self.after = Some(snapshot.cursor);
                         self.snapshot = None;
                     }
                     return ReaderStep::Message(part);
@@ -59,10 +59,10 @@ impl KeyedReader {
                 if after >= end {
                     return ReaderStep::AtEnd { is_exact: after == end };
                 }
-                if let Ok((sequence, message)) =
+                if let Ok((cursor, message)) =
                     topic.encode_changes((after, end), filter, UPDATE_BYTES, encode)
                 {
-                    self.after = Some(sequence);
+                    self.after = Some(cursor);
                     return message.map_or(ReaderStep::Skipped, ReaderStep::Message);
                 }
             }

@@ -5,6 +5,7 @@
 //! that was replaced is never read. Removed keys stay in the log for a while. A reader from before a forgotten removal
 //! needs a snapshot.
 
+pub(crate) mod replica;
 mod stored;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +21,7 @@ use super::update::{KeyChange, KeySnapshot, KeyedSnapshot, RecentKeyWrite};
 use super::write::{KeyCondition, KeyError, KeyWrite, KeyWritten};
 use crate::topics::history::policy::Position;
 use crate::topics::name;
+use replica::KeyRole;
 use stored::PendingChanges;
 
 /// How long a removed key is remembered: readers that are away for less, or slower by less, need no snapshot.
@@ -37,6 +39,9 @@ pub(crate) struct KeyedState {
     epoch: u64,
     /// Sequence of the last change.
     sequence: u64,
+    /// Added to a sequence, it is a cursor. Cursors rise also when the epoch changes, and the sequence with it.
+    base: u64,
+    role: KeyRole,
     /// Removals up to here are forgotten.
     forgotten: u64,
     keys: BTreeMap<Arc<str>, KeyState>,
@@ -57,6 +62,8 @@ pub(crate) struct KeyedState {
     stored: Option<Box<PendingChanges>>,
     /// The table has removed the topic; another one with its name may exist.
     removed: bool,
+    /// The replica has not fit into the memory limit.
+    refused: bool,
 }
 
 #[derive(Debug)]
@@ -67,10 +74,10 @@ struct KeyState {
     expires: Option<Instant>,
 }
 
-/// Changes of keys in order, after a sequence and up to another.
+/// Changes of keys in order, after a cursor and up to another.
 #[derive(Debug)]
 pub(super) struct Changes {
-    pub(super) sequence: u64,
+    pub(super) cursor: u64,
     pub(super) changes: Vec<KeyChange>,
 }
 
@@ -99,6 +106,8 @@ impl KeyedState {
         Self {
             epoch,
             sequence: 0,
+            base: 0,
+            role: KeyRole::Alone,
             forgotten: 0,
             keys: BTreeMap::new(),
             order: BTreeMap::new(),
@@ -111,10 +120,11 @@ impl KeyedState {
             frozen: false,
             stored: None,
             removed: false,
+            refused: false,
         }
     }
 
-    pub(super) fn position(&self) -> Position {
+    pub(crate) fn position(&self) -> Position {
         Position { epoch: self.epoch, sequence: self.sequence }
     }
 
@@ -140,8 +150,13 @@ impl KeyedState {
     pub(super) fn remove_if_empty(&mut self) -> bool {
         // The log has the epoch and the sequence of a stored topic.
         let is_stored = self.stored.as_ref().is_some_and(|stored| self.sequence > 0 || !stored.is_empty());
-        self.removed = !is_stored && self.keys.is_empty() && self.recent.next_due().is_none();
+        self.removed = !is_stored && self.is_empty() && self.role.is_removable();
         self.removed
+    }
+
+    /// Returns whether nothing is left that a reader or a writer could need.
+    fn is_empty(&self) -> bool {
+        self.keys.is_empty() && self.recent.next_due().is_none()
     }
 
     /// Returns whether to ask the topic's thread to look at it earlier than it would.
@@ -182,6 +197,9 @@ impl KeyedState {
     ) -> Result<KeyWritten, KeyError> {
         if self.frozen {
             return Err(KeyError::HandedOver);
+        }
+        if !self.role.accepts_writes() {
+            return Err(KeyError::NotOwner);
         }
         self.expire(now, limits.config.keys);
         let known = write.idempotency_key.as_deref().and_then(|name| self.recent.find(&write.key, name));
@@ -278,6 +296,7 @@ impl KeyedState {
         while let Some((due, key)) = self.expiries.first()
             && *due <= now
             && self.stored.is_none()
+            && self.role.accepts_writes()
         {
             let key = key.clone();
             self.put(&key, None, None, now);
@@ -306,7 +325,7 @@ impl KeyedState {
         if self.frozen {
             return None;
         }
-        let expiry = self.expiries.first().map(|(due, _)| *due);
+        let expiry = self.expiries.first().map(|(due, _)| *due).filter(|_| self.role.accepts_writes());
         let tombstone = self.tombstones.first_key_value().map(|(_, at)| *at + TOMBSTONE_TTL);
         [expiry, tombstone, self.recent.next_due()].into_iter().flatten().min()
     }
@@ -316,18 +335,34 @@ impl KeyedState {
         from.epoch == self.epoch && self.forgotten <= from.sequence && from.sequence <= self.sequence
     }
 
-    /// Returns the changes after a sequence, up to another and to a number of bytes, at least one.
+    /// Returns the cursor of the last change.
+    pub(super) fn cursor(&self) -> u64 {
+        self.cursor_of(self.sequence)
+    }
+
+    /// Returns the cursor of a sequence.
+    pub(super) fn cursor_of(&self, sequence: u64) -> u64 {
+        self.base + sequence
+    }
+
+    /// Returns whether a reader at a cursor needs no snapshot.
+    pub(super) fn has_changes_after(&self, cursor: u64) -> bool {
+        self.cursor_of(self.forgotten) <= cursor
+    }
+
+    /// Returns the changes after a cursor, up to another and to a number of bytes, at least one.
     pub(super) fn changes(
         &self,
         (after, end): (u64, u64),
         filter: Option<&str>,
         bytes_max: usize,
     ) -> Result<Changes, NeedsSnapshot> {
-        if after < self.forgotten {
+        if !self.has_changes_after(after) {
             return Err(NeedsSnapshot);
         }
-        let mut read = Changes { sequence: end.max(after), changes: Vec::new() };
-        let range = (Bound::Excluded(after), Bound::Included(end.max(after)));
+        let mut read = Changes { cursor: end.max(after), changes: Vec::new() };
+        let (after, end) = (after - self.base, read.cursor - self.base);
+        let range = (Bound::Excluded(after), Bound::Included(end));
         let mut bytes = 0;
         for (looked_at, (&version, key)) in self.order.range(range).enumerate() {
             let change = self.keys.get(key).filter(|_| matches(filter, key)).map(|known| KeyChange {
@@ -337,7 +372,7 @@ impl KeyedState {
             });
             bytes += change.as_ref().map_or(0, KeyChange::bytes);
             if looked_at >= SCAN_MAX || bytes > bytes_max && !read.changes.is_empty() {
-                read.sequence = version - 1;
+                read.cursor = self.cursor_of(version - 1);
                 break;
             }
             read.changes.extend(change);
@@ -381,7 +416,7 @@ impl KeyedState {
     }
 
     /// Exports the state for [`restore`](Self::restore) of another server.
-    pub(super) fn export(&self, topic: &str, now: Instant) -> KeyedSnapshot {
+    pub(crate) fn export(&self, topic: &str, now: Instant) -> KeyedSnapshot {
         let keys = self.order.iter().filter_map(|(&version, key)| {
             let known = self.keys.get(key)?;
             let ttl = known.expires.map(|due| due.saturating_duration_since(now));

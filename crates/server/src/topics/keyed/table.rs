@@ -1,5 +1,7 @@
 //! The keyed topics of a server, shared by the threads.
 
+mod shared;
+
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -10,6 +12,8 @@ use sinews_engine::Post;
 
 use super::config::KeyedConfig;
 use super::log::{KeyLogError, LoggedChange, SharedKeyLog};
+use super::replication::SharedKeyReplication;
+use super::state::replica::KeyRole;
 use super::state::{KeyedState, WriteLimits};
 use super::topic::{EncodeKeys, KeyedTopic};
 use super::update::{KeyChange, KeyPage, KeyedSnapshot};
@@ -28,6 +32,7 @@ pub(crate) struct KeyedTable {
     pub(super) config: KeyedConfig,
     pub(super) encode: Option<EncodeKeys>,
     log: Option<SharedKeyLog>,
+    pub(super) replication: Option<SharedKeyReplication>,
     threads: usize,
     /// Threads that missed a notification, since their mailbox was full.
     overflowed: Box<[AtomicBool]>,
@@ -80,6 +85,7 @@ impl KeyedTable {
             config,
             encode,
             log: None,
+            replication: None,
             threads,
             overflowed: (0..threads).map(|_| AtomicBool::new(false)).collect(),
             bytes: AtomicUsize::new(0),
@@ -91,6 +97,12 @@ impl KeyedTable {
     /// Sets the log that stores the keys of topics.
     pub(crate) fn with_log(mut self, log: Option<SharedKeyLog>) -> Self {
         self.log = log;
+        self
+    }
+
+    /// Sets what shares the keys of topics with other servers.
+    pub(crate) fn with_replication(mut self, replication: Option<SharedKeyReplication>) -> Self {
+        self.replication = replication;
         self
     }
 
@@ -118,7 +130,7 @@ impl KeyedTable {
         }
     }
 
-    pub(super) fn find(&self, name: &str) -> Option<Arc<KeyedTopic>> {
+    pub(crate) fn find(&self, name: &str) -> Option<Arc<KeyedTopic>> {
         self.lock().by_name.get(name).cloned()
     }
 
@@ -133,6 +145,9 @@ impl KeyedTable {
         let epoch = log.and_then(|log| log.0.epoch(name)).unwrap_or_else(|| epochs.of(&epoch_name(name)));
         let topic = Arc::new(KeyedTopic::new(name, epoch, self.threads, home));
         topic.lock().freeze(topics.frozen);
+        if self.replication.is_some() {
+            topic.lock().set_role(KeyRole::Unowned);
+        }
         if log.is_some() {
             topic.lock().store();
         }
@@ -160,8 +175,13 @@ impl KeyedTable {
         Some(result)
     }
 
+    /// Returns the approximate memory of all topics in bytes.
+    pub(super) fn usage_bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
     fn limits(&self) -> WriteLimits {
-        let left = self.config.total_bytes.saturating_sub(self.bytes.load(Ordering::Relaxed));
+        let left = self.config.total_bytes.saturating_sub(self.usage_bytes());
         WriteLimits { config: self.config, left }
     }
 
@@ -235,6 +255,7 @@ impl KeyedTable {
 
     /// Notifies each thread with subscribers that has no notification yet.
     pub(super) fn notify(&self, topic: &Arc<KeyedTopic>, posts: &[Post<Mail>]) {
+        self.note_owned_change(topic);
         for (thread, interest) in topic.threads.iter().enumerate() {
             if interest.subscribers.load(Ordering::SeqCst) > 0
                 && !interest.is_notified.swap(true, Ordering::SeqCst)
@@ -242,6 +263,11 @@ impl KeyedTable {
                 self.post(topic, thread, posts);
             }
         }
+    }
+
+    /// Asks the topic's thread to look at it.
+    pub(super) fn ask_home(&self, topic: &Arc<KeyedTopic>, posts: &[Post<Mail>]) {
+        self.post(topic, topic.home, posts);
     }
 
     fn post(&self, topic: &Arc<KeyedTopic>, thread: usize, posts: &[Post<Mail>]) {
@@ -265,7 +291,7 @@ impl KeyedTable {
     }
 
     /// Removes a topic without keys, subscribers and memories of removed keys.
-    pub(super) fn release(&self, topic: &Arc<KeyedTopic>, epochs: &Epochs) {
+    pub(crate) fn release(&self, topic: &Arc<KeyedTopic>, epochs: &Epochs) {
         if topic.has_subscribers() {
             return;
         }
@@ -273,6 +299,11 @@ impl KeyedTable {
         let mut topics = self.lock();
         if !topics.by_name.get(&topic.name).is_some_and(|listed| Arc::ptr_eq(listed, topic)) {
             return;
+        }
+        if let Some(replication) = self.replication.as_ref().filter(|_| topic.lock().is_owned_and_empty()) {
+            // The other servers forget it first.
+            drop(topics);
+            return replication.0.emptied(&topic.name);
         }
         let mut state = topic.lock();
         // A subscriber is counted before it locks the state.
@@ -406,6 +437,6 @@ impl KeyedTable {
     }
 }
 
-fn epoch_name(topic: &str) -> String {
+pub(crate) fn epoch_name(topic: &str) -> String {
     format!("{EPOCH_PREFIX}{topic}")
 }

@@ -30,13 +30,15 @@ const SNAPSHOT_CHANGES: u64 = 64;
 /// Keyed topic.
 #[derive(Debug)]
 pub(crate) struct KeyedTopic {
-    pub(super) name: Arc<str>,
+    pub(crate) name: Arc<str>,
     state: Mutex<KeyedState>,
     /// The last encoded snapshot of all keys.
     snapshot: Mutex<Option<EncodedSnapshot>>,
     pub(super) threads: Box<[ThreadInterest]>,
     /// The thread that removes its expired keys.
     pub(super) home: usize,
+    /// The replication knows of a change that it has not read yet.
+    pub(crate) is_noted: AtomicBool,
 }
 
 /// Interest of a thread in a topic.
@@ -48,10 +50,10 @@ pub(super) struct ThreadInterest {
     pub(super) is_notified: AtomicBool,
 }
 
-/// Parts of a snapshot at a sequence.
+/// Parts of a snapshot at a cursor.
 #[derive(Clone, Debug)]
 pub(super) struct EncodedSnapshot {
-    pub(super) position: Position,
+    pub(super) cursor: u64,
     pub(super) parts: Arc<[Prepared]>,
 }
 
@@ -63,10 +65,11 @@ impl KeyedTopic {
             snapshot: Mutex::default(),
             threads: (0..threads).map(|_| ThreadInterest::default()).collect(),
             home,
+            is_noted: AtomicBool::new(false),
         }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, KeyedState> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, KeyedState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -74,8 +77,8 @@ impl KeyedTopic {
         self.threads.iter().any(|thread| thread.subscribers.load(Ordering::Relaxed) > 0)
     }
 
-    /// Encodes the changes after a sequence and up to another, of at most this size: with the sequence then, and no
-    /// message if no key matches.
+    /// Encodes the changes after a cursor and up to another, of at most this size: with the cursor then, and no message
+    /// if no key matches.
     pub(super) fn encode_changes(
         &self,
         range: (u64, u64),
@@ -83,40 +86,51 @@ impl KeyedTopic {
         bytes_max: usize,
         encode: &EncodeKeys,
     ) -> Result<(u64, Option<Prepared>), NeedsSnapshot> {
-        let (epoch, read) = {
+        let (position, read) = {
             let state = self.lock();
-            (state.position().epoch, state.changes(range, filter, bytes_max)?)
+            let read = state.changes(range, filter, bytes_max)?;
+            (state.position_at(read.cursor), read)
         };
-        let sequence = read.sequence;
         if read.changes.is_empty() {
-            return Ok((sequence, None));
+            return Ok((read.cursor, None));
         }
-        let position = Position { epoch, sequence };
-        let update = KeyedUpdate { topic: &self.name, position, part: None, changes: &read.changes };
-        Ok((sequence, Some((encode.0)(&update))))
+        let update = KeyedUpdate {
+            topic: &self.name,
+            position,
+            part: None,
+            changes: &read.changes,
+            is_unavailable: false,
+        };
+        Ok((read.cursor, Some((encode.0)(&update))))
     }
 
     /// Returns a snapshot of the keys that match a filter. Without a filter, subscribers share it: it may lie some
     /// changes back, which follow.
     pub(super) fn encoded_snapshot(&self, filter: Option<&str>, encode: &EncodeKeys) -> EncodedSnapshot {
-        let (position, keys) = {
+        let (position, cursor, keys) = {
             let state = self.lock();
-            let position = state.position();
+            let (position, cursor) = (state.position(), state.cursor());
+            if state.is_refused() {
+                let part = Some(SnapshotPart { number: 1, is_last: true });
+                let (topic, changes) = (&*self.name, &[][..]);
+                let update = KeyedUpdate { topic, position, part, changes, is_unavailable: true };
+                return EncodedSnapshot { cursor, parts: [(encode.0)(&update)].into() };
+            }
             if filter.is_none() {
                 let known = self.lock_snapshot();
                 let changes_max = SNAPSHOT_CHANGES.max(state.len() as u64 / 2);
                 let is_recent = |known: &&EncodedSnapshot| {
-                    state.continues(known.position)
-                        && position.sequence - known.position.sequence <= changes_max
+                    state.has_changes_after(known.cursor)
+                        && cursor.saturating_sub(known.cursor) <= changes_max
                 };
                 if let Some(known) = known.as_ref().filter(is_recent) {
                     return known.clone();
                 }
             }
-            (position, state.snapshot(filter))
+            (position, cursor, state.snapshot(filter))
         };
         // Encoded without the lock.
-        let encoded = EncodedSnapshot { position, parts: self.encode_parts(position, &keys, encode) };
+        let encoded = EncodedSnapshot { cursor, parts: self.encode_parts(position, &keys, encode) };
         if filter.is_none() {
             *self.lock_snapshot() = Some(encoded.clone());
         }
@@ -138,7 +152,8 @@ impl KeyedTopic {
         let parts = (1..).zip(&ends).map(|(number, &end)| {
             let part = SnapshotPart { number, is_last: end == keys.len() };
             let changes = &keys[std::mem::replace(&mut begin, end)..end];
-            (encode.0)(&KeyedUpdate { topic: &self.name, position, part: Some(part), changes })
+            let topic = &*self.name;
+            (encode.0)(&KeyedUpdate { topic, position, part: Some(part), changes, is_unavailable: false })
         });
         parts.collect()
     }

@@ -49,6 +49,8 @@ pub struct KeyedUpdate<'a> {
     pub(crate) position: Position,
     pub(crate) part: Option<SnapshotPart>,
     pub(crate) changes: &'a [KeyChange],
+    /// The server has no memory for the replica of the topic.
+    pub(crate) is_unavailable: bool,
 }
 
 /// Part of a snapshot.
@@ -89,6 +91,14 @@ impl<'a> KeyedUpdate<'a> {
     #[must_use]
     pub fn is_last_part(&self) -> bool {
         self.part.is_none_or(|part| part.is_last)
+    }
+
+    /// Returns whether this server has no memory for its replica of the topic
+    /// ([`Server::key_replication`](crate::Server::key_replication)): it has no changes, and a snapshot follows when it
+    /// has.
+    #[must_use]
+    pub fn is_unavailable(&self) -> bool {
+        self.is_unavailable
     }
 
     /// Returns the changes, each key once. A snapshot has no removed keys.

@@ -155,10 +155,16 @@ impl KeyWrite {
         self.condition
     }
 
-    /// Returns the name of the write.
+    /// Returns the idempotency key.
     #[must_use]
     pub fn idempotency_key(&self) -> Option<&str> {
         self.idempotency_key.as_deref()
+    }
+
+    /// Returns the limit of keys of its topic.
+    #[must_use]
+    pub fn max_keys(&self) -> Option<usize> {
+        self.max_keys
     }
 
     pub(crate) fn check(&self, value_max: usize) -> Result<(), KeyError> {
@@ -194,6 +200,15 @@ pub struct KeyWritten {
     pub repeated: bool,
     /// Ticket of the change that a [`KeyLog`](crate::KeyLog) has to store first. `None`: the write is done.
     pub pending: Option<u64>,
+}
+
+impl KeyWritten {
+    /// The result of a write that another server has applied
+    /// ([`Server::key_replication`](crate::Server::key_replication)).
+    #[must_use]
+    pub fn elsewhere(position: Position, changed: bool, repeated: bool) -> Self {
+        Self { position, changed, repeated, pending: None }
+    }
 }
 
 /// Error of a write, or of a subscription to keys.
@@ -236,6 +251,8 @@ pub enum KeyError {
     OtherVersion(u64),
     /// The state of this server has been exported for a successor, which accepts writes.
     HandedOver,
+    /// Another server owns the keys of the topic ([`Server::key_replication`](crate::Server::key_replication)).
+    NotOwner,
     /// The log that stores the keys did not accept the change.
     Log(KeyLogError),
     /// The connection has too many subscriptions to keys.
@@ -274,6 +291,7 @@ impl fmt::Display for KeyError {
             Self::Missing => f.write_str("the key does not exist"),
             Self::OtherVersion(version) => write!(f, "the key has another version: {version}"),
             Self::HandedOver => f.write_str("another process takes over the topic's keys; retry"),
+            Self::NotOwner => f.write_str("another server owns the keys of the topic"),
             Self::Log(error) => error.fmt(f),
             Self::TooManySubscriptions => {
                 write!(f, "a connection has at most {SUBSCRIPTIONS_MAX} subscriptions to keys")

@@ -188,17 +188,17 @@ fn snapshot_is_encoded_once_for_many_readers() {
         world.write(&KeyWrite::set(format!("k{key}"), "x".repeat(4_000)));
     }
     let first = world.topic.encoded_snapshot(None, &world.encode);
-    assert_eq!((first.parts.len(), first.position.sequence), (5, 40));
+    assert_eq!((first.parts.len(), first.cursor), (5, 40));
     for round in 0..64 {
         world.write(&KeyWrite::set("k0", format!("{round}")));
     }
     let again = world.topic.encoded_snapshot(None, &world.encode);
-    assert_eq!(again.position, first.position, "64 changes follow it");
+    assert_eq!(again.cursor, first.cursor, "64 changes follow it");
     let (mut reader, mut view) = (KeyedReader::new(None), View::default());
     while !world.read(&mut reader, &mut view, None) {}
     assert_eq!(view.keys["k0"].1, "63");
     world.write(&KeyWrite::set("k0", "64"));
-    assert_eq!(world.topic.encoded_snapshot(None, &world.encode).position.sequence, 105);
+    assert_eq!(world.topic.encoded_snapshot(None, &world.encode).cursor, 105);
     let filtered = world.topic.encoded_snapshot(Some("k0"), &world.encode);
-    assert_eq!((filtered.parts.len(), filtered.position.sequence), (1, 105));
+    assert_eq!((filtered.parts.len(), filtered.cursor), (1, 105));
 }

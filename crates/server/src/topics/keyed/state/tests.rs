@@ -100,7 +100,7 @@ fn random_write(rng: &mut Rng, naive: &NaiveState) -> KeyWrite {
 
 fn changes_of(state: &KeyedState, after: u64) -> Vec<(u64, String, Option<Bytes>)> {
     let read = state.changes((after, state.sequence), None, usize::MAX).unwrap();
-    assert_eq!(read.sequence, state.sequence);
+    assert_eq!(read.cursor, state.sequence);
     read.changes.into_iter().map(|change| (change.version, change.key.to_string(), change.value)).collect()
 }
 
@@ -207,7 +207,7 @@ fn changes_are_read_in_pieces_of_a_size() {
     }
     let read = |after, filter, bytes| {
         let read = state.changes((after, 4), filter, bytes).unwrap();
-        (read.sequence, read.changes.iter().map(|change| change.version).collect::<Vec<_>>())
+        (read.cursor, read.changes.iter().map(|change| change.version).collect::<Vec<_>>())
     };
     assert_eq!(read(0, None, 1), (1, vec![1]), "at least one");
     assert_eq!(read(1, None, 22), (3, vec![2, 3]));

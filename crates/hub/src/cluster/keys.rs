@@ -1,0 +1,24 @@
+//! Keys of topics, shared by all nodes. One node owns each topic: it accepts the writes, and publishes the changes. Each
+//! node has a replica.
+//!
+//! ```text
+//!   client ─▶ node ── write ──▶ owner: condition, limits, version ── changes ──▶ all nodes: replica, subscribers
+//!              ◀─── result ────┘ after the changes
+//! ```
+//!
+//! docs/book/src/internals/decisions.md has the reasons, docs/book/src/operate/cluster.md the guarantees.
+
+mod claim;
+mod ownership;
+mod replicator;
+mod shared;
+mod transfer;
+mod wire;
+mod writes;
+
+pub(super) use self::replicator::{KeyNodes, KeyReplicator};
+pub(super) use self::shared::{ClusterKeys, KeyCounters};
+pub(super) use self::transfer::{KeySender, KeyTarget};
+
+#[cfg(test)]
+mod tests;

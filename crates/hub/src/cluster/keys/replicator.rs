@@ -1,0 +1,508 @@
+//! The part of the link's thread for the keys of topics, without I/O: owners, changes and replicas.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use sinews_server::{KeyedSnapshot, Position, Publisher, ReplicaError, TopicName};
+
+use super::shared::ClusterKeys;
+use super::transfer::{KeySender, KeyTarget, RemoteKeys, Transfers};
+use super::wire::{ChangeItem, KeyDecoder, KeyEncoder, Precursor};
+use super::writes::KeyWrites;
+use crate::cluster::message::{MessageKind, NodeId};
+use crate::topics::shared_keys::Claim;
+
+/// The processes that share keys, without this one, by the id of their node.
+pub(crate) type KeyNodes = BTreeMap<u128, NodeId>;
+
+/// Size of a message with the changes of several topics, in bytes.
+const BATCH_BYTES: usize = 32 << 10;
+
+/// Bytes that wait for the broker, above which changes wait, too: then each key is sent once, with its last value.
+pub(super) const WAITING_MAX: usize = 256 << 10;
+
+/// Time after a login in which each living node sends a heartbeat.
+pub(super) const SYNC_MIN: Duration = Duration::from_millis(1_200);
+
+/// Interval of the search for topics to claim.
+const CLAIM_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Time without the broker after which this node discards its keys if another node was connected meanwhile: removals may
+/// be forgotten there.
+pub(super) const ABSENCE_MAX: Duration = Duration::from_secs(60);
+
+/// State of the keys of all nodes, as this node knows it.
+pub(crate) struct KeyReplicator {
+    pub(super) own: u128,
+    pub(super) publisher: Publisher,
+    pub(super) shared: Arc<ClusterKeys>,
+    pub(super) nodes: KeyNodes,
+    pub(super) topics: BTreeMap<Arc<str>, SharedTopic>,
+    pub(super) remotes: BTreeMap<NodeId, RemoteKeys>,
+    pub(super) transfers: Transfers,
+    pub(super) writes: KeyWrites,
+    /// Number of the last message with changes.
+    pub(super) number: u64,
+    /// Owned topics with changes to send, in order.
+    pub(super) dirty: VecDeque<Arc<str>>,
+    pub(super) is_dirty: BTreeSet<Arc<str>>,
+    pub(super) emptied: BTreeSet<Arc<str>>,
+    pub(super) orphans: BTreeMap<Arc<str>, Instant>,
+    claims_at: Instant,
+    pub(super) connected: Option<Instant>,
+    /// Since when the broker has been away; before the first login `None`.
+    pub(super) away: Option<Instant>,
+    /// How long the broker was away before the last login.
+    pub(super) absence: Option<Duration>,
+    /// All owners are known.
+    pub(super) is_synced: bool,
+    /// A handover from a predecessor process, if there is one, is complete.
+    pub(super) is_serving: bool,
+    pub(super) last_epoch: u64,
+}
+
+/// A topic with an owner.
+#[derive(Debug)]
+pub(super) struct SharedTopic {
+    pub(super) claim: Claim,
+    pub(super) replica: ReplicaState,
+    /// Owned topics: the changes up to here have been sent.
+    published: u64,
+    /// Owned topics: what the others need to know before the next changes.
+    pub(super) precursor: Precursor,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReplicaState {
+    /// This node owns the topic.
+    Owned,
+    /// All changes that are known are applied.
+    Current,
+    /// Changes are missing: they are requested, or all keys.
+    Stale { needs_all: bool },
+    /// The replica does not fit into the memory limit.
+    Refused,
+}
+
+impl KeyReplicator {
+    pub(crate) fn new(own: u128, publisher: Publisher, shared: Arc<ClusterKeys>) -> Self {
+        Self {
+            own,
+            publisher,
+            shared,
+            nodes: KeyNodes::new(),
+            topics: BTreeMap::new(),
+            remotes: BTreeMap::new(),
+            transfers: Transfers::default(),
+            writes: KeyWrites::default(),
+            number: 0,
+            dirty: VecDeque::new(),
+            is_dirty: BTreeSet::new(),
+            emptied: BTreeSet::new(),
+            orphans: BTreeMap::new(),
+            claims_at: Instant::now(),
+            connected: None,
+            away: None,
+            absence: None,
+            is_synced: false,
+            is_serving: false,
+            last_epoch: 0,
+        }
+    }
+
+    /// Number of the last message with changes, for the heartbeat.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Time since the login at the broker.
+    pub(crate) fn connected_for(&self, now: Instant) -> Duration {
+        self.connected.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
+    }
+
+    /// Begins to share keys, with the owners that a predecessor process knew.
+    pub(crate) fn serve(&mut self, now: Instant) {
+        if std::mem::replace(&mut self.is_serving, true) {
+            return;
+        }
+        let inherited = std::mem::take(&mut self.shared.lock().inherited);
+        for (topic, claim) in inherited {
+            let position = self.publisher.keyed_position(&topic);
+            let is_restored = position.is_some_and(|position| position.epoch == claim.epoch);
+            let topic: Arc<str> = topic.into();
+            let is_own = claim.owner == self.own && is_restored;
+            if is_own && self.publisher.own_keyed_topic(&topic, claim.epoch).is_ok() {
+                let published = position.map_or(0, |position| position.sequence);
+                self.insert(&topic, claim, ReplicaState::Owned, published);
+                continue;
+            }
+            self.publisher.follow_keyed_topic(&topic);
+            if is_restored {
+                self.insert(&topic, claim, ReplicaState::Current, 0);
+            } else {
+                self.insert(&topic, claim, ReplicaState::Stale { needs_all: true }, 0);
+                self.transfers.need(&topic, now);
+            }
+        }
+        self.count_owned();
+        // The other nodes compare the topics of this process with those of its predecessor.
+        self.number += 1;
+        self.connected = self.connected.map(|_| now);
+    }
+
+    pub(super) fn insert(&mut self, topic: &Arc<str>, claim: Claim, replica: ReplicaState, published: u64) {
+        let known = SharedTopic { claim, replica, published, precursor: Precursor::Same };
+        self.topics.insert(Arc::clone(topic), known);
+        self.shared.lock().claims.insert(Arc::clone(topic), claim);
+    }
+
+    /// The broker has accepted the login.
+    pub(crate) fn connected(&mut self, now: Instant) {
+        self.connected = Some(now);
+        self.absence = self.away.take().map(|since| now.saturating_duration_since(since));
+        self.remotes.values_mut().for_each(RemoteKeys::unconfirm);
+    }
+
+    pub(crate) fn disconnected(&mut self, now: Instant) {
+        if self.connected.take().is_some() {
+            self.away = Some(now);
+        }
+        self.is_synced = false;
+        self.transfers.clear();
+        self.orphans.clear();
+        self.shared.end_loading();
+        self.fail_writes();
+    }
+
+    /// Notes the living nodes. While the broker is away, owners remain.
+    pub(crate) fn set_nodes(&mut self, nodes: KeyNodes, now: Instant) {
+        if self.connected.is_none() || self.nodes == nodes {
+            return;
+        }
+        self.remotes.retain(|node, _| nodes.get(&node.id) == Some(node));
+        self.nodes = nodes;
+        let mut orphans = std::mem::take(&mut self.orphans);
+        orphans.retain(|topic, _| self.topics.contains_key(topic));
+        for (topic, known) in &self.topics {
+            if self.is_alive(known.claim.owner) {
+                orphans.remove(topic);
+            } else {
+                orphans.entry(Arc::clone(topic)).or_insert(now);
+            }
+        }
+        self.orphans = orphans;
+    }
+
+    /// Does all that is due.
+    pub(crate) fn run(&mut self, sender: &dyn KeySender, now: Instant) {
+        if !self.is_serving {
+            return;
+        }
+        self.take_submitted(now);
+        if self.connected.is_none() {
+            return;
+        }
+        self.update_sync(sender, now);
+        if self.is_synced && !self.orphans.is_empty() && now >= self.claims_at {
+            self.claims_at = now + CLAIM_INTERVAL;
+            self.claim_orphans(now);
+        }
+        self.run_writes(sender, now);
+        self.release_emptied(sender);
+        self.flush(sender);
+        self.run_transfers(sender, now);
+        self.send_results(sender);
+    }
+
+    fn take_submitted(&mut self, now: Instant) {
+        let mut work = self.shared.lock();
+        let changed = std::mem::take(&mut work.changed);
+        let emptied = std::mem::take(&mut work.emptied);
+        let submitted = std::mem::take(&mut work.writes);
+        drop(work);
+        changed.into_iter().for_each(|topic| self.mark_dirty(&topic));
+        self.emptied.extend(emptied);
+        for write in submitted {
+            self.accept_write(write, now);
+        }
+    }
+
+    pub(super) fn mark_dirty(&mut self, topic: &Arc<str>) {
+        if self.is_dirty.insert(Arc::clone(topic)) {
+            self.dirty.push_back(Arc::clone(topic));
+        }
+    }
+
+    /// When [`run`](Self::run) has something to do next without an event, besides changes that wait for the broker.
+    pub(crate) fn next_due(&self, now: Instant) -> Option<Instant> {
+        if !self.is_serving || self.connected.is_none() {
+            return None;
+        }
+        let sync = (!self.is_synced).then_some(now + CLAIM_INTERVAL / 2);
+        let claims = (!self.orphans.is_empty()).then_some(self.claims_at);
+        [sync, claims, self.writes.next_due(), self.transfers.next_due()].into_iter().flatten().min()
+    }
+
+    /// Whether changes or parts wait until the broker has accepted others.
+    pub(crate) fn has_output(&self) -> bool {
+        self.connected.is_some() && (!self.dirty.is_empty() || self.transfers.has_output())
+    }
+
+    fn update_sync(&mut self, sender: &dyn KeySender, now: Instant) {
+        if self.is_synced && self.shared.is_loaded() {
+            return;
+        }
+        if self.connected_for(now) < SYNC_MIN {
+            return;
+        }
+        let unconfirmed: Vec<NodeId> = self
+            .nodes
+            .values()
+            .filter(|node| !self.remotes.get(node).is_some_and(RemoteKeys::is_confirmed))
+            .copied()
+            .collect();
+        for node in &unconfirmed {
+            self.request_catalogue(*node, sender, now);
+        }
+        self.is_synced = unconfirmed.is_empty();
+        let is_missing = |topic: &SharedTopic| {
+            matches!(topic.replica, ReplicaState::Stale { .. }) && self.is_alive(topic.claim.owner)
+        };
+        if self.is_synced && !self.shared.is_loaded() && !self.topics.values().any(is_missing) {
+            self.shared.finish_loading();
+        }
+    }
+
+    pub(super) fn set_refused(&self, topic: &Arc<str>, is_refused: bool) {
+        let mut work = self.shared.lock();
+        if is_refused {
+            work.refused.insert(Arc::clone(topic));
+        } else {
+            work.refused.remove(topic);
+        }
+        self.shared.counters.refused.store(work.refused.len() as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn forget(&mut self, topic: &Arc<str>) {
+        self.topics.remove(topic);
+        self.orphans.remove(topic);
+        self.transfers.forget(topic);
+        self.shared.lock().claims.remove(topic);
+        self.set_refused(topic, false);
+    }
+
+    pub(super) fn begin_changes(&mut self) -> KeyEncoder {
+        self.number += 1;
+        KeyEncoder(self.number.to_le_bytes().to_vec())
+    }
+
+    /// Largest size of the keys in one message, in bytes.
+    pub(super) fn part_bytes(sender: &dyn KeySender) -> usize {
+        (sender.max_payload() / 4).clamp(1_024, 256 << 10)
+    }
+
+    /// Sends the changes of owned topics.
+    pub(super) fn flush(&mut self, sender: &dyn KeySender) {
+        let mut out: Option<KeyEncoder> = None;
+        while sender.waiting() <= WAITING_MAX {
+            let Some(topic) = self.dirty.pop_front() else { break };
+            self.is_dirty.remove(&topic);
+            let Some((claim, item)) = self.take_changes(&topic, Self::part_bytes(sender)) else { continue };
+            let mut body = out.take().unwrap_or_else(|| self.begin_changes());
+            body.item(&topic, &claim, &item);
+            if body.0.len() >= BATCH_BYTES {
+                sender.send(KeyTarget::All, MessageKind::KeyChanges, &body.0);
+            } else {
+                out = Some(body);
+            }
+        }
+        if let Some(body) = out {
+            sender.send(KeyTarget::All, MessageKind::KeyChanges, &body.0);
+        }
+    }
+
+    fn take_changes(&mut self, topic: &Arc<str>, bytes_max: usize) -> Option<(Claim, ChangeItem)> {
+        let known = self.topics.get_mut(topic).filter(|known| known.replica == ReplicaState::Owned)?;
+        let after = known.published;
+        let precursor = std::mem::replace(&mut known.precursor, Precursor::Same);
+        let Some(changes) = self.publisher.owned_key_changes(topic, after, bytes_max) else {
+            // Removals are forgotten: the replicas request all keys.
+            let end = self.publisher.keyed_position(topic)?.sequence;
+            known.published = end;
+            let (precursor, keys) = (Precursor::Same, Vec::new());
+            return Some((known.claim, ChangeItem::Changes { precursor, after: end, end, keys }));
+        };
+        let end = changes.position.sequence;
+        known.published = end;
+        let claim = known.claim;
+        if self.publisher.keyed_position(topic).is_some_and(|position| position.sequence > end) {
+            self.mark_dirty(topic);
+        }
+        Some((claim, ChangeItem::Changes { precursor, after, end, keys: changes.keys }))
+    }
+
+    /// Applies changes of another node.
+    pub(super) fn receive_changes(
+        &mut self,
+        node: NodeId,
+        body: &[u8],
+        sender: &dyn KeySender,
+        now: Instant,
+    ) {
+        let mut body = KeyDecoder(body);
+        let Some(number) = body.long() else { return };
+        self.remotes.entry(node).or_default().note(number);
+        while let Some((topic, claim, item)) = body.item() {
+            if claim.owner != node.id {
+                continue;
+            }
+            match item {
+                ChangeItem::Release => self.released(topic, claim),
+                ChangeItem::Changes { precursor, after, end, keys } => {
+                    self.shared.counters.changes.fetch_add(keys.len() as u64, Ordering::Relaxed);
+                    let position = Position { epoch: claim.epoch, sequence: end };
+                    let changes = KeyedSnapshot {
+                        topic: topic.to_owned(),
+                        position,
+                        forgotten: 0,
+                        keys,
+                        recent: Vec::new(),
+                    };
+                    if self.follow(topic, claim, (precursor, after), now) {
+                        self.apply(topic, after, changes, now);
+                    }
+                }
+            }
+        }
+        self.request_catalogue(node, sender, now);
+    }
+
+    /// Compares a claim with the known one, and follows the better one. Returns whether it is the claim that is followed.
+    pub(super) fn follow(
+        &mut self,
+        topic: &str,
+        claim: Claim,
+        (precursor, after): (Precursor, u64),
+        now: Instant,
+    ) -> bool {
+        let known = self.topics.get(topic).map(|known| known.claim);
+        if known == Some(claim) {
+            return true;
+        }
+        if TopicName::parse(topic).is_err() {
+            return false;
+        }
+        if let Some(known) = known
+            && !claim.beats(&known)
+        {
+            if known.owner == self.own {
+                self.announce_again(topic);
+            }
+            return false;
+        }
+        if known.is_none_or(|known| known.owner == self.own) {
+            self.publisher.follow_keyed_topic(topic);
+        }
+        let continued = match precursor {
+            Precursor::At(from) => self.publisher.adopt_keyed_topic(topic, from, claim.epoch),
+            Precursor::Nothing => self.publisher.install_keyed_topic(KeyedSnapshot {
+                topic: topic.to_owned(),
+                position: Position { epoch: claim.epoch, sequence: after },
+                forgotten: after,
+                keys: Vec::new(),
+                recent: Vec::new(),
+            }),
+            Precursor::Same | Precursor::Unknown => Err(ReplicaError::Gap),
+        };
+        let topic: Arc<str> = topic.into();
+        let is_current = continued.is_ok();
+        let replica =
+            if is_current { ReplicaState::Current } else { ReplicaState::Stale { needs_all: true } };
+        self.insert(&topic, claim, replica, 0);
+        self.set_refused(&topic, false);
+        self.transfers.forget(&topic);
+        if self.is_alive(claim.owner) {
+            self.orphans.remove(&topic);
+        } else {
+            self.orphans.entry(Arc::clone(&topic)).or_insert(now);
+        }
+        if !is_current {
+            self.transfers.need(&topic, now);
+        }
+        self.count_owned();
+        true
+    }
+
+    fn apply(&mut self, topic: &str, after: u64, changes: KeyedSnapshot, now: Instant) {
+        let Some((topic, known)) = self.topics.get_key_value(topic) else { return };
+        let topic = Arc::clone(topic);
+        match known.replica {
+            ReplicaState::Owned | ReplicaState::Refused | ReplicaState::Stale { needs_all: true } => {}
+            ReplicaState::Current => {
+                let applied = self.publisher.apply_key_changes(after, changes);
+                self.note_applied(&topic, applied, now);
+            }
+            ReplicaState::Stale { needs_all: false } => {
+                // The missing changes are on their way.
+                if self.publisher.apply_key_changes(after, changes).is_ok() {
+                    self.note_applied(&topic, Ok(()), now);
+                }
+            }
+        }
+    }
+
+    /// Notes the result of a change of a replica.
+    pub(super) fn note_applied(&mut self, topic: &Arc<str>, applied: Result<(), ReplicaError>, now: Instant) {
+        let Some(known) = self.topics.get_mut(topic) else { return };
+        match applied {
+            Ok(()) => {
+                if known.replica != ReplicaState::Current {
+                    known.replica = ReplicaState::Current;
+                    self.transfers.forget(topic);
+                    self.set_refused(topic, false);
+                }
+            }
+            Err(ReplicaError::ServerFull) => {
+                if known.replica != ReplicaState::Refused {
+                    tracing::error!(
+                        topic = &**topic,
+                        "the keys of a topic exceed limits.max_keyed_memory of this node: it has none of them"
+                    );
+                }
+                known.replica = ReplicaState::Refused;
+                self.set_refused(topic, true);
+                self.transfers.retry_refused(topic, now);
+            }
+            Err(error) => {
+                let needs_all =
+                    error != ReplicaError::Gap || known.replica == ReplicaState::Stale { needs_all: true };
+                known.replica = ReplicaState::Stale { needs_all };
+                self.transfers.need(topic, now);
+            }
+        }
+    }
+
+    /// Handles a message of another node.
+    pub(crate) fn receive(
+        &mut self,
+        node: NodeId,
+        kind: MessageKind,
+        body: &[u8],
+        (sender, now): (&dyn KeySender, Instant),
+    ) {
+        if !self.is_serving || self.connected.is_none() {
+            return;
+        }
+        match kind {
+            MessageKind::KeyChanges => self.receive_changes(node, body, sender, now),
+            MessageKind::KeyCatalogue => self.receive_catalogue(node, body, now),
+            MessageKind::KeyRequest => self.receive_request(node, body),
+            MessageKind::KeyState => self.receive_state(node, body, now),
+            MessageKind::KeyWrite => self.receive_write(node, body),
+            MessageKind::KeyResult => self.receive_result(node, body, now),
+            _ => {}
+        }
+    }
+}

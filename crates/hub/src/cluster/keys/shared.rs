@@ -1,0 +1,271 @@
+//! The keys of this node in a cluster, as all threads see them.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_channel::oneshot;
+use sinews_server::{KeyError, KeyReplication, KeyWrite, KeyWritten};
+
+use crate::brief::brief;
+use crate::cluster::outbox::Outbox;
+use crate::problem::{Problem, code, problem};
+use crate::topics::keys::key_problem;
+use crate::topics::shared_keys::{Claim, KeyWriteOutcome, LoadingKeys, SharedKeys};
+
+/// Maximum number of writes of this node that wait for other nodes.
+const WRITES_MAX: usize = 1_024;
+
+/// Maximum size of their values together in bytes.
+const WRITES_BYTES_MAX: usize = 16 << 20;
+
+/// Bytes of a message beside the names and the value of a write.
+const WRITE_HEAD: usize = 1_024;
+
+/// The keys of this node in a cluster, as all threads see them.
+pub(crate) struct ClusterKeys {
+    outbox: Arc<Outbox>,
+    state: Mutex<SubmittedWork>,
+    /// Writes that have not ended; read without the lock.
+    waiting: AtomicU64,
+    /// The keys of the other nodes are in memory.
+    is_loaded: AtomicBool,
+    pub(crate) counters: KeyCounters,
+}
+
+/// Work for the link's thread.
+#[derive(Default)]
+pub(super) struct SubmittedWork {
+    pub(super) writes: Vec<SubmittedWrite>,
+    /// Writes that have not ended, by topic.
+    waiting: HashMap<Arc<str>, usize>,
+    waiting_bytes: usize,
+    pub(super) changed: Vec<Arc<str>>,
+    pub(super) emptied: Vec<Arc<str>>,
+    /// Topics whose replicas do not fit into the memory limit.
+    pub(super) refused: HashSet<Arc<str>>,
+    /// The owners of a predecessor process.
+    pub(super) inherited: Vec<(String, Claim)>,
+    /// Dropped when the keys of the other nodes are loaded, or cannot be.
+    loading: Vec<oneshot::Sender<()>>,
+    /// The owners, for a successor process.
+    pub(super) claims: BTreeMap<Arc<str>, Claim>,
+}
+
+/// What was done for the keys of all nodes.
+#[derive(Debug, Default)]
+pub(crate) struct KeyCounters {
+    /// Topics that this node owns.
+    pub(crate) owned: AtomicU64,
+    /// Replicas that do not fit into the memory limit.
+    pub(crate) refused: AtomicU64,
+    /// Writes passed to owners, and writes that have ended with 503.
+    pub(crate) forwarded: AtomicU64,
+    pub(crate) unanswered: AtomicU64,
+    /// Changes received from owners.
+    pub(crate) changes: AtomicU64,
+    /// Replicas that were loaded from their owner.
+    pub(crate) loads: AtomicU64,
+    /// Topics that this node has claimed.
+    pub(crate) claims: AtomicU64,
+}
+
+/// A write that the link's thread executes.
+pub(super) struct SubmittedWrite {
+    pub(super) topic: Arc<str>,
+    pub(super) write: KeyWrite,
+    done: oneshot::Sender<Result<KeyWritten, Problem>>,
+}
+
+impl fmt::Debug for ClusterKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClusterKeys").field("counters", &self.counters).finish_non_exhaustive()
+    }
+}
+
+impl ClusterKeys {
+    pub(in super::super) fn new(outbox: Arc<Outbox>) -> Self {
+        Self {
+            outbox,
+            state: Mutex::default(),
+            waiting: AtomicU64::new(0),
+            is_loaded: AtomicBool::new(false),
+            counters: KeyCounters::default(),
+        }
+    }
+
+    fn check_size(&self, topic: &str, write: &KeyWrite) -> Result<(), Problem> {
+        let size = WRITE_HEAD + write.value().map_or(0, bytes::Bytes::len);
+        let max = self.outbox.max_payload();
+        if size > max {
+            let text = format!(
+                "value of {size} bytes in {} exceeds the largest message of the cluster's broker ({max})",
+                brief(topic)
+            );
+            return Err(problem(code::TOO_LARGE, text));
+        }
+        Ok(())
+    }
+
+    fn has_waiting(&self, topic: &str) -> bool {
+        self.waiting.load(Ordering::Acquire) > 0 && self.lock().waiting.contains_key(topic)
+    }
+
+    fn submit(
+        &self,
+        topic: &str,
+        write: KeyWrite,
+    ) -> Result<oneshot::Receiver<Result<KeyWritten, Problem>>, Problem> {
+        if !self.outbox.is_open() {
+            return Err(broker_away(topic));
+        }
+        let bytes = write.value().map_or(0, bytes::Bytes::len);
+        let mut state = self.lock();
+        let waiting: usize = usize::try_from(self.waiting.load(Ordering::Acquire)).unwrap_or(usize::MAX);
+        if waiting >= WRITES_MAX || state.waiting_bytes + bytes > WRITES_BYTES_MAX {
+            let text = format!(
+                "writes of keys wait for other nodes: {waiting} of {WRITES_MAX}, {} of {WRITES_BYTES_MAX} bytes; retry",
+                state.waiting_bytes
+            );
+            return Err(problem(code::STORE, text));
+        }
+        let (done, result) = oneshot::channel();
+        let topic: Arc<str> = topic.into();
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        *state.waiting.entry(Arc::clone(&topic)).or_default() += 1;
+        state.waiting_bytes += bytes;
+        state.writes.push(SubmittedWrite { topic, write, done });
+        drop(state);
+        self.outbox.wake();
+        Ok(result)
+    }
+
+    /// Ends a write.
+    pub(super) fn finish(&self, write: SubmittedWrite, result: Result<KeyWritten, Problem>) {
+        let mut state = self.lock();
+        if let Some(count) = state.waiting.get_mut(&write.topic) {
+            *count -= 1;
+            if *count == 0 {
+                state.waiting.remove(&write.topic);
+            }
+        }
+        state.waiting_bytes -= write.write.value().map_or(0, bytes::Bytes::len);
+        drop(state);
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+        if result.as_ref().is_err_and(|problem| problem.code == code::STORE) {
+            self.counters.unanswered.fetch_add(1, Ordering::Relaxed);
+        }
+        // The client may have gone.
+        let _ = write.done.send(result);
+    }
+
+    /// Whether the keys of the other nodes have been loaded.
+    pub(crate) fn is_loaded(&self) -> bool {
+        self.is_loaded.load(Ordering::Acquire)
+    }
+
+    /// The keys of the other nodes are loaded.
+    pub(super) fn finish_loading(&self) {
+        self.is_loaded.store(true, Ordering::Release);
+        self.end_loading();
+    }
+
+    /// Ends what waits for the keys of the other nodes.
+    pub(super) fn end_loading(&self) {
+        let loading = std::mem::take(&mut self.lock().loading);
+        // Completes the waiting tasks.
+        drop(loading);
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, SubmittedWork> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SharedKeys for ClusterKeys {
+    fn write(
+        &self,
+        topic: &str,
+        write: KeyWrite,
+        write_here: &mut dyn FnMut(&KeyWrite) -> Result<KeyWritten, KeyError>,
+    ) -> KeyWriteOutcome {
+        if let Err(problem) = self.check_size(topic, &write) {
+            return KeyWriteOutcome::Done(Err(problem));
+        }
+        if !self.has_waiting(topic) {
+            match write_here(&write) {
+                Err(KeyError::NotOwner) => {}
+                written => return KeyWriteOutcome::Done(written.map_err(key_problem)),
+            }
+        }
+        match self.submit(topic, write) {
+            Ok(result) => KeyWriteOutcome::Later(Box::pin(async {
+                // The link's thread has ended.
+                let is_over = |_| Err(problem(code::STORE, "the server shuts down; retry"));
+                result.await.unwrap_or_else(is_over)
+            })),
+            Err(problem) => KeyWriteOutcome::Done(Err(problem)),
+        }
+    }
+
+    fn check_ready(&self, topic: &str) -> Result<(), Problem> {
+        if !self.is_loaded() {
+            let text = format!("the keys of {} are not loaded from the other nodes yet; retry", brief(topic));
+            return Err(problem(code::STORE, text));
+        }
+        if self.counters.refused.load(Ordering::Relaxed) > 0 && self.lock().refused.contains(topic) {
+            return Err(problem(code::STORE, refused(topic)));
+        }
+        Ok(())
+    }
+
+    fn loading(&self) -> Option<LoadingKeys> {
+        if self.is_loaded() || !self.outbox.is_open() {
+            return None;
+        }
+        let (done, loaded) = oneshot::channel();
+        self.lock().loading.push(done);
+        if self.is_loaded() {
+            // The sender was perhaps added too late.
+            return None;
+        }
+        Some(Box::pin(async {
+            let _: Result<(), oneshot::Canceled> = loaded.await;
+            Ok(())
+        }))
+    }
+
+    fn inherit(&self, topic: String, claim: Claim) {
+        self.lock().inherited.push((topic, claim));
+    }
+
+    fn claim(&self, topic: &str) -> Option<Claim> {
+        self.lock().claims.get(topic).copied()
+    }
+}
+
+impl KeyReplication for ClusterKeys {
+    fn changed(&self, topic: &Arc<str>) {
+        self.lock().changed.push(Arc::clone(topic));
+        self.outbox.wake();
+    }
+
+    fn emptied(&self, topic: &Arc<str>) {
+        self.lock().emptied.push(Arc::clone(topic));
+        self.outbox.wake();
+    }
+}
+
+pub(super) fn broker_away(topic: &str) -> Problem {
+    let text = format!(
+        "the broker of the cluster is away, and this node does not own the keys of {}; retry",
+        brief(topic)
+    );
+    problem(code::STORE, text)
+}
+
+/// The error for a topic whose replica does not fit.
+fn refused(topic: &str) -> String {
+    format!("the keys of {} exceed limits.max_keyed_memory of this node", brief(topic))
+}

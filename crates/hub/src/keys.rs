@@ -1,0 +1,110 @@
+//! The keys of topics for clients: in memory, durable, or shared by the nodes of a cluster.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use sinews_server::{Context, KeyError, KeyLog as _, KeyWrite, KeyWritten, Publisher};
+
+use crate::auth::Creator;
+use crate::problem::Problem;
+use crate::streams::service::StreamService;
+use crate::streams::store::SharedOpening;
+use crate::topics::HubTopics;
+use crate::topics::keys::key_problem;
+use crate::topics::shared_keys::KeyWriteOutcome;
+
+/// What stores and shares the keys.
+#[derive(Clone, Copy)]
+pub(crate) struct KeyStore<'a> {
+    hub: &'a HubTopics,
+    streams: Option<&'a Arc<StreamService>>,
+}
+
+impl<'a> KeyStore<'a> {
+    pub(crate) fn new(hub: &'a HubTopics, streams: Option<&'a Arc<StreamService>>) -> Self {
+        Self { hub, streams }
+    }
+
+    /// The streams, if they store the keys of a topic.
+    pub(crate) fn durable(&self, topic: &str) -> Option<&'a Arc<StreamService>> {
+        self.streams.filter(|streams| streams.keys().stores(topic))
+    }
+
+    /// Whether the keys of a topic can be read.
+    ///
+    /// # Errors
+    /// They are not read from their stream or from the other nodes yet, or cannot be.
+    pub(crate) fn check_ready(&self, topic: &str) -> Result<(), Problem> {
+        self.streams.map_or(Ok(()), |streams| streams.keys().check_ready(topic))?;
+        self.hub.shared_keys().map_or(Ok(()), |keys| keys.check_ready(topic))
+    }
+
+    /// What a subscription has to wait for, or a write by this creator of a stream.
+    pub(crate) fn opening(&self, topic: &str, creator: Option<&Creator>) -> Option<SharedOpening> {
+        if let Some(opening) = self.streams.and_then(|streams| streams.opening_of_keys(topic, creator)) {
+            return Some(opening);
+        }
+        // A write waits at its owner.
+        let keys = self.hub.shared_keys().filter(|_| creator.is_none())?;
+        Some(keys.loading()?.shared())
+    }
+
+    /// Whether the other nodes do not receive a write yet.
+    pub(crate) fn is_isolated(&self) -> bool {
+        self.hub.is_isolated()
+    }
+
+    /// Writes a key for a request, or for the program. A new stream has this creator.
+    pub(crate) fn write(
+        &self,
+        topic: &str,
+        write: KeyWrite,
+        creator: Creator,
+        publisher: &Publisher,
+    ) -> KeyWriteOutcome {
+        if let Some(streams) = self.durable(topic) {
+            return write_durable(streams, publisher.clone(), topic, write, creator);
+        }
+        self.write_with(topic, write, &mut |write| publisher.write_key(topic, write))
+    }
+
+    /// Writes a key for a client of a connection, whose stream is open.
+    pub(crate) fn write_of_connection(
+        &self,
+        topic: &str,
+        write: KeyWrite,
+        cx: &mut Context<'_>,
+    ) -> KeyWriteOutcome {
+        let outcome = self.write_with(topic, write, &mut |write| cx.write_key(topic, write));
+        if let KeyWriteOutcome::Done(Ok(written)) = outcome
+            && let (Some(ticket), Some(streams)) = (written.pending, self.streams)
+        {
+            let stored = streams.keys().wait_for(topic, ticket);
+            return KeyWriteOutcome::Later(Box::pin(stored.map(move |stored| stored.map(|()| written))));
+        }
+        outcome
+    }
+
+    fn write_with(
+        &self,
+        topic: &str,
+        write: KeyWrite,
+        write_here: &mut dyn FnMut(&KeyWrite) -> Result<KeyWritten, KeyError>,
+    ) -> KeyWriteOutcome {
+        match self.hub.shared_keys() {
+            Some(keys) => keys.write(topic, write, write_here),
+            None => KeyWriteOutcome::Done(write_here(&write).map_err(key_problem)),
+        }
+    }
+}
+
+fn write_durable(
+    streams: &Arc<StreamService>,
+    publisher: Publisher,
+    topic: &str,
+    write: KeyWrite,
+    creator: Creator,
+) -> KeyWriteOutcome {
+    let written = Arc::clone(streams).write_key(publisher, topic.to_owned(), write, creator);
+    KeyWriteOutcome::Later(Box::pin(written))
+}

@@ -1,0 +1,235 @@
+//! Keys of a topic that several servers share: one server owns the topic and accepts its writes, the others have replicas.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::{KeyedState, cost};
+use crate::topics::history::policy::Position;
+use crate::topics::keyed::replication::ReplicaError;
+use crate::topics::keyed::update::{KeySnapshot, KeyedSnapshot};
+use crate::topics::keyed::write::check_key;
+
+/// The part of this server in a topic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum KeyRole {
+    /// No other server shares the keys.
+    #[default]
+    Alone,
+    /// This server accepts writes, and removes expired keys.
+    Owner,
+    /// Another server does.
+    Replica,
+    /// No server is known to own the topic.
+    Unowned,
+}
+
+impl KeyRole {
+    pub(super) fn accepts_writes(self) -> bool {
+        matches!(self, Self::Alone | Self::Owner)
+    }
+
+    /// Whether the table may remove a topic without keys. A claimed topic has a position that the servers share.
+    pub(super) fn is_removable(self) -> bool {
+        matches!(self, Self::Alone | Self::Unowned)
+    }
+}
+
+impl KeyedState {
+    pub(crate) fn role(&self) -> KeyRole {
+        self.role
+    }
+
+    pub(crate) fn set_role(&mut self, role: KeyRole) {
+        self.role = role;
+    }
+
+    /// Returns whether the replica has not fit into the memory limit.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.refused
+    }
+
+    /// Returns whether nothing is left of a topic that this server owns.
+    pub(crate) fn is_owned_and_empty(&self) -> bool {
+        self.role == KeyRole::Owner && self.is_empty() && !self.frozen
+    }
+
+    /// Returns the position of a cursor in this epoch.
+    pub(crate) fn position_at(&self, cursor: u64) -> Position {
+        Position { epoch: self.epoch, sequence: cursor - self.base }
+    }
+
+    /// Owns the topic in an epoch. In a new one the sequence continues, and subscribers get a snapshot.
+    pub(crate) fn own(&mut self, epoch: u64) -> Result<(), ReplicaError> {
+        self.check_unfrozen()?;
+        self.role = KeyRole::Owner;
+        if self.epoch != epoch {
+            self.begin_epoch(epoch);
+        }
+        Ok(())
+    }
+
+    /// Continues in the epoch of a new owner that has the same keys.
+    pub(crate) fn adopt(&mut self, epoch: u64) -> Result<(), ReplicaError> {
+        self.check_unfrozen()?;
+        self.role = KeyRole::Replica;
+        self.begin_epoch(epoch);
+        Ok(())
+    }
+
+    fn begin_epoch(&mut self, epoch: u64) {
+        let cursor = self.cursor();
+        self.epoch = epoch;
+        self.forgotten = self.sequence;
+        self.refused = false;
+        self.rebase(cursor);
+    }
+
+    /// Makes the cursors of this state higher than a cursor of an earlier one.
+    fn rebase(&mut self, earlier: u64) {
+        self.base = (earlier + 1).max(self.forgotten) - self.forgotten;
+    }
+
+    fn check_unfrozen(&self) -> Result<(), ReplicaError> {
+        if self.frozen { Err(ReplicaError::HandedOver) } else { Ok(()) }
+    }
+
+    /// Exports the changes after a sequence; `None` if removals after it are forgotten, or it lies ahead.
+    pub(crate) fn export_changes(
+        &self,
+        topic: &str,
+        after: u64,
+        bytes_max: usize,
+        now: Instant,
+    ) -> Option<KeyedSnapshot> {
+        if after < self.forgotten || after > self.sequence {
+            return None;
+        }
+        let (mut keys, mut bytes) = (Vec::new(), 0);
+        let mut sequence = self.sequence;
+        for (&version, key) in self.order.range(after + 1..) {
+            let Some(known) = self.keys.get(key) else { continue };
+            bytes += cost(key, known.value.as_ref());
+            if bytes > bytes_max && !keys.is_empty() {
+                sequence = version - 1;
+                break;
+            }
+            let ttl = known.expires.map(|due| due.saturating_duration_since(now));
+            keys.push(KeySnapshot { key: key.to_string(), version, value: known.value.clone(), ttl });
+        }
+        let position = Position { epoch: self.epoch, sequence };
+        Some(KeyedSnapshot {
+            topic: topic.to_owned(),
+            position,
+            forgotten: self.forgotten,
+            keys,
+            recent: Vec::new(),
+        })
+    }
+
+    /// Applies changes after a sequence to a replica. Changes that it has already are left out.
+    pub(crate) fn apply(
+        &mut self,
+        after: u64,
+        changes: KeyedSnapshot,
+        bytes_left: usize,
+        now: Instant,
+    ) -> Result<(), ReplicaError> {
+        self.check_unfrozen()?;
+        let end = changes.position.sequence;
+        if self.role == KeyRole::Owner || self.refused || changes.position.epoch != self.epoch {
+            return Err(ReplicaError::OtherEpoch);
+        }
+        if after > self.sequence {
+            return Err(ReplicaError::Gap);
+        }
+        if end <= self.sequence {
+            return Ok(());
+        }
+        let mut last = self.sequence;
+        let new: Vec<KeySnapshot> = changes.keys.into_iter().filter(|key| key.version > last).collect();
+        for key in &new {
+            if key.version <= last || key.version > end || check_key(&key.key).is_err() {
+                return Err(ReplicaError::Malformed);
+            }
+            last = key.version;
+        }
+        if new.iter().map(|key| cost(&key.key, key.value.as_ref())).sum::<usize>() > bytes_left {
+            self.refuse();
+            return Err(ReplicaError::ServerFull);
+        }
+        new.into_iter().for_each(|key| self.put_at(key, now));
+        self.sequence = end;
+        Ok(())
+    }
+
+    fn put_at(&mut self, KeySnapshot { key, version, value, ttl }: KeySnapshot, now: Instant) {
+        let key: Arc<str> = key.into();
+        self.sequence = version - 1;
+        self.put(&key, value, ttl.map(|ttl| now + ttl), now);
+    }
+
+    /// Replaces the keys by those of the owner. Subscribers get a snapshot.
+    pub(crate) fn install(
+        &mut self,
+        snapshot: KeyedSnapshot,
+        bytes_left: usize,
+        now: Instant,
+    ) -> Result<(), ReplicaError> {
+        self.check_unfrozen()?;
+        let mut last = 0;
+        for key in &snapshot.keys {
+            let is_in_order = key.version > last && key.version <= snapshot.position.sequence;
+            if !is_in_order || check_key(&key.key).is_err() {
+                return Err(ReplicaError::Malformed);
+            }
+            last = key.version;
+        }
+        let bytes: usize = snapshot.keys.iter().map(|key| cost(&key.key, key.value.as_ref())).sum();
+        if bytes > bytes_left.saturating_add(self.bytes()) {
+            self.refuse();
+            return Err(ReplicaError::ServerFull);
+        }
+        let end = snapshot.position.sequence;
+        self.replace_by(snapshot, KeyRole::Replica, now);
+        debug_assert_eq!(self.sequence, end);
+        Ok(())
+    }
+
+    /// Removes the keys of a replica that does not fit into the memory limit: it is never incomplete.
+    fn refuse(&mut self) {
+        let (topic, keys) = (String::new(), Vec::new());
+        let position = Position { epoch: self.epoch, sequence: 0 };
+        let nothing = KeyedSnapshot { topic, position, forgotten: 0, keys, recent: Vec::new() };
+        self.replace_by(nothing, KeyRole::Replica, Instant::now());
+        self.refused = true;
+    }
+
+    /// Removes the keys of a topic that no server owns any more. Subscribers get an empty snapshot if there were keys.
+    pub(crate) fn disown(&mut self, epoch: u64) {
+        if self.frozen {
+            return;
+        }
+        if self.keys.is_empty() && !self.refused {
+            self.role = KeyRole::Unowned;
+            return;
+        }
+        let (topic, keys) = (String::new(), Vec::new());
+        let position = Position { epoch, sequence: 0 };
+        let nothing = KeyedSnapshot { topic, position, forgotten: 0, keys, recent: Vec::new() };
+        self.replace_by(nothing, KeyRole::Unowned, Instant::now());
+    }
+
+    fn replace_by(&mut self, snapshot: KeyedSnapshot, role: KeyRole, now: Instant) {
+        let cursor = self.cursor();
+        let (armed, is_asked) = (self.armed, self.is_asked);
+        *self = Self::new(snapshot.position.epoch);
+        (self.armed, self.is_asked, self.role) = (armed, is_asked, role);
+        snapshot.keys.into_iter().for_each(|key| self.put_at(key, now));
+        self.sequence = snapshot.position.sequence;
+        self.forgotten = snapshot.forgotten.min(self.sequence);
+        self.rebase(cursor);
+    }
+}
+
+#[cfg(test)]
+mod tests;
