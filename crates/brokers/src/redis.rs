@@ -27,7 +27,7 @@ use sinews_stream::broker::{BatchEncoder, BrokerError, LogSink, STREAMS_MAX};
 use sinews_stream::{ReadResult, StartPosition};
 use tokio::sync::mpsc;
 
-use self::announcement::{Announcement, Announcements, Fields, fingerprint};
+use self::announcement::{Announcement, Announcements, EntryFields, fingerprint};
 use crate::error::BrokerConfigError;
 use crate::followed;
 use crate::remote::{
@@ -56,7 +56,6 @@ const SETTINGS: [&str; 6] = ["database", FAILURE_TIMEOUT, "maxlen", "partitions"
 
 /// A stream that never exists.
 const PROBE: &str = "sinews-probe";
-
 /// Time that Redis remembers a record with an idempotency key.
 const ONCE_WINDOW: Duration = Duration::from_secs(300);
 /// Adds entries to the stream `KEYS[1]`, and announces them; returns the id of the first. With `KEYS[2]`, nothing is added
@@ -90,7 +89,7 @@ struct Redis {
     /// Approximate maximum of entries per stream; 0 means no limit.
     maxlen: u64,
     status: Arc<Status>,
-    /// Used for everything except appends.
+    /// Not for appends.
     connection: RefCell<Option<MultiplexedConnection>>,
     /// Announcements for the followers, by channel.
     announcements: RefCell<HashMap<String, Rc<Announcements>>>,
@@ -209,7 +208,7 @@ impl Redis {
                 while low < high {
                     let middle = low + (high - low) / 2;
                     match self.entries(key, middle, 1).await?.first() {
-                        Some(entry) if Fields::of_entry(entry).time() < time => {
+                        Some(entry) if EntryFields::of_entry(entry).time() < time => {
                             low = offset(&entry.id).unwrap_or(middle) + 1
                         }
                         _ => high = middle,
@@ -265,7 +264,7 @@ impl Redis {
         if let (Some((known, fingerprint)), Some(first)) = (copy.last, entries.first())
             && offset(&first.id) == Some(known)
         {
-            if Fields::of_entry(first).fingerprint() != fingerprint {
+            if EntryFields::of_entry(first).fingerprint() != fingerprint {
                 return Err(FollowError::Permanent(followed::another_record(known)));
             }
             entries.remove(0);
@@ -281,7 +280,7 @@ impl Redis {
                     entry.id
                 )));
             };
-            copy.push(offset, &Fields::of_entry(entry)).await?;
+            copy.push(offset, &EntryFields::of_entry(entry)).await?;
         }
         copy.flush().await?;
         Ok(entries.len() < ENTRIES_MAX)
@@ -302,7 +301,7 @@ impl Redis {
             };
             script.arg(ONCE_WINDOW.as_millis() as u64).arg(self.maxlen).arg(announcement::SIZE_MAX);
             for record in append.records.iter().flatten() {
-                Fields::of_record(&record, record.timestamp.to_string().as_bytes()).write(&mut script);
+                EntryFields::of_record(&record, record.timestamp.to_string().as_bytes()).write(&mut script);
             }
             pipeline.add_command(script);
         }
@@ -325,7 +324,7 @@ impl Redis {
         }
     }
 
-    /// Connects, and retries until it succeeds.
+    /// Retries until it succeeds.
     async fn connect_with_retry(&self) -> MultiplexedConnection {
         loop {
             match self.open().await {
@@ -378,7 +377,7 @@ struct StreamCopy<'a> {
 }
 
 impl StreamCopy<'_> {
-    async fn push(&mut self, offset: u64, fields: &Fields<'_>) -> Result<(), FollowError> {
+    async fn push(&mut self, offset: u64, fields: &EntryFields<'_>) -> Result<(), FollowError> {
         *self.next = offset + 1;
         if !self.sink.push(&fields.record(offset)) {
             let key = self.key;
@@ -494,7 +493,7 @@ impl BrokerEngine for Redis {
             }
             for entry in &entries {
                 if batches.len() < max_bytes {
-                    batches.push(&Fields::of_entry(entry).record(offset(&entry.id).unwrap_or_default()));
+                    batches.push(&EntryFields::of_entry(entry).record(offset(&entry.id).unwrap_or_default()));
                 }
             }
         }

@@ -41,14 +41,14 @@ impl Announcement {
     }
 
     /// Offset of the first entry, and the entries; `None` if they are unknown.
-    pub(super) fn entries(&self) -> Option<(u64, Vec<Fields<'_>>)> {
+    pub(super) fn entries(&self) -> Option<(u64, Vec<EntryFields<'_>>)> {
         let at = self.0.iter().position(|byte| *byte == b';')?;
         let first = offset(std::str::from_utf8(self.0.get(..at)?).ok()?)?;
         let mut rest = self.0.get(at + 1..)?;
         let mut entries = Vec::new();
         while !rest.is_empty() {
             let count = number(netstring(&mut rest)?)?;
-            let mut fields = Fields::default();
+            let mut fields = EntryFields::default();
             for _ in 0..count / 2 {
                 let name = netstring(&mut rest)?;
                 fields.set(name, netstring(&mut rest)?);
@@ -113,14 +113,14 @@ impl Announcements {
 
 /// The fields of an entry. Redis stores numbers as text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Fields<'a> {
+pub(super) struct EntryFields<'a> {
     value: &'a [u8],
     key: &'a [u8],
     time: &'a [u8],
     kind: &'a [u8],
 }
 
-impl<'a> Fields<'a> {
+impl<'a> EntryFields<'a> {
     pub(super) fn of_entry(entry: &'a StreamId) -> Self {
         let mut fields = Self::default();
         for (name, value) in &entry.map {

@@ -310,33 +310,6 @@ impl JsonClient {
         Ok(OpReply::Renewed(ack, ended))
     }
 
-    /// Ends the subscriptions that the rights do not cover; returns an error for each.
-    fn end_denied(&mut self, cx: &mut Context<'_>) -> Vec<Value> {
-        let mut ended = Vec::new();
-        let mut index = 0;
-        while let Some(known) = self.subscriptions.get(index) {
-            let denied = match self.rights.may(Action::Subscribe, &known.topic) {
-                Err(denied) if !known.by_server => denied,
-                _ => {
-                    index += 1;
-                    continue;
-                }
-            };
-            let mut error = Problem::from(denied).into_json();
-            if let Some(DurableSubscription::Opening { id: Some(id), .. }) = known.follow.as_deref() {
-                error["id"] = id.clone();
-            }
-            let topic = self.remove_subscription(index, cx);
-            self.joined.leave(&topic, cx);
-            error["topic"] = json!(topic);
-            ended.push(error);
-        }
-        ended.extend(self.joined.end_denied(&self.rights, cx));
-        ended.extend(self.keys.end_denied(&self.rights, cx));
-        ended.extend(self.streams.end_denied(&self.rights));
-        ended
-    }
-
     fn publish(
         &mut self,
         topic: &str,

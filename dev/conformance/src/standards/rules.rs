@@ -9,6 +9,7 @@ pub(super) const SERVER: &str = "crates/proto/tests/handshake/server.rs";
 pub(super) const CLIENT: &str = "crates/proto/tests/handshake/client.rs";
 pub(super) const OFFERS: &str = "crates/proto/tests/handshake/deflate.rs";
 pub(super) const HEADS: &str = "crates/proto/tests/handshake/heads.rs";
+const COMPRESSION_BIT: &str = "the_compression_bit_means_nothing_without_the_extension";
 pub(super) const ORIGIN: &str = "crates/proto/tests/handshake/origin.rs";
 pub(super) const CUTS: &str = "crates/proto/tests/handshake/properties.rs";
 pub(super) const GRAMMAR: &str = "crates/proto/src/handshake/extensions.rs";
@@ -136,10 +137,7 @@ pub(super) const RFC_6455: &[Line] = &[
     line(
         "5.2",
         "Reserved bits are zero unless negotiated",
-        By(&[
-            (AUTOBAHN, "section_3_reserved_bits"),
-            (PROBES, "the_compression_bit_means_nothing_without_the_extension"),
-        ]),
+        By(&[(AUTOBAHN, "section_3_reserved_bits"), (PROBES, COMPRESSION_BIT)]),
     ),
     line("5.2", "Opcodes 3 to 7 and 11 to 15 fail", By(&[(AUTOBAHN, "section_4_opcodes")])),
     line(
