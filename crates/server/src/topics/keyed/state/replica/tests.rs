@@ -212,6 +212,7 @@ fn malformed_changes_are_rejected() {
         position: Position { epoch: 7, sequence: 3 },
         forgotten: 0,
         keys,
+        recent: Vec::new(),
     };
     for keys in [
         vec![change("a", 2), change("b", 2)],
