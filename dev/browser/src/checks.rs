@@ -129,7 +129,7 @@ fn history_is_shown(w: &mut World<'_>) -> Result<(), Failure> {
     dora.until("the own message is shown as such", || Ok(dora.count(".msg.mine:not(.pending)")? == 1))?;
     eve.join("quiet")?;
     eve.until("the option is named that retains messages", || {
-        Ok(eve.session.text("#empty-text")?.contains("--history 'quiet=100'"))
+        Ok(eve.session.text("#empty-text")?.contains("--history 'sinews.chat.quiet=100'"))
     })
 }
 
@@ -233,7 +233,7 @@ fn hidden_tab_counts(w: &mut World<'_>) -> Result<(), Failure> {
 fn other_members_are_shown(w: &mut World<'_>) -> Result<(), Failure> {
     // Not of the page: any client can join, with any info.
     let ghost = "window.ghost = new WebSocket(location.origin.replace('http', 'ws') + '/ws');
-        ghost.join = (info) => ghost.send(JSON.stringify({op: 'join', topic: 'lobby', member: {id: 'ghost', info}}));
+        ghost.join = (info) => ghost.send(JSON.stringify({op: 'join', topic: 'sinews.chat.lobby', member: {id: 'ghost', info}}));
         ghost.onopen = () => ghost.join({name: 7, hue: 'green'});";
     w.ben.session.script(ghost, &[])?;
     w.anna.until_notice("ghost joined")?;

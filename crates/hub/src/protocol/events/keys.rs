@@ -150,6 +150,10 @@ impl Handler for KeysReader {
         self.client.expired(cx);
     }
 
+    fn queued(&mut self, bytes: usize) {
+        self.client.queued(bytes);
+    }
+
     fn close(&mut self, closed: &Closed, cx: &mut Context<'_>) {
         self.client.close(closed, cx);
     }
