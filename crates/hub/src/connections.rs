@@ -269,7 +269,8 @@ impl ConnectionRegistry {
             let Some(last) = found.last() else { break };
             after = Some(self.id_of(last));
             let queued = |connection: &ClientConnection| connection.queued.load(MemoryOrdering::Relaxed);
-            slowest.extend(found.into_iter().map(|one| (queued(&one), one)).filter(|(queued, _)| *queued > 0));
+            slowest
+                .extend(found.into_iter().map(|one| (queued(&one), one)).filter(|(queued, _)| *queued > 0));
             slowest.sort_by_key(|(queued, _)| Reverse(*queued));
             slowest.truncate(limit);
         }
@@ -524,10 +525,10 @@ mod tests {
     #[test]
     fn slowest_connections_are_listed_first() {
         let registry = Arc::new(ConnectionRegistry::default());
-        let anna = Rights::of_subject("anna");
-        let connections: Vec<_> = (0..STEP + 3)
-            .map(|at| registry.register("/ws", if at == 0 { &anna } else { &Rights::default() }, Waker::noop().clone()))
-            .collect();
+        let (anna, other) = (Rights::of_subject("anna"), Rights::all());
+        let register = |rights: &Rights| registry.register("/ws", rights, Waker::noop().clone());
+        let connections: Vec<_> =
+            (0..STEP + 3).map(|at| register(if at == 0 { &anna } else { &other })).collect();
         assert!(registry.slowest(None, 9).is_empty());
         for (at, bytes) in [(0, 20_000), (5, 30_000), (STEP + 1, 40_000), (STEP + 2, usize::MAX)] {
             connections[at].set_queued(bytes);
