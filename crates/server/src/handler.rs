@@ -84,8 +84,8 @@ pub trait Handler {
     }
 
     /// Handles a new size of the outbound queue in bytes, queued publications included. Called while the queue is at least
-    /// 16 KiB, and once when it has become smaller: the peer reads more slowly than the server sends. For statistics:
-    /// nothing can be sent from here.
+    /// 16 KiB, which means that the peer reads more slowly than the server sends, and with 0 once it is smaller. For
+    /// statistics: nothing can be sent from here.
     fn queued(&mut self, bytes: usize) {
         let _ = bytes;
     }

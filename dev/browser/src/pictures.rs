@@ -33,7 +33,7 @@ pub(crate) fn take(binary: &Path, tools: &Tools, directory: &Path) -> Result<(),
     let (binary, directory) = (&binary.canonicalize()?, &directory.canonicalize()?);
     let folder = Directory::new("pictures")?;
     env::set_current_dir(folder.path())?;
-    let server = Server::start_with(binary, &["--streams", "data", "--streams-topics", "prices.>"])?;
+    let server = Server::start_with(binary, &["--streams", "pages", "--streams-topics", "prices.>"])?;
     let driver = Driver::start(tools)?;
     pages(&server, &driver, directory)?;
     dashboard(binary, &driver, directory)?;

@@ -171,11 +171,13 @@ impl ConnMemory {
         Self { incomplete: Self::new(0, bytes).incomplete, ..self }
     }
 
-    /// Returns the outbound queue in bytes if it has changed since `before` and one of both is large.
+    /// Returns the outbound queue in bytes if it is large and has changed since `before`, and 0 if it was large.
     #[inline]
     pub(crate) fn changed_queue(self, before: Self) -> Option<usize> {
-        let is_large = self.queued.max(before.queued) >= REPORTED_QUEUE_MIN;
-        (is_large && self.queued != before.queued).then_some(self.queued as usize)
+        if self.queued == before.queued || self.queued.max(before.queued) < REPORTED_QUEUE_MIN {
+            return None;
+        }
+        Some(if self.queued < REPORTED_QUEUE_MIN { 0 } else { self.queued as usize })
     }
 
     #[inline]
@@ -256,7 +258,7 @@ mod tests {
         assert_eq!(of(16_383).changed_queue(of(0)), None);
         assert_eq!(of(16_384).changed_queue(of(16_383)), Some(16_384));
         assert_eq!(of(16_384).changed_queue(of(16_384).replace_incomplete(1)), None);
-        assert_eq!(of(0).changed_queue(of(16_384)), Some(0));
+        assert_eq!(of(16_383).changed_queue(of(16_384)), Some(0));
         assert_eq!(of(0).changed_queue(of(16_383)), None);
     }
 
