@@ -192,6 +192,8 @@ fn nodes_are_listed(w: &mut World<'_>) -> Result<(), Failure> {
     let Some((broker, nodes)) = two_nodes(&w.binary, "operations-broker")? else { return Ok(()) };
     open_dashboard(&w.session, &nodes[0])?;
     until_two_nodes(&w.session)?;
+    let server = w.session.text("#server")?;
+    ensure(server.contains(" · node eu-1 · "), || format!("the heading says {server:?}"))?;
     until_away(&w.session, false)?;
     broker.kill()?;
     until_away(&w.session, true)?;

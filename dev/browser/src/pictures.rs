@@ -183,6 +183,9 @@ fn dashboard(binary: &Path, driver: &Driver, directory: &Path) -> Result<(), Fai
         Ok(page.session.script(line, &[])?.as_u64().is_some_and(|points| points > 10))
     })?;
     show_both(&page, directory, "dashboard")?;
+    // The picture of the book has the whole page down to the topics.
+    show_on(&page, TALL)?;
+    write(&page, directory, "dashboard")?;
     page.session.press("#key", &format!("{KEY}{ENTER}"))?;
     page.until("the clients are listed", || Ok(page.session.text("#connections")?.contains("mara")))?;
     for section in ["topics-title", "streams-section", "clients-title"] {
@@ -230,6 +233,8 @@ const WORKERS: &str = "
 
 /// Width, height, and whether the device has touch input.
 const DESKTOP: (u32, u32, bool) = (1180, 740, false);
+/// For charts, nodes and topics in one picture.
+const TALL: (u32, u32, bool) = (1180, 1500, false);
 const PHONE: (u32, u32, bool) = (390, 844, true);
 
 fn shoot(page: &Page<'_>, directory: &Path) -> Result<(), Failure> {
