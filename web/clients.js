@@ -84,7 +84,7 @@ function draw(missing) {
     const { connection: id, user, address, path, opened, queued } = connection;
     const row = document.createElement("tr");
     row.dataset.connection = id;
-    row.append(Object.assign(document.createElement("th"), { scope: "row", textContent: user ?? "no token" }));
+    row.append(Object.assign(document.createElement("th"), { scope: "row", textContent: user ?? "no user" }));
     for (const [title, text] of [["Connection", id], ["Address", address ?? "–"], ["Path", path], ["Open for", minutes(opened)], ["Queue", queue(queued)]]) {
       const cell = row.insertCell();
       cell.dataset.title = title;
