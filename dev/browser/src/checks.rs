@@ -20,7 +20,7 @@ struct World<'d> {
 
 impl World<'_> {
     fn lobby(&self) -> String {
-        self.server.url("topics/lobby")
+        self.server.url("topics/sinews.chat.lobby")
     }
 }
 
@@ -464,7 +464,10 @@ fn phone_fits(w: &mut World<'_>) -> Result<(), Failure> {
     let drawer = "return getComputedStyle(document.querySelector('#side')).visibility";
     w.ben.until("the menu is hidden", || Ok(w.ben.session.script(drawer, &[])? == "hidden"))?;
     w.ben.session.click("#menu")?;
-    w.ben.until("the menu is open", || Ok(w.ben.session.script(drawer, &[])? == "visible"))?;
+    let place = "return document.querySelector('#side').getBoundingClientRect().left";
+    w.ben.until("the menu is open", || {
+        Ok(w.ben.session.script(drawer, &[])? == "visible" && w.ben.session.script(place, &[])? == 0)
+    })?;
     w.ben.go_to("attic")?;
     w.ben.until("the menu is closed", || Ok(w.ben.session.script(drawer, &[])? == "hidden"))?;
     phone(&w.ben, false)
