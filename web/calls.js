@@ -38,6 +38,7 @@ const pipe = ({ ws, token }, messages, wait) => `printf '%s\\n' ${messages.map((
   sinews connect ${token ? '-H "Authorization: Bearer $SINEWS_TOKEN" ' : ""}--wait ${wait} ${sh(ws)}`;
 
 const javascript = ({ ws, token }, lines, stays = false) => [
+  "// npm install CHECKOUT/clients/js",
   'import { connect } from "@sinews/client";', "",
   token ? `const client = connect(${js(ws)}, { token: process.env.SINEWS_TOKEN });` : `const client = connect(${js(ws)});`,
   ...lines, ...(stays ? [] : ["client.close();"])].join("\n");
@@ -70,7 +71,7 @@ function rust({ ws, token }, messages, stays = false) {
     ? `sinews::connect(${rs(ws)}).header("Authorization", format!("Bearer {}", std::env::var("SINEWS_TOKEN")?))`
     : `sinews::connect(${rs(ws)})`;
   const last = messages.at(-1).id;
-  return ["// Dependencies: sinews; tokio with the features macros and rt.",
+  return ["// cargo add sinews --path CHECKOUT/crates/sinews", "// cargo add tokio --features macros,rt",
     '#[tokio::main(flavor = "current_thread")]',
     "async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {",
     `    let mut ws = ${connected}.await?;`,

@@ -1,6 +1,7 @@
 // The chat page of `sinews serve`, shown at GET /chat.
 //
-// A room is a topic, and the people are its members. The server delivers each message to all subscribers, the sender
+// A room is a topic, and the people are its members: the topic sinews.chat.NAME, or, for a name with a dot, the topic of
+// this name. The server delivers each message to all subscribers, the sender
 // included. It retains messages if the topic has a history. Typing is in an ephemeral topic beside the room's. Delivery
 // marks and typing are a small JSON protocol between the pages; see "Messages".
 
@@ -20,7 +21,8 @@ const HEARTBEAT = { heartbeatInterval: 5_000, responseTimeout: 5_000 }; // a dea
 const HOLD = 8_000; // after a reconnect, queued messages wait this long for people who are still reconnecting
 const RECENT = 5_000; // a server that stops may disconnect other people this long before this page
 const BACKOFF = { minDelay: 500, maxDelay: 15_000 };
-const TYPING = { every: 3_000, lasts: 5_000, topic: (room) => `${room}.typing` };
+const TYPING = { every: 3_000, lasts: 5_000, topic: (room) => `${topicOf(room)}.typing` };
+const ROOMS = "sinews.chat."; // topics of rooms without a dot in their name
 const GROUP = 5 * 60_000; // messages of one sender closer than this share one heading
 
 const $ = (id) => document.getElementById(id);
@@ -61,8 +63,13 @@ function cleanName(raw) {
 function cleanRoom(raw) {
   const plain = String(raw).normalize("NFKD").toLowerCase().replace(/[\s/]+/g, "-").replace(/[^a-z0-9._-]/g, "");
   // No token of a topic's name is empty.
-  return plain.slice(0, LIMIT.room).replace(/\.{2,}/g, ".").replace(/^[.-]+|[.-]+$/g, "");
+  const name = plain.replace(/\.{2,}/g, ".").replace(/^[.-]+|[.-]+$/g, "");
+  const room = name.startsWith(ROOMS) && !name.slice(ROOMS.length).includes(".") ? name.slice(ROOMS.length) : name;
+  return room.slice(0, LIMIT.room).replace(/[.-]+$/, "");
 }
+
+/** The topic of a room. */
+const topicOf = (room) => (room.includes(".") ? room : ROOMS + room);
 
 // ---- Me -------------------------------------------------------------------------------------------------------------
 
@@ -287,7 +294,7 @@ class Room {
     this.join();
     // With another token the room goes on where it was.
     const from = this.#subscription?.position;
-    this.#subscription = connection.client.subscribe(this.name, ({ data }) => this.#receive(data), {
+    this.#subscription = connection.client.subscribe(topicOf(this.name), ({ data }) => this.#receive(data), {
       ...(from ? { from } : { last: LIMIT.history }),
       members: (members) => this.#listed(members),
       onsubscribed: (ack) => this.#opened(ack),
@@ -304,11 +311,11 @@ class Room {
 
   /** Shows this page to the other members, or its new name or color. If the server rejects it, the page is not shown. */
   join() {
-    connection.client.join(this.name, { id: memberId(), info: { name: me.name, hue: me.hue } });
+    connection.client.join(topicOf(this.name), { id: memberId(), info: { name: me.name, hue: me.hue } });
   }
 
   leave() {
-    connection.client.leave(this.name).catch(() => { /* the connection is lost, and the presence with it */ });
+    connection.client.leave(topicOf(this.name)).catch(() => { /* the connection is lost, and the presence with it */ });
     this.#subscription.unsubscribe();
     this.#typing.unsubscribe();
     this.log.remove();
@@ -340,7 +347,7 @@ class Room {
   #send(t, more = {}) {
     if (this.state !== "open" || this.readOnly) return false;
     const message = { sinews: 1, t, id: me.id, name: me.name, hue: me.hue, ...more };
-    const topic = t === "typing" ? TYPING.topic(this.name) : this.name;
+    const topic = t === "typing" ? TYPING.topic(this.name) : topicOf(this.name);
     connection.client.publish(topic, message).catch((error) => {
       if (t !== "typing" && isMissingRight(error)) this.#becomeReadOnly();
     });
@@ -710,7 +717,7 @@ function drawEmpty() {
   $("empty").hidden = current.log.childElementCount > 0;
   const text = current.state !== "open" ? ""
     : current.hasHistory ? "The server retains messages of this room for people who come later. Share its address to invite people."
-    : `This page shows messages that are sent while it is open: the server retains none of this room. The option --history '${current.name}=100' retains them.`;
+    : `This page shows messages that are sent while it is open: the server retains none of this room. The option --history '${topicOf(current.name)}=100' retains them.`;
   if ($("empty-text").textContent !== text) $("empty-text").textContent = text;
 }
 
@@ -739,7 +746,7 @@ function enterRoom(name) {
   room.log.hidden = false;
   $("title").textContent = name;
   drawEmpty();
-  $("curl").textContent = `curl -d 'hello' ${beside("topics/" + name)}`;
+  $("curl").textContent = `curl -d 'hello' ${beside("topics/" + topicOf(name))}`;
   $("message").value = room.draft;
   toEnd(room);
   fitComposer();
@@ -851,10 +858,13 @@ $("room-form").addEventListener("submit", (event) => {
 });
 
 function openDrawer(open) {
+  const isLeft = !open && document.body.classList.contains("drawer") && $("side").contains(document.activeElement);
   if (open) document.body.classList.add("slides");
   document.body.classList.toggle("drawer", open);
   $("menu").setAttribute("aria-expanded", String(open));
   document.querySelector("main").inert = open;
+  // The focus would be in the hidden menu.
+  if (isLeft) $("menu").focus();
 }
 $("menu").onclick = () => { openDrawer(true); $("rooms").querySelector("a").focus(); };
 $("scrim").onclick = () => openDrawer(false);

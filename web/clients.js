@@ -57,10 +57,12 @@ function failed(error) {
 
 async function list(isMore = false) {
   const user = at("find-user").value.trim();
-  const query = new URLSearchParams({ limit: PAGE, ...(user && { user }), ...(isMore && next && { after: next }) });
+  const slow = at("find-slow").checked;
+  const query = new URLSearchParams({ limit: PAGE, ...(slow && { slow }), ...(user && { user }), ...(isMore && next && { after: next }) });
   const answer = await call(`/connections?${query}`);
   shown = isMore ? [...shown, ...answer.connections] : answer.connections;
   next = answer.next;
+  at("connections-none").textContent = slow ? "No client is slow." : "No connection is open.";
   offer(true);
   draw(answer.missing_nodes ?? []);
 }
@@ -71,16 +73,23 @@ const minutes = (since) => {
   return `${Math.floor(seconds / size)} ${unit}`;
 };
 
+/** Bytes in a queue: the server counts from 16 KiB on. */
+function queue(bytes) {
+  if (!bytes) return "–";
+  return bytes < 1 << 20 ? `${Math.round(bytes / 1024)} KiB` : `${(bytes / (1 << 20)).toFixed(1)} MiB`;
+}
+
 function draw(missing) {
   at("connections").replaceChildren(...shown.map((connection) => {
-    const { connection: id, user, address, path, opened } = connection;
+    const { connection: id, user, address, path, opened, queued } = connection;
     const row = document.createElement("tr");
     row.dataset.connection = id;
-    row.append(Object.assign(document.createElement("th"), { scope: "row", textContent: user ?? "no token" }));
-    for (const [title, text] of [["Connection", id], ["Address", address ?? "–"], ["Path", path], ["Open for", minutes(opened)]]) {
+    row.append(Object.assign(document.createElement("th"), { scope: "row", textContent: user ?? "no user" }));
+    for (const [title, text] of [["Connection", id], ["Address", address ?? "–"], ["Path", path], ["Open for", minutes(opened)], ["Queue", queue(queued)]]) {
       const cell = row.insertCell();
       cell.dataset.title = title;
       cell.textContent = text;
+      if (title === "Queue" && queued) cell.className = "fault";
     }
     const actions = row.insertCell();
     const action = (text, label, run) => {
@@ -134,6 +143,7 @@ at("find").onsubmit = (event) => {
   event.preventDefault();
   list().then(() => tell(""), failed);
 };
+at("find-slow").onchange = () => list().then(() => tell(""), failed);
 at("connections-more").onclick = () => list(true).catch(failed);
 at("revoke").onsubmit = (event) => {
   event.preventDefault();

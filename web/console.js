@@ -12,8 +12,8 @@ const LINE_MAX = 80;
 const LANGUAGES = { curl: "curl", javascript: "JavaScript", python: "Python", rust: "Rust" };
 /** What a program needs beside its text. */
 const NEEDS = {
-  curl: "A shell.", javascript: "npm install @sinews/client; Node.js 22, Deno, Bun or a bundler.",
-  python: "Python 3.", rust: "The crate sinews.",
+  curl: "A shell.", javascript: "The JavaScript client, from a checkout of Sinews; Node.js 22 or later, Deno, Bun or a bundler.",
+  python: "Python 3.", rust: "The crate sinews, from a checkout, and tokio.",
 };
 
 const at = (id) => document.getElementById(id);

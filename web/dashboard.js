@@ -137,7 +137,7 @@ function rates(topics, count) {
 /** Numbers without a chart. */
 function tiles(now) {
   const numbers = [
-    ["Users", now.users, "named by a token"],
+    ["Users", now.users, now.cluster ? "named by a token, on this node" : "named by a token"],
     ["Members", now.members, "present in topics"],
     ["Topics", now.topic_count, "in use"],
     ["Keys", now.keys, `in ${plural(now.keyed_topics, "topic", "topics")}, ${bytes(now.keyed_bytes)}`],

@@ -44,7 +44,7 @@ use crate::config::flags::{SettingFlags, setting_args};
 use crate::config::key::{Table, Tables};
 use crate::config::resolver::{SettingGroup, SettingNames, SettingResolver};
 use crate::config::schema::settings;
-use crate::config::units::{ByteSize, HistorySetting};
+use crate::config::units::{ByteSize, HistorySetting, MessagesOrOff};
 use crate::config::value::choice;
 use crate::log::{self, LogFormat};
 
@@ -111,6 +111,10 @@ settings! {
         /// applies, as for namespaces. Clients of `/ws` receive retained messages after a reconnect or on request. At
         /// most 1 MiB is retained per topic, and {limits.max_history_memory} in total.
         history: Vec<HistorySetting> {}
+
+        /// Messages that each room of the chat page retains: the topics `sinews.chat.*`. `off` retains none. Topics that
+        /// {history}, a namespace with a history, or durable topics cover follow these options.
+        chat_history: MessagesOrOff { default: "100" }
 
         /// Lowest level to log (error, warn, info, debug, trace, off), or a filter such as `sinews_engine=debug`.
         /// Targets that the filter does not name are logged from info on.

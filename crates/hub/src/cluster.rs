@@ -204,6 +204,11 @@ impl Cluster {
         self.lock_nodes().len() + 1
     }
 
+    /// The name of this node.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// This node and the others, by name.
     pub(crate) fn nodes(&self, connections: usize) -> Vec<(ClusterNode, bool)> {
         let own = ClusterNode::new(self.node, &self.heartbeat(connections, 0, None));

@@ -5,10 +5,11 @@
 
 pub(crate) mod subscribe;
 
-use std::cmp::Ordering;
+use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Bound;
+use std::sync::atomic::{AtomicU32, Ordering as MemoryOrdering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -107,6 +108,8 @@ pub(crate) struct ClientConnection {
     /// Milliseconds since 1970.
     pub(crate) opened: u64,
     waker: Waker,
+    /// Bytes that wait for the client, if they are many.
+    queued: AtomicU32,
     state: Mutex<CommandQueue>,
 }
 
@@ -198,6 +201,7 @@ impl ConnectionRegistry {
             path,
             opened,
             waker,
+            queued: AtomicU32::new(0),
             state: connection_state,
         });
         state.by_number.insert(number, Arc::clone(&connection));
@@ -283,6 +287,22 @@ impl ConnectionRegistry {
             Ordering::Equal => self.page(user, after, limit).unwrap_or_default(),
             Ordering::Less => self.page(user, None, limit).unwrap_or_default(),
         }
+    }
+
+    /// Connections whose client reads slowly, of a user or of all: the longest queue first, at most `limit`.
+    pub(crate) fn slowest(&self, user: Option<&str>, limit: usize) -> Vec<Arc<ClientConnection>> {
+        let (mut slowest, mut after) = (Vec::<(u32, Arc<ClientConnection>)>::new(), None::<String>);
+        loop {
+            let found = self.page(user, after.as_deref(), STEP).unwrap_or_default();
+            let Some(last) = found.last() else { break };
+            after = Some(self.id_of(last));
+            let queued = |connection: &ClientConnection| connection.queued.load(MemoryOrdering::Relaxed);
+            slowest
+                .extend(found.into_iter().map(|one| (queued(&one), one)).filter(|(queued, _)| *queued > 0));
+            slowest.sort_by_key(|(queued, _)| Reverse(*queued));
+            slowest.truncate(limit);
+        }
+        slowest.into_iter().map(|(_, connection)| connection).collect()
     }
 
     /// Notifies all clients whether other nodes of the cluster are reached.
@@ -401,6 +421,7 @@ pub(crate) fn described(registry: &ConnectionRegistry, connection: &ClientConnec
     let rights = connection.rights();
     let mut described = json!({
         "connection": registry.id_of(connection), "path": connection.path, "opened": connection.opened,
+        "queued": connection.queued.load(MemoryOrdering::Relaxed),
     });
     if let Some(user) = rights.subject() {
         described["user"] = json!(user);
@@ -448,6 +469,11 @@ impl ClientConnection {
 impl RegisteredConnection {
     pub(crate) fn id(&self) -> String {
         self.0.registry.id_of(&self.0)
+    }
+
+    /// Sets the bytes that wait for the client ([`Handler::queued`](sinews_server::Handler::queued)).
+    pub(crate) fn set_queued(&self, bytes: usize) {
+        self.0.queued.store(u32::try_from(bytes).unwrap_or(u32::MAX), MemoryOrdering::Relaxed);
     }
 
     /// The queued commands.
@@ -572,6 +598,28 @@ mod tests {
         assert_eq!(registry.users(), 0);
         assert!(page(None, None, 9).is_empty() && page(Some("anna"), None, 9).is_empty());
         assert!(registry.find(&ids[3]).is_none());
+    }
+
+    #[test]
+    fn slowest_connections_are_listed_first() {
+        let registry = Arc::new(ConnectionRegistry::default());
+        let (anna, other) = (Rights::of_subject("anna"), Rights::all());
+        let register = |rights: &Rights| registry.register("/ws", rights, Waker::noop().clone());
+        let connections: Vec<_> =
+            (0..STEP + 3).map(|at| register(if at == 0 { &anna } else { &other })).collect();
+        assert!(registry.slowest(None, 9).is_empty());
+        for (at, bytes) in [(0, 20_000), (5, 30_000), (STEP + 1, 40_000), (STEP + 2, usize::MAX)] {
+            connections[at].set_queued(bytes);
+        }
+        let slowest = |user, limit| -> Vec<String> {
+            registry.slowest(user, limit).iter().map(|one| registry.id_of(one)).collect()
+        };
+        let ids: Vec<String> = connections.iter().map(RegisteredConnection::id).collect();
+        let at = |numbers: &[usize]| -> Vec<String> { numbers.iter().map(|at| ids[*at].clone()).collect() };
+        assert_eq!(slowest(None, 3), at(&[STEP + 2, STEP + 1, 5]));
+        assert_eq!(slowest(Some("anna"), 3), at(&[0]));
+        connections[STEP + 2].set_queued(0);
+        assert_eq!(slowest(None, 9), at(&[STEP + 1, 5, 0]));
     }
 
     #[test]

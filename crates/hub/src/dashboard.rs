@@ -157,6 +157,7 @@ pub(crate) fn start(
         snapshot["refused"] = json!(refused(&metrics) + live.policy().rejections().closed());
         snapshot["server"] = server_info.to_json(begin);
         if let Some(cluster) = &cluster {
+            snapshot["server"]["node"] = json!(cluster.name());
             let nodes = cluster.nodes(hub.connections().len());
             let nodes: Vec<Value> = nodes.iter().map(|(node, _)| node.to_json()).collect();
             snapshot["cluster"] = json!({ "connected": cluster.check_broker().is_ok(), "nodes": nodes });

@@ -71,6 +71,8 @@ pub struct HubBuilder {
     options: RouteOptions,
     access: Option<AccessPolicy>,
     history: Vec<(String, usize)>,
+    /// Messages that each room of the chat page retains.
+    chat_history: usize,
     streams: Option<StreamOptions>,
     cluster: Option<ClusterOptions>,
     has_predecessor: bool,
@@ -95,6 +97,7 @@ impl HubBuilder {
             },
             access: None,
             history: Vec::new(),
+            chat_history: 0,
             streams: None,
             cluster: None,
             has_predecessor: false,
@@ -116,6 +119,14 @@ impl HubBuilder {
     #[must_use]
     pub fn history(mut self, pattern: impl Into<String>, messages: usize) -> Self {
         self.history.push((pattern.into(), messages));
+        self
+    }
+
+    /// Retains the last messages of each room of the chat page: the topics `sinews.chat.*`. A history or a namespace with
+    /// a history that covers these topics, and durable topics that do, apply in its place. Default: 0, which retains none.
+    #[must_use]
+    pub fn chat_history(mut self, messages: usize) -> Self {
+        self.chat_history = messages;
         self
     }
 
@@ -231,7 +242,7 @@ impl HubBuilder {
         if let Some(prefix) = &self.options.pusher_prefix {
             pusher::check_prefix(prefix).map_err(BuildError::PusherPrefix)?;
         }
-        let rules = HubRules::new(access.namespaces(), &self.history, streams.as_mut())
+        let rules = HubRules::new(access.namespaces(), &self.history, self.chat_history, streams.as_mut())
             .map_err(BuildError::Namespace)?;
         if let Some(streams) = streams {
             if !streams.keyed_topics.is_empty() && streams.broker.is_some() {

@@ -83,6 +83,13 @@ pub trait Handler {
         let _ = (dropped, cx);
     }
 
+    /// Handles a new size of the outbound queue in bytes, queued publications included. Called while the queue is at least
+    /// 16 KiB, which means that the peer reads more slowly than the server sends, and with 0 once it is smaller. For
+    /// statistics: nothing can be sent from here.
+    fn queued(&mut self, bytes: usize) {
+        let _ = bytes;
+    }
+
     /// Handles the end of the connection: a Close of either side, an error, a timeout, or the end of the transport.
     /// Nothing can be sent any more, and the subscriptions have ended.
     fn close(&mut self, closed: &Closed, cx: &mut Context<'_>) {
@@ -130,6 +137,10 @@ impl<H: Handler + ?Sized> Handler for Box<H> {
 
     fn dropped(&mut self, dropped: &DroppedMessages, cx: &mut Context<'_>) {
         (**self).dropped(dropped, cx);
+    }
+
+    fn queued(&mut self, bytes: usize) {
+        (**self).queued(bytes);
     }
 
     fn close(&mut self, closed: &Closed, cx: &mut Context<'_>) {

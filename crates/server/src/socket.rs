@@ -102,6 +102,12 @@ impl WebSocketConn {
         self.session.buffered() + waiting
     }
 
+    /// Reports the size of the queued output to the handler.
+    #[cold]
+    pub(crate) fn report_queue(&mut self, bytes: usize) {
+        self.state.handler.queued(bytes);
+    }
+
     /// Returns whether reads paused in the middle of the input, and the connection itself can resume.
     pub(crate) fn wants_resume(&self) -> bool {
         self.session.wants_resume() && !self.state.subscriber.reads_paused

@@ -184,7 +184,11 @@ impl Worker {
             _ if found.id != conn => return,
             ConnProtocol::WebSocket(websocket) => {
                 settle_websocket(websocket, io, conn, &mut self.shared);
-                ConnMemory::new(websocket.buffered(), websocket.session.incomplete())
+                let memory = ConnMemory::new(websocket.buffered(), websocket.session.incomplete());
+                if let Some(bytes) = memory.changed_queue(found.memory) {
+                    websocket.report_queue(bytes);
+                }
+                memory
             }
             ConnProtocol::Http(http) => {
                 // Without further requests, the sent answer was the last.

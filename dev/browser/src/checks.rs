@@ -20,7 +20,7 @@ struct World<'d> {
 
 impl World<'_> {
     fn lobby(&self) -> String {
-        self.server.url("topics/lobby")
+        self.server.url("topics/sinews.chat.lobby")
     }
 }
 
@@ -60,7 +60,8 @@ const CHECKS: &[(&str, Check)] = &[
 
 /// Runs all checks and returns the numbers of passed and failed checks.
 pub(crate) fn run(binary: &Path, tools: &Tools) -> Result<[usize; 2], Failure> {
-    let server = Server::start(binary)?;
+    // Without the history of rooms, the page itself has to save messages from a restart.
+    let server = Server::start_with(binary, &["--history", "kept.*=10", "--chat-history", "off"])?;
     let driver = Driver::start(tools)?;
     let anna = Page::enter(&driver, &server.url("chat"), "Anna")?;
     let ben = Page::enter(&driver, &server.url("chat"), "Ben")?;
@@ -129,7 +130,7 @@ fn history_is_shown(w: &mut World<'_>) -> Result<(), Failure> {
     dora.until("the own message is shown as such", || Ok(dora.count(".msg.mine:not(.pending)")? == 1))?;
     eve.join("quiet")?;
     eve.until("the option is named that retains messages", || {
-        Ok(eve.session.text("#empty-text")?.contains("--history 'quiet=100'"))
+        Ok(eve.session.text("#empty-text")?.contains("--history 'sinews.chat.quiet=100'"))
     })
 }
 
@@ -233,7 +234,7 @@ fn hidden_tab_counts(w: &mut World<'_>) -> Result<(), Failure> {
 fn other_members_are_shown(w: &mut World<'_>) -> Result<(), Failure> {
     // Not of the page: any client can join, with any info.
     let ghost = "window.ghost = new WebSocket(location.origin.replace('http', 'ws') + '/ws');
-        ghost.join = (info) => ghost.send(JSON.stringify({op: 'join', topic: 'lobby', member: {id: 'ghost', info}}));
+        ghost.join = (info) => ghost.send(JSON.stringify({op: 'join', topic: 'sinews.chat.lobby', member: {id: 'ghost', info}}));
         ghost.onopen = () => ghost.join({name: 7, hue: 'green'});";
     w.ben.session.script(ghost, &[])?;
     w.anna.until_notice("ghost joined")?;
@@ -463,7 +464,10 @@ fn phone_fits(w: &mut World<'_>) -> Result<(), Failure> {
     let drawer = "return getComputedStyle(document.querySelector('#side')).visibility";
     w.ben.until("the menu is hidden", || Ok(w.ben.session.script(drawer, &[])? == "hidden"))?;
     w.ben.session.click("#menu")?;
-    w.ben.until("the menu is open", || Ok(w.ben.session.script(drawer, &[])? == "visible"))?;
+    let place = "return document.querySelector('#side').getBoundingClientRect().left";
+    w.ben.until("the menu is open", || {
+        Ok(w.ben.session.script(drawer, &[])? == "visible" && w.ben.session.script(place, &[])? == 0)
+    })?;
     w.ben.go_to("attic")?;
     w.ben.until("the menu is closed", || Ok(w.ben.session.script(drawer, &[])? == "hidden"))?;
     phone(&w.ben, false)

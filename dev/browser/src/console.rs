@@ -37,9 +37,13 @@ const CHECKS: &[(&str, Check)] = &[
     ("the copied JavaScript works", |w| programs_work(w, "javascript")),
     ("the copied Python works", |w| programs_work(w, "python")),
     ("the copied Rust sends the messages of the protocol", rust_is_literal),
+    ("the copied Rust compiles, and works", rust_works),
     ("quotes and markup in a message are literals of each program", texts_are_literals),
     ("a stopped server is shown, and the console reconnects", restart_is_survived),
 ];
+
+/// Folder of Python packages beside the programs.
+const PACKAGES: &str = "python-packages";
 
 /// A key of the HTTP API, which programs read from their environment.
 const KEY: &str = "an-api-key-of-the-browser-checks";
@@ -129,6 +133,7 @@ impl World<'_> {
         let mut paths = vec![binaries];
         paths.extend(env::split_paths(&env::var_os("PATH").unwrap_or_default()));
         let path = env::join_paths(paths).map_err(|error| Failure::new(error.to_string()))?;
+        command.env("PYTHONPATH", folder.join(PACKAGES));
         command.current_dir(folder).env("PATH", path).env("SINEWS_API_KEY", KEY).stdin(Stdio::null());
         Ok(command)
     }
@@ -284,7 +289,7 @@ fn programs_work(w: &World<'_>, language: &str) -> Result<(), Failure> {
         println!("SKIPPED {language}: no {runner}");
         return Ok(());
     }
-    let has_websockets = succeeds(Command::new("python3").args(["-c", "import websockets"]));
+    let has_websockets = language == "python" && has_websockets(w)?;
     w.open()?;
     for (call, fields, expected) in ENDING {
         w.select(call)?;
@@ -316,6 +321,25 @@ fn programs_work(w: &World<'_>, language: &str) -> Result<(), Failure> {
         })?;
     }
     Ok(())
+}
+
+/// Whether the package `websockets` is there, or can be installed in the folder of the programs.
+fn has_websockets(w: &World<'_>) -> Result<bool, Failure> {
+    let imports = || Ok::<_, Failure>(succeeds(&mut w.command("python", "import websockets.sync.client")?));
+    if imports()? {
+        return Ok(true);
+    }
+    let packages = Path::new(&w.folder.path()).join(PACKAGES);
+    let mut install = Command::new("timeout");
+    install
+        .args(["120", "python3", "-m", "pip", "install", "--quiet", "--target"])
+        .arg(packages)
+        .arg("websockets");
+    let is_installed = succeeds(&mut install) && imports()?;
+    if !is_installed {
+        println!("SKIPPED runs of Python with the package websockets: pip install websockets");
+    }
+    Ok(is_installed)
 }
 
 fn succeeds(command: &mut Command) -> bool {
@@ -368,6 +392,61 @@ fn rust_is_literal(w: &mut World<'_>) -> Result<(), Failure> {
             serde_json::from_str::<Value>(text).is_ok_and(|message| message["op"].is_string())
         });
         ensure(sent > 0 && valid.count() == sent, || format!("{program}\nhas the messages {messages:?}"))?;
+    }
+    Ok(())
+}
+
+/// A project with the programs of all calls, and the library of this checkout as the first lines of the programs add it.
+fn rust_project(w: &World<'_>, folder: &Path) -> Result<(), Failure> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize()?;
+    let manifest = format!(
+        "[package]\nname = \"programs\"\nversion = \"0.0.0\"\nedition = \"2024\"\n[workspace]\n[dependencies]\n\
+         sinews = {{ path = {:?} }}\ntokio = {{ version = \"1\", features = [\"macros\", \"rt\"] }}\n",
+        root.join("crates/sinews")
+    );
+    fs::create_dir_all(folder.join("src/bin"))?;
+    fs::write(folder.join("Cargo.toml"), manifest)?;
+    // The versions of the workspace, which the machine has.
+    fs::copy(root.join("Cargo.lock"), folder.join("Cargo.lock"))?;
+    let ending = ENDING.iter().map(|(call, fields, _)| (*call, *fields));
+    let lasting = LASTING.iter().map(|(call, _)| (*call, &[("topic", "lasting")][..]));
+    for (call, fields) in ending.chain(lasting) {
+        w.select(call)?;
+        for (field, value) in fields {
+            w.enter(field, value)?;
+        }
+        fs::write(folder.join(format!("src/bin/{call}.rs")), w.program("rust")?)?;
+    }
+    Ok(())
+}
+
+fn rust_works(w: &mut World<'_>) -> Result<(), Failure> {
+    if !succeeds(Command::new("cargo").arg("--version")) {
+        println!("SKIPPED Rust: no cargo");
+        return Ok(());
+    }
+    w.open()?;
+    let folder = PathBuf::from(w.folder.path()).join("rust");
+    rust_project(w, &folder)?;
+    // The dependencies are compiled once for all runs.
+    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/console-programs");
+    let mut build = Command::new("cargo");
+    build.args(["build", "--quiet", "--offline", "--bins", "--target-dir"]).arg(&target).current_dir(&folder);
+    let output = build.stdin(Stdio::null()).output()?;
+    ensure(output.status.success(), || String::from_utf8_lossy(&output.stderr).into_owned())?;
+    for (call, _, expected) in ENDING {
+        let output = Command::new(target.join("debug").join(call)).stdin(Stdio::null()).output()?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        // The answers of the protocol at `/ws`.
+        let wanted = if *call == "history" || *call == "read" { expected[0] } else { "\"id\":" };
+        ensure(
+            output.status.success() && text.contains(wanted) && !text.contains("\"op\":\"error\""),
+            || format!("{call} prints {text:?}, {}", String::from_utf8_lossy(&output.stderr)),
+        )?;
+    }
+    for (call, _) in LASTING {
+        let mut listener = Listener::start(Command::new(target.join("debug").join(call)))?;
+        until(&format!("{call} prints its acknowledgement"), || Ok(listener.has("\"op\":\"ack\"")))?;
     }
     Ok(())
 }

@@ -109,7 +109,7 @@ fn token_lets_in(w: &mut World<'_>) -> Result<(), Failure> {
 }
 
 fn reader_hears(w: &mut World<'_>) -> Result<(), Failure> {
-    let reading = w.secret.token(&["--subscribe", "den"])?;
+    let reading = w.secret.token(&["--subscribe", "sinews.chat.den"])?;
     let writing = w.secret.token(&EVERYTHING)?;
     let reader = Page::enter(w.driver, &w.server.url(&format!("chat#room=den&token={reading}")), "Rita")?;
     let writer = Page::enter(w.driver, &w.server.url(&format!("chat#room=den&token={writing}")), "Anna")?;

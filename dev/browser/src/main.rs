@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod accessibility;
+mod broker;
 mod checks;
 mod client;
 mod console;
@@ -21,9 +22,11 @@ mod events;
 mod guests;
 mod host;
 mod notes;
+mod operations;
 mod page;
 mod pictures;
 mod report;
+mod rooms;
 mod streams;
 mod webdriver;
 
@@ -67,9 +70,11 @@ const PARTS: &[(&str, Part)] = &[
     ("client", client::run),
     ("console", console::run),
     ("dashboard", dashboard::run),
+    ("operations", operations::run),
     ("streams", streams::run),
     ("events", events::run),
     ("guests", guests::run),
+    ("rooms", rooms::run),
     ("chat", checks::run),
 ];
 

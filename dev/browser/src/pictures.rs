@@ -1,10 +1,12 @@
 //! Pictures of a staged conversation, for the README and for work on the design.
 
-use std::{fs, path::Path};
+use std::{env, fs, path::Path};
 
 use serde_json::json;
 
 use crate::{
+    broker::Broker,
+    guests::Secret,
     host::{Failure, Server, Tools},
     notes,
     page::{ENTER, Page},
@@ -28,10 +30,13 @@ const TALK: &[(&str, &str)] = &[
 /// open, an empty room, and the page without its server.
 pub(crate) fn take(binary: &Path, tools: &Tools, directory: &Path) -> Result<(), Failure> {
     fs::create_dir_all(directory)?;
-    let streams = Directory::new("pictures")?;
-    let server = Server::start_with(binary, &["--streams", &streams.path(), "--streams-topics", "prices.>"])?;
+    let (binary, directory) = (&binary.canonicalize()?, &directory.canonicalize()?);
+    let folder = Directory::new("pictures")?;
+    env::set_current_dir(folder.path())?;
+    let server = Server::start_with(binary, &["--streams", "pages", "--streams-topics", "prices.>"])?;
     let driver = Driver::start(tools)?;
     pages(&server, &driver, directory)?;
+    dashboard(binary, &driver, directory)?;
     let url = server.url("chat#harbour");
     let [mara, jonas, ines] = [
         actor(&driver, &url, "Mara", 185)?,
@@ -48,7 +53,7 @@ pub(crate) fn take(binary: &Path, tools: &Tools, directory: &Path) -> Result<(),
         match *who {
             "Mara" => mara.say(words)?,
             "Jonas" => jonas.say(words)?,
-            _ => server.publish(&server.url("topics/harbour"), words)?,
+            _ => server.publish(&server.url("topics/sinews.chat.harbour"), words)?,
         }
         if who.is_empty() {
             mara.until_announced(words)?
@@ -57,7 +62,7 @@ pub(crate) fn take(binary: &Path, tools: &Tools, directory: &Path) -> Result<(),
         }
         jonas.until_nothing_pending()?;
     }
-    server.publish(&server.url("topics/kitchen"), "the kettle boils")?;
+    server.publish(&server.url("topics/sinews.chat.kitchen"), "the kettle boils")?;
     mara.until_nothing_pending()?;
     ines.session.press("#message", "Found")?;
     mara.until("Ines types", || Ok(mara.session.text("#typing")?.starts_with("Ines")))?;
@@ -83,46 +88,114 @@ fn actor<'d>(driver: &'d Driver, url: &str, name: &'static str, hue: u16) -> Res
     Ok(page)
 }
 
-/// Takes pictures of the other pages, with some activity.
+/// Takes pictures of the start page and of the console.
 fn pages(server: &Server, driver: &Driver, directory: &Path) -> Result<(), Failure> {
     let page = Page { name: "nobody", session: Session::start(driver, 1180, 760)? };
-    for name in ["start", "console", "dashboard"] {
-        page.session.open(&server.url(if name == "start" { "" } else { name }))?;
-        if name == "console" {
-            page.until("it is connected", || Ok(page.session.text("#state")? == "connected"))?;
-            page.session.script("document.getElementById('field-topic').value = ''", &[])?;
-            page.session.press("#field-topic", &format!("prices.gold{ENTER}"))?;
-            page.until("it is subscribed", || Ok(!page.session.text("#chips")?.is_empty()))?;
-            for price in ["{\"eur\": 3712.4}", "{\"eur\": 3713.1}"] {
-                server.publish(&server.url("topics/prices.gold"), price)?;
-            }
-            page.session.click("label[for=call-publish]")?;
-            page.session.click("label[for=language-javascript]")?;
-        }
-        if name == "dashboard" {
-            notes::run(&page.session, WORKERS)?;
-            notes::until_noted(&page.session, "ready")?;
-            // Waits until a curve is visible; each round has a different size.
-            page.until("there is a curve", || {
-                for _ in 0..40 {
-                    server.publish(&server.url("topics/prices.gold"), "1")?;
-                    server.publish(&server.url("topics/weather"), "2")?;
-                    server.publish(&server.url("topics/prices.gold"), "3")?;
-                }
-                let line =
-                    "return (document.querySelector('[data-testid=messages] .line').getAttribute('d') ?? '')
-                    .split('L').length";
-                Ok(page.session.script(line, &[])?.as_u64().is_some_and(|points| points > 10))
-            })?;
-        }
-        show_both(&page, directory, name)?;
+    page.session.open(&server.url(""))?;
+    show_both(&page, directory, "start")?;
+    page.session.open(&server.url("console"))?;
+    page.until("it is connected", || Ok(page.session.text("#state")? == "connected"))?;
+    page.session.script("document.getElementById('field-topic').value = ''", &[])?;
+    page.session.press("#field-topic", &format!("prices.gold{ENTER}"))?;
+    page.until("it is subscribed", || Ok(!page.session.text("#chips")?.is_empty()))?;
+    for price in ["{\"eur\": 3712.4}", "{\"eur\": 3713.1}"] {
+        server.publish(&server.url("topics/prices.gold"), price)?;
     }
-    // Scrolls down.
-    page.session.script("document.getElementById('streams-section').scrollIntoView()", &[])?;
-    write(&page, directory, "dashboard-streams")?;
-    show_on(&page, PHONE)?;
-    page.session.script("document.getElementById('streams-section').scrollIntoView()", &[])?;
-    write(&page, directory, "phone-dashboard-streams")?;
+    page.session.click("label[for=call-publish]")?;
+    page.session.click("label[for=language-javascript]")?;
+    show_both(&page, directory, "console")
+}
+
+/// The servers of the dashboard's pictures: nodes of a cluster, if the machine has its broker.
+struct Nodes {
+    secret: Secret,
+    servers: Vec<Server>,
+    _broker: Option<Broker>,
+}
+
+impl Nodes {
+    fn start(binary: &Path) -> Result<Self, Failure> {
+        let secret = Secret::new(binary, "pictures")?;
+        let (file, broker) = (secret.path(), Broker::start("pictures-broker")?);
+        // The page shows the path of the streams: relative to the directory of the process.
+        let options = ["--auth-secret-file", &file, "--auth-public-publish", ">", "--origin", "any"];
+        let first = [&options[..], &["--streams", "data", "--api-key", KEY]].concat();
+        let servers = match &broker {
+            Some(broker) => {
+                vec![broker.node(binary, "harbour-1", &first)?, broker.node(binary, "harbour-2", &options)?]
+            }
+            None => vec![Server::start_with(binary, &first)?],
+        };
+        Ok(Self { secret, servers, _broker: broker })
+    }
+
+    /// Connects clients with users, members and keys, from a page.
+    fn connect(&self, session: &Session<'_>) -> Result<(), Failure> {
+        let (subscribe, publish) = (["--subscribe", ">"], ["--publish", ">"]);
+        for (at, user) in USERS.iter().enumerate() {
+            let rights = [&["--subject", user, "--keys", "boats/*"], &subscribe[..], &publish[..]].concat();
+            let token = self.secret.token(&rights)?;
+            let server = &self.servers[at % self.servers.len()];
+            let script = format!(
+                "const {{ connect }} = await import('/sinews.js');
+                 const client = connect('{}', {{ token: '{token}' }});
+                 await client.subscribe('{}', () => {{}}).ready;
+                 await client.subscribe('prices.gold', () => {{}}).ready;
+                 await client.join('harbour', {{ id: '{user}' }});
+                 for (const boat of [1, 2, 3]) await client.set('boats', `{user}-${{boat}}`, {{ x: boat, y: {at} }});
+                 note('{user}');",
+                server.url("ws").replace("http", "ws"),
+                ["weather", "harbour", "tides"][at % 3],
+            );
+            notes::run(session, &script)?;
+            notes::until_noted(session, user)?;
+        }
+        Ok(())
+    }
+}
+
+const USERS: [&str; 7] = ["mara", "jonas", "ines", "tove", "lars", "aino", "piet"];
+const KEY: &str = "an-api-key-of-the-pictures-of-the-pages";
+
+/// Takes pictures of the dashboard of an operator.
+fn dashboard(binary: &Path, driver: &Driver, directory: &Path) -> Result<(), Failure> {
+    let nodes = Nodes::start(binary)?;
+    let server = &nodes.servers[0];
+    let page = Page { name: "nobody", session: Session::start(driver, 1180, 760)? };
+    let clients = Session::start(driver, 800, 600)?;
+    clients.open(&server.url("healthz"))?;
+    nodes.connect(&clients)?;
+    let viewer = nodes.secret.token(&["--subscribe", ">", "--publish", ">"])?;
+    notes::run(&clients, &WORKERS.replace("TOKEN", &viewer))?;
+    notes::until_noted(&clients, "ready")?;
+    page.session.open(&server.url(&format!("dashboard#token={viewer}")))?;
+    // Waits until a curve is visible; each round has a different size.
+    let mut round = 0;
+    page.until("there is a curve", || {
+        round += 1;
+        for _ in 0..20 + 10 * (round % 4) {
+            server.publish(&server.url("topics/prices.gold"), "1")?;
+            server.publish(&server.url("topics/weather"), "2")?;
+            server.publish(&server.url("topics/prices.gold"), "3")?;
+        }
+        let line = "return (document.querySelector('[data-testid=messages] .line').getAttribute('d') ?? '')
+            .split('L').length";
+        Ok(page.session.script(line, &[])?.as_u64().is_some_and(|points| points > 10))
+    })?;
+    show_both(&page, directory, "dashboard")?;
+    // The picture of the book has the whole page down to the topics.
+    show_on(&page, TALL)?;
+    write(&page, directory, "dashboard")?;
+    page.session.press("#key", &format!("{KEY}{ENTER}"))?;
+    page.until("the clients are listed", || Ok(page.session.text("#connections")?.contains("mara")))?;
+    for section in ["topics-title", "streams-section", "clients-title"] {
+        for (prefix, device) in [("", DESKTOP), ("phone-", PHONE)] {
+            show_on(&page, device)?;
+            let scroll = format!("document.getElementById('{section}').scrollIntoView()");
+            page.session.script(&scroll, &[])?;
+            write(&page, directory, &format!("{prefix}dashboard-{section}"))?;
+        }
+    }
     show_on(&page, DESKTOP)
 }
 
@@ -140,7 +213,7 @@ fn show_both(page: &Page<'_>, directory: &Path, name: &str) -> Result<(), Failur
 
 /// A stream with constant writes, and two of its groups: one keeps up, one does not.
 const WORKERS: &str = "
-    const url = location.href.replace(/^http/, 'ws').replace('dashboard', 'streams/orders');
+    const url = location.href.replace(/^http/, 'ws').replace('healthz', 'streams/orders?token=TOKEN');
     for (const group of ['billing', 'warehouse']) {
         const socket = new WebSocket(url);
         const say = (words) => socket.send(JSON.stringify(words));
@@ -160,6 +233,8 @@ const WORKERS: &str = "
 
 /// Width, height, and whether the device has touch input.
 const DESKTOP: (u32, u32, bool) = (1180, 740, false);
+/// For charts, nodes and topics in one picture.
+const TALL: (u32, u32, bool) = (1180, 1500, false);
 const PHONE: (u32, u32, bool) = (390, 844, true);
 
 fn shoot(page: &Page<'_>, directory: &Path) -> Result<(), Failure> {

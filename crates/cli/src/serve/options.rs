@@ -41,6 +41,7 @@ pub(super) fn check_hub(settings: &ServeSettings) -> Result<(), String> {
 /// The options of the hub that may contradict each other.
 fn hub_builder(settings: &ServeSettings, access: AccessPolicy) -> Result<HubBuilder, String> {
     let mut builder = Hub::builder().access(access).max_message(settings.max_message);
+    builder = builder.chat_history(settings.chat_history);
     for history in &settings.history {
         builder = builder.history(&history.pattern, history.messages);
     }

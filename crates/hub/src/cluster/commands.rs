@@ -49,8 +49,8 @@ pub(crate) enum NodeCommand {
     CachedEvent { topic: String },
     /// List topics.
     Topics { filter: String, after: Option<String>, limit: usize },
-    /// List connections.
-    Connections { user: Option<String>, after: Option<String>, limit: usize },
+    /// List connections, or those of slow clients only.
+    Connections { user: Option<String>, after: Option<String>, limit: usize, slow: bool },
     /// Count the connections of an app of the Pusher protocol.
     AppConnections { app: String },
 }
@@ -194,8 +194,12 @@ impl CommandTarget<'_> {
                 json!({ "connections": self.live.policy().live_apps().connections(&app) })
             }
             NodeCommand::Topics { filter, after, limit } => self.topics(&filter, after, limit),
-            NodeCommand::Connections { user, after, limit } => {
-                let found = self.connections.cluster_page(user.as_deref(), after.as_deref(), limit);
+            NodeCommand::Connections { user, after, limit, slow } => {
+                let found = if slow {
+                    self.connections.slowest(user.as_deref(), limit)
+                } else {
+                    self.connections.cluster_page(user.as_deref(), after.as_deref(), limit)
+                };
                 let listed = found.iter().map(|connection| described(self.connections, connection));
                 json!({ "connections": listed.collect::<Vec<_>>() })
             }

@@ -17,13 +17,15 @@ pub(crate) struct HubRules {
 }
 
 impl HubRules {
-    /// Merges the namespaces with the histories of the hub's builder and the durable topics of its streams.
+    /// Merges the namespaces with the histories of the hub's builder and the durable topics of its streams. The chat's
+    /// rooms have a history of `chat_messages` unless another option decides it.
     ///
     /// # Errors
     /// The contradiction.
     pub(crate) fn new(
         namespaces: &Namespaces,
         histories: &[(String, usize)],
+        chat_messages: usize,
         streams: Option<&mut StreamOptions>,
     ) -> Result<Self, String> {
         let mut list = namespaces.list().to_vec();
@@ -39,6 +41,7 @@ impl HubRules {
             }
         }
         let durable = durable_topics(&mut list, streams)?;
+        add_chat(&mut list, chat_messages);
         list.sort_by(|a, b| order(&a.pattern, &b.pattern));
         let kept = list.iter().filter_map(|namespace| {
             Some((namespace.pattern.clone(), namespace.history? > 0 && !durable.is_on(&namespace.pattern)))
@@ -142,6 +145,21 @@ fn merge(
     Ok(())
 }
 
+/// Topics of the chat page's rooms.
+const CHAT_ROOMS: &str = "sinews.chat.*";
+
+/// Adds the history of the chat's rooms, unless a history or a durable topic covers the rooms.
+fn add_chat(list: &mut Vec<Namespace>, messages: usize) {
+    let decides = |known: &Namespace| known.history.is_some() || known.durable == Some(true);
+    if messages == 0 || list.iter().any(|known| decides(known) && covers(&known.pattern, CHAT_ROOMS)) {
+        return;
+    }
+    match list.iter_mut().find(|known| known.pattern == CHAT_ROOMS) {
+        Some(known) => known.history = Some(messages),
+        None => list.push(Namespace::new(CHAT_ROOMS).with_history(messages)),
+    }
+}
+
 /// Adds the rules of a namespace, one for each form of its topics.
 fn add_rules(list: &[Namespace], at: usize, durable: &PatternSwitch, rules: &mut Vec<TopicRule>) {
     let namespace = &list[at];
@@ -213,7 +231,7 @@ mod tests {
         let mut streams = durable.map(|patterns| {
             StreamOptions::in_directory("a").with_topics(patterns.iter().map(|&pattern| pattern.to_owned()))
         });
-        let rules = HubRules::new(&Namespaces::new(namespaces).unwrap(), &histories, streams.as_mut())?;
+        let rules = HubRules::new(&Namespaces::new(namespaces).unwrap(), &histories, 100, streams.as_mut())?;
         Ok((rules, streams))
     }
 
@@ -224,7 +242,31 @@ mod tests {
         for (topic, on) in [("a.x", true), ("a.b", false), ("c", true), ("d", false)] {
             assert_eq!(rules.histories.is_on(topic), on, "{topic}");
         }
-        assert_eq!(rules.rules.len(), 6, "two forms have positions");
+        assert_eq!(rules.rules.len(), 8, "two forms have positions, also of the chat's rooms");
+    }
+
+    #[test]
+    fn chat_rooms_have_a_history_unless_another_option_decides() {
+        let is_on = |namespaces, histories: &[(&str, usize)], durable| {
+            let (rules, _) = rules(namespaces, histories, durable).unwrap();
+            let list = rules.rules.len();
+            (
+                rules.histories.is_on("sinews.chat.lobby"),
+                rules.histories.is_on("sinews.chat.lobby.typing"),
+                list,
+            )
+        };
+        assert_eq!(is_on(vec![], &[], None), (true, false, 2));
+        assert_eq!(is_on(vec![Namespace::new(">").with_history(0)], &[], None), (false, false, 2));
+        assert_eq!(is_on(vec![], &[("sinews.>", 5)], None), (true, true, 2));
+        assert_eq!(is_on(vec![], &[], Some(&[">"])), (false, false, 1));
+        // Other namespaces decide other topics, or other options.
+        assert_eq!(
+            is_on(vec![Namespace::new("sinews.chat.lobby").with_history(0)], &[], None),
+            (false, false, 4)
+        );
+        let slow = Namespace::new("sinews.chat.*").with_slow_consumer(SlowConsumer::Conflate);
+        assert!(is_on(vec![slow], &[], None).0);
     }
 
     #[test]
@@ -253,7 +295,7 @@ mod tests {
         ];
         let mut streams = StreamOptions::in_directory("a").with_keyed_topics(["a.>".to_owned()]);
         let namespaces = Namespaces::new(namespaces).unwrap();
-        let rules = HubRules::new(&namespaces, &[], Some(&mut streams)).unwrap();
+        let rules = HubRules::new(&namespaces, &[], 0, Some(&mut streams)).unwrap();
         assert!(rules.histories.is_on("d"), "messages are independent of keys");
         let keyed = streams.keyed();
         for (topic, on) in [("a.x", true), ("a.b.c", false), ("d", true), ("e", false)] {
@@ -261,10 +303,10 @@ mod tests {
         }
         let namespaces = Namespaces::new([Namespace::new("a").with_durable_keys(false)]).unwrap();
         let mut streams = StreamOptions::in_directory("a").with_keyed_topics(["a".to_owned()]);
-        let error = HubRules::new(&namespaces, &[], Some(&mut streams)).err().unwrap();
+        let error = HubRules::new(&namespaces, &[], 0, Some(&mut streams)).err().unwrap();
         assert!(error.contains("make its keys durable"), "{error}");
         let namespaces = Namespaces::new([Namespace::new("a").with_durable_keys(true)]).unwrap();
-        let error = HubRules::new(&namespaces, &[], None).err().unwrap();
+        let error = HubRules::new(&namespaces, &[], 0, None).err().unwrap();
         assert!(error.contains("durable keys need streams"), "{error}");
     }
 

@@ -338,6 +338,12 @@ impl Handler for BinaryClient {
         close(cx, TOKEN_EXPIRED, "the token has expired");
     }
 
+    fn queued(&mut self, bytes: usize) {
+        if let Some(connection) = &self.connection {
+            connection.set_queued(bytes);
+        }
+    }
+
     fn close(&mut self, closed: &Closed, _: &mut Context<'_>) {
         if let Some(connection) = self.connection.take() {
             connection.end(closed);

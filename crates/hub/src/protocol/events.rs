@@ -261,6 +261,10 @@ impl Handler for EventReader {
         close(cx, CloseCode::NORMAL, "");
     }
 
+    fn queued(&mut self, bytes: usize) {
+        self.client.queued(bytes);
+    }
+
     fn close(&mut self, closed: &Closed, cx: &mut Context<'_>) {
         self.client.close(closed, cx);
     }

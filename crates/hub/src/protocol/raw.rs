@@ -214,6 +214,12 @@ impl Handler for TopicClient {
         }
     }
 
+    fn queued(&mut self, bytes: usize) {
+        if let Some(connection) = &self.connection {
+            connection.set_queued(bytes);
+        }
+    }
+
     fn close(&mut self, closed: &Closed, cx: &mut Context<'_>) {
         if let Some(connection) = self.connection.take() {
             connection.end(closed);

@@ -302,6 +302,42 @@ fn nodes_know_each_other_until_one_leaves() {
     });
 }
 
+#[test]
+fn dashboard_feed_lists_both_nodes_and_the_outage_of_the_broker() {
+    for_both(|broker| {
+        let nodes = [(); 2].map(|()| TestPeer::start(&broker));
+        let (feed, _) = connect(format!("ws://{}/dashboard/feed", nodes[0].address)).open().unwrap();
+        let mut feed = Client(feed);
+        let mut until = |condition: &dyn Fn(&Value) -> bool| {
+            // A report each second.
+            for _ in 0..TIMEOUT.as_secs() {
+                let cluster = feed.receive_any()["cluster"].clone();
+                if condition(&cluster) {
+                    return cluster;
+                }
+            }
+            panic!("the feed never has it");
+        };
+        let _client = nodes[1].subscriber("room");
+        let cluster = until(&|cluster| {
+            let listed = cluster["nodes"].as_array().unwrap();
+            listed.len() == 2 && listed.iter().any(|node| node["connections"] == 1 && node["topics"] == 1)
+        });
+        assert_eq!(cluster["connected"], true);
+        for node in cluster["nodes"].as_array().unwrap() {
+            assert!(
+                node["name"].is_string() && node["id"].is_string() && node["version"].is_string(),
+                "{node}"
+            );
+            assert!(node["uptime"].as_f64().unwrap() >= 0.0, "{node}");
+        }
+        broker.go_down();
+        until(&|cluster| cluster["connected"] == false);
+        broker.come_up();
+        until(&|cluster| cluster["connected"] == true && cluster["nodes"].as_array().unwrap().len() == 2);
+    });
+}
+
 /// Subscribes with the presence of a topic, and waits until it has these numbers.
 fn wait_for_presence(node: &TestPeer, topic: &str, connections: u64, members: usize) {
     let mut client = node.client();

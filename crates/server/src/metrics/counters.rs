@@ -150,6 +150,10 @@ pub(crate) struct ConnMemory {
     incomplete: u32,
 }
 
+/// Minimum outbound queue that is reported to a handler: more than a burst of usual messages, and less than the queue of a
+/// connection that its policy for slow consumers considers slow.
+const REPORTED_QUEUE_MIN: u32 = 16 << 10;
+
 impl ConnMemory {
     /// Values saturate at 4 GiB.
     #[inline]
@@ -167,6 +171,15 @@ impl ConnMemory {
     /// Replaces the bytes of incomplete input.
     pub(crate) fn replace_incomplete(self, bytes: usize) -> Self {
         Self { incomplete: Self::new(0, bytes).incomplete, ..self }
+    }
+
+    /// Returns the outbound queue in bytes if it is large and has changed since `before`, and 0 if it was large.
+    #[inline]
+    pub(crate) fn changed_queue(self, before: Self) -> Option<usize> {
+        if self.queued == before.queued || self.queued.max(before.queued) < REPORTED_QUEUE_MIN {
+            return None;
+        }
+        Some(if self.queued < REPORTED_QUEUE_MIN { 0 } else { self.queued as usize })
     }
 
     #[inline]
@@ -240,6 +253,16 @@ impl Default for Statuses {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn queues_are_reported_while_they_are_large_and_when_they_shrink() {
+        let of = |queued| ConnMemory::new(queued, 9);
+        assert_eq!(of(16_383).changed_queue(of(0)), None);
+        assert_eq!(of(16_384).changed_queue(of(16_383)), Some(16_384));
+        assert_eq!(of(16_384).changed_queue(of(16_384).replace_incomplete(1)), None);
+        assert_eq!(of(16_383).changed_queue(of(16_384)), Some(0));
+        assert_eq!(of(0).changed_queue(of(16_383)), None);
+    }
 
     #[test]
     fn counts_of_threads_are_summed() {

@@ -67,6 +67,32 @@ fn connections_are_listed_by_user_and_in_pages() {
 }
 
 #[test]
+fn slow_clients_are_listed_with_their_queue() {
+    let (server, _directory, secret) = start(&["--websocket-overflow", "drop-newest"]);
+    let of = |user: &str| token(&secret, &["--subscribe", ">", "--subject", user]);
+    let (mut slow, id) = connect(&server, &of("anna"));
+    let (_other, _) = connect(&server, &of("ben"));
+    assert_eq!(slow.request(json!({"op": "subscribe", "id": 1, "topic": "room"}))["op"], "ack");
+    assert_eq!(list(&server, "?slow=true"), json!({"connections": []}));
+    // Far more bytes than the sockets' buffers take.
+    let data = "x".repeat(64_000);
+    for _ in 0..400 {
+        call(&server, "POST /publish", &json!({"topic": "room", "data": data}));
+    }
+    let found = list(&server, "?slow=true");
+    assert_eq!(ids(&found), [&*id], "{found}");
+    assert!(found["connections"][0]["queued"].as_u64().unwrap() >= 16 << 10, "{found}");
+    let all = list(&server, "?slow=false");
+    assert_eq!((ids(&all).len(), &all["connections"][1]["queued"]), (2, &json!(0)));
+    assert!(ids(&list(&server, "?slow=true&user=ben")).is_empty());
+    let wrong = call_with(&server, KEY, "", "GET /api/v1/connections?slow=1", "");
+    assert_eq!(wrong.status, 400, "{}", wrong.body);
+    while !ids(&list(&server, "?slow=true")).is_empty() {
+        slow.receive();
+    }
+}
+
+#[test]
 fn backend_subscribes_and_unsubscribes_clients_without_rights() {
     let (server, _directory, secret) = start(&["--history", "kept.>=10"]);
     let anna = token(&secret, &["--subject", "anna", "--subscribe", "own"]);

@@ -52,6 +52,15 @@ pub(super) fn text_query<'a>(request: &Request<'a>, name: &str) -> Result<Option
     }
 }
 
+/// A parameter of the query as a switch, which is off by default.
+pub(super) fn bool_query(request: &Request<'_>, name: &str) -> Result<bool, Problem> {
+    match request.query(name) {
+        None | Some("false") => Ok(false),
+        Some("true") => Ok(true),
+        Some(_) => Err(problem(code::MALFORMED, format!("{name} must be true or false"))),
+    }
+}
+
 /// A parameter of the query as a number.
 pub(super) fn number_query(request: &Request<'_>, name: &str) -> Result<Option<u64>, Problem> {
     let number = request.query(name).map(str::parse).transpose();

@@ -1,6 +1,7 @@
 //! Connections: their list, commands to them, and revocation of their tokens.
 
 use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sinews_server::{Answer, CloseCode, Request};
 
-use super::body::{limit_of, read, text_query};
+use super::body::{bool_query, limit_of, read, text_query};
 use super::context::{ApiContext, Executed, failure, success};
 use super::topics::{page, partial, yield_now};
 use crate::auth::{
@@ -91,6 +92,9 @@ pub(super) fn list(context: &Arc<ApiContext>, _: &ApiRights, request: &mut Reque
     let registry = context.hub.connections();
     let (user, after) = (text_query(request, "user")?, text_query(request, "after")?);
     let limit = limit_of(request, LISTED_MAX)?;
+    if bool_query(request, "slow")? {
+        return list_slow(context, user.map(Cow::into_owned), limit);
+    }
     let Some(cluster) = context.cluster.as_ref() else {
         let mut connections = registry.page(user.as_deref(), after.as_deref(), limit + 1)?;
         let has_more = connections.len() > limit;
@@ -106,7 +110,7 @@ pub(super) fn list(context: &Arc<ApiContext>, _: &ApiRights, request: &mut Reque
     let own = registry.cluster_page(user.as_deref(), after.as_deref(), limit + 1);
     let mut listed: Vec<Value> = own.iter().map(|connection| described(registry, connection)).collect();
     let (user, after) = (user.map(Cow::into_owned), after.map(Cow::into_owned));
-    let others = cluster.request(&NodeCommand::Connections { user, after, limit: limit + 1 });
+    let others = cluster.request(&NodeCommand::Connections { user, after, limit: limit + 1, slow: false });
     Ok(Answer::later(async move {
         let NodeResults { results, missing } = others.await;
         for result in &results {
@@ -123,6 +127,26 @@ pub(super) fn list(context: &Arc<ApiContext>, _: &ApiRights, request: &mut Reque
             .and_then(|last| last["connection"].as_str())
             .map(str::to_owned);
         success(&partial(page(json!({ "connections": listed }), next.as_deref()), &missing))
+    }))
+}
+
+/// `GET /connections?slow=true`: the longest queue first, on all nodes.
+fn list_slow(context: &Arc<ApiContext>, user: Option<String>, limit: usize) -> Executed {
+    let registry = context.hub.connections();
+    let own = registry.slowest(user.as_deref(), limit);
+    let mut listed: Vec<Value> = own.iter().map(|connection| described(registry, connection)).collect();
+    let Some(cluster) = context.cluster.as_ref() else {
+        return Ok(success(&json!({ "connections": listed })).into());
+    };
+    let others = cluster.request(&NodeCommand::Connections { user, after: None, limit, slow: true });
+    Ok(Answer::later(async move {
+        let NodeResults { results, missing } = others.await;
+        for result in &results {
+            listed.extend(result["connections"].as_array().into_iter().flatten().cloned());
+        }
+        listed.sort_by_key(|connection| Reverse(connection["queued"].as_u64()));
+        listed.truncate(limit);
+        success(&partial(json!({ "connections": listed }), &missing))
     }))
 }
 

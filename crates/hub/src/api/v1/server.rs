@@ -15,7 +15,7 @@ pub(super) fn info(context: &Arc<ApiContext>, _: &ApiRights, _: &mut Request<'_>
     Ok(success(&json!({
         "version": context.version,
         "commit": context.commit,
-        "node": crate::dashboard::node(),
+        "node": context.cluster.as_ref().map_or_else(crate::dashboard::node, |cluster| cluster.name().to_owned()),
         "uptime": context.begin.elapsed().as_secs(),
         "threads": metrics.loops.len(),
         "connections": metrics.connections(),

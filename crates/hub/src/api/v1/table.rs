@@ -309,6 +309,11 @@ pub(super) static OPERATIONS: &[Operation] = &[
         parameters: &[
             in_query("user", Schema::Text, "Only connections of this user"),
             in_query("after", Schema::Text, "Start of the page: `next` of the page before"),
+            in_query(
+                "slow",
+                Schema::Boolean,
+                "Only connections with at least 16 KiB that wait for the client, the most bytes first, without pages",
+            ),
             limit("Connections of a page, at most 1,000, which is the default"),
         ],
         body: None,
@@ -321,6 +326,11 @@ pub(super) static OPERATIONS: &[Operation] = &[
                             required("connection", Schema::Text, "Id of the connection"),
                             required("path", Schema::Text, "Route of the connection"),
                             required("opened", Schema::Integer, "Time of opening in milliseconds since 1970"),
+                            required(
+                                "queued",
+                                Schema::Integer,
+                                "Bytes that wait for a slow client; 0 if they are fewer than 16 KiB",
+                            ),
                             optional("user", Schema::Text, "User: the `sub` of the token"),
                             optional("address", Schema::Text, "Address of the client"),
                         ],

@@ -255,6 +255,13 @@ impl Handler for PusherClient {
         (RECONNECT, "server stops")
     }
 
+    fn queued(&mut self, bytes: usize) {
+        let ClientState::Open(connection) = &self.state else { return };
+        if let Some(registered) = connection.user.as_ref().and_then(|user| user.connection.as_ref()) {
+            registered.set_queued(bytes);
+        }
+    }
+
     fn close(&mut self, closed: &Closed, cx: &mut Context<'_>) {
         let ClientState::Open(mut connection) = std::mem::replace(&mut self.state, ClientState::Closed)
         else {
