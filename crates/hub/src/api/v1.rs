@@ -9,6 +9,7 @@ mod idempotency;
 mod keys;
 mod openapi;
 mod operation;
+mod parameters;
 mod publish;
 mod schemas;
 mod server;

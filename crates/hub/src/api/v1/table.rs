@@ -1,8 +1,8 @@
 //! The operations.
 
-use super::operation::{
-    Operation, OperationHandler, Parameter, RequestBody, Schema, in_head, in_path, in_query, optional,
-    required,
+use super::operation::{Operation, OperationHandler, RequestBody, Schema, in_query, optional, required};
+use super::parameters::{
+    AFTER, GROUP_NAME, IDEMPOTENCY_KEY, IF_MATCH, IF_NONE_MATCH, KEY, STREAM_NAME, TOPIC, limit,
 };
 use super::schemas::{
     B64, BROADCAST_RESULTS, COMMANDED, CONNECTION, DATA, HISTORY_MESSAGE, KEY_FIELDS, KEY_WRITE, KEY_WRITTEN,
@@ -11,23 +11,6 @@ use super::schemas::{
 };
 use super::{connections, keys, openapi, publish, server, streams, topics};
 use crate::auth::ApiRight;
-
-const TOPIC: Parameter = in_path("topic", "Name of the topic", "chat.room");
-const KEY: Parameter = in_path("key", "Name of the key", "anna");
-const AFTER: Parameter =
-    in_query("after", Schema::Text, "Start of the page: the last name of the page before");
-const IF_MATCH: Parameter =
-    in_head("If-Match", "Write only if the key has this ETag; with `*`, only if the key exists");
-const IF_NONE_MATCH: Parameter = in_head("If-None-Match", "With `*`: write only if the key does not exist");
-const IDEMPOTENCY_KEY: Parameter =
-    in_head("Idempotency-Key", "A second write of the key with the same value changes nothing");
-
-const STREAM_NAME: Parameter = in_path("stream", "Name of the stream", "orders");
-const GROUP_NAME: Parameter = in_path("group", "Name of the consumer group", "billing");
-
-const fn limit(help: &'static str) -> Parameter {
-    in_query("limit", Schema::Integer, help)
-}
 
 /// All operations, in the order of the document.
 pub(super) static OPERATIONS: &[Operation] = &[

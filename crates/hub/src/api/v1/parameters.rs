@@ -1,0 +1,22 @@
+//! Parameters that several operations have.
+
+use super::operation::{Parameter, Schema, in_head, in_path, in_query};
+
+pub(super) const TOPIC: Parameter = in_path("topic", "Name of the topic", "chat.room");
+pub(super) const KEY: Parameter = in_path("key", "Name of the key", "anna");
+pub(super) const AFTER: Parameter =
+    in_query("after", Schema::Text, "Start of the page: the last name of the page before");
+pub(super) const IF_MATCH: Parameter =
+    in_head("If-Match", "Write only if the key has this ETag; with `*`, only if the key exists");
+pub(super) const IF_NONE_MATCH: Parameter =
+    in_head("If-None-Match", "With `*`: write only if the key does not exist");
+pub(super) const IDEMPOTENCY_KEY: Parameter =
+    in_head("Idempotency-Key", "A second write of the key with the same value changes nothing");
+
+pub(super) const STREAM_NAME: Parameter = in_path("stream", "Name of the stream", "orders");
+pub(super) const GROUP_NAME: Parameter = in_path("group", "Name of the consumer group", "billing");
+
+/// Maximum number of items of a page.
+pub(super) const fn limit(help: &'static str) -> Parameter {
+    in_query("limit", Schema::Integer, help)
+}
