@@ -221,13 +221,13 @@ impl Publisher {
         self.directory.keyed.write(topic, write, self.keyed_notifier())
     }
 
-    /// Returns a key, as [`Topics::key`] does.
+    /// Returns a key, as [`Topics::key`](crate::Topics::key) does.
     #[must_use]
     pub fn key(&self, topic: &str, key: &str) -> Option<(KeyChange, Position)> {
         self.directory.keyed.get(topic, key, self.keyed_notifier())
     }
 
-    /// Returns keys of a topic, as [`Topics::keys`] does.
+    /// Returns keys of a topic, as [`Topics::keys`](crate::Topics::keys) does.
     ///
     /// # Errors
     /// [`KeyError::Filter`].
