@@ -14,7 +14,7 @@ use crate::client::{
 use crate::support::{TIMEOUT, TestHub};
 
 /// Waits until a metric has a value.
-fn wait_for(hub: &TestHub, name: &str, value: f64) {
+pub(crate) fn wait_for(hub: &TestHub, name: &str, value: f64) {
     let begin = Instant::now();
     loop {
         let found = metric(hub, name);

@@ -194,7 +194,8 @@ fn pusher_5_8_clients_that_connect_again_at_once_are_served_and_miss_nothing() {
     {
         assert!(line.ends_with(" 0"), "{line}");
     }
-    assert_eq!(metric(&second, "sinews_queued_bytes"), 0.0);
+    // Clients may still have to acknowledge the last bytes.
+    crate::faults::wait_for(&second, "sinews_queued_bytes", 0.0);
 }
 
 /// Channels of a flood: each is subscribed to and left again and again.
