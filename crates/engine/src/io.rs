@@ -32,6 +32,8 @@ pub struct Io {
     pub(crate) late_broadcasts: bool,
     /// Paused connections that resume, each at most once.
     pub(crate) resumes: Vec<ConnId>,
+    /// Connections whose unsent bytes in the kernel are to be limited.
+    pub(crate) unsent_limits: Vec<ConnId>,
     /// Connections to close, each once.
     pub(crate) closes: VecDeque<(ConnId, CloseReason)>,
     /// Connections to make, in request order.
@@ -70,6 +72,10 @@ pub(crate) struct Broadcast {
 
 /// Commands and queries of an application.
 impl Io {
+    /// Limit of [`limit_unsent`](Self::limit_unsent), in bytes: about the initial congestion window of TCP, so a
+    /// connection is not slower for it.
+    pub const UNSENT_LIMIT: u32 = 16 << 10;
+
     /// The time, read once per turn, just after waiting.
     pub fn now(&self) -> Instant {
         self.now
@@ -137,6 +143,17 @@ impl Io {
             if !std::mem::replace(&mut slot.resume_listed, true) {
                 self.resumes.push(conn);
             }
+        }
+    }
+
+    /// Limits the bytes that the kernel takes from this connection before it can send them, to
+    /// [`UNSENT_LIMIT`](Self::UNSENT_LIMIT) (`TCP_NOTSENT_LOWAT`). Bytes in the kernel are final: for an application
+    /// that replaces queued values by newer ones, a slow peer is then late by what its connection carries, not by
+    /// a send buffer of some MiB. The limit stays until the connection closes. It has no effect before the connection is
+    /// established, on systems other than Linux, and on transports other than TCP.
+    pub fn limit_unsent(&mut self, conn: ConnId) {
+        if self.slots.live_mut(conn).is_some_and(|slot| !slot.connecting) {
+            self.unsent_limits.push(conn);
         }
     }
 
@@ -264,6 +281,7 @@ impl Io {
             broadcasts: Vec::new(),
             late_broadcasts: false,
             resumes: Vec::new(),
+            unsent_limits: Vec::new(),
             closes: VecDeque::new(),
             connects: VecDeque::new(),
             appends: VecDeque::new(),
@@ -324,7 +342,7 @@ impl Io {
     pub(crate) fn has_commands(&self) -> bool {
         let none = self.sends.is_empty() && self.resumes.is_empty() && self.closes.is_empty();
         let waits = !self.connects.is_empty() || !self.appends.is_empty() || !self.broadcasts.is_empty();
-        self.stopping || !none || waits
+        self.stopping || !none || waits || !self.unsent_limits.is_empty()
     }
 
     /// The maximum sleep for the timers.

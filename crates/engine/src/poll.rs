@@ -103,6 +103,9 @@ impl<A: App> Backend<A> for Poll<A::Chain> {
         while let Some(conn) = io.resumes.pop() {
             self.resume(io, conn);
         }
+        while let Some(conn) = io.unsent_limits.pop() {
+            self.limit_unsent(io, conn);
+        }
         self.broadcast_listed(app, io);
         // No connection is on both lists: the first contains chains in flight, the second connections
         // without a chain.
@@ -248,6 +251,16 @@ impl<C: SendChain> Poll<C> {
             slot.resume_listed = false;
             // An edge during the pause has left its mark, so no edge is lost.
             self.queue_if_readable(io, conn);
+        }
+    }
+
+    #[cfg_attr(not(target_os = "linux"), allow(unused_variables, clippy::unused_self))]
+    fn limit_unsent(&mut self, io: &Io, conn: ConnId) {
+        #[cfg(target_os = "linux")]
+        if let Some(link) = self.link(io, conn)
+            && let Err(error) = SockRef::from(&link.stream).set_tcp_notsent_lowat(Io::UNSENT_LIMIT)
+        {
+            tracing::debug!(%error, "cannot limit the unsent bytes of a connection");
         }
     }
 

@@ -103,6 +103,14 @@ impl<A: App, K: RingKernel> Backend<A> for Ring<A::Chain, K> {
         while let Some(conn) = io.resumes.pop() {
             self.resume(app, io, conn);
         }
+        while let Some(conn) = io.unsent_limits.pop() {
+            if io.slots.live_mut(conn).is_some()
+                && let Some(link) = self.link(io, conn)
+            {
+                let file = link.file;
+                self.kernel.limit_unsent(file);
+            }
+        }
         self.broadcast_listed(app, io);
         if self.shared.is_empty() {
             let mut batch = mem::replace(&mut io.sends, mem::take(&mut self.batch));

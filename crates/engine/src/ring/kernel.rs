@@ -89,6 +89,9 @@ pub(crate) trait RingKernel {
     /// As for [`send`](Self::send): until these operations complete, the bytes must not be freed.
     unsafe fn send_shared(&mut self, sends: impl Iterator<Item = (Token, u32)>, bytes: &[u8]);
 
+    /// Limits the unsent bytes of `file` to [`Io::UNSENT_LIMIT`](crate::Io::UNSENT_LIMIT). Errors have no effect.
+    fn limit_unsent(&mut self, file: u32);
+
     /// Shuts down the sending side of `file`.
     fn shutdown(&mut self, token: Token, file: u32);
 

@@ -7,11 +7,11 @@ use std::os::fd::AsRawFd;
 use std::thread;
 
 use io_uring::squeue::Entry;
-use io_uring::types::Fd;
+use io_uring::types::{Fd, Fixed};
 use io_uring::{IoUring, opcode};
 
 use super::unavailable::RingUnavailable;
-use crate::EngineConfig;
+use crate::{EngineConfig, Io};
 
 /// Creates a ring as large as the limits permit, not yet enabled.
 ///
@@ -109,6 +109,14 @@ pub(super) fn peer_name<F>(
     // SAFETY: an entry is laid out as `struct io_uring_sqe`, whose 64 bytes have `cmd_op` there.
     unsafe { command.write(GETSOCKOPT) };
     entry
+}
+
+/// Limits the unsent bytes of a socket (`TCP_NOTSENT_LOWAT`).
+pub(super) fn unsent_limit(file: u32) -> Entry {
+    static LIMIT: u32 = Io::UNSENT_LIMIT;
+    let (level, option) = (libc::IPPROTO_TCP as u32, libc::TCP_NOTSENT_LOWAT as u32);
+    opcode::SetSockOpt::new(Fixed(file), level, option, (&raw const LIMIT).cast(), size_of_val(&LIMIT) as u32)
+        .build()
 }
 
 /// Submission queue sizes to try. A turn with more operations makes more system calls. 256 entries fit into

@@ -135,7 +135,7 @@ impl Uring {
         self.queued += 1;
         self.in_flight += u64::from(token.reports());
         let entry = entry.user_data(token.bits());
-        // SAFETY: what an entry points to is, by operation: a place in `memory` that is asked for once at a
+        // SAFETY: what an entry points to is, by operation: a constant (the limit of unsent bytes), a place in `memory` that is asked for once at a
         // time (names), copied when taken and used again after that (messages), the chain of a send, a socket to
         // connect or what is appended to a file, for which the callers of `send`, `install`, `connect` and `append`
         // vouch, or nothing. `memory` outlives the operations, see `Drop`.
@@ -369,6 +369,10 @@ impl RingKernel for Uring {
                 self.overflow.push_back(entry);
             }
         }
+    }
+
+    fn limit_unsent(&mut self, file: u32) {
+        self.push(Token::NOTHING, setup::unsent_limit(file).flags(Flags::SKIP_SUCCESS));
     }
 
     fn shutdown(&mut self, token: Token, file: u32) {

@@ -253,3 +253,32 @@ fn chain_without_slices_closes_with_error() {
         matches!(app.0, Some(CloseReason::Error(error)) if error.kind() == std::io::ErrorKind::WriteZero)
     );
 }
+
+/// Bytes that the kernel takes for a peer that does not read.
+fn bytes_taken_for_stuck_peer(limited: bool) -> u64 {
+    const QUEUED: usize = 16 << 20;
+    let mut host = Host::new(Probe::new(move |io, queues, event| {
+        if let Event::Accepted(conn, _) = event {
+            if limited {
+                io.limit_unsent(*conn);
+            }
+            for _ in 0..QUEUED / (64 << 10) {
+                queues.push(*conn, vec![7; 64 << 10]);
+            }
+            io.send(*conn);
+        }
+        Flow::Continue
+    }));
+    let (client, _) = host.connect();
+    host.settle();
+    let taken = host.engine.stats().sent_bytes;
+    drop(client);
+    taken
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn limit_of_unsent_bytes_leaves_the_rest_to_the_application() {
+    let (unlimited, limited) = (bytes_taken_for_stuck_peer(false), bytes_taken_for_stuck_peer(true));
+    assert!(limited < unlimited / 4, "the kernel took {limited} bytes with a limit, {unlimited} without");
+}

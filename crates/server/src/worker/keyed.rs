@@ -8,6 +8,10 @@ use super::conn::ConnProtocol;
 impl Worker {
     /// Sends the updates of keys that are due, and sets the timer for the next.
     pub(super) fn publish_keyed(&mut self, io: &mut Io) {
+        while let Some(conn) = self.shared.services.topics.next_joined_keyed() {
+            // What the kernel queues for a slow client cannot be replaced by newer values.
+            io.limit_unsent(conn);
+        }
         if !self.shared.services.topics.has_keyed_to_publish(io.now()) {
             return;
         }

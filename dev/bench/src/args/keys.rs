@@ -35,6 +35,10 @@ pub(crate) struct KeysArgs {
     #[arg(long = "seconds", value_name = "S", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=600))]
     pub(crate) seconds: u32,
 
+    /// Seconds before the measurement, at most 60 by default: 1.5 times the time of the snapshot at a slow subscriber
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=600))]
+    pub(crate) warm_up: Option<u32>,
+
     #[command(flatten)]
     targets: TargetArgs,
 

@@ -125,7 +125,8 @@ impl TestApp {
     fn issue_random_command(&mut self, io: &mut Io, conn: ConnId) {
         match self.dice.below(100) {
             0..40 => self.queue(io, conn, 1 + self.dice.below(200)),
-            40..45 => io.send(conn),
+            40..44 => io.send(conn),
+            44..45 => io.limit_unsent(conn),
             45..65 => self.pause(io, conn),
             65..90 => self.resume(io, conn),
             90..93 => self.shutdown(io, conn),

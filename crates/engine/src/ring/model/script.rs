@@ -87,6 +87,8 @@ pub(super) enum OperationKind {
         lent: SendMemory,
     },
     Shutdown,
+    /// It completes when it is taken, and reports nothing.
+    LimitUnsent,
     Close,
     /// To the file with this tag, whose content the script keeps.
     Append {
@@ -137,6 +139,7 @@ impl OperationKind {
             Self::Name { .. } => 2,
             Self::Accept { .. } | Self::Install { .. } | Self::Close | Self::Cancel(_) => 3,
             Self::Append { .. } | Self::Sync { .. } => 4,
+            Self::LimitUnsent => 5,
         }
     }
 }
@@ -172,14 +175,20 @@ impl Script {
             let serial = self.peers.serial(file);
             let shut = self.peers.all[serial as usize].shut;
             assert!(!shut || kind.lane() != 1, "no send follows a shutdown: {token:?}");
-            for other in self.pending().filter(|other| other.file == Some(file)) {
+            // The kernel sets an option when it takes the operation, so it excludes no other operation.
+            let sets_option = |kind: &OperationKind| matches!(kind, OperationKind::LimitUnsent);
+            let others = self.pending().filter(|other| other.file == Some(file) && !sets_option(&other.kind));
+            for other in others.filter(|_| !sets_option(&kind)) {
                 let close =
                     matches!(other.kind, OperationKind::Close) || matches!(kind, OperationKind::Close);
                 assert!(!close, "a socket is closed after all operations: {kind:?}, {other:?}");
                 assert_ne!(other.kind.lane(), kind.lane(), "one at a time: {kind:?}, {other:?}");
             }
         }
-        let shared = matches!(kind, OperationKind::Accept { .. } | OperationKind::Cancel(_));
+        let shared = matches!(
+            kind,
+            OperationKind::Accept { .. } | OperationKind::Cancel(_) | OperationKind::LimitUnsent
+        );
         assert!(shared || !self.pending().any(|other| other.token == token), "{token:?} is used twice");
         self.known.insert(token);
         self.queued += 1;
@@ -207,6 +216,7 @@ impl Script {
                         other.cancelled = Some(self.dice.below(4) as u32);
                     }
                 }
+                OperationKind::LimitUnsent => {}
                 OperationKind::Send { wait: SendMode::DontWait, .. } => self.take_fired(&operation),
                 // Available bytes are received before the next operation is processed.
                 OperationKind::Receive { .. } | OperationKind::Large { .. } if self.benign => {
@@ -354,6 +364,10 @@ impl RingKernel for Script {
             let lent = SendMemory::new(&[IoSlice::new(bytes)]);
             self.push(token, Some(file), OperationKind::Send { wait: SendMode::DontWait, lent });
         }
+    }
+
+    fn limit_unsent(&mut self, file: u32) {
+        self.push(Token::NOTHING, Some(file), OperationKind::LimitUnsent);
     }
 
     fn shutdown(&mut self, token: Token, file: u32) {

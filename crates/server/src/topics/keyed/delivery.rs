@@ -60,6 +60,12 @@ impl Topics {
         }
     }
 
+    /// Returns a connection that has subscribed for the first time.
+    #[inline]
+    pub(crate) fn next_joined_keyed(&mut self) -> Option<ConnId> {
+        self.keyed.joined.pop()
+    }
+
     /// Returns whether updates are due, or the loop's timer is to be set earlier.
     #[inline]
     pub(crate) fn has_keyed_to_publish(&self, now: Instant) -> bool {

@@ -28,6 +28,8 @@ pub(crate) struct LocalKeyed {
     timers: BinaryHeap<Reverse<Timer>>,
     /// When the loop's timer fires.
     armed: Option<Instant>,
+    /// Connections with their first subscription, since the worker took them.
+    pub(super) joined: Vec<ConnId>,
     /// Subscriber list of the last delivery, for reuse.
     pub(super) scratch: Vec<ConnId>,
 }

@@ -76,8 +76,12 @@ impl Topics {
             return Err(KeyError::NoEncoder);
         }
         let known = self.keyed.find(conn, name);
-        if known.is_none() && self.keyed.conns.get(&conn).map_or(0, Vec::len) >= SUBSCRIPTIONS_MAX {
+        let subscriptions = self.keyed.conns.get(&conn).map_or(0, Vec::len);
+        if known.is_none() && subscriptions >= SUBSCRIPTIONS_MAX {
             return Err(KeyError::TooManySubscriptions);
+        }
+        if subscriptions == 0 {
+            self.keyed.joined.push(conn);
         }
         self.unsubscribe_keys(name, conn, backlog);
         let (topic, position, cursor) = self.join_keyed(name);
