@@ -8,6 +8,8 @@ const TIMEOUT_MS = 20_000;
 /** One connection to a server of servers.mjs. */
 export class Client {
   deliveries = 0;
+  /** The first message of a server that needs no login. */
+  welcome = null;
   #waits = [];
 
   constructor(server) {
@@ -27,7 +29,7 @@ export class Client {
       client.socket.once('error', reject);
     });
     if (server.login) await client.ask(server.login, server.loggedIn);
-    else await welcome;
+    else client.welcome = await welcome;
     return client;
   }
 

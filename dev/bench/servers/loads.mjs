@@ -41,19 +41,22 @@ async function openSubscribed(server, count, topic) {
 
 /**
  * A delivery of messages of 64 bytes to the subscribers of a topic. A publisher sends a burst of messages; the next burst follows when all
- * subscribers have received the last one.
+ * subscribers have received the last one. Or it publishes one after another by HTTP.
  */
-export async function fanOut(server, pids, { subscribers, topic = 'fan', burst = 1, seconds = 3, publishAt = server, perPublication = false }) {
+export async function fanOut(server, pids, { subscribers, topic = 'fan', burst = 1, seconds = 3, publishAt = server, perPublication = false, byHttp = false }) {
   const clients = await openSubscribed(server, subscribers, topic);
   // A subscription reaches the other node a moment after its acknowledgement.
   if (publishAt !== server) await pause(1_000);
   const publisher = await Client.open(publishAt);
   const payload = '^'.repeat(64);
   const counter = countPayloads(clients, payload);
-  const messages = Array.from({ length: burst }, () => server.send(topic, payload));
+  const messages = byHttp ? [server.publish(topic, payload)] : Array.from({ length: burst }, () => server.send(topic, payload));
   const turn = async () => {
     const all = counter.next(subscribers * burst);
-    for (const message of messages) publisher.send(message);
+    for (const message of messages) {
+      if (byHttp) await post(publishAt, message);
+      else publisher.send(message);
+    }
     await all;
   };
   for (let i = 0; i < 20; i += 1) await turn();
@@ -127,14 +130,14 @@ export async function publish(server, pids, { count = 8_000, width = 16 }) {
   return cost;
 }
 
-/** A message of a batch of 100, for a topic with one subscriber. */
-export async function batch(server, pids, { count = 400 }) {
+/** A message of a batch, for a topic with one subscriber. */
+export async function batch(server, pids, { count = 400, messages = 100 }) {
   if (!server.batch) return null;
   const [subscriber] = await openSubscribed(server, 1, 'news');
-  const request = server.batch('news', { text: 'x'.repeat(64) }, 100);
-  const cost = await costOf(pids, count * 100, async () => {
+  const request = server.batch('news', { text: 'x'.repeat(64) }, messages);
+  const cost = await costOf(pids, count * messages, async () => {
     await concurrently(count, 4, () => post(server, request));
-    await subscriber.delivered(count * 100);
+    await subscriber.delivered(count * messages);
   });
   await closeAll([subscriber]);
   return cost;
@@ -179,21 +182,39 @@ export async function resume(server, pids, { count = 4_000 }) {
   return cost;
 }
 
+/** Connects and joins, as a member of a room of five: those of a document. */
+async function enter(server, i) {
+  const client = await Client.open(server);
+  const answer = client.answer(server.joined);
+  for (const message of server.join(`room.${Math.floor(i / 5)}`, `member-${i}`, client)) client.send(message);
+  await answer;
+  return client;
+}
+
+/** A connection that becomes a member of a room of five. */
+export async function connectMember(server, pids, { count = 4_000 }) {
+  if (!server.join) return null;
+  let clients;
+  const cost = await costOf(pids, count, async () => { clients = await concurrently(count, 50, (i) => enter(server, i)); });
+  await closeAll(clients);
+  return cost;
+}
+
 /** A member that connects and joins a room of 2,000 members, who are all told; `perSecond` joins start in a second. */
 export async function join(server, pids, { present = 2_000, count = 400, perSecond = 100 }) {
   if (!server.join) return null;
-  const enter = async (i) => {
+  const arrive = async (i) => {
     const client = await Client.open(server);
     const answer = client.answer(server.joined);
-    for (const message of server.join('room.a', `member-${i}`)) client.send(message);
+    for (const message of server.join('room.a', `member-${i}`, client)) client.send(message);
     await answer;
     return client;
   };
-  const members = await concurrently(present, 50, enter);
+  const members = await concurrently(present, 50, arrive);
   await pause(1_000);
   let joined;
   const cost = await costOf(pids, count, async () => {
-    joined = await concurrently(count, count, async (i) => { await pause(i * 1_000 / perSecond); return enter(present + i); });
+    joined = await concurrently(count, count, async (i) => { await pause(i * 1_000 / perSecond); return arrive(present + i); });
     await pause(500);
   });
   await closeAll([...members, ...joined]);
@@ -203,18 +224,10 @@ export async function join(server, pids, { present = 2_000, count = 400, perSeco
 /** Private memory of an idle subscribed connection in a room with presence, in bytes. */
 export async function idle(server, [pid], { count = 5_000 }) {
   if (!server.join) return null;
-  const enter = async (i) => {
-    const client = await Client.open(server);
-    const answer = client.answer(server.joined);
-    // Rooms of five members, as those of a document.
-    for (const message of server.join(`room.${Math.floor(i / 5)}`, `member-${i}`)) client.send(message);
-    await answer;
-    return client;
-  };
-  const first = await concurrently(200, 50, enter);
+  const first = await concurrently(200, 50, (i) => enter(server, i));
   await pause(5_000);
   const before = memory(pid);
-  const members = await concurrently(count, 50, (i) => enter(i + 200));
+  const members = await concurrently(count, 50, (i) => enter(server, i + 200));
   await pause(5_000);
   const cost = (memory(pid) - before) / count;
   await closeAll([...first, ...members]);

@@ -3,6 +3,7 @@
 //   npm install
 //   node measure.mjs --sinews PROGRAM [--centrifugo PROGRAM] [--nats PROGRAM] [--socket-io] [--rounds 5] [--loads fan-out,connect,…]
 //   node measure.mjs --sinews PROGRAM --centrifugo PROGRAM --cluster nats://127.0.0.1:4222 | redis://127.0.0.1:6379
+//   node measure.mjs --sinews PROGRAM --pusher [--sockudo PROGRAM] [--soketi DIRECTORY] [--rounds 5]
 //
 // Servers have one thread, on processor 0; the load runs on processor 1. The machine must have nothing else to do. With
 // `--cluster`, two nodes of each server are connected by the broker, which must run: publishers are at one node, subscribers
@@ -11,10 +12,12 @@
 import { execFileSync } from 'node:child_process';
 import { parseArgs } from 'node:util';
 import * as loads from './loads.mjs';
+import { sinewsPusher, sockudo, soketi } from './pusher-servers.mjs';
 import { centrifugo, nats, sinews, socketIo } from './servers.mjs';
 
 const { values: options } = parseArgs({ options: {
   sinews: { type: 'string' }, centrifugo: { type: 'string' }, nats: { type: 'string' }, 'socket-io': { type: 'boolean' },
+  pusher: { type: 'boolean' }, sockudo: { type: 'string' }, soketi: { type: 'string' },
   rounds: { type: 'string', default: '5' }, loads: { type: 'string' }, cluster: { type: 'string' }, json: { type: 'boolean' },
 } });
 if (!options.sinews) { console.error('usage: node measure.mjs --sinews PROGRAM [--centrifugo PROGRAM] …'); process.exit(2); }
@@ -42,9 +45,31 @@ const CLUSTER = {
   'durable-10': ['publication to a durable topic, 10 subscribers at the other node', acrossNodes({ subscribers: 10, topic: 'durable.fan' })],
 };
 
+const byHttp = (more) => (server, pids) => loads.fanOut(server, pids, { byHttp: true, ...more });
+const PUSHER = {
+  'fan-out-100': ['delivery to 100 subscribers of a channel', byHttp({ subscribers: 100 })],
+  'fan-out-1000': ['delivery to 1,000 subscribers', byHttp({ subscribers: 1_000 })],
+  'fan-out-10000': ['delivery to 10,000 subscribers', byHttp({ subscribers: 10_000, seconds: 5 })],
+  'connect-member': ['connect, one private channel, one presence channel of five', (server, pids) => loads.connectMember(server, pids, {})],
+  publish: ['event by HTTP, one delivery, over 16 connections', (server, pids) => loads.publish(server, pids, {})],
+  broadcast: ['event for 100 channels, one delivery each', (server, pids) => loads.broadcast(server, pids, {})],
+  batch: ['message of an HTTP batch of 10, one delivery', (server, pids) => loads.batch(server, pids, { messages: 10, count: 1_000 })],
+  idle: ['memory of an idle connection, one private and one presence channel, bytes', (server, pids) => loads.idle(server, pids, {})],
+};
+
+/** Servers of the Pusher protocol; and a topic of Sinews without it. */
+function pusherServers() {
+  const list = [[sinewsPusher({ program: options.sinews, port: 18_140 })]];
+  list.push([{ ...sinews({ program: options.sinews, port: 18_150 }), name: 'topic', join: null, batch: null }]);
+  if (options.sockudo) list.push([sockudo({ program: options.sockudo, port: 18_160 })]);
+  if (options.soketi) list.push([soketi({ directory: options.soketi, port: 18_170 })]);
+  return list;
+}
+
 /** Each server as a list of nodes: subscribers connect to the first. */
 function servers() {
   const { cluster, centrifugo: other } = options;
+  if (options.pusher) return pusherServers();
   if (cluster) {
     const isRedis = cluster.startsWith('redis:');
     const pair = (build, port, settings) => [build({ port, ...settings }), build({ port: port + 1, ...settings })];
@@ -62,7 +87,7 @@ function servers() {
 
 const median = (numbers) => [...numbers].sort((a, b) => a - b)[numbers.length >> 1];
 
-const table = options.cluster ? CLUSTER : SINGLE;
+const table = options.pusher ? PUSHER : options.cluster ? CLUSTER : SINGLE;
 const names = options.loads?.split(',') ?? Object.keys(table).filter((name) => name !== 'durable-10' || options.cluster.startsWith('redis:'));
 const figures = {};
 for (let round = 0; round < Number(options.rounds); round += 1) {

@@ -41,6 +41,14 @@ async function start(command, args, { url, env = {} }) {
   return { pid, stop: async () => { child.kill('SIGTERM'); await ended; } };
 }
 
+/** Starts a program with these files in a directory of its own, which is removed at its end. */
+export async function startIn(files, command, args, options) {
+  const directory = mkdtempSync(join(tmpdir(), 'servers-bench-'));
+  for (const [name, content] of Object.entries(files)) writeFileSync(join(directory, name), content);
+  const server = await start(command, args(directory), options);
+  return { ...server, stop: async () => { await server.stop(); rmSync(directory, { recursive: true, force: true }); } };
+}
+
 const post = (path, body, headers = {}) => ({ path, body: JSON.stringify(body), headers });
 
 /** `sinews serve`. */
@@ -117,14 +125,8 @@ export function centrifugo({ program, port, engine, broker }) {
   return {
     name: 'centrifugo',
     http: url,
-    async start() {
-      const directory = mkdtempSync(join(tmpdir(), 'centrifugo-bench-'));
-      writeFileSync(join(directory, 'config.json'), JSON.stringify(config));
-      const server = await start(program, ['-c', join(directory, 'config.json')], {
-        url: `http://${url}/health`, env: { GOMAXPROCS: '1' },
-      });
-      return { ...server, stop: async () => { await server.stop(); rmSync(directory, { recursive: true, force: true }); } };
-    },
+    start: () => startIn({ 'config.json': JSON.stringify(config) }, program, (directory) => ['-c', join(directory, 'config.json')],
+      { url: `http://${url}/health`, env: { GOMAXPROCS: '1' } }),
     socket: `ws://${url}/connection/websocket`,
     login: '{"id":1,"connect":{}}',
     loggedIn: '"connect":{',
@@ -148,16 +150,11 @@ export function centrifugo({ program, port, engine, broker }) {
 
 /** NATS with WebSocket: no history, no presence, no HTTP. */
 export function nats({ program, port }) {
+  const config = `port: ${port + 1}\nhttp: 127.0.0.1:${port + 2}\nwebsocket { host: 127.0.0.1, port: ${port}, no_tls: true }\n`;
   return {
     name: 'nats',
-    async start() {
-      const directory = mkdtempSync(join(tmpdir(), 'nats-bench-'));
-      writeFileSync(join(directory, 'nats.conf'), `port: ${port + 1}\nhttp: 127.0.0.1:${port + 2}\nwebsocket { host: 127.0.0.1, port: ${port}, no_tls: true }\n`);
-      const server = await start(program, ['-c', join(directory, 'nats.conf')], {
-        url: `http://127.0.0.1:${port + 2}/healthz`, env: { GOMAXPROCS: '1' },
-      });
-      return { ...server, stop: async () => { await server.stop(); rmSync(directory, { recursive: true, force: true }); } };
-    },
+    start: () => startIn({ 'nats.conf': config }, program, (directory) => ['-c', join(directory, 'nats.conf')],
+      { url: `http://127.0.0.1:${port + 2}/healthz`, env: { GOMAXPROCS: '1' } }),
     socket: `ws://127.0.0.1:${port}/`,
     binary: true,
     login: 'CONNECT {"verbose":false}\r\nPING\r\n',

@@ -1,6 +1,8 @@
 //! Keys of a topic with many subscribers, of which some are slow: the memory and the CPU time of the server, and the
 //! age of the values that subscribers receive.
 
+mod dialect;
+
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -11,13 +13,14 @@ use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 use socket2::SockRef;
 
+use self::dialect::{CENTRIFUGO, Dialect, SINEWS, start_centrifugo};
 use crate::Error;
 use crate::args::KeysArgs;
 use crate::connect::{STALL_LIMIT, connect};
 use crate::process::{Server, Usage};
 use crate::report::significant;
 use crate::slow::{metrics, value};
-use crate::target::{Programs, ServeOptions, Target};
+use crate::target::{Programs, ServeOptions};
 
 /// Period in which each slow subscriber receives its share.
 const SLOW_PERIOD: Duration = Duration::from_millis(50);
@@ -40,23 +43,29 @@ pub(crate) fn run(args: &KeysArgs) -> Result<(), Error> {
     crate::prepare_load()?;
     println!(
         "**{} keys, {} changes a second, {} subscribers, {} % of them at {} bit/s, interval {} ms**\n\n\
-         | server | age, fast p50 / p99, ms | age, slow p50 / p99, ms | values to a fast / a slow subscriber | CPU, µs for a change | CPU, % | memory of a subscriber, bytes | queued, bytes |\n\
-         |---|---|---|---|---|---|---|---|",
+         | server | age, fast p50 / p99, ms | age, slow p50 / p99, ms | values to a fast / a slow subscriber | CPU, µs for a change | CPU, % | memory of a subscriber, bytes | queued, bytes | closed |\n\
+         |---|---|---|---|---|---|---|---|---|",
         args.keys, args.changes, args.subscribers, args.slow_percent, args.slow_bits, args.interval
     );
     for target in programs.startable(&args.targets())? {
-        measure(args, &programs, target)?;
+        // Subscribers of the load send no pongs.
+        let options = ServeOptions { ping_interval: "600s", ..ServeOptions::default() };
+        let server = programs.start(target, &options)?;
+        measure(args, &server, target.name(), &SINEWS)?;
+    }
+    if let Some(program) = &args.centrifugo {
+        let (server, _configuration) = start_centrifugo(program)?;
+        measure(args, &server, "Centrifugo", &CENTRIFUGO)?;
     }
     Ok(())
 }
 
-fn measure(args: &KeysArgs, programs: &Programs, target: Target) -> Result<(), Error> {
-    let server = programs.start(target, &ServeOptions::default())?;
-    let mut writer = Writer::new(server.address, args)?;
+fn measure(args: &KeysArgs, server: &Server, name: &str, dialect: &'static Dialect) -> Result<(), Error> {
+    let mut writer = Writer::new(server.address, args, dialect)?;
     (0..args.keys).try_for_each(|number| writer.set(number))?;
     writer.flush()?;
-    let resident = resident_bytes(&server)?;
-    let mut audience = Audience::new(server.address, args)?;
+    let resident = resident_bytes(server)?;
+    let mut audience = Audience::new(server.address, args, dialect)?;
     let snapshot_bytes = f64::from(args.keys) * 70.0;
     let warm_up = snapshot_bytes * 8.0 / f64::from(args.slow_bits) * SNAPSHOT_ALLOWANCE;
     let warm_up = args.warm_up.map_or(warm_up.clamp(1.0, 60.0), f64::from);
@@ -65,16 +74,18 @@ fn measure(args: &KeysArgs, programs: &Programs, target: Target) -> Result<(), E
     let before = Usage::of(server.pid())?;
     let changes = audience.run(&mut writer, Duration::from_secs(args.seconds.into()))?;
     let used = Usage::of(server.pid())?.since(before);
-    let (metrics, peak) = (metrics(&server)?, resident_bytes(&server)?);
+    let peak = resident_bytes(server)?;
+    let metrics = if dialect.has_metrics { metrics(server)? } else { String::new() };
     let queued: f64 = metrics.lines().filter_map(|line| value(line, "sinews_queued_bytes ")).sum();
+    let closed = audience.readers.iter().filter(|reader| reader.is_closed).count();
     let ages = |group: &Group| {
         let at = |quantile| group.ages.value_at_quantile(quantile);
         format!("{} / {}", at(0.5), at(0.99))
     };
     let each = |group: &Group| group.ages.len().checked_div(group.readers).unwrap_or(0);
     println!(
-        "| {} | {} | {} | {} / {} | {} | {} | {} | {} |",
-        target.name(),
+        "| {} | {} | {} | {} / {} | {} | {} | {} | {} | {closed} |",
+        name,
         ages(&audience.fast),
         ages(&audience.slow),
         each(&audience.fast),
@@ -100,23 +111,21 @@ struct Writer {
     out: Vec<u8>,
     keys: u32,
     random: u64,
+    dialect: &'static Dialect,
 }
 
 impl Writer {
-    fn new(address: SocketAddr, args: &KeysArgs) -> Result<Self, Error> {
+    fn new(address: SocketAddr, args: &KeysArgs, dialect: &'static Dialect) -> Result<Self, Error> {
         let mut stream = connect(address)?;
-        open(&mut stream)?;
-        Ok(Self { stream, out: Vec::new(), keys: args.keys, random: 1 })
+        open(&mut stream, dialect)?;
+        Ok(Self { stream, out: Vec::new(), keys: args.keys, random: 1, dialect })
     }
 
     fn set(&mut self, number: u32) -> Result<(), Error> {
         let now = millis();
-        let text = format!(
-            "{{\"op\":\"set\",\"topic\":\"prices\",\"key\":\"{}.{}\",\"data\":{{\"price\":{}.25,\"at\":{now}}}}}",
-            number / 100,
-            number % 100,
-            90 + now % 20
-        );
+        let key = format!("{}.{}", number / 100, number % 100);
+        let data = format!("{{\"price\":{}.25,\"at\":{now}}}", 90 + now % 20);
+        let text = (self.dialect.set)(&key, &data);
         write_frame(&text, &mut self.out);
         if self.out.len() > 16 << 10 { self.flush() } else { Ok(()) }
     }
@@ -136,12 +145,14 @@ impl Writer {
 }
 
 /// Opens a WebSocket. The server's welcome may follow its answer at once.
-fn open(stream: &mut std::net::TcpStream) -> Result<(), Error> {
+fn open(stream: &mut std::net::TcpStream, dialect: &Dialect) -> Result<(), Error> {
     stream.set_read_timeout(Some(STALL_LIMIT))?;
-    stream.write_all(
-        b"GET /ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
-          Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
-    )?;
+    let request = format!(
+        "GET {} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
+        dialect.path
+    );
+    stream.write_all(request.as_bytes())?;
     let (mut answer, mut chunk) = (Vec::new(), [0; 1024]);
     while !answer.windows(4).any(|end| end == b"\r\n\r\n") {
         match stream.read(&mut chunk)? {
@@ -149,7 +160,15 @@ fn open(stream: &mut std::net::TcpStream) -> Result<(), Error> {
             count => answer.extend_from_slice(&chunk[..count]),
         }
     }
-    if answer.starts_with(b"HTTP/1.1 101 ") { Ok(()) } else { Err("the server rejected a WebSocket".into()) }
+    if !answer.starts_with(b"HTTP/1.1 101 ") {
+        return Err("the server rejected a WebSocket".into());
+    }
+    if let Some(first) = dialect.first {
+        let mut frame = Vec::new();
+        write_frame(first, &mut frame);
+        stream.write_all(&frame)?;
+    }
+    Ok(())
 }
 
 /// A masked text frame of up to 64 KiB, with the mask 0.
@@ -191,10 +210,12 @@ struct Reader {
     stream: TcpStream,
     /// The end of the received bytes: it may hold a part of a time.
     rest: Vec<u8>,
+    /// The server has closed the connection.
+    is_closed: bool,
 }
 
 impl Audience {
-    fn new(address: SocketAddr, args: &KeysArgs) -> Result<Self, Error> {
+    fn new(address: SocketAddr, args: &KeysArgs, dialect: &Dialect) -> Result<Self, Error> {
         let slow = u64::from(args.subscribers) * u64::from(args.slow_percent) / 100;
         let fast = u64::from(args.subscribers) - slow;
         let group = |readers| Ok::<_, Error>(Group { readers, ages: Histogram::new_with_max(600_000, 3)? });
@@ -207,10 +228,7 @@ impl Audience {
             slow_bytes: (f64::from(args.slow_bits) / 8.0 * SLOW_PERIOD.as_secs_f64()) as usize,
             changes: args.changes,
         };
-        let interval =
-            if args.interval > 0 { format!(",\"interval\":{}", args.interval) } else { String::new() };
-        let subscribe =
-            format!("{{\"op\":\"subscribe\",\"id\":1,\"topic\":\"prices\",\"keys\":true{interval}}}");
+        let subscribe = (dialect.subscribe)(args.interval);
         let mut frame = Vec::new();
         write_frame(&subscribe, &mut frame);
         for number in 0..fast + slow {
@@ -219,14 +237,14 @@ impl Audience {
             if is_slow {
                 SockRef::from(&stream).set_recv_buffer_size(SLOW_RECEIVE_BUFFER)?;
             }
-            open(&mut stream)?;
+            open(&mut stream, dialect)?;
             stream.write_all(&frame)?;
             stream.set_nonblocking(true)?;
             let mut stream = TcpStream::from_std(stream);
             if !is_slow {
                 audience.poll.registry().register(&mut stream, Token(number as usize), Interest::READABLE)?;
             }
-            audience.readers.push(Reader { stream, rest: Vec::new() });
+            audience.readers.push(Reader { stream, rest: Vec::new(), is_closed: false });
         }
         Ok(audience)
     }
@@ -267,14 +285,24 @@ impl Audience {
 impl Reader {
     /// Reads once, and records the ages of the values. Returns whether there may be more.
     fn read(&mut self, scratch: &mut [u8], ages: &mut Histogram<u64>) -> Result<bool, Error> {
+        if self.is_closed {
+            return Ok(false);
+        }
         match self.stream.read(scratch) {
-            Ok(0) => Err("the server has closed a subscriber's connection".into()),
+            Ok(0) => {
+                self.is_closed = true;
+                Ok(false)
+            }
             Ok(count) => {
                 self.rest.extend_from_slice(&scratch[..count]);
                 self.record(ages);
                 Ok(count == scratch.len())
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => {
+                self.is_closed = true;
+                Ok(false)
+            }
             Err(error) => Err(error.into()),
         }
     }

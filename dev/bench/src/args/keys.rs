@@ -1,5 +1,7 @@
 //! Arguments of the measurement of keys.
 
+use std::path::PathBuf;
+
 use clap::Args;
 
 use super::{ProgramArgs, TargetArgs};
@@ -38,6 +40,10 @@ pub(crate) struct KeysArgs {
     /// Seconds before the measurement, at most 60 by default: 1.5 times the time of the snapshot at a slow subscriber
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=600))]
     pub(crate) warm_up: Option<u32>,
+
+    /// Program of Centrifugo, to measure its map subscriptions too
+    #[arg(long, value_name = "PROGRAM")]
+    pub(crate) centrifugo: Option<PathBuf>,
 
     #[command(flatten)]
     targets: TargetArgs,
