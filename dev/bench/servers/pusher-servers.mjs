@@ -64,7 +64,7 @@ export function sinewsPusher({ program, port }) {
 export function sockudo({ program, port }) {
   const url = `127.0.0.1:${port}`;
   const config = {
-    host: '127.0.0.1', port, mode: 'production', activity_timeout: 120,
+    host: '127.0.0.1', port, mode: 'production', activity_timeout: 120, shutdown_grace_period: 1,
     adapter: { driver: 'local' }, cache: { driver: 'memory' }, queue: { driver: 'memory' },
     metrics: { enabled: false }, rate_limiter: { enabled: false },
     app_manager: { driver: 'memory', array: { apps: [{

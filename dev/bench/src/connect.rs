@@ -11,7 +11,15 @@ use crate::Error;
 
 /// Connects to a server on this machine.
 pub(crate) fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+    connect_with(address, None)
+}
+
+/// Connects with a receive buffer of this size, in bytes. After the connect, the kernel has offered a larger one.
+pub(crate) fn connect_with(address: SocketAddr, receive_buffer: Option<usize>) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    if let Some(bytes) = receive_buffer {
+        socket.set_recv_buffer_size(bytes)?;
+    }
     socket.set_tcp_nodelay(true)?;
     set_congestion(&socket)?;
     socket.connect(&address.into())?;

@@ -11,12 +11,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use hdrhistogram::Histogram;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
-use socket2::SockRef;
 
 use self::dialect::{CENTRIFUGO, Dialect, SINEWS, start_centrifugo};
 use crate::Error;
 use crate::args::KeysArgs;
-use crate::connect::{STALL_LIMIT, connect};
+use crate::connect::{STALL_LIMIT, connect, connect_with};
 use crate::process::{Server, Usage};
 use crate::report::significant;
 use crate::slow::{metrics, value};
@@ -232,11 +231,8 @@ impl Audience {
         let mut frame = Vec::new();
         write_frame(&subscribe, &mut frame);
         for number in 0..fast + slow {
-            let mut stream = connect(address)?;
             let is_slow = number >= fast;
-            if is_slow {
-                SockRef::from(&stream).set_recv_buffer_size(SLOW_RECEIVE_BUFFER)?;
-            }
+            let mut stream = connect_with(address, is_slow.then_some(SLOW_RECEIVE_BUFFER))?;
             open(&mut stream, dialect)?;
             stream.write_all(&frame)?;
             stream.set_nonblocking(true)?;
