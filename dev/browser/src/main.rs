@@ -21,6 +21,7 @@ mod dashboard;
 mod events;
 mod guests;
 mod host;
+mod http2;
 mod notes;
 mod operations;
 mod page;
@@ -75,6 +76,7 @@ const PARTS: &[(&str, Part)] = &[
     ("events", events::run),
     ("guests", guests::run),
     ("rooms", rooms::run),
+    ("http2", http2::run),
     ("chat", checks::run),
 ];
 

@@ -84,6 +84,8 @@ impl<'d> Session<'d> {
         }
         let body = json!({"capabilities": {"alwaysMatch": {
             "browserName": "chrome",
+            // Checks over TLS have a certificate of their own.
+            "acceptInsecureCerts": true,
             "goog:chromeOptions": {"binary": driver.browser, "args": options},
             "goog:loggingPrefs": {"browser": "ALL"},
         }}});
