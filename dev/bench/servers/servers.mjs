@@ -38,7 +38,14 @@ async function start(command, args, { url, env = {} }) {
   // `timeout` and `taskset` are one process more: the server is the child of `timeout`.
   const { readFileSync } = await import('node:fs');
   const pid = Number(readFileSync(`/proc/${child.pid}/task/${child.pid}/children`, 'utf8').trim().split(' ')[0]);
-  return { pid, stop: async () => { child.kill('SIGTERM'); await ended; } };
+  // A server that waits for its clients at the end is killed.
+  const stop = async () => {
+    child.kill('SIGTERM');
+    const timer = setTimeout(() => { process.kill(pid, 'SIGKILL'); }, 5_000);
+    await ended;
+    clearTimeout(timer);
+  };
+  return { pid, stop };
 }
 
 /** Starts a program with these files in a directory of its own, which is removed at its end. */
