@@ -78,6 +78,13 @@ pub trait App: Sized {
         let _ = io;
     }
 
+    /// Whether [`end_turn`](Self::end_turn) has left some of its sends for a further call. The loop executes the
+    /// commands, delivers the input that has arrived meanwhile, and calls `end_turn` again, in the same turn: with
+    /// many sends, the later ones carry that input too. The application bounds the number of calls. Default: no.
+    fn continues_turn(&self) -> bool {
+        false
+    }
+
     /// The kernel did not take all bytes of an [`Io::broadcast`] to this connection: `rest` is left. Returns
     /// the chain with these bytes, which becomes the chain in flight. Default: `None`, which closes the
     /// connection.

@@ -124,11 +124,20 @@ impl<A: App> Engine<A> {
         if app.pending_sends() >= GATHER_MIN {
             self.gather(app).inspect_err(|_| self.in_turn = false)?;
         }
+        self.send_step(app);
+        while app.continues_turn() {
+            self.gather(app).inspect_err(|_| self.in_turn = false)?;
+            self.send_step(app);
+        }
+        self.in_turn = false;
+        Ok(())
+    }
+
+    /// Executes the commands of the turn so far.
+    fn send_step(&mut self, app: &mut A) {
         app.end_turn(&mut self.io);
         self.io.close_all_if_stopping();
         self.backend.execute_commands(app, &mut self.io);
-        self.in_turn = false;
-        Ok(())
     }
 
     /// Delivers the input that has arrived during this turn.

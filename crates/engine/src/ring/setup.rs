@@ -66,6 +66,13 @@ pub(super) fn fills_in_order() -> bool {
     version(&release).is_some_and(|version| version >= (6, 15))
 }
 
+/// Whether a wait may collect several completions for some time: `IORING_FEAT_MIN_TIMEOUT`, which the crate does not
+/// export.
+pub(super) fn waits_for_batches() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    version(&release).is_some_and(|version| version >= (6, 12))
+}
+
 /// Parses major and minor number of a kernel release.
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|byte: char| !byte.is_ascii_digit()).map(str::parse);

@@ -14,6 +14,7 @@ use io_uring::squeue::{Entry, Flags};
 use io_uring::types::{CancelBuilder, Fd, Fixed};
 use io_uring::{IoUring, cqueue, opcode};
 
+use super::batching::BATCH_WAIT;
 use super::buffers::ENTRIES;
 use super::calls::RingDescriptor;
 use super::kernel::{Completion, RingKernel, SendMode};
@@ -39,6 +40,9 @@ pub(crate) struct Uring {
     in_flight: u64,
     enters: u64,
     files: usize,
+    /// Completions to wait for, at most [`BATCH_WAIT`]; one on a kernel that cannot wait so.
+    batch: u32,
+    batches: bool,
     /// The thread that runs the ring: the kernel accepts operations from one thread only.
     thread: Option<ThreadId>,
     /// The kernel rejected the submission for lack of resources.
@@ -97,6 +101,8 @@ impl Uring {
             in_flight: 0,
             enters: 0,
             files,
+            batch: 1,
+            batches: setup::waits_for_batches(),
             thread: None,
             is_rejected: false,
             failed: None,
@@ -162,8 +168,11 @@ impl Uring {
         self.enters += 1;
         let count = self.ring.submission().len() as u32;
         let result = match mode {
-            EnterMode::Wait(timeout) => self.descriptor.enter(count, 1, timeout),
-            EnterMode::Collect => self.descriptor.enter(count, 0, None),
+            EnterMode::Wait(timeout) if self.batch > 1 && timeout.is_none_or(|most| most > BATCH_WAIT) => {
+                self.descriptor.enter(count, (self.batch, BATCH_WAIT), timeout)
+            }
+            EnterMode::Wait(timeout) => self.descriptor.enter(count, (1, Duration::ZERO), timeout),
+            EnterMode::Collect => self.descriptor.enter(count, (0, Duration::ZERO), None),
             EnterMode::Submit => self.descriptor.submit(count),
         };
         self.consumed = self.queued - self.overflow.len() as u64 - self.ring.submission().len() as u64;
@@ -411,6 +420,10 @@ impl RingKernel for Uring {
         self.consumed
     }
 
+    fn set_batch(&mut self, completions: u32) {
+        self.batch = if self.batches { completions } else { 1 };
+    }
+
     fn enter(&mut self, timeout: Option<Duration>, out: &mut Vec<Completion>) -> io::Result<()> {
         if let Some(code) = self.failed.take() {
             return Err(io::Error::from_raw_os_error(code));
@@ -534,6 +547,24 @@ mod tests {
         }
         waker.wake().unwrap();
         is_woken(&mut uring);
+    }
+
+    /// Each wait would take ten seconds if it waited for the rest of the batch.
+    #[test]
+    fn incomplete_batch_ends_after_a_short_time() {
+        let Ok((mut uring, waker)) = Uring::new(&EngineConfig::default()) else {
+            return println!("skipped: io_uring is not available");
+        };
+        uring.start().unwrap();
+        uring.set_batch(16);
+        let begin = std::time::Instant::now();
+        let (mut out, mut woken) = (Vec::new(), 0);
+        while woken < 3 {
+            waker.wake().unwrap();
+            uring.enter(Some(Duration::from_secs(10)), &mut out).unwrap();
+            woken += out.drain(..).filter(|completion: &Completion| completion.token == Token::WAKE).count();
+        }
+        assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
     }
 
     #[test]

@@ -34,6 +34,7 @@ use crate::client_message;
 use crate::closing::{TOKEN_EXPIRED, close};
 use crate::connections::RegisteredConnection;
 use crate::hooks::HookKind;
+use crate::json::encode;
 use crate::keys::KeyStore;
 use crate::namespaces::ConnectionRates;
 use crate::policy::LivePolicy;
@@ -582,5 +583,5 @@ impl Handler for JsonClient {
 
 fn send_json(cx: &mut Context<'_>, message: &Value) {
     // After a Close, the message is dropped.
-    let _ = cx.send_text(&message.to_string());
+    let _ = cx.send_text(&encode(message));
 }

@@ -51,6 +51,8 @@ impl App for Worker {
     }
 
     fn received(&mut self, io: &mut Io, conn: ConnId, chunk: &mut [u8]) -> engine::Flow {
+        // The answer follows messages that wait for a further step of the turn's end.
+        self.leave_run(io, conn);
         if self.has_tls(conn) {
             return self.receive_tls(io, conn, chunk);
         }
@@ -87,6 +89,7 @@ impl App for Worker {
         received: usize,
     ) -> engine::Flow {
         self.time(io);
+        self.leave_run(io, conn);
         let Some((ConnProtocol::WebSocket(websocket), shared)) = self.lend(conn) else {
             return engine::Flow::Continue;
         };
@@ -96,6 +99,7 @@ impl App for Worker {
     }
 
     fn ended(&mut self, io: &mut Io, conn: ConnId) {
+        self.leave_run(io, conn);
         if self.has_tls(conn) {
             return self.ended_tls(io, conn);
         }
@@ -121,6 +125,10 @@ impl App for Worker {
 
     fn end_turn(&mut self, io: &mut Io) {
         self.end_publications(io);
+    }
+
+    fn continues_turn(&self) -> bool {
+        self.delivery.runs.is_split()
     }
 
     fn take_unsent(&mut self, io: &mut Io, conn: ConnId, rest: Bytes) -> Option<OutgoingChain> {
@@ -150,6 +158,7 @@ impl App for Worker {
     }
 
     fn finish_send(&mut self, io: &mut Io, conn: ConnId, chain: OutgoingChain, _complete: bool) {
+        self.leave_run(io, conn);
         if self.has_tls(conn) {
             return self.finish_send_tls(io, conn, chain);
         }
@@ -171,6 +180,9 @@ impl App for Worker {
 
     fn closed(&mut self, io: &mut Io, conn: ConnId, why: engine::CloseReason) {
         let now = self.time(io);
+        if self.continues_turn() {
+            self.delivery.runs.remove(conn);
+        }
         if let Some((ConnProtocol::WebSocket(websocket), shared)) = self.lend(conn) {
             websocket.session.receive_end(now);
             if let Some(closed) = websocket.session.take_closed() {

@@ -20,6 +20,8 @@ pub(super) struct DeliveryState {
     pub(super) resumes: bool,
     /// Runs of this turn, which are sent at its end.
     pub(super) runs: Runs,
+    /// Subscribers of runs in the next step of the turn's end: doubled by each step.
+    step: usize,
     /// Connections with paused reads, until their publications are delivered.
     pub(super) paused_publishers: VecDeque<ConnId>,
 }
@@ -29,6 +31,15 @@ impl DeliveryState {
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.publishers.is_empty() && !self.resumes && self.partial.is_none() && self.runs.is_empty()
+    }
+
+    /// Takes the subscribers of the next step from those of all runs. Few are one step: a look at the sockets costs
+    /// a fraction of a send.
+    pub(super) fn take_step(&mut self) -> Vec<ConnId> {
+        let first = !self.runs.is_split();
+        self.step = if first { FIRST_STEP } else { self.step.saturating_mul(2) };
+        let is_last = if first { self.runs.subscribers() < FIRST_STEP * 4 } else { false };
+        self.runs.take_subscribers(if is_last { usize::MAX } else { self.step })
     }
 }
 
@@ -43,3 +54,7 @@ pub(super) struct PartialDelivery {
     /// The delivery has taken more than one turn.
     pub(super) split: bool,
 }
+
+/// Subscribers of the first step of a large fan-out. Their sends take as long as a publisher needs for a few messages, which
+/// the others get in the same send. Steps double, so that few more sends are made.
+const FIRST_STEP: usize = if cfg!(test) { 2 } else { 32 };

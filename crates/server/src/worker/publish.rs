@@ -142,7 +142,7 @@ impl Worker {
 
     /// Moves the run of a connection to its queue, so that one send carries it with later messages.
     #[inline]
-    fn leave_run(&mut self, io: &mut Io, conn: ConnId) {
+    pub(super) fn leave_run(&mut self, io: &mut Io, conn: ConnId) {
         if let Some(run) = self.delivery.runs.leave(conn) {
             self.queue_run(io, conn, run);
         }
@@ -156,19 +156,24 @@ impl Worker {
     }
 
     /// Sends the runs of the turn: past the queues of connections that have nothing queued if the turn ends, when
-    /// nothing else is sent on them before; otherwise through the queues.
+    /// nothing else is sent on them before; otherwise through the queues. At the end of the turn, runs with many
+    /// subscribers are sent in steps.
     fn end_runs(&mut self, io: &mut Io, turn_ends: bool) {
         if self.delivery.runs.is_empty() {
             return;
         }
-        let subscribers = self.delivery.runs.take_subscribers();
+        let past_queues = turn_ends && io.can_broadcast();
+        let subscribers = match past_queues {
+            true => self.delivery.take_step(),
+            false => self.delivery.runs.take_subscribers(usize::MAX),
+        };
         if self.delivery.runs.len() == 1 {
             self.delivery.runs.get_mut(1).subscribers.reserve_exact(subscribers.len());
         }
         for &conn in &subscribers {
             let Some(number) = self.delivery.runs.take_place(conn) else { continue };
             let run = self.delivery.runs.get_mut(number);
-            if turn_ends && takes_run(&mut self.conns, conn, run.bytes.len(), self.shared.services.now) {
+            if past_queues && takes_run(&mut self.conns, conn, run.bytes.len(), self.shared.services.now) {
                 run.subscribers.push(conn);
             } else {
                 self.queue_run(io, conn, number);
@@ -294,6 +299,7 @@ impl Worker {
     /// Resumes reads where they were paused.
     fn resume_publisher(&mut self, io: &mut Io, conn: ConnId) {
         self.time(io);
+        self.leave_run(io, conn);
         let Some(found) = self.conn_mut(conn) else { return };
         found.reads_paused = false;
         match self.lend(conn) {

@@ -30,6 +30,8 @@ pub(super) struct Runs {
     list: Vec<Run>,
     /// Subscribers in the order of their first publication.
     subscribers: Vec<ConnId>,
+    /// Some subscribers have got their runs, and others wait for a further step.
+    is_split: bool,
     /// By the index of a connection: the number of its run, from 1 on. Unused while there is one group.
     places: Vec<u32>,
     /// The same by the slot of a socket on a stream.
@@ -107,9 +109,41 @@ impl Runs {
         self.take_place(conn)
     }
 
-    /// Takes the subscribers of all runs. Return the list to [`finish`](Self::finish).
-    pub(super) fn take_subscribers(&mut self) -> Vec<ConnId> {
-        std::mem::take(&mut self.subscribers)
+    /// Number of subscribers, including those that have left.
+    pub(super) fn subscribers(&self) -> usize {
+        self.subscribers.len()
+    }
+
+    /// Whether some subscribers have got their runs, and others wait.
+    pub(super) fn is_split(&self) -> bool {
+        self.is_split
+    }
+
+    /// Takes the first subscribers of all runs, and all sockets on streams: input of their connection is not input of
+    /// theirs. The others wait. Return the list to [`finish`](Self::finish).
+    pub(super) fn take_subscribers(&mut self, most: usize) -> Vec<ConnId> {
+        self.is_split = self.subscribers.len() > most;
+        if !self.is_split {
+            return std::mem::take(&mut self.subscribers);
+        }
+        self.set_places();
+        let waiting = self.subscribers.split_off(most);
+        let mut taken = std::mem::replace(&mut self.subscribers, waiting);
+        self.subscribers.retain(|conn| {
+            let waits = conn.stream_slot().is_none();
+            if !waits {
+                taken.push(*conn);
+            }
+            waits
+        });
+        taken
+    }
+
+    /// Removes a closed connection: its index may be another connection's before the next step.
+    #[cold]
+    pub(super) fn remove(&mut self, conn: ConnId) {
+        self.leave(conn);
+        self.subscribers.retain(|subscriber| *subscriber != conn);
     }
 
     /// Removes a subscriber of [`take_subscribers`](Self::take_subscribers) from its run, unless it has left. Returns
@@ -147,8 +181,11 @@ impl Runs {
         self.list.len() as u32
     }
 
-    /// Removes all runs. Returns the publications.
+    /// Removes all runs if no subscriber waits. Returns the publications.
     pub(super) fn finish(&mut self, mut subscribers: Vec<ConnId>) -> Vec<(Publication, RuleId)> {
+        if self.is_split {
+            return Vec::new();
+        }
         subscribers.clear();
         self.subscribers = subscribers;
         self.has_places = false;

@@ -3,7 +3,7 @@
 
 use std::future;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use std::time::Duration;
@@ -24,10 +24,14 @@ use crate::topics::{Directory, TopicRules, Topics};
 use crate::{Answer, Context, Handler, Payload, Prepared, Response, TopicConfig, WebSocketRoute};
 
 /// Publishes each message, to another topic if it begins with `=`; `-` ends the subscription, `+` adds the other
-/// topic.
+/// topic, `?` is answered. After publishing `!`, the member sends what other clients send meanwhile.
 struct ChatMember {
     subscribes: bool,
+    meanwhile: Meanwhile,
 }
+
+/// Connections of clients, and their next input; none ends the connection.
+type Meanwhile = Arc<Mutex<Vec<(TcpStream, Vec<u8>)>>>;
 
 impl Handler for ChatMember {
     fn open(&mut self, cx: &mut Context<'_>) {
@@ -39,10 +43,19 @@ impl Handler for ChatMember {
             assert!(cx.unsubscribe("all"));
         } else if &payload[..] == b"+" {
             cx.subscribe("other").unwrap();
+        } else if &payload[..] == b"?" {
+            cx.send_text("answer").unwrap();
         } else if payload.starts_with(b"=") {
             cx.publish("other", &Prepared::new(payload.kind(), payload.detach())).unwrap();
         } else {
+            let is_first = &payload[..] == b"!";
             cx.publish("all", &Prepared::new(payload.kind(), payload.detach())).unwrap();
+            for (mut stream, input) in self.meanwhile.lock().unwrap().drain(..).filter(|_| is_first) {
+                stream.write_all(&input).unwrap();
+                if input.is_empty() {
+                    stream.shutdown(Shutdown::Both).unwrap();
+                }
+            }
         }
     }
 }
@@ -54,6 +67,7 @@ struct TestServer {
     address: SocketAddr,
     /// Wakers of requests to `/later`.
     wakers: Arc<Mutex<Vec<Waker>>>,
+    meanwhile: Meanwhile,
 }
 
 impl TestServer {
@@ -64,6 +78,11 @@ impl TestServer {
     fn on(engine: engine::EngineConfig, config: TopicConfig) -> std::io::Result<Self> {
         let wakers = Arc::<Mutex<Vec<Waker>>>::default();
         let waiting = wakers.clone();
+        let meanwhile = Meanwhile::default();
+        let member = |subscribes| {
+            let meanwhile = meanwhile.clone();
+            WebSocketRoute::new(move |_| Ok(ChatMember { subscribes, meanwhile: meanwhile.clone() }))
+        };
         let router = Router::new()
             .get("/later", move |_| {
                 let (waiting, mut is_listed) = (waiting.clone(), false);
@@ -75,15 +94,9 @@ impl TestServer {
                     Poll::Pending
                 }))
             })
-            .websocket(
-                "/hear",
-                WebSocketRoute::new(|_| Ok(ChatMember { subscribes: true })).with_config(patient()),
-            )
-            .websocket("/tell", WebSocketRoute::new(|_| Ok(ChatMember { subscribes: false })))
-            .websocket(
-                "/idle",
-                WebSocketRoute::new(|_| Ok(ChatMember { subscribes: false })).with_config(idle()),
-            )
+            .websocket("/hear", member(true).with_config(patient()))
+            .websocket("/tell", member(false))
+            .websocket("/idle", member(false).with_config(idle()))
             .post("/", |request| {
                 let message = Prepared::text(String::from_utf8_lossy(request.body()));
                 request.topics().publish("all", &message, None).unwrap();
@@ -118,7 +131,7 @@ impl TestServer {
                 encrypted: false,
             },
         });
-        Ok(Self { engine, worker, address, wakers })
+        Ok(Self { engine, worker, address, wakers, meanwhile })
     }
 
     /// Runs one turn; returns the number of sends.
@@ -189,6 +202,12 @@ struct TestClient {
 }
 
 impl TestClient {
+    /// Sends a text while `!` is published.
+    fn send_meanwhile(&self, host: &TestServer, text: &str) {
+        let input = Frame::text(text).encode(Role::Client);
+        host.meanwhile.lock().unwrap().push((self.stream.try_clone().unwrap(), input));
+    }
+
     fn send_texts(&mut self, texts: impl IntoIterator<Item = String>) {
         let wire: Vec<u8> =
             texts.into_iter().flat_map(|text| Frame::text(text).encode(Role::Client)).collect();
@@ -320,6 +339,86 @@ fn publications_of_a_turn_leave_in_one_send_per_subscriber_and_in_order() {
             assert_eq!(subscriber.texts, subscribers[0].texts, "{backend:?}");
         }
     }
+}
+
+/// Runs a test on both backends.
+fn on_each_backend(test: impl Fn(TestServer)) {
+    for backend in [engine::BackendChoice::Poll, engine::BackendChoice::Uring] {
+        let config = engine::EngineConfig::default().with_backend(backend);
+        match TestServer::on(config, TopicConfig::default()) {
+            Ok(host) => test(host),
+            Err(error) => println!("skipped: {backend:?}: {error}"),
+        }
+    }
+}
+
+/// The first two subscribers have the first publication when the second arrives. The ten others get one send for both.
+#[test]
+fn publication_during_a_large_fan_out_leaves_in_the_same_sends() {
+    on_each_backend(|mut host| {
+        let mut subscribers: [TestClient; 12] = host.subscribers();
+        let (mut first, second) = (host.open("/tell"), host.open("/tell"));
+        host.turn_until(|host| host.turn() == 0);
+        second.send_meanwhile(&host, "second");
+        first.send_texts(["!".to_owned()]);
+        let sends = host.turn();
+        host.turn_until(|_| subscribers.iter_mut().map(TestClient::receive_texts).min() == Some(2));
+        assert_eq!((sends, host.worker.delivery.runs.direct), (2 + 10 + 2, 24));
+        assert!(subscribers.iter().all(|client| client.texts == ["!", "second"]));
+    });
+}
+
+/// Subscribers that wait for a publication have it before the answer to their input, and after the end of their
+/// subscription they get none.
+#[test]
+fn input_during_a_large_fan_out_is_answered_after_the_publication() {
+    on_each_backend(|mut host| {
+        let mut subscribers: [TestClient; 12] = host.subscribers();
+        let (mut first, second) = (host.open("/tell"), host.open("/tell"));
+        host.turn_until(|host| host.turn() == 0);
+        subscribers[0].send_meanwhile(&host, "?");
+        subscribers[10].send_meanwhile(&host, "?");
+        subscribers[11].send_meanwhile(&host, "-");
+        second.send_meanwhile(&host, "second");
+        first.send_texts(["!".to_owned()]);
+        host.turn_until(|_| subscribers[..11].iter_mut().map(TestClient::receive_texts).sum::<usize>() == 24);
+        for _ in 0..3 {
+            host.turn();
+        }
+        assert_eq!(subscribers[11].receive_texts(), 1);
+        let expected = |number| match number {
+            0 | 10 => &["!", "answer", "second"][..],
+            11 => &["!"],
+            _ => &["!", "second"],
+        };
+        for (number, client) in subscribers.iter().enumerate() {
+            assert_eq!(client.texts, expected(number), "subscriber {number}");
+        }
+    });
+}
+
+/// One waiting subscriber fails with an error of the protocol, another ends its connection.
+#[test]
+fn subscribers_that_end_during_a_large_fan_out_change_nothing_for_others() {
+    on_each_backend(|mut host| {
+        let mut subscribers: [TestClient; 12] = host.subscribers();
+        let mut first = host.open("/tell");
+        host.turn_until(|host| host.turn() == 0);
+        let reserved_opcode = vec![0x83, 0x80, 0, 0, 0, 0];
+        for (number, input) in [(10, reserved_opcode), (11, Vec::new())] {
+            let stream = subscribers[number].stream.try_clone().unwrap();
+            host.meanwhile.lock().unwrap().push((stream, input));
+        }
+        first.send_texts(["!".to_owned(), "second".to_owned()]);
+        host.turn_until(|_| subscribers[..10].iter_mut().map(TestClient::receive_texts).min() == Some(2));
+        assert!(subscribers[..10].iter().all(|client| client.texts == ["!", "second"]));
+        host.turn_until(|_| subscribers[10].receive_texts() == 3);
+        assert_eq!(subscribers[10].texts[..2], ["!", "second"]);
+        assert!(subscribers[10].texts[2].starts_with("closed with"), "{:?}", subscribers[10].texts);
+        host.turn_until(|host| host.engine.stats().closes == 1);
+        first.send_texts(["third".to_owned()]);
+        host.turn_until(|_| subscribers[..10].iter_mut().all(|client| client.receive_texts() == 3));
+    });
 }
 
 /// Subscribers of the same topics share a run.

@@ -289,6 +289,10 @@ impl App for TestApp {
         self.dice.below(2)
     }
 
+    fn continues_turn(&self) -> bool {
+        !self.calm && self.dice.percent(20)
+    }
+
     /// Broadcasts to some connections without queued bytes.
     fn end_turn(&mut self, io: &mut Io) {
         let waits = self.calm || !io.can_broadcast();

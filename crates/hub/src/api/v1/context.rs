@@ -11,6 +11,7 @@ use sinews_server::{Answer, Monitor, Response};
 use super::idempotency::RecentPublications;
 use crate::auth::{ApiRight, ApiRights};
 use crate::cluster::Cluster;
+use crate::json::encode;
 use crate::keys::KeyStore;
 use crate::policy::LivePolicy;
 use crate::problem::{Problem, code};
@@ -85,7 +86,7 @@ pub(super) type Executed = Result<Answer, Problem>;
 
 /// A successful answer.
 pub(super) fn success(body: &Value) -> Response {
-    text_success(format!("{body}\n"))
+    text_success(encode(body) + "\n")
 }
 
 /// A successful answer from encoded JSON.

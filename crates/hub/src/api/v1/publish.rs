@@ -7,12 +7,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::future::{Either, join_all, ready};
 use serde::Deserialize;
+use serde_json::json;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 use sinews_server::{Answer, Publisher, Request, Response};
 
 use super::body::{content_of, parse, read};
-use super::context::{ApiContext, Executed, failure, success, text_success};
+use super::context::{ApiContext, Executed, failure, text_success};
 use super::idempotency::{ApiPublication, Published, check_key};
 use super::topics::matching_topics_of_all_nodes;
 use crate::api::streams::{StoredPublication, append_to_topic};
@@ -20,7 +20,7 @@ use crate::auth::{ApiRight, ApiRights, Rights};
 use crate::json::present;
 use crate::problem::{Problem, code, problem};
 use crate::topics::list::TopicScan;
-use crate::topics::{self, MessageContent, TopicPublisher};
+use crate::topics::{self, MessageContent, TopicPublisher, push_json};
 
 /// Maximum number of messages of a batch.
 const BATCH_MAX: usize = 1_000;
@@ -103,7 +103,7 @@ async fn result_of(publication: ApiPublication) -> Result<Published, Problem> {
 
 fn answer_to_one(topic: &str, result: Result<(Published, bool), Problem>) -> Response {
     match result {
-        Ok((published, repeated)) => success(&published_json(topic, published, repeated)),
+        Ok((published, repeated)) => text_success(published_text(topic, published, repeated) + "\n"),
         Err(problem) => failure(&problem),
     }
 }
@@ -329,19 +329,24 @@ fn publish_to(
     }
 }
 
-fn published_json(topic: &str, published: Published, repeated: bool) -> Value {
-    let (mut result, is_repeated) = match published {
+/// Encodes the result of a publication, without building a JSON object first.
+fn published_text(topic: &str, published: Published, repeated: bool) -> String {
+    // For the names and numbers of the longest result.
+    let mut text = String::with_capacity(topic.len() + 96);
+    let repeated_field = |is_repeated: bool| if is_repeated { "\"repeated\":true," } else { "" };
+    let _ = match published {
         Published::Delivered { subscribers } => {
-            (json!({ "topic": topic, "subscribers": subscribers }), repeated)
+            write!(text, "{{{}\"subscribers\":{subscribers}", repeated_field(repeated))
         }
         Published::Stored(StoredPublication { epoch, sequence, is_repeated }) => {
-            (json!({ "topic": topic, "epoch": epoch, "seq": sequence }), repeated || is_repeated)
+            let repeated = repeated_field(repeated || is_repeated);
+            write!(text, "{{\"epoch\":{epoch},{repeated}\"seq\":{sequence}")
         }
     };
-    if is_repeated {
-        result["repeated"] = json!(true);
-    }
-    result
+    text.push_str(",\"topic\":");
+    push_json(&mut text, topic);
+    text.push('}');
+    text
 }
 
 /// The answer with a result for each message; it waits for appends.
@@ -388,11 +393,36 @@ fn list_of(results: impl Iterator<Item = String>) -> String {
 
 fn result_text(topic: &str, result: Result<Published, Problem>, repeated: bool) -> String {
     match result {
-        Ok(published) => published_json(topic, published, repeated).to_string(),
+        Ok(published) => published_text(topic, published, repeated),
         Err(problem) => {
             let mut failed = problem.fields();
             failed["topic"] = json!(topic);
             failed.to_string()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn results_of_publications_are_json_objects() {
+        let stored =
+            |is_repeated| Published::Stored(StoredPublication { epoch: u64::MAX, sequence: 41, is_repeated });
+        let delivered = Published::Delivered { subscribers: 2 };
+        for (published, repeated, expected) in [
+            (delivered, false, json!({ "topic": "a\"b", "subscribers": 2 })),
+            (delivered, true, json!({ "topic": "a\"b", "subscribers": 2, "repeated": true })),
+            (stored(false), false, json!({ "topic": "a\"b", "epoch": u64::MAX, "seq": 41 })),
+            (stored(true), false, json!({ "topic": "a\"b", "epoch": u64::MAX, "seq": 41, "repeated": true })),
+            (stored(false), true, json!({ "topic": "a\"b", "epoch": u64::MAX, "seq": 41, "repeated": true })),
+        ] {
+            let text = published_text("a\"b", published, repeated);
+            assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), expected, "{text}");
+            assert_eq!(text, expected.to_string(), "the fields are sorted, as in all answers");
         }
     }
 }
