@@ -10,6 +10,7 @@
 mod cached_events;
 pub(crate) mod commands;
 mod connection;
+mod direct;
 mod interest;
 pub(crate) mod keys;
 pub(crate) mod link;
