@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   worker ── publish ──▶ outbox ──▶ link, a thread ──▶ broker ──▶ link of each node with subscribers ──▶ workers
+//!                  └── directly, while nothing waits ──────▶┘
 //! ```
 //!
 //! The broker routes: a node subscribes there to the topics and patterns of its clients. docs/book/src/operate/cluster.md

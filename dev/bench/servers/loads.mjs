@@ -95,7 +95,7 @@ export async function latency(server, pids, { subscribers, topic = 'fan', perSec
     await pause(200);
     return sent;
   };
-  await sendFor(1);
+  await sendFor(2);
   times.length = 0;
   const before = cpu(pids);
   const sent = await sendFor(seconds);

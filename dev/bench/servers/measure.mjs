@@ -58,7 +58,7 @@ function servers(load) {
     const isRedis = cluster.startsWith('redis:');
     const count = load.startsWith('three-') ? 3 : 2;
     const several = (build, port, settings) => Array.from({ length: count }, (_, i) => build({ port: port + i, ...settings }));
-    const store = isRedis ? { store: cluster } : {};
+    const store = load.startsWith('durable-') ? { store: cluster } : {};
     const list = [several(sinews, 18_100, { program: options.sinews, broker: cluster, ...store })];
     if (other) list.push(several(centrifugo, 18_110, { program: other, ...(isRedis ? { engine: cluster } : { broker: cluster }) }));
     return list;

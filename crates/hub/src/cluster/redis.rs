@@ -23,14 +23,14 @@ pub(super) struct RedisClient {
     password: Option<String>,
     /// A channel of this connection alone; none if it publishes nothing.
     own_channel: Option<String>,
-    state: LoginState,
+    state: RedisLogin,
     /// The message of the login has arrived.
     skips_replies: bool,
     rejects_skips: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum LoginState {
+enum RedisLogin {
     /// Waits for the reply to `HELLO`.
     LoggingIn,
     /// Waits for the first subscription.
@@ -55,7 +55,7 @@ impl RedisClient {
             user: options.user.clone(),
             password: options.password.clone(),
             own_channel: own_channel.map(str::to_owned),
-            state: LoginState::LoggingIn,
+            state: RedisLogin::LoggingIn,
             skips_replies: false,
             rejects_skips: false,
         }
@@ -88,12 +88,12 @@ impl RedisClient {
         let Some((end, value)) = read_value(input, 0, 0)? else { return Ok(None) };
         let event = match value {
             // The server has no `CLIENT REPLY`, or this user may not use it.
-            RespValue::Error(_) if self.state == LoginState::Probing => {
+            RespValue::Error(_) if self.state == RedisLogin::Probing => {
                 self.rejects_skips = true;
                 BrokerEvent::Other
             }
             RespValue::Error(text) => return Err(format!("Redis: {}", brief(text))),
-            RespValue::Push(elements) if self.state != LoginState::Ready => self.log_in_further(&elements),
+            RespValue::Push(elements) if self.state != RedisLogin::Ready => self.log_in_further(&elements),
             RespValue::Push(elements) => match elements.as_slice() {
                 [(b"message", _), _, (payload, at)] | [(b"pmessage", _), _, _, (payload, at)] => {
                     BrokerEvent::Message(*at..*at + payload.len())
@@ -101,12 +101,12 @@ impl RedisClient {
                 _ => BrokerEvent::Other,
             },
             // The first reply is that of HELLO.
-            _ if self.state == LoginState::LoggingIn && self.own_channel.is_none() => {
-                self.state = LoginState::Ready;
+            _ if self.state == RedisLogin::LoggingIn && self.own_channel.is_none() => {
+                self.state = RedisLogin::Ready;
                 BrokerEvent::Ready
             }
-            _ if self.state == LoginState::LoggingIn => {
-                self.state = LoginState::Subscribing;
+            _ if self.state == RedisLogin::LoggingIn => {
+                self.state = RedisLogin::Subscribing;
                 BrokerEvent::Other
             }
             RespValue::Text(b"PONG", _) => BrokerEvent::Pong,
@@ -117,10 +117,10 @@ impl RedisClient {
 
     fn log_in_further(&mut self, elements: &[(&[u8], usize)]) -> BrokerEvent {
         match elements.first() {
-            Some((b"subscribe", _)) => self.state = LoginState::Probing,
+            Some((b"subscribe", _)) => self.state = RedisLogin::Probing,
             Some((b"message", _)) => self.skips_replies = true,
             Some((b"unsubscribe", _)) => {
-                self.state = LoginState::Ready;
+                self.state = RedisLogin::Ready;
                 return BrokerEvent::Ready;
             }
             _ => {}
