@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   worker ── publish ──▶ outbox ──▶ link, a thread ──▶ broker ──▶ link of each node with subscribers ──▶ workers
+//!                  └── directly, while nothing waits ──────▶┘
 //! ```
 //!
 //! The broker routes: a node subscribes there to the topics and patterns of its clients. docs/book/src/operate/cluster.md
@@ -10,6 +11,7 @@
 mod cached_events;
 pub(crate) mod commands;
 mod connection;
+mod direct;
 mod interest;
 pub(crate) mod keys;
 pub(crate) mod link;

@@ -39,20 +39,28 @@ async function openSubscribed(server, count, topic) {
   });
 }
 
+/** Subscribers of a topic at each of some nodes, and a publisher at one. */
+async function openFan(nodes, publishAt, subscribers, topic) {
+  const clients = (await Promise.all(nodes.map((node) => openSubscribed(node, subscribers, topic)))).flat();
+  // A subscription reaches the other nodes a moment after its acknowledgement.
+  if (!nodes.includes(publishAt)) await pause(1_000);
+  return { clients, publisher: await Client.open(publishAt) };
+}
+
 /**
  * A delivery of messages of 64 bytes to the subscribers of a topic. A publisher sends a burst of messages; the next burst follows when all
  * subscribers have received the last one. Or it publishes one after another by HTTP.
  */
-export async function fanOut(server, pids, { subscribers, topic = 'fan', burst = 1, seconds = 3, publishAt = server, perPublication = false, byHttp = false }) {
-  const clients = await openSubscribed(server, subscribers, topic);
-  // A subscription reaches the other node a moment after its acknowledgement.
-  if (publishAt !== server) await pause(1_000);
-  const publisher = await Client.open(publishAt);
+export async function fanOut(server, pids, {
+  subscribers, topic = 'fan', burst = 1, seconds = 3, nodes = [server], publishAt = server, perPublication = false,
+  byHttp = false,
+}) {
+  const { clients, publisher } = await openFan(nodes, publishAt, subscribers, topic);
   const payload = '^'.repeat(64);
   const counter = countPayloads(clients, payload);
   const messages = byHttp ? [server.publish(topic, payload)] : Array.from({ length: burst }, () => server.send(topic, payload));
   const turn = async () => {
-    const all = counter.next(subscribers * burst);
+    const all = counter.next(clients.length * burst);
     for (const message of messages) {
       if (byHttp) await post(publishAt, message);
       else publisher.send(message);
@@ -63,9 +71,61 @@ export async function fanOut(server, pids, { subscribers, topic = 'fan', burst =
   const before = cpu(pids);
   let count = 0;
   for (const end = Date.now() + seconds * 1_000; Date.now() < end; count += 1) await turn();
-  const cost = (cpu(pids) - before) / (count * burst * (perPublication ? 1 : subscribers));
+  const cost = (cpu(pids) - before) / (count * burst * (perPublication ? 1 : clients.length));
   await closeAll([...clients, publisher]);
   return cost;
+}
+
+/**
+ * The time between a publication and its deliveries, at a rate of publications of 64 bytes, and the CPU time for each of them. The
+ * load takes part in it: its process sends, and receives all deliveries.
+ */
+export async function latency(server, pids, { subscribers, topic = 'fan', perSecond = 1_000, seconds = 5, nodes = [server], publishAt = server }) {
+  const { clients, publisher } = await openFan(nodes, publishAt, subscribers, topic);
+  const times = [];
+  for (const client of clients) timeDeliveries(client, times);
+  const sendFor = async (duration) => {
+    const begin = performance.now();
+    let sent = 0;
+    await new Promise((resolve) => {
+      // A late timer is followed by more publications at once, each with its own time.
+      const timer = setInterval(() => {
+        for (const due = (performance.now() - begin) * perSecond / 1_000; sent < due; sent += 1) {
+          publisher.send(server.send(topic, `^${performance.now().toFixed(3).padStart(TIME_LENGTH, '0').padEnd(63, '~')}`));
+        }
+        if (performance.now() - begin >= duration * 1_000) { clearInterval(timer); resolve(); }
+      }, 1);
+    });
+    await pause(200);
+    return sent;
+  };
+  await sendFor(2);
+  times.length = 0;
+  const before = cpu(pids);
+  const sent = await sendFor(seconds);
+  const cost = (cpu(pids) - before) / sent;
+  const missing = sent * clients.length - times.length;
+  if (missing > sent / 100) throw new Error(`${missing} of ${sent * clients.length} deliveries are missing`);
+  times.sort((a, b) => a - b);
+  const at = (share) => times[Math.floor(times.length * share)] * 1_000;
+  await closeAll([...clients, publisher]);
+  return { p50: at(0.5), p99: at(0.99), CPU: cost };
+}
+
+/** Digits of a time in a payload. */
+const TIME_LENGTH = 16;
+
+/** Collects the times of the deliveries to a client, without reading frames. A time that two chunks share is left out. */
+function timeDeliveries(client, times) {
+  const { _socket: socket } = client.socket;
+  socket.removeAllListeners('data');
+  socket.on('data', (chunk) => {
+    const now = performance.now();
+    for (let at = chunk.indexOf(0x5e); at >= 0; at = chunk.indexOf(0x5e, at + 1)) {
+      if (at + TIME_LENGTH < chunk.length) times.push(now - Number(chunk.latin1Slice(at + 1, at + 1 + TIME_LENGTH)));
+    }
+  });
+  socket.resume();
 }
 
 /** Counts the payloads that arrive at all clients, without reading frames: the load must not be slower than the server. */

@@ -6,8 +6,8 @@
 //   node measure.mjs --sinews PROGRAM --pusher [--sockudo PROGRAM] [--soketi DIRECTORY] [--rounds 5]
 //
 // Servers have one thread, on processor 0; the load runs on processor 1. The machine must have nothing else to do. With
-// `--cluster`, two nodes of each server are connected by the broker, which must run: publishers are at one node, subscribers
-// at the other. CPU time is that of both nodes, without the broker's.
+// `--cluster`, two or three nodes of each server are connected by the broker, which must run: the publisher is at one node, subscribers
+// at the others. CPU time is that of all nodes, without the broker's.
 
 import { execFileSync } from 'node:child_process';
 import { parseArgs } from 'node:util';
@@ -37,11 +37,20 @@ const SINGLE = {
   idle: ['memory of an idle member, bytes', (server, pids) => loads.idle(server, pids, {})],
 };
 
-/** Publications of one node, and subscribers at the other. */
-const acrossNodes = (more) => (server, pids, publishAt) => loads.fanOut(server, pids, { publishAt, perPublication: true, ...more });
+/** Publications of the last node, and subscribers at the others. */
+const acrossNodes = (more) => (server, pids, nodes) => loads.fanOut(server, pids, {
+  nodes: nodes.slice(0, -1), publishAt: nodes.at(-1), perPublication: true, ...more,
+});
+const latencyAcrossNodes = (server, pids, nodes) => loads.latency(server, pids, {
+  nodes: nodes.slice(0, -1), publishAt: nodes.at(-1), subscribers: 10,
+});
 const CLUSTER = {
   'nodes-10': ['publication at one node, 10 subscribers at the other', acrossNodes({ subscribers: 10 })],
   'nodes-1000': ['publication at one node, 1,000 subscribers at the other', acrossNodes({ subscribers: 1_000 })],
+  'three-nodes-10': ['publication at one of three nodes, 10 subscribers at each of the others', acrossNodes({ subscribers: 10 })],
+  'three-nodes-1000': ['publication at one of three nodes, 1,000 subscribers at each of the others', acrossNodes({ subscribers: 1_000 })],
+  'nodes-latency': ['1,000 publications a second at one node, 10 subscribers at the other', latencyAcrossNodes],
+  'three-nodes-latency': ['1,000 publications a second at one of three nodes, 10 subscribers at each of the others', latencyAcrossNodes],
   'durable-10': ['publication to a durable topic, 10 subscribers at the other node', acrossNodes({ subscribers: 10, topic: 'durable.fan' })],
 };
 
@@ -66,16 +75,17 @@ function pusherServers() {
   return list;
 }
 
-/** Each server as a list of nodes: subscribers connect to the first. */
-function servers() {
+/** Each server as a list of nodes: subscribers connect to all but the last. */
+function servers(load) {
   const { cluster, centrifugo: other } = options;
   if (options.pusher) return pusherServers();
   if (cluster) {
     const isRedis = cluster.startsWith('redis:');
-    const pair = (build, port, settings) => [build({ port, ...settings }), build({ port: port + 1, ...settings })];
-    const store = isRedis ? { store: cluster } : {};
-    const list = [pair(sinews, 18_100, { program: options.sinews, broker: cluster, ...store })];
-    if (other) list.push(pair(centrifugo, 18_110, { program: other, ...(isRedis ? { engine: cluster } : { broker: cluster }) }));
+    const count = load.startsWith('three-') ? 3 : 2;
+    const several = (build, port, settings) => Array.from({ length: count }, (_, i) => build({ port: port + i, ...settings }));
+    const store = load.startsWith('durable-') ? { store: cluster } : {};
+    const list = [several(sinews, 18_100, { program: options.sinews, broker: cluster, ...store })];
+    if (other) list.push(several(centrifugo, 18_110, { program: other, ...(isRedis ? { engine: cluster } : { broker: cluster }) }));
     return list;
   }
   const list = [[sinews({ program: options.sinews, port: 18_100 })]];
@@ -92,12 +102,17 @@ const names = options.loads?.split(',') ?? Object.keys(table).filter((name) => n
 const figures = {};
 for (let round = 0; round < Number(options.rounds); round += 1) {
   for (const name of names) {
-    for (const nodes of servers()) {
+    for (const nodes of servers(name)) {
       const running = [];
       try {
         for (const node of nodes) running.push(await node.start());
-        const value = await table[name][1](nodes[0], running.map(({ pid }) => pid), nodes.at(-1));
-        if (value !== null) ((figures[name] ??= {})[nodes[0].name] ??= []).push(value);
+        const value = await table[name][1](nodes[0], running.map(({ pid }) => pid), nodes);
+        // One figure, or several with their names.
+        const parts = typeof value === 'number' ? { '': value } : value ?? {};
+        for (const [part, number] of Object.entries(parts)) {
+          const title = [table[name][0], part].filter(Boolean).join(', ');
+          ((figures[title] ??= {})[nodes[0].name] ??= []).push(number);
+        }
       } catch (error) {
         console.error(`${name}, ${nodes[0].name}: ${error.stack}`);
       } finally {
@@ -107,14 +122,14 @@ for (let round = 0; round < Number(options.rounds); round += 1) {
   }
 }
 
-// One row for each load: the median of the rounds, the smallest and the largest value, and our median as a part of the other's.
-for (const [name, row] of Object.entries(figures)) {
+// One row for each figure: the median of the rounds, the smallest and the largest value, and our median as a part of the other's.
+for (const [title, row] of Object.entries(figures)) {
   const ours = median(row.sinews ?? [NaN]);
   const cells = Object.entries(row).map(([server, values]) => {
     const range = `${Math.min(...values).toFixed(2)}-${Math.max(...values).toFixed(2)}`;
     const ratio = server === 'sinews' ? '' : `, ratio ${(ours / median(values)).toFixed(2)}`;
     return `${server} ${median(values).toFixed(2)} (${range})${ratio}`;
   });
-  console.log(`${table[name][0]}: ${cells.join('; ')}`);
+  console.log(`${title}: ${cells.join('; ')}`);
 }
 process.exit(0);

@@ -27,8 +27,9 @@ pub(super) struct BrokerConnection {
     has_tls_first: bool,
     is_connected: bool,
     pub(super) is_ready: bool,
-    /// Received bytes from `parsed` on are not parsed yet.
+    /// Received bytes up to `filled`; those from `parsed` on are not parsed yet.
     input: Vec<u8>,
+    filled: usize,
     parsed: usize,
     /// Bytes from `written` on are not sent yet.
     output: Vec<u8>,
@@ -52,12 +53,12 @@ pub(super) enum LinkEvent {
 }
 
 impl BrokerConnection {
-    /// Starts to connect.
+    /// Starts to connect; `own` is a subject of this connection alone, if it publishes.
     ///
     /// # Errors
     /// The reason.
     pub(super) fn start(
-        options: &ClusterOptions,
+        (options, own): (&ClusterOptions, Option<&str>),
         attempt: usize,
         (registry, token): (&Registry, Token),
         now: Instant,
@@ -71,12 +72,13 @@ impl BrokerConnection {
         Ok(Self {
             transport,
             host,
-            client: BrokerClient::new(options),
+            client: BrokerClient::new(options, own),
             begins,
             has_tls_first: begins && options.has_tls,
             is_connected: false,
             is_ready: false,
             input: Vec::new(),
+            filled: 0,
             parsed: 0,
             output: Vec::new(),
             written: 0,
@@ -103,6 +105,16 @@ impl BrokerConnection {
     /// The socket, to end waiting for it.
     pub(super) fn socket(&mut self) -> Option<&mut TcpStream> {
         self.transport.socket()
+    }
+
+    /// A second handle of the socket, for writes of whole commands.
+    pub(super) fn second_handle(&self) -> Option<std::net::TcpStream> {
+        self.transport.second_handle()
+    }
+
+    /// Whether the broker omits replies to publications on request.
+    pub(super) fn skips_replies(&self) -> bool {
+        self.client.skips_replies()
     }
 
     pub(super) fn max_payload(&self) -> usize {
@@ -134,19 +146,23 @@ impl BrokerConnection {
     /// # Errors
     /// The reason why the connection has ended.
     pub(super) fn receive(&mut self, now: Instant) -> Result<bool, String> {
-        self.input.drain(..std::mem::take(&mut self.parsed));
-        if self.input.is_empty() && self.input.capacity() > BUFFER_MAX {
+        self.input.copy_within(self.parsed..self.filled, 0);
+        self.filled -= std::mem::take(&mut self.parsed);
+        if self.filled == 0 && self.input.len() > BUFFER_MAX {
             self.input = Vec::new();
         }
-        let length = self.input.len();
-        self.input.resize(length + CHUNK, 0);
+        // Only a buffer that grows is cleared, not that of each receive.
+        if self.input.len() < self.filled + CHUNK {
+            self.input.resize((self.filled + CHUNK).max(self.input.len() * 2), 0);
+        }
+        let free = self.filled..self.filled + CHUNK;
         let read = loop {
-            match self.transport.read(self.input.get_mut(length..).unwrap_or_default()) {
+            match self.transport.read(self.input.get_mut(free.clone()).unwrap_or_default()) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 read => break read,
             }
         };
-        self.input.truncate(length + read.as_ref().map_or(0, |count| *count));
+        self.filled += read.as_ref().map_or(0, |count| *count);
         match read {
             Ok(0) => Err(format!("{}: the broker has closed the connection", self.host)),
             Ok(count) => {
@@ -169,7 +185,7 @@ impl BrokerConnection {
     /// The broker has rejected something, or does not speak its protocol.
     pub(super) fn next_event(&mut self) -> Result<Option<LinkEvent>, String> {
         loop {
-            let input = self.input.get(self.parsed..).unwrap_or_default();
+            let input = self.input.get(self.parsed..self.filled).unwrap_or_default();
             let received = self.client.receive(input, &mut self.output);
             let Some((consumed, event)) = received.map_err(|error| format!("{}: {error}", self.host))? else {
                 return Ok(None);

@@ -198,7 +198,9 @@ impl ClusterLink {
     }
 
     fn connect(&mut self, now: Instant) {
-        let options = &self.receiver.cluster.options;
+        let cluster = &self.receiver.cluster;
+        let own = cluster.outbox.subjects.node(cluster.node);
+        let options = (&cluster.options, Some(&*own));
         let attempt = self.attempts as usize;
         match BrokerConnection::start(options, attempt, (self.poll.registry(), SOCKET), now) {
             Ok(connection) => self.connection = Some(connection),
@@ -303,6 +305,8 @@ impl ClusterLink {
                 match event {
                     LinkEvent::Ready => {
                         self.attempts = 0;
+                        let outbox = &self.receiver.cluster.outbox;
+                        outbox.attach(connection.second_handle(), connection.skips_replies());
                         let revocations = self.receiver.live.policy().revocations().all();
                         self.receiver.cluster.connected(connection.max_payload(), now, revocations);
                         self.receiver.keys.connected(now);

@@ -58,7 +58,7 @@ pub fn observe_nodes(options: &ClusterOptions, timeout: Duration) -> Result<Vec<
     let (begin, mut found) = (Instant::now(), BTreeMap::new());
     let mut end = begin + timeout;
     let mut poll = Poll::new().map_err(describe)?;
-    let mut connection = BrokerConnection::start(options, 0, (poll.registry(), Token(0)), begin)?;
+    let mut connection = BrokerConnection::start((options, None), 0, (poll.registry(), Token(0)), begin)?;
     let mut events = Events::with_capacity(8);
     loop {
         let now = Instant::now();

@@ -1,10 +1,13 @@
 //! The bytes that wait for the link's thread: any thread adds messages, in the order in which they leave.
 
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 use mio::Waker;
 
+use super::direct::{DirectWrite, DirectWriter};
 use super::message::{
     HEAD, MessageKind, NodeId, NodeMessageHead, PUBLICATION_HEAD, write_publication, write_topic,
 };
@@ -68,6 +71,12 @@ struct OutboxState {
     /// Number of the last message.
     number: u64,
     max_payload: usize,
+    /// Writes past the link's thread; none before the login, and with TLS.
+    direct: Option<DirectWriter>,
+    /// The broker omits replies to publications on request.
+    skips_replies: bool,
+    /// The first bytes are the rest of a command that the broker has in part.
+    is_partial: bool,
 }
 
 impl Outbox {
@@ -80,6 +89,9 @@ impl Outbox {
             batch: Vec::new(),
             number: 0,
             max_payload: usize::MAX,
+            direct: None,
+            skips_replies: false,
+            is_partial: false,
         };
         Self {
             kind,
@@ -117,6 +129,14 @@ impl Outbox {
         self.is_woken.store(false, Ordering::Release);
     }
 
+    /// Sets the socket on which publishers may write while nothing waits, and whether the broker omits replies to
+    /// publications on request.
+    pub(super) fn attach(&self, socket: Option<TcpStream>, skips_replies: bool) {
+        let mut state = self.lock();
+        state.direct = socket.map(DirectWriter::new);
+        state.skips_replies = skips_replies;
+    }
+
     /// Opens for publications after a login, with the broker's limit of a payload.
     pub(super) fn open(&self, max_payload: usize) {
         self.lock().max_payload = max_payload;
@@ -130,17 +150,27 @@ impl Outbox {
         let mut state = self.lock();
         state.bytes = Vec::new();
         state.batch.clear();
+        state.direct = None;
+        state.is_partial = false;
     }
 
-    /// Moves the waiting bytes behind others.
+    /// Moves the waiting bytes behind others, which the link's thread has not written yet.
     pub(super) fn take(&self, out: &mut Vec<u8>) {
         self.note_awake();
         let mut state = self.lock();
         state.end_batch(self.kind);
+        if std::mem::take(&mut state.is_partial) {
+            // The thread was idle when this command began, so the others are later commands.
+            state.bytes.append(out);
+        }
         if out.is_empty() {
             std::mem::swap(out, &mut state.bytes);
         } else {
             out.append(&mut state.bytes);
+        }
+        let is_idle = out.is_empty();
+        if let Some(direct) = &mut state.direct {
+            direct.note_link(is_idle);
         }
     }
 
@@ -179,15 +209,19 @@ impl Outbox {
             self.counters.dropped_full.fetch_add(1, Ordering::Relaxed);
             return;
         }
+        let is_first = state.bytes.is_empty() && state.batch.is_empty();
         let fits = state.batch.len() + size <= BATCH_MAX.min(state.max_payload);
         if state.batch.is_empty() || !fits || state.topic != topic || state.audience != audience {
             state.end_batch(self.kind);
             state.begin_batch(self.node, &self.subjects, (topic, audience));
         }
         write_publication(&mut state.batch, kind, payload);
+        let is_written = is_first && state.write_batch(self.kind);
         drop(state);
         self.counters.sent.fetch_add(1, Ordering::Relaxed);
-        self.wake();
+        if !is_written {
+            self.wake();
+        }
     }
 
     /// Sends a message to a subject; nothing while the broker is away.
@@ -242,8 +276,30 @@ impl OutboxState {
         write_topic(&mut self.batch, topic);
     }
 
+    /// Writes the batch, which nothing precedes, past the link's thread. Returns `false` if the thread has to write it or
+    /// its rest.
+    fn write_batch(&mut self, kind: BrokerKind) -> bool {
+        if !self.direct.as_mut().is_some_and(|direct| direct.is_free(Instant::now())) {
+            return false;
+        }
+        self.end_batch(kind);
+        let Some(direct) = &mut self.direct else { return false };
+        match direct.write(&self.bytes) {
+            DirectWrite::Complete => self.bytes.clear(),
+            DirectWrite::Partial(written) => {
+                self.bytes.drain(..written);
+                self.is_partial = written > 0;
+            }
+            DirectWrite::Failed => self.direct = None,
+        }
+        self.bytes.is_empty()
+    }
+
     fn end_batch(&mut self, kind: BrokerKind) {
         if !self.batch.is_empty() {
+            if self.skips_replies {
+                kind.skip_reply(&mut self.bytes);
+            }
             kind.publish(&mut self.bytes, &self.subject, &self.batch);
             self.batch.clear();
         }
@@ -252,6 +308,9 @@ impl OutboxState {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpListener;
+
     use super::*;
     use crate::cluster::message::read_publications;
 
@@ -288,6 +347,116 @@ mod tests {
         assert!(taken(&outbox).is_empty());
         assert_eq!(outbox.counters.sent.load(Ordering::Relaxed), 4);
         assert_eq!(outbox.counters.dropped_away.load(Ordering::Relaxed), 1);
+    }
+
+    /// An outbox that may write directly, and the broker's end of the connection.
+    fn attached(skips_replies: bool) -> (Outbox, TcpStream) {
+        let outbox =
+            Outbox { kind: if skips_replies { BrokerKind::Redis } else { BrokerKind::Nats }, ..outbox() };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (broker, _) = listener.accept().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        outbox.attach(Some(socket), skips_replies);
+        outbox.open(1 << 20);
+        (outbox, broker)
+    }
+
+    /// Publishes and returns whether the publication was written past the link's thread.
+    fn is_written(outbox: &Outbox, payload: &[u8]) -> bool {
+        outbox.is_woken.store(false, Ordering::SeqCst);
+        outbox.publish("a", Audience::Subscribers, (ContentKind::Text, payload));
+        !outbox.is_woken.load(Ordering::SeqCst)
+    }
+
+    /// Lets the time pass in which publications are collected.
+    fn pass_interval(outbox: &Outbox) {
+        if let Some(direct) = &mut outbox.lock().direct {
+            direct.forget_last();
+        }
+    }
+
+    #[test]
+    fn publication_is_written_at_once_while_nothing_waits() {
+        let (outbox, mut broker) = attached(false);
+        assert!(!is_written(&outbox, b"1"), "the thread has something to write");
+        let mut link = Vec::new();
+        outbox.take(&mut link);
+        pass_interval(&outbox);
+        assert!(!is_written(&outbox, b"2"), "the thread has not written what it took");
+        outbox.take(&mut link);
+        link.clear();
+        outbox.take(&mut link);
+        pass_interval(&outbox);
+        assert!(is_written(&outbox, b"3"));
+        assert!(!is_written(&outbox, b"4"), "too soon: collected");
+        pass_interval(&outbox);
+        assert!(!is_written(&outbox, b"5"), "behind a publication that waits");
+        let mut direct = [0; 256];
+        let length = broker.read(&mut direct).unwrap();
+        assert!(direct[..length].starts_with(b"PUB p.t.a ") && direct[..length].ends_with(b"3\r\n"));
+        outbox.take(&mut link);
+        assert!(link.starts_with(b"PUB p.t.a ") && link.ends_with(b"5\r\n"));
+        outbox.close();
+        outbox.open(1 << 20);
+        assert!(!is_written(&outbox, b"6"), "the socket of the earlier connection");
+    }
+
+    #[test]
+    fn rest_of_a_publication_that_the_socket_accepts_in_part_is_next() {
+        let (outbox, mut broker) = attached(false);
+        let mut link = Vec::new();
+        outbox.take(&mut link);
+        let payload = vec![b'x'; 1_000_000];
+        let mut count = 0;
+        loop {
+            pass_interval(&outbox);
+            count += 1;
+            if !is_written(&outbox, &payload) {
+                break;
+            }
+        }
+        assert!(outbox.lock().is_partial);
+        // The thread has an answer to a ping meanwhile, and later publications follow.
+        link.extend_from_slice(b"PONG\r\n");
+        outbox.publish("a", Audience::Subscribers, (ContentKind::Text, b"last"));
+        outbox.take(&mut link);
+        let reader = std::thread::spawn(move || {
+            let mut received = Vec::new();
+            broker.read_to_end(&mut received).unwrap();
+            received
+        });
+        let socket = outbox.lock().direct.take().unwrap().into_socket();
+        socket.set_nonblocking(false).unwrap();
+        (&socket).write_all(&link).unwrap();
+        drop(socket);
+        let received = reader.join().unwrap();
+        let mut commands = &received[..];
+        for payload in std::iter::repeat_n(&payload[..], count).chain([&b"last"[..]]) {
+            let size = HEAD + 3 + PUBLICATION_HEAD + payload.len();
+            let head = format!("PUB p.t.a {size}\r\n");
+            let (command, rest) = commands.split_at(head.len() + size + 2);
+            assert!(command.starts_with(head.as_bytes()) && command.ends_with(b"\r\n"));
+            assert!(command.get(..command.len() - 2).unwrap().ends_with(payload));
+            commands = rest;
+        }
+        assert_eq!(commands, b"PONG\r\n");
+    }
+
+    #[test]
+    fn replies_to_publications_are_skipped_if_the_broker_can() {
+        for skips_replies in [true, false] {
+            let (outbox, _broker) = attached(true);
+            outbox.attach(None, skips_replies);
+            outbox.publish("a", Audience::Subscribers, (ContentKind::Text, b"1"));
+            outbox.send("p.all", MessageKind::Heartbeat, b"{}");
+            let text = String::from_utf8_lossy(&taken(&outbox)).into_owned();
+            let commands: Vec<&str> =
+                text.split("\r\n*").filter_map(|one| one.split("\r\n").nth(2)).collect();
+            let expected: &[_] =
+                if skips_replies { &["CLIENT", "PUBLISH", "PUBLISH"] } else { &["PUBLISH", "PUBLISH"] };
+            assert_eq!(commands, expected, "{text}");
+        }
     }
 
     #[test]

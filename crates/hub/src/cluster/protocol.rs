@@ -33,10 +33,11 @@ pub(super) enum BrokerClient {
 }
 
 impl BrokerClient {
-    pub(super) fn new(options: &ClusterOptions) -> Self {
+    /// A client; `own` is a subject of this connection alone, if it publishes.
+    pub(super) fn new(options: &ClusterOptions, own: Option<&str>) -> Self {
         match options.engine {
             BrokerKind::Nats => Self::Nats(NatsClient::new(options)),
-            BrokerKind::Redis => Self::Redis(RedisClient::new(options)),
+            BrokerKind::Redis => Self::Redis(RedisClient::new(options, own)),
         }
     }
 
@@ -59,6 +60,14 @@ impl BrokerClient {
         }
     }
 
+    /// Whether the broker sends no reply to a publication behind [`BrokerKind::skip_reply`].
+    pub(super) fn skips_replies(&self) -> bool {
+        match self {
+            Self::Nats(_) => false,
+            Self::Redis(client) => client.skips_replies(),
+        }
+    }
+
     /// Largest payload of a message in bytes.
     pub(super) fn max_payload(&self) -> usize {
         match self {
@@ -73,6 +82,14 @@ impl BrokerKind {
         match self {
             Self::Nats => nats::publish(out, subject, payload),
             Self::Redis => redis::command(out, &[b"PUBLISH", subject.as_bytes(), payload]),
+        }
+    }
+
+    /// Makes the broker omit its reply to the next command; NATS has no replies.
+    pub(super) fn skip_reply(self, out: &mut Vec<u8>) {
+        match self {
+            Self::Nats => {}
+            Self::Redis => redis::skip_reply(out),
         }
     }
 

@@ -21,7 +21,23 @@ const DEPTH_MAX: u32 = 8;
 pub(super) struct RedisClient {
     user: Option<String>,
     password: Option<String>,
-    is_ready: bool,
+    /// A channel of this connection alone; none if it publishes nothing.
+    own_channel: Option<String>,
+    state: RedisLogin,
+    /// The message of the login has arrived.
+    skips_replies: bool,
+    rejects_skips: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RedisLogin {
+    /// Waits for the reply to `HELLO`.
+    LoggingIn,
+    /// Waits for the first subscription.
+    Subscribing,
+    /// Waits for the end of the subscription, and perhaps a message before.
+    Probing,
+    Ready,
 }
 
 /// A value, or its elements.
@@ -34,10 +50,24 @@ enum RespValue<'a> {
 }
 
 impl RedisClient {
-    pub(super) fn new(options: &ClusterOptions) -> Self {
-        Self { user: options.user.clone(), password: options.password.clone(), is_ready: false }
+    pub(super) fn new(options: &ClusterOptions, own_channel: Option<&str>) -> Self {
+        Self {
+            user: options.user.clone(),
+            password: options.password.clone(),
+            own_channel: own_channel.map(str::to_owned),
+            state: RedisLogin::LoggingIn,
+            skips_replies: false,
+            rejects_skips: false,
+        }
     }
 
+    /// Whether the server omits replies on request, and messages of subscriptions then still arrive. Servers of some
+    /// versions and makers omit the messages as well, or reject the request.
+    pub(super) fn skips_replies(&self) -> bool {
+        self.skips_replies && !self.rejects_skips
+    }
+
+    /// Writes the login, and a message of this connection to itself without a reply.
     pub(super) fn log_in(&self, out: &mut Vec<u8>) {
         let mut arguments: Vec<&[u8]> = vec![b"HELLO", b"3"];
         if let Some(password) = &self.password {
@@ -46,12 +76,24 @@ impl RedisClient {
         }
         arguments.extend([&b"SETNAME"[..], b"sinews-cluster"]);
         command(out, &arguments);
+        if let Some(channel) = self.own_channel.as_deref().map(str::as_bytes) {
+            command(out, &[b"SUBSCRIBE", channel]);
+            skip_reply(out);
+            command(out, &[b"PUBLISH", channel, b""]);
+            command(out, &[b"UNSUBSCRIBE", channel]);
+        }
     }
 
     pub(super) fn receive(&mut self, input: &[u8]) -> Received {
         let Some((end, value)) = read_value(input, 0, 0)? else { return Ok(None) };
         let event = match value {
+            // The server has no `CLIENT REPLY`, or this user may not use it.
+            RespValue::Error(_) if self.state == RedisLogin::Probing => {
+                self.rejects_skips = true;
+                BrokerEvent::Other
+            }
             RespValue::Error(text) => return Err(format!("Redis: {}", brief(text))),
+            RespValue::Push(elements) if self.state != RedisLogin::Ready => self.log_in_further(&elements),
             RespValue::Push(elements) => match elements.as_slice() {
                 [(b"message", _), _, (payload, at)] | [(b"pmessage", _), _, _, (payload, at)] => {
                     BrokerEvent::Message(*at..*at + payload.len())
@@ -59,14 +101,31 @@ impl RedisClient {
                 _ => BrokerEvent::Other,
             },
             // The first reply is that of HELLO.
-            _ if !self.is_ready => {
-                self.is_ready = true;
+            _ if self.state == RedisLogin::LoggingIn && self.own_channel.is_none() => {
+                self.state = RedisLogin::Ready;
                 BrokerEvent::Ready
+            }
+            _ if self.state == RedisLogin::LoggingIn => {
+                self.state = RedisLogin::Subscribing;
+                BrokerEvent::Other
             }
             RespValue::Text(b"PONG", _) => BrokerEvent::Pong,
             RespValue::Text(..) | RespValue::Other => BrokerEvent::Other,
         };
         Ok(Some((end, event)))
+    }
+
+    fn log_in_further(&mut self, elements: &[(&[u8], usize)]) -> BrokerEvent {
+        match elements.first() {
+            Some((b"subscribe", _)) => self.state = RedisLogin::Probing,
+            Some((b"message", _)) => self.skips_replies = true,
+            Some((b"unsubscribe", _)) => {
+                self.state = RedisLogin::Ready;
+                return BrokerEvent::Ready;
+            }
+            _ => {}
+        }
+        BrokerEvent::Other
     }
 }
 
@@ -151,6 +210,11 @@ fn brief(line: &[u8]) -> String {
     String::from_utf8_lossy(line).chars().take(200).collect()
 }
 
+/// Makes the server omit the reply to the next command.
+pub(super) fn skip_reply(out: &mut Vec<u8>) {
+    command(out, &[b"CLIENT", b"REPLY", b"SKIP"]);
+}
+
 /// Writes a command.
 pub(super) fn command(out: &mut Vec<u8>, arguments: &[&[u8]]) {
     out.push(b'*');
@@ -170,7 +234,24 @@ mod tests {
     use super::*;
 
     fn client(url: &str) -> RedisClient {
-        RedisClient::new(&ClusterOptions::parse(url).unwrap())
+        RedisClient::new(&ClusterOptions::parse(url).unwrap(), Some("own"))
+    }
+
+    /// What follows the reply to `HELLO` if the server omits replies.
+    const PROBED: &[&[u8]] = &[
+        b">3\r\n$9\r\nsubscribe\r\n$3\r\nown\r\n:1\r\n",
+        b">3\r\n$7\r\nmessage\r\n$3\r\nown\r\n$0\r\n\r\n",
+        b">3\r\n$11\r\nunsubscribe\r\n$3\r\nown\r\n:0\r\n",
+    ];
+
+    /// Reads the values of a login; the last one ends it.
+    fn log_in(client: &mut RedisClient, values: &[&[u8]]) {
+        let (last, values) = values.split_last().unwrap();
+        assert_eq!(client.receive(b"%0\r\n"), Ok(Some((4, BrokerEvent::Other))));
+        for value in values {
+            assert_eq!(client.receive(value), Ok(Some((value.len(), BrokerEvent::Other))));
+        }
+        assert_eq!(client.receive(last), Ok(Some((last.len(), BrokerEvent::Ready))));
     }
 
     #[test]
@@ -182,11 +263,15 @@ mod tests {
             login.starts_with("*7\r\n$5\r\nHELLO\r\n$1\r\n3\r\n$4\r\nAUTH\r\n$7\r\ndefault\r\n"),
             "{login}"
         );
+        assert!(
+            login.contains("SKIP\r\n*3\r\n$7\r\nPUBLISH\r\n$3\r\nown\r\n$0\r\n\r\n*2\r\n$11\r\nUNSUBSCRIBE")
+        );
         let hello = b"%2\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nmodules\r\n*1\r\n%1\r\n+a\r\n:1\r\n";
         for end in 0..hello.len() {
             assert_eq!(client.receive(&hello[..end]), Ok(None), "{end}");
         }
-        assert_eq!(client.receive(hello), Ok(Some((hello.len(), BrokerEvent::Ready))));
+        assert_eq!(client.receive(hello), Ok(Some((hello.len(), BrokerEvent::Other))));
+        log_in(&mut client, PROBED);
         assert_eq!(client.receive(b"+PONG\r\n"), Ok(Some((7, BrokerEvent::Pong))));
         assert_eq!(client.receive(b":3\r\n"), Ok(Some((4, BrokerEvent::Other))));
     }
@@ -194,7 +279,7 @@ mod tests {
     #[test]
     fn messages_are_read_between_replies() {
         let mut client = client("redis://h");
-        client.is_ready = true;
+        log_in(&mut client, PROBED);
         let push = b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$4\r\na\r\nb\r\n";
         for end in 0..push.len() {
             assert_eq!(client.receive(&push[..end]), Ok(None), "{end}");
@@ -206,6 +291,26 @@ mod tests {
         assert_eq!(client.receive(push), Ok(Some((push.len(), BrokerEvent::Message(at..at)))));
         let push = b">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n";
         assert_eq!(client.receive(push), Ok(Some((push.len(), BrokerEvent::Other))));
+    }
+
+    #[test]
+    fn replies_are_skipped_if_the_message_of_the_login_arrives() {
+        let [subscribed, message, unsubscribed] = PROBED else { unreachable!() };
+        let skips = |values: &[&[u8]]| {
+            let mut client = client("redis://h");
+            log_in(&mut client, values);
+            client.skips_replies()
+        };
+        assert!(skips(PROBED));
+        // The message is omitted as well; the request is unknown, with the message and its reply; publishing is forbidden.
+        assert!(!skips(&[subscribed, unsubscribed]));
+        assert!(!skips(&[subscribed, b"-ERR syntax error\r\n", message, b":1\r\n", unsubscribed]));
+        assert!(!skips(&[subscribed, b"-NOPERM client\r\n", b"-NOPERM publish\r\n", unsubscribed]));
+        let mut client = client("redis://h");
+        assert_eq!(client.receive(b"%0\r\n"), Ok(Some((4, BrokerEvent::Other))));
+        assert!(client.receive(b"-NOPERM subscribe\r\n").unwrap_err().contains("NOPERM"));
+        let mut observer = RedisClient::new(&ClusterOptions::parse("redis://h").unwrap(), None);
+        assert_eq!(observer.receive(b"%0\r\n"), Ok(Some((4, BrokerEvent::Ready))));
     }
 
     #[test]

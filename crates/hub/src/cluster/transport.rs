@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::ToSocketAddrs;
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
 use mio::net::TcpStream;
@@ -82,6 +83,13 @@ impl BrokerTransport {
 
     pub(super) fn has_tls(&self) -> bool {
         matches!(self, Self::Tls(_))
+    }
+
+    /// A second handle of the socket, on which whole commands can be written: none with TLS.
+    pub(super) fn second_handle(&self) -> Option<std::net::TcpStream> {
+        let Self::Plain(stream) = self else { return None };
+        // Without it, all commands take the way through the link's thread.
+        stream.as_fd().try_clone_to_owned().ok().map(std::net::TcpStream::from)
     }
 
     /// The socket, to wait for it.

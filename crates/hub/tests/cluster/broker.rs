@@ -14,6 +14,8 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) enum WireProtocol {
     Nats,
     Redis,
+    /// Redis without `CLIENT REPLY`.
+    RedisWithReplies,
 }
 
 /// Accepts nodes until it is dropped.
@@ -35,6 +37,8 @@ struct State {
     is_down: bool,
     is_over: bool,
     last: u64,
+    /// Replies to publications of topics.
+    replies: usize,
     clients: BTreeMap<u64, Client>,
 }
 
@@ -94,6 +98,11 @@ impl FakeBroker {
         assert!(!waited.1.timed_out(), "not within {TIMEOUT:?}");
     }
 
+    /// Replies to publications of topics, which a node may decline.
+    pub(crate) fn replies(&self) -> usize {
+        self.shared.lock().replies
+    }
+
     /// Cuts all connections, and accepts none until it returns.
     pub(crate) fn go_down(&self) {
         let mut state = self.shared.lock();
@@ -124,7 +133,8 @@ impl Shared {
     fn serve(&self, kind: WireProtocol, id: u64, stream: TcpStream) -> io::Result<()> {
         match kind {
             WireProtocol::Nats => self.serve_nats(id, stream),
-            WireProtocol::Redis => self.serve_redis(id, stream),
+            WireProtocol::Redis => self.serve_redis(id, stream, true),
+            WireProtocol::RedisWithReplies => self.serve_redis(id, stream, false),
         }
     }
 
@@ -154,8 +164,9 @@ impl Shared {
         }
     }
 
-    fn serve_redis(&self, id: u64, stream: TcpStream) -> io::Result<()> {
+    fn serve_redis(&self, id: u64, stream: TcpStream, can_skip: bool) -> io::Result<()> {
         let mut reader = BufReader::new(stream);
+        let mut skips_reply = false;
         loop {
             let count = line(&mut reader)?.trim_start_matches('*').parse().unwrap();
             let mut words = Vec::new();
@@ -179,12 +190,22 @@ impl Shared {
                     self.unsubscribe(id, |(known, ..)| *known == subject);
                     self.answer(id, b">3\r\n$11\r\nunsubscribe\r\n$1\r\nx\r\n:1\r\n")?;
                 }
+                "CLIENT" if !can_skip => self.answer(id, b"-ERR unknown command 'CLIENT'\r\n")?,
+                "CLIENT" => {
+                    assert_eq!([text(1), text(2)], ["REPLY", "SKIP"]);
+                    skips_reply = true;
+                    continue;
+                }
                 "PUBLISH" => {
                     self.publish(WireProtocol::Redis, id, &text(1), &words[2])?;
-                    self.answer(id, b":1\r\n")?;
+                    if !skips_reply {
+                        self.lock().replies += usize::from(text(1).starts_with("sinews.t."));
+                        self.answer(id, b":1\r\n")?;
+                    }
                 }
                 command => panic!("{command}"),
             }
+            skips_reply = false;
         }
     }
 
@@ -220,7 +241,7 @@ impl Shared {
                         let (subject_length, length) = (subject.len(), payload.len());
                         format!(">3\r\n$7\r\nmessage\r\n${subject_length}\r\n{subject}\r\n${length}\r\n")
                     }
-                    _ => continue,
+                    WireProtocol::Nats | WireProtocol::Redis | WireProtocol::RedisWithReplies => continue,
                 };
                 // A node that has gone is removed by its own thread.
                 let _ = client.stream.write_all(&[head.as_bytes(), payload, b"\r\n"].concat());

@@ -200,6 +200,60 @@ fn publications_reach_subscribers_of_all_nodes_once_and_in_order() {
 }
 
 #[test]
+fn redis_is_asked_for_no_replies_to_publications_if_it_can_omit_them() {
+    for (kind, replies) in [(WireProtocol::Redis, 0), (WireProtocol::RedisWithReplies, 3)] {
+        let broker = FakeBroker::start(kind);
+        let nodes = [(); 2].map(|()| TestPeer::start(&broker));
+        let mut subscriber = nodes[1].subscriber("a");
+        broker.wait_for("sinews.t.a", 1);
+        for text in ["1", "2", "3"] {
+            nodes[0].publish("a", text);
+            assert_eq!(subscriber.data(1), [text]);
+        }
+        // The reply follows the delivery.
+        nodes[0].until("replied", |_| broker.replies() == replies);
+    }
+}
+
+/// Publishers of several workers write to the broker's socket themselves, in turns with the link.
+#[test]
+fn bursts_of_several_publishers_arrive_in_order_beside_commands_of_the_link() {
+    const BURSTS: u32 = 200;
+    const BURST: u32 = 7;
+    for_both(|broker| {
+        let nodes = [(); 2].map(|()| TestPeer::start(&broker));
+        let mut subscriber = nodes[1].subscriber("order.*");
+        broker.wait_for("sinews.t.order.*", 1);
+        let publishers: Vec<_> = (0..4)
+            .map(|publisher| {
+                let mut client = nodes[0].client();
+                thread::spawn(move || {
+                    for burst in 0..BURSTS {
+                        for number in burst * BURST..(burst + 1) * BURST {
+                            let topic = format!("order.{publisher}");
+                            let publication = json!({ "op": "publish", "topic": topic, "data": number });
+                            client.0.send_text(&publication.to_string()).unwrap();
+                        }
+                        // Subscriptions are commands of the link, between the publications.
+                        let topic = format!("other.{publisher}.{burst}");
+                        client.request(&json!({ "op": "subscribe", "topic": topic, "id": burst }));
+                    }
+                    client
+                })
+            })
+            .collect();
+        let mut next = [0; 4];
+        for _ in 0..4 * BURSTS * BURST {
+            let message = subscriber.receive();
+            let publisher: usize = message["topic"].as_str().unwrap()[6..].parse().unwrap();
+            assert_eq!(message["data"], next[publisher], "of publisher {publisher}");
+            next[publisher] += 1;
+        }
+        drop(publishers.into_iter().map(|publisher| publisher.join().unwrap()).collect::<Vec<_>>());
+    });
+}
+
+#[test]
 fn payloads_are_no_messages_between_nodes() {
     for_both(|broker| {
         let nodes = [(); 2].map(|()| TestPeer::start(&broker));
