@@ -371,6 +371,10 @@ fn presence_covers_all_nodes() {
         let _watcher = nodes[0].subscriber("room");
         for node in &nodes {
             wait_for_presence(node, "room", 4, 2);
+            // The numbers of connections are those of all nodes.
+            let page = node.client().request(&json!({ "op": "members", "topic": "room", "id": 1 }));
+            let members = json!([{ "id": "anna", "connections": 2 }, { "id": "ben", "connections": 1 }]);
+            assert_eq!(page["members"], members);
         }
         // A node that joins late gets the whole presence.
         nodes.push(TestPeer::start(&broker));
