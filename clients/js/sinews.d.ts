@@ -100,7 +100,7 @@ export interface SubscribeOptions {
    * Called on each acknowledgement of the subscription: the first, and after each reconnect. `publish` is false if the
    * client may not publish to the topic.
    */
-  onsubscribed?: (ack: { topic: string; publish?: false; subscribers?: number; members?: Member[]; epoch?: number; seq?: number; replayed?: number; complete?: boolean }) => void;
+  onsubscribed?: (ack: { topic: string; publish?: false; subscribers?: number; members?: ListedMember[]; epoch?: number; seq?: number; replayed?: number; complete?: boolean }) => void;
   /** Called if messages were lost: evicted from the history before a reconnect, or dropped for a slow client. */
   ongap?: (gap: Gap) => void;
   /** Called if the server rejects the subscription, at first or after a reconnect. */
@@ -113,6 +113,12 @@ export interface Member {
   id: string;
   /** What other clients learn of the member: at most 1,024 bytes of JSON. */
   info?: Json;
+}
+
+/** A member in a list. */
+export interface ListedMember extends Member {
+  /** Number of its connections, over all nodes. */
+  connections: number;
 }
 
 export interface Subscription {
@@ -287,7 +293,7 @@ export class Client {
   /** Ends the presence of this client in a topic. */
   leave(topic: string): Promise<void>;
   /** The members of a topic, in order of their ids. */
-  members(topic: string): Promise<Member[]>;
+  members(topic: string): Promise<ListedMember[]>;
   /** Connects now, if the client waits for its next attempt. */
   retry(): void;
   /** Closes the connection permanently. */

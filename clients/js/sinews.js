@@ -237,7 +237,9 @@ export class Client {
    * acknowledges, or after `leave`; rejects if the server rejects the member.
    */
   join(topic, member) {
-    const joined = { member };
+    // A member of a list has a number of connections, which no client sets.
+    const { connections: _, ...own } = member ?? {};
+    const joined = { member: own };
     const done = new Promise((resolve, reject) => Object.assign(joined, { resolve, reject }));
     // A caller that ignores it need not catch.
     done.catch(() => {});
@@ -257,7 +259,7 @@ export class Client {
     if (this.#status === "open") await this.#request({ op: "leave", topic });
   }
 
-  /** Lists the members of a topic: `{ id, info }` of each, in order of their ids. */
+  /** Lists the members of a topic: `{ id, info, connections }` of each, in order of their ids. */
   async members(topic) {
     const members = [];
     let page;
@@ -570,6 +572,7 @@ export class Client {
 
   #unsubscribe(subscription) {
     const was = this.#subscriptions.delete(subscription);
+    subscription._end();
     if (was && this.#status === "open" && !this.#hasOther(subscription)) {
       this.#send({ op: "unsubscribe", topic: subscription.topic }, () => {}, () => {});
     }
@@ -911,6 +914,10 @@ class Subscription {
     notify(this.#options.ongap, gap);
   }
 
+  _end() {
+    this.#members?.stop();
+  }
+
   _updatePresence(message) {
     const { topic, subscribers, at } = message;
     if (topic !== this.topic) return;
@@ -1024,6 +1031,12 @@ class State {
   }
 }
 
+/** Delay of a list of members that all clients of a topic need, for each subscriber, in milliseconds: they are about 200 lists a second. */
+const LIST_DELAY = 5;
+
+/** Longest such delay. */
+const LIST_DELAY_MAX = 30_000;
+
 /** The members of a topic: lists, and the updates after them. */
 class MemberList {
   #topic;
@@ -1034,6 +1047,8 @@ class MemberList {
   #at = -1;
   /** The list under way, `{ members }` from its first page on. */
   #listing = null;
+  /** The delay before the next list. */
+  #timer = null;
 
   constructor(topic, onchange, request) {
     this.#topic = topic;
@@ -1043,6 +1058,7 @@ class MemberList {
 
   /** Lists the members from the first page on, which may be known. */
   async list(first) {
+    this.stop();
     const listing = { members: null };
     this.#listing = listing;
     try {
@@ -1066,10 +1082,28 @@ class MemberList {
     notify(this.#onchange, new Map(this.#members));
   }
 
-  update({ since, at, complete, joined = [], left = [] }) {
+  /** Ends the delay of a list. */
+  stop() {
+    clearTimeout(this.#timer);
+    this.#timer = null;
+  }
+
+  /** Lists the members after a random delay, since all clients of the topic need the list. */
+  #listLater(subscribers) {
+    // Updates meanwhile repeat what the list has.
+    this.#listing = null;
+    if (this.#timer) return;
+    this.#timer = setTimeout(() => this.list(), Math.random() * Math.min(LIST_DELAY_MAX, subscribers * LIST_DELAY));
+    // A program in Node.js may end meanwhile.
+    this.#timer.unref?.();
+  }
+
+  update({ since, at, complete, subscribers, joined = [], left = [] }) {
     // A list that begins later than the update includes it.
     if (at <= this.#at || (this.#listing && !this.#listing.members)) return;
-    if (since > this.#at || complete === false) return void this.list();
+    if (complete === false) return this.#listLater(subscribers);
+    if (this.#timer) return;
+    if (since > this.#at) return void this.list();
     this.#at = at;
     const members = this.#listing?.members ?? this.#members;
     for (const { id, info } of joined) members.set(id, info);

@@ -284,7 +284,12 @@ test("members join, are listed in pages, come back after a lost connection, and 
   watcher.subscribe("room", () => {}, { members: members.push, presence: counts.push });
   await member.join("room", { id: "anna", info: { name: "Anna" } });
   await members.until((now) => now.get("anna")?.name === "Anna");
-  assert.deepEqual(await watcher.members("room"), [{ id: "anna", info: { name: "Anna" } }]);
+  assert.deepEqual(await watcher.members("room"), [{ id: "anna", connections: 1, info: { name: "Anna" } }]);
+  // A listed member can be joined.
+  const second = client(t, url);
+  await second.join("room", (await watcher.members("room"))[0]);
+  assert.equal((await watcher.members("room"))[0].connections, 2);
+  await second.leave("room");
   assert.equal(await watcher.presence("room"), 2);
   const waiting = reaches(member, "waiting");
   between.refuse();
@@ -302,6 +307,57 @@ test("members join, are listed in pages, come back after a lost connection, and 
   await Promise.all(crowd.map((id) => client(t, url).join("room", { id })));
   assert.equal((await watcher.members("room")).length, 300);
   await counts.until((count) => count === 301);
+});
+
+test("clients list the members again after random delays if an update does not list its changes", limit, async (t) => {
+  t.mock.timers.enable({ apis: ["setTimeout", "Date"] });
+  t.mock.method(Math, "random", () => 0.5);
+  const [sent, seen] = [[], []];
+  let subscription;
+  const socket = await new Promise((made) => {
+    class Socket {
+      constructor() {
+        made(this);
+      }
+      send(frame) {
+        sent.push(JSON.parse(frame));
+      }
+      close() {}
+      receive(message) {
+        this.onmessage({ data: JSON.stringify({ topic: "room", subscribers: 4_000, ...message }) });
+      }
+    }
+    const one = client(t, "ws://host/ws", { WebSocket: Socket, heartbeatInterval: 600_000 });
+    subscription = one.subscribe("room", () => {}, { members: (members) => seen.push([...members.keys()]) });
+  });
+  const requests = () => sent.filter(({ op }) => op === "members");
+  socket.receive({ op: "welcome" });
+  socket.receive({ op: "ack", id: sent[0].id, at: 1, more: false, members: [{ id: "anna", connections: 1 }] });
+  assert.deepEqual(seen, [["anna"]]);
+  // The delay is half of 5 ms for each subscriber.
+  socket.receive({ op: "presence", at: 8, since: 1, complete: false });
+  t.mock.timers.tick(9_000);
+  // Neither another such update nor a later one, which belongs to the list, changes the delay.
+  socket.receive({ op: "presence", at: 9, since: 8, complete: false });
+  socket.receive({ op: "presence", at: 10, since: 9, joined: [{ id: "carl" }] });
+  t.mock.timers.tick(999);
+  assert.deepEqual([requests().length, seen.length], [0, 1]);
+  t.mock.timers.tick(1);
+  assert.equal(requests().length, 1);
+  const answer = async (at) => {
+    socket.receive({ op: "members", id: requests().at(-1).id, at, more: false, members: [{ id: "ben", connections: 2 }] });
+    await new Promise(setImmediate);
+  };
+  await answer(10);
+  assert.deepEqual(seen.at(-1), ["ben"]);
+  // A missed update concerns this client only.
+  socket.receive({ op: "presence", at: 13, since: 12, left: ["ben"] });
+  assert.equal(requests().length, 2);
+  await answer(13);
+  socket.receive({ op: "presence", at: 14, since: 13, complete: false });
+  subscription.unsubscribe();
+  t.mock.timers.tick(20_000);
+  assert.equal(requests().length, 2, "a client that has unsubscribed needs no list");
 });
 
 test("a stream is appended to, consumed across a lost connection, read and deleted", limit, async (t) => {

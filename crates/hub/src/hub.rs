@@ -383,9 +383,12 @@ impl Hub {
             Some(cluster) => server.key_replication(Arc::clone(cluster.keys()) as Arc<dyn KeyReplication>),
             None => server,
         };
+        let live = self.live.clone();
+        let server = server.presence_interval(move |topic| live.policy().presence_interval(topic));
         server.presence(|update| {
-            encode::presence_update(update)
-                .unwrap_or_else(|| vec![Prepared::text(presence::update_message(update).to_string()).into()])
+            encode::presence_update(update).unwrap_or_else(|| {
+                presence::update_messages(update).map(|text| Prepared::text(text).into()).collect()
+            })
         })
     }
 

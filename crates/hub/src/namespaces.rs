@@ -8,7 +8,7 @@ mod table;
 
 use std::time::Duration;
 
-use sinews_server::{KeySubscription, SlowConsumer, TopicPattern};
+use sinews_server::{KeySubscription, PresenceInterval, SlowConsumer, TopicPattern};
 
 pub(crate) use self::live::LiveNamespaces;
 use self::order::order;
@@ -42,6 +42,8 @@ pub struct Namespace {
     pub(crate) write_keys: Option<TopicAccess>,
     pub(crate) keyed: Option<bool>,
     pub(crate) presence: Option<bool>,
+    pub(crate) presence_interval: Option<Duration>,
+    pub(crate) presence_interval_max: Option<Duration>,
     pub(crate) key_interval: Option<Duration>,
     pub(crate) durable_keys: Option<bool>,
     pub(crate) max_keys: Option<usize>,
@@ -113,6 +115,8 @@ impl Namespace {
             write_keys: None,
             keyed: None,
             presence: None,
+            presence_interval: None,
+            presence_interval_max: None,
             key_interval: None,
             durable_keys: None,
             max_keys: None,
@@ -194,6 +198,23 @@ impl Namespace {
     #[must_use]
     pub fn with_presence(mut self, presence: bool) -> Self {
         self.presence = Some(presence);
+        self
+    }
+
+    /// Sets the minimum interval between two presence updates of a topic, at most [`PresenceInterval::MAX`]. The first change
+    /// after a quiet interval is sent at once. Default: 100 ms.
+    #[must_use]
+    pub fn with_presence_interval(mut self, min: Duration) -> Self {
+        self.presence_interval = Some(min);
+        self
+    }
+
+    /// Sets the maximum interval between two presence updates of a topic with many watchers, at most
+    /// [`PresenceInterval::MAX`]: the interval is 1 ms for each watcher on a node, but at least the
+    /// [minimum](Self::with_presence_interval). Default: 5 s.
+    #[must_use]
+    pub fn with_presence_interval_max(mut self, max: Duration) -> Self {
+        self.presence_interval_max = Some(max);
         self
     }
 
@@ -344,6 +365,10 @@ impl Namespaces {
             }
             if let Some(interval) = namespace.key_interval.filter(|it| *it > KeySubscription::INTERVAL_MAX) {
                 return fault(&format!("the interval of keys {interval:?} exceeds the limit of 60 s"));
+            }
+            let intervals = [namespace.presence_interval, namespace.presence_interval_max];
+            if let Some(interval) = intervals.into_iter().flatten().find(|it| *it > PresenceInterval::MAX) {
+                return fault(&format!("the interval of presence {interval:?} exceeds the limit of 60 s"));
             }
             if let Some(keys) = namespace.max_keys.filter(|keys| !(1..=KEYS_MAX).contains(keys)) {
                 return fault(&format!("{keys} keys of a topic: the limit is 1 to {KEYS_MAX}"));

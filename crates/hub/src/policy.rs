@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
-use sinews_server::{Context, KeyWrite, OriginPolicy, Request, Response};
+use sinews_server::{Context, KeyWrite, OriginPolicy, PresenceInterval, Request, Response};
 
 use crate::admission::{HandshakeRejection, RejectedRequest, RejectionLog, RejectionReason};
 use crate::auth::{ApiKeys, ApiRights, Auth, Denied, IssuerKeys, Revocations, Rights, RightsChange};
@@ -163,6 +163,11 @@ impl AccessPolicy {
             Some(options) => options.limit_key(write),
             None => write,
         }
+    }
+
+    /// The interval between the presence updates of a topic.
+    pub(crate) fn presence_interval(&self, topic: &str) -> PresenceInterval {
+        self.live_namespaces.with(|table| table.of(topic).presence_interval).unwrap_or_default()
     }
 
     /// Makes the namespaces and the apps apply to all connections.

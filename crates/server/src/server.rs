@@ -33,8 +33,8 @@ use crate::shared::Services;
 use crate::tasks::Tasks;
 use crate::tls::TlsConfig;
 use crate::topics::{
-    Directory, EncodeUpdate, PresenceMessage, PresenceTable, PresenceUpdate, Publisher, TopicConfig,
-    TopicRule, TopicRules, Topics,
+    Directory, EncodeUpdate, PresenceInterval, PresenceIntervals, PresenceMessage, PresenceTable,
+    PresenceUpdate, Publisher, TopicConfig, TopicRule, TopicRules, Topics,
 };
 use crate::worker::{StopTimes, Worker, WorkerSetup};
 
@@ -62,6 +62,7 @@ pub struct Server {
     topics: TopicConfig,
     rules: Vec<TopicRule>,
     presence: Option<EncodeUpdate>,
+    presence_intervals: PresenceIntervals,
     keyed: KeyedSetup,
     limits: Limits,
     blocking: BlockingConfig,
@@ -83,6 +84,7 @@ impl Server {
             topics: TopicConfig::default(),
             rules: Vec::new(),
             presence: None,
+            presence_intervals: PresenceIntervals::default(),
             keyed: KeyedSetup::default(),
             limits: Limits::default(),
             blocking: BlockingConfig::default(),
@@ -168,6 +170,17 @@ impl Server {
         M: IntoIterator<Item: Into<PresenceMessage>>,
     {
         self.presence = Some(EncodeUpdate::new(encode));
+        self
+    }
+
+    /// Sets the interval between the presence updates of a topic. The function runs before each update on one of the
+    /// threads, and must not block. Default: [`PresenceInterval::default`] for all topics.
+    #[must_use]
+    pub fn presence_interval(
+        mut self,
+        interval: impl Fn(&str) -> PresenceInterval + Send + Sync + 'static,
+    ) -> Self {
+        self.presence_intervals = PresenceIntervals::new(interval);
         self
     }
 
@@ -259,7 +272,8 @@ impl Server {
             .map_err(|error| BindError { fault: BindFault::Loop, error })?;
         check_backends(&engines, !files.is_empty())?;
         let posts: Arc<[Post<Mail>]> = engines.iter().map(Engine::post).collect();
-        let presence = PresenceTable::new(self.topics.max_presence_bytes, self.presence);
+        let presence = PresenceTable::new(self.topics.max_presence_bytes, self.presence)
+            .with_intervals(self.presence_intervals);
         let keyed = self.keyed.into_table(engines.len(), self.topics.keyed);
         let directory = Directory::with_state(&self.topics, TopicRules::new(self.rules), presence, keyed);
         let (router, http, stop) = (Arc::new(self.router), Arc::new(self.http), Arc::default());

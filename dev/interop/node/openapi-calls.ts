@@ -146,7 +146,7 @@ export const calls: Record<string, (environment: Environment) => Promise<void>> 
     const presence = await done(api.GET('/api/v1/topics/{topic}/presence', { params: { path } }));
     equal([presence.subscribers, presence.members], [1, 1], 'presence');
     const { members } = await done(api.GET('/api/v1/topics/{topic}/members', { params: { path, query: { limit: 9 } } }));
-    equal(members, [{ id: 'anna', info: { n: 1 } }], 'the members');
+    equal(members, [{ id: 'anna', connections: 1, info: { n: 1 } }], 'the members');
     const listed = await done(api.GET('/api/v1/connections', { params: { query: { user: 'anna' } } }));
     equal(listed.connections.map(({ connection, path, user }) => [connection, path, user]), [[id, '/ws', 'anna']], 'the list');
     const body = { topic: 'orders.7', user: 'anna' };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use sinews_hub::{HookTarget, Namespace, Namespaces, PublishRate, TopicAccess};
-use sinews_server::{CloseCode, KeySubscription, SlowConsumer, TopicPattern};
+use sinews_server::{CloseCode, KeySubscription, PresenceInterval, SlowConsumer, TopicPattern};
 
 use super::hooks::{self, HookFailureSetting, HookUrlOrOff};
 use super::{KeySource, ServeSettings};
@@ -58,6 +58,14 @@ settings! {
 
         /// Whether clients may join the topics, and read their members and numbers of subscribers.
         presence: Option<bool> { unset: "true", example: "false", reloads: true }
+
+        /// Minimum interval between two presence updates of a topic; at most 60s. The first change after a quiet interval is
+        /// sent at once, later changes together.
+        presence_interval: Option<PositiveDuration> { unset: "100ms", example: "250ms", reloads: true }
+
+        /// Maximum interval between two presence updates of a topic with many subscribers with presence; at most 60s. The
+        /// interval is 1 ms for each of these subscribers on a node, but at least {namespace.*.presence_interval}.
+        presence_interval_max: Option<PositiveDuration> { unset: "5s", example: "1s", reloads: true }
 
         /// Minimum interval between two updates of keys to one subscriber (conflation); at most 60s.
         key_interval: Option<PositiveDuration> {
@@ -285,6 +293,15 @@ impl ServeSettings {
             let text = format!("{millis} ms exceed the limit of {max} s");
             return fault("namespace.*.key_interval", &text);
         }
+        for (key, interval) in [
+            ("namespace.*.presence_interval", keys.presence_interval),
+            ("namespace.*.presence_interval_max", keys.presence_interval_max),
+        ] {
+            if let Some(interval) = interval.filter(|it| *it > PresenceInterval::MAX) {
+                let (millis, max) = (interval.as_millis(), PresenceInterval::MAX.as_secs());
+                return Some((key, format!("{millis} ms exceed the limit of {max} s")));
+            }
+        }
         if let Some(count) = keys.max_keys.filter(|count| count.get() > KEYS_MAX) {
             return fault("namespace.*.max_keys", &format!("{count} exceeds the limit of {KEYS_MAX}"));
         }
@@ -335,6 +352,8 @@ impl NamespaceSection {
             write_keys => with_write_keys(access);
             keyed => with_keyed();
             presence => with_presence();
+            presence_interval => with_presence_interval();
+            presence_interval_max => with_presence_interval_max();
             key_interval => with_key_interval();
             durable_keys => with_durable_keys();
             max_keys => with_max_keys(max_keys);
@@ -423,7 +442,7 @@ mod tests {
     fn every_option_reaches_the_hub() {
         let file = "[namespace.\"a.>\"]\nhistory = 5\nhistory_age = \"1h\"\nslow_consumer = \"conflate\"\n\
                     publish = \"anonymous\"\nsubscribe = \"nobody\"\nwrite_keys = \"token\"\nkeyed = false\n\
-                    presence = false\nkey_interval = \"2s\"\nmax_message = \"6k\"\npublishes_per_second = 7\n\
+                    presence = false\npresence_interval = \"3s\"\npresence_interval_max = \"9s\"\nkey_interval = \"2s\"\nmax_message = \"6k\"\npublishes_per_second = 7\n\
                     publish_burst = 8\nuser_publishes_per_second = 9\nuser_publish_burst = 10\n\
                     subscribes_per_second = 11\nsubscribe_burst = 12\ncalls_per_second = 13\ncall_burst = 14\n\
                     subscribe_hook = \"off\"\npublish_hook = \"http://a\"\nrpc_hook = \"http://b\"\nhook_failure = \"open\"\n\
@@ -439,6 +458,8 @@ mod tests {
                 .with_write_keys(TopicAccess::Token)
                 .with_keyed(false)
                 .with_presence(false)
+                .with_presence_interval(Duration::from_secs(3))
+                .with_presence_interval_max(Duration::from_secs(9))
                 .with_key_interval(Duration::from_secs(2))
                 .with_max_message(6 << 10)
                 .with_max_keys(11)
@@ -489,6 +510,10 @@ mod tests {
             (
                 "[namespace.a]\npublish_burst = 2",
                 "sinews.toml:2: namespace.\"a\".publish_burst: needs publishes_per",
+            ),
+            (
+                "[namespace.a]\npresence_interval_max = \"60001ms\"",
+                "sinews.toml:2: namespace.\"a\".presence_interval_max: 60001 ms exceed the limit of 60 s",
             ),
             (
                 "[namespace.a]\nkey_interval = \"60001ms\"",

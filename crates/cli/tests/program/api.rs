@@ -351,7 +351,10 @@ fn presence_members_and_keys_are_read_and_written() {
         let presence = call(&server, "GET /topics/room/presence", &Value::Null);
         assert_eq!((&presence["subscribers"], &presence["members"]), (&json!(1), &json!(1)));
         let members = call(&server, "GET /topics/room/members", &Value::Null);
-        assert_eq!(members, json!({"topic": "room", "members": [{"id": id, "info": {"n": id}}]}));
+        assert_eq!(
+            members,
+            json!({"topic": "room", "members": [{"id": id, "connections": 1, "info": {"n": id}}]})
+        );
         other.request(json!({"op": "leave", "id": 2, "topic": "room"}));
         drop(other);
         while call(&server, "GET /topics/room/presence", &Value::Null)["subscribers"] != 0 {}

@@ -241,7 +241,7 @@ fn application_accepts_connections_and_grants_rights() {
         "ack"
     );
     let members = anna.request(json!({"op": "members", "topic": "chat.a"}));
-    assert_eq!(members["members"], json!([{"id": "anna", "info": {"name": "Anna"}}]));
+    assert_eq!(members["members"], json!([{"id": "anna", "connections": 1, "info": {"name": "Anna"}}]));
     assert_eq!(publish(&mut anna, "chat.a", &json!(1))["op"], "ack");
     assert_eq!(publish(&mut anna, "other", &json!(1))["code"], 403);
     let renewed = anna.request(json!({"op": "token", "id": 3, "token": "any"}));
@@ -308,7 +308,7 @@ fn application_decides_about_subscriptions() {
     let join = json!({"op": "join", "id": 1, "topic": "a.x", "member": {"id": "me"}});
     assert_eq!(client.request(join)["op"], "ack");
     let members = client.request(json!({"op": "members", "topic": "a.x"}));
-    assert_eq!(members["members"], json!([{"id": "me", "info": "of the topic"}]));
+    assert_eq!(members["members"], json!([{"id": "me", "connections": 1, "info": "of the topic"}]));
 
     // Subscriptions to keys alone are decided about, too.
     let keys = |topic: &str| json!({"op": "subscribe", "id": 2, "topic": topic, "keys": true});

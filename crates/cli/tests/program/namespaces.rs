@@ -407,6 +407,35 @@ fn messages_beyond_the_history_age_are_not_retained() {
 }
 
 #[test]
+fn updates_of_presence_keep_the_interval_of_the_namespace() {
+    const INTERVAL: Duration = Duration::from_millis(1_500);
+    let directory = Directory::new();
+    let server = serve(&directory, "[namespace.\"slow.>\"]\npresence_interval = \"1500ms\"\n");
+    let mut watcher = Client::connect(&server);
+    let subscribe = json!({"op": "subscribe", "id": 1, "topic": "slow.a", "presence": true});
+    assert_eq!(watcher.request(subscribe)["op"], "ack");
+    let mut member = Client::connect(&server);
+    let mut join = |id: &str| {
+        let join = json!({"op": "join", "id": 1, "topic": "slow.a", "member": {"id": id}});
+        assert_eq!(member.request(join)["op"], "ack");
+    };
+    join("first");
+    let update = watcher.receive_message();
+    assert_eq!(update["joined"], json!([{"id": "first"}]));
+    let begin = Instant::now();
+    join("second");
+    join("third");
+    let update = watcher.receive_message();
+    assert_eq!(
+        (&update["joined"], &update["left"]),
+        (&json!([{"id": "third"}]), &json!(["first"])),
+        "{update}"
+    );
+    // The update of the first join is a little older than its arrival.
+    assert!(begin.elapsed() >= INTERVAL - Duration::from_millis(700), "{:?}", begin.elapsed());
+}
+
+#[test]
 fn updates_of_keys_keep_the_interval_of_the_namespace() {
     const INTERVAL: Duration = Duration::from_millis(1_500);
     let directory = Directory::new();

@@ -355,9 +355,14 @@ fn members_are_listed_and_their_changes_reported() {
     let server = Running::serve(&["--threads", "1"]);
     let mut anna = Client::connect(&server);
     let member = |id: &str, name: &str| json!({"id": id, "info": {"name": name, "since": [1, null]}});
+    let listed_member = |id: &str, name: &str| {
+        let mut listed = member(id, name);
+        listed["connections"] = json!(1);
+        listed
+    };
     anna.join("room", &member("anna", "Anna"));
     let ack = anna.request(json!({"op": "subscribe", "id": 1, "topic": "room", "members": true}));
-    assert_eq!(ack["members"], json!([member("anna", "Anna")]), "{ack}");
+    assert_eq!(ack["members"], json!([listed_member("anna", "Anna")]), "{ack}");
     // The connection is counted once, joined and subscribed.
     assert_eq!((&ack["more"], &ack["subscribers"]), (&json!(false), &json!(1)), "{ack}");
     let mut at = ack["at"].as_u64().unwrap();
@@ -377,7 +382,8 @@ fn members_are_listed_and_their_changes_reported() {
         (&listed["op"], &listed["id"], &listed["topic"]),
         (&json!("members"), &json!(2), &json!("room"))
     );
-    assert_eq!((&listed["members"], &listed["more"]), (&json!([member("ben", "Benjamin")]), &json!(false)));
+    assert_eq!(listed["members"], json!([listed_member("ben", "Benjamin")]), "{listed}");
+    assert_eq!(listed["more"], false);
 
     // A member may leave and still subscribe, and the other way around.
     let ack = ben.request(json!({"op": "leave", "id": 3, "topic": "room"}));
@@ -388,7 +394,11 @@ fn members_are_listed_and_their_changes_reported() {
     ben.join("room", &json!({"id": "ben"}));
     ben.request(json!({"op": "unsubscribe", "id": 4, "topic": "room"}));
     let listed = ben.request(json!({"op": "members", "id": 5, "topic": "room"}));
-    assert_eq!(listed["members"], json!([member("anna", "Anna"), {"id": "ben"}]), "{listed}");
+    assert_eq!(
+        listed["members"],
+        json!([listed_member("anna", "Anna"), {"id": "ben", "connections": 1}]),
+        "{listed}"
+    );
     // A lost connection leaves.
     drop(ben);
     let update = anna.until_presence(&mut at, |update| update.get("left").is_some());
@@ -425,7 +435,11 @@ fn members_are_listed_in_pages() {
         one.send_message(&json!({"op": "join", "topic": "hall", "member": {"id": number.to_string()}}));
     }
     let listed = one.request(json!({"op": "members", "id": 1, "topic": "hall"}));
-    assert_eq!(listed["members"], json!([{"id": "299"}]), "each join replaces the member of the connection");
+    assert_eq!(
+        listed["members"],
+        json!([{"id": "299", "connections": 1}]),
+        "each join replaces the member of the connection"
+    );
     assert_eq!(listed["subscribers"], 1);
 }
 
@@ -462,8 +476,10 @@ fn every_message_is_delivered_or_reported_as_dropped() {
 #[test]
 fn update_of_too_many_changes_lists_none_and_is_incomplete() {
     // Some interval of the updates has more changes than an update lists, even on a slow machine.
-    const JOINS: usize = 3000;
-    let server = Running::serve(&["--threads", "1"]);
+    const JOINS: usize = 20_000;
+    let directory = Directory::new();
+    let file = directory.write("sinews.toml", "[namespace.room]\npresence_interval = \"3s\"\n");
+    let server = Running::serve(&["--threads", "1", "--config", &file]);
     let mut watcher = Client::connect(&server);
     let ack = watcher.request(json!({"op": "subscribe", "id": 1, "topic": "room", "members": true}));
     let mut at = ack["at"].as_u64().unwrap();
@@ -475,8 +491,47 @@ fn update_of_too_many_changes_lists_none_and_is_incomplete() {
     assert_eq!((&update["complete"], &update["subscribers"]), (&json!(false), &json!(2)), "{update}");
     assert_eq!((update.get("joined"), update.get("left")), (None, None), "{update}");
     // The watcher lists the members again, as the reference says.
-    let last = json!([{"id": (JOINS - 1).to_string()}]);
+    let last = json!([{"id": (JOINS - 1).to_string(), "connections": 1}]);
     assert_eq!(one.request(json!({"op": "members", "id": 1, "topic": "room"}))["members"], last);
+}
+
+#[test]
+fn update_of_many_changes_is_sent_in_several_messages_without_a_gap() {
+    const MEMBERS: usize = 600;
+    let directory = Directory::new();
+    let file = directory.write("sinews.toml", "[namespace.room]\npresence_interval = \"2s\"\n");
+    let server = Running::serve(&["--threads", "1", "--config", &file]);
+    let mut watcher = Client::connect(&server);
+    let ack = watcher.request(json!({"op": "subscribe", "id": 1, "topic": "room", "members": true}));
+    let mut at = ack["at"].as_u64().unwrap();
+    let mut members: Vec<Client> = (0..MEMBERS).map(|_| Client::connect(&server)).collect();
+    for (number, client) in members.iter_mut().enumerate() {
+        let info = json!({"number": number, "text": "\u{1}\"\\"});
+        let member = json!({"id": format!("\"{number}"), "info": info});
+        client.send_message(&json!({"op": "join", "topic": "room", "member": member}));
+    }
+    let (mut joined, mut largest) = (Vec::new(), 0);
+    while joined.len() < MEMBERS {
+        let update = watcher.until_presence(&mut at, |_| true);
+        let listed = update["joined"].as_array().unwrap();
+        assert!(listed.len() <= 256, "{update}");
+        largest = largest.max(listed.len());
+        joined.extend(listed.iter().map(|member| (member["id"].clone(), member["info"]["number"].clone())));
+    }
+    assert_eq!(largest, 256, "the messages are parts of updates");
+    joined.sort_by_key(|(_, number)| number.as_u64());
+    let all = (0..MEMBERS).map(|number| (json!(format!("\"{number}")), json!(number)));
+    assert!(joined.into_iter().eq(all), "each member joins once");
+    // New clients get a page of many members.
+    let first = Client::connect(&server)
+        .request(json!({"op": "subscribe", "id": 1, "topic": "room", "members": true}));
+    let listed = first["members"].as_array().unwrap();
+    assert_eq!(
+        (&first["more"], &first["subscribers"], listed.len()),
+        (&json!(true), &json!(MEMBERS + 2), 256)
+    );
+    let of_member = json!({"id": "\"0", "connections": 1, "info": {"number": 0, "text": "\u{1}\"\\"}});
+    assert_eq!(listed[0], of_member);
 }
 
 #[test]
@@ -528,7 +583,7 @@ fn joins_are_checked() {
     assert_eq!(anna.request(renew(of("anna", "chat.b")))["op"], "ack");
     let ended = anna.receive_message();
     assert_eq!((&ended["code"], &ended["topic"]), (&json!(403), &json!("chat.a")), "{ended}");
-    assert_eq!(ids(&mut anna, "chat.b"), json!([{"id": "anna"}]));
+    assert_eq!(ids(&mut anna, "chat.b"), json!([{"id": "anna", "connections": 1}]));
     assert_eq!(anna.request(renew(of("ben", "chat.>")))["op"], "ack");
     let ended = anna.receive_message();
     assert_eq!((&ended["code"], &ended["topic"]), (&json!(403), &json!("chat.b")), "{ended}");

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use sinews_server::{KeyWrite, TopicName, TopicPattern};
+use sinews_server::{KeyWrite, PresenceInterval, TopicName, TopicPattern, Topics};
 
 use super::order::overlap;
 use super::rates::{RateKind, RateScope, User, UserRates};
@@ -24,6 +24,7 @@ pub(crate) struct TopicOptions {
     pub(crate) write_keys: TopicAccess,
     pub(crate) has_no_keys: bool,
     pub(crate) has_no_presence: bool,
+    pub(crate) presence_interval: PresenceInterval,
     pub(crate) key_interval: Option<Duration>,
     max_keys: Option<usize>,
     key_ttl: Option<Duration>,
@@ -171,6 +172,10 @@ impl NamespaceTable {
             write_keys: first!(write_keys).unwrap_or_default(),
             has_no_keys: first!(keyed) == Some(false),
             has_no_presence: first!(presence) == Some(false),
+            presence_interval: PresenceInterval::new(
+                first!(presence_interval).unwrap_or(Topics::PRESENCE_INTERVAL),
+                first!(presence_interval_max).unwrap_or(PresenceInterval::DEFAULT_MAX),
+            ),
             key_interval: first!(key_interval),
             max_keys: first!(max_keys),
             key_ttl: first!(key_ttl),

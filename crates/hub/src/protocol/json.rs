@@ -9,6 +9,7 @@ mod incoming;
 mod keys;
 mod members;
 mod reader;
+mod reply;
 pub(crate) mod streams;
 
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use std::time::Instant;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use serde_json::{Value, json};
 use sinews_server::{
     Closed, Context, DroppedMessages, Handler, Kind, Payload, Position, ReplayFrom, Request, Sent, Topics,
@@ -26,6 +28,7 @@ use self::hooks::ConnectionHooks;
 use self::incoming::{ClientMessage, ClientOp};
 use self::keys::{ConnectionKeys, KeyOp, KeyRequest};
 use self::members::{JoinedTopics, PresenceDetail, presence_problem};
+use self::reply::{OpReply, send_json};
 use self::streams::JsonStreams;
 use crate::admission::HandshakeRejection;
 use crate::auth::{Action, Rights};
@@ -184,8 +187,8 @@ impl JsonClient {
                 self.rights.check_presence(&topic)?;
                 self.check_hooked(&topic)?;
                 let mut answer = json!({ "op": "members", "topic": topic });
-                presence::add_members(&mut answer, &topic, after.as_deref(), cx);
-                Ok(OpReply::Message(answer))
+                let members = presence::add_members(&mut answer, &topic, after.as_deref(), cx);
+                Ok(OpReply::Members(answer, members))
             }
             ClientOp::Token { token } => self.renew(&token, cx),
             ClientOp::Rpc { method, topic, data } => self.call((&method, topic.as_deref()), data, id, cx),
@@ -271,28 +274,6 @@ impl JsonClient {
         for error in &ended {
             send_json(cx, error);
         }
-    }
-
-    fn answer(&self, result: Result<OpReply, Problem>, id: Option<Value>, cx: &mut Context<'_>) {
-        let mut answer = match result {
-            Ok(OpReply::Ack(_) | OpReply::Renewed(..)) if id.is_none() => return,
-            Ok(OpReply::Ack(mut fields) | OpReply::Renewed(mut fields, _)) => {
-                fields["op"] = json!("ack");
-                fields
-            }
-            Ok(OpReply::Message(answer)) => answer,
-            // After a Close, the message is dropped.
-            Ok(OpReply::Encoded(message)) => {
-                let _ = cx.send_text(&message);
-                return;
-            }
-            Ok(OpReply::Deferred) => return,
-            Err(problem) => problem.into_json(),
-        };
-        if let Some(id) = id {
-            answer["id"] = id;
-        }
-        send_json(cx, &answer);
     }
 
     /// Replaces the token. Subscriptions that the new token does not allow end.
@@ -412,8 +393,8 @@ impl JsonClient {
             }
         }
         let index = index.unwrap_or_else(|| self.add_subscription(topic, None, cx));
-        self.add_presence(index, presence, &mut ack, cx)?;
-        Ok(OpReply::Ack(ack))
+        let members = self.add_presence(index, presence, &mut ack, cx)?;
+        Ok(OpReply::acknowledge(ack, members))
     }
 
     /// Registers a new subscription.
@@ -429,6 +410,10 @@ impl JsonClient {
             self.hub.add_subscriber(cx, TopicForm::Framed, topic);
         }
         let presence = PresenceDetail::None;
+        // Most clients have one subscription, and there may be many of them.
+        if self.subscriptions.is_empty() {
+            self.subscriptions.reserve_exact(1);
+        }
         self.subscriptions.push(TopicSubscription {
             topic: topic.to_owned(),
             presence,
@@ -438,21 +423,22 @@ impl JsonClient {
         self.subscriptions.len() - 1
     }
 
-    /// Subscribes to presence if requested, and adds the number of subscribers to the acknowledgement, and the members.
-    /// Adds a missing right to publish.
+    /// Subscribes to presence if requested, and adds the number of subscribers to the acknowledgement. Returns the members,
+    /// encoded, if the client follows them. Adds a missing right to publish.
     fn add_presence(
         &mut self,
         index: usize,
         presence: PresenceDetail,
         ack: &mut Value,
         cx: &mut Context<'_>,
-    ) -> Result<(), Problem> {
+    ) -> Result<Option<Bytes>, Problem> {
         let known = &mut self.subscriptions[index];
         let topic = &*known.topic;
         if presence > known.presence {
             cx.watch_presence(topic).map_err(presence_problem)?;
             known.presence = presence;
         }
+        let mut members = None;
         match known.presence {
             PresenceDetail::None => {}
             PresenceDetail::Changes => {
@@ -460,29 +446,19 @@ impl JsonClient {
                 ack["subscribers"] = json!(presence.connections);
                 ack["at"] = json!(presence.version);
             }
-            PresenceDetail::Members => presence::add_members(ack, topic, None, cx),
+            // A member finds itself in the list.
+            PresenceDetail::Members if self.joined.contains(topic) => {
+                members = Some(presence::add_members(ack, topic, None, cx));
+            }
+            PresenceDetail::Members => members = Some(presence::add_first_members(ack, topic, cx)),
         }
         // Responses with events cannot publish, whatever their rights.
         let is_name = || topics::check_name(topic).is_ok();
         if !self.acknowledges_all && self.rights.may(Action::Publish, topic).is_err() && is_name() {
             ack["publish"] = json!(false);
         }
-        Ok(())
+        Ok(members)
     }
-}
-
-/// The answer to a request.
-enum OpReply {
-    /// Fields of an acknowledgement, for requests with an id.
-    Ack(Value),
-    /// The same, and an error for each subscription that the new token ends.
-    Renewed(Value, Vec<Value>),
-    /// A message of its own kind.
-    Message(Value),
-    /// The same, encoded and with its id.
-    Encoded(String),
-    /// The answer follows later.
-    Deferred,
 }
 
 impl Handler for JsonClient {
@@ -579,9 +555,4 @@ impl Handler for JsonClient {
             self.hub.remove_subscriber(cx, TopicForm::Framed, &subscription.topic);
         }
     }
-}
-
-fn send_json(cx: &mut Context<'_>, message: &Value) {
-    // After a Close, the message is dropped.
-    let _ = cx.send_text(&encode(message));
 }

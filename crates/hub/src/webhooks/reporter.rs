@@ -264,10 +264,11 @@ fn present(publisher: &Publisher, topic: &str) -> impl Iterator<Item = Member> {
         }
         let page = publisher.members(&topic, after.as_deref(), Topics::MEMBERS_MAX);
         is_done = page.len() < Topics::MEMBERS_MAX;
-        after = page.last().map(|member| member.id().to_owned());
+        after = page.last().map(|(member, _)| member.id().to_owned());
         Some(page)
     })
     .flatten()
+    .map(|(member, _)| member)
 }
 
 impl NodeChoice {

@@ -425,6 +425,13 @@ fn presence_covers_all_nodes() {
         let _watcher = nodes[0].subscriber("room");
         for node in &nodes {
             wait_for_presence(node, "room", 4, 2);
+            // The numbers of connections are those of all nodes. A node that has missed a change learns them a moment later.
+            let mut client = node.client();
+            node.until("all connections of the members are known", |_| {
+                client.0.send_text(&json!({ "op": "members", "topic": "room" }).to_string()).unwrap();
+                let members = json!([{ "id": "anna", "connections": 2 }, { "id": "ben", "connections": 1 }]);
+                client.receive()["members"] == members
+            });
         }
         // A node that joins late gets the whole presence.
         nodes.push(TestPeer::start(&broker));

@@ -126,13 +126,12 @@ impl Topics {
     /// such patterns together take half of its steps.
     pub const FREE_TOKENS: usize = name::FREE_TOKENS;
 
-    /// Minimum interval of the presence updates of a topic: the first change after a quiet interval is published at
-    /// once, later changes together. 100 ms: at most ten messages a second for each watcher, however many members join
-    /// and leave.
+    /// Minimum interval of the presence updates of a topic by default ([`PresenceInterval`](crate::PresenceInterval)): 100
+    /// ms. At most ten messages a second for each watcher, however many members join and leave.
     pub const PRESENCE_INTERVAL: Duration = PRESENCE_INTERVAL;
 
-    /// Maximum number of members that one presence update lists; with more changes it has the numbers only. 256: some
-    /// tens of KiB for each watcher.
+    /// Maximum number of members that one presence update lists; with more changes it has the numbers only. 4,096: those of
+    /// some seconds in a large topic. The limit of their ids and infos is 256 KiB, which fits into the queue of a watcher.
     pub const PRESENCE_CHANGES_MAX: usize = CHANGES_MAX;
 
     /// Maximum number of members that [`members`](Self::members) returns at once: 1,000, since the lock of all

@@ -42,7 +42,7 @@ fn server(threads: usize) -> (Server, EventReceiver) {
             (".", topic) => Ok(cx.unwatch_presence(topic).to_string()),
             ("?", topic) => {
                 let members = cx.topics().members(topic, None, usize::MAX);
-                Ok(members.iter().map(Member::id).collect::<Vec<_>>().join(","))
+                Ok(members.iter().map(|(member, _)| member.id()).collect::<Vec<_>>().join(","))
             }
             _ => {
                 let joined = match text.split_once('>').unwrap() {

@@ -154,6 +154,11 @@ pub(super) static OPERATIONS: &[Operation] = &[
                     Schema::List(&Schema::Object(
                         &[
                             required("id", Schema::Text, "Id of the member"),
+                            required(
+                                "connections",
+                                Schema::Integer,
+                                "Number of its connections, over all nodes",
+                            ),
                             optional("info", Schema::Any, "Info of the member"),
                         ],
                         &[],

@@ -196,8 +196,8 @@ pub(super) fn members(_: &Arc<ApiContext>, rights: &ApiRights, request: &mut Req
     rights.may(ApiRight::Presence, &topic)?;
     let (after, limit) = (text_query(request, "after")?, limit_of(request, presence::PAGE_MAX)?);
     let members = request.topics().members(&topic, after.as_deref(), limit + 1);
-    let listed: Vec<Value> = members.iter().take(limit).map(presence::member).collect();
-    let next = (members.len() > limit).then(|| members[limit - 1].id());
+    let listed: Vec<Value> = members.iter().take(limit).map(presence::listed_member).collect();
+    let next = (members.len() > limit).then(|| members[limit - 1].0.id());
     Ok(success(&page(json!({ "topic": topic, "members": listed }), next)).into())
 }
 

@@ -24,7 +24,8 @@ impl TestNode {
         let _ = &self.server;
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         let members = self.publisher.members(topic, None, usize::MAX);
-        let members = members.iter().map(|member| (member.id().to_owned(), text(member.info()))).collect();
+        let members =
+            members.iter().map(|(member, _)| (member.id().to_owned(), text(member.info()))).collect();
         (self.publisher.presence_count(topic).connections, members)
     }
 

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use sinews_server::{Context, DroppedMessages, ReplayFrom};
 
 use super::members::PresenceDetail;
+use super::reply::send_with_members;
 use super::{JsonClient, OpReply, send_json};
 use crate::problem::Problem;
 use crate::streams::follow::DurableSubscription;
@@ -47,10 +48,10 @@ impl JsonClient {
                 }
             }
         }
-        self.add_presence(index, presence, &mut ack, cx)?;
+        let members = self.add_presence(index, presence, &mut ack, cx)?;
         let is_pending =
             matches!(self.subscriptions[index].follow.as_deref(), Some(DurableSubscription::Opening { .. }));
-        Ok(if is_pending { OpReply::Deferred } else { OpReply::Ack(ack) })
+        Ok(if is_pending { OpReply::Deferred } else { OpReply::acknowledge(ack, members) })
     }
 
     /// Starts subscriptions that were waiting, and sends records to subscriptions that are catching up.
@@ -108,13 +109,13 @@ impl JsonClient {
         let Some(follow) = &mut known.follow else { return Ok(()) };
         let id = if let DurableSubscription::Opening { id, .. } = &**follow { id.clone() } else { None };
         let Poll::Ready(mut ack) = follow.open(store, &known.topic, cx)? else { return Ok(()) };
-        self.add_presence(index, PresenceDetail::None, &mut ack, cx)?;
+        let members = self.add_presence(index, PresenceDetail::None, &mut ack, cx)?;
         if id.is_some() || self.acknowledges_all {
             ack["op"] = json!("ack");
             if let Some(id) = id {
                 ack["id"] = id;
             }
-            send_json(cx, &ack);
+            send_with_members(cx, &ack, members.as_deref());
         }
         Ok(())
     }

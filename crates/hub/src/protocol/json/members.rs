@@ -1,6 +1,6 @@
 //! Members: the topics in which a connection is present under an id.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -43,15 +43,24 @@ pub(super) struct JoinedTopics(Option<Box<JoinedList>>);
 
 #[derive(Default)]
 struct JoinedList {
-    topics: BTreeMap<String, JoinedTopic>,
+    /// At most as many as a connection may have subscriptions; most connections have one.
+    topics: Vec<JoinedTopic>,
     /// Number of the topics without a subscription.
     unsubscribed: usize,
 }
 
 struct JoinedTopic {
-    id: String,
+    name: Box<str>,
+    /// The id of the member, which the members of the topic share.
+    id: Arc<str>,
     /// The connection has a subscription to the topic by its name, too.
     is_subscribed: bool,
+}
+
+impl JoinedList {
+    fn find_mut(&mut self, topic: &str) -> Option<&mut JoinedTopic> {
+        self.topics.iter_mut().find(|known| *known.name == *topic)
+    }
 }
 
 impl JoinedTopics {
@@ -73,19 +82,30 @@ impl JoinedTopics {
             self.check_room(subscriptions)?;
         }
         let MemberFields { id, info } = member;
-        // In the form in which clients receive it.
-        let info = info.map_or_else(String::new, |info| info.to_string());
-        cx.join(topic, Member::new(&*id).with_info(info)).map_err(presence_problem)?;
+        // In the form in which clients receive it, without spare capacity: it stays as long as the member.
+        let info = info.map_or_else(Box::default, |info| info.to_string().into_boxed_str());
+        let id: Arc<str> = id.into();
+        let member = Member::new(Arc::clone(&id)).with_info(info.into_boxed_bytes());
+        cx.join(topic, member).map_err(presence_problem)?;
         let list = self.0.get_or_insert_default();
         list.unsubscribed += usize::from(is_new && !is_subscribed);
-        list.topics.insert(topic.to_owned(), JoinedTopic { id, is_subscribed });
+        match list.find_mut(topic) {
+            Some(known) => (known.id, known.is_subscribed) = (id, is_subscribed),
+            None => {
+                if list.topics.is_empty() {
+                    list.topics.reserve_exact(1);
+                }
+                list.topics.push(JoinedTopic { name: topic.into(), id, is_subscribed });
+            }
+        }
         Ok(())
     }
 
     /// Leaves a topic: a subscriber is still counted. Returns whether the connection had joined it.
     pub(super) fn leave(&mut self, topic: &str, cx: &mut Context<'_>) -> bool {
         let Some(list) = &mut self.0 else { return false };
-        let Some(left) = list.topics.remove(topic) else { return false };
+        let Some(at) = list.topics.iter().position(|known| *known.name == *topic) else { return false };
+        let left = list.topics.swap_remove(at);
         if left.is_subscribed {
             // The name was checked, and the connection has an entry for the topic.
             let _ = cx.join_anonymous(topic);
@@ -101,8 +121,9 @@ impl JoinedTopics {
         if self.contains(topic) { Ok(()) } else { self.check_room(subscriptions) }
     }
 
-    fn contains(&self, topic: &str) -> bool {
-        self.0.as_ref().is_some_and(|list| list.topics.contains_key(topic))
+    /// Whether the connection has joined a topic.
+    pub(super) fn contains(&self, topic: &str) -> bool {
+        self.0.as_ref().is_some_and(|list| list.topics.iter().any(|known| *known.name == *topic))
     }
 
     fn check_room(&self, subscriptions: usize) -> Result<(), Problem> {
@@ -121,7 +142,7 @@ impl JoinedTopics {
     /// anyway.
     pub(super) fn set_subscribed(&mut self, topic: &str, is_subscribed: bool) -> bool {
         let Some(list) = &mut self.0 else { return false };
-        let Some(known) = list.topics.get_mut(topic) else { return false };
+        let Some(known) = list.find_mut(topic) else { return false };
         if std::mem::replace(&mut known.is_subscribed, is_subscribed) != is_subscribed {
             match is_subscribed {
                 true => list.unsubscribed -= 1,
@@ -138,9 +159,9 @@ impl JoinedTopics {
             check_subject(id, rights)
         };
         let joined = self.0.iter().flat_map(|list| &list.topics);
-        let denied = joined.filter_map(|(topic, known)| {
-            let problem = check(topic, &known.id).err()?;
-            Some((topic.clone(), problem))
+        let denied = joined.filter_map(|known| {
+            let problem = check(&known.name, &known.id).err()?;
+            Some((String::from(&*known.name), problem))
         });
         let denied: Vec<(String, Problem)> = denied.collect();
         let ended = denied.into_iter().map(|(topic, problem)| {

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::member::{CHANGES_MAX, PRESENCE_INTERVAL};
+use super::member::CHANGES_MAX;
+use super::page::MemberPage;
 
 /// PresenceChanges of a watched topic since its last update: bounded, whatever happens in between.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub(super) struct PresenceChanges {
     scheduled: bool,
     /// A client may have read a state that neither the last update nor the next reports.
     observed: bool,
+    /// The first members, encoded after the last update.
+    pub(super) page: Option<Box<MemberPage>>,
 }
 
 /// Change of a member since the last update.
@@ -63,6 +66,7 @@ impl PresenceChanges {
             next: now,
             scheduled: false,
             observed: false,
+            page: None,
         }
     }
 
@@ -104,10 +108,16 @@ impl PresenceChanges {
         self.scheduled = false;
     }
 
-    /// Takes the changes for an update, with the state that it reports.
-    pub(super) fn take(&mut self, (version, connections): (u64, usize), now: Instant) -> TakenChanges {
+    /// Takes the changes for an update, with the state that it reports. The next update follows after this interval at the
+    /// earliest.
+    pub(super) fn take(
+        &mut self,
+        (version, connections): (u64, usize),
+        (now, interval): (Instant, Duration),
+    ) -> TakenChanges {
         self.scheduled = false;
-        self.next = now + PRESENCE_INTERVAL;
+        self.page = None;
+        self.next = now + interval;
         TakenChanges {
             before: std::mem::take(&mut self.before),
             overflowed: std::mem::take(&mut self.overflowed),
@@ -116,6 +126,11 @@ impl PresenceChanges {
             connections_before: std::mem::replace(&mut self.connections, connections),
             observed: std::mem::take(&mut self.observed),
         }
+    }
+
+    /// Returns the version of the last update.
+    pub(super) fn since(&self) -> u64 {
+        self.since
     }
 
     /// Sets the version of the last update, if the changes that were taken lead to none.

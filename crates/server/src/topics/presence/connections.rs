@@ -24,10 +24,10 @@ impl Topics {
         self.directory.presence.count(topic)
     }
 
-    /// Returns members of a topic in order of their ids, over all threads: after the member `after`, or from the first.
-    /// At most `limit` and [`MEMBERS_MAX`](Self::MEMBERS_MAX); the last id of one list is `after` of the next.
+    /// Returns members of a topic in order of their ids, each with its number of connections, over all threads: after the
+    /// member `after`, or from the first. At most `limit` and [`MEMBERS_MAX`](Self::MEMBERS_MAX); the last id of one list is `after` of the next.
     #[must_use]
-    pub fn members(&self, topic: &str, after: Option<&str>, limit: usize) -> Vec<Member> {
+    pub fn members(&self, topic: &str, after: Option<&str>, limit: usize) -> Vec<(Member, usize)> {
         self.directory.presence.members(topic, after, limit)
     }
 

@@ -9,11 +9,14 @@ use sinews_session::Prepared;
 
 use crate::topics::name::{InvalidTopic, SUBSCRIPTIONS_MAX};
 
-/// Minimum interval of the updates of a topic.
+/// Minimum interval of the updates of a topic by default, and between attempts to send one.
 pub(crate) const PRESENCE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Maximum number of members that one update lists.
-pub(crate) const CHANGES_MAX: usize = 256;
+pub(crate) const CHANGES_MAX: usize = 4_096;
+
+/// Maximum size of the ids and infos that one update lists, in bytes: it must fit into the queue of each watcher.
+pub(crate) const CHANGED_BYTES_MAX: usize = 256 << 10;
 
 /// Maximum number of members in one list.
 pub(crate) const MEMBERS_MAX: usize = 1_000;
@@ -100,9 +103,45 @@ pub struct PresenceUpdate {
     pub(crate) connections_before: usize,
     pub(crate) joined: Vec<Member>,
     pub(crate) left: Vec<Arc<str>>,
+    /// Versions of the changes in `joined` and in `left`, which are in this order.
+    pub(crate) versions: [Vec<u64>; 2],
     pub(crate) transitions: Vec<PresenceTransition>,
     pub(crate) members: Vec<Member>,
     pub(crate) is_complete: bool,
+}
+
+/// Part of an update: [`PresenceUpdate::parts`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PresencePart<'a> {
+    pub(crate) since: u64,
+    pub(crate) version: u64,
+    pub(crate) joined: &'a [Member],
+    pub(crate) left: &'a [Arc<str>],
+}
+
+impl<'a> PresencePart<'a> {
+    /// Returns the version of the previous part, or of the previous update ([`PresenceUpdate::since`]).
+    #[must_use]
+    pub fn since(&self) -> u64 {
+        self.since
+    }
+
+    /// Returns the version after the changes of this part.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Returns the members that have joined, or have another info.
+    #[must_use]
+    pub fn joined(&self) -> &'a [Member] {
+        self.joined
+    }
+
+    /// Returns the ids of the members that have left.
+    pub fn left(&self) -> impl ExactSizeIterator<Item = &'a str> + use<'a> {
+        self.left.iter().map(|id| &**id)
+    }
 }
 
 /// Join of a member with its first connection, or leave with its last: [`PresenceUpdate::transitions`].
@@ -176,13 +215,13 @@ impl PresenceUpdate {
         self.since
     }
 
-    /// Returns the members that have joined, or have another info.
+    /// Returns the members that have joined, or have another info, in the order of their last changes.
     #[must_use]
     pub fn joined(&self) -> &[Member] {
         &self.joined
     }
 
-    /// Returns the ids of the members that have left.
+    /// Returns the ids of the members that have left, in the order of their leaves.
     pub fn left(&self) -> impl ExactSizeIterator<Item = &str> {
         self.left.iter().map(|id| &**id)
     }
@@ -208,8 +247,8 @@ impl PresenceUpdate {
     }
 
     /// Returns whether all changes are listed. Otherwise more than
-    /// [`Topics::PRESENCE_CHANGES_MAX`](crate::Topics::PRESENCE_CHANGES_MAX) members have changed: none is listed, and
-    /// the numbers are right.
+    /// [`Topics::PRESENCE_CHANGES_MAX`](crate::Topics::PRESENCE_CHANGES_MAX) members have changed, or their ids and infos
+    /// exceed 256 KiB: none is listed, and the numbers are right.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.is_complete

@@ -16,9 +16,9 @@ impl Publisher {
         self.directory().presence.count(topic)
     }
 
-    /// Returns members of a topic ([`Topics::members`](crate::Topics::members)).
+    /// Returns members of a topic, each with its number of connections ([`Topics::members`](crate::Topics::members)).
     #[must_use]
-    pub fn members(&self, topic: &str, after: Option<&str>, limit: usize) -> Vec<Member> {
+    pub fn members(&self, topic: &str, after: Option<&str>, limit: usize) -> Vec<(Member, usize)> {
         self.directory().presence.members(topic, after, limit)
     }
 

@@ -207,10 +207,10 @@ mod tests {
         assert_eq!((changed.count.connections, changed.count.members, left_out), (6, 2, 0));
         let update = table.take_update("a", now).unwrap();
         assert_eq!(update.joined().iter().map(Member::id).collect::<Vec<_>>(), ["2"]);
-        assert_eq!(table.members("a", None, 9), [member("1", "own"), member("2", "x")]);
+        assert_eq!(table.members("a", None, 9), [(member("1", "own"), 2), (member("2", "x"), 2)]);
         table.leave("a", Some(&"1".into()), now);
         table.adjust("a", 0, &[(member("1", "other"), 0), (member("2", "y"), -1)], now);
-        assert_eq!(table.members("a", None, 9), [member("1", "other"), member("2", "x")]);
+        assert_eq!(table.members("a", None, 9), [(member("1", "other"), 1), (member("2", "x"), 1)]);
         table.adjust("a", -5, &[(member("1", ""), -1), (member("2", ""), -1)], now);
         assert_eq!((table.count("a").connections, table.members("a", None, 9).len()), (0, 0));
         table.unwatch("a");

@@ -9,10 +9,10 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::changes::{MemberChange, PresenceChanges};
+use super::changes::PresenceChanges;
+use super::interval::PresenceIntervals;
 use super::member::{
-    MEMBERS_MAX, Member, PresenceCount, PresenceError, PresenceMessage, PresenceSnapshot, PresenceTransition,
-    PresenceUpdate,
+    MEMBERS_MAX, Member, PresenceCount, PresenceError, PresenceMessage, PresenceSnapshot, PresenceUpdate,
 };
 use super::noted::NotedChanges;
 
@@ -42,6 +42,7 @@ pub(crate) struct PresenceTable {
     state: Mutex<TableState>,
     pub(super) bytes_max: usize,
     encode: Option<EncodeUpdate>,
+    intervals: PresenceIntervals,
 }
 
 #[derive(Debug, Default)]
@@ -75,9 +76,9 @@ pub(super) struct TopicMembers {
     /// Restored connections without a member that have not returned yet.
     restored_anonymous: usize,
     version: u64,
-    watchers: usize,
+    pub(super) watchers: usize,
     /// While it is watched.
-    changes: Option<Box<PresenceChanges>>,
+    pub(super) changes: Option<Box<PresenceChanges>>,
 }
 
 #[derive(Debug)]
@@ -109,7 +110,13 @@ pub(super) fn cost(id: &str, info: &Bytes) -> usize {
 impl PresenceTable {
     /// Creates a table with a memory limit of all members in bytes.
     pub(crate) fn new(bytes_max: usize, encode: Option<EncodeUpdate>) -> Self {
-        Self { state: Mutex::default(), bytes_max, encode }
+        Self { state: Mutex::default(), bytes_max, encode, intervals: PresenceIntervals::default() }
+    }
+
+    /// Sets the intervals of updates.
+    pub(crate) fn with_intervals(mut self, intervals: PresenceIntervals) -> Self {
+        self.intervals = intervals;
+        self
     }
 
     pub(crate) fn has_encoder(&self) -> bool {
@@ -228,10 +235,12 @@ impl PresenceTable {
     }
 
     pub(super) fn take_update(&self, topic: &str, now: Instant) -> Option<PresenceUpdate> {
+        // The application's code runs without the lock.
+        let interval = self.intervals.of(topic);
         let mut state = self.lock();
         let paused = state.paused;
         let name = state.topics.get_key_value(topic)?.0.clone();
-        state.topics.get_mut(topic)?.take_update(name, now).filter(|_| !paused)
+        state.topics.get_mut(topic)?.take_update(name, (now, interval)).filter(|_| !paused)
     }
 
     pub(crate) fn count(&self, topic: &str) -> PresenceCount {
@@ -245,16 +254,12 @@ impl PresenceTable {
         (topic.observe(), topic.list())
     }
 
-    /// Returns members in order of their ids, after one of them.
-    pub(crate) fn members(&self, topic: &str, after: Option<&str>, limit: usize) -> Vec<Member> {
+    /// Returns members in order of their ids, after one of them, each with its number of connections.
+    pub(crate) fn members(&self, topic: &str, after: Option<&str>, limit: usize) -> Vec<(Member, usize)> {
         let mut state = self.lock();
         let Some(topic) = state.topics.get_mut(topic) else { return Vec::new() };
         topic.observe();
-        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let members = topic.members.range::<str, _>((from, Bound::Unbounded));
-        let member =
-            |(id, member): (&Arc<str>, &JoinedMember)| Member { id: id.clone(), info: member.info.clone() };
-        members.take(limit.min(MEMBERS_MAX)).map(member).collect()
+        topic.list_after(after, limit)
     }
 
     /// Exports all members.
@@ -409,13 +414,23 @@ impl TopicMembers {
         PresenceCount { members: self.members.len(), connections: self.connections, version: self.version }
     }
 
-    fn list(&self) -> Vec<Member> {
+    /// Lists members after one of them, each with its number of connections.
+    pub(super) fn list_after(&self, after: Option<&str>, limit: usize) -> Vec<(Member, usize)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let members = self.members.range::<str, _>((from, Bound::Unbounded));
+        let member = |(id, joined): (&Arc<str>, &JoinedMember)| {
+            (Member { id: id.clone(), info: joined.info.clone() }, joined.connections)
+        };
+        members.take(limit.min(MEMBERS_MAX)).map(member).collect()
+    }
+
+    pub(super) fn list(&self) -> Vec<Member> {
         let members = self.members.iter();
         members.map(|(id, member)| Member { id: id.clone(), info: member.info.clone() }).collect()
     }
 
     /// Returns the numbers for a reader, who may then know a state between two updates.
-    fn observe(&mut self) -> PresenceCount {
+    pub(super) fn observe(&mut self) -> PresenceCount {
         if let Some(changes) = &mut self.changes {
             changes.observe(self.connections);
         }
@@ -501,46 +516,6 @@ impl TopicMembers {
         (freed, restored.into_iter().map(|(id, _)| id).collect())
     }
 
-    fn take_update(&mut self, topic: Arc<str>, now: Instant) -> Option<PresenceUpdate> {
-        let count = self.count();
-        let taken = self.changes.as_mut()?.take((count.version, count.connections), now);
-        let (mut joined, mut left, mut transitions) = (Vec::new(), Vec::new(), Vec::new());
-        for (id, change) in taken.before {
-            let now = self.members.get(&id);
-            transitions.extend(transitions_of(&id, &change, now, taken.observed));
-            match (change.before, now) {
-                (Some(before), Some(member)) if before == member.info && !taken.observed => {}
-                (_, Some(member)) => joined.push(Member { id, info: member.info.clone() }),
-                (None, None) if !taken.observed => {}
-                (_, None) => left.push(id),
-            }
-        }
-        transitions.sort_by_key(PresenceTransition::version);
-        let is_told = taken.overflowed || taken.counts_differ || taken.observed;
-        let has_changed = is_told || !joined.is_empty() || !left.is_empty();
-        let (since, is_complete) = (taken.since, !taken.overflowed);
-        let connections_before = taken.connections_before;
-        // Of the same time as the version: later joins are in the next update.
-        let members = if is_complete { Vec::new() } else { self.list() };
-        if !has_changed {
-            if let Some(changes) = &mut self.changes {
-                changes.set_since(since);
-            }
-            return None;
-        }
-        Some(PresenceUpdate {
-            topic,
-            count,
-            since,
-            connections_before,
-            joined,
-            left,
-            transitions,
-            members,
-            is_complete,
-        })
-    }
-
     fn export(&self, name: &str) -> PresenceSnapshot {
         let own = self.members.iter().filter(|(_, joined)| joined.connections > joined.remote);
         let members = own.map(|(id, joined)| {
@@ -551,31 +526,6 @@ impl TopicMembers {
         let anonymous = self.connections - self.remote - of_members;
         PresenceSnapshot { topic: name.to_owned(), members, anonymous }
     }
-}
-
-/// The joins and leaves of a member that a watcher may not know.
-fn transitions_of(
-    id: &Arc<str>,
-    change: &MemberChange,
-    now: Option<&JoinedMember>,
-    observed: bool,
-) -> impl Iterator<Item = PresenceTransition> {
-    let MemberChange { before, left, version } = change;
-    let leave = |version| PresenceTransition { id: id.clone(), info: None, version };
-    let join = |member: &JoinedMember| PresenceTransition {
-        id: id.clone(),
-        info: Some(member.info.clone()),
-        version: *version,
-    };
-    let pair = match (before, now) {
-        (None, Some(member)) => [None, Some(join(member))],
-        (Some(_), None) => [Some(leave(*version)), None],
-        // A watcher may know the state in between.
-        (Some(_), Some(member)) if observed && *left > 0 => [Some(leave(*left)), Some(join(member))],
-        (None, None) if observed => [Some(leave(*version)), None],
-        _ => [None, None],
-    };
-    pair.into_iter().flatten()
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::super::member::{CHANGES_MAX, PRESENCE_INTERVAL};
+use super::super::interval::PresenceInterval;
+use super::super::member::{CHANGED_BYTES_MAX, CHANGES_MAX, PRESENCE_INTERVAL};
 use super::*;
 
 fn table() -> PresenceTable {
@@ -78,7 +79,7 @@ fn state_read_between_updates_is_corrected() {
     // A late watcher lists a member that joins and leaves between two updates, and misses one that returns.
     join(&table, "b", now);
     leave(&table, "a", now);
-    assert_eq!(table.members("t", None, 9), [member("b")]);
+    assert_eq!(table.members("t", None, 9), [(member("b"), 1)]);
     join(&table, "a", now);
     leave(&table, "b", now);
     let update = table.take_update("t", now).unwrap();
@@ -103,7 +104,7 @@ fn changed_info_is_reported_as_a_join() {
     assert!(table.set_info("t", &member("a").with_info("x"), now).unwrap().due.is_none());
     table.set_info("t", &member("a").with_info("y"), now).unwrap();
     assert_eq!(table.take_update("t", now).unwrap().joined()[0].info(), b"y");
-    assert_eq!(table.members("t", None, 9), [member("a").with_info("y")]);
+    assert_eq!(table.members("t", None, 9), [(member("a").with_info("y"), 2)]);
 }
 
 #[test]
@@ -125,6 +126,97 @@ fn storm_of_joins_is_reported_by_its_numbers() {
 }
 
 #[test]
+fn changes_larger_than_the_queue_of_a_watcher_are_not_listed() {
+    let (table, now) = (table(), Instant::now());
+    table.watch("t", now);
+    let large = |id: usize| Member::new(format!("{id:024}")).with_info(vec![b'1'; 1_000]);
+    for id in 0..CHANGED_BYTES_MAX / 1_024 {
+        table.join("t", Some(&large(id)), now).unwrap();
+    }
+    assert!(table.take_update("t", now).unwrap().is_complete());
+    for id in 0..=CHANGED_BYTES_MAX / 1_024 {
+        table.join("t", Some(&large(1_000 + id)), now).unwrap();
+    }
+    let update = table.take_update("t", now).unwrap();
+    assert_eq!((update.is_complete(), update.joined().len(), update.transitions().len()), (false, 0, 0));
+    assert_eq!(update.parts(9).count(), 1);
+}
+
+#[test]
+fn interval_grows_with_the_watchers_of_a_topic() {
+    let (table, now) = (table(), Instant::now());
+    for _ in 0..1_500 {
+        table.watch("t", now);
+    }
+    assert_eq!(join(&table, "a", now).due, Some(now), "the first change at once");
+    table.take_update("t", now);
+    assert_eq!(join(&table, "b", now).due, Some(now + Duration::from_millis(1_500)));
+    table.take_update("t", now);
+    for _ in 0..1_450 {
+        table.unwatch("t");
+    }
+    join(&table, "c", now);
+    table.take_update("t", now);
+    assert_eq!(join(&table, "d", now).due, Some(now + PRESENCE_INTERVAL));
+    let fixed = PresenceIntervals::new(|topic| match topic {
+        "t" => PresenceInterval::new(Duration::from_secs(3), Duration::ZERO),
+        _ => PresenceInterval::default(),
+    });
+    let table = PresenceTable::new(usize::MAX, None).with_intervals(fixed);
+    table.watch("t", now);
+    join(&table, "a", now);
+    table.take_update("t", now);
+    assert_eq!(join(&table, "b", now).due, Some(now + Duration::from_secs(3)), "the topic's own interval");
+}
+
+/// Random changes, and a watcher that applies the parts of updates from any version on.
+#[test]
+fn parts_lead_from_version_to_version() {
+    let (table, now) = (table(), Instant::now());
+    let mut state = 5_u64;
+    let mut next = |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    let mut last = table.watch("t", now).1.version;
+    // Watchers with the members and the version of their list, which they have read at any time.
+    let mut watchers: Vec<(BTreeSet<String>, u64)> = Vec::new();
+    for step in 0..3_000 {
+        let id = next(40).to_string();
+        let is_present = table.members("t", None, 99).iter().any(|(member, _)| member.id() == id);
+        if is_present {
+            leave(&table, &id, now)
+        } else {
+            join(&table, &id, now)
+        };
+        if step % 5 == 0 {
+            let (count, members) = table.roster("t");
+            watchers.push((members.iter().map(|member| member.id().to_owned()).collect(), count.version));
+        }
+        if step % 23 != 0 {
+            continue;
+        }
+        let Some(update) = table.take_update("t", now) else { continue };
+        let parts: Vec<_> = update.parts(4).collect();
+        assert!(parts.iter().all(|part| part.joined().len() + part.left().len() <= 4));
+        for part in &parts {
+            assert_eq!(std::mem::replace(&mut last, part.version()), part.since(), "no gap between parts");
+            for (known, at) in watchers.iter_mut().filter(|(_, at)| part.version() > *at) {
+                assert!(part.since() <= *at, "a watcher has missed a part");
+                *at = part.version();
+                known.extend(part.joined().iter().map(|member| member.id().to_owned()));
+                part.left().for_each(|id| _ = known.remove(id));
+            }
+        }
+        assert_eq!(last, update.count().version);
+        let present: BTreeSet<_> =
+            table.members("t", None, 99).iter().map(|(member, _)| member.id().to_owned()).collect();
+        assert!(watchers.iter().all(|(known, at)| *known == present && *at == last));
+        watchers.truncate(3);
+    }
+}
+
+#[test]
 fn members_are_listed_in_bounded_pages() {
     let (table, now) = (table(), Instant::now());
     for number in 0..2_500 {
@@ -135,11 +227,11 @@ fn members_are_listed_in_bounded_pages() {
         let page = table.members("t", after.as_deref(), usize::MAX);
         assert!(page.len() <= MEMBERS_MAX);
         let Some(last) = page.last() else { break };
-        after = Some(last.id().to_owned());
-        all.extend(page.iter().map(|member| member.id().to_owned()));
+        after = Some(last.0.id().to_owned());
+        all.extend(page.iter().map(|(member, _)| member.id().to_owned()));
     }
     assert_eq!(all, (0..2_500).map(|number| format!("{number:04}")).collect::<Vec<_>>());
-    assert_eq!(table.members("t", Some("0009"), 2), [member("0010"), member("0011")]);
+    assert_eq!(table.members("t", Some("0009"), 2), [(member("0010"), 1), (member("0011"), 1)]);
     assert!(table.members("other", None, 9).is_empty());
 }
 

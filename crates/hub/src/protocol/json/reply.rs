@@ -1,0 +1,89 @@
+//! Answers to requests.
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use sinews_server::Context;
+
+use super::JsonClient;
+use crate::problem::Problem;
+
+/// The answer to a request.
+pub(super) enum OpReply {
+    /// Fields of an acknowledgement, for requests with an id.
+    Ack(Value),
+    /// The same, and an error for each subscription that the new token ends.
+    Renewed(Value, Vec<Value>),
+    /// The same, and the members of the topic, encoded.
+    MembersAck(Value, Bytes),
+    /// A message of its own kind.
+    Message(Value),
+    /// The same, and the members of the topic, encoded.
+    Members(Value, Bytes),
+    /// A message, encoded and with its id.
+    Encoded(String),
+    /// The answer follows later.
+    Deferred,
+}
+
+impl OpReply {
+    pub(super) fn acknowledge(fields: Value, members: Option<Bytes>) -> Self {
+        match members {
+            Some(members) => Self::MembersAck(fields, members),
+            None => Self::Ack(fields),
+        }
+    }
+}
+
+impl JsonClient {
+    /// Answers a request.
+    pub(super) fn answer(&self, result: Result<OpReply, Problem>, id: Option<Value>, cx: &mut Context<'_>) {
+        let mut members = None;
+        let mut answer = match result {
+            Ok(OpReply::Ack(_) | OpReply::MembersAck(..) | OpReply::Renewed(..)) if id.is_none() => return,
+            Ok(OpReply::Ack(mut fields) | OpReply::Renewed(mut fields, _)) => {
+                fields["op"] = json!("ack");
+                fields
+            }
+            Ok(OpReply::MembersAck(mut fields, listed)) => {
+                fields["op"] = json!("ack");
+                members = Some(listed);
+                fields
+            }
+            Ok(OpReply::Members(answer, listed)) => {
+                members = Some(listed);
+                answer
+            }
+            Ok(OpReply::Message(answer)) => answer,
+            // After a Close, the message is dropped.
+            Ok(OpReply::Encoded(message)) => {
+                let _ = cx.send_text(&message);
+                return;
+            }
+            Ok(OpReply::Deferred) => return,
+            Err(problem) => problem.into_json(),
+        };
+        if let Some(id) = id {
+            answer["id"] = id;
+        }
+        send_with_members(cx, &answer, members.as_deref());
+    }
+}
+
+pub(super) fn send_json(cx: &mut Context<'_>, message: &Value) {
+    send_with_members(cx, message, None);
+}
+
+/// Sends an object, with encoded `members`.
+pub(super) fn send_with_members(cx: &mut Context<'_>, message: &Value, members: Option<&[u8]>) {
+    let mut text = message.to_string();
+    // This crate encodes members, as UTF-8.
+    if let Some(Ok(members)) = members.map(std::str::from_utf8)
+        && text.pop() == Some('}')
+    {
+        text.push_str(",\"members\":");
+        text.push_str(members);
+        text.push('}');
+    }
+    // After a Close, the message is dropped.
+    let _ = cx.send_text(&text);
+}
