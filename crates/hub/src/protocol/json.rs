@@ -37,7 +37,6 @@ use crate::client_message;
 use crate::closing::{TOKEN_EXPIRED, close};
 use crate::connections::RegisteredConnection;
 use crate::hooks::HookKind;
-use crate::json::encode;
 use crate::keys::KeyStore;
 use crate::namespaces::ConnectionRates;
 use crate::policy::LivePolicy;
