@@ -272,8 +272,8 @@ impl Server {
             .map_err(|error| BindError { fault: BindFault::Loop, error })?;
         check_backends(&engines, !files.is_empty())?;
         let posts: Arc<[Post<Mail>]> = engines.iter().map(Engine::post).collect();
-        let presence = PresenceTable::new(self.topics.max_presence_bytes, self.presence)
-            .with_intervals(self.presence_intervals);
+        let presence = PresenceTable::new(self.topics.max_presence_bytes, self.presence);
+        let presence = presence.with_intervals(self.presence_intervals);
         let keyed = self.keyed.into_table(engines.len(), self.topics.keyed);
         let directory = Directory::with_state(&self.topics, TopicRules::new(self.rules), presence, keyed);
         let (router, http, stop) = (Arc::new(self.router), Arc::new(self.http), Arc::default());
@@ -289,7 +289,7 @@ impl Server {
             gate: Arc::clone(&gate),
             directory: Arc::clone(&directory),
         });
-        let pool = BlockingPool::new(self.blocking);
+        let (pool, unused) = (BlockingPool::new(self.blocking), self.inherited);
         let workers = engines
             .into_iter()
             .zip(counters)
@@ -324,7 +324,6 @@ impl Server {
             .collect();
         let publisher = Publisher::new(directory, Arc::clone(&posts));
         let stop = StopHandle { level: stop, posts, listener_fds: Arc::new(listener_fds) };
-        let unused = self.inherited;
         Ok(BoundServer { addresses, files, unused, workers, publisher, monitor, pool, stop })
     }
 }

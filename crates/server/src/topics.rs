@@ -54,11 +54,10 @@ pub use self::observer::SubscriptionObserver;
 pub use self::presence::interval::PresenceInterval;
 pub(crate) use self::presence::interval::PresenceIntervals;
 pub use self::presence::member::{
-    Member, OwnPresence, PresenceCount, PresenceError, PresenceMessage, PresencePart, PresenceSnapshot,
-    PresenceTransition, PresenceUpdate,
+    Member, MemberPage, OwnPresence, PresenceCount, PresenceError, PresenceMessage, PresencePart,
+    PresenceSnapshot, PresenceTransition, PresenceUpdate,
 };
 pub use self::presence::observed::{PresenceChangeList, TopicPresence};
-pub use self::presence::page::MemberPage;
 pub use self::presence::shared::OwnChanges;
 pub(crate) use self::presence::table::{EncodeUpdate, PresenceTable};
 pub use self::publisher::{PublishError, Publisher, Undelivered};

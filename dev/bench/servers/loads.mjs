@@ -6,6 +6,9 @@ import { Client, concurrently, post } from './client.mjs';
 
 const TICK_US = 10_000;
 
+/** Time in which all members of a room have learned of a join, longer than the interval of the updates. */
+const UPDATES_MS = 3_000;
+
 /** CPU time of processes in microseconds, with all their threads. */
 function cpu(pids) {
   return pids.reduce((sum, pid) => {
@@ -271,11 +274,12 @@ export async function join(server, pids, { present = 2_000, count = 400, perSeco
     return client;
   };
   const members = await concurrently(present, 50, arrive);
-  await pause(1_000);
+  // Members learn of the last joins within some seconds, here and below.
+  await pause(UPDATES_MS);
   let joined;
   const cost = await costOf(pids, count, async () => {
     joined = await concurrently(count, count, async (i) => { await pause(i * 1_000 / perSecond); return arrive(present + i); });
-    await pause(500);
+    await pause(UPDATES_MS);
   });
   await closeAll([...members, ...joined]);
   return cost;

@@ -22,7 +22,7 @@ pub(crate) mod local;
 pub(crate) mod member;
 mod noted;
 pub(crate) mod observed;
-pub(crate) mod page;
+mod page;
 mod remote;
 pub(crate) mod shared;
 pub(crate) mod table;

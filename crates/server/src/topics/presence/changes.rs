@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::member::CHANGES_MAX;
-use super::page::MemberPage;
+use super::member::{CHANGES_MAX, MemberPage};
 
 /// PresenceChanges of a watched topic since its last update: bounded, whatever happens in between.
 #[derive(Debug)]

@@ -79,6 +79,18 @@ impl Member {
     }
 }
 
+/// The first members of a topic as the program has encoded them: [`Topics::first_members`](crate::Topics::first_members).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemberPage {
+    /// The version of the presence that the members belong to.
+    pub version: u64,
+    /// There are more members.
+    pub more: bool,
+    /// The members.
+    pub encoded: Bytes,
+}
+
 /// Numbers of a topic's presence, over all threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

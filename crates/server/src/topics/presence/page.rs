@@ -2,24 +2,12 @@
 
 use bytes::Bytes;
 
-use super::member::Member;
+use super::member::{Member, MemberPage};
 use super::table::{PresenceTable, TopicMembers};
 use crate::topics::registry::Topics;
 
 /// Minimum number of members for which a page is retained: for fewer, encoding saves little.
 const PAGE_MEMBERS_MIN: usize = 32;
-
-/// The first members of a topic as the program has encoded them: [`Topics::first_members`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct MemberPage {
-    /// The version of the presence that the members belong to.
-    pub version: u64,
-    /// There are more members.
-    pub more: bool,
-    /// The members.
-    pub encoded: Bytes,
-}
 
 impl Topics {
     /// Returns the first members of a topic in order of their ids, at most `limit`, as the program encodes them. For a

@@ -114,9 +114,8 @@ impl PresenceTable {
     }
 
     /// Sets the intervals of updates.
-    pub(crate) fn with_intervals(mut self, intervals: PresenceIntervals) -> Self {
-        self.intervals = intervals;
-        self
+    pub(crate) fn with_intervals(self, intervals: PresenceIntervals) -> Self {
+        Self { intervals, ..self }
     }
 
     pub(crate) fn has_encoder(&self) -> bool {
