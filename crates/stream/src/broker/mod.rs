@@ -36,7 +36,7 @@ use crate::{AppendError, Partition, Pending, ReadResult, StartPosition};
 pub use batches::BatchEncoder;
 pub use error::BrokerError;
 pub use response::{BrokerResponder, BrokerResponse};
-pub use sink::{FlushOutcome, LastRecord, LogSink};
+pub use sink::{CopyObserver, FlushOutcome, LastRecord, LogSink};
 
 /// Maximum number of streams that [`Broker::streams`] lists: about 10 MB of names.
 pub const STREAMS_MAX: usize = 100_000;
