@@ -29,7 +29,7 @@ use sinews_stream::{ReadResult, StartPosition};
 use tokio::sync::mpsc;
 
 use self::announcement::{Announcement, Announcements, EntryFields, fingerprint};
-use self::append::Appender;
+use self::append::AppendScript;
 use crate::error::BrokerConfigError;
 use crate::followed;
 use crate::remote::{
@@ -362,19 +362,19 @@ impl From<RedisError> for FollowError {
 impl BrokerEngine for Redis {
     async fn publish(&self, mut queue: mpsc::Receiver<QueuedAppend>) {
         let mut known: Option<(MultiplexedConnection, Instant)> = None;
-        let (mut appender, mut batch) = (Appender::new(&self.prefix, self.maxlen), Vec::new());
+        let (mut script, mut batch) = (AppendScript::new(&self.prefix, self.maxlen), Vec::new());
         while queue.recv_many(&mut batch, APPENDS_MAX).await > 0 {
             let mut connection = match known.take() {
                 Some((connection, used)) if used.elapsed() < IDLE => connection,
                 Some((connection, _)) if is_alive(connection.clone()).await => connection,
                 _ => {
                     let mut connection = self.connect_with_retry().await;
-                    appender.load(&mut connection).await;
+                    script.load(&mut connection).await;
                     connection
                 }
             };
             let batch = std::mem::take(&mut batch);
-            match appender.append(&batch, &mut connection).await {
+            match script.append(&batch, &mut connection).await {
                 Ok(answers) => {
                     append::answer(batch, answers);
                     known = Some((connection, Instant::now()));

@@ -1,6 +1,5 @@
 //! Durable topics at a broker that acknowledges when the test says so.
 
-#[expect(dead_code, reason = "other tests use the rest")]
 mod support;
 
 use std::net::TcpStream;

@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::task::{Poll, Waker};
 
-use crate::broker::CopyObserver;
 use crate::catalog::{INDEX_ENTRIES_MAX, LastSegment, PartitionExtent};
+use crate::copy_observer::CopyObserver;
 use crate::record::{BatchHeader, Records};
 use crate::writer::{WorkUnit, WriterPool};
 use crate::{AppendError, Loss, OpenError, Pending, ReadError, StreamConfig};
@@ -87,8 +87,7 @@ impl Partition {
         };
         let rule = (config.fsync, (pool.clock)());
         let recovered = recover::open(&*pool.disk, &dir, (&stream, number), tail, rule)?;
-        let is_clean = recovered.is_clean;
-        let entries = VecDeque::from(recovered.entries);
+        let (is_clean, entries) = (recovered.is_clean, VecDeque::from(recovered.entries));
         let state = State {
             config: config.clone(),
             sealed_bytes: entries.iter().rev().skip(1).map(|entry| entry.summary.bytes).sum(),

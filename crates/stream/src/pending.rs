@@ -111,10 +111,10 @@ impl Pending {
     }
 
     fn poll_and_wait(
-        &mut self,
+        &self,
         durability: Durability,
         awaited: Option<Durability>,
-        cx: &mut Context<'_>,
+        cx: &Context<'_>,
     ) -> Poll<Result<Appended, AppendError>> {
         let mut state = lock(&self.shared);
         if let (Some(first), true) = (state.first, state.reached >= Some(durability)) {

@@ -37,8 +37,8 @@ const UNKNOWN_SCRIPT: &str = "NOSCRIPT";
 /// Start of the answer of [`APPEND`] if the entry exists.
 const REPEATED: &str = "repeated ";
 
-/// Calls the script.
-pub(super) struct Appender<'a> {
+/// The script, and its arguments that all appends share.
+pub(super) struct AppendScript<'a> {
     prefix: &'a str,
     /// Approximate maximum of entries per stream; 0 means no limit.
     maxlen: u64,
@@ -46,7 +46,7 @@ pub(super) struct Appender<'a> {
     hash: Option<String>,
 }
 
-impl<'a> Appender<'a> {
+impl<'a> AppendScript<'a> {
     pub(super) fn new(prefix: &'a str, maxlen: u64) -> Self {
         Self { prefix, maxlen, hash: None }
     }

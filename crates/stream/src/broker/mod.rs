@@ -33,10 +33,11 @@ use std::time::Duration;
 use crate::record::Records;
 use crate::{AppendError, Partition, Pending, ReadResult, StartPosition};
 
+pub use crate::copy_observer::CopyObserver;
 pub use batches::BatchEncoder;
 pub use error::BrokerError;
 pub use response::{BrokerResponder, BrokerResponse};
-pub use sink::{CopyObserver, FlushOutcome, LastRecord, LogSink};
+pub use sink::{FlushOutcome, LastRecord, LogSink};
 
 /// Maximum number of streams that [`Broker::streams`] lists: about 10 MB of names.
 pub const STREAMS_MAX: usize = 100_000;

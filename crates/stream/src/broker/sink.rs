@@ -50,13 +50,6 @@ pub struct LogSink {
     newest: u64,
 }
 
-/// Receives the records that a [`LogSink`] appends to a log, set by [`Partition::observe_copy`].
-pub trait CopyObserver: Send + Sync {
-    /// The log has accepted records from this offset on, and will write them: readers do not see them yet. Called on the
-    /// thread of the broker client, in the order of the offsets. Records that found no space on the disk are passed again.
-    fn accepted(&self, base: u64, records: &Records);
-}
-
 /// Result of flushing a [`LogSink`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "every broker client must handle each outcome")]
@@ -246,6 +239,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
+    use crate::copy_observer::CopyObserver;
     use crate::disk::simulated::SimulatedDisk;
     use crate::record::{self, RECORD_HEADER, ValueKind};
     use crate::{StreamConfig, Streams, StreamsConfig};

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::state::State;
 use crate::StreamsConfig;
-use crate::broker::CopyObserver;
+use crate::copy_observer::CopyObserver;
 use crate::disk::Disk;
 use crate::writer::{Clock, WriterPool};
 
