@@ -7,6 +7,7 @@
 //! second.
 
 mod announcement;
+mod append;
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -20,14 +21,15 @@ use futures_util::future::{Either, select};
 use redis::aio::MultiplexedConnection;
 use redis::streams::{StreamId, StreamInfoStreamReply, StreamRangeReply};
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, FromRedisValue, IntoConnectionInfo, Pipeline,
-    RedisConnectionInfo, RedisError, RedisResult, Value, cmd,
+    AsyncConnectionConfig, Client, ConnectionAddr, FromRedisValue, IntoConnectionInfo, RedisConnectionInfo,
+    RedisError, RedisResult, cmd,
 };
 use sinews_stream::broker::{BatchEncoder, BrokerError, LogSink, STREAMS_MAX};
 use sinews_stream::{ReadResult, StartPosition};
 use tokio::sync::mpsc;
 
 use self::announcement::{Announcement, Announcements, EntryFields, fingerprint};
+use self::append::AppendScript;
 use crate::error::BrokerConfigError;
 use crate::followed;
 use crate::remote::{
@@ -56,31 +58,6 @@ const SETTINGS: [&str; 6] = ["database", FAILURE_TIMEOUT, "maxlen", "partitions"
 
 /// A stream that never exists.
 const PROBE: &str = "sinews-probe";
-/// Time that Redis remembers a record with an idempotency key.
-const ONCE_WINDOW: Duration = Duration::from_secs(300);
-/// Adds entries to the stream `KEYS[1]`, and announces them; returns the id of the first. With `KEYS[2]`, nothing is added
-/// if this key has the id of an entry that was added a short time ago. `ARGV` has the time in milliseconds for which the
-/// key is remembered, the approximate maximum of entries or 0, the maximum size of an announcement with records, and for
-/// each entry the number of its fields and values, and these.
-const APPEND: &str = "local first = KEYS[2] and redis.call('GET', KEYS[2]) \
-    if first then return 'repeated ' .. first end \
-    local limit = ARGV[2] ~= '0' and {'MAXLEN', '~', ARGV[2], '0-*'} or {'0-*'} \
-    local parts, at = {}, 4 \
-    while at <= #ARGV do \
-    local last = at + ARGV[at] \
-    local entry = {unpack(limit)} \
-    for i = at + 1, last do entry[#entry + 1] = ARGV[i] end \
-    local id = redis.call('XADD', KEYS[1], unpack(entry)) \
-    first = first or id \
-    for i = at, last do parts[#parts + 1] = #ARGV[i] .. ':' .. ARGV[i] end \
-    at = last + 1 \
-    end \
-    if KEYS[2] then redis.call('SET', KEYS[2], first, 'PX', ARGV[1]) end \
-    local message = first .. ';' .. table.concat(parts) \
-    redis.call('PUBLISH', KEYS[1], #message <= tonumber(ARGV[3]) and message or '') \
-    return first";
-/// Start of the answer of [`APPEND`] if the entry exists.
-const REPEATED: &str = "repeated ";
 
 struct Redis {
     client: Client,
@@ -153,7 +130,7 @@ fn client(address: &BrokerUrl, host: &str, database: u64) -> RedisResult<Client>
 
 impl Redis {
     fn key(&self, stream: &str, partition: u32) -> String {
-        format!("{}{stream}:{partition}", self.prefix)
+        append::key(&self.prefix, stream, partition)
     }
 
     async fn open(&self) -> RedisResult<MultiplexedConnection> {
@@ -286,44 +263,6 @@ impl Redis {
         Ok(entries.len() < ENTRIES_MAX)
     }
 
-    /// One script per append.
-    fn pipeline(&self, batch: &[QueuedAppend]) -> Pipeline {
-        let mut pipeline = redis::pipe();
-        pipeline.ignore_errors();
-        for append in batch {
-            let key = self.key(&append.stream, append.partition);
-            let mut script = cmd("EVAL");
-            script.arg(APPEND);
-            match append.records.iter().flatten().next().filter(|_| append.is_once) {
-                // One record, by its idempotency key.
-                Some(record) => script.arg(2).arg(&key).arg([key.as_bytes(), b":", record.key].concat()),
-                None => script.arg(1).arg(&key),
-            };
-            script.arg(ONCE_WINDOW.as_millis() as u64).arg(self.maxlen).arg(announcement::SIZE_MAX);
-            for record in append.records.iter().flatten() {
-                EntryFields::of_record(&record, record.timestamp.to_string().as_bytes()).write(&mut script);
-            }
-            pipeline.add_command(script);
-        }
-        pipeline
-    }
-
-    /// Distributes the answers to the appends of a batch.
-    fn answer(batch: Vec<QueuedAppend>, answers: Vec<RedisResult<Value>>) {
-        let mut answers = answers.into_iter();
-        for append in batch {
-            let answer = answers.next().unwrap_or(Ok(Value::Nil));
-            let first = answer.and_then(|id| Ok(String::from_redis_value(id)?));
-            let repeated = |id: &str| id.strip_prefix(REPEATED).and_then(offset);
-            match first.map(|id| (offset(&id), repeated(&id))) {
-                Ok((Some(first), _)) => append.acknowledge(first),
-                Ok((_, Some(first))) => append.acknowledge_repeated(first),
-                Ok(_) => append.fail("Redis answered with an invalid id"),
-                Err(error) => append.fail(&format!("Redis rejected the append: {}", reason(&error))),
-            }
-        }
-    }
-
     /// Retries until it succeeds.
     async fn connect_with_retry(&self) -> MultiplexedConnection {
         loop {
@@ -423,18 +362,21 @@ impl From<RedisError> for FollowError {
 impl BrokerEngine for Redis {
     async fn publish(&self, mut queue: mpsc::Receiver<QueuedAppend>) {
         let mut known: Option<(MultiplexedConnection, Instant)> = None;
-        let mut batch = Vec::new();
+        let (mut script, mut batch) = (AppendScript::new(&self.prefix, self.maxlen), Vec::new());
         while queue.recv_many(&mut batch, APPENDS_MAX).await > 0 {
             let mut connection = match known.take() {
                 Some((connection, used)) if used.elapsed() < IDLE => connection,
                 Some((connection, _)) if is_alive(connection.clone()).await => connection,
-                _ => self.connect_with_retry().await,
+                _ => {
+                    let mut connection = self.connect_with_retry().await;
+                    script.load(&mut connection).await;
+                    connection
+                }
             };
             let batch = std::mem::take(&mut batch);
-            let answers = self.pipeline(&batch).query_async::<Vec<RedisResult<Value>>>(&mut connection).await;
-            match answers {
+            match script.append(&batch, &mut connection).await {
                 Ok(answers) => {
-                    Self::answer(batch, answers);
+                    append::answer(batch, answers);
                     known = Some((connection, Instant::now()));
                 }
                 // Retrying could store the records twice.
@@ -587,12 +529,6 @@ fn first_partitions(prefix: &str) -> String {
 
 async fn is_alive(mut connection: MultiplexedConnection) -> bool {
     cmd("PING").query_async::<()>(&mut connection).await.is_ok()
-}
-
-/// Redis rejects a long command before the login without reading it.
-fn reason(error: &RedisError) -> String {
-    let text = error.to_string();
-    if text.contains("unauthenticated") { "NOAUTH Authentication required".to_owned() } else { text }
 }
 
 fn offset(id: &str) -> Option<u64> {

@@ -463,6 +463,25 @@ mod redis {
         publish_acked(&*broker, &stream, 0, &["lost"]);
         command(&format!("XADD {stream}:0 0-* v foreign"));
         assert_eq!(values(&read(&partition, 0, first + 3)), ["heard", "lost", "foreign"]);
+        // The message of the second record announces no record before it.
+        command(&format!("XADD {stream}:0 0-* v silent"));
+        publish_acked(&*broker, &stream, 0, &["announced"]);
+        assert_eq!(values(&read(&partition, first + 3, first + 5)), ["silent", "announced"]);
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
+    fn flushed_scripts_cost_no_append() {
+        let stream = unused_name("flushed");
+        let (broker, node) = (broker(""), Node::new());
+        let partition = node.partition(&stream, 0);
+        broker.follow(&stream, 0, StartPosition::Earliest, partition.clone());
+        let first = publish_acked(&*broker, &stream, 0, &["one"]);
+        for value in ["two", "three"] {
+            command("SCRIPT FLUSH");
+            publish_acked(&*broker, &stream, 0, &[value]);
+        }
+        assert_eq!(values(&read(&partition, first, first + 3)), ["one", "two", "three"]);
     }
 
     #[test]

@@ -89,10 +89,11 @@ mod redis {
             }
             let is_full = is_full.load(Ordering::SeqCst);
             let answer = match &*words[0] {
-                "XADD" | "EVAL" if is_full => {
+                "XADD" | "EVAL" | "EVALSHA" if is_full => {
                     "-OOM command not allowed when used memory > 'maxmemory'.\r\n".into()
                 }
                 "XADD" => "$-1\r\n".to_owned(),
+                "EVALSHA" => "-NOSCRIPT No matching script.\r\n".to_owned(),
                 "EVAL" => {
                     let mut stored = stored.lock().unwrap();
                     // The value of an entry with a guard is the guard.

@@ -11,6 +11,8 @@
 
 mod acks;
 pub(crate) mod administration;
+#[cfg(test)]
+mod block_on;
 pub(crate) mod broker;
 mod carrier;
 pub(crate) mod connection;
@@ -30,6 +32,7 @@ pub(crate) mod options;
 mod pattern_state;
 pub(crate) mod quota;
 pub(crate) mod records_from;
+mod relay_feed;
 pub(crate) mod replies;
 pub(crate) mod report;
 pub(crate) mod request;

@@ -37,6 +37,7 @@
 pub mod broker;
 mod catalog;
 mod config;
+mod copy_observer;
 mod disk;
 mod error;
 mod executor;

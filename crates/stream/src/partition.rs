@@ -22,6 +22,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::task::{Poll, Waker};
 
 use crate::catalog::{INDEX_ENTRIES_MAX, LastSegment, PartitionExtent};
+use crate::copy_observer::CopyObserver;
 use crate::record::{BatchHeader, Records};
 use crate::writer::{WorkUnit, WriterPool};
 use crate::{AppendError, Loss, OpenError, Pending, ReadError, StreamConfig};
@@ -59,6 +60,9 @@ pub(crate) struct OpenedPartition {
 /// [`Partition::failure`] of a partition whose stream was deleted.
 const DELETED: &str = "the stream was deleted";
 
+/// Bytes of records whose write is deferred.
+const DEFERRED_MAX: usize = 256 << 10;
+
 /// Offset and time of an append.
 enum AppendPosition {
     /// At the end, with the current time.
@@ -83,8 +87,7 @@ impl Partition {
         };
         let rule = (config.fsync, (pool.clock)());
         let recovered = recover::open(&*pool.disk, &dir, (&stream, number), tail, rule)?;
-        let is_clean = recovered.is_clean;
-        let entries = VecDeque::from(recovered.entries);
+        let (is_clean, entries) = (recovered.is_clean, VecDeque::from(recovered.entries));
         let state = State {
             config: config.clone(),
             sealed_bytes: entries.iter().rev().skip(1).map(|entry| entry.summary.bytes).sum(),
@@ -105,6 +108,7 @@ impl Partition {
             queue: queue::WriteQueue::default(),
             pending: 0,
             busy: false,
+            is_deferred: false,
             deferred_job: None,
             executors: 0,
             compaction: compact::CompactionState::default(),
@@ -131,6 +135,7 @@ impl Partition {
             deleted: AtomicBool::new(false),
             permanent_failure: OnceLock::new(),
             executor_changed: Condvar::new(),
+            copy_observer: OnceLock::new(),
         });
         let mut state = core.state();
         let last = state.last().summary;
@@ -164,7 +169,8 @@ impl Partition {
     }
 
     /// As [`append_at`](Self::append_at), if the log ends at `expected_end`: the log may have dropped earlier appends, so its
-    /// end may be lower.
+    /// end may be lower. The broker has the records, so they may be written later: with the next records, when a reader
+    /// waits for them, or after [`DEFERRAL`](crate::writer::DEFERRAL).
     pub(crate) fn append_if_end(
         &self,
         expected_end: u64,
@@ -172,6 +178,16 @@ impl Partition {
         records: Records,
     ) -> Result<Pending, AppendError> {
         self.core.append(AppendPosition::At { base, appended, expected_end: Some(expected_end) }, &records)
+    }
+
+    /// Sets the observer of the records that a [`LogSink`](crate::broker::LogSink) appends. A partition has one observer:
+    /// further ones are ignored.
+    pub fn observe_copy(&self, observer: Arc<dyn CopyObserver>) {
+        let _ = self.core.copy_observer.set(observer);
+    }
+
+    pub(crate) fn copy_observer(&self) -> Option<&dyn CopyObserver> {
+        self.core.copy_observer.get().map(|observer| &**observer)
     }
 
     /// Current end offsets.
@@ -238,7 +254,11 @@ impl Partition {
         let is_full = state.waiters.len() >= self.core.limits.max_waiters;
         let oldest = if is_full { state.waiters.pop_front() } else { None };
         state.waiters.push_back((event, waker.clone()));
-        drop(state);
+        // It may wait for a deferred write.
+        match state.queue.first() {
+            Some(_) => self.core.start_writing(state),
+            None => drop(state),
+        }
         if let Some((_, waker)) = oldest {
             waker.wake();
         }
@@ -321,6 +341,7 @@ impl Partition {
         !has_other_handles
             && now.saturating_sub(last) > idle
             && !state.busy
+            && state.queue.first().is_none()
             && state.executors == 0
             && !state.compaction.is_running()
             && state.waiters.is_empty()
@@ -466,8 +487,12 @@ impl PartitionCore {
         state.queue.push(header, records, completer);
         state.pending = pending;
         (state.next, state.time) = (header.end(), header.appended);
-        if !std::mem::replace(&mut state.busy, true) && !self.delegate(state) {
-            self.push();
+        let may_wait = expected_end.is_some() && state.waiters.is_empty() && state.pending <= DEFERRED_MAX;
+        if !may_wait {
+            self.start_writing(state);
+        } else if !state.busy && !std::mem::replace(&mut state.is_deferred, true) {
+            drop(state);
+            self.pool.push_later(self.clone());
         }
         Ok(answer)
     }

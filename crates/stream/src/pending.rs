@@ -53,8 +53,9 @@ struct State {
     reached: Option<Durability>,
     failed: Option<AppendError>,
     repeated: bool,
-    /// The waker, and the durability that it waits for. A pending append has one owner, so there is only one.
-    waker: Option<(Durability, Waker)>,
+    /// The waker, and the durability that it waits for; `None` for a failure. A pending append has one owner, so there is
+    /// only one.
+    waker: Option<(Option<Durability>, Waker)>,
 }
 
 impl Pending {
@@ -92,6 +93,29 @@ impl Pending {
         durability: Durability,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Appended, AppendError>> {
+        self.poll_and_wait(durability, Some(durability), cx)
+    }
+
+    /// Polls as [`poll`](Self::poll), but the waker is called only if the append fails: for a caller without interest in a
+    /// success.
+    ///
+    /// # Errors
+    ///
+    /// As [`poll`](Self::poll).
+    pub fn poll_failure(
+        &mut self,
+        durability: Durability,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Appended, AppendError>> {
+        self.poll_and_wait(durability, None, cx)
+    }
+
+    fn poll_and_wait(
+        &self,
+        durability: Durability,
+        awaited: Option<Durability>,
+        cx: &Context<'_>,
+    ) -> Poll<Result<Appended, AppendError>> {
         let mut state = lock(&self.shared);
         if let (Some(first), true) = (state.first, state.reached >= Some(durability)) {
             return Poll::Ready(Ok(Appended { first, count: self.count, repeated: state.repeated }));
@@ -100,8 +124,8 @@ impl Pending {
             return Poll::Ready(Err(error.clone()));
         }
         match &mut state.waker {
-            Some((waits_for, waker)) if waker.will_wake(cx.waker()) => *waits_for = durability,
-            slot => *slot = Some((durability, cx.waker().clone())),
+            Some((waits_for, waker)) if waker.will_wake(cx.waker()) => *waits_for = awaited,
+            slot => *slot = Some((awaited, cx.waker().clone())),
         }
         Poll::Pending
     }
@@ -153,7 +177,9 @@ impl Completer {
         }
         state.first = Some(first);
         state.reached = state.reached.max(Some(durability));
-        if state.waker.as_ref().is_some_and(|(waits_for, _)| *waits_for <= durability) {
+        let is_awaited =
+            |(awaited, _): &(Option<Durability>, Waker)| awaited.is_some_and(|it| it <= durability);
+        if state.waker.as_ref().is_some_and(is_awaited) {
             wake(state);
         }
     }

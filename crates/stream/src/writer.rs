@@ -38,6 +38,9 @@ pub(crate) struct WriterPool {
 
 struct PoolState {
     ready: VecDeque<Arc<dyn WorkUnit>>,
+    /// Units that are checked at `next_deferred`; none is more than a few times among them.
+    deferred: Vec<Arc<dyn WorkUnit>>,
+    next_deferred: Instant,
     units: Units,
     threads: Vec<JoinHandle<()>>,
     stopped: bool,
@@ -47,6 +50,13 @@ struct PoolState {
     next_tick: Instant,
     next_release: Instant,
     next_directory_check: Instant,
+}
+
+impl PoolState {
+    /// The time at which a thread has to be awake.
+    fn next_wakeup(&self) -> Instant {
+        if self.deferred.is_empty() { self.next_tick } else { self.next_tick.min(self.next_deferred) }
+    }
 }
 
 /// The units that the clock visits.
@@ -83,6 +93,9 @@ const TICK: Duration = Duration::from_secs(1);
 /// Minimum period of the clock.
 const TICK_MIN: Duration = Duration::from_millis(5);
 
+/// Delay of a deferred write, which a reader that waits for the records ends.
+pub(crate) const DEFERRAL: Duration = Duration::from_millis(50);
+
 /// Polling period of [`WriterPool::work_until`].
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -97,6 +110,8 @@ impl WriterPool {
         let now = Instant::now();
         let state = PoolState {
             ready: VecDeque::new(),
+            deferred: Vec::new(),
+            next_deferred: now,
             units: Units::default(),
             threads: Vec::new(),
             stopped: false,
@@ -179,6 +194,24 @@ impl WriterPool {
         self.wake.notify_one();
     }
 
+    /// Checks a unit for due work after [`DEFERRAL`]. The unit's pending work is done before, if it is queued meanwhile or
+    /// closed.
+    pub(crate) fn push_later(&self, unit: Arc<dyn WorkUnit>) {
+        let mut state = self.state();
+        if state.ended {
+            return;
+        }
+        let is_first = state.deferred.is_empty();
+        state.deferred.push(unit);
+        if is_first {
+            state.next_deferred = Instant::now() + DEFERRAL;
+        }
+        drop(state);
+        if is_first {
+            self.wake.notify_one();
+        }
+    }
+
     /// Does one step of the first unit in the queue, on this thread. Returns whether there was one.
     pub(crate) fn work(&self) -> bool {
         self.run_timers();
@@ -224,8 +257,9 @@ impl WriterPool {
                 state.ended = true;
                 // Members and pool refer to each other.
                 let units = std::mem::take(&mut state.units);
+                let deferred = std::mem::take(&mut state.deferred);
                 drop(state);
-                drop(units);
+                drop((units, deferred));
                 return;
             }
         }
@@ -234,6 +268,11 @@ impl WriterPool {
     #[cfg(test)]
     pub(crate) fn units(&self) -> usize {
         self.state().units.list.len()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.state().ready.is_empty()
     }
 
     /// Takes the queued work, as if it had not been queued.
@@ -250,7 +289,7 @@ impl WriterPool {
                 if state.stopped {
                     return;
                 }
-                let left = state.next_tick.saturating_duration_since(Instant::now());
+                let left = state.next_wakeup().saturating_duration_since(Instant::now());
                 drop(self.wake.wait_timeout(state, left));
                 continue;
             };
@@ -279,6 +318,13 @@ impl WriterPool {
             if let Some(directory_check) = self.directory_check.get() {
                 directory_check();
             }
+            state = self.state();
+        }
+        if now >= state.next_deferred && !state.deferred.is_empty() {
+            let deferred = std::mem::take(&mut state.deferred);
+            drop(state);
+            let due = (self.clock)();
+            deferred.into_iter().filter(|unit| unit.tick(due)).for_each(|unit| self.push_again(unit));
             state = self.state();
         }
         if now < state.next_tick {

@@ -23,6 +23,7 @@ use sinews_stream::{
 
 use super::durable_topics::DurableTopics;
 use super::errors::{created, unusable};
+use super::relay_feed::RelayFeed;
 use super::request::find_partition;
 use super::store::{
     Deduplication, IfMissing, OffsetLookup, OlderRecords, PartitionSource, PendingWrite, ReadFailure,
@@ -279,7 +280,7 @@ impl StreamStore for BrokerStore {
 
 /// Makes the log of a stream follow the broker: from the broker's current end, or from the end of an earlier run.
 async fn follow(
-    (broker, topics): (&dyn Broker, &DurableTopics),
+    (broker, topics): (&dyn Broker, &Arc<DurableTopics>),
     name: &str,
     streams: &Streams,
     config: &StreamConfig,
@@ -331,7 +332,9 @@ async fn follow(
         let start = if topics.discovery.is_new(name) { extent.first } else { extent.end };
         let from = if is_new { StartPosition::Offset(start) } else { StartPosition::Earliest };
         // Before the first record arrives.
-        topics.insert_at_broker(&stream, if is_new { start } else { ends.readable });
+        if let Some(relay) = topics.insert_at_broker(&stream, if is_new { start } else { ends.readable }) {
+            partition.observe_copy(RelayFeed::new(topics, &relay));
+        }
         broker.follow(name, number, from, partition);
     }
     Ok(extents)

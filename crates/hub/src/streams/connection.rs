@@ -30,6 +30,8 @@ use crate::problem::{Problem, code, problem};
 /// The streams of one connection.
 pub(crate) struct ConnectionStreams<I> {
     ack_queues: Vec<AckQueue<I>>,
+    /// Publications that are answered only if they fail.
+    unanswered: Vec<PendingAck<I>>,
     /// Pending answers in all queues.
     pending_answers: usize,
     /// An append that found the queue full. Reads are paused meanwhile, so there is at most one.
@@ -81,6 +83,7 @@ impl<I> Default for ConnectionStreams<I> {
     fn default() -> Self {
         Self {
             ack_queues: Vec::new(),
+            unanswered: Vec::new(),
             pending_answers: 0,
             blocked: None,
             deferred: None,
@@ -141,6 +144,10 @@ impl<I> ConnectionStreams<I> {
             return replies.accepted(&at, pending.count(), cx);
         };
         let pending_ack = PendingAck { id, partition, durability, write: PendingWrite::Log(pending) };
+        if !replies.acknowledges(&pending_ack.id) && self.unanswered.len() < UNANSWERED_MAX {
+            self.unanswered.push(pending_ack);
+            return self.send_failures(replies, cx);
+        }
         self.queue_ack(stream, Some(partition), pending_ack, replies, cx);
     }
 
@@ -448,6 +455,24 @@ impl<I> ConnectionStreams<I> {
         }
     }
 
+    /// Answers unanswered publications that have failed, and removes those that have succeeded.
+    fn send_failures(&mut self, replies: &impl Replies<Id = I>, cx: &mut Context<'_>) {
+        if self.unanswered.is_empty() || !has_outbound_capacity(cx) {
+            return;
+        }
+        let waker = cx.waker();
+        let mut cx_of_task = task::Context::from_waker(&waker);
+        self.unanswered.retain_mut(|one| match one.write.poll_failure(one.durability, &mut cx_of_task) {
+            Poll::Pending => true,
+            Poll::Ready(result) => {
+                if let Err(problem) = result {
+                    replies.failed(&one.id, problem, cx);
+                }
+                false
+            }
+        });
+    }
+
     /// Sends the results of fetches in the order of the requests.
     fn send_fetches(&mut self, replies: &impl Replies<Id = I>, cx: &mut Context<'_>) {
         let waker = cx.waker();
@@ -474,6 +499,7 @@ impl<I> ConnectionStreams<I> {
 
     /// Sends the answers that are due.
     fn send_acks(&mut self, replies: &impl Replies<Id = I>, cx: &mut Context<'_>) {
+        self.send_failures(replies, cx);
         if self.pending_answers == 0 {
             return;
         }
@@ -487,6 +513,10 @@ impl<I> ConnectionStreams<I> {
         self.update_read_pause(cx);
     }
 }
+
+/// Publications of a connection that are answered only if they fail. Each is polled at every publication and wakeup; further
+/// ones wait in order with those that are acknowledged.
+const UNANSWERED_MAX: usize = 64;
 
 /// Empty queues that a connection retains.
 const IDLE_ACK_QUEUES_MAX: usize = 16;

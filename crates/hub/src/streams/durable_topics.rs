@@ -6,6 +6,8 @@
 //!                             └─▶ follow: a new subscriber reads up to the relay's offset, then joins there
 //! ```
 //!
+//! If a broker stores the stream, a [feed](super::relay_feed) publishes the records before they are in this node's log.
+//!
 //! The relay follows the log and not the publishers. So all subscribers receive the same order, nothing before it has
 //! the durability of the stream, and records that other clients append to the log.
 
@@ -44,6 +46,8 @@ pub(crate) struct DurableTopics {
     reset: Mutex<Vec<String>>,
     relay_waker: Arc<RelayWaker>,
     relay_thread: Mutex<Option<JoinHandle<()>>>,
+    /// For records of a broker; `None` before the start and after the end.
+    feed: Mutex<Option<(Arc<HubTopics>, Publisher)>>,
     closing: AtomicBool,
     /// Number of relays added so far.
     generation: AtomicU64,
@@ -61,11 +65,14 @@ pub(crate) struct TopicRelay {
     /// The first record that the relay has not published. Locked while the relay publishes and while a subscriber
     /// joins.
     relayed: Mutex<u64>,
+    /// The end of the records that the log has accepted from a broker, and may not have written; 0 without a broker.
+    /// Written while `relayed` is locked.
+    accepted: AtomicU64,
     /// The offset up to which the idempotency keys of records are known; `None` before they are read.
     keys_read_to: Mutex<Option<u64>>,
     /// The last sequence that another process has published, beyond the end of this process.
     external_sequence: AtomicU64,
-    wake_flag: Arc<WakeFlag>,
+    pub(super) wake_flag: Arc<WakeFlag>,
 }
 
 /// Wakes the relay.
@@ -111,6 +118,7 @@ impl DurableTopics {
             reset: Mutex::default(),
             relay_waker: Arc::default(),
             relay_thread: Mutex::default(),
+            feed: Mutex::default(),
             closing: AtomicBool::new(false),
             generation: AtomicU64::new(0),
             discovery: TopicDiscovery::default(),
@@ -130,12 +138,15 @@ impl DurableTopics {
 
     /// Starts the relay of a stream that a broker stores, at the offset where this node begins to follow. A stream that
     /// backs no topic has no relay; callers of [`relay`](Self::relay) receive the error.
-    pub(super) fn insert_at_broker(&self, stream: &Stream, from: u64) {
-        if self.is_durable(stream.name())
-            && let Ok(partition) = single_partition(stream)
-        {
-            self.insert(stream, partition, (BROKER_EPOCH, from));
+    pub(super) fn insert_at_broker(&self, stream: &Stream, from: u64) -> Option<Arc<TopicRelay>> {
+        if !self.is_durable(stream.name()) {
+            return None;
         }
+        let partition = single_partition(stream).ok()?;
+        let next = partition.offsets().next;
+        let relay = self.insert(stream, partition, (BROKER_EPOCH, from));
+        relay.accept(from.max(next), &relay.relayed());
+        Some(relay)
     }
 
     /// The relay of a stream. If this process has created the stream, the relay publishes all its records. Records that
@@ -157,6 +168,7 @@ impl DurableTopics {
                 epoch,
                 partition,
                 relayed: Mutex::new(relayed),
+                accepted: AtomicU64::new(0),
                 keys_read_to: Mutex::default(),
                 external_sequence: AtomicU64::new(0),
                 wake_flag: WakeFlag::new(Waker::from(self.relay_waker.clone())),
@@ -228,11 +240,17 @@ impl DurableTopics {
         if self.patterns.is_empty() {
             return Ok(());
         }
+        *self.feed() = Some((hub.clone(), publisher.clone()));
         let durable_topics = Arc::clone(self);
         let thread = thread::Builder::new().name("topics".to_owned());
         let thread = thread.spawn(move || durable_topics.run(&hub, publisher))?;
         *self.relay_thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
         Ok(())
+    }
+
+    /// The topics to which records of a broker are published.
+    pub(super) fn feed(&self) -> MutexGuard<'_, Option<(Arc<HubTopics>, Publisher)>> {
+        self.feed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether a publication of another process at this position follows directly. While the relay runs, it publishes
@@ -249,6 +267,7 @@ impl DurableTopics {
     /// The streams are closed: waits until all their records are published here.
     pub(crate) fn finish(&self) {
         self.closing.store(true, Ordering::SeqCst);
+        self.feed().take();
         self.relay_waker.clone().wake();
         if let Some(relay) = self.relay_thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
             // A relay that has panicked has published what it could.
@@ -297,8 +316,20 @@ impl DurableTopics {
 }
 
 impl TopicRelay {
-    fn name(&self) -> &str {
+    pub(super) fn name(&self) -> &str {
         self.stream.name()
+    }
+
+    /// The log has accepted records up to this offset. Returns the end of the records before; `None` if the log had
+    /// accepted these before. The caller holds the lock of `relayed`.
+    pub(super) fn accept(&self, end: u64, _: &MutexGuard<'_, u64>) -> Option<u64> {
+        let before = self.accepted.fetch_max(end, Ordering::SeqCst);
+        (end > before).then_some(before)
+    }
+
+    /// Whether the log has accepted a record at this offset, and may not have written it.
+    pub(super) fn is_accepted(&self, offset: u64) -> bool {
+        offset < self.accepted.load(Ordering::SeqCst) && self.partition.failure().is_none()
     }
 
     /// Whether this is the relay of the stream, and not of a deleted stream of the same name.
@@ -357,12 +388,15 @@ impl TopicRelay {
         // An index is being rebuilt; other topics continue meanwhile.
         let Poll::Ready(found) = found else { return RelayStep::Idle };
         match found {
-            Ok(read) if read.batches.is_empty() => self.await_records(from),
+            Ok(read) if read.batches.is_empty() => self.await_records(),
             Ok(read) => {
                 let mut records = records_from(&read.batches, from).peekable();
                 while records.peek().is_some() {
                     let mut relayed = self.relayed();
                     for record in records.by_ref().take(RELAY_RECORDS) {
+                        if record.offset < *relayed {
+                            continue;
+                        }
                         let position = self.position(record.offset + 1);
                         hub.relay(publisher, self.name(), &content_of(&record), position);
                         *relayed = position.sequence;
@@ -371,8 +405,8 @@ impl TopicRelay {
                     drop(relayed);
                     wait_for_workers(publisher);
                 }
-                // These offsets have no records.
-                *self.relayed() = read.next;
+                // The offsets up to there have no records.
+                self.skip_to(read.next);
                 RelayStep::Progress
             }
             Err(ReadError::Gone { earliest: to } | ReadError::Damaged { resume: to, .. }) if to > from => {
@@ -382,11 +416,11 @@ impl TopicRelay {
                     to,
                     "records were deleted before they were published"
                 );
-                *self.relayed() = to;
+                self.skip_to(to);
                 RelayStep::Progress
             }
             // An empty copy stands at 0, at any offset of its broker.
-            Err(ReadError::Ahead { .. }) => self.await_records(from),
+            Err(ReadError::Ahead { .. }) => self.await_records(),
             Err(ReadError::Deleted) => RelayStep::Idle,
             Err(error) => {
                 tracing::error!(topic = self.name(), %error, "cannot read the stream of a topic");
@@ -395,12 +429,22 @@ impl TopicRelay {
         }
     }
 
-    fn await_records(&self, next: u64) -> RelayStep {
-        if self.wake_flag.arm(|waker| self.partition.watch(PartitionEvent::Readable(next), waker)) {
-            RelayStep::Progress
-        } else {
-            RelayStep::Idle
-        }
+    fn skip_to(&self, next: u64) {
+        let mut relayed = self.relayed();
+        *relayed = next.max(*relayed);
+    }
+
+    fn await_records(&self) -> RelayStep {
+        let watch = |waker: &Waker| {
+            let (accepted, next) = {
+                let relayed = self.relayed();
+                (self.accepted.load(Ordering::SeqCst), *relayed)
+            };
+            // The feed publishes the next records, or wakes the relay. A watch would end the deferral of their write.
+            let has_feed_only = accepted > 0 && accepted <= next;
+            !has_feed_only && self.partition.watch(PartitionEvent::Readable(next), waker)
+        };
+        if self.wake_flag.arm(watch) { RelayStep::Progress } else { RelayStep::Idle }
     }
 }
 

@@ -208,6 +208,11 @@ impl DurableSubscription {
                 *next = to;
                 return Ok(FollowStep::Progress);
             }
+            // The feed has delivered the record, and the log is writing it.
+            Ok(None) if relay.is_accepted(*next) => {
+                let is_readable = relay.partition().watch(PartitionEvent::Readable(*next), &waker);
+                return Ok(if is_readable { FollowStep::Progress } else { FollowStep::Pending });
+            }
             Ok(None) | Err(ReadFailure::Ahead(_)) => {
                 return Err(problem(
                     code::STORE,
@@ -292,6 +297,7 @@ pub(crate) async fn history(
                     None => read,
                 });
             }
+            Ok(None) if relay.is_accepted(next) => relay.written(next).await,
             Ok(None) => break,
             Err(ReadFailure::Gap(to) | ReadFailure::Ahead(to)) => next = to,
             Err(ReadFailure::Failed(problem)) => return Err(problem),
@@ -307,6 +313,15 @@ fn joined(first: &ReadResult, mut next: ReadResult) -> ReadResult {
 }
 
 impl TopicRelay {
+    /// Waits until the log has written an accepted record, or has failed.
+    async fn written(&self, offset: u64) {
+        poll_fn(|cx| match self.partition().watch(PartitionEvent::Readable(offset), cx.waker()) {
+            false if self.is_accepted(offset) => Poll::Pending,
+            _ => Poll::Ready(()),
+        })
+        .await;
+    }
+
     /// Whether the relay has reached the client's position. The position in another epoch is unknown.
     fn has_reached(&self, start: Option<ReplayFrom>) -> bool {
         let Some(ReplayFrom::After(position)) = start else { return true };

@@ -11,6 +11,10 @@ pub(crate) trait Replies {
     /// The id of a client's request.
     type Id;
 
+    /// Whether the client receives an answer to a publication that succeeds.
+    fn acknowledges(&self, _id: &Self::Id) -> bool {
+        true
+    }
     fn published(&self, at: &ReplyContext<'_, Self::Id>, appended: Appended, cx: &mut Context<'_>);
     /// Records of a publication without acknowledgement were accepted.
     fn accepted(&self, _at: &ReplyContext<'_, Self::Id>, _count: u32, _cx: &mut Context<'_>) {}

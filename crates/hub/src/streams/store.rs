@@ -154,6 +154,20 @@ impl PendingWrite {
             Self::Requested(answer) => answer.as_mut().poll(cx).map(|done| done.map(|()| None)),
         }
     }
+
+    /// Polls as [`poll`](Self::poll); the waker of an append is called only if the append fails.
+    pub(crate) fn poll_failure(
+        &mut self,
+        durability: Durability,
+        cx: &mut task::Context<'_>,
+    ) -> Poll<Result<Option<Appended>, Problem>> {
+        match self {
+            Self::Log(pending) => {
+                pending.poll_failure(durability, cx).map(|done| done.map(Some).map_err(Problem::from))
+            }
+            Self::Requested(_) => self.poll(durability, cx),
+        }
+    }
 }
 
 /// A group's committed offset: known, or requested from the broker.

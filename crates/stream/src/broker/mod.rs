@@ -33,6 +33,7 @@ use std::time::Duration;
 use crate::record::Records;
 use crate::{AppendError, Partition, Pending, ReadResult, StartPosition};
 
+pub use crate::copy_observer::CopyObserver;
 pub use batches::BatchEncoder;
 pub use error::BrokerError;
 pub use response::{BrokerResponder, BrokerResponse};

@@ -145,6 +145,9 @@ impl LogSink {
         while let Some((base, records)) = self.queued.pop_front() {
             let flow = match self.append(base, &records) {
                 Ok(pending) => {
+                    if let Some(observer) = self.partition.copy_observer() {
+                        observer.accepted(base, &records);
+                    }
                     self.end = base + u64::from(records.count());
                     self.unconfirmed.push_back((base, records, pending));
                     continue;
@@ -232,10 +235,11 @@ fn now() -> u64 {
 mod tests {
     use std::fs;
     use std::path::{Path, PathBuf};
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::{Arc, Mutex};
 
     use super::*;
+    use crate::copy_observer::CopyObserver;
     use crate::disk::simulated::SimulatedDisk;
     use crate::record::{self, RECORD_HEADER, ValueKind};
     use crate::{StreamConfig, Streams, StreamsConfig};
@@ -257,7 +261,7 @@ mod tests {
         }
 
         fn write(&self) {
-            while self.streams.work() {}
+            write(&self.streams);
         }
     }
 
@@ -266,6 +270,12 @@ mod tests {
             self.streams.close();
             let _ = fs::remove_dir_all(&self.directory);
         }
+    }
+
+    /// Writes all records, also those whose write is deferred.
+    fn write(streams: &Streams) {
+        streams.tick();
+        while streams.work() {}
     }
 
     fn put(sink: &mut LogSink, offset: u64, time: u64, value: &[u8]) {
@@ -299,6 +309,98 @@ mod tests {
             Streams::open_on(Arc::new(disk.clone()), Path::new("/log"), config, clock).unwrap();
         let partition = streams.create("s", &StreamConfig::default()).unwrap().partition(0).unwrap();
         (disk, time, streams, partition)
+    }
+
+    /// Records what an observer receives, and the end of the readable records at that time.
+    struct Observed {
+        partition: Partition,
+        all: Mutex<Vec<(u64, u32, u64)>>,
+    }
+
+    impl CopyObserver for Observed {
+        fn accepted(&self, base: u64, records: &Records) {
+            let readable = self.partition.offsets().readable;
+            self.all.lock().unwrap().push((base, records.count(), readable));
+        }
+    }
+
+    #[test]
+    fn observer_receives_accepted_records_before_they_are_written() {
+        let (disk, time, streams, partition) = simulated();
+        let observed = Arc::new(Observed { partition: partition.clone(), all: Mutex::default() });
+        partition.observe_copy(observed.clone());
+        let mut sink = LogSink::new(partition.clone());
+        for offset in [3, 4, 9] {
+            put(&mut sink, offset, 1, b"x");
+        }
+        assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::Accepted));
+        assert_eq!(*observed.all.lock().unwrap(), [(3, 2, 0), (9, 1, 0)]);
+        // A full disk returns records, which are accepted again.
+        disk.set_free_space(Some(0));
+        write(&streams);
+        put(&mut sink, 10, 1, b"x");
+        assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::NoSpace));
+        assert_eq!(observed.all.lock().unwrap().len(), 2, "the log accepts nothing");
+        disk.set_free_space(None);
+        time.fetch_add(1_000_000, Ordering::Relaxed);
+        assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::Accepted));
+        assert_eq!(observed.all.lock().unwrap()[2..], [(3, 2, 0), (9, 1, 0), (10, 1, 0)]);
+        write(&streams);
+        assert_eq!(offsets(&partition), [vec![3, 4], vec![9], vec![10]]);
+    }
+
+    #[test]
+    fn reader_that_waits_ends_the_deferral_of_a_write() {
+        let (log, partition) = SinkLog::new("waits", StreamsConfig::default());
+        let mut sink = LogSink::new(partition.clone());
+        put(&mut sink, 0, 1, b"x");
+        assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::Accepted));
+        assert_eq!((partition.offsets().readable, partition.offsets().next), (0, 1));
+        assert!(!log.streams.pool().has_ready(), "the write is deferred");
+        assert!(!partition.watch(PartitionEvent::Readable(0), Waker::noop()));
+        assert!(log.streams.pool().has_ready());
+        while log.streams.work() {}
+        assert_eq!(partition.offsets().readable, 1);
+        // A reader who waits already.
+        assert!(!partition.watch(PartitionEvent::Readable(1), Waker::noop()));
+        put(&mut sink, 1, 1, b"x");
+        assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::Accepted));
+        assert!(log.streams.pool().has_ready());
+    }
+
+    #[test]
+    fn deferral_ends_at_its_limit_of_bytes() {
+        let (log, partition) = SinkLog::new("many", StreamsConfig::default());
+        let mut sink = LogSink::new(partition.clone());
+        put(&mut sink, 0, 1, &[0; 200 << 10]);
+        assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::Accepted));
+        assert!(!log.streams.pool().has_ready());
+        put(&mut sink, 1, 1, &[0; 200 << 10]);
+        assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::Accepted));
+        assert!(log.streams.pool().has_ready());
+    }
+
+    #[test]
+    fn deferred_records_are_written_soon_and_at_the_close() {
+        let directory = std::env::temp_dir().join(format!("sinews-sink-{}-soon", std::process::id()));
+        let (streams, _) =
+            Streams::open(&directory, StreamsConfig::default()).expect("the directory is ours");
+        let partition = streams.create("s", &StreamConfig::default()).unwrap().partition(0).unwrap();
+        let mut sink = LogSink::new(partition.clone());
+        for offset in 0..3 {
+            put(&mut sink, offset, 1, b"x");
+            assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::Accepted));
+            let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+            while partition.offsets().readable <= offset {
+                assert!(std::time::Instant::now() < end, "the records are not written");
+                std::thread::yield_now();
+            }
+        }
+        put(&mut sink, 3, 1, b"x");
+        assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::Accepted));
+        streams.close();
+        assert_eq!(offsets(&partition).concat(), [0, 1, 2, 3]);
+        let _ = fs::remove_dir_all(&directory);
     }
 
     #[test]
@@ -336,7 +438,7 @@ mod tests {
     fn batches_returned_by_a_full_disk_are_written_once_there_is_space() {
         let (disk, time, streams, partition) = simulated();
         let mut sink = LogSink::new(partition.clone());
-        let write = || while streams.work() {};
+        let write = || write(&streams);
         put(&mut sink, 0, 1, b"x");
         assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::Accepted));
         write();
@@ -367,7 +469,7 @@ mod tests {
     fn no_batch_is_appended_behind_dropped_batches() {
         let (disk, time, streams, partition) = simulated();
         let mut sink = LogSink::new(partition.clone());
-        let write = || while streams.work() {};
+        let write = || write(&streams);
         disk.set_free_space(Some(0));
         put(&mut sink, 3, 1, b"given up");
         assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::Accepted));

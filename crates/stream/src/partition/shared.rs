@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use super::state::State;
 use crate::StreamsConfig;
+use crate::copy_observer::CopyObserver;
 use crate::disk::Disk;
 use crate::writer::{Clock, WriterPool};
 
@@ -33,6 +34,7 @@ pub(crate) struct PartitionCore {
     pub(super) permanent_failure: OnceLock<Arc<str>>,
     /// Notified when an executor has returned the partition.
     pub(super) executor_changed: Condvar,
+    pub(super) copy_observer: OnceLock<Arc<dyn CopyObserver>>,
 }
 
 impl PartitionCore {

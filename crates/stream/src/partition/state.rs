@@ -51,6 +51,8 @@ pub(super) struct State {
     pub(super) pending: usize,
     /// A writer has the partition or will have it. The code that sets the flag also queues the partition.
     pub(super) busy: bool,
+    /// The pool will check the partition for a deferred write.
+    pub(super) is_deferred: bool,
     /// A job begun by an executor that could not execute it.
     pub(super) deferred_job: Option<WriterJob>,
     /// Number of carriers that have the partition: at most one, except during a handover.

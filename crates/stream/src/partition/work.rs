@@ -16,7 +16,7 @@ use crate::writer::WorkUnit;
 impl PartitionCore {
     /// Passes the partition to the executor, if there is one and the work suits it.
     pub(super) fn delegate(self: &Arc<Self>, mut state: MutexGuard<'_, State>) -> bool {
-        if state.closed || state.config.fsync == Fsync::Batch {
+        if state.closed || state.config.fsync == Fsync::Batch || state.queue.first().is_none() {
             return false;
         }
         let Some(executor) = self.pool.executor() else { return false };
@@ -24,6 +24,13 @@ impl PartitionCore {
         drop(state);
         executor.execute(WriteTask::new(self.clone()));
         true
+    }
+
+    /// Passes the partition to a writer, unless one has it.
+    pub(super) fn start_writing(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+        if !std::mem::replace(&mut state.busy, true) && !self.delegate(state) {
+            self.push();
+        }
     }
 
     /// Queues the partition for the log's threads.
@@ -54,7 +61,10 @@ impl WorkUnit for PartitionCore {
 
     fn tick(&self, now: u64) -> bool {
         let mut state = self.state();
-        let is_due = state.retention_is_due(now) || state.roll_is_due(now) || state.sync_is_due(now);
+        // A deferred write; any other one has a writer.
+        let is_deferred = std::mem::take(&mut state.is_deferred) && state.queue.first().is_some();
+        let is_due =
+            is_deferred || state.retention_is_due(now) || state.roll_is_due(now) || state.sync_is_due(now);
         is_due && state.failed.is_none() && !std::mem::replace(&mut state.busy, true)
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Wake, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 
 use super::{TestLog, numbered, poll};
 use crate::disk::simulated::{DiskFault, SimulatedDisk};
@@ -97,6 +97,30 @@ fn waiters_are_woken_once_by_failure_or_close() {
         assert!(!one.partition.watch(PartitionEvent::Readable(0), &reader_waker));
         assert!(one.partition.watch(PartitionEvent::QueueSpace, &producer_waker));
     }
+}
+
+#[test]
+fn append_without_interest_in_success_wakes_on_failure_only() {
+    let (counting_waker, waker) = counting_waker();
+    let mut cx = Context::from_waker(&waker);
+    let (completer, mut pending) = Pending::channel(1);
+    assert!(pending.poll_failure(Durability::Broker, &mut cx).is_pending());
+    completer.reached(Durability::Broker, 40);
+    assert_eq!(counting_waker.wakes(), 0);
+    assert!(
+        matches!(pending.poll_failure(Durability::Broker, &mut cx), Poll::Ready(Ok(done)) if done.first == 40)
+    );
+    let (completer, mut pending) = Pending::channel(1);
+    assert!(pending.poll_failure(Durability::Broker, &mut cx).is_pending());
+    completer.fail(AppendError::Busy);
+    assert_eq!(counting_waker.wakes(), 1);
+    assert!(matches!(pending.poll_failure(Durability::Broker, &mut cx), Poll::Ready(Err(AppendError::Busy))));
+    // The last poll decides.
+    let (completer, mut pending) = Pending::channel(1);
+    assert!(pending.poll_failure(Durability::Broker, &mut cx).is_pending());
+    assert!(pending.poll(Durability::Broker, &mut cx).is_pending());
+    completer.reached(Durability::Broker, 40);
+    assert_eq!(counting_waker.wakes(), 2);
 }
 
 #[test]

@@ -400,6 +400,10 @@ impl JsonReplies {
 impl Replies for JsonReplies {
     type Id = JsonRequest;
 
+    fn acknowledges(&self, request: &JsonRequest) -> bool {
+        request.id.is_some()
+    }
+
     fn published(&self, at: &ReplyContext<'_, JsonRequest>, appended: Appended, cx: &mut Context<'_>) {
         let Appended { first, count, .. } = appended;
         if let Some(epoch) = at.id.epoch {

@@ -1,8 +1,7 @@
 //! Two nodes at a broker that does not deduplicate, and whose copies lag behind.
 
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::task::Waker;
 use std::time::Duration;
 
 use sinews_stream::broker::{BatchEncoder, Broker, BrokerHealth, BrokerResponse};
@@ -13,6 +12,7 @@ use sinews_stream::{
 };
 use tempfile::TempDir;
 
+use super::super::block_on::block_on;
 use super::super::options::CreationRules;
 use super::*;
 use crate::api::streams::append_to_topic;
@@ -122,25 +122,6 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         self.store.close();
-    }
-}
-
-struct ThreadWaker(Thread);
-
-impl Wake for ThreadWaker {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let waker = Waker::from(Arc::new(ThreadWaker(thread::current())));
-    let mut future = std::pin::pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => thread::park(),
-        }
     }
 }
 

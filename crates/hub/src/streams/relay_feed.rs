@@ -1,0 +1,81 @@
+//! Publishes the records of a broker to the subscribers of a durable topic when this node's log accepts them.
+//!
+//! ```text
+//!   broker ──▶ thread of its client ─┬─▶ topics of the server below ─▶ live subscribers
+//!                                    └─▶ log ─▶ relay, if workers fall behind ─▶ the same subscribers
+//! ```
+//!
+//! The broker has stored these records, so their delivery need not wait for this node's copy. The relay's thread takes
+//! over while workers fall behind: only that thread may wait for them.
+
+use std::sync::{Arc, Weak};
+use std::task::Wake;
+
+use sinews_server::Publisher;
+use sinews_stream::broker::CopyObserver;
+use sinews_stream::record::Records;
+
+use super::durable_topics::{DurableTopics, RELAY_RECORDS, TopicRelay, content_of};
+use crate::topics::HubTopics;
+
+/// Observes the copy of one stream.
+pub(super) struct RelayFeed {
+    topics: Weak<DurableTopics>,
+    relay: Weak<TopicRelay>,
+}
+
+impl RelayFeed {
+    pub(super) fn new(topics: &Arc<DurableTopics>, relay: &Arc<TopicRelay>) -> Arc<Self> {
+        Arc::new(Self { topics: Arc::downgrade(topics), relay: Arc::downgrade(relay) })
+    }
+}
+
+impl CopyObserver for RelayFeed {
+    fn accepted(&self, base: u64, records: &Records) {
+        if let (Some(topics), Some(relay)) = (self.topics.upgrade(), self.relay.upgrade()) {
+            topics.publish_accepted(&relay, base, records);
+        }
+    }
+}
+
+impl DurableTopics {
+    /// Publishes records that the log has accepted, if all earlier ones are published and no worker has a backlog.
+    /// Otherwise the relay reads them from the log.
+    fn publish_accepted(&self, relay: &TopicRelay, base: u64, records: &Records) {
+        let end = base + u64::from(records.count());
+        let mut relayed = relay.relayed();
+        let Some(earlier) = relay.accept(end, &relayed) else { return };
+        if *relayed >= earlier
+            && let Some((hub, publisher)) = &mut *self.feed()
+        {
+            *relayed = publish((hub, publisher), relay, (base, records), *relayed);
+        }
+        let is_complete = *relayed >= end;
+        drop(relayed);
+        match is_complete {
+            true => self.wake_all(),
+            false => relay.wake_flag.clone().wake(),
+        }
+    }
+}
+
+/// Publishes records until a worker has a backlog; returns the offset behind the last published one.
+fn publish(
+    (hub, publisher): (&HubTopics, &mut Publisher),
+    relay: &TopicRelay,
+    (base, records): (u64, &Records),
+    mut relayed: u64,
+) -> u64 {
+    for (index, (offset, record)) in (base..).zip(records.iter().flatten()).enumerate() {
+        if index % RELAY_RECORDS == 0 && publisher.is_backlogged() {
+            break;
+        }
+        let position = relay.position(offset + 1);
+        hub.relay(publisher, relay.name(), &content_of(&record), position);
+        relayed = position.sequence;
+    }
+    relayed
+}
+
+#[cfg(test)]
+mod tests;
