@@ -429,7 +429,7 @@ impl LivePolicy {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::thread;
 
     use super::*;
@@ -451,6 +451,8 @@ mod tests {
     fn namespaces_in_force_name_no_hook_without_a_client_of_hooks() {
         let live = LivePolicy::new(policy(true)).expect("the hooks start");
         let is_over = AtomicBool::new(false);
+        // Odd while, and after, a replacement removes the client.
+        let replacements = AtomicUsize::new(0);
         thread::scope(|scope| {
             let reader = scope.spawn(|| {
                 let names_hook = || {
@@ -460,11 +462,15 @@ mod tests {
                 // A hook that was looked up before the client was removed is not found again.
                 let mut faults = 0;
                 while !is_over.load(Ordering::Relaxed) {
-                    faults += usize::from(names_hook() && live.policy().hooks().is_none() && names_hook());
+                    let before = replacements.load(Ordering::SeqCst);
+                    let fault = names_hook() && live.policy().hooks().is_none() && names_hook();
+                    let is_removal = before % 2 == 1 && replacements.load(Ordering::SeqCst) == before;
+                    faults += usize::from(fault && is_removal);
                 }
                 faults
             });
             for has_hooks in [false, true].repeat(1000) {
+                replacements.fetch_add(1, Ordering::SeqCst);
                 live.replace(policy(has_hooks));
             }
             is_over.store(true, Ordering::Relaxed);

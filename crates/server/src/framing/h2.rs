@@ -213,7 +213,8 @@ impl H2Conn {
         if !self.machine.settings_acknowledged() {
             first = first.min(self.started + config.head_timeout);
         }
-        if self.is_idle() {
+        // An incomplete block has a deadline of its own.
+        if self.is_idle() && self.block_since.is_none() {
             let wait = if self.has_request { config.keep_alive_timeout } else { config.head_timeout };
             return first.min(self.idle_since + wait);
         }
@@ -232,7 +233,7 @@ impl H2Conn {
             self.close(ErrorCode::ENHANCE_YOUR_CALM, shared);
         } else if unacknowledged && self.started + config.head_timeout <= now {
             self.close(ErrorCode::SETTINGS_TIMEOUT, shared);
-        } else if self.is_idle() {
+        } else if self.is_idle() && self.block_since.is_none() {
             self.close(ErrorCode::NO_ERROR, shared);
         } else {
             self.time_out_streams(&config, shared);

@@ -102,6 +102,7 @@ pub(super) fn pattern_alone_receives_topics_of_another_node(url: &str, unused: &
 }
 
 /// A pattern that matches more topics than the node may store is rejected, with the limit.
+#[cfg(feature = "kafka")]
 pub(super) fn pattern_beyond_the_limit_is_rejected(url: &str, unused: &str, create: impl Fn(&str)) {
     let durable = format!("{unused}.>");
     let first = node(url, &["--streams-topics", &durable]);
