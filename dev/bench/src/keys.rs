@@ -67,7 +67,7 @@ fn measure(args: &KeysArgs, server: &Server, name: &str, dialect: &'static Diale
     let mut audience = Audience::new(server.address, args, dialect)?;
     let snapshot_bytes = f64::from(args.keys) * 70.0;
     let warm_up = snapshot_bytes * 8.0 / f64::from(args.slow_bits) * SNAPSHOT_ALLOWANCE;
-    let warm_up = args.warm_up.map_or(warm_up.clamp(1.0, 60.0), f64::from);
+    let warm_up = args.warm_up.map_or_else(|| warm_up.clamp(1.0, 60.0), f64::from);
     audience.run(&mut writer, Duration::from_secs_f64(warm_up))?;
     audience.reset();
     let before = Usage::of(server.pid())?;
