@@ -42,7 +42,7 @@ fn serve(args: ServeArgs, predecessor: &mut Option<Predecessor>) -> Result<(), B
     let router = hub.mount(Router::new());
     let mut server = Server::new(if settings.access_log { router.access_log("/") } else { router })
         .http(settings.http.config(settings.max_message))
-        .engine(EngineConfig::default().with_backend(backend(settings.backend)))
+        .engine(engine(&settings))
         .limits(settings.limits.limits())
         .topics(settings.limits.topics());
     server = hub.configure(settings.stop.apply(server));
@@ -74,6 +74,10 @@ fn serve(args: ServeArgs, predecessor: &mut Option<Predecessor>) -> Result<(), B
     hub.shut_down();
     tracing::info!("stopped");
     Ok(())
+}
+
+fn engine(settings: &ServeSettings) -> EngineConfig {
+    EngineConfig::default().with_backend(backend(settings.backend)).with_batching(settings.batching)
 }
 
 fn backend(backend: BackendSetting) -> BackendChoice {

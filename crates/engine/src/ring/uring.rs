@@ -102,7 +102,7 @@ impl Uring {
             enters: 0,
             files,
             batch: 1,
-            batches: setup::waits_for_batches(),
+            batches: config.batching && setup::waits_for_batches(),
             thread: None,
             is_rejected: false,
             failed: None,
@@ -565,6 +565,15 @@ mod tests {
             woken += out.drain(..).filter(|completion: &Completion| completion.token == Token::WAKE).count();
         }
         assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+    }
+
+    #[test]
+    fn ring_without_batching_waits_for_one_completion() {
+        let Ok((mut uring, _)) = Uring::new(&EngineConfig::default().with_batching(false)) else {
+            return println!("skipped: io_uring is not available");
+        };
+        uring.set_batch(16);
+        assert_eq!(uring.batch, 1);
     }
 
     #[test]
