@@ -66,7 +66,10 @@ fn publish(
     (base, records): (u64, &Records),
     mut relayed: u64,
 ) -> u64 {
-    for (index, (offset, record)) in (base..).zip(records.iter().flatten()).enumerate() {
+    // The relay may have read these records from the log before the log reported them here.
+    let first = relayed;
+    let unpublished = (base..).zip(records.iter().flatten()).skip_while(|(offset, _)| *offset < first);
+    for (index, (offset, record)) in unpublished.enumerate() {
         if index % RELAY_RECORDS == 0 && publisher.is_backlogged() {
             break;
         }

@@ -239,6 +239,17 @@ fn records_that_the_log_accepts_again_are_published_once() {
     assert_eq!(node.hub.take_rates(1), [("t".to_owned(), 3)]);
 }
 
+/// The log is readable before it reports its records: the relay may publish them meanwhile.
+#[test]
+fn records_that_the_relay_has_published_are_not_published_again() {
+    let mut node = Node::started();
+    node.hub.count_dashboard(true);
+    *node.store.relay("t").unwrap().unwrap().relayed() = FIRST + 1;
+    node.push_batch(FIRST..FIRST + 2);
+    assert_eq!(node.published(), [FIRST + 1]);
+    assert_eq!(node.hub.take_rates(1), [("t".to_owned(), 1)]);
+}
+
 #[test]
 fn history_waits_for_published_records() {
     let mut node = Node::started();
