@@ -30,8 +30,9 @@ fn unknown(command: &Command, variables: impl Iterator<Item = OsString>) -> Vec<
 
 const PREFIX: &str = "SINEWS_";
 
-/// Variables of the program's own processes and of its tests.
-const OTHERS: [&str; 3] = ["SINEWS_HANDOVER", "SINEWS_TEST_", "SINEWS_STREAM_SEED"];
+/// Variables of the program's own processes, of its tests, and of its build, which `cargo run` passes on.
+const OTHERS: [&str; 5] =
+    ["SINEWS_HANDOVER", "SINEWS_TEST_", "SINEWS_STREAM_SEED", "SINEWS_COMMIT", "SINEWS_TARGET"];
 
 fn collect(command: &Command, known: &mut Vec<String>) {
     known.extend(
