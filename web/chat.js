@@ -291,7 +291,6 @@ class Room {
   subscribe() {
     this.readOnly = this.#isSubscribed = false;
     this.#problem = "";
-    this.join();
     // With another token the room goes on where it was.
     const from = this.#subscription?.position;
     this.#subscription = connection.client.subscribe(topicOf(this.name), ({ data }) => this.#receive(data), {
@@ -307,6 +306,8 @@ class Room {
     });
     // Without the right to it, the room has no signs of typing.
     this.#typing = connection.client.subscribe(TYPING.topic(this.name), ({ data }) => this.#receiveTyping(data), { onerror() {} });
+    // Behind the subscription: a message that waits for this page is sent when its member appears.
+    this.join();
   }
 
   /** Shows this page to the other members, or its new name or color. If the server rejects it, the page is not shown. */

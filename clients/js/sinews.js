@@ -438,9 +438,9 @@ export class Client {
     this.#renewBefore(expiresIn);
     this.#setStatus("open");
     this.#startHeartbeat();
-    // First, so that a subscription of this client finds its own member.
-    for (const [topic, joined] of this.#joined) this.#sendJoin(topic, joined);
     for (const subscription of this.#subscriptions) this.#sendSubscribe(subscription);
+    // Behind the subscriptions: other members may answer a new member at once.
+    for (const [topic, joined] of this.#joined) this.#sendJoin(topic, joined);
     for (const consumption of this.#consumptions) this.#sendConsume(consumption);
     for (const state of this.#states.values()) this.#sendState(state);
     const queue = this.#queue;

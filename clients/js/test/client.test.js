@@ -360,6 +360,26 @@ test("clients list the members again after random delays if an update does not l
   assert.equal(requests().length, 2, "a client that has unsubscribed needs no list");
 });
 
+test("a client subscribes before it joins, so that it gets what the members answer", limit, async (t) => {
+  const sent = [];
+  let socket;
+  class Socket {
+    constructor() {
+      socket = this;
+    }
+    send(frame) {
+      sent.push(JSON.parse(frame));
+    }
+    close() {}
+  }
+  const one = client(t, "ws://host/ws", { WebSocket: Socket });
+  one.join("room", { id: "anna" });
+  one.subscribe("room", () => {}, { members() {} });
+  while (!socket) await new Promise(setImmediate);
+  socket.onmessage({ data: JSON.stringify({ op: "welcome" }) });
+  assert.deepEqual(sent.map(({ op }) => op), ["subscribe", "join"]);
+});
+
 test("a stream is appended to, consumed across a lost connection, read and deleted", limit, async (t) => {
   const { port, url } = await serve(t, ["--streams", folder(t)]);
   const between = await proxy(t, port);

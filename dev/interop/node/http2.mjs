@@ -116,14 +116,16 @@ for (const [transport, base] of [['clear text', plain], ['TLS', tls]]) {
       const stream = session.request(post('http2-large'));
       stream.on('error', () => {});
       stream.end(Buffer.alloc(17 << 20));
-      // The stream may close in the turn of its response.
-      const closed = once(stream, 'close');
       const [answer] = await once(stream, 'response');
       expect(answer[':status'], 413, 'the status');
+      const ended = once(stream, 'end');
       stream.resume();
-      await closed;
+      await ended;
+      // Node.js emits no `close` if it reads the response and the reset at once while the body waits.
+      if (!stream.closed) await once(stream, 'close');
+      expect(stream.rstCode, 0, 'the code of the end');
       expect((await send(session, { ':path': '/healthz' })).status, 200, 'the status of the next request');
-      session.close();
+      session.destroy();
     },
     async [`${transport}: event streams`]() {
       const session = await connect(base);

@@ -4,23 +4,37 @@ use super::*;
 use crate::cluster::broker::{FakeBroker, WireProtocol};
 use crate::support::Running;
 
-fn subscriber(address: SocketAddr, topics: &[&str]) -> Socket {
+fn subscriber(address: SocketAddr, topics: &[&str]) -> Subscriber {
+    subscriber_elsewhere(address, topics, "")
+}
+
+/// A subscriber of another process than the predecessor, which accepts connections for a moment, and closes them later.
+fn subscriber_elsewhere(address: SocketAddr, topics: &[&str], predecessor: &str) -> Subscriber {
     loop {
-        // The predecessor accepts connections for a moment, and closes them.
-        if let Some(socket) = try_subscribe(address, topics) {
-            return socket;
+        if let Some(subscriber) = try_subscribe(address, topics)
+            && subscriber.process != predecessor
+        {
+            return subscriber;
         }
     }
 }
 
-fn try_subscribe(address: SocketAddr, topics: &[&str]) -> Option<Socket> {
+struct Subscriber {
+    socket: Socket,
+    /// The part of the connection's id that names the process.
+    process: String,
+}
+
+fn try_subscribe(address: SocketAddr, topics: &[&str]) -> Option<Subscriber> {
     let mut socket = Socket::open(address, "/ws");
-    assert_eq!(socket.receive_message()?["op"], "welcome");
+    let welcome = socket.receive_message()?;
+    assert_eq!(welcome["op"], "welcome");
+    let (process, _) = welcome["connection"].as_str().unwrap().split_once('-').unwrap();
     for topic in topics {
         let ack = socket.request(&json!({ "op": "subscribe", "id": 1, "topic": topic }))?;
         assert_eq!(ack["op"], "ack", "{ack}");
     }
-    Some(socket)
+    Some(Subscriber { socket, process: process.to_owned() })
 }
 
 fn publish(address: SocketAddr, topic: &str, text: &str) {
@@ -44,10 +58,10 @@ fn publications_of_all_nodes_arrive_once_during_a_handover() {
     let topics = ["t", "kept.t"];
     let mut elsewhere = subscriber(other.address, &topics);
     // It subscribes at the predecessor, which publishes for the successor from then on.
-    let _old = subscriber(address, &topics);
+    let old = subscriber(address, &topics);
     broker.wait_for("sinews.t.t", 2);
     service.restart();
-    let mut new = subscriber(address, &topics);
+    let mut new = subscriber_elsewhere(address, &topics, &old.process);
     broker.wait_for("sinews.t.t", 2);
     for number in 0..20 {
         for topic in topics {
@@ -58,7 +72,7 @@ fn publications_of_all_nodes_arrive_once_during_a_handover() {
     for subscriber in [&mut new, &mut elsewhere] {
         let received: Vec<String> = (0..80)
             .map(|_| {
-                let message = subscriber.receive_message().unwrap();
+                let message = subscriber.socket.receive_message().unwrap();
                 assert_eq!(message["op"], "message", "{message}");
                 format!("{} {}", message["topic"], message["data"])
             })
@@ -69,7 +83,7 @@ fn publications_of_all_nodes_arrive_once_during_a_handover() {
     service.old_one_ends();
     for subscriber in [&mut new, &mut elsewhere] {
         let asked = json!({ "op": "presence", "topic": "t" });
-        while subscriber.request(&asked).unwrap()["subscribers"] != 2 {
+        while subscriber.socket.request(&asked).unwrap()["subscribers"] != 2 {
             std::thread::yield_now();
         }
     }
