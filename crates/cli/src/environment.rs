@@ -84,4 +84,14 @@ mod tests {
             ]
         );
     }
+
+    /// `cargo run` passes them to the program.
+    #[test]
+    fn variables_of_the_build_are_known() {
+        let build = include_str!("../build.rs");
+        let names = build.split("rustc-env=").skip(1).map(|rest| rest.split('=').next().unwrap());
+        let names: Vec<OsString> = names.map(OsString::from).collect();
+        assert!(!names.is_empty());
+        assert_eq!(unknown(&crate::args::command(), names.into_iter()), Vec::<String>::new());
+    }
 }

@@ -277,7 +277,14 @@ fn fuzz(log: &Path, _: Choice) -> Outcome {
 }
 
 fn build(log: &Path, _: Choice) -> Outcome {
-    single(process::cargo().args(["build", "--release", "--package", "sinews-cli", "--bin", "sinews"]), log)
+    let built = single(
+        process::cargo().args(["build", "--release", "--package", "sinews-cli", "--bin", "sinews"]),
+        log,
+    )?;
+    // The command of the README: it names no program.
+    let mut run = process::cargo();
+    run.args(["run", "--release", "--", "--version"]);
+    Ok(built + single(&mut run, &log.with_file_name("build-run.log"))?)
 }
 
 fn tidy(log: &Path, _: Choice) -> Outcome {
