@@ -305,14 +305,19 @@ impl ConnectionRegistry {
         slowest.into_iter().map(|(_, connection)| connection).collect()
     }
 
-    /// Notifies all clients whether other nodes of the cluster are reached.
+    /// Notifies all clients whether other nodes of the cluster are reached. Connections that open meanwhile know it from
+    /// their welcome.
     pub(crate) fn report_cluster(&self, is_connected: bool) {
+        let newest = self.lock().last;
         let mut after = None::<String>;
         loop {
             let found = self.page(None, after.as_deref(), STEP).unwrap_or_default();
             let Some(last) = found.last() else { return };
             after = Some(self.id_of(last));
             for connection in &found {
+                if connection.number > newest {
+                    return;
+                }
                 // A client whose queue of commands is full learns it from its next acknowledgement.
                 let _ = connection.send(ConnectionCommand::ReportCluster { is_connected });
             }
