@@ -292,10 +292,11 @@ const checks = {
     within(seen.messages - cold.messages, 0, 4, 'messages beyond the counted messages');
   },
   "latency and rate match the server's": async () => {
-    const result = await sound(['-c', '5', '-i', '2', '-d', '500ms', url('late')]);
+    const result = await sound(['-c', '5', '-i', '2', '-d', '2s', url('late')]);
     within(ms(result.latency_us.min), 19, 400, 'the least latency in ms');
-    // Little's law: the messages in flight are the rate times the latency.
-    within((result.rate * result.latency_us.mean) / 1e6, 8.5, 11, 'messages on their way');
+    // Little's law: the messages in flight are the rate times the latency. Answers that a busy machine delays beyond the
+    // end add to the latency, and not to the time; twice the messages would be 20.
+    within((result.rate * result.latency_us.mean) / 1e6, 8.5, 14, 'messages on their way');
   },
   '--rate': async () => {
     await reset();
