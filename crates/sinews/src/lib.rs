@@ -70,6 +70,7 @@
 //! | `native-tls` | | `wss://` by the TLS library of the platform, on Tokio |
 //! | `hyper` | | `sinews::hyper::upgrade` |
 //! | `http2` | | `hyper` with extended CONNECT over HTTP/2 (RFC 8441), also for axum |
+//! | `http2-client` | | `sinews::http2`: several client WebSockets on one connection of HTTP/2, on Tokio |
 //! | `axum` | | `sinews::axum::WebSocketUpgrade`, an extractor |
 //! | `compio` | | `sinews::compio`: client and server on compio 0.19 |
 //! | `blocking` | | `sinews::blocking`: client and server over `Read + Write`, without a runtime |
@@ -335,6 +336,8 @@ pub mod axum;
 pub mod blocking;
 #[cfg(feature = "compio")]
 pub mod compio;
+#[cfg(feature = "http2-client")]
+pub mod http2;
 #[cfg(feature = "hyper")]
 pub mod hyper;
 #[cfg(feature = "tokio")]

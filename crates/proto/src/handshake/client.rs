@@ -140,13 +140,13 @@ impl ClientRequest {
     }
 
     /// Checks the server's choices: the lines of `Sec-WebSocket-Protocol` and of `Sec-WebSocket-Extensions`.
-    pub(super) fn negotiate<'h>(
+    pub(super) fn negotiate(
         &self,
-        subprotocol: impl Iterator<Item = &'h [u8]>,
-        extensions: impl Iterator<Item = &'h [u8]>,
+        subprotocol: ResponseLines<'_>,
+        extensions: ResponseLines<'_>,
         consumed: usize,
     ) -> Result<Established, ClientError> {
-        let subprotocol = match only(subprotocol) {
+        let subprotocol = match subprotocol {
             ResponseLines::None => None,
             ResponseLines::One(chosen) => {
                 let mut offers = self.subprotocols.iter();
@@ -155,7 +155,7 @@ impl ClientRequest {
             }
             ResponseLines::Several => return Err(ClientError::Subprotocol),
         };
-        let deflate = match only(extensions) {
+        let deflate = match extensions {
             ResponseLines::None => None,
             // One line in a response (RFC 6455 section 11.3.2).
             ResponseLines::One(line) => Some(self.offered_deflate(line).ok_or(ClientError::Extensions)?),
@@ -261,30 +261,37 @@ impl ClientHandshake {
         if !only(head.header("sec-websocket-accept")).is(|value| value == accept_text(&self.key)) {
             return Err(ClientError::Accept);
         }
-        let subprotocol = head.header("sec-websocket-protocol");
-        self.request.negotiate(subprotocol, head.header("sec-websocket-extensions"), consumed)
+        let subprotocol = only(head.header("sec-websocket-protocol"));
+        self.request.negotiate(subprotocol, only(head.header("sec-websocket-extensions")), consumed)
     }
 }
 
 /// The lines of one header in a response.
-enum ResponseLines<'h> {
+#[derive(Clone, Copy, Default)]
+pub(super) enum ResponseLines<'h> {
+    #[default]
     None,
     One(&'h [u8]),
     Several,
 }
 
-impl ResponseLines<'_> {
+impl<'h> ResponseLines<'h> {
+    pub(super) fn add(&mut self, value: &'h [u8]) {
+        *self = match self {
+            Self::None => Self::One(value),
+            Self::One(_) | Self::Several => Self::Several,
+        };
+    }
+
     fn is(&self, expected: impl FnOnce(&[u8]) -> bool) -> bool {
         matches!(self, Self::One(value) if expected(value))
     }
 }
 
-fn only<'h>(mut values: impl Iterator<Item = &'h [u8]>) -> ResponseLines<'h> {
-    match (values.next(), values.next()) {
-        (None, _) => ResponseLines::None,
-        (Some(value), None) => ResponseLines::One(value),
-        (Some(_), Some(_)) => ResponseLines::Several,
-    }
+fn only<'h>(values: impl Iterator<Item = &'h [u8]>) -> ResponseLines<'h> {
+    let mut lines = ResponseLines::None;
+    values.for_each(|value| lines.add(value));
+    lines
 }
 
 /// Progress of the handshake.

@@ -4,7 +4,7 @@ use alloc::borrow::{Cow, ToOwned as _};
 use alloc::vec::Vec;
 
 use super::HandshakeMisuse;
-use super::client::{ClientError, ClientRequest, Established, Rejection};
+use super::client::{ClientError, ClientRequest, Established, Rejection, ResponseLines};
 
 /// A WebSocket request on a stream of HTTP/2 or HTTP/3 (RFC 8441 sections 4 and 5).
 ///
@@ -51,17 +51,21 @@ impl ExtendedConnect {
     pub fn read_response<'h>(
         &self,
         status: u16,
-        headers: impl Iterator<Item = (&'h str, &'h [u8])> + Clone,
+        headers: impl Iterator<Item = (&'h str, &'h [u8])>,
     ) -> Result<Established, ClientError> {
         if !(200..300).contains(&status) {
             let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
             return Err(ClientError::Status(Rejection { status, headers, body: Vec::new() }));
         }
-        let lines = |wanted: &'static str| {
-            let found = headers.clone().filter(move |(name, _)| name.eq_ignore_ascii_case(wanted));
-            found.map(|(_, value)| value)
-        };
-        self.0.negotiate(lines("sec-websocket-protocol"), lines("sec-websocket-extensions"), 0)
+        let (mut subprotocol, mut extensions) = (ResponseLines::None, ResponseLines::None);
+        for (name, value) in headers {
+            if name.eq_ignore_ascii_case("sec-websocket-protocol") {
+                subprotocol.add(value);
+            } else if name.eq_ignore_ascii_case("sec-websocket-extensions") {
+                extensions.add(value);
+            }
+        }
+        self.0.negotiate(subprotocol, extensions, 0)
     }
 }
 
