@@ -181,7 +181,7 @@ async fn begin<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 ) -> Result<Http2Connection, ConnectError> {
     let peer = shared.target.authority();
     let phase = (ConnectPhase::Http2, &*peer);
-    let (requests, connection) = within(&deadline, phase, settle(stream, runtime)).await?;
+    let (requests, connection) = within(&deadline, phase, settle(stream, runtime)).await.map_err(explain)?;
     if !requests.is_extended_connect_protocol_enabled() {
         return Err(ConnectError::NoExtendedConnect { peer });
     }
@@ -216,6 +216,19 @@ async fn settle<S: AsyncRead + AsyncWrite + Unpin>(
     Ok((requests, connection))
 }
 
+/// Names the cause of a first frame that is none.
+fn explain(error: ConnectError) -> ConnectError {
+    let ConnectError::Transport { phase, peer, error } = error else { return error };
+    let is_invalid = |error: &h2::Error| error.is_library() && error.reason().is_some();
+    let is_invalid = error.get_ref().and_then(|cause| cause.downcast_ref()).is_some_and(is_invalid);
+    let explained = || {
+        let text = format!("the server does not speak HTTP/2 on this port: {error}");
+        io::Error::new(io::ErrorKind::InvalidData, text)
+    };
+    let error = if is_invalid { explained() } else { error };
+    ConnectError::Transport { phase, peer, error }
+}
+
 /// Waits for a step of HTTP/2 until the deadline.
 pub(super) async fn within<T>(
     deadline: &ConnectDeadline,
@@ -233,8 +246,6 @@ pub(super) async fn within<T>(
 pub(super) fn io_error(error: h2::Error) -> io::Error {
     let kind =
         if error.is_go_away() { io::ErrorKind::ConnectionAborted } else { io::ErrorKind::ConnectionReset };
-    match error.get_io() {
-        Some(io) => io::Error::new(io.kind(), error),
-        None => io::Error::new(kind, error),
-    }
+    let kind = error.get_io().map_or(kind, io::Error::kind);
+    io::Error::new(kind, error)
 }
