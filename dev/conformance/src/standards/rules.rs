@@ -7,6 +7,7 @@ use super::{Held, Line, line};
 
 pub(super) const SERVER: &str = "crates/proto/tests/handshake/server.rs";
 pub(super) const CLIENT: &str = "crates/proto/tests/handshake/client.rs";
+const HTTP2_CLIENT: &str = "crates/sinews/tests/http2_client.rs";
 pub(super) const OFFERS: &str = "crates/proto/tests/handshake/deflate.rs";
 pub(super) const HEADS: &str = "crates/proto/tests/handshake/heads.rs";
 const COMPRESSION_BIT: &str = "the_compression_bit_means_nothing_without_the_extension";
@@ -371,6 +372,18 @@ pub(super) const RFC_8441: &[Line] = &[
             (SERVER, "extended_connect_needs_no_key_and_is_answered_200"),
             (SERVER, "key_of_extended_connect_is_answered_if_there_is_one"),
             (SERVER, "protocol_pseudo_header_is_ignored_over_http_1"),
+        ]),
+    ),
+    line(
+        "8441 3, 5",
+        "The client waits for the setting, sends neither key nor connection headers, and checks the response; a reset is one",
+        By(&[
+            (HTTP2_CLIENT, "server_without_the_setting_is_an_error"),
+            (CLIENT, "extended_connect_has_neither_key_nor_connection_headers"),
+            (CLIENT, "responses_to_extended_connect_are_checked"),
+            (HTTP2_CLIENT, "reset_of_one_stream_is_an_error_of_its_websocket_only"),
+            (HTTP2_CLIENT, "end_of_a_stream_without_a_close_is_abnormal"),
+            (HTTP2_CLIENT, "unread_websocket_does_not_stop_the_others"),
         ]),
     ),
     line(
