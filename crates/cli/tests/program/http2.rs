@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 use std::process::Stdio;
+use std::time::Duration;
 
 use crate::config::Directory;
 use crate::support::{Running, program};
@@ -17,6 +18,41 @@ fn connect(arguments: &[&str], input: &str) -> (i32, String, String) {
     let output = child.wait_with_output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+/// The library's client with the server: the windows, limits and the shutdown of both.
+#[test]
+fn library_opens_many_websockets_on_one_connection() {
+    let server = Running::serve(&["--http-http2"]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let url = format!("ws://{}", server.address);
+        let connection = sinews::http2::connect(url).no_proxy().stream_window(32 << 10).await.unwrap();
+        let most = connection.max_websockets();
+        assert_eq!(most, 128, "as the book says");
+        let mut sockets = Vec::new();
+        for _ in 0..most {
+            sockets.push(connection.open("/echo").await.unwrap());
+        }
+        let beyond = connection.open("/echo").timeout(Duration::from_millis(50)).await;
+        assert!(beyond.unwrap_err().is_timeout());
+        // The first is not read, and its echo exceeds its window.
+        let large = "large ".repeat(20_000);
+        sockets[0].send(large.clone()).await.unwrap();
+        for (number, ws) in sockets.iter_mut().enumerate().skip(1) {
+            let text = format!("{number} {large}");
+            ws.send(text.clone()).await.unwrap();
+            assert_eq!(ws.next().await.unwrap().unwrap().as_text(), Some(&*text));
+        }
+        assert_eq!(sockets[0].next().await.unwrap().unwrap().as_text(), Some(&*large));
+        server.signal("TERM");
+        for mut ws in sockets {
+            while ws.next().await.is_some_and(|message| message.is_ok()) {}
+            let closed = ws.closed().unwrap();
+            assert_eq!(closed.code(), Some(sinews::CloseCode::GOING_AWAY), "{closed}");
+        }
+    });
+    assert!(server.wait().0.success());
 }
 
 #[test]

@@ -50,11 +50,11 @@ const SEND_BUFFER: usize = 64 << 10;
 #[derive(Clone)]
 pub struct Http2Connection {
     pub(super) requests: SendRequest<Bytes>,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<Http2Shared>,
 }
 
 /// What all WebSockets of a connection have in common.
-pub(super) struct Shared {
+pub(super) struct Http2Shared {
     pub(super) settings: ConnectSettings,
     pub(super) target: ConnectTarget,
     pub(super) redirects: u8,
@@ -121,7 +121,7 @@ impl Connect<Http2> {
         }
         let redirects = network.redirects;
         let stream = crate::client::dial::dial::<Tokio>(settings.clone(), network).await?;
-        let shared = Shared {
+        let shared = Http2Shared {
             settings,
             target,
             redirects,
@@ -152,7 +152,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Connect<OverStream<Http
         let settings = self.settings;
         let deadline = ConnectDeadline::new(settings.timeout, Instant::now().into_std());
         let target = settings.target()?;
-        let shared = Shared {
+        let shared = Http2Shared {
             settings,
             target,
             redirects: 0,
@@ -175,7 +175,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> IntoFuture for Connect<
 /// Begins HTTP/2 on a stream, and waits until the settings of the server are known.
 async fn begin<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stream: S,
-    shared: Shared,
+    shared: Http2Shared,
     runtime: Http2,
     deadline: ConnectDeadline,
 ) -> Result<Http2Connection, ConnectError> {

@@ -63,7 +63,7 @@ impl Connect<Http2Open> {
         let mut redirected = 0;
         loop {
             let request = settings.request(&target)?.extended_connect()?;
-            let exchange = StreamExchange { settings: &settings, target: &target, deadline: &deadline };
+            let exchange = OpenExchange { settings: &settings, target: &target, deadline: &deadline };
             match exchange.run(connection.requests.clone(), &request).await {
                 Err(ConnectError::Rejected(response)) => {
                     target.path = follow(&connection, &target, response, &mut redirected)?;
@@ -119,13 +119,13 @@ fn follow(
 }
 
 /// One request on a stream of its own.
-struct StreamExchange<'a> {
+struct OpenExchange<'a> {
     settings: &'a ConnectSettings,
     target: &'a ConnectTarget,
     deadline: &'a ConnectDeadline,
 }
 
-impl StreamExchange<'_> {
+impl OpenExchange<'_> {
     async fn run(
         &self,
         requests: SendRequest<Bytes>,
