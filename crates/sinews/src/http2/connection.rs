@@ -57,6 +57,7 @@ pub struct Http2Connection {
 pub(super) struct Http2Shared {
     pub(super) settings: ConnectSettings,
     pub(super) target: ConnectTarget,
+    #[cfg(feature = "url-connect")]
     pub(super) redirects: u8,
     #[cfg(feature = "tokio-rustls")]
     tls: Option<TlsInfo>,
@@ -155,6 +156,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Connect<OverStream<Http
         let shared = Http2Shared {
             settings,
             target,
+            // Settings for the path to the server are ignored.
+            #[cfg(feature = "url-connect")]
             redirects: 0,
             #[cfg(feature = "tokio-rustls")]
             tls: None,

@@ -1,8 +1,6 @@
 //! Rules of the standards.
 
 use super::Held::{By, Not};
-use super::http2::{FLOW, REQUESTS, SOCKETS};
-use super::http3::MESSAGES;
 use super::{Held, Line, line};
 
 pub(super) const SERVER: &str = "crates/proto/tests/handshake/server.rs";

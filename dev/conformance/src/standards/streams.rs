@@ -3,7 +3,7 @@
 use super::Held::By;
 use super::http2::{FLOW, REQUESTS, SOCKETS};
 use super::http3::MESSAGES;
-use super::rules::{CLIENT, ORIGIN, SERVER};
+use super::rules::{CLIENT, NO_HTTP_3, ORIGIN, SERVER};
 use super::{Line, line};
 
 const HTTP2_CLIENT: &str = "crates/sinews/tests/http2_client.rs";
