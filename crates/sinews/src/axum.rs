@@ -46,8 +46,9 @@
 //!
 //! # HTTP/2
 //!
-//! With the feature `http2` here and of axum, the same handler accepts extended CONNECT (RFC 8441) on a route that accepts
-//! CONNECT, such as one of `any`. `axum::serve` announces it; a server of your own calls `enable_connect_protocol` of hyper.
+//! With the feature `http2` here and of axum, the same handler accepts extended CONNECT (RFC 8441) on a route that
+//! accepts CONNECT, such as one of `any`. `axum::serve` announces it; a server of your own calls
+//! `enable_connect_protocol` of hyper.
 //!
 //! ```
 //! # #[cfg(all(feature = "http2", feature = "http2-client", feature = "url-connect"))]

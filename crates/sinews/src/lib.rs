@@ -279,9 +279,10 @@
 //! An idle connection owns no buffer. While data is in flight, it borrows memory of the thread to receive, send,
 //! assemble and (de)compress messages. [`guide::limits`] has the numbers.
 //!
-//! There is no background task, except the one of a connection of HTTP/2 (`sinews::http2`). Messages take no lock, except
-//! in halves over TLS, in halves by `split_locked`, in halves with a [`Sender`], and over HTTP/2. A `WebSocket<S>` is `Send` where `S` is, and may move from thread to thread between two
-//! polls; it returns buffers to the thread that polls it.
+//! There is no background task, except the one of a connection of HTTP/2 (`sinews::http2`). Messages take no lock,
+//! except in halves over TLS, in halves by `split_locked`, in halves with a [`Sender`], and over HTTP/2. A
+//! `WebSocket<S>` is `Send` where `S` is, and may move from thread to thread between two polls; it returns buffers to
+//! the thread that polls it.
 //!
 //! # Policies
 //!

@@ -60,8 +60,8 @@ pub enum ConnectError {
         /// The reason.
         error: TlsError,
     },
-    /// The server's response has a status other than 101, over HTTP/2 other than 2xx: status, headers and body tell why. This includes redirects
-    /// beyond `Connect::redirects`.
+    /// The server's response has a status other than 101, over HTTP/2 other than 2xx: status, headers and body tell
+    /// why. This includes redirects beyond `Connect::redirects`.
     Rejected(Box<Response>),
     /// The server's response is not a valid handshake (RFC 6455 section 4.1).
     Handshake(ClientError),

@@ -39,8 +39,8 @@ impl Runtime for Http2 {}
 /// Default of [`Connect::stream_window`].
 const STREAM_WINDOW: u32 = 256 << 10;
 
-/// The window of the connection: the most that HTTP/2 allows, so that unread WebSockets, which have windows of their own,
-/// do not stop the others.
+/// The window of the connection: the most that HTTP/2 allows, so that unread WebSockets, which have windows of their
+/// own, do not stop the others.
 const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 
 /// Most bytes of one WebSocket that wait for the socket: a full send of the kernel.
@@ -95,8 +95,8 @@ impl fmt::Debug for Http2Connection {
 }
 
 impl Connect<Http2> {
-    /// Sets the most bytes that the server may send to one WebSocket that is not read (its flow-control window). Default
-    /// 256 KiB: at a round trip of 20 ms it permits 12 MB/s. At most 2 GiB, and at least 1 byte.
+    /// Sets the most bytes that the server may send to one WebSocket that is not read (its flow-control window).
+    /// Default 256 KiB: at a round trip of 20 ms it permits 12 MB/s. At most 2 GiB, and at least 1 byte.
     pub fn stream_window(mut self, bytes: u32) -> Self {
         self.runtime.stream_window = bytes.clamp(1, CONNECTION_WINDOW);
         self

@@ -1,8 +1,9 @@
 //! Client WebSockets over HTTP/2 (RFC 8441), on Tokio: several on one connection.
 //!
-//! [`connect`] makes the connection: with the path, TLS and proxy settings of [`Connect`], and with `h2` by ALPN (`wss`)
-//! or by prior knowledge (`ws`). [`Http2Connection::open`] opens a WebSocket on a stream of it. The settings of `connect`
-//! for the handshake (headers, subprotocols, compression, limits, timeout) are the defaults of each `open`.
+//! [`connect`] makes the connection: with the path, TLS and proxy settings of [`Connect`](crate::Connect), and with
+//! `h2` by ALPN (`wss`) or by prior knowledge (`ws`). [`Http2Connection::open`] opens a WebSocket on a stream of it.
+//! The settings of `connect` for the handshake (headers, subprotocols, compression, limits, timeout) are the defaults
+//! of each `open`.
 //!
 //! ```
 //! # #[cfg(all(feature = "http2", feature = "url-connect"))]
@@ -52,11 +53,12 @@
 //!
 //! * **A task** of the connection moves bytes between the socket and the streams. It ends, and the socket with it, once
 //!   all clones of the [`Http2Connection`] and all its WebSockets are dropped.
-//! * **Backpressure** is that of each stream: the server sends at most [`stream_window`](Connect::stream_window) bytes to
-//!   a WebSocket that is not read, and other WebSockets go on. At most 64 KiB that a WebSocket sends wait for the socket,
-//!   in addition to [`Config::max_outbound`](crate::Config::max_outbound).
-//! * **The server limits the streams** of a connection ([`Http2Connection::max_websockets`]). An `open` beyond the limit
-//!   waits until a WebSocket closes, or until [`Connect::timeout`].
+//! * **Backpressure** is that of each stream: the server sends at most
+//!   [`stream_window`](crate::Connect::stream_window) bytes to a WebSocket that is not read, and other WebSockets go
+//!   on. At most 64 KiB that a WebSocket sends wait for the socket, in addition to
+//!   [`Config::max_outbound`](crate::Config::max_outbound).
+//! * **The server limits the streams** of a connection ([`Http2Connection::max_websockets`]). An `open` beyond the
+//!   limit waits until a WebSocket closes, or until [`Connect::timeout`](crate::Connect::timeout).
 //! * **A dropped WebSocket** resets its stream, as a dropped socket may reset a connection. A dropped future of `open`
 //!   resets it too, and leaves the connection as it was.
 //! * **Redirects** are followed within the origin only: another origin needs a connection of its own.

@@ -57,9 +57,9 @@
 //! # HTTP/2
 //!
 //! With the feature `http2`, the same call accepts extended CONNECT (RFC 8441), and answers it with 200: serve with
-//! [`enable_connect_protocol`], since clients send no such request to a server without it. One connection carries several
-//! WebSockets, each with the window of its stream as backpressure. Without that feature, requests over HTTP/2 are rejected
-//! with 400. The client here is `sinews::http2`:
+//! [`enable_connect_protocol`], since clients send no such request to a server without it. One connection carries
+//! several WebSockets, each with the window of its stream as backpressure. Without that feature, requests over HTTP/2
+//! are rejected with 400. The client here is `sinews::http2`:
 //!
 //! ```
 //! # #[cfg(all(feature = "http2", feature = "http2-client", feature = "url-connect"))]
