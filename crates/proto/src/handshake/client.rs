@@ -314,7 +314,7 @@ pub struct Established {
 
 impl Established {
     /// Length of the response in bytes; later bytes belong to the connection. 0 for a response to
-    /// [`ExtendedConnect`], whose stream has no others.
+    /// [`ExtendedConnect`](super::ExtendedConnect), whose stream has no others.
     #[must_use]
     pub const fn consumed(&self) -> usize {
         self.consumed
@@ -343,7 +343,8 @@ pub enum ClientError {
     Head(HeadError),
     /// No complete response arrived within [`ClientRequest::with_timeout`].
     TimedOut,
-    /// The server answered with a status other than 101, or 2xx for [`ExtendedConnect`]: a rejection, or a redirect.
+    /// The server answered with a status other than 101, or 2xx for
+    /// [`ExtendedConnect`](super::ExtendedConnect): a rejection, or a redirect.
     Status(Rejection),
     /// A 101 over HTTP/1.0, which does not define it.
     Version,
