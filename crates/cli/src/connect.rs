@@ -65,14 +65,18 @@ async fn connect(args: &ConnectArgs, url: &str) -> Result<RunEnd, RunEnd> {
     if let Some(warning) = dial::warning(args, secure) {
         print_error(warning);
     }
-    let connect = dial::connect(args, url)?;
     let (sender, response) = match &args.dial.unix {
+        _ if args.dial.http2 => {
+            let (ws, response) = dial::open_http2(args, url).await?;
+            (drive(1, ws, events, false), response)
+        }
         None => {
-            let (ws, response) = connect.open().await?;
+            let (ws, response) = dial::connect(args, url)?.open().await?;
             (drive(1, ws, events, false), response)
         }
         Some(_) => {
-            let (ws, response) = connect.over(dial::dial(args, url).await?).open().await?;
+            let connect = dial::connect(args, url)?.over(dial::dial(args, url).await?);
+            let (ws, response) = connect.open().await?;
             (drive(1, ws, events, false), response)
         }
     };
@@ -90,7 +94,7 @@ async fn connect(args: &ConnectArgs, url: &str) -> Result<RunEnd, RunEnd> {
         program_io(args, recording, args.session.check.then_some(seen))?;
     let rules = EndRules { expected, ..rules(args, in_console) };
     let mut conversation = Conversation::new(output, rules, received);
-    conversation.open(1, sender, entry, &dial::describe(url, &response))?;
+    conversation.open(1, sender, entry, &dial::describe(args, url, &response))?;
     Ok(conversation.run(receiver, input).await)
 }
 

@@ -44,6 +44,40 @@
 //! # }
 //! ```
 //!
+//! # HTTP/2
+//!
+//! With the feature `http2` here and of axum, the same handler accepts extended CONNECT (RFC 8441) on a route that
+//! accepts CONNECT, such as one of `any`. `axum::serve` announces it; a server of your own calls
+//! `enable_connect_protocol` of hyper.
+//!
+//! ```
+//! # #[cfg(all(feature = "http2", feature = "http2-client", feature = "url-connect"))]
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use axum::Router;
+//! # use axum::routing::any;
+//! # use sinews::axum::{WebSocket, WebSocketUpgrade};
+//! # let echo = async |mut websocket: WebSocket| {
+//! #     while let Some(Ok(message)) = websocket.next_data().await {
+//! #         websocket.send(message).await.expect("open");
+//! #     }
+//! # };
+//! let chat = async move |upgrade: WebSocketUpgrade| upgrade.on_upgrade(echo);
+//! let app: Router = Router::new().route("/chat", any(chat)); // GET and CONNECT
+//! let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+//! let address = listener.local_addr()?;
+//! tokio::spawn(async move { axum::serve(listener, app).await });
+//!
+//! let connection = sinews::http2::connect(format!("ws://{address}")).await?;
+//! let mut chat = connection.open("/chat").await?;
+//! chat.send("hello").await?;
+//! assert_eq!(chat.next().await.transpose()?, Some("hello".into()));
+//! # Ok(())
+//! # }
+//! # #[cfg(not(all(feature = "http2", feature = "http2-client", feature = "url-connect")))]
+//! # fn main() {}
+//! ```
+//!
 //! # Differences from `axum::extract::ws`
 //!
 //! * **Pages of other origins are rejected with 403** unless [`origin`](WebSocketUpgrade::origin) lists them, since a

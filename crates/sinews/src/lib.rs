@@ -70,6 +70,7 @@
 //! | `native-tls` | | `wss://` by the TLS library of the platform, on Tokio |
 //! | `hyper` | | `sinews::hyper::upgrade` |
 //! | `http2` | | `hyper` with extended CONNECT over HTTP/2 (RFC 8441), also for axum |
+//! | `http2-client` | | `sinews::http2`: several client WebSockets on one connection of HTTP/2, on Tokio |
 //! | `axum` | | `sinews::axum::WebSocketUpgrade`, an extractor |
 //! | `compio` | | `sinews::compio`: client and server on compio 0.19 |
 //! | `blocking` | | `sinews::blocking`: client and server over `Read + Write`, without a runtime |
@@ -278,9 +279,10 @@
 //! An idle connection owns no buffer. While data is in flight, it borrows memory of the thread to receive, send,
 //! assemble and (de)compress messages. [`guide::limits`] has the numbers.
 //!
-//! There is no background task. Messages take no lock, except in halves over TLS, in halves by `split_locked`, and in
-//! halves with a [`Sender`]. A `WebSocket<S>` is `Send` where `S` is, and may move from thread to thread between two
-//! polls; it returns buffers to the thread that polls it.
+//! There is no background task, except the one of a connection of HTTP/2 (`sinews::http2`). Messages take no lock,
+//! except in halves over TLS, in halves by `split_locked`, in halves with a [`Sender`], and over HTTP/2. A
+//! `WebSocket<S>` is `Send` where `S` is, and may move from thread to thread between two polls; it returns buffers to
+//! the thread that polls it.
 //!
 //! # Policies
 //!
@@ -335,6 +337,8 @@ pub mod axum;
 pub mod blocking;
 #[cfg(feature = "compio")]
 pub mod compio;
+#[cfg(feature = "http2-client")]
+pub mod http2;
 #[cfg(feature = "hyper")]
 pub mod hyper;
 #[cfg(feature = "tokio")]

@@ -17,6 +17,9 @@ pub(crate) enum TlsLibrary {
         allow(dead_code, reason = "on Tokio, the feature tokio-rustls makes TLS")
     )]
     Rustls(Arc<rustls::ClientConfig>),
+    /// Offers only HTTP/2 by ALPN, and requires that the server selects it.
+    #[cfg(all(feature = "http2-client", feature = "tokio-rustls"))]
+    Http2(Arc<rustls::ClientConfig>),
     #[cfg(feature = "native-tls")]
     #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "on compio, TLS uses rustls"))]
     Native(native_tls::TlsConnector),
@@ -41,6 +44,9 @@ pub enum TlsError {
     /// ALPN (RFC 7301) selected a protocol other than HTTP/1.1, which the handshake of WebSocket uses: offer only
     /// `http/1.1`, or nothing.
     Alpn(String),
+    /// The server does not select HTTP/2 (`h2`) by ALPN: connect over HTTP/1.1.
+    #[cfg(feature = "http2-client")]
+    Http2,
 }
 
 impl Tls {
@@ -73,6 +79,28 @@ impl Tls {
         let connector =
             native_tls::TlsConnector::new().map_err(|error| TlsError::Setup(error.to_string()))?;
         Ok(Self(TlsLibrary::Native(connector)))
+    }
+}
+
+#[cfg(feature = "http2-client")]
+impl Tls {
+    /// The same TLS for HTTP/2, with `h2` as the only protocol of ALPN.
+    pub(crate) fn for_http2(self) -> Result<Self, TlsError> {
+        match self.0 {
+            #[cfg(feature = "tokio-rustls")]
+            TlsLibrary::Rustls(config) | TlsLibrary::Http2(config) => {
+                let mut config = Arc::unwrap_or_clone(config);
+                config.alpn_protocols = vec![HTTP2.to_vec()];
+                Ok(Self(TlsLibrary::Http2(Arc::new(config))))
+            }
+            #[cfg(all(feature = "rustls", not(feature = "tokio-rustls")))]
+            TlsLibrary::Rustls(_) => Err(TlsError::Unavailable),
+            #[cfg(feature = "native-tls")]
+            TlsLibrary::Native(_) => {
+                let why = "HTTP/2 needs rustls (feature tokio-rustls): Connect::tls takes its configuration";
+                Err(TlsError::Setup(why.to_owned()))
+            }
+        }
     }
 }
 
@@ -135,6 +163,28 @@ fn roots() -> Result<rustls::RootCertStore, TlsError> {
 )]
 pub(crate) const HTTP11: &[u8] = b"http/1.1";
 
+/// The name of HTTP/2 over TLS in ALPN.
+#[cfg(all(feature = "http2-client", feature = "tokio-rustls"))]
+const HTTP2: &[u8] = b"h2";
+
+/// Whether ALPN selected HTTP/2.
+#[cfg(all(feature = "http2-client", feature = "tokio-rustls"))]
+pub(crate) fn check_http2(chosen: Option<&[u8]>) -> Result<(), TlsError> {
+    if chosen == Some(HTTP2) { Ok(()) } else { Err(TlsError::Http2) }
+}
+
+/// An error of a handshake that offered only HTTP/2: a server without HTTP/2 ends it by an alert (RFC 7301 section
+/// 3.2).
+#[cfg(all(feature = "http2-client", feature = "tokio-rustls"))]
+pub(crate) fn http2_error(error: io::Error) -> TlsError {
+    let alert = rustls::Error::AlertReceived(rustls::AlertDescription::NoApplicationProtocol);
+    let is_alert = error
+        .get_ref()
+        .and_then(|cause| cause.downcast_ref::<rustls::Error>())
+        .is_some_and(|cause| *cause == alert);
+    if is_alert { TlsError::Http2 } else { TlsError::Handshake(error) }
+}
+
 /// Whether ALPN selected HTTP/1.1, or no protocol.
 #[cfg(feature = "rustls")]
 #[cfg_attr(
@@ -164,6 +214,8 @@ impl fmt::Display for TlsError {
                 Some(sentence) => write!(f, "{sentence} ({error})"),
                 None => error.fmt(f),
             },
+            #[cfg(feature = "http2-client")]
+            Self::Http2 => f.write_str("the server does not select HTTP/2 (h2) by ALPN; connect over HTTP/1.1"),
             Self::Alpn(chosen) => write!(f, "ALPN selected {chosen:?}; offer only http/1.1, or nothing"),
         }
     }

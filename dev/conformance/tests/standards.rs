@@ -10,15 +10,16 @@ fn workspace() -> PathBuf {
     here.join("../..").canonicalize().expect("the crate lies in the workspace")
 }
 
-/// Returns the names of the test functions in a source file: a `fn` behind `#[test]`, other attributes
-/// between them.
+/// Returns the names of the test functions in a source file: a `fn` behind `#[test]` or
+/// `#[tokio::test]`, other attributes between them.
 fn tests_in(source: &str) -> BTreeSet<&str> {
     let mut names = BTreeSet::new();
     let mut is_test = false;
     for line in source.lines().map(str::trim) {
-        if line == "#[test]" {
+        let item = line.strip_prefix("async ").unwrap_or(line);
+        if line == "#[test]" || line == "#[tokio::test]" {
             is_test = true;
-        } else if let Some(rest) = line.strip_prefix("fn ").filter(|_| is_test) {
+        } else if let Some(rest) = item.strip_prefix("fn ").filter(|_| is_test) {
             names.insert(rest.split(['(', '<']).next().unwrap_or_default());
             is_test = false;
         } else if !line.starts_with("#[") && !line.starts_with("//") {
@@ -30,8 +31,8 @@ fn tests_in(source: &str) -> BTreeSet<&str> {
 
 #[test]
 fn test_functions_are_recognized() {
-    let source = "#[test]\nfn a() {}\nfn b() {}\n  #[test]\n  #[cfg(unix)]\n  // why\n  fn c(x: u8,\n#[test]\nlet x;\nfn d() {}";
-    assert_eq!(tests_in(source).into_iter().collect::<Vec<_>>(), ["a", "c"]);
+    let source = "#[test]\nfn a() {}\nfn b() {}\n  #[test]\n  #[cfg(unix)]\n  // why\n  fn c(x: u8,\n#[test]\nlet x;\nfn d() {}\n#[tokio::test]\nasync fn e() {}";
+    assert_eq!(tests_in(source).into_iter().collect::<Vec<_>>(), ["a", "c", "e"]);
 }
 
 #[test]

@@ -88,7 +88,7 @@ Exit codes:
   0  closed by the peer with 1000, 1001 or no code, or closed by this side
   1  connecting failed, or an error of input, output or a file
   2  invalid command line
-  3  the server rejected the handshake: a status other than 101, or an invalid 101 response
+  3  the server rejected the handshake: a status other than 101 (200 with --http2), or an invalid response with it
   4  closed by the peer with another code, or the transport ended without a Close
   5  the peer violated the protocol or a limit; with --inspect and --probe, a violation was found
   6  a timeout expired: --connect-timeout, --timeout, --idle-timeout, --pong-timeout, or --count not reached
@@ -130,6 +130,11 @@ pub(crate) struct RequestArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Connecting")]
 pub(crate) struct DialArgs {
+    /// Use HTTP/2 (RFC 8441): by ALPN over TLS, without negotiation in clear text. Fails if the server offers no
+    /// WebSockets over HTTP/2
+    #[arg(long, conflicts_with_all = ["listen", "inspect", "probe"])]
+    pub(crate) http2: bool,
+
     /// Proxy URL: http://, socks5:// or socks5h:// with host and port [default: from https_proxy, http_proxy,
     /// all_proxy and no_proxy]
     #[arg(long, value_name = "URL", conflicts_with_all = ["listen", "unix"])]

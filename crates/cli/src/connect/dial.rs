@@ -7,9 +7,10 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use rustls::pki_types::ServerName;
-use sinews::client::Response;
+use sinews::client::{Response, Runtime};
+use sinews::http2::Http2Stream;
 use sinews::tokio::Tokio;
-use sinews::{Config, Connect, DeflateConfig};
+use sinews::{Config, Connect, DeflateConfig, WebSocket};
 use sinews_bench::url::shown_url;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
@@ -84,8 +85,32 @@ impl ServerUrl {
 /// # Errors
 /// Returns an error if a file is unreadable or a target is invalid.
 pub(crate) fn connect(args: &ConnectArgs, url: &str) -> Result<Connect<Tokio>, RunEnd> {
+    with_options(sinews::connect(url), args, url)
+}
+
+/// Opens a WebSocket over HTTP/2, on a connection of its own.
+///
+/// # Errors
+/// Returns an error if connecting fails.
+pub(crate) async fn open_http2(
+    args: &ConnectArgs,
+    url: &str,
+) -> Result<(WebSocket<Http2Stream>, Response), RunEnd> {
+    let connect = with_options(sinews::http2::connect(url), args, url)?;
+    let connection = match &args.dial.unix {
+        None => connect.open().await?,
+        Some(_) => connect.over(dial(args, url).await?).open().await?,
+    };
+    Ok(connection.open(ServerUrl::parse(url)?.path).open().await?)
+}
+
+fn with_options<R: Runtime>(
+    connect: Connect<R>,
+    args: &ConnectArgs,
+    url: &str,
+) -> Result<Connect<R>, RunEnd> {
     let parsed = ServerUrl::parse(url)?;
-    let mut connect = sinews::connect(url)
+    let mut connect = connect
         .config(config(&args.limits))
         .timeout(args.limits.connect_timeout.0)
         .redirects(args.request.redirects)
@@ -148,7 +173,11 @@ async fn dial_unix(args: &ConnectArgs, url: &str, path: &Path) -> Result<Box<dyn
     let name = args.tls.server_name.clone().unwrap_or(url.host);
     let name =
         ServerName::try_from(name).map_err(|error| RunEnd::failed(format!("--server-name: {error}")))?;
-    let connector = TlsConnector::from(Arc::new(tls::client(&args.tls)?));
+    let mut config = tls::client(&args.tls)?;
+    if args.dial.http2 {
+        config.alpn_protocols = vec![b"h2".to_vec()];
+    }
+    let connector = TlsConnector::from(Arc::new(config));
     Ok(Box::new(connector.connect(name, socket).await.map_err(fault)?))
 }
 
@@ -194,8 +223,11 @@ pub(crate) fn closing_timeout(limits: &ConnectLimitArgs) -> Duration {
 }
 
 /// Describes a server's response.
-pub(crate) fn describe(url: &str, response: &Response) -> String {
+pub(crate) fn describe(args: &ConnectArgs, url: &str, response: &Response) -> String {
     let mut message = format!("connected to {}", shown_url(url));
+    if args.dial.http2 {
+        message += " over HTTP/2";
+    }
     if let Some(subprotocol) = response.subprotocol() {
         message += &format!(", subprotocol {subprotocol}");
     }

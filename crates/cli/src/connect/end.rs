@@ -63,9 +63,10 @@ pub(crate) fn print_error(message: &str) {
 impl From<ConnectError> for RunEnd {
     fn from(error: ConnectError) -> Self {
         let kind = match &error {
-            ConnectError::Rejected(_) | ConnectError::Handshake(_) | ConnectError::Redirect { .. } => {
-                EndKind::Rejected
-            }
+            ConnectError::Rejected(_)
+            | ConnectError::Handshake(_)
+            | ConnectError::NoExtendedConnect { .. }
+            | ConnectError::Redirect { .. } => EndKind::Rejected,
             error if error.is_timeout() => EndKind::TimedOut,
             _ => EndKind::Failed,
         };

@@ -10,6 +10,7 @@ mod dashboard;
 mod deploy;
 mod handover;
 mod hooks;
+mod http2;
 mod jwks;
 mod keys;
 mod limits;

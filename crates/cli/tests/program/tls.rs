@@ -12,13 +12,13 @@ use crate::config::Directory;
 use crate::support::{Running, fails, program};
 
 /// A self-signed certificate and its key.
-struct TestCertificate {
-    certificate: String,
-    key: String,
+pub(crate) struct TestCertificate {
+    pub(crate) certificate: String,
+    pub(crate) key: String,
 }
 
 impl TestCertificate {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
         Self { certificate: made.cert.pem(), key: made.signing_key.serialize_pem() }
     }

@@ -1,4 +1,4 @@
-use alloc::borrow::ToOwned as _;
+use alloc::borrow::{Cow, ToOwned as _};
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -28,10 +28,10 @@ use sinews_http::text::{is_authority, is_target, lists_token, push_header};
 /// ```
 #[derive(Clone, Debug)]
 pub struct ClientRequest {
-    host: String,
-    path: String,
+    pub(super) host: String,
+    pub(super) path: String,
     subprotocols: Vec<String>,
-    headers: Vec<(String, String)>,
+    pub(super) headers: Vec<(String, String)>,
     deflate: Option<DeflateConfig>,
     limits: HeadLimits,
     timeout: Duration,
@@ -126,6 +126,49 @@ impl ClientRequest {
         let deadline = Some(now + self.timeout);
         ClientHandshake { deadline, ..self.start(key) }
     }
+
+    /// The headers that negotiate, and those that were added.
+    pub(super) fn offers(&self) -> impl Iterator<Item = (&str, Cow<'_, str>)> {
+        let subprotocols = (!self.subprotocols.is_empty()).then(|| self.subprotocols.join(", ").into());
+        let deflate = self.deflate.as_ref().map(|config| deflate::offer(config).into());
+        let added = self.headers.iter().map(|(name, value)| (name.as_str(), value.as_str().into()));
+        let version = [("Sec-WebSocket-Version", VERSION.into())].into_iter();
+        version
+            .chain(subprotocols.map(|names| ("Sec-WebSocket-Protocol", names)))
+            .chain(deflate.map(|offer| ("Sec-WebSocket-Extensions", offer)))
+            .chain(added)
+    }
+
+    /// Checks the server's choices: the lines of `Sec-WebSocket-Protocol` and of `Sec-WebSocket-Extensions`.
+    pub(super) fn negotiate(
+        &self,
+        subprotocol: ResponseLines<'_>,
+        extensions: ResponseLines<'_>,
+        consumed: usize,
+    ) -> Result<Established, ClientError> {
+        let subprotocol = match subprotocol {
+            ResponseLines::None => None,
+            ResponseLines::One(chosen) => {
+                let mut offers = self.subprotocols.iter();
+                let offered = offers.find(|offer| offer.as_bytes() == chosen);
+                Some(offered.ok_or(ClientError::Subprotocol)?.clone())
+            }
+            ResponseLines::Several => return Err(ClientError::Subprotocol),
+        };
+        let deflate = match extensions {
+            ResponseLines::None => None,
+            // One line in a response (RFC 6455 section 11.3.2).
+            ResponseLines::One(line) => Some(self.offered_deflate(line).ok_or(ClientError::Extensions)?),
+            ResponseLines::Several => return Err(ClientError::Extensions),
+        };
+        Ok(Established { consumed, subprotocol, negotiated: Negotiated::new(Role::Client, deflate) })
+    }
+
+    fn offered_deflate(&self, line: &[u8]) -> Option<DeflateSetup> {
+        let config = self.deflate.as_ref();
+        let params = deflate::check([line].into_iter(), config).ok()?;
+        config.map(|config| DeflateSetup::new(Role::Client, params, config))
+    }
 }
 
 /// A handshake that waits for the response of the server.
@@ -169,15 +212,8 @@ impl ClientHandshake {
         push_header(out, "Connection", "Upgrade");
         // Base64 is ASCII.
         push_header(out, "Sec-WebSocket-Key", str::from_utf8(&self.key).expect("base64 is ASCII"));
-        push_header(out, "Sec-WebSocket-Version", VERSION);
-        if !request.subprotocols.is_empty() {
-            push_header(out, "Sec-WebSocket-Protocol", &request.subprotocols.join(", "));
-        }
-        if let Some(config) = &request.deflate {
-            push_header(out, "Sec-WebSocket-Extensions", &deflate::offer(config));
-        }
-        for (name, value) in &request.headers {
-            push_header(out, name, value);
+        for (name, value) in request.offers() {
+            push_header(out, name, &value);
         }
         out.extend_from_slice(b"\r\n");
     }
@@ -215,44 +251,47 @@ impl ClientHandshake {
         if head.version() != Version::Http11 {
             return Err(ClientError::Version);
         }
-        if !only(head, "upgrade").is_some_and(|value| value.eq_ignore_ascii_case(b"websocket")) {
+        let is_websocket = |value: &[u8]| value.eq_ignore_ascii_case(b"websocket");
+        if !only(head.header("upgrade")).is(is_websocket) {
             return Err(ClientError::Upgrade);
         }
         if !lists_token(head.header("connection"), "upgrade") {
             return Err(ClientError::Connection);
         }
-        if only(head, "sec-websocket-accept") != Some(&accept_text(&self.key)) {
+        if !only(head.header("sec-websocket-accept")).is(|value| value == accept_text(&self.key)) {
             return Err(ClientError::Accept);
         }
-        let subprotocol = match head.header("sec-websocket-protocol").next() {
-            None => None,
-            Some(_) => Some(self.offered_subprotocol(head).ok_or(ClientError::Subprotocol)?.to_owned()),
-        };
-        let deflate = match head.header("sec-websocket-extensions").next() {
-            None => None,
-            Some(_) => Some(self.offered_deflate(head).ok_or(ClientError::Extensions)?),
-        };
-        Ok(Established { consumed, subprotocol, negotiated: Negotiated::new(Role::Client, deflate) })
-    }
-
-    fn offered_subprotocol(&self, head: &ResponseHead<'_>) -> Option<&str> {
-        let chosen = only(head, "sec-websocket-protocol")?;
-        self.request.subprotocols.iter().map(String::as_str).find(|offer| offer.as_bytes() == chosen)
-    }
-
-    fn offered_deflate(&self, head: &ResponseHead<'_>) -> Option<DeflateSetup> {
-        // One line in a response (RFC 6455 section 11.3.2).
-        let line = only(head, "sec-websocket-extensions")?;
-        let config = self.request.deflate.as_ref();
-        let params = deflate::check([line].into_iter(), config).ok()?;
-        config.map(|config| DeflateSetup::new(Role::Client, params, config))
+        let subprotocol = only(head.header("sec-websocket-protocol"));
+        self.request.negotiate(subprotocol, only(head.header("sec-websocket-extensions")), consumed)
     }
 }
 
-fn only<'h>(head: &ResponseHead<'h>, name: &str) -> Option<&'h [u8]> {
-    let mut values = head.header(name);
-    let first = values.next()?;
-    values.next().is_none().then_some(first)
+/// The lines of one header in a response.
+#[derive(Clone, Copy, Default)]
+pub(super) enum ResponseLines<'h> {
+    #[default]
+    None,
+    One(&'h [u8]),
+    Several,
+}
+
+impl<'h> ResponseLines<'h> {
+    pub(super) fn add(&mut self, value: &'h [u8]) {
+        *self = match self {
+            Self::None => Self::One(value),
+            Self::One(_) | Self::Several => Self::Several,
+        };
+    }
+
+    fn is(&self, expected: impl FnOnce(&[u8]) -> bool) -> bool {
+        matches!(self, Self::One(value) if expected(value))
+    }
+}
+
+fn only<'h>(values: impl Iterator<Item = &'h [u8]>) -> ResponseLines<'h> {
+    let mut lines = ResponseLines::None;
+    values.for_each(|value| lines.add(value));
+    lines
 }
 
 /// Progress of the handshake.
@@ -274,7 +313,8 @@ pub struct Established {
 }
 
 impl Established {
-    /// Length of the response in bytes. Later bytes belong to the connection.
+    /// Length of the response in bytes; later bytes belong to the connection. 0 for a response to
+    /// [`ExtendedConnect`](super::ExtendedConnect), whose stream has no others.
     #[must_use]
     pub const fn consumed(&self) -> usize {
         self.consumed
@@ -303,7 +343,8 @@ pub enum ClientError {
     Head(HeadError),
     /// No complete response arrived within [`ClientRequest::with_timeout`].
     TimedOut,
-    /// The server answered with a status other than 101: a rejection, or a redirect.
+    /// The server answered with a status other than 101, or 2xx for
+    /// [`ExtendedConnect`](super::ExtendedConnect): a rejection, or a redirect.
     Status(Rejection),
     /// A 101 over HTTP/1.0, which does not define it.
     Version,
@@ -350,9 +391,9 @@ impl core::error::Error for ClientError {}
 /// A response with a status other than 101.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
-    status: u16,
-    headers: Vec<(String, Vec<u8>)>,
-    body: Vec<u8>,
+    pub(super) status: u16,
+    pub(super) headers: Vec<(String, Vec<u8>)>,
+    pub(super) body: Vec<u8>,
 }
 
 impl Rejection {

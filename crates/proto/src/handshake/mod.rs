@@ -4,8 +4,8 @@
 //! ([`RequestHead`](crate::http::RequestHead)), the header maps of another HTTP stack, and extended CONNECT
 //! of HTTP/2 and HTTP/3. A stack exposes its request as a [`RequestView`] and gets an [`Accepted`] or a
 //! [`Refusal`] to send. A client creates a [`ClientRequest`] and reads the response with a
-//! [`ClientHandshake`]. Either way the result is a [`Negotiated`], which every connection requires and only
-//! a handshake creates.
+//! [`ClientHandshake`], or with [`ExtendedConnect`] on a stream of HTTP/2 or HTTP/3. Either way the result is
+//! a [`Negotiated`], which every connection requires and only a handshake creates.
 //!
 //! ```
 //! use sinews_proto::handshake::{accept, ClientRequest, ClientStep, ServerOptions};
@@ -30,6 +30,7 @@
 
 mod client;
 mod deflate;
+mod extended_connect;
 mod extensions;
 mod headers;
 mod key;
@@ -42,6 +43,7 @@ mod server;
 mod subprotocol;
 
 pub use client::{ClientError, ClientHandshake, ClientRequest, ClientStep, Established, Rejection};
+pub use extended_connect::ExtendedConnect;
 pub use misuse::HandshakeMisuse;
 pub use negotiated::Negotiated;
 pub(crate) use negotiated::WireFormat;

@@ -260,6 +260,48 @@ fn the_client_never_offers_a_window_of_8() {
 }
 
 #[test]
+fn extended_connect_has_neither_key_nor_connection_headers() {
+    let request = request().with_subprotocol("v2").expect("a token").with_subprotocol("v1").expect("a token");
+    let request = request.with_deflate(DeflateConfig::new()).with_header("Cookie", "a=b").expect("sound");
+    let request = request.extended_connect().expect("sound");
+    assert_eq!((request.authority(), request.path()), ("server.example.com", "/chat"));
+    let headers: Vec<(String, String)> =
+        request.headers().map(|(name, value)| (name.to_ascii_lowercase(), value.into_owned())).collect();
+    let names: Vec<&str> = headers.iter().map(|(name, _)| name.as_str()).collect();
+    let expected = ["sec-websocket-version", "sec-websocket-protocol", "sec-websocket-extensions", "cookie"];
+    assert_eq!(names, expected);
+    assert_eq!((headers[0].1.as_str(), headers[1].1.as_str()), ("13", "v2, v1"));
+    for name in ["Keep-Alive", "proxy-connection", "TE"] {
+        let request = ClientRequest::new("a", "/").and_then(|request| request.with_header(name, "x"));
+        let refused = request.and_then(ClientRequest::extended_connect);
+        assert_eq!(refused.err(), Some(HandshakeMisuse::ReservedHeader), "{name}");
+    }
+}
+
+#[test]
+fn responses_to_extended_connect_are_checked() {
+    let request = request().with_subprotocol("v1").expect("a token").with_deflate(dedicated());
+    let request = request.extended_connect().expect("sound");
+    let read = |status, headers: &[(&'static str, &'static str)]| {
+        request.read_response(status, headers.iter().map(|&(name, value)| (name, value.as_bytes())))
+    };
+    let (protocol, extensions) = ("sec-websocket-protocol", "Sec-WebSocket-Extensions");
+    let established = read(200, &[(protocol, "v1"), (extensions, "permessage-deflate")]).expect("sound");
+    assert_eq!((established.subprotocol(), established.consumed()), (Some("v1"), 0));
+    assert!(established.negotiated().deflate().is_some());
+    assert_eq!(read(204, &[]).expect("any 2xx").negotiated().role(), Role::Client);
+    assert_eq!(read(200, &[(protocol, "v2")]).err(), Some(ClientError::Subprotocol));
+    assert_eq!(read(200, &[(protocol, "v1"), (protocol, "v1")]).err(), Some(ClientError::Subprotocol));
+    assert_eq!(read(200, &[(extensions, "x-unknown")]).err(), Some(ClientError::Extensions));
+    for status in [101, 199, 300, 403] {
+        let Err(ClientError::Status(rejection)) = read(status, &[("x-why", "no")]) else {
+            panic!("{status}")
+        };
+        assert_eq!((rejection.status(), rejection.header("X-Why")), (status, Some(&b"no"[..])));
+    }
+}
+
+#[test]
 fn other_statuses_expose_headers_and_body() {
     let answer = b"HTTP/1.1 302 Found\r\nLocation: https://other.example/\r\nX: \xff\r\n\r\nmoved";
     let Err(ClientError::Status(rejection)) = start(request()).read_response(answer) else {

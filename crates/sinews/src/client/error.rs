@@ -60,11 +60,18 @@ pub enum ConnectError {
         /// The reason.
         error: TlsError,
     },
-    /// The server's response has a status other than 101: status, headers and body tell why. This includes redirects
-    /// beyond `Connect::redirects`.
+    /// The server's response has a status other than 101, over HTTP/2 other than 2xx: status, headers and body tell
+    /// why. This includes redirects beyond `Connect::redirects`.
     Rejected(Box<Response>),
     /// The server's response is not a valid handshake (RFC 6455 section 4.1).
     Handshake(ClientError),
+    /// The server speaks HTTP/2, but offers no WebSockets over it: its SETTINGS_ENABLE_CONNECT_PROTOCOL is not 1 (RFC
+    /// 8441 section 3). [`connect`](crate::connect) uses HTTP/1.1.
+    #[cfg(feature = "http2-client")]
+    NoExtendedConnect {
+        /// The server: host and port.
+        peer: String,
+    },
     /// A redirect of the server is not followed.
     #[cfg(feature = "url-connect")]
     Redirect {
@@ -105,6 +112,9 @@ pub enum ConnectPhase {
     Proxy,
     /// The TLS handshake.
     Tls,
+    /// The first frames of HTTP/2: preface and settings.
+    #[cfg(feature = "http2-client")]
+    Http2,
     /// The opening handshake of WebSocket.
     Handshake,
 }
@@ -120,6 +130,9 @@ pub enum RedirectError {
     Downgrade,
     /// `Location` is missing or not a URL.
     Location(UrlError),
+    /// To another origin (scheme, host, port), which a WebSocket on this connection of HTTP/2 cannot reach.
+    #[cfg(feature = "http2-client")]
+    OtherOrigin,
 }
 
 impl ConnectError {
@@ -183,10 +196,18 @@ impl fmt::Display for ConnectError {
             #[cfg(feature = "url-connect")]
             Self::Tls { host, error } => write!(f, "TLS with {host}: {error}"),
             Self::Rejected(response) => {
-                write!(f, "the server answered {} instead of 101", response.status())?;
+                // Over HTTP/2 there is no 101.
+                let expected = if response.is_http2() { "200" } else { "101" };
+                write!(f, "the server answered {} instead of {expected}", response.status())?;
                 fmt_line(response, f)
             }
             Self::Handshake(error) => write!(f, "handshake: {error}"),
+            #[cfg(feature = "http2-client")]
+            Self::NoExtendedConnect { peer } => write!(
+                f,
+                "{peer} offers no WebSockets over HTTP/2: SETTINGS_ENABLE_CONNECT_PROTOCOL is not 1 (RFC 8441 \
+                 section 3); connect over HTTP/1.1"
+            ),
             #[cfg(feature = "url-connect")]
             Self::Redirect { location, error } => write!(f, "redirect to {location:?}: {error}"),
             Self::Transport { phase, peer, error } => write!(f, "{phase} {peer}: {error}"),
@@ -229,6 +250,8 @@ impl fmt::Display for ConnectPhase {
             Self::Connect => "TCP to",
             Self::Proxy => "tunnel through proxy",
             Self::Tls => "TLS handshake with",
+            #[cfg(feature = "http2-client")]
+            Self::Http2 => "settings of HTTP/2 of",
             Self::Handshake => "WebSocket handshake with",
         })
     }
@@ -243,6 +266,8 @@ impl fmt::Display for RedirectError {
                 f.write_str("from wss to ws, which is not encrypted (Connect::allow_downgrade)")
             }
             Self::Location(error) => error.fmt(f),
+            #[cfg(feature = "http2-client")]
+            Self::OtherOrigin => f.write_str("another origin needs a connection of its own"),
         }
     }
 }

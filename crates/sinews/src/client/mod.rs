@@ -25,7 +25,7 @@
 
 #[cfg(feature = "url-connect")]
 mod attempt;
-mod body;
+pub(crate) mod body;
 mod builder;
 pub(crate) mod deadline;
 #[cfg(feature = "url-connect")]
@@ -39,12 +39,12 @@ mod proxy_error;
 #[cfg(feature = "url-connect")]
 pub(crate) mod race;
 #[cfg(feature = "url-connect")]
-mod redirect;
+pub(crate) mod redirect;
 mod response;
 pub(crate) mod settings;
 #[cfg(feature = "url-connect")]
 mod socks5;
-mod target;
+pub(crate) mod target;
 #[cfg(feature = "url-connect")]
 mod tunnel;
 mod upgrade;

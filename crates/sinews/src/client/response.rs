@@ -13,6 +13,7 @@ pub struct Response {
     headers: HeaderMap,
     subprotocol: Option<String>,
     body: Vec<u8>,
+    is_http2: bool,
 }
 
 impl Response {
@@ -26,7 +27,17 @@ impl Response {
         }
         // A parsed head has a status of three digits.
         let status = StatusCode::from_u16(status).unwrap_or_default();
-        Self { status, headers: map, subprotocol: None, body: Vec::new() }
+        Self { status, headers: map, subprotocol: None, body: Vec::new(), is_http2: false }
+    }
+
+    #[cfg(feature = "http2-client")]
+    pub(crate) fn of_http2(head: http::response::Parts) -> Self {
+        let http::response::Parts { status, headers, .. } = head;
+        Self { status, headers, subprotocol: None, body: Vec::new(), is_http2: true }
+    }
+
+    pub(crate) const fn is_http2(&self) -> bool {
+        self.is_http2
     }
 
     pub(crate) fn of_head(head: &ResponseHead<'_>) -> Self {
@@ -47,7 +58,7 @@ impl Response {
         self
     }
 
-    /// The status: 101 for an accepted handshake.
+    /// The status: 101 for an accepted handshake, over HTTP/2 2xx.
     #[must_use]
     pub const fn status(&self) -> StatusCode {
         self.status
@@ -67,7 +78,7 @@ impl Response {
 
     /// The body of a rejection, up to [`Connect::rejection_body_max`](super::Connect::rejection_body_max) bytes, with
     /// chunks joined and `Content-Encoding` unchanged. It is truncated if the server is silent for a second, or if
-    /// the timeout expires. Empty for a 101.
+    /// the timeout expires. Empty for an accepted handshake.
     #[must_use]
     pub fn body(&self) -> &[u8] {
         &self.body

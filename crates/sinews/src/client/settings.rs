@@ -21,8 +21,8 @@ use super::upgrade::HandshakeExchange;
 pub(crate) struct ConnectSettings {
     pub(crate) url: String,
     pub(crate) headers: Vec<(String, String)>,
-    pub(super) subprotocols: Vec<String>,
-    pub(super) deflate: Option<DeflateConfig>,
+    pub(crate) subprotocols: Vec<String>,
+    pub(crate) deflate: Option<DeflateConfig>,
     pub(crate) config: Arc<Config>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) limits: HeadLimits,
@@ -87,8 +87,8 @@ impl ConnectSettings {
         ConnectTarget::parse(&self.url).map_err(|error| ConnectError::Url { url: redacted(&self.url), error })
     }
 
-    /// The opening handshake with this server.
-    pub(crate) fn upgrade(&self, target: &ConnectTarget) -> Result<HandshakeExchange, ConnectError> {
+    /// The request of the opening handshake with this server.
+    pub(crate) fn request(&self, target: &ConnectTarget) -> Result<ClientRequest, ConnectError> {
         let mut request = ClientRequest::new(target.host_header(), target.path.as_str())?;
         for name in &self.subprotocols {
             request = request.with_subprotocol(name.as_str())?;
@@ -104,6 +104,12 @@ impl ConnectSettings {
         if let Some(credentials) = target.credentials.as_ref().filter(|_| !has_authorization) {
             request = request.with_header("Authorization", credentials.basic())?;
         }
+        Ok(request)
+    }
+
+    /// The opening handshake with this server.
+    pub(crate) fn upgrade(&self, target: &ConnectTarget) -> Result<HandshakeExchange, ConnectError> {
+        let request = self.request(target)?;
         let mut key = [0; 16];
         getrandom::fill(&mut key).map_err(|error| ConnectError::Transport {
             phase: ConnectPhase::Handshake,

@@ -63,6 +63,7 @@
 //! | `Connect::redirects` | 0 | followed redirects |
 //! | `Connect::response_limits` | 16 KiB, 100 lines | the head of the server's response, and of a proxy's |
 //! | `Connect::rejection_body_max` | 64 KiB | bytes read of the body of a rejection |
+//! | `Connect::stream_window` | 256 KiB | over HTTP/2: received bytes of one WebSocket that is not read. Further 64 KiB that it has sent wait for the socket |
 //! | `Accept::timeout` | 10 s | the handshake, from the first poll until the response has left |
 //! | `Accept::head_limits` | 16 KiB, 100 lines | the head of the request |
 //! | | 256 KiB, `close_timeout` | input read and dropped after a rejection, so that no reset overtakes it |

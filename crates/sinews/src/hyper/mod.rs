@@ -54,8 +54,57 @@
 //!
 //! hyper limits the time to receive a head ([`header_read_timeout`]), and its size.
 //!
-//! With the feature `http2`, the same call accepts extended CONNECT (RFC 8441): serve with
-//! [`enable_connect_protocol`]. Without that feature, requests over HTTP/2 are rejected with 400.
+//! # HTTP/2
+//!
+//! With the feature `http2`, the same call accepts extended CONNECT (RFC 8441), and answers it with 200: serve with
+//! [`enable_connect_protocol`], since clients send no such request to a server without it. One connection carries
+//! several WebSockets, each with the window of its stream as backpressure. Without that feature, requests over HTTP/2
+//! are rejected with 400. The client here is `sinews::http2`:
+//!
+//! ```
+//! # #[cfg(all(feature = "http2", feature = "http2-client", feature = "url-connect"))]
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use http_body_util::Full;
+//! # use hyper::body::Incoming;
+//! # use hyper::service::service_fn;
+//! # use hyper::{Request, Response};
+//! # use sinews::Bytes;
+//! use hyper::server::conn::http2;
+//! use hyper_util::rt::{TokioExecutor, TokioIo};
+//!
+//! # async fn answer(mut request: Request<Incoming>) -> Result<Response<Full<Bytes>>, sinews::AcceptError> {
+//! #     let (response, websocket) = sinews::hyper::upgrade(&mut request)?;
+//! #     tokio::spawn(async move {
+//! #         let mut websocket = websocket.await.expect("upgraded");
+//! #         while let Some(Ok(message)) = websocket.next_data().await {
+//! #             websocket.send(message).await.expect("open");
+//! #         }
+//! #     });
+//! #     Ok(response)
+//! # }
+//! let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+//! # let address = listener.local_addr()?;
+//! # tokio::spawn(async move {
+//! let (stream, _) = listener.accept().await?;
+//! http2::Builder::new(TokioExecutor::new())
+//!     .enable_connect_protocol() // required for WebSocket
+//!     .serve_connection(TokioIo::new(stream), service_fn(answer)) // as above
+//!     .await
+//! #     .map_err(std::io::Error::other)
+//! # });
+//!
+//! let connection = sinews::http2::connect(format!("ws://{address}")).await?;
+//! let (mut first, mut second) = (connection.open("/").await?, connection.open("/").await?);
+//! first.send("hello").await?;
+//! second.send("also").await?;
+//! assert_eq!(second.next().await.transpose()?, Some("also".into()));
+//! assert_eq!(first.next().await.transpose()?, Some("hello".into()));
+//! # Ok(())
+//! # }
+//! # #[cfg(not(all(feature = "http2", feature = "http2-client", feature = "url-connect")))]
+//! # fn main() {}
+//! ```
 //!
 //! [`header_read_timeout`]: hyper::server::conn::http1::Builder::header_read_timeout
 //! [`enable_connect_protocol`]: https://docs.rs/hyper/latest/hyper/server/conn/http2/struct.Builder.html#method.enable_connect_protocol

@@ -8,6 +8,7 @@ mod http;
 mod http2;
 mod http3;
 mod rules;
+mod streams;
 
 use std::fmt::Write as _;
 
@@ -35,7 +36,7 @@ pub enum Held {
 pub const SECTIONS: [(&str, &[Line]); 12] = [
     ("RFC 6455, the WebSocket protocol", rules::RFC_6455),
     ("RFC 7692, permessage-deflate", rules::RFC_7692),
-    ("RFC 8441 and RFC 9220, over HTTP/2 and HTTP/3", rules::RFC_8441),
+    ("RFC 8441 and RFC 9220, over HTTP/2 and HTTP/3", streams::RFC_8441),
     ("HTTP upgrade (RFC 9110 section 7.8, RFC 9112, RFC 9931)", rules::HTTP_UPGRADE),
     ("HTTP/1.1 (RFC 9110, RFC 9112)", http::HTTP_1),
     ("HTTP/2 (RFC 9113) and HPACK (RFC 7541)", http2::HTTP_2),

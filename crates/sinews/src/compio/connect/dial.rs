@@ -120,6 +120,8 @@ async fn secure(tls: Tls, tcp: TcpStream, host: &str) -> Result<Stream, TlsError
             crate::tls::check_alpn(stream.connection().alpn_protocol())?;
             Ok(Stream::Tls(Box::new(stream)))
         }
+        #[cfg(all(feature = "http2-client", feature = "tokio-rustls"))]
+        TlsLibrary::Http2(_) => Err(TlsError::Unavailable),
         #[cfg(feature = "native-tls")]
         TlsLibrary::Native(_) => {
             let why = "on compio, Connect::tls requires a configuration of rustls";

@@ -130,6 +130,15 @@ async fn secure(tls: Tls, tcp: TcpStream, host: &str) -> Result<Stream, TlsError
             crate::tls::check_alpn(stream.get_ref().1.alpn_protocol())?;
             Ok(Stream::Rustls(Box::new(stream)))
         }
+        #[cfg(all(feature = "http2-client", feature = "tokio-rustls"))]
+        TlsLibrary::Http2(config) => {
+            let name =
+                rustls::pki_types::ServerName::try_from(host.to_owned()).map_err(|_| TlsError::Name)?;
+            let connector = tokio_rustls::TlsConnector::from(config);
+            let stream = connector.connect(name, tcp).await.map_err(crate::tls::http2_error)?;
+            crate::tls::check_http2(stream.get_ref().1.alpn_protocol())?;
+            Ok(Stream::Rustls(Box::new(stream)))
+        }
         #[cfg(all(feature = "rustls", not(feature = "tokio-rustls")))]
         TlsLibrary::Rustls(_) => Err(TlsError::Unavailable),
         #[cfg(feature = "native-tls")]

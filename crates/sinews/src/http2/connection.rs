@@ -1,0 +1,254 @@
+//! The connection: from the dial to the settings of the server.
+
+use std::fmt;
+use std::future::{Future, IntoFuture, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+
+use bytes::Bytes;
+use h2::client::{Builder, Connection, SendRequest};
+use h2::{Ping, Reason};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{Instant, timeout_at};
+
+use super::open::Http2Open;
+use crate::client::deadline::ConnectDeadline;
+use crate::client::settings::ConnectSettings;
+use crate::client::target::ConnectTarget;
+use crate::client::{Connect, ConnectError, ConnectPhase, OverStream, Runtime};
+#[cfg(feature = "tokio-rustls")]
+use crate::tls_info::{TlsInfo, TlsTransport as _};
+
+/// Makes a connection of HTTP/2 when awaited: to a URL, whose path is ignored, with the feature `url-connect`, or
+/// [over](Connect::over) your own stream, which must have selected `h2` where it is TLS.
+pub fn connect(url: impl Into<String>) -> Connect<Http2> {
+    Connect::new(url.into(), Http2 { stream_window: STREAM_WINDOW })
+}
+
+/// HTTP/2 on the sockets of Tokio.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Http2 {
+    stream_window: u32,
+}
+
+impl Runtime for Http2 {}
+
+/// Default of [`Connect::stream_window`].
+const STREAM_WINDOW: u32 = 256 << 10;
+
+/// The window of the connection: the most that HTTP/2 allows, so that unread WebSockets, which have windows of their
+/// own, do not stop the others.
+const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
+
+/// Most bytes of one WebSocket that wait for the socket: a full send of the kernel.
+const SEND_BUFFER: usize = 64 << 10;
+
+/// A connection of HTTP/2 that carries WebSockets. A clone is a handle to the same connection.
+#[derive(Clone)]
+pub struct Http2Connection {
+    pub(super) requests: SendRequest<Bytes>,
+    pub(super) shared: Arc<Http2Shared>,
+}
+
+/// What all WebSockets of a connection have in common.
+pub(super) struct Http2Shared {
+    pub(super) settings: ConnectSettings,
+    pub(super) target: ConnectTarget,
+    #[cfg(feature = "url-connect")]
+    pub(super) redirects: u8,
+    #[cfg(feature = "tokio-rustls")]
+    tls: Option<TlsInfo>,
+}
+
+impl Http2Connection {
+    /// Opens a WebSocket when awaited: at this path, which begins with `/` and may have a query. It begins with the
+    /// settings of the connection for the handshake; further headers and subprotocols are added to those.
+    pub fn open(&self, path: impl Into<String>) -> Connect<Http2Open> {
+        Connect::of_connection(self.clone(), path.into())
+    }
+
+    /// The most WebSockets that the server allows at a time (its SETTINGS_MAX_CONCURRENT_STREAMS); `usize::MAX` without
+    /// a limit.
+    #[must_use]
+    pub fn max_websockets(&self) -> usize {
+        self.requests.current_max_send_streams()
+    }
+
+    /// The result of the TLS handshake; `None`: the connection is not encrypted, or was made [over](Connect::over) a
+    /// stream.
+    #[cfg(feature = "tokio-rustls")]
+    #[must_use]
+    pub fn tls_info(&self) -> Option<&TlsInfo> {
+        self.shared.tls.as_ref()
+    }
+}
+
+impl fmt::Debug for Http2Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Http2Connection")
+            .field("server", &self.shared.target.authority())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Connect<Http2> {
+    /// Sets the most bytes that the server may send to one WebSocket that is not read (its flow-control window).
+    /// Default 256 KiB: at a round trip of 20 ms it permits 12 MB/s. At most 2 GiB, and at least 1 byte.
+    pub fn stream_window(mut self, bytes: u32) -> Self {
+        self.runtime.stream_window = bytes.clamp(1, CONNECTION_WINDOW);
+        self
+    }
+
+    /// Makes the connection, as awaiting it does: dials, and waits for the settings of the server.
+    ///
+    /// A dropped future closes the sockets that it has opened.
+    ///
+    /// # Errors
+    /// See [`ConnectError`]; [`ConnectError::NoExtendedConnect`] where the server offers no WebSockets over HTTP/2.
+    #[cfg(feature = "url-connect")]
+    pub async fn open(self) -> Result<Http2Connection, ConnectError> {
+        use crate::tls::Tls;
+        use crate::tokio::Tokio;
+
+        let Self { settings, mut network, runtime } = self;
+        let deadline = ConnectDeadline::new(settings.timeout, Instant::now().into_std());
+        let target = settings.target()?;
+        if target.secure {
+            let tls = network.tls.take().map_or_else(Tls::new, Ok).and_then(Tls::for_http2);
+            network.tls = Some(tls.map_err(|error| ConnectError::Tls { host: target.host.clone(), error })?);
+        }
+        let redirects = network.redirects;
+        let stream = crate::client::dial::dial::<Tokio>(settings.clone(), network).await?;
+        let shared = Http2Shared {
+            settings,
+            target,
+            redirects,
+            #[cfg(feature = "tokio-rustls")]
+            tls: stream.tls_info(),
+        };
+        begin(stream, shared, runtime, deadline).await
+    }
+}
+
+#[cfg(feature = "url-connect")]
+impl IntoFuture for Connect<Http2> {
+    type Output = Result<Http2Connection, ConnectError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.open())
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Connect<OverStream<Http2, S>> {
+    /// Makes the connection on the stream, as awaiting it does. A dropped future drops the stream.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub async fn open(self) -> Result<Http2Connection, ConnectError> {
+        let OverStream { stream, runtime } = self.runtime;
+        let settings = self.settings;
+        let deadline = ConnectDeadline::new(settings.timeout, Instant::now().into_std());
+        let target = settings.target()?;
+        let shared = Http2Shared {
+            settings,
+            target,
+            // Settings for the path to the server are ignored.
+            #[cfg(feature = "url-connect")]
+            redirects: 0,
+            #[cfg(feature = "tokio-rustls")]
+            tls: None,
+        };
+        begin(stream, shared, runtime, deadline).await
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> IntoFuture for Connect<OverStream<Http2, S>> {
+    type Output = Result<Http2Connection, ConnectError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.open())
+    }
+}
+
+/// Begins HTTP/2 on a stream, and waits until the settings of the server are known.
+async fn begin<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    stream: S,
+    shared: Http2Shared,
+    runtime: Http2,
+    deadline: ConnectDeadline,
+) -> Result<Http2Connection, ConnectError> {
+    let peer = shared.target.authority();
+    let phase = (ConnectPhase::Http2, &*peer);
+    let (requests, connection) = within(&deadline, phase, settle(stream, runtime)).await.map_err(explain)?;
+    if !requests.is_extended_connect_protocol_enabled() {
+        return Err(ConnectError::NoExtendedConnect { peer });
+    }
+    // Its end, and its error, reach every stream.
+    tokio::spawn(connection);
+    Ok(Http2Connection { requests, shared: Arc::new(shared) })
+}
+
+/// The server's first frame has its settings (RFC 9113 section 3.4), so that they are known once it answers a ping.
+async fn settle<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
+    runtime: Http2,
+) -> Result<(SendRequest<Bytes>, Connection<S, Bytes>), h2::Error> {
+    let mut builder = Builder::new();
+    builder
+        .enable_push(false)
+        .initial_window_size(runtime.stream_window)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buffer_size(SEND_BUFFER);
+    let (requests, mut connection) = builder.handshake(stream).await?;
+    let mut pings = connection.ping_pong().expect("it is taken here only");
+    {
+        let mut answer = pin!(pings.ping(Ping::opaque()));
+        poll_fn(|cx| match Pin::new(&mut connection).poll(cx) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            // The connection is in use, so that only a graceful end of the server ends it without an error.
+            Poll::Ready(Ok(())) => Poll::Ready(Err(Reason::REFUSED_STREAM.into())),
+            Poll::Pending => answer.as_mut().poll(cx).map_ok(drop),
+        })
+        .await?;
+    }
+    Ok((requests, connection))
+}
+
+/// Names the cause of a first frame that is none.
+fn explain(error: ConnectError) -> ConnectError {
+    let ConnectError::Transport { phase, peer, error } = error else { return error };
+    let is_invalid = |error: &h2::Error| error.is_library() && error.reason().is_some();
+    let is_invalid = error.get_ref().and_then(|cause| cause.downcast_ref()).is_some_and(is_invalid);
+    let explained = || {
+        let text = format!("the server does not speak HTTP/2 on this port: {error}");
+        io::Error::new(io::ErrorKind::InvalidData, text)
+    };
+    let error = if is_invalid { explained() } else { error };
+    ConnectError::Transport { phase, peer, error }
+}
+
+/// Waits for a step of HTTP/2 until the deadline.
+pub(super) async fn within<T>(
+    deadline: &ConnectDeadline,
+    (phase, peer): (ConnectPhase, &str),
+    work: impl Future<Output = Result<T, h2::Error>>,
+) -> Result<T, ConnectError> {
+    let done = match deadline.at {
+        Some(at) => timeout_at(at.into(), work).await.map_err(|_| deadline.timed_out(phase, peer))?,
+        None => work.await,
+    };
+    done.map_err(|error| ConnectError::Transport { phase, peer: peer.to_owned(), error: io_error(error) })
+}
+
+/// The error of a stream or of its connection, as a transport has it.
+pub(super) fn io_error(error: h2::Error) -> io::Error {
+    let kind =
+        if error.is_go_away() { io::ErrorKind::ConnectionAborted } else { io::ErrorKind::ConnectionReset };
+    let kind = error.get_io().map_or(kind, io::Error::kind);
+    io::Error::new(kind, error)
+}

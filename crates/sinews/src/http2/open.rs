@@ -1,0 +1,198 @@
+//! Opening a WebSocket on a stream of the connection.
+
+use std::fmt;
+use std::future::{Future, IntoFuture, poll_fn};
+use std::pin::Pin;
+
+use bytes::Bytes;
+use h2::RecvStream;
+use h2::client::SendRequest;
+use h2::ext::Protocol;
+use http::header::{AUTHORIZATION, COOKIE, HeaderName, HeaderValue, PROXY_AUTHORIZATION};
+use http::{Method, Request, Uri, Version};
+use sinews_proto::handshake::{ClientError, ExtendedConnect, HandshakeMisuse};
+use tokio::time::{Instant, timeout_at};
+
+use super::connection::{Http2Connection, within};
+use super::stream::Http2Stream;
+use crate::WebSocket;
+use crate::client::body::RejectionBody;
+use crate::client::deadline::ConnectDeadline;
+use crate::client::settings::ConnectSettings;
+#[cfg(feature = "url-connect")]
+use crate::client::settings::NetworkSettings;
+use crate::client::target::ConnectTarget;
+use crate::client::{Connect, ConnectError, ConnectPhase, Response, UrlError};
+#[cfg(feature = "url-connect")]
+use crate::client::{RedirectError, redirect};
+
+/// A stream of a connection of HTTP/2, as the transport of a WebSocket that is to be opened.
+#[derive(Clone)]
+pub struct Http2Open {
+    connection: Http2Connection,
+}
+
+impl fmt::Debug for Http2Open {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.connection.fmt(f)
+    }
+}
+
+impl Connect<Http2Open> {
+    pub(super) fn of_connection(connection: Http2Connection, path: String) -> Self {
+        Self {
+            settings: ConnectSettings { url: path, ..connection.shared.settings.clone() },
+            #[cfg(feature = "url-connect")]
+            network: NetworkSettings::default(),
+            runtime: Http2Open { connection },
+        }
+    }
+
+    /// Opens the WebSocket, and also returns the server's response.
+    ///
+    /// A dropped future resets the stream.
+    ///
+    /// # Errors
+    /// See [`ConnectError`]. The connection is lost with [`ConnectError::Transport`] only, and not always.
+    pub async fn open(self) -> Result<(WebSocket<Http2Stream>, Response), ConnectError> {
+        let Self { settings, runtime: Http2Open { connection }, .. } = self;
+        settings.config.check().map_err(ConnectError::Config)?;
+        let mut target = connection.shared.target.clone();
+        target.path = settings.url.clone();
+        let deadline = ConnectDeadline::new(settings.timeout, Instant::now().into_std());
+        let mut redirected = 0;
+        loop {
+            let request = settings.request(&target)?.extended_connect()?;
+            let exchange = OpenExchange { settings: &settings, target: &target, deadline: &deadline };
+            match exchange.run(connection.requests.clone(), &request).await {
+                Err(ConnectError::Rejected(response)) => {
+                    target.path = follow(&connection, &target, response, &mut redirected)?;
+                }
+                done => return done,
+            }
+        }
+    }
+}
+
+impl IntoFuture for Connect<Http2Open> {
+    type Output = Result<WebSocket<Http2Stream>, ConnectError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move { self.open().await.map(|(ws, _)| ws) })
+    }
+}
+
+/// The path of a redirect within the origin; otherwise the rejection.
+#[cfg(feature = "url-connect")]
+fn follow(
+    connection: &Http2Connection,
+    target: &ConnectTarget,
+    response: Box<Response>,
+    redirected: &mut u8,
+) -> Result<String, ConnectError> {
+    let max = connection.shared.redirects;
+    if max == 0 || !redirect::is_redirect(response.status().as_u16()) {
+        return Err(ConnectError::Rejected(response));
+    }
+    let next = redirect::next(target, &response, true)?;
+    let error = match next.is_same_origin(target) {
+        false => RedirectError::OtherOrigin,
+        true if *redirected == max => RedirectError::TooMany(max),
+        true => {
+            *redirected += 1;
+            return Ok(next.path);
+        }
+    };
+    let location = format!("{}://{}{}", next.scheme(), next.host_header(), next.path);
+    Err(ConnectError::Redirect { location, error })
+}
+
+#[cfg(not(feature = "url-connect"))]
+fn follow(
+    _: &Http2Connection,
+    _: &ConnectTarget,
+    response: Box<Response>,
+    _: &mut u8,
+) -> Result<String, ConnectError> {
+    Err(ConnectError::Rejected(response))
+}
+
+/// One request on a stream of its own.
+struct OpenExchange<'a> {
+    settings: &'a ConnectSettings,
+    target: &'a ConnectTarget,
+    deadline: &'a ConnectDeadline,
+}
+
+impl OpenExchange<'_> {
+    async fn run(
+        &self,
+        requests: SendRequest<Bytes>,
+        request: &ExtendedConnect,
+    ) -> Result<(WebSocket<Http2Stream>, Response), ConnectError> {
+        let head = self.head(request)?;
+        let peer = self.target.authority();
+        let exchange = async {
+            // Waits while an earlier request waits for the server's limit of streams.
+            let mut requests = requests.ready().await?;
+            let (response, send) = requests.send_request(head, false)?;
+            Ok((response.await?, send))
+        };
+        let (response, send) = within(self.deadline, (ConnectPhase::Handshake, &peer), exchange).await?;
+        let (head, body) = response.into_parts();
+        let fields = head.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+        match request.read_response(head.status.as_u16(), fields) {
+            Ok(established) => {
+                let response = Response::of_http2(head).with_subprotocol(established.subprotocol());
+                let (stream, config) = (Http2Stream::new(send, body), self.settings.config.clone());
+                let ws = WebSocket::from_negotiated(stream, established.negotiated(), config, &[]);
+                Ok((ws.with_subprotocol(response.subprotocol()), response))
+            }
+            Err(ClientError::Status(_)) => {
+                let body = self.body(body).await;
+                Err(ConnectError::Rejected(Box::new(Response::of_http2(head).with_body(body))))
+            }
+            Err(error) => Err(ConnectError::Handshake(error)),
+        }
+    }
+
+    fn head(&self, connect: &ExtendedConnect) -> Result<Request<()>, ConnectError> {
+        let scheme = if self.target.secure { "https" } else { "http" };
+        let uri = Uri::builder().scheme(scheme).authority(connect.authority()).path_and_query(connect.path());
+        let uri = uri
+            .build()
+            .map_err(|_| ConnectError::Url { url: connect.path().to_owned(), error: UrlError::Malformed })?;
+        let mut head = Request::new(());
+        *head.method_mut() = Method::CONNECT;
+        *head.uri_mut() = uri;
+        *head.version_mut() = Version::HTTP_2;
+        for (name, value) in connect.headers() {
+            let name = HeaderName::try_from(name).map_err(|_| HandshakeMisuse::HeaderName)?;
+            let mut value =
+                HeaderValue::from_bytes(value.as_bytes()).map_err(|_| HandshakeMisuse::HeaderValue)?;
+            // Never enters the tables of HPACK (RFC 7541 section 7.1.3).
+            value.set_sensitive([AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION].contains(&name));
+            head.headers_mut().append(name, value);
+        }
+        head.extensions_mut().insert(Protocol::from_static("websocket"));
+        Ok(head)
+    }
+
+    /// The body of a rejection. A truncated body ends without an error: the status is sufficient.
+    async fn body(&self, mut stream: RecvStream) -> Vec<u8> {
+        let max = self.settings.body_max;
+        let mut body = Vec::new();
+        while body.len() < max {
+            let silent = Instant::now() + RejectionBody::WAIT;
+            let until = self.deadline.at.map_or(silent, |at| silent.min(at.into()));
+            let Ok(Some(Ok(data))) = timeout_at(until, poll_fn(|cx| stream.poll_data(cx))).await else {
+                break;
+            };
+            // An error means that the stream has ended, which the next read reports.
+            let _ = stream.flow_control().release_capacity(data.len());
+            body.extend_from_slice(&data[..data.len().min(max - body.len())]);
+        }
+        body
+    }
+}
