@@ -10,7 +10,7 @@ const MARK = '^';
 const memberId = (i) => `${MARK}member-${String(i).padStart(5, '0')}`;
 
 /** Longest wait for a complete list of members. */
-const COMPLETE_MS = 40_000;
+const COMPLETE_MS = 60_000;
 
 /** As `sinews.js`: after an update without changes, clients list the members at random times, so many ms for each subscriber. */
 const [LIST_DELAY_MS, LIST_DELAY_MAX_MS] = [5, 30_000];
