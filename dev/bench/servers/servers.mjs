@@ -98,6 +98,8 @@ export function sinews({ program, port, broker, store }) {
     leave: (topic) => `{"op":"leave","id":9,"topic":"${topic}"}`,
     left: '"id":9',
     watches: true,
+    // In place of joins and leaves: the cost of a request.
+    pings: { enter: () => '{"op":"ping","id":3}', leave: () => '{"op":"ping","id":9}' },
     publish: (topic, data) => post('/api/v1/publish', { topic, data }, auth),
     batch: (topic, data, count) => post('/api/v1/batch', { messages: Array.from({ length: count }, () => ({ topic, data })) }, auth),
     broadcast: (topics, data) => post('/api/v1/broadcast', { topics, data }, auth),
@@ -117,7 +119,11 @@ export function centrifugo({ program, port, engine, broker }) {
   const config = {
     http_server: { address: '127.0.0.1', port: String(port) },
     log: { level: 'error' },
-    client: { allowed_origins: ['*'], allow_anonymous_connect_without_token: true, insecure: false },
+    // The load answers no pings, and logs in late while members are told of thousands.
+    client: {
+      allowed_origins: ['*'], allow_anonymous_connect_without_token: true, insecure: false,
+      ping_interval: '600s', pong_timeout: '60s', stale_close_delay: '60s',
+    },
     http_api: { key: KEY },
     channel: {
       without_namespace: permissions,
