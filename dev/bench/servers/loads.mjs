@@ -7,10 +7,10 @@ import { Client, concurrently, post } from './client.mjs';
 const TICK_US = 10_000;
 
 /** Time in which all members of a room have learned of a join, longer than the interval of the updates. */
-const UPDATES_MS = 3_000;
+export const UPDATES_MS = 3_000;
 
 /** CPU time of processes in microseconds, with all their threads. */
-function cpu(pids) {
+export function cpu(pids) {
   return pids.reduce((sum, pid) => {
     const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1].split(' ');
     return sum + (Number(fields[11]) + Number(fields[12])) * TICK_US;
@@ -30,8 +30,8 @@ async function costOf(pids, count, work) {
   return (cpu(pids) - before) / count;
 }
 
-const closeAll = (clients) => Promise.all(clients.map((client) => client.close()));
-const pause = (ms) => new Promise((resolve) => { setTimeout(resolve, ms); });
+export const closeAll = (clients) => Promise.all(clients.map((client) => client.close()));
+export const pause = (ms) => new Promise((resolve) => { setTimeout(resolve, ms); });
 
 async function openSubscribed(server, count, topic) {
   return concurrently(count, 50, async (i) => {

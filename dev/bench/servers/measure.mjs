@@ -12,6 +12,7 @@
 import { execFileSync } from 'node:child_process';
 import { parseArgs } from 'node:util';
 import * as loads from './loads.mjs';
+import * as members from './members.mjs';
 import { sinewsPusher, sockudo, soketi } from './pusher-servers.mjs';
 import { centrifugo, nats, sinews, socketIo } from './servers.mjs';
 
@@ -34,6 +35,11 @@ const SINGLE = {
   resume: ['resume with 10 missed messages', (server, pids) => loads.resume(server, pids, {})],
   join: ['join of a room of 2,000 members, 100 joins a second', (server, pids) => loads.join(server, pids, {})],
   'join-burst': ['the same, 1,000 joins a second', (server, pids) => loads.join(server, pids, { perSecond: 1_000, count: 1_000 })],
+  turns: ['join or leave of an open connection among 2,000 members, 100 a second', (server, pids) => members.turns(server, pids, {})],
+  'turns-burst': ['the same, 1,000 a second', (server, pids) => members.turns(server, pids, { perSecond: 1_000, movers: 2_200 })],
+  'turns-ping': ['a ping on these connections, 100 a second', (server, pids) => members.turns({ ...server, enter: null, ...server.pings }, pids, {})],
+  'at-once-2500': ['2,500 subscribers of a room join at once', (server, pids) => members.joinAtOnce(server, pids, { members: 2_500 })],
+  'at-once-5000': ['5,000 subscribers of a room join at once', (server, pids) => members.joinAtOnce(server, pids, {})],
   idle: ['memory of an idle member, bytes', (server, pids) => loads.idle(server, pids, {})],
 };
 

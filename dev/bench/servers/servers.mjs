@@ -93,7 +93,13 @@ export function sinews({ program, port, broker, store }) {
       `{"op":"subscribe","id":2,"topic":"${topic}","members":true}`,
       `{"op":"join","id":3,"topic":"${topic}","member":{"id":"${user}","info":{"name":"${user}"}}}`,
     ],
+    enter: (topic, user) => `{"op":"join","id":3,"topic":"${topic}","member":{"id":"${user}","info":{"name":"${user.slice(1)}"}}}`,
     joined: '"id":3',
+    leave: (topic) => `{"op":"leave","id":9,"topic":"${topic}"}`,
+    left: '"id":9',
+    watches: true,
+    // In place of joins and leaves: the cost of a request.
+    pings: { enter: () => '{"op":"ping","id":3}', leave: () => '{"op":"ping","id":9}' },
     publish: (topic, data) => post('/api/v1/publish', { topic, data }, auth),
     batch: (topic, data, count) => post('/api/v1/batch', { messages: Array.from({ length: count }, () => ({ topic, data })) }, auth),
     broadcast: (topics, data) => post('/api/v1/broadcast', { topics, data }, auth),
@@ -113,7 +119,11 @@ export function centrifugo({ program, port, engine, broker }) {
   const config = {
     http_server: { address: '127.0.0.1', port: String(port) },
     log: { level: 'error' },
-    client: { allowed_origins: ['*'], allow_anonymous_connect_without_token: true, insecure: false },
+    // The load answers no pings, and logs in late while members are told of thousands.
+    client: {
+      allowed_origins: ['*'], allow_anonymous_connect_without_token: true, insecure: false,
+      ping_interval: '600s', pong_timeout: '60s', stale_close_delay: '60s',
+    },
     http_api: { key: KEY },
     channel: {
       without_namespace: permissions,
@@ -146,7 +156,11 @@ export function centrifugo({ program, port, engine, broker }) {
     unsubscribe: (topic) => `{"id":9,"unsubscribe":{"channel":"${channel(topic)}"}}`,
     watch: (topic) => [subscribe(topic, 2)],
     join: (topic) => [subscribe(topic, 3)],
+    // A client joins by its subscription.
+    enter: (topic) => subscribe(topic, 3),
     joined: '"id":3',
+    leave: (topic) => `{"id":9,"unsubscribe":{"channel":"${channel(topic)}"}}`,
+    left: '"id":9',
     publish: (topic, data) => post('/api/publish', { channel: channel(topic), data }, auth),
     batch: (topic, data, count) => post('/api/batch', { commands: Array.from({ length: count }, () => ({ publish: { channel: channel(topic), data } })) }, auth),
     broadcast: (topics, data) => post('/api/broadcast', { channels: topics.map(channel), data }, auth),

@@ -130,8 +130,8 @@ impl Topics {
     /// ms. At most ten messages a second for each watcher, however many members join and leave.
     pub const PRESENCE_INTERVAL: Duration = PRESENCE_INTERVAL;
 
-    /// Maximum number of members that one presence update lists; with more changes it has the numbers only. 4,096: those of
-    /// some seconds in a large topic. The limit of their ids and infos is 256 KiB, which fits into the queue of a watcher.
+    /// Maximum number of members that one presence update lists; with more changes it has the numbers only. 16,384: those of
+    /// some seconds in a large topic. The limit of their ids and infos is 512 KiB, which fits into the queue of a watcher.
     pub const PRESENCE_CHANGES_MAX: usize = CHANGES_MAX;
 
     /// Maximum number of members that [`members`](Self::members) returns at once: 1,000, since the lock of all

@@ -237,7 +237,7 @@ pub(crate) fn presence_update(update: &PresenceUpdate) -> Option<Vec<PresenceMes
             let data = json!({ "subscription_count": update.count().connections });
             vec![text(nested("pusher_internal:subscription_count", Some(&channel), &data))]
         }
-        PusherTopic::Channel { channel, .. } if !update.is_complete() => {
+        PusherTopic::Channel { channel, .. } if !update.has_transitions() => {
             // Clients replace their list of members.
             let all = subscription_succeeded(&channel, Some(update.members()));
             vec![PresenceMessage::leading_to(update.count().version, Prepared::text(all))]

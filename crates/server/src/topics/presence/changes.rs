@@ -8,11 +8,16 @@ use bytes::Bytes;
 
 use super::member::{CHANGES_MAX, MemberPage};
 
+/// Maximum size of the ids and former infos of changed members, in bytes: former infos are in no other limit of memory.
+pub(super) const NOTED_BYTES_MAX: usize = 4 << 20;
+
 /// PresenceChanges of a watched topic since its last update: bounded, whatever happens in between.
 #[derive(Debug)]
 pub(super) struct PresenceChanges {
     /// Each changed member since the last update.
     before: BTreeMap<Arc<str>, MemberChange>,
+    /// Size of their ids and infos.
+    bytes: usize,
     /// More members have changed than an update lists.
     overflowed: bool,
     /// At the last update: version and number of connections.
@@ -59,6 +64,7 @@ impl PresenceChanges {
         let before = BTreeMap::new();
         Self {
             before,
+            bytes: 0,
             overflowed: false,
             since: version,
             connections,
@@ -80,7 +86,8 @@ impl PresenceChanges {
             (known.left, known.version) = (known.left.max(left), version);
             return;
         }
-        if self.before.len() == CHANGES_MAX {
+        self.bytes += id.len() + before.map_or(0, Bytes::len);
+        if self.before.len() == CHANGES_MAX || self.bytes > NOTED_BYTES_MAX {
             return self.overflow();
         }
         self.before.insert(id.clone(), MemberChange { before: before.cloned(), left, version });
@@ -115,6 +122,7 @@ impl PresenceChanges {
         (now, interval): (Instant, Duration),
     ) -> TakenChanges {
         self.scheduled = false;
+        self.bytes = 0;
         self.page = None;
         self.next = now + interval;
         TakenChanges {

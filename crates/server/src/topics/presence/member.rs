@@ -12,11 +12,16 @@ use crate::topics::name::{InvalidTopic, SUBSCRIPTIONS_MAX};
 /// Minimum interval of the updates of a topic by default, and between attempts to send one.
 pub(crate) const PRESENCE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Maximum number of members that one update lists.
-pub(crate) const CHANGES_MAX: usize = 4_096;
+/// Maximum number of members that one update lists. Beyond it, each watcher lists all members: for thousands of watchers
+/// that takes far more than the update.
+pub(crate) const CHANGES_MAX: usize = 16_384;
 
-/// Maximum size of the ids and infos that one update lists, in bytes: it must fit into the queue of each watcher.
-pub(crate) const CHANGED_BYTES_MAX: usize = 256 << 10;
+/// Maximum size of the ids and infos that one update lists, in bytes: with the text around them, it must fit into the
+/// queue of each watcher.
+pub(crate) const CHANGED_BYTES_MAX: usize = 512 << 10;
+
+/// Maximum number of changed members of an update with transitions: for more, one list of all members is shorter.
+pub(crate) const TRANSITIONS_MAX: usize = 4_096;
 
 /// Maximum number of members in one list.
 pub(crate) const MEMBERS_MAX: usize = 1_000;
@@ -120,6 +125,7 @@ pub struct PresenceUpdate {
     pub(crate) transitions: Vec<PresenceTransition>,
     pub(crate) members: Vec<Member>,
     pub(crate) is_complete: bool,
+    pub(crate) has_transitions: bool,
 }
 
 /// Part of an update: [`PresenceUpdate::parts`].
@@ -246,13 +252,21 @@ impl PresenceUpdate {
 
     /// Returns the joins and leaves in the order of their versions, for protocols with a message for each of them. A member
     /// with a new info is not among them. A member that has left and returned is listed twice if the members were read in
-    /// between; a leave may be of a member that no watcher knows.
+    /// between; a leave may be of a member that no watcher knows. None is listed after more than 4,096 changes
+    /// ([`has_transitions`](Self::has_transitions)).
     #[must_use]
     pub fn transitions(&self) -> &[PresenceTransition] {
         &self.transitions
     }
 
-    /// Returns all members, in order of their ids, if the update is not [complete](Self::is_complete); otherwise none.
+    /// Returns whether the transitions are listed; otherwise [`members`](Self::members) has all members.
+    #[must_use]
+    pub fn has_transitions(&self) -> bool {
+        self.has_transitions
+    }
+
+    /// Returns all members, in order of their ids, if the [transitions](Self::has_transitions) are not listed; otherwise
+    /// none.
     #[must_use]
     pub fn members(&self) -> &[Member] {
         &self.members
@@ -260,7 +274,7 @@ impl PresenceUpdate {
 
     /// Returns whether all changes are listed. Otherwise more than
     /// [`Topics::PRESENCE_CHANGES_MAX`](crate::Topics::PRESENCE_CHANGES_MAX) members have changed, or their ids and infos
-    /// exceed 256 KiB: none is listed, and the numbers are right.
+    /// exceed 512 KiB: none is listed, and the numbers are right.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.is_complete

@@ -5,7 +5,9 @@ use std::time::Instant;
 
 use super::changes::MemberChange;
 use super::interval::PresenceInterval;
-use super::member::{CHANGED_BYTES_MAX, Member, PresencePart, PresenceTransition, PresenceUpdate};
+use super::member::{
+    CHANGED_BYTES_MAX, Member, PresencePart, PresenceTransition, PresenceUpdate, TRANSITIONS_MAX,
+};
 use super::table::{JoinedMember, TopicMembers};
 
 impl TopicMembers {
@@ -29,10 +31,12 @@ impl TopicMembers {
             transitions: Vec::new(),
             members: Vec::new(),
             is_complete: true,
+            has_transitions: true,
         };
         let mut bytes = 0;
         let mut changes: Vec<_> = std::mem::take(&mut taken.before).into_iter().collect();
         changes.sort_unstable_by_key(|(_, change)| change.version);
+        let changed = changes.len();
         for (id, change) in changes {
             let now = self.members.get(&id);
             update.transitions.extend(transitions_of(&id, &change, now, taken.observed));
@@ -62,6 +66,8 @@ impl TopicMembers {
         if taken.overflowed || bytes > CHANGED_BYTES_MAX {
             // Of the same time as the version: later joins are in the next update.
             update.omit_changes(self.list());
+        } else if changed > TRANSITIONS_MAX {
+            update.omit_transitions(self.list());
         }
         Some(update)
     }
@@ -71,9 +77,15 @@ impl PresenceUpdate {
     /// Replaces the changes by all members.
     fn omit_changes(&mut self, members: Vec<Member>) {
         (self.joined, self.left, self.versions) = Default::default();
+        self.is_complete = false;
+        self.omit_transitions(members);
+    }
+
+    /// Replaces the transitions by all members.
+    fn omit_transitions(&mut self, members: Vec<Member>) {
         self.transitions = Vec::new();
         self.members = members;
-        self.is_complete = false;
+        self.has_transitions = false;
     }
 
     /// Splits the update for protocols with bounded messages: parts with at most this number of changed members, at least

@@ -1,8 +1,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::super::changes::NOTED_BYTES_MAX;
 use super::super::interval::PresenceInterval;
-use super::super::member::{CHANGED_BYTES_MAX, CHANGES_MAX, PRESENCE_INTERVAL};
+use super::super::member::{CHANGED_BYTES_MAX, CHANGES_MAX, PRESENCE_INTERVAL, TRANSITIONS_MAX};
 use super::*;
 
 fn table() -> PresenceTable {
@@ -140,6 +141,42 @@ fn changes_larger_than_the_queue_of_a_watcher_are_not_listed() {
     let update = table.take_update("t", now).unwrap();
     assert_eq!((update.is_complete(), update.joined().len(), update.transitions().len()), (false, 0, 0));
     assert_eq!(update.parts(9).count(), 1);
+}
+
+#[test]
+fn transitions_of_many_members_are_replaced_by_one_list() {
+    let (table, now) = (table(), Instant::now());
+    table.watch("t", now);
+    for number in 0..TRANSITIONS_MAX {
+        join(&table, &format!("{number:05}"), now);
+    }
+    let update = table.take_update("t", now).unwrap();
+    assert!(update.has_transitions() && update.members().is_empty());
+    assert_eq!(update.transitions().len(), TRANSITIONS_MAX);
+    (0..TRANSITIONS_MAX).for_each(|number| _ = leave(&table, &format!("{number:05}"), now));
+    (0..=TRANSITIONS_MAX).for_each(|number| _ = join(&table, &format!("x{number:05}"), now));
+    let update = table.take_update("t", now).unwrap();
+    assert!(!update.has_transitions() && update.transitions().is_empty());
+    assert_eq!(update.members(), update.joined());
+    // For other protocols, all changes are listed.
+    let listed: usize = update.parts(256).map(|part| part.joined().len() + part.left().len()).sum();
+    assert_eq!((update.is_complete(), listed), (true, 2 * TRANSITIONS_MAX + 1));
+}
+
+#[test]
+fn noted_infos_of_members_that_leave_are_bounded() {
+    let (table, now) = (table(), Instant::now());
+    let large = |id: usize| Member::new(format!("{id:024}")).with_info(vec![b'1'; 1_000]);
+    let count = NOTED_BYTES_MAX / 1_024 + 1;
+    (0..2 * count).for_each(|id| _ = table.join("t", Some(&large(id)), now).unwrap());
+    table.watch("t", now);
+    let leave = |range: std::ops::Range<usize>| {
+        range.for_each(|id| _ = table.leave("t", Some(&large(id).id), now));
+        table.take_update("t", now).unwrap()
+    };
+    let update = leave(0..count - 1);
+    assert_eq!((update.is_complete(), update.left().len()), (true, count - 1));
+    assert!(!leave(count..2 * count).is_complete());
 }
 
 #[test]
