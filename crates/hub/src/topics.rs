@@ -227,6 +227,11 @@ impl HubTopics {
         Self { apps, ..self }
     }
 
+    /// The apps whose channels are topics.
+    pub(crate) fn apps(&self) -> &LiveApps {
+        &self.apps
+    }
+
     /// The connections of clients.
     pub(crate) fn connections(&self) -> &Arc<ConnectionRegistry> {
         &self.connections

@@ -42,7 +42,7 @@ impl PusherClient {
         cx: &mut Context<'_>,
     ) {
         if let Err(text) = self.try_sign_in(connection, data, cx) {
-            self.apps.counters.reject(PusherRejection::SignIn);
+            self.apps().counters.reject(PusherRejection::SignIn);
             self.reject(Some(&connection.app), &ConnectionRejection::new(code::UNAUTHORIZED, text), cx);
         }
     }

@@ -74,6 +74,16 @@ impl Topics {
         left
     }
 
+    /// Returns the topics that a connection is present in, each with the id of its member, if it has one.
+    pub(crate) fn joined(&self, conn: ConnId) -> impl Iterator<Item = (&str, Option<&str>)> {
+        let list = self.presence.conns.get(&conn).map_or(&[][..], |list| list);
+        list.iter().filter_map(|known| match &known.joined {
+            Joined::No => None,
+            Joined::Anonymous => Some((&*known.topic, None)),
+            Joined::Member(id) => Some((&*known.topic, Some(&**id))),
+        })
+    }
+
     /// Removes a connection from the shared table. Returns the numbers then, if it was present.
     fn leave_table(&mut self, topic: &str, conn: ConnId, now: Instant) -> Option<PresenceCount> {
         let known = self.presence.find(conn, topic)?;
