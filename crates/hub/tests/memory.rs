@@ -1,5 +1,5 @@
-//! Memory of an idle event stream of an idle member and of an idle connection of the Pusher protocol, in the process, counted by the allocator. One test in a binary of its own, since other
-//! tests would be counted too.
+//! Memory of idle event streams, members and connections of the Pusher protocol in the process, counted by the
+//! allocator. One test in a binary of its own, since other tests would be counted too.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use ring::hmac;
 use serde_json::json;
-use sinews_hub::{Hub, PusherApp, PusherApps};
+use sinews_hub::auth::{Auth, AuthOptions};
+use sinews_hub::{AccessPolicy, HostRules, Hub, PusherApp, PusherApps};
 use sinews_server::{Router, Server};
 use sinews_testkit::{CountingAllocator, exclude_this_thread, live_bytes};
 
@@ -95,7 +96,9 @@ fn open_pusher(address: SocketAddr, number: usize) -> TcpStream {
 #[test]
 fn idle_connections_take_bounded_memory() {
     let apps = PusherApps::new([PusherApp::new("1", "key", "secret")]).unwrap();
-    let hub = Hub::builder().history("kept.>", 10).pusher(apps).without_pages().build().unwrap();
+    let auth = Auth::new(&AuthOptions::new()).unwrap();
+    let policy = AccessPolicy::new(auth, HostRules::default()).with_pusher(apps);
+    let hub = Hub::builder().access(policy).history("kept.>", 10).without_pages().build().unwrap();
     let server = hub.configure(Server::new(hub.mount(Router::new()))).threads(1);
     let server = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
     let hub = hub.start(&server).unwrap();

@@ -94,12 +94,43 @@ pub(super) struct Route {
     pub(super) all: Box<[Arc<TopicEntry>]>,
 }
 
-/// Index of a connection among a topic's subscribers.
+/// Index of a connection among a topic's subscribers. Neither numbers of topics nor of connections exceed 32 bits.
 #[derive(Debug)]
 pub(super) struct SubscriberIndex {
-    pub(super) topic: usize,
-    pub(super) at: usize,
+    topic: u32,
+    at: u32,
 }
+
+impl SubscriberIndex {
+    /// Returns the index, unless a number exceeds 32 bits.
+    pub(super) fn new(topic: usize, at: usize) -> Option<Self> {
+        Some(Self { topic: topic.try_into().ok()?, at: at.try_into().ok()? })
+    }
+
+    pub(super) fn topic(&self) -> usize {
+        self.topic as usize
+    }
+
+    pub(super) fn at(&self) -> usize {
+        self.at as usize
+    }
+
+    /// Takes the index of a removed subscriber of the topic.
+    pub(super) fn move_to(&mut self, removed: &Self) {
+        self.at = removed.at;
+    }
+}
+
+/// Appends to a list that is mostly short, without spare capacity while it is: there may be one for each connection.
+pub(super) fn push_to_short<T>(list: &mut Vec<T>, item: T) {
+    if list.len() < SHORT_LIST {
+        list.reserve_exact(1);
+    }
+    list.push(item);
+}
+
+/// Length of a list from which on its capacity doubles.
+const SHORT_LIST: usize = 4;
 
 /// Message for the subscribers of this thread.
 #[derive(Debug)]

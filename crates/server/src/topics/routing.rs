@@ -80,7 +80,7 @@ impl Topics {
         let local = self.local(topic);
         let subscriptions = self.subscriptions.get(&conn).into_iter().flatten();
         let is_subscribed =
-            |sub: &&SubscriberIndex| sub.topic == topic || local.binary_search(&sub.topic).is_ok();
+            |sub: &&SubscriberIndex| sub.topic() == topic || local.binary_search(&sub.topic()).is_ok();
         subscriptions.filter(is_subscribed).count()
     }
 

@@ -6,7 +6,7 @@ use sinews_engine::ConnId;
 
 use super::entry::SubscriberId;
 use super::name::{self, InvalidTopic};
-use super::registry::{SubscriberIndex, Topics};
+use super::registry::{SubscriberIndex, Topics, push_to_short};
 
 impl Topics {
     pub(crate) fn subscriber_id(&self, conn: ConnId) -> SubscriberId {
@@ -40,11 +40,13 @@ impl Topics {
         if self.has_history && self.topics[topic].subscribers.is_empty() {
             self.start_progress(topic);
         }
-        let topic_entry = &mut self.topics[topic];
-        // Most connections have one subscription, and there may be many of them.
-        let subscriptions = self.subscriptions.entry(conn).or_insert_with(|| Vec::with_capacity(1));
-        subscriptions.push(SubscriberIndex { topic, at: topic_entry.subscribers.len() });
-        topic_entry.subscribers.push(conn);
+        let subscribers = &mut self.topics[topic].subscribers;
+        let Some(index) = SubscriberIndex::new(topic, subscribers.len()) else {
+            self.prune(topic);
+            return Err(InvalidTopic::TooManySubscriptions);
+        };
+        push_to_short(subscribers, conn);
+        push_to_short(self.subscriptions.entry(conn).or_default(), index);
         self.count(topic);
         Ok(())
     }
@@ -52,7 +54,7 @@ impl Topics {
     pub(crate) fn unsubscribe(&mut self, name: &str, conn: ConnId) -> bool {
         let Some(&topic) = self.names.get(name) else { return false };
         let Some(subscriptions) = self.subscriptions.get_mut(&conn) else { return false };
-        let Some(index) = subscriptions.iter().position(|sub| sub.topic == topic) else { return false };
+        let Some(index) = subscriptions.iter().position(|sub| sub.topic() == topic) else { return false };
         let subscription = subscriptions.swap_remove(index);
         if subscriptions.is_empty() {
             self.subscriptions.remove(&conn);
@@ -83,22 +85,23 @@ impl Topics {
 
     /// Removes a subscriber by moving the last one into its index.
     pub(super) fn remove_subscriber(&mut self, subscription: SubscriberIndex) {
-        let topic = &mut self.topics[subscription.topic];
-        let removed = topic.subscribers.swap_remove(subscription.at);
+        let (index, at) = (subscription.topic(), subscription.at());
+        let topic = &mut self.topics[index];
+        let removed = topic.subscribers.swap_remove(at);
         if let Some(progress) = &mut topic.progress {
             progress.joined.remove(&removed);
         }
         if topic.subscribers.is_empty() {
             topic.progress = None;
         }
-        if let Some(&moved) = topic.subscribers.get(subscription.at) {
+        if let Some(&moved) = topic.subscribers.get(at) {
             let indices = self.subscriptions.get_mut(&moved).into_iter().flatten();
-            for index in indices.filter(|index| index.topic == subscription.topic) {
-                index.at = subscription.at;
+            for moved in indices.filter(|moved| moved.topic() == index) {
+                moved.move_to(&subscription);
             }
         }
-        self.count(subscription.topic);
-        self.prune(subscription.topic);
+        self.count(index);
+        self.prune(index);
     }
 
     pub(super) fn count(&self, topic: usize) {
@@ -108,6 +111,6 @@ impl Topics {
 
     pub(super) fn is_subscribed_by_name(&self, topic: usize, conn: ConnId) -> bool {
         let subscriptions = self.subscriptions.get(&conn).into_iter().flatten();
-        subscriptions.into_iter().any(|sub| sub.topic == topic)
+        subscriptions.into_iter().any(|sub| sub.topic() == topic)
     }
 }

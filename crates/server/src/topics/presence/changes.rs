@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-
 use super::member::{CHANGES_MAX, MemberPage};
 
 /// PresenceChanges of a watched topic since its last update: bounded, whatever happens in between.
@@ -32,7 +30,7 @@ pub(super) struct PresenceChanges {
 #[derive(Debug)]
 pub(super) struct MemberChange {
     /// Its info at the last update; `None` if it was absent then.
-    pub(super) before: Option<Bytes>,
+    pub(super) before: Option<Arc<[u8]>>,
     /// The version of its last leave; 0 if it has not left.
     pub(super) left: u64,
     /// The version of its last change.
@@ -71,7 +69,7 @@ impl PresenceChanges {
 
     /// Notes the change of a member that was absent, or had this info; and whether it leaves. The change leads to this
     /// version.
-    pub(super) fn note(&mut self, id: &Arc<str>, before: Option<&Bytes>, leaves: bool, version: u64) {
+    pub(super) fn note(&mut self, id: &Arc<str>, before: Option<&Arc<[u8]>>, leaves: bool, version: u64) {
         if self.overflowed {
             return;
         }

@@ -10,6 +10,7 @@ use rustc_hash::{FxHashMap, FxHasher};
 use sinews_engine::ConnId;
 
 use super::undelivered::UndeliveredPresence;
+use crate::topics::registry::push_to_short;
 
 /// Joined topics of the connections, and scheduled updates.
 #[derive(Debug, Default)]
@@ -27,15 +28,10 @@ pub(crate) struct LocalPresence {
 #[derive(Debug)]
 pub(super) struct ConnPresence {
     pub(super) topic: Arc<str>,
-    pub(super) joined: Joined,
+    /// The id of its member; `None` if the connection has joined without a member, or has not joined.
+    pub(super) member: Option<Arc<str>>,
+    pub(super) is_joined: bool,
     pub(super) watches: bool,
-}
-
-#[derive(Debug)]
-pub(super) enum Joined {
-    No,
-    Anonymous,
-    Member(Arc<str>),
 }
 
 impl LocalPresence {
@@ -45,10 +41,10 @@ impl LocalPresence {
 
     /// Returns the entry of a topic, which is added if there is none.
     pub(super) fn find_or_add(&mut self, conn: ConnId, topic: &Arc<str>) -> &mut ConnPresence {
-        // Most connections are present in one topic, and there may be many of them.
-        let list = self.conns.entry(conn).or_insert_with(|| Vec::with_capacity(1));
+        let list = self.conns.entry(conn).or_default();
         let index = list.iter().position(|known| known.topic == *topic).unwrap_or_else(|| {
-            list.push(ConnPresence { topic: topic.clone(), joined: Joined::No, watches: false });
+            let known = ConnPresence { topic: topic.clone(), member: None, is_joined: false, watches: false };
+            push_to_short(list, known);
             list.len() - 1
         });
         &mut list[index]
@@ -57,7 +53,7 @@ impl LocalPresence {
     /// Removes the entries of a connection that neither joins nor watches.
     pub(super) fn prune(&mut self, conn: ConnId) {
         let Some(list) = self.conns.get_mut(&conn) else { return };
-        list.retain(|known| known.watches || !matches!(known.joined, Joined::No));
+        list.retain(|known| known.watches || known.is_joined);
         if list.is_empty() {
             self.conns.remove(&conn);
         }

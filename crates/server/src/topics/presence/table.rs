@@ -7,8 +7,6 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use bytes::Bytes;
-
 use super::changes::PresenceChanges;
 use super::interval::PresenceIntervals;
 use super::member::{
@@ -83,7 +81,7 @@ pub(super) struct TopicMembers {
 
 #[derive(Debug)]
 pub(super) struct JoinedMember {
-    pub(super) info: Bytes,
+    pub(super) info: Arc<[u8]>,
     /// Restored connections and those of other servers included.
     pub(super) connections: usize,
     /// Restored connections that have not returned yet.
@@ -103,7 +101,7 @@ pub(crate) struct Changed {
 /// Memory of a member besides its id and info, in bytes.
 const MEMBER_COST: usize = 128;
 
-pub(super) fn cost(id: &str, info: &Bytes) -> usize {
+pub(super) fn cost(id: &str, info: &[u8]) -> usize {
     MEMBER_COST + id.len() + info.len()
 }
 
@@ -442,7 +440,7 @@ impl TopicMembers {
         self.version += u64::from(at > 0);
     }
 
-    pub(super) fn note(&mut self, id: &Arc<str>, before: Option<&Bytes>) {
+    pub(super) fn note(&mut self, id: &Arc<str>, before: Option<&Arc<[u8]>>) {
         let leaves = !self.members.contains_key(id);
         // The version is counted after the change.
         let version = self.version + 1;
