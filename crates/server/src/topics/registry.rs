@@ -12,7 +12,7 @@ use slab::Slab;
 use super::config::TopicConfig;
 use super::counters::TopicCounters;
 use super::directory::Directory;
-use super::entry::TopicEntry;
+use super::entry::{NamedEntry, TopicEntry};
 use super::history::progress::TopicProgress;
 use super::keyed::local::LocalKeyed;
 use super::name::{self, InvalidTopic};
@@ -37,7 +37,7 @@ use crate::mail::Mail;
 pub struct Topics {
     pub(super) shard: usize,
     /// Topics and patterns of this thread. Names are chosen by clients, so their hash is keyed.
-    pub(super) names: HashMap<Arc<str>, usize>,
+    pub(super) names: HashMap<NamedEntry, usize>,
     pub(super) topics: Slab<Topic>,
     pub(super) subscriptions: FxHashMap<ConnId, Vec<SubscriberIndex>>,
     pub(super) config: TopicConfig,
@@ -230,7 +230,7 @@ impl Topics {
             // Other threads may have the pattern already, so the directory reports no change.
             self.clear_routes();
         }
-        let (name, rule) = (entry.name.clone(), entry.rule);
+        let (name, rule) = (NamedEntry(Arc::clone(&entry)), entry.rule);
         let subscribers = Vec::new();
         let topic = self.topics.insert(Topic {
             entry,
@@ -244,11 +244,18 @@ impl Topics {
         topic
     }
 
+    /// Sets the entry of a topic to another one of its name.
+    pub(super) fn replace_entry(&mut self, topic: usize, entry: Arc<TopicEntry>) {
+        self.names.remove(&*entry.name);
+        self.names.insert(NamedEntry(Arc::clone(&entry)), topic);
+        self.topics[topic].entry = entry;
+    }
+
     /// Removes a topic without subscribers, unless it is still referenced.
     pub(super) fn prune(&mut self, topic: usize) {
         if self.topics.get(topic).is_some_and(|topic| topic.references == 0 && topic.subscribers.is_empty()) {
             let topic = self.topics.remove(topic);
-            self.names.remove(&topic.entry.name);
+            self.names.remove(&*topic.entry.name);
             self.directory.release(&topic.entry);
             if topic.entry.is_pattern {
                 self.clear_routes();

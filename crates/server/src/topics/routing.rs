@@ -61,7 +61,7 @@ impl Topics {
             self.clear_routes();
         }
         let mut local: Box<[usize]> =
-            all.iter().filter_map(|pattern| self.names.get(&pattern.name)).copied().collect();
+            all.iter().filter_map(|pattern| self.names.get(&*pattern.name)).copied().collect();
         local.sort_unstable();
         self.topics[topic].route = Some(Box::new(Route { local, all }));
         self.routed.push(topic);

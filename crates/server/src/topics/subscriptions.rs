@@ -1,7 +1,5 @@
 //! Subscriptions of connections to topics and patterns.
 
-use std::sync::atomic::Ordering;
-
 use sinews_engine::ConnId;
 
 use super::entry::SubscriberId;
@@ -31,7 +29,7 @@ impl Topics {
             Some(topic) => {
                 if self.topics[topic].subscribers.is_empty() {
                     // Another thread may have removed the entry of a topic without subscribers.
-                    self.topics[topic].entry = self.directory.subscribe(name, self.shard)?;
+                    self.replace_entry(topic, self.directory.subscribe(name, self.shard)?);
                 }
                 topic
             }
@@ -79,8 +77,7 @@ impl Topics {
     pub fn subscribers(&self, name: &str) -> usize {
         let exact = self.directory.find(name);
         let patterns = self.directory.matching(name);
-        let counts = exact.iter().chain(&patterns).flat_map(|entry| &entry.counts);
-        counts.map(|count| count.load(Ordering::Relaxed)).sum()
+        exact.iter().chain(&patterns).map(|entry| entry.counts.total()).sum()
     }
 
     /// Removes a subscriber by moving the last one into its index.
@@ -106,7 +103,7 @@ impl Topics {
 
     pub(super) fn count(&self, topic: usize) {
         let topic = &self.topics[topic];
-        topic.entry.counts[self.shard].store(topic.subscribers.len(), Ordering::Relaxed);
+        topic.entry.counts.set(self.shard, topic.subscribers.len());
     }
 
     pub(super) fn is_subscribed_by_name(&self, topic: usize, conn: ConnId) -> bool {

@@ -9,6 +9,7 @@ use super::member::{CHANGES_MAX, MemberPage};
 /// PresenceChanges of a watched topic since its last update: bounded, whatever happens in between.
 #[derive(Debug)]
 pub(super) struct PresenceChanges {
+    pub(super) watchers: usize,
     /// Each changed member since the last update.
     before: BTreeMap<Arc<str>, MemberChange>,
     /// More members have changed than an update lists.
@@ -52,10 +53,11 @@ pub(super) struct TakenChanges {
 }
 
 impl PresenceChanges {
-    /// Starts with a topic that is watched from now on.
+    /// Starts with a topic that is watched from now on, without watchers.
     pub(super) fn new(version: u64, connections: usize, now: Instant) -> Self {
         let before = BTreeMap::new();
         Self {
+            watchers: 0,
             before,
             overflowed: false,
             since: version,

@@ -74,7 +74,6 @@ pub(super) struct TopicMembers {
     /// Restored connections without a member that have not returned yet.
     restored_anonymous: usize,
     version: u64,
-    pub(super) watchers: usize,
     /// While it is watched.
     pub(super) changes: Option<Box<PresenceChanges>>,
 }
@@ -198,19 +197,19 @@ impl PresenceTable {
     pub(crate) fn watch(&self, topic: &str, now: Instant) -> (Arc<str>, PresenceCount) {
         let mut state = self.lock();
         let (name, topic) = state.get_or_insert(topic);
-        topic.watchers += 1;
         let (version, connections) = (topic.version, topic.connections);
-        topic.changes.get_or_insert_with(|| Box::new(PresenceChanges::new(version, connections, now)));
+        let new = || Box::new(PresenceChanges::new(version, connections, now));
+        topic.changes.get_or_insert_with(new).watchers += 1;
         (name, topic.observe())
     }
 
     pub(crate) fn unwatch(&self, topic: &str) {
         let mut state = self.lock();
         if let Some(found) = state.topics.get_mut(topic) {
-            found.watchers = found.watchers.saturating_sub(1);
-            if found.watchers == 0 {
-                found.changes = None;
-            }
+            found.changes.take_if(|changes| {
+                changes.watchers = changes.watchers.saturating_sub(1);
+                changes.watchers == 0
+            });
         }
         state.prune(topic);
     }
@@ -398,7 +397,7 @@ impl TableState {
 
     /// Removes a topic without connections and watchers.
     pub(super) fn prune(&mut self, topic: &str) {
-        if self.topics.get(topic).is_some_and(|topic| topic.connections == 0 && topic.watchers == 0)
+        if self.topics.get(topic).is_some_and(|topic| topic.connections == 0 && topic.changes.is_none())
             && let Some(removed) = self.topics.remove(topic)
         {
             self.removed_version = self.removed_version.max(removed.version);
