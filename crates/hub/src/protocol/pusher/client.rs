@@ -44,7 +44,7 @@ pub(super) struct PusherConnection {
     key: Option<u8>,
     /// Number of channels.
     pub(super) channels: u16,
-    pub(super) socket_id: u128,
+    socket_id: [u8; 16],
     /// Channels with the topics of a former configuration.
     pub(super) former_topics: Box<[FormerTopic]>,
     pub(super) user: Option<Box<SignedInUser>>,
@@ -104,7 +104,7 @@ impl PusherClient {
             key: app.options.key_index(key),
             app,
             channels: 0,
-            socket_id,
+            socket_id: socket_id.to_ne_bytes(),
             former_topics: Box::default(),
             user: None,
             client_events: ClientEventRate::default(),
@@ -181,6 +181,10 @@ impl PusherClient {
 }
 
 impl PusherConnection {
+    pub(super) fn socket_id(&self) -> u128 {
+        u128::from_ne_bytes(self.socket_id)
+    }
+
     /// The key with which the client has connected, unless it was removed.
     pub(super) fn key(&self) -> Option<&AppKey> {
         self.app.options.keys.get(usize::from(self.key?))
@@ -305,7 +309,7 @@ impl Handler for PusherClient {
             registered.end(closed);
         }
         self.end_subscriptions(&mut connection);
-        self.apps().remove_socket(connection.socket_id);
+        self.apps().remove_socket(connection.socket_id());
         self.apps().counters.open.fetch_sub(1, Ordering::Relaxed);
         connection.app.remove_connection();
     }

@@ -37,7 +37,7 @@ impl PusherClient {
         };
         let content = client_event(name, data.map(RawValue::get), user_id.as_deref());
         let topic = topic_of(connection.app.options.topic_space(), &channel);
-        self.hub.publish_from(cx, &topic, &content, false, Some(connection.socket_id));
+        self.hub.publish_from(cx, &topic, &content, false, Some(connection.socket_id()));
         self.report_client_event(connection, (&topic, &channel), &content, user_id.as_deref());
     }
 
@@ -61,7 +61,7 @@ impl PusherClient {
         if topic != own_topic {
             events.emit(detail(topic, None));
         }
-        events.emit(detail(&own_topic, Some(socket_id_text(connection.socket_id))));
+        events.emit(detail(&own_topic, Some(socket_id_text(connection.socket_id()))));
     }
 
     /// Checks an event. Returns its channel, and the id of its sender on a presence channel.

@@ -267,7 +267,7 @@ fn authorize(
     if kind.access == ChannelAccess::Public {
         return Ok(None);
     }
-    let socket_id = socket_id_text(connection.socket_id);
+    let socket_id = socket_id_text(connection.socket_id());
     let channel = &data.channel;
     let member_data = data.channel_data.as_deref();
     let with_data = member_data.map(|member| format!("{socket_id}:{channel}:{member}"));

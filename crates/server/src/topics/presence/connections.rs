@@ -53,7 +53,8 @@ impl Topics {
                 if known.is_none() && count >= SUBSCRIPTIONS_MAX {
                     return Err(PresenceError::TooManyTopics);
                 }
-                let mut changed = self.directory.presence.join(topic, member.as_ref(), now)?;
+                let name = self.names.get_key_value(topic).map(|(entry, _)| &entry.0.name);
+                let mut changed = self.directory.presence.join_named((topic, name), member.as_ref(), now)?;
                 // The former member of this connection leaves in the same update.
                 if let Some(count) = self.leave_table(topic, conn, now) {
                     changed.count = count;

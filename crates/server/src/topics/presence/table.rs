@@ -124,9 +124,20 @@ impl PresenceTable {
     }
 
     /// Adds a connection of a member, or without one.
-    pub(crate) fn join(
+    #[cfg(test)]
+    pub(super) fn join(
         &self,
         topic: &str,
+        member: Option<&Member>,
+        now: Instant,
+    ) -> Result<Changed, PresenceError> {
+        self.join_named((topic, None), member, now)
+    }
+
+    /// Adds a connection of a member, or without one. If there is a known copy of the topic's name, a new topic shares it.
+    pub(crate) fn join_named(
+        &self,
+        (topic, known_name): (&str, Option<&Arc<str>>),
         member: Option<&Member>,
         now: Instant,
     ) -> Result<Changed, PresenceError> {
@@ -139,6 +150,9 @@ impl PresenceTable {
                 return Err(PresenceError::Full);
             }
             state.bytes = bytes;
+        }
+        if let Some(name) = known_name {
+            state.get_or_insert_named(name);
         }
         let changed = state.change(topic, now, |topic| match member {
             Some(member) => topic.add(member),
@@ -365,9 +379,14 @@ impl PresenceTable {
 impl TableState {
     fn get_or_insert(&mut self, topic: &str) -> (Arc<str>, &mut TopicMembers) {
         let name = self.topics.get_key_value(topic).map_or_else(|| topic.into(), |(name, _)| name.clone());
+        let members = self.get_or_insert_named(&name);
+        (name, members)
+    }
+
+    fn get_or_insert_named(&mut self, name: &Arc<str>) -> &mut TopicMembers {
         let version = self.removed_version;
         let new = || TopicMembers { version, ..TopicMembers::default() };
-        (name.clone(), self.topics.entry(name).or_insert_with(new))
+        self.topics.entry(name.clone()).or_insert_with(new)
     }
 
     /// Notes a change of this server's own members.
