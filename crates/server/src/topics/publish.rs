@@ -240,7 +240,7 @@ impl Topics {
             return false;
         }
         if self.local(topic).is_empty() {
-            return found.subscribers == subscribers;
+            return *found.subscribers == *subscribers;
         }
         let mut all = std::mem::take(&mut self.scratch);
         all.extend_from_slice(&self.topics[topic].subscribers);

@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 use sinews_engine::{ConnId, Post};
 use sinews_session::Prepared;
 use slab::Slab;
+use smallvec::SmallVec;
 
 use super::config::TopicConfig;
 use super::counters::TopicCounters;
@@ -75,7 +76,8 @@ pub struct Topics {
 #[derive(Debug)]
 pub(super) struct Topic {
     pub(super) entry: Arc<TopicEntry>,
-    pub(super) subscribers: Vec<ConnId>,
+    /// Two are stored in place: there may be a topic for each connection.
+    pub(super) subscribers: SmallVec<[ConnId; 2]>,
     /// References by publications and a route: its index must not be reused before they end.
     pub(super) references: u32,
     pub(super) rule: RuleId,
@@ -231,7 +233,7 @@ impl Topics {
             self.clear_routes();
         }
         let (name, rule) = (NamedEntry(Arc::clone(&entry)), entry.rule);
-        let subscribers = Vec::new();
+        let subscribers = SmallVec::new();
         let topic = self.topics.insert(Topic {
             entry,
             subscribers,

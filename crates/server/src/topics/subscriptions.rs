@@ -43,7 +43,7 @@ impl Topics {
             self.prune(topic);
             return Err(InvalidTopic::TooManySubscriptions);
         };
-        push_to_short(subscribers, conn);
+        subscribers.push(conn);
         push_to_short(self.subscriptions.entry(conn).or_default(), index);
         self.count(topic);
         Ok(())
