@@ -88,7 +88,8 @@ fn open_pusher(address: SocketAddr, number: usize) -> TcpStream {
         read_until(&mut stream, "subscription_succeeded");
     };
     subscribe(format!("private-member-{number}"), "");
-    let member = json!({ "user_id": format!("member-{number}"), "user_info": { "name": number.to_string() } });
+    let member =
+        json!({ "user_id": format!("member-{number}"), "user_info": { "name": number.to_string() } });
     subscribe(format!("presence-room.{}", number / 5), &member.to_string());
     stream
 }

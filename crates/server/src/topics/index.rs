@@ -43,8 +43,10 @@ impl NameIndex {
         let entries = self.lock();
         let found = entries.range::<str, _>((start, Bound::Unbounded)).map(|NamedEntry(entry)| entry);
         let found = found.take_while(|entry| entry.name.starts_with(prefix)).take(limit);
-        let listed =
-            |entry: &Arc<TopicEntry>| ListedTopic { name: entry.name.clone(), subscribers: entry.counts.total() };
+        let listed = |entry: &Arc<TopicEntry>| ListedTopic {
+            name: entry.name.clone(),
+            subscribers: entry.counts.total(),
+        };
         found.map(listed).collect()
     }
 

@@ -4,13 +4,13 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustc_hash::FxHashMap;
 use sinews_engine::{ConnId, Post};
 use sinews_session::Prepared;
 use slab::Slab;
 use smallvec::SmallVec;
 
 use super::config::TopicConfig;
+use super::conn_lists::ConnLists;
 use super::counters::TopicCounters;
 use super::directory::Directory;
 use super::entry::{NamedEntry, TopicEntry};
@@ -40,7 +40,7 @@ pub struct Topics {
     /// Topics and patterns of this thread. Names are chosen by clients, so their hash is keyed.
     pub(super) names: HashMap<NamedEntry, usize>,
     pub(super) topics: Slab<Topic>,
-    pub(super) subscriptions: FxHashMap<ConnId, Vec<SubscriberIndex>>,
+    pub(super) subscriptions: ConnLists<SubscriberIndex>,
     pub(super) config: TopicConfig,
     pub(super) publications: VecDeque<Publication>,
     /// Payload bytes of the queued publications.
@@ -123,17 +123,6 @@ impl SubscriberIndex {
     }
 }
 
-/// Appends to a list that is mostly short, without spare capacity while it is: there may be one for each connection.
-pub(super) fn push_to_short<T>(list: &mut Vec<T>, item: T) {
-    if list.len() < SHORT_LIST {
-        list.reserve_exact(1);
-    }
-    list.push(item);
-}
-
-/// Length of a list from which on its capacity doubles.
-const SHORT_LIST: usize = 4;
-
 /// Message for the subscribers of this thread.
 #[derive(Debug)]
 pub(crate) struct Publication {
@@ -187,7 +176,7 @@ impl Topics {
             shard,
             names: HashMap::new(),
             topics: Slab::new(),
-            subscriptions: FxHashMap::default(),
+            subscriptions: ConnLists::default(),
             config,
             publications: VecDeque::new(),
             queued_bytes: 0,

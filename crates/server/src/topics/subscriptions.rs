@@ -4,7 +4,7 @@ use sinews_engine::ConnId;
 
 use super::entry::SubscriberId;
 use super::name::{self, InvalidTopic};
-use super::registry::{SubscriberIndex, Topics, push_to_short};
+use super::registry::{SubscriberIndex, Topics};
 
 impl Topics {
     pub(crate) fn subscriber_id(&self, conn: ConnId) -> SubscriberId {
@@ -22,7 +22,7 @@ impl Topics {
         if known.is_some_and(|topic| self.is_subscribed_by_name(topic, conn)) {
             return Ok(());
         }
-        if self.subscriptions.get(&conn).is_some_and(|list| list.len() >= Self::SUBSCRIPTIONS_MAX) {
+        if self.subscriptions.get(conn).len() >= Self::SUBSCRIPTIONS_MAX {
             return Err(InvalidTopic::TooManySubscriptions);
         }
         let topic = match known {
@@ -44,18 +44,18 @@ impl Topics {
             return Err(InvalidTopic::TooManySubscriptions);
         };
         subscribers.push(conn);
-        push_to_short(self.subscriptions.entry(conn).or_default(), index);
+        self.subscriptions.push(conn, index);
         self.count(topic);
         Ok(())
     }
 
     pub(crate) fn unsubscribe(&mut self, name: &str, conn: ConnId) -> bool {
         let Some(&topic) = self.names.get(name) else { return false };
-        let Some(subscriptions) = self.subscriptions.get_mut(&conn) else { return false };
+        let Some(subscriptions) = self.subscriptions.get_mut(conn) else { return false };
         let Some(index) = subscriptions.iter().position(|sub| sub.topic() == topic) else { return false };
         let subscription = subscriptions.swap_remove(index);
         if subscriptions.is_empty() {
-            self.subscriptions.remove(&conn);
+            self.subscriptions.remove(conn);
         }
         self.remove_subscriber(subscription);
         true
@@ -63,7 +63,7 @@ impl Topics {
 
     /// Ends all subscriptions and the presence of a closed connection.
     pub(crate) fn unsubscribe_all(&mut self, conn: ConnId) {
-        for subscription in self.subscriptions.remove(&conn).unwrap_or_default() {
+        for subscription in self.subscriptions.remove(conn) {
             self.remove_subscriber(subscription);
         }
         self.leave_all(conn);
@@ -92,7 +92,7 @@ impl Topics {
             topic.progress = None;
         }
         if let Some(&moved) = topic.subscribers.get(at) {
-            let indices = self.subscriptions.get_mut(&moved).into_iter().flatten();
+            let indices = self.subscriptions.get_mut(moved).into_iter().flatten();
             for moved in indices.filter(|moved| moved.topic() == index) {
                 moved.move_to(&subscription);
             }
@@ -107,7 +107,6 @@ impl Topics {
     }
 
     pub(super) fn is_subscribed_by_name(&self, topic: usize, conn: ConnId) -> bool {
-        let subscriptions = self.subscriptions.get(&conn).into_iter().flatten();
-        subscriptions.into_iter().any(|sub| sub.topic() == topic)
+        self.subscriptions.get(conn).iter().any(|sub| sub.topic() == topic)
     }
 }

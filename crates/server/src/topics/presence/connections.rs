@@ -40,7 +40,7 @@ impl Topics {
         name::check(topic)?;
         member.as_ref().map_or(Ok(()), Member::check)?;
         let now = Instant::now();
-        let count = self.presence.conns.get(&conn).map_or(0, Vec::len);
+        let count = self.presence.conns.get(conn).len();
         let known = self.presence.find(conn, topic);
         let changed = match (&known, &member) {
             (Some(ConnPresence { is_joined: true, member: None, .. }), None) => {
@@ -79,8 +79,7 @@ impl Topics {
 
     /// Returns the topics that a connection is present in, each with the id of its member, if it has one.
     pub(crate) fn joined(&self, conn: ConnId) -> impl Iterator<Item = (&str, Option<&str>)> {
-        let list = self.presence.conns.get(&conn).map_or(&[][..], |list| list);
-        let joined = list.iter().filter(|known| known.is_joined);
+        let joined = self.presence.conns.get(conn).iter().filter(|known| known.is_joined);
         joined.map(|known| (&*known.topic, known.member.as_deref()))
     }
 
@@ -167,7 +166,10 @@ impl Topics {
 
     /// Ends the presence of a closed connection. Its subscriptions have ended.
     pub(crate) fn leave_all(&mut self, conn: ConnId) {
-        let Some(list) = self.presence.conns.remove(&conn) else { return };
+        let list = self.presence.conns.remove(conn);
+        if list.is_empty() {
+            return;
+        }
         let now = Instant::now();
         for known in list {
             if known.is_joined {

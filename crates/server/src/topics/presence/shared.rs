@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-
 use super::member::{Member, OwnPresence};
 use super::noted::NotedChanges;
 use super::table::{Changed, JoinedMember, PresenceTable, TopicMembers, cost};
