@@ -1,5 +1,7 @@
 //! State shared by threads: topic names, patterns, and subscriber counts by thread.
 
+#![allow(clippy::mutable_key_type, reason = "the name of an entry, its key, does not change")]
+
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
